@@ -1,0 +1,129 @@
+package resource
+
+import (
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Key names a resource.
+type Key struct{ Type, Name string }
+
+// Snapshot is all resources of one kind of proxy at one moment. It is immutable and shared.
+type Snapshot struct {
+	Sequence uint64 // grows by one with each snapshot of a feed; 0 is the empty one before anything was published
+
+	sets map[string]map[string]*Resource // type → name → resource
+}
+
+// Get returns a resource, nil if there is none.
+func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
+
+// Set returns all resources of a type by name. Not to be written to.
+func (s *Snapshot) Set(typeURL string) map[string]*Resource { return s.sets[typeURL] }
+
+// Types returns the types of which there are resources, sorted.
+func (s *Snapshot) Types() []string { return slices.Sorted(maps.Keys(s.sets)) }
+
+// Change is what a snapshot changes of the one before it.
+type Change struct {
+	Set    []*Resource // new ones and those with new content
+	Remove []Key
+}
+
+// history is how many changes a feed keeps; a reader that is further behind compares whole snapshots.
+const history = 64
+
+// Feed carries the snapshots of one kind of proxy from the one who makes them to all who send them.
+type Feed struct {
+	mu       sync.Mutex
+	current  *Snapshot
+	next     chan struct{}
+	changed  [history][]Key // keys changed by the snapshot with sequence i, at i % history
+	complete bool
+}
+
+// NewFeed returns a feed whose snapshot is empty and not yet complete.
+func NewFeed() *Feed {
+	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{}}, next: make(chan struct{})}
+}
+
+// Publish applies a change and returns the new snapshot; a change that changes nothing returns the current one. The
+// first call makes the feed ready even if it is empty.
+func (f *Feed) Publish(change Change) *Snapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sets := maps.Clone(f.current.sets)
+	cloned := map[string]bool{}
+	writable := func(typeURL string) map[string]*Resource {
+		if !cloned[typeURL] {
+			cloned[typeURL] = true
+			if sets[typeURL] == nil {
+				sets[typeURL] = map[string]*Resource{}
+			} else {
+				sets[typeURL] = maps.Clone(sets[typeURL])
+			}
+		}
+		return sets[typeURL]
+	}
+	var keys []Key
+	for _, r := range change.Set {
+		if old := sets[r.Type][r.Name]; old != nil && old.Version == r.Version {
+			if !slices.Equal(old.Origins, r.Origins) {
+				writable(r.Type)[r.Name] = r // the same bytes from elsewhere: nothing to send
+			}
+			continue
+		}
+		writable(r.Type)[r.Name] = r
+		keys = append(keys, Key{r.Type, r.Name})
+	}
+	for _, k := range change.Remove {
+		if sets[k.Type][k.Name] != nil {
+			delete(writable(k.Type), k.Name)
+			keys = append(keys, k)
+		}
+	}
+	if len(keys) == 0 && f.complete {
+		if len(cloned) > 0 {
+			f.current = &Snapshot{Sequence: f.current.Sequence, sets: sets}
+		}
+		return f.current
+	}
+	f.complete = true
+	f.current = &Snapshot{Sequence: f.current.Sequence + 1, sets: sets}
+	f.changed[f.current.Sequence%history] = keys
+	close(f.next)
+	f.next = make(chan struct{})
+	return f.current
+}
+
+// Current returns the newest snapshot and a channel that is closed when a newer one is there. Sequence 0 means that
+// nothing was published yet: whoever serves from it waits.
+func (f *Feed) Current() (*Snapshot, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.current, f.next
+}
+
+// Since returns the keys that changed after the snapshot with the given sequence up to the current one, each once; ok is
+// false if that is too long ago to tell.
+func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if sequence > f.current.Sequence || f.current.Sequence-sequence > history || sequence == 0 {
+		return nil, false
+	}
+	if f.current.Sequence == sequence+1 {
+		return f.changed[f.current.Sequence%history], true
+	}
+	seen := map[Key]bool{}
+	for s := sequence + 1; s <= f.current.Sequence; s++ {
+		for _, k := range f.changed[s%history] {
+			if !seen[k] {
+				seen[k] = true
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys, true
+}

@@ -1,0 +1,47 @@
+// Package parts finds the real servers that tests and benches run against.
+package parts
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Root is the top of the source tree.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
+
+var envoy = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-envoy")).Output()
+	return strings.TrimSpace(string(out)), err
+})
+
+// Envoy is the path of the real Envoy, fetched if it is not there yet.
+func Envoy(t testing.TB) string {
+	t.Helper()
+	path, err := envoy()
+	if err != nil {
+		if exit, ok := err.(*exec.ExitError); ok {
+			t.Fatalf("get Envoy: %v: %s", err, exit.Stderr)
+		}
+		t.Fatalf("get Envoy: %v", err)
+	}
+	return path
+}
+
+// ShortDir is a temporary folder with a path short enough for Unix sockets (108 bytes), removed after the test.
+func ShortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "or")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
