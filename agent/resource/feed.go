@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Key names a resource.
@@ -11,9 +12,11 @@ type Key struct{ Type, Name string }
 
 // Snapshot is all resources of one kind of proxy at one moment. It is immutable and shared.
 type Snapshot struct {
-	Sequence uint64 // grows by one with each snapshot of a feed; 0 is the empty one before anything was published
+	Sequence  uint64    // grows by one with each snapshot of a feed; 0 is the empty one before anything was published
+	Published time.Time // when
 
-	sets map[string]map[string]*Resource // type → name → resource
+	sets    map[string]map[string]*Resource // type → name → resource
+	changed map[string]uint64               // type → sequence of the snapshot that last changed its set
 }
 
 // Get returns a resource, nil if there is none.
@@ -21,6 +24,10 @@ func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 
 // Set returns all resources of a type by name. Not to be written to.
 func (s *Snapshot) Set(typeURL string) map[string]*Resource { return s.sets[typeURL] }
+
+// Changed returns the sequence of the snapshot that last changed anything of a type, 0 if none did: two snapshots of one
+// feed for which it is the same have the same set.
+func (s *Snapshot) Changed(typeURL string) uint64 { return s.changed[typeURL] }
 
 // Types returns the types of which there are resources, sorted.
 func (s *Snapshot) Types() []string { return slices.Sorted(maps.Keys(s.sets)) }
@@ -45,7 +52,7 @@ type Feed struct {
 
 // NewFeed returns a feed whose snapshot is empty and not yet complete.
 func NewFeed() *Feed {
-	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{}}, next: make(chan struct{})}
+	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{}, changed: map[string]uint64{}}, next: make(chan struct{})}
 }
 
 // Publish applies a change and returns the new snapshot; a change that changes nothing returns the current one. The
@@ -85,12 +92,17 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	}
 	if len(keys) == 0 && f.complete {
 		if len(cloned) > 0 {
-			f.current = &Snapshot{Sequence: f.current.Sequence, sets: sets}
+			f.current = &Snapshot{Sequence: f.current.Sequence, Published: f.current.Published, sets: sets, changed: f.current.changed}
 		}
 		return f.current
 	}
 	f.complete = true
-	f.current = &Snapshot{Sequence: f.current.Sequence + 1, sets: sets}
+	sequence := f.current.Sequence + 1
+	changed := maps.Clone(f.current.changed)
+	for _, k := range keys {
+		changed[k.Type] = sequence
+	}
+	f.current = &Snapshot{Sequence: sequence, Published: time.Now(), sets: sets, changed: changed}
 	f.changed[f.current.Sequence%history] = keys
 	close(f.next)
 	f.next = make(chan struct{})

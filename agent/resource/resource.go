@@ -45,12 +45,21 @@ type Resource struct {
 	Version string   // of the content: equal bytes have equal versions
 	Origins []Origin // the objects it came from, the deciding one first
 
-	delta []byte // envoy.service.discovery.v3.Resource, encoded
-	any   []byte // google.protobuf.Any, a part of delta
+	// encoded is envoy.service.discovery.v3.Resource as the field "resources" of a DeltaDiscoveryResponse: tag, length,
+	// message. The Any inside it is field 2 of that message, and "resources" of a DiscoveryResponse is field 2 too: what
+	// state-of-the-world xDS sends is a suffix of what incremental xDS sends, and one buffer holds both.
+	encoded []byte
+	delta   int // where the Resource begins, after tag and length
+	state   int // where the Any begins, with tag and length
+	any     int // where the Any begins, after tag and length
+	value   int // where the message itself begins
 }
 
-// Field numbers of envoy.service.discovery.v3.Resource and of google.protobuf.Any.
+// Field numbers of envoy.service.discovery.v3.Resource, of google.protobuf.Any, and of "resources" in both
+// DiscoveryResponse and DeltaDiscoveryResponse.
 const (
+	responseResourcesField = 2
+
 	resourceVersionField  = 1
 	resourceResourceField = 2
 	resourceNameField     = 3
@@ -79,26 +88,45 @@ func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resourc
 
 	anySize := protowire.SizeTag(anyTypeURLField) + protowire.SizeBytes(len(typeURL)) +
 		protowire.SizeTag(anyValueField) + protowire.SizeBytes(len(value))
-	size := protowire.SizeTag(resourceVersionField) + protowire.SizeBytes(len(version)) +
+	resourceSize := protowire.SizeTag(resourceVersionField) + protowire.SizeBytes(len(version)) +
 		protowire.SizeTag(resourceNameField) + protowire.SizeBytes(len(name)) +
 		protowire.SizeTag(resourceResourceField) + protowire.SizeBytes(anySize)
-	delta := make([]byte, 0, size)
-	delta = protowire.AppendTag(delta, resourceVersionField, protowire.BytesType)
-	delta = protowire.AppendString(delta, version)
-	delta = protowire.AppendTag(delta, resourceNameField, protowire.BytesType)
-	delta = protowire.AppendString(delta, name)
-	delta = protowire.AppendTag(delta, resourceResourceField, protowire.BytesType)
-	delta = protowire.AppendVarint(delta, uint64(anySize))
-	start := len(delta)
-	delta = protowire.AppendTag(delta, anyTypeURLField, protowire.BytesType)
-	delta = protowire.AppendString(delta, typeURL)
-	delta = protowire.AppendTag(delta, anyValueField, protowire.BytesType)
-	delta = protowire.AppendBytes(delta, value)
-	return &Resource{Type: typeURL, Name: name, Version: version, Origins: origins, delta: delta, any: delta[start:]}
+
+	r := &Resource{Type: typeURL, Name: name, Version: version, Origins: origins}
+	b := make([]byte, 0, protowire.SizeTag(responseResourcesField)+protowire.SizeBytes(resourceSize))
+	b = protowire.AppendTag(b, responseResourcesField, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(resourceSize))
+	r.delta = len(b)
+	b = protowire.AppendTag(b, resourceVersionField, protowire.BytesType)
+	b = protowire.AppendString(b, version)
+	b = protowire.AppendTag(b, resourceNameField, protowire.BytesType)
+	b = protowire.AppendString(b, name)
+	r.state = len(b)
+	b = protowire.AppendTag(b, resourceResourceField, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(anySize))
+	r.any = len(b)
+	b = protowire.AppendTag(b, anyTypeURLField, protowire.BytesType)
+	b = protowire.AppendString(b, typeURL)
+	b = protowire.AppendTag(b, anyValueField, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(len(value)))
+	r.value = len(b)
+	r.encoded = append(b, value...)
+	return r
 }
 
 // Delta is the encoded envoy.service.discovery.v3.Resource (incremental xDS). Not to be written to.
-func (r *Resource) Delta() []byte { return r.delta }
+func (r *Resource) Delta() []byte { return r.encoded[r.delta:] }
 
 // Any is the encoded google.protobuf.Any (state-of-the-world xDS). Not to be written to.
-func (r *Resource) Any() []byte { return r.any }
+func (r *Resource) Any() []byte { return r.encoded[r.any:] }
+
+// DeltaField is Delta with the tag and length of the field "resources" of a DeltaDiscoveryResponse before it: a response
+// is its other fields and these, one after another. Not to be written to.
+func (r *Resource) DeltaField() []byte { return r.encoded }
+
+// StateField is Any with the tag and length of the field "resources" of a DiscoveryResponse before it. Not to be written
+// to.
+func (r *Resource) StateField() []byte { return r.encoded[r.state:] }
+
+// Value is the encoded message itself. Not to be written to.
+func (r *Resource) Value() []byte { return r.encoded[r.value:] }

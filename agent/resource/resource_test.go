@@ -31,8 +31,19 @@ func TestEncodedFormsDecodeToTheSameMessage(t *testing.T) {
 	if err := state.UnmarshalTo(&got); err != nil || !proto.Equal(&got, cluster) {
 		t.Errorf("got %v, %v", &got, err)
 	}
-	if cap(r.delta) != len(r.delta) {
-		t.Errorf("%d bytes reserved for %d", cap(r.delta), len(r.delta))
+	var whole discoveryv3.DeltaDiscoveryResponse
+	if err := proto.Unmarshal(r.DeltaField(), &whole); err != nil || len(whole.Resources) != 1 || !proto.Equal(whole.Resources[0], &delta) {
+		t.Errorf("as the field of a delta response: %v, %v", &whole, err)
+	}
+	var wholeState discoveryv3.DiscoveryResponse
+	if err := proto.Unmarshal(r.StateField(), &wholeState); err != nil || len(wholeState.Resources) != 1 || !proto.Equal(wholeState.Resources[0], &state) {
+		t.Errorf("as the field of a response: %v, %v", &wholeState, err)
+	}
+	if string(r.Value()) != string(state.Value) {
+		t.Errorf("value %x", r.Value())
+	}
+	if cap(r.encoded) != len(r.encoded) {
+		t.Errorf("%d bytes reserved for %d", cap(r.encoded), len(r.encoded))
 	}
 }
 
@@ -85,7 +96,16 @@ func TestFeedTellsWhatChanged(t *testing.T) {
 
 func TestEmptyFirstPublishIsASnapshot(t *testing.T) {
 	feed := NewFeed()
-	if s := feed.Publish(Change{}); s.Sequence != 1 {
-		t.Errorf("sequence %d", s.Sequence)
+	if s := feed.Publish(Change{}); s.Sequence != 1 || s.Published.IsZero() {
+		t.Errorf("sequence %d, published %v", s.Sequence, s.Published)
+	}
+}
+
+func TestChangedTellsWhichTypesChanged(t *testing.T) {
+	feed := NewFeed()
+	feed.Publish(Change{Set: []*Resource{FromEncoded(ClusterType, "a", []byte("1")), FromEncoded(RouteType, "r", nil)}})
+	now := feed.Publish(Change{Set: []*Resource{FromEncoded(ClusterType, "a", []byte("2"))}})
+	if c, r, l := now.Changed(ClusterType), now.Changed(RouteType), now.Changed(ListenerType); c != 2 || r != 1 || l != 0 {
+		t.Errorf("changed by: cluster %d, route %d, listener %d", c, r, l)
 	}
 }
