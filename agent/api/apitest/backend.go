@@ -1,0 +1,171 @@
+// Package apitest is an agent for tests of the private socket and of the command line.
+package apitest
+
+import (
+	"context"
+	"io"
+	"strings"
+	"sync"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// Backend answers with its fields. Err, if set, is the answer to everything.
+type Backend struct {
+	mu sync.Mutex
+
+	StatusValue   api.Status
+	ConfigValue   api.Config
+	DiffValue     api.ConfigDiff
+	Levels        api.LogLevels
+	Types         []api.ResourceType
+	Problems      []api.MeshProblem
+	Pieces        []api.ReportPiece
+	ReloadValue   api.ReloadResult
+	ReloadSteps   []api.Progress
+	Left          []uint64          // connections left, as a drain goes on
+	AdminAnswers  map[string]string // path or path?query → body
+	NotReady      string            // why the proxy never gets ready; "" = it is
+	Hold          chan struct{}     // if set, a reload waits for it to be closed
+	Err           error
+	reloads       []api.ReloadRequest
+	drains        int
+	undrains      int
+	cancellations int
+}
+
+// Reloads are the requests so far.
+func (b *Backend) Reloads() []api.ReloadRequest {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]api.ReloadRequest(nil), b.reloads...)
+}
+
+// Drains is how often Drain and Undrain were called, and how many waits ended early.
+func (b *Backend) Drains() (drains, undrains, cancellations int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.drains, b.undrains, b.cancellations
+}
+
+func (b *Backend) canceled() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cancellations++
+}
+
+// Status implements api.Backend.
+func (b *Backend) Status(context.Context) (api.Status, error) { return b.StatusValue, b.Err }
+
+// WaitReady implements api.Backend.
+func (b *Backend) WaitReady(ctx context.Context, progress func(api.Progress)) error {
+	if b.Err != nil || b.NotReady == "" {
+		return b.Err
+	}
+	progress(api.Progress{Phase: b.NotReady})
+	<-ctx.Done()
+	b.canceled()
+	return &api.Error{Message: b.NotReady}
+}
+
+// Reload implements api.Backend.
+func (b *Backend) Reload(ctx context.Context, request api.ReloadRequest, progress func(api.Progress)) (api.ReloadResult, error) {
+	b.mu.Lock()
+	b.reloads = append(b.reloads, request)
+	b.mu.Unlock()
+	for _, step := range b.ReloadSteps {
+		progress(step)
+	}
+	if b.Hold != nil {
+		select {
+		case <-b.Hold:
+		case <-ctx.Done():
+			b.canceled()
+			return api.ReloadResult{}, ctx.Err()
+		}
+	}
+	return b.ReloadValue, b.Err
+}
+
+// Drain implements api.Backend.
+func (b *Backend) Drain(_ context.Context, request api.DrainRequest, progress func(api.Progress)) (api.DrainResult, error) {
+	b.mu.Lock()
+	b.drains++
+	b.mu.Unlock()
+	if b.Err != nil || !request.Wait || len(b.Left) == 0 {
+		var left uint64
+		if len(b.Left) > 0 {
+			left = b.Left[0]
+		}
+		return api.DrainResult{Connections: left}, b.Err
+	}
+	for _, left := range b.Left {
+		progress(api.Progress{Phase: "draining", Connections: &left})
+	}
+	return api.DrainResult{Connections: b.Left[len(b.Left)-1]}, nil
+}
+
+// Undrain implements api.Backend.
+func (b *Backend) Undrain(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.undrains++
+	return b.Err
+}
+
+// Config implements api.Backend.
+func (b *Backend) Config(context.Context) (api.Config, error) { return b.ConfigValue, b.Err }
+
+// ConfigDiff implements api.Backend.
+func (b *Backend) ConfigDiff(context.Context) (api.ConfigDiff, error) { return b.DiffValue, b.Err }
+
+// LogLevels implements api.Backend.
+func (b *Backend) LogLevels(context.Context) (api.LogLevels, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Levels, b.Err
+}
+
+// SetLogLevels implements api.Backend.
+func (b *Backend) SetLogLevels(_ context.Context, levels api.LogLevels) (api.LogLevels, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if levels.Agent != "" {
+		b.Levels.Agent = levels.Agent
+	}
+	if levels.Envoy != "" {
+		b.Levels.Envoy = levels.Envoy
+	}
+	for component, level := range levels.Components {
+		if b.Levels.Components == nil {
+			b.Levels.Components = map[string]string{}
+		}
+		b.Levels.Components[component] = level
+	}
+	return b.Levels, b.Err
+}
+
+// Admin implements api.Backend.
+func (b *Backend) Admin(_ context.Context, path, query string) (api.AdminResponse, error) {
+	if b.Err != nil {
+		return api.AdminResponse{}, b.Err
+	}
+	if query != "" {
+		path += "?" + query
+	}
+	body, ok := b.AdminAnswers[path]
+	if !ok {
+		return api.AdminResponse{}, &api.Error{Status: 503, Message: "no epoch is live"}
+	}
+	return api.AdminResponse{Epoch: 3, Status: 200, ContentType: "application/json",
+		Body: io.NopCloser(strings.NewReader(body))}, nil
+}
+
+// ResourceTypes implements api.Backend.
+func (b *Backend) ResourceTypes(context.Context) ([]api.ResourceType, error) { return b.Types, b.Err }
+
+// MeshProblems implements api.Backend.
+func (b *Backend) MeshProblems(context.Context) ([]api.MeshProblem, error) { return b.Problems, b.Err }
+
+// Report implements api.Backend.
+func (b *Backend) Report(context.Context) ([]api.ReportPiece, error) { return b.Pieces, b.Err }

@@ -1,0 +1,234 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"syscall"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// Client talks to an agent. Its errors carry the exit code they call for, see ExitCode.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// NewClient returns a client of the agent on that socket. Nothing is connected yet.
+func NewClient(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var dialer net.Dialer
+		connection, err := dialer.DialContext(ctx, "unix", socket)
+		switch {
+		case err == nil:
+			return connection, nil
+		case errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM):
+			return nil, &Error{Status: http.StatusForbidden, Message: fmt.Sprintf("not authorised to connect to %s", socket)}
+		case ctx.Err() != nil:
+			return nil, err
+		}
+		if errno, ok := errors.AsType[syscall.Errno](err); ok {
+			return nil, &NotRunningError{Socket: socket, Err: errno}
+		}
+		return nil, &NotRunningError{Socket: socket, Err: err}
+	}
+	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableCompression: true}}}
+}
+
+// Socket is the path the client connects to.
+func (c *Client) Socket() string { return c.socket }
+
+// Close closes idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Status asks for everything `outrider status` shows.
+func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status](ctx, c, "/status") }
+
+// Config asks for the configuration in force.
+func (c *Client) Config(ctx context.Context) (Config, error) { return get[Config](ctx, c, "/config") }
+
+// ConfigDiff compares what is on disk with what is in force.
+func (c *Client) ConfigDiff(ctx context.Context) (ConfigDiff, error) {
+	return get[ConfigDiff](ctx, c, "/config/diff")
+}
+
+// LogLevels asks for the levels in force.
+func (c *Client) LogLevels(ctx context.Context) (LogLevels, error) {
+	return get[LogLevels](ctx, c, "/log-level")
+}
+
+// SetLogLevels sets the levels that are given and returns all.
+func (c *Client) SetLogLevels(ctx context.Context, levels LogLevels) (LogLevels, error) {
+	return call[LogLevels](ctx, c, http.MethodPost, "/log-level", levels)
+}
+
+// ResourceTypes asks what each xDS type of each epoch stands at.
+func (c *Client) ResourceTypes(ctx context.Context) ([]ResourceType, error) {
+	return get[[]ResourceType](ctx, c, "/resource-types")
+}
+
+// MeshProblems asks for what is wrong in the embedded discovery server's files.
+func (c *Client) MeshProblems(ctx context.Context) ([]MeshProblem, error) {
+	return get[[]MeshProblem](ctx, c, "/mesh-problems")
+}
+
+// Report asks for what a bug report needs beside all else.
+func (c *Client) Report(ctx context.Context) ([]ReportPiece, error) {
+	return get[[]ReportPiece](ctx, c, "/report")
+}
+
+// Undrain takes a drain back.
+func (c *Client) Undrain(ctx context.Context) error {
+	_, err := call[struct{}](ctx, c, http.MethodPost, "/undrain", nil)
+	return err
+}
+
+// Reload reloads; progress may be nil.
+func (c *Client) Reload(ctx context.Context, request ReloadRequest, progress func(Progress)) (ReloadResult, error) {
+	return stream[ReloadResult](ctx, c, http.MethodPost, "/reload", request, progress)
+}
+
+// Drain drains; progress may be nil.
+func (c *Client) Drain(ctx context.Context, request DrainRequest, progress func(Progress)) (DrainResult, error) {
+	return stream[DrainResult](ctx, c, http.MethodPost, "/drain", request, progress)
+}
+
+// Wait returns once the proxy is ready or ctx ends; progress may be nil.
+func (c *Client) Wait(ctx context.Context, progress func(Progress)) (WaitResult, error) {
+	return stream[WaitResult](ctx, c, http.MethodGet, "/wait", nil, progress)
+}
+
+// Admin reads from Envoy's admin interface; the caller closes the body. An answer of Envoy other than 200 is an error.
+func (c *Client) Admin(ctx context.Context, path string, query url.Values) (AdminResponse, error) {
+	target := "/admin/" + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	response, err := c.do(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return AdminResponse{}, err
+	}
+	epoch, _ := strconv.Atoi(response.Header.Get(EpochHeader))
+	return AdminResponse{Epoch: epoch, Status: response.StatusCode, ContentType: response.Header.Get("Content-Type"),
+		Body: response.Body}, nil
+}
+
+// Events hands each event after the given sequence to each, oldest first; with follow it goes on until ctx ends, each
+// returns an error or the agent ends.
+func (c *Client) Events(ctx context.Context, after uint64, follow bool, each func(condition.Event) error) error {
+	response, err := c.do(ctx, http.MethodGet, fmt.Sprintf("/events?after=%d&follow=%t", after, follow), nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	decoder := json.NewDecoder(response.Body)
+	for {
+		var event condition.Event
+		if err := decoder.Decode(&event); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return c.lost(ctx, err)
+		}
+		if err := each(event); err != nil {
+			return err
+		}
+	}
+}
+
+// lost is the error of an answer that was cut.
+func (c *Client) lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("the connection to the agent was lost before its answer was complete: %w", err)
+}
+
+// do sends a request and returns an answer of status 200.
+func (c *Client) do(ctx context.Context, method, target string, body any) (*http.Response, error) {
+	var content io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("encode the request: %w", err)
+		}
+		content = bytes.NewReader(encoded)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://outrider"+Prefix+target, content)
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		if e, ok := errors.AsType[*url.Error](err); ok {
+			err = e.Err // its text is about a URL that nobody knows
+		}
+		if _, ok := errors.AsType[*NotRunningError](err); ok || ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	if response.StatusCode == http.StatusOK {
+		return response, nil
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return nil, c.lost(ctx, err)
+	}
+	refused := Error{Status: response.StatusCode}
+	if json.Unmarshal(text, &refused) != nil || refused.Message == "" {
+		refused.Message = fmt.Sprintf("the agent answered %s: %s", response.Status, bytes.TrimSpace(text))
+	}
+	return nil, &refused
+}
+
+func get[T any](ctx context.Context, c *Client, target string) (T, error) {
+	return call[T](ctx, c, http.MethodGet, target, nil)
+}
+
+func call[T any](ctx context.Context, c *Client, method, target string, body any) (T, error) {
+	var answer T
+	response, err := c.do(ctx, method, target, body)
+	if err != nil {
+		return answer, err
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return answer, c.lost(ctx, err)
+	}
+	return answer, nil
+}
+
+// stream runs a long operation.
+func stream[T any](ctx context.Context, c *Client, method, target string, body any, progress func(Progress)) (T, error) {
+	var none T
+	response, err := c.do(ctx, method, target, body)
+	if err != nil {
+		return none, err
+	}
+	defer response.Body.Close()
+	decoder := json.NewDecoder(response.Body)
+	for {
+		var line streamLine[T]
+		if err := decoder.Decode(&line); err != nil {
+			return none, c.lost(ctx, err)
+		}
+		switch {
+		case line.Error != nil:
+			line.Error.Status = http.StatusConflict
+			return none, line.Error
+		case line.Result != nil:
+			return *line.Result, nil
+		case line.Progress != nil && progress != nil:
+			progress(*line.Progress)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os/user"
+	"slices"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Peer is who is at the other end of a connection. The kernel took it when the connection was made: nothing the peer does
+// later (exit, setuid, exec) changes it, and no process is looked at, so a reused pid cannot fool it.
+type Peer struct {
+	PID    int
+	UID    uint32
+	GID    uint32   // primary group
+	Groups []uint32 // supplementary groups
+}
+
+// maximumGroups is NGROUPS_MAX of Linux (limits.h).
+const maximumGroups = 65536
+
+// peerOf asks the kernel.
+func peerOf(connection *net.UnixConn) (Peer, error) {
+	raw, err := connection.SyscallConn()
+	if err != nil {
+		return Peer{}, fmt.Errorf("look at the peer's socket: %w", err)
+	}
+	var peer Peer
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		var credentials *unix.Ucred
+		if credentials, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); failed != nil {
+			failed = fmt.Errorf("ask for SO_PEERCRED: %w", failed)
+			return
+		}
+		peer = Peer{PID: int(credentials.Pid), UID: credentials.Uid, GID: credentials.Gid}
+		peer.Groups, failed = peerGroups(int(fd))
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return Peer{}, err
+	}
+	return peer, nil
+}
+
+// peerGroups is SO_PEERGROUPS, for which x/sys/unix has the number but no function.
+func peerGroups(fd int) ([]uint32, error) {
+	groups := make([]uint32, 64)
+	for {
+		length := uint32(len(groups)) * 4 // socklen_t; the kernel writes back what it needs
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&length)), 0)
+		switch {
+		case errno == 0:
+			return groups[:length/4], nil
+		case errno == unix.ERANGE && int(length/4) > len(groups) && length/4 <= maximumGroups:
+			groups = make([]uint32, length/4)
+		default:
+			return nil, fmt.Errorf("ask for SO_PEERGROUPS: %w", errno)
+		}
+	}
+}
+
+// Rule says who may change something. Everybody may read.
+type Rule struct {
+	UID   uint32 // the agent's own
+	Group string // a group whose members may; "" = none
+	// LookupGroup finds a group's number; nil = the system's. It is asked at every change, so a group that was made after
+	// the agent started counts.
+	LookupGroup func(name string) (uint32, error)
+}
+
+// privileged is true for root and for the agent's own user.
+func (r Rule) privileged(peer Peer) bool { return peer.UID == 0 || peer.UID == r.UID }
+
+// mayChange decides; the error is what the peer is told.
+func (r Rule) mayChange(peer Peer) *Error {
+	if r.privileged(peer) {
+		return nil
+	}
+	if r.Group != "" {
+		lookup := r.LookupGroup
+		if lookup == nil {
+			lookup = lookupGroup
+		}
+		if group, err := lookup(r.Group); err == nil && (peer.GID == group || slices.Contains(peer.Groups, group)) {
+			return nil
+		}
+	}
+	message := "not authorised: this changes the proxy; root and the agent's own user may"
+	if r.Group != "" {
+		message = fmt.Sprintf("not authorised: this changes the proxy; root, the agent's own user and members of group %s may", r.Group)
+	}
+	return &Error{Status: 403, Message: message}
+}
+
+func lookupGroup(name string) (uint32, error) {
+	group, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, err
+	}
+	number, err := strconv.ParseUint(group.Gid, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("group %s has the number %q: %w", name, group.Gid, err)
+	}
+	return uint32(number), nil
+}

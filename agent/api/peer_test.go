@@ -1,0 +1,168 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/api/apitest"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// askAsAnotherUser is the test program as the client of another user: it reads, then changes, and prints the exit codes.
+func askAsAnotherUser(socket string) {
+	client := api.NewClient(socket)
+	_, readErr := client.Status(context.Background())
+	changeErr := client.Undrain(context.Background())
+	fmt.Printf("%d %d\n%v\n", api.ExitCode(readErr), api.ExitCode(changeErr), changeErr)
+}
+
+// program is a copy of the test program that every user may execute.
+func program(t *testing.T, dir string) string {
+	t.Helper()
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "client")
+	if err := os.WriteFile(path, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestWhoMayChange asks over a real socket as other users; it needs root, as all tests of more than one user do.
+func TestWhoMayChange(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("tests of other users' requests must run as root")
+	}
+	const agent, group = 4711, 4712
+	dir := parts.ShortDir(t)
+	client := program(t, dir)
+	backend := &apitest.Backend{}
+	socket := apitest.ServeWith(t, api.Options{
+		Socket: filepath.Join(dir, api.SocketName),
+		Rule: api.Rule{UID: agent, Group: "outrider", LookupGroup: func(name string) (uint32, error) {
+			if name != "outrider" {
+				return 0, fmt.Errorf("asked for group %q", name)
+			}
+			return group, nil
+		}},
+		Backend: backend, Events: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler),
+	})
+	many := make([]uint32, 0, 300) // more than the first question to the kernel has room for
+	for i := range 299 {
+		many = append(many, uint32(10000+i))
+	}
+	tests := []struct {
+		name       string
+		credential syscall.Credential
+		change     int
+	}{
+		{"root", syscall.Credential{}, api.ExitDone},
+		{"the agent's own user", syscall.Credential{Uid: agent, Gid: 5}, api.ExitDone},
+		{"primary group", syscall.Credential{Uid: 12345, Gid: group}, api.ExitDone},
+		{"supplementary group", syscall.Credential{Uid: 12345, Gid: 12345, Groups: []uint32{7, group}}, api.ExitDone},
+		{"the last of many groups", syscall.Credential{Uid: 12345, Gid: 12345, Groups: append(many, group)}, api.ExitDone},
+		{"another user", syscall.Credential{Uid: 12345, Gid: 12345, Groups: []uint32{7}}, api.ExitNotAuthorised},
+		{"group root", syscall.Credential{Uid: 12345, Gid: 0, Groups: []uint32{0}}, api.ExitNotAuthorised},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			command := exec.Command(client, "as-another-user", socket)
+			command.SysProcAttr = &syscall.SysProcAttr{Credential: &test.credential}
+			output, err := command.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, output)
+			}
+			if want := fmt.Sprintf("0 %d\n", test.change); !strings.HasPrefix(string(output), want) {
+				t.Errorf("want read and change %s got %s", want, output)
+			}
+			if test.change != 0 && !strings.Contains(string(output), "members of group outrider") {
+				t.Errorf("it is not told who may: %s", output)
+			}
+		})
+	}
+}
+
+// TestOneUserCannotTakeAllConnections holds as many connections as one unprivileged user gets.
+func TestOneUserCannotTakeAllConnections(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("tests of other users' requests must run as root")
+	}
+	dir := parts.ShortDir(t)
+	hog := program(t, dir)
+	socket := apitest.Serve(t, dir, &apitest.Backend{}, condition.NewBoard())
+	command := exec.Command(hog, "-test.run", "^TestHoldConnections$")
+	command.Env = append(os.Environ(), "HOLD_CONNECTIONS_TO="+socket)
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+	input, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	told := make([]byte, 64)
+	n, err := output.Read(told)
+	if got := strings.TrimSpace(string(told[:n])); got != "16 kept, 4 refused" {
+		t.Errorf("%q, %v", got, err)
+	}
+	client := api.NewClient(socket)
+	defer client.Close()
+	if _, err := client.Status(t.Context()); err != nil {
+		t.Errorf("root is not served: %v", err)
+	}
+	_ = input.Close()
+	_, _ = io.Copy(io.Discard, output)
+	if err := command.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHoldConnections is the other user of TestOneUserCannotTakeAllConnections; by itself it does nothing.
+func TestHoldConnections(t *testing.T) {
+	socket := os.Getenv("HOLD_CONNECTIONS_TO")
+	if socket == "" {
+		return
+	}
+	var kept, refused int
+	for range 20 {
+		connection, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+		_, _ = connection.Write([]byte("GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"))
+		_ = connection.SetReadDeadline(time.Now().Add(5 * time.Second))
+		answer := make([]byte, 16)
+		n, err := connection.Read(answer)
+		switch {
+		case strings.HasPrefix(string(answer[:n]), "HTTP/1.1 200"):
+			kept++
+		case strings.HasPrefix(string(answer[:n]), "HTTP/1.1 503"), errors.Is(err, syscall.ECONNRESET):
+			refused++
+		}
+	}
+	fmt.Printf("%d kept, %d refused\n", kept, refused)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
