@@ -1,0 +1,124 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Limits of a request to the admin interface. Envoy answers on its main thread, which a hot restart or a large
+// configuration keeps busy for a moment, and which a hung parent can block for ever.
+const (
+	adminDialTimeout = time.Second
+	adminTimeout     = 5 * time.Second // of a whole request, where the context has no deadline of its own
+	adminMaxResponse = 256 << 20       // bytes read of one answer
+)
+
+// Admin is a client of one epoch's admin interface. Each request has a connection of its own, so that it never meets
+// the interface of another epoch, nothing stays open and there is nothing to close. Safe for concurrent use.
+type Admin struct {
+	network, address string
+	transport        *http.Transport
+}
+
+// NewAdmin returns a client of the admin interface at the address: network "unix" and a path, or "tcp" and host:port.
+func NewAdmin(network, address string) *Admin {
+	dialer := &net.Dialer{Timeout: adminDialTimeout}
+	return &Admin{network: network, address: address, transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, address)
+		},
+		DisableKeepAlives:  true,
+		DisableCompression: true,
+	}}
+}
+
+// String names the address for errors and logs.
+func (a *Admin) String() string {
+	if a.network == "unix" {
+		return a.address
+	}
+	return a.network + "://" + a.address
+}
+
+// RoundTrip implements http.RoundTripper for whoever passes requests on to this epoch: scheme and host of the request
+// do not count. It sets no deadline.
+func (a *Admin) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.URL.Scheme, request.URL.Host = "http", "envoy"
+	return a.transport.RoundTrip(request)
+}
+
+// StatusError is an answer other than 200.
+type StatusError struct {
+	Code int    // HTTP status
+	Body string // the beginning of it
+}
+
+// Error implements error.
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("Envoy's admin answers %d %s: %s", e.Code, http.StatusText(e.Code), e.Body)
+}
+
+// Get returns the body of a GET; path may hold a query.
+func (a *Admin) Get(ctx context.Context, path string) ([]byte, error) {
+	return a.do(ctx, http.MethodGet, path)
+}
+
+// Post returns the body of a POST without a body of its own.
+func (a *Admin) Post(ctx context.Context, path string) ([]byte, error) {
+	return a.do(ctx, http.MethodPost, path)
+}
+
+func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, adminTimeout)
+		defer cancel()
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	body, err := a.send(request)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s of Envoy's admin at %s: %w", method, path, a, err)
+	}
+	return body, nil
+}
+
+func (a *Admin) send(request *http.Request) ([]byte, error) {
+	response, err := a.transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, adminMaxResponse+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(body) > adminMaxResponse:
+		return nil, fmt.Errorf("the answer is longer than %d bytes", adminMaxResponse)
+	case response.StatusCode != http.StatusOK:
+		return nil, &StatusError{Code: response.StatusCode, Body: abbreviate(body)}
+	}
+	return body, nil
+}
+
+// Ready tells whether Envoy would take traffic: its state is LIVE. If not, state is the one it is in
+// (PRE_INITIALIZING, INITIALIZING, DRAINING), which is no error.
+func (a *Admin) Ready(ctx context.Context) (ready bool, state string, err error) {
+	body, err := a.Get(ctx, "/ready")
+	if status, ok := errors.AsType[*StatusError](err); ok && status.Code == http.StatusServiceUnavailable {
+		return false, status.Body, nil
+	}
+	if err != nil {
+		return false, "", err
+	}
+	return true, string(bytes.TrimSpace(body)), nil
+}

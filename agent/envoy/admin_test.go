@@ -1,0 +1,209 @@
+package envoy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestAdminOfARealEnvoy(t *testing.T) {
+	e := start(t, CommandLine{Epoch: 3, ServiceNode: "node", ServiceCluster: "cluster", LogLevel: "warning",
+		ComponentLogLevel: "misc:error"})
+	ctx := t.Context()
+
+	info, err := e.ServerInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.State != StateLive || info.RestartEpoch != 3 || info.HotRestartVersion != "disabled" ||
+		!strings.Contains(info.Version, "/1.40.0/") {
+		t.Errorf("server info %+v", info)
+	}
+	listeners, err := e.Listeners(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(listeners, func(a, b Listener) int { return strings.Compare(a.Name, b.Name) })
+	if len(listeners) != 2 || listeners[0].Addresses[0] != e.TCP || listeners[1].Name != "web" ||
+		listeners[1].Addresses[0] != e.HTTP {
+		t.Errorf("listeners %+v", listeners)
+	}
+	stats, err := e.Stats(ctx, `^server\.(live|concurrency)$`)
+	if err != nil || len(stats) != 2 || stats["server.live"] != 1 || stats["server.concurrency"] != 1 {
+		t.Errorf("stats %v, %v", stats, err)
+	}
+	if bytes, err := e.MemoryBytes(ctx); err != nil || bytes < 1<<20 {
+		t.Errorf("memory %d, %v", bytes, err)
+	}
+	if err := e.ReopenLogs(ctx); err != nil {
+		t.Error(err)
+	}
+
+	if err := e.FailHealthcheck(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if ready, state, err := e.Ready(ctx); ready || state != StateDraining || err != nil {
+		t.Errorf("after FailHealthcheck ready %v, state %q, %v", ready, state, err)
+	}
+	if err := e.OKHealthcheck(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if ready, state, err := e.Ready(ctx); !ready || state != StateLive || err != nil {
+		t.Errorf("after OKHealthcheck ready %v, state %q, %v", ready, state, err)
+	}
+
+	if err := e.SetLogLevels(ctx, "error", "upstream:debug,misc:trace"); err != nil {
+		t.Fatal(err)
+	}
+	levels, err := e.LogLevels(ctx)
+	if err != nil || levels["upstream"] != "debug" || levels["misc"] != "trace" || levels["main"] != "error" {
+		t.Errorf("levels %v, %v", levels, err)
+	}
+	if err := e.SetLogLevel(ctx, "nonesuch", "debug"); err == nil {
+		t.Error("a component that does not exist got a level")
+	}
+
+	if err := e.DrainListeners(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "listeners are closed", func() bool {
+		c, err := net.Dial("tcp", e.HTTP)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	if err := e.Quit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	<-e.exited
+	if _, _, err := e.Ready(ctx); err == nil || !strings.Contains(err.Error(), "admin.sock") {
+		t.Errorf("of an Envoy that is gone: %v", err)
+	}
+}
+
+func TestActivityCountsRequestsAndTunnels(t *testing.T) {
+	e := start(t, CommandLine{})
+	ctx := t.Context()
+	want := func(what string, expected Activity) {
+		t.Helper()
+		var got Activity
+		eventually(t, what, func() bool {
+			activity, err := e.Activity(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = activity
+			return got == expected
+		})
+	}
+	want("an Envoy without clients has nothing in hand", Activity{})
+
+	tunnel, err := net.Dial("tcp", e.TCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tunnel.Close() }()
+	want("one tunnel", Activity{Connections: 1, Tunnels: 1})
+
+	client, err := net.Dial("tcp", e.HTTP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	if _, err := io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	want("one tunnel and one request", Activity{Connections: 2, Requests: 1, Tunnels: 1})
+
+	_ = tunnel.Close()
+	for range 2 { // the tunnel's connection to the backend, and the request's
+		backend, err := e.Backend.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = backend.Close() }()
+		request := make([]byte, 1024)
+		if n, _ := backend.Read(request); n == 0 {
+			_ = backend.Close() // Envoy keeps a tunnel until both ends have closed it
+			continue
+		}
+		if _, err := io.WriteString(backend, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("one idle connection", Activity{Connections: 1})
+	_ = client.Close()
+	want("nothing again", Activity{})
+}
+
+func TestActivityLeavesOutWhatIsNotTheUsers(t *testing.T) {
+	got := activity(map[string]uint64{
+		"http.admin.downstream_cx_active":                        1,
+		"http.admin.downstream_rq_active":                        1,
+		"listener.admin.downstream_cx_active":                    1,
+		"listener.admin.main_thread.downstream_cx_active":        1,
+		"listener.outrider_ready.downstream_cx_active":           2,
+		"http.outrider_ready.downstream_cx_active":               2,
+		"listener.0.0.0.0_15090.downstream_cx_active":            1,
+		"listener.[__]_15021.downstream_cx_active":               1,
+		"http.stats.downstream_cx_active":                        1,
+		"http.agent.downstream_cx_active":                        1,
+		"listener.0.0.0.0_80.downstream_cx_active":               7,
+		"listener.0.0.0.0_80.worker_0.downstream_cx_active":      7,
+		"http.inbound_0.0.0.0_80.downstream_cx_active":           4,
+		"http.inbound_0.0.0.0_80.downstream_rq_active":           5,
+		"listener.0.0.0.0_80.http.inbound.downstream_rq_unknown": 1,
+	})
+	if want := (Activity{Connections: 7, Requests: 5, Tunnels: 3}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestAdminPassesRequestsOn(t *testing.T) {
+	e := start(t, CommandLine{})
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://anything/stats?filter=^server.live$", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: e}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || string(body) != "server.live: 1\n" {
+		t.Errorf("%q, %v", body, err)
+	}
+	if request.URL.Host != "anything" {
+		t.Error("the caller's request was changed")
+	}
+	var status *StatusError
+	if _, err := e.Get(t.Context(), "/nonesuch"); !errors.As(err, &status) || status.Code != http.StatusNotFound {
+		t.Errorf("got %v", err)
+	}
+}
+
+// An admin interface that takes connections and does not answer: Envoy's main thread hangs.
+func TestAdminThatHangs(t *testing.T) {
+	socket := parts.ShortDir(t) + "/admin.sock"
+	silent, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, _, err = NewAdmin("unix", socket).Ready(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "GET /ready") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,219 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Runner runs the Envoy binary at path to its end and returns what it wrote. exit is its status, or 128 + the signal
+// that ended it; err tells only that it could not be run at all. The keeper is one, so that Envoy's own user and
+// sandbox decide what works; Local is another.
+type Runner interface {
+	Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error)
+}
+
+// Binary is an Envoy on disk, as it describes itself.
+type Binary struct {
+	Path              string          `json:"path"`
+	Version           string          `json:"version"`             // "1.40.0"
+	Build             string          `json:"build"`               // as --version prints it: "<commit>/1.40.0/Clean/RELEASE/BoringSSL"
+	HotRestartVersion string          `json:"hot_restart_version"` // "11.104"; "" if this Envoy was built without hot restart
+	Flags             map[string]bool `json:"flags"`               // long flags it lists, without their dashes
+	Identity          Identity        `json:"identity"`            // of the file that was inspected
+}
+
+// Identity tells files apart that were at one path at different times.
+type Identity struct {
+	Device, Inode uint64
+	Size          int64
+	Modified      time.Time
+}
+
+// Identify returns the identity of the file at path (of the target, where path is a link).
+func Identify(path string) (Identity, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Identity{}, err
+	}
+	identity := Identity{Size: info.Size(), Modified: info.ModTime()}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		identity.Device, identity.Inode = uint64(stat.Dev), stat.Ino //nolint:unconvert // Dev is narrower on some machines
+	}
+	return identity, nil
+}
+
+// ErrNotFound is wrapped by the errors that mean there is no Envoy that could be run.
+var ErrNotFound = errors.New("no Envoy that can be run")
+
+// Find returns the path of the Envoy to run. binary is the configured one; "" looks in /usr/local/bin, /usr/bin and
+// $PATH, in this order. The error wraps ErrNotFound and says what was tried.
+func Find(binary string) (string, error) {
+	if binary != "" {
+		if err := executable(binary); err != nil {
+			return "", fmt.Errorf("%w: [envoy] binary = %q: %w", ErrNotFound, binary, err)
+		}
+		return binary, nil
+	}
+	candidates := []string{"/usr/local/bin/envoy", "/usr/bin/envoy"}
+	for _, folder := range filepath.SplitList(os.Getenv("PATH")) {
+		if filepath.IsAbs(folder) {
+			candidates = append(candidates, filepath.Join(folder, "envoy"))
+		}
+	}
+	return firstExecutable(candidates)
+}
+
+func firstExecutable(candidates []string) (string, error) {
+	var tried []string
+	seen := map[string]bool{}
+	for _, path := range candidates {
+		if seen[path] {
+			continue
+		}
+		seen[path] = true
+		err := executable(path)
+		if err == nil {
+			return path, nil
+		}
+		why := "there is none"
+		if !errors.Is(err, os.ErrNotExist) {
+			why = err.Error()
+		}
+		tried = append(tried, fmt.Sprintf("%s (%s)", path, why))
+	}
+	return "", fmt.Errorf("%w: tried %s; install Envoy or set [envoy] binary", ErrNotFound, strings.Join(tried, ", "))
+}
+
+func executable(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return errors.New("is a folder")
+	case info.Mode().Perm()&0o111 == 0:
+		return errors.New("is not executable")
+	}
+	return nil
+}
+
+var (
+	versionPattern    = regexp.MustCompile(`version:\s*([0-9a-f]+/(\d+\.\d+\.\d+[^/\s]*)/\S+)`)
+	hotRestartPattern = regexp.MustCompile(`(?m)^\d+\.\d+$`)
+	flagPattern       = regexp.MustCompile(`--([a-z][a-z0-9_-]+)`)
+)
+
+// Inspect asks the Envoy at path for its version, its hot-restart version and the flags it knows. The three runs go at
+// the same time (about 40 ms each).
+func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
+	identity, err := Identify(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	binary := &Binary{Path: path, Identity: identity}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		output, err := output(ctx, runner, path, "--version")
+		if err != nil {
+			return err
+		}
+		match := versionPattern.FindSubmatch(output)
+		if match == nil {
+			return fmt.Errorf("%s --version does not answer as an Envoy does: %q", path, abbreviate(output))
+		}
+		binary.Build, binary.Version = string(match[1]), string(match[2])
+		return nil
+	})
+	group.Go(func() error {
+		output, err := output(ctx, runner, path, "--hot-restart-version")
+		if err != nil {
+			return err
+		}
+		binary.HotRestartVersion = string(hotRestartPattern.Find(output)) // an Envoy without hot restart answers with a word
+		return nil
+	})
+	group.Go(func() error {
+		output, err := output(ctx, runner, path, "--help")
+		if err != nil {
+			return err
+		}
+		binary.Flags = parseFlags(string(output))
+		return nil
+	})
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return binary, nil
+}
+
+func output(ctx context.Context, runner Runner, path string, flag string) ([]byte, error) {
+	stdout, stderr, exit, err := runner.Run(ctx, path, []string{flag})
+	if err != nil {
+		return nil, fmt.Errorf("run %s %s: %w", path, flag, err)
+	}
+	if exit != 0 {
+		return nil, fmt.Errorf("%s %s exits with %d: %q", path, flag, exit, abbreviate(stderr))
+	}
+	return append(stdout, stderr...), nil // which of the two it is depends on the flag
+}
+
+// parseFlags reads --help: each flag is described under a line that begins with it after three spaces.
+func parseFlags(help string) map[string]bool {
+	flags := map[string]bool{}
+	_, descriptions, _ := strings.Cut(help, "\nWhere:")
+	for line := range strings.Lines(descriptions) {
+		if strings.HasPrefix(line, "   -") {
+			for _, match := range flagPattern.FindAllStringSubmatch(line, -1) {
+				flags[match[1]] = true
+			}
+		}
+	}
+	return flags
+}
+
+func abbreviate(output []byte) string {
+	output = bytes.TrimSpace(output)
+	const longest = 300
+	if len(output) > longest {
+		return string(output[:longest]) + "…"
+	}
+	return string(output)
+}
+
+// SameHotRestart tells whether an Envoy with one hot-restart version can take over from one with the other: the two
+// must be equal, and "" is an Envoy that cannot at all.
+func SameHotRestart(parent, child string) bool { return parent != "" && parent == child }
+
+// Local runs Envoy as a child of this process, with this process's rights.
+type Local struct{}
+
+// Run implements Runner.
+func (Local) Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error) {
+	var out, errs bytes.Buffer
+	command := exec.CommandContext(ctx, path, args...)
+	command.Stdout, command.Stderr = &out, &errs
+	command.WaitDelay = time.Second
+	err = command.Run()
+	if exitError, ok := errors.AsType[*exec.ExitError](err); ok && ctx.Err() == nil {
+		exit = exitError.ExitCode()
+		if status, ok := exitError.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			exit = 128 + int(status.Signal())
+		}
+		return out.Bytes(), errs.Bytes(), exit, nil
+	}
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w (%w)", ctx.Err(), err)
+	}
+	return out.Bytes(), errs.Bytes(), 0, err
+}

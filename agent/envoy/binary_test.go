@@ -1,0 +1,146 @@
+package envoy
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestInspectARealEnvoy(t *testing.T) {
+	path := parts.Envoy(t)
+	binary, err := Inspect(t.Context(), Local{}, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if binary.Version != "1.40.0" || binary.HotRestartVersion != "11.104" || !strings.HasSuffix(binary.Build, "/BoringSSL") {
+		t.Errorf("%+v", binary)
+	}
+	for _, flag := range []string{"restart-epoch", "config-path", "log-level", "skip-hot-restart-parent-stats", "version"} {
+		if !binary.Flags[flag] {
+			t.Errorf("flag --%s is not known", flag)
+		}
+	}
+	if binary.KnowsStatNameLength() || binary.Flags["ignore"] {
+		t.Errorf("flags %v", binary.Flags)
+	}
+	if len(binary.Flags) < 40 {
+		t.Errorf("only %d flags: %v", len(binary.Flags), binary.Flags)
+	}
+	again, err := Identify(path)
+	if err != nil || again != binary.Identity {
+		t.Errorf("identity %+v, %v", again, err)
+	}
+}
+
+// fake answers as the Envoy would that a test describes.
+type fake map[string]struct {
+	stdout string
+	exit   int
+	err    error
+}
+
+func (f fake) Run(_ context.Context, _ string, args []string) (stdout, stderr []byte, exit int, err error) {
+	answer := f[args[0]]
+	return []byte(answer.stdout), []byte("it said why"), answer.exit, answer.err
+}
+
+func TestInspectOfWhatIsNoEnvoy(t *testing.T) {
+	tests := map[string]struct {
+		version string
+		exit    int
+		err     error
+		want    string
+	}{
+		"something else":   {version: "bash 5.2", want: `--version does not answer as an Envoy does: "bash 5.2`},
+		"a failure":        {exit: 127, want: `--version exits with 127: "it said why"`},
+		"cannot be run":    {err: os.ErrPermission, want: "permission denied"},
+		"without an epoch": {version: "envoy  version: abc/1.30.2/Clean/RELEASE/BoringSSL"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			runner := fake{
+				"--version":             {stdout: test.version, exit: test.exit, err: test.err},
+				"--hot-restart-version": {stdout: "disabled\n"},
+				"--help":                {stdout: "USAGE\n\nWhere: \n\n   --max-obj-name-len <uint64_t>\n     see --other\n"},
+			}
+			binary, err := Inspect(t.Context(), runner, os.Args[0])
+			if test.want != "" {
+				if err == nil || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("got %v, want %s", err, test.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if binary.HotRestartVersion != "" || !binary.KnowsStatNameLength() || binary.Flags["other"] || binary.Version != "1.30.2" {
+				t.Errorf("%+v", binary)
+			}
+		})
+	}
+	if _, err := Inspect(t.Context(), fake{}, "/nonesuch"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSameHotRestart(t *testing.T) {
+	for _, test := range []struct {
+		parent, child string
+		want          bool
+	}{{"11.104", "11.104", true}, {"11.104", "11.112", false}, {"", "", false}} {
+		if got := SameHotRestart(test.parent, test.child); got != test.want {
+			t.Errorf("%q → %q: %v", test.parent, test.child, got)
+		}
+	}
+}
+
+func TestFindSaysWhatWasTried(t *testing.T) {
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found := filepath.Join(dir, "envoy")
+	if err := os.WriteFile(found, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := firstExecutable([]string{plain, dir, "/nonesuch", found}); got != found || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	_, err := firstExecutable([]string{plain, dir, "/nonesuch", "/nonesuch"})
+	want := "no Envoy that can be run: tried " + plain + " (is not executable), " + dir + " (is a folder), " +
+		"/nonesuch (there is none); install Envoy or set [envoy] binary"
+	if !errors.Is(err, ErrNotFound) || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	if got, err := Find(found); got != found || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := Find(plain); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), `[envoy] binary = "`+plain+`"`) {
+		t.Errorf("got %v", err)
+	}
+	t.Setenv("PATH", dir+":.")
+	if got, err := Find(""); err != nil || got == "envoy" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestLocalTellsSignals(t *testing.T) {
+	_, stderr, exit, err := Local{}.Run(t.Context(), "/bin/sh", []string{"-c", "echo no >&2; kill -9 $$"})
+	if exit != 128+9 || err != nil || string(stderr) != "no\n" {
+		t.Errorf("exit %d, %v, %q", exit, err, stderr)
+	}
+	if _, _, _, err := (Local{}).Run(t.Context(), "/nonesuch", nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, _, err := (Local{}).Run(ctx, "/bin/sh", []string{"-c", "exit 0"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

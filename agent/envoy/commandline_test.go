@@ -1,0 +1,138 @@
+package envoy
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"outrider.org/outrider/scripts/parts"
+)
+
+func full() CommandLine {
+	return CommandLine{
+		ConfigFile: "/run/envoy-rev1.json", Epoch: 1, HotRestart: true, BaseID: 7, SocketPath: "/run/hr",
+		DrainTime: 45 * time.Second, ParentShutdownTime: 60*time.Second + time.Millisecond,
+		ServiceCluster: "istio-proxy", ServiceNode: "sidecar~10.0.0.1~a.b~b.svc", NodeIP: netip.MustParseAddr("10.0.0.1"),
+		LogLevel: "warning", ComponentLogLevel: "misc:error", Concurrency: 2, StatNameLength: 189,
+		ExtraArgs: []string{"--cpuset-threads"},
+	}
+}
+
+func TestArgs(t *testing.T) {
+	old := &Binary{Flags: map[string]bool{"max-obj-name-len": true}}
+	tests := map[string]struct {
+		change func(*CommandLine)
+		binary *Binary
+		want   string
+	}{
+		"hot restart": {
+			want: "-c /run/envoy-rev1.json --restart-epoch 1 --base-id 7 --socket-path /run/hr --socket-mode 0600 " +
+				"--drain-time-s 45 --drain-strategy gradual --parent-shutdown-time-s 61 --skip-hot-restart-parent-stats " +
+				"--service-cluster istio-proxy --service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 " +
+				"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
+				"--concurrency 2 --cpuset-threads",
+		},
+		"side by side": {
+			change: func(c *CommandLine) { c.HotRestart, c.DrainStrategy = false, Immediate },
+			want: "-c /run/envoy-rev1.json --restart-epoch 1 --disable-hot-restart --drain-time-s 45 --drain-strategy immediate " +
+				"--service-cluster istio-proxy --service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 " +
+				"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
+				"--concurrency 2 --cpuset-threads",
+		},
+		"an old Envoy": {
+			binary: old,
+			change: func(c *CommandLine) {
+				c.SocketPath, c.ExtraArgs, c.NodeIP = "", nil, netip.MustParseAddr("fd00::1")
+			},
+			want: "-c /run/envoy-rev1.json --restart-epoch 1 --base-id 7 " +
+				"--drain-time-s 45 --drain-strategy gradual --parent-shutdown-time-s 61 " +
+				"--service-cluster istio-proxy --service-node sidecar~10.0.0.1~a.b~b.svc --max-obj-name-len 189 " +
+				"--local-address-ip-version v6 " +
+				"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
+				"--concurrency 2",
+		},
+		"bare": {
+			change: func(c *CommandLine) { *c = CommandLine{ConfigFile: "a.json", HotRestart: true} },
+			want: "-c a.json --restart-epoch 0 --base-id 0 --drain-time-s 0 --drain-strategy gradual --parent-shutdown-time-s 0 " +
+				"--skip-hot-restart-parent-stats --log-format [Envoy (Epoch 0)] [%Y-%m-%d %T.%e][%t][%l][%n] %v",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			command := full()
+			if test.change != nil {
+				test.change(&command)
+			}
+			if diff := cmp.Diff(test.want, strings.Join(command.Args(test.binary), " ")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestValidateArgs(t *testing.T) {
+	want := "--mode validate -c /run/envoy-rev1.json --disable-hot-restart --service-cluster istio-proxy " +
+		"--service-node sidecar~10.0.0.1~a.b~b.svc --local-address-ip-version v4 " +
+		"--log-format [Envoy (Epoch 1)] [%Y-%m-%d %T.%e][%t][%l][%n] %v -l warning --component-log-level misc:error " +
+		"--concurrency 1 --cpuset-threads"
+	if diff := cmp.Diff(want, strings.Join(full().ValidateArgs(nil), " ")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSecondsAreRoundedUp(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0", -time.Second: "0", time.Nanosecond: "1", time.Second: "1", 1500 * time.Millisecond: "2", time.Hour: "3600",
+	} {
+		if got := seconds(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}
+
+// Every flag that is passed or refused is one that the pinned Envoy knows, or is known to be gone.
+func TestOwnFlagsAreEnvoys(t *testing.T) {
+	binary, err := Inspect(t.Context(), Local{}, parts.Envoy(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range ownFlags {
+		if len(flag) > 1 && !binary.Flags[flag] && flag != "max-obj-name-len" {
+			t.Errorf("--%s is not a flag of Envoy %s", flag, binary.Version)
+		}
+	}
+	command := full()
+	for _, args := range [][]string{command.Args(binary), command.ValidateArgs(binary)} {
+		for _, arg := range args {
+			if name, ok := strings.CutPrefix(arg, "--"); ok && !binary.Flags[name] {
+				t.Errorf("%s is not a flag of Envoy %s", arg, binary.Version)
+			}
+		}
+	}
+}
+
+func TestValidateWithARealEnvoy(t *testing.T) {
+	command := CommandLine{ConfigFile: "/nonesuch.json", ServiceNode: "a", ServiceCluster: "b"}
+	_, stderr, exit, err := Local{}.Run(t.Context(), parts.Envoy(t), command.ValidateArgs(nil))
+	if err != nil || exit != 1 {
+		t.Fatalf("exit %d, %v", exit, err)
+	}
+	if why := ExplainExit(exit, "", false, lines(string(stderr))); !strings.Contains(why, "/nonesuch.json") {
+		t.Errorf("%s\nof\n%s", why, stderr)
+	}
+}
+
+func TestCheckExtraArgs(t *testing.T) {
+	for _, good := range [][]string{nil, {"--cpuset-threads"}, {"--stats-tag", "a:b"}, {"--file-flush-interval-msec=1000"}} {
+		if err := CheckExtraArgs(good); err != nil {
+			t.Errorf("%v: %v", good, err)
+		}
+	}
+	for _, bad := range []string{"-c", "--config-path=x", "--base-id", "-l", "--restart-epoch=2", "--", "--mode", "-concurrency"} {
+		if err := CheckExtraArgs([]string{"--cpuset-threads", bad}); err == nil || !strings.Contains(err.Error(), `"`+bad+`"`) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}

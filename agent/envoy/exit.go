@@ -1,0 +1,131 @@
+package envoy
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ExplainExit says in words how an Envoy ended. code counts where signal ("SIGKILL", or "killed") is "". last are its
+// last log lines, oldest first; the one that tells most is quoted.
+func ExplainExit(code int, signal string, coreDump bool, last []string) string {
+	var words string
+	switch {
+	case signal == "" && code == 0:
+		words = "exited as asked (status 0)"
+	case signal == "":
+		words = fmt.Sprintf("exited with status %d", code)
+		if meaning := meaningOf(code); meaning != "" {
+			words += " (" + meaning + ")"
+		}
+	default:
+		words = "was ended by " + signalName(signal)
+		if meaning := signalMeanings[signalName(signal)]; meaning != "" {
+			words += ": " + meaning
+		}
+		if coreDump {
+			words += "; it left a core dump (coredumpctl)"
+		}
+	}
+	if signal == "" && code == 0 {
+		return words
+	}
+	for _, hint := range hints {
+		if line := lastWith(last, hint.text); line != "" {
+			return words + ": " + hint.words + " (" + message(line) + ")"
+		}
+	}
+	if line := telling(last); line != "" {
+		words += "; it said last: " + line
+	}
+	return words
+}
+
+// signalMeanings are the usual reasons for which an Envoy gets a signal that nobody of Outrider sent.
+var signalMeanings = map[string]string{
+	"SIGKILL": "killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator",
+	"SIGTERM": "asked to end from outside",
+	"SIGSEGV": "a crash inside Envoy",
+	"SIGBUS":  "a crash inside Envoy, or a file it had mapped was cut short",
+	"SIGILL":  "an instruction this processor does not have",
+	"SIGFPE":  "a crash inside Envoy",
+	"SIGABRT": "Envoy gave up on an internal error",
+	"SIGSYS":  "a system call that the sandbox (SystemCallFilter=) does not allow",
+	"SIGXCPU": "its limit of processor time was reached",
+	"SIGXFSZ": "a file reached the limit of its size",
+}
+
+func signalName(signal string) string {
+	if strings.HasPrefix(signal, "SIG") {
+		return signal
+	}
+	for number := unix.Signal(1); number < 65; number++ {
+		if number.String() == signal {
+			return unix.SignalName(number)
+		}
+	}
+	return signal
+}
+
+// meaningOf says what is known about exit statuses: Envoy itself uses only 0 and 1, the others come from who starts it.
+func meaningOf(code int) string {
+	switch {
+	case code == 126:
+		return "it could not be executed"
+	case code == 127:
+		return "it was not found, or a library of it was not"
+	case code > 128 && code < 128+65:
+		if name := unix.SignalName(unix.Signal(code - 128)); name != "" {
+			return "as after " + name
+		}
+	}
+	return ""
+}
+
+// hints turn what Envoy says into what it means. The first that fits counts.
+var hints = []struct{ text, words string }{
+	{"previous envoy process is still initializing", "the flag of an epoch that failed to start is still set in shared memory"},
+	{"unable to bind domain socket with base_id", "another Envoy uses the same base id and epoch"},
+	{"cannot open shared memory region", "the shared memory of this base id belongs to another user or is gone"},
+	{"hot restart sendmsg() failed", "the epoch it took over from died before it had handed over"},
+	{"parent did not respond as expected", "the epoch it was to take over from answered something else"},
+	{"runtime code generation failed", "the sandbox forbids code generation, which Lua and Wasm need (MemoryDenyWriteExecute=)"},
+	{"Address already in use", "something else listens on a port it needs"},
+	{"cannot bind", "it could not listen on an address"},
+	{"Permission denied", "it may not use something it needs"},
+	{"error initializing config", "it refused its configuration"},
+}
+
+func lastWith(lines []string, text string) string {
+	for i := len(lines) - 1; i >= 0; i-- {
+		if strings.Contains(lines[i], text) {
+			return lines[i]
+		}
+	}
+	return ""
+}
+
+// telling returns the message of the last line that is critical, else of the last error, else of the last line.
+func telling(lines []string) string {
+	for _, level := range []string{"critical", "error"} {
+		for i := len(lines) - 1; i >= 0; i-- {
+			if line, ok := ParseLogLine(lines[i]); ok && line.Level == level && line.Component != "backtrace" {
+				return line.Message
+			}
+		}
+	}
+	for i := len(lines) - 1; i >= 0; i-- {
+		if text := strings.TrimSpace(lines[i]); text != "" {
+			return message(text)
+		}
+	}
+	return ""
+}
+
+func message(line string) string {
+	if parsed, ok := ParseLogLine(line); ok {
+		return parsed.Message
+	}
+	return line
+}

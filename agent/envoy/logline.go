@@ -1,0 +1,158 @@
+package envoy
+
+import (
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// LogFormat is the value of --log-format for an epoch: what ParseLogLine reads.
+func LogFormat(epoch int) string {
+	return "[Envoy (Epoch " + strconv.Itoa(epoch) + ")] [%Y-%m-%d %T.%e][%t][%l][%n] %v"
+}
+
+// LogLine is one message of Envoy's log.
+type LogLine struct {
+	Time      time.Time // to the millisecond; zero if Envoy did not say
+	Epoch     int       // -1 if Envoy did not say
+	Thread    int64     // of the kernel; 0 if Envoy did not say
+	Level     string    // trace, debug, info, warning, error, critical; "" if Envoy did not say
+	Component string    // Envoy's logger: main, config, upstream, …; "" if Envoy did not say
+	Message   string    // may hold several lines
+	Continued bool      // belongs to the message before, whose other fields it shares
+}
+
+// MaxMessage bounds a message, in bytes; what is longer is cut into several.
+const MaxMessage = 32 << 10
+
+const logTimeLayout = "2006-01-02 15:04:05.000"
+
+// ParseLogLine reads a line in the format of LogFormat; ok is false if it is not one. Times are in this machine's zone,
+// as Envoy writes them.
+func ParseLogLine(line string) (parsed LogLine, ok bool) {
+	rest, ok := strings.CutPrefix(line, "[Envoy (Epoch ")
+	if !ok {
+		return LogLine{}, false
+	}
+	epoch, rest, ok := strings.Cut(rest, ")] [")
+	if !ok {
+		return LogLine{}, false
+	}
+	number, err := strconv.ParseUint(epoch, 10, 31)
+	if err != nil {
+		return LogLine{}, false
+	}
+	stamp, rest, ok := strings.Cut(rest, "][")
+	if !ok {
+		return LogLine{}, false
+	}
+	at, err := time.ParseInLocation(logTimeLayout, stamp, time.Local)
+	if err != nil {
+		return LogLine{}, false
+	}
+	thread, rest, ok := strings.Cut(rest, "][")
+	if !ok {
+		return LogLine{}, false
+	}
+	threadID, err := strconv.ParseUint(thread, 10, 63)
+	if err != nil {
+		return LogLine{}, false
+	}
+	level, rest, ok := strings.Cut(rest, "][")
+	if !ok || !isWord(level) {
+		return LogLine{}, false
+	}
+	component, message, ok := strings.Cut(rest, "]")
+	if !ok || component == "" {
+		return LogLine{}, false
+	}
+	return LogLine{
+		Time: at, Epoch: int(number), Thread: int64(threadID), Level: level, Component: component,
+		Message: strings.TrimPrefix(message, " "),
+	}, true
+}
+
+func isWord(s string) bool {
+	for _, r := range s {
+		if r < 'a' || r > 'z' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// LogParser turns the lines of one Envoy into messages. A line that is not in Envoy's format (the rest of a message of
+// several lines, a backtrace, an access log on the same pipe) belongs to the message before it. The zero value is ready.
+type LogParser struct {
+	last  LogLine // of the last message, for what belongs to it; without Message
+	began bool
+}
+
+// Parse returns the messages of a batch of lines, in order. Nothing is held back: a line that belongs to the last
+// message of the batch before is returned as a message of its own, marked Continued.
+func (p *LogParser) Parse(lines []string) []LogLine {
+	var messages []LogLine
+	var text strings.Builder
+	flush := func() {
+		if len(messages) > 0 {
+			messages[len(messages)-1].Message = text.String()
+		}
+		text.Reset()
+	}
+	add := func(line LogLine, message string) {
+		flush()
+		messages = append(messages, line)
+		text.WriteString(message)
+	}
+	for _, raw := range lines {
+		raw = strings.TrimRight(raw, "\r\n")
+		if line, ok := ParseLogLine(raw); ok {
+			message := line.Message
+			line.Message = ""
+			p.last, p.began = line, true
+			p.last.Continued = true
+			for first := true; first || message != ""; first = false {
+				var part string
+				part, message = cut(message)
+				add(line, part)
+				line.Continued = true
+			}
+			continue
+		}
+		if raw == "" && len(messages) == 0 {
+			continue
+		}
+		for first := true; first || raw != ""; first = false {
+			var part string
+			part, raw = cut(raw)
+			if len(messages) > 0 && text.Len()+1+len(part) <= MaxMessage {
+				text.WriteByte('\n')
+				text.WriteString(part)
+				continue
+			}
+			add(p.continuation(), part)
+		}
+	}
+	flush()
+	return messages
+}
+
+func (p *LogParser) continuation() LogLine {
+	if !p.began {
+		return LogLine{Epoch: -1}
+	}
+	return p.last
+}
+
+// cut returns as much of s as a message may hold, and the rest; it does not cut through a character.
+func cut(s string) (part, rest string) {
+	if len(s) <= MaxMessage {
+		return s, ""
+	}
+	end := MaxMessage
+	for end > MaxMessage-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end], s[end:]
+}

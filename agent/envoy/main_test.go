@@ -1,0 +1,139 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// running is an Envoy that a test started.
+type running struct {
+	*Admin
+	HTTP, TCP string // addresses of its listeners
+	Backend   net.Listener
+	log       *logBuffer
+	exited    chan struct{}
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+const testBootstrap = `{
+"admin": {"address": {"pipe": {"path": %[1]q, "mode": 432}}},
+"static_resources": {
+ "clusters": [{"name": "backend", "connect_timeout": "1s", "load_assignment": {"cluster_name": "backend", "endpoints": [
+   {"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": %[2]d}}}}]}]}}],
+ "listeners": [
+  {"name": "web", "address": {"socket_address": {"address": "127.0.0.1", "port_value": %[3]d}}, "filter_chains": [{"filters": [
+   {"name": "envoy.filters.network.http_connection_manager", "typed_config": {
+    "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+    "stat_prefix": "web", "http_filters": [{"name": "envoy.filters.http.router", "typed_config": {
+     "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
+    "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [
+     {"match": {"prefix": "/"}, "route": {"cluster": "backend", "timeout": "0s"}}]}]}}}]}]},
+  {"name": "tunnel", "address": {"socket_address": {"address": "127.0.0.1", "port_value": %[4]d}}, "filter_chains": [{"filters": [
+   {"name": "envoy.filters.network.tcp_proxy", "typed_config": {
+    "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+    "stat_prefix": "tunnel", "cluster": "backend"}}]}]}
+ ]}}`
+
+// start runs an Envoy with an HTTP and a TCP listener in front of a backend that the test answers for.
+func start(t *testing.T, command CommandLine) *running {
+	t.Helper()
+	dir := parts.ShortDir(t)
+	backend, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = backend.Close() })
+	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
+	web, tunnel := freePort(t), freePort(t)
+	socket := filepath.Join(dir, "admin.sock")
+	command.ConfigFile = filepath.Join(dir, "envoy.json")
+	text := fmt.Sprintf(testBootstrap, socket, port(backend), web, tunnel)
+	if err := os.WriteFile(command.ConfigFile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := &running{
+		Admin: NewAdmin("unix", socket), Backend: backend, log: &logBuffer{}, exited: make(chan struct{}),
+		HTTP: fmt.Sprintf("127.0.0.1:%d", web), TCP: fmt.Sprintf("127.0.0.1:%d", tunnel),
+	}
+	command.Concurrency = 1
+	if command.LogLevel == "" {
+		command.LogLevel = "warning"
+	}
+	process := exec.Command(parts.Envoy(t), command.Args(nil)...)
+	process.Stdout, process.Stderr = e.log, e.log
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = process.Wait(); close(e.exited) }()
+	t.Cleanup(func() {
+		_ = process.Process.Kill()
+		<-e.exited
+		if t.Failed() {
+			said := lines(e.log.String())
+			t.Logf("Envoy said:\n%s", strings.Join(said[max(0, len(said)-20):], "\n"))
+		}
+	})
+	eventually(t, "Envoy is live", func() bool {
+		ready, _, err := e.Ready(t.Context())
+		return err == nil && ready
+	})
+	return e
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// eventually polls until the condition holds, for at most ten seconds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within ten seconds: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func lines(text string) []string { return strings.Split(strings.TrimSuffix(text, "\n"), "\n") }

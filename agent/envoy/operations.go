@@ -1,0 +1,80 @@
+package envoy
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// FailHealthcheck makes Envoy tell everyone that it is going: /ready and health-check filters answer 503, responses
+// carry Connection: close or GOAWAY. New connections are still taken.
+func (a *Admin) FailHealthcheck(ctx context.Context) error { return a.act(ctx, "/healthcheck/fail") }
+
+// OKHealthcheck takes FailHealthcheck back.
+func (a *Admin) OKHealthcheck(ctx context.Context) error { return a.act(ctx, "/healthcheck/ok") }
+
+// DrainListeners closes the listeners: at once (what is in flight is answered), or graceful, when the drain time has
+// passed. They come back only with the next epoch.
+func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
+	if graceful {
+		return a.act(ctx, "/drain_listeners?graceful")
+	}
+	return a.act(ctx, "/drain_listeners")
+}
+
+// ReopenLogs makes Envoy open its access-log files anew, after they were rotated.
+func (a *Admin) ReopenLogs(ctx context.Context) error { return a.act(ctx, "/reopen_logs") }
+
+// Quit makes Envoy exit without a drain.
+func (a *Admin) Quit(ctx context.Context) error { return a.act(ctx, "/quitquitquit") }
+
+func (a *Admin) act(ctx context.Context, path string) error {
+	_, err := a.Post(ctx, path)
+	return err
+}
+
+// SetLogLevel sets the level (trace, debug, info, warning, error, critical, off) of a component, or of all if
+// component is "".
+func (a *Admin) SetLogLevel(ctx context.Context, component, level string) error {
+	if component == "" {
+		component = "level"
+	}
+	return a.act(ctx, "/logging?"+url.QueryEscape(component)+"="+url.QueryEscape(level))
+}
+
+// SetLogLevels sets the level of all components and then those of some, in the form of --component-log-level
+// ("upstream:debug,misc:error"; "" for none).
+func (a *Admin) SetLogLevels(ctx context.Context, level, components string) error {
+	if err := a.SetLogLevel(ctx, "", level); err != nil {
+		return err
+	}
+	if components == "" {
+		return nil
+	}
+	for pair := range strings.SplitSeq(components, ",") {
+		component, level, ok := strings.Cut(pair, ":")
+		if !ok {
+			return fmt.Errorf("component log level %q: is not COMPONENT:LEVEL", pair)
+		}
+		if err := a.SetLogLevel(ctx, component, level); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LogLevels returns the level of each component.
+func (a *Admin) LogLevels(ctx context.Context) (map[string]string, error) {
+	body, err := a.Post(ctx, "/logging")
+	if err != nil {
+		return nil, err
+	}
+	levels := map[string]string{}
+	for line := range strings.Lines(string(body)) {
+		if component, level, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
+			levels[component] = level
+		}
+	}
+	return levels, nil
+}
