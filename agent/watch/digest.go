@@ -1,0 +1,43 @@
+package watch
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+)
+
+// Digest is the SHA-256, in hexadecimal, over the names, the existence and the content of all paths, which are files
+// or directories as Set takes them; suffixes are those of Options. It is the same in whatever order, and however often,
+// the paths are given. A file that is not there is part of the digest, one that cannot be read an error.
+func Digest(paths []string, suffixes ...string) (string, error) {
+	tree := newTree(suffixes, slog.New(slog.DiscardHandler))
+	if err := tree.set(paths); err != nil {
+		return "", err
+	}
+	var all []*node
+	for _, path := range slices.Sorted(maps.Keys(tree.roots)) {
+		all = tree.roots[path].below(all)
+	}
+	hash := sha256.New()
+	var failed []error
+	for _, n := range all {
+		if n.now.kind == unreadable {
+			failed = append(failed, fmt.Errorf("digest of %s: it cannot be read, or is not a regular file", n.name))
+		}
+		fmt.Fprintf(hash, "%d:%s %d %x\n", len(n.name), n.name, n.now.kind, n.now.sum)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), errors.Join(failed...)
+}
+
+// below appends n and the nodes below it, by name.
+func (n *node) below(all []*node) []*node {
+	all = append(all, n)
+	for _, name := range slices.Sorted(maps.Keys(n.children)) {
+		all = n.children[name].below(all)
+	}
+	return all
+}

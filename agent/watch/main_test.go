@@ -1,0 +1,129 @@
+package watch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Times of the tests: long enough that a slow machine does a habit's steps within one debounce.
+const (
+	testDebounce = 120 * time.Millisecond
+	patience     = 10 * time.Second
+	silence      = 2 * testDebounce // in which nothing more must be told
+)
+
+func fixed(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+
+func testOptions(suffixes ...string) Options {
+	return Options{Debounce: fixed(testDebounce), MaxDelay: fixed(patience), Suffixes: suffixes}
+}
+
+// run starts a Watcher of paths, waits until it watches, and ends it with the test.
+func run(t *testing.T, options Options, paths ...string) *Watcher {
+	t.Helper()
+	watcher := New(options)
+	start(t, watcher, paths...)
+	return watcher
+}
+
+func start(t *testing.T, watcher *Watcher, paths ...string) {
+	t.Helper()
+	if err := watcher.Set(paths); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- watcher.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	deadline := time.Now().Add(patience)
+	for watching := false; !watching; {
+		watcher.mu.Lock()
+		watching = watcher.tree.kernel != nil
+		watcher.mu.Unlock()
+		if time.Now().After(deadline) {
+			t.Fatal("the watcher does not start")
+		}
+	}
+}
+
+// next is the next batch of changes.
+func next(t *testing.T, watcher *Watcher) []string {
+	t.Helper()
+	select {
+	case names := <-watcher.Changes():
+		return names
+	case <-time.After(patience):
+		t.Fatal("no change was told")
+		return nil
+	}
+}
+
+// quiet fails if anything more is told.
+func quiet(t *testing.T, watcher *Watcher) {
+	t.Helper()
+	select {
+	case names := <-watcher.Changes():
+		t.Errorf("told once more: %q", names)
+	case <-time.After(silence):
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	must(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+// replace writes a file in one step.
+func replace(t *testing.T, path, text string) {
+	t.Helper()
+	temporary := filepath.Join(filepath.Dir(path), ".replace")
+	write(t, temporary, text)
+	rename(t, temporary, path)
+}
+
+func mkdir(t *testing.T, path string) {
+	t.Helper()
+	must(t, os.MkdirAll(path, 0o700))
+}
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	must(t, os.Rename(from, to))
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	must(t, os.RemoveAll(path))
+}
+
+func link(t *testing.T, target, path string) {
+	t.Helper()
+	must(t, os.Symlink(target, path))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tempDir is a folder whose path is free of symbolic links.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	return dir
+}

@@ -1,0 +1,174 @@
+package watch
+
+import (
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }
+
+func TestQuietTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		debounce, maxDelay := 100*time.Millisecond, time.Second
+		burst := quietTime{
+			debounce: func() time.Duration { return debounce },
+			maxDelay: func() time.Duration { return maxDelay },
+		}
+		if wait := burst.touch(time.Now()); wait != debounce {
+			t.Errorf("first change: waits %v", wait)
+		}
+		time.Sleep(940 * time.Millisecond)
+		if wait := burst.touch(time.Now()); wait != 60*time.Millisecond {
+			t.Errorf("940 ms after the first: waits %v, not what is left of the longest delay", wait)
+		}
+		time.Sleep(time.Second)
+		if wait := burst.touch(time.Now()); wait != 0 {
+			t.Errorf("after the longest delay: waits %v", wait)
+		}
+		burst.over()
+		debounce = 10 * time.Millisecond // reloaded
+		if wait := burst.touch(time.Now()); wait != debounce {
+			t.Errorf("next burst: waits %v", wait)
+		}
+		maxDelay = time.Millisecond
+		if wait := burst.touch(time.Now()); wait != time.Millisecond {
+			t.Errorf("debounce above the longest delay: waits %v", wait)
+		}
+	})
+}
+
+func TestMaxDelayEndsAnEndlessBurst(t *testing.T) {
+	dir := tempDir(t)
+	watcher := run(t, Options{Debounce: fixed(time.Hour), MaxDelay: fixed(300 * time.Millisecond)}, dir+"/f")
+	writing := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; ; i++ {
+			select {
+			case <-writing:
+				return
+			default:
+				if err := os.WriteFile(dir+"/f", []byte(time.Now().String()), 0o600); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	next(t, watcher)
+	close(writing)
+	<-done
+}
+
+func TestChangesMergeUntilTheyAreTaken(t *testing.T) {
+	dir := tempDir(t)
+	write(t, dir+"/undone", "old")
+	watcher := run(t, Options{Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second)}, dir+"/a", dir+"/b", dir+"/undone")
+	steps := []struct{ path, text string }{{dir + "/a", "1"}, {dir + "/undone", "new"}, {dir + "/b", "1"}, {dir + "/undone", "old"}}
+	for _, step := range steps {
+		replace(t, step.path, step.text)
+		looked(t, watcher)
+	}
+	if diff := cmp.Diff([]string{dir + "/a", dir + "/b"}, next(t, watcher)); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	quiet(t, watcher)
+}
+
+// looked waits until the watcher has looked at a file once more.
+func looked(t *testing.T, watcher *Watcher) {
+	t.Helper()
+	before := reads(watcher)
+	deadline := time.Now().Add(patience)
+	for reads(watcher) == before {
+		if time.Now().After(deadline) {
+			t.Fatal("the watcher does not look")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestChangesBetweenSetAndRunAreTold(t *testing.T) {
+	dir := tempDir(t)
+	write(t, dir+"/f", "old")
+	watcher := New(testOptions())
+	must(t, watcher.Set([]string{dir + "/f"}))
+	write(t, dir+"/f", "new")
+	start(t, watcher, dir+"/f")
+	if diff := cmp.Diff([]string{dir + "/f"}, next(t, watcher)); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}
+
+func TestSetKeepsWhatIsNotToldYet(t *testing.T) {
+	dir := tempDir(t)
+	write(t, dir+"/a", "old")
+	write(t, dir+"/c", "old")
+	watcher := run(t, Options{Debounce: fixed(time.Millisecond)}, dir+"/a", dir+"/b")
+	replace(t, dir+"/a", "new")
+	looked(t, watcher)
+	must(t, watcher.Set([]string{dir + "/a", dir + "/c"}))
+	if diff := cmp.Diff([]string{dir + "/a"}, next(t, watcher)); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	write(t, dir+"/b", "nobody asks")
+	replace(t, dir+"/c", "new")
+	if diff := cmp.Diff([]string{dir + "/c"}, next(t, watcher)); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	if err := watcher.Set([]string{""}); err == nil {
+		t.Error("an empty path was accepted")
+	}
+}
+
+// The kernel's queue overflows: what was lost is found.
+func TestOverflowLooksAtEverything(t *testing.T) {
+	dir := tempDir(t)
+	write(t, dir+"/f", "old")
+	lost := make(chan error)
+	watcher := New(testOptions())
+	watcher.open = func() (*kernel, error) {
+		return &kernel{
+			add:    func(string) error { return nil }, // and never an event
+			remove: func(string) {},
+			errors: lost,
+			close:  func() {},
+		}, nil
+	}
+	start(t, watcher, dir+"/f", dir+"/later")
+	quiet(t, watcher)
+	write(t, dir+"/f", "new")
+	write(t, dir+"/later", "new")
+	lost <- fsnotify.ErrEventOverflow
+	if diff := cmp.Diff([]string{dir + "/f", dir + "/later"}, next(t, watcher)); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}
+
+// Where inotify cannot be had, files are looked at every few seconds.
+func TestWithoutInotifyFilesArePolled(t *testing.T) {
+	for _, limit := range []string{"instances", "watches"} {
+		t.Run(limit, func(t *testing.T) {
+			t.Parallel()
+			dir := tempDir(t)
+			watcher := New(Options{Debounce: fixed(time.Millisecond)})
+			watcher.open = func() (*kernel, error) {
+				if limit == "instances" {
+					return nil, unix.EMFILE
+				}
+				return noKernel(unix.ENOSPC), nil
+			}
+			start(t, watcher, dir+"/f")
+			write(t, dir+"/f", "new")
+			if diff := cmp.Diff([]string{dir + "/f"}, next(t, watcher)); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
