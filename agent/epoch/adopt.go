@@ -1,0 +1,188 @@
+package epoch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// adopt takes over what the keeper has: at the start of Run all of it, with a new keeper what differs from what was known.
+func (s *Supervisor) adopt() error {
+	var listed []Process
+	err := s.ask(func(ctx context.Context, k Keeper) (err error) {
+		listed, err = k.Processes(ctx)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("ask the keeper for the epochs it has: %w", err)
+	}
+	s.buryMissing(listed)
+	var dead []Process
+	for _, one := range listed {
+		known := s.find(one.ID)
+		if known == nil {
+			var n note
+			if err := json.Unmarshal(one.Note, &n); err != nil || n.BootstrapPath == "" {
+				s.disown(one, err)
+				continue
+			}
+			known = processOf(n, s.options.Admin)
+			known.ID, known.PID = one.ID, one.PID
+			if !one.Started.IsZero() {
+				known.Started = one.Started
+			}
+			s.processes = append(s.processes, known)
+			s.log.Info("adopted", "epoch", known.Number, "pid", known.PID, "phase", known.Phase, "exited", one.Exit != nil)
+		}
+		if one.Exit != nil {
+			dead = append(dead, one)
+		}
+	}
+	slices.SortStableFunc(s.processes, func(x, y *process) int { return x.Started.Compare(y.Started) })
+	s.assignRoles(dead)
+	return nil
+}
+
+// assignRoles puts what was adopted in its place: one epoch is live, or was until it died, the others end.
+func (s *Supervisor) assignRoles(dead []Process) {
+	for _, p := range s.processes {
+		if p.Phase == Live && (s.last == nil || !p.Live.Before(s.last.Live)) {
+			s.last = p
+		}
+	}
+	if s.last != nil {
+		s.replaceOlder(s.last)
+	}
+	starting := []*process{}
+	for _, p := range s.processes {
+		switch p.Phase {
+		case Live:
+			s.drained = p.Drained
+			if p.AdminLost {
+				s.adminLost(p, "an epoch that failed took it over")
+			}
+		case Starting:
+			starting = append(starting, p)
+		case Draining:
+			if p.child == "side" && p.stopDrain == nil && !p.Ends.IsZero() {
+				s.watchDrain(p, p.Ends.Add(-p.spec.ParentShutdown))
+			}
+		}
+	}
+	for _, one := range dead {
+		if p := s.find(one.ID); p != nil && p.Phase == Starting {
+			s.unseen(p)
+		}
+		s.exited(one)
+	}
+	for _, p := range starting {
+		if p.alive() {
+			s.resume(p)
+		}
+	}
+	if s.live() == nil && len(s.processes) > 0 && s.attempt == nil && s.guard.at.IsZero() {
+		s.guard.at, s.guard.reason = time.Now(), "no epoch that was found serves"
+	}
+}
+
+// unseen is about an epoch that died while it was starting and no agent was there: it may have been live before.
+func (s *Supervisor) unseen(p *process) {
+	if p.hot {
+		err := s.ask(func(ctx context.Context, k Keeper) error { return k.ClearInitializing(ctx, p.Lineage) })
+		if err != nil {
+			s.log.Warn("the flag of a failed start could not be cleared", "epoch", p.Number, "error", err)
+		}
+	}
+	s.doubt = time.Now()
+	s.guard.reason = fmt.Sprintf("epoch %d ended while it took over and no agent was there", p.Number)
+}
+
+// resume waits for an epoch that another agent, or this one with another keeper, has started.
+func (s *Supervisor) resume(p *process) {
+	if s.attempt != nil { // two: never our doing
+		s.signal(p, syscall.SIGKILL, "another epoch is starting")
+		s.lingers(p)
+		return
+	}
+	a := &attempt{adopted: true, spec: p.spec, reason: p.Reason, process: p, mode: p.Mode, started: true}
+	a.parent = s.parentOf(p)
+	if p.Mode == SideBySide {
+		a.parent = s.live()
+	}
+	a.liveBy = p.Started.Add(p.spec.LiveTimeout)
+	serving := s.live() != nil
+	ctx, cancel := context.WithCancelCause(s.running)
+	a.cancel = cancel
+	s.attempt = a
+	s.helpers.Go(func() {
+		defer cancel(nil)
+		err := s.awaitLive(ctx, a, serving)
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+		s.post(func() { s.launched(a, err) })
+	})
+}
+
+// disown ends a process that carries no note of ours: it holds ports and names that we need.
+func (s *Supervisor) disown(one Process, err error) {
+	s.log.Warn("the keeper has a process that is no epoch of ours: ending it", "pid", one.PID, "note", string(one.Note), "error", err)
+	if one.Exit == nil {
+		if err := s.ask(func(ctx context.Context, k Keeper) error { return k.Signal(ctx, one.ID, syscall.SIGKILL) }); err != nil {
+			s.log.Warn("it could not be ended", "pid", one.PID, "error", err)
+		}
+	}
+	s.forget(one.ID)
+}
+
+// keeperLost takes in that the keeper is gone, or was replaced; its Envoys end with it unless it re-executed itself.
+func (s *Supervisor) keeperLost() {
+	s.keeper = nil
+	s.options.Board.Raise(conditionKeeper, condition.Error,
+		"The connection to the keeper is lost: Envoy can be neither started nor ended until there is one again.")
+	if s.attempt != nil {
+		s.attempt.cancel(errKeeperLost)
+	}
+}
+
+// SetKeeper hands in the keeper to go on with after the connection to the last one was lost (its Done was closed). Epochs
+// that the new one does not know have ended; if one of them served, its successor is started at once.
+func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
+	var err error
+	called := s.call(ctx, func() {
+		s.keeper = keeper
+		if err = s.adopt(); err != nil {
+			s.keeper = nil
+			return
+		}
+		s.options.Board.Clear(conditionKeeper)
+	})
+	if called != nil {
+		return called
+	}
+	return err
+}
+
+// buryMissing takes in that the epochs the keeper does not know ended with the keeper before it. That is none of Envoy's
+// failures: it counts for neither back-off nor limit.
+func (s *Supervisor) buryMissing(listed []Process) {
+	before := s.guard
+	before.exits = slices.Clone(before.exits)
+	for _, p := range s.living() {
+		if slices.ContainsFunc(listed, func(one Process) bool { return one.ID == p.ID }) {
+			continue
+		}
+		served := p.Phase == Live
+		s.bury(p, &Exit{Code: -1, At: time.Now()}, "ended with its keeper")
+		if served && !s.finished {
+			reason := s.guard.reason
+			s.guard = before
+			s.guard.at, s.guard.reason = time.Now(), reason
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package epoch
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// caller is one who waits in Apply.
+type caller struct {
+	request Request
+	answer  chan answer // holds one
+	told    string      // what OnWait was told last
+}
+
+type answer struct {
+	result Result
+	err    error
+}
+
+// pending is the request that waits for its turn: the newest spec, with all who wait for it.
+type pending struct {
+	spec    *Spec
+	reason  string
+	callers []*caller
+}
+
+// ifChanged is whether all callers are content with a live epoch of the same hash.
+func (p *pending) ifChanged() bool {
+	for _, c := range p.callers {
+		if !c.request.IfChanged {
+			return false
+		}
+	}
+	return true
+}
+
+// Apply asks for an epoch that runs the request's spec and returns when it is live, or why it is not (*Refused, unless
+// the supervisor or ctx has ended). Requests that come while another is under way are merged: the newest spec wins, and all
+// callers get the outcome of the one that ran. A caller whose ctx ends takes nothing back.
+func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
+	c := &caller{request: request, answer: make(chan answer, 1)}
+	if err := s.call(ctx, func() { s.request(c) }); err != nil {
+		return Result{}, err
+	}
+	select {
+	case a := <-c.answer:
+		return a.result, a.err
+	case <-ctx.Done():
+		return Result{}, ctx.Err()
+	case <-s.ended:
+	}
+	select {
+	case a := <-c.answer: // it was answered, then Run ended
+		return a.result, a.err
+	default:
+		return Result{}, ErrEnded
+	}
+}
+
+// request takes a new request in.
+func (s *Supervisor) request(c *caller) {
+	request := c.request
+	if s.stop != nil {
+		c.answer <- answer{err: s.refusal(-1, ErrStopping)}
+		return
+	}
+	if a := s.attempt; a != nil && s.pending == nil && request.IfChanged && a.spec.Hash == request.Spec.Hash {
+		a.callers = append(a.callers, c) // what it wants is being tried
+		return
+	}
+	if s.pending == nil {
+		s.pending = &pending{}
+	}
+	s.pending.spec, s.pending.reason = request.Spec, request.Reason
+	s.pending.callers = append(s.pending.callers, c)
+}
+
+// answerUnchanged answers a request for what is live already.
+func (s *Supervisor) answerUnchanged() {
+	live := s.live()
+	if s.pending == nil || s.attempt != nil || live == nil || live.Hash != s.pending.spec.Hash {
+		return
+	}
+	if live.spec.Command == nil { // adopted: now we know how to start it again
+		live.spec = s.pending.spec
+		s.good = live.spec
+	}
+	if !s.pending.ifChanged() {
+		return
+	}
+	result := Result{Epoch: live.Number, Previous: live.Number, Mode: Unchanged}
+	reply(s.pending.callers, answer{result: result})
+	s.pending = nil
+}
+
+func reply(callers []*caller, a answer) {
+	for _, c := range callers {
+		c.answer <- a
+	}
+}
+
+// tellWaiting tells the callers that wait what for and until when.
+func (s *Supervisor) tellWaiting() {
+	if s.pending == nil {
+		return
+	}
+	until, why := time.Time{}, "waiting for the keeper"
+	if a := s.attempt; a != nil {
+		until, why = a.liveBy, fmt.Sprintf("epoch %d is being started", a.process.Number)
+	} else {
+		for _, old := range s.processes {
+			if old.Phase == Live {
+				continue
+			}
+			why = fmt.Sprintf("epoch %d, which was replaced, is still ending", old.Number)
+			if old.Ends.After(until) {
+				until = old.Ends
+			}
+		}
+	}
+	text := why + until.String()
+	for _, c := range s.pending.callers {
+		if c.told != text && c.request.OnWait != nil {
+			c.told = text
+			c.request.OnWait(until, why)
+		}
+	}
+}
+
+// refusal is the error of a request for epoch number (-1 = none was tried yet).
+func (s *Supervisor) refusal(number int, cause error, more ...string) *Refused {
+	r := &Refused{Number: number, Remaining: -1, Reasons: append([]string{cause.Error()}, more...), cause: cause}
+	if live := s.live(); live != nil {
+		r.Remaining = live.Number
+	}
+	if number < 0 {
+		r.Number = r.Remaining + 1
+	}
+	return r
+}
+
+// refusePending refuses the request that waits.
+func (s *Supervisor) refusePending(cause error) {
+	if s.pending != nil {
+		reply(s.pending.callers, answer{err: s.refusal(-1, cause)})
+		s.pending = nil
+	}
+}

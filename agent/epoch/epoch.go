@@ -1,0 +1,128 @@
+package epoch
+
+import (
+	"context"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// Phase is where an epoch stands in its life.
+type Phase string
+
+// The phases. Draining is an epoch that was replaced and ends.
+const (
+	Starting Phase = "starting"
+	Live     Phase = "live"
+	Draining Phase = "draining"
+	Exited   Phase = "exited"
+)
+
+// Epoch is one epoch as readers see it.
+type Epoch struct {
+	ID            string // of the process; numbers are used again, IDs never
+	Number        int
+	RestartEpoch  int
+	Lineage       int
+	Phase         Phase
+	Mode          Mode
+	PID           int
+	Hash          string // of its Spec
+	Reason        string // why it was started
+	BootstrapPath string
+	AdminAddress  string
+	Started       time.Time
+	Live          time.Time // zero = it never was
+	Exited        time.Time // zero = it lives
+	Ends          time.Time // draining: when it is ended at the latest; zero = not known
+	AdminLost     bool      // it serves, but its admin interface is gone
+	Silent        bool      // it lives, but its admin interface does not answer
+	Drained       bool      // it was told to drain by Drain
+	Exit          *Exit
+	Cause         string // why it ended, in words
+}
+
+// Age is how long it has lived, or did.
+func (e Epoch) Age(now time.Time) time.Duration {
+	if !e.Exited.IsZero() {
+		now = e.Exited
+	}
+	return now.Sub(e.Started)
+}
+
+// process is an epoch as its owner sees it.
+type process struct {
+	Epoch
+	spec  *Spec // of an adopted one only hash and durations
+	admin Admin
+	root  int    // number of its lineage's first epoch
+	hot   bool   // runs with hot restart
+	child string // "hot": its child ends it; "side": the supervisor drains and ends it
+
+	ended     chan struct{} // closed when it has exited
+	killed    time.Time     // SIGKILL was sent
+	asked     string        // why we ended it; "" = we did not
+	stopDrain func()        // ends the helper that drains it side by side
+	misses    int           // probes in a row that got no answer
+	cured     time.Time     // when a cure was last tried
+}
+
+func (p *process) alive() bool { return p.Phase != Exited }
+
+func (p *process) launch() Launch {
+	return Launch{Number: p.Number, RestartEpoch: p.RestartEpoch, Lineage: p.Lineage, HotRestart: p.hot,
+		BootstrapPath: p.BootstrapPath}
+}
+
+// remembered is how many epochs that ended are kept for readers.
+const remembered = 16
+
+// living returns the processes that run, oldest first.
+func (s *Supervisor) living() []*process {
+	return slices.Clone(s.processes)
+}
+
+// live returns the epoch that serves; nil = none.
+func (s *Supervisor) live() *process {
+	for _, p := range s.processes {
+		if p.Phase == Live {
+			return p
+		}
+	}
+	return nil
+}
+
+// older returns the epochs that are on their way out, oldest first.
+func (s *Supervisor) older() []*process {
+	var found []*process
+	for _, p := range s.processes {
+		if p.Phase == Draining {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+func (s *Supervisor) find(id string) *process {
+	for _, p := range s.processes {
+		if p.ID == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// signal sends a signal and remembers why; what the keeper cannot signal has ended.
+func (s *Supervisor) signal(p *process, signal syscall.Signal, why string) {
+	if p.asked == "" {
+		p.asked = why
+	}
+	if signal == syscall.SIGKILL {
+		p.killed = time.Now()
+	}
+	s.log.Info("signal to Envoy", "epoch", p.Number, "signal", signal.String(), "why", why)
+	err := s.ask(func(ctx context.Context, k Keeper) error { return k.Signal(ctx, p.ID, signal) })
+	if err != nil {
+		s.log.Warn("signal to Envoy failed", "epoch", p.Number, "signal", signal.String(), "error", err)
+	}
+}

@@ -1,0 +1,471 @@
+package epoch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// world is a model of Envoys on one host, as measured with Envoy 1.40: what shared memory, hot restart, signals and the
+// admin interface do, also when they are used wrongly. A decision that would lose requests with real Envoys ends up in
+// faults or in an outage.
+type world struct {
+	t  testing.TB
+	mu sync.Mutex
+
+	all       []*envoy
+	memory    map[int]*memory
+	keeper    *fakeKeeper // the agent's connection
+	behaviour map[string]behaviour
+	rescue    bool // the keeper takes the place of a parent that died too early
+	unclear   bool // the flag in shared memory cannot be cleared
+	allowed   bool // an old epoch may be killed before its time (Abort)
+	runs      int  // of --mode validate
+	cleaned   int
+
+	faults  []string
+	down    time.Time // nobody has served since; zero = somebody serves
+	served  bool      // somebody ever did
+	outages []time.Duration
+	pid     int
+}
+
+// behaviour is what is special about an Envoy with a certain spec.
+type behaviour struct {
+	invalid   bool          // --mode validate refuses it
+	unparsed  bool          // it exits before it speaks to its parent
+	late      bool          // it exits after it took over the parent's admin
+	never     bool          // it never gets live
+	slow      time.Duration // to get live
+	crashWith string        // signal that ends it
+	crashAt   time.Duration // after it got live
+}
+
+type memory struct{ initializing, stale bool }
+
+type envoy struct {
+	StartSpec
+	pid        int
+	started    time.Time
+	exit       *Exit
+	hash       string
+	drain      time.Duration
+	shutdown   time.Duration
+	handshaken bool
+	live       time.Time
+	told       bool // to exit, by its child
+	listening  bool
+	admin      bool
+	closing    bool // stopped, with a message to close its admin in its socket
+	stopped    bool
+	unhealthy  bool
+	parent     *envoy // that it believes to have
+	forgotten  bool
+	note       json.RawMessage
+
+	requests, tunnels, idle uint64
+}
+
+const (
+	toHandshake = 15 * time.Millisecond
+	toLive      = 50 * time.Millisecond
+)
+
+func newWorld(t testing.TB) *world {
+	return &world{t: t, memory: map[int]*memory{}, behaviour: map[string]behaviour{}, rescue: true, pid: 100}
+}
+
+// later runs f under the lock if the process lives then and is not stopped.
+func (w *world) later(e *envoy, delay time.Duration, f func()) {
+	time.AfterFunc(delay, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if e.exit == nil && !e.stopped {
+			f()
+			w.look()
+		}
+	})
+}
+
+func (w *world) fault(format string, arguments ...any) {
+	w.faults = append(w.faults, fmt.Sprintf(format, arguments...))
+}
+
+// look keeps the account of outages.
+func (w *world) look() {
+	serving, alive := false, 0
+	for _, e := range w.all {
+		serving = serving || e.exit == nil && e.listening && !e.stopped
+		if e.exit == nil && !e.live.IsZero() {
+			alive++
+		}
+	}
+	if alive > 3 { // a parent, its child, and one that a crash left behind
+		w.fault("%d Envoys at the same time", alive)
+	}
+	switch {
+	case serving && !w.down.IsZero():
+		w.outages = append(w.outages, time.Since(w.down))
+		w.down = time.Time{}
+	case !serving && w.served && w.down.IsZero():
+		w.down = time.Now()
+	}
+	w.served = w.served || serving
+}
+
+func (w *world) find(lineage, restart int) *envoy {
+	for _, e := range w.all {
+		if e.exit == nil && e.HotRestart && e.Lineage == lineage && e.RestartEpoch == restart {
+			return e
+		}
+	}
+	return nil
+}
+
+// start is what exec of an Envoy leads to.
+func (w *world) start(spec StartSpec) *envoy {
+	w.pid++
+	e := &envoy{StartSpec: spec, pid: w.pid, started: time.Now(), note: spec.Note, hash: spec.Command.Args[0]}
+	e.drain, _ = time.ParseDuration(spec.Command.Args[1])
+	e.shutdown, _ = time.ParseDuration(spec.Command.Args[2])
+	for _, other := range w.all {
+		if other.exit == nil && other.Number == e.Number {
+			w.fault("epoch %d was started while one of this number lives", e.Number)
+		}
+	}
+	w.all = append(w.all, e)
+	b := w.behaviour[e.hash]
+	if e.HotRestart {
+		if other := w.find(e.Lineage, e.RestartEpoch); other != e || w.find(e.Lineage, e.RestartEpoch+3) != nil {
+			w.later(e, 5*time.Millisecond, func() { w.end(e, 1, "", "unable to bind domain socket with base_id=1, id=0, errno=98") })
+			return e
+		}
+		if e.RestartEpoch == 0 {
+			w.memory[e.Lineage] = &memory{}
+		}
+		m := w.memory[e.Lineage]
+		if m == nil {
+			w.later(e, 5*time.Millisecond, func() { w.end(e, -1, "SIGABRT", "panic: cannot open shared memory region") })
+			return e
+		}
+		if m.initializing {
+			w.later(e, 5*time.Millisecond, func() { w.end(e, 1, "", "previous envoy process is still initializing") })
+			return e
+		}
+		m.initializing = true
+	}
+	if b.unparsed {
+		w.later(e, 40*time.Millisecond, func() { w.end(e, 1, "", "Unable to parse JSON as proto") })
+		return e
+	}
+	if !e.HotRestart || e.RestartEpoch == 0 {
+		w.initialize(e, b, nil)
+		return e
+	}
+	w.later(e, toHandshake, func() { w.handshake(e, b) })
+	return e
+}
+
+func (w *world) handshake(e *envoy, b behaviour) {
+	parent, m := w.find(e.Lineage, e.RestartEpoch-1), w.memory[e.Lineage]
+	switch {
+	case parent == nil:
+		w.later(e, 10*time.Second, func() { w.end(e, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
+	case parent.stopped:
+		parent.closing = true // and e hangs for ever
+	case m.stale:
+		m.stale = false
+		w.end(e, 1, "", "parent did not respond as expected")
+	default:
+		e.handshaken, parent.admin = true, false
+		if old := parent.parent; old != nil && old.exit == nil {
+			w.fault("epoch %d was started while epoch %d was ending: ended at once", e.Number, old.Number)
+			old.told = true
+			w.end(old, 0, "")
+			parent.parent = nil
+		}
+		w.initialize(e, b, parent)
+	}
+}
+
+func (w *world) initialize(e *envoy, b behaviour, parent *envoy) {
+	w.later(e, 5*time.Millisecond, func() { e.admin = true })
+	switch {
+	case b.late:
+		w.later(e, 30*time.Millisecond, func() { w.end(e, 1, "", "cannot bind '0.0.0.0:80': Address already in use") })
+	case !b.never:
+		w.later(e, toLive-toHandshake+b.slow, func() { w.liven(e, b, parent) })
+	}
+}
+
+func (w *world) liven(e *envoy, b behaviour, parent *envoy) {
+	if parent != nil && (parent.exit != nil || parent.stopped) {
+		w.later(e, 10*time.Second, func() { w.end(e, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
+		return
+	}
+	e.live, e.listening = time.Now(), true
+	if e.HotRestart {
+		w.memory[e.Lineage].initializing = false
+	}
+	if parent != nil {
+		parent.listening = false
+		e.parent = parent
+		w.later(e, e.shutdown, func() {
+			if parent.exit == nil && !parent.stopped {
+				parent.told = true
+				w.end(parent, 0, "")
+			}
+			e.parent = nil
+		})
+	}
+	if b.crashAt > 0 {
+		w.later(e, b.crashAt, func() { w.end(e, -1, b.crashWith) })
+	}
+	w.look()
+}
+
+// end is the process's exit.
+func (w *world) end(e *envoy, code int, signal string, lines ...string) {
+	if e.exit != nil {
+		return
+	}
+	e.exit = &Exit{Code: code, Signal: signal, At: time.Now(), LastLines: lines}
+	e.listening, e.admin = false, false
+	if e.handshaken && e.live.IsZero() && signal != "" {
+		w.memory[e.Lineage].stale = true
+	}
+	for _, child := range w.all {
+		if child.exit != nil || child.parent != e || e.told {
+			continue
+		}
+		child.parent = nil
+		if !w.rescue {
+			w.later(child, 10*time.Second, func() { w.end(child, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
+		}
+	}
+	if w.keeper != nil {
+		w.keeper.exits <- e.process()
+	}
+	w.look()
+}
+
+func (w *world) signal(e *envoy, signal syscall.Signal) {
+	for _, child := range w.all {
+		early := child.exit == nil && child.parent == e && time.Since(child.live) < child.shutdown+time.Second
+		if early && signal != syscall.SIGCONT && !w.allowed {
+			w.fault("epoch %d was sent %s while epoch %d counts on it", e.Number, signal, child.Number)
+		}
+	}
+	switch signal {
+	case syscall.SIGKILL:
+		w.end(e, -1, "SIGKILL")
+	case syscall.SIGCONT:
+		if e.stopped {
+			e.stopped = false
+			e.admin = e.admin && !e.closing
+			w.look()
+		}
+	case syscall.SIGSTOP:
+		e.stopped = true
+		w.look()
+	case syscall.SIGTERM:
+		w.later(e, 10*time.Millisecond, func() {
+			if e.parent != nil {
+				e.parent.told = true
+				w.end(e.parent, 0, "")
+			}
+			w.end(e, 0, "")
+		})
+	}
+}
+
+func (e *envoy) process() Process {
+	return Process{ID: e.ID, PID: e.pid, Started: e.started, Exit: e.exit, Note: slices.Clone(e.note),
+		Connections: e.requests + e.tunnels + e.idle}
+}
+
+// fakeKeeper is one agent's connection to the keeper.
+type fakeKeeper struct {
+	w     *world
+	exits chan Process
+	done  chan struct{}
+}
+
+// connect gives an agent the keeper; an agent before it has lost it.
+func (w *world) connect() *fakeKeeper {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.keeper = &fakeKeeper{w: w, exits: make(chan Process, 1000), done: make(chan struct{})}
+	return w.keeper
+}
+
+// die ends the keeper, and its Envoys with it.
+func (w *world) die() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lost := w.keeper
+	w.keeper = nil
+	for _, e := range w.all {
+		e.told = true
+		w.end(e, 0, "")
+		e.forgotten = true
+	}
+	close(lost.done)
+}
+
+func (k *fakeKeeper) with(id string, f func(*envoy) error) error {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	if k.w.keeper != k {
+		return errKeeperLost
+	}
+	for _, e := range k.w.all {
+		if e.ID == id && !e.forgotten {
+			return f(e)
+		}
+	}
+	return fmt.Errorf("no process %q", id)
+}
+
+func (k *fakeKeeper) Start(_ context.Context, spec StartSpec) (int, error) {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	if k.w.keeper != k {
+		return 0, errKeeperLost
+	}
+	return k.w.start(spec).pid, nil
+}
+
+func (k *fakeKeeper) Signal(_ context.Context, id string, signal syscall.Signal) error {
+	return k.with(id, func(e *envoy) error {
+		if e.exit == nil {
+			k.w.signal(e, signal)
+		}
+		return nil
+	})
+}
+
+func (k *fakeKeeper) Exits() <-chan Process { return k.exits }
+func (k *fakeKeeper) Done() <-chan struct{} { return k.done }
+
+func (k *fakeKeeper) Processes(context.Context) ([]Process, error) {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	var all []Process
+	for _, e := range k.w.all {
+		if !e.forgotten {
+			all = append(all, e.process())
+		}
+	}
+	return all, nil
+}
+
+func (k *fakeKeeper) Annotate(_ context.Context, id string, note json.RawMessage) error {
+	return k.with(id, func(e *envoy) error { e.note = slices.Clone(note); return nil })
+}
+
+func (k *fakeKeeper) Forget(_ context.Context, id string) error {
+	return k.with(id, func(e *envoy) error { e.forgotten = true; return nil })
+}
+
+func (k *fakeKeeper) Run(ctx context.Context, command Command) (RunResult, error) {
+	k.w.mu.Lock()
+	k.w.runs++
+	invalid := k.w.behaviour[command.Args[0]].invalid
+	k.w.mu.Unlock()
+	sleep(ctx, 60*time.Millisecond)
+	if invalid {
+		return RunResult{Exit: 1, Output: []byte("[info] reading\nunknown cluster 'x'\n")}, nil
+	}
+	return RunResult{Output: []byte("configuration OK\n")}, nil
+}
+
+func (k *fakeKeeper) ClearInitializing(_ context.Context, lineage int) error {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	if m := k.w.memory[lineage]; m != nil && !k.w.unclear {
+		m.initializing = false
+	}
+	return nil
+}
+
+func (k *fakeKeeper) Cleanup(context.Context) error {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	for _, e := range k.w.all {
+		if e.exit == nil {
+			k.w.fault("cleaned up while epoch %d lives", e.Number)
+		}
+	}
+	k.w.cleaned++
+	return nil
+}
+
+// fakeAdmin is the admin interface that listens at an address, whoever's it is.
+type fakeAdmin struct {
+	w       *world
+	address string
+}
+
+func (a fakeAdmin) with(ctx context.Context, f func(*envoy)) error {
+	a.w.mu.Lock()
+	var found *envoy
+	for _, e := range a.w.all {
+		if e.exit == nil && e.admin && fmt.Sprintf("admin-%d.sock", e.Number) == a.address {
+			found = e
+		}
+	}
+	if found == nil {
+		a.w.mu.Unlock()
+		return syscall.ECONNREFUSED
+	}
+	if found.stopped {
+		a.w.mu.Unlock()
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	defer a.w.mu.Unlock()
+	f(found)
+	a.w.look()
+	return nil
+}
+
+func (a fakeAdmin) State(ctx context.Context) (state State, err error) {
+	err = a.with(ctx, func(e *envoy) {
+		state = State{Server: "PRE_INITIALIZING", RestartEpoch: e.RestartEpoch}
+		if !e.live.IsZero() {
+			state.Server, state.WorkersStarted = "LIVE", true
+		}
+	})
+	return state, err
+}
+
+func (a fakeAdmin) FailHealthcheck(ctx context.Context) error {
+	return a.with(ctx, func(e *envoy) { e.unhealthy = true })
+}
+
+func (a fakeAdmin) OKHealthcheck(ctx context.Context) error {
+	return a.with(ctx, func(e *envoy) { e.unhealthy = false })
+}
+
+func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
+	return a.with(ctx, func(e *envoy) {
+		if !graceful {
+			e.listening = false
+			return
+		}
+		a.w.later(e, e.drain, func() { e.listening = false })
+	})
+}
+
+func (a fakeAdmin) Activity(ctx context.Context) (activity Activity, err error) {
+	err = a.with(ctx, func(e *envoy) {
+		activity = Activity{Connections: e.requests + e.tunnels + e.idle, Requests: e.requests, Tunnels: e.tunnels}
+	})
+	return activity, err
+}

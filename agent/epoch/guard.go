@@ -1,0 +1,162 @@
+package epoch
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// The codes of this package's conditions.
+const (
+	conditionDown      = "envoy-down"
+	conditionAdminLost = "admin-lost"
+	conditionSilent    = "envoy-silent"
+	conditionKeeper    = "keeper-lost"
+	conditionGaveUp    = "gave-up"
+)
+
+// guard brings back an Envoy that died.
+type guard struct {
+	at     time.Time   // when the next start is due; zero = none is
+	reason string      // for the epoch that it starts
+	exits  []time.Time // abnormal exits within the window, oldest first
+	streak int         // exits in a row, none further than forgetExits from the one before
+}
+
+// exited takes in that a process ended.
+func (s *Supervisor) exited(ended Process) {
+	p := s.find(ended.ID)
+	if p == nil {
+		s.forget(ended.ID)
+		return
+	}
+	if p.PID == 0 {
+		s.startedAs(p, ended.PID)
+	}
+	exit := ended.Exit
+	if exit == nil {
+		exit = &Exit{Code: -1, At: time.Now()}
+	}
+	s.bury(p, exit, s.options.Explain(exit.Code, exit.Signal, exit.CoreDump, exit.LastLines))
+	s.forget(ended.ID)
+}
+
+// bury takes a process that ended out of those that live, and decides what its end means.
+func (s *Supervisor) bury(p *process, exit *Exit, cause string) {
+	phase, now := p.Phase, time.Now()
+	p.Phase, p.Exit, p.Cause, p.Exited = Exited, exit, cause, now
+	if !exit.At.IsZero() {
+		p.Exited = exit.At
+	}
+	sentence := fmt.Sprintf("epoch %d exited: %s", p.Number, cause)
+	switch {
+	case p.asked != "":
+		sentence += " (" + p.asked + ")"
+	case phase == Draining && p.child == "hot" && now.Before(p.Ends.Add(-time.Second)):
+		sentence += fmt.Sprintf(" (%s before it was to; the epoch after it goes on)", p.Ends.Sub(now).Round(time.Second))
+	}
+	s.event(condition.KindEpochExited, p, sentence, map[string]string{
+		"cause": cause, "status": strconv.Itoa(exit.Code), "signal": exit.Signal})
+	if p.stopDrain != nil {
+		p.stopDrain()
+	}
+	close(p.ended)
+	s.remove(p)
+	s.history = append(s.history, p.Epoch)
+	if len(s.history) > remembered {
+		s.history = slices.Delete(s.history, 0, len(s.history)-remembered)
+	}
+
+	a := s.attempt
+	switch {
+	case a != nil && a.process == p && a.failure != nil:
+		s.conclude(a)
+	case a != nil && a.process == p:
+		a.cancel(errExited)
+	case a != nil && a.parent == p:
+		s.orphaned(a)
+	}
+	if phase == Live && s.stop == nil {
+		s.crashed(p)
+	}
+	if len(s.processes) == 0 {
+		s.last = nil
+	}
+}
+
+// remove takes a process out of those that live.
+func (s *Supervisor) remove(p *process) {
+	s.processes = slices.DeleteFunc(s.processes, func(other *process) bool { return other == p })
+	s.removeBootstrap(p.BootstrapPath)
+}
+
+// orphaned gives an attempt whose parent died the time it may need if it was nearly live, then ends it: a child that has
+// lost its parent waits for it for ten seconds, then aborts.
+func (s *Supervisor) orphaned(a *attempt) {
+	if a.mode != Hot {
+		return
+	}
+	a.parentGone = true
+	child := a.process
+	if !a.started {
+		a.cancel(errOrphan)
+		return
+	}
+	s.after(parentGrace, func() {
+		if s.attempt == a && a.process == child {
+			a.cancel(errOrphan)
+		}
+	})
+}
+
+// crashed takes in that nobody serves any more because p exited, or did not get live, and sets when to start again.
+func (s *Supervisor) crashed(p *process) {
+	now, settings := time.Now(), s.options.Settings()
+	g := &s.guard
+	if len(g.exits) > 0 && now.Sub(g.exits[len(g.exits)-1]) > forgetExits {
+		g.streak = 0
+	}
+	g.exits = append(slices.DeleteFunc(g.exits, func(at time.Time) bool { return now.Sub(at) > max(settings.Window, forgetExits) }), now)
+	g.streak++
+	for _, old := range s.older() {
+		old.Ends = time.Time{} // nobody will end it; the next epoch takes over from it
+	}
+	within := 0
+	for _, at := range g.exits {
+		if now.Sub(at) <= settings.Window {
+			within++
+		}
+	}
+	if settings.Limit > 0 && within > settings.Limit {
+		s.giveUp(p, within, settings)
+		return
+	}
+	var delay time.Duration
+	if g.streak > 1 {
+		delay = settings.BackoffMax
+		if shift := g.streak - 2; shift < 30 {
+			delay = min(settings.BackoffMin<<shift, settings.BackoffMax)
+		}
+	}
+	g.at = now.Add(delay)
+	g.reason = fmt.Sprintf("epoch %d exited: %s", p.Number, p.Cause)
+	when := "it is started again at once"
+	if delay > 0 {
+		when = fmt.Sprintf("it is started again in %s", delay)
+	}
+	s.options.Board.Raise(conditionDown, condition.Error,
+		fmt.Sprintf("No Envoy serves: epoch %d exited (%s); %s.", p.Number, p.Cause, when))
+}
+
+func (s *Supervisor) giveUp(p *process, within int, settings Settings) {
+	sentence := fmt.Sprintf("Envoy exited %d times within %s (restart_limit = %d), the last time because it %s; giving up.",
+		within, settings.Window, settings.Limit, p.Cause)
+	s.options.Board.Raise(conditionGaveUp, condition.Error, sentence)
+	s.event(condition.KindGaveUp, p, sentence, nil)
+	s.finished = true
+	s.outcome = fmt.Errorf("%w: %s", ErrGaveUp, sentence)
+	s.killAll("given up")
+}

@@ -1,0 +1,200 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// harness is one host with an agent, which can be replaced.
+type harness struct {
+	t        *testing.T
+	w        *world
+	s        *Supervisor
+	board    *condition.Board
+	dir      string
+	settings Settings
+	cancel   context.CancelFunc
+	ended    chan error
+}
+
+// onHost runs a test in a bubble of time, with an agent that runs, and checks that no rule was broken.
+func onHost(t *testing.T, test func(h *harness)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		h := &harness{t: t, w: newWorld(t), board: condition.NewBoard(), dir: dir, settings: DefaultSettings()}
+		h.begin()
+		test(h)
+		h.leave()
+		h.w.mu.Lock()
+		defer h.w.mu.Unlock()
+		for _, fault := range h.w.faults {
+			t.Error(fault)
+		}
+	})
+}
+
+// begin starts an agent.
+func (h *harness) begin() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var out io.Writer = io.Discard
+	if testing.Verbose() {
+		out = h.t.Output()
+	}
+	h.s = New(Options{
+		Keeper: h.w.connect(), Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Board: h.board,
+		Logger: slog.New(slog.NewTextHandler(out, nil)), ConfigDir: h.dir, Settings: func() Settings { return h.settings },
+	})
+	h.cancel, h.ended = cancel, make(chan error, 1)
+	s := h.s
+	ended := h.ended
+	go func() { ended <- s.Run(ctx) }()
+	synctest.Wait()
+}
+
+// leave ends the agent as kill -9 does: Envoy goes on.
+func (h *harness) leave() {
+	h.cancel()
+	<-h.ended
+	h.w.mu.Lock()
+	h.w.keeper = nil
+	h.w.mu.Unlock()
+}
+
+func specOf(hash string) *Spec {
+	drain, shutdown := 5*time.Second, 8*time.Second
+	return &Spec{
+		Hash:      hash,
+		Bootstrap: func(l Launch) ([]byte, error) { return fmt.Appendf(nil, "%s %d", hash, l.Number), nil },
+		Command: func(l Launch) (Command, error) {
+			return Command{Path: "envoy", Args: []string{hash, drain.String(), shutdown.String()}}, nil
+		},
+		Validation:        func(Launch) (Command, error) { return Command{Path: "envoy", Args: []string{hash}}, nil },
+		AdminAddress:      func(l Launch) string { return fmt.Sprintf("admin-%d.sock", l.Number) },
+		HotRestartVersion: "11.104", LiveTimeout: 20 * time.Second, Drain: drain, ParentShutdown: shutdown,
+	}
+}
+
+func (h *harness) apply(spec *Spec) (Result, error) {
+	return h.s.Apply(h.t.Context(), Request{Spec: spec, Reason: "test"})
+}
+
+// must applies a spec that has to be taken.
+func (h *harness) must(spec *Spec) Result {
+	h.t.Helper()
+	result, err := h.apply(spec)
+	if err != nil {
+		h.t.Fatalf("apply %q: %v", spec.Hash, err)
+	}
+	return result
+}
+
+// refused applies a spec that has to be refused, and returns why.
+func (h *harness) refused(spec *Spec) *Refused {
+	h.t.Helper()
+	result, err := h.apply(spec)
+	var refused *Refused
+	if !errors.As(err, &refused) {
+		h.t.Fatalf("apply %q: %+v, %v; it should have been refused", spec.Hash, result, err)
+	}
+	return refused
+}
+
+// wait lets time pass and everything settle.
+func (h *harness) wait(duration time.Duration) {
+	time.Sleep(duration)
+	synctest.Wait()
+}
+
+// alive returns the Envoys that run, oldest first.
+func (h *harness) alive() []*envoy {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(h.w.all), func(e *envoy) bool { return e.exit != nil })
+}
+
+// newest returns the Envoy that was started last.
+func (h *harness) newest() *envoy {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return h.w.all[len(h.w.all)-1]
+}
+
+// kill ends an Envoy from outside.
+func (h *harness) kill(e *envoy, signal string) {
+	h.w.mu.Lock()
+	h.w.end(e, -1, signal)
+	h.w.mu.Unlock()
+	synctest.Wait()
+}
+
+func (h *harness) do(f func()) {
+	h.w.mu.Lock()
+	f()
+	h.w.mu.Unlock()
+	synctest.Wait()
+}
+
+// outage returns the sum of all times in which nobody served, until now.
+func (h *harness) outage() time.Duration {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	var sum time.Duration
+	for _, o := range h.w.outages {
+		sum += o
+	}
+	if !h.w.down.IsZero() {
+		sum += time.Since(h.w.down)
+	}
+	return sum
+}
+
+func (h *harness) conditions() []string {
+	var codes []string
+	for _, c := range h.board.Conditions() {
+		codes = append(codes, c.Code)
+	}
+	return codes
+}
+
+// expect checks the living epochs ("1 live, 0 draining").
+func (h *harness) expect(want string) {
+	h.t.Helper()
+	var got []string
+	for _, e := range h.s.Epochs() {
+		if e.Phase != Exited {
+			got = append(got, fmt.Sprintf("%d %s", e.Number, e.Phase))
+		}
+	}
+	slices.Reverse(got)
+	if text := strings.Join(got, ", "); text != want {
+		h.t.Errorf("epochs are %q, should be %q", text, want)
+	}
+}
+
+func (h *harness) files() []string {
+	entries, err := os.ReadDir(h.dir)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

@@ -1,0 +1,88 @@
+package epoch
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// note is what the keeper remembers of an epoch for the next agent.
+type note struct {
+	Number            int           `json:"number"`
+	RestartEpoch      int           `json:"restart_epoch"`
+	Lineage           int           `json:"lineage"`
+	Root              int           `json:"root"`
+	HotRestart        bool          `json:"hot_restart"`
+	HotRestartVersion string        `json:"hot_restart_version"`
+	Phase             Phase         `json:"phase"`
+	Mode              Mode          `json:"mode"`
+	Hash              string        `json:"hash"`
+	Reason            string        `json:"reason"`
+	BootstrapPath     string        `json:"bootstrap_path"`
+	AdminAddress      string        `json:"admin_address"`
+	Started           time.Time     `json:"started"`
+	Live              time.Time     `json:"live"`
+	Ends              time.Time     `json:"ends"`
+	Child             string        `json:"child,omitempty"`
+	AdminLost         bool          `json:"admin_lost,omitempty"`
+	Drained           bool          `json:"drained,omitempty"`
+	Asked             string        `json:"asked,omitempty"`
+	LiveTimeout       time.Duration `json:"live_timeout"`
+	Drain             time.Duration `json:"drain"`
+	ParentShutdown    time.Duration `json:"parent_shutdown"`
+}
+
+func noteOf(p *process) json.RawMessage {
+	encoded, err := json.Marshal(note{
+		Number: p.Number, RestartEpoch: p.RestartEpoch, Lineage: p.Lineage, Root: p.root,
+		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.Phase, Mode: p.Mode, Hash: p.Hash,
+		Reason: p.Reason, BootstrapPath: p.BootstrapPath, AdminAddress: p.AdminAddress,
+		Started: p.Started, Live: p.Live, Ends: p.Ends, Child: p.child,
+		AdminLost: p.AdminLost, Drained: p.Drained, Asked: p.asked,
+		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
+	})
+	if err != nil {
+		return nil // a time outside of the years 0 to 9999: there is none
+	}
+	return encoded
+}
+
+// processOf is noteOf's reverse.
+func processOf(n note, admin func(string) Admin) *process {
+	return &process{
+		Epoch: Epoch{Number: n.Number, RestartEpoch: n.RestartEpoch, Lineage: n.Lineage, Phase: n.Phase, Mode: n.Mode,
+			Hash: n.Hash, Reason: n.Reason, BootstrapPath: n.BootstrapPath, AdminAddress: n.AdminAddress,
+			Started: n.Started, Live: n.Live, Ends: n.Ends, AdminLost: n.AdminLost, Drained: n.Drained},
+		spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion, LiveTimeout: n.LiveTimeout, Drain: n.Drain,
+			ParentShutdown: n.ParentShutdown},
+		admin: admin(n.AdminAddress), root: n.Root, hot: n.HotRestart, child: n.Child, asked: n.Asked,
+		ended: make(chan struct{}),
+	}
+}
+
+// annotate has the keeper remember what changed of an epoch.
+func (s *Supervisor) annotate(p *process) {
+	if !p.alive() {
+		return
+	}
+	encoded := noteOf(p)
+	if err := s.ask(func(ctx context.Context, k Keeper) error { return k.Annotate(ctx, p.ID, encoded) }); err != nil {
+		s.log.Warn("the keeper did not take a note", "epoch", p.Number, "error", err)
+	}
+}
+
+// forget has the keeper forget a process that ended.
+func (s *Supervisor) forget(id string) {
+	if err := s.ask(func(ctx context.Context, k Keeper) error { return k.Forget(ctx, id) }); err != nil {
+		s.log.Warn("the keeper did not forget an ended process", "id", id, "error", err)
+	}
+}
+
+// event tells everybody, and the log.
+func (s *Supervisor) event(kind string, p *process, sentence string, fields map[string]string) {
+	s.options.Board.Publish(condition.Event{Kind: kind, Epoch: &p.Number, Sentence: sentence, Fields: maps.Clone(fields)})
+	s.log.Info(sentence, "epoch", p.Number)
+}

@@ -1,0 +1,90 @@
+package epoch
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// Options are what a Supervisor is made of. Keeper, Admin, Board and ConfigDir are needed.
+type Options struct {
+	Keeper    Keeper
+	Admin     func(address string) Admin // a client for what Spec.AdminAddress named; it must not connect yet
+	Board     *condition.Board
+	Logger    *slog.Logger // nil = slog.Default()
+	ConfigDir string       // of envoy-rev<N>.json
+
+	// Explain says in words how a process ended; nil = its code or signal.
+	Explain func(code int, signal string, coreDump bool, lastLines []string) string
+	// Settings are read whenever they are needed, as the configuration keys behind them are [live].
+	Settings func() Settings
+}
+
+// Settings are the guard's: restart_backoff_min, restart_backoff_max, restart_limit, restart_window.
+type Settings struct {
+	BackoffMin time.Duration
+	BackoffMax time.Duration
+	Limit      int // 0 = never gives up
+	Window     time.Duration
+}
+
+// The bounds of what has none in the configuration.
+const (
+	askTimeout       = 3 * time.Second        // one question to the keeper
+	validateTimeout  = 30 * time.Second       // envoy --mode validate; 1000 listeners take half a second
+	pollFast         = 10 * time.Millisecond  // how often a starting epoch is asked in its first seconds
+	pollSlow         = 100 * time.Millisecond // and later
+	pollFastFor      = 3 * time.Second        //
+	handshakeTimeout = 10 * time.Second       // a child whose admin never answered by then hangs on its parent
+	hurriedHandshake = 3 * time.Second        // the same when nobody serves
+	parentGrace      = 300 * time.Millisecond // a child whose parent died may get live within this
+	overdue          = 1500 * time.Millisecond
+	// overdue: an epoch that its child should have ended is killed this long after it was due. Envoy does it within 100 ms.
+	terminateTimeout = 5 * time.Second // SIGTERM to SIGKILL
+	abortTimeout     = time.Second     // the same when a stop is aborted
+	killTimeout      = 5 * time.Second // SIGKILL to giving up on hearing of the exit
+	forgetExits      = time.Minute     // a run of exits that the back-off counts ends after this
+	handshakeTries   = 3               // of a hot restart that fails in its handshake, the flag cleared between
+	probeInterval    = 5 * time.Second // of the live epoch's admin
+	probeTimeout     = 2 * time.Second //
+	probeMisses      = 3               // in a row make an epoch silent
+	preflightTimeout = time.Second     // the parent's admin before a hot restart
+	cureInterval     = time.Minute     // between two attempts to cure a silent epoch
+)
+
+// New returns a supervisor; nothing happens before Run.
+func New(options Options) *Supervisor {
+	if options.Logger == nil {
+		options.Logger = slog.Default()
+	}
+	if options.Explain == nil {
+		options.Explain = explain
+	}
+	if options.Settings == nil {
+		options.Settings = DefaultSettings
+	}
+	return &Supervisor{
+		options: options,
+		log:     options.Logger,
+		keeper:  options.Keeper,
+		inbox:   make(chan func()),
+		ended:   make(chan struct{}),
+		changed: make(chan struct{}),
+		prefix:  fmt.Sprintf("%08x", rand.Uint32()),
+	}
+}
+
+// DefaultSettings are the defaults of the [envoy] table.
+func DefaultSettings() Settings {
+	return Settings{BackoffMin: time.Second, BackoffMax: time.Minute, Limit: 10, Window: 10 * time.Minute}
+}
+
+func explain(code int, signal string, _ bool, _ []string) string {
+	if signal != "" {
+		return "ended by " + signal
+	}
+	return fmt.Sprintf("exited with code %d", code)
+}

@@ -1,0 +1,100 @@
+package epoch
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// decideNext begins the attempt that is due, if any: Envoy that died comes first, then what was asked for, then a cure.
+func (s *Supervisor) decideNext() {
+	live, now := s.live(), time.Now()
+	due := s.doubt
+	if live == nil {
+		due = s.guard.at
+	}
+	spec := s.good
+	if spec == nil && s.pending == nil { // nothing that ever worked: what was asked for last is as good as anything
+		spec = s.wanted
+	}
+	if spec != nil && !due.IsZero() {
+		if !now.Before(due) {
+			s.begin(&attempt{spec: spec, reason: s.guard.reason, guard: true})
+			return
+		}
+		s.at(due)
+	}
+	if s.pending != nil && (live == nil || len(s.processes) == 1) {
+		next := s.pending
+		s.pending = nil
+		s.begin(&attempt{spec: next.spec, reason: next.reason, callers: next.callers})
+		return
+	}
+	if live != nil && s.good != nil && len(s.processes) == 1 && s.wantsCure(live) {
+		live.cured = now
+		s.begin(&attempt{spec: s.good, reason: "the admin interface of epoch " + fmt.Sprint(live.Number) + " does not answer",
+			guard: true})
+	}
+}
+
+// plan decides number, lineage and mode of an attempt, and from which epoch it takes over.
+func (s *Supervisor) plan(a *attempt) {
+	capable := a.spec.HotRestartVersion != ""
+	fits := func(parent *process) bool {
+		return parent != nil && !a.sideBySide && capable && parent.hot &&
+			parent.spec.HotRestartVersion == a.spec.HotRestartVersion
+	}
+	p := &process{spec: a.spec, hot: capable, ended: make(chan struct{})}
+	p.Phase, p.Hash, p.Reason = Starting, a.spec.Hash, a.reason
+	live := s.live()
+	a.parent, a.mode = live, SideBySide
+	switch {
+	case live != nil:
+		p.Number = live.Number + 1
+	case s.last != nil && len(s.processes) > 0:
+		// The newest died and an older one is left: it is the parent again, however little it does.
+		p.Number = s.last.Number
+		a.parent, a.mode = s.parentOf(s.last), First
+	default:
+		a.parent, a.mode = nil, First
+	}
+	if fits(a.parent) {
+		a.mode = Hot
+		p.RestartEpoch, p.Lineage, p.root = a.parent.RestartEpoch+1, a.parent.Lineage, a.parent.root
+	} else {
+		p.Lineage, p.root = s.freeLineage(a.avoid), p.Number
+		if a.mode == First {
+			a.parent = nil
+		}
+	}
+	p.Mode = a.mode
+	p.BootstrapPath = filepath.Join(s.options.ConfigDir, fmt.Sprintf("envoy-rev%d.json", p.Number))
+	p.AdminAddress = a.spec.AdminAddress(p.launch())
+	p.admin = s.options.Admin(p.AdminAddress)
+	s.counter++
+	p.ID = fmt.Sprintf("%s-%d", s.prefix, s.counter)
+	a.process = p
+}
+
+// parentOf returns the epoch that an epoch took over from by hot restart, if it still lives.
+func (s *Supervisor) parentOf(child *process) *process {
+	for _, p := range s.processes {
+		if p != child && p.Lineage == child.Lineage && p.root == child.root && p.RestartEpoch == child.RestartEpoch-1 {
+			return p
+		}
+	}
+	return nil
+}
+
+// freeLineage returns the lowest slot that no living epoch uses and that is not to be avoided.
+func (s *Supervisor) freeLineage(avoid map[int]bool) int {
+	for slot := 0; ; slot++ {
+		free := !avoid[slot]
+		for _, p := range s.processes {
+			free = free && p.Lineage != slot
+		}
+		if free {
+			return slot
+		}
+	}
+}

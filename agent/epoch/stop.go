@@ -1,0 +1,219 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// StopOptions are the keys of the [envoy] table that a stop follows.
+type StopOptions struct {
+	TerminationDrain time.Duration // how long new connections are still taken
+	ExitOnZero       bool          // instead of that: until no connection is left, but at least Minimum
+	Minimum          time.Duration
+	Maximum          time.Duration // of all draining, from the beginning
+	Now              bool          // do not drain; also ends the drain of a stop under way
+}
+
+// The pace of a stop's drain.
+const (
+	quietFor     = time.Second            // without a request in flight: the drain is done
+	countEvery   = 500 * time.Millisecond // connections of older epochs, asked of the keeper
+	adminRefusal = 10                     // questions in a row without an answer: the admin is gone
+)
+
+type stop struct {
+	options    StopOptions
+	drained    bool // nothing is left to wait for
+	cancel     context.CancelFunc
+	terminated time.Time // SIGTERM was sent
+	killed     time.Time // SIGKILL was sent
+}
+
+// Stop drains and ends all epochs and what they leave behind, and returns when Run has returned. A second call waits for
+// the first, or, with Now, ends its drain.
+func (s *Supervisor) Stop(ctx context.Context, options StopOptions) error {
+	err := s.call(ctx, func() {
+		if s.stop == nil {
+			s.beginStop(options)
+		} else if options.Now {
+			s.stop.options.Now = true
+			s.stop.cancel()
+		}
+	})
+	if err != nil && !errors.Is(err, ErrEnded) {
+		return err
+	}
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Supervisor) beginStop(options StopOptions) {
+	ctx, cancel := context.WithTimeout(s.running, options.Maximum)
+	s.stop = &stop{options: options, cancel: cancel}
+	s.guard.at, s.doubt = time.Time{}, time.Time{}
+	s.refusePending(ErrStopping)
+	if s.attempt != nil {
+		s.attempt.cancel(ErrStopping)
+	}
+	live := s.live()
+	if live == nil || s.keeper == nil {
+		s.options.Board.Publish(condition.Event{Kind: condition.KindStopping, Sentence: "stopping; no epoch is live"})
+		s.stop.drained = true
+		return
+	}
+	s.event(condition.KindStopping, live, fmt.Sprintf("stopping: epoch %d drains", live.Number), nil)
+	ending := map[string]time.Time{}
+	for _, p := range s.older() {
+		ending[p.ID] = p.Ends
+	}
+	keeper, admin := s.keeper, live.admin
+	s.helpers.Go(func() {
+		defer cancel()
+		if err := s.drainToStop(ctx, admin, options); err != nil {
+			s.log.Warn("draining for the stop was cut short", "error", err)
+		}
+		s.awaitOlder(ctx, keeper, ending)
+		s.post(func() { s.stop.drained = true })
+	})
+}
+
+// drainToStop returns when no request is in flight and no tunnel open, when ctx ends, or when nothing can be known. It runs
+// in a helper.
+func (s *Supervisor) drainToStop(ctx context.Context, admin Admin, options StopOptions) error {
+	ask := func(question func(context.Context) error) error {
+		asking, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		return question(asking)
+	}
+	failing := ask(admin.FailHealthcheck)
+	if failing != nil {
+		s.log.Warn("the health check could not be failed", "error", failing)
+	}
+	if options.ExitOnZero && failing == nil {
+		if !sleep(ctx, options.Minimum) {
+			return nil
+		}
+		if err := s.awaitActivity(ctx, admin, 0, func(a Activity) bool { return a.Connections == 0 }); err != nil {
+			return err
+		}
+	} else if !sleep(ctx, options.TerminationDrain) {
+		return nil
+	}
+	// Not ?graceful: that closes the listeners at the end of Envoy's drain time only.
+	if err := ask(func(ctx context.Context) error { return admin.DrainListeners(ctx, false) }); err != nil {
+		return fmt.Errorf("drain the listeners: %w", err)
+	}
+	return s.awaitActivity(ctx, admin, quietFor, Activity.Idle)
+}
+
+// awaitActivity returns when done has been true for as long as asked, or ctx has ended.
+func (s *Supervisor) awaitActivity(ctx context.Context, admin Admin, lasting time.Duration, done func(Activity) bool) error {
+	var since time.Time
+	for refused := 0; ctx.Err() == nil; {
+		activity, err := s.activity(ctx, admin)
+		now := time.Now()
+		switch {
+		case err != nil:
+			if refused++; refused == adminRefusal {
+				return fmt.Errorf("ask for requests in flight: %w", err)
+			}
+			since = time.Time{}
+		case !done(activity):
+			refused, since = 0, time.Time{}
+		case since.IsZero():
+			refused, since = 0, now
+		}
+		if !since.IsZero() && now.Sub(since) >= lasting {
+			return nil
+		}
+		sleep(ctx, pollSlow)
+	}
+	return nil
+}
+
+// awaitOlder returns when the epochs that an earlier restart replaced have no connection left or should have gone. Nobody
+// can ask them what they are doing: their admin is closed.
+func (s *Supervisor) awaitOlder(ctx context.Context, keeper Keeper, ending map[string]time.Time) {
+	for len(ending) > 0 && ctx.Err() == nil {
+		asking, cancel := context.WithTimeout(ctx, askTimeout)
+		listed, err := keeper.Processes(asking)
+		cancel()
+		if err != nil {
+			return
+		}
+		busy := false
+		for _, one := range listed {
+			ends, ours := ending[one.ID]
+			busy = busy || ours && one.Exit == nil && one.Connections > 0 && time.Now().Before(ends)
+		}
+		if !busy {
+			return
+		}
+		sleep(ctx, countEvery)
+	}
+}
+
+// decideStop goes on with the stop: SIGTERM once all is drained, SIGKILL later, the end when nothing is left.
+func (s *Supervisor) decideStop() {
+	now, stop := time.Now(), s.stop
+	switch {
+	case s.keeper == nil:
+		s.finish(fmt.Errorf("end Envoy: %w", errKeeperLost))
+	case s.attempt != nil: // it is being killed, which takes at most killTimeout
+	case len(s.processes) == 0:
+		s.finish(s.ask(func(ctx context.Context, k Keeper) error { return k.Cleanup(ctx) }))
+	case !stop.drained && !stop.options.Now && s.live() != nil:
+		s.endOverdue()
+	case stop.terminated.IsZero():
+		stop.terminated = now
+		s.terminate()
+		s.at(now.Add(s.stopPatience()))
+	case stop.killed.IsZero():
+		if kill := stop.terminated.Add(s.stopPatience()); now.Before(kill) {
+			s.at(kill)
+			return
+		}
+		stop.killed = now
+		s.killAll("it did not end on SIGTERM")
+		s.at(now.Add(killTimeout))
+	case now.Before(stop.killed.Add(killTimeout)):
+		s.at(stop.killed.Add(killTimeout))
+	default:
+		s.finish(fmt.Errorf("%d epochs did not end on SIGKILL within %s", len(s.processes), killTimeout))
+	}
+}
+
+func (s *Supervisor) stopPatience() time.Duration {
+	if s.stop.options.Now {
+		return abortTimeout
+	}
+	return terminateTimeout
+}
+
+// terminate sends SIGTERM to the newest epoch of each lineage: it takes its parent with it.
+func (s *Supervisor) terminate() {
+	newest := map[int]*process{}
+	for _, p := range s.processes {
+		if other := newest[p.Lineage]; other == nil || other.RestartEpoch < p.RestartEpoch {
+			newest[p.Lineage] = p
+		}
+	}
+	for _, p := range newest {
+		s.signal(p, syscall.SIGTERM, "stopping")
+	}
+}
+
+// finish makes Run return.
+func (s *Supervisor) finish(err error) {
+	s.stop.cancel()
+	s.finished, s.outcome = true, err
+}
