@@ -1,0 +1,100 @@
+package config
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Columns of the annotated file: where comments, roles and effects begin and where lines should end.
+const (
+	commentColumn = 34
+	roleColumn    = 82
+	effectColumn  = 109
+	lineWidth     = 118 // of words
+	marksWidth    = 130 // of words, role and effect
+)
+
+// header opens the annotated file.
+const header = `# /etc/outrider/outrider.toml: the configuration of outriderd, with all keys and their defaults.
+#
+# Rules
+# - Every key is optional; the value shown is the default. An empty file is a valid configuration.
+# - /etc/outrider/conf.d/*.toml are merged over this file in name order, key by key (a table merges, a list replaces).
+# - An unknown key, a wrong type or a value out of range is an error that names file, line, key and what is allowed.
+#   Nothing starts or reloads on an invalid configuration; a running agent keeps the last good one and says so.
+# - Durations are strings such as "45s". Sizes are integers in bytes unless the key says otherwise.
+# - A relative path starts at the folder of the file that says it.
+# - A secret is never written inline: keys that end in _file name a file, and "credential:NAME" names a systemd
+#   credential ($CREDENTIALS_DIRECTORY/NAME).
+# - After each key: the pilot-agent flag or variable whose role it plays, and what a change of it does:
+#   [epoch] a new Envoy epoch (hot restart), [live] applied in place, [start] only at the next start (the reload
+#   reports it as pending instead of ignoring it).
+`
+
+// Defaults is the annotated file of all keys: etc/outrider.toml.
+func Defaults() string {
+	c := defaults()
+	c.Status.Probes["NAME"] = Probe{} // the definitions have one probe to show
+	var b strings.Builder
+	b.WriteString(header)
+	for _, t := range tables(c) {
+		prefix := ""
+		if t.sample {
+			prefix = "#"
+		}
+		b.WriteByte('\n')
+		annotated(&b, prefix+"["+t.name+"]", t.doc, "", "")
+		for _, k := range t.keys {
+			for _, line := range k.before {
+				b.WriteString("# " + line + "\n")
+			}
+			effect := "[" + k.effect.String() + "]"
+			if t.marked {
+				effect = ""
+			}
+			annotated(&b, prefix+k.name+" = "+k.defaultText(), k.doc, k.role, effect)
+		}
+	}
+	return b.String()
+}
+
+// annotated writes a line of TOML and its comment: the text wrapped, role and effect in columns of their own behind its
+// last line.
+func annotated(b *strings.Builder, line, doc, role, effect string) {
+	if doc+role+effect == "" {
+		b.WriteString(line + "\n")
+		return
+	}
+	line = padded(line, commentColumn, 1) + "#"
+	for _, word := range strings.Fields(doc) {
+		if columns(line)+1+columns(word) > lineWidth {
+			b.WriteString(line + "\n")
+			line = strings.Repeat(" ", commentColumn) + "#"
+		}
+		line += " " + word
+	}
+	marked := withMarks(line, role, effect)
+	if columns(marked) > marksWidth {
+		b.WriteString(line + "\n")
+		marked = withMarks(strings.Repeat(" ", commentColumn)+"#", role, effect)
+	}
+	b.WriteString(strings.TrimRight(marked, " ") + "\n")
+}
+
+// withMarks puts role and effect behind a line, in their columns where these are free. A long role begins further left.
+func withMarks(line, role, effect string) string {
+	if role != "" {
+		line = padded(line, min(roleColumn, effectColumn-1-columns(role)), 2) + role
+	}
+	if effect != "" {
+		line = padded(line, effectColumn, 1) + effect
+	}
+	return line
+}
+
+// padded fills a line with spaces up to a column, with gap spaces if it is there already.
+func padded(line string, column, gap int) string {
+	return line + strings.Repeat(" ", max(gap, column-columns(line)))
+}
+
+func columns(s string) int { return utf8.RuneCountInString(s) }

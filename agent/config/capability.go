@@ -1,0 +1,56 @@
+package config
+
+// capability is something that a key asks for and that not every version of Outrider has. Its text completes "needs …".
+type capability string
+
+const (
+	relay            capability = "the relay to an upstream xDS server"
+	directUpstream   capability = "an Envoy that connects to an upstream xDS server itself"
+	dynamicBootstrap capability = "a bootstrap that comes from upstream"
+	xdsTap           capability = "the xDS tap"
+	registration     capability = "registration with a WorkloadGroup"
+	proxyless        capability = "proxyless gRPC"
+	certificateFiles capability = "certificates from files served over SDS"
+	certificateCA    capability = "certificates from istiod's CA"
+	spire            capability = "certificates from SPIRE"
+	workloadHealth   capability = "the workload's readiness reported upstream"
+	dnsProxy         capability = "the DNS proxy"
+	interception     capability = "transparent interception"
+	tokenExchange    capability = "the token exchange (STS)"
+	journalLog       capability = "logging to the journal"
+)
+
+// missing lists what this version does not have yet. A capability that has come is taken off this list, and its keys are
+// accepted.
+func missing() map[capability]bool {
+	return map[capability]bool{
+		relay:            true,
+		directUpstream:   true,
+		dynamicBootstrap: true,
+		xdsTap:           true,
+		registration:     true,
+		proxyless:        true,
+		certificateFiles: true,
+		certificateCA:    true,
+		spire:            true,
+		workloadHealth:   true,
+		dnsProxy:         true,
+		interception:     true,
+		tokenExchange:    true,
+		journalLog:       true,
+	}
+}
+
+// unavailable tells which missing capability the value of a key needs, "" if none.
+func (k key) unavailable(missing map[capability]bool) capability {
+	if k.isDefault() {
+		return ""
+	}
+	if text, ok := k.get().(string); ok && missing[k.valueCapability[text]] {
+		return k.valueCapability[text]
+	}
+	if missing[k.capability] {
+		return k.capability
+	}
+	return ""
+}

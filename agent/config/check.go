@@ -1,0 +1,316 @@
+package config
+
+import (
+	"cmp"
+	"encoding/json"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// optional lets an empty string pass and applies the checks to any other.
+func optional(checks ...check) check {
+	return func(value any) *problem {
+		if value == "" {
+			return nil
+		}
+		return first(value, checks)
+	}
+}
+
+// each applies the checks to every item of a list of strings.
+func each(checks ...check) check {
+	return func(value any) *problem {
+		for _, item := range value.([]string) {
+			if p := first(item, checks); p != nil {
+				return p
+			}
+		}
+		return nil
+	}
+}
+
+func first(value any, checks []check) *problem {
+	for _, c := range checks {
+		if p := c(value); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// text makes a check of strings from a condition and what is allowed.
+func text(allowed string, ok func(string) bool) check {
+	return func(value any) *problem {
+		if ok(value.(string)) {
+			return nil
+		}
+		return problemf("allowed is "+allowed, "%s is not allowed", brief(value))
+	}
+}
+
+// oneOf lists the words that a string may be.
+func oneOf(words ...string) check {
+	return func(value any) *problem {
+		for _, word := range words {
+			if value == word {
+				return nil
+			}
+		}
+		quoted := make([]string, len(words))
+		for i, word := range words {
+			quoted[i] = quote(word)
+		}
+		cure := "allowed are " + enumerate(quoted)
+		if len(words) == 1 {
+			cure = "allowed is only " + quoted[0]
+		}
+		if near := nearest(value.(string), words); near != "" {
+			cure = "did you mean " + quote(near) + "? " + cure
+		}
+		return problemf(cure, "%s is not allowed", brief(value))
+	}
+}
+
+// between bounds a number or a duration, the bounds included.
+func between[T int | float64 | time.Duration](low, high T) check {
+	return func(value any) *problem {
+		if v := value.(T); cmp.Less(v, low) || cmp.Less(high, v) {
+			return problemf("allowed is "+render(low)+" to "+render(high), "%s is out of range", brief(value))
+		}
+		return nil
+	}
+}
+
+// longest bounds durations that people set: an agent's life is not longer than this.
+const longest = 10 * 365 * 24 * time.Hour
+
+// atLeast bounds a duration from below.
+func atLeast(low time.Duration) check {
+	return func(value any) *problem {
+		if v := value.(time.Duration); v < low || v > longest {
+			return problemf("allowed is "+render(low)+" or longer", "%s is out of range", brief(value))
+		}
+		return nil
+	}
+}
+
+// wholeSeconds is for what becomes a flag of Envoy's in seconds.
+func wholeSeconds(value any) *problem {
+	if v := value.(time.Duration); v%time.Second != 0 {
+		return problemf("Envoy counts it in whole seconds: write "+render(v.Round(time.Second)),
+			"%s is not allowed", brief(value))
+	}
+	return nil
+}
+
+// ports checks a list of ports.
+func ports(value any) *problem {
+	list, ok := value.([]int)
+	if !ok {
+		list = value.(Ports).List
+	}
+	for _, port := range list {
+		if p := between(1, 65535)(port); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// splitAddress splits host:port; ok is false if it is none or the port is not 1 to 65535.
+func splitAddress(address string) (host string, port int, ok bool) {
+	host, number, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, false
+	}
+	port, err = strconv.Atoi(number)
+	if err != nil || port < 1 || port > 65535 || strings.HasPrefix(number, "+") {
+		return "", 0, false
+	}
+	return host, port, true
+}
+
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
+
+func isHost(host string) bool {
+	return isIP(host) || len(host) <= 253 && hostName.MatchString(host)
+}
+
+func isIP(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+// dialAddress is where something connects to: a name or IP address, and a port.
+func dialAddress(value any) *problem {
+	return text(`host:port, such as "collector.example:4317" or "[::1]:4317"`, func(s string) bool {
+		host, _, ok := splitAddress(s)
+		return ok && isHost(host)
+	})(value)
+}
+
+// listenAddress is where the agent listens: as in Go, no host is all addresses.
+func listenAddress(value any) *problem {
+	return text(`IP:port or :port (all addresses), such as "127.0.0.1:15020"`, func(s string) bool {
+		host, _, ok := splitAddress(s)
+		return ok && (host == "" || host == "localhost" || isIP(host))
+	})(value)
+}
+
+// envoyListenAddress is where Envoy listens, which takes no names.
+func envoyListenAddress(value any) *problem {
+	return text(`IP:port, such as "0.0.0.0:15090" or "[::]:15090"`, func(s string) bool {
+		host, _, ok := splitAddress(s)
+		return ok && isIP(host)
+	})(value)
+}
+
+// resolverAddress is a DNS server: an IP address, with or without a port.
+func resolverAddress(value any) *problem {
+	return text(`an IP address, with a port if it is not 53, such as "10.0.0.2" or "10.0.0.2:5353"`, func(s string) bool {
+		host, _, ok := splitAddress(s)
+		return isIP(s) || ok && isIP(host)
+	})(value)
+}
+
+// grpcTarget is host:port or host:port/service.
+func grpcTarget(value any) *problem {
+	return text(`host:port or host:port/service, such as "127.0.0.1:9000/service"`, func(s string) bool {
+		address, _, _ := strings.Cut(s, "/")
+		host, _, ok := splitAddress(address)
+		return ok && isHost(host)
+	})(value)
+}
+
+func ipAddress(value any) *problem {
+	return text(`an IP address, such as "10.0.0.5" or "fd00::5"`, isIP)(value)
+}
+
+// cidr is a network, an address, or * for all.
+func cidr(value any) *problem {
+	return text(`"*" or a network, such as "10.0.0.0/8"`, func(s string) bool {
+		_, err := netip.ParsePrefix(s)
+		return s == "*" || err == nil || isIP(s)
+	})(value)
+}
+
+func httpURL(value any) *problem {
+	return text(`a URL, such as "http://127.0.0.1:8080/metrics"`, func(s string) bool {
+		u, err := url.Parse(s)
+		return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
+	})(value)
+}
+
+// notEmpty is for keys that have no meaning of "".
+func notEmpty(value any) *problem {
+	return text("a text that is not empty", func(s string) bool { return s != "" })(value)
+}
+
+// nodeWord is a part of Envoy's service node, whose separator is ~.
+func nodeWord(value any) *problem {
+	return text("a text without spaces and ~", func(s string) bool { return !strings.ContainsAny(s, "~ \t\r\n") })(value)
+}
+
+var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// dnsLabel is the name of a namespace in Kubernetes.
+func dnsLabel(value any) *problem {
+	return text("a DNS label: lower-case letters, digits and -, at most 63", label.MatchString)(value)
+}
+
+// kubernetesName is the name of an object: a DNS subdomain.
+func kubernetesName(value any) *problem {
+	return text("a name: lower-case letters, digits, - and .", func(s string) bool {
+		for part := range strings.SplitSeq(s, ".") {
+			if !label.MatchString(part) {
+				return false
+			}
+		}
+		return len(s) <= 253
+	})(value)
+}
+
+func domainName(value any) *problem {
+	return text(`a domain name, such as "cluster.local"`, func(s string) bool { return isHost(s) && !isIP(s) })(value)
+}
+
+// localityName is region, region/zone or region/zone/subzone.
+func localityName(value any) *problem {
+	return text(`region, region/zone or region/zone/subzone, such as "eu-1/eu-1a"`, func(s string) bool {
+		parts := strings.Split(s, "/")
+		for _, part := range parts {
+			if part == "" {
+				return false
+			}
+		}
+		return len(parts) <= 3
+	})(value)
+}
+
+// envoyLevels are Envoy's log levels.
+func envoyLevels() []string {
+	return []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
+}
+
+// componentLevels is component:level,component:level.
+func componentLevels(value any) *problem {
+	const cure = `write component:level with commas between, such as "misc:error,upstream:debug"`
+	for pair := range strings.SplitSeq(value.(string), ",") {
+		component, level, ok := strings.Cut(pair, ":")
+		if !ok || component == "" || strings.Trim(component, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+			return problemf(cure, "%s in %s is no component and level", quote(pair), brief(value))
+		}
+		if p := oneOf(envoyLevels()...)(level); p != nil {
+			p.message = "the level of " + component + ": " + p.message
+			return p
+		}
+	}
+	return nil
+}
+
+// logFormat is a line of text or a JSON object.
+func logFormat(value any) *problem {
+	line := strings.TrimSpace(value.(string))
+	if strings.HasPrefix(line, "{") && strings.HasSuffix(line, "}") {
+		var object map[string]any
+		if err := json.Unmarshal([]byte(line), &object); err != nil {
+			return problemf("write a JSON object, or a line of text that does not begin with {",
+				"looks like a JSON object but is none: %v", err)
+		}
+	}
+	return nil
+}
+
+// noNUL holds for every string: no path, argument or header may have a zero byte.
+func noNUL(value any) *problem {
+	list, ok := value.([]string)
+	if s, isString := value.(string); isString {
+		list, ok = []string{s}, true
+	}
+	if ok {
+		for _, s := range list {
+			if strings.ContainsRune(s, 0) {
+				return problemf("take it out", "%s holds a zero character", brief(value))
+			}
+		}
+	}
+	return nil
+}
+
+// systemdUnit is the name of a unit.
+func systemdUnit(value any) *problem {
+	return text(`the name of a systemd unit, such as "myapp.service"`, func(s string) bool {
+		name, kind, ok := strings.Cut(s, ".")
+		return ok && name != "" && kind != "" && !strings.ContainsAny(s, "/ \t\n")
+	})(value)
+}
+
+// userName is a user of the system, by name or number.
+func userName(value any) *problem {
+	return text("the name of a user", func(s string) bool { return !strings.ContainsAny(s, ": \t\r\n/") })(value)
+}

@@ -1,0 +1,258 @@
+package config
+
+import "time"
+
+// Config is the configuration of one outriderd. One struct per table, one field per key; what a key means stands beside
+// its definition (tables_*.go) and in etc/outrider.toml, which is written from the definitions.
+//
+// After Load every path is absolute, every socket and folder that has a default place is filled in, and "credential:NAME"
+// is the file of that credential. Empty are only keys whose empty value says "off", "none" or "find out" (see
+// Node.Resolve for the last).
+type Config struct {
+	Paths     Paths
+	Node      Node
+	Envoy     Envoy
+	Reload    Reload
+	Discovery Discovery
+	Identity  Identity
+	SDS       SDS
+	XDS       XDS
+	Status    Status
+	Health    Health
+	DNS       DNS
+	Capture   Capture
+	STS       STS
+	Telemetry Telemetry
+	Tracing   Tracing
+	Bus       Bus
+	Log       Log
+}
+
+// Paths is [paths].
+type Paths struct {
+	RuntimeDir string
+	StateDir   string
+}
+
+// Node is [node]. ID, IP and Domain may be empty: Resolve fills them in.
+type Node struct {
+	Type            string // sidecar, router
+	ID              string
+	IP              string
+	ExtraIPs        []string
+	Namespace       string
+	ServiceAccount  string
+	ServiceCluster  string
+	Domain          string
+	ServiceRegistry string // Kubernetes, Consul, Mock
+	TrustDomain     string
+	ClusterID       string
+	MeshID          string
+	Network         string
+	Locality        string // region, region/zone or region/zone/subzone
+	WorkloadGroup   string
+	Labels          map[string]string
+	// Metadata holds what a protobuf Struct can: string, bool, int64, float64, []any and map[string]any of those. TOML's
+	// dates and times have become strings.
+	Metadata map[string]any
+}
+
+// Envoy is [envoy].
+type Envoy struct {
+	Binary                      string // "" = look in the usual places; a name without a slash is looked up in $PATH
+	Enabled                     bool
+	ConfigDir                   string
+	CustomConfigFile            string
+	TemplateFile                string
+	ControlPlaneBootstrap       bool
+	BootstrapOverride           string
+	Concurrency                 int // 0 = one worker per core
+	LogLevel                    string
+	ComponentLogLevel           string // component:level,…
+	AdminPort                   int    // 0 = no view
+	AdminAccess                 string // read, full
+	ConnectTimeout              time.Duration
+	DNSRefreshRate              time.Duration
+	StatNameLength              int
+	MaxConnections              int           // 0 = no limit
+	DrainDuration               time.Duration // whole seconds
+	ParentShutdownDuration      time.Duration // whole seconds
+	TerminationDrainDuration    time.Duration
+	ExitOnZeroActiveConnections bool
+	MinimumDrainDuration        time.Duration
+	MaximumDrainDuration        time.Duration
+	LiveTimeout                 time.Duration
+	RestartBackoffMin           time.Duration
+	RestartBackoffMax           time.Duration
+	RestartLimit                int // 0 = never gives up
+	RestartWindow               time.Duration
+	User                        string
+	OutlierLogPath              string
+	BaseID                      int // 0 = one that is free
+	ExtraArgs                   []string
+}
+
+// Reload is [reload].
+type Reload struct {
+	Watch     bool
+	OnRequest string // always, if-changed
+	Files     []string
+	Debounce  time.Duration
+	MaxDelay  time.Duration
+	Validate  bool
+}
+
+// Discovery is [discovery].
+type Discovery struct {
+	Address          string // "" = the embedded server
+	Files            []string
+	MeshConfigFile   string
+	DebounceAfter    time.Duration
+	DebounceMax      time.Duration
+	Auth             string // auto, none, tls, mtls
+	RootCAFile       string
+	ServerName       string
+	ConnectTimeout   time.Duration
+	Cache            bool
+	Delta            bool
+	DynamicBootstrap bool
+	PilotIdentity    string
+	MixerIdentity    string
+	DebugAddress     string
+	Proxy            bool
+}
+
+// Identity is [identity].
+type Identity struct {
+	Provider        string // none, files, istiod, spire
+	CertFile        string
+	KeyFile         string
+	RootCAFile      string
+	RestartOnChange bool
+	Wait            time.Duration
+	CAAddress       string
+	TokenFile       string
+	ProvCertDir     string
+	Persist         string // auto, off
+	OutputDir       string
+	KeyType         string
+	PKCS8           bool
+	TTL             time.Duration
+	GraceRatio      float64
+	GraceJitter     float64
+	SpireSocket     string
+}
+
+// SDS is [sds].
+type SDS struct{ Socket string }
+
+// XDS is [xds].
+type XDS struct {
+	Socket            string
+	GRPCBootstrapFile string
+}
+
+// Status is [status].
+type Status struct {
+	Address            string // "" = off
+	ReadyPort          int    // 0 = off
+	Control            string // off, loopback
+	ApplicationMetrics string // URL
+	Probes             map[string]Probe
+}
+
+// Probe is [status.probe.NAME]: exactly one of HTTP, TCP and GRPC is set.
+type Probe struct {
+	HTTP    string // URL
+	TCP     string // host:port
+	GRPC    string // host:port or host:port/service
+	Headers map[string]string
+	Timeout time.Duration
+}
+
+// Health is [health]: at most one of HTTP, TCP, GRPC, Exec and Unit is set.
+type Health struct {
+	HTTP             string
+	TCP              string
+	GRPC             string
+	Exec             []string
+	Unit             string
+	InitialDelay     time.Duration
+	Period           time.Duration
+	Timeout          time.Duration
+	SuccessThreshold int
+	FailureThreshold int
+}
+
+// DNS is [dns].
+type DNS struct {
+	Listen   string // "" = off
+	Upstream []string
+	Resolved bool
+}
+
+// Capture is [capture].
+type Capture struct {
+	Mode                 string // none, redirect, tproxy
+	InboundPorts         Ports
+	ExcludeInboundPorts  []int
+	OutboundCIDRs        []string
+	ExcludeOutboundCIDRs []string
+	ExcludeOutboundPorts []int
+	DNS                  bool
+}
+
+// Ports is a set of ports: all of them ("*"), or the listed ones.
+type Ports struct {
+	All  bool
+	List []int
+}
+
+// STS is [sts].
+type STS struct {
+	Port         int // 0 = off
+	TokenManager string
+}
+
+// Telemetry is [telemetry].
+type Telemetry struct {
+	StatsdUDPAddress    string
+	MetricsService      string
+	AccessLogService    string
+	DisableInternal     bool
+	PrometheusAddress   string // "" = off
+	AccessLogFile       string
+	AccessLogFormat     string
+	MetricsServiceTLS   TLSSettings
+	AccessLogServiceTLS TLSSettings
+}
+
+// TLSSettings is [telemetry.metrics_service_tls] and [telemetry.access_log_service_tls]: Istio's tlsSettings.
+type TLSSettings struct {
+	Mode         string // disable, simple, mutual
+	CAFile       string
+	CertFile     string
+	KeyFile      string
+	ServerName   string
+	TCPKeepalive time.Duration // 0 = off
+}
+
+// Tracing is [tracing].
+type Tracing struct {
+	Provider        string // "", zipkin, lightstep, datadog, opentelemetry
+	Address         string
+	AccessTokenFile string
+	Secure          bool
+	CAFile          string
+	Sampling        float64 // percent
+}
+
+// Bus is [bus].
+type Bus struct{ Enabled bool }
+
+// Log is [log].
+type Log struct {
+	Level  string // debug, info, warn, error
+	Format string // auto, journal, tint, json
+	Envoy  bool
+}

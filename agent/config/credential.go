@@ -1,0 +1,30 @@
+package config
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// credentialPrefix begins a value that names a systemd credential instead of a file.
+const credentialPrefix = "credential:"
+
+// credentials finds systemd's credentials.
+type credentials struct {
+	folder    string // $CREDENTIALS_DIRECTORY, "" if there is none
+	elsewhere bool   // the configuration is only looked at, not run: names stay names
+}
+
+func (c credentials) file(name string) (string, *problem) {
+	switch {
+	case name == "" || name == "." || name == ".." || strings.Contains(name, "/"):
+		return "", problemf("write credential:NAME with the NAME of LoadCredential= in the unit",
+			"%s names no credential", quote(credentialPrefix+name))
+	case c.elsewhere:
+		return credentialPrefix + name, nil
+	case c.folder == "":
+		return "", problemf("name a file, or run under systemd with LoadCredential="+name+":FILE in the unit",
+			"%s cannot be had: $CREDENTIALS_DIRECTORY is not set", quote(credentialPrefix+name))
+	default:
+		return filepath.Join(c.folder, name), nil
+	}
+}

@@ -1,0 +1,210 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+)
+
+// crossCheck finds what is wrong with keys together, each being valid alone.
+type crossCheck struct {
+	*Config
+	options   Options
+	positions map[string]Position
+	fallback  Position        // of what no file says
+	failed    map[string]bool // keys with an error already: nothing follows from their values
+	complete  bool            // every file could be read: what is not there was not said
+
+	errors, warnings Errors
+}
+
+func (x *crossCheck) all() {
+	x.available()
+	if !x.complete {
+		return
+	}
+	x.envoy()
+	x.durations()
+	x.probes()
+	x.telemetry()
+	x.sockets()
+	x.listeners()
+}
+
+// refuse reports what is wrong with keys together. It stands where the first of them that a file names does.
+func (x *crossCheck) refuse(keys []string, cure, format string, arguments ...any) {
+	if e := x.about(keys, cure, format, arguments...); e != nil {
+		x.errors = append(x.errors, e)
+	}
+}
+
+func (x *crossCheck) warn(keys []string, cure, format string, arguments ...any) {
+	if e := x.about(keys, cure, format, arguments...); e != nil {
+		x.warnings = append(x.warnings, e)
+	}
+}
+
+func (x *crossCheck) about(keys []string, cure, format string, arguments ...any) *Error {
+	for _, key := range keys {
+		if x.failed[key] {
+			return nil
+		}
+	}
+	e := &Error{Position: x.fallback, Key: keys[0], Message: fmt.Sprintf(format, arguments...), Cure: cure}
+	for _, key := range keys {
+		if position, said := x.positions[key]; said {
+			e.Position, e.Key = position, key
+			break
+		}
+	}
+	return e
+}
+
+// available refuses values whose capability is not there, instead of accepting and ignoring them.
+func (x *crossCheck) available() {
+	missing := missing()
+	for _, t := range tables(x.Config) {
+		for _, k := range t.keys {
+			if c := k.unavailable(missing); c != "" {
+				x.refuse([]string{t.name + "." + k.name}, "take the key out; its default is "+k.defaultText(),
+					"%s needs %s, which this version of Outrider does not have yet", brief(k.get()), c)
+			}
+		}
+	}
+}
+
+func (x *crossCheck) envoy() {
+	e := x.Envoy
+	if e.CustomConfigFile != "" && e.TemplateFile != "" {
+		x.refuse([]string{"envoy.template_file", "envoy.custom_config_file"}, "keep one of the two",
+			"envoy.custom_config_file is a complete bootstrap already: a template cannot make one too")
+	}
+	if e.ControlPlaneBootstrap && e.TemplateFile == "" {
+		x.warn([]string{"envoy.control_plane_bootstrap", "envoy.template_file"}, "set envoy.template_file, or take the key out",
+			"does nothing without envoy.template_file")
+	}
+	if x.options.InUnit && e.User != defaultUser {
+		x.refuse([]string{"envoy.user"}, "take the key out, or set User= in a drop-in of outrider-envoy.service",
+			"%s is not what Envoy runs as: under systemd the unit decides", quote(e.User))
+	}
+}
+
+func (x *crossCheck) durations() {
+	e, r, d := x.Envoy, x.Reload, x.Discovery
+	if e.ParentShutdownDuration < e.DrainDuration {
+		x.warn([]string{"envoy.parent_shutdown_duration", "envoy.drain_duration"},
+			"make it at least as long as envoy.drain_duration",
+			"envoy.parent_shutdown_duration, %s, is shorter than envoy.drain_duration, %s: an old epoch ends before its "+
+				"connections are drained",
+			render(e.ParentShutdownDuration), render(e.DrainDuration))
+	}
+	if e.MinimumDrainDuration > e.MaximumDrainDuration {
+		x.refuse([]string{"envoy.minimum_drain_duration", "envoy.maximum_drain_duration"},
+			"make it at most as long",
+			"envoy.minimum_drain_duration, %s, is longer than envoy.maximum_drain_duration, %s",
+			render(e.MinimumDrainDuration), render(e.MaximumDrainDuration))
+	}
+	if !e.ExitOnZeroActiveConnections && e.TerminationDrainDuration > e.MaximumDrainDuration {
+		x.warn([]string{"envoy.termination_drain_duration", "envoy.maximum_drain_duration"},
+			"make envoy.maximum_drain_duration longer",
+			"envoy.termination_drain_duration, %s, is longer than envoy.maximum_drain_duration, %s, which cuts it short",
+			render(e.TerminationDrainDuration), render(e.MaximumDrainDuration))
+	}
+	if e.RestartBackoffMin > e.RestartBackoffMax {
+		x.refuse([]string{"envoy.restart_backoff_min", "envoy.restart_backoff_max"}, "make it at most as long",
+			"envoy.restart_backoff_min, %s, is longer than envoy.restart_backoff_max, %s",
+			render(e.RestartBackoffMin), render(e.RestartBackoffMax))
+	}
+	if r.Debounce > r.MaxDelay {
+		x.refuse([]string{"reload.debounce", "reload.max_delay"}, "make it at most as long",
+			"reload.debounce, %s, is longer than reload.max_delay, %s", render(r.Debounce), render(r.MaxDelay))
+	}
+	if d.DebounceAfter > d.DebounceMax {
+		x.refuse([]string{"discovery.debounce_after", "discovery.debounce_max"}, "make it at most as long",
+			"discovery.debounce_after, %s, is longer than discovery.debounce_max, %s",
+			render(d.DebounceAfter), render(d.DebounceMax))
+	}
+}
+
+func (x *crossCheck) probes() {
+	for _, name := range sortedKeys(x.Status.Probes) {
+		p := x.Status.Probes[name]
+		table := probesTable + "." + bareOrQuoted(name)
+		keys := []string{table + ".http", table + ".tcp", table + ".grpc", table}
+		if n := count(p.HTTP != "", p.TCP != "", p.GRPC != ""); n != 1 {
+			x.refuse(keys, "set exactly one of http, tcp and grpc", "the probe %s has %d of http, tcp and grpc", quote(name), n)
+		}
+		if len(p.Headers) > 0 && p.HTTP == "" {
+			x.warn([]string{table, table + ".http"}, "take them out", "headers are only for a probe with http")
+		}
+	}
+	h := x.Health
+	if n := count(h.HTTP != "", h.TCP != "", h.GRPC != "", len(h.Exec) > 0, h.Unit != ""); n > 1 {
+		x.refuse([]string{"health.unit", "health.exec", "health.grpc", "health.tcp", "health.http"}, "keep one of them",
+			"[health] has %d of http, tcp, grpc, exec and unit", n)
+	}
+}
+
+func count(conditions ...bool) int {
+	n := 0
+	for _, c := range conditions {
+		if c {
+			n++
+		}
+	}
+	return n
+}
+
+func (x *crossCheck) telemetry() {
+	t := x.Tracing
+	if t.Provider != "" && t.Address == "" {
+		x.refuse([]string{"tracing.provider", "tracing.address"}, "set tracing.address to host:port",
+			"%s needs tracing.address", quote(t.Provider))
+	}
+	if t.Provider == "" && t.Address != "" {
+		x.warn([]string{"tracing.address", "tracing.provider"}, "set tracing.provider", "does nothing without tracing.provider")
+	}
+	if t.AccessTokenFile != "" && t.Provider != "lightstep" {
+		x.warn([]string{"tracing.access_token_file", "tracing.provider"}, "take the key out",
+			"does nothing: only tracing.provider \"lightstep\" has an access token")
+	}
+	if t.CAFile != "" && !t.Secure {
+		x.warn([]string{"tracing.ca_file", "tracing.secure"}, "set tracing.secure = true", "does nothing without tracing.secure")
+	}
+	x.tls("telemetry.metrics_service_tls", "telemetry.metrics_service", x.Telemetry.MetricsServiceTLS, x.Telemetry.MetricsService)
+	x.tls("telemetry.access_log_service_tls", "telemetry.access_log_service", x.Telemetry.AccessLogServiceTLS,
+		x.Telemetry.AccessLogService)
+}
+
+func (x *crossCheck) tls(table, service string, s TLSSettings, address string) {
+	mode, cert, key := table+".mode", table+".cert_file", table+".key_file"
+	switch {
+	case s.Mode == "mutual" && (s.CertFile == "" || s.KeyFile == ""):
+		x.refuse([]string{mode, cert, key}, "set both, or mode = \"simple\"",
+			"mode \"mutual\" needs cert_file and key_file")
+	case s.Mode != "mutual" && (s.CertFile != "" || s.KeyFile != ""):
+		x.warn([]string{cert, key, mode}, "set mode = \"mutual\", or take them out",
+			"cert_file and key_file do nothing with mode %s", quote(s.Mode))
+	}
+	if s.Mode != "disable" && s.CAFile == "" {
+		x.warn([]string{mode, table + ".ca_file"}, "set ca_file", "without ca_file the server's certificate is not verified")
+	}
+	if s.Mode != "disable" && address == "" {
+		x.warn([]string{mode, service}, "set "+service, "does nothing without %s", service)
+	}
+}
+
+// maxSocketPath is what fits into sockaddr_un.sun_path with its closing zero byte.
+const maxSocketPath = 107
+
+func (x *crossCheck) sockets() {
+	for key, path := range map[string]string{"sds.socket": x.SDS.Socket, "xds.socket": x.XDS.Socket} {
+		if len(path) > maxSocketPath {
+			x.refuse([]string{key, "paths.runtime_dir"}, "take a shorter path",
+				"%s has %d bytes, the path of a Unix socket may have %d", quote(path), len(path), maxSocketPath)
+		}
+	}
+	if filepath.Clean(x.SDS.Socket) == filepath.Clean(x.XDS.Socket) {
+		x.refuse([]string{"xds.socket", "sds.socket"}, "give each a path of its own",
+			"sds.socket and xds.socket are both %s", quote(x.XDS.Socket))
+	}
+}

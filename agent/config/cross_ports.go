@@ -1,0 +1,103 @@
+package config
+
+import (
+	"net/netip"
+	"strconv"
+)
+
+// Ports that Envoy listens on where traffic is captured.
+const (
+	outboundPort = 15001
+	inboundPort  = 15006
+)
+
+// listener is a TCP port that a key says to listen on.
+type listener struct {
+	key  string
+	host string // "" = all addresses, of both families
+	port int
+}
+
+// text says what the key's value is in terms of addresses.
+func (l listener) text() string {
+	if l.host == "" {
+		return "port " + strconv.Itoa(l.port) + " of all addresses"
+	}
+	return "port " + strconv.Itoa(l.port) + " of " + l.host
+}
+
+// overlaps tells whether both cannot listen at the same time.
+func (l listener) overlaps(other listener) bool {
+	if l.port != other.port {
+		return false
+	}
+	a, b := l.addresses(), other.addresses()
+	for _, one := range a {
+		for _, two := range b {
+			sameFamily := one.Is4() == two.Is4()
+			if one == two || sameFamily && (one.IsUnspecified() || two.IsUnspecified()) ||
+				one == netip.IPv6Unspecified() || two == netip.IPv6Unspecified() { // :: takes IPv4 too
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (l listener) addresses() []netip.Addr {
+	switch l.host {
+	case "":
+		return []netip.Addr{netip.IPv6Unspecified()}
+	case "localhost":
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	}
+	address, err := netip.ParseAddr(l.host)
+	if err != nil {
+		return nil
+	}
+	return []netip.Addr{address.Unmap()}
+}
+
+// listeners refuses two keys that name the same port.
+func (x *crossCheck) listeners() {
+	all := x.listening()
+	for i, l := range all {
+		for _, earlier := range all[:i] {
+			if l.overlaps(earlier) {
+				x.refuse([]string{l.key, earlier.key}, "give each a port of its own",
+					"%s is %s, and %s is %s: both cannot listen there", l.key, l.text(), earlier.key, earlier.text())
+			}
+		}
+	}
+}
+
+func (x *crossCheck) listening() []listener {
+	const loopback = "127.0.0.1"
+	var all []listener
+	add := func(key, host string, port int) {
+		if port > 0 {
+			all = append(all, listener{key, host, port})
+		}
+	}
+	address := func(key, value string) {
+		if host, port, ok := splitAddress(value); ok {
+			add(key, host, port)
+		}
+	}
+	add("envoy.admin_port", loopback, x.Envoy.AdminPort)
+	address("status.address", x.Status.Address)
+	if x.Envoy.Enabled && x.Envoy.CustomConfigFile == "" { // a bootstrap of the user's own has listeners of its own
+		add("status.ready_port", "", x.Status.ReadyPort)
+		address("telemetry.prometheus_address", x.Telemetry.PrometheusAddress)
+	}
+	if x.Discovery.Address != "" {
+		address("discovery.debug_address", x.Discovery.DebugAddress)
+	}
+	address("dns.listen", x.DNS.Listen)
+	add("sts.port", loopback, x.STS.Port)
+	if x.Capture.Mode != "none" {
+		add("capture.mode", "", outboundPort)
+		add("capture.mode", "", inboundPort)
+	}
+	return all
+}

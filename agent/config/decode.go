@@ -1,0 +1,244 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// source is one file of a configuration: the main file or a drop-in.
+type source struct {
+	path string // absolute
+	text string
+}
+
+// decoder merges sources into a Config, key by key, and collects everything that is wrong with them.
+type decoder struct {
+	config      *Config
+	credentials credentials
+	keys        map[string]key // by dotted name
+	known       map[string]bool
+	probes      map[string]*Probe
+	words       *vocabulary
+	positions   map[string]Position // dotted key → where its value was said; of tables of values each entry
+	failed      map[string]bool     // dotted keys with an error
+	broken      bool                // a file is not TOML
+	errors      Errors
+}
+
+func newDecoder(c *Config, credentials credentials) *decoder {
+	d := &decoder{config: c, credentials: credentials, keys: map[string]key{}, known: map[string]bool{},
+		probes: map[string]*Probe{}, positions: map[string]Position{}, failed: map[string]bool{}}
+	all := tables(c)
+	d.words = newVocabulary(all)
+	for _, t := range all {
+		d.learn(t)
+	}
+	d.known[probesTable] = true
+	return d
+}
+
+func (d *decoder) learn(t table) {
+	d.known[t.name] = true
+	for _, k := range t.keys {
+		d.keys[t.name+"."+k.name] = k
+	}
+}
+
+// file merges one source over what was read before it.
+func (d *decoder) file(s source) {
+	text := strings.TrimPrefix(s.text, "\ufeff")
+	var raw map[string]any
+	places := newIndex(text)
+	if _, err := toml.Decode(text, &raw); err != nil {
+		d.errors, d.broken = append(d.errors, syntaxError(s.path, places, err)), true
+		return
+	}
+	f := &fileDecoder{decoder: d, path: s.path, places: places}
+	f.table(nil, raw)
+	for name, probe := range d.probes {
+		d.config.Status.Probes[name] = *probe
+	}
+}
+
+// syntaxError puts the parser's error into our words.
+func syntaxError(path string, places *index, err error) *Error {
+	var parse toml.ParseError
+	if !errors.As(err, &parse) {
+		return &Error{Position{path, 1, 1}, "", "is not TOML: " + err.Error(), ""}
+	}
+	line, column := places.position(parse.Position.Start)
+	e := &Error{Position: Position{path, line, column}, Message: "is not TOML: " + parse.Message}
+	if name, ok := strings.CutSuffix(strings.TrimPrefix(parse.Message, "Key '"), "' has already been defined."); ok {
+		e.Key, e.Message, e.Cure = name, "is defined twice", "keep one of the two"
+		if offset, ok := places.offsets[name]; ok {
+			firstLine, _ := places.position(offset)
+			if firstLine != line {
+				e.Message = "is defined twice, first in line " + render(firstLine)
+			}
+		}
+	}
+	if m := bareWord.FindStringSubmatch(places.lineText(line)); m != nil && e.Cure == "" {
+		e.Cure = "a text is written in quotes: " + quote(m[1])
+	}
+	return e
+}
+
+// bareWord is a line that sets a key to something without quotes that begins no number, list or table.
+var bareWord = regexp.MustCompile(`^[^="'#]+=\s*([^"'\[{\s#][^"'#]*?)\s*(?:#.*)?$`)
+
+// fileDecoder walks over one file.
+type fileDecoder struct {
+	*decoder
+	path   string
+	places *index
+}
+
+func (f *fileDecoder) position(key []string) Position {
+	line, column := f.places.at(key)
+	return Position{f.path, line, column}
+}
+
+func (f *fileDecoder) fail(key []string, p *problem) {
+	f.failed[dotted(key)] = true
+	for _, name := range p.below {
+		key = child(key, name)
+	}
+	f.errors = append(f.errors, &Error{f.position(key), dotted(key), p.message, p.cure})
+}
+
+// table takes the entries of a table in the order of the file.
+func (f *fileDecoder) table(parent []string, raw map[string]any) {
+	names := sortedKeys(raw)
+	slices.SortStableFunc(names, func(a, b string) int {
+		return cmp.Compare(f.places.offsets[dotted(child(parent, a))], f.places.offsets[dotted(child(parent, b))])
+	})
+	for _, name := range names {
+		at := child(parent, name)
+		full := dotted(at)
+		k, isKey := f.keys[full]
+		below, isTable := raw[name].(map[string]any)
+		switch {
+		case isKey && isTable && isTableOfValues(k):
+			for _, entry := range sortedKeys(below) { // one by one, so that each has an error of its own
+				f.key(at, k, map[string]any{entry: below[entry]})
+			}
+		case isKey:
+			f.key(at, k, raw[name])
+		case dotted(parent) == probesTable && isTable:
+			f.probe(name, at, below)
+		case dotted(parent) == probesTable:
+			f.fail(at, problemf("write [status.probe."+bareOrQuoted(name)+"] and its keys below it",
+				"%s is %s, not a probe", brief(raw[name]), describe(raw[name])))
+		case f.known[full] && isTable:
+			f.table(at, below)
+		case f.known[full]:
+			f.fail(at, problemf("write ["+full+"] and its keys below it", "is a table, not %s", describe(raw[name])))
+		default:
+			_, isTables := raw[name].([]map[string]any)
+			f.fail(at, f.words.unknown(parent, name, isTable || isTables))
+		}
+	}
+}
+
+func isTableOfValues(k key) bool {
+	switch k.value.(type) {
+	case map[string]string, map[string]any:
+		return true
+	}
+	return false
+}
+
+// child is a key below another; the slice is one of its own.
+func child(parent []string, name string) []string {
+	return append(append(make([]string, 0, len(parent)+1), parent...), name)
+}
+
+func (f *fileDecoder) probe(name string, at []string, raw map[string]any) {
+	if name == "" {
+		f.fail(at, problemf("give it a name: GET /app-health/NAME runs it", "a probe has no name"))
+		return
+	}
+	probe := f.probes[name]
+	if probe == nil {
+		probe = &Probe{}
+		f.probes[name] = probe
+		t := probeTable(name, probe)
+		for _, k := range t.keys {
+			k.reset()
+		}
+		f.learn(t)
+		f.positions[dotted(at)] = f.position(at)
+	}
+	f.table(at, raw)
+}
+
+// key sets the value of a key, if nothing is wrong with it.
+func (f *fileDecoder) key(at []string, k key, raw any) {
+	value, p := convert(k.get(), raw)
+	if p == nil {
+		value, p = f.final(k, value)
+	}
+	if p == nil {
+		p = first(value, append([]check{noNUL}, k.checks...))
+	}
+	if p != nil {
+		f.fail(at, p)
+		return
+	}
+	k.set(value)
+	f.remember(at, raw)
+}
+
+// remember notes where a value was said. A new value of an entry hides what was below the old one.
+func (f *fileDecoder) remember(at []string, raw any) {
+	if entries, ok := raw.(map[string]any); ok && len(entries) > 0 {
+		delete(f.positions, dotted(at))
+		for name, value := range entries {
+			f.remember(child(at, name), value)
+		}
+		return
+	}
+	name := dotted(at)
+	for old := range f.positions {
+		if strings.HasPrefix(old, name+".") {
+			delete(f.positions, old)
+		}
+	}
+	f.positions[name] = f.position(at)
+}
+
+// final resolves the paths among the values.
+func (f *fileDecoder) final(k key, value any) (any, *problem) {
+	if k.form == plain {
+		return value, nil
+	}
+	switch value := value.(type) {
+	case string:
+		return f.finalPath(k, value)
+	case []string:
+		for i := range value {
+			var p *problem
+			if value[i], p = f.finalPath(k, value[i]); p != nil {
+				return nil, p
+			}
+		}
+		return value, nil
+	}
+	return value, nil
+}
+
+func (f *fileDecoder) finalPath(k key, value string) (string, *problem) {
+	if name, ok := strings.CutPrefix(value, credentialPrefix); ok && k.credentialsAllow {
+		return f.credentials.file(name)
+	}
+	if value == "" || filepath.IsAbs(value) || k.form == program && !strings.Contains(value, "/") {
+		return value, nil
+	}
+	return filepath.Join(filepath.Dir(f.path), value), nil
+}

@@ -1,0 +1,60 @@
+package config
+
+import (
+	"slices"
+	"strings"
+)
+
+// extraArguments refuses the flags of Envoy's that the agent passes itself, that would take the log or the hot restart
+// out of its hands, or that keep Envoy from running.
+func extraArguments(value any) *problem {
+	for _, argument := range value.([]string) {
+		flag, _, _ := strings.Cut(argument, "=")
+		for _, r := range refusedFlags() {
+			// Envoy takes a one-letter flag with its value attached, too (-lwarn).
+			short := slices.ContainsFunc(r.names, func(name string) bool {
+				return len(name) == 2 && name != "--" && strings.HasPrefix(flag, name)
+			})
+			if short || slices.Contains(r.names, flag) {
+				return problemf(r.cure, "%s is not allowed: %s", quote(argument), r.why)
+			}
+		}
+	}
+	return nil
+}
+
+// refusedFlag is a group of flags that extra_args may not hold.
+type refusedFlag struct {
+	names     []string
+	why, cure string
+}
+
+func refusedFlags() []refusedFlag {
+	const passed = "the agent passes it"
+	set := func(key string, names ...string) refusedFlag { return refusedFlag{names, passed, "set " + key} }
+	own := func(why string, names ...string) refusedFlag { return refusedFlag{names, why, "take it out"} }
+	return []refusedFlag{
+		set("envoy.custom_config_file", "-c", "--config-path"),
+		set("envoy.bootstrap_override", "--config-yaml"),
+		set("envoy.base_id", "--base-id", "--use-dynamic-base-id", "--base-id-path"),
+		set("envoy.drain_duration", "--drain-time-s"),
+		set("envoy.parent_shutdown_duration", "--parent-shutdown-time-s"),
+		set("envoy.concurrency", "--concurrency"),
+		set("envoy.log_level", "-l", "--log-level"),
+		set("envoy.component_log_level", "--component-log-level"),
+		set("envoy.stat_name_length", "--max-obj-name-len"),
+		set("node.id, node.ip and node.type", "--service-node"),
+		set("node.service_cluster", "--service-cluster"),
+		set("node.locality", "--service-zone"),
+		set("node.ip", "--local-address-ip-version"),
+		own("the agent decides how old epochs are drained", "--drain-strategy"),
+		own("the agent numbers the epochs", "--restart-epoch"),
+		own("the agent decides how epochs meet", "--socket-path", "--socket-mode", "--disable-hot-restart",
+			"--skip-hot-restart-parent-stats", "--skip-hot-restart-on-no-parent"),
+		own("the agent reads Envoy's log in its own format", "--log-format", "--log-format-escaped"),
+		own("the agent reads Envoy's log from its standard error", "--log-path"),
+		own("each epoch's admin interface is on a socket the agent knows", "--admin-address-path"),
+		own("Envoy would not serve", "--mode", "--version", "--hot-restart-version", "-h", "--help"),
+		own("it would hide the arguments after it", "--", "--ignore_rest"),
+	}
+}

@@ -1,0 +1,169 @@
+package config
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// enumerate joins words as people do: a, b and c.
+func enumerate(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
+// nearest returns the candidate that word was most likely meant to be, "" if none is near: at most a third of its
+// letters may differ, and at least one letter may; or it is the beginning of the candidate.
+func nearest(word string, candidates []string) string {
+	const shortestBeginning = 4
+	best, bestDistance := "", max(1, len(word)/3)+1
+	for _, candidate := range candidates {
+		if best == "" && len(word) >= shortestBeginning && strings.HasPrefix(candidate, normal(word)) {
+			best = candidate
+		}
+		if d := distance(normal(word), normal(candidate)); d < bestDistance && d < len(candidate) {
+			best, bestDistance = candidate, d
+		}
+	}
+	return best
+}
+
+var innerCapital = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+
+// normal writes drainDuration and drain-duration as drain_duration, the way of all keys.
+func normal(word string) string {
+	word = innerCapital.ReplaceAllString(word, "${1}_${2}")
+	return strings.ToLower(strings.ReplaceAll(word, "-", "_"))
+}
+
+// distance is how many letters must be added, dropped, changed or swapped with their neighbour to make b of a (optimal
+// string alignment).
+func distance(a, b string) int {
+	const longestName = 64 // no key is longer; bounds the work on nonsense
+	if len(a) > longestName || len(b) > longestName {
+		return longestName
+	}
+	before, previous, current := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range previous {
+		previous[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		current[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			current[j] = min(previous[j]+1, current[j-1]+1, previous[j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				current[j] = min(current[j], before[j-2]+1)
+			}
+		}
+		before, previous, current = previous, current, before
+	}
+	return previous[len(b)]
+}
+
+// vocabulary is what the definitions know, for the cure of a key or table that they do not know.
+type vocabulary struct {
+	tables []string            // dotted names, probes as status.probe.NAME
+	keys   map[string][]string // table → names of its keys
+	roles  map[string]string   // pilot-agent's word, normal → dotted key
+}
+
+func newVocabulary(tables []table) *vocabulary {
+	v := &vocabulary{keys: map[string][]string{}, roles: map[string]string{}}
+	for _, t := range append(slices.Clone(tables), probeTable("NAME", &Probe{})) {
+		v.tables = append(v.tables, t.name)
+		for _, k := range t.keys {
+			v.keys[t.name] = append(v.keys[t.name], k.name)
+			for role := range strings.SplitSeq(k.role, ", ") {
+				if role != "" {
+					v.roles[normal(strings.TrimPrefix(role, "--"))] = t.name + "." + k.name
+				}
+			}
+		}
+	}
+	return v
+}
+
+// name is the name of a table as the vocabulary knows it: every probe is NAME.
+func (v *vocabulary) name(table []string) string {
+	if len(table) == 3 && dotted(table[:2]) == probesTable {
+		return probesTable + ".NAME"
+	}
+	return dotted(table)
+}
+
+// unknown is the problem of a key or table that the table parent does not have; parent is empty at the top level.
+func (v *vocabulary) unknown(parent []string, name string, isTable bool) *problem {
+	table := v.name(parent)
+	if isTable {
+		if near := v.table(table, name); near != "" {
+			return problemf("did you mean ["+near+"]?", "there is no such table")
+		}
+	}
+	what := "there is no such key"
+	if isTable {
+		what = "there is no such table"
+	}
+	var guesses []string
+	if near := nearest(name, v.keys[table]); near != "" {
+		guesses = []string{dotted(child(parent, near))}
+	} else {
+		guesses = v.elsewhere(name)
+	}
+	switch {
+	case guesses != nil:
+		return problemf("did you mean "+strings.Join(guesses, " or ")+"?", "%s", what)
+	case v.keys[table] != nil:
+		return problemf("["+dotted(parent)+"] has "+enumerate(v.keys[table]), "%s", what)
+	default:
+		return problemf("the tables are "+enumerate(v.tables), "%s", what)
+	}
+}
+
+// table finds the table that was meant: of nearly that name, or of the same name in another table.
+func (v *vocabulary) table(parent, name string) string {
+	full := name
+	if parent != "" {
+		full = parent + "." + name
+	}
+	if near := nearest(full, v.tables); near != "" {
+		return near
+	}
+	for _, t := range v.tables {
+		if strings.HasSuffix(t, "."+normal(name)) {
+			return t
+		}
+	}
+	return ""
+}
+
+// elsewhere finds keys by pilot-agent's names, keys of the same name in all tables, and then keys of nearly that name.
+func (v *vocabulary) elsewhere(name string) []string {
+	if key := v.roles[normal(name)]; key != "" {
+		return []string{key}
+	}
+	var same, near []string
+	for _, t := range v.tables {
+		for _, k := range v.keys[t] {
+			if k == normal(name) {
+				same = append(same, t+"."+k)
+			}
+		}
+		if k := nearest(name, v.keys[t]); k != "" {
+			near = append(near, t+"."+k)
+		}
+	}
+	const most = 3 // more is no help
+	if len(same) > 0 {
+		near = same
+	}
+	if len(near) > most {
+		return nil
+	}
+	return near
+}

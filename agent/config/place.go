@@ -1,0 +1,148 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// place is where a configuration and what it runs have their files.
+type place struct {
+	main    string // the main file
+	dropIns string // the folder of drop-ins
+	runtime string // default of paths.runtime_dir
+	state   string // default of paths.state_dir
+
+	meshFolder string // default of discovery.files, "" = the one of the definitions
+}
+
+const (
+	defaultDirectory = "/etc/outrider"
+	defaultRuntime   = "/run/outrider"
+	defaultState     = "/var/lib/outrider"
+)
+
+// maxSize bounds a file of configuration: people do not write as much, and what does is read by mistake.
+const maxSize = 1 << 20
+
+// instanceName keeps names fit for files, units and sockets (whose paths are short).
+var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
+
+// reservedInstances have a meaning of their own in unit names, users and files.
+func reservedInstances() []string { return []string{"envoy", "outrider", "discoveryd"} }
+
+// CheckInstance tells what is wrong with the name of an instance, nil if nothing is.
+func CheckInstance(name string) error {
+	if p := checkInstance(name); p != nil {
+		return p
+	}
+	return nil
+}
+
+func checkInstance(name string) *Error {
+	if slices.Contains(reservedInstances(), name) {
+		return &Error{Key: "--instance", Message: quote(name) + " is reserved", Cure: "take another name"}
+	}
+	if !instanceName.MatchString(name) {
+		return &Error{Key: "--instance", Message: quote(name) + " is not a name of an instance",
+			Cure: "allowed are up to 32 letters, digits, - and _, the first one a letter or digit"}
+	}
+	return nil
+}
+
+// place finds out where the configuration is.
+func (o Options) place() (place, *Error) {
+	if o.Instance != "" {
+		if p := checkInstance(o.Instance); p != nil {
+			return place{}, p
+		}
+	}
+	directory := o.Directory
+	if directory == "" {
+		directory = defaultDirectory
+	}
+	p := place{runtime: defaultRuntime, state: defaultState}
+	switch {
+	case o.Path != "":
+		main, err := filepath.Abs(o.Path)
+		if err != nil {
+			return place{}, &Error{Position: Position{File: o.Path}, Message: "cannot be found: " + err.Error()}
+		}
+		p.main, p.dropIns = main, filepath.Join(filepath.Dir(main), "conf.d")
+	case o.Instance != "":
+		base := filepath.Join(directory, o.Instance)
+		p.main, p.dropIns, p.meshFolder = base+".toml", base+".conf.d", base+".mesh.d"
+		p.runtime, p.state = filepath.Join(p.runtime, o.Instance), filepath.Join(p.state, o.Instance)
+	default:
+		p.main, p.dropIns = filepath.Join(directory, "outrider.toml"), filepath.Join(directory, "conf.d")
+	}
+	return p, nil
+}
+
+// readSources reads the main file and the drop-ins in the order of their names. Hidden files are not drop-ins: editors
+// keep their own there.
+func readSources(p place) ([]source, Errors) {
+	var sources []source
+	var errs Errors
+	read := func(path string) {
+		text, err := readFile(path)
+		if err != nil {
+			errs = append(errs, fileError(p, path, err))
+			return
+		}
+		sources = append(sources, source{path, text})
+	}
+	read(p.main)
+	entries, err := os.ReadDir(p.dropIns) // sorted by name
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, fileError(p, p.dropIns, err))
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".") && !entry.IsDir() {
+			read(filepath.Join(p.dropIns, name))
+		}
+	}
+	return sources, errs
+}
+
+func readFile(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
+	if err != nil {
+		return "", err
+	}
+	if len(text) > maxSize {
+		return "", fmt.Errorf("it is larger than %d bytes", maxSize)
+	}
+	return string(text), nil
+}
+
+// fileError says what is wrong with a file that could not be read.
+func fileError(p place, path string, err error) *Error {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		err = pathError.Err // the path is told already
+	}
+	e := &Error{Position: Position{File: path}, Message: "cannot be read: " + err.Error()}
+	switch {
+	case path == p.main && errors.Is(err, fs.ErrNotExist):
+		e.Message = "there is no such file"
+		e.Cure = "create it (an empty file is a valid configuration) or name another with --config FILE"
+	case errors.Is(err, fs.ErrPermission):
+		e.Cure = "let the agent's user read it"
+	case errors.Is(err, fs.ErrNotExist):
+		e.Cure = "it was removed meanwhile, or is a symbolic link to nothing"
+	}
+	return e
+}

@@ -1,0 +1,60 @@
+package config
+
+func dnsTable(d *DNS) table {
+	return table{name: "dns", keys: []key{
+		setting("listen", &d.Listen, "", Start, `"127.0.0.1:15053" turns the DNS proxy on`).
+			plays("ISTIO_META_DNS_CAPTURE").must(optional(listenAddress)).needs(dnsProxy),
+		setting("upstream", &d.Upstream, nil, Live, "[] = /etc/resolv.conf").
+			must(each(resolverAddress)).needs(dnsProxy),
+		setting("resolved", &d.Resolved, false, Start, "route the mesh's domains to it through systemd-resolved").
+			needs(dnsProxy),
+	}}
+}
+
+func captureTable(c *Capture) table {
+	return table{name: "capture", marked: true,
+		doc: "[start] transparent interception, done by outrider-capture.service",
+		keys: []key{
+			setting("mode", &c.Mode, "none", Start, "none | redirect | tproxy").
+				plays("ISTIO_INBOUND_INTERCEPTION_MODE").must(oneOf("none", "redirect", "tproxy")).needs(interception),
+			setting("inbound_ports", &c.InboundPorts, Ports{}, Start, `[] = none, ["*"] = all`).
+				plays("ISTIO_INBOUND_PORTS").must(ports).needs(interception),
+			setting("exclude_inbound_ports", &c.ExcludeInboundPorts, []int{22}, Start, "").
+				plays("ISTIO_LOCAL_EXCLUDE_PORTS").must(ports).needs(interception),
+			setting("outbound_cidrs", &c.OutboundCIDRs, []string{"*"}, Start, "").
+				plays("ISTIO_SERVICE_CIDR").must(each(cidr)).needs(interception),
+			setting("exclude_outbound_cidrs", &c.ExcludeOutboundCIDRs, nil, Start, "").
+				plays("ISTIO_SERVICE_EXCLUDE_CIDR").must(each(cidr)).needs(interception),
+			setting("exclude_outbound_ports", &c.ExcludeOutboundPorts, nil, Start, "").
+				must(ports).needs(interception),
+			setting("dns", &c.DNS, false, Start, "also redirect port 53 to the DNS proxy").
+				needs(interception),
+		}}
+}
+
+func stsTable(s *STS) table {
+	return table{name: "sts", keys: []key{
+		setting("port", &s.Port, 0, Start, "0 = off").
+			plays("--stsPort").must(between(0, 65535)).needs(tokenExchange),
+		setting("token_manager", &s.TokenManager, "GoogleTokenExchange", Start, "").
+			plays("--tokenManagerPlugin").must(oneOf("GoogleTokenExchange")).needs(tokenExchange),
+	}}
+}
+
+func busTable(b *Bus) table {
+	return table{name: "bus", keys: []key{
+		setting("enabled", &b.Enabled, true, Start,
+			"org.outrider.Agent1 on the system bus; false, or no bus: the agent runs without"),
+	}}
+}
+
+func logTable(l *Log) table {
+	return table{name: "log", keys: []key{
+		setting("level", &l.Level, "info", Live, "debug | info | warn | error").
+			must(oneOf("debug", "info", "warn", "error")),
+		setting("format", &l.Format, "auto", Start,
+			"auto (journal under systemd, colour on a terminal, else json) | journal | tint | json").
+			must(oneOf("auto", "journal", "tint", "json")).valueNeeds("journal", journalLog),
+		setting("envoy", &l.Envoy, true, Live, "Envoy's log lines too, with their level, component and epoch"),
+	}}
+}

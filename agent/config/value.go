@@ -1,0 +1,211 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"time"
+)
+
+// convert turns what the TOML parser returned into a value of the type of current. Tables are merged into current, which
+// is not changed itself.
+func convert(current, raw any) (any, *problem) {
+	switch current := current.(type) {
+	case string:
+		if text, ok := raw.(string); ok {
+			return text, nil
+		}
+		return nil, wrongType(raw, "a string", `write it in quotes`)
+	case bool:
+		if truth, ok := raw.(bool); ok {
+			return truth, nil
+		}
+		return nil, wrongType(raw, "a boolean", "write true or false, without quotes")
+	case int:
+		return convertInt(raw)
+	case float64:
+		switch number := raw.(type) {
+		case float64:
+			if math.IsNaN(number) {
+				return nil, problemf("write a number, such as 0.5", "nan is not a number")
+			}
+			return number, nil
+		case int64:
+			return float64(number), nil
+		}
+		return nil, wrongType(raw, "a number", "write a number without quotes, such as 0.5")
+	case time.Duration:
+		return convertDuration(raw)
+	case []string:
+		return convertList(raw, "strings", `write it in brackets, such as ["a", "b"]`, func(item any) (string, *problem) {
+			if text, ok := item.(string); ok {
+				return text, nil
+			}
+			return "", wrongType(item, "a string", "write each item in quotes")
+		})
+	case []int:
+		return convertList(raw, "integers", "write it in brackets, such as [80, 443]", convertInt)
+	case Ports:
+		return convertPorts(raw)
+	case map[string]string:
+		return mergeStrings(current, raw)
+	case map[string]any:
+		return mergeAny(current, raw)
+	default:
+		return nil, problemf("", "has a type the definitions do not know (%T)", current)
+	}
+}
+
+func convertInt(raw any) (int, *problem) {
+	number, ok := raw.(int64)
+	if !ok {
+		return 0, wrongType(raw, "an integer", "write a whole number, without quotes")
+	}
+	return int(number), nil
+}
+
+// durationUnits is the cure of a duration that is none.
+const durationUnits = `write it as a string of numbers with a unit (ms, s, m, h), such as "45s"`
+
+func convertDuration(raw any) (time.Duration, *problem) {
+	text, ok := raw.(string)
+	if !ok {
+		return 0, wrongType(raw, "a duration", durationUnits)
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, problemf(durationUnits, "%s is not a duration", brief(raw))
+	}
+	return d, nil
+}
+
+func convertList[T any](raw any, what, cure string, convert func(any) (T, *problem)) ([]T, *problem) {
+	items, ok := raw.([]any)
+	if !ok {
+		return nil, wrongType(raw, "a list of "+what, cure)
+	}
+	var list []T // nil if empty: equal configurations are deeply equal
+	for i, item := range items {
+		value, p := convert(item)
+		if p != nil {
+			p.message = fmt.Sprintf("item %d of the list: %s", i+1, p.message)
+			return nil, p
+		}
+		list = append(list, value)
+	}
+	return list, nil
+}
+
+// convertPorts takes a list of port numbers, or ["*"].
+func convertPorts(raw any) (Ports, *problem) {
+	if items, ok := raw.([]any); ok && len(items) == 1 && items[0] == "*" {
+		return Ports{All: true}, nil
+	}
+	list, p := convertList(raw, "ports", `write numbers in brackets, such as [80, 443], or ["*"] for all`, convertInt)
+	if p != nil {
+		p.cure = `write numbers in brackets, such as [80, 443], or ["*"] alone for all`
+	}
+	return Ports{List: list}, p
+}
+
+func mergeStrings(current map[string]string, raw any) (map[string]string, *problem) {
+	entries, ok := raw.(map[string]any)
+	if !ok {
+		return nil, wrongType(raw, "a table of strings", `write it as { name = "value" }`)
+	}
+	merged := maps.Clone(current)
+	for _, name := range sortedKeys(entries) {
+		text, ok := entries[name].(string)
+		if !ok {
+			p := wrongType(entries[name], "a string", "write it in quotes")
+			p.below = []string{name}
+			return nil, p
+		}
+		merged[name] = text
+	}
+	return merged, nil
+}
+
+// mergeAny merges nested tables entry by entry; anything else is replaced.
+func mergeAny(current map[string]any, raw any) (map[string]any, *problem) {
+	entries, ok := raw.(map[string]any)
+	if !ok {
+		return nil, wrongType(raw, "a table", `write it as { NAME = "value" }`)
+	}
+	merged := maps.Clone(current)
+	if merged == nil {
+		merged = map[string]any{}
+	}
+	for _, name := range sortedKeys(entries) {
+		below, isTable := merged[name].(map[string]any)
+		if _, ok := entries[name].(map[string]any); ok && isTable {
+			value, p := mergeAny(below, entries[name])
+			if p != nil {
+				p.below = append([]string{name}, p.below...)
+				return nil, p
+			}
+			merged[name] = value
+			continue
+		}
+		value, p := plainValue(entries[name])
+		if p != nil {
+			p.below = append([]string{name}, p.below...)
+			return nil, p
+		}
+		merged[name] = value
+	}
+	return merged, nil
+}
+
+// plainValue turns any TOML into what JSON and a protobuf Struct can hold.
+func plainValue(raw any) (any, *problem) {
+	switch raw := raw.(type) {
+	case map[string]any:
+		return mergeAny(map[string]any{}, raw)
+	case []map[string]any:
+		list := make([]any, len(raw))
+		for i, entry := range raw {
+			list[i] = entry
+		}
+		return plainValue(list)
+	case []any:
+		return convertList(raw, "values", "", plainValue)
+	case float64:
+		if math.IsNaN(raw) || math.IsInf(raw, 0) {
+			return nil, problemf("write a finite number, or a string", "%v cannot be told to Envoy", raw)
+		}
+		return raw, nil
+	case time.Time:
+		return renderTime(raw), nil
+	default:
+		return raw, nil
+	}
+}
+
+func wrongType(raw any, wanted, cure string) *problem {
+	return problemf(cure, "%s is %s, not %s", brief(raw), describe(raw), wanted)
+}
+
+// describe names the type of a value that the TOML parser returned.
+func describe(raw any) string {
+	switch raw.(type) {
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	case int64:
+		return "an integer"
+	case float64:
+		return "a number"
+	case time.Time:
+		return "a date or time"
+	case []any:
+		return "a list"
+	case []map[string]any:
+		return "a list of tables"
+	case map[string]any:
+		return "a table"
+	default:
+		return fmt.Sprintf("a %T", raw)
+	}
+}
