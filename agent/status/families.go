@@ -1,0 +1,172 @@
+package status
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Limits of what a source may send in one scrape.
+const (
+	lineAtMost   = 1 << 20
+	familyAtMost = 16 << 20 // of one family's text
+)
+
+var (
+	errLineTooLong    = fmt.Errorf("a line has more than %d bytes", lineAtMost)
+	errFamilyTooLarge = fmt.Errorf("a metric family has more than %d bytes", familyAtMost)
+	errSourceTooLarge = errors.New("the answer is too large")
+)
+
+// eachFamily reads the text format (0.0.4) family by family and hands each on as soon as it is complete, so that a large
+// source is never held as a whole. A family that cannot be parsed is told to bad and left out, the others go on. The
+// error is of the reading, or of each; of more than atMost bytes it is errSourceTooLarge.
+func eachFamily(source io.Reader, atMost int64, each func(*dto.MetricFamily) error, bad func(error)) error {
+	limited := &io.LimitedReader{R: source, N: atMost + 1}
+	reader := bufio.NewReaderSize(limited, 64<<10)
+	var name string
+	var block bytes.Buffer
+	var tooLarge bool
+	finish := func() error {
+		defer block.Reset()
+		if tooLarge {
+			tooLarge = false
+			bad(errFamilyTooLarge)
+			return nil
+		}
+		if block.Len() == 0 {
+			return nil
+		}
+		families, err := parse(&block)
+		if err != nil {
+			bad(err)
+			return nil
+		}
+		for _, family := range families {
+			if len(family.Metric) == 0 {
+				continue
+			}
+			if err := each(family); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for {
+		line, err := readLine(reader)
+		if errors.Is(err, errLineTooLong) {
+			bad(err)
+			continue
+		}
+		if len(line) > 0 {
+			if of, ok := familyOf(line); ok && !belongs(of, line, name) {
+				if err := finish(); err != nil {
+					return err
+				}
+				name = of
+			}
+			if block.Len()+len(line)+1 > familyAtMost {
+				tooLarge = true
+			} else {
+				block.Write(line)
+				block.WriteByte('\n')
+			}
+		}
+		switch {
+		case err == nil:
+		case !errors.Is(err, io.EOF):
+			return err // the family that was cut is not handed on
+		case limited.N == 0:
+			return errSourceTooLarge
+		default:
+			return finish()
+		}
+	}
+}
+
+// parse parses the text of one family. The parser of prometheus/common 0.66 panics at a sample without a name ("{}") and,
+// as its zero value, at every name: what an application sends must not end the agent.
+func parse(text io.Reader) (families map[string]*dto.MetricFamily, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			families, err = nil, fmt.Errorf("the parser failed: %v", cause)
+		}
+	}()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(text)
+}
+
+// readLine returns a line without its end, valid until the next call. A line that is too long is skipped.
+func readLine(reader *bufio.Reader) ([]byte, error) {
+	line, err := reader.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		long := bytes.Clone(line)
+		for errors.Is(err, bufio.ErrBufferFull) {
+			line, err = reader.ReadSlice('\n')
+			if len(long) <= lineAtMost {
+				long = append(long, line...)
+			}
+		}
+		if len(long) > lineAtMost {
+			if err != nil {
+				return nil, err
+			}
+			return nil, errLineTooLong
+		}
+		line = long
+	}
+	return bytes.TrimRight(line, "\r\n"), err
+}
+
+// familyOf is the name a line is about: of the family in a comment of metadata, of the sample otherwise. ok is false for
+// other comments and blank lines.
+func familyOf(line []byte) (name string, ok bool) {
+	text := strings.TrimLeft(string(line), " \t")
+	if text == "" {
+		return "", false
+	}
+	if text[0] == '#' {
+		text = strings.TrimLeft(text[1:], " \t")
+		keyword, rest, _ := strings.Cut(text, " ")
+		if keyword != "TYPE" && keyword != "HELP" {
+			return "", false
+		}
+		text = strings.TrimLeft(rest, " \t")
+	}
+	text = strings.TrimPrefix(text, "{")
+	if strings.HasPrefix(text, `"`) { // a name of UTF-8
+		for i := 1; i < len(text); i++ {
+			switch text[i] {
+			case '\\':
+				i++
+			case '"':
+				return text[1:i], true
+			}
+		}
+		return text, true
+	}
+	if end := strings.IndexAny(text, " \t{"); end >= 0 {
+		text = text[:end]
+	}
+	return text, true
+}
+
+// belongs is true if a line about a name is part of the family that is being read: its own name, or a sample of a
+// histogram or summary.
+func belongs(name string, line []byte, family string) bool {
+	if name == family {
+		return true
+	}
+	if bytes.HasPrefix(bytes.TrimLeft(line, " \t"), []byte("#")) {
+		return false
+	}
+	suffix, ok := strings.CutPrefix(name, family)
+	return ok && family != "" && (suffix == "_bucket" || suffix == "_sum" || suffix == "_count")
+}

@@ -1,0 +1,72 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// epochHeader says in an answer which epoch it is from.
+const epochHeader = "X-Outrider-Epoch"
+
+// While an epoch hands over to the next, the old one's admin interface is closed and the new one is not yet live (50 ms
+// with a small configuration): a GET waits for that.
+const (
+	handOverTime = 2 * time.Second
+	handOverStep = 25 * time.Millisecond
+)
+
+// unavailableError says why there is no admin interface to ask.
+type unavailableError struct{ reason string }
+
+func (e *unavailableError) Error() string { return e.reason }
+
+// live is a transport to whichever epoch serves at the moment.
+type live struct{ proxy Proxy }
+
+// RoundTrip asks the live epoch. A request without a body is tried again while the interface refuses connections.
+func (l live) RoundTrip(request *http.Request) (*http.Response, error) {
+	again := request.Body == nil && (request.Method == http.MethodGet || request.Method == http.MethodHead)
+	deadline := time.Now().Add(handOverTime)
+	for {
+		admin, epoch, err := l.proxy.Live()
+		if err != nil {
+			return nil, &unavailableError{err.Error()}
+		}
+		response, err := admin.RoundTrip(request)
+		if err == nil {
+			response.Header.Set(epochHeader, strconv.Itoa(epoch))
+			return response, nil
+		}
+		if request.Context().Err() != nil {
+			return nil, err
+		}
+		refused, ok := errors.AsType[*net.OpError](err)
+		dial := ok && refused.Op == "dial"
+		if dial && again && time.Now().Before(deadline) {
+			if err := pause(request.Context(), handOverStep); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if dial {
+			return nil, &unavailableError{fmt.Sprintf("epoch %d serves, but its admin interface takes no connections: %v", epoch, err)}
+		}
+		return nil, &unavailableError{fmt.Sprintf("the admin interface of epoch %d does not answer: %v", epoch, err)}
+	}
+}
+
+func pause(ctx context.Context, duration time.Duration) error {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,217 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// readiness is a fixed answer.
+type readiness string
+
+func (r readiness) Ready() (bool, string) { return r == "", string(r) }
+
+// proxy is an epoch that tests change.
+type proxy struct {
+	mu     sync.Mutex
+	admin  http.RoundTripper
+	epoch  int
+	reason string
+}
+
+func (p *proxy) Live() (http.RoundTripper, int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.admin == nil {
+		return nil, 0, errors.New(p.reason)
+	}
+	return p.admin, p.epoch, nil
+}
+
+func (p *proxy) set(admin http.RoundTripper, epoch int, reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.admin, p.epoch, p.reason = admin, epoch, reason
+}
+
+// roundTripper is an admin interface made of a function.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// answering is an admin interface with fixed answers by path.
+func answering(answers map[string]string) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		body, ok := answers[r.URL.Path]
+		code := http.StatusOK
+		if !ok {
+			code = http.StatusNotFound
+		}
+		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	})
+}
+
+// unixAdmin is an admin interface on a Unix socket, as a real epoch has one.
+func unixAdmin(t *testing.T, socket string) *http.Transport {
+	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, "unix", socket)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return transport
+}
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// startServer runs a status server on a free port until the test ends and returns its URL.
+func startServer(t *testing.T, options Options) (*Server, string) {
+	t.Helper()
+	if options.Address == "" {
+		options.Address = "127.0.0.1:0"
+	}
+	if options.Readiness == nil {
+		options.Readiness = readiness("")
+	}
+	options.Board, options.Logger = condition.NewBoard(), discard()
+	server := NewServer(options)
+	runPart(t, server.Run)
+	<-server.Ready()
+	return server, "http://" + server.Address()
+}
+
+// startView runs a view until the test ends.
+func startView(t *testing.T, config ViewConfig, proxy Proxy) (*View, *condition.Board) {
+	t.Helper()
+	board := condition.NewBoard()
+	view := NewView(ViewOptions{Config: config, Proxy: proxy, Board: board, Logger: discard()})
+	runPart(t, view.Run)
+	<-view.Ready()
+	return view, board
+}
+
+func runPart(t *testing.T, part func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- part(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("it ended with: %v", err)
+		}
+	})
+}
+
+// client closes its connections, so that none outlives a test.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+// ask returns the answer's code and body.
+func ask(t *testing.T, method, url string, headers ...string) (int, string, http.Header) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			request.Host = headers[i+1]
+			continue
+		}
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body), response.Header
+}
+
+// eventually polls until what is wanted is true.
+func eventually(t *testing.T, what string, wanted func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !wanted(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 15 s: %s", what)
+		}
+	}
+}
+
+// freePort is a port of loopback that nobody listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// startEnvoy runs a real Envoy with a bootstrap of JSON members beside admin, and returns its admin's socket and what
+// ends it.
+func startEnvoy(t *testing.T, members string) (socket string, stop func()) {
+	t.Helper()
+	dir := parts.ShortDir(t)
+	socket = filepath.Join(dir, "admin.sock")
+	bootstrap := filepath.Join(dir, "envoy.json")
+	text := fmt.Sprintf(`{"admin": {"address": {"pipe": {"path": %q, "mode": 384}}}%s}`, socket, members)
+	if err := os.WriteFile(bootstrap, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	command := exec.Command(parts.Envoy(t), "-c", bootstrap, "--disable-hot-restart", "--concurrency", "1", "-l", "warning")
+	command.Stderr = log
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		_ = os.Remove(socket)
+	})
+	t.Cleanup(stop)
+	admin := unixAdmin(t, socket)
+	eventually(t, "Envoy is live", func() bool {
+		request, _ := http.NewRequest(http.MethodGet, "http://admin/ready", nil)
+		response, err := admin.RoundTrip(request)
+		if err != nil {
+			return false
+		}
+		_ = response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	return socket, stop
+}

@@ -1,0 +1,246 @@
+package status
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+)
+
+// The sources of the merged metrics, as in the label source.
+const (
+	sourceEnvoy       = "envoy"
+	sourceApplication = "application"
+	sourceAgent       = "agent"
+)
+
+// Limits of a scrape.
+const (
+	scrapeTime       = 10 * time.Second // Prometheus' default scrape_timeout
+	scrapesAtATime   = 4
+	envoyAtMost      = 256 << 20 // streamed
+	applicationAtMax = 32 << 20  // held
+	scrapeMargin     = 500 * time.Millisecond
+	timeoutHeader    = "X-Prometheus-Scrape-Timeout-Seconds"
+	loopHeader       = "X-Outrider-Scrape"
+)
+
+// merger answers scrapes with the agent's, Envoy's and the application's metrics. A source that fails is left out and
+// counted; the others are answered.
+type merger struct {
+	agent       prometheus.Gatherer
+	proxy       Proxy
+	application func() string // URL
+	client      *http.Client
+	places      chan struct{}
+
+	own     *prometheus.Registry // about the scrapes themselves; gathered last, so that it knows of this one
+	failed  *prometheus.CounterVec
+	dropped *prometheus.CounterVec
+}
+
+func newMerger(agent prometheus.Gatherer, proxy Proxy, application func() string) *merger {
+	m := &merger{
+		agent: agent, proxy: proxy, application: application,
+		client: &http.Client{CheckRedirect: sameHost, Transport: &http.Transport{DisableKeepAlives: true}},
+		places: make(chan struct{}, scrapesAtATime),
+		own:    prometheus.NewPedanticRegistry(),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outrider_scrape_errors_total",
+			Help: "Scrapes in which a source of the merged metrics could not be read, or only in part."}, []string{"source"}),
+		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outrider_scrape_dropped_total",
+			Help: "Metric families and samples that were left out of the merged metrics, and why."}, []string{"source", "reason"}),
+	}
+	m.own.MustRegister(m.failed, m.dropped)
+	for _, source := range []string{sourceAgent, sourceApplication, sourceEnvoy} {
+		m.failed.WithLabelValues(source) // zero is a figure too
+	}
+	return m
+}
+
+// ServeHTTP answers a scrape.
+func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get(loopHeader) != "" {
+		say(w, http.StatusLoopDetected, "[status] application_metrics names this address itself: set it to the application's")
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeFor(r))
+	defer cancel()
+	select {
+	case m.places <- struct{}{}:
+		defer func() { <-m.places }()
+	case <-ctx.Done():
+		say(w, http.StatusServiceUnavailable, fmt.Sprintf("%d scrapes are under way already", scrapesAtATime))
+		return
+	}
+	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
+	if t := format.FormatType(); t != expfmt.TypeOpenMetrics && t != expfmt.TypeTextPlain {
+		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
+	}
+	w.Header().Set("Content-Type", string(format))
+	w.Header().Set("Vary", "Accept, Accept-Encoding")
+	var out io.Writer = w
+	if acceptsGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+		compressed := gzip.NewWriter(w)
+		defer compressed.Close()
+		out = compressed
+	}
+	buffered := bufio.NewWriterSize(out, 64<<10)
+	if m.write(ctx, newMerged(buffered, format, m.drop)) == nil {
+		_ = buffered.Flush()
+	}
+}
+
+// write merges all sources. The error is of the connection to the scraper.
+func (m *merger) write(ctx context.Context, merged *merged) error {
+	application := make(chan []*dto.MetricFamily, 1)
+	go func() { application <- m.scrapeApplication(ctx) }()
+	envoy := m.openEnvoy(ctx)
+	if envoy != nil {
+		defer envoy.Close()
+	}
+	merged.hold(sourceApplication, <-application)
+	if m.agent != nil {
+		families, err := m.agent.Gather() // what could be had comes with the error
+		if err != nil {
+			m.fail(sourceAgent)
+		}
+		merged.hold(sourceAgent, families)
+	}
+	if envoy != nil {
+		var broken error
+		err := eachFamily(envoy, envoyAtMost, func(family *dto.MetricFamily) error {
+			broken = merged.write(sourceEnvoy, family)
+			return broken
+		}, m.malformed(sourceEnvoy))
+		if broken != nil {
+			return broken
+		}
+		if err != nil {
+			m.fail(sourceEnvoy)
+		}
+	}
+	if err := merged.rest(); err != nil {
+		return err
+	}
+	own, err := m.own.Gather()
+	if err != nil {
+		return err
+	}
+	for _, family := range own {
+		if err := merged.write(sourceAgent, family); err != nil {
+			return err
+		}
+	}
+	return merged.end()
+}
+
+// openEnvoy asks the live epoch; nil if there is none, which is a failure only where there should be one.
+func (m *merger) openEnvoy(ctx context.Context) io.ReadCloser {
+	if m.proxy == nil {
+		return nil
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin/stats/prometheus", nil)
+	if err != nil {
+		m.fail(sourceEnvoy)
+		return nil
+	}
+	response, err := live{m.proxy}.RoundTrip(request)
+	if err != nil {
+		m.fail(sourceEnvoy)
+		return nil
+	}
+	if response.StatusCode != http.StatusOK {
+		m.fail(sourceEnvoy)
+		_ = response.Body.Close()
+		return nil
+	}
+	return response.Body
+}
+
+// scrapeApplication reads the application's metrics. They are held whole: they are merged into what is streamed.
+func (m *merger) scrapeApplication(ctx context.Context) []*dto.MetricFamily {
+	target := m.application()
+	if target == "" {
+		return nil
+	}
+	families, err := m.readApplication(ctx, target)
+	if err != nil {
+		m.fail(sourceApplication)
+	}
+	return families
+}
+
+func (m *merger) readApplication(ctx context.Context, target string) ([]*dto.MetricFamily, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	// Whatever format the scraper gets, what is merged must be parsed here: text is asked for first, OpenMetrics is
+	// understood from an application that has nothing else.
+	request.Header.Set("Accept", "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1")
+	request.Header.Set(loopHeader, "1")
+	if deadline, ok := ctx.Deadline(); ok {
+		request.Header.Set(timeoutHeader, strconv.FormatFloat(time.Until(deadline).Seconds(), 'f', 3, 64))
+	}
+	response, err := m.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the application answered %s", response.Status)
+	}
+	body := io.Reader(response.Body)
+	if strings.HasPrefix(response.Header.Get("Content-Type"), expfmt.OpenMetricsType) {
+		body = newOpenMetricsReader(body)
+	}
+	var families []*dto.MetricFamily
+	err = eachFamily(body, applicationAtMax, func(family *dto.MetricFamily) error {
+		families = append(families, family)
+		return nil
+	}, m.malformed(sourceApplication))
+	return families, err
+}
+
+func (m *merger) fail(source string) { m.failed.WithLabelValues(source).Inc() }
+
+func (m *merger) drop(source, reason string, count int) {
+	m.dropped.WithLabelValues(source, reason).Add(float64(count))
+}
+
+func (m *merger) malformed(source string) func(error) {
+	return func(error) { m.drop(source, dropMalformed, 1) }
+}
+
+// timeFor is how long the scraper waits, less a margin for the way back.
+func timeFor(r *http.Request) time.Duration {
+	seconds, err := strconv.ParseFloat(r.Header.Get(timeoutHeader), 64)
+	if err != nil || seconds <= 0 || seconds > scrapeTime.Seconds() {
+		return scrapeTime
+	}
+	asked := time.Duration(seconds * float64(time.Second))
+	return max(asked-scrapeMargin, asked/2)
+}
+
+func acceptsGzip(r *http.Request) bool {
+	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, parameters, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if !strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			continue
+		}
+		quality, found := strings.CutPrefix(strings.ReplaceAll(parameters, " ", ""), "q=")
+		weight, err := strconv.ParseFloat(quality, 64)
+		return !found || err == nil && weight > 0
+	}
+	return false
+}

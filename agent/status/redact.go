@@ -1,0 +1,189 @@
+package status
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// redactedText stands in place of a credential.
+const redactedText = "[redacted]"
+
+// redactor removes credentials from JSON as it passes, in constant memory: a configuration dump has tens of megabytes.
+// Envoy itself redacts what its API marks as sensitive (private keys, passwords); headers, node metadata and foreign
+// structures it does not know. What is a credential is known by names:
+//   - {"access_token": "x"}, {"tokens": ["x"]}, {"password": {"inline_string": "x"}}
+//   - {"key": "authorization", "value": "x"} (a header; "name" too)
+//   - {"name": "cookie", "string_match": {"exact": "x"}} (a header matcher)
+type redactor struct {
+	out   *bufio.Writer
+	stack []frame
+
+	inString bool
+	escaped  bool
+	isKey    bool // the string is a member's name
+	hidden   bool // the string is a credential
+	text     []byte
+}
+
+// frame is one open object or array.
+type frame struct {
+	object bool
+	value  bool   // in an object: after the colon
+	key    string // of the member; an array has that of the member it is
+	label  string // what the object's "key" or "name" says
+	hide   bool   // what holds a value in here is a credential
+}
+
+// nameAtMost is how much of a string is kept to be looked at as a name.
+const nameAtMost = 256
+
+// holders are the members that hold the value itself, in what is otherwise description: of a data source, a header, a
+// string match, a typed value.
+var holders = []string{"inline_string", "inline_bytes", "value", "raw_value", "string_value",
+	"exact", "prefix", "suffix", "contains", "regex", "exact_match", "prefix_match", "suffix_match", "contains_match"}
+
+// matchers are the members of a header matcher whose strings are about the header's value.
+var matchers = []string{"string_match", "safe_regex_match", "safe_regex"}
+
+var (
+	secretMember = regexp.MustCompile(`(^|_)(token|password|passwd|passphrase|secret|authorization|cookie|apikey|api_key|` +
+		`access_key|private_key|secret_key|credential)(s|_value|_data|_bytes|_string|_base64)?$`)
+	secretHeader = regexp.MustCompile(`(^|[-_.])(token|authorization|cookie|secret|password|api[-_]?key|access[-_]?key|` +
+		`signature|session|auth|jwt|credential)s?([-_.]|$)`)
+)
+
+func newRedactor(w io.Writer) *redactor {
+	return &redactor{out: bufio.NewWriter(w)}
+}
+
+// Flush hands on what is buffered.
+func (r *redactor) Flush() error { return r.out.Flush() }
+
+// Write takes the next bytes; a value may be cut anywhere.
+func (r *redactor) Write(p []byte) (int, error) {
+	for _, c := range p {
+		if r.inString {
+			r.stringByte(c)
+			continue
+		}
+		switch c {
+		case '"':
+			r.begin()
+		case '{', '[':
+			r.push(c == '{')
+		case '}', ']':
+			if len(r.stack) > 0 {
+				r.stack = r.stack[:len(r.stack)-1]
+			}
+		case ':', ',':
+			if top := r.top(); top != nil && top.object {
+				top.value = c == ':'
+			}
+		}
+		_ = r.out.WriteByte(c) // the error stays in the writer
+	}
+	if _, err := r.out.Write(nil); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (r *redactor) top() *frame {
+	if len(r.stack) == 0 {
+		return nil
+	}
+	return &r.stack[len(r.stack)-1]
+}
+
+func (r *redactor) push(object bool) {
+	next := frame{object: object}
+	if top := r.top(); top != nil {
+		next.hide = top.hide || secretMember.MatchString(top.key) ||
+			secretHeader.MatchString(top.label) && slices.Contains(matchers, top.key)
+		if !object {
+			next.key, next.label = top.key, top.label
+		}
+	}
+	r.stack = append(r.stack, next)
+}
+
+// begin starts a string and decides whether it is a credential.
+func (r *redactor) begin() {
+	r.inString, r.escaped, r.hidden = true, false, false
+	r.text = r.text[:0]
+	top := r.top()
+	r.isKey = top != nil && top.object && !top.value
+	if top == nil || r.isKey {
+		return
+	}
+	holds := slices.Contains(holders, top.key)
+	r.hidden = secretMember.MatchString(top.key) || holds && (top.hide || secretHeader.MatchString(top.label))
+}
+
+func (r *redactor) stringByte(c byte) {
+	if c == '"' && !r.escaped {
+		r.end()
+		return
+	}
+	r.escaped = c == '\\' && !r.escaped
+	if len(r.text) < nameAtMost {
+		r.text = append(r.text, c)
+	}
+	if !r.hidden {
+		_ = r.out.WriteByte(c)
+	}
+}
+
+func (r *redactor) end() {
+	r.inString = false
+	if r.hidden {
+		_, _ = r.out.WriteString(redactedText)
+	}
+	_ = r.out.WriteByte('"')
+	top := r.top()
+	switch {
+	case top == nil:
+	case r.isKey:
+		top.key = normalise(r.text)
+	case top.object && (top.key == "key" || top.key == "name"):
+		top.label = strings.ToLower(unescape(r.text))
+	}
+}
+
+// normalise makes accessToken, Access-Token and ACCESS_TOKEN one name: access_token.
+func normalise(raw []byte) string {
+	name := unescape(raw)
+	var b strings.Builder
+	lower := false // the character before was a small letter or a digit
+	for _, c := range name {
+		switch {
+		case c == '-' || c == '.' || c == ' ':
+			b.WriteByte('_')
+		case unicode.IsUpper(c):
+			if lower {
+				b.WriteByte('_')
+			}
+			b.WriteRune(unicode.ToLower(c))
+		default:
+			b.WriteRune(c)
+		}
+		lower = unicode.IsLower(c) || unicode.IsDigit(c)
+	}
+	return b.String()
+}
+
+// unescape is the string that a piece of JSON between quotes stands for; one that was cut stays as it is.
+func unescape(raw []byte) string {
+	if slices.Contains(raw, '\\') {
+		var text string
+		if json.Unmarshal([]byte(`"`+string(raw)+`"`), &text) == nil {
+			return text
+		}
+	}
+	return string(raw)
+}

@@ -1,0 +1,212 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// Options of a Server. What is nil is not there: without Proxy no metrics of Envoy's, without Control no control.
+type Options struct {
+	Address   string // host:port to listen on
+	Config    Config
+	Readiness Readiness
+	Proxy     Proxy
+	Control   Control
+	Metrics   prometheus.Gatherer // the agent's own; their names begin with outrider_
+	Board     *condition.Board
+	Logger    *slog.Logger
+}
+
+// Server serves the status address.
+type Server struct {
+	options Options
+	config  atomic.Pointer[Config]
+	probes  chan struct{} // places for probes at a time
+	metrics *merger
+	ready   chan struct{}
+	address atomic.Pointer[string]
+}
+
+// probesAtATime bounds the sockets that a flood of requests to /app-health opens.
+const probesAtATime = 64
+
+// conditionStatus is the condition that stands while the address cannot be had.
+const conditionStatus = "status-address-unavailable"
+
+// NewServer returns a server; Run serves.
+func NewServer(options Options) *Server {
+	s := &Server{options: options, probes: make(chan struct{}, probesAtATime), ready: make(chan struct{})}
+	s.metrics = newMerger(options.Metrics, options.Proxy, func() string { return s.config.Load().ApplicationMetrics })
+	s.SetConfig(options.Config)
+	return s
+}
+
+// Name is the part's name.
+func (s *Server) Name() string { return "status" }
+
+// Ready is closed once the server listens, or has told by a condition that it cannot yet.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Address is where it listens, "" before it does.
+func (s *Server) Address() string {
+	if address := s.address.Load(); address != nil {
+		return *address
+	}
+	return ""
+}
+
+// SetConfig makes a changed configuration count from the next request on.
+func (s *Server) SetConfig(config Config) { s.config.Store(&config) }
+
+// Run serves until ctx ends. An address that is taken is a condition and tried again: a proxy that serves does not end
+// for want of its status. It runs once.
+func (s *Server) Run(ctx context.Context) error {
+	listener, err := s.bind(ctx)
+	if err != nil {
+		return nil // ctx ended while the address was not to be had
+	}
+	address := listener.Addr().String()
+	s.address.Store(&address)
+	server := newHTTPServer(s.routes(), s.options.Logger)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(netutil.LimitListener(listener, connections)) }()
+	s.closeReady()
+	select {
+	case err := <-served:
+		_ = server.Close()
+		return fmt.Errorf("serve the status address: %w", err)
+	case <-ctx.Done():
+	}
+	shutdown(ctx, server)
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the status address: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) closeReady() {
+	select {
+	case <-s.ready:
+	default:
+		close(s.ready)
+	}
+}
+
+// bind listens, as soon as it can.
+func (s *Server) bind(ctx context.Context) (net.Listener, error) {
+	var config net.ListenConfig
+	for {
+		listener, err := config.Listen(ctx, "tcp", s.options.Address)
+		if err == nil {
+			s.options.Board.Clear(conditionStatus)
+			return listener, nil
+		}
+		if ctx.Err() != nil {
+			s.closeReady()
+			return nil, ctx.Err()
+		}
+		s.options.Board.Raise(conditionStatus, condition.Error, fmt.Sprintf(
+			"nothing answers on [status] address %s (readiness, probes, metrics): %v; it is tried again every second", s.options.Address, err))
+		s.closeReady()
+		select {
+		case <-time.After(bindRetryAfter):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz/ready", s.readiness)
+	mux.HandleFunc("GET /app-health/{name...}", s.probe)
+	mux.Handle("GET /stats/prometheus", s.metrics)
+	mux.Handle("GET /metrics", s.metrics)
+	mux.HandleFunc("/drain", s.control(func(ctx context.Context) error { return s.options.Control.Drain(ctx) }))
+	mux.HandleFunc("/quitquitquit", s.control(func(ctx context.Context) error { return s.options.Control.Quit(ctx) }))
+	return mux
+}
+
+func (s *Server) readiness(w http.ResponseWriter, _ *http.Request) {
+	ready, reason := s.options.Readiness.Ready()
+	if ready {
+		say(w, http.StatusOK, "ready")
+		return
+	}
+	if reason == "" {
+		reason = "the proxy is not ready"
+	}
+	say(w, http.StatusServiceUnavailable, reason)
+}
+
+// control lets only a POST from this host through, where the configuration allows it. A request that a browser makes for
+// another site's page carries Origin: that is no wish of this host's user.
+func (s *Server) control(do func(context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method != http.MethodPost:
+			w.Header().Set("Allow", http.MethodPost)
+			say(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes POST only", r.URL.Path))
+		case s.options.Control == nil || !s.config.Load().Control:
+			say(w, http.StatusForbidden, fmt.Sprintf(`%s is off: set control = "loopback" in [status] to allow it to local users`, r.URL.Path))
+		case !fromLoopback(r) || r.Header.Get("Origin") != "":
+			say(w, http.StatusForbidden, fmt.Sprintf("%s is for requests from this host only", r.URL.Path))
+		default:
+			s.options.Logger.Warn("asked over HTTP", "path", r.URL.Path, "peer", r.RemoteAddr)
+			if err := do(context.WithoutCancel(r.Context())); err != nil {
+				say(w, http.StatusInternalServerError, err.Error())
+				return
+			}
+			say(w, http.StatusOK, "OK")
+		}
+	}
+}
+
+func fromLoopback(r *http.Request) bool {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// say answers with a sentence.
+func say(w http.ResponseWriter, status int, sentence string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = fmt.Fprintln(w, sentence)
+}
+
+func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: headerTime,
+		ReadTimeout:       bodyTime,
+		WriteTimeout:      scrapeTime + 5*time.Second,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maximumHeader,
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// shutdown lets answers under way end for a moment.
+func shutdown(ctx context.Context, server *http.Server) {
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		_ = server.Close()
+	}
+}

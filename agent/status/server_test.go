@@ -1,0 +1,112 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+func TestReadinessSaysWhyNot(t *testing.T) {
+	for _, test := range []struct {
+		readiness readiness
+		code      int
+		body      string
+	}{
+		{"", 200, "ready\n"},
+		{"epoch 0 is starting", 503, "epoch 0 is starting\n"},
+	} {
+		_, url := startServer(t, Options{Readiness: test.readiness})
+		if code, body, _ := ask(t, "GET", url+"/healthz/ready"); code != test.code || body != test.body {
+			t.Errorf("%q: %d %q", test.readiness, code, body)
+		}
+	}
+}
+
+// controls counts what was asked for.
+type controls struct {
+	drains, quits int
+	err           error
+}
+
+func (c *controls) Drain(context.Context) error { c.drains++; return c.err }
+func (c *controls) Quit(context.Context) error  { c.quits++; return c.err }
+
+func TestControlOnlyWhereItIsAllowed(t *testing.T) {
+	tests := []struct {
+		name, method, path, peer, origin string
+		allowed                          bool
+		err                              error
+		code                             int
+		says                             string
+		drains, quits                    int
+	}{
+		{name: "drain", method: "POST", path: "/drain", peer: "127.0.0.1:5", allowed: true, code: 200, says: "OK", drains: 1},
+		{name: "quit", method: "POST", path: "/quitquitquit", peer: "[::1]:5", allowed: true, code: 200, says: "OK", quits: 1},
+		{name: "IPv4 in IPv6", method: "POST", path: "/quitquitquit", peer: "[::ffff:127.0.0.1]:5", allowed: true, code: 200, says: "OK", quits: 1},
+		{name: "GET", method: "GET", path: "/quitquitquit", peer: "127.0.0.1:5", allowed: true, code: 405, says: "POST only"},
+		{name: "from elsewhere", method: "POST", path: "/quitquitquit", peer: "10.0.0.1:5", allowed: true, code: 403, says: "from this host only"},
+		{name: "a page in a browser", method: "POST", path: "/drain", peer: "127.0.0.1:5", origin: "http://x", allowed: true, code: 403, says: "from this host only"},
+		{name: "off", method: "POST", path: "/drain", peer: "127.0.0.1:5", code: 403, says: `control = "loopback" in [status]`},
+		{name: "failed", method: "POST", path: "/drain", peer: "127.0.0.1:5", allowed: true, err: errors.New("no epoch is live"), code: 500, says: "no epoch is live", drains: 1},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			control := &controls{err: test.err}
+			server := NewServer(Options{Config: Config{Control: test.allowed}, Control: control, Logger: discard(), Board: condition.NewBoard()})
+			request := httptest.NewRequest(test.method, test.path, nil)
+			request.RemoteAddr = test.peer
+			if test.origin != "" {
+				request.Header.Set("Origin", test.origin)
+			}
+			answer := httptest.NewRecorder()
+			server.routes().ServeHTTP(answer, request)
+			if answer.Code != test.code || !strings.Contains(answer.Body.String(), test.says) {
+				t.Errorf("%d %s", answer.Code, answer.Body)
+			}
+			if control.drains != test.drains || control.quits != test.quits {
+				t.Errorf("%d drains, %d quits", control.drains, control.quits)
+			}
+		})
+	}
+}
+
+func TestControlFollowsTheConfiguration(t *testing.T) {
+	control := &controls{}
+	server, url := startServer(t, Options{Control: control})
+	if code, _, _ := ask(t, "POST", url+"/drain"); code != 403 {
+		t.Errorf("off: %d", code)
+	}
+	server.SetConfig(Config{Control: true})
+	if code, _, _ := ask(t, "POST", url+"/drain"); code != 200 || control.drains != 1 {
+		t.Errorf("on: %d", code)
+	}
+}
+
+func TestAnAddressThatIsTakenIsToldAndHadLater(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	board := condition.NewBoard()
+	server := NewServer(Options{Address: taken.Addr().String(), Readiness: readiness(""), Board: board, Logger: discard()})
+	runPart(t, server.Run)
+	<-server.Ready()
+	all := board.Conditions()
+	if len(all) != 1 || all[0].Code != conditionStatus || !strings.Contains(all[0].Sentence, taken.Addr().String()) {
+		t.Fatalf("conditions: %+v", all)
+	}
+	_ = taken.Close()
+	eventually(t, "it listens", func() bool { return server.Address() != "" })
+	if code, _, _ := ask(t, http.MethodGet, "http://"+server.Address()+"/healthz/ready"); code != 200 {
+		t.Errorf("%d", code)
+	}
+	if all := board.Conditions(); len(all) != 0 {
+		t.Errorf("conditions: %+v", all)
+	}
+}

@@ -1,0 +1,131 @@
+package status
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// readable are the paths of Envoy's admin interface whose GET changes nothing (Envoy 1.40, source/server/admin/admin.cc:
+// the handlers with mutates_server_state false, without the profilers, heap dump and tap, which cost or disclose).
+var readable = []string{
+	"/", "/certs", "/clusters", "/config_dump", "/contention", "/help", "/hot_restart_version", "/init_dump", "/listeners",
+	"/memory", "/ready", "/runtime", "/server_info", "/stats", "/stats/prometheus", "/stats/recentlookups",
+}
+
+// readTime is until an answer has been taken by a client that may only read.
+const readTime = 2 * time.Minute
+
+// redacted are those whose answer is JSON that may hold credentials.
+var redacted = []string{"/config_dump", "/init_dump"}
+
+// Handler is the view without its listener, with the access that is configured.
+func (v *View) Handler() http.Handler {
+	pass := v.reverseProxy()
+	read := v.ReadHandler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if v.full.Load() {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		read.ServeHTTP(w, r)
+	})
+}
+
+// ReadHandler is the view with admin_access = "read" whatever is configured: what may be shown to everybody.
+func (v *View) ReadHandler() http.Handler {
+	pass := v.reverseProxy()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Everybody may read, so nobody may hold a connection for ever by reading slowly.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			v.refuse(w, r, "requests that change something are refused")
+			return
+		}
+		if !slices.Contains(readable, r.URL.Path) {
+			v.refuse(w, r, fmt.Sprintf("%s is not among what can be read (%s)", r.URL.Path, strings.Join(readable, " ")))
+			return
+		}
+		out := r.Clone(r.Context())
+		out.URL = &url.URL{Path: r.URL.Path, RawQuery: r.URL.RawQuery} // nothing else of what was sent reaches Envoy
+		out.Body = http.NoBody
+		out.ContentLength = 0
+		if slices.Contains(redacted, r.URL.Path) {
+			w = &redactingWriter{ResponseWriter: w}
+			out.Header.Del("Accept-Encoding") // what is compressed cannot be redacted
+		}
+		pass.ServeHTTP(w, out)
+		if finish, ok := w.(*redactingWriter); ok {
+			finish.finish()
+		}
+	})
+}
+
+func (v *View) refuse(w http.ResponseWriter, r *http.Request, why string) {
+	say(w, http.StatusForbidden, fmt.Sprintf(
+		`%s %s: with admin_access = "read" %s; admin_access = "full" in [envoy] allows everything, to every local user`,
+		r.Method, r.URL.Path, why))
+}
+
+// reverseProxy passes requests on to the live epoch.
+func (v *View) reverseProxy() *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite: func(request *httputil.ProxyRequest) {
+			request.Out.URL.Scheme = "http"
+			request.Out.URL.Host = "admin"
+			request.Out.Host = "admin"
+			if request.Out.ContentLength == 0 {
+				request.Out.Body = nil // so that it can be sent again
+			}
+		},
+		Transport: live{v.options.Proxy},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if unavailable, ok := errors.AsType[*unavailableError](err); ok {
+				say(w, http.StatusServiceUnavailable, unavailable.reason)
+				return
+			}
+			if r.Context().Err() == nil {
+				v.options.Logger.Debug("the view of Envoy's admin failed", "path", r.URL.Path, "error", err)
+			}
+			say(w, http.StatusBadGateway, err.Error())
+		},
+		FlushInterval: -1, // a page that grows (stats?format=html with active updates) is passed on as it comes
+	}
+}
+
+// redactingWriter redacts an answer of JSON on its way.
+type redactingWriter struct {
+	http.ResponseWriter
+	redactor *redactor
+}
+
+// WriteHeader drops the length, which changes. Envoy's errors are sentences, its answers JSON.
+func (w *redactingWriter) WriteHeader(status int) {
+	w.Header().Del("Content-Length")
+	if w.redactor == nil && status == http.StatusOK {
+		w.redactor = newRedactor(w.ResponseWriter)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets the proxy flush.
+func (w *redactingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Write passes on what is no credential.
+func (w *redactingWriter) Write(p []byte) (int, error) {
+	if w.redactor == nil {
+		return w.ResponseWriter.Write(p)
+	}
+	return w.redactor.Write(p)
+}
+
+func (w *redactingWriter) finish() {
+	if w.redactor != nil {
+		_ = w.redactor.Flush()
+	}
+}
