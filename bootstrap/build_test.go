@@ -1,0 +1,168 @@
+package bootstrap
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// defaults is what the agent makes of an empty configuration.
+func defaults() Input {
+	return Input{
+		Node: Node{
+			Type: "sidecar", ID: "vm1.default", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Namespace: "default",
+			ServiceAccount: "default", ServiceCluster: "istio-proxy", Domain: "default.svc.cluster.local",
+			TrustDomain: "cluster.local", ClusterID: "Kubernetes",
+		},
+		AdminSocket:    "/run/outrider-envoy/admin-0.sock",
+		Discovery:      Discovery{Socket: "/run/outrider/envoy/xds.sock", Delta: true},
+		SDSSocket:      "/run/outrider/envoy/sds.sock",
+		SystemRoots:    "tls/root.pem",
+		ConnectTimeout: time.Second, DNSRefreshRate: 300 * time.Second,
+		Prometheus: "0.0.0.0:15090",
+		Ready:      Ready{Port: 15021, Backend: "127.0.0.1:15020"},
+	}
+}
+
+func files(mode TLSMode) TLS {
+	return TLS{Mode: mode, CAFile: "tls/root.pem", CertFile: "tls/cert.pem", KeyFile: "tls/key.pem"}
+}
+
+var inputs = map[string]func(*Input){
+	"defaults": func(*Input) {},
+	"minimal": func(in *Input) {
+		*in = Input{Node: Node{Type: "router", ID: "a", ServiceCluster: "b"}, AdminSocket: "/run/admin.sock"}
+	},
+	"node": func(in *Input) {
+		in.Node.Type = "router"
+		in.Node.MeshID, in.Node.Network, in.Node.Locality, in.Node.WorkloadGroup = "mesh", "net", "eu/eu-1/a", "web"
+		in.Node.Labels = map[string]string{"app": "web", "version": "v1"}
+		in.Node.IPs = append(in.Node.IPs, netip.MustParseAddr("10.0.0.2"))
+		in.Node.InterceptionMode, in.Node.DNSCapture, in.Node.DisableInternal = "REDIRECT", true, true
+		in.Node.ProxyConfig = map[string]any{"discoveryAddress": "istiod:15012", "statusPort": 15020}
+		in.Node.Metadata = map[string]any{
+			"NAME": "another", "ISTIO_VERSION": "1.31.0", "POD_PORTS": []any{map[string]any{"containerPort": int64(80)}},
+			"started": time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC), "ratio": 0.5, "on": true,
+		}
+		in.Discovery.Delta = false
+	},
+	"ipv6":      func(in *Input) { in.Node.IPs = []netip.Addr{netip.MustParseAddr("fd00::1")}; zipkin(in) },
+	"dualstack": func(in *Input) { in.Node.IPs = append(in.Node.IPs, netip.MustParseAddr("fd00::1")); zipkin(in) },
+	"telemetry": func(in *Input) {
+		in.StatsdAddress = "[fd00::2]:8125"
+		in.MetricsService = &Service{Address: "metrics.example.com:15000", TLS: files(Mutual), Keepalive: 10 * time.Second}
+		in.AccessLogService = &Service{Address: "10.0.0.9:9000", TLS: TLS{Mode: Simple, ServerName: "als.example.com"}}
+		in.OutlierLogPath = "outlier.log"
+		in.Prometheus = "127.0.0.1:9090"
+		in.ConnectTimeout, in.DNSRefreshRate = 1500*time.Millisecond, time.Minute
+		in.MaxConnections = 5000
+		in.Stats = Stats{InclusionPrefixes: []string{"http.", "server"}, InclusionSuffixes: []string{"_total"}, InclusionRegexps: []string{`^vhost\..*`}}
+	},
+	"zipkin": zipkin,
+	"datadog": func(in *Input) {
+		in.Tracing = &Tracing{Provider: Datadog, Service: Service{Address: "127.0.0.1:8126"}, Sampling: 100}
+	},
+	"opentelemetry": func(in *Input) {
+		in.Tracing = &Tracing{Provider: OpenTelemetry, Sampling: 0.5, Service: Service{
+			Address: "otel.example.com:4317", TLS: TLS{Mode: Simple, CAFile: "tls/root.pem"}}}
+	},
+	"lightstep": func(in *Input) {
+		in.Tracing = &Tracing{Provider: Lightstep, AccessToken: "token", Sampling: 1, Service: Service{
+			Address: "ingest.lightstep.com:443", TLS: TLS{Mode: Simple}}}
+	},
+	"upstream": func(in *Input) {
+		in.Discovery = Discovery{Delta: true, Upstream: &Service{Address: "istiod.istio-system.svc:15012", Keepalive: 300 * time.Second,
+			TLS: TLS{Mode: Mutual, SDS: true, SubjectAltNames: []string{"istiod.istio-system.svc", "spiffe://cluster.local/ns/istio-system/sa/istiod"}}}}
+		in.Prometheus, in.Ready = "", Ready{}
+	},
+}
+
+func zipkin(in *Input) {
+	in.Tracing = &Tracing{Provider: Zipkin, Service: Service{Address: "zipkin.example.com:9411"}, Sampling: 1}
+}
+
+func input(change func(*Input)) Input {
+	in := defaults()
+	change(&in)
+	return in
+}
+
+func TestGolden(t *testing.T) {
+	dir := folder(t)
+	for name, change := range inputs {
+		t.Run(name, func(t *testing.T) {
+			rendered := render(t, input(change))
+			golden(t, name+".json", rendered)
+			validate(t, dir, rendered)
+		})
+	}
+}
+
+func TestEqualInputGivesEqualBytes(t *testing.T) {
+	for name, change := range inputs {
+		first := render(t, input(change))
+		for range 20 {
+			if !bytes.Equal(first, render(t, input(change))) {
+				t.Fatalf("%s: two bootstraps of one input differ", name)
+			}
+		}
+	}
+}
+
+func TestBuildTellsAllThatIsWrong(t *testing.T) {
+	in := defaults()
+	in.Node.ID, in.Node.ServiceCluster = "", "a~b"
+	in.AdminSocket = ""
+	in.Prometheus = "localhost:15090"
+	in.Ready.Port = 70000
+	in.StatsdAddress = "statsd.example.com:8125"
+	in.MetricsService = &Service{Address: "metrics"}
+	in.AccessLogService = &Service{Address: "als:1", TLS: TLS{Mode: "strict"}}
+	in.Discovery = Discovery{Upstream: &Service{Address: ":15012", TLS: TLS{Mode: Mutual, CertFile: "a"}}}
+	in.Tracing = &Tracing{Provider: "jaeger", Sampling: 101}
+	in.Node.Metadata = map[string]any{"f": func() {}}
+	_, err := Build(in)
+	if err == nil {
+		t.Fatal("it was built")
+	}
+	for _, want := range []string{
+		"the node's ID is missing",
+		`the node's service cluster "a~b" has a ~`,
+		"node metadata: json: unsupported type",
+		"the path of the admin socket is missing",
+		`address of the Prometheus listener: "localhost:15090": "localhost" is not an IP address`,
+		"port 70000 of the readiness listener is not from 1 to 65535",
+		`statsd address: "statsd.example.com:8125": "statsd.example.com" is not an IP address (Envoy's statsd sink resolves no names)`,
+		`cluster envoy_metrics_service: address "metrics" is not host:port`,
+		`cluster envoy_accesslog_service: TLS mode "strict" is none of disable, simple, mutual`,
+		`cluster xds-grpc: address ":15012" has no host`,
+		"cluster xds-grpc: TLS mode mutual needs a certificate file and a key file",
+		`tracing provider "jaeger" is none of zipkin, lightstep, datadog, opentelemetry`,
+		"tracing: a sampling of 101 is not from 0 to 100 percent",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("not told: %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("told:\n%v", err)
+	}
+}
+
+func TestTLSNeedsRoots(t *testing.T) {
+	in := input(inputs["lightstep"])
+	in.SystemRoots = ""
+	if _, err := Build(in); err == nil || !strings.Contains(err.Error(), "cluster lightstep: TLS needs a CA file") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSDSNeedsItsSocket(t *testing.T) {
+	in := input(inputs["upstream"])
+	in.SDSSocket = ""
+	if _, err := Build(in); err == nil || !strings.Contains(err.Error(), "there is no SDS socket") {
+		t.Errorf("got %v", err)
+	}
+}

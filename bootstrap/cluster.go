@@ -1,0 +1,142 @@
+package bootstrap
+
+import (
+	"net/netip"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	commondnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
+	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	httpProtocolOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+	dnsClusterName      = "envoy.cluster.dns"
+	dnsFirstRetry       = time.Second      // after a name could not be resolved
+	dnsLastRetry        = 30 * time.Second // longest pause between two tries
+	noLimit             = 100000           // of the discovery cluster, as in Istio's bootstrap
+)
+
+func grpcService(cluster string) *corev3.GrpcService {
+	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+		EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster},
+	}}
+}
+
+func assignment(name string, address *corev3.Address) *endpointv3.ClusterLoadAssignment {
+	return &endpointv3.ClusterLoadAssignment{
+		ClusterName: name,
+		Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}},
+		}}}},
+	}
+}
+
+func (b *builder) pipeCluster(name, path string, timeout time.Duration) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       durationpb.New(timeout),
+		LoadAssignment:       assignment(name, pipe(path, 0)),
+	}
+}
+
+func (b *builder) grpcPipeCluster(name, path string, timeout time.Duration) *clusterv3.Cluster {
+	cluster := b.pipeCluster(name, path, timeout)
+	b.http2(cluster)
+	return cluster
+}
+
+func (b *builder) http2(cluster *clusterv3.Cluster) {
+	cluster.TypedExtensionProtocolOptions = map[string]*anypb.Any{
+		httpProtocolOptions: b.pack(&httpv3.HttpProtocolOptions{
+			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+				ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+						Http2ProtocolOptions: &corev3.Http2ProtocolOptions{},
+					},
+				},
+			},
+		}),
+	}
+}
+
+// serviceCluster is the cluster of a server at host:port: static for an IP address, else resolved by DNS.
+func (b *builder) serviceCluster(name string, service *Service, http2 bool) *clusterv3.Cluster {
+	host, port, err := splitAddress(service.Address)
+	if err == nil && host == "" {
+		b.fail("cluster %s: address %q has no host", name, service.Address)
+	}
+	if err != nil {
+		b.fail("cluster %s: address %w", name, err)
+		return &clusterv3.Cluster{Name: name}
+	}
+	cluster := &clusterv3.Cluster{
+		Name:           name,
+		ConnectTimeout: durationpb.New(b.connectTimeout()),
+		LoadAssignment: assignment(name, socketAddress(corev3.SocketAddress_TCP, host, port)),
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		cluster.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+	} else {
+		cluster.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: b.dnsCluster()}
+	}
+	if http2 {
+		b.http2(cluster)
+	}
+	if service.Keepalive > 0 {
+		cluster.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{
+			TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(uint32((service.Keepalive + time.Second - 1) / time.Second))},
+		}
+	}
+	cluster.TransportSocket = b.transportSocket(name, host, service.TLS, http2)
+	return cluster
+}
+
+// dnsCluster is what the deprecated fields of a cluster of type STRICT_DNS have become. An answer's TTL counts; without
+// one the refresh rate does. A name that cannot be resolved is tried again soon, not after the refresh rate.
+func (b *builder) dnsCluster() *clusterv3.Cluster_CustomClusterType {
+	family := commondnsv3.DnsLookupFamily_AUTO
+	switch v4, v6 := b.in.Node.families(); {
+	case v4 && v6:
+		family = commondnsv3.DnsLookupFamily_ALL
+	case v4:
+		family = commondnsv3.DnsLookupFamily_V4_ONLY
+	case v6:
+		family = commondnsv3.DnsLookupFamily_V6_ONLY
+	}
+	return &clusterv3.Cluster_CustomClusterType{
+		Name: dnsClusterName,
+		TypedConfig: b.pack(&dnsv3.DnsCluster{
+			DnsRefreshRate:  durationpb.New(b.dnsRefreshRate()),
+			RespectDnsTtl:   true,
+			DnsLookupFamily: family,
+			DnsFailureRefreshRate: &dnsv3.DnsCluster_RefreshRate{
+				BaseInterval: durationpb.New(dnsFirstRetry),
+				MaxInterval:  durationpb.New(dnsLastRetry),
+			},
+		}),
+	}
+}
+
+// unlimited lifts the circuit breakers: a limit of the discovery stream's requests would only hide configuration.
+func unlimited(cluster *clusterv3.Cluster) *clusterv3.Cluster {
+	thresholds := func(priority corev3.RoutingPriority) *clusterv3.CircuitBreakers_Thresholds {
+		return &clusterv3.CircuitBreakers_Thresholds{
+			Priority:           priority,
+			MaxConnections:     wrapperspb.UInt32(noLimit),
+			MaxPendingRequests: wrapperspb.UInt32(noLimit),
+			MaxRequests:        wrapperspb.UInt32(noLimit),
+		}
+	}
+	cluster.CircuitBreakers = &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{
+		thresholds(corev3.RoutingPriority_DEFAULT), thresholds(corev3.RoutingPriority_HIGH),
+	}}
+	return cluster
+}

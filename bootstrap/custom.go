@@ -1,0 +1,101 @@
+package bootstrap
+
+import (
+	"errors"
+	"net"
+	"slices"
+)
+
+// Custom returns a complete bootstrap of the user's as JSON: a JSON file as it is, a YAML file converted. Errors are of
+// type *Error.
+func Custom(file string, content []byte) ([]byte, error) {
+	document, err := parse(file, content)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := parseJSON(file, content); err == nil {
+		return content, nil
+	}
+	return document.encode()
+}
+
+// ErrNoAdmin means that a bootstrap has no admin interface, without which an epoch can be neither watched nor drained.
+var ErrNoAdmin = errors.New("the bootstrap has no admin.address; Outrider needs Envoy's admin interface to watch and drain it")
+
+// AdminAddress returns where the admin interface of a rendered bootstrap (JSON) is: network "unix" and a path, or "tcp"
+// and host:port. An admin interface that listens on all addresses is reached on loopback.
+func AdminAddress(rendered []byte) (network, address string, err error) {
+	document, err := parseJSON("bootstrap", rendered)
+	if err != nil {
+		return "", "", err
+	}
+	at := &value{}
+	if admin := document.get("admin"); admin != nil {
+		if found := admin.get("address"); found != nil {
+			at = found
+		}
+	}
+	if pipe := at.get("pipe"); pipe != nil {
+		if path := pipe.get("path"); path != nil && path.text != "" {
+			return "unix", path.text, nil
+		}
+	}
+	socket := at.get("socket_address", "socketAddress")
+	if socket == nil {
+		return "", "", ErrNoAdmin
+	}
+	host, port := socket.get("address"), socket.get("port_value", "portValue")
+	if host == nil || port == nil || port.text == "0" {
+		return "", "", &Error{File: "bootstrap", Line: socket.line, Path: "admin.address.socket_address",
+			Message: "needs an address and a port_value other than 0, so that Outrider can find it"}
+	}
+	name := host.text
+	if ip := net.ParseIP(name); ip != nil && ip.IsUnspecified() {
+		name = "127.0.0.1"
+		if ip.To4() == nil {
+			name = "::1"
+		}
+	}
+	return "tcp", net.JoinHostPort(name, port.text), nil
+}
+
+// certificateFields hold a DataSource whose file is a certificate or a key.
+var certificateFields = []string{
+	"certificate_chain", "certificateChain", "private_key", "privateKey", "trusted_ca", "trustedCa", "crl", "pkcs12",
+	"password", "ocsp_staple", "ocspStaple",
+}
+
+// CertificateFiles returns the files that a rendered bootstrap (JSON) reads certificates, keys and secrets from, each
+// once, in the order in which they appear: what has to be there before Envoy starts.
+func CertificateFiles(rendered []byte) ([]string, error) {
+	document, err := parseJSON("bootstrap", rendered)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	add := func(path *value) {
+		if path != nil && path.kind == text && path.text != "" && !slices.Contains(files, path.text) {
+			files = append(files, path.text)
+		}
+	}
+	var walk func(*value)
+	walk = func(v *value) {
+		for _, f := range v.fields {
+			switch {
+			case slices.Contains(certificateFields, f.name):
+				add(f.value.get("filename"))
+			case f.name == "sds_config" || f.name == "sdsConfig":
+				add(f.value.get("path"))
+				if source := f.value.get("path_config_source", "pathConfigSource"); source != nil {
+					add(source.get("path"))
+				}
+			}
+			walk(f.value)
+		}
+		for _, item := range v.items {
+			walk(item)
+		}
+	}
+	walk(document)
+	return files, nil
+}

@@ -1,0 +1,140 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"flag"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"outrider.org/outrider/scripts/parts"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// golden compares with a file of testdata.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil { //nolint:gosec // part of the source tree
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path) //nolint:gosec // of testdata
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s is not what it was (-want +got; -update writes it anew):\n%s", path, diff)
+	}
+}
+
+// folder is where a bootstrap with relative paths is at home: tls/ holds a certificate, its key and its root.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir := parts.ShortDir(t)
+	if err := os.Mkdir(filepath.Join(dir, "tls"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, kind string, der []byte) {
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+		if err := os.WriteFile(filepath.Join(dir, "tls", name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("cert.pem", "CERTIFICATE", certificate)
+	write("root.pem", "CERTIFICATE", certificate)
+	write("key.pem", "PRIVATE KEY", private)
+	return dir
+}
+
+// validate lets the real Envoy check a bootstrap.
+func validate(t *testing.T, dir string, rendered []byte) {
+	t.Helper()
+	path := filepath.Join(dir, "validate.json")
+	if err := os.WriteFile(path, rendered, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), parts.Envoy(t), "--mode", "validate", "-c", path, "--disable-hot-restart",
+		"--concurrency", "1", "-l", "warning")
+	command.Dir = dir
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Errorf("Envoy refuses it: %v\n%s", err, output)
+	}
+}
+
+// freePort is a TCP port that nobody listens on, on any address.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", ":0") //nolint:gosec // closed at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// eventually polls until the condition holds, for at most ten seconds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within ten seconds: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func render(t *testing.T, in Input) []byte {
+	t.Helper()
+	built, err := Build(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rendered, err := Render(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.HasSuffix(rendered, []byte("}\n")) || strings.Contains(string(rendered), "\t") {
+		t.Errorf("not as it should look: %s", rendered)
+	}
+	return rendered
+}

@@ -1,0 +1,260 @@
+package bootstrap
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Override merges a file of the user's (JSON or YAML) into a bootstrap, as Envoy does with --config-yaml: protobuf's
+// merge. A scalar is replaced, a message is merged field by field, a list is appended to, an entry of a map is replaced,
+// a member of a oneof takes the place of the others. It works on the documents and not on decoded messages, so that
+// extensions and fields which this program does not know pass through; where a field is not known, an object merges,
+// a list is appended to and everything else is replaced.
+//
+// Protobuf cannot tell a false, a 0 or an "" that is written from one that is not, so such a value never replaces
+// another. Envoy ignores it without a word; here it is an error, as is everything else that would not have the effect
+// that is written. Errors are of type *Error.
+func Override(base []byte, baseFile string, file string, content []byte) ([]byte, error) {
+	into, err := parse(baseFile, base)
+	if err != nil {
+		return nil, err
+	}
+	from, err := parse(file, content)
+	if err != nil {
+		return nil, err
+	}
+	m := merger{file: file}
+	if err := m.message(into, from, (&bootstrapv3.Bootstrap{}).ProtoReflect().Descriptor(), nil); err != nil {
+		return nil, err
+	}
+	return into.encode()
+}
+
+type merger struct{ file string }
+
+func (m merger) fail(line int, path []string, format string, args ...any) error {
+	return &Error{File: m.file, Line: line, Path: strings.Join(path, "."), Message: fmt.Sprintf(format, args...)}
+}
+
+// message merges the fields of an object. descriptor is nil where the message is not known.
+func (m merger) message(into, from *value, descriptor protoreflect.MessageDescriptor, path []string) error {
+	for _, f := range from.fields {
+		if f.value.isNull() { // protobuf's JSON: not set
+			continue
+		}
+		path := append(slices.Clip(path), f.name)
+		known := fieldNamed(descriptor, f.name)
+		if known == nil && descriptor != nil {
+			if near := nearest(descriptor, f.name); near != "" {
+				return m.fail(f.line, path, "%s has no such field; did you mean %s?", descriptor.FullName(), near)
+			}
+		}
+		names := []string{f.name}
+		if known != nil {
+			names = []string{known.TextName(), known.JSONName()}
+			if oneof := known.ContainingOneof(); oneof != nil && !oneof.IsSynthetic() {
+				removeOthers(into, oneof, known)
+			}
+		}
+		existing := into.find(names)
+		if existing < 0 || into.fields[existing].value.isNull() {
+			if existing >= 0 {
+				into.fields = slices.Delete(into.fields, existing, existing+1)
+			}
+			into.fields = append(into.fields, f)
+			continue
+		}
+		if err := m.field(&into.fields[existing], f, known, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// field merges a field that both documents have.
+func (m merger) field(into *field, from field, known protoreflect.FieldDescriptor, path []string) error {
+	if known == nil {
+		return m.unknown(into, from, path)
+	}
+	expect := func(kind kind) error {
+		if from.value.kind != kind || into.value.kind != kind {
+			return m.fail(from.line, path, "is %s where %s is %s", from.value.kind, known.Name(), kind)
+		}
+		return nil
+	}
+	message := known.Message()
+	switch {
+	case known.IsMap() || (message != nil && message.FullName() == "google.protobuf.Struct"):
+		if err := expect(object); err != nil {
+			return err
+		}
+		for _, entry := range from.value.fields {
+			into.value.set(entry)
+		}
+		return nil
+	case known.IsList() || (message != nil && message.FullName() == "google.protobuf.ListValue"):
+		if err := expect(list); err != nil {
+			return err
+		}
+		into.value.items = append(slices.Clip(into.value.items), from.value.items...)
+		return nil
+	case message == nil:
+		if !known.HasPresence() && isDefault(from.value, known) && !isDefault(into.value, known) {
+			return m.noEffect(from, into.value, path)
+		}
+		into.value = from.value
+		return nil
+	case isScalarMessage(message):
+		return m.scalarMessage(into, from, message, path)
+	case message.FullName() == "google.protobuf.Any" || message.FullName() == "google.protobuf.Value":
+		into.value = from.value
+		return nil
+	}
+	if err := expect(object); err != nil {
+		return err
+	}
+	return m.message(into.value, from.value, message, path)
+}
+
+func (m merger) unknown(into *field, from field, path []string) error {
+	switch {
+	case from.value.kind == object && into.value.kind == object && into.value.get("@type") == nil && from.value.get("@type") == nil:
+		return m.message(into.value, from.value, nil, path)
+	case from.value.kind == list && into.value.kind == list:
+		into.value.items = append(slices.Clip(into.value.items), from.value.items...)
+	default:
+		into.value = from.value
+	}
+	return nil
+}
+
+func (m merger) noEffect(from field, existing *value, path []string) error {
+	return m.fail(from.line, path, "%s cannot replace %s: by protobuf's rules, which are Envoy's, a default value replaces nothing; "+
+		"set the key of outrider.toml that makes it, or use [envoy] custom_config_file", from.value.text, existing.text)
+}
+
+// scalarMessage merges the messages that JSON writes as one value. Protobuf merges them by their inner fields, of which
+// those that are 0 keep their old value.
+func (m merger) scalarMessage(into *field, from field, message protoreflect.MessageDescriptor, path []string) error {
+	switch message.FullName() {
+	case "google.protobuf.Duration":
+		oldSeconds, oldNanos := splitDuration(into.value.text)
+		seconds, nanos := splitDuration(from.value.text)
+		if (seconds == "" && oldSeconds != "") || (nanos == "" && oldNanos != "") {
+			return m.noEffect(from, into.value, path)
+		}
+	case "google.protobuf.Timestamp", "google.protobuf.FieldMask": // none in a bootstrap
+	default: // a wrapper: its one field decides
+		inner := message.Fields().ByName("value")
+		if isDefault(from.value, inner) && !isDefault(into.value, inner) {
+			return m.noEffect(from, into.value, path)
+		}
+	}
+	into.value = from.value
+	return nil
+}
+
+// splitDuration returns the whole seconds and the fraction of "1.5s", "" for a part that is 0.
+func splitDuration(text string) (seconds, fraction string) {
+	seconds, fraction, _ = strings.Cut(strings.TrimPrefix(strings.TrimSuffix(text, "s"), "-"), ".")
+	return strings.TrimLeft(seconds, "0"), strings.TrimRight(fraction, "0")
+}
+
+func isScalarMessage(message protoreflect.MessageDescriptor) bool {
+	if message.ParentFile().Package() != "google.protobuf" {
+		return false
+	}
+	switch message.Name() {
+	case "Duration", "Timestamp", "FieldMask":
+		return true
+	}
+	return strings.HasSuffix(string(message.Name()), "Value") && message.Fields().Len() == 1 && message.Name() != "ListValue"
+}
+
+// isDefault tells whether the value is the one that protobuf does not write.
+func isDefault(v *value, known protoreflect.FieldDescriptor) bool {
+	switch known.Kind() {
+	case protoreflect.BoolKind:
+		return v.text == "false"
+	case protoreflect.StringKind, protoreflect.BytesKind:
+		return v.text == ""
+	case protoreflect.EnumKind:
+		if named := known.Enum().Values().ByName(protoreflect.Name(v.text)); named != nil {
+			return named.Number() == 0
+		}
+		return v.text == "0"
+	}
+	number, err := strconv.ParseFloat(v.text, 64)
+	return err == nil && number == 0
+}
+
+func fieldNamed(descriptor protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
+	if descriptor == nil {
+		return nil
+	}
+	if known := descriptor.Fields().ByTextName(name); known != nil {
+		return known
+	}
+	return descriptor.Fields().ByJSONName(name)
+}
+
+func removeOthers(from *value, oneof protoreflect.OneofDescriptor, keep protoreflect.FieldDescriptor) {
+	from.fields = slices.DeleteFunc(from.fields, func(f field) bool {
+		member := fieldNamed(oneof.Parent().(protoreflect.MessageDescriptor), f.name)
+		return member != nil && member.Number() != keep.Number() && member.ContainingOneof() == oneof
+	})
+}
+
+// find returns the index of the field with one of the names, -1 if there is none.
+func (v *value) find(names []string) int {
+	return slices.IndexFunc(v.fields, func(f field) bool { return slices.Contains(names, f.name) })
+}
+
+func (v *value) set(f field) {
+	if i := v.find([]string{f.name}); i >= 0 {
+		v.fields[i] = f
+		return
+	}
+	v.fields = append(v.fields, f)
+}
+
+// nearest returns the field whose name is one or two letters away, "" if there is none: a name further away may be of
+// an Envoy that is newer than this program.
+func nearest(descriptor protoreflect.MessageDescriptor, name string) string {
+	best, bestDistance := "", 3
+	for i := range descriptor.Fields().Len() {
+		known := descriptor.Fields().Get(i)
+		for _, candidate := range []string{known.TextName(), known.JSONName()} {
+			if d := distance(candidate, name); d < bestDistance && d < len(name) {
+				best, bestDistance = candidate, d
+			}
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

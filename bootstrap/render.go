@@ -1,0 +1,24 @@
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// Render returns the bootstrap as indented JSON with the names of the protobuf fields. Equal bootstraps give equal bytes.
+func Render(built *bootstrapv3.Bootstrap) ([]byte, error) {
+	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(built)
+	if err != nil {
+		return nil, fmt.Errorf("render bootstrap: %w", err)
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, encoded, "", "  "); err != nil { // protojson varies its white space on purpose
+		return nil, fmt.Errorf("render bootstrap: %w", err)
+	}
+	indented.WriteByte('\n')
+	return indented.Bytes(), nil
+}

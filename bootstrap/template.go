@@ -1,0 +1,84 @@
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"text/template"
+)
+
+// maxRendered bounds what a template may write, in bytes.
+const maxRendered = 64 << 20
+
+// templatePosition is how text/template begins its errors: name, line and perhaps column.
+var templatePosition = regexp.MustCompile(`^template: [^:]*:(\d+)(?::\d+)?: (?:executing "[^"]*" at )?`)
+
+// Template renders a template of the user's (Go's text/template) with the data of TemplateData and returns it as JSON.
+// What the template writes is JSON or YAML. A name that TemplateData does not have is an error. Beside Go's own, there
+// are the functions toJSON (and Istio's spelling toJson), join and split (as in strings). Errors are of type *Error.
+func Template(file string, content []byte, in Input) ([]byte, error) {
+	functions := template.FuncMap{
+		"toJSON": toJSON,
+		"toJson": toJSON,
+		"join":   func(separator string, parts []string) string { return strings.Join(parts, separator) },
+		"split":  func(separator, text string) []string { return strings.Split(text, separator) },
+	}
+	// In text/template's errors a name ends at the first colon, which a path may hold; so the file's is added afterwards.
+	parsed, err := template.New("bootstrap").Option("missingkey=error").Funcs(functions).Parse(string(content))
+	if err != nil {
+		return nil, templateError(file, err)
+	}
+	data, err := TemplateData(in)
+	if err != nil {
+		return nil, err
+	}
+	rendered := &limited{}
+	if err := parsed.Execute(rendered, data); err != nil {
+		return nil, templateError(file, err)
+	}
+	document, err := parse(file+" (as rendered)", rendered.Bytes())
+	if err != nil {
+		return nil, withLine(err, rendered.Bytes())
+	}
+	return document.encode()
+}
+
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > maxRendered {
+		return 0, fmt.Errorf("it writes more than %d bytes", maxRendered)
+	}
+	return l.Buffer.Write(p)
+}
+
+func toJSON(v any) (string, error) {
+	encoded, err := json.Marshal(v)
+	return string(encoded), err
+}
+
+func templateError(file string, err error) error {
+	message := err.Error()
+	match := templatePosition.FindStringSubmatch(message)
+	if match == nil {
+		return &Error{File: file, Message: strings.TrimPrefix(message, "template: ")}
+	}
+	line, _ := strconv.Atoi(match[1])
+	return &Error{File: file, Line: line, Message: message[len(match[0]):]}
+}
+
+// withLine quotes the line that an error in rendered text is about: the user has no file to look it up in.
+func withLine(err error, rendered []byte) error {
+	wrong, ok := err.(*Error) //nolint:errorlint // parse wraps nothing
+	if !ok || wrong.Line == 0 {
+		return err
+	}
+	lines := strings.Split(string(rendered), "\n")
+	if wrong.Line <= len(lines) {
+		wrong.Message += ": " + strconv.Quote(strings.TrimSpace(lines[wrong.Line-1]))
+	}
+	return wrong
+}
