@@ -1,0 +1,30 @@
+package xds
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that requests go through
+	"google.golang.org/grpc/mem"
+)
+
+// frame is an encoded message. Its buffers are shared with other streams and never written to: the codec hands them to the
+// transport as they are.
+type frame struct{ buffers mem.BufferSlice }
+
+// codec sends frames without encoding or copying them and leaves everything else to gRPC's protobuf codec.
+type codec struct{ encoding.CodecV2 }
+
+func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
+
+// Marshal implements encoding.CodecV2.
+func (c codec) Marshal(message any) (mem.BufferSlice, error) {
+	if f, ok := message.(*frame); ok {
+		return f.buffers, nil
+	}
+	buffers, err := c.CodecV2.Marshal(message)
+	if err != nil {
+		return nil, fmt.Errorf("encode %T: %w", message, err)
+	}
+	return buffers, nil
+}

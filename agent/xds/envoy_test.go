@@ -1,0 +1,259 @@
+package xds
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// bothModes runs a test with incremental and with state-of-the-world xDS.
+func bothModes(t *testing.T, test func(t *testing.T, delta bool)) {
+	t.Run("delta", func(t *testing.T) { test(t, true) })
+	t.Run("state", func(t *testing.T) { test(t, false) })
+}
+
+// pushes waits until what was pushed since the last call is at least as long as want and compares.
+func (r *recorder) expect(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	eventually(t, "pushes "+strings.Join(want, ", "), func() bool {
+		got = append(got, r.take()...)
+		return len(got) >= len(want)
+	})
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("pushed (-want +got):\n%s", d)
+	}
+}
+
+func TestEnvoyServesAndFollowsChanges(t *testing.T) {
+	bothModes(t, func(t *testing.T, delta bool) {
+		one, two, port := backend(t, "one"), backend(t, "two"), freePort(t)
+		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
+		server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
+		envoy := startEnvoy(t, "node", socket, delta)
+		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", freePort(t), two)...)})
+		eventually(t, "first answer", func() bool { return ask(port) == "one" })
+		seen.take()
+
+		// One endpoint: nothing else is sent.
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a", two))}})
+		eventually(t, "answer of the new endpoint", func() bool { return ask(port) == "two" })
+		seen.expect(t, "EDS a")
+
+		// A cluster: its endpoints come with it, else it would stay warming.
+		updates := envoy.stat("cluster_manager.cluster_modified")
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", edsCluster("a", 3*time.Second))}})
+		eventually(t, "changed cluster active", func() bool {
+			return envoy.stat("cluster_manager.cluster_modified") > updates && envoy.stat("cluster_manager.warming_clusters") == 0 &&
+				strings.Contains(envoy.get("/config_dump?resource=dynamic_active_clusters"), `"3s"`)
+		})
+		if delta {
+			seen.expect(t, "CDS a", "EDS a")
+		} else {
+			seen.expect(t, "CDS a b", "EDS a")
+		}
+		if got := ask(port); got != "two" {
+			t.Errorf("after the change of the cluster: %s", got)
+		}
+
+		// A listener that keeps its routes' name.
+		updates = envoy.stat("listener_manager.listener_modified")
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a", port, "a", "changed"))}})
+		eventually(t, "changed listener active", func() bool {
+			return envoy.stat("listener_manager.listener_modified") > updates && envoy.stat("listener_manager.total_listeners_warming") == 0
+		})
+		if delta {
+			seen.expect(t, "LDS a")
+		} else {
+			seen.expect(t, "LDS a b")
+		}
+		eventually(t, "answer of the changed listener", func() bool { return ask(port) == "two" && envoy.stat("http.changed.downstream_rq_2xx") > 0 })
+
+		// Routes move to a new cluster and the old one goes, in one change and without a lost request.
+		stop, lost := make(chan struct{}), make(chan string, 1)
+		go func() {
+			defer close(lost)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if got := ask(port); got != "two" && got != "one" {
+					lost <- got
+					return
+				}
+			}
+		}()
+		feed.Publish(resource.Change{
+			Set: []*resource.Resource{encoded(t, "c", edsCluster("c", time.Second)), encoded(t, "c", assignment("c", one)),
+				encoded(t, "a", routes("a", "c"))},
+			Remove: []resource.Key{{Type: resource.ClusterType, Name: "a"}, {Type: resource.EndpointType, Name: "a"}},
+		})
+		eventually(t, "old cluster gone", func() bool {
+			return envoy.stat("cluster_manager.cluster_removed") == 1 && ask(port) == "one"
+		})
+		close(stop)
+		if got, any := <-lost; any {
+			t.Errorf("a request was lost in the change: %s", got)
+		}
+		if delta {
+			seen.expect(t, "CDS c", "EDS c", "RDS a", "CDS -a")
+		} else {
+			seen.expect(t, "CDS a b c", "EDS c", "RDS a", "CDS b c -a")
+		}
+
+		// A listener goes.
+		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType, Name: "a"}}})
+		eventually(t, "listener gone", func() bool { return strings.Contains(ask(port), "refused") })
+
+		for _, stream := range server.Status(t.Context()) {
+			if stream.Node.GetId() != "node" || stream.Delta != delta || stream.Peer.PID == 0 || len(stream.Types) != 4 {
+				t.Errorf("status: %+v", stream)
+			}
+		}
+		if n := envoy.stat("cluster_manager.cds.update_rejected") + envoy.stat("listener_manager.lds.update_rejected"); n != 0 {
+			t.Errorf("Envoy refused %d updates", n)
+		}
+	})
+}
+
+func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
+	bothModes(t, func(t *testing.T, delta bool) {
+		one, port, second, third := backend(t, "one"), freePort(t), freePort(t), freePort(t)
+		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
+		server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
+		envoy := startEnvoy(t, "node", socket, delta)
+		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", second, one)...)})
+		eventually(t, "first answers", func() bool { return ask(port) == "one" && ask(second) == "one" })
+
+		origin := resource.Origin{File: "mesh.d/b.yaml", Line: 3, Kind: "Gateway", Namespace: "default", Name: "b"}
+		feed.Publish(resource.Change{Set: append(site(t, "c", third, one), encoded(t, "b", badListener(t, "b", second), origin))})
+		eventually(t, "refusal", func() bool {
+			var n int
+			seen.with(func(r *recorder) { n = len(r.refusals) })
+			return n > 0
+		})
+		eventually(t, "the rest of the change", func() bool { return ask(third) == "one" })
+		if got := ask(second); got != "one" {
+			t.Errorf("the accepted version of the refused listener: %s", got)
+		}
+		seen.with(func(r *recorder) {
+			got := r.refusals[0]
+			if len(r.refusals) != 1 || !slices.Equal(got.Resources, []string{"b"}) || got.Type != resource.ListenerType ||
+				!slices.Equal(got.Origins, []resource.Origin{origin}) || !strings.Contains(got.Error, "outrider.test.Unknown") {
+				t.Errorf("refusals: %+v", r.refusals)
+			}
+		})
+		var refused []RefusedResource
+		eventually(t, "status", func() bool {
+			refused = nil
+			settled := true
+			for _, stream := range server.Status(t.Context()) {
+				for _, typ := range stream.Types {
+					refused = append(refused, typ.Refused...)
+					settled = settled && typ.Pending == 0 && typ.VersionSent == typ.VersionAccepted
+				}
+			}
+			return settled && len(refused) == 1
+		})
+		if r := refused[0]; r.Name != "b" || r.Accepted == "" || r.Accepted == r.Version || len(r.Origins) != 1 {
+			t.Errorf("status: %+v", r)
+		}
+		rejected := envoy.stat("listener_manager.lds.update_rejected")
+
+		// Later changes pass it by.
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a", port, "a", "later"))}})
+		eventually(t, "later change", func() bool { return ask(port) == "one" && envoy.stat("http.later.downstream_rq_2xx") > 0 })
+		if got := envoy.stat("listener_manager.lds.update_rejected"); got != rejected {
+			t.Errorf("the refused listener was sent again: %d refusals after %d", got, rejected)
+		}
+
+		// Its correction is sent, and cures it.
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "b", httpListener(t, "b", second, "b", "fixed"))}})
+		eventually(t, "corrected listener", func() bool { return ask(second) == "one" && envoy.stat("http.fixed.downstream_rq_2xx") > 0 })
+		eventually(t, "cure", func() bool {
+			var cured []string
+			seen.with(func(r *recorder) { cured = slices.Clone(r.cured) })
+			return slices.Equal(cured, []string{"LDS[b]"})
+		})
+	})
+}
+
+func TestEnvoyReconnectsToANewServer(t *testing.T) {
+	bothModes(t, func(t *testing.T, delta bool) {
+		one, two, port := backend(t, "one"), backend(t, "two"), freePort(t)
+		resources := append(site(t, "a", port, one), site(t, "b", freePort(t), one)...)
+		feed, socket := resource.NewFeed(), socketPath(t)
+		_, stop := serve(t, socket, Options{Source: oneFeed{feed}})
+		startEnvoy(t, "node", socket, delta)
+		feed.Publish(resource.Change{Set: resources})
+		eventually(t, "first answer", func() bool { return ask(port) == "one" })
+		stop()
+		if got := ask(port); got != "one" {
+			t.Errorf("while the server is away: %s", got)
+		}
+
+		// The next server knows the same, but for what changed while it was away: that is all that it sends.
+		again, seen := resource.NewFeed(), &recorder{}
+		serve(t, socket, Options{Source: oneFeed{again}, Observer: seen})
+		eventually(t, "Envoy is back", func() bool {
+			var n int
+			seen.with(func(r *recorder) { n = len(r.connected) })
+			return n > 0
+		})
+		again.Publish(resource.Change{Set: resources})
+		again.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a", two))},
+			Remove: []resource.Key{{Type: resource.ListenerType, Name: "b"}}})
+		eventually(t, "what changed meanwhile", func() bool { return ask(port) == "two" })
+		if delta {
+			got := seen.take()
+			eventually(t, "removal", func() bool {
+				got = append(got, seen.take()...)
+				return slices.Contains(got, "LDS -b")
+			})
+			for _, push := range got {
+				if !slices.Contains([]string{"EDS a", "LDS -b"}, push) {
+					t.Errorf("sent again: %s", push)
+				}
+			}
+		}
+	})
+}
+
+func TestTwoEnvoysEachHaveTheirStream(t *testing.T) {
+	one, two := backend(t, "one"), backend(t, "two")
+	port := freePort(t)
+	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
+	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
+	first, second := startEnvoy(t, "same", socket, true), startEnvoy(t, "same", socket, false)
+	// Both listen on one port, as two epochs side by side do (SO_REUSEPORT is Envoy's default).
+	feed.Publish(resource.Change{Set: site(t, "a", port, one)})
+	for _, envoy := range []*envoyProcess{first, second} {
+		eventually(t, "listener", func() bool { return envoy.stat("listener_manager.total_listeners_active") == 1 })
+	}
+	eventually(t, "both streams at rest", func() bool {
+		all := server.Status(t.Context())
+		for _, s := range all {
+			for _, typ := range s.Types {
+				if typ.Pending != 0 || typ.VersionSent != typ.VersionAccepted {
+					return false
+				}
+			}
+		}
+		return len(all) == 2
+	})
+	seen.take()
+	feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a", two))}})
+	seen.expect(t, "EDS a", "EDS a")
+	eventually(t, "new endpoint", func() bool { return ask(port) == "two" })
+	eventually(t, "convergence of both", func() bool { return server.Stats().Convergence.Count >= 2 })
+	if stats := server.Stats(); stats.Streams != 2 || stats.Types[resource.EndpointType].Pushes < 4 {
+		t.Errorf("stats: %+v", stats)
+	}
+}

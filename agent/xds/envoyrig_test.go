@@ -1,0 +1,224 @@
+package xds
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// bootstrap is an Envoy that gets everything from one ADS stream over a Unix socket.
+const bootstrap = `{
+  "node": {"id": %q, "cluster": "test"},
+  "admin": {"address": {"pipe": {"path": %q}}},
+  "dynamic_resources": {
+    "ads_config": {"api_type": %q, "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "xds"}}]},
+    "cds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"},
+    "lds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
+  },
+  "static_resources": {"clusters": [{
+    "name": "xds", "type": "STATIC", "connect_timeout": "1s",
+    "load_assignment": {"cluster_name": "xds", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": %q}}}}]}]},
+    "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+      "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}
+  }]}
+}`
+
+// envoyProcess is a real Envoy.
+type envoyProcess struct {
+	t     testing.TB
+	admin *http.Client
+	mu    sync.Mutex
+	log   bytes.Buffer
+}
+
+// Write implements io.Writer for Envoy's log.
+func (e *envoyProcess) Write(p []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.log.Write(p)
+}
+
+func startEnvoy(t testing.TB, id, socket string, delta bool) *envoyProcess {
+	t.Helper()
+	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
+	api := "GRPC"
+	if delta {
+		api = "DELTA_GRPC"
+	}
+	e := &envoyProcess{t: t}
+	command := exec.Command(parts.Envoy(t), "--config-yaml", fmt.Sprintf(bootstrap, id, admin, api, socket),
+		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
+	command.Stdout, command.Stderr = e, e
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
+	}}
+	e.admin = &http.Client{Transport: transport, Timeout: 5 * time.Second}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		if t.Failed() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			_, said, _ := strings.Cut(e.log.String(), "starting main dispatch loop")
+			t.Logf("Envoy %s:%s", id, said[max(0, len(said)-8000):])
+		}
+	})
+	return e
+}
+
+// get returns an answer of the admin interface, "" if there is none yet.
+func (e *envoyProcess) get(path string) string {
+	answer, err := e.admin.Get("http://admin" + path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return ""
+	}
+	return string(body)
+}
+
+// stat returns a counter or gauge, -1 if there is none.
+func (e *envoyProcess) stat(name string) int {
+	var stats struct {
+		Stats []struct {
+			Name  string
+			Value int
+		}
+	}
+	if json.Unmarshal([]byte(e.get("/stats?format=json&filter=^"+name+"$")), &stats) != nil || len(stats.Stats) != 1 {
+		return -1
+	}
+	return stats.Stats[0].Value
+}
+
+// backend answers every request with its name.
+func backend(t testing.TB, name string) int {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().(*net.TCPAddr).Port
+}
+
+// ask returns the body of an answer with status 200, else what came instead.
+func ask(port int) string {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	answer, err := client.Get("http://127.0.0.1:" + strconv.Itoa(port) + "/")
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err.Error()
+	}
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Sprintf("%d %s", answer.StatusCode, body)
+	}
+	return string(body)
+}
+
+func overADS() *corev3.ConfigSource {
+	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, InitialFetchTimeout: durationpb.New(0),
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}
+}
+
+func address(port int) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)}}}}
+}
+
+func edsCluster(name string, connectTimeout time.Duration) *clusterv3.Cluster {
+	return &clusterv3.Cluster{Name: name, ConnectTimeout: durationpb.New(connectTimeout),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: overADS()}}
+}
+
+func assignment(name string, ports ...int) *endpointv3.ClusterLoadAssignment {
+	locality := &endpointv3.LocalityLbEndpoints{}
+	for _, port := range ports {
+		locality.LbEndpoints = append(locality.LbEndpoints, &endpointv3.LbEndpoint{
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(port)}}})
+	}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{locality}}
+}
+
+func routes(name, cluster string) *routev3.RouteConfiguration {
+	return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{{Name: "all", Domains: []string{"*"},
+		Routes: []*routev3.Route{{
+			Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}}}}}}}
+}
+
+func packed(t testing.TB, message proto.Message) *anypb.Any {
+	t.Helper()
+	a, err := anypb.New(message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func httpListener(t testing.TB, name string, port int, routeName, statPrefix string) *listenerv3.Listener {
+	t.Helper()
+	manager := &hcmv3.HttpConnectionManager{StatPrefix: statPrefix,
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: overADS(), RouteConfigName: routeName}},
+		HttpFilters: []*hcmv3.HttpFilter{{Name: "envoy.filters.http.router",
+			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: packed(t, &routerv3.Router{})}}}}
+	return &listenerv3.Listener{Name: name, Address: address(port), FilterChains: []*listenerv3.FilterChain{{
+		Filters: []*listenerv3.Filter{{Name: "envoy.filters.network.http_connection_manager",
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, manager)}}}}}}
+}
+
+// badListener passes Validate and is refused by Envoy: it has a filter of a type that Envoy does not know.
+func badListener(t testing.TB, name string, port int) *listenerv3.Listener {
+	l := httpListener(t, name, port, "r", "bad")
+	l.FilterChains[0].Filters[0].ConfigType = &listenerv3.Filter_TypedConfig{
+		TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/outrider.test.Unknown"}}
+	return l
+}
+
+// site is the resources of one service: cluster, endpoints, listener and routes.
+func site(t testing.TB, name string, port int, backends ...int) []*resource.Resource {
+	t.Helper()
+	return []*resource.Resource{
+		encoded(t, name, edsCluster(name, time.Second)),
+		encoded(t, name, assignment(name, backends...)),
+		encoded(t, name, httpListener(t, name, port, name, name)),
+		encoded(t, name, routes(name, name)),
+	}
+}

@@ -1,0 +1,204 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ListenOptions say where clients connect and who may.
+type ListenOptions struct {
+	Path   string       // of the Unix socket
+	Mode   fs.FileMode  // its permissions; 0: 0660
+	Group  int          // its group; 0 or less: the process's own
+	Users  []uint32     // user ids that may connect, checked by the peer's credentials; empty: whoever the mode lets in
+	Logger *slog.Logger // nil: discarded
+}
+
+// maxSocketPath is the longest path of a Unix socket: sun_path of unix(7), less the closing zero.
+const maxSocketPath = 107
+
+// Listen creates the socket. Nobody can connect before mode and group are right; the socket of a process that is gone is
+// replaced, that of one that still serves is an error. Closing the listener removes the socket, unless another took its place.
+func Listen(options ListenOptions) (net.Listener, error) {
+	path := options.Path
+	if options.Mode == 0 {
+		options.Mode = 0o660
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	building := filepath.Join(filepath.Dir(path), "."+strconv.Itoa(os.Getpid())+"."+filepath.Base(path))
+	if len(building) > maxSocketPath {
+		return nil, fmt.Errorf("listen on %s: the path is too long for a Unix socket: shorten it by %d bytes", path, len(building)-maxSocketPath)
+	}
+	if err := replaceable(path); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	// Made under another name and renamed when it is ready: at its own path a socket with the umask's permissions would be
+	// open for a moment.
+	if err := os.Remove(building); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	unixListener, err := net.ListenUnix("unix", &net.UnixAddr{Name: building, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	unixListener.SetUnlinkOnClose(false)
+	info, err := prepare(building, path, options)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), unixListener.Close(), ignoreMissing(os.Remove(building)))
+	}
+	return &listener{UnixListener: unixListener, path: path, created: info, users: options.Users, logger: options.Logger}, nil
+}
+
+func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) {
+	if options.Group > 0 {
+		if err := os.Chown(building, -1, options.Group); err != nil {
+			return nil, fmt.Errorf("give it to group %d: %w", options.Group, err)
+		}
+	}
+	if err := os.Chmod(building, options.Mode); err != nil {
+		return nil, err
+	}
+	info, err := os.Lstat(building)
+	if err != nil {
+		return nil, err
+	}
+	return info, os.Rename(building, path)
+}
+
+// replaceable tells why what is at path must not be replaced; nil if nothing is there or nobody serves on it.
+func replaceable(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return errors.New("there is something else than a socket at that path: remove it")
+	}
+	connection, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		_ = connection.Close()
+		return errors.New("another process serves there: stop it first")
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("find out whether another process serves there: %w", err)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// listener accepts the users it is told to, and knows who connected.
+type listener struct {
+	*net.UnixListener
+	path    string
+	created fs.FileInfo
+	users   []uint32
+	logger  *slog.Logger
+	once    sync.Once
+	err     error // of Close
+}
+
+// Accept implements net.Listener. Those who may not connect are closed at once.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		accepted, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		who, err := credentials(accepted)
+		switch {
+		case err != nil:
+			l.logger.Warn("a client was closed: its credentials cannot be read", "socket", l.path, "error", err)
+		case len(l.users) > 0 && !slices.Contains(l.users, who.UID):
+			l.logger.Warn("a client was closed: its user may not connect", "socket", l.path, "uid", who.UID, "pid", who.PID)
+		default:
+			who.Address = l.path
+			return connection{accepted, who}, nil
+		}
+		_ = accepted.Close()
+	}
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		l.err = l.UnixListener.Close()
+		if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.created) {
+			l.err = errors.Join(l.err, ignoreMissing(os.Remove(l.path)))
+		}
+	})
+	return l.err
+}
+
+// Peer is who is at the other end of a stream.
+type Peer struct {
+	Address string // of the Unix socket, or host:port
+	PID     int32  // 0 where the connection is not local
+	UID     uint32
+	GID     uint32
+}
+
+// connection carries the peer where gRPC keeps the remote address.
+type connection struct {
+	net.Conn
+	peer Peer
+}
+
+// RemoteAddr implements net.Conn.
+func (c connection) RemoteAddr() net.Addr { return peerAddress(c.peer) }
+
+type peerAddress Peer
+
+// Network implements net.Addr.
+func (peerAddress) Network() string { return "unix" }
+
+// String implements net.Addr.
+func (p peerAddress) String() string { return fmt.Sprintf("pid %d, uid %d", p.PID, p.UID) }
+
+func peerOf(address net.Addr) Peer {
+	if p, ok := address.(peerAddress); ok {
+		return Peer(p)
+	}
+	return Peer{Address: address.String()}
+}
+
+func credentials(c *net.UnixConn) (Peer, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return Peer{}, err
+	}
+	var found *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) { found, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return Peer{}, err
+	}
+	if failed != nil {
+		return Peer{}, fmt.Errorf("SO_PEERCRED: %w", failed)
+	}
+	return Peer{PID: found.Pid, UID: found.Uid, GID: found.Gid}, nil
+}

@@ -1,0 +1,173 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what should happen at once.
+const patience = 20 * time.Second
+
+// eventually polls until the condition holds.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// oneFeed is a Source with the same feed for everybody.
+type oneFeed struct{ feed *resource.Feed }
+
+func (s oneFeed) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
+
+// recorder is an Observer that remembers.
+type recorder struct {
+	mu           sync.Mutex
+	connected    []Stream
+	disconnected []Stream
+	pushes       []string // "Cluster a b -c"
+	refusals     []Refusal
+	cured        []string
+	acceptances  int
+}
+
+func (r *recorder) Connected(s Stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.connected = append(r.connected, s)
+}
+
+func (r *recorder) Disconnected(s Stream, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.disconnected = append(r.disconnected, s)
+}
+
+func (r *recorder) Pushed(_ Stream, p Push) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	line := short(p.Type)
+	for _, name := range p.Names() {
+		line += " " + name
+	}
+	removed := slices.Sorted(slices.Values(p.Removed))
+	for _, name := range removed {
+		line += " -" + name
+	}
+	r.pushes = append(r.pushes, line)
+}
+
+func (r *recorder) Accepted(Stream, string, string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.acceptances++
+}
+
+func (r *recorder) Refused(_ Stream, refusal Refusal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refusals = append(r.refusals, refusal)
+}
+
+func (r *recorder) Cured(_ Stream, typeURL string, names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cured = append(r.cured, fmt.Sprint(short(typeURL), names))
+}
+
+// take returns what was pushed since the last call, once every push so far was answered.
+func (r *recorder) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pushes := r.pushes
+	r.pushes = nil
+	return pushes
+}
+
+// with runs f while nothing is recorded.
+func (r *recorder) with(f func(*recorder)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f(r)
+}
+
+func short(typeURL string) string {
+	switch typeURL {
+	case resource.ClusterType:
+		return "CDS"
+	case resource.EndpointType:
+		return "EDS"
+	case resource.ListenerType:
+		return "LDS"
+	case resource.RouteType:
+		return "RDS"
+	case resource.SecretType:
+		return "SDS"
+	}
+	return typeURL
+}
+
+// serve runs a server on a Unix socket until the test or stop ends it.
+func serve(t testing.TB, socket string, options Options) (server *Server, stop func()) {
+	t.Helper()
+	server, err := NewServer(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := Listen(ListenOptions{Path: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, listener) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return server, stop
+}
+
+func socketPath(t testing.TB) string { return filepath.Join(parts.ShortDir(t), "xds.sock") }
+
+func encoded(t testing.TB, name string, message proto.Message, origins ...resource.Origin) *resource.Resource {
+	t.Helper()
+	r, err := resource.New(name, message, origins...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().(*net.TCPAddr).Port
+}

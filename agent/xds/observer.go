@@ -1,0 +1,66 @@
+package xds
+
+import (
+	"slices"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+)
+
+// The services a stream may use.
+const (
+	ServiceADS = "ads"
+	ServiceSDS = "sds"
+)
+
+// Stream is one stream of one client. Two epochs of one Envoy have a stream each, with the same node.
+type Stream struct {
+	ID      uint64       // grows with each stream of this server
+	Service string       // ServiceADS or ServiceSDS
+	Delta   bool         // incremental
+	Node    *corev3.Node // as the client introduced itself. Not to be written to
+	Peer    Peer
+	Since   time.Time
+}
+
+// Observer is told what happens on the streams. Its methods are called by each stream's own goroutine, several at the same
+// time; they must not block, or that stream waits.
+type Observer interface {
+	Connected(Stream)                                    // after the first request
+	Disconnected(Stream, error)                          // nil: the client went away, or the server stops
+	Pushed(Stream, Push)                                 // a response goes out
+	Accepted(stream Stream, typeURL, version string)     // the client's ACK of it
+	Refused(Stream, Refusal)                             // the client's NACK, once it is known of what
+	Cured(stream Stream, typeURL string, names []string) // what was refused before is accepted now, or taken back
+}
+
+// Push is a response that goes out.
+type Push struct {
+	Type      string
+	Nonce     string
+	Version   string
+	Resources int      // how many it carries
+	Removed   []string // which it says do not exist
+	Bytes     int      // of its resources
+
+	response *response
+}
+
+// Names returns the names of the resources it carries, sorted.
+func (p Push) Names() []string {
+	names := make([]string, len(p.response.resources))
+	for i, r := range p.response.resources {
+		names[i] = r.Name
+	}
+	slices.Sort(names)
+	return names
+}
+
+type nobody struct{}
+
+func (nobody) Connected(Stream)                {}
+func (nobody) Disconnected(Stream, error)      {}
+func (nobody) Pushed(Stream, Push)             {}
+func (nobody) Accepted(Stream, string, string) {}
+func (nobody) Refused(Stream, Refusal)         {}
+func (nobody) Cured(Stream, string, []string)  {}

@@ -1,0 +1,237 @@
+package xds
+
+import (
+	"strconv"
+	"time"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// settleTime is how long others wait for the client's answer to clusters and endpoints: listeners and routes, which may
+// refer to them, and later changes of clusters. Envoy answers clusters when the last of them is warm, so the wait lets no
+// request meet a cluster that is not there yet. It ends because one that never gets warm (its secret is missing, say) must
+// not hold up the rest.
+const settleTime = time.Second
+
+// next returns what is to be sent now, nil if nothing is. Clusters come first, then their endpoints, then listeners and
+// routes when Envoy has taken in both; what is removed goes last, when nothing refers to it any more.
+func (s *session) next(now time.Time) *response {
+	if s.snapshot.Sequence == 0 {
+		return nil // nothing was published yet: an answer now would tell the client that nothing exists
+	}
+	settling := false // clusters or endpoints are
+	for _, w := range s.order {
+		switch {
+		case w.rank >= rank(resource.ListenerType) && settling:
+		case w.inflight != nil:
+			settling = settling || w.settling(now)
+		default:
+			if r := s.build(w, w.rank == 0); r != nil {
+				return s.sending(w, r, now)
+			}
+		}
+	}
+	for _, w := range s.order {
+		if w.settling(now) {
+			return nil
+		}
+	}
+	for _, typeURL := range [...]string{resource.ListenerType, resource.RouteType, resource.ClusterType, resource.EndpointType} {
+		if w := s.watches[typeURL]; w != nil && w.inflight == nil {
+			if r := s.build(w, true); r != nil {
+				return s.sending(w, r, now)
+			}
+		}
+	}
+	return nil
+}
+
+// settling tells whether others wait for the answer to what is under way.
+func (w *watch) settling(now time.Time) bool {
+	return w.rank > 0 && w.inflight != nil && now.Before(w.inflight.sent.Add(settleTime))
+}
+
+// wake is when next may have something to send without anything happening before; zero: never.
+func (s *session) wake(now time.Time) (at time.Time) {
+	for _, w := range s.order {
+		if w.settling(now) {
+			at = earlier(at, w.inflight.sent.Add(settleTime))
+		}
+		if w.inflight != nil {
+			at = earlier(at, w.answerUntil)
+		}
+	}
+	return at
+}
+
+// earlier returns the earlier of two times, of which zero is never.
+func earlier(x, y time.Time) time.Time {
+	if x.IsZero() || !y.IsZero() && y.Before(x) {
+		return y
+	}
+	return x
+}
+
+// expire stops waiting for answers that do not come, and returns the responses in question. Until it says otherwise the
+// client is taken to have them: it reads, and has not refused them.
+func (s *session) expire(now time.Time) (unanswered []*response) {
+	for _, w := range s.order {
+		if r := w.inflight; r != nil && !now.Before(w.answerUntil) {
+			unanswered = append(unanswered, r)
+			w.postpone(r)
+			s.tellCured(w, s.take(w, r))
+			if w.trial != nil {
+				w.trial.pass(w)
+			}
+		}
+	}
+	return unanswered
+}
+
+// sending records that a response goes out.
+func (s *session) sending(w *watch, r *response, now time.Time) *response {
+	s.nonce++
+	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10), strconv.FormatUint(s.snapshot.Sequence, 10)
+	r.published, r.sent = s.snapshot.Published, now
+	w.inflight, w.lastNonce, w.answer = r, r.nonce, false
+	w.answerUntil = now.Add(s.patience)
+	if w.typeURL == resource.ClusterType {
+		w.answerUntil = now.Add(min(s.patience, settleTime))
+	}
+	w.versionSent, w.lastSent = r.version, now
+	w.pushes++
+	if w.typeURL == resource.ClusterType {
+		s.resendEndpoints(w, r)
+	}
+	return r
+}
+
+// resendEndpoints looks for changed clusters in a response. Envoy builds such a cluster anew and waits for its endpoints,
+// without asking for them again: they are sent again.
+func (s *session) resendEndpoints(clusters *watch, r *response) {
+	endpoints := s.watches[resource.EndpointType]
+	if endpoints == nil {
+		return // a client that gets its endpoints elsewhere, or has not asked for any yet
+	}
+	for _, cluster := range r.resources {
+		if d, changed := clusters.differs[cluster.Name]; changed && !same(d.held, cluster) {
+			if name, ok := endpointsOf(cluster.Value()); ok && endpoints.wants(name) {
+				current := s.get(endpoints, name)
+				endpoints.note(name, current, current, true)
+			}
+		}
+	}
+}
+
+// build makes the next response of a type, nil if there is nothing to tell. Without removals, what was removed stays for
+// now, unless the client waits to hear of it.
+func (s *session) build(w *watch, removals bool) *response {
+	if w.full {
+		return s.buildFull(w, removals)
+	}
+	set := s.snapshot.Set(w.typeURL)
+	r := &response{}
+	current := 0 // of the resources, how many are what the snapshot holds
+	for name, d := range w.differs {
+		if w.trial != nil && !w.trial.has(name) {
+			continue
+		}
+		now := set[name]
+		switch target := w.target(name, d.held, now); {
+		case same(target, d.held) && !d.forced:
+			if same(now, d.held) {
+				delete(w.differs, name)
+			}
+		case target == nil && (d.forced || removals):
+			if s.delta || d.forced {
+				r.removed = append(r.removed, name)
+			} else {
+				w.holds(name, nil, nil) // state of the world cannot tell it: what it does not mention, stays
+			}
+		case target == nil: // later
+		case !sendable(target):
+			w.differs[name] = difference{d.held, false} // the client has it from an earlier stream; we do not
+		default:
+			if target == now {
+				current++
+			}
+			r.resources = append(r.resources, target)
+		}
+	}
+	if len(r.resources)+len(r.removed) == 0 && !w.answer {
+		if w.trial != nil { // the suspects have gone or changed back
+			w.trial.pass(w)
+			return s.build(w, removals)
+		}
+		return nil
+	}
+	for _, sent := range r.resources {
+		if d := w.differs[sent.Name]; d.forced {
+			w.differs[sent.Name] = difference{d.held, false}
+		}
+	}
+	for _, name := range r.removed {
+		w.differs[name] = difference{w.differs[name].held, false}
+	}
+	if current == len(r.resources) && current == len(set) && current > 1 {
+		r.body = s.shared.all(s.snapshot, w.typeURL, s.delta)
+		r.resources = r.body.resources
+	} else {
+		r.body = newBody(r.resources, s.delta)
+	}
+	return r
+}
+
+// buildFull is build for responses that carry the whole state. A resource that was refused is in it as the client last
+// accepted it, so that the rest gets through.
+func (s *session) buildFull(w *watch, removals bool) *response {
+	set := s.snapshot.Set(w.typeURL)
+	r := &response{}
+	tell := w.answer
+	instead := map[string]*resource.Resource{} // what goes out where that is not what the snapshot holds
+	for name, d := range w.differs {
+		now := set[name]
+		target := w.target(name, d.held, now)
+		switch {
+		case w.trial != nil && !w.trial.has(name):
+			target = d.held
+		case target == nil && d.held != nil && !removals && !d.forced:
+			target = d.held
+		case target == nil && (d.held != nil || d.forced):
+			r.removed = append(r.removed, name)
+		}
+		tell = tell || d.forced || !same(target, d.held)
+		if target != now {
+			instead[name] = target
+		}
+	}
+	if !tell {
+		if w.trial != nil {
+			w.trial.pass(w)
+			return s.buildFull(w, removals)
+		}
+		return nil
+	}
+	for name, d := range w.differs {
+		if d.forced {
+			w.differs[name] = difference{d.held, false}
+		}
+	}
+	if len(instead) == 0 && w.wildcard {
+		r.body = s.shared.all(s.snapshot, w.typeURL, s.delta)
+		r.resources = r.body.resources
+		return r
+	}
+	for name, now := range set {
+		if _, other := instead[name]; !other && w.wants(name) {
+			r.resources = append(r.resources, now)
+		}
+	}
+	for _, other := range instead {
+		if other != nil && sendable(other) {
+			r.resources = append(r.resources, other)
+		}
+	}
+	r.body = newBody(r.resources, s.delta)
+	return r
+}

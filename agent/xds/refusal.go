@@ -1,0 +1,289 @@
+package xds
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// Refusal is the client's refusal (NACK) of resources.
+type Refusal struct {
+	Type      string            `json:"type"`    // type URL
+	Nonce     string            `json:"nonce"`   // of the response refused
+	Version   string            `json:"version"` // of that response
+	Error     string            `json:"error"`   // in the client's words, at most 4 KiB
+	Resources []string          `json:"resources"`
+	Origins   []resource.Origin `json:"origins"` // the objects those resources came from
+}
+
+// refused is a resource that the client does not take. It is not sent again until its content changes.
+type refused struct {
+	resource *resource.Resource // what it refused
+	held     *resource.Resource // what it keeps instead; nil: nothing
+	message  string
+	since    time.Time
+}
+
+// trial finds the resources that a client refuses where its error does not name them: the suspects are sent in halves
+// until those to blame are alone, and the others get through.
+type trial struct {
+	groups []map[string]struct{} // of suspects, the one on trial last
+	rounds int
+}
+
+// maxRounds bounds a trial: enough to find three among thousands. What is suspect after that is refused together.
+const maxRounds = 64
+
+// clipLength bounds the client's error message, in bytes.
+const clipLength = 4096
+
+func (t *trial) has(name string) bool {
+	_, on := t.groups[len(t.groups)-1][name]
+	return on
+}
+
+// pass ends the trial of the last group, and the trial with the last one.
+func (t *trial) pass(w *watch) {
+	t.groups = t.groups[:len(t.groups)-1]
+	if len(t.groups) == 0 {
+		w.trial = nil
+	}
+}
+
+func (t *trial) split(names []string) {
+	slices.Sort(names)
+	for _, half := range [][]string{names[len(names)/2:], names[:len(names)/2]} {
+		group := make(map[string]struct{}, len(half))
+		for _, name := range half {
+			group[name] = struct{}{}
+		}
+		t.groups = append(t.groups, group)
+	}
+}
+
+// settle takes in the client's word on a response.
+func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
+	late := r != w.inflight
+	if refusal == nil {
+		w.versionAccepted, w.lastAccepted = r.version, time.Now()
+		s.report.accepted(r)
+		if late {
+			return // it was taken to be so
+		}
+		s.tellCured(w, s.take(w, r))
+		if w.trial != nil {
+			w.trial.pass(w)
+		}
+		return
+	}
+	if late {
+		s.revert(w, r)
+	} else {
+		w.inflight = nil
+	}
+	for _, name := range r.removed { // nothing to be put right: taken as done
+		w.holds(name, nil, s.get(w, name))
+	}
+	suspects := w.suspects(r)
+	message := refusal.GetMessage()
+	guilty := named(message, suspects)
+	switch {
+	case len(guilty) > 0:
+	case len(suspects) <= 1:
+		guilty = suspects
+	case w.trial == nil:
+		w.trial = &trial{rounds: 1}
+		w.trial.split(suspects)
+		return
+	case late && w.trial != nil: // one trial at a time: what this one does not find comes up again
+		guilty = suspects
+	case w.trial.rounds < maxRounds:
+		w.trial.rounds++
+		w.trial.groups = w.trial.groups[:len(w.trial.groups)-1]
+		w.trial.split(suspects)
+		return
+	default:
+		for _, group := range w.trial.groups[:len(w.trial.groups)-1] {
+			for name := range group {
+				suspects = append(suspects, name)
+			}
+		}
+		guilty, w.trial = suspects, nil
+	}
+	if w.trial != nil && !late && len(guilty) >= len(suspects) {
+		w.trial.pass(w)
+	}
+	s.refuse(w, r, message, guilty)
+}
+
+// refuse records that the client does not take these of the resources of a response, and tells.
+func (s *session) refuse(w *watch, r *response, message string, names []string) {
+	told := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: clip(message), Resources: names}
+	if len(names) == 0 { // of nothing new: whatever it is about, it is in this response
+		for _, sent := range r.resources {
+			told.Resources = append(told.Resources, sent.Name)
+		}
+	}
+	slices.Sort(told.Resources)
+	sent := make(map[string]*resource.Resource, len(r.resources))
+	for _, one := range r.resources {
+		sent[one.Name] = one
+	}
+	for _, name := range told.Resources {
+		one := sent[name]
+		if one == nil { // suspect since an earlier round
+			one = s.get(w, name)
+		}
+		if one == nil {
+			continue
+		}
+		for _, origin := range one.Origins {
+			if !slices.Contains(told.Origins, origin) {
+				told.Origins = append(told.Origins, origin)
+			}
+		}
+		if d, ok := w.differs[name]; ok && len(names) > 0 {
+			w.refused[name] = &refused{one, d.held, told.Error, time.Now()}
+		}
+	}
+	s.report.refused(told)
+}
+
+// take takes in that the client holds what a response told it, and returns what it had refused before and takes now.
+func (s *session) take(w *watch, r *response) (cured []string) {
+	w.inflight = nil
+	set := s.snapshot.Set(w.typeURL)
+	for _, sent := range r.resources {
+		w.holds(sent.Name, sent, set[sent.Name])
+		if was := w.refused[sent.Name]; was != nil && !same(was.resource, sent) && !same(was.held, sent) {
+			delete(w.refused, sent.Name)
+			cured = append(cured, sent.Name)
+		}
+	}
+	for _, name := range r.removed {
+		w.holds(name, nil, set[name])
+		if set[name] == nil && w.refused[name] != nil {
+			delete(w.refused, name)
+			cured = append(cured, name)
+		}
+	}
+	if len(w.differs) == 0 {
+		w.differs = map[string]difference{} // gives back what a first response needed
+	}
+	return cured
+}
+
+func (s *session) tellCured(w *watch, names []string) {
+	if len(names) > 0 {
+		slices.Sort(names)
+		s.report.cured(w.typeURL, names)
+	}
+}
+
+// maxLate bounds the responses of a type that may still be answered after they were given up on.
+const maxLate = 8
+
+// postpone keeps a response whose answer has not come in time: if it is refused later, what the client held before counts.
+func (w *watch) postpone(r *response) {
+	r.before = map[string]*resource.Resource{}
+	for _, sent := range r.resources {
+		if d, ok := w.differs[sent.Name]; ok && !same(d.held, sent) && d.held != nil {
+			r.before[sent.Name] = d.held
+		} else if !ok || same(d.held, sent) {
+			r.before[sent.Name] = sent
+		}
+	}
+	if len(w.late) == maxLate {
+		w.late = slices.Delete(w.late, 0, 1)
+	}
+	w.late = append(w.late, r)
+}
+
+// revert undoes the assumption that the client holds what a response told it.
+func (s *session) revert(w *watch, r *response) {
+	set := s.snapshot.Set(w.typeURL)
+	for _, sent := range r.resources {
+		before := r.before[sent.Name]
+		if same(before, sent) || !w.wants(sent.Name) {
+			continue
+		}
+		if d, ok := w.differs[sent.Name]; ok && same(d.held, sent) {
+			w.differs[sent.Name] = difference{before, d.forced}
+		} else if !ok && same(set[sent.Name], sent) {
+			w.differs[sent.Name] = difference{before, false}
+		}
+	}
+}
+
+// answered returns the response that a nonce is about, nil if it is not known any more. Answers come in order: those
+// before it get none.
+func (w *watch) answered(nonce string) *response {
+	if w.inflight != nil && nonce == w.inflight.nonce {
+		w.late = nil
+		return w.inflight
+	}
+	for i, r := range w.late {
+		if r.nonce == nonce {
+			w.late = w.late[i+1:]
+			return r
+		}
+	}
+	return nil
+}
+
+// suspects are the resources of a response that the client did not hold before.
+func (w *watch) suspects(r *response) []string {
+	var names []string
+	for _, sent := range r.resources {
+		if d, ok := w.differs[sent.Name]; ok && !same(d.held, sent) {
+			names = append(names, sent.Name)
+		}
+	}
+	return names
+}
+
+// named returns those of the names that an error message gives. Envoy's messages read "Error adding/updating cluster(s) a:
+// why, b: why", with a line per listener, or quote the name; a name in any other place may be a word that only looks like
+// it.
+func named(message string, names []string) (found []string) {
+	message = message[:min(len(message), 16*clipLength)]
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		for rest, from := message, 0; ; {
+			i := strings.Index(rest, name)
+			if i < 0 {
+				break
+			}
+			before, after := message[:from+i], message[from+i+len(name):]
+			if listed(before, after) || quoted(before, after) {
+				found = append(found, name)
+				break
+			}
+			from += i + 1
+			rest = message[from:]
+		}
+	}
+	return found
+}
+
+func listed(before, after string) bool {
+	if !strings.HasPrefix(after, ": ") {
+		return false
+	}
+	return strings.HasSuffix(before, "(s) ") || strings.HasSuffix(before, ", ") || strings.HasSuffix(before, "\n")
+}
+
+func quoted(before, after string) bool {
+	return strings.HasSuffix(before, `"`) && strings.HasPrefix(after, `"`) ||
+		strings.HasSuffix(before, "'") && strings.HasPrefix(after, "'")
+}
+
+func clip(message string) string {
+	return strings.ToValidUTF8(message[:min(len(message), clipLength)], "")
+}

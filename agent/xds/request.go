@@ -1,0 +1,120 @@
+package xds
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// VirtualHostType is what Envoy asks for on demand (VHDS). Outrider sends whole route configurations and does not offer it.
+const VirtualHostType = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
+
+// wildcard is the name that subscribes to everything of a type.
+const wildcard = "*"
+
+// request is a DiscoveryRequest or a DeltaDiscoveryRequest.
+type request struct {
+	node     *corev3.Node
+	typeURL  string
+	nonce    string           // of the response it answers; "" if it answers none
+	refusal  *statusv3.Status // why the client refuses that response, nil if it accepts it
+	locators int              // xdstp: locators, which are not offered
+
+	names []string // state of the world: everything subscribed to
+
+	subscribe, unsubscribe []string          // delta
+	versions               map[string]string // delta: what the client has from an earlier stream, name → version
+}
+
+func fromState(r *discoveryv3.DiscoveryRequest) *request {
+	return &request{
+		node: r.GetNode(), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), refusal: r.GetErrorDetail(),
+		locators: len(r.GetResourceLocators()), names: r.GetResourceNames(),
+	}
+}
+
+func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
+	return &request{
+		node: r.GetNode(), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), refusal: r.GetErrorDetail(),
+		locators:  len(r.GetResourceLocatorsSubscribe()) + len(r.GetResourceLocatorsUnsubscribe()),
+		subscribe: r.GetResourceNamesSubscribe(), unsubscribe: r.GetResourceNamesUnsubscribe(), versions: r.GetInitialResourceVersions(),
+	}
+}
+
+// limits bounds what one stream may make the server remember.
+type limits struct {
+	types     int // types on one stream
+	nameBytes int // length of one name
+	bytes     int // of all names subscribed to on one stream
+}
+
+// check refuses a request that is malformed in itself. The error is a gRPC status that says what is wrong.
+func (l limits) check(r *request) error {
+	if r.typeURL == "" {
+		return status.Error(codes.InvalidArgument, "the request has no type_url")
+	}
+	if len(r.typeURL) > l.nameBytes || len(r.nonce) > l.nameBytes {
+		return status.Errorf(codes.InvalidArgument, "type_url or response_nonce is longer than %d bytes", l.nameBytes)
+	}
+	if r.locators > 0 {
+		return status.Errorf(codes.Unimplemented, "%s: resource locators (xdstp:) are not offered: ask by resource name", r.typeURL)
+	}
+	for _, names := range [][]string{r.names, r.subscribe, r.unsubscribe} {
+		for _, name := range names {
+			if err := l.checkName(r.typeURL, name); err != nil {
+				return err
+			}
+		}
+	}
+	for name, version := range r.versions {
+		if err := l.checkName(r.typeURL, name); err != nil {
+			return err
+		}
+		if len(version) > l.nameBytes {
+			return status.Errorf(codes.InvalidArgument, "%s: the version of %q is longer than %d bytes", r.typeURL, name, l.nameBytes)
+		}
+	}
+	return nil
+}
+
+func (l limits) checkName(typeURL, name string) error {
+	if len(name) > l.nameBytes {
+		return status.Errorf(codes.InvalidArgument, "%s: the resource name %.40q… is longer than %d bytes", typeURL, name, l.nameBytes)
+	}
+	return nil
+}
+
+// startsAsWildcard tells for which types a first request without names asks for everything. Envoy asks for endpoints,
+// routes, secrets and extensions only by name, and a request without names means none of them.
+func startsAsWildcard(typeURL string) bool {
+	switch typeURL {
+	case resource.EndpointType, resource.RouteType, resource.SecretType, resource.ExtensionType, resource.RuntimeType, VirtualHostType:
+		return false
+	}
+	return true
+}
+
+// carriesFullState tells which types a state-of-the-world response must carry whole: what it leaves out, Envoy removes.
+func carriesFullState(typeURL string) bool {
+	return typeURL == resource.ClusterType || typeURL == resource.ListenerType
+}
+
+// rank is the place of a type in the order that breaks nothing: what is referred to is sent before what refers to it.
+// Types of rank 0 are sent at once: clusters and listeners wait in Envoy for the secrets and extensions they name.
+func rank(typeURL string) int {
+	switch typeURL {
+	case resource.ClusterType:
+		return 1
+	case resource.EndpointType:
+		return 2
+	case resource.ListenerType:
+		return 3
+	case resource.RouteType:
+		return 4
+	}
+	return 0
+}

@@ -1,0 +1,225 @@
+// Package xds is what Envoy talks to: a gRPC server of the aggregated discovery service (ADS, incremental and state of the
+// world) and of the secret discovery service (SDS).
+//
+// Resources come encoded, from a feed per kind of proxy, and are sent without being copied: a client costs its list of names
+// and a change costs what it changes, however many clients and resources there are. What a client refuses is known by
+// resource, stays away from it until it changes, and does not hold up the rest.
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// Source has the resources of every proxy.
+type Source interface {
+	// Feed returns what a proxy is to be sent; proxies that need the same share a feed. The server waits for the feed's
+	// first snapshot. An error ends the proxy's stream with that reason (a gRPC status is passed on as it is).
+	Feed(node *corev3.Node) (*resource.Feed, error)
+}
+
+// Options configure a Server. The zero value of everything but Source is usable.
+type Options struct {
+	Source       Source
+	Observer     Observer     // nil: nobody
+	Logger       *slog.Logger // nil: discarded
+	ControlPlane string       // what clients are told about who serves them; "": nothing
+
+	MaxStreams           int           // at the same time; 0: 10,000
+	ConnectsPerSecond    int           // streams that begin; more wait for up to a second, then are refused; 0: no bound
+	SendTimeout          time.Duration // a client that does not read for so long is disconnected; 0: 30 s
+	AnswerTimeout        time.Duration // how long later changes of a type wait for the client's answer to the one before; 0: 30 s
+	FirstRequestTimeout  time.Duration // a stream on which nothing is asked for so long is ended; 0: 30 s
+	MaxMessageBytes      int           // of a request; 0: 16 MiB
+	MaxSubscriptionBytes int           // names of resources one stream may subscribe to, in bytes; 0: 16 MiB
+	MaxConnectionAge     time.Duration // connections are moved on after about so long; 0: never
+}
+
+// The bounds of Options' comments, and some that nobody needs to change.
+const (
+	defaultMaxStreams      = 10_000
+	defaultTimeout         = 30 * time.Second
+	defaultMaxMessageBytes = 16 << 20
+	maxTypes               = 64
+	maxNameBytes           = 4096
+	keepaliveInterval      = 30 * time.Second
+	keepaliveTimeout       = 10 * time.Second
+	keepaliveMinimum       = 5 * time.Second // between a client's pings; Envoy's bootstrap asks for more
+	maxStreamsPerClient    = 100             // on one connection
+)
+
+// Server serves ADS and SDS.
+type Server struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	secretv3.UnimplementedSecretDiscoveryServiceServer
+
+	options   Options
+	logger    *slog.Logger
+	observer  Observer
+	admission admission
+	counters  counters
+
+	mu      sync.Mutex
+	streams map[uint64]*stream
+	hubs    map[*resource.Feed]*hub
+	lastID  uint64
+}
+
+// hub is what the streams of one feed share.
+type hub struct {
+	bodies  *bodies
+	streams int
+}
+
+// NewServer returns a server. Either Serve it, or Register it with a gRPC server made with ServerOptions.
+func NewServer(options Options) (*Server, error) {
+	if options.Source == nil {
+		return nil, errors.New("xds server: no source of resources")
+	}
+	setDefault(&options.MaxStreams, defaultMaxStreams)
+	setDefault(&options.SendTimeout, defaultTimeout)
+	setDefault(&options.AnswerTimeout, defaultTimeout)
+	setDefault(&options.FirstRequestTimeout, defaultTimeout)
+	setDefault(&options.MaxMessageBytes, defaultMaxMessageBytes)
+	setDefault(&options.MaxSubscriptionBytes, defaultMaxMessageBytes)
+	s := &Server{
+		options: options, logger: options.Logger, observer: options.Observer,
+		admission: admission{perSecond: options.ConnectsPerSecond},
+		streams:   map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
+	}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
+	if s.observer == nil {
+		s.observer = nobody{}
+	}
+	return s, nil
+}
+
+func setDefault[T int | time.Duration](value *T, standard T) {
+	if *value <= 0 {
+		*value = standard
+	}
+}
+
+// ServerOptions are what a gRPC server needs to serve this one: the codec that sends shared bytes, and the bounds.
+func (s *Server) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxRecvMsgSize(s.options.MaxMessageBytes),
+		grpc.MaxConcurrentStreams(maxStreamsPerClient),
+		grpc.SharedWriteBuffer(true), // a thousand idle clients need no thousand buffers
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: keepaliveInterval, Timeout: keepaliveTimeout, MaxConnectionAge: s.options.MaxConnectionAge,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+	}
+}
+
+// Register adds both services to a gRPC server that was made with ServerOptions.
+func (s *Server) Register(registrar grpc.ServiceRegistrar) {
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(registrar, s)
+	secretv3.RegisterSecretDiscoveryServiceServer(registrar, s)
+}
+
+// Serve serves on the listener until the context ends (nil) or the listener fails. It closes the listener. Several may run
+// at the same time.
+func (s *Server) Serve(ctx context.Context, listener net.Listener, more ...grpc.ServerOption) error {
+	server := grpc.NewServer(append(s.ServerOptions(), more...)...)
+	s.Register(server)
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		server.Stop() // a stream ends when its client or its server does: there is nothing to wait for
+	})
+	err := server.Serve(listener)
+	if !stop() {
+		<-stopped
+		return nil
+	}
+	server.Stop()
+	if err != nil {
+		return fmt.Errorf("serve xDS on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+// StreamAggregatedResources implements ADS, state of the world.
+func (s *Server) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.run(stream, streamKind{service: ServiceADS})
+}
+
+// DeltaAggregatedResources implements incremental ADS.
+func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return s.run(stream, streamKind{service: ServiceADS, delta: true})
+}
+
+// StreamSecrets implements SDS, state of the world.
+func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
+	return s.run(stream, streamKind{service: ServiceSDS, only: resource.SecretType})
+}
+
+// DeltaSecrets implements incremental SDS.
+func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecretsServer) error {
+	return s.run(stream, streamKind{service: ServiceSDS, only: resource.SecretType, delta: true})
+}
+
+// FetchSecrets is the unary form of SDS, which no Envoy uses over gRPC.
+func (s *Server) FetchSecrets(context.Context, *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "FetchSecrets is not offered: use StreamSecrets or DeltaSecrets")
+}
+
+// join takes a stream up and gives it its number.
+func (s *Server) join(st *stream) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.streams) >= s.options.MaxStreams {
+		s.counters.refusedStreams.Add(1)
+		return status.Errorf(codes.ResourceExhausted, "%d streams are open, no more are allowed", len(s.streams))
+	}
+	s.lastID++
+	st.ID = s.lastID
+	s.streams[st.ID] = st
+	s.counters.streams.Add(1)
+	return nil
+}
+
+// share returns what streams of the feed share, until leave.
+func (s *Server) share(feed *resource.Feed) *bodies {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.hubs[feed]
+	if h == nil {
+		h = &hub{bodies: newBodies()}
+		s.hubs[feed] = h
+	}
+	h.streams++
+	return h.bodies
+}
+
+func (s *Server) leave(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.streams, st.ID)
+	if h := s.hubs[st.feed]; h != nil {
+		if h.streams--; h.streams == 0 {
+			delete(s.hubs, st.feed)
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package xds
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// session is the protocol of one stream without the stream: requests and snapshots go in, responses come out. It is owned
+// by one goroutine and never blocks.
+//
+// It sends one response per type and then waits for the client's word on it: what changes meanwhile is merged, a refusal
+// belongs to a known response, and types that depend on each other are sent in an order that breaks nothing.
+type session struct {
+	delta    bool
+	limits   limits
+	patience time.Duration // how long an answer to a response is awaited
+	snapshot *resource.Snapshot
+	since    func(sequence uint64) ([]resource.Key, bool) // resource.Feed.Since
+	shared   *bodies
+	report   reporter
+	only     string // the one type served; "" = any
+
+	watches   map[string]*watch
+	order     []*watch // by rank
+	nonce     uint64
+	requests  uint64
+	nameBytes int // of names subscribed to
+}
+
+// reporter is told what happens. It must not block.
+type reporter interface {
+	accepted(*response)
+	refused(Refusal)
+	cured(typeURL string, names []string)
+	notOffered(typeURL string)
+}
+
+// get returns what the snapshot holds under a name.
+func (s *session) get(w *watch, name string) *resource.Resource {
+	return s.snapshot.Set(w.typeURL)[name]
+}
+
+// handle takes in a request. The error is a gRPC status that ends the stream.
+func (s *session) handle(r *request) error {
+	if err := s.limits.check(r); err != nil {
+		return err
+	}
+	if s.only != "" && r.typeURL != s.only {
+		return status.Errorf(codes.InvalidArgument, "this service serves %s only, not %s", s.only, r.typeURL)
+	}
+	s.requests++
+	w, known := s.watches[r.typeURL]
+	if !known {
+		if len(s.watches) >= s.limits.types {
+			return status.Errorf(codes.ResourceExhausted, "more than %d types on one stream", s.limits.types)
+		}
+		w = newWatch(r.typeURL, s.delta)
+		s.watches[r.typeURL] = w
+		at, _ := slices.BinarySearchFunc(s.order, w.rank+1, func(w *watch, rank int) int { return cmp.Compare(w.rank, rank) })
+		s.order = slices.Insert(s.order, at, w)
+		if r.typeURL == VirtualHostType {
+			s.report.notOffered(r.typeURL)
+		}
+	}
+	if !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce {
+		return nil // about an older response; the client will answer the newer one too
+	}
+	if answered := w.answered(r.nonce); answered != nil {
+		s.settle(w, answered, r.refusal)
+	} else if r.refusal != nil { // of a response that is forgotten
+		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce, Error: clip(r.refusal.GetMessage())})
+	}
+	if s.delta {
+		return s.subscribe(w, r, !known)
+	}
+	return s.setNames(w, r)
+}
+
+// subscribe takes in what a delta request changes of the subscription.
+func (s *session) subscribe(w *watch, r *request, first bool) error {
+	versions := r.versions
+	if !first {
+		versions = nil // of the first request only: later we know what the client holds
+	}
+	if first && len(r.subscribe) == 0 && startsAsWildcard(w.typeURL) {
+		s.startWildcard(w, versions)
+	}
+	for _, name := range r.subscribe {
+		if name == wildcard {
+			s.startWildcard(w, versions)
+			continue
+		}
+		now := s.get(w, name)
+		held, forced := brought(w.typeURL, name, versions, now), true
+		if held != nil {
+			forced = false
+		} else if w.wants(name) {
+			held = now
+		}
+		if err := s.addName(w, name); err != nil {
+			return err
+		}
+		w.note(name, held, now, forced)
+	}
+	for name := range versions { // removed while the client was away, or not known yet whether
+		if s.get(w, name) == nil && w.wants(name) {
+			if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
+				return s.tooManyNames()
+			}
+			w.note(name, brought(w.typeURL, name, versions, nil), nil, false)
+		}
+	}
+	for _, name := range r.unsubscribe {
+		if name == wildcard {
+			s.endWildcard(w)
+			continue
+		}
+		s.removeName(w, name)
+		if w.wildcard { // the client has dropped it, and has it by the wildcard again once it is told
+			w.note(name, nil, s.get(w, name), true)
+		}
+	}
+	return nil
+}
+
+// brought is what a client holds from an earlier stream, nil if nothing.
+func brought(typeURL, name string, versions map[string]string, now *resource.Resource) *resource.Resource {
+	version, ok := versions[name]
+	if !ok {
+		return nil
+	}
+	if now != nil && now.Version == version {
+		return now
+	}
+	return &resource.Resource{Type: typeURL, Name: name, Version: version}
+}
+
+// setNames takes in the names of a state-of-the-world request, which are all that the client wants.
+func (s *session) setNames(w *watch, r *request) error {
+	first := w.lastNonce == "" || r.nonce == ""
+	all := len(r.names) == 0 && !w.named && startsAsWildcard(w.typeURL) || slices.Contains(r.names, wildcard)
+	w.named = w.named || len(r.names) > 0
+	switch {
+	case all && (!w.wildcard || r.nonce == ""):
+		s.startWildcard(w, nil)
+	case !all && w.wildcard:
+		s.endWildcard(w)
+	}
+	kept := 0
+	for _, name := range r.names {
+		if name == wildcard {
+			continue
+		}
+		last, named := w.names[name]
+		if named && !first {
+			if last != s.requests {
+				kept++
+				w.names[name] = s.requests
+			}
+			continue
+		}
+		if err := s.addName(w, name); err != nil {
+			return err
+		}
+		if last != s.requests {
+			kept++
+		}
+		w.note(name, nil, s.get(w, name), true)
+	}
+	if kept < len(w.names) {
+		for name, last := range w.names {
+			if last != s.requests {
+				s.removeName(w, name)
+				w.answer = w.answer || w.full
+			}
+		}
+	}
+	if first && len(r.names) == 0 && !all {
+		w.answer = false // it asked for nothing
+	}
+	return nil
+}
+
+func (s *session) startWildcard(w *watch, versions map[string]string) {
+	for name, now := range s.snapshot.Set(w.typeURL) {
+		held := brought(w.typeURL, name, versions, now)
+		if held == nil && w.wants(name) && !w.wildcard {
+			held = now
+		}
+		w.note(name, held, now, false)
+	}
+	w.wildcard = true
+	w.answer = w.answer || len(versions) == 0
+}
+
+func (s *session) endWildcard(w *watch) {
+	w.wildcard, w.answer = false, false
+	for name := range w.differs {
+		if !w.wants(name) {
+			w.drop(name)
+		}
+	}
+}
+
+// addName subscribes to a name. It keeps the snapshot's copy of the string, so that the request can be freed.
+func (s *session) addName(w *watch, name string) error {
+	if r := s.get(w, name); r != nil {
+		name = r.Name
+	}
+	if _, named := w.names[name]; !named {
+		if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
+			return s.tooManyNames()
+		}
+	}
+	w.names[name] = s.requests
+	return nil
+}
+
+func (s *session) tooManyNames() error {
+	return status.Errorf(codes.ResourceExhausted, "the names subscribed to on one stream take more than %d bytes", s.limits.bytes)
+}
+
+func (s *session) removeName(w *watch, name string) {
+	if _, named := w.names[name]; named {
+		s.nameBytes -= len(name)
+		delete(w.names, name)
+	}
+	w.drop(name)
+}
+
+// advance takes in a newer snapshot.
+func (s *session) advance(to *resource.Snapshot) {
+	from := s.snapshot
+	keys, ok := s.since(from.Sequence)
+	s.snapshot = to
+	if ok {
+		for _, key := range keys {
+			if w := s.watches[key.Type]; w != nil {
+				s.changed(w, key.Name, from)
+			}
+		}
+		return
+	}
+	for _, w := range s.order {
+		if from.Sequence != 0 && from.Changed(w.typeURL) == to.Changed(w.typeURL) {
+			continue
+		}
+		for name := range from.Set(w.typeURL) {
+			s.changed(w, name, from)
+		}
+		for name := range to.Set(w.typeURL) {
+			if from.Set(w.typeURL)[name] == nil {
+				s.changed(w, name, from)
+			}
+		}
+		for name := range w.differs { // brought from an earlier stream, or asked for before there was anything
+			s.changed(w, name, from)
+		}
+	}
+}
+
+func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
+	if !w.wants(name) {
+		return
+	}
+	now := s.get(w, name)
+	if r := w.refused[name]; r != nil && same(r.held, now) { // what it refused has been taken back
+		delete(w.refused, name)
+		s.tellCured(w, []string{name})
+	}
+	w.note(name, from.Set(w.typeURL)[name], now, false)
+}

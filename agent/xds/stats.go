@@ -1,0 +1,116 @@
+package xds
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Stats counts what the server did since it was made.
+type Stats struct {
+	Streams        int    // open now
+	StreamsTotal   uint64 // ever opened
+	RefusedStreams uint64 // turned away: too many, or too many at once
+	StuckClients   uint64 // disconnected because they did not read
+	Unanswered     uint64 // responses that a client did not answer in time (Envoy answers clusters when they are warm)
+	Panics         uint64 // defects that ended a stream
+	Types          map[string]TypeStats
+	Convergence    Histogram // from a snapshot's publication to a client's acceptance, of each response
+}
+
+// TypeStats counts by type URL.
+type TypeStats struct {
+	Pushes    uint64 // responses
+	Resources uint64 // in them
+	Removed   uint64 // told to be gone
+	Bytes     uint64
+	Refusals  uint64 // NACKs, by cause found
+}
+
+// Histogram counts durations.
+type Histogram struct {
+	Bounds []time.Duration // upper bounds, ascending
+	Counts []uint64        // one per bound, and one for what is above the last; not cumulative
+	Sum    time.Duration
+	Count  uint64
+}
+
+var convergenceBounds = [...]time.Duration{
+	time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond,
+	500 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second, 30 * time.Second,
+}
+
+// maxCountedTypes bounds the types counted apart: a client can name as many as it likes.
+const maxCountedTypes = 64
+
+type counters struct {
+	streams, refusedStreams, stuck, unanswered, panics atomic.Uint64
+
+	mu      sync.Mutex
+	types   map[string]TypeStats
+	buckets [len(convergenceBounds) + 1]uint64
+	sum     time.Duration
+	count   uint64
+}
+
+// change counts for a type. Callers hold mu.
+func (c *counters) change(typeURL string, with func(*TypeStats)) {
+	if c.types == nil {
+		c.types = map[string]TypeStats{}
+	}
+	if _, ok := c.types[typeURL]; !ok && len(c.types) >= maxCountedTypes {
+		typeURL = "other"
+	}
+	stats := c.types[typeURL]
+	with(&stats)
+	c.types[typeURL] = stats
+}
+
+func (c *counters) pushed(r *response) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.change(r.typeURL, func(t *TypeStats) {
+		t.Pushes++
+		t.Resources += uint64(len(r.resources))
+		t.Removed += uint64(len(r.removed))
+		t.Bytes += uint64(r.body.size)
+	})
+}
+
+func (c *counters) accepted(r *response, change bool) {
+	if !change {
+		return // an answer to a client that came later than the snapshot
+	}
+	took := time.Since(r.published)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := 0
+	for at < len(convergenceBounds) && took > convergenceBounds[at] {
+		at++
+	}
+	c.buckets[at]++
+	c.sum += took
+	c.count++
+}
+
+func (c *counters) refused(typeURL string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.change(typeURL, func(t *TypeStats) { t.Refusals++ })
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	open := len(s.streams)
+	s.mu.Unlock()
+	c := &s.counters
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Stats{
+		Streams: open, StreamsTotal: c.streams.Load(), RefusedStreams: c.refusedStreams.Load(), StuckClients: c.stuck.Load(),
+		Unanswered: c.unanswered.Load(), Panics: c.panics.Load(), Types: maps.Clone(c.types),
+		Convergence: Histogram{Bounds: convergenceBounds[:], Counts: append([]uint64(nil), c.buckets[:]...), Sum: c.sum, Count: c.count},
+	}
+}

@@ -1,0 +1,88 @@
+package xds
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// StreamStatus is where one client stands.
+type StreamStatus struct {
+	Stream
+	Types []TypeStatus // by the order in which they are sent
+}
+
+// TypeStatus is where one client stands with one type.
+type TypeStatus struct {
+	Type            string
+	Wildcard        bool   // it asked for everything
+	Names           int    // it asked for by name
+	VersionSent     string // of the snapshot last sent from; "": nothing was
+	VersionAccepted string // of the snapshot last accepted; "": nothing was
+	Sent, Accepted  time.Time
+	Pushes          uint64
+	Pending         int // resources that it should hold and does not yet; what it refused not counted
+	Refused         []RefusedResource
+}
+
+// RefusedResource is a resource that the client does not take.
+type RefusedResource struct {
+	Name     string
+	Version  string // of the refused content
+	Accepted string // of the content that it keeps instead; "": none
+	Error    string // in the client's words
+	Since    time.Time
+	Origins  []resource.Origin
+}
+
+// Status returns where every client stands, by stream. A stream that ends meanwhile is left out.
+func (s *Server) Status(ctx context.Context) []StreamStatus {
+	s.mu.Lock()
+	streams := make([]*stream, 0, len(s.streams))
+	for _, st := range s.streams {
+		streams = append(streams, st)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(streams, func(x, y *stream) int { return cmp.Compare(x.ID, y.ID) })
+	var all []StreamStatus
+	for _, st := range streams {
+		found := make(chan StreamStatus, 1)
+		ask := func(st *stream) { found <- st.status() }
+		select {
+		case st.inspect <- ask:
+			all = append(all, <-found)
+		case <-st.done:
+		case <-ctx.Done():
+			return all
+		}
+	}
+	return all
+}
+
+func (st *stream) status() StreamStatus {
+	status := StreamStatus{Stream: st.Stream}
+	for _, w := range st.session.order {
+		status.Types = append(status.Types, w.status())
+	}
+	return status
+}
+
+func (w *watch) status() TypeStatus {
+	status := TypeStatus{
+		Type: w.typeURL, Wildcard: w.wildcard, Names: len(w.names), VersionSent: w.versionSent, VersionAccepted: w.versionAccepted,
+		Sent: w.lastSent, Accepted: w.lastAccepted, Pushes: w.pushes, Pending: max(0, len(w.differs)-len(w.refused)),
+	}
+	for name, r := range w.refused {
+		refused := RefusedResource{Name: name, Version: r.resource.Version, Error: r.message, Since: r.since, Origins: r.resource.Origins}
+		if r.held != nil {
+			refused.Accepted = r.held.Version
+		}
+		status.Refused = append(status.Refused, refused)
+	}
+	slices.SortFunc(status.Refused, func(x, y RefusedResource) int { return strings.Compare(x.Name, y.Name) })
+	return status
+}

@@ -1,0 +1,267 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime/debug"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// streamKind is which method of which service a stream belongs to.
+type streamKind struct {
+	service string
+	only    string // the one type served; "": any
+	delta   bool
+}
+
+// stream carries a session over gRPC. The handler's goroutine owns the session and never waits for the client; one goroutine
+// receives, one sends. While a response is on its way, changes merge in the session: a slow client costs nothing.
+type stream struct {
+	Stream
+	server  *Server
+	session *session
+	feed    *resource.Feed
+
+	requests chan *request
+	ended    chan error // why receiving ended
+	frames   chan *frame
+	sent     chan error         // a result per frame
+	inspect  chan func(*stream) // run by the owner of the session
+	done     chan struct{}      // closed when the handler returns
+}
+
+// run serves a stream until it ends. The error is a gRPC status.
+func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
+	ctx := carrier.Context()
+	if err := s.admission.wait(ctx); err != nil {
+		s.counters.refusedStreams.Add(1)
+		return err
+	}
+	st := &stream{
+		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()}, server: s,
+		requests: make(chan *request), ended: make(chan error, 1), frames: make(chan *frame, 1), sent: make(chan error, 1),
+		inspect: make(chan func(*stream)), done: make(chan struct{}),
+	}
+	if from, ok := peer.FromContext(ctx); ok {
+		st.Peer = peerOf(from.Addr)
+	}
+	if err := s.join(st); err != nil {
+		return err
+	}
+	connected := false
+	defer func() {
+		if cause := recover(); cause != nil { // one client's stream, not everybody's server
+			s.counters.panics.Add(1)
+			s.logger.Error("a defect ended an xDS stream", "stream", st.ID, "cause", cause, "stack", string(debug.Stack()))
+			err = status.Error(codes.Internal, "a defect of the server ended this stream")
+		}
+		close(st.done)
+		s.leave(st)
+		if connected {
+			reason := err
+			if status.Code(err) == codes.Canceled { // the client is gone, or the server stops
+				reason = nil
+			}
+			s.observer.Disconnected(st.Stream, reason)
+		}
+	}()
+	go st.receive(ctx, carrier)
+	go st.send(ctx, carrier)
+
+	first, err := st.first(ctx)
+	if err != nil {
+		return err
+	}
+	st.Node = first.node
+	feed, err := s.options.Source.Feed(first.node)
+	if err != nil {
+		if _, ok := status.FromError(err); !ok {
+			err = status.Error(codes.FailedPrecondition, err.Error())
+		}
+		return err
+	}
+	shared := s.share(feed)
+	st.feed = feed // from here on leave gives it back
+	snapshot, newer := feed.Current()
+	st.session = &session{
+		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot, since: feed.Since,
+		limits: limits{types: maxTypes, nameBytes: maxNameBytes, bytes: s.options.MaxSubscriptionBytes},
+		shared: shared, report: st, watches: map[string]*watch{},
+	}
+	connected = true
+	s.observer.Connected(st.Stream)
+	if err := st.session.handle(first); err != nil {
+		return err
+	}
+	return st.loop(ctx, newer)
+}
+
+// first waits for the first request, which introduces the client.
+func (st *stream) first(ctx context.Context) (*request, error) {
+	timer := time.NewTimer(st.server.options.FirstRequestTimeout)
+	defer timer.Stop()
+	select {
+	case r := <-st.requests:
+		if r.node == nil {
+			return nil, status.Error(codes.InvalidArgument, "the first request of a stream must carry the node")
+		}
+		return r, nil
+	case err := <-st.ended:
+		return nil, err
+	case <-timer.C:
+		return nil, status.Errorf(codes.DeadlineExceeded, "nothing was asked for %v", st.server.options.FirstRequestTimeout)
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// loop owns the session.
+func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var stuck time.Time // when the client counts as stuck; zero: nothing is being sent
+	for {
+		now := time.Now()
+		st.giveUp(now)
+		if stuck.IsZero() {
+			if r := st.session.next(now); r != nil {
+				st.pushed(r)
+				st.frames <- r.frame(st.Delta, st.server.options.ControlPlane)
+				stuck = now.Add(st.server.options.SendTimeout)
+			}
+		}
+		if wake := earlier(stuck, st.session.wake(now)); !wake.IsZero() {
+			timer.Reset(time.Until(wake))
+		} else {
+			timer.Stop()
+		}
+		select {
+		case r := <-st.requests:
+			if err := st.session.handle(r); err != nil {
+				return err
+			}
+		case err := <-st.sent:
+			if err != nil {
+				return err
+			}
+			stuck = time.Time{}
+		case <-newer:
+			var snapshot *resource.Snapshot
+			snapshot, newer = st.feed.Current()
+			st.session.advance(snapshot)
+		case do := <-st.inspect:
+			do(st)
+		case <-timer.C:
+			if !stuck.IsZero() && !time.Now().Before(stuck) {
+				st.server.counters.stuck.Add(1)
+				return status.Errorf(codes.DeadlineExceeded, "the client has not read for %v: disconnected", st.server.options.SendTimeout)
+			}
+		case err := <-st.ended:
+			return err
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// giveUp stops waiting for answers that do not come.
+func (st *stream) giveUp(now time.Time) {
+	for _, r := range st.session.expire(now) {
+		st.server.counters.unanswered.Add(1)
+		st.server.logger.Debug("a client has not answered a response, later ones go on", "stream", st.ID, "node", st.Node.GetId(),
+			"type", r.typeURL, "nonce", r.nonce, "waited", now.Sub(r.sent))
+	}
+}
+
+// receive hands requests to the loop until the client or the stream ends.
+func (st *stream) receive(ctx context.Context, carrier grpc.ServerStream) {
+	for {
+		r, err := st.receiveOne(carrier)
+		if errors.Is(err, io.EOF) {
+			err = nil // the client is done
+		}
+		if r == nil {
+			st.ended <- err
+			return
+		}
+		select {
+		case st.requests <- r:
+		case <-st.done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (st *stream) receiveOne(carrier grpc.ServerStream) (*request, error) {
+	if st.Delta {
+		message := new(discoveryv3.DeltaDiscoveryRequest)
+		if err := carrier.RecvMsg(message); err != nil {
+			return nil, err
+		}
+		return fromDelta(message), nil
+	}
+	message := new(discoveryv3.DiscoveryRequest)
+	if err := carrier.RecvMsg(message); err != nil {
+		return nil, err
+	}
+	return fromState(message), nil
+}
+
+// send hands frames to the transport, which takes the next one when the client has read enough of the one before.
+func (st *stream) send(ctx context.Context, carrier grpc.ServerStream) {
+	for {
+		select {
+		case f := <-st.frames:
+			st.sent <- carrier.SendMsg(f)
+		case <-st.done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (st *stream) pushed(r *response) {
+	st.server.counters.pushed(r)
+	st.server.observer.Pushed(st.Stream, Push{
+		Type: r.typeURL, Nonce: r.nonce, Version: r.version, Resources: len(r.resources), Removed: r.removed, Bytes: r.body.size, response: r,
+	})
+}
+
+// accepted implements reporter.
+func (st *stream) accepted(r *response) {
+	st.server.counters.accepted(r, r.published.After(st.Since))
+	st.server.observer.Accepted(st.Stream, r.typeURL, r.version)
+}
+
+// refused implements reporter.
+func (st *stream) refused(r Refusal) {
+	st.server.counters.refused(r.Type)
+	st.server.logger.Warn("a client refuses resources", "stream", st.ID, "node", st.Node.GetId(), "type", r.Type,
+		"resources", first(r.Resources, 10), "count", len(r.Resources), "error", r.Error)
+	st.server.observer.Refused(st.Stream, r)
+}
+
+// cured implements reporter.
+func (st *stream) cured(typeURL string, names []string) {
+	st.server.observer.Cured(st.Stream, typeURL, names)
+}
+
+// notOffered implements reporter.
+func (st *stream) notOffered(typeURL string) {
+	st.server.logger.Warn("a client asks on demand for what is not offered: it is told that nothing of the kind exists",
+		"stream", st.ID, "node", st.Node.GetId(), "type", typeURL)
+}
+
+func first(names []string, n int) []string { return names[:min(n, len(names))] }
