@@ -63,6 +63,7 @@ type envoy struct {
 	admin      bool
 	closing    bool // stopped, with a message to close its admin in its socket
 	stopped    bool
+	wedged     bool // its main thread never comes back, whatever it is sent
 	unhealthy  bool
 	parent     *envoy // that it believes to have
 	forgotten  bool
@@ -265,7 +266,7 @@ func (w *world) signal(e *envoy, signal syscall.Signal) {
 	case syscall.SIGKILL:
 		w.end(e, -1, "SIGKILL")
 	case syscall.SIGCONT:
-		if e.stopped {
+		if e.stopped && !e.wedged {
 			e.stopped = false
 			e.admin = e.admin && !e.closing
 			w.look()
@@ -282,6 +283,14 @@ func (w *world) signal(e *envoy, signal syscall.Signal) {
 			w.end(e, 0, "")
 		})
 	}
+}
+
+// hang stops a process for good.
+func (w *world) hang(e *envoy) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e.stopped, e.wedged = true, true
+	w.look()
 }
 
 func (e *envoy) process() Process {

@@ -1,0 +1,219 @@
+package epoch
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+func TestEnvoyThatDiesIsBack(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.must(specOf("b"))
+		h.wait(9 * time.Second)
+		h.kill(h.newest(), "SIGSEGV")
+		h.wait(time.Second)
+		h.expect("0 live")
+		if live, _, _ := h.s.Live(); live.Hash != "b" || !strings.Contains(live.Reason, "SIGSEGV") {
+			t.Errorf("started again: %+v", live)
+		}
+		if h.outage() > 100*time.Millisecond {
+			t.Errorf("nobody served for %s", h.outage())
+		}
+		var exited *Epoch
+		for _, e := range h.s.Epochs() {
+			if e.Phase == Exited && e.Hash == "b" {
+				exited = &e
+			}
+		}
+		if exited == nil || exited.Cause != "ended by SIGSEGV" || exited.Exit.Signal != "SIGSEGV" {
+			t.Errorf("record of the exit: %+v", exited)
+		}
+	})
+}
+
+func TestNewestDiesInTheOverlap(t *testing.T) {
+	for _, rescue := range []bool{true, false} {
+		onHost(t, func(h *harness) {
+			h.w.rescue = rescue
+			h.must(specOf("a"))
+			h.must(specOf("b"))
+			h.wait(time.Second)
+			h.kill(h.newest(), "SIGKILL")
+			h.wait(500 * time.Millisecond)
+			h.expect("1 live, 0 draining")
+			if h.outage() > 100*time.Millisecond {
+				t.Errorf("nobody served for %s", h.outage())
+			}
+			h.wait(9 * time.Second)
+			h.expect("1 live")
+			if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != Hot {
+				t.Errorf("the next: %+v", got)
+			}
+		})
+	}
+}
+
+func TestOldestDiesInTheOverlap(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.must(specOf("b"))
+		h.wait(time.Second)
+		h.kill(h.alive()[0], "SIGKILL")
+		h.expect("1 live")
+		h.wait(time.Minute)
+		if h.must(specOf("c")).Epoch != 2 || h.outage() != 0 {
+			t.Errorf("nobody served for %s", h.outage())
+		}
+	})
+}
+
+func TestParentDiesWhileItsChildStarts(t *testing.T) {
+	for _, after := range []time.Duration{5, 20, 30, 40, 49, 51, 60} {
+		onHost(t, func(h *harness) {
+			h.must(specOf("a"))
+			parent := h.newest()
+			spec := specOf("b")
+			spec.Validation = nil
+			done := make(chan error, 1)
+			go func() { _, err := h.apply(spec); done <- err }()
+			h.wait(after * time.Millisecond)
+			h.kill(parent, "SIGKILL")
+			if err := <-done; err != nil {
+				t.Errorf("after %dms: %v", after, err)
+			}
+			h.wait(10 * time.Second)
+			if live, _, _ := h.s.Live(); live.Hash != "b" {
+				t.Errorf("after %dms: live is %+v", after, live)
+			}
+			if h.outage() > time.Second {
+				t.Errorf("after %dms: nobody served for %s", after, h.outage())
+			}
+		})
+	}
+}
+
+func TestChildDiesWhileItStarts(t *testing.T) {
+	for _, after := range []time.Duration{5, 20, 49, 50, 51, 55, 70} {
+		onHost(t, func(h *harness) {
+			h.must(specOf("a"))
+			spec := specOf("b")
+			spec.Validation = nil
+			done := make(chan error, 1)
+			go func() { _, err := h.apply(spec); done <- err }()
+			h.wait(after * time.Millisecond)
+			h.kill(h.newest(), "SIGKILL")
+			<-done
+			h.wait(5 * time.Second)
+			if h.outage() > time.Second || len(h.alive()) == 0 {
+				t.Errorf("after %dms: nobody served for %s", after, h.outage())
+			}
+			h.wait(10 * time.Second)
+			h.must(specOf("c"))
+		})
+	}
+}
+
+func TestBackOff(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.settings.Limit, h.settings.BackoffMax = 0, 10*time.Second
+		h.must(specOf("a"))
+		var delays []time.Duration
+		for range 7 {
+			h.kill(h.newest(), "SIGKILL")
+			died := time.Now()
+			for len(h.alive()) == 0 {
+				h.wait(10 * time.Millisecond)
+			}
+			delays = append(delays, time.Since(died).Round(100*time.Millisecond))
+			h.wait(time.Second)
+		}
+		want := []time.Duration{0, 1e9, 2e9, 4e9, 8e9, 10e9, 10e9}
+		if !slices.Equal(delays, want) {
+			t.Errorf("started again after %v, should be after %v", delays, want)
+		}
+		h.wait(forgetExits + time.Second)
+		h.kill(h.newest(), "SIGKILL")
+		h.wait(100 * time.Millisecond)
+		h.expect("0 live")
+	})
+}
+
+func TestGivesUp(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 3, Window: time.Minute}
+		h.must(specOf("a"))
+		for range 4 {
+			h.kill(h.newest(), "SIGKILL")
+			h.wait(2 * time.Second)
+		}
+		err := <-h.ended
+		if !errors.Is(err, ErrGaveUp) {
+			t.Errorf("Run returned %v", err)
+		}
+		h.ended <- err
+		if !slices.Contains(h.conditions(), conditionGaveUp) {
+			t.Errorf("conditions: %v", h.conditions())
+		}
+		events := h.board.Events(0)
+		if !slices.ContainsFunc(events, func(e condition.Event) bool { return e.Kind == condition.KindGaveUp }) {
+			t.Errorf("events: %+v", events)
+		}
+		if _, err := h.apply(specOf("b")); !errors.Is(err, ErrEnded) {
+			t.Errorf("a request afterwards: %v", err)
+		}
+	})
+}
+
+func TestExitsFurtherApartThanTheWindowNeverGiveUp(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.settings.Limit, h.settings.Window = 2, 10*time.Minute
+		h.must(specOf("a"))
+		for range 10 {
+			h.wait(6 * time.Minute)
+			h.kill(h.newest(), "SIGKILL")
+			h.wait(time.Second)
+			h.expect("0 live")
+		}
+	})
+}
+
+func TestFirstStartFailsAndIsTriedAgain(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.w.behaviour["a"] = behaviour{late: true} // a port in use
+		refused := h.refused(specOf("a"))
+		if refused.Remaining != -1 {
+			t.Errorf("%+v", refused)
+		}
+		h.do(func() { h.w.behaviour["a"] = behaviour{} })
+		h.wait(3 * time.Second)
+		h.expect("0 live")
+	})
+	onHost(t, func(h *harness) { // or replaced by what is right
+		h.w.behaviour["a"] = behaviour{late: true}
+		h.refused(specOf("a"))
+		if got := h.must(specOf("b")); got.Epoch != 0 || got.Mode != First {
+			t.Errorf("%+v", got)
+		}
+		h.wait(time.Minute)
+		h.expect("0 live")
+	})
+}
+
+func TestNewSpecThatCrashesIsBackedOff(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.settings.Limit = 5
+		h.must(specOf("a"))
+		h.w.behaviour["b"] = behaviour{crashWith: "SIGSEGV", crashAt: 300 * time.Millisecond}
+		h.must(specOf("b"))
+		h.wait(2 * time.Minute)
+		if err := <-h.ended; !errors.Is(err, ErrGaveUp) {
+			t.Errorf("Run returned %v", err)
+		}
+		h.ended <- nil
+	})
+}
