@@ -1,0 +1,178 @@
+package keeper
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// child is an Envoy. Its fields belong to the lock of the server.
+type child struct {
+	process Process // without LastLines, MemoryBytes, Connections
+	pipe    *logPipe
+	rescue  *rescue // the stand-in for its dead parent
+}
+
+func (c *child) lives() bool { return c.process.Exit == nil }
+
+// view is what agents see of it.
+func (c *child) view() Process {
+	process := c.process
+	process.LastLines = c.pipe.lastLines()
+	return process
+}
+
+// children finds, in the order of their start, the Envoys that match.
+func (s *server) find(match func(*child) bool) []*child {
+	var found []*child
+	for _, c := range s.children {
+		if match(c) {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+func (s *server) byID(id string) (*child, *Error) {
+	for _, c := range s.children {
+		if c.process.ID == id {
+			return c, nil
+		}
+	}
+	return nil, refuse(CodeNotFound, "there is no process %q", id)
+}
+
+// start forks an Envoy.
+func (s *server) start(spec *StartSpec) (Process, error) {
+	if err := checkStart(spec); err != nil {
+		return Process{}, err
+	}
+	read, write, err := newPipe()
+	if err != nil {
+		return Process{}, err
+	}
+	defer func() { _ = write.Close() }()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refusal := s.mayStart(spec); refusal != nil {
+		_ = read.Close()
+		return Process{}, refusal
+	}
+	output := int(write.Fd())
+	pid, err := s.main.fork(command{path: spec.Path, args: spec.Args, env: spec.Env, stdout: output, stderr: output})
+	if err != nil {
+		_ = read.Close()
+		return Process{}, refuse(CodeExecute, "start %s: %v", spec.Path, err)
+	}
+	c := &child{
+		process: Process{ID: spec.ID, Epoch: spec.Epoch, PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(), Note: spec.Note},
+		pipe:    newLogPipe(origin{spec.ID, spec.Epoch}, read, s.lines),
+	}
+	s.children = append(s.children, c)
+	c.pipe.start()
+	s.considerIdle()
+	s.reap() // it may have exited before it was known here
+	return c.view(), nil
+}
+
+func checkStart(spec *StartSpec) error {
+	switch {
+	case spec == nil:
+		return refuse(CodeInvalid, "start: what is to be started is missing")
+	case len(spec.ID) == 0 || len(spec.ID) > 64:
+		return refuse(CodeInvalid, "start: an id has 1 to 64 bytes, not %d", len(spec.ID))
+	case spec.Epoch < 0:
+		return refuse(CodeInvalid, "start: epoch %d is negative", spec.Epoch)
+	case !filepath.IsAbs(spec.Path):
+		return refuse(CodeInvalid, "start: %q is not an absolute path", spec.Path)
+	case len(spec.Note) > MaxNote:
+		return refuse(CodeInvalid, "start: a note of %d bytes: at most %d are kept", len(spec.Note), MaxNote)
+	}
+	return nil
+}
+
+// mayStart refuses what would hurt a living Envoy or could not live.
+func (s *server) mayStart(spec *StartSpec) *Error {
+	if s.stopping {
+		return refuse(CodeStopping, "the keeper is stopping: nothing is started any more")
+	}
+	if _, missing := s.byID(spec.ID); missing == nil {
+		return refuse(CodeExists, "there is a process %q already", spec.ID)
+	}
+	if !spec.HotRestart {
+		return nil
+	}
+	parent := spec.Epoch == 0
+	for _, c := range s.find(func(c *child) bool { return c.lives() && c.process.HotRestart }) {
+		// With a socket path Envoy unlinks the sockets of the epoch that shares its names, living or not.
+		if c.process.Epoch%generations == spec.Epoch%generations {
+			return refuse(CodeEpoch, "epoch %d cannot start: epoch %d (pid %d) lives and uses the same hot-restart sockets", spec.Epoch, c.process.Epoch, c.process.PID)
+		}
+		parent = parent || c.process.Epoch == spec.Epoch-1
+	}
+	if !parent {
+		return refuse(CodeNoParent, "epoch %d cannot start: a hot restart needs epoch %d, which does not live; start epoch 0", spec.Epoch, spec.Epoch-1)
+	}
+	return nil
+}
+
+// signal sends a signal to a process that still lives.
+func (s *server) signal(id string, number int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, refusal := s.byID(id)
+	if refusal != nil {
+		return refusal
+	}
+	signal := unix.Signal(number)
+	if number <= 0 || unix.SignalName(signal) == "" {
+		return refuse(CodeInvalid, "there is no signal %d", number)
+	}
+	if !c.lives() { // its number may be someone else's by now; until it is reaped, under this lock, it is not
+		return refuse(CodeExited, "process %q has exited", id)
+	}
+	if err := unix.Kill(c.process.PID, signal); err != nil {
+		return fmt.Errorf("send %s to %q (pid %d): %w", unix.SignalName(signal), id, c.process.PID, err)
+	}
+	return nil
+}
+
+// annotate keeps the agent's note.
+func (s *server) annotate(id string, note []byte) error {
+	if len(note) > MaxNote {
+		return refuse(CodeInvalid, "a note of %d bytes: at most %d are kept", len(note), MaxNote)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, refusal := s.byID(id)
+	if refusal != nil {
+		return refusal
+	}
+	c.process.Note = slices.Clone(note)
+	return nil
+}
+
+// forget drops a process that has exited.
+func (s *server) forget(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, refusal := s.byID(id)
+	if refusal != nil {
+		return refusal
+	}
+	if c.lives() {
+		return refuse(CodeLiving, "process %q (pid %d) lives: it cannot be forgotten", id, c.process.PID)
+	}
+	s.drop(c)
+	return nil
+}
+
+// drop takes an exited process off the list. If something of its own still holds its log pipe, nobody reads that any
+// more: its writer gets EPIPE.
+func (s *server) drop(c *child) {
+	_ = c.pipe.file.Close()
+	s.children = slices.DeleteFunc(s.children, func(other *child) bool { return other == c })
+}

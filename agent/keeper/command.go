@@ -1,0 +1,110 @@
+package keeper
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+)
+
+// Exit codes of the keeper.
+const (
+	exitUsage  = 2
+	exitFailed = 1
+)
+
+// Command is outrider-keeper: arguments in, exit code out. The calling goroutine must be the main one, locked to the main
+// thread by an init function.
+func Command(arguments []string, version string, stdout, stderr io.Writer) int {
+	// A keeper mostly sleeps, and its heap is small: one thread that runs Go keeps idle memory and wake-ups low (set by
+	// hand, the runtime does not look at the cgroup's limit every few seconds any more), and collecting at 1 MB instead of
+	// at 4 MB of garbage costs nothing that can be measured.
+	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(25)
+
+	options := Options{Version: version, Log: stderr}
+	flags := flag.NewFlagSet("outrider-keeper", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	var baseID uint64
+	var listenFD, lockFD, stateFD, takes int
+	var showVersion bool
+	flags.StringVar(&options.Folder, "folder", "", "`folder` of the keeper's and Envoy's sockets (default $RUNTIME_DIRECTORY, else /run/outrider-envoy)")
+	flags.StringVar(&options.Socket, "socket", "", "`path` where agents connect (default keeper.sock in the folder; unused with a socket handed in by systemd)")
+	flags.Uint64Var(&baseID, "base-id", 0, "Envoy's --base-id; 0 = one that is free")
+	flags.IntVar(&options.AllowedUID, "allow-uid", -1, "a `user` who may connect too, beside root, the keeper's own user and the socket's owner")
+	flags.DurationVar(&options.IdleExit, "idle-exit", 0, "exit after this `time` without an agent and without an Envoy; 0 = never")
+	flags.IntVar(&listenFD, "listen-fd", -1, "a listening socket that was handed in")
+	flags.IntVar(&lockFD, "lock-fd", -1, "the folder's lock that was handed in")
+	flags.IntVar(&stateFD, flagState, -1, "what the keeper before left (internal)")
+	flags.IntVar(&takes, flagTakes, 0, "tell whether a state of this `format` can be taken over (internal)")
+	flags.BoolVar(&showVersion, "version", false, "print the version")
+	switch err := flags.Parse(arguments); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return exitUsage
+	case flags.NArg() > 0:
+		return fail(stderr, exitUsage, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	case baseID > maxBaseID:
+		return fail(stderr, exitUsage, fmt.Errorf("-base-id %d: the largest is %d", baseID, maxBaseID))
+	case showVersion:
+		_, _ = fmt.Fprintf(stdout, "outrider-keeper %s (protocol %d)\n", version, ProtocolVersion)
+		return 0
+	case takes > stateFormat:
+		return fail(stderr, exitFailed, fmt.Errorf("this program takes over states up to format %d, not %d", stateFormat, takes))
+	case takes > 0:
+		return 0
+	}
+	options.BaseID = uint32(baseID)
+	if options.Folder == "" {
+		if options.Folder = os.Getenv("RUNTIME_DIRECTORY"); options.Folder == "" {
+			options.Folder = "/run/outrider-envoy"
+		}
+	}
+	var state *os.File
+	switch {
+	case stateFD >= 0:
+		state = inheritedFile(stateFD, "state")
+	case listenFD >= 0:
+		options.Listener = inheritedFile(listenFD, "listener")
+	default:
+		options.Listener = activated()
+	}
+	if lockFD >= 0 && state == nil {
+		options.Lock = inheritedFile(lockFD, lockName)
+	}
+	if options.Socket == "" && !isActivated() {
+		options.Socket = filepath.Join(options.Folder, socketName)
+	}
+	if err := Serve(options, state); err != nil {
+		return fail(stderr, exitFailed, err)
+	}
+	return 0
+}
+
+func fail(stderr io.Writer, code int, err error) int {
+	_, _ = fmt.Fprintf(stderr, "outrider-keeper: %v\n", err)
+	return code
+}
+
+// activated is the listening socket that systemd handed in (sd_listen_fds), or nil.
+func activated() *os.File {
+	const first = 3
+	if !isActivated() {
+		return nil
+	}
+	return inheritedFile(first, "listener")
+}
+
+func isActivated() bool {
+	count, err := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+	return os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && err == nil && count > 0
+}
+
+// socketName is the keeper's socket in its folder, where none was given.
+const socketName = "keeper.sock"

@@ -1,0 +1,180 @@
+package keeper
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+)
+
+// helloWait is how long a new connection may take to say who it is.
+const helloWait = 5 * time.Second
+
+// repliesQueued is how many answers may wait for a slow reader; then its next requests wait, and nobody else.
+const repliesQueued = 32
+
+// connection is one agent or observer. Its reader handles requests, its writer sends answers and events; the rest of the
+// keeper never waits for either.
+type connection struct {
+	socket   *net.UnixConn
+	role     role
+	pid      int
+	replies  chan response
+	flushing chan chan struct{} // closes what it gets once all answers queued before are written
+	waiting  chan struct{}      // a token while exits is not empty
+	ctx      context.Context
+	cancel   context.CancelFunc
+	running  sync.WaitGroup // commands and measurements
+
+	mu    sync.Mutex
+	exits []Process                     // not yet sent; bounded by the number of processes
+	runs  map[uint64]context.CancelFunc // by request
+
+	writing chan struct{} // full while lines are on their way from the backlog into the socket
+}
+
+func newConnection(socket *net.UnixConn, as role, pid int) *connection {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &connection{
+		socket: socket, role: as, pid: pid, ctx: ctx, cancel: cancel,
+		replies: make(chan response, repliesQueued), waiting: make(chan struct{}, 1), flushing: make(chan chan struct{}), runs: map[uint64]context.CancelFunc{},
+		writing: make(chan struct{}, 1),
+	}
+}
+
+// push queues an exit for the agent.
+func (c *connection) push(process Process) {
+	c.mu.Lock()
+	c.exits = append(c.exits, process)
+	c.mu.Unlock()
+	select {
+	case c.waiting <- struct{}{}:
+	default:
+	}
+}
+
+// answer queues an answer; it gives up when the connection is lost.
+func (c *connection) answer(r response) {
+	select {
+	case c.replies <- r:
+	case <-c.ctx.Done():
+	}
+}
+
+// write sends what there is until the connection is lost. Exits go before log lines: the agent acts on them.
+func (c *connection) write(lines *backlog) {
+	defer c.cancel()
+	var waiting chan struct{} // only an agent gets the lines
+	if c.role == roleAgent {
+		waiting = lines.waiting
+	}
+	for {
+		var err error
+		select {
+		case <-c.ctx.Done():
+			return
+		case r := <-c.replies:
+			err = writeFrame(c.socket, r)
+		case done := <-c.flushing:
+			for len(c.replies) > 0 && err == nil {
+				err = writeFrame(c.socket, <-c.replies)
+			}
+			if err == nil {
+				err = c.writeExits()
+			}
+			close(done)
+		case <-c.waiting:
+			err = c.writeExits()
+		case <-waiting:
+			if err = c.writeExits(); err == nil {
+				err = c.writeLines(lines)
+			}
+		}
+		if err != nil {
+			_ = c.socket.Close()
+			return
+		}
+	}
+}
+
+func (c *connection) writeExits() error {
+	c.mu.Lock()
+	exits := c.exits
+	c.exits = nil
+	c.mu.Unlock()
+	for i := range exits {
+		if err := writeFrame(c.socket, response{Event: &Event{Exited: &exits[i]}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *connection) writeLines(lines *backlog) error {
+	c.writing <- struct{}{}
+	defer func() { <-c.writing }()
+	logs := lines.take()
+	for i := range logs {
+		if err := writeFrame(c.socket, response{Event: &Event{Log: &logs[i]}}); err != nil {
+			lines.giveBack(logs[i:])
+			return err
+		}
+	}
+	return nil
+}
+
+// holdLines keeps the writer from taking lines, so that none is on its way while the keeper replaces itself. It does not
+// wait for ever: an agent that does not read loses some.
+func (c *connection) holdLines(wait time.Duration) (release func()) {
+	select {
+	case c.writing <- struct{}{}:
+		return func() { <-c.writing }
+	case <-time.After(wait):
+		return func() {}
+	}
+}
+
+// begin starts a cancelable piece of work for a request.
+func (c *connection) begin(number uint64) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.mu.Lock()
+	c.runs[number] = cancel
+	c.mu.Unlock()
+	return ctx, func() {
+		c.mu.Lock()
+		delete(c.runs, number)
+		c.mu.Unlock()
+		cancel()
+	}
+}
+
+// stop cancels the work for a request.
+func (c *connection) stop(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cancel, running := c.runs[number]; running {
+		cancel()
+	}
+}
+
+// flushWait bounds how long the last answers of a keeper that exits are waited for.
+const flushWait = time.Second
+
+// flush waits until the queued answers are written.
+func (c *connection) flush() {
+	deadline := time.NewTimer(flushWait)
+	defer deadline.Stop()
+	done := make(chan struct{})
+	select {
+	case c.flushing <- done:
+	case <-c.ctx.Done():
+		return
+	case <-deadline.C:
+		return
+	}
+	select {
+	case <-done:
+	case <-c.ctx.Done():
+	case <-deadline.C:
+	}
+}

@@ -1,0 +1,133 @@
+package keeper
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestEnvoyHotRestart(t *testing.T) {
+	l, port := newLab(t), freePort(t)
+	o := envoyOptions{port: port}
+	first := l.startEnvoy(0, o).live()
+	second := l.startEnvoy(1, o).live()
+	if exit := l.exitOf(first.ID); exit.Exit.Code != 0 {
+		t.Errorf("epoch 0 ended with %+v", exit.Exit)
+	}
+	if p := l.process(second.ID); p.Exit != nil || p.Rescued != true {
+		t.Logf("second: %+v", p)
+	}
+	if body, err := get(port); err != nil || body != "hello from "+second.ID {
+		t.Errorf("after the hot restart: %q, %v", body, err)
+	}
+}
+
+func TestRescue(t *testing.T) {
+	for _, signal := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
+		t.Run(unix.SignalName(signal), func(t *testing.T) {
+			t.Parallel()
+			l, port := newLab(t), freePort(t)
+			o := envoyOptions{port: port, drain: 1, parentShutdown: 4}
+			first := l.startEnvoy(0, o).live()
+			second := l.startEnvoy(1, o).live()
+			if err := l.client.Signal(l.context(), first.ID, signal); err != nil {
+				t.Fatal(err)
+			}
+			l.exitOf(first.ID)
+			died := time.Now()
+			if !l.process(second.ID).Rescued {
+				t.Error("epoch 1 was not rescued")
+			}
+			// Without a rescue it aborts 10 s after its next message, which comes at parent-shutdown-time.
+			l.eventually("16 s later", func() bool { return time.Since(died) > 16*time.Second })
+			if p := l.process(second.ID); p.Exit != nil {
+				t.Fatalf("epoch 1 ended with %+v\n%s", *p.Exit, strings.Join(p.LastLines, "\n"))
+			}
+			third := l.startEnvoy(2, o).live()
+			l.exitOf(second.ID)
+			if body, err := get(port); err != nil || body != "hello from "+third.ID {
+				t.Errorf("after the next epoch: %q, %v", body, err)
+			}
+		})
+	}
+}
+
+func TestClearInitializing(t *testing.T) {
+	l, port := newLab(t), freePort(t)
+	o := envoyOptions{port: port}
+	first := l.startEnvoy(0, o).live()
+	broken := o
+	broken.broken = true
+	if p := l.exitOf(l.startEnvoy(1, broken).ID); p.Exit.Code != 1 {
+		t.Fatalf("a broken epoch ended with %+v", p.Exit)
+	}
+	stuck := l.exitOf(l.startEnvoy(1, o).ID)
+	if !strings.Contains(strings.Join(stuck.LastLines, "\n"), "previous envoy process is still initializing") {
+		t.Fatalf("the flag is not stuck: %+v\n%s", stuck.Exit, strings.Join(stuck.LastLines, "\n"))
+	}
+	if body, err := get(port); err != nil || body != "hello from "+first.ID {
+		t.Errorf("epoch 0 after two failures: %q, %v", body, err)
+	}
+	if cleared, err := l.client.ClearInitializing(l.context()); err != nil || !cleared {
+		t.Fatalf("clear: %v, %v", cleared, err)
+	}
+	l.startEnvoy(1, o).live()
+	if cleared, err := l.client.ClearInitializing(l.context()); err != nil || cleared {
+		t.Fatalf("clear when nothing is to be cleared: %v, %v", cleared, err)
+	}
+}
+
+func TestKilledKeeperLeavesNoOrphan(t *testing.T) {
+	l, port := newLab(t), freePort(t)
+	hot := l.startEnvoy(0, envoyOptions{port: port}).live()
+	beside := l.startEnvoy(7, envoyOptions{port: port, sideBySide: true}).live()
+	if err := unix.Kill(l.client.Info().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l.eventually("both Envoys end with the keeper", func() bool { return gone(hot.PID) && gone(beside.PID) })
+	<-l.client.Done()
+	// The next keeper of the folder takes the same base id and cleans up.
+	before := l.client.Info().BaseID
+	client, err := StartKeeper(l.context(), LaunchOptions{Folder: l.folder, Binary: selfPath(t), Env: append(os.Environ(), keeperEnvironment+"=1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.client.Close()
+	l.client = client
+	if now := client.Info().BaseID; now != before {
+		t.Errorf("base id %d, then %d", before, now)
+	}
+	l.startEnvoy(0, envoyOptions{port: port}).live()
+}
+
+func TestUnreadAgentNeverStopsEnvoy(t *testing.T) {
+	l, port := newLab(t), freePort(t)
+	e := l.startEnvoy(0, envoyOptions{port: port, level: "trace"}).live()
+	l.client.Close() // nobody is connected
+	asked := 0
+	for started := time.Now(); time.Since(started) < 4*time.Second; asked++ {
+		if body, err := get(port); err != nil || body != "hello from "+e.ID {
+			t.Fatalf("request %d: %q, %v", asked, body, err)
+		}
+	}
+	l.dial()
+	lines, dropped := 0, uint64(0)
+	l.eventually("the kept lines and the number of those dropped", func() bool {
+		for {
+			select {
+			case event := <-l.client.Events():
+				if event.Log != nil {
+					lines += len(event.Log.Lines)
+					dropped += event.Log.Dropped
+				}
+				continue
+			default:
+				return lines > 0 && dropped > 0
+			}
+		}
+	})
+	t.Logf("%d requests at trace level, %d lines dropped", asked, dropped)
+}

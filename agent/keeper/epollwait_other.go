@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package keeper
+
+func isEpollWait(int) bool { return false }

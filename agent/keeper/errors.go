@@ -1,0 +1,87 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What Dial and its like fail with, for errors.Is.
+var (
+	ErrNotRunning = errors.New("no keeper is running")
+	ErrBusy       = errors.New("the keeper serves another agent")
+	ErrVersion    = errors.New("the keeper speaks another protocol version")
+	ErrClosed     = errors.New("the connection to the keeper is closed")
+)
+
+// BusyError is an ErrBusy that knows who holds the keeper.
+type BusyError struct{ PID int }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("the keeper serves another agent (pid %d); stop that one first", e.PID)
+}
+
+// Is makes errors.Is(err, ErrBusy) true.
+func (e *BusyError) Is(target error) bool { return target == ErrBusy }
+
+// VersionError is an ErrVersion that knows both sides. Upgrade cures it when the installed keeper is newer than the
+// running one.
+type VersionError struct{ Keeper, Agent int }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("the keeper speaks protocol version %d, this agent %d; reload outrider-envoy (SIGUSR2 to the keeper) after an upgrade", e.Keeper, e.Agent)
+}
+
+// Is makes errors.Is(err, ErrVersion) true.
+func (e *VersionError) Is(target error) bool { return target == ErrVersion }
+
+// Code classifies what the keeper refused; stable, part of the protocol.
+type Code string
+
+// The codes.
+const (
+	CodeInvalid   Code = "invalid"    // the request makes no sense
+	CodeBusy      Code = "busy"       // another agent is connected
+	CodeVersion   Code = "version"    // no common protocol version
+	CodeForbidden Code = "forbidden"  // not for an observer
+	CodeExists    Code = "exists"     // the id is taken
+	CodeNotFound  Code = "not-found"  // no such process
+	CodeExited    Code = "exited"     // the process has exited already
+	CodeEpoch     Code = "epoch"      // an epoch that uses the same hot-restart sockets lives
+	CodeNoParent  Code = "no-parent"  // a hot restart needs the epoch before, which does not live
+	CodeExecute   Code = "execute"    // the program could not be started: missing, not executable, wrong format
+	CodeLiving    Code = "living"     // not while Envoys live
+	CodeLayout    Code = "layout"     // shared memory of an Envoy whose layout is unknown
+	CodeStopping  Code = "stopping"   // the keeper is about to exit
+	CodeLimit     Code = "limit"      // too many at once
+	CodeReexecute Code = "re-execute" // the keeper could not replace itself and goes on
+	CodeInternal  Code = "internal"   // a system call failed
+)
+
+// Error is a refusal by the keeper.
+type Error struct {
+	Code     Code   `json:"code"`
+	Message  string `json:"message"`
+	PID      int    `json:"pid,omitempty"`      // of the agent that is connected, with CodeBusy
+	Protocol int    `json:"protocol,omitempty"` // the keeper's, with CodeVersion
+}
+
+func (e *Error) Error() string { return "keeper: " + e.Message }
+
+// IsCode tells whether the keeper refused with this code.
+func IsCode(err error, code Code) bool {
+	var refusal *Error
+	return errors.As(err, &refusal) && refusal.Code == code
+}
+
+func refuse(code Code, format string, arguments ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, arguments...)}
+}
+
+// asRefusal turns any error into one that can travel.
+func asRefusal(err error) *Error {
+	var refusal *Error
+	if errors.As(err, &refusal) {
+		return refusal
+	}
+	return &Error{Code: CodeInternal, Message: err.Error()}
+}

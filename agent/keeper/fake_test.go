@@ -1,0 +1,70 @@
+package keeper
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// fake is a program under a keeper: its arguments are steps.
+func fake(steps []string) int {
+	out := bufio.NewWriter(os.Stderr)
+	for _, step := range steps {
+		verb, value, _ := strings.Cut(step, "=")
+		number, _ := strconv.Atoi(value)
+		switch verb {
+		case "say":
+			_, _ = fmt.Fprintln(out, value)
+		case "lines": // numbered
+			for i := range number {
+				_, _ = fmt.Fprintf(out, "line %d\n", i)
+			}
+		case "long": // one line of so many bytes
+			_, _ = fmt.Fprintln(out, strings.Repeat("x", number))
+		case "unended":
+			_, _ = fmt.Fprint(out, value)
+		case "environment":
+			_, _ = fmt.Fprintln(out, strings.Join(os.Environ(), " "))
+		case "folder":
+			folder, _ := os.Getwd()
+			_, _ = fmt.Fprintln(out, folder)
+		case "descriptors":
+			entries, _ := os.ReadDir("/proc/self/fd")
+			for _, e := range entries {
+				target, err := os.Readlink("/proc/self/fd/" + e.Name())
+				if err == nil {
+					_, _ = fmt.Fprintln(out, e.Name(), target)
+				}
+			}
+		case "stdout":
+			_, _ = fmt.Fprint(os.Stdout, strings.Repeat("o", number))
+		case "flood": // for ever
+			for i := 0; ; i++ {
+				if _, err := fmt.Fprintf(out, "flood %d %s\n", i, strings.Repeat("y", 100)); err != nil {
+					return 9
+				}
+			}
+		case "exit":
+			_ = out.Flush()
+			return number
+		case "kill":
+			_ = out.Flush()
+			_ = syscall.Kill(os.Getpid(), syscall.Signal(number))
+		case "wait": // until SIGTERM
+			_ = out.Flush()
+			signals := make(chan os.Signal, 1)
+			signal.Notify(signals, syscall.SIGTERM)
+			<-signals
+		case "stay": // whatever comes
+			signal.Ignore(syscall.SIGTERM)
+			_ = out.Flush()
+			select {}
+		}
+		_ = out.Flush()
+	}
+	return 0
+}

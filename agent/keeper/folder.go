@@ -1,0 +1,91 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const lockName = "lock"
+
+var errLocked = errors.New("another keeper lives there")
+
+// lockFolder makes the keeper's folder and locks it: one keeper a folder. The lock belongs to the open file, so that it
+// can be handed to a keeper that is being started and kept across a re-execution.
+func lockFolder(folder string) (*os.File, error) {
+	if err := os.MkdirAll(folder, 0o750); err != nil {
+		return nil, fmt.Errorf("make the keeper's folder: %w", err)
+	}
+	path := filepath.Join(folder, lockName)
+	for {
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("lock the keeper's folder: %w", err)
+		}
+		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			_ = file.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("lock %s: %w", folder, errLocked)
+			}
+			return nil, fmt.Errorf("lock %s: %w", folder, err)
+		}
+		// A keeper that ended has removed its lock: what was locked must still be what has the name.
+		opened, err := file.Stat()
+		if err == nil {
+			var named os.FileInfo
+			if named, err = os.Stat(path); err == nil && os.SameFile(opened, named) {
+				return file, nil
+			}
+		}
+		_ = file.Close()
+	}
+}
+
+// listenPrivately makes a listening socket at a path, mode 0600 from its first moment, in place of a stale one. The
+// folder's lock tells that nobody of ours listens there; one that somebody else listens on is left alone.
+func listenPrivately(path string) (*net.UnixListener, error) {
+	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = probe.Close()
+		return nil, fmt.Errorf("listen on %s: another process does", path)
+	}
+	temporary := path + "~"
+	if len(temporary) > maxSocketPath {
+		return nil, fmt.Errorf("listen on %s: the path is too long for a Unix socket by %d bytes", path, len(temporary)-maxSocketPath)
+	}
+	_ = os.Remove(temporary)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	listener.SetUnlinkOnClose(false)
+	if err = os.Chmod(temporary, 0o600); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		_ = listener.Close()
+		_ = os.Remove(temporary)
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return listener, nil
+}
+
+// listenerOf takes over a listening socket that was handed in.
+func listenerOf(file *os.File) (*net.UnixListener, error) {
+	defer func() { _ = file.Close() }()
+	any, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("take over the listening socket: %w", err)
+	}
+	listener, ok := any.(*net.UnixListener)
+	if !ok {
+		_ = any.Close()
+		return nil, fmt.Errorf("take over the listening socket: %s is not a Unix socket", any.Addr())
+	}
+	listener.SetUnlinkOnClose(false)
+	return listener, nil
+}

@@ -1,0 +1,151 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// installedKeeper is where packages put the program.
+const installedKeeper = "/usr/libexec/outrider/outrider-keeper"
+
+// LaunchOptions say how the foreground agent starts its keeper.
+type LaunchOptions struct {
+	Folder   string        // the keeper's and Envoy's; its socket is keeper.sock in it
+	Binary   string        // "" = outrider-keeper beside the running program, else where packages put it
+	BaseID   uint32        // Envoy's --base-id; 0 = a free one
+	User     *User         // nil = the agent's own; another one needs root
+	IdleExit time.Duration // how long a keeper without agent and Envoy stays; 0 = a minute
+	Stderr   *os.File      // where the keeper complains; nil = nowhere
+	Env      []string      // of the keeper itself, not of Envoy
+}
+
+// User is whom the keeper, and so Envoy, runs as.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32 // supplementary
+}
+
+const (
+	defaultIdleExit = time.Minute
+	launchRetry     = 20 * time.Millisecond
+)
+
+// StartKeeper connects to the keeper of a folder, and starts one if there is none. That one is a session of its own: it
+// outlives the agent, kill -9 included. The errors are those of Dial, or tell why it could not be started.
+func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
+	folder, err := filepath.Abs(options.Folder)
+	if err != nil {
+		return nil, fmt.Errorf("the keeper's folder: %w", err)
+	}
+	options.Folder = folder
+	socket := filepath.Join(folder, socketName)
+	for {
+		client, err := Dial(ctx, socket)
+		if err == nil || !errors.Is(err, ErrNotRunning) {
+			return client, err
+		}
+		// The lock goes over to the keeper, so two agents at the same time start one between them.
+		lock, err := lockFolder(options.Folder)
+		if err == nil {
+			err = launch(options, socket, lock)
+			_ = lock.Close()
+			if err != nil {
+				return nil, err
+			}
+			return Dial(ctx, socket)
+		}
+		if !errors.Is(err, errLocked) {
+			return nil, err
+		}
+		select { // a keeper that is about to listen, or about to end
+		case <-ctx.Done():
+			return nil, fmt.Errorf("start a keeper in %s: %w: %w", options.Folder, ctx.Err(), err)
+		case <-time.After(launchRetry):
+		}
+	}
+}
+
+// FindKeeper is the keeper's program: beside the running program, else where packages put it.
+func FindKeeper() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find outrider-keeper: %w", err)
+	}
+	tried := []string{filepath.Join(filepath.Dir(self), "outrider-keeper"), installedKeeper}
+	for _, path := range tried {
+		if unix.Access(path, unix.X_OK) == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("find outrider-keeper: neither %s nor %s can be executed; install it there", tried[0], tried[1])
+}
+
+// launch starts the program with a listening socket that waits for it: connecting succeeds from now on.
+func launch(options LaunchOptions, socket string, lock *os.File) error {
+	binary := options.Binary
+	if binary == "" {
+		var err error
+		if binary, err = FindKeeper(); err != nil {
+			return err
+		}
+	}
+	listener, err := listenPrivately(socket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }()
+	listening, err := listener.File()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", binary, err)
+	}
+	defer func() { _ = listening.Close() }()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", binary, err)
+	}
+	defer func() { _ = null.Close() }()
+	stderr := options.Stderr
+	if stderr == nil {
+		stderr = null
+	}
+	attributes := &syscall.SysProcAttr{Setsid: true}
+	if user := options.User; user != nil {
+		attributes.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
+		if err := giveFolder(options.Folder, lock.Name(), user); err != nil {
+			return err
+		}
+	}
+	idle := options.IdleExit
+	if idle == 0 {
+		idle = defaultIdleExit
+	}
+	const listenFD, lockFD = 3, 4
+	process, err := os.StartProcess(binary, []string{
+		binary, "-folder", options.Folder, "-socket", socket, "-base-id", strconv.FormatUint(uint64(options.BaseID), 10),
+		"-idle-exit", idle.String(), "-listen-fd", strconv.Itoa(listenFD), "-lock-fd", strconv.Itoa(lockFD),
+	}, &os.ProcAttr{Dir: "/", Env: options.Env, Files: []*os.File{null, null, stderr, listening, lock}, Sys: attributes})
+	if err != nil {
+		_ = os.Remove(socket)
+		return fmt.Errorf("start the keeper: %w", err)
+	}
+	go func() { _, _ = process.Wait() }() // as long as the keeper lives, so that it leaves no zombie
+	return nil
+}
+
+// giveFolder lets the keeper's user write in the folder that root made.
+func giveFolder(folder, lock string, user *User) error {
+	for _, path := range []string{folder, lock} {
+		if err := os.Lchown(path, int(user.UID), int(user.GID)); err != nil {
+			return fmt.Errorf("give the keeper its folder: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package keeper
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// reap collects the children that have exited: each by its own pid, never "any", and with the lock held, so that no
+// signal is ever sent to a pid that is free again. It is called upon SIGCHLD, which may stand for several exits.
+func (s *server) reap() {
+	for _, c := range s.find((*child).lives) {
+		if exit, ended := wait(c.process.PID); ended {
+			s.exited(c, exit)
+		}
+	}
+	for pid, done := range s.commands {
+		if exit, ended := wait(pid); ended {
+			delete(s.commands, pid)
+			if done != nil {
+				done <- exit // has room for it
+			}
+		}
+	}
+}
+
+// wait tells whether a child has ended, and how.
+func wait(pid int) (Exit, bool) {
+	var status unix.WaitStatus
+	for {
+		reaped, err := unix.Wait4(pid, &status, unix.WNOHANG, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil: // not our child: it ended and someone else has its status; not to be, but not to be missed either
+			return Exit{Code: -1, At: time.Now()}, true
+		case reaped == 0:
+			return Exit{}, false
+		case status.Signaled():
+			return Exit{Code: -1, Signal: unix.SignalName(status.Signal()), CoreDump: status.CoreDump(), At: time.Now()}, true
+		case status.Exited():
+			return Exit{Code: status.ExitStatus(), At: time.Now()}, true
+		}
+		// Stopped or continued: not asked for.
+	}
+}
+
+// exited notes an exit, helps the successor first, and tells the agent once the last lines have been read.
+func (s *server) exited(c *child, exit Exit) {
+	c.process.Exit = &exit
+	if c.rescue != nil {
+		go c.rescue.stop()
+		c.rescue = nil
+	}
+	s.rescueChildOf(c)
+	s.forgetOldest()
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.considerIdle()
+	go s.publish(c)
+}
+
+// forgetOldest bounds the exits that no agent has asked to forget.
+func (s *server) forgetOldest() {
+	exits := s.find(func(c *child) bool { return !c.lives() })
+	for len(exits) > MaxExits {
+		s.drop(exits[0])
+		exits = exits[1:]
+	}
+}
+
+// lastLinesWait is how long an exit waits for the end of its log pipe, which a process of Envoy's own may hold open.
+const lastLinesWait = 200 * time.Millisecond
+
+// publish tells the connected agent of an exit.
+func (s *server) publish(c *child) {
+	timer := time.NewTimer(lastLinesWait)
+	defer timer.Stop()
+	select {
+	case <-c.pipe.closed:
+	case <-timer.C:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.agent != nil {
+		s.agent.push(c.view())
+	}
+}
+
+// rescueChildOf stands in for a dead parent whose child lives, if no living epoch uses the same socket name.
+func (s *server) rescueChildOf(parent *child) {
+	if !parent.process.HotRestart {
+		return
+	}
+	var heir *child
+	for _, c := range s.find(func(c *child) bool { return c.lives() && c.process.HotRestart }) {
+		if c.process.Epoch == parent.process.Epoch+1 {
+			heir = c
+		}
+		if c.process.Epoch%generations == parent.process.Epoch%generations {
+			return
+		}
+	}
+	if heir == nil || heir.rescue != nil {
+		return
+	}
+	path := hotRestartSocket(s.info.SocketPath, "parent", s.info.BaseID, parent.process.Epoch)
+	socket, err := bindRescue(path)
+	if err != nil {
+		s.complain("epoch %d ended before epoch %d was done with it, and %v", parent.process.Epoch, heir.process.Epoch, err)
+		return
+	}
+	heir.rescue = newRescue(s.info, parent.process, heir.process.PID, socket)
+	heir.process.Rescued = true
+	go heir.rescue.serve()
+}

@@ -1,0 +1,133 @@
+package keeper
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+)
+
+// Serve is a keeper: it returns when it was told to end and no Envoy of it lives. It must be called by the main goroutine,
+// locked to the main thread by an init function. state is what the image before left (nil at a first start).
+func Serve(options Options, state *os.File) error {
+	s := newServer(options)
+	// Caught, not ignored: an ignored signal would stay ignored in Envoy. SIGPIPE and SIGHUP mean nothing to a keeper.
+	signals := make(chan os.Signal, 64)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE, unix.SIGUSR2, unix.SIGCHLD)
+	defer signal.Stop(signals)
+	unblockSignals()
+
+	var err error
+	if s.program, err = os.Executable(); err != nil {
+		return fmt.Errorf("find the keeper's own program: %w", err)
+	}
+	if state != nil {
+		err = s.restore(state)
+	} else {
+		err = s.prepare()
+	}
+	if err != nil {
+		return err
+	}
+	s.users = []int{os.Geteuid()}
+	if options.AllowedUID >= 0 {
+		s.users = append(s.users, options.AllowedUID)
+	}
+	s.path = s.listener.Addr().String()
+	if socket, ok := s.socketOwner(); ok {
+		s.users = append(s.users, socket)
+	}
+
+	stop := make(chan struct{})
+	handled := make(chan struct{})
+	go func() {
+		defer close(handled)
+		s.handleSignals(signals, stop)
+	}()
+	s.mu.Lock()
+	s.reap() // what ended while nobody looked
+	s.considerIdle()
+	s.mu.Unlock()
+	go s.accept()
+	s.notify(daemon.SdNotifyReady)
+	err = s.main.run()
+	close(stop)
+	<-handled
+	s.serving.Wait()
+	return err
+}
+
+// prepare makes what a first start needs.
+func (s *server) prepare() error {
+	o := s.options
+	folder, err := filepath.Abs(o.Folder)
+	if err != nil {
+		return fmt.Errorf("the keeper's folder: %w", err)
+	}
+	if s.lock = o.Lock; s.lock == nil {
+		if s.lock, err = lockFolder(folder); err != nil {
+			return err
+		}
+	}
+	s.info = Info{
+		Protocol: ProtocolVersion, Version: o.Version, PID: os.Getpid(), UID: os.Geteuid(), GID: os.Getegid(),
+		Started: time.Now(), Folder: folder, SocketPath: filepath.Join(folder, "hot"),
+	}
+	if err := checkSocketPaths(s.info); err != nil {
+		return err
+	}
+	if s.info.BaseID, err = s.memory.choose(o.BaseID, folder); err != nil {
+		return err
+	}
+	if o.Listener != nil {
+		s.listener, err = listenerOf(o.Listener)
+	} else {
+		s.listener, err = listenPrivately(o.Socket)
+	}
+	return err
+}
+
+// socketOwner is the user the listening socket belongs to: under systemd its SocketUser=, the agent's.
+func (s *server) socketOwner() (int, bool) {
+	var status unix.Stat_t
+	if unix.Stat(s.path, &status) != nil {
+		return 0, false
+	}
+	return int(status.Uid), true
+}
+
+func (s *server) handleSignals(signals <-chan os.Signal, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case received := <-signals:
+			switch received {
+			case unix.SIGCHLD:
+				s.mu.Lock()
+				s.reap()
+				s.mu.Unlock()
+			case unix.SIGTERM, unix.SIGINT:
+				s.notify(daemon.SdNotifyStopping)
+				go s.shutdown()
+			case unix.SIGUSR2:
+				go func() {
+					if err := s.reexecute(); err != nil {
+						s.complain("%v", err)
+					}
+				}()
+			}
+		}
+	}
+}
+
+// notify tells systemd, where there is one.
+func (s *server) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		s.complain("notify systemd: %v", err)
+	}
+}

@@ -1,0 +1,227 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Options say where a keeper lives.
+type Options struct {
+	Folder     string        // its own and Envoy's: sockets, lock; made with mode 0750
+	Socket     string        // where agents connect; mode 0600, or what the listener handed in has
+	Listener   *os.File      // a listening Unix socket instead (socket activation, StartKeeper); nil = make one at Socket
+	Lock       *os.File      // the folder's lock, taken by StartKeeper; nil = take it
+	BaseID     uint32        // Envoy's --base-id; 0 = a free one
+	AllowedUID int           // a user who may connect beside root, the keeper's own and the socket's owner; -1 = none
+	IdleExit   time.Duration // exit after so long without an agent and without a living Envoy; 0 = never
+	Version    string        // of the program
+	Log        io.Writer     // for sentences about what goes wrong; errors of it are ignored
+
+	sharedMemory string // folder of the shared memory files, for tests; "" = /dev/shm
+}
+
+// server is the keeper's side.
+type server struct {
+	options  Options
+	info     Info
+	memory   sharedMemory
+	main     *mainThread
+	lines    *backlog
+	listener *net.UnixListener
+	lock     *os.File
+	users    []int // who may connect beside root
+	path     string
+	program  string // what re-execution executes
+
+	measuring sync.Mutex // one reading of the kernel's tables at a time
+
+	mu       sync.Mutex
+	children []*child             // in the order of their start; those that exited until forgotten
+	commands map[int]chan<- Exit  // short commands that run, by pid; nil: of the image before, only to be reaped
+	agent    *connection          // the controlling one
+	released chan struct{}        // closed when the present agent has gone
+	all      map[*connection]bool // every connection
+	changed  chan struct{}        // closed and renewed when an Envoy exits
+	idle     *time.Timer          // counts towards IdleExit
+	stopping bool
+	quitOnce sync.Once
+	serving  sync.WaitGroup // connections
+}
+
+// maxConnections bounds agents and observers together.
+const maxConnections = 16
+
+func newServer(options Options) *server {
+	memory := "/dev/shm"
+	if options.sharedMemory != "" {
+		memory = options.sharedMemory
+	}
+	return &server{
+		options: options, memory: sharedMemory{memory}, main: newMainThread(), lines: newBacklog(),
+		commands: map[int]chan<- Exit{}, all: map[*connection]bool{}, changed: make(chan struct{}),
+	}
+}
+
+// complain tells the log what went wrong; a log that cannot be written to changes nothing.
+func (s *server) complain(format string, arguments ...any) {
+	if s.options.Log != nil {
+		_, _ = fmt.Fprintf(s.options.Log, "outrider-keeper: "+format+"\n", arguments...)
+	}
+}
+
+// accept takes connections until the listener is closed.
+func (s *server) accept() {
+	for {
+		socket, err := s.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors or memory: Envoy matters more, wait and go on
+			s.complain("accept an agent: %v", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		s.mu.Lock()
+		if len(s.all) >= maxConnections || s.stopping {
+			s.mu.Unlock()
+			_ = socket.Close()
+			continue
+		}
+		peer, err := peerOf(socket)
+		c := newConnection(socket, "", peer.pid)
+		s.all[c] = true
+		s.serving.Add(1)
+		s.mu.Unlock()
+		go func() {
+			defer s.serving.Done()
+			defer s.disconnected(c)
+			if err != nil || !slices.Contains(s.users, peer.uid) && peer.uid != 0 {
+				s.complain("user %d (pid %d) may not talk to the keeper: %v", peer.uid, peer.pid, err)
+				return
+			}
+			s.converse(c)
+		}()
+	}
+}
+
+// converse greets a connection and serves its requests until it ends or sends something that is none.
+func (s *server) converse(c *connection) {
+	_ = c.socket.SetDeadline(time.Now().Add(helloWait))
+	var theirs hello
+	if err := readFrame(c.socket, &theirs); err != nil {
+		return
+	}
+	c.role = theirs.Role
+	if refusal := s.admit(c, theirs); refusal != nil {
+		_ = writeFrame(c.socket, hello{Protocol: ProtocolVersion, Error: refusal})
+		return
+	}
+	if err := writeFrame(c.socket, hello{Protocol: ProtocolVersion, Info: &s.info}); err != nil {
+		return
+	}
+	_ = c.socket.SetDeadline(time.Time{})
+	var writer sync.WaitGroup
+	writer.Go(func() { c.write(s.lines) })
+	for {
+		var r request
+		if err := readFrame(c.socket, &r); err != nil || r.Number == 0 {
+			break
+		}
+		s.handle(c, r)
+	}
+	c.cancel()
+	_ = c.socket.Close()
+	writer.Wait()
+	c.running.Wait()
+}
+
+// busyWait is how long a new agent waits for the end of one that has just died or let go.
+const busyWait = 300 * time.Millisecond
+
+// admit decides whether a connection gets what it wants to be.
+func (s *server) admit(c *connection, theirs hello) *Error {
+	if theirs.Role == roleUpgrade {
+		return nil
+	}
+	if theirs.Protocol != ProtocolVersion {
+		refusal := refuse(CodeVersion, "this keeper speaks protocol version %d, not %d", ProtocolVersion, theirs.Protocol)
+		refusal.Protocol = ProtocolVersion
+		return refusal
+	}
+	switch theirs.Role {
+	case roleObserver:
+		return nil
+	case roleAgent:
+	default:
+		return refuse(CodeInvalid, "there is no role %q", theirs.Role)
+	}
+	deadline := time.NewTimer(busyWait)
+	defer deadline.Stop()
+	for {
+		s.mu.Lock()
+		holder, released := s.agent, s.released
+		if holder == nil {
+			s.agent, s.released = c, make(chan struct{})
+			s.considerIdle()
+			s.mu.Unlock()
+			return nil
+		}
+		s.mu.Unlock()
+		if hungUp(holder.socket) {
+			_ = holder.socket.Close()
+		}
+		select {
+		case <-released:
+		case <-deadline.C:
+			refusal := refuse(CodeBusy, "another agent (pid %d) is connected", holder.pid)
+			refusal.PID = holder.pid
+			return refusal
+		}
+	}
+}
+
+// disconnected forgets a connection.
+func (s *server) disconnected(c *connection) {
+	c.cancel()
+	_ = c.socket.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, c)
+	if s.agent == c {
+		s.agent = nil
+		close(s.released)
+		s.lines.wake() // the writer may have taken the token with it
+		s.considerIdle()
+	}
+}
+
+// considerIdle starts or stops the clock towards IdleExit.
+func (s *server) considerIdle() {
+	if s.options.IdleExit <= 0 {
+		return
+	}
+	isIdle := s.agent == nil && len(s.find((*child).lives)) == 0
+	switch {
+	case !isIdle && s.idle != nil:
+		s.idle.Stop()
+		s.idle = nil
+	case isIdle && s.idle == nil:
+		var timer *time.Timer
+		timer = time.AfterFunc(s.options.IdleExit, func() {
+			s.mu.Lock()
+			stillIdle := s.idle == timer
+			s.stopping = s.stopping || stillIdle
+			s.mu.Unlock()
+			if stillIdle {
+				s.shutdown()
+			}
+		})
+		s.idle = timer
+	}
+}

@@ -1,0 +1,56 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Envoy names its hot-restart sockets <path>_<role>_<base id * 10 + epoch % 3> (source/server/hot_restarting_base.cc: at
+// most three generations at a time).
+const generations = 3
+
+func hotRestartSocket(path, role string, baseID uint32, epoch int) string {
+	return fmt.Sprintf("%s_%s_%d", path, role, uint64(baseID)*10+uint64(epoch%generations))
+}
+
+var hotRestartRoles = []string{"parent", "child", "udp_parent", "udp_child"}
+
+// removeSockets takes away what Envoys left in the folder: hot-restart sockets and admin sockets, nothing but sockets.
+func removeSockets(info Info) error {
+	var failures []error
+	remove := func(path string) {
+		var status unix.Stat_t
+		if unix.Lstat(path, &status) != nil || status.Mode&unix.S_IFMT != unix.S_IFSOCK {
+			return
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failures = append(failures, err)
+		}
+	}
+	for _, role := range hotRestartRoles {
+		for epoch := range generations {
+			remove(hotRestartSocket(info.SocketPath, role, info.BaseID, epoch))
+		}
+	}
+	admins, _ := filepath.Glob(filepath.Join(info.Folder, "admin-*.sock"))
+	for _, path := range admins {
+		remove(path)
+	}
+	return errors.Join(failures...)
+}
+
+// maxSocketPath is the length of sun_path, without its final zero.
+const maxSocketPath = 107
+
+func checkSocketPaths(info Info) error {
+	longest := hotRestartSocket(info.SocketPath, "udp_parent", maxBaseID, 2)
+	if excess := len(longest) - maxSocketPath; excess > 0 {
+		return fmt.Errorf("the folder %s is %d bytes too long for Unix sockets in it; choose a shorter runtime_dir", info.Folder, excess)
+	}
+	return nil
+}

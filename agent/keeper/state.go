@@ -1,0 +1,169 @@
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// stateFormat is the version of what one image of the keeper leaves to the next. An image takes over its own format and
+// older ones.
+const stateFormat = 1
+
+// savedState is everything a keeper knows, but its connections: agents connect again. The numbers of descriptors are
+// those in the new image.
+type savedState struct {
+	Format   int          `json:"format"`
+	Info     Info         `json:"info"`
+	Program  string       `json:"program"`
+	Listener int          `json:"listener"`
+	Lock     int          `json:"lock"`
+	Children []savedChild `json:"children"`
+	Commands []int        `json:"commands"` // pids; nobody waits for them any more
+	Lines    []Log        `json:"lines"`
+}
+
+type savedChild struct {
+	Process Process  `json:"process"`
+	Last    []string `json:"last"`
+	Pipe    int      `json:"pipe"` // -1: ended
+	Partial []byte   `json:"partial"`
+	Cut     int      `json:"cut"`
+	Rescue  int      `json:"rescue"` // -1: none
+	Parent  Process  `json:"parent"` // whom the rescue stands in for
+}
+
+// inherited collects the descriptors the next image gets.
+type inherited struct{ numbers []int }
+
+// add duplicates a descriptor to one that survives exec.
+func (i *inherited) add(file syscall.Conn) (int, error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return -1, fmt.Errorf("duplicate a descriptor: %w", err)
+	}
+	number := -1
+	var failure error
+	err = raw.Control(func(fd uintptr) { number, failure = unix.FcntlInt(fd, unix.F_DUPFD, 3) })
+	if err = errors.Join(err, failure); err != nil {
+		return -1, fmt.Errorf("duplicate a descriptor: %w", err)
+	}
+	i.numbers = append(i.numbers, number)
+	return number, nil
+}
+
+func (i *inherited) close() {
+	for _, number := range i.numbers {
+		_ = unix.Close(number)
+	}
+}
+
+// save writes the state into a memory file that survives exec. The lock is held, the pipes are paused.
+func (s *server) save(to *inherited) (stateFD int, err error) {
+	state := savedState{
+		Format: stateFormat, Info: s.info, Program: s.program,
+		Commands: slices.Collect(maps.Keys(s.commands)), Lines: s.lines.snapshot(),
+	}
+	state.Info.Reexecuted++
+	if state.Listener, err = to.add(s.listener); err != nil {
+		return -1, err
+	}
+	if state.Lock, err = to.add(s.lock); err != nil {
+		return -1, err
+	}
+	for _, c := range s.children {
+		saved := savedChild{Process: c.process, Last: c.pipe.lastLines(), Pipe: -1, Rescue: -1}
+		if !c.pipe.ended() {
+			if saved.Pipe, err = to.add(c.pipe.file); err != nil {
+				return -1, err
+			}
+			saved.Partial, saved.Cut = c.pipe.splitter.partial, c.pipe.splitter.cut
+		}
+		if c.rescue != nil {
+			if number, err := to.add(c.rescue.socket); err == nil { // else it has done its work and is closed
+				saved.Rescue = number
+				saved.Parent = Process{Epoch: c.rescue.epoch, Started: c.rescue.started}
+			}
+		}
+		state.Children = append(state.Children, saved)
+	}
+	number, err := unix.MemfdCreate("outrider-keeper", 0)
+	if err != nil {
+		return -1, fmt.Errorf("make a memory file: %w", err)
+	}
+	to.numbers = append(to.numbers, number)
+	content, err := json.Marshal(state)
+	if err != nil {
+		return -1, fmt.Errorf("encode the state: %w", err)
+	}
+	for offset := 0; offset < len(content); {
+		n, err := unix.Pwrite(number, content[offset:], int64(offset))
+		if err != nil {
+			return -1, fmt.Errorf("write the state: %w", err)
+		}
+		offset += n
+	}
+	return number, nil
+}
+
+// restore takes over what the image before left.
+func (s *server) restore(file *os.File) error {
+	content, err := io.ReadAll(io.NewSectionReader(file, 0, 1<<30))
+	_ = file.Close()
+	if err != nil {
+		return fmt.Errorf("take over from the keeper before: %w", err)
+	}
+	var state savedState
+	if err := json.Unmarshal(content, &state); err != nil {
+		return fmt.Errorf("take over from the keeper before: %w", err)
+	}
+	if state.Format < 1 || state.Format > stateFormat {
+		return fmt.Errorf("take over from the keeper before: its state has format %d, known is up to %d", state.Format, stateFormat)
+	}
+	s.info, s.program = state.Info, state.Program
+	s.info.Protocol, s.info.Version = ProtocolVersion, s.options.Version
+	if s.listener, err = listenerOf(inheritedFile(state.Listener, "listener")); err != nil {
+		return err
+	}
+	s.lock = inheritedFile(state.Lock, lockName)
+	s.lines.restore(state.Lines)
+	for _, saved := range state.Children {
+		s.children = append(s.children, s.restoreChild(saved))
+	}
+	for _, pid := range state.Commands {
+		s.commands[pid] = nil
+		_ = unix.Kill(-pid, unix.SIGKILL)
+	}
+	return nil
+}
+
+func (s *server) restoreChild(saved savedChild) *child {
+	from := origin{saved.Process.ID, saved.Process.Epoch}
+	c := &child{process: saved.Process, pipe: newLogPipe(from, nil, s.lines)}
+	c.pipe.last.lines = saved.Last
+	if saved.Pipe < 0 {
+		close(c.pipe.closed)
+	} else {
+		c.pipe.file = inheritedFile(saved.Pipe, "log pipe")
+		c.pipe.splitter = lineSplitter{partial: saved.Partial, cut: saved.Cut}
+		c.pipe.start()
+	}
+	if saved.Rescue >= 0 {
+		c.rescue = newRescue(s.info, saved.Parent, saved.Process.PID, inheritedFile(saved.Rescue, "rescue"))
+		go c.rescue.serve()
+	}
+	return c
+}
+
+// inheritedFile wraps a descriptor so that Envoy does not inherit it too.
+func inheritedFile(number int, name string) *os.File {
+	unix.CloseOnExec(number)
+	return os.NewFile(uintptr(number), name)
+}

@@ -1,0 +1,80 @@
+package keeper
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// mainThread runs functions on the main thread. Every fork happens there: PR_SET_PDEATHSIG fires when the thread that
+// forked ends, and the main thread is the one that lives as long as the process, across an exec too.
+type mainThread struct {
+	jobs chan func()
+	quit chan struct{}
+}
+
+func newMainThread() *mainThread {
+	return &mainThread{jobs: make(chan func()), quit: make(chan struct{})}
+}
+
+// run serves jobs until stop; it must be called by a goroutine locked to the main thread.
+func (t *mainThread) run() error {
+	if unix.Gettid() != os.Getpid() {
+		return errors.New("the keeper must be run by the main goroutine, locked to the main thread in an init function")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for {
+		select {
+		case job := <-t.jobs:
+			job()
+		case <-t.quit:
+			return nil
+		}
+	}
+}
+
+func (t *mainThread) stop() { close(t.quit) }
+
+// do runs a job and waits for it. A job takes no lock: callers hold the keeper's.
+func (t *mainThread) do(job func()) {
+	done := make(chan struct{})
+	select {
+	case t.jobs <- func() { defer close(done); job() }:
+		<-done
+	case <-t.quit:
+	}
+}
+
+// command is what fork executes.
+type command struct {
+	path           string
+	args, env      []string // args without the program's name
+	stdout, stderr int      // descriptors, both written by the child
+}
+
+// fork starts a command on the main thread, in a process group of its own, in /, with an empty stdin and nothing else
+// open. It dies with the keeper: Envoy with hot restart replaces this signal by its own SIGTERM, one without it and
+// the short commands have nothing of their own. The soft limit of open files is what the keeper was started with.
+func (t *mainThread) fork(c command) (pid int, err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = null.Close() }()
+	err = errShutDown
+	t.do(func() {
+		pid, err = syscall.ForkExec(c.path, append([]string{c.path}, c.args...), &syscall.ProcAttr{
+			Dir:   "/",
+			Env:   c.env,
+			Files: []uintptr{null.Fd(), uintptr(c.stdout), uintptr(c.stderr)},
+			Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true},
+		})
+	})
+	return pid, err
+}
+
+var errShutDown = errors.New("the keeper has stopped")

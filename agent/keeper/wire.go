@@ -1,0 +1,117 @@
+package keeper
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+)
+
+// A message is a frame: its length (4 bytes, big endian, 1 to MaxFrame) and that many bytes of JSON. The agent sends a
+// hello and then requests; the keeper answers the hello with its own, then each request by its number in any order (with
+// More: several frames), and pushes events. Hello and the operation "re-execute" never change, so that an agent of any
+// version can replace a keeper of any other.
+
+const frameHeader = 4
+
+// role is what a connection may do.
+type role string
+
+const (
+	roleAgent    role = "agent"    // everything; one at a time; gets the events
+	roleObserver role = "observer" // list and measure
+	roleUpgrade  role = "upgrade"  // re-execute only, whatever its protocol version
+)
+
+// hello is the first message of both sides.
+type hello struct {
+	Protocol int    `json:"protocol"`
+	Role     role   `json:"role,omitempty"`  // of the agent's side
+	Info     *Info  `json:"info,omitempty"`  // of the keeper's side
+	Error    *Error `json:"error,omitempty"` // of the keeper's side, which then hangs up
+}
+
+// The operations.
+const (
+	operationStart             = "start"
+	operationSignal            = "signal"
+	operationList              = "list"
+	operationMeasure           = "measure"
+	operationAnnotate          = "annotate"
+	operationForget            = "forget"
+	operationRun               = "run"
+	operationCancel            = "cancel"
+	operationClearInitializing = "clear-initializing"
+	operationCleanup           = "cleanup"
+	operationShutdown          = "shutdown"
+	operationReexecute         = "re-execute"
+)
+
+// request is what the agent asks.
+type request struct {
+	Number    uint64          `json:"number"` // the answer's; chosen by the agent, not 0
+	Operation string          `json:"operation"`
+	Start     *StartSpec      `json:"start,omitempty"`
+	Run       *runSpec        `json:"run,omitempty"`
+	ID        string          `json:"id,omitempty"`     // of a process
+	Signal    int             `json:"signal,omitempty"` // its number
+	Note      json.RawMessage `json:"note,omitempty"`
+	Cancel    uint64          `json:"cancel,omitempty"` // the number of a run that is no longer wanted
+}
+
+type runSpec struct {
+	Path    string        `json:"path"`
+	Args    []string      `json:"args"`
+	Env     []string      `json:"env"`
+	Timeout time.Duration `json:"timeout"` // nanoseconds
+}
+
+// response is an answer (Number is not 0) or an event.
+type response struct {
+	Number  uint64     `json:"number,omitempty"`
+	More    bool       `json:"more,omitempty"` // further frames of this answer follow
+	Error   *Error     `json:"error,omitempty"`
+	Process *Process   `json:"process,omitempty"`
+	Run     *RunResult `json:"run,omitempty"`
+	Done    bool       `json:"done,omitempty"` // clear-initializing: there was something to clear
+	Event   *Event     `json:"event,omitempty"`
+}
+
+// writeFrame sends one message with one write.
+func writeFrame(w io.Writer, message any) error {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return fmt.Errorf("encode a message: %w", err)
+	}
+	if len(body) > MaxFrame {
+		return fmt.Errorf("a message of %d bytes is longer than the %d allowed", len(body), MaxFrame)
+	}
+	frame := make([]byte, frameHeader, frameHeader+len(body))
+	binary.BigEndian.PutUint32(frame, uint32(len(body)))
+	_, err = w.Write(append(frame, body...))
+	return err
+}
+
+// readFrame receives one message. Its memory grows with what arrives, not with what the header promises.
+func readFrame(r io.Reader, message any) error {
+	var header [frameHeader]byte
+	if _, err := io.ReadFull(r, header[:]); err != nil {
+		return err
+	}
+	length := binary.BigEndian.Uint32(header[:])
+	if length == 0 || length > MaxFrame {
+		return fmt.Errorf("a message of %d bytes: 1 to %d are allowed", length, MaxFrame)
+	}
+	body, err := io.ReadAll(io.LimitReader(r, int64(length)))
+	if err != nil {
+		return err
+	}
+	if len(body) < int(length) {
+		return io.ErrUnexpectedEOF
+	}
+	if err := json.Unmarshal(body, message); err != nil {
+		return fmt.Errorf("decode a message: %w", err)
+	}
+	return nil
+}
