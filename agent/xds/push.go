@@ -24,7 +24,7 @@ func (s *session) next(now time.Time) *response {
 		switch {
 		case w.rank >= rank(resource.ListenerType) && settling:
 		case w.inflight != nil:
-			settling = settling || w.settling(now)
+			settling = settling || w.rank < rank(resource.ListenerType) && w.settling(now)
 		default:
 			if r := s.build(w, w.rank == 0); r != nil {
 				return s.sending(w, r, now)

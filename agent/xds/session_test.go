@@ -1,0 +1,452 @@
+package xds
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// table plays a session by hand: its client says what the test says, its clock stands unless the test moves it.
+type table struct {
+	t       testing.TB
+	feed    *resource.Feed
+	session *session
+	now     time.Time
+	events  []string
+	last    map[string]*response
+}
+
+func newTable(t testing.TB, delta bool) *table {
+	feed := resource.NewFeed()
+	empty, _ := feed.Current()
+	p := &table{t: t, feed: feed, now: time.Unix(1000, 0), last: map[string]*response{}}
+	p.session = &session{delta: delta, patience: defaultTimeout, snapshot: empty, since: feed.Since, shared: newBodies(), report: p,
+		limits: limits{types: 4, nameBytes: 100, bytes: 1000}, watches: map[string]*watch{}}
+	return p
+}
+
+func (p *table) accepted(r *response) { p.events = append(p.events, "accepted "+short(r.typeURL)) }
+func (p *table) refused(r Refusal) {
+	p.events = append(p.events, fmt.Sprintf("refused %s %v", short(r.Type), r.Resources))
+}
+func (p *table) cured(typeURL string, names []string) {
+	p.events = append(p.events, fmt.Sprintf("cured %s %v", short(typeURL), names))
+}
+func (p *table) notOffered(typeURL string) {
+	p.events = append(p.events, "not offered "+short(typeURL))
+}
+
+// cluster is "name=content".
+func cluster(s string) *resource.Resource { return made(resource.ClusterType, s) }
+
+func made(typeURL, s string) *resource.Resource {
+	name, content, _ := strings.Cut(s, "=")
+	return resource.FromEncoded(typeURL, name, []byte(content))
+}
+
+func (p *table) publish(resources ...*resource.Resource) {
+	p.feed.Publish(resource.Change{Set: resources})
+	p.follow()
+}
+
+func (p *table) remove(typeURL string, names ...string) {
+	var change resource.Change
+	for _, name := range names {
+		change.Remove = append(change.Remove, resource.Key{Type: typeURL, Name: name})
+	}
+	p.feed.Publish(change)
+	p.follow()
+}
+
+func (p *table) follow() {
+	snapshot, _ := p.feed.Current()
+	p.session.advance(snapshot)
+}
+
+func (p *table) ask(r *request) {
+	p.t.Helper()
+	if err := p.session.handle(r); err != nil {
+		p.t.Fatalf("request %+v: %v", r, err)
+	}
+}
+
+// ack accepts the last response of a type; nack refuses it. In the state of the world the names are repeated.
+func (p *table) ack(typeURL string, names ...string) {
+	p.t.Helper()
+	p.ask(&request{typeURL: typeURL, nonce: p.last[typeURL].nonce, names: names})
+}
+
+func (p *table) nack(typeURL, message string, names ...string) {
+	p.t.Helper()
+	p.ask(&request{typeURL: typeURL, nonce: p.last[typeURL].nonce, names: names, refusal: &statusv3.Status{Code: 3, Message: message}})
+}
+
+// sends compares what goes out now, without any answer, with the responses wanted: "CDS a=content b -removed".
+func (p *table) sends(want ...string) {
+	p.t.Helper()
+	var got []string
+	for r := p.session.next(p.now); r != nil; r = p.session.next(p.now) {
+		p.last[r.typeURL] = r
+		got = append(got, line(r))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		p.t.Errorf("sent (-want +got):\n%s", d)
+	}
+}
+
+func line(r *response) string {
+	var parts []string
+	for _, one := range r.resources {
+		parts = append(parts, one.Name+"="+string(one.Value()))
+	}
+	slices.Sort(parts)
+	for _, name := range slices.Sorted(slices.Values(r.removed)) {
+		parts = append(parts, "-"+name)
+	}
+	return strings.TrimSpace(short(r.typeURL) + " " + strings.Join(parts, " "))
+}
+
+func (p *table) saw(want ...string) {
+	p.t.Helper()
+	if d := cmp.Diff(want, p.events); d != "" {
+		p.t.Errorf("events (-want +got):\n%s", d)
+	}
+	p.events = nil
+}
+
+const cds, eds, lds, rds = resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType
+
+func TestNothingIsAnsweredBeforeTheFirstSnapshot(t *testing.T) {
+	for _, delta := range []bool{true, false} {
+		p := newTable(t, delta)
+		p.ask(&request{typeURL: cds})
+		p.ask(&request{typeURL: eds, subscribe: []string{"a", "none"}, names: []string{"a", "none"}})
+		p.sends()
+		p.publish(cluster("a=1"), made(eds, "a=1"))
+		if delta {
+			p.sends("CDS a=1", "EDS a=1 -none")
+		} else {
+			p.sends("CDS a=1", "EDS a=1 -none") // the removal is not on the wire: state of the world has no word for it
+		}
+	}
+}
+
+func TestEmptyFeedIsAnswered(t *testing.T) {
+	p := newTable(t, true)
+	p.ask(&request{typeURL: cds})
+	p.publish()
+	p.sends("CDS")
+	p.ack(cds)
+	p.sends()
+	p.saw("accepted CDS")
+}
+
+func TestDeltaSubscriptions(t *testing.T) {
+	start := func(t *testing.T) *table {
+		p := newTable(t, true)
+		p.publish(cluster("a=1"), cluster("b=1"), made(eds, "a=1"), made(eds, "b=1"))
+		return p
+	}
+	t.Run("wildcard follows changes", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: cds})
+		p.sends("CDS a=1 b=1")
+		p.ack(cds)
+		p.publish(cluster("b=2"), cluster("c=1"))
+		p.sends("CDS b=2 c=1")
+		p.ack(cds)
+		p.remove(cds, "a")
+		p.sends("CDS -a")
+		p.ack(cds)
+		p.sends()
+	})
+	t.Run("explicit wildcard begins and ends", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, subscribe: []string{"*"}})
+		p.sends("EDS a=1 b=1")
+		p.ack(eds)
+		p.ask(&request{typeURL: eds, subscribe: []string{"a"}, unsubscribe: []string{"*"}})
+		p.sends("EDS a=1") // asked for: answered
+		p.ack(eds)
+		p.publish(made(eds, "a=2"), made(eds, "b=2"))
+		p.sends("EDS a=2")
+	})
+	t.Run("changes merge while an answer is awaited", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, subscribe: []string{"a"}})
+		p.sends("EDS a=1")
+		p.publish(made(eds, "a=2"))
+		p.publish(made(eds, "a=3"))
+		p.sends()
+		p.ack(eds)
+		p.sends("EDS a=3")
+	})
+	t.Run("a change back while the answer is awaited", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, subscribe: []string{"a"}})
+		p.sends("EDS a=1")
+		p.ack(eds)
+		p.publish(made(eds, "a=2"))
+		p.sends("EDS a=2")
+		p.publish(made(eds, "a=1"))
+		p.ack(eds)
+		p.sends("EDS a=1")
+	})
+	t.Run("a name asked for again is sent again", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, subscribe: []string{"a"}})
+		p.sends("EDS a=1")
+		p.ask(&request{typeURL: eds, subscribe: []string{"a"}})
+		p.sends()
+		p.ack(eds)
+		p.sends("EDS a=1")
+	})
+	t.Run("a missing name is told, and sent when it comes", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, subscribe: []string{"x"}})
+		p.sends("EDS -x")
+		p.ack(eds)
+		p.publish(made(eds, "x=1"))
+		p.sends("EDS x=1")
+	})
+	t.Run("an unsubscribed name is not sent", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, subscribe: []string{"a", "b"}})
+		p.sends("EDS a=1 b=1")
+		p.ask(&request{typeURL: eds, nonce: p.last[eds].nonce, unsubscribe: []string{"a"}})
+		p.publish(made(eds, "a=2"), made(eds, "b=2"))
+		p.sends("EDS b=2")
+	})
+	t.Run("a name given up under a wildcard comes back", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: cds, subscribe: []string{"*", "a", "x"}})
+		p.sends("CDS a=1 b=1 -x")
+		p.ask(&request{typeURL: cds, nonce: p.last[cds].nonce, unsubscribe: []string{"a", "x"}})
+		p.sends("CDS a=1 -x")
+	})
+	t.Run("an answer to an older response is no answer to this one", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, subscribe: []string{"a"}})
+		p.sends("EDS a=1")
+		p.ask(&request{typeURL: eds, nonce: "none such"})
+		p.publish(made(eds, "a=2"))
+		p.sends()
+	})
+}
+
+func TestReconnectSendsOnlyWhatTheClientLacks(t *testing.T) {
+	for _, late := range []bool{false, true} { // the snapshot comes before or after the request
+		t.Run(fmt.Sprint("late ", late), func(t *testing.T) {
+			p := newTable(t, true)
+			content := []*resource.Resource{cluster("a=1"), cluster("b=2"), cluster("new=1"), made(eds, "a=1"), made(eds, "b=2")}
+			if !late {
+				p.publish(content...)
+			}
+			p.ask(&request{typeURL: cds, versions: map[string]string{
+				"a": cluster("a=1").Version, "b": cluster("b=1").Version, "gone": cluster("gone=1").Version}})
+			p.ask(&request{typeURL: eds, subscribe: []string{"a", "b", "gone"}, versions: map[string]string{
+				"a": made(eds, "a=1").Version, "b": made(eds, "b=1").Version, "gone": made(eds, "gone=1").Version}})
+			if late {
+				p.publish(content...)
+			}
+			p.sends("CDS b=2 new=1", "EDS b=2")
+			p.ack(cds)
+			p.ack(eds)
+			p.sends("CDS -gone")
+			p.ack(cds)
+			p.sends("EDS -gone")
+			p.ack(eds)
+			p.sends()
+		})
+	}
+}
+
+func TestReconnectWithEverythingIsSilent(t *testing.T) {
+	p := newTable(t, true)
+	p.publish(cluster("a=1"))
+	p.ask(&request{typeURL: cds, versions: map[string]string{"a": cluster("a=1").Version}})
+	p.sends()
+	p.publish(cluster("a=2"))
+	p.sends("CDS a=2")
+}
+
+func TestStateOfTheWorldSubscriptions(t *testing.T) {
+	start := func(t *testing.T) *table {
+		p := newTable(t, false)
+		p.publish(cluster("a=1"), cluster("b=1"), made(eds, "a=1"), made(eds, "b=1"))
+		return p
+	}
+	t.Run("clusters are sent whole", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: cds})
+		p.sends("CDS a=1 b=1")
+		p.ack(cds)
+		p.publish(cluster("b=2"))
+		p.sends("CDS a=1 b=2")
+		p.ack(cds)
+		p.remove(cds, "a")
+		p.sends("CDS b=2 -a")
+		p.ack(cds)
+		p.sends()
+	})
+	t.Run("endpoints are sent as they change", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, names: []string{"a", "b"}})
+		p.sends("EDS a=1 b=1")
+		p.ack(eds, "a", "b")
+		p.publish(made(eds, "b=2"))
+		p.sends("EDS b=2")
+		p.ack(eds, "a", "b")
+		p.sends()
+	})
+	t.Run("a name more is answered alone, a name less not at all", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, names: []string{"a"}})
+		p.sends("EDS a=1")
+		p.ack(eds, "a", "b", "b")
+		p.sends("EDS b=1")
+		p.ack(eds, "b")
+		p.sends()
+		p.publish(made(eds, "a=2"), made(eds, "b=2"))
+		p.sends("EDS b=2")
+		p.ack(eds)
+		p.publish(made(eds, "b=3"))
+		p.sends()
+	})
+	t.Run("a stale nonce is ignored", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds, names: []string{"a"}})
+		p.sends("EDS a=1")
+		old := p.last[eds].nonce
+		p.ack(eds, "a")
+		p.publish(made(eds, "a=2"))
+		p.sends("EDS a=2")
+		p.ask(&request{typeURL: eds, nonce: old, names: []string{"a", "b"}})
+		p.sends()
+		p.ack(eds, "a", "b")
+		p.sends("EDS b=1")
+	})
+	t.Run("clusters by name, then all are given up", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: cds, names: []string{"a"}})
+		p.sends("CDS a=1")
+		p.ack(cds, "a")
+		p.publish(cluster("b=2"))
+		p.sends()
+		p.ask(&request{typeURL: cds, nonce: p.last[cds].nonce})
+		p.publish(cluster("a=2"))
+		p.sends("CDS")
+	})
+	t.Run("endpoints without names are none", func(t *testing.T) {
+		p := start(t)
+		p.ask(&request{typeURL: eds})
+		p.sends()
+	})
+}
+
+// eds1 is a cluster whose endpoints come over this stream: type EDS (2: 3), eds_config.ads (3.1.3).
+func eds1(name, content string) *resource.Resource {
+	value := append([]byte{0x0a, byte(len(name))}, name...)
+	value = append(value, 0x10, 0x03, 0x1a, 0x04, 0x0a, 0x02, 0x1a, 0x00)
+	value = append(value, 0xe2, 0x01, byte(len(content))) // alt_stat_name (28), to have something to change
+	return resource.FromEncoded(cds, name, append(value, content...))
+}
+
+func TestChangedClusterBringsItsEndpoints(t *testing.T) {
+	for _, delta := range []bool{true, false} {
+		p := newTable(t, delta)
+		p.publish(eds1("a", "1"), made(eds, "a=1"), made(eds, "b=1"))
+		p.ask(&request{typeURL: cds})
+		p.ask(&request{typeURL: eds, subscribe: []string{"a", "b"}, names: []string{"a", "b"}})
+		for p.session.next(p.now) != nil {
+		}
+		for _, w := range p.session.order {
+			p.ask(&request{typeURL: w.typeURL, nonce: w.lastNonce, names: map[string][]string{eds: {"a", "b"}}[w.typeURL]})
+		}
+		for r := p.session.next(p.now); r != nil; r = p.session.next(p.now) { // new to this stream, so sent again
+			p.last[r.typeURL] = r
+		}
+		if p.last[eds] != nil {
+			p.ack(eds, "a", "b")
+		}
+		p.publish(eds1("a", "2"))
+		p.sends("CDS "+"a="+string(eds1("a", "2").Value()), "EDS a=1") // the answer to clusters comes when they are warm
+	}
+}
+
+func TestOrderBreaksNothing(t *testing.T) {
+	p := newTable(t, true)
+	p.publish(cluster("old=1"), made(lds, "l=1"), made(rds, "r=1"), made(eds, "old=1"), made(lds, "gone=1"))
+	for _, typeURL := range []string{cds, lds} {
+		p.ask(&request{typeURL: typeURL})
+	}
+	p.ask(&request{typeURL: rds, subscribe: []string{"r"}})
+	p.ask(&request{typeURL: eds, subscribe: []string{"old"}})
+	p.sends("CDS old=1", "EDS old=1")
+	p.ack(cds)
+	p.sends()
+	p.ack(eds)
+	p.sends("LDS gone=1 l=1", "RDS r=1")
+	p.ack(lds)
+	p.ack(rds)
+	p.sends()
+
+	p.feed.Publish(resource.Change{
+		Set:    []*resource.Resource{cluster("new=1"), made(lds, "l=2"), made(rds, "r=2")},
+		Remove: []resource.Key{{Type: cds, Name: "old"}, {Type: lds, Name: "gone"}, {Type: eds, Name: "old"}},
+	})
+	p.follow()
+	p.sends("CDS new=1")
+	p.ack(cds)
+	p.sends("LDS l=2", "RDS r=2")
+	p.ack(rds)
+	p.sends()
+	p.ack(lds)
+	p.sends("LDS -gone")
+	p.ack(lds)
+	p.sends("CDS -old")
+	p.ack(cds)
+	p.sends("EDS -old")
+}
+
+func TestClustersThatDoNotGetWarmHoldUpOthersForASecond(t *testing.T) {
+	p := newTable(t, true)
+	p.publish(cluster("a=1"), made(lds, "l=1"))
+	p.ask(&request{typeURL: cds})
+	p.ask(&request{typeURL: lds})
+	p.sends("CDS a=1")
+	if wake := p.session.wake(p.now); wake.Sub(p.now) != settleTime {
+		t.Errorf("wakes in %v", wake.Sub(p.now))
+	}
+	clusters := p.last[cds]
+	p.now = p.now.Add(settleTime)
+	if late := p.session.expire(p.now); len(late) != 1 || late[0] != clusters {
+		t.Errorf("unanswered: %v", late)
+	}
+	p.sends("LDS l=1")
+	p.publish(cluster("a=2"), cluster("b=1"))
+	p.sends("CDS a=2 b=1")
+	p.now = p.now.Add(settleTime)
+	p.session.expire(p.now)
+	p.saw()
+
+	// The refusal of the second comes late: the client has the first.
+	p.nack(cds, "Error adding/updating cluster(s) a: bad")
+	p.saw("refused CDS [a]")
+	p.sends("CDS b=1") // it may not have been taken with the rest
+	p.ack(cds)
+	if r := p.session.watches[cds].refused["a"]; r == nil || !same(r.held, cluster("a=1")) {
+		t.Errorf("held after the late refusal: %+v", r)
+	}
+	p.publish(cluster("a=3"))
+	p.sends("CDS a=3")
+	p.ack(cds)
+	p.saw("accepted CDS", "accepted CDS", "cured CDS [a]")
+}
