@@ -32,6 +32,8 @@ const header = `# /etc/outrider/outrider.toml: the configuration of outriderd, w
 `
 
 // Defaults is the annotated file of all keys: etc/outrider.toml.
+//
+//go:generate go test -run TestExampleIsWrittenFromTheDefinitions -update .
 func Defaults() string {
 	c := defaults()
 	c.Status.Probes["NAME"] = Probe{} // the definitions have one probe to show

@@ -1,10 +1,5 @@
 package config
 
-import (
-	"slices"
-	"strings"
-)
-
 // Change is a difference between two configurations. Old and New are TOML; "" where there is no such key (an entry of a
 // table such as node.labels, or a probe).
 type Change struct {
@@ -93,11 +88,6 @@ func Compare(old, new *Config) []Change {
 	return changes
 }
 
-// Pending lists the changes that take effect only at the next start.
-func Pending(changes []Change) []Change {
-	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Effect != Start })
-}
-
 // Keep returns what a running agent makes of a new configuration: all of next, but the [start] keys (and what follows
 // from them) as they run.
 func Keep(running, next *Config) *Config {
@@ -130,26 +120,4 @@ func Keep(running, next *Config) *Config {
 		}
 	}
 	return &kept
-}
-
-// EpochFiles lists the files whose content is part of an epoch: a change of one calls for a new epoch. Each once, in the
-// order of the definitions.
-func (c *Config) EpochFiles() []string {
-	var files []string
-	add := func(list ...string) {
-		for _, file := range list {
-			if file != "" && !strings.HasPrefix(file, credentialPrefix) && !slices.Contains(files, file) {
-				files = append(files, file)
-			}
-		}
-	}
-	for _, t := range tables(c) {
-		for _, k := range t.keys {
-			if file, ok := k.get().(string); ok && k.effect == Epoch && k.credentialsAllow {
-				add(file)
-			}
-		}
-	}
-	add(c.Reload.Files...)
-	return files
 }

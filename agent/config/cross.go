@@ -197,14 +197,21 @@ func (x *crossCheck) tls(table, service string, s TLSSettings, address string) {
 const maxSocketPath = 107
 
 func (x *crossCheck) sockets() {
-	for key, path := range map[string]string{"sds.socket": x.SDS.Socket, "xds.socket": x.XDS.Socket} {
-		if len(path) > maxSocketPath {
-			x.refuse([]string{key, "paths.runtime_dir"}, "take a shorter path",
-				"%s has %d bytes, the path of a Unix socket may have %d", quote(path), len(path), maxSocketPath)
-		}
+	type socket struct{ key, path string }
+	ours := []socket{{"sds.socket", x.SDS.Socket}, {"xds.socket", x.XDS.Socket}}
+	taken := map[string]string{ // by the agent's own, whose names are given
+		filepath.Join(x.Paths.RuntimeDir, "outrider.sock"): "the socket of the command line",
+		filepath.Join(x.Paths.RuntimeDir, "keeper.sock"):   "the keeper's socket",
 	}
-	if filepath.Clean(x.SDS.Socket) == filepath.Clean(x.XDS.Socket) {
-		x.refuse([]string{"xds.socket", "sds.socket"}, "give each a path of its own",
-			"sds.socket and xds.socket are both %s", quote(x.XDS.Socket))
+	for _, s := range ours {
+		if len(s.path) > maxSocketPath {
+			x.refuse([]string{s.key, "paths.runtime_dir"}, "take a shorter path",
+				"%s has %d bytes, the path of a Unix socket may have %d", quote(s.path), len(s.path), maxSocketPath)
+		}
+		if other := taken[filepath.Clean(s.path)]; other != "" {
+			x.refuse([]string{s.key, "xds.socket", "sds.socket"}, "give it a path of its own",
+				"%s is %s already", quote(s.path), other)
+		}
+		taken[filepath.Clean(s.path)] = s.key
 	}
 }

@@ -24,7 +24,7 @@ type decoder struct {
 	keys        map[string]key // by dotted name
 	known       map[string]bool
 	probes      map[string]*Probe
-	words       *vocabulary
+	words       *vocabulary         // made when something is unknown
 	positions   map[string]Position // dotted key → where its value was said; of tables of values each entry
 	failed      map[string]bool     // dotted keys with an error
 	broken      bool                // a file is not TOML
@@ -34,9 +34,7 @@ type decoder struct {
 func newDecoder(c *Config, credentials credentials) *decoder {
 	d := &decoder{config: c, credentials: credentials, keys: map[string]key{}, known: map[string]bool{},
 		probes: map[string]*Probe{}, positions: map[string]Position{}, failed: map[string]bool{}}
-	all := tables(c)
-	d.words = newVocabulary(all)
-	for _, t := range all {
+	for _, t := range tables(c) {
 		d.learn(t)
 	}
 	d.known[probesTable] = true
@@ -140,6 +138,10 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 		case f.known[full]:
 			f.fail(at, problemf("write ["+full+"] and its keys below it", "is a table, not %s", describe(raw[name])))
 		default:
+			if f.words == nil {
+				f.words = newVocabulary(tables(f.config))
+			}
+			f.failed[dotted(parent)] = true // what it lacks may be what this was meant to be
 			_, isTables := raw[name].([]map[string]any)
 			f.fail(at, f.words.unknown(parent, name, isTable || isTables))
 		}
@@ -192,10 +194,14 @@ func (f *fileDecoder) key(at []string, k key, raw any) {
 		return
 	}
 	k.set(value)
-	f.remember(at, raw)
+	if isTableOfValues(k) {
+		f.remember(at, raw)
+	} else {
+		f.positions[dotted(at)] = f.position(at)
+	}
 }
 
-// remember notes where a value was said. A new value of an entry hides what was below the old one.
+// remember notes where the entries of a table of values were said. A new value of an entry hides what was below the old.
 func (f *fileDecoder) remember(at []string, raw any) {
 	if entries, ok := raw.(map[string]any); ok && len(entries) > 0 {
 		delete(f.positions, dotted(at))

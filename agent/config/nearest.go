@@ -100,6 +100,10 @@ func (v *vocabulary) name(table []string) string {
 // unknown is the problem of a key or table that the table parent does not have; parent is empty at the top level.
 func (v *vocabulary) unknown(parent []string, name string, isTable bool) *problem {
 	table := v.name(parent)
+	if isTable && table == probesTable+".NAME" && nearest(name, v.keys[table]) == "" {
+		quoted := dotted(child(parent[:2], parent[2]+"."+name))
+		return problemf("a name with a dot is written in quotes: ["+quoted+"]", "there is no such table")
+	}
 	if isTable {
 		if near := v.table(table, name); near != "" {
 			return problemf("did you mean ["+near+"]?", "there is no such table")

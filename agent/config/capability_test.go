@@ -1,0 +1,50 @@
+package config
+
+import "testing"
+
+// A capability that is not missing any more lets its keys through, and only its keys.
+func TestCapabilitiesLiftOneByOne(t *testing.T) {
+	c := defaults()
+	c.Identity.Provider = "files"
+	c.Log.Format = "journal"
+	c.DNS.Resolved = true
+	refused := func(missing map[capability]bool) map[string]capability {
+		all := map[string]capability{}
+		for _, t := range tables(c) {
+			for _, k := range t.keys {
+				if c := k.unavailable(missing); c != "" {
+					all[t.name+"."+k.name] = c
+				}
+			}
+		}
+		return all
+	}
+	if got := refused(nil); len(got) > 0 {
+		t.Errorf("nothing is missing, but refused are %v", got)
+	}
+	if got := refused(missing()); len(got) != 3 {
+		t.Errorf("refused are %v", got)
+	}
+	got := refused(map[capability]bool{certificateFiles: true, certificateCA: true, spire: true})
+	if len(got) != 1 || got["identity.provider"] != certificateFiles {
+		t.Errorf("only certificates are missing, but refused are %v", got)
+	}
+}
+
+// Every capability on the list is asked for by a key: one that is not would refuse nothing.
+func TestMissingCapabilitiesAreAskedFor(t *testing.T) {
+	asked := map[capability]bool{}
+	for _, t := range tables(defaults()) {
+		for _, k := range t.keys {
+			asked[k.capability] = true
+			for _, c := range k.valueCapability {
+				asked[c] = true
+			}
+		}
+	}
+	for c := range missing() {
+		if !asked[c] {
+			t.Errorf("no key needs %s", c)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// ports checks a list of ports.
+func ports(value any) *problem {
+	list, ok := value.([]int)
+	if !ok {
+		list = value.(Ports).List
+	}
+	for _, port := range list {
+		if p := between(1, 65535)(port); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// splitAddress splits host:port; ok is false if it is none or the port is not 1 to 65535.
+func splitAddress(address string) (host string, port int, ok bool) {
+	host, number, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, false
+	}
+	port, err = strconv.Atoi(number)
+	if err != nil || port < 1 || port > 65535 || strings.HasPrefix(number, "+") {
+		return "", 0, false
+	}
+	return host, port, true
+}
+
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
+
+func isHost(host string) bool {
+	return isIP(host) || len(host) <= 253 && hostName.MatchString(host)
+}
+
+func isIP(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+// dialAddress is where something connects to: a name or IP address, and a port.
+func dialAddress(value any) *problem {
+	return text(`host:port, such as "collector.example:4317" or "[::1]:4317"`, func(s string) bool {
+		host, _, ok := splitAddress(s)
+		return ok && isHost(host)
+	})(value)
+}
+
+// listenAddress is where the agent listens: as in Go, no host is all addresses.
+func listenAddress(value any) *problem {
+	return text(`IP:port or :port (all addresses), such as "127.0.0.1:15020"`, func(s string) bool {
+		host, _, ok := splitAddress(s)
+		return ok && (host == "" || host == "localhost" || isIP(host))
+	})(value)
+}
+
+// envoyListenAddress is where Envoy listens, which takes no names.
+func envoyListenAddress(value any) *problem {
+	return text(`IP:port, such as "0.0.0.0:15090" or "[::]:15090"`, func(s string) bool {
+		host, _, ok := splitAddress(s)
+		return ok && isIP(host)
+	})(value)
+}
+
+// resolverAddress is a DNS server: an IP address, with or without a port.
+func resolverAddress(value any) *problem {
+	return text(`an IP address, with a port if it is not 53, such as "10.0.0.2" or "10.0.0.2:5353"`, func(s string) bool {
+		host, _, ok := splitAddress(s)
+		return isIP(s) || ok && isIP(host)
+	})(value)
+}
+
+// grpcTarget is host:port or host:port/service.
+func grpcTarget(value any) *problem {
+	return text(`host:port or host:port/service, such as "127.0.0.1:9000/service"`, func(s string) bool {
+		address, _, _ := strings.Cut(s, "/")
+		host, _, ok := splitAddress(address)
+		return ok && isHost(host)
+	})(value)
+}
+
+func ipAddress(value any) *problem {
+	return text(`an IP address, such as "10.0.0.5" or "fd00::5"`, isIP)(value)
+}
+
+// cidr is a network, an address, or * for all.
+func cidr(value any) *problem {
+	return text(`"*" or a network, such as "10.0.0.0/8"`, func(s string) bool {
+		_, err := netip.ParsePrefix(s)
+		return s == "*" || err == nil || isIP(s)
+	})(value)
+}
+
+func httpURL(value any) *problem {
+	return text(`a URL, such as "http://127.0.0.1:8080/metrics"`, func(s string) bool {
+		u, err := url.Parse(s)
+		return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
+	})(value)
+}

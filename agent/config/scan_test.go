@@ -1,0 +1,133 @@
+package config
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+func TestPositions(t *testing.T) {
+	const text = "# comment [not.a.table]\r\n" +
+		"top = '''\n[no]\nno = 1''''' # two quotes of its own\n" +
+		"\t[ a . \"b\\u00e9\" ]\n" +
+		"x=\"\"\"\\\"\"\" y = 1\n\"\"\"\n" +
+		"'l it'.\"q\\\"\" = [ 1, # ]\n  { in = { deep = 'a # b' } }, [ { list = 2 } ],\n]\n" +
+		"[[t]]\nk = 1979-05-27 07:32:00\n[[t]]\nö.k = 1\n" +
+		"\"ö\" = 2; [a]\nlast = \"ü\""
+	want := map[string][2]int{
+		"top": {2, 1}, "a": {5, 2}, `a."bé"`: {5, 2}, `a."bé".x`: {6, 1}, `a."bé"."l it"`: {8, 1}, `a."bé"."l it"."q\""`: {8, 1},
+		`a."bé"."l it"."q\"".in`: {9, 5}, `a."bé"."l it"."q\"".in.deep`: {9, 12}, `a."bé"."l it"."q\"".list`: {9, 36},
+		"t": {11, 1}, "t.k": {12, 1}, `t."ö"`: {15, 1}, "t.last": {16, 1},
+	}
+	index := newIndex(text)
+	got := map[string][2]int{}
+	for name, offset := range index.offsets {
+		line, column := index.position(offset)
+		got[name] = [2]int{line, column}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if line, column := newIndex("äö = 1\nü = { ä = 1, b = 2 }").at([]string{"ü", "b", "missing"}); line != 1 || column != 1 {
+		t.Errorf("a key that is nowhere is at %d:%d", line, column)
+	}
+	if line, column := newIndex("x = 1\n\"ü\" = { ä = 1, b = 2 }").at([]string{"ü", "missing"}); line != 2 || column != 1 {
+		t.Errorf("a key that is missing in a table is at %d:%d", line, column)
+	}
+}
+
+// agree checks the index of a text against the keys that the parser finds, if it takes the text.
+func agree(t *testing.T, text string) {
+	t.Helper()
+	text = strings.TrimPrefix(text, "\ufeff")
+	index := newIndex(text)
+	for name, offset := range index.offsets {
+		line, column := index.position(offset)
+		if line < 1 || line > strings.Count(text, "\n")+1 || column < 1 || offset < 0 || offset >= len(text) {
+			t.Fatalf("%s is at byte %d, %d:%d", name, offset, line, column)
+		}
+	}
+	var raw map[string]any
+	meta, err := toml.Decode(text, &raw)
+	if err != nil {
+		return
+	}
+	want := map[string]bool{}
+	for _, key := range meta.Keys() {
+		want[dotted(key)] = true
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(index.written))); diff != "" {
+		t.Fatalf("-parser +index:\n%s", diff)
+	}
+}
+
+// seeds are the texts that the tests hold.
+func seeds(f *testing.F) []string {
+	paths, err := filepath.Glob("testdata/errors/*.txtar")
+	if err != nil || len(paths) == 0 {
+		f.Fatal(paths, err)
+	}
+	texts := []string{Defaults(), "a.b = { c = [ { d = 1 } ] } # e = 1\n[[f]]\n\"g\" = '''h'''\n", "\ufeff[node]\nid = \"a\"",
+		"a = \"\\\"\" # \"\nb = 'c", "[a]\r\nb = 1\r\n[c.d]\r\n", "x = 1_000\ny = [1,2,\n3]\nz = {a.b = 1,\n c = 2,}"}
+	for _, path := range paths {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range archive.Files {
+			texts = append(texts, string(file.Data))
+		}
+	}
+	contract, err := os.ReadFile("testdata/contract.toml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	return append(texts, string(contract))
+}
+
+// FuzzPositions: the scanner never fails, and finds the keys that the parser finds.
+func FuzzPositions(f *testing.F) {
+	for _, text := range seeds(f) {
+		f.Add(text)
+	}
+	f.Fuzz(agree)
+}
+
+// FuzzLoad: whatever is in the files, there is a configuration or errors, and every error says where.
+func FuzzLoad(f *testing.F) {
+	all := seeds(f)
+	for i, text := range all {
+		f.Add(text, all[(i+1)%len(all)])
+	}
+	f.Fuzz(func(t *testing.T, main, dropIn string) {
+		loaded, errs := buildAt([]txtar.File{{Name: "outrider.toml", Data: []byte(main)},
+			{Name: "conf.d/10.toml", Data: []byte(dropIn)}}, Options{})
+		for _, e := range append(errs, loaded.Warnings...) {
+			if e.File == "" || e.Line < 1 || e.Column < 1 || e.Message == "" {
+				t.Fatalf("says not where: %q", e)
+			}
+		}
+		for key, position := range loaded.Sources {
+			if position.Line < 1 {
+				t.Fatalf("%s is at %v", key, position)
+			}
+		}
+		if len(errs) > 0 {
+			return
+		}
+		again, errs := buildAt([]txtar.File{{Name: "outrider.toml", Data: []byte(loaded.Show())}}, Options{})
+		if len(errs) > 0 {
+			t.Fatalf("shown, it is not valid: %v\n%s", errs, loaded.Show())
+		}
+		if changes := Compare(loaded.Config, again.Config); len(changes) > 0 || loaded.Hash != again.Hash {
+			t.Fatalf("shown, it is another one: %v\n%s", changes, loaded.Show())
+		}
+	})
+}
