@@ -227,6 +227,10 @@ func (v *value) set(f field) {
 // an Envoy that is newer than this program.
 func nearest(descriptor protoreflect.MessageDescriptor, name string) string {
 	best, bestDistance := "", 3
+	const longest = 64 // no field's name is longer
+	if len(name) > longest {
+		return ""
+	}
 	for i := range descriptor.Fields().Len() {
 		known := descriptor.Fields().Get(i)
 		for _, candidate := range []string{known.TextName(), known.JSONName()} {

@@ -39,20 +39,21 @@ func Template(file string, content []byte, in Input) ([]byte, error) {
 	if err := parsed.Execute(rendered, data); err != nil {
 		return nil, templateError(file, err)
 	}
-	document, err := parse(file+" (as rendered)", rendered.Bytes())
+	document, err := parse(file+" (as rendered)", rendered.text.Bytes())
 	if err != nil {
-		return nil, withLine(err, rendered.Bytes())
+		return nil, withLine(err, rendered.text.Bytes())
 	}
 	return document.encode()
 }
 
-type limited struct{ bytes.Buffer }
+// limited is a buffer that refuses more than maxRendered bytes.
+type limited struct{ text bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > maxRendered {
+	if l.text.Len()+len(p) > maxRendered {
 		return 0, fmt.Errorf("it writes more than %d bytes", maxRendered)
 	}
-	return l.Buffer.Write(p)
+	return l.text.Write(p)
 }
 
 func toJSON(v any) (string, error) {

@@ -14,14 +14,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxYAMLNodes bounds what aliases may expand to.
-const maxYAMLNodes = 1 << 20
+// maxExpanded bounds the values that come from aliases.
+const maxExpanded = 1 << 17
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:unmarshal errors:\s*)?line (\d+): `)
 
 type yamlReader struct {
-	file  string
-	nodes int
+	file     string
+	aliases  int // we are within
+	expanded int
 }
 
 func parseYAML(file string, content []byte) (*value, error) {
@@ -47,7 +48,7 @@ func yamlError(file string, err error) error {
 		line, _ := strconv.Atoi(match[1])
 		return &Error{File: file, Line: line, Message: "not YAML: " + message[len(match[0]):]}
 	}
-	return &Error{File: file, Message: "not YAML: " + strings.TrimPrefix(message, "yaml: ")}
+	return &Error{File: file, Line: 1, Message: "not YAML: " + strings.TrimPrefix(message, "yaml: ")} // the line is left out where it is the first
 }
 
 func (r *yamlReader) fail(node *yaml.Node, format string, args ...any) error {
@@ -55,8 +56,10 @@ func (r *yamlReader) fail(node *yaml.Node, format string, args ...any) error {
 }
 
 func (r *yamlReader) convert(node *yaml.Node, depth int) (*value, error) {
-	if r.nodes++; r.nodes > maxYAMLNodes {
-		return nil, r.fail(node, "more than %d values, aliases included", maxYAMLNodes)
+	if r.aliases > 0 {
+		if r.expanded++; r.expanded > maxExpanded {
+			return nil, r.fail(node, "aliases expand to more than %d values", maxExpanded)
+		}
 	}
 	if depth > maxDepth {
 		return nil, r.fail(node, "%v", errTooDeep)
@@ -65,6 +68,8 @@ func (r *yamlReader) convert(node *yaml.Node, depth int) (*value, error) {
 	case yaml.DocumentNode:
 		return r.convert(node.Content[0], depth)
 	case yaml.AliasNode:
+		r.aliases++
+		defer func() { r.aliases-- }()
 		return r.convert(node.Alias, depth+1) // an alias of what holds it ends at maxDepth
 	case yaml.SequenceNode:
 		v := &value{kind: list, line: node.Line}
@@ -162,10 +167,11 @@ func (r *yamlReader) number(node *yaml.Node, v *value) (*value, error) {
 	var whole int64
 	var large uint64
 	var float float64
+	isInt := node.ShortTag() == "!!int"
 	switch {
-	case node.Decode(&whole) == nil:
+	case isInt && node.Decode(&whole) == nil:
 		v.text = strconv.FormatInt(whole, 10)
-	case node.Decode(&large) == nil:
+	case isInt && node.Decode(&large) == nil:
 		v.text = strconv.FormatUint(large, 10)
 	case node.Decode(&float) == nil && math.IsInf(float, 1):
 		v.kind, v.text = text, "Infinity" // as protobuf's JSON writes it
