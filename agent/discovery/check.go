@@ -1,0 +1,39 @@
+package discovery
+
+import (
+	"fmt"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/view"
+)
+
+// CheckOptions say for whom files are checked.
+type CheckOptions struct {
+	Type      string            // sidecar or router; "" is sidecar
+	Namespace string            // of the proxy, and of objects that name none; "" is default
+	Labels    map[string]string // of the proxy: which gateways are its own
+	Domain    string            // what short host names end in; "" is cluster.local
+}
+
+// Check reads files and directories as the server does, once, and returns what is wrong, by place. An error means that it
+// could not be done.
+func Check(paths []string, options CheckOptions) ([]Problem, error) {
+	o := Options{Files: paths, Namespace: options.Namespace, Domain: options.Domain}
+	fill(&o)
+	node := model.Node{Type: model.NodeType(options.Type), Namespace: o.Namespace, Labels: options.Labels}
+	if node.Type == "" {
+		node.Type = model.Sidecar
+	}
+	world := model.NewWorld(o.Domain)
+	v, err := view.New(world, node, view.NewCache(), AccessLog{})
+	if err != nil {
+		return nil, fmt.Errorf("check the mesh configuration: %w", err)
+	}
+	s := newStore(o)
+	var changes []model.Change
+	for _, c := range s.Load() {
+		changes = append(changes, model.Change(c))
+	}
+	v.Update(world.Apply(changes))
+	return gather(s.Problems(), map[string]*view.View{"": v}, nil), nil
+}

@@ -1,0 +1,286 @@
+// Package model holds what the objects mean together: services, the rules for them, how requests to them are routed, and
+// the gateways; and tells what a change of objects touches.
+package model
+
+import (
+	"maps"
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// World is all that is known. It is not safe for concurrent use. Services, rules and routings that it hands out are
+// immutable: a change makes new ones.
+type World struct {
+	domain string
+
+	entries  map[string][]*object.Object // ServiceEntries by host, the oldest first
+	services map[string][]*Service
+
+	ruleObjects  map[string][]*object.Object // DestinationRules by host or pattern, the oldest first
+	rules        map[string][]*Rule
+	rulePatterns []string // the wildcards of rules, the narrowest first
+
+	byObject        map[*object.Object]*Routing
+	routings        map[string][]*Routing // of sidecars, by host or pattern, the oldest first
+	routingPatterns []string
+	bound           map[string][]*Routing // of gateways, by "namespace/name", the oldest first
+
+	gateways []*object.Object // the oldest first
+}
+
+// NewWorld returns an empty world; domain is that of short names, for example cluster.local.
+func NewWorld(domain string) *World {
+	return &World{domain: domain, entries: map[string][]*object.Object{}, services: map[string][]*Service{},
+		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*Rule{}, byObject: map[*object.Object]*Routing{},
+		routings: map[string][]*Routing{}, bound: map[string][]*Routing{}}
+}
+
+// Domain is what short names end in, for example cluster.local.
+func (w *World) Domain() string { return w.domain }
+
+// Touched is what a change touches.
+type Touched struct {
+	Hosts    map[string]struct{} // whose service, rule or routing changed; patterns of VirtualServices too
+	Gateways bool                // a gateway changed
+	Bindings map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
+}
+
+// Everything is what touches all that a world holds: where a new reader begins.
+func (w *World) Everything() Touched {
+	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Bindings: map[string]struct{}{}}
+	for host := range w.services {
+		t.Hosts[host] = struct{}{}
+	}
+	for host := range w.routings {
+		t.Hosts[host] = struct{}{}
+	}
+	for host := range w.rules {
+		t.Hosts[host] = struct{}{}
+	}
+	for gateway := range w.bound {
+		t.Bindings[gateway] = struct{}{}
+	}
+	return t
+}
+
+// Change is an object before and after; nil where there is none.
+type Change struct{ Old, New *object.Object }
+
+// Apply takes changes in and tells what they touch.
+func (w *World) Apply(changes []Change) Touched {
+	services, rules, routings := map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
+	touched := Touched{Hosts: map[string]struct{}{}, Bindings: map[string]struct{}{}}
+	for _, c := range changes {
+		kind := either(c).Kind
+		switch kind {
+		case object.ServiceEntry:
+			for _, host := range serviceHosts(c.Old) {
+				remove(w.entries, host, c.Old, object.Age)
+				services[host] = struct{}{}
+			}
+			for _, host := range serviceHosts(c.New) {
+				insert(w.entries, host, c.New, object.Age)
+				services[host] = struct{}{}
+			}
+		case object.DestinationRule:
+			if c.Old != nil {
+				host := w.ruleHost(c.Old)
+				remove(w.ruleObjects, host, c.Old, object.Age)
+				rules[host] = struct{}{}
+			}
+			if c.New != nil {
+				host := w.ruleHost(c.New)
+				insert(w.ruleObjects, host, c.New, object.Age)
+				rules[host] = struct{}{}
+			}
+		case object.VirtualService:
+			w.applyRouting(c, routings, touched.Bindings)
+		case object.Gateway:
+			touched.Gateways = true
+			w.gateways = slices.DeleteFunc(slices.Clone(w.gateways), func(o *object.Object) bool { return o == c.Old })
+			if c.New != nil {
+				at, _ := slices.BinarySearchFunc(w.gateways, c.New, object.Age)
+				w.gateways = slices.Insert(w.gateways, at, c.New)
+			}
+		}
+	}
+	w.rebuild(services, rules, routings)
+	w.spread(touched.Hosts, services, rules, routings)
+	return touched
+}
+
+// rebuild merges anew what belongs to the hosts that changed.
+func (w *World) rebuild(services, rules, routings map[string]struct{}) {
+	for host := range services {
+		if entries := w.entries[host]; len(entries) > 0 {
+			w.services[host] = newServices(host, entries)
+		} else {
+			delete(w.services, host)
+		}
+	}
+	for host := range rules {
+		if objects := w.ruleObjects[host]; len(objects) > 0 {
+			w.rules[host] = newRules(host, objects)
+		} else {
+			delete(w.rules, host)
+		}
+	}
+	w.rulePatterns = patterns(w.rulePatterns, rules, func(p string) bool { return len(w.rules[p]) > 0 })
+	w.routingPatterns = patterns(w.routingPatterns, routings, func(p string) bool { return len(w.routings[p]) > 0 })
+}
+
+// spread finds the hosts that changes of patterns reach, and the patterns that changes of hosts reach.
+func (w *World) spread(hosts, services, rules, routings map[string]struct{}) {
+	for host := range services {
+		hosts[host] = struct{}{}
+		for _, list := range [][]string{w.routingPatterns, w.rulePatterns} {
+			for _, pattern := range list {
+				if Covers(pattern, host) {
+					hosts[pattern] = struct{}{}
+				}
+			}
+		}
+	}
+	for _, changed := range []map[string]struct{}{rules, routings} {
+		for pattern := range changed {
+			hosts[pattern] = struct{}{}
+			if IsWildcard(pattern) {
+				for host := range w.services {
+					if Covers(pattern, host) {
+						hosts[host] = struct{}{}
+					}
+				}
+			}
+		}
+	}
+}
+
+func (w *World) applyRouting(c Change, hosts, bindings map[string]struct{}) {
+	each := func(r *Routing, do func(of map[string][]*Routing, key string, r *Routing, order func(a, b *Routing) int)) {
+		for _, gateway := range r.Gateways {
+			if gateway != MeshGateway {
+				do(w.bound, gateway, r, byAge)
+				bindings[gateway] = struct{}{}
+				continue
+			}
+			for _, host := range r.Hosts {
+				do(w.routings, host, r, byAge)
+				hosts[host] = struct{}{}
+			}
+		}
+	}
+	if c.Old != nil {
+		each(w.byObject[c.Old], remove[*Routing])
+		delete(w.byObject, c.Old)
+	}
+	if c.New != nil {
+		r := newRouting(c.New, w.domain)
+		w.byObject[c.New] = r
+		each(r, insert[*Routing])
+	}
+}
+
+func (w *World) ruleHost(o *object.Object) string {
+	return FullName(o.Spec.(*networking.DestinationRule).Host, o.Namespace, w.domain)
+}
+
+// RuleObjects returns the DestinationRules for exactly a host or pattern, the oldest first.
+func (w *World) RuleObjects(host string) []*object.Object { return w.ruleObjects[host] }
+
+// HasServiceLike tells whether there is a service that a pattern covers.
+func (w *World) HasServiceLike(pattern string) bool {
+	if !IsWildcard(pattern) {
+		return len(w.services[pattern]) > 0
+	}
+	for host := range w.services {
+		if Covers(pattern, host) {
+			return true
+		}
+	}
+	return false
+}
+
+// Hosts returns how many hosts have a service.
+func (w *World) Hosts() int { return len(w.services) }
+
+// Bindings returns the gateways ("namespace/name") that VirtualServices name, sorted.
+func (w *World) Bindings() []string { return slices.Sorted(maps.Keys(w.bound)) }
+
+// Gateways returns the gateways whose selector a proxy with the given labels answers to, the oldest first.
+func (w *World) Gateways(labels map[string]string) []*object.Object {
+	var found []*object.Object
+	for _, o := range w.gateways {
+		if Selects(o.Spec.(*networking.Gateway).Selector, labels) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// HasGateway tells whether there is a gateway of the name "namespace/name".
+func (w *World) HasGateway(name string) bool {
+	return slices.ContainsFunc(w.gateways, func(o *object.Object) bool { return o.Namespace+"/"+o.Name == name })
+}
+
+// Selects tells whether labels have everything a selector asks for; an empty one asks for nothing.
+func Selects(selector, labels map[string]string) bool {
+	for key, value := range selector {
+		if got, ok := labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+func either(c Change) *object.Object {
+	if c.New != nil {
+		return c.New
+	}
+	return c.Old
+}
+
+// insert puts an element into a list that is ordered and shared with nobody after this.
+func insert[T comparable](into map[string][]T, key string, element T, order func(a, b T) int) {
+	all := into[key]
+	at, _ := slices.BinarySearchFunc(all, element, order)
+	into[key] = slices.Insert(slices.Clip(all), at, element)
+}
+
+func remove[T comparable](from map[string][]T, key string, element T, _ func(a, b T) int) {
+	rest := slices.DeleteFunc(slices.Clone(from[key]), func(x T) bool { return x == element })
+	if len(rest) == 0 {
+		delete(from, key)
+		return
+	}
+	from[key] = rest
+}
+
+// patterns keeps a list of wildcards, the narrowest first, up to date.
+func patterns(list []string, changed map[string]struct{}, stands func(string) bool) []string {
+	for pattern := range maps.Keys(changed) {
+		if !IsWildcard(pattern) {
+			continue
+		}
+		list = slices.DeleteFunc(slices.Clone(list), func(p string) bool { return p == pattern })
+		if stands(pattern) {
+			at, _ := slices.BinarySearchFunc(list, pattern, narrowerThenName)
+			list = slices.Insert(list, at, pattern)
+		}
+	}
+	return list
+}
+
+func narrowerThenName(a, b string) int {
+	if c := Narrower(a, b); c != 0 {
+		return c
+	}
+	if a < b {
+		return -1
+	} else if a > b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,57 @@
+package discovery
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+// parseNode reads what proxies say of themselves, in Istio's form: the id is type~ip~name.namespace~domain, the metadata
+// has NAMESPACE, LABELS and INTERCEPTION_MODE.
+func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
+	parts := strings.Split(node.GetId(), "~")
+	if len(parts) != 4 {
+		return model.Node{}, fmt.Errorf("node id %q is not of the form type~ip~name~domain", node.GetId())
+	}
+	fields := node.GetMetadata().GetFields()
+	n := model.Node{Type: model.NodeType(parts[0]), Namespace: fields["NAMESPACE"].GetStringValue()}
+	if n.Type != model.Sidecar && n.Type != model.Router {
+		return model.Node{}, fmt.Errorf("node id %q: type %q is neither sidecar nor router", node.GetId(), n.Type)
+	}
+	if n.Namespace == "" {
+		n.Namespace = namespaceOf(parts[3], namespace)
+	}
+	if mode := fields["INTERCEPTION_MODE"].GetStringValue(); n.Type == model.Sidecar && mode != "" && mode != "NONE" {
+		return model.Node{}, fmt.Errorf("node id %q: interception mode %s is not carried out by this version of Outrider; only NONE is", node.GetId(), mode)
+	}
+	if labels := fields["LABELS"].GetStructValue().GetFields(); len(labels) > 0 {
+		n.Labels = make(map[string]string, len(labels))
+		for key, value := range labels {
+			n.Labels[key] = value.GetStringValue()
+		}
+	}
+	return n, nil
+}
+
+// namespaceOf reads the namespace from a domain as Istio makes it, namespace.svc.cluster.local.
+func namespaceOf(domain, otherwise string) string {
+	if namespace, rest, ok := strings.Cut(domain, "."); ok && strings.HasPrefix(rest, "svc.") {
+		return namespace
+	}
+	return otherwise
+}
+
+// nodeKey is equal for proxies that get the same.
+func nodeKey(n model.Node) string {
+	var key strings.Builder
+	fmt.Fprintf(&key, "%s\n%s", n.Type, n.Namespace)
+	for _, label := range slices.Sorted(maps.Keys(n.Labels)) {
+		fmt.Fprintf(&key, "\n%q=%q", label, n.Labels[label])
+	}
+	return key.String()
+}

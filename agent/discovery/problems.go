@@ -1,0 +1,93 @@
+package discovery
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/resource"
+)
+
+const (
+	problemsCode = "mesh-problems" // the condition that stands while there are errors or warnings
+	maxEvents    = 20              // told one by one after one push; of more only how many
+)
+
+// Problems returns everything that is wrong now, by place.
+func (s *Server) Problems() []Problem {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.problems)
+}
+
+// tellProblems gathers what is wrong and tells what is new of it.
+func (s *Server) tellProblems() {
+	before := s.problems
+	s.forgetRefusals()
+	s.problems = gather(s.stored, s.views, s.refusals)
+	if s.options.Board == nil {
+		return
+	}
+	known := make(map[Problem]bool, len(before))
+	for _, p := range before {
+		known[p] = true
+	}
+	fresh := 0
+	for _, p := range s.problems {
+		if known[p] || p.Severity == condition.Info {
+			continue
+		}
+		if fresh++; fresh <= maxEvents {
+			s.options.Board.Publish(condition.Event{Kind: condition.KindMeshProblem, Sentence: p.String(),
+				Fields: map[string]string{"file": p.File, "line": strconv.Itoa(p.Line), "object": p.Object, "field": p.Field}})
+		}
+	}
+	if fresh > maxEvents {
+		s.options.Board.Publish(condition.Event{Kind: condition.KindMeshProblem,
+			Sentence: fmt.Sprintf("and %d more problems in the mesh configuration; outrider mesh check lists all", fresh-maxEvents)})
+	}
+	s.raise()
+}
+
+// raise makes the condition stand, or clears it.
+func (s *Server) raise() {
+	counts := map[condition.Severity]int{}
+	first := map[condition.Severity]Problem{}
+	for _, p := range s.problems {
+		if counts[p.Severity]++; counts[p.Severity] == 1 {
+			first[p.Severity] = p
+		}
+	}
+	sentence := func(severity condition.Severity, what string) string {
+		text := fmt.Sprintf("the mesh configuration has %d %s", counts[severity], what)
+		if counts[severity] > 1 {
+			text += "s, the first"
+		}
+		return text + ": " + first[severity].String()
+	}
+	switch {
+	case counts[condition.Error] > 0:
+		s.options.Board.Raise(problemsCode, condition.Error, sentence(condition.Error, "error"))
+	case counts[condition.Warning] > 0:
+		s.options.Board.Raise(problemsCode, condition.Warning, sentence(condition.Warning, "warning"))
+	default:
+		s.options.Board.Clear(problemsCode)
+	}
+}
+
+// gather puts the problems of all rooms together, each once.
+func gather(stored []Problem, views map[string]*view.View, refusals map[resource.Key]refusal) []Problem {
+	all := slices.Clone(stored)
+	for _, v := range views {
+		for _, problems := range v.Problems() {
+			all = append(all, problems...)
+		}
+	}
+	for _, r := range refusals {
+		all = append(all, r.problem)
+	}
+	slices.SortFunc(all, Problem.Compare)
+	return slices.Compact(all)
+}

@@ -1,0 +1,98 @@
+package discovery
+
+import (
+	"fmt"
+	"strings"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/resource"
+)
+
+// refusal is what Envoy said of a resource; it stands until the resource changes.
+type refusal struct {
+	version string
+	problem Problem
+}
+
+// Refused tells that Envoy refused resources of a type; the version it had goes on. names may be empty where Envoy does
+// not say which: those that its words mention are taken then. Each becomes a problem of the object it came from.
+func (s *Server) Refused(typeURL string, names []string, reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := false
+	for _, v := range s.views {
+		snapshot, _ := v.Feed().Current()
+		set := snapshot.Set(typeURL)
+		mentioned := names
+		if len(names) == 0 {
+			for name := range set {
+				if mentions(reason.Error(), name) {
+					mentioned = append(mentioned, name)
+				}
+			}
+		}
+		for _, name := range mentioned {
+			if r := set[name]; r != nil {
+				found = true
+				s.refusals[resource.Key{Type: typeURL, Name: name}] = refusal{version: r.Version, problem: refusedProblem(r, reason)}
+			}
+		}
+	}
+	if !found {
+		s.options.Logger.Warn("Envoy refused resources that no object explains", "type", typeURL, "names", names, "error", reason)
+		return
+	}
+	s.tellProblems()
+}
+
+// Cured tells that Envoy takes resources that it refused before.
+func (s *Server) Cured(typeURL string, names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range names {
+		delete(s.refusals, resource.Key{Type: typeURL, Name: name})
+	}
+	s.tellProblems()
+}
+
+// mentions tells whether a text has a name that is not a part of a longer one.
+func mentions(text, name string) bool {
+	const partOfName = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_|"
+	for {
+		at := strings.Index(text, name)
+		if at < 0 || name == "" {
+			return false
+		}
+		end := at + len(name)
+		if (at == 0 || strings.IndexByte(partOfName, text[at-1]) < 0) && (end == len(text) || strings.IndexByte(partOfName, text[end]) < 0) {
+			return true
+		}
+		text = text[end:]
+	}
+}
+
+func refusedProblem(r *resource.Resource, reason error) Problem {
+	kind := r.Type[strings.LastIndexByte(r.Type, '.')+1:]
+	p := Problem{Severity: condition.Error, Message: fmt.Sprintf("Envoy refused the %s %s: %v", kind, r.Name, reason),
+		Cure: "correct what it names; the version before goes on"}
+	if len(r.Origins) > 0 {
+		o := r.Origins[0]
+		p.File, p.Line, p.Object = o.File, o.Line, fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)
+	}
+	return p
+}
+
+// forgetRefusals drops those of resources that are gone or changed since.
+func (s *Server) forgetRefusals() {
+	for key, r := range s.refusals {
+		stands := false
+		for _, v := range s.views {
+			snapshot, _ := v.Feed().Current()
+			now := snapshot.Get(key)
+			stands = stands || now != nil && now.Version == r.version
+		}
+		if !stands {
+			delete(s.refusals, key)
+		}
+	}
+}

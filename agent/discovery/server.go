@@ -1,0 +1,219 @@
+// Package discovery is the discovery server: files of Istio's YAML in, Envoy's resources out, and of a change only what
+// it touches. It knows nothing of an agent, of connections or of who sends the resources.
+//
+//	store (files → objects) → model (what they mean together) → view (per kind of proxy: translate, publish) → resource.Feed
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/discovery/validate"
+	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Problem is one thing that is wrong with what was read.
+type Problem = object.Problem
+
+// AccessLog is where generated listeners log requests and connections.
+type AccessLog = translate.AccessLog
+
+// Options of a Server.
+type Options struct {
+	Files     []string // files, and directories with all *.yaml, *.yml and *.json below them
+	Namespace string   // of objects and proxies that name none; "" is default
+	Domain    string   // what short host names end in; "" is cluster.local
+	Settings  Settings // at first; see Configure
+
+	// Changes brings paths that changed: files, or directories to look through. nil: nothing changes.
+	Changes <-chan []string
+
+	Board  *condition.Board // nil: problems are only returned
+	Logger *slog.Logger     // nil: nothing is logged
+}
+
+// Settings are what can change while the server runs.
+type Settings struct {
+	AccessLog     AccessLog
+	DebounceAfter time.Duration // quiet time before a push; 0: at once
+	DebounceMax   time.Duration // longest delay of a push
+}
+
+// Server turns files into resources for as long as it runs.
+type Server struct {
+	options Options
+	store   *store.Store // owned by Run
+	ready   chan struct{}
+	rescan  chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	loaded   bool
+	world    *model.World
+	cache    *view.Cache
+	views    map[string]*view.View // by kind of proxy
+	settings Settings
+	stored   []Problem // of the store
+	refusals map[resource.Key]refusal
+	problems []Problem // all, as last told
+}
+
+// New returns a server that has read nothing yet.
+func New(options Options) (*Server, error) {
+	if err := options.Settings.AccessLog.Validate(); err != nil {
+		return nil, err
+	}
+	fill(&options)
+	return &Server{options: options, store: newStore(options), ready: make(chan struct{}), rescan: make(chan struct{}, 1),
+		world: model.NewWorld(options.Domain), cache: view.NewCache(), views: map[string]*view.View{}, settings: options.Settings,
+		refusals: map[resource.Key]refusal{}}, nil
+}
+
+func fill(o *Options) {
+	if o.Namespace == "" {
+		o.Namespace = "default"
+	}
+	if o.Domain == "" {
+		o.Domain = "cluster.local"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+func newStore(o Options) *store.Store {
+	return store.New(store.Options{Paths: o.Files, Namespace: o.Namespace, Validate: validate.Object})
+}
+
+// Run reads the files at once, and again what changes, until the context ends; its error is nil then.
+func (s *Server) Run(ctx context.Context) error {
+	started := time.Now()
+	s.push(s.store.Load())
+	close(s.ready)
+	s.mu.Lock()
+	s.options.Logger.Info("mesh configuration loaded", "services", s.world.Hosts(), "problems", len(s.problems), "took", time.Since(started))
+	s.mu.Unlock()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.rescan:
+			s.push(s.store.Load())
+		case paths, ok := <-s.options.Changes:
+			if !ok {
+				s.options.Changes = nil
+				continue
+			}
+			if paths = s.debounce(ctx, paths); ctx.Err() == nil {
+				s.push(s.store.Reload(paths))
+			}
+		}
+	}
+}
+
+// Ready is closed once the files were read for the first time.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Rescan looks through all files again, without waiting for their watch to tell.
+func (s *Server) Rescan() {
+	select {
+	case s.rescan <- struct{}{}:
+	default: // one is due already
+	}
+}
+
+// debounce gathers changes until it was quiet for DebounceAfter, at most for DebounceMax.
+func (s *Server) debounce(ctx context.Context, paths []string) []string {
+	deadline := time.Now().Add(s.current().DebounceMax)
+	for {
+		quiet := time.NewTimer(min(s.current().DebounceAfter, time.Until(deadline)))
+		select {
+		case <-ctx.Done():
+			quiet.Stop()
+			return paths
+		case more, ok := <-s.options.Changes:
+			quiet.Stop()
+			if !ok {
+				s.options.Changes = nil
+			}
+			paths = append(paths, more...)
+		case <-quiet.C:
+			return paths
+		}
+	}
+}
+
+// push takes changes of objects in and publishes what they change in every view.
+func (s *Server) push(changes []store.Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	applied := make([]model.Change, len(changes))
+	for i, c := range changes {
+		applied[i] = model.Change(c)
+	}
+	s.loaded = true
+	touched := s.world.Apply(applied)
+	s.cache.Drop(touched)
+	for _, v := range s.views {
+		v.Update(touched)
+	}
+	s.stored = s.store.Problems()
+	s.tellProblems()
+}
+
+// Feed is what a proxy gets: that of its kind, shared by all that are alike. It publishes for the first time once the
+// files were read. An error says why there is nothing for such a proxy.
+func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
+	n, err := parseNode(node, s.options.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := nodeKey(n)
+	v := s.views[key]
+	if v == nil {
+		if v, err = view.New(s.world, n, s.cache, s.settings.AccessLog); err != nil {
+			return nil, fmt.Errorf("node %q: %w", node.GetId(), err)
+		}
+		s.views[key] = v
+		if s.loaded {
+			v.Update(s.world.Everything())
+			s.tellProblems()
+		}
+	}
+	return v.Feed(), nil
+}
+
+// Configure puts other settings into effect, at once. An error says what is wrong with them; those before go on then.
+func (s *Server) Configure(settings Settings) error {
+	if err := settings.AccessLog.Validate(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settings = settings
+	for _, v := range s.views {
+		v.SetAccessLog(settings.AccessLog)
+	}
+	return nil
+}
+
+func (s *Server) current() Settings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settings
+}
+
+// Name is the part's name in logs and errors.
+func (s *Server) Name() string { return "discovery" }

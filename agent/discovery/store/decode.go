@@ -1,0 +1,376 @@
+package store
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+const (
+	maxDepth      = 100     // levels of nesting; Istio's types have less than ten
+	maxNodes      = 500_000 // YAML nodes visited in one document, aliases counted each time they are used
+	maxProblems   = 20      // told of one object
+	maxMergeDepth = 10      // "<<" of something that has "<<"
+)
+
+// decoder turns the YAML nodes of one document into messages, and tells everything that is wrong on the way.
+type decoder struct {
+	nodes    int // visited so far
+	problems []object.Problem
+	failed   bool // an error was told since it was last cleared
+	place    func(line int, field string) object.Problem
+	tooMuch  bool // it was told that the document is too much
+}
+
+func (d *decoder) tell(severity condition.Severity, line int, at *path, message, cure string) {
+	if severity == condition.Error {
+		d.failed = true
+	}
+	if len(d.problems) >= maxProblems {
+		return
+	}
+	p := d.place(line, at.String())
+	p.Severity, p.Message, p.Cure = severity, message, cure
+	d.problems = append(d.problems, p)
+}
+
+func (d *decoder) refuse(node *yaml.Node, at *path, message, cure string) {
+	d.tell(condition.Error, node.Line, at, message, cure)
+}
+
+// visit follows an alias and counts; false means that the document is too much.
+func (d *decoder) visit(node *yaml.Node, at *path, depth int) (*yaml.Node, bool) {
+	node = follow(node)
+	d.nodes++
+	if d.nodes <= maxNodes && depth <= maxDepth && node.Kind != yaml.AliasNode {
+		return node, true
+	}
+	if !d.tooMuch {
+		d.tooMuch = true
+		d.refuse(node, at, fmt.Sprintf("more than %d values or %d levels, aliases included", maxNodes, maxDepth), "make the document smaller")
+	}
+	return node, false
+}
+
+// pairs calls do for every key and value of a mapping, merge keys ("<<") included; explicit keys come before merged ones.
+func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node)) {
+	const fewKeys = 12
+	var seen map[string]bool
+	if len(node.Content) > 2*fewKeys {
+		seen = make(map[string]bool, len(node.Content)/2)
+	}
+	merged := false
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key := follow(node.Content[i])
+		if key.Kind != yaml.ScalarNode {
+			d.refuse(key, at, "a key that is not text", "")
+			continue
+		}
+		if key.Value == "<<" && key.Style == 0 {
+			merged = true
+			continue
+		}
+		twice := seen[key.Value]
+		if seen != nil {
+			seen[key.Value] = true
+		} else {
+			for j := 0; j < i; j += 2 {
+				twice = twice || node.Content[j].Value == key.Value && node.Content[j].Kind == yaml.ScalarNode
+			}
+		}
+		if twice {
+			d.refuse(key, &path{parent: at, name: key.Value}, "given twice in one place", "remove one")
+			continue
+		}
+		do(key, node.Content[i+1])
+	}
+	if merged {
+		d.merge(node, at, do, map[string]bool{}, 0)
+	}
+}
+
+// merge hands on the keys of what "<<" names that were not given nearer.
+func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node), seen map[string]bool, depth int) {
+	var sources []*yaml.Node
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key := follow(node.Content[i])
+		if key.Value != "<<" || key.Style != 0 {
+			if !seen[key.Value] {
+				seen[key.Value] = true
+				if depth > 0 {
+					do(key, node.Content[i+1])
+				}
+			}
+			continue
+		}
+		value, ok := d.visit(node.Content[i+1], at, depth)
+		if !ok || depth > maxMergeDepth {
+			return
+		}
+		switch value.Kind {
+		case yaml.MappingNode:
+			sources = append(sources, value)
+		case yaml.SequenceNode:
+			for _, element := range value.Content {
+				if element, ok = d.visit(element, at, depth); ok && element.Kind == yaml.MappingNode {
+					sources = append(sources, element)
+				}
+			}
+		default:
+			d.refuse(key, at, "<< takes a mapping or a list of mappings", "")
+		}
+	}
+	for _, source := range sources {
+		d.merge(source, at, do, seen, depth+1)
+	}
+}
+
+// message fills m from a mapping.
+func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, depth int) {
+	node, ok := d.visit(node, at, depth)
+	if !ok || d.wellKnown(node, m, at) {
+		return
+	}
+	if node.Kind != yaml.MappingNode {
+		d.refuse(node, at, "must be a mapping, is "+describe(node), "")
+		return
+	}
+	fields := m.Descriptor().Fields()
+	d.pairs(node, at, func(key, value *yaml.Node) {
+		field := fields.ByJSONName(key.Value)
+		if field == nil {
+			field = fields.ByTextName(key.Value)
+		}
+		if field == nil {
+			d.unknown(key, m.Descriptor(), at)
+			return
+		}
+		here := path{parent: at, name: field.JSONName()}
+		if value, ok := d.visit(value, &here, depth); ok && !isNull(value) {
+			if oneof := field.ContainingOneof(); oneof != nil {
+				if other := m.WhichOneof(oneof); other != nil && other != field {
+					d.refuse(key, &here, fmt.Sprintf("excludes %s, and both are given", other.JSONName()), "keep one")
+					return
+				}
+			}
+			d.field(value, m, field, &here, depth+1)
+		}
+	})
+}
+
+func (d *decoder) unknown(key *yaml.Node, of protoreflect.MessageDescriptor, at *path) {
+	var known []string
+	for i := range of.Fields().Len() {
+		known = append(known, of.Fields().Get(i).JSONName())
+	}
+	cure := "remove it"
+	if near := nearest(key.Value, known); near != "" {
+		cure = fmt.Sprintf("did you mean %s?", near)
+	}
+	d.refuse(key, &path{parent: at, name: key.Value}, fmt.Sprintf("unknown field %q", key.Value), cure)
+}
+
+func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protoreflect.FieldDescriptor, at *path, depth int) {
+	switch {
+	case field.IsMap():
+		if node.Kind != yaml.MappingNode {
+			d.refuse(node, at, "must be a mapping, is "+describe(node), "")
+			return
+		}
+		entries := m.Mutable(field).Map()
+		d.pairs(node, at, func(key, value *yaml.Node) {
+			here := path{parent: at, name: key.Value, key: true}
+			if value, ok := d.visit(value, &here, depth); ok {
+				if field.MapValue().Message() != nil {
+					element := entries.NewValue()
+					if !isNull(value) {
+						d.message(value, element.Message(), &here, depth+1)
+					}
+					entries.Set(protoreflect.ValueOfString(key.Value).MapKey(), element)
+				} else if v, ok := d.scalar(value, field.MapValue(), &here); ok {
+					entries.Set(protoreflect.ValueOfString(key.Value).MapKey(), v)
+				}
+			}
+		})
+	case field.IsList():
+		if node.Kind != yaml.SequenceNode {
+			d.refuse(node, at, "must be a list, is "+describe(node), "put - before it")
+			return
+		}
+		list := m.Mutable(field).List()
+		for i, element := range node.Content {
+			here := path{parent: at, index: i}
+			if field.Message() != nil {
+				value := list.NewElement()
+				d.message(element, value.Message(), &here, depth+1)
+				list.Append(value)
+			} else if element, ok := d.visit(element, &here, depth); ok {
+				if v, ok := d.scalar(element, field, &here); ok {
+					list.Append(v)
+				}
+			}
+		}
+	case field.Message() != nil:
+		d.message(node, m.Mutable(field).Message(), at, depth+1)
+	default:
+		if v, ok := d.scalar(node, field, at); ok {
+			m.Set(field, v)
+		}
+	}
+}
+
+// wellKnown decodes the messages that have a form of their own in JSON.
+func (d *decoder) wellKnown(node *yaml.Node, m protoreflect.Message, at *path) bool {
+	fields := m.Descriptor().Fields()
+	switch m.Descriptor().FullName() {
+	case "google.protobuf.Duration":
+		if node.Kind != yaml.ScalarNode || resolve(node).kind != stringScalar {
+			d.refuse(node, at, "must be a duration, is "+describe(node), "write it with a unit, for example 5s")
+			return true
+		}
+		duration, err := time.ParseDuration(node.Value)
+		if err != nil {
+			d.refuse(node, at, fmt.Sprintf("%q is no duration", node.Value), "write it with a unit, for example 5s or 250ms")
+			return true
+		}
+		m.Set(fields.ByName("seconds"), protoreflect.ValueOfInt64(int64(duration/time.Second)))
+		m.Set(fields.ByName("nanos"), protoreflect.ValueOfInt32(int32(duration%time.Second)))
+	case "google.protobuf.BoolValue", "google.protobuf.UInt32Value", "google.protobuf.DoubleValue",
+		"google.protobuf.StringValue", "google.protobuf.Int32Value", "google.protobuf.UInt64Value", "google.protobuf.Int64Value":
+		field := fields.ByName("value")
+		if v, ok := d.scalar(node, field, at); ok {
+			m.Set(field, v)
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor, at *path) (protoreflect.Value, bool) {
+	none := protoreflect.Value{}
+	if node.Kind != yaml.ScalarNode {
+		d.refuse(node, at, "must be a single value, is "+describe(node), "")
+		return none, false
+	}
+	s := resolve(node)
+	must := func(what, cure string) (protoreflect.Value, bool) {
+		d.refuse(node, at, fmt.Sprintf("must be %s, is %s (%s)", what, s.kind, s.text), cure)
+		return none, false
+	}
+	switch field.Kind() {
+	case protoreflect.StringKind:
+		if s.kind != stringScalar {
+			return must("text", fmt.Sprintf("put it in quotes: %q", s.text))
+		}
+		return protoreflect.ValueOfString(s.text), true
+	case protoreflect.BytesKind:
+		if s.kind != stringScalar {
+			return must("text in base64", "")
+		}
+		bytes, err := base64.StdEncoding.DecodeString(s.text)
+		if err != nil {
+			d.refuse(node, at, "is no base64: "+err.Error(), "")
+			return none, false
+		}
+		return protoreflect.ValueOfBytes(bytes), true
+	case protoreflect.BoolKind:
+		if s.kind != boolScalar {
+			return must("true or false", "")
+		}
+		return protoreflect.ValueOfBool(s.boolean), true
+	case protoreflect.EnumKind:
+		return d.enum(node, s, field, at)
+	}
+	if s.kind == stringScalar { // protobuf's JSON takes a number in quotes too
+		s = resolve(&yaml.Node{Kind: yaml.ScalarNode, Value: s.text, Line: node.Line})
+	}
+	if s.kind != intScalar && s.kind != floatScalar {
+		return must("a number", "")
+	}
+	return d.number(node, s, field, at)
+}
+
+func (d *decoder) number(node *yaml.Node, s scalar, field protoreflect.FieldDescriptor, at *path) (protoreflect.Value, bool) {
+	if s.kind == floatScalar && s.float == math.Trunc(s.float) && math.Abs(s.float) < 1<<53 {
+		s.integer, s.unsigned = int64(s.float), uint64(max(s.float, 0))
+	} else if s.kind == floatScalar && field.Kind() != protoreflect.DoubleKind && field.Kind() != protoreflect.FloatKind {
+		d.refuse(node, at, s.text+" is no whole number", "")
+		return protoreflect.Value{}, false
+	}
+	outside := func() (protoreflect.Value, bool) {
+		d.refuse(node, at, fmt.Sprintf("%s is out of range for %s", s.text, field.Kind()), "")
+		return protoreflect.Value{}, false
+	}
+	switch field.Kind() {
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		if s.integer < math.MinInt32 || s.integer > math.MaxInt32 {
+			return outside()
+		}
+		return protoreflect.ValueOfInt32(int32(s.integer)), true
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		if s.float < 0 || s.unsigned > math.MaxUint32 {
+			return outside()
+		}
+		return protoreflect.ValueOfUint32(uint32(s.unsigned)), true
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		return protoreflect.ValueOfInt64(s.integer), true
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		if s.float < 0 {
+			return outside()
+		}
+		return protoreflect.ValueOfUint64(s.unsigned), true
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(s.float), true
+	case protoreflect.FloatKind:
+		return protoreflect.ValueOfFloat32(float32(s.float)), true
+	}
+	return outside()
+}
+
+func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescriptor, at *path) (protoreflect.Value, bool) {
+	values := field.Enum().Values()
+	switch s.kind {
+	case stringScalar, boolScalar: // a value may be called ON or NO
+		if v := values.ByName(protoreflect.Name(s.text)); v != nil {
+			return protoreflect.ValueOfEnum(v.Number()), true
+		}
+	case intScalar:
+		if v := values.ByNumber(protoreflect.EnumNumber(s.integer)); v != nil {
+			return protoreflect.ValueOfEnum(v.Number()), true
+		}
+	}
+	names := ""
+	for i := range values.Len() {
+		if i > 0 {
+			names += ", "
+		}
+		names += string(values.Get(i).Name())
+	}
+	d.refuse(node, at, strconv.Quote(s.text)+" is not one of "+names, "")
+	return protoreflect.Value{}, false
+}
+
+func isNull(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode && resolve(node).kind == nullScalar
+}
+
+func describe(node *yaml.Node) string {
+	switch node.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.ScalarNode:
+		return resolve(node).kind.String()
+	}
+	return "something else"
+}

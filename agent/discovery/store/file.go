@@ -1,0 +1,137 @@
+package store
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// maxFile is the most a file may hold, in bytes: 5,000 services are about 6 MB.
+const maxFile = 64 << 20
+
+// file is what one file held when it was last read.
+type file struct {
+	print     fingerprint
+	read      time.Time
+	documents []readDocument
+	objects   []*object.Object // of all documents, and the last good versions of those that are bad now
+	problems  []object.Problem
+}
+
+// readDocument keeps what a document meant, so that only those that changed are parsed again.
+type readDocument struct {
+	sum   [sha256.Size]byte
+	first int // its first line, from 1
+	document
+}
+
+// readFile reads a file, with what it held before (nil: nothing). nil means that the file is gone.
+func readFile(path string, previous *file, options Options) *file {
+	next := &file{read: time.Now()}
+	content, err := readAll(path, next)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		if previous != nil {
+			next.documents, next.objects = previous.documents, previous.objects
+		}
+		next.problems = []object.Problem{{File: path, Line: 1, Severity: condition.Error, Message: fmt.Sprintf("cannot be read: %v", err)}}
+		return next
+	}
+	known := map[[sha256.Size]byte]readDocument{}
+	if previous != nil {
+		for _, d := range previous.documents {
+			known[d.sum] = d
+		}
+	}
+	r := &reader{file: path, namespace: options.Namespace, validate: options.Validate}
+	parts, first := split(content)
+	for i, part := range parts {
+		d, ok := known[sha256.Sum256(part)]
+		if !ok {
+			d = readDocument{sum: sha256.Sum256(part), first: first[i], document: r.read(part, first[i])}
+		}
+		next.documents = append(next.documents, d.moved(first[i]))
+	}
+	next.collect(previous)
+	return next
+}
+
+func readAll(path string, into *file) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	into.print = fingerprintOf(info)
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	if info.Size() > maxFile {
+		return nil, fmt.Errorf("%s has %d bytes, more than the %d that are read; split it", path, info.Size(), maxFile)
+	}
+	content := make([]byte, info.Size(), info.Size()+1)
+	n, err := io.ReadFull(f, content)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return content[:n], nil
+}
+
+// moved returns the document at another line of its file.
+func (d readDocument) moved(first int) readDocument {
+	by := first - d.first
+	if by == 0 {
+		return d
+	}
+	d.first = first
+	d.objects, d.problems = slices.Clone(d.objects), slices.Clone(d.problems)
+	for i, o := range d.objects {
+		at := *o
+		at.Line += by
+		d.objects[i] = &at
+	}
+	for i := range d.problems {
+		d.problems[i].Line += by
+	}
+	return d
+}
+
+// collect gathers the documents' objects. What is bad now, or may be in what cannot be read, keeps its last good version.
+func (f *file) collect(previous *file) {
+	present := map[object.Key]bool{}
+	bad := map[object.Key]bool{}
+	broken := false
+	for _, d := range f.documents {
+		for _, o := range d.objects {
+			present[o.Key] = true
+		}
+		for _, key := range d.bad {
+			bad[key] = true
+		}
+		f.objects = append(f.objects, d.objects...)
+		f.problems = append(f.problems, d.problems...)
+		broken = broken || d.broken
+	}
+	if previous == nil {
+		return
+	}
+	for _, o := range previous.objects {
+		if !present[o.Key] && (broken || bad[o.Key]) {
+			f.objects = append(f.objects, o)
+		}
+	}
+}

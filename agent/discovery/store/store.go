@@ -1,0 +1,235 @@
+// Package store reads files of Istio's YAML and keeps the objects they hold: of each the last good version, and what is
+// wrong with the newest. It reads again only what changed.
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Options says what to read.
+type Options struct {
+	Paths     []string // files, and directories with all YAML and JSON below them
+	Namespace string   // of objects that name none
+
+	// Validate finds what is wrong with an object's spec; one with an error is not taken. nil: nothing is.
+	Validate func(*object.Object) []object.Finding
+}
+
+// Change is an object before and after; nil where there is none.
+type Change struct{ Old, New *object.Object }
+
+// Store holds the objects of the files. It is not safe for concurrent use.
+type Store struct {
+	options    Options
+	files      map[string]*file
+	candidates map[object.Key][]*object.Object // of one key, the oldest first; the first one counts
+	roots      map[string]object.Problem       // of Options.Paths that cannot be read
+	duplicates map[object.Key][]object.Problem
+}
+
+// New returns an empty store.
+func New(options Options) *Store {
+	options.Paths = slices.Clone(options.Paths)
+	for i, path := range options.Paths {
+		options.Paths[i] = filepath.Clean(path)
+	}
+	return &Store{options: options, files: map[string]*file{}, candidates: map[object.Key][]*object.Object{},
+		roots: map[string]object.Problem{}, duplicates: map[object.Key][]object.Problem{}}
+}
+
+// Load reads everything that changed since it was last read.
+func (s *Store) Load() []Change { return s.Reload(s.options.Paths) }
+
+// Reload reads what changed at the given paths: files (read whatever their time stamps say) and directories (files
+// below them whose time stamps moved). A trailing "/..." is ignored.
+func (s *Store) Reload(paths []string) []Change {
+	var read, gone []string
+	for _, path := range paths {
+		path = filepath.Clean(strings.TrimSuffix(path, "/..."))
+		root := s.rootOf(path)
+		if root == "" {
+			continue
+		}
+		if known := s.files[path]; known != nil {
+			read = append(read, path)
+			continue
+		}
+		changed, vanished := s.compare(path, path == root)
+		read, gone = append(read, changed...), append(gone, vanished...)
+	}
+	slices.Sort(read)
+	return s.apply(slices.Compact(read), gone)
+}
+
+// rootOf returns the configured path that path is or is below, "" if there is none.
+func (s *Store) rootOf(path string) string {
+	for _, root := range s.options.Paths {
+		if path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/") {
+			return root
+		}
+	}
+	return ""
+}
+
+// compare finds the files at and below a path that changed, and those that are gone.
+func (s *Store) compare(path string, isRoot bool) (changed, gone []string) {
+	present := map[string]bool{}
+	err := scan(path, func(found string, info fs.FileInfo) {
+		if found == path && !isRoot && !isMesh(filepath.Base(path)) {
+			return
+		}
+		present[found] = true
+		known := s.files[found]
+		if print := fingerprintOf(info); known == nil || known.print != print || print.fresh(known.read) {
+			changed = append(changed, found)
+		}
+	})
+	if isRoot {
+		delete(s.roots, path)
+	}
+	if err != nil && isRoot {
+		severity, message := condition.Warning, fmt.Sprintf("cannot be read: %v", err)
+		if errors.Is(err, fs.ErrNotExist) {
+			severity, message = condition.Info, "does not exist"
+		}
+		s.roots[path] = object.Problem{File: path, Line: 1, Severity: severity, Message: message, Cure: "create it or take it out of [discovery] files"}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return changed, nil // what cannot be listed now is not thereby deleted
+	}
+	prefix := strings.TrimSuffix(path, "/") + "/"
+	for known := range s.files {
+		if (known == path || strings.HasPrefix(known, prefix)) && !present[known] {
+			gone = append(gone, known)
+		}
+	}
+	return changed, gone
+}
+
+// apply reads files, all processors at once, and folds what they hold into the store.
+func (s *Store) apply(read, gone []string) []Change {
+	results := make([]*file, len(read))
+	work := make(chan int)
+	var readers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(read)) {
+		readers.Go(func() {
+			for i := range work {
+				results[i] = readFile(read[i], s.files[read[i]], s.options)
+			}
+		})
+	}
+	for i := range read {
+		work <- i
+	}
+	close(work)
+	readers.Wait()
+
+	before := map[object.Key]*object.Object{}
+	for _, path := range gone {
+		s.replace(path, nil, before)
+	}
+	for i, path := range read {
+		s.replace(path, results[i], before)
+	}
+	return s.settle(before)
+}
+
+// replace puts what a file holds now (nil: it is gone) in place of what it held. before gets the objects that counted.
+func (s *Store) replace(path string, next *file, before map[object.Key]*object.Object) {
+	touch := func(key object.Key) {
+		if _, ok := before[key]; !ok {
+			before[key] = nil
+			if all := s.candidates[key]; len(all) > 0 {
+				before[key] = all[0]
+			}
+		}
+	}
+	same := map[*object.Object]bool{}
+	if next != nil {
+		for _, o := range next.objects {
+			same[o] = true
+		}
+	}
+	if previous := s.files[path]; previous != nil {
+		for _, o := range previous.objects {
+			if same[o] {
+				delete(same, o)
+				continue
+			}
+			touch(o.Key)
+			if rest := slices.DeleteFunc(s.candidates[o.Key], func(x *object.Object) bool { return x == o }); len(rest) > 0 {
+				s.candidates[o.Key] = rest
+			} else {
+				delete(s.candidates, o.Key)
+			}
+		}
+	}
+	if next == nil {
+		delete(s.files, path)
+		return
+	}
+	s.files[path] = next
+	for _, o := range next.objects {
+		if same[o] {
+			touch(o.Key)
+			all := s.candidates[o.Key]
+			at, _ := slices.BinarySearchFunc(all, o, object.Age)
+			s.candidates[o.Key] = slices.Insert(all, at, o)
+		}
+	}
+}
+
+// settle tells which objects count now in place of those before.
+func (s *Store) settle(before map[object.Key]*object.Object) []Change {
+	var changes []Change
+	for key, previous := range before {
+		delete(s.duplicates, key)
+		all := s.candidates[key]
+		var now *object.Object
+		if len(all) > 0 {
+			now = all[0]
+			for _, o := range all[1:] {
+				s.duplicates[key] = append(s.duplicates[key], object.Problem{File: o.File, Line: o.Line, Object: o.String(), Severity: condition.Warning,
+					Message: fmt.Sprintf("is given at %s:%d too, which is older and counts", now.File, now.Line), Cure: "remove or rename one"})
+			}
+		}
+		if now != previous {
+			changes = append(changes, Change{Old: previous, New: now})
+		}
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return object.Age(either(a), either(b)) })
+	return changes
+}
+
+func either(c Change) *object.Object {
+	if c.New != nil {
+		return c.New
+	}
+	return c.Old
+}
+
+// Problems returns what is wrong, by place.
+func (s *Store) Problems() []object.Problem {
+	var all []object.Problem
+	for _, p := range s.roots {
+		all = append(all, p)
+	}
+	for _, f := range s.files {
+		all = append(all, f.problems...)
+	}
+	for _, p := range s.duplicates {
+		all = append(all, p...)
+	}
+	slices.SortFunc(all, object.Problem.Compare)
+	return all
+}

@@ -1,0 +1,231 @@
+package translate
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+// Istio's defaults where a route says nothing of retries.
+const (
+	defaultAttempts     = 2
+	defaultRetryOn      = "connect-failure,refused-stream,unavailable,cancelled"
+	otherHostAttempts   = 5
+	defaultRedirectCode = http.StatusMovedPermanently
+)
+
+// forward sends requests to one destination, or to several by weight.
+func (r *Router) forward(routing *model.Routing, in *networking.HTTPRoute, match *networking.HTTPMatchRequest, field string) *routev3.RouteAction {
+	action := &routev3.RouteAction{Timeout: durationpb.New(0), RetryPolicy: retryPolicy(in.Retries)}
+	if in.Timeout != nil {
+		action.Timeout = in.Timeout
+	}
+	var clusters []*routev3.WeightedCluster_ClusterWeight
+	var hash []*routev3.RouteAction_HashPolicy
+	for i, to := range in.Route {
+		if to.Weight == 0 && len(in.Route) > 1 {
+			continue
+		}
+		name, policies := r.destination(routing, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
+		for _, p := range policies {
+			if !slices.ContainsFunc(hash, func(known *routev3.RouteAction_HashPolicy) bool { return known.String() == p.String() }) {
+				hash = append(hash, p)
+			}
+		}
+		request, response := to.GetHeaders().GetRequest(), to.GetHeaders().GetResponse()
+		weighted := &routev3.WeightedCluster_ClusterWeight{Name: name, Weight: wrapperspb.UInt32(uint32(max(to.Weight, 0))),
+			RequestHeadersToAdd: headerOptions(request), RequestHeadersToRemove: request.GetRemove(),
+			ResponseHeadersToAdd: headerOptions(response), ResponseHeadersToRemove: response.GetRemove()}
+		if host := hostOf(request); host != "" {
+			weighted.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: host}
+		}
+		clusters = append(clusters, weighted)
+	}
+	action.HashPolicy = hash
+	if len(clusters) == 1 {
+		clusters[0].Weight = wrapperspb.UInt32(1)
+	}
+	if one := plainCluster(clusters); one != "" {
+		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: one}
+	} else {
+		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: &routev3.WeightedCluster{Clusters: clusters}}
+	}
+	rewrite(action, in.Rewrite, hostOf(in.GetHeaders().GetRequest()))
+	r.mirrors(action, routing, in, field)
+	return action
+}
+
+// plainCluster is the name of the only cluster, if that is all there is to say.
+func plainCluster(clusters []*routev3.WeightedCluster_ClusterWeight) string {
+	if len(clusters) != 1 {
+		return ""
+	}
+	c := clusters[0]
+	if len(c.RequestHeadersToAdd)+len(c.RequestHeadersToRemove)+len(c.ResponseHeadersToAdd)+len(c.ResponseHeadersToRemove) > 0 || c.HostRewriteSpecifier != nil {
+		return ""
+	}
+	return c.Name
+}
+
+// destination is the cluster that a destination means; what is not there is told, and keeps its name.
+func (r *Router) destination(routing *model.Routing, to *networking.Destination, field string) (string, []*routev3.RouteAction_HashPolicy) {
+	host := model.FullName(to.GetHost(), routing.Object.Namespace, r.World.Domain())
+	service := r.service(host)
+	port := to.GetPort().GetNumber()
+	switch {
+	case port != 0:
+	case service != nil && len(service.Ports) == 1:
+		port = service.Ports[0].Number
+	default:
+		port = r.Port
+	}
+	switch {
+	case service == nil:
+		r.problems = append(r.problems, warning(routing.Object, field+".host", fmt.Sprintf("no service has the host %s", host),
+			"requests get 503; add a ServiceEntry or correct the host"))
+	case service.Port(port) == nil:
+		r.problems = append(r.problems, warning(routing.Object, field+".port", fmt.Sprintf("service %s has no port %d", host, port),
+			"requests get 503; name one of its ports"))
+	case to.Subset != "" && r.World.Rule(service, r.Node.Namespace).Subset(to.Subset) == nil:
+		r.problems = append(r.problems, warning(routing.Object, field+".subset", fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.Subset),
+			"requests get 503; add the subset or correct its name"))
+	}
+	return ClusterName(port, to.GetSubset(), host), r.hashPolicy(service, port, to.GetSubset())
+}
+
+func retryPolicy(in *networking.HTTPRetry) *routev3.RetryPolicy {
+	attempts, on := uint32(defaultAttempts), defaultRetryOn
+	if in != nil {
+		if in.Attempts <= 0 {
+			return nil
+		}
+		attempts = uint32(in.Attempts)
+		if in.RetryOn != "" {
+			on = in.RetryOn
+		}
+	}
+	out := &routev3.RetryPolicy{NumRetries: wrapperspb.UInt32(attempts), PerTryTimeout: in.GetPerTryTimeout()}
+	out.RetryOn, out.RetriableStatusCodes = retryOn(on)
+	if in.GetRetryIgnorePreviousHosts() == nil || in.RetryIgnorePreviousHosts.Value {
+		out.HostSelectionRetryMaxAttempts = otherHostAttempts
+		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{Name: "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: typed(&previoushostsv3.PreviousHostsPredicate{})}}}
+	}
+	if in.GetBackoff() != nil {
+		out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: in.Backoff}
+	}
+	return out
+}
+
+// retryOn parts Envoy's conditions from status codes, which Istio lets stand among them.
+func retryOn(text string) (string, []uint32) {
+	var conditions []string
+	var codes []uint32
+	for _, part := range strings.Split(text, ",") {
+		part = strings.TrimSpace(part)
+		if code, err := strconv.ParseUint(part, 10, 16); err == nil {
+			codes = append(codes, uint32(code))
+		} else if part != "" {
+			conditions = append(conditions, part)
+		}
+	}
+	const byCode = "retriable-status-codes"
+	if len(codes) > 0 && !slices.Contains(conditions, byCode) {
+		conditions = append(conditions, byCode)
+	}
+	return strings.Join(conditions, ","), codes
+}
+
+func rewrite(action *routev3.RouteAction, in *networking.HTTPRewrite, host string) {
+	if in.GetAuthority() != "" {
+		host = in.Authority
+	}
+	if host != "" {
+		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: host}
+	}
+	if expression := in.GetUriRegexRewrite(); expression != nil {
+		action.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{Pattern: regex(expression.Match), Substitution: expression.Rewrite}
+	} else if in.GetUri() != "" {
+		action.PrefixRewrite = in.Uri
+	}
+}
+
+func (r *Router) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
+	out := &routev3.RedirectAction{HostRedirect: in.Authority}
+	const wholePrefix = "%PREFIX()%"
+	switch {
+	case in.PrefixRewrite != "":
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: in.PrefixRewrite}
+	case strings.HasPrefix(in.Uri, wholePrefix):
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: strings.TrimPrefix(in.Uri, wholePrefix)}
+	case in.Uri != "":
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PathRedirect{PathRedirect: in.Uri}
+	}
+	if in.Scheme != "" {
+		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: in.Scheme}
+	}
+	switch port := in.RedirectPort.(type) {
+	case *networking.HTTPRedirect_Port:
+		out.PortRedirect = port.Port
+	case *networking.HTTPRedirect_DerivePort:
+		if port.DerivePort == networking.HTTPRedirect_FROM_REQUEST_PORT {
+			out.PortRedirect = r.Port
+		}
+	}
+	out.ResponseCode = map[uint32]routev3.RedirectAction_RedirectResponseCode{
+		http.StatusFound: routev3.RedirectAction_FOUND, http.StatusSeeOther: routev3.RedirectAction_SEE_OTHER,
+		http.StatusTemporaryRedirect: routev3.RedirectAction_TEMPORARY_REDIRECT, http.StatusPermanentRedirect: routev3.RedirectAction_PERMANENT_REDIRECT,
+	}[in.RedirectCode] // what is not in it is 301
+	return &routev3.Route_Redirect{Redirect: out}
+}
+
+func directResponse(in *networking.HTTPDirectResponse) *routev3.Route_DirectResponse {
+	out := &routev3.DirectResponseAction{Status: in.Status}
+	switch body := in.GetBody().GetSpecifier().(type) {
+	case *networking.HTTPBody_String_:
+		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: body.String_}}
+	case *networking.HTTPBody_Bytes:
+		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: body.Bytes}}
+	}
+	return &routev3.Route_DirectResponse{DirectResponse: out}
+}
+
+// isHost tells whether a header is the request's host, which Envoy changes in its own way.
+func isHost(name string) bool { return strings.EqualFold(name, "host") || name == ":authority" }
+
+func hostOf(in *networking.Headers_HeaderOperations) string {
+	for name, value := range in.GetSet() {
+		if isHost(name) {
+			return value
+		}
+	}
+	return ""
+}
+
+// headerOptions are the headers to set and to add, by name.
+func headerOptions(in *networking.Headers_HeaderOperations) []*corev3.HeaderValueOption {
+	var out []*corev3.HeaderValueOption
+	put := func(headers map[string]string, action corev3.HeaderValueOption_HeaderAppendAction) {
+		for _, name := range slices.Sorted(maps.Keys(headers)) {
+			if !isHost(name) {
+				out = append(out, &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: name, Value: headers[name]}, AppendAction: action})
+			}
+		}
+	}
+	put(in.GetSet(), corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD)
+	put(in.GetAdd(), corev3.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD)
+	return out
+}

@@ -1,0 +1,77 @@
+// Package translate turns what the model knows into Envoy's resources, each by itself: the clusters of a service, a
+// virtual host, a route configuration, a listener. Functions here keep no state; names and defaults are istiod's.
+package translate
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Limits of what Envoy takes.
+const (
+	unlimited = math.MaxUint32
+	anyIPv4   = "0.0.0.0"
+	loopback  = "127.0.0.1"
+)
+
+// typed packs a message.
+func typed(message proto.Message) *anypb.Any {
+	return &anypb.Any{TypeUrl: "type.googleapis.com/" + string(message.ProtoReflect().Descriptor().FullName()), Value: encode(message)}
+}
+
+// encode marshals; only text that is not UTF-8 cannot be, and YAML does not bring that.
+func encode(message proto.Message) []byte {
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	if err != nil {
+		panic(fmt.Sprintf("encode %T: %v", message, err))
+	}
+	return value
+}
+
+func adsSource(wait time.Duration) *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+		InitialFetchTimeout:   durationpb.New(wait),
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+	}
+}
+
+func socketAddress(host string, port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}
+}
+
+func uint32Value(v uint32) *wrapperspb.UInt32Value { return wrapperspb.UInt32(v) }
+
+// positive is v as Envoy's optional number; nil (Envoy's default) where Istio's field is not set.
+func positive(v int32) *wrapperspb.UInt32Value {
+	if v <= 0 {
+		return nil
+	}
+	return wrapperspb.UInt32(uint32(v))
+}
+
+func warning(o *object.Object, field, message, cure string) object.Problem {
+	return o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure})
+}
+
+// validated is a message of Envoy's.
+type validated interface {
+	proto.Message
+	Validate() error
+}
+
+// refused tells that what an object became is not valid: a fault of ours or a check that is missing.
+func refused(o *object.Object, err error) object.Problem {
+	return o.Problem(object.Finding{Severity: condition.Error, Message: "Envoy would refuse what this becomes: " + err.Error(), Cure: "correct the value it names"})
+}

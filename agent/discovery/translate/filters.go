@@ -1,0 +1,143 @@
+package translate
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+// The HTTP filters whose settings routes override.
+const (
+	corsFilter   = "envoy.filters.http.cors"
+	faultFilter  = "envoy.filters.http.fault"
+	routerFilter = "envoy.filters.http.router"
+)
+
+// filterConfigs sets what filters before the router do for this route.
+func filterConfigs(out *routev3.Route, in *networking.HTTPRoute) {
+	put := func(filter string, config proto.Message) {
+		if out.TypedPerFilterConfig == nil {
+			out.TypedPerFilterConfig = map[string]*anypb.Any{}
+		}
+		out.TypedPerFilterConfig[filter] = typed(config)
+	}
+	if in.Fault != nil {
+		put(faultFilter, fault(in.Fault))
+	}
+	if in.CorsPolicy != nil {
+		put(corsFilter, cors(in.CorsPolicy))
+	}
+}
+
+// millionths of requests.
+func fraction(percent float64) *typev3.FractionalPercent {
+	return &typev3.FractionalPercent{Numerator: uint32(math.Round(percent * 10_000)), Denominator: typev3.FractionalPercent_MILLION}
+}
+
+func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
+	out := &faultv3.HTTPFault{}
+	share := func(p *networking.Percent) *typev3.FractionalPercent {
+		if p == nil {
+			return fraction(100)
+		}
+		return fraction(p.Value)
+	}
+	if delay := in.Delay; delay != nil {
+		percent := share(delay.Percentage)
+		if old := delay.Percent; delay.Percentage == nil && old > 0 { //nolint:staticcheck // deprecated, still valid YAML
+			percent = fraction(float64(old))
+		}
+		out.Delay = &commonfaultv3.FaultDelay{Percentage: percent,
+			FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: delay.GetFixedDelay()}}
+	}
+	if abort := in.Abort; abort != nil {
+		out.Abort = &faultv3.FaultAbort{Percentage: share(abort.Percentage)}
+		switch kind := abort.ErrorType.(type) {
+		case *networking.HTTPFaultInjection_Abort_HttpStatus:
+			out.Abort.ErrorType = &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(kind.HttpStatus)}
+		case *networking.HTTPFaultInjection_Abort_GrpcStatus:
+			out.Abort.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: grpcStatus(kind.GrpcStatus)}
+		}
+	}
+	return out
+}
+
+// grpcStatuses are the names of gRPC's status codes, by code.
+var grpcStatuses = []string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"}
+
+// grpcStatus is the code of a name, 2 (unknown) if there is none.
+func grpcStatus(name string) uint32 {
+	for code, known := range grpcStatuses {
+		if strings.EqualFold(name, known) {
+			return uint32(code)
+		}
+	}
+	return 2
+}
+
+func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
+	out := &corsv3.CorsPolicy{AllowMethods: strings.Join(in.AllowMethods, ","), AllowHeaders: strings.Join(in.AllowHeaders, ","),
+		ExposeHeaders: strings.Join(in.ExposeHeaders, ","), AllowCredentials: in.AllowCredentials,
+		FilterEnabled: &corev3.RuntimeFractionalPercent{DefaultValue: fraction(100)}}
+	for _, origin := range in.AllowOrigins {
+		if s := stringMatch(origin); s != nil {
+			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, s)
+		}
+	}
+	for _, origin := range in.AllowOrigin { //nolint:staticcheck // deprecated, still valid YAML
+		exact := &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: origin}}
+		if origin == "*" {
+			exact = &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: regex(".*")}}
+		}
+		out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, exact)
+	}
+	if in.MaxAge != nil {
+		out.MaxAge = fmt.Sprint(in.MaxAge.Seconds)
+	}
+	if in.UnmatchedPreflights == networking.CorsPolicy_IGNORE {
+		out.ForwardNotMatchingPreflights = wrapperspb.Bool(false)
+	}
+	return out
+}
+
+// mirrors copies requests. The copies carry the host as it is, without Envoy's "-shadow".
+func (r *Router) mirrors(action *routev3.RouteAction, routing *model.Routing, in *networking.HTTPRoute, field string) {
+	mirror := func(to *networking.Destination, percent *networking.Percent, field string) {
+		share := fraction(100)
+		if percent != nil {
+			share = fraction(percent.Value)
+		}
+		if share.Numerator == 0 {
+			return
+		}
+		name, _ := r.destination(routing, to, field)
+		action.RequestMirrorPolicies = append(action.RequestMirrorPolicies, &routev3.RouteAction_RequestMirrorPolicy{Cluster: name,
+			RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: share}, DisableShadowHostSuffixAppend: true,
+			TraceSampled: wrapperspb.Bool(false)})
+	}
+	if in.Mirror != nil {
+		percent := in.MirrorPercentage
+		if old := in.MirrorPercent; percent == nil && old != nil { //nolint:staticcheck // deprecated, still valid YAML
+			percent = &networking.Percent{Value: float64(old.Value)}
+		}
+		mirror(in.Mirror, percent, field+".mirror")
+	}
+	for i, m := range in.Mirrors {
+		mirror(m.Destination, m.Percentage, fmt.Sprintf("%s.mirrors[%d].destination", field, i))
+	}
+}

@@ -1,0 +1,93 @@
+package translate
+
+import (
+	"maps"
+	"slices"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// everything matches every request.
+func everything() *routev3.RouteMatch {
+	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+}
+
+// isEverything tells whether no request passes a route by.
+func isEverything(m *routev3.RouteMatch) bool {
+	return m.GetPrefix() == "/" && len(m.Headers) == 0 && len(m.QueryParameters) == 0
+}
+
+// requestMatch translates one match of a VirtualService; nil matches everything.
+func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
+	out := everything()
+	if in == nil {
+		return out
+	}
+	switch uri := in.Uri.GetMatchType().(type) {
+	case *networking.StringMatch_Exact:
+		out.PathSpecifier = &routev3.RouteMatch_Path{Path: uri.Exact}
+	case *networking.StringMatch_Prefix:
+		out.PathSpecifier = &routev3.RouteMatch_Prefix{Prefix: uri.Prefix}
+	case *networking.StringMatch_Regex:
+		out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: regex(uri.Regex)}
+	}
+	if in.IgnoreUriCase {
+		out.CaseSensitive = wrapperspb.Bool(false)
+	}
+	for _, pseudo := range []struct {
+		name  string
+		match *networking.StringMatch
+	}{{":method", in.Method}, {":authority", in.Authority}, {":scheme", in.Scheme}} {
+		if pseudo.match != nil {
+			out.Headers = append(out.Headers, headerMatch(pseudo.name, pseudo.match))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Headers)) {
+		out.Headers = append(out.Headers, headerMatch(name, in.Headers[name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.WithoutHeaders)) {
+		m := headerMatch(name, in.WithoutHeaders[name])
+		m.InvertMatch = true
+		m.TreatMissingHeaderAsEmpty = in.WithoutHeaders[name].GetMatchType() != nil
+		out.Headers = append(out.Headers, m)
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.QueryParams)) {
+		m := &routev3.QueryParameterMatcher{Name: name, QueryParameterMatchSpecifier: &routev3.QueryParameterMatcher_PresentMatch{PresentMatch: true}}
+		if s := stringMatch(in.QueryParams[name]); s != nil {
+			m.QueryParameterMatchSpecifier = &routev3.QueryParameterMatcher_StringMatch{StringMatch: s}
+		}
+		out.QueryParameters = append(out.QueryParameters, m)
+	}
+	return out
+}
+
+// headerMatch asks for a header; without a value that it is there.
+func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher {
+	if s := stringMatch(in); s != nil {
+		return &routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: s}}
+	}
+	return &routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
+}
+
+// stringMatch translates a match; nil stands for one that says nothing, and for a regular expression that takes all.
+func stringMatch(in *networking.StringMatch) *matcherv3.StringMatcher {
+	switch m := in.GetMatchType().(type) {
+	case *networking.StringMatch_Exact:
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: m.Exact}}
+	case *networking.StringMatch_Prefix:
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: m.Prefix}}
+	case *networking.StringMatch_Regex:
+		if m.Regex == "*" { // Istio takes it for "is there"
+			return nil
+		}
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: regex(m.Regex)}}
+	}
+	return nil
+}
+
+func regex(expression string) *matcherv3.RegexMatcher {
+	return &matcherv3.RegexMatcher{Regex: expression}
+}

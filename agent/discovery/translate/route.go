@@ -1,0 +1,122 @@
+package translate
+
+import (
+	"fmt"
+	"slices"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Router translates what VirtualServices say for one listener's port. It remembers which hosts it asked the world about.
+type Router struct {
+	World   *model.World
+	Node    model.Node
+	Gateway []string // the gateways it is for: model.MeshGateway, or "namespace/name" of those that share the listener
+	Port    uint32   // of the listener
+	TLS     bool     // requests come over TLS
+
+	reads    map[string]struct{}
+	problems []object.Problem
+}
+
+// service looks a host up and remembers that.
+func (r *Router) service(host string) *model.Service {
+	if r.reads == nil {
+		r.reads = map[string]struct{}{}
+	}
+	r.reads[host] = struct{}{}
+	return r.World.Service(host, r.Node.Namespace)
+}
+
+// routes translates all routes of a VirtualService that apply here, in their order.
+func (r *Router) routes(routing *model.Routing) []*routev3.Route {
+	var out []*routev3.Route
+	for i, in := range routing.Spec.Http {
+		field := fmt.Sprintf("http[%d]", i)
+		if len(in.Match) == 0 {
+			route := r.route(routing, in, nil, field)
+			return append(out, route) // nothing after it can be reached
+		}
+		for _, match := range in.Match {
+			if !r.applies(match, routing) {
+				continue
+			}
+			route := r.route(routing, in, match, field)
+			out = append(out, route)
+			if isEverything(route.Match) {
+				return out
+			}
+		}
+	}
+	return out
+}
+
+// applies tells whether a match can be met by requests that come through here.
+func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Routing) bool {
+	if match.Port != 0 && match.Port != r.Port || !model.Selects(match.SourceLabels, r.Node.Labels) ||
+		match.SourceNamespace != "" && match.SourceNamespace != r.Node.Namespace {
+		return false
+	}
+	return len(match.Gateways) == 0 || slices.ContainsFunc(match.Gateways, func(name string) bool {
+		return slices.Contains(r.Gateway, model.GatewayName(name, routing.Object.Namespace))
+	})
+}
+
+func (r *Router) route(routing *model.Routing, in *networking.HTTPRoute, match *networking.HTTPMatchRequest, field string) *routev3.Route {
+	out := &routev3.Route{Name: in.Name, Match: requestMatch(match), StatPrefix: match.GetStatPrefix()}
+	if match.GetName() != "" {
+		out.Name = in.Name + "." + match.Name
+	}
+	request, response := in.GetHeaders().GetRequest(), in.GetHeaders().GetResponse()
+	out.RequestHeadersToAdd, out.RequestHeadersToRemove = headerOptions(request), request.GetRemove()
+	out.ResponseHeadersToAdd, out.ResponseHeadersToRemove = headerOptions(response), response.GetRemove()
+	switch {
+	case in.Redirect != nil:
+		out.Action = r.redirect(in.Redirect)
+	case in.DirectResponse != nil:
+		out.Action = directResponse(in.DirectResponse)
+	default:
+		out.Action = &routev3.Route_Route{Route: r.forward(routing, in, match, field)}
+	}
+	filterConfigs(out, in)
+	return out
+}
+
+// defaultRoute sends everything to one cluster.
+func defaultRoute(cluster string, hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
+	return &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0), RetryPolicy: retryPolicy(nil), HashPolicy: hash}}}
+}
+
+// hashPolicy is how requests to a destination are hashed, if they are.
+func (r *Router) hashPolicy(service *model.Service, port uint32, subset string) []*routev3.RouteAction_HashPolicy {
+	if service == nil {
+		return nil
+	}
+	hash := policyFor(r.World.Rule(service, r.Node.Namespace), port, subset).loadBalancer.GetConsistentHash()
+	switch key := hash.GetHashKey().(type) {
+	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
+		return []*routev3.RouteAction_HashPolicy{{PolicySpecifier: &routev3.RouteAction_HashPolicy_Header_{
+			Header: &routev3.RouteAction_HashPolicy_Header{HeaderName: key.HttpHeaderName}}}}
+	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpCookie:
+		cookie := &routev3.RouteAction_HashPolicy_Cookie{Name: key.HttpCookie.Name, Path: key.HttpCookie.Path, Ttl: key.HttpCookie.Ttl}
+		for _, a := range key.HttpCookie.Attributes {
+			cookie.Attributes = append(cookie.Attributes, &routev3.RouteAction_HashPolicy_CookieAttribute{Name: a.Name, Value: a.Value})
+		}
+		return []*routev3.RouteAction_HashPolicy{{PolicySpecifier: &routev3.RouteAction_HashPolicy_Cookie_{Cookie: cookie}}}
+	case *networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp:
+		if key.UseSourceIp {
+			return []*routev3.RouteAction_HashPolicy{{PolicySpecifier: &routev3.RouteAction_HashPolicy_ConnectionProperties_{
+				ConnectionProperties: &routev3.RouteAction_HashPolicy_ConnectionProperties{SourceIp: true}}}}
+		}
+	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpQueryParameterName:
+		return []*routev3.RouteAction_HashPolicy{{PolicySpecifier: &routev3.RouteAction_HashPolicy_QueryParameter_{
+			QueryParameter: &routev3.RouteAction_HashPolicy_QueryParameter{Name: key.HttpQueryParameterName}}}}
+	}
+	return nil
+}

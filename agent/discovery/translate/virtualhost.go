@@ -1,0 +1,155 @@
+package translate
+
+import (
+	"fmt"
+	"slices"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
+)
+
+// VirtualHost is one virtual host, encoded, so that a route configuration of thousands is put together from those that
+// did not change.
+type VirtualHost struct {
+	Host     string // the domain, or pattern
+	Encoded  []byte // envoy.config.route.v3.VirtualHost; nil if it cannot be had
+	Origins  []resource.Origin
+	Problems []object.Problem
+	Reads    []string // the hosts whose service or rule it was made from, sorted
+}
+
+// virtualHostName is Istio's: host:port.
+func virtualHostName(host string, port uint32) string { return fmt.Sprintf("%s:%d", host, port) }
+
+// ServiceVirtualHost is what sidecars do with requests to a host on a port. service is nil where only a VirtualService
+// knows the host, routing where none does.
+func (r *Router) ServiceVirtualHost(host string, service *model.Service, routing *model.Routing) *VirtualHost {
+	r.begin()
+	if routing != nil {
+		if routes := r.routes(routing); len(routes) > 0 || service == nil {
+			return r.finish(host, &routev3.VirtualHost{Routes: routes}, routing.Object)
+		}
+		// Nothing in it is meant for sidecars here: the host is as if it were not named.
+	}
+	cluster := ClusterName(r.Port, "", host)
+	route := defaultRoute(cluster, r.hashPolicy(r.service(host), r.Port, ""))
+	return r.finish(host, &routev3.VirtualHost{Routes: []*routev3.Route{route}}, service.Oldest())
+}
+
+// GatewayVirtualHost is what a gateway does with requests to a host: the routes of all VirtualServices, the oldest first,
+// those that take everything last. redirect answers every request with its https address.
+func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing, redirect bool) *VirtualHost {
+	r.begin()
+	out := &routev3.VirtualHost{}
+	var last *routev3.Route
+	objects := make([]*object.Object, 0, len(routings))
+	for _, routing := range routings {
+		objects = append(objects, routing.Object)
+		for _, route := range r.routes(routing) {
+			switch {
+			case !isEverything(route.Match):
+				out.Routes = append(out.Routes, route)
+			case last == nil:
+				last = route
+			}
+		}
+	}
+	if last != nil {
+		out.Routes = append(out.Routes, last)
+	}
+	if redirect {
+		out.RequireTls = routev3.VirtualHost_ALL
+	}
+	return r.finish(host, out, objects...)
+}
+
+func (r *Router) begin() { r.reads, r.problems = map[string]struct{}{}, nil }
+
+func (r *Router) finish(host string, message *routev3.VirtualHost, from ...*object.Object) *VirtualHost {
+	message.Name = virtualHostName(host, r.Port)
+	message.Domains = []string{host}
+	message.IncludeRequestAttemptCount = true
+	out := &VirtualHost{Host: host}
+	for _, o := range from {
+		out.Origins = append(out.Origins, o.Origin())
+	}
+	for read := range r.reads {
+		out.Reads = append(out.Reads, read)
+	}
+	slices.Sort(out.Reads)
+	err := message.Validate()
+	if err == nil {
+		out.Encoded, err = proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	}
+	if err != nil {
+		for _, o := range from[:min(len(from), 1)] {
+			r.problems = append(r.problems, refused(o, err))
+		}
+	}
+	out.Problems = r.problems
+	return out
+}
+
+// virtualHostsField is the number of RouteConfiguration.virtual_hosts.
+const virtualHostsField = 2
+
+// RouteConfiguration puts virtual hosts together, in their order. fallback answers requests to other hosts; nil leaves
+// them to Envoy's 404. changed are the origins of what is new in it: they come first in the resource's.
+func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost, changed []resource.Origin) *resource.Resource {
+	head := &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false), IgnorePortInHostMatching: true,
+		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse)}
+	if fallback != nil {
+		head.VirtualHosts = []*routev3.VirtualHost{fallback}
+	}
+	encoded := encode(head)
+	size := len(encoded)
+	for _, h := range hosts {
+		size += protowire.SizeTag(virtualHostsField) + protowire.SizeBytes(len(h.Encoded))
+	}
+	encoded = slices.Grow(encoded, size-len(encoded))
+	origins := slices.Clone(changed)
+	for _, h := range hosts {
+		if h.Encoded != nil {
+			encoded = protowire.AppendTag(encoded, virtualHostsField, protowire.BytesType)
+			encoded = protowire.AppendBytes(encoded, h.Encoded)
+		}
+		if len(hosts) <= maxOrigins {
+			origins = append(origins, h.Origins...)
+		}
+	}
+	return resource.FromEncoded(resource.RouteType, name, encoded, compact(origins)...)
+}
+
+const (
+	maxDirectResponse = 1 << 20 // bytes; Istio's
+	maxOrigins        = 100     // virtual hosts up to which a route configuration names where all of them come from
+)
+
+// compact drops repeated origins and keeps the order.
+func compact(origins []resource.Origin) []resource.Origin {
+	seen := make(map[resource.Origin]bool, len(origins))
+	return slices.DeleteFunc(origins, func(o resource.Origin) bool {
+		known := seen[o]
+		seen[o] = true
+		return known
+	})
+}
+
+// BlockAll answers requests to hosts that nobody knows with 502, as Istio's sidecars do where traffic is not let pass.
+// There is nowhere to pass it to without interception.
+func BlockAll() *routev3.VirtualHost {
+	return &routev3.VirtualHost{Name: "block_all", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
+		Routes: []*routev3.Route{{Name: "block_all", Match: everything(), Action: directResponse(&networking.HTTPDirectResponse{Status: 502})}}}
+}
+
+// Blackhole is what a gateway's route configuration without any route holds: everything is 404.
+func Blackhole(port uint32) *routev3.VirtualHost {
+	return &routev3.VirtualHost{Name: virtualHostName("blackhole", port), Domains: []string{"*"}}
+}

@@ -1,0 +1,105 @@
+package validate
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+)
+
+var (
+	dnsLabel      = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`)
+	wildcardLabel = regexp.MustCompile(`^\*(-[-a-zA-Z0-9]{0,60}[a-zA-Z0-9])?$`)
+	labelKey      = regexp.MustCompile(`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`)
+	labelValue    = regexp.MustCompile(`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?)?$`)
+	headerName    = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9a-zA-Z]+$")
+)
+
+const longestHost = 255
+
+// whyNoHost says what is wrong with a host name; "" if nothing is. wildcard lets its first label be * or *-text.
+func whyNoHost(host string, wildcard bool) string {
+	switch {
+	case host == "":
+		return "is empty"
+	case len(host) > longestHost:
+		return fmt.Sprintf("is longer than %d characters", longestHost)
+	}
+	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+	for i, label := range labels {
+		if i == 0 && wildcard && wildcardLabel.MatchString(label) {
+			continue
+		}
+		if !dnsLabel.MatchString(label) {
+			if strings.Contains(label, "*") {
+				return fmt.Sprintf("%q: only a whole first label may be *", host)
+			}
+			return fmt.Sprintf("%q is no host name: label %q", host, label)
+		}
+	}
+	if top := labels[len(labels)-1]; len(labels) > 1 && strings.Trim(top, "0123456789") == "" {
+		return fmt.Sprintf("%q is no host name: its last label is a number", host)
+	}
+	return ""
+}
+
+func (c *checker) host(field, host string, wildcard bool) {
+	if why := whyNoHost(host, wildcard); why != "" {
+		c.fail(field, why, "write a host such as api.example.com")
+	}
+}
+
+// hostOrAddress takes IP addresses too.
+func (c *checker) hostOrAddress(field, host string, wildcard bool) {
+	if _, err := netip.ParseAddr(host); err != nil {
+		c.host(field, host, wildcard)
+	}
+}
+
+func (c *checker) labels(field string, labels map[string]string) {
+	for key, value := range labels {
+		if !labelKey.MatchString(key) {
+			c.fail(field, fmt.Sprintf("%q is no label", key), "write letters, digits and -_. between letters or digits")
+		}
+		if !labelValue.MatchString(value) {
+			c.fail(fmt.Sprintf("%s[%q]", field, key), fmt.Sprintf("%q is no label's value", value), "write up to 63 letters, digits and -_. between letters or digits")
+		}
+	}
+}
+
+func (c *checker) exportTo(exportTo []string) {
+	seen := map[string]bool{}
+	for i, to := range exportTo {
+		field := fmt.Sprintf("exportTo[%d]", i)
+		switch {
+		case seen[to]:
+			c.fail(field, fmt.Sprintf("%q is given twice", to), "remove one")
+		case to == "*", to == ".", dnsLabel.MatchString(to):
+		case to == "~":
+			c.fail(field, "~ hides the object from everyone", "write . for its own namespace, * for all, or a namespace")
+		default:
+			c.fail(field, fmt.Sprintf("%q is no namespace", to), "write . for its own namespace, * for all, or a namespace")
+		}
+		seen[to] = true
+	}
+}
+
+func (c *checker) header(field, name string) {
+	if !headerName.MatchString(name) {
+		c.fail(field, fmt.Sprintf("%q is no header's name", name), "write letters, digits and -")
+	}
+}
+
+// regex is checked with Go's engine, which takes the same language as Envoy's.
+func (c *checker) regex(field, expression string) {
+	if expression == "" {
+		c.fail(field, "the regular expression is empty", "write .* to take everything")
+	} else if _, err := regexp.Compile(expression); err != nil {
+		c.fail(field, fmt.Sprintf("%q is no regular expression: %v", expression, err), "Envoy's are RE2: no look-around, no back-references")
+	}
+}
+
+// grpcStatuses are the names of gRPC's status codes.
+var grpcStatuses = map[string]bool{"OK": true, "CANCELLED": true, "UNKNOWN": true, "INVALID_ARGUMENT": true, "DEADLINE_EXCEEDED": true, "NOT_FOUND": true,
+	"ALREADY_EXISTS": true, "PERMISSION_DENIED": true, "RESOURCE_EXHAUSTED": true, "FAILED_PRECONDITION": true, "ABORTED": true, "OUT_OF_RANGE": true,
+	"UNIMPLEMENTED": true, "INTERNAL": true, "UNAVAILABLE": true, "DATA_LOSS": true, "UNAUTHENTICATED": true}

@@ -1,0 +1,88 @@
+// Package validate finds what is wrong with an object's spec by itself: at least all that Istio refuses in what is
+// carried out, and by name all that is not carried out.
+package validate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Object returns what is wrong with an object: errors, with which it is not carried out, and warnings.
+func Object(o *object.Object) []object.Finding {
+	c := &checker{}
+	switch spec := o.Spec.(type) {
+	case *networking.ServiceEntry:
+		c.serviceEntry(spec)
+	case *networking.DestinationRule:
+		c.destinationRule(spec)
+	case *networking.VirtualService:
+		c.virtualService(spec)
+	case *networking.Gateway:
+		c.gateway(spec)
+	}
+	slices.SortStableFunc(c.findings, func(a, b object.Finding) int { return cmp.Compare(a.Field, b.Field) })
+	return c.findings
+}
+
+type checker struct{ findings []object.Finding }
+
+func (c *checker) fail(field, message, cure string) {
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Error, Message: message, Cure: cure})
+}
+
+func (c *checker) warn(field, message, cure string) {
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure})
+}
+
+// absent refuses what this version does not carry out and whose absence would change where requests go or who may see them.
+func (c *checker) absent(field string) {
+	c.fail(field, "is not carried out by this version of Outrider", "remove it")
+}
+
+// without warns of what this version does not carry out and can do without.
+func (c *checker) without(field string) {
+	c.warn(field, "is not carried out by this version of Outrider and has no effect", "remove it to be rid of this warning")
+}
+
+const highestPort = 65535
+
+func (c *checker) port(field string, number uint32) {
+	if number < 1 || number > highestPort {
+		c.fail(field, fmt.Sprintf("%d is no port", number), "write a number from 1 to 65535")
+	}
+}
+
+// duration asks for at least a millisecond; a zero one is taken where zero means "off".
+func (c *checker) duration(field string, d *durationpb.Duration, zero bool) {
+	if d == nil {
+		return
+	}
+	v := d.AsDuration()
+	switch {
+	case v == 0 && zero:
+	case v < time.Millisecond:
+		c.fail(field, fmt.Sprintf("%v is too short", v), "write at least 1ms")
+	case v%time.Millisecond != 0:
+		c.fail(field, fmt.Sprintf("%v is finer than a millisecond", v), "write whole milliseconds")
+	}
+}
+
+func (c *checker) natural(field string, v int32) {
+	if v < 0 {
+		c.fail(field, fmt.Sprintf("%d is negative", v), "")
+	}
+}
+
+func (c *checker) percent(field string, p *networking.Percent) {
+	if p != nil && !(p.Value >= 0 && p.Value <= 100) {
+		c.fail(field+".value", fmt.Sprintf("%v is no percentage", p.Value), "write a number from 0 to 100")
+	}
+}

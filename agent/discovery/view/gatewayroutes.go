@@ -1,0 +1,186 @@
+package view
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// gatewayRoutes is one route configuration of a gateway: what all its servers' VirtualServices say.
+type gatewayRoutes struct {
+	port    uint32
+	servers []server // the oldest first
+	hosts   map[string]*gatewayHost
+	dirty   bool // the servers changed
+}
+
+// gatewayHost is one host of a route configuration, and what it was made from.
+type gatewayHost struct {
+	gatewayInputs
+	virtualHost *translate.VirtualHost
+}
+
+type gatewayInputs struct {
+	routings []*model.Routing
+	redirect bool // to https
+}
+
+func (g gatewayInputs) equal(h gatewayInputs) bool {
+	return g.redirect == h.redirect && slices.Equal(g.routings, h.routings)
+}
+
+// settle brings the routes up to date with what was touched.
+func (g *gatewayRoutes) settle(v *View, name string, touched model.Touched) {
+	bindings := g.dirty || slices.ContainsFunc(g.servers, func(s server) bool { _, ok := touched.Bindings[s.gateway()]; return ok })
+	stale := map[string]bool{}
+	for host, h := range g.hosts {
+		if slices.ContainsFunc(h.virtualHost.Reads, func(read string) bool { _, ok := touched.Hosts[read]; return ok }) {
+			stale[host] = true
+		}
+	}
+	if !bindings && len(stale) == 0 {
+		return
+	}
+	inputs, problems := g.inputs(v)
+	router := &translate.Router{World: v.world, Node: v.node, Gateway: g.gateways(), Port: g.port}
+	changed := g.dirty
+	var origins []resource.Origin
+	for host, in := range inputs {
+		known := g.hosts[host]
+		if known != nil && known.equal(in) && !stale[host] && !g.dirty {
+			continue
+		}
+		vh := router.GatewayVirtualHost(host, in.routings, in.redirect)
+		if known == nil || !bytes.Equal(known.virtualHost.Encoded, vh.Encoded) {
+			changed = true
+			origins = append(origins, vh.Origins...)
+		}
+		g.hosts[host] = &gatewayHost{gatewayInputs: in, virtualHost: vh}
+	}
+	for host := range g.hosts {
+		if _, ok := inputs[host]; !ok {
+			delete(g.hosts, host)
+			changed = true
+		}
+	}
+	g.dirty = false
+	for _, h := range g.hosts {
+		problems = append(problems, h.virtualHost.Problems...)
+	}
+	v.tell("route/"+name, dedupe(problems))
+	if changed {
+		g.publish(v, name, origins)
+	}
+}
+
+func (g *gatewayRoutes) publish(v *View, name string, changed []resource.Origin) {
+	hosts := make([]*translate.VirtualHost, 0, len(g.hosts))
+	for _, host := range slices.Sorted(maps.Keys(g.hosts)) {
+		hosts = append(hosts, g.hosts[host].virtualHost)
+	}
+	fallback := translate.Blackhole(g.port)
+	if len(hosts) > 0 {
+		fallback = nil
+	}
+	origins := slices.Clone(changed)
+	for _, s := range g.servers {
+		origins = append(origins, s.origin())
+	}
+	v.put("route/"+name, translate.RouteConfiguration(name, hosts, fallback, origins))
+}
+
+// gateways are the names of all gateways that share the routes.
+func (g *gatewayRoutes) gateways() []string {
+	var names []string
+	for _, s := range g.servers {
+		names = append(names, s.gateway())
+	}
+	return slices.Compact(names)
+}
+
+// inputs finds which VirtualServices say something of which hosts, the oldest first.
+func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Problem) {
+	inputs := map[string]gatewayInputs{}
+	var problems []object.Problem
+	reached := map[*model.Routing]bool{}
+	for _, s := range g.servers {
+		redirect := s.spec.GetTls().GetHttpsRedirect()
+		for _, routing := range v.world.Bound(s.gateway(), v.node.Namespace) {
+			if !routesHTTP(routing) {
+				continue
+			}
+			met := s.meet(routing)
+			reached[routing] = reached[routing] || len(met) > 0
+			for _, host := range met {
+				in := inputs[host]
+				if !slices.Contains(in.routings, routing) {
+					in.routings = append(in.routings, routing)
+				}
+				in.redirect = in.redirect || redirect
+				inputs[host] = in
+			}
+		}
+		if redirect {
+			for _, host := range s.hostNames() {
+				in := inputs[host]
+				in.redirect = true
+				inputs[host] = in
+			}
+		}
+	}
+	for host := range inputs {
+		slices.SortFunc(inputs[host].routings, func(a, b *model.Routing) int { return object.Age(a.Object, b.Object) })
+	}
+	for routing, ok := range reached {
+		if !ok && !g.reachedElsewhere(v, routing) {
+			problems = append(problems, routing.Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
+				Message: fmt.Sprintf("no server of its gateways has any of the hosts %v", routing.Hosts), Cure: "add the hosts to a server of the gateway"}))
+		}
+	}
+	return inputs, problems
+}
+
+// reachedElsewhere tells whether another server of a gateway that a VirtualService binds to has one of its hosts.
+func (g *gatewayRoutes) reachedElsewhere(v *View, routing *model.Routing) bool {
+	for _, o := range v.world.Gateways(v.node.Labels) {
+		if !slices.Contains(routing.Gateways, o.Namespace+"/"+o.Name) {
+			continue
+		}
+		for _, s := range serversOf(o) {
+			if len(s.meet(routing)) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// meet returns the hosts that both a server and a VirtualService name: of two patterns the narrower.
+func (s server) meet(routing *model.Routing) []string {
+	var hosts []string
+	for _, written := range s.spec.Hosts {
+		namespace, own := splitHost(written)
+		if namespace == "." {
+			namespace = s.object.Namespace
+		}
+		if namespace != "*" && namespace != routing.Object.Namespace {
+			continue
+		}
+		for _, host := range routing.Hosts {
+			switch {
+			case model.Covers(own, host):
+				hosts = append(hosts, host)
+			case model.Covers(host, own):
+				hosts = append(hosts, own)
+			}
+		}
+	}
+	return hosts
+}

@@ -1,0 +1,166 @@
+package view
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// port is one port of the loopback: who is listened for, and what is done with requests.
+type port struct {
+	number  uint32
+	members map[string]member                 // by host
+	hosts   map[string]*translate.VirtualHost // of members that speak HTTP, and of VirtualServices alone
+	order   []string                          // of hosts, sorted; nil if it has to be made anew
+
+	listenerDirty, routesDirty bool
+	listens                    bool              // there is an HTTP listener
+	changed                    []resource.Origin // of virtual hosts since the routes were last made
+}
+
+type member struct {
+	service *model.Service
+	port    *model.Port
+}
+
+// class is what can share a listener.
+func (m member) class() model.Protocol {
+	if m.port.Protocol.IsHTTP() {
+		return model.HTTP
+	}
+	return m.port.Protocol
+}
+
+// older orders members by the age of the object that gives the port, then by host.
+func (m member) older(than member) bool {
+	if c := object.Age(m.port.Object, than.port.Object); c != 0 {
+		return c < 0
+	}
+	return m.service.Host < than.service.Host
+}
+
+// settle makes anew what is dirty.
+func (p *port) settle(v *View) {
+	if p.listenerDirty {
+		p.listenerDirty = false
+		listened := p.listens
+		p.listen(v)
+		p.routesDirty = p.routesDirty || p.listens != listened
+	}
+	if p.routesDirty {
+		p.routesDirty = false
+		p.route(v)
+	}
+}
+
+// listen chooses whose the listener is: the oldest member's, and all others' that can share it.
+func (p *port) listen(v *View) {
+	unit := fmt.Sprintf("listener/%d", p.number)
+	p.listens = false
+	if len(p.members) == 0 {
+		v.put(unit)
+		v.tell(unit, nil)
+		return
+	}
+	var oldest member
+	for _, m := range p.members {
+		if oldest.service == nil || m.older(oldest) {
+			oldest = m
+		}
+	}
+	class := oldest.class()
+	var problems []object.Problem
+	var names []string // of those that TLS tells apart
+	for host, m := range p.members {
+		switch {
+		case m.class() != class, class == model.TCP && m != oldest:
+			problems = append(problems, p.conflict(m, oldest))
+		case class == model.TLS && !translate.CanServerName(host):
+			problems = append(problems, portProblem(m, "Envoy cannot tell this host by the server name of TLS", "write the whole first label as *"))
+		case class == model.TLS:
+			names = append(names, host)
+		}
+	}
+	origin := oldest.port.Object.Origin()
+	var listener *resource.Resource
+	var err error
+	switch class {
+	case model.HTTP:
+		listener, err = translate.HTTPListener(p.number, v.log, origin)
+		p.listens = err == nil
+	case model.TLS:
+		slices.Sort(names)
+		if len(names) > 0 {
+			listener, err = translate.TLSListener(p.number, names, v.log, origin)
+		}
+	default:
+		listener, err = translate.TCPListener(p.number, oldest.service.Host, v.log, origin)
+	}
+	if err != nil {
+		problems = append(problems, portProblem(oldest, "Envoy would refuse the listener: "+err.Error(), ""))
+	}
+	v.put(unit, listener)
+	v.tell(unit, dedupe(problems))
+}
+
+func (p *port) conflict(m, oldest member) object.Problem {
+	return portProblem(m, fmt.Sprintf("nothing listens for host %s: 127.0.0.1:%d belongs to host %s of %s:%d, which is older",
+		m.service.Host, p.number, oldest.service.Host, oldest.port.Object.File, oldest.port.Object.Line),
+		"without interception a port is HTTP for all its hosts, TLS for all, or TCP for one; give the service another port")
+}
+
+func portProblem(m member, message, cure string) object.Problem {
+	field := "ports"
+	for i, sp := range m.port.Entry.Ports {
+		if sp.Number == m.port.Number {
+			field = fmt.Sprintf("ports[%d]", i)
+		}
+	}
+	return m.port.Object.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure})
+}
+
+// route puts the route configuration together.
+func (p *port) route(v *View) {
+	unit := fmt.Sprintf("route/%d", p.number)
+	if !p.listens {
+		v.put(unit)
+		v.tell(unit, p.unreachable())
+		return
+	}
+	if p.order == nil {
+		p.order = slices.Sorted(maps.Keys(p.hosts))
+	}
+	hosts := make([]*translate.VirtualHost, 0, len(p.order))
+	fallback := translate.BlockAll()
+	for _, host := range p.order {
+		hosts = append(hosts, p.hosts[host])
+		if host == "*" {
+			fallback = nil
+		}
+	}
+	v.put(unit, translate.RouteConfiguration(fmt.Sprint(p.number), hosts, fallback, p.changed))
+	v.tell(unit, nil)
+	p.changed = nil
+}
+
+// unreachable tells of VirtualServices whose hosts nothing listens for.
+func (p *port) unreachable() []object.Problem {
+	var problems []object.Problem
+	for host, vh := range p.hosts {
+		if _, ok := p.members[host]; ok {
+			continue // told as a conflict
+		}
+		for _, o := range vh.Origins {
+			problems = append(problems, object.Problem{File: o.File, Line: o.Line, Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Field: "spec.hosts",
+				Severity: condition.Warning, Message: fmt.Sprintf("host %s is no service's, and no HTTP service has port %d: nothing listens for it", host, p.number),
+				Cure: "add a ServiceEntry for the host"})
+		}
+	}
+	return dedupe(problems)
+}

@@ -1,0 +1,196 @@
+// Package view holds what one kind of proxy sees of the world, translated, and keeps it up to date: a change
+// re-translates only what depends on it and publishes only what came out different.
+package view
+
+import (
+	"fmt"
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// View is what proxies of one kind see. It is not safe for concurrent use; its feed is.
+type View struct {
+	world *model.World
+	node  model.Node
+	cache *Cache
+	log   translate.AccessLog
+	feed  *resource.Feed
+
+	units    map[string][]resource.Key   // what each unit published last
+	problems map[string][]object.Problem // by unit
+	change   resource.Change             // gathered for the next publication
+	kind     kind
+}
+
+// kind is what differs between sidecars and routers.
+type kind interface {
+	update(v *View, touched model.Touched)
+	relisten(v *View) // makes all listeners anew
+}
+
+// New returns a view of a world that has published nothing yet.
+func New(world *model.World, node model.Node, cache *Cache, log translate.AccessLog) (*View, error) {
+	v := &View{world: world, node: node, cache: cache, log: log, feed: resource.NewFeed(), units: map[string][]resource.Key{}, problems: map[string][]object.Problem{}}
+	switch node.Type {
+	case model.Sidecar:
+		v.kind = newSidecar()
+	case model.Router:
+		v.kind = newRouter()
+	default:
+		return nil, fmt.Errorf("no proxy is of type %q: it is sidecar or router", node.Type)
+	}
+	return v, nil
+}
+
+// Feed is where the view publishes.
+func (v *View) Feed() *resource.Feed { return v.feed }
+
+// Problems returns what translation found wrong, by unit of work.
+func (v *View) Problems() map[string][]object.Problem { return v.problems }
+
+// Update brings the view up to date with what was touched, and publishes.
+func (v *View) Update(touched model.Touched) {
+	for host := range touched.Hosts {
+		v.clusters(host)
+		v.orphanedRules(host)
+	}
+	if touched.Gateways || len(touched.Bindings) > 0 {
+		v.orphanedBindings()
+	}
+	v.kind.update(v, touched)
+	v.publish()
+}
+
+// SetAccessLog changes where listeners log, and publishes.
+func (v *View) SetAccessLog(log translate.AccessLog) {
+	if v.log == log {
+		return
+	}
+	v.log = log
+	if current, _ := v.feed.Current(); current.Sequence > 0 { // else the first update will
+		v.kind.relisten(v)
+		v.publish()
+	}
+}
+
+func (v *View) publish() {
+	v.feed.Publish(v.change)
+	v.change = resource.Change{}
+}
+
+// put makes resources those of a unit; what it had before and has no more is removed.
+func (v *View) put(unit string, resources ...*resource.Resource) {
+	before := v.units[unit]
+	var keys []resource.Key
+	for _, r := range resources {
+		if r != nil {
+			keys = append(keys, resource.Key{Type: r.Type, Name: r.Name})
+			v.change.Set = append(v.change.Set, r)
+		}
+	}
+	for _, key := range before {
+		if !slices.Contains(keys, key) {
+			v.change.Remove = append(v.change.Remove, key)
+		}
+	}
+	if len(keys) == 0 {
+		delete(v.units, unit)
+	} else {
+		v.units[unit] = keys
+	}
+}
+
+// tell makes problems those of a unit.
+func (v *View) tell(unit string, problems []object.Problem) {
+	if len(problems) == 0 {
+		delete(v.problems, unit)
+	} else {
+		v.problems[unit] = problems
+	}
+}
+
+// clusters translates a host's service.
+func (v *View) clusters(host string) {
+	unit := "clusters/" + host
+	service := v.world.Service(host, v.node.Namespace)
+	if service == nil {
+		v.put(unit)
+		v.tell(unit, nil)
+		return
+	}
+	out := v.cache.clusters(service, v.world.Rule(service, v.node.Namespace))
+	v.put(unit, out.Resources...)
+	v.tell(unit, out.Problems)
+}
+
+// orphanedRules tells of DestinationRules for hosts that no service has.
+func (v *View) orphanedRules(host string) {
+	var problems []object.Problem
+	if rules := v.world.RuleObjects(host); len(rules) > 0 && !v.world.HasServiceLike(host) {
+		for _, o := range rules {
+			problems = append(problems, o.Problem(object.Finding{Field: "host", Severity: condition.Warning,
+				Message: fmt.Sprintf("no service has the host %s", host), Cure: "the rule has no effect until a ServiceEntry with this host is there"}))
+		}
+	}
+	v.tell("rules/"+host, problems)
+}
+
+// orphanedBindings tells of VirtualServices for gateways that are not there.
+func (v *View) orphanedBindings() {
+	var problems []object.Problem
+	for _, name := range v.world.Bindings() {
+		if v.world.HasGateway(name) {
+			continue
+		}
+		for _, r := range v.world.Bound(name, v.node.Namespace) {
+			at := slices.IndexFunc(r.Spec.Gateways, func(g string) bool { return model.GatewayName(g, r.Object.Namespace) == name })
+			problems = append(problems, r.Object.Problem(object.Finding{Field: fmt.Sprintf("gateways[%d]", at), Severity: condition.Warning,
+				Message: fmt.Sprintf("there is no Gateway %s", name), Cure: "add it or correct the name"}))
+		}
+	}
+	v.tell("bindings", problems)
+}
+
+// Cache shares translated services between views.
+type Cache struct {
+	byHost map[string][]translated
+}
+
+type translated struct {
+	service *model.Service
+	rule    *model.Rule
+	out     translate.Clusters
+}
+
+// NewCache returns an empty cache.
+func NewCache() *Cache { return &Cache{byHost: map[string][]translated{}} }
+
+// Drop forgets hosts that changed.
+func (c *Cache) Drop(touched model.Touched) {
+	for host := range touched.Hosts {
+		delete(c.byHost, host)
+	}
+}
+
+func (c *Cache) clusters(service *model.Service, rule *model.Rule) translate.Clusters {
+	for _, t := range c.byHost[service.Host] {
+		if t.service == service && t.rule == rule {
+			return t.out
+		}
+	}
+	t := translated{service: service, rule: rule, out: translate.ServiceClusters(service, rule)}
+	c.byHost[service.Host] = append(c.byHost[service.Host], t)
+	return t.out
+}
+
+// routesHTTP tells whether a VirtualService says anything of requests.
+func routesHTTP(r *model.Routing) bool { return r != nil && len(r.Spec.Http) > 0 }
+
+func resolutionNone(p *model.Port) bool { return p.Entry.Resolution == networking.ServiceEntry_NONE }
