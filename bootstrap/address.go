@@ -9,7 +9,13 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-func pipe(path string, mode uint32) *corev3.Address {
+// maxSocketPath is the longest path of a Unix socket on Linux, in bytes.
+const maxSocketPath = 107
+
+func (b *builder) pipe(path string, mode uint32) *corev3.Address {
+	if len(path) > maxSocketPath {
+		b.fail("the socket's path %s is longer than %d bytes; choose a shorter [paths] runtime_dir", path, maxSocketPath)
+	}
 	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
 }
 

@@ -97,7 +97,7 @@ func (b *builder) admin() *bootstrapv3.Admin {
 		b.fail("the path of the admin socket is missing")
 	}
 	return &bootstrapv3.Admin{
-		Address:               pipe(b.in.AdminSocket, adminMode),
+		Address:               b.pipe(b.in.AdminSocket, adminMode),
 		IgnoreGlobalConnLimit: true,
 	}
 }

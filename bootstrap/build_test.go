@@ -60,6 +60,11 @@ var inputs = map[string]func(*Input){
 		in.MaxConnections = 5000
 		in.Stats = Stats{InclusionPrefixes: []string{"http.", "server"}, InclusionSuffixes: []string{"_total"}, InclusionRegexps: []string{`^vhost\..*`}}
 	},
+	"annotations": func(in *Input) {
+		in.Node.Metadata = map[string]any{"ANNOTATIONS": map[string]any{
+			"sidecar.istio.io/statsInclusionPrefixes": "http.,listener.", "sidecar.istio.io/statsInclusionRegexps": "^a+$",
+		}}
+	},
 	"zipkin": zipkin,
 	"datadog": func(in *Input) {
 		in.Tracing = &Tracing{Provider: Datadog, Service: Service{Address: "127.0.0.1:8126"}, Sampling: 100}
@@ -115,6 +120,7 @@ func TestBuildTellsAllThatIsWrong(t *testing.T) {
 	in := defaults()
 	in.Node.ID, in.Node.ServiceCluster = "", "a~b"
 	in.AdminSocket = ""
+	in.SDSSocket = "/" + strings.Repeat("x", 107)
 	in.Prometheus = "localhost:15090"
 	in.Ready.Port = 70000
 	in.StatsdAddress = "statsd.example.com:8125"
@@ -140,6 +146,7 @@ func TestBuildTellsAllThatIsWrong(t *testing.T) {
 		`cluster xds-grpc: address ":15012" has no host`,
 		"cluster xds-grpc: TLS mode mutual needs a certificate file and a key file",
 		`tracing provider "jaeger" is none of zipkin, lightstep, datadog, opentelemetry`,
+		"is longer than 107 bytes; choose a shorter [paths] runtime_dir",
 		"tracing: a sampling of 101 is not from 0 to 100 percent",
 	} {
 		if !strings.Contains(err.Error(), want) {

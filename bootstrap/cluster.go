@@ -43,7 +43,7 @@ func (b *builder) pipeCluster(name, path string, timeout time.Duration) *cluster
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(timeout),
-		LoadAssignment:       assignment(name, pipe(path, 0)),
+		LoadAssignment:       assignment(name, b.pipe(path, 0)),
 	}
 }
 

@@ -122,7 +122,8 @@ type Tracing struct {
 }
 
 // Stats says which statistics Envoy makes. With no inclusion at all it makes all of them; with any, those and the ones
-// that Outrider and Istio's tools need.
+// that Outrider and Istio's tools need. Istio's annotations (sidecar.istio.io/statsInclusionPrefixes, …Suffixes and
+// …Regexps under ANNOTATIONS of the node's metadata) add to them.
 type Stats struct {
 	InclusionPrefixes, InclusionSuffixes, InclusionRegexps []string
 }

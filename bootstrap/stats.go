@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"slices"
+	"strings"
 
 	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -23,6 +24,7 @@ var (
 // Envoy, whose metrics come from its own statistics and not from Istio's filters. Names and tags stay Envoy's.
 func (b *builder) statsConfig() *metricsv3.StatsConfig {
 	stats := b.in.Stats
+	stats.addAnnotations(b.in.Node.Metadata)
 	if len(stats.InclusionPrefixes)+len(stats.InclusionSuffixes)+len(stats.InclusionRegexps) == 0 {
 		return nil
 	}
@@ -50,4 +52,21 @@ func (b *builder) statsConfig() *metricsv3.StatsConfig {
 	return &metricsv3.StatsConfig{StatsMatcher: &metricsv3.StatsMatcher{
 		StatsMatcher: &metricsv3.StatsMatcher_InclusionList{InclusionList: list},
 	}}
+}
+
+// addAnnotations adds what the node's annotations ask for, as in Istio: lists of names separated by commas.
+func (s *Stats) addAnnotations(metadata map[string]any) {
+	annotations, ok := metadata["ANNOTATIONS"].(map[string]any)
+	if !ok {
+		return
+	}
+	for name, list := range map[string]*[]string{
+		"sidecar.istio.io/statsInclusionPrefixes": &s.InclusionPrefixes,
+		"sidecar.istio.io/statsInclusionSuffixes": &s.InclusionSuffixes,
+		"sidecar.istio.io/statsInclusionRegexps":  &s.InclusionRegexps,
+	} {
+		if text, ok := annotations[name].(string); ok {
+			*list = slices.Concat(*list, strings.Split(text, ","))
+		}
+	}
 }

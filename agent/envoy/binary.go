@@ -33,11 +33,12 @@ type Binary struct {
 	Identity          Identity        `json:"identity"`            // of the file that was inspected
 }
 
-// Identity tells files apart that were at one path at different times.
+// Identity tells files apart that were at one path at different times. It is comparable, and survives JSON.
 type Identity struct {
-	Device, Inode uint64
-	Size          int64
-	Modified      time.Time
+	Device   uint64 `json:"device"`
+	Inode    uint64 `json:"inode"`
+	Size     int64  `json:"size"`
+	Modified int64  `json:"modified"` // nanoseconds since 1970
 }
 
 // Identify returns the identity of the file at path (of the target, where path is a link).
@@ -46,7 +47,7 @@ func Identify(path string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	identity := Identity{Size: info.Size(), Modified: info.ModTime()}
+	identity := Identity{Size: info.Size(), Modified: info.ModTime().UnixNano()}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		identity.Device, identity.Inode = uint64(stat.Dev), stat.Ino //nolint:unconvert // Dev is narrower on some machines
 	}

@@ -1,7 +1,10 @@
 package envoy
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +112,45 @@ func TestOwnFlagsAreEnvoys(t *testing.T) {
 			if name, ok := strings.CutPrefix(arg, "--"); ok && !binary.Flags[name] {
 				t.Errorf("%s is not a flag of Envoy %s", arg, binary.Version)
 			}
+		}
+	}
+}
+
+// An epoch takes over from the one before it, which exits by itself.
+func TestHotRestartOfARealEnvoy(t *testing.T) {
+	sockets := parts.ShortDir(t)
+	first := start(t, CommandLine{
+		HotRestart: true, BaseID: 20000 + uint32(os.Getpid()%10000), SocketPath: filepath.Join(sockets, "hr"),
+		DrainTime: time.Second, ParentShutdownTime: time.Second,
+	})
+	t.Cleanup(func() {
+		_ = os.Remove(fmt.Sprintf("/dev/shm/envoy_shared_memory_%d", first.command.BaseID*10))
+	})
+	second := first.next(t)
+	info, err := second.ServerInfo(t.Context())
+	if err != nil || info.RestartEpoch != 1 || info.HotRestartVersion != "11.104" {
+		t.Errorf("%+v, %v", info, err)
+	}
+	found, err := filepath.Glob(filepath.Join(sockets, "hr*"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no hot-restart sockets: %v", err)
+	}
+	for _, path := range found {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+	}
+	select {
+	case <-first.exited:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the first epoch does not exit")
+	}
+	if ready, state, err := second.Ready(t.Context()); !ready || err != nil {
+		t.Errorf("the second epoch: %s, %v", state, err)
+	}
+	for _, said := range []string{first.log.String(), second.log.String()} {
+		if strings.Contains(said, "[error]") || strings.Contains(said, "[critical]") {
+			t.Errorf("Envoy said:\n%s", said)
 		}
 	}
 }

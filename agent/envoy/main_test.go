@@ -26,6 +26,7 @@ type running struct {
 	Backend   net.Listener
 	log       *logBuffer
 	exited    chan struct{}
+	command   CommandLine
 }
 
 type logBuffer struct {
@@ -85,6 +86,15 @@ func start(t *testing.T, command CommandLine) *running {
 		Admin: NewAdmin("unix", socket), Backend: backend, log: &logBuffer{}, exited: make(chan struct{}),
 		HTTP: fmt.Sprintf("127.0.0.1:%d", web), TCP: fmt.Sprintf("127.0.0.1:%d", tunnel),
 	}
+	e.command = command
+	e.launch(t)
+	return e
+}
+
+// launch starts the Envoy and waits until it is live.
+func (e *running) launch(t *testing.T) {
+	t.Helper()
+	command := e.command
 	command.Concurrency = 1
 	if command.LogLevel == "" {
 		command.LogLevel = "warning"
@@ -107,7 +117,28 @@ func start(t *testing.T, command CommandLine) *running {
 		ready, _, err := e.Ready(t.Context())
 		return err == nil && ready
 	})
-	return e
+}
+
+// next starts the epoch after this one: the same configuration with an admin socket of its own.
+func (e *running) next(t *testing.T) *running {
+	t.Helper()
+	dir := filepath.Dir(e.command.ConfigFile)
+	text, err := os.ReadFile(e.command.ConfigFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	following := *e
+	following.log, following.exited = &logBuffer{}, make(chan struct{})
+	following.command.Epoch++
+	socket := filepath.Join(dir, fmt.Sprintf("admin-%d.sock", following.command.Epoch))
+	following.Admin = NewAdmin("unix", socket)
+	following.command.ConfigFile = filepath.Join(dir, fmt.Sprintf("envoy-%d.json", following.command.Epoch))
+	text = bytes.ReplaceAll(text, []byte(e.String()), []byte(socket))
+	if err := os.WriteFile(following.command.ConfigFile, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	following.launch(t)
+	return &following
 }
 
 func freePort(t *testing.T) int {
