@@ -240,7 +240,7 @@ func (f *fileDecoder) final(k key, value any) (any, *problem) {
 }
 
 func (f *fileDecoder) finalPath(k key, value string) (string, *problem) {
-	if name, ok := strings.CutPrefix(value, credentialPrefix); ok && k.credentialsAllow {
+	if name, ok := strings.CutPrefix(value, credentialPrefix); ok && k.credentialAllowed {
 		return f.credentials.file(name)
 	}
 	if value == "" || filepath.IsAbs(value) || k.form == program && !strings.Contains(value, "/") {

@@ -45,9 +45,9 @@ type key struct {
 	checks  []check
 	derived func() string // the value that an empty one stands for
 
-	capability       capability            // what a value other than the default needs
-	valueCapability  map[string]capability // what a single value needs
-	credentialsAllow bool                  // "credential:NAME" may stand for the file
+	capability        capability            // what a value other than the default needs
+	valueCapability   map[string]capability // what a single value needs
+	credentialAllowed bool                  // "credential:NAME" may stand for the file
 }
 
 // form says how a string (or each of a list) is made final by Load.
@@ -89,7 +89,7 @@ func (k key) path() key { k.form = path; return k }
 func (k key) program() key { k.form = program; return k }
 
 // file makes the value a file that is read, which may be a systemd credential.
-func (k key) file() key { k.form, k.credentialsAllow = path, true; return k }
+func (k key) file() key { k.form, k.credentialAllowed = path, true; return k }
 
 // or tells what an empty value stands for.
 func (k key) or(derived func() string) key { k.derived = derived; return k }
