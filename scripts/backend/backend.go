@@ -1,0 +1,169 @@
+// Package backend is a small server to stand behind Envoy in examples, tests and benches: HTTP/1.1 and HTTP/2 in the
+// clear on one port, which says who answered, and a TCP echo.
+//
+//	/                 who answered and what was asked, as text
+//	/headers          the same, and the request's headers
+//	/echo             the request's body
+//	/sleep/1.5s       the same as /, after a while
+//	/status/503       the same as /, with this status
+//
+// /sleep/D and /status/N may be joined: /sleep/100ms/status/503. Each answer has the header x-backend.
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config of a Backend. An address is host:port; port 0 picks a free one.
+type Config struct {
+	Name string // what it calls itself
+	HTTP string // "": no HTTP
+	TCP  string // "": no echo
+}
+
+// Backend is a running server.
+type Backend struct {
+	name   string
+	server *http.Server
+	http   net.Listener
+	echo   net.Listener
+
+	serving sync.WaitGroup
+	mu      sync.Mutex
+	conns   map[net.Conn]struct{} // of the echo; nil after Close
+}
+
+// Start listens, and serves until Close.
+func Start(config Config) (*Backend, error) {
+	b := &Backend{name: config.Name, conns: map[net.Conn]struct{}{}}
+	var err error
+	if config.HTTP != "" {
+		if b.http, err = net.Listen("tcp", config.HTTP); err != nil {
+			return nil, fmt.Errorf("backend %s: %w", config.Name, err)
+		}
+		protocols := &http.Protocols{}
+		protocols.SetHTTP1(true)
+		protocols.SetUnencryptedHTTP2(true)
+		b.server = &http.Server{Handler: b, Protocols: protocols, ReadHeaderTimeout: time.Minute}
+		b.serving.Go(func() { _ = b.server.Serve(b.http) }) // until Close
+	}
+	if config.TCP != "" {
+		if b.echo, err = net.Listen("tcp", config.TCP); err != nil {
+			b.Close()
+			return nil, fmt.Errorf("backend %s: %w", config.Name, err)
+		}
+		b.serving.Go(b.accept)
+	}
+	return b, nil
+}
+
+// HTTPAddress is host:port of HTTP.
+func (b *Backend) HTTPAddress() string { return b.http.Addr().String() }
+
+// TCPAddress is host:port of the echo.
+func (b *Backend) TCPAddress() string { return b.echo.Addr().String() }
+
+// Close ends all connections, and returns when nothing is left.
+func (b *Backend) Close() {
+	if b.server != nil {
+		_ = b.server.Close() // cuts what is open
+	}
+	if b.echo != nil {
+		_ = b.echo.Close() // ends accept
+	}
+	b.mu.Lock()
+	for conn := range b.conns {
+		_ = conn.Close() // ends its copy
+	}
+	b.conns = nil
+	b.mu.Unlock()
+	b.serving.Wait()
+}
+
+// ServeHTTP answers as the package says.
+func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("x-backend", b.name)
+	status := http.StatusOK
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	for i := 0; i+1 < len(parts); i += 2 {
+		var err error
+		switch parts[i] {
+		case "sleep":
+			err = sleep(r.Context(), parts[i+1])
+		case "status":
+			if status, err = strconv.Atoi(parts[i+1]); err == nil && (status < 200 || status > 599) {
+				err = errors.New("a status is 200 to 599")
+			}
+		}
+		if err != nil {
+			http.Error(w, fmt.Sprintf("%s: %v", b.name, err), http.StatusBadRequest)
+			return
+		}
+	}
+	if parts[0] == "echo" {
+		w.WriteHeader(status)
+		_, _ = io.Copy(w, r.Body) // either end may go
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	text := fmt.Sprintf("%s answers %s %s %s for %s\n", b.name, r.Proto, r.Method, r.URL.RequestURI(), r.Host)
+	if parts[0] == "headers" {
+		var lines []string
+		for name, values := range r.Header {
+			lines = append(lines, fmt.Sprintf("%s: %s\n", strings.ToLower(name), strings.Join(values, ", ")))
+		}
+		slices.Sort(lines)
+		text += strings.Join(lines, "")
+	}
+	_, _ = io.WriteString(w, text) // the client may have gone
+}
+
+func sleep(ctx context.Context, text string) error {
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done(): // the client has gone
+	}
+	return nil
+}
+
+// accept serves the echo until its listener is closed.
+func (b *Backend) accept() {
+	for {
+		conn, err := b.echo.Accept()
+		if err != nil {
+			return
+		}
+		b.mu.Lock()
+		if b.conns == nil {
+			b.mu.Unlock()
+			_ = conn.Close() // Close was first
+			return
+		}
+		b.conns[conn] = struct{}{}
+		b.mu.Unlock()
+		b.serving.Go(func() {
+			_, _ = io.Copy(conn, conn) // until either end goes
+			_ = conn.Close()
+			b.mu.Lock()
+			delete(b.conns, conn)
+			b.mu.Unlock()
+		})
+	}
+}

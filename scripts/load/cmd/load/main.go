@@ -1,0 +1,82 @@
+// Command load runs the load generator as a process of its own, so that neither the race detector nor the collector of
+// what is measured disturbs it. It prints a JSON line per second and, at the end, {"report": …}. Lines on standard input
+// are marks; the end of standard input, SIGINT, SIGTERM or -duration end the run.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/scripts/load"
+)
+
+func main() {
+	var config load.Config
+	flag.StringVar(&config.HTTP, "http", "", "`address` of the HTTP/1.1 load: host:port or the path of a Unix socket")
+	flag.StringVar(&config.HTTP2, "http2", "", "`address` of the HTTP/2 load (in the clear)")
+	flag.StringVar(&config.TCP, "tcp", "", "`address` of the TCP echo load")
+	flag.StringVar(&config.Path, "path", "/", "`path` of each request")
+	flag.StringVar(&config.Host, "host", "", "`host` of each request (default: the address)")
+	flag.Float64Var(&config.Rate, "rate", 1, "`factor` on the standard rates (1: 1800 requests/s)")
+	flag.DurationVar(&config.Timeout, "timeout", 0, "longest time of one operation (default 5s)")
+	duration := flag.Duration("duration", 0, "of the run (default: until standard input ends)")
+	people := flag.Bool("people", false, "print a report for people instead of JSON")
+	flag.Parse()
+	if err := run(config, *duration, *people); err != nil {
+		fmt.Fprintln(os.Stderr, "load:", err)
+		os.Exit(1)
+	}
+}
+
+func run(config load.Config, duration time.Duration, people bool) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, duration)
+		defer cancel()
+	}
+	if !people {
+		config.Output = os.Stdout
+	}
+	running, err := load.Start(ctx, config)
+	if err != nil {
+		return err
+	}
+	marks := make(chan string)
+	go func() {
+		defer close(marks)
+		lines := bufio.NewScanner(os.Stdin)
+		for lines.Scan() {
+			marks <- lines.Text()
+		}
+	}()
+	for open := true; open; {
+		var label string
+		select {
+		case label, open = <-marks:
+			if open {
+				running.Mark(label)
+			} else if duration > 0 {
+				open, marks = true, nil // no standard input: the duration ends the run
+			}
+		case <-ctx.Done():
+			open = false
+		}
+	}
+	report := running.Stop()
+	if people {
+		_, err := fmt.Print(report)
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(struct {
+		Report load.Report `json:"report"`
+	}{report})
+}

@@ -1,0 +1,320 @@
+package load
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// faulty is a server that does to every few exchanges what a fault does, and knows what that must be counted as.
+type faulty struct {
+	listener net.Listener
+	serve    func(*faulty, net.Conn)
+	fault    string
+	every    int
+
+	serving sync.WaitGroup
+	mu      sync.Mutex
+	seen    int
+	want    map[Outcome]int
+	conns   []net.Conn
+}
+
+func startFaulty(t *testing.T, fault string, every int, serve func(*faulty, net.Conn)) *faulty {
+	t.Helper()
+	f := &faulty{listener: listen(t), serve: serve, fault: fault, every: every, want: map[Outcome]int{}}
+	f.serving.Go(func() {
+		for {
+			conn, err := f.listener.Accept()
+			if err != nil {
+				return
+			}
+			f.mu.Lock()
+			f.conns = append(f.conns, conn)
+			f.mu.Unlock()
+			f.serving.Go(func() { f.serve(f, conn); _ = conn.Close() })
+		}
+	})
+	t.Cleanup(func() {
+		_ = f.listener.Close()
+		f.mu.Lock()
+		for _, conn := range f.conns {
+			_ = conn.Close()
+		}
+		f.mu.Unlock()
+		f.serving.Wait()
+	})
+	return f
+}
+
+// next says whether the fault strikes this exchange.
+func (f *faulty) next() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen++
+	return f.seen%f.every == 0
+}
+
+func (f *faulty) expect(outcome Outcome) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.want[outcome]++
+}
+
+func reset(conn net.Conn) {
+	_ = conn.(*net.TCPConn).SetLinger(0)
+	_ = conn.Close()
+}
+
+// serveHTTP1 answers requests; each fault ends the connection.
+func serveHTTP1(f *faulty, conn net.Conn) {
+	reader := bufio.NewReader(conn)
+	for first := true; ; first = false {
+		request, err := http.ReadRequest(reader)
+		if err != nil {
+			return
+		}
+		if !f.next() {
+			f.expect(OK)
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+			if request.Close {
+				return
+			}
+			continue
+		}
+		early := Reuse
+		if first {
+			early = HardReset
+		}
+		switch f.fault {
+		case "close":
+			f.expect(early)
+		case "reset":
+			f.expect(early)
+			reset(conn)
+		case "half an answer":
+			f.expect(HardReset)
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this")
+		case "half a head":
+			f.expect(HardReset)
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 O")
+		case "no HTTP":
+			f.expect(Malformed)
+			_, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.2\r\n\r\n")
+		case "503":
+			f.expect(Status)
+			_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+		case "silence":
+			f.expect(Timeout)
+			_, _ = io.Copy(io.Discard, reader) // until the client gives up
+		case "connection: close":
+			f.expect(OK)
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+		}
+		return
+	}
+}
+
+func TestHTTP1FaultsAreCountedExactly(t *testing.T) {
+	for _, fault := range []string{"close", "reset", "half an answer", "half a head", "no HTTP", "503", "silence", "connection: close"} {
+		t.Run(fault, func(t *testing.T) {
+			server := startFaulty(t, fault, 20, serveHTTP1)
+			report := runFor(t, faultsRun, Config{HTTP: server.listener.Addr().String(), Rate: 0.2, Timeout: patience(fault)})
+			compare(t, server, report, KeepAlive, Connecting)
+		})
+	}
+}
+
+// faultsRun is how long a fault strikes.
+const faultsRun = 700 * time.Millisecond
+
+// patience is the longest time of an operation: so long that none that is answered on a busy machine is given up.
+func patience(fault string) time.Duration {
+	if fault == "silence" {
+		return 3 * time.Second
+	}
+	return 20 * time.Second
+}
+
+// runFor is a short run.
+func runFor(t *testing.T, duration time.Duration, config Config) Report {
+	t.Helper()
+	run, err := Start(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(duration)
+	return run.Stop()
+}
+
+func compare(t *testing.T, server *faulty, report Report, classes ...string) {
+	t.Helper()
+	got := map[Outcome]int{}
+	for _, class := range classes {
+		for outcome, n := range report.Classes[class].Outcomes {
+			got[outcome] += n
+		}
+	}
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if diff := cmp.Diff(server.want, got); diff != "" {
+		t.Errorf("outcomes (-server +counted):\n%s", diff)
+	}
+	lost, total := 0, 0
+	for outcome, n := range got {
+		total += n
+		if outcome != OK && outcome != Reuse {
+			lost += n
+		}
+	}
+	if len(got) < 2 && server.fault != "connection: close" {
+		t.Errorf("the fault did not strike: %v", got)
+	}
+	if report.Classes[TCP].Requests == 0 && (report.Lost != lost || report.Total != total || report.Reuse != got[Reuse]) {
+		t.Errorf("report: %d lost, %d reuse, %d in all; not %d, %d, %d", report.Lost, report.Reuse, report.Total, lost, got[Reuse], total)
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	listener := listen(t)
+	address := listener.Addr().String()
+	_ = listener.Close()
+	report := runFor(t, 300*time.Millisecond, Config{HTTP: address, HTTP2: address, TCP: address})
+	if report.Total == 0 || report.Lost != report.Total {
+		t.Errorf("%d of %d lost", report.Lost, report.Total)
+	}
+	for name, class := range report.Classes {
+		if class.Outcomes[Refused] != class.Requests || class.Requests == 0 {
+			t.Errorf("%s: %+v", name, class)
+		}
+	}
+}
+
+// serveHTTP2 answers streams, at once and in their order.
+func serveHTTP2(f *faulty, conn net.Conn) {
+	preface := make([]byte, len(http2.ClientPreface))
+	if _, err := io.ReadFull(conn, preface); err != nil {
+		return
+	}
+	framer := http2.NewFramer(conn, conn)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	if err := errors.Join(framer.WriteSettings(), framer.WritePing(false, [8]byte{1})); err != nil {
+		return
+	}
+	away := false
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			return
+		}
+		headers, ok := frame.(*http2.MetaHeadersFrame)
+		if !ok {
+			continue
+		}
+		id := headers.StreamID
+		strikes := f.next()
+		switch {
+		case away:
+			f.expect(Reuse) // on its way when the client had not read of it
+		case !strikes:
+			f.expect(OK)
+			answerHTTP2(framer, id, 200)
+		case f.fault == "GOAWAY":
+			f.expect(Reuse)
+			away = true
+			_ = framer.WriteGoAway(id-2, http2.ErrCodeNo, nil)
+		case f.fault == "graceful GOAWAY":
+			f.expect(OK)
+			_ = framer.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil)
+			answerHTTP2(framer, id, 200)
+		case f.fault == "REFUSED_STREAM":
+			f.expect(Reuse)
+			_ = framer.WriteRSTStream(id, http2.ErrCodeRefusedStream)
+		case f.fault == "RST_STREAM":
+			f.expect(HardReset)
+			_ = framer.WriteRSTStream(id, http2.ErrCodeInternal)
+		case f.fault == "503":
+			f.expect(Status)
+			answerHTTP2(framer, id, 503)
+		case f.fault == "silence":
+			f.expect(Timeout)
+		}
+	}
+}
+
+func answerHTTP2(framer *http2.Framer, id uint32, status int) {
+	var block writer
+	encoder := hpack.NewEncoder(&block)
+	encoder.SetMaxDynamicTableSize(0)
+	_ = encoder.WriteField(hpack.HeaderField{Name: ":status", Value: fmt.Sprint(status)})
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
+	_ = framer.WriteData(id, true, []byte("ok"))
+}
+
+type writer []byte
+
+func (w *writer) Write(p []byte) (int, error) { *w = append(*w, p...); return len(p), nil }
+
+func TestHTTP2FaultsAreCountedExactly(t *testing.T) {
+	for _, fault := range []string{"GOAWAY", "graceful GOAWAY", "REFUSED_STREAM", "RST_STREAM", "503", "silence"} {
+		t.Run(fault, func(t *testing.T) {
+			server := startFaulty(t, fault, 20, serveHTTP2)
+			report := runFor(t, faultsRun, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2, Timeout: patience(fault)})
+			if fault == "graceful GOAWAY" {
+				server.fault = "connection: close" // all are answered
+			}
+			compare(t, server, report, HTTP2)
+		})
+	}
+}
+
+// A connection of HTTP/2 that ends without a word loses what it carries.
+func TestHTTP2ConnectionEnds(t *testing.T) {
+	server := startFaulty(t, "end", 1, func(f *faulty, conn net.Conn) {
+		framer := http2.NewFramer(conn, conn)
+		_, _ = io.ReadFull(conn, make([]byte, len(http2.ClientPreface)))
+		for {
+			frame, err := framer.ReadFrame()
+			if err != nil || frame.Header().Type == http2.FrameHeaders {
+				return // and close
+			}
+		}
+	})
+	report := runFor(t, 500*time.Millisecond, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2})
+	if class := report.Classes[HTTP2]; class.Requests == 0 || class.Outcomes[HardReset] != class.Requests {
+		t.Errorf("%+v", class)
+	}
+}
+
+func TestCutsOfTCPAreCountedExactly(t *testing.T) {
+	server := startFaulty(t, "cut", 25, func(f *faulty, conn net.Conn) {
+		lines := bufio.NewReader(conn)
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				return
+			}
+			if f.next() {
+				f.expect(Cut)
+				return
+			}
+			f.expect(OK)
+			_, _ = io.WriteString(conn, line)
+		}
+	})
+	report := runFor(t, 500*time.Millisecond, Config{TCP: server.listener.Addr().String()})
+	compare(t, server, report, TCP)
+	if report.Lost != 0 || report.Total != 0 {
+		t.Errorf("tcp counts as HTTP: %s", report)
+	}
+}

@@ -1,0 +1,55 @@
+package load
+
+import (
+	"math/bits"
+	"time"
+)
+
+// subBuckets of a power of two: a value is known to within 1/64 of it.
+const subBuckets = 64
+
+// histogram counts durations, in buckets that grow with the value as in an HDR histogram, from a microsecond on. The
+// largest is kept exactly.
+type histogram struct {
+	buckets []uint32
+	count   int
+	largest time.Duration
+}
+
+func (h *histogram) add(d time.Duration) {
+	i := bucket(d)
+	for len(h.buckets) <= i {
+		h.buckets = append(h.buckets, 0)
+	}
+	h.buckets[i]++
+	h.count++
+	h.largest = max(h.largest, d)
+}
+
+// quantile is the duration that the share q of all do not exceed.
+func (h *histogram) quantile(q float64) time.Duration {
+	rank := int(q*float64(h.count) + 0.5)
+	for i, n := range h.buckets {
+		rank -= int(n)
+		if rank <= 0 && n > 0 {
+			return min(upper(i), h.largest)
+		}
+	}
+	return h.largest
+}
+
+// bucket of a duration: exact below 128 µs, then 64 for each power of two.
+func bucket(d time.Duration) int {
+	micros := uint64(max(0, d.Microseconds())) //nolint:gosec // not negative
+	shift := max(0, bits.Len64(micros)-7)
+	return shift*subBuckets + int(micros>>shift) //nolint:gosec // below 128
+}
+
+// upper is the largest duration of a bucket, to the microsecond.
+func upper(i int) time.Duration {
+	if i < 2*subBuckets {
+		return time.Duration(i) * time.Microsecond
+	}
+	shift := i/subBuckets - 1
+	return time.Duration((i-shift*subBuckets+1)<<shift-1) * time.Microsecond
+}

@@ -1,0 +1,97 @@
+package load
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+)
+
+// http1 sends GET requests, on one connection as long as it lasts, or on a connection each.
+type http1 struct {
+	address   string
+	keepAlive bool
+	request   []byte
+
+	conn   net.Conn // nil: to be dialled
+	reader *bufio.Reader
+	used   bool // conn has carried an answer
+}
+
+func newHTTP1(address, host, path string, keepAlive bool) *http1 {
+	connection := "keep-alive"
+	if !keepAlive {
+		connection = "close"
+	}
+	request := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: %s\r\n\r\n", path, host, connection)
+	return &http1{address: address, keepAlive: keepAlive, request: []byte(request)}
+}
+
+func (h *http1) exchange(deadline time.Time) Outcome {
+	if h.conn == nil {
+		conn, outcome := dial(h.address, deadline)
+		if outcome != OK {
+			return outcome
+		}
+		h.conn, h.reader, h.used = conn, bufio.NewReader(conn), false
+	} else if err := h.conn.SetDeadline(deadline); err != nil {
+		h.close()
+		return HardReset
+	}
+	outcome, again := h.roundTrip()
+	if outcome != OK && outcome != Status || !again || !h.keepAlive {
+		h.close()
+	}
+	h.used = true
+	return outcome
+}
+
+// roundTrip sends the request and reads the answer, and says whether the connection can be used again.
+func (h *http1) roundTrip() (outcome Outcome, again bool) {
+	// What ends before the first byte of an answer is Reuse on a connection that was idle before, and lost on a new one.
+	early := HardReset
+	if h.used {
+		early = Reuse
+	}
+	_, writeErr := h.conn.Write(h.request)
+	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) && !errors.Is(writeErr, syscall.ECONNRESET) {
+		return failed(writeErr, HardReset), false
+	}
+	// Read even if writing failed: a server that closes may have said why.
+	if _, err := h.reader.Peek(1); err != nil {
+		return failed(err, early), false
+	}
+	response, err := http.ReadResponse(h.reader, nil)
+	if err != nil {
+		if ended(err) {
+			return failed(err, HardReset), false
+		}
+		return failed(err, Malformed), false
+	}
+	_, err = io.Copy(io.Discard, response.Body)
+	_ = response.Body.Close() // read to its end
+	if err != nil {
+		return failed(err, HardReset), false
+	}
+	if response.StatusCode >= http.StatusBadRequest {
+		return Status, !response.Close
+	}
+	return OK, !response.Close
+}
+
+// ended says whether err means that the connection did.
+func ended(err error) bool {
+	var operation *net.OpError
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &operation)
+}
+
+func (h *http1) close() {
+	if h.conn != nil {
+		_ = h.conn.Close() // nothing more is expected of it
+		h.conn = nil
+	}
+}

@@ -1,0 +1,174 @@
+// Package load is the project's load generator. It sends requests at a fixed pace whatever the answers (an open model),
+// never tries again, and counts every request that was not answered cleanly, by what went wrong.
+//
+// The standard load is 1800 requests/s: ka, 32 HTTP/1.1 keep-alive connections; nc, 8 workers with a connection per
+// request; h2, 4 connections of HTTP/2 in the clear with 8 streams each; 25 requests/s per stream. And beside it tcp, 50
+// long-lived connections to an echo server with 10 messages/s each.
+//
+// Latency counts from the moment at which a request was meant to be sent, so that an answer that is late is seen in all
+// the requests it holds up, and nothing is hidden by sending less (no coordinated omission).
+package load
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+)
+
+// Config of a run. The zero value of everything but the addresses is the standard load.
+type Config struct {
+	HTTP    string        `json:"http"`           // address of ka and nc: host:port, or the path of a Unix socket; "": neither
+	HTTP2   string        `json:"http2"`          // address of h2; "": no h2
+	TCP     string        `json:"tcp"`            // address of tcp; "": no tcp
+	Path    string        `json:"path"`           // of each request; "": /
+	Host    string        `json:"host"`           // of each request; "": the address
+	Rate    float64       `json:"rate,omitempty"` // factor on the pace of each stream; 0: 1, the standard
+	Timeout time.Duration `json:"timeout"`        // of one operation, connecting included; 0: 5 s
+	Output  io.Writer     `json:"-"`              // a JSON line per second, once its requests have ended; nil: none
+}
+
+// The classes of load. Each stream of HTTP sends at 25/s, each of tcp at 10/s, times Config.Rate.
+const (
+	KeepAlive  = "ka"
+	Connecting = "nc"
+	HTTP2      = "h2"
+	TCP        = "tcp"
+
+	keepAliveStreams  = 32
+	connectingStreams = 8
+	http2Connections  = 4
+	http2Streams      = 8 // on each connection
+	tcpStreams        = 50
+	requestsPerSecond = 25
+	messagesPerSecond = 10
+	defaultTimeout    = 5 * time.Second
+)
+
+// Run is a load that is going on.
+type Run struct {
+	config   Config
+	recorder *recorder
+	stop     context.CancelFunc
+	streams  sync.WaitGroup
+	printer  sync.WaitGroup
+	stopped  func() time.Time // when the run was ended: of whoever asks first
+	report   func() Report
+}
+
+// exchanger does one operation after the other on a stream.
+type exchanger interface {
+	// exchange does one operation and says how it went; it is over by deadline.
+	exchange(deadline time.Time) Outcome
+	close()
+}
+
+// Start starts the load; it goes on until Stop is called or ctx is done.
+func Start(ctx context.Context, config Config) (*Run, error) {
+	if config.HTTP == "" && config.HTTP2 == "" && config.TCP == "" {
+		return nil, errors.New("load: no address is given to send anything to")
+	}
+	if config.Rate < 0 {
+		return nil, errors.New("load: a negative rate")
+	}
+	if config.Rate == 0 {
+		config.Rate = 1
+	}
+	if config.Timeout == 0 {
+		config.Timeout = defaultTimeout
+	}
+	if config.Path == "" {
+		config.Path = "/"
+	}
+	ctx, stop := context.WithCancel(ctx)
+	r := &Run{config: config, recorder: newRecorder(time.Now()), stop: stop}
+	r.stopped = sync.OnceValue(time.Now)
+	r.report = sync.OnceValue(r.finish)
+	if config.HTTP != "" {
+		r.spread(ctx, KeepAlive, requestsPerSecond, keepAliveStreams, func(int) exchanger {
+			return newHTTP1(config.HTTP, config.host(config.HTTP), config.Path, true)
+		})
+		r.spread(ctx, Connecting, requestsPerSecond, connectingStreams, func(int) exchanger {
+			return newHTTP1(config.HTTP, config.host(config.HTTP), config.Path, false)
+		})
+	}
+	if config.HTTP2 != "" {
+		connections := make([]*http2Slot, http2Connections)
+		for i := range connections {
+			connections[i] = newHTTP2Slot(config.HTTP2, config.host(config.HTTP2), config.Path)
+		}
+		r.spread(ctx, HTTP2, requestsPerSecond, http2Connections*http2Streams, func(i int) exchanger {
+			return connections[i%http2Connections]
+		})
+	}
+	if config.TCP != "" {
+		r.spread(ctx, TCP, messagesPerSecond, tcpStreams, func(i int) exchanger { return &echoStream{address: config.TCP, stream: i} })
+	}
+	if config.Output != nil {
+		r.printer.Go(func() { r.print(ctx) })
+	}
+	return r, nil
+}
+
+func (c Config) host(address string) string {
+	if c.Host != "" {
+		return c.Host
+	}
+	if network(address) == "unix" {
+		return "localhost"
+	}
+	return address
+}
+
+// spread starts the streams of a class, their requests spread evenly over the time between two of one stream.
+func (r *Run) spread(ctx context.Context, class string, perSecond float64, streams int, open func(i int) exchanger) {
+	interval := time.Duration(float64(time.Second) / (perSecond * r.config.Rate))
+	r.recorder.class(class)
+	for i := range streams {
+		first := r.recorder.start.Add(interval * time.Duration(i) / time.Duration(streams))
+		r.streams.Go(func() { r.stream(ctx, class, first, interval, open(i)) })
+	}
+}
+
+// stream sends at first and every interval after it. One that is late, since an answer was, catches up.
+func (r *Run) stream(ctx context.Context, class string, first time.Time, interval time.Duration, exchanges exchanger) {
+	defer exchanges.close()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for intended := first; ; intended = intended.Add(interval) {
+		idle := time.Until(intended) > 0
+		timer.Reset(max(0, time.Until(intended)))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		if ctx.Err() != nil {
+			if late := r.stopped().Sub(intended); late > 0 {
+				r.recorder.unsent(class, 1+int(late/interval))
+			}
+			return
+		}
+		sent := time.Now()
+		outcome := exchanges.exchange(sent.Add(r.config.Timeout))
+		stall := time.Duration(0)
+		if idle {
+			stall = sent.Sub(intended)
+		}
+		r.recorder.add(class, intended, time.Now(), outcome, stall)
+	}
+}
+
+// Mark notes that something happened now, to be found again in the report.
+func (r *Run) Mark(label string) { r.recorder.mark(label, time.Now()) }
+
+// Stop sends nothing more, waits for the answers that are due, and reports. It may be called again.
+func (r *Run) Stop() Report { return r.report() }
+
+func (r *Run) finish() Report {
+	r.stopped()
+	r.stop()
+	r.streams.Wait()
+	r.printer.Wait()
+	return r.recorder.report(time.Now())
+}

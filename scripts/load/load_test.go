@@ -1,0 +1,159 @@
+package load
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"outrider.org/outrider/scripts/backend"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func startBackend(t *testing.T) *backend.Backend {
+	t.Helper()
+	server, err := backend.Start(backend.Config{Name: "b", HTTP: "127.0.0.1:0", TCP: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+func TestStandardLoad(t *testing.T) {
+	server := startBackend(t)
+	var lines bytes.Buffer
+	const rate = 0.3
+	run, err := Start(t.Context(), Config{
+		HTTP: server.HTTPAddress(), HTTP2: server.HTTPAddress(), TCP: server.TCPAddress(), Rate: rate, Output: &lines,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	run.Mark("end")
+	report := run.Stop()
+	t.Logf("\n%s", report)
+	if report.Lost != 0 || report.Reuse != 0 {
+		t.Errorf("%d lost, %d cut before an answer, by a server that answers all", report.Lost, report.Reuse)
+	}
+	for class, perSecond := range map[string]float64{KeepAlive: 800, Connecting: 200, HTTP2: 800, TCP: 500} {
+		want := perSecond * rate * report.Marks[0].At.Seconds() // a busy machine sleeps longer
+		if got := float64(report.Classes[class].Requests + report.Classes[class].Unsent); got < 0.95*want || got > 1.05*want {
+			t.Errorf("%s: %v requests were due in %v, not %v", class, got, report.Marks[0].At, want)
+		}
+	}
+	decoder := json.NewDecoder(&lines)
+	var printed []Second
+	for decoder.More() {
+		var second Second
+		if err := decoder.Decode(&second); err != nil {
+			t.Fatal(err)
+		}
+		printed = append(printed, second)
+	}
+	if diff := cmp.Diff(report.Seconds, printed); diff != "" {
+		t.Errorf("lines printed (-report +lines):\n%s", diff)
+	}
+	total := 0
+	for _, second := range report.Seconds {
+		total += second.Requests
+	}
+	if total != report.Total {
+		t.Errorf("%d requests by second, %d in all", total, report.Total)
+	}
+	if again := run.Stop(); again.Total != report.Total {
+		t.Errorf("stopped twice: %d requests, then %d", report.Total, again.Total)
+	}
+}
+
+// A server that stops for a while shows in every request meant to be sent meanwhile.
+func TestNoCoordinatedOmission(t *testing.T) {
+	const pause = 500 * time.Millisecond
+	var gate sync.RWMutex
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		gate.RLock()
+		defer gate.RUnlock()
+	})}
+	listener := listen(t)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close(); <-served })
+	run, err := Start(t.Context(), Config{HTTP: listener.Addr().String(), Rate: 0.2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	gate.Lock()
+	time.Sleep(pause)
+	gate.Unlock()
+	time.Sleep(300 * time.Millisecond)
+	report := run.Stop()
+	slow := 0
+	for i, n := range run.recorder.classes[KeepAlive].latency.buckets {
+		if upper(i) > 100*time.Millisecond {
+			slow += int(n)
+		}
+	}
+	// 160 requests/s of ka, those meant to be sent at least 100 ms before the end of the pause.
+	want := int(160 * (pause - 100*time.Millisecond).Seconds())
+	if slow < want*7/10 {
+		t.Errorf("%d slow answers, not about %d", slow, want)
+	}
+	if longest := report.Classes[KeepAlive].Max; longest < pause-50*time.Millisecond {
+		t.Errorf("the longest took %v, with a pause of %v", longest, pause)
+	}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener
+}
+
+func TestProcess(t *testing.T) {
+	server := startBackend(t)
+	var lines bytes.Buffer
+	process, err := StartProcess(t.Context(), Config{HTTP: server.HTTPAddress(), HTTP2: server.HTTPAddress(), Output: &lines})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1100 * time.Millisecond)
+	if err := process.Mark("switch of epochs"); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	report, err := process.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Lost != 0 || report.Total < 500 {
+		t.Errorf("%s", report)
+	}
+	if len(report.Marks) != 1 || report.Marks[0].Label != "switch of epochs" {
+		t.Errorf("marks: %+v", report.Marks)
+	}
+	if got := strings.Count(lines.String(), "\n"); got != len(report.Seconds) {
+		t.Errorf("%d lines for %d seconds", got, len(report.Seconds))
+	}
+}
+
+func TestStartRefusesNonsense(t *testing.T) {
+	for _, config := range []Config{{}, {HTTP: "127.0.0.1:1", Rate: -1}} {
+		if _, err := Start(t.Context(), config); err == nil {
+			t.Errorf("%+v was accepted", config)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// Process is a run in a process of its own, built without the race detector.
+type Process struct {
+	command *exec.Cmd
+	stdin   io.WriteCloser
+	stderr  bytes.Buffer
+	report  func() (Report, error)
+}
+
+// build makes the program, once per process that asks; Go's build cache makes the next times quick.
+var build = sync.OnceValues(func() (string, error) {
+	folder := filepath.Join(parts.Root(), "build", "tools")
+	if err := os.MkdirAll(folder, 0o750); err != nil {
+		return "", err
+	}
+	// Under a name of its own first: several test processes may build at once.
+	path := filepath.Join(folder, "load")
+	own := fmt.Sprintf("%s.%d", path, os.Getpid())
+	command := exec.Command("go", "build", "-o", own, "./scripts/load/cmd/load")
+	command.Dir = parts.Root()
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the load generator: %w: %s", err, out)
+	}
+	return path, os.Rename(own, path)
+})
+
+// StartProcess starts the load as Start does, in another process. Config.Output takes its lines at the end.
+func StartProcess(ctx context.Context, config Config) (*Process, error) {
+	program, err := build()
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{}
+	p.command = exec.CommandContext(ctx, program,
+		"-http", config.HTTP, "-http2", config.HTTP2, "-tcp", config.TCP, "-path", config.Path, "-host", config.Host,
+		"-rate", strconv.FormatFloat(config.Rate, 'g', -1, 64), "-timeout", config.Timeout.String())
+	p.command.Stderr = &p.stderr
+	if p.stdin, err = p.command.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := p.command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.command.Start(); err != nil {
+		return nil, fmt.Errorf("start the load generator: %w", err)
+	}
+	lines := make(chan []byte, 1)
+	go func() {
+		all, _ := io.ReadAll(stdout) // what is missing shows in the last line
+		lines <- all
+	}()
+	p.report = sync.OnceValues(func() (Report, error) {
+		_ = p.stdin.Close() // ends the run
+		out := <-lines
+		if err := p.command.Wait(); err != nil {
+			return Report{}, fmt.Errorf("load generator: %w: %s", err, p.stderr.Bytes())
+		}
+		out = bytes.TrimRight(out, "\n")
+		last := out[bytes.LastIndexByte(out, '\n')+1:]
+		if config.Output != nil {
+			if _, err := config.Output.Write(out[:len(out)-len(last)]); err != nil {
+				return Report{}, err
+			}
+		}
+		var result struct{ Report *Report }
+		err := json.Unmarshal(last, &result)
+		if err == nil && result.Report == nil {
+			err = errors.New("no report in it")
+		}
+		if err != nil {
+			return Report{}, fmt.Errorf("load generator: last line %q: %w", last, err)
+		}
+		return *result.Report, nil
+	})
+	return p, nil
+}
+
+// Mark notes that something happened now.
+func (p *Process) Mark(label string) error {
+	_, err := fmt.Fprintln(p.stdin, label)
+	return err
+}
+
+// Stop ends the run, and reports as Run.Stop does.
+func (p *Process) Stop() (Report, error) { return p.report() }

@@ -1,0 +1,86 @@
+package load
+
+import (
+	"sync"
+	"time"
+)
+
+// recorder counts what the streams did, by class and by second.
+type recorder struct {
+	start time.Time
+
+	mu      sync.Mutex
+	classes map[string]*tally
+	seconds []*tally // of HTTP, by the second in which a request was meant to be sent
+	marks   []Mark
+	stall   time.Duration
+}
+
+type tally struct {
+	latency  histogram // of complete answers
+	outcomes map[Outcome]int
+	unsent   int // were due at the end, while their stream still waited for an answer
+}
+
+func newTally() *tally { return &tally{outcomes: map[Outcome]int{}} }
+
+func (t *tally) add(latency time.Duration, outcome Outcome) {
+	t.outcomes[outcome]++
+	if outcome == OK || outcome == Status {
+		t.latency.add(latency)
+	}
+}
+
+func (t *tally) total() int {
+	total := 0
+	for _, n := range t.outcomes {
+		total += n
+	}
+	return total
+}
+
+func newRecorder(start time.Time) *recorder {
+	return &recorder{start: start, classes: map[string]*tally{}}
+}
+
+// class makes sure that a class is reported, though nothing may come of it.
+func (r *recorder) class(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.classes[name] == nil {
+		r.classes[name] = newTally()
+	}
+}
+
+// add counts a request. stall is how late it was sent though its stream was idle: the generator's own fault.
+func (r *recorder) add(class string, intended, ended time.Time, outcome Outcome, stall time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	latency := ended.Sub(intended)
+	r.classes[class].add(latency, outcome)
+	r.stall = max(r.stall, stall)
+	if class == TCP {
+		return
+	}
+	r.second(int(intended.Sub(r.start)/time.Second)).add(latency, outcome)
+}
+
+func (r *recorder) unsent(class string, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.classes[class].unsent += n
+}
+
+// second returns a second's tally; the lock is held.
+func (r *recorder) second(i int) *tally {
+	for len(r.seconds) <= i {
+		r.seconds = append(r.seconds, newTally())
+	}
+	return r.seconds[i]
+}
+
+func (r *recorder) mark(label string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.marks = append(r.marks, Mark{Label: label, At: now.Sub(r.start)})
+}

@@ -1,0 +1,193 @@
+package load
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Report of a run. Total, Lost, Reuse and Seconds are about HTTP; tcp is in Classes only. Times are nanoseconds in JSON.
+type Report struct {
+	Total    int              `json:"total"`
+	Lost     int              `json:"lost"`  // not answered cleanly, those of Reuse apart
+	Reuse    int              `json:"reuse"` // see the Outcome
+	Duration time.Duration    `json:"duration"`
+	Stall    time.Duration    `json:"stall"` // how late the generator itself was at most: what the machine's noise makes of latencies
+	Classes  map[string]Class `json:"classes"`
+	Seconds  []Second         `json:"seconds"`
+	Marks    []Mark           `json:"marks,omitempty"`
+}
+
+// Latency of complete answers, from when the requests were meant to be sent.
+type Latency struct {
+	P50 time.Duration `json:"p50"`
+	P99 time.Duration `json:"p99"`
+	Max time.Duration `json:"max"`
+}
+
+// Class is one class of load: ka, nc, h2, tcp (whose requests are messages).
+type Class struct {
+	Requests int             `json:"requests"`
+	Unsent   int             `json:"unsent,omitempty"` // were due when the run ended, but their stream still waited for an answer
+	Outcomes map[Outcome]int `json:"outcomes"`
+	Latency
+}
+
+// Second of the run, by when requests were meant to be sent.
+type Second struct {
+	Second   int             `json:"second"` // since the start
+	Requests int             `json:"requests"`
+	Errors   map[Outcome]int `json:"errors,omitempty"` // all but OK
+	Marks    []string        `json:"marks,omitempty"`  // what happened in it
+	Latency
+}
+
+// Mark is something that happened in a run.
+type Mark struct {
+	Label string        `json:"label"`
+	At    time.Duration `json:"at"` // since the start
+}
+
+func (t *tally) latencies() Latency {
+	return Latency{P50: t.latency.quantile(0.5), P99: t.latency.quantile(0.99), Max: t.latency.largest}
+}
+
+func (r *recorder) report(now time.Time) Report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	report := Report{
+		Duration: now.Sub(r.start),
+		Stall:    r.stall,
+		Classes:  map[string]Class{},
+		Marks:    slices.Clone(r.marks),
+	}
+	for name, class := range r.classes {
+		report.Classes[name] = Class{Requests: class.total(), Unsent: class.unsent, Outcomes: maps.Clone(class.outcomes), Latency: class.latencies()}
+		if name == TCP {
+			continue
+		}
+		report.Total += class.total()
+		report.Reuse += class.outcomes[Reuse]
+		report.Lost += class.total() - class.outcomes[OK] - class.outcomes[Reuse]
+	}
+	for i := range r.seconds {
+		report.Seconds = append(report.Seconds, r.describe(i))
+	}
+	return report
+}
+
+// describe is what a second came to; the lock is held.
+func (r *recorder) describe(i int) Second {
+	t := r.second(i)
+	second := Second{Second: i, Requests: t.total(), Latency: t.latencies()}
+	for outcome, n := range t.outcomes {
+		if outcome != OK {
+			if second.Errors == nil {
+				second.Errors = map[Outcome]int{}
+			}
+			second.Errors[outcome] = n
+		}
+	}
+	for _, mark := range r.marks {
+		if int(mark.At/time.Second) == i {
+			second.Marks = append(second.Marks, mark.Label)
+		}
+	}
+	return second
+}
+
+// print writes a line per second to the output as soon as nothing can be added to it, and the rest at the end.
+func (r *Run) print(ctx context.Context) {
+	lines := json.NewEncoder(r.config.Output)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	printed := 0
+	print := func(until int) {
+		r.recorder.mu.Lock()
+		var seconds []Second
+		for ; printed < until; printed++ {
+			seconds = append(seconds, r.recorder.describe(printed))
+		}
+		r.recorder.mu.Unlock()
+		for _, second := range seconds {
+			_ = lines.Encode(second) // who reads it may have gone; the run goes on
+		}
+	}
+	for {
+		select {
+		case <-tick.C:
+			print(int((time.Since(r.recorder.start) - r.config.Timeout) / time.Second))
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	r.streams.Wait()
+	r.recorder.mu.Lock()
+	all := len(r.recorder.seconds)
+	r.recorder.mu.Unlock()
+	print(max(printed, all))
+}
+
+// Blip compares the largest latency while something happened with that of all other time: during is that of the seconds
+// in which a mark of this label is, and the next ones; quiet that of the seconds near no mark at all, the first left out,
+// in which all connections are made.
+func (r Report) Blip(label string) (during, quiet time.Duration) {
+	near, any := map[int]bool{}, map[int]bool{0: true}
+	for _, mark := range r.Marks {
+		second := int(mark.At / time.Second)
+		for _, i := range []int{second, second + 1} {
+			any[i] = true
+			near[i] = near[i] || mark.Label == label
+		}
+	}
+	for _, second := range r.Seconds {
+		switch {
+		case near[second.Second]:
+			during = max(during, second.Max)
+		case !any[second.Second]:
+			quiet = max(quiet, second.Max)
+		}
+	}
+	return during, quiet
+}
+
+// String is the report in a few lines for people.
+func (r Report) String() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d requests in %v: %d lost, %d to be tried again (reuse-eof); generator late by %v at most\n",
+		r.Total, r.Duration.Round(time.Millisecond), r.Lost, r.Reuse, r.Stall.Round(10*time.Microsecond))
+	for _, name := range slices.Sorted(maps.Keys(r.Classes)) {
+		class := r.Classes[name]
+		fmt.Fprintf(&text, "  %-3s %7d  p50 %s  p99 %s  max %s ms", name, class.Requests, millis(class.P50), millis(class.P99), millis(class.Max))
+		for _, outcome := range slices.Sorted(maps.Keys(class.Outcomes)) {
+			if outcome != OK {
+				fmt.Fprintf(&text, "  %s %d", outcome, class.Outcomes[outcome])
+			}
+		}
+		text.WriteByte('\n')
+	}
+	for _, second := range r.Seconds {
+		if len(second.Errors) == 0 && len(second.Marks) == 0 {
+			continue
+		}
+		fmt.Fprintf(&text, "  second %d: max %s ms", second.Second, millis(second.Max))
+		for _, outcome := range slices.Sorted(maps.Keys(second.Errors)) {
+			fmt.Fprintf(&text, "  %s %d", outcome, second.Errors[outcome])
+		}
+		if len(second.Marks) > 0 {
+			fmt.Fprintf(&text, "  (%s)", strings.Join(second.Marks, ", "))
+		}
+		text.WriteByte('\n')
+	}
+	return text.String()
+}
+
+func millis(d time.Duration) string {
+	return fmt.Sprint(math.Round(float64(d)/float64(time.Millisecond)*100) / 100)
+}

@@ -1,0 +1,54 @@
+package load
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// echoStream sends messages on one long-lived connection, and expects each back.
+type echoStream struct {
+	address string
+	stream  int
+
+	conn net.Conn // nil: to be dialled
+	sent int
+}
+
+func (e *echoStream) exchange(deadline time.Time) Outcome {
+	if e.conn == nil {
+		conn, outcome := dial(e.address, deadline)
+		if outcome != OK {
+			return outcome
+		}
+		e.conn = conn
+	} else if err := e.conn.SetDeadline(deadline); err != nil {
+		e.close()
+		return Cut
+	}
+	e.sent++
+	message := fmt.Appendf(nil, "stream %3d message %10d\n", e.stream, e.sent)
+	if _, err := e.conn.Write(message); err != nil {
+		e.close()
+		return failed(err, Cut)
+	}
+	echo := make([]byte, len(message))
+	if _, err := io.ReadFull(e.conn, echo); err != nil {
+		e.close()
+		return failed(err, Cut)
+	}
+	if !bytes.Equal(message, echo) {
+		e.close()
+		return Malformed
+	}
+	return OK
+}
+
+func (e *echoStream) close() {
+	if e.conn != nil {
+		_ = e.conn.Close() // nothing more is expected of it
+		e.conn = nil
+	}
+}
