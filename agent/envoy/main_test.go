@@ -151,17 +151,17 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// eventually polls until the condition holds, for at most ten seconds.
+// eventually polls until the condition holds, for at most thirty seconds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("not within ten seconds: %s", what)
+			t.Fatalf("not within thirty seconds: %s", what)
 		case <-tick.C:
 		}
 	}
