@@ -22,7 +22,8 @@ const (
 // CommandLine is what one epoch of Envoy is started with.
 type CommandLine struct {
 	ConfigFile string // -c; Envoy tells JSON from YAML by its ending
-	Epoch      int    // --restart-epoch, and in every log line
+	Epoch      int    // --restart-epoch
+	Number     int    // in every log line: the epoch as people count it, whatever Envoys it takes over from
 
 	// HotRestart makes the epoch one that takes over from its parent and hands over to its child. Without it the epoch
 	// shares nothing with any other (side by side) and BaseID, SocketPath and ParentShutdownTime do not count.
@@ -106,7 +107,7 @@ func (c CommandLine) common(binary *Binary) []string {
 		}
 		args = append(args, "--local-address-ip-version", version)
 	}
-	args = append(args, "--log-format", LogFormat(c.Epoch))
+	args = append(args, "--log-format", LogFormat(c.Number))
 	if c.LogLevel != "" {
 		args = append(args, "-l", c.LogLevel)
 	}

@@ -92,7 +92,7 @@ func TestMessagesAreBounded(t *testing.T) {
 // What the format makes a real Envoy write is what the parser reads.
 func TestLogOfARealEnvoy(t *testing.T) {
 	began := time.Now().Add(-time.Second)
-	e := start(t, CommandLine{Epoch: 4, LogLevel: "debug"})
+	e := start(t, CommandLine{Epoch: 4, Number: 4, LogLevel: "debug"})
 	if err := e.Quit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -68,8 +68,8 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 		return Process{}, refuse(CodeExecute, "start %s: %v", spec.Path, err)
 	}
 	c := &child{
-		process: Process{ID: spec.ID, Epoch: spec.Epoch, PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(), Note: spec.Note},
-		pipe:    newLogPipe(origin{spec.ID, spec.Epoch}, read, s.lines),
+		process: Process{ID: spec.ID, Epoch: spec.Epoch, Number: spec.Number, Lineage: spec.Lineage, PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(), Note: spec.Note},
+		pipe:    newLogPipe(origin{spec.ID, spec.Number}, read, s.lines),
 	}
 	s.children = append(s.children, c)
 	c.pipe.start()
@@ -86,6 +86,8 @@ func checkStart(spec *StartSpec) error {
 		return refuse(CodeInvalid, "start: an id has 1 to 64 bytes, not %d", len(spec.ID))
 	case spec.Epoch < 0:
 		return refuse(CodeInvalid, "start: epoch %d is negative", spec.Epoch)
+	case spec.Lineage < 0 || spec.Lineage >= Lineages:
+		return refuse(CodeInvalid, "start: there is no lineage %d, only 0 to %d", spec.Lineage, Lineages-1)
 	case !filepath.IsAbs(spec.Path):
 		return refuse(CodeInvalid, "start: %q is not an absolute path", spec.Path)
 	case len(spec.Note) > MaxNote:
@@ -106,7 +108,10 @@ func (s *server) mayStart(spec *StartSpec) *Error {
 		return nil
 	}
 	parent := spec.Epoch == 0
-	for _, c := range s.find(func(c *child) bool { return c.lives() && c.process.HotRestart }) {
+	if exists, ours := s.memory.own(s.info.BaseIDOf(spec.Lineage)); exists && !ours {
+		return refuse(CodeEpoch, "epoch %d cannot start: %s belongs to another user; remove it, or choose another base_id", spec.Epoch, s.memory.path(s.info.BaseIDOf(spec.Lineage)))
+	}
+	for _, c := range s.lineage(spec.Lineage) {
 		// With a socket path Envoy unlinks the sockets of the epoch that shares its names, living or not.
 		if c.process.Epoch%generations == spec.Epoch%generations {
 			return refuse(CodeEpoch, "epoch %d cannot start: epoch %d (pid %d) lives and uses the same hot-restart sockets", spec.Epoch, c.process.Epoch, c.process.PID)
@@ -117,6 +122,11 @@ func (s *server) mayStart(spec *StartSpec) *Error {
 		return refuse(CodeNoParent, "epoch %d cannot start: a hot restart needs epoch %d, which does not live; start epoch 0", spec.Epoch, spec.Epoch-1)
 	}
 	return nil
+}
+
+// lineage returns the living Envoys of a lineage.
+func (s *server) lineage(number int) []*child {
+	return s.find(func(c *child) bool { return c.lives() && c.process.HotRestart && c.process.Lineage == number })
 }
 
 // signal sends a signal to a process that still lives.

@@ -182,10 +182,10 @@ func (c *Client) Run(ctx context.Context, path string, args []string) (RunResult
 	return *r.Run, nil
 }
 
-// ClearInitializing resets the flag that a failed epoch leaves in Envoy's shared memory, and tells whether it was set. A
+// ClearInitializing resets the flag that a failed epoch leaves in the shared memory of its lineage, and tells whether it was set. A
 // CodeLayout refusal means that this Envoy's layout is unknown.
-func (c *Client) ClearInitializing(ctx context.Context) (bool, error) {
-	r, err := c.ask(ctx, request{Operation: operationClearInitializing})
+func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, error) {
+	r, err := c.ask(ctx, request{Operation: operationClearInitializing, Lineage: lineage})
 	return r.Done, err
 }
 

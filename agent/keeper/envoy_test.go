@@ -71,11 +71,11 @@ func TestClearInitializing(t *testing.T) {
 	if body, err := get(port); err != nil || body != "hello from "+first.ID {
 		t.Errorf("epoch 0 after two failures: %q, %v", body, err)
 	}
-	if cleared, err := l.client.ClearInitializing(l.context()); err != nil || !cleared {
+	if cleared, err := l.client.ClearInitializing(l.context(), 0); err != nil || !cleared {
 		t.Fatalf("clear: %v, %v", cleared, err)
 	}
 	l.startEnvoy(1, o).live()
-	if cleared, err := l.client.ClearInitializing(l.context()); err != nil || cleared {
+	if cleared, err := l.client.ClearInitializing(l.context(), 0); err != nil || cleared {
 		t.Fatalf("clear when nothing is to be cleared: %v, %v", cleared, err)
 	}
 }

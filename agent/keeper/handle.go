@@ -1,5 +1,7 @@
 package keeper
 
+import "errors"
+
 // handle does what a request asks. What takes long is done beside the reader, so that requests do not wait for each other.
 func (s *server) handle(c *connection, r request) {
 	if !allowed(c.role, r.Operation) {
@@ -39,7 +41,11 @@ func (s *server) handle(c *connection, r request) {
 		c.stop(r.Cancel)
 		s.answerDone(c, r.Number, false, nil)
 	case operationClearInitializing:
-		cleared, err := s.memory.clearInitializing(s.info.BaseID)
+		if r.Lineage < 0 || r.Lineage >= Lineages {
+			s.answerDone(c, r.Number, false, refuse(CodeInvalid, "there is no lineage %d, only 0 to %d", r.Lineage, Lineages-1))
+			return
+		}
+		cleared, err := s.memory.clearInitializing(s.info.BaseIDOf(r.Lineage))
 		s.answerDone(c, r.Number, cleared, err)
 	case operationCleanup:
 		s.answerDone(c, r.Number, false, s.cleanup())
@@ -144,5 +150,11 @@ func (s *server) cleanup() error {
 	if err := removeSockets(s.info); err != nil {
 		return err
 	}
-	return s.memory.remove(s.info.BaseID)
+	var failures []error
+	for lineage := range Lineages {
+		if exists, ours := s.memory.own(s.info.BaseIDOf(lineage)); exists && ours {
+			failures = append(failures, s.memory.remove(s.info.BaseIDOf(lineage)))
+		}
+	}
+	return errors.Join(failures...)
 }

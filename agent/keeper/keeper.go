@@ -37,19 +37,29 @@ type Info struct {
 	GID        int       `json:"gid"`
 	Started    time.Time `json:"started"`
 	Reexecuted int       `json:"reexecuted"` // how often it has replaced itself since
-	BaseID     uint32    `json:"base_id"`    // Envoy's --base-id
+	BaseID     uint32    `json:"base_id"`    // of lineage 0; see BaseIDOf
 	Folder     string    `json:"folder"`     // Envoy's admin sockets belong here
 	SocketPath string    `json:"socket_path"`
-	// SocketPath is Envoy's --socket-path: <SocketPath>_{parent,child,udp_parent,udp_child}_<BaseID*10 + epoch%3>
+	// SocketPath is Envoy's --socket-path: <SocketPath>_{parent,child,udp_parent,udp_child}_<base id*10 + epoch%3>
 }
+
+// Lineages is how many lineages there are. A lineage is the Envoys that hot-restart from one another; one that is started
+// beside another, because it cannot take over from it, founds the next.
+const Lineages = 8
+
+// BaseIDOf is Envoy's --base-id in a lineage, from 0: lineages share neither memory nor sockets.
+func (i Info) BaseIDOf(lineage int) uint32 { return i.BaseID + uint32(lineage) }
 
 // StartSpec asks for an Envoy.
 type StartSpec struct {
 	ID    string `json:"id"`    // names the process from now on; 1 to 64 bytes, unique until forgotten
 	Epoch int    `json:"epoch"` // Envoy's --restart-epoch (without hot restart: any number the agent likes)
-	Path  string `json:"path"`  // absolute
-	// Args are the arguments after the program's name. They must agree with Epoch, HotRestart and the keeper's BaseID
-	// and SocketPath.
+	// Number is the epoch as people count it, whatever its lineage; log lines carry it.
+	Number  int    `json:"number"`
+	Lineage int    `json:"lineage,omitempty"` // with HotRestart: 0 to Lineages-1
+	Path    string `json:"path"`              // absolute
+	// Args are the arguments after the program's name. They must agree with Epoch, HotRestart, the lineage's base id and
+	// the keeper's SocketPath.
 	Args       []string        `json:"args"`
 	Env        []string        `json:"env"`         // the whole environment, "KEY=value"
 	HotRestart bool            `json:"hot_restart"` // false: started with --disable-hot-restart
@@ -60,6 +70,8 @@ type StartSpec struct {
 type Process struct {
 	ID         string          `json:"id"`
 	Epoch      int             `json:"epoch"`
+	Number     int             `json:"number"`
+	Lineage    int             `json:"lineage,omitempty"`
 	PID        int             `json:"pid"`
 	Path       string          `json:"path"`
 	HotRestart bool            `json:"hot_restart"`
@@ -85,7 +97,7 @@ type Exit struct {
 // Log is a batch of lines of one process.
 type Log struct {
 	ID      string   `json:"id"`
-	Epoch   int      `json:"epoch"`
+	Epoch   int      `json:"epoch"`             // its Number
 	Lines   []string `json:"lines,omitempty"`   // oldest first, without line ends
 	Dropped uint64   `json:"dropped,omitempty"` // lines of this process lost before these, because nobody took them
 }

@@ -94,7 +94,7 @@ func (s *server) rescueChildOf(parent *child) {
 		return
 	}
 	var heir *child
-	for _, c := range s.find(func(c *child) bool { return c.lives() && c.process.HotRestart }) {
+	for _, c := range s.lineage(parent.process.Lineage) {
 		if c.process.Epoch == parent.process.Epoch+1 {
 			heir = c
 		}
@@ -105,7 +105,7 @@ func (s *server) rescueChildOf(parent *child) {
 	if heir == nil || heir.rescue != nil {
 		return
 	}
-	path := hotRestartSocket(s.info.SocketPath, "parent", s.info.BaseID, parent.process.Epoch)
+	path := hotRestartSocket(s.info.SocketPath, "parent", s.info.BaseIDOf(parent.process.Lineage), parent.process.Epoch)
 	socket, err := bindRescue(path)
 	if err != nil {
 		s.complain("epoch %d ended before epoch %d was done with it, and %v", parent.process.Epoch, heir.process.Epoch, err)

@@ -18,6 +18,7 @@ import (
 // name, answers what must be answered and swallows the rest; the child then serves on and can be hot-restarted from.
 type rescue struct {
 	epoch       int // the dead parent's
+	lineage     int
 	childPID    int
 	childSocket string // where answers go
 	started     time.Time
@@ -57,8 +58,8 @@ func bindRescue(path string) (*os.File, error) {
 
 func newRescue(info Info, parent Process, childPID int, socket *os.File) *rescue {
 	return &rescue{
-		epoch: parent.Epoch, started: parent.Started, childPID: childPID, socket: socket,
-		childSocket: hotRestartSocket(info.SocketPath, "child", info.BaseID, parent.Epoch+1),
+		epoch: parent.Epoch, lineage: parent.Lineage, started: parent.Started, childPID: childPID, socket: socket,
+		childSocket: hotRestartSocket(info.SocketPath, "child", info.BaseIDOf(parent.Lineage), parent.Epoch+1),
 		heard:       make(chan struct{}, 1), done: make(chan struct{}),
 	}
 }

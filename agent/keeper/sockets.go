@@ -33,8 +33,8 @@ func removeSockets(info Info) error {
 		}
 	}
 	for _, role := range hotRestartRoles {
-		for epoch := range generations {
-			remove(hotRestartSocket(info.SocketPath, role, info.BaseID, epoch))
+		for i := range Lineages * generations {
+			remove(hotRestartSocket(info.SocketPath, role, info.BaseIDOf(i/generations), i%generations))
 		}
 	}
 	admins, _ := filepath.Glob(filepath.Join(info.Folder, "admin-*.sock"))

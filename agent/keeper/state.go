@@ -89,7 +89,7 @@ func (s *server) save(to *inherited) (stateFD int, err error) {
 		if c.rescue != nil {
 			if number, err := to.add(c.rescue.socket); err == nil { // else it has done its work and is closed
 				saved.Rescue = number
-				saved.Parent = Process{Epoch: c.rescue.epoch, Started: c.rescue.started}
+				saved.Parent = Process{Epoch: c.rescue.epoch, Lineage: c.rescue.lineage, Started: c.rescue.started}
 			}
 		}
 		state.Children = append(state.Children, saved)
@@ -145,7 +145,7 @@ func (s *server) restore(file *os.File) error {
 }
 
 func (s *server) restoreChild(saved savedChild) *child {
-	from := origin{saved.Process.ID, saved.Process.Epoch}
+	from := origin{saved.Process.ID, saved.Process.Number}
 	c := &child{process: saved.Process, pipe: newLogPipe(from, nil, s.lines)}
 	c.pipe.last.lines = saved.Last
 	if saved.Pipe < 0 {

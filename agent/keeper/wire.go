@@ -58,6 +58,7 @@ type request struct {
 	Signal    int             `json:"signal,omitempty"` // its number
 	Note      json.RawMessage `json:"note,omitempty"`
 	Cancel    uint64          `json:"cancel,omitempty"` // the number of a run that is no longer wanted
+	Lineage   int             `json:"lineage,omitempty"`
 }
 
 type runSpec struct {

@@ -1,0 +1,17 @@
+package config
+
+// Value is one effective value.
+type Value struct {
+	Key    string // dotted
+	Text   string // TOML
+	Source string // file:line:column, "default", or the variable it follows from
+}
+
+// Values are all effective values, in the order of the definitions.
+func (l *Loaded) Values() []Value {
+	var all []Value
+	for _, v := range values(l.Config) {
+		all = append(all, Value{Key: v.key, Text: v.text, Source: l.origin(v.key)})
+	}
+	return all
+}
