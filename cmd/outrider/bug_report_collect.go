@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+)
+
+// Limits of a report.
+const (
+	reportFileAtMost = 64 << 20
+	commandTime      = 15 * time.Second
+	agentTime        = 30 * time.Second
+	journalLines     = "5000"
+)
+
+// collect gathers everything that can be had; what cannot is noted.
+func (a *app) collect(ctx context.Context, r *report, shown *progress) {
+	shown.tell(api.Progress{Phase: "asking the agent"})
+	client := a.client()
+	defer client.Close()
+	a.collectAgent(ctx, r, client)
+	shown.tell(api.Progress{Phase: "reading configuration and state"})
+	a.collectFiles(r)
+	shown.tell(api.Progress{Phase: "reading logs"})
+	a.collectHost(ctx, r)
+}
+
+// collectAgent asks the agent for what it knows.
+func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) {
+	ctx, cancel := context.WithTimeout(ctx, agentTime)
+	defer cancel()
+	status, err := client.Status(ctx)
+	if err != nil {
+		r.missing("everything the agent knows", err)
+		return
+	}
+	r.addJSON("agent/status.json", status)
+	collectValue(ctx, r, "agent/config.json", client.Config)
+	collectValue(ctx, r, "agent/config-diff.json", client.ConfigDiff)
+	collectValue(ctx, r, "agent/log-levels.json", client.LogLevels)
+	collectValue(ctx, r, "agent/xds.json", client.ResourceTypes)
+	collectValue(ctx, r, "agent/mesh-problems.json", client.MeshProblems)
+	var events strings.Builder
+	encoder := json.NewEncoder(&events)
+	if err := client.Events(ctx, 0, false, func(event condition.Event) error { return encoder.Encode(event) }); err != nil {
+		r.missing("agent/events.ndjson", err)
+	}
+	r.add("agent/events.ndjson", events.String())
+	if pieces, err := client.Report(ctx); err != nil {
+		r.missing("the agent's own pieces", err)
+	} else {
+		for _, piece := range pieces {
+			r.add("agent/"+piece.Name, piece.Text)
+		}
+	}
+	for _, view := range []struct {
+		name, path string
+		query      url.Values
+	}{
+		{"config_dump.json", "config_dump", url.Values{"include_eds": {""}}}, {"clusters.txt", "clusters", nil},
+		{"listeners.txt", "listeners", nil}, {"server_info.json", "server_info", nil}, {"stats.txt", "stats", nil},
+		{"memory.json", "memory", nil}, {"runtime.json", "runtime", nil}, {"init_dump.json", "init_dump", nil},
+	} {
+		if err := collectAdmin(ctx, r, client, "envoy/"+view.name, view.path, view.query); err != nil {
+			r.missing("envoy/"+view.name, err)
+		}
+	}
+}
+
+func collectValue[T any](ctx context.Context, r *report, name string, ask func(context.Context) (T, error)) {
+	value, err := ask(ctx)
+	if err != nil {
+		r.missing(name, err)
+		return
+	}
+	r.addJSON(name, value)
+}
+
+func collectAdmin(ctx context.Context, r *report, client *api.Client, name, path string, query url.Values) error {
+	answer, err := client.Admin(ctx, path, query)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	content, err := readAtMost(answer.Body)
+	if err != nil {
+		return err
+	}
+	r.add(name, content)
+	return nil
+}
+
+func (r *report) addJSON(name string, value any) {
+	content, err := json.Marshal(value)
+	if err != nil {
+		r.missing(name, err)
+		return
+	}
+	r.add(name, string(content))
+}
+
+// collectFiles reads configuration and bootstraps from disk: what the agent would read, not what it has read.
+func (a *app) collectFiles(r *report) {
+	base := filepath.Join(a.places.configuration, "outrider.toml")
+	dropIns, mesh := filepath.Join(a.places.configuration, "conf.d"), filepath.Join(a.places.configuration, "mesh.d")
+	if a.instance != "" {
+		base = filepath.Join(a.places.configuration, a.instance+".toml")
+		dropIns = filepath.Join(a.places.configuration, a.instance+".conf.d")
+		mesh = filepath.Join(a.places.configuration, a.instance+".mesh.d")
+	}
+	patterns := []string{base, filepath.Join(dropIns, "*.toml"), filepath.Join(mesh, "*.yaml"), filepath.Join(mesh, "*.yml"),
+		filepath.Join(a.runtimeDir(), "envoy", "envoy-rev*.json")}
+	for _, pattern := range patterns {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			r.missing(pattern, err)
+			continue
+		}
+		for _, path := range paths {
+			if content, err := readFile(path); err != nil {
+				r.missing("files"+path, err)
+			} else {
+				r.add("files"+path, content)
+			}
+		}
+	}
+	if _, err := os.Stat(base); errors.Is(err, fs.ErrNotExist) {
+		r.missing(base, errors.New("there is no such file"))
+	}
+}
+
+// collectHost tells about the host and reads the logs, as far as the caller may.
+func (a *app) collectHost(ctx context.Context, r *report) {
+	r.add("versions.txt", fmt.Sprintf("outrider %s\ntime %s\n", version, a.now().UTC().Format(time.RFC3339)))
+	for _, path := range []string{"/etc/os-release", "/proc/version", "/proc/meminfo", "/proc/net/unix"} {
+		if content, err := readFile(path); err != nil {
+			r.missing("host"+path, err)
+		} else {
+			r.add("host"+path, content)
+		}
+	}
+	slice := "outrider.slice"
+	for name, command := range map[string][]string{
+		"logs/journal.txt":    {"journalctl", "--no-pager", "-o", "short-iso-precise", "-n", journalLines, "-u", slice},
+		"host/systemctl.txt":  {"systemctl", "--no-pager", "-l", "status", slice},
+		"host/listening.txt":  {"ss", "-ltnp"},
+		"host/sysctl-net.txt": {"sysctl", "net.core", "net.ipv4.ip_local_port_range"},
+	} {
+		if content, err := output(ctx, command); err != nil {
+			r.missing(name, err)
+		} else {
+			r.add(name, content)
+		}
+	}
+}
+
+// output runs a command of the host and returns what it prints.
+func output(ctx context.Context, command []string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	printed, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+	if len(printed) == 0 && err != nil {
+		return "", err
+	}
+	return string(printed), nil
+}
+
+func readFile(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	return readAtMost(file)
+}
+
+func readAtMost(source io.Reader) (string, error) {
+	content, err := io.ReadAll(io.LimitReader(source, reportFileAtMost))
+	return string(content), err
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/api/apitest"
+	"outrider.org/outrider/agent/condition"
+)
+
+func TestTables(t *testing.T) {
+	backend := &apitest.Backend{
+		StatusValue: someStatus(),
+		Levels:      api.LogLevels{Agent: "info", Envoy: "warning", Components: map[string]string{"misc": "error", "http": "debug"}},
+		Types: []api.ResourceType{
+			{Epoch: 2, Type: "type.googleapis.com/envoy.config.listener.v3.Listener", State: "refused", Version: "0123456789abcdef0123", Resources: 3, Since: ago(time.Minute), Source: "embedded", Refused: "no such filter", RefusedResource: []string{"web"}},
+			{Epoch: 2, Type: "type.googleapis.com/envoy.config.cluster.v3.Cluster", State: "accepted", Version: "v1", Resources: 10, Since: ago(time.Hour), Source: "embedded"},
+		},
+		AdminAnswers: adminAnswers(),
+		DiffValue:    api.ConfigDiff{Changes: []api.Change{{Key: "envoy.concurrency", Old: "0", New: "2", Effect: "epoch"}, {Key: "log.level", Old: `"info"`, New: `"debug"`, Effect: "live"}, {Key: "node.labels.app", New: `"x"`, Effect: "epoch"}}},
+		ConfigValue:  api.Config{Text: "[envoy]\nconcurrency = 2 # outrider.toml:3\n"},
+	}
+	m := newMachine(t, backend)
+	for _, test := range []struct{ golden, arguments string }{
+		{"status.txt", "status"}, {"epochs.txt", "epochs"}, {"log-level.txt", "log-level"}, {"proxy-status.txt", "proxy status"},
+		{"proxy-status.txt", "proxy-status"}, {"proxy-status.txt", "ps"}, {"proxy-status.txt", "pc status"},
+		{"clusters.txt", "proxy clusters"}, {"clusters.txt", "proxy-config cluster"}, {"clusters.txt", "pc c"},
+		{"listeners.txt", "proxy listeners"}, {"routes.txt", "proxy routes"}, {"endpoints.txt", "proxy endpoints"}, {"endpoints.txt", "pc ep"},
+		{"secrets.txt", "proxy secrets"}, {"bootstrap.txt", "proxy bootstrap"}, {"config-diff.txt", "config diff"}, {"config-show.txt", "config show"},
+		{"certs-none.txt", "certs"},
+	} {
+		code, out, errors := m.outrider(strings.Fields(test.arguments)...)
+		if code != 0 || errors != "" {
+			t.Errorf("%s: exit code %d: %s", test.arguments, code, errors)
+		}
+		golden(t, test.golden, out)
+	}
+	m.colour = true
+	_, out, _ := m.outrider("status")
+	golden(t, "status.colour.txt", out)
+}
+
+func TestCerts(t *testing.T) {
+	status := someStatus()
+	status.Identities = []api.Identity{
+		{Name: "default", SPIFFEID: "spiffe://cluster.local/ns/default/sa/web", Issuer: "CN=root", Source: "files", NotBefore: ago(6 * time.Hour), NotAfter: noon.Add(18 * time.Hour), Renewal: noon.Add(6 * time.Hour)},
+		{Name: "ROOTCA", Subject: "CN=root", Source: "files", NotBefore: ago(10 * time.Hour), NotAfter: ago(time.Hour)},
+	}
+	_, out, _ := newMachine(t, &apitest.Backend{StatusValue: status}).outrider("certs")
+	golden(t, "certs.txt", out)
+}
+
+func TestListingsTakeJSON(t *testing.T) {
+	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers()})
+	for _, arguments := range []string{"status", "epochs", "log-level", "proxy clusters", "proxy listeners", "proxy routes", "proxy endpoints",
+		"proxy secrets", "proxy bootstrap", "proxy status", "certs", "config show", "config diff", "version", "undrain", "drain", "reload", "wait"} {
+		code, out, errors := m.outrider(append(strings.Fields(arguments), "--json")...)
+		if code != 0 || !json.Valid([]byte(out)) {
+			t.Errorf("%s: exit code %d, %s, %s", arguments, code, out, errors)
+		}
+		if strings.TrimSpace(out) == "null" {
+			t.Errorf("%s: null is no answer", arguments)
+		}
+	}
+}
+
+func TestReload(t *testing.T) {
+	changes := []api.Change{{Key: "envoy.concurrency", Old: "0", New: "2", Effect: "epoch"}}
+	tests := []struct {
+		name        string
+		result      api.ReloadResult
+		err         error
+		code        int
+		out, errors string
+	}{
+		{name: "a new epoch",
+			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1), Epoch: number(2), Mode: "hot-restart", Changes: changes, Files: []string{"/etc/cert.pem"}, Duration: 180 * time.Millisecond, Pending: []string{"paths.state_dir"}},
+			out:    "envoy.concurrency: 0 → 2 (new epoch)\n/etc/cert.pem has changed\nepoch 1 → 2 (hot-restart, 0.18 s)\nin force only after the next start of the agent: paths.state_dir\n"},
+		{name: "in place", result: api.ReloadResult{Outcome: api.OutcomeApplied, Epoch: number(1), Changes: []api.Change{{Key: "log.level", Old: "info", New: "debug", Effect: "live"}}},
+			out: "log.level: info → debug (applied in place)\napplied in place; epoch 1 goes on\n"},
+		{name: "nothing", result: api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: number(1)}, out: "nothing to do; epoch 1 goes on\n"},
+		{name: "refused", result: api.ReloadResult{Outcome: api.OutcomeRefused, Epoch: number(1), Reasons: []string{"a.toml:1:2: x: wrong", "b.toml:3:4: y: wrong\nand more"}}, code: 1,
+			errors: "outrider: the reload was refused; epoch 1 goes on\n  a.toml:1:2: x: wrong\n  b.toml:3:4: y: wrong\n  and more\n"},
+		{name: "an error", err: api.Refuse("the agent is stopping"), code: 1, errors: "outrider: the agent is stopping\n"},
+		{name: "not authorised", err: &api.Error{Status: 403, Message: "not authorised: no"}, code: 1, errors: "outrider: not authorised: no\n"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			backend := &apitest.Backend{ReloadValue: test.result, Err: test.err}
+			code, out, errors := newMachine(t, backend).outrider("reload", "--if-changed")
+			if code != test.code {
+				t.Errorf("exit code %d", code)
+			}
+			if diff := cmp.Diff(test.out, out); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(test.errors, errors); diff != "" {
+				t.Error(diff)
+			}
+			if reloads := backend.Reloads(); len(reloads) != 1 || !reloads[0].IfChanged {
+				t.Errorf("asked for %+v", reloads)
+			}
+		})
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	running := newMachine(t, &apitest.Backend{StatusValue: someStatus()})
+	stopped := newMachine(t, nil)
+	saysNo := newMachine(t, &apitest.Backend{Err: api.Refuse("no epoch is live")})
+	forbids := newMachine(t, &apitest.Backend{Err: &api.Error{Status: 403, Message: "not authorised"}})
+	tests := []struct {
+		machine   *machine
+		arguments string
+		code      int
+		says      string
+	}{
+		{running, "status", 0, ""},
+		{running, "--help", 0, ""},
+		{running, "version", 0, ""},
+		{stopped, "version", 0, ""},
+		{running, "completion bash", 0, ""},
+		{stopped, "config defaults", 0, ""},
+		{saysNo, "status", 1, "no epoch is live"},
+		{saysNo, "undrain", 1, "no epoch is live"},
+		{running, "proxy clusters", 1, "no epoch is live"},
+		{running, "", 2, ""},
+		{running, "config", 2, ""},
+		{running, "statsu", 2, `did you mean "status"`},
+		{running, "config shwo", 2, `did you mean "show"`},
+		{running, "status extra", 2, ""},
+		{running, "status --what", 2, "--what"},
+		{running, "wait --timeout soon", 2, "soon"},
+		{running, "wait --timeout -1s", 2, "negative"},
+		{running, "log-level agent", 2, "LOGGER=LEVEL"},
+		{running, "log-level other=debug", 2, "no logger"},
+		{running, "completion tcsh", 2, "tcsh"},
+		{running, "-i ../x status", 2, "not a name"},
+		{stopped, "status", 3, "$DIR/run/outrider.sock"},
+		{running, "-i other status", 3, "$DIR/run/other/outrider.sock"},
+		{stopped, "reload", 3, "not running"},
+		{stopped, "wait --timeout 300ms", 3, "not running"},
+		{forbids, "status", 4, "not authorised"},
+	}
+	for _, test := range tests {
+		code, _, errors := test.machine.outrider(strings.Fields(test.arguments)...)
+		if code != test.code || !strings.Contains(errors, test.says) {
+			t.Errorf("outrider %s: exit code %d, want %d: %s", test.arguments, code, test.code, errors)
+		}
+	}
+}
+
+func TestDrainAndUndrain(t *testing.T) {
+	m := newMachine(t, &apitest.Backend{Left: []uint64{3, 1, 0}})
+	for _, test := range []struct{ arguments, out string }{
+		{"drain", "draining; 3 connections are left\n"}, {"drain --wait", "draining; no connection is left\n"}, {"undrain", "no longer draining\n"},
+	} {
+		if code, out, errors := m.outrider(strings.Fields(test.arguments)...); code != 0 || out != test.out {
+			t.Errorf("%s: %d %q %s", test.arguments, code, out, errors)
+		}
+	}
+}
+
+func TestWait(t *testing.T) {
+	if code, out, _ := newMachine(t, &apitest.Backend{}).outrider("wait"); code != 0 || out != "ready\n" {
+		t.Errorf("%d %q", code, out)
+	}
+	m := newMachine(t, &apitest.Backend{NotReady: "epoch 0 is starting"})
+	if code, _, errors := m.outrider("wait", "--timeout", "200ms"); code != 1 || errors != "outrider: the proxy is not ready: epoch 0 is starting\n" {
+		t.Errorf("%d %q", code, errors)
+	}
+	code, out, _ := m.outrider("wait", "--timeout", "200ms", "--json")
+	var result api.WaitResult
+	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 1 || result.Ready || result.Reason == "" {
+		t.Errorf("%d %q %v", code, out, err)
+	}
+}
+
+func TestWaitForAnAgentThatStarts(t *testing.T) {
+	m := newMachine(t, nil)
+	done := make(chan string, 1)
+	go func() {
+		code, out, errors := m.outrider("wait")
+		if code != 0 {
+			out = errors
+		}
+		done <- out
+	}()
+	apitest.Serve(t, m.dir+"/run", &apitest.Backend{}, m.board)
+	select {
+	case out := <-done:
+		if out != "ready\n" {
+			t.Error(out)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits for ever")
+	}
+}
+
+func TestLogLevelIsSet(t *testing.T) {
+	m := newMachine(t, &apitest.Backend{Levels: api.LogLevels{Agent: "info", Envoy: "warning"}})
+	code, out, errors := m.outrider("log-level", "agent=debug", "envoy:http=trace")
+	if code != 0 {
+		t.Fatal(errors)
+	}
+	if want := "LOGGER      LEVEL\nagent       debug\nenvoy       warning\nenvoy:http  trace\n"; out != want {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	m := newMachine(t, &apitest.Backend{})
+	for i := range 12 {
+		m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Epoch: number(i), Sentence: "it serves"})
+	}
+	code, out, _ := m.outrider("events", "--no-follow", "-n", "2")
+	if code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, "epoch-live  epoch 11: it serves") {
+		t.Errorf("%d %s", code, out)
+	}
+	_, out, _ = m.outrider("events", "--no-follow", "--json", "-n", "100")
+	for line := range strings.Lines(out) {
+		var event condition.Event
+		if err := json.Unmarshal([]byte(line), &event); err != nil || event.Kind != condition.KindEpochLive {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+	if strings.Count(out, "\n") != 12 {
+		t.Error(out)
+	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	m := newMachine(t, nil)
+	m.write("etc/outrider.toml", "[log]\nlevel = \"debug\"\n")
+	m.write("etc/conf.d/a.toml", "[envoy]\nconcurrency = 2\n")
+	if code, out, errors := m.outrider("config", "check"); code != 0 || !strings.Contains(out, "$DIR/etc/outrider.toml: valid\n$DIR/etc/conf.d/a.toml: valid\n") {
+		t.Errorf("%d %s %s", code, out, errors)
+	}
+	bad := m.write("bad.toml", "[envoy]\nconcurency = 2\n\n[log]\nlevel = \"loud\"\n")
+	code, _, errors := m.outrider("config", "check", bad)
+	if code != 1 || !strings.Contains(errors, "$DIR/bad.toml:2") || !strings.Contains(errors, "concurrency") || !strings.Contains(errors, "$DIR/bad.toml:5") {
+		t.Errorf("%d %s", code, errors)
+	}
+	code, out, _ := m.outrider("config", "check", bad, "--json")
+	var result checkResult
+	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 1 || len(result.Errors) != 2 {
+		t.Errorf("%d %s %v", code, out, err)
+	}
+}
+
+func TestConfigDiffOfAConfigurationThatWouldBeRefused(t *testing.T) {
+	m := newMachine(t, &apitest.Backend{DiffValue: api.ConfigDiff{Errors: []string{"a.toml:1:1: x: wrong"}}})
+	if code, _, errors := m.outrider("config", "diff"); code != 1 || errors != "a.toml:1:1: x: wrong\n" {
+		t.Errorf("%d %s", code, errors)
+	}
+}
+
+func TestMeshCheck(t *testing.T) {
+	m := newMachine(t, nil)
+	m.write("etc/outrider.toml", "[discovery]\nfiles = [\""+m.dir+"/etc/mesh.d\"]\n")
+	m.write("etc/mesh.d/good.yaml", "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata:\n  name: a\nspec:\n  hosts: [a.example.com]\n  resolution: STATIC\n  location: MESH_EXTERNAL\n  ports:\n  - {number: 80, name: http, protocol: HTTP}\n  endpoints:\n  - address: 127.0.0.1\n")
+	for _, arguments := range []string{"mesh check", "analyze"} {
+		if code, out, errors := m.outrider(strings.Fields(arguments)...); code != 0 || !strings.Contains(out, "mesh.d: valid") {
+			t.Errorf("%s: %d %s %s", arguments, code, out, errors)
+		}
+	}
+	bad := m.write("bad.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata:\n  name: b\nspec:\n  hosts: [b.example.com]\n  htpp: []\n")
+	code, _, errors := m.outrider("mesh", "check", bad)
+	if code != 1 || !strings.Contains(errors, "$DIR/bad.yaml:") || !strings.Contains(errors, "htpp") {
+		t.Errorf("%d %s", code, errors)
+	}
+	code, out, _ := m.outrider("mesh", "check", bad, "--json")
+	var problems []map[string]any
+	if err := json.Unmarshal([]byte(out), &problems); err != nil || code != 1 || len(problems) == 0 || problems[0]["severity"] != "error" {
+		t.Errorf("%d %s %v", code, out, err)
+	}
+	m.write("etc/outrider.toml", "nonsense = 1\n")
+	if code, _, errors := m.outrider("mesh", "check"); code != 1 || !strings.Contains(errors, "name them") {
+		t.Errorf("%d %s", code, errors)
+	}
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+)
+
+func (a *app) configCommand() *cobra.Command {
+	return group("config", "Check, show and compare the configuration",
+		a.configCheckCommand(), a.configShowCommand(), a.configDiffCommand(), a.configDefaultsCommand())
+}
+
+func (a *app) configCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check a configuration file and its drop-ins, without an agent",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, arguments []string) error {
+			loaded, err := config.Load(a.onDisk(arguments))
+			if err != nil {
+				return a.printCheck(checkResult{Errors: lines(err)})
+			}
+			result := checkResult{OK: true, Files: loaded.Files}
+			for _, warning := range loaded.Warnings {
+				result.Warnings = append(result.Warnings, warning.Error())
+			}
+			return a.printCheck(result)
+		},
+	}
+}
+
+// onDisk is the configuration that the arguments name.
+func (a *app) onDisk(arguments []string) config.Options {
+	options := config.Options{Instance: a.instance, Directory: a.places.configuration, CheckOnly: true}
+	if len(arguments) > 0 {
+		options.Path = arguments[0]
+	}
+	return options
+}
+
+// checkResult is what a check found.
+type checkResult struct {
+	OK       bool     `json:"ok"`
+	Files    []string `json:"files,omitempty"`
+	Errors   []string `json:"errors,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+func (a *app) printCheck(result checkResult) error {
+	if a.json {
+		if err := a.printJSON(result); err != nil {
+			return err
+		}
+	} else {
+		for _, problem := range result.Errors {
+			fmt.Fprintln(a.err, problem)
+		}
+		for _, warning := range result.Warnings {
+			fmt.Fprintln(a.err, "warning:", warning)
+		}
+		for _, file := range result.Files {
+			fmt.Fprintln(a.out, file+": valid")
+		}
+	}
+	if !result.OK {
+		return silentError{api.ExitRefused}
+	}
+	return nil
+}
+
+// lines are the single errors of a configuration.
+func lines(err error) []string {
+	many, ok := errors.AsType[config.Errors](err)
+	if !ok {
+		return []string{err.Error()}
+	}
+	var all []string
+	for _, one := range many {
+		all = append(all, one.Error())
+	}
+	return all
+}
+
+func (a *app) configShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show",
+		Short: "The configuration in force, each value with where it came from",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			client := a.client()
+			defer client.Close()
+			shown, err := client.Config(command.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(shown)
+			}
+			fmt.Fprint(a.out, shown.Text)
+			return nil
+		},
+	}
+}
+
+func (a *app) configDiffCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "diff",
+		Short: "The configuration on disk against the one in force",
+		Long: "Diff prints what a reload would change and how. What is on disk and would be refused is told on standard error,\n" +
+			"with exit code 1.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			client := a.client()
+			defer client.Close()
+			diff, err := client.ConfigDiff(command.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				if err := a.printJSON(diff); err != nil {
+					return err
+				}
+			} else {
+				for _, problem := range diff.Errors {
+					fmt.Fprintln(a.err, problem)
+				}
+				for _, change := range diff.Changes {
+					fmt.Fprintln(a.out, changeLine(change))
+				}
+				if len(diff.Changes)+len(diff.Errors) == 0 {
+					fmt.Fprintln(a.out, "no difference")
+				}
+			}
+			if len(diff.Errors) > 0 {
+				return silentError{api.ExitRefused}
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) configDefaultsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "defaults",
+		Short: "All keys with their defaults and what they mean, as a file",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if a.json {
+				return usagef("the defaults are a file of TOML; \"outrider config show --json\" lists all values")
+			}
+			fmt.Fprint(a.out, config.Defaults())
+			return nil
+		},
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+)
+
+func (a *app) logLevelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "log-level [agent=LEVEL] [envoy=LEVEL] [envoy:COMPONENT=LEVEL]...",
+		Short:   "Show or set log levels, live",
+		Example: "  outrider log-level agent=debug envoy=info envoy:http=trace",
+		RunE: func(command *cobra.Command, arguments []string) error {
+			wanted, err := parseLevels(arguments)
+			if err != nil {
+				return err
+			}
+			client := a.client()
+			defer client.Close()
+			var levels api.LogLevels
+			if len(arguments) == 0 {
+				levels, err = client.LogLevels(command.Context())
+			} else {
+				levels, err = client.SetLogLevels(command.Context(), wanted)
+			}
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(levels)
+			}
+			t := &table{head: []string{"LOGGER", "LEVEL"}}
+			t.add(text("agent"), text("%s", orDash(levels.Agent)))
+			t.add(text("envoy"), text("%s", orDash(levels.Envoy)))
+			for _, component := range slices.Sorted(maps.Keys(levels.Components)) {
+				t.add(text("envoy:%s", component), text("%s", levels.Components[component]))
+			}
+			a.write(t, "")
+			return nil
+		},
+	}
+}
+
+func parseLevels(arguments []string) (api.LogLevels, error) {
+	var levels api.LogLevels
+	for _, argument := range arguments {
+		logger, level, ok := strings.Cut(argument, "=")
+		component, isComponent := strings.CutPrefix(logger, "envoy:")
+		switch {
+		case !ok || level == "":
+			return levels, usagef("%q is not LOGGER=LEVEL", argument)
+		case logger == "agent":
+			levels.Agent = level
+		case logger == "envoy":
+			levels.Envoy = level
+		case isComponent && component != "":
+			if levels.Components == nil {
+				levels.Components = map[string]string{}
+			}
+			levels.Components[component] = level
+		default:
+			return levels, usagef("%q is no logger: there are agent, envoy and envoy:COMPONENT", logger)
+		}
+	}
+	return levels, nil
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+)
+
+func (a *app) meshCommand() *cobra.Command {
+	return group("mesh", "The embedded discovery server's configuration", a.meshCheckCommand("check [PATH]...", "Check Istio YAML as the embedded server would"))
+}
+
+// analyzeCommand is istioctl's spelling of `mesh check`.
+func (a *app) analyzeCommand() *cobra.Command {
+	return a.meshCheckCommand("analyze [PATH]...", "The same as \"mesh check\"")
+}
+
+func (a *app) meshCheckCommand(use, short string) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Long: short + ": files and folders, by default those of [discovery] files, as this host's proxy would see them.\n" +
+			"What is wrong is on standard error with file, line, object and field; errors are exit code 1.",
+		RunE: func(_ *cobra.Command, paths []string) error {
+			options := discovery.CheckOptions{}
+			loaded, err := config.Load(a.onDisk(nil))
+			switch {
+			case err == nil:
+				node := loaded.Config.Node
+				options = discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace, Labels: node.Labels}
+				if len(paths) == 0 {
+					paths = loaded.Config.Discovery.Files
+				}
+			case len(paths) == 0:
+				return fmt.Errorf("which files the embedded server reads is not known, name them: the configuration is not valid:\n%w", err)
+			}
+			problems, err := discovery.Check(paths, options)
+			if err != nil {
+				return err
+			}
+			return a.printProblems(paths, problems)
+		},
+	}
+}
+
+func (a *app) printProblems(paths []string, problems []discovery.Problem) error {
+	bad := 0
+	for _, p := range problems {
+		if p.Severity == condition.Error {
+			bad++
+		}
+	}
+	if a.json {
+		if problems == nil {
+			problems = []discovery.Problem{}
+		}
+		if err := a.printJSON(problems); err != nil {
+			return err
+		}
+	} else {
+		for _, p := range problems {
+			fmt.Fprintf(a.err, "%s: %s\n", p.Severity, p)
+		}
+		if bad == 0 {
+			fmt.Fprintf(a.out, "%s: valid\n", strings.Join(paths, ", "))
+		}
+	}
+	if bad > 0 {
+		return silentError{api.ExitRefused}
+	}
+	return nil
+}

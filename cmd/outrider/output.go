@@ -1,0 +1,159 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+func isTerminal(file *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// style is a colour of the terminal (ECMA-48 SGR).
+type style string
+
+const (
+	plain  style = ""
+	bold   style = "1"
+	dim    style = "2"
+	red    style = "31"
+	green  style = "32"
+	yellow style = "33"
+)
+
+// cell is a piece of text with its colour.
+type cell struct {
+	text  string
+	style style
+}
+
+func text(format string, arguments ...any) cell { return cell{text: fmt.Sprintf(format, arguments...)} }
+
+// paint is the text as it is written: in colour on a terminal.
+func (a *app) paint(c cell) string {
+	if !a.colour || c.style == plain || c.text == "" {
+		return c.text
+	}
+	return "\x1b[" + string(c.style) + "m" + c.text + "\x1b[0m"
+}
+
+// table is aligned text.
+type table struct {
+	head []string
+	rows [][]cell
+}
+
+func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
+
+// write prints the table; without rows it says so.
+func (a *app) write(t *table, none string) {
+	if len(t.rows) == 0 {
+		fmt.Fprintln(a.out, none)
+		return
+	}
+	head := make([]cell, len(t.head))
+	for i, name := range t.head {
+		head[i] = cell{name, bold}
+	}
+	writeAligned(a.out, append([][]cell{head}, t.rows...), "", a.paint)
+}
+
+// writeAligned prints rows whose columns begin below each other, two spaces apart.
+func writeAligned(out io.Writer, rows [][]cell, indent string, paint func(cell) string) {
+	var widths []int
+	for _, row := range rows {
+		for i, c := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		line.WriteString(indent)
+		pending := 0 // spaces before the next text: none at the end of a line
+		for i, c := range row {
+			if c.text != "" {
+				line.WriteString(strings.Repeat(" ", pending))
+				line.WriteString(paint(c))
+				pending = 0
+			}
+			pending += widths[i] - utf8.RuneCountInString(c.text) + 2
+		}
+		fmt.Fprintln(out, line.String())
+	}
+}
+
+// printJSON prints a value as JSON for scripts and eyes.
+func (a *app) printJSON(value any) error {
+	encoder := json.NewEncoder(a.out)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}
+
+// printLine prints a value as one line of JSON.
+func (a *app) printLine(value any) error {
+	encoder := json.NewEncoder(a.out)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}
+
+// age is a duration in the one or two units that matter: 45s, 3m12s, 5h20m, 12d.
+func age(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// since is the age of a moment, "-" of none.
+func (a *app) since(moment time.Time) string {
+	if moment.IsZero() {
+		return "-"
+	}
+	return age(a.now().Sub(moment))
+}
+
+// size is a number of bytes in the unit that fits.
+func size(n uint64) string {
+	switch {
+	case n == 0:
+		return "-"
+	case n < 1<<20:
+		return fmt.Sprintf("%d KiB", n>>10)
+	case n < 10<<30:
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d GiB", n>>30)
+}
+
+// count is a number with its noun.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// orDash is the text, "-" if there is none.
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// showAfter is how long an operation takes before it shows what it waits for.
+const showAfter = time.Second
+
+// progress is a line on the terminal that says what is waited for, since when and until when at the latest. Where
+// standard error is no terminal it says nothing.
+type progress struct {
+	out  io.Writer
+	now  func() time.Time
+	stop func()
+
+	mu    sync.Mutex
+	last  api.Progress
+	begun time.Time
+	shown bool
+}
+
+// startProgress shows what is told to it once a second has passed; end takes the line away.
+func (a *app) startProgress(first string) *progress {
+	p := &progress{out: a.err, now: a.now, begun: a.now(), last: api.Progress{Phase: first}, stop: func() {}}
+	if !a.terminal {
+		p.out = io.Discard
+		return p
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	p.stop = sync.OnceFunc(func() {
+		close(done)
+		<-ended
+	})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(showAfter)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				p.show()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// tell is a client's progress callback.
+func (p *progress) tell(now api.Progress) {
+	p.mu.Lock()
+	p.last = now
+	shown := p.shown
+	p.mu.Unlock()
+	if shown {
+		p.show()
+	}
+}
+
+func (p *progress) show() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shown = true
+	line := p.last.Phase
+	if p.last.Connections != nil {
+		line += fmt.Sprintf(", %s left", count(int(*p.last.Connections), "connection", "connections"))
+	}
+	line += " (" + age(p.now().Sub(p.begun))
+	if !p.last.Until.IsZero() {
+		line += fmt.Sprintf(", at most %s more", age(p.last.Until.Sub(p.now())))
+	}
+	fmt.Fprintf(p.out, "\r\x1b[K%s)", line)
+}
+
+// end takes the line away.
+func (p *progress) end() {
+	p.stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shown {
+		p.shown = false
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+)
+
+func (a *app) proxyCommand() *cobra.Command {
+	command := group("proxy", "What Envoy runs now",
+		a.proxyView("clusters", "Clusters: type, source, healthy endpoints", []string{"cluster", "c"}, a.showClusters),
+		a.proxyView("listeners", "Listeners: address, source, filter chains", []string{"listener", "l"}, a.showListeners),
+		a.proxyView("routes", "Routes: virtual host, domains, match, target", []string{"route", "r"}, a.showRoutes),
+		a.proxyView("endpoints", "Endpoints: address, health, weight, connections, requests", []string{"endpoint", "ep", "e"}, a.showEndpoints),
+		a.proxyView("secrets", "Secrets: type, state, validity; never key material", []string{"secret", "s"}, a.showSecrets),
+		a.proxyView("bootstrap", "The bootstrap of the epoch that serves, as JSON", []string{"b"}, a.showBootstrap),
+		a.proxyStatusCommand("status", []string{"ps"}),
+	)
+	command.Aliases = []string{"proxy-config", "pc"}
+	return command
+}
+
+// proxyView is a command that shows a part of what the live epoch has.
+func (a *app) proxyView(use, short string, aliases []string, show func(context.Context, *api.Client) error) *cobra.Command {
+	return &cobra.Command{
+		Use:     use,
+		Short:   short,
+		Aliases: aliases,
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			client := a.client()
+			defer client.Close()
+			return show(command.Context(), client)
+		},
+	}
+}
+
+// adminJSON reads JSON of the live epoch's admin interface.
+func adminJSON(ctx context.Context, client *api.Client, path string, query url.Values, into any) error {
+	answer, err := client.Admin(ctx, path, query)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return fmt.Errorf("read Envoy's %s: %w", path, err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("read Envoy's %s: %w", path, err)
+	}
+	return nil
+}
+
+// dump is one part of Envoy's configuration dump (envoy.admin.v3), by the name of its message: ClustersConfigDump,
+// ListenersConfigDump, RoutesConfigDump, SecretsConfigDump, BootstrapConfigDump. A part that Envoy does not have is empty.
+func dump(ctx context.Context, client *api.Client, message string) (json.RawMessage, error) {
+	var all struct {
+		Configs []json.RawMessage `json:"configs"`
+	}
+	if err := adminJSON(ctx, client, "config_dump", nil, &all); err != nil {
+		return nil, err
+	}
+	for _, part := range all.Configs {
+		var typed struct {
+			Type string `json:"@type"`
+		}
+		if json.Unmarshal(part, &typed) == nil && strings.HasSuffix(typed.Type, "."+message) {
+			return part, nil
+		}
+	}
+	return json.RawMessage("{}"), nil
+}
+
+// decodeDump reads a part of the dump, or prints it raw where JSON was asked for (printed is true then).
+func (a *app) decodeDump(ctx context.Context, client *api.Client, message string, into any) (printed bool, err error) {
+	part, err := dump(ctx, client, message)
+	if err != nil {
+		return false, err
+	}
+	if a.json {
+		return true, a.printJSON(part)
+	}
+	if err := json.Unmarshal(part, into); err != nil {
+		return false, fmt.Errorf("read Envoy's %s: %w", message, err)
+	}
+	return false, nil
+}
+
+// short is a version or another long word, cut to what tells it from others.
+func short(s string) string {
+	const enough = 16
+	if len(s) > enough {
+		return s[:enough] + "…"
+	}
+	return orDash(s)
+}
+
+// socketAddress is envoy.config.core.v3.Address.
+type socketAddress struct {
+	Socket struct {
+		Address string `json:"address"`
+		Port    int    `json:"port_value"`
+	} `json:"socket_address"`
+	Pipe struct {
+		Path string `json:"path"`
+	} `json:"pipe"`
+	Internal struct {
+		Name string `json:"server_listener_name"`
+	} `json:"envoy_internal_address"`
+}
+
+func (s socketAddress) String() string {
+	switch {
+	case s.Pipe.Path != "":
+		return s.Pipe.Path
+	case s.Internal.Name != "":
+		return "envoy://" + s.Internal.Name
+	case s.Socket.Address == "":
+		return "-"
+	case strings.Contains(s.Socket.Address, ":"):
+		return fmt.Sprintf("[%s]:%d", s.Socket.Address, s.Socket.Port)
+	}
+	return fmt.Sprintf("%s:%d", s.Socket.Address, s.Socket.Port)
+}

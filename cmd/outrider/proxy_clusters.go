@@ -1,0 +1,93 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// cluster is what the table needs of envoy.config.cluster.v3.Cluster.
+type cluster struct {
+	Name   string `json:"name"`
+	Type   string `json:"type"`
+	Policy string `json:"lb_policy"`
+	Custom struct {
+		Name string `json:"name"`
+	} `json:"cluster_type"`
+}
+
+type clustersDump struct {
+	Static []struct {
+		Cluster cluster `json:"cluster"`
+	} `json:"static_clusters"`
+	Active  []dynamicCluster `json:"dynamic_active_clusters"`
+	Warming []dynamicCluster `json:"dynamic_warming_clusters"`
+}
+
+type dynamicCluster struct {
+	Version string  `json:"version_info"`
+	Cluster cluster `json:"cluster"`
+}
+
+func (a *app) showClusters(ctx context.Context, client *api.Client) error {
+	var dumped clustersDump
+	if printed, err := a.decodeDump(ctx, client, "ClustersConfigDump", &dumped); printed || err != nil {
+		return err
+	}
+	status, err := clusterStatuses(ctx, client)
+	if err != nil {
+		return err
+	}
+	endpoints := map[string]cell{}
+	for _, s := range status.Clusters {
+		healthy := 0
+		for _, host := range s.Hosts {
+			if host.healthy() {
+				healthy++
+			}
+		}
+		shown := text("%d/%d", healthy, len(s.Hosts))
+		if healthy < len(s.Hosts) {
+			shown.style = yellow
+		}
+		if healthy == 0 && len(s.Hosts) > 0 {
+			shown.style = red
+		}
+		endpoints[s.Name] = shown
+	}
+	t := &table{head: []string{"CLUSTER", "TYPE", "BALANCER", "SOURCE", "VERSION", "STATE", "HEALTHY"}}
+	add := func(c cluster, source, version, state string) {
+		healthy, ok := endpoints[c.Name]
+		if !ok {
+			healthy = text("-")
+		}
+		kind := cmp.Or(c.Type, c.Custom.Name, "STATIC") // Envoy leaves out what has its default
+		t.add(text("%s", c.Name), text("%s", kind), text("%s", cmp.Or(c.Policy, "ROUND_ROBIN")), text("%s", source),
+			text("%s", short(version)), cell{state, stateWord(state)}, healthy)
+	}
+	for _, c := range dumped.Static {
+		add(c.Cluster, "static", "", "active")
+	}
+	for _, c := range dumped.Active {
+		add(c.Cluster, "xds", c.Version, "active")
+	}
+	for _, c := range dumped.Warming {
+		add(c.Cluster, "xds", c.Version, "warming")
+	}
+	slices.SortStableFunc(t.rows, func(x, y []cell) int { return cmp.Compare(x[0].text, y[0].text) })
+	a.write(t, "no cluster")
+	return nil
+}
+
+// stateWord is the colour of a resource's state.
+func stateWord(state string) style {
+	switch state {
+	case "active", "accepted", "healthy":
+		return green
+	case "refused", "unhealthy":
+		return red
+	}
+	return yellow
+}

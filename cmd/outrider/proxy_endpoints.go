@@ -1,0 +1,112 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// statuses is /clusters?format=json (envoy.admin.v3.Clusters).
+type statuses struct {
+	Clusters []struct {
+		Name  string       `json:"name"`
+		Hosts []hostStatus `json:"host_statuses"`
+	} `json:"cluster_statuses"`
+}
+
+type hostStatus struct {
+	Address socketAddress `json:"address"`
+	Stats   []struct {
+		Name  string      `json:"name"`
+		Value json.Number `json:"value"` // a string in JSON; absent: 0
+	} `json:"stats"`
+	Weight int `json:"weight"`
+	Health struct {
+		EDS         string `json:"eds_health_status"`
+		FailedCheck bool   `json:"failed_active_health_check"`
+		Outlier     bool   `json:"failed_outlier_check"`
+		Degraded    bool   `json:"failed_active_degraded_check"`
+		Excluded    bool   `json:"excluded_via_immediate_hc_fail"`
+		Timeout     bool   `json:"active_hc_timeout"`
+	} `json:"health_status"`
+}
+
+func (h hostStatus) healthy() bool { return h.words() == "healthy" }
+
+// words is the health, with why not.
+func (h hostStatus) words() string {
+	var why []string
+	if h.Health.FailedCheck {
+		why = append(why, "failed health check")
+	}
+	if h.Health.Timeout {
+		why = append(why, "health check timed out")
+	}
+	if h.Health.Outlier {
+		why = append(why, "ejected as outlier")
+	}
+	if h.Health.Excluded {
+		why = append(why, "excluded")
+	}
+	if h.Health.Degraded {
+		why = append(why, "degraded")
+	}
+	if eds := h.Health.EDS; eds != "" && eds != "HEALTHY" && eds != "UNKNOWN" {
+		why = append(why, strings.ToLower(eds)+" by discovery")
+	}
+	if len(why) == 0 {
+		return "healthy"
+	}
+	return strings.Join(why, ", ")
+}
+
+func (h hostStatus) stat(name string) string {
+	for _, s := range h.Stats {
+		if s.Name == name && s.Value != "" {
+			return s.Value.String()
+		}
+	}
+	return "0"
+}
+
+func clusterStatuses(ctx context.Context, client *api.Client) (statuses, error) {
+	var all statuses
+	err := adminJSON(ctx, client, "clusters", url.Values{"format": {"json"}}, &all)
+	return all, err
+}
+
+func (a *app) showEndpoints(ctx context.Context, client *api.Client) error {
+	if a.json {
+		var raw json.RawMessage
+		if err := adminJSON(ctx, client, "clusters", url.Values{"format": {"json"}}, &raw); err != nil {
+			return err
+		}
+		return a.printJSON(raw)
+	}
+	all, err := clusterStatuses(ctx, client)
+	if err != nil {
+		return err
+	}
+	t := &table{head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS", "ERRORS"}}
+	for _, c := range all.Clusters {
+		for _, h := range c.Hosts {
+			colour := green
+			if !h.healthy() {
+				colour = red
+			}
+			t.add(text("%s", h.Address), text("%s", c.Name), cell{h.words(), colour}, text("%s", fmt.Sprint(max(1, h.Weight))),
+				text("%s", h.stat("cx_active")), text("%s", h.stat("rq_total")), text("%s", h.stat("rq_error")))
+		}
+	}
+	slices.SortStableFunc(t.rows, func(x, y []cell) int {
+		return cmp.Or(cmp.Compare(x[1].text, y[1].text), cmp.Compare(x[0].text, y[0].text))
+	})
+	a.write(t, "no endpoint")
+	return nil
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// routeConfig is what the table needs of envoy.config.route.v3.RouteConfiguration.
+type routeConfig struct {
+	Name         string `json:"name"`
+	VirtualHosts []struct {
+		Name    string   `json:"name"`
+		Domains []string `json:"domains"`
+		Routes  []route  `json:"routes"`
+	} `json:"virtual_hosts"`
+}
+
+type route struct {
+	Name  string `json:"name"`
+	Match struct {
+		Prefix     string `json:"prefix"`
+		Path       string `json:"path"`
+		PathPrefix string `json:"path_separated_prefix"`
+		Regex      struct {
+			Regex string `json:"regex"`
+		} `json:"safe_regex"`
+		Headers []struct {
+			Name string `json:"name"`
+		} `json:"headers"`
+		Parameters []struct {
+			Name string `json:"name"`
+		} `json:"query_parameters"`
+	} `json:"match"`
+	Route *struct {
+		Cluster       string `json:"cluster"`
+		ClusterHeader string `json:"cluster_header"`
+		Weighted      struct {
+			Clusters []struct {
+				Name   string `json:"name"`
+				Weight int    `json:"weight"`
+			} `json:"clusters"`
+		} `json:"weighted_clusters"`
+	} `json:"route"`
+	Redirect *struct {
+		Host string `json:"host_redirect"`
+		Path string `json:"path_redirect"`
+	} `json:"redirect"`
+	Direct *struct {
+		Status int `json:"status"`
+	} `json:"direct_response"`
+}
+
+type routesDump struct {
+	Static []struct {
+		Config routeConfig `json:"route_config"`
+	} `json:"static_route_configs"`
+	Dynamic []struct {
+		Version string      `json:"version_info"`
+		Config  routeConfig `json:"route_config"`
+	} `json:"dynamic_route_configs"`
+}
+
+func (a *app) showRoutes(ctx context.Context, client *api.Client) error {
+	var dumped routesDump
+	if printed, err := a.decodeDump(ctx, client, "RoutesConfigDump", &dumped); printed || err != nil {
+		return err
+	}
+	t := &table{head: []string{"ROUTES", "SOURCE", "VIRTUAL HOST", "DOMAINS", "MATCH", "TARGET"}}
+	add := func(config routeConfig, source string) {
+		for _, host := range config.VirtualHosts {
+			for _, r := range host.Routes {
+				t.add(text("%s", orDash(config.Name)), text("%s", source), text("%s", orDash(host.Name)),
+					text("%s", fewOf(host.Domains)), text("%s", r.matchWords()), text("%s", r.targetWords()))
+			}
+		}
+	}
+	for _, c := range dumped.Static {
+		add(c.Config, "static")
+	}
+	for _, c := range dumped.Dynamic {
+		add(c.Config, "xds")
+	}
+	// Stable, by configuration only: within a virtual host the order decides.
+	slices.SortStableFunc(t.rows, func(x, y []cell) int { return cmp.Compare(x[0].text, y[0].text) })
+	a.write(t, "no route")
+	return nil
+}
+
+// fewOf is the first few of a list.
+func fewOf(all []string) string {
+	const few = 3
+	if len(all) <= few {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:few], ", "), len(all)-few)
+}
+
+func (r route) matchWords() string {
+	m := r.Match
+	words := m.Path
+	switch {
+	case m.Path != "":
+	case m.PathPrefix != "":
+		words = m.PathPrefix + "[/*]"
+	case m.Regex.Regex != "":
+		words = "~" + m.Regex.Regex
+	default:
+		words = m.Prefix + "*"
+	}
+	for _, h := range m.Headers {
+		words += " " + h.Name
+	}
+	for _, p := range m.Parameters {
+		words += " ?" + p.Name
+	}
+	return words
+}
+
+func (r route) targetWords() string {
+	switch {
+	case r.Direct != nil:
+		return fmt.Sprintf("answer %d", r.Direct.Status)
+	case r.Redirect != nil:
+		return "redirect " + r.Redirect.Host + r.Redirect.Path
+	case r.Route == nil:
+		return "-"
+	case r.Route.Cluster != "":
+		return r.Route.Cluster
+	case r.Route.ClusterHeader != "":
+		return "by header " + r.Route.ClusterHeader
+	}
+	var parts []string
+	for _, c := range r.Route.Weighted.Clusters {
+		parts = append(parts, fmt.Sprintf("%s %d", c.Name, c.Weight))
+	}
+	return strings.Join(parts, ", ")
+}

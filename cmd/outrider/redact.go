@@ -1,0 +1,107 @@
+package main
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+)
+
+// redacted stands in place of a secret in a bug report.
+const redacted = "[redacted]"
+
+// The rules are for text of any kind: a report rather loses a word too many than shows a key.
+var (
+	secretWords = `(?:token|password|passwd|passphrase|secret|authorization|cookie|api[-_]?key|access[-_]?key|private[-_]?key|credential)s?`
+	// A name that speaks of a secret, but whose value says where it is or what it is called.
+	harmlessName = regexp.MustCompile(`(?i)[-_](file|path|name|names|dir|uri|url|type|manager|bucket|config|configs|count|ttl|port)$`)
+	secretName   = regexp.MustCompile(`(?i)(^|[-_.])` + secretWords + `([-_]?(value|data|bytes|string|base64))?$`)
+	camelCase    = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+
+	privateKey = regexp.MustCompile(`(?s)-----BEGIN ([A-Z0-9 ]*)PRIVATE KEY-----.*?(-----END ([A-Z0-9 ]*)PRIVATE KEY-----|\z)`)
+	webToken   = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`)
+	bearer     = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{6,}`)
+	userInfo   = regexp.MustCompile(`(://)[^/\s"'@:]*:[^/\s"'@]*@`)
+	assignment = regexp.MustCompile(`(?i)("?[A-Za-z0-9_.-]*` + secretWords + `[A-Za-z0-9_-]*"?\s*[=:]\s*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s,;&"'\[{]+)`)
+)
+
+// redact removes what looks like a secret from a file of a report.
+func redact(content string) string {
+	if trimmed := strings.TrimSpace(content); strings.HasPrefix(trimmed, "{") || strings.HasPrefix(trimmed, "[") {
+		decoder := json.NewDecoder(strings.NewReader(trimmed))
+		decoder.UseNumber()
+		var value any
+		if decoder.Decode(&value) == nil && !decoder.More() {
+			if text, err := json.MarshalIndent(redactValue(value, false), "", "  "); err == nil {
+				return string(text) + "\n"
+			}
+		}
+	}
+	return redactText(content)
+}
+
+// redactText removes secrets from lines of configuration or log.
+func redactText(content string) string {
+	content = privateKey.ReplaceAllString(content, redacted)
+	content = webToken.ReplaceAllString(content, redacted)
+	content = bearer.ReplaceAllString(content, "$1 "+redacted)
+	content = userInfo.ReplaceAllString(content, "${1}"+redacted+"@")
+	return assignment.ReplaceAllStringFunc(content, func(found string) string {
+		parts := assignment.FindStringSubmatch(found)
+		name := strings.Trim(strings.TrimRight(parts[1], " \t=:"), `"`)
+		if !isSecretName(name) {
+			return found
+		}
+		return parts[1] + `"` + redacted + `"`
+	})
+}
+
+// isSecretName is true for the name of something whose value is a secret.
+func isSecretName(name string) bool {
+	name = camelCase.ReplaceAllString(name, "${1}_${2}")
+	return secretName.MatchString(name) && !harmlessName.MatchString(name)
+}
+
+// redactValue removes secrets from decoded JSON. inside is true below a member whose name speaks of a secret.
+func redactValue(value any, inside bool) any {
+	switch value := value.(type) {
+	case map[string]any:
+		header := ""
+		for _, member := range []string{"key", "name"} {
+			if text, ok := value[member].(string); ok {
+				header = text
+			}
+		}
+		for name, member := range value {
+			switch text, isText := member.(string); {
+			case isText && (isSecretName(name) || isHolder(name) && (inside || isSecretName(header))):
+				value[name] = redacted
+			case isText:
+				value[name] = redactText(text)
+			default:
+				value[name] = redactValue(member, inside || isSecretName(name) || name == "string_match" && isSecretName(header))
+			}
+		}
+		return value
+	case []any:
+		for i, element := range value {
+			if _, isText := element.(string); isText && inside {
+				value[i] = redacted
+				continue
+			}
+			value[i] = redactValue(element, inside)
+		}
+		return value
+	case string:
+		return redactText(value)
+	}
+	return value
+}
+
+// isHolder is true for the members that hold the value itself: of a data source, a header, a string match.
+func isHolder(name string) bool {
+	switch name {
+	case "inline_string", "inline_bytes", "value", "raw_value", "string_value", "exact", "prefix", "suffix", "contains", "regex":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+)
+
+// app is one call of the command line: where it reads and writes, and what holds for all commands.
+type app struct {
+	out, err io.Writer
+	now      func() time.Time
+	colour   bool // standard output is a terminal that wants colour
+	terminal bool // standard error is a terminal: progress is shown there
+	places   places
+
+	instance string
+	socket   string
+	json     bool
+	started  bool // a command's own code runs: what fails now is no error of usage
+}
+
+// places are the folders of an installed machine.
+type places struct {
+	configuration string // /etc/outrider
+	runtime       string // /run/outrider
+	keeper        string // /run/outrider-envoy
+	sharedMemory  string // /dev/shm
+	unixSockets   string // /proc/net/unix
+}
+
+func newApp(out, err *os.File) *app {
+	return &app{
+		out: out, err: err, now: time.Now,
+		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		terminal: isTerminal(err),
+		places: places{configuration: "/etc/outrider", runtime: "/run/outrider", keeper: "/run/outrider-envoy",
+			sharedMemory: "/dev/shm", unixSockets: "/proc/net/unix"},
+	}
+}
+
+// usageError is a wrong call (exit code 2).
+type usageError struct{ error }
+
+func usagef(format string, arguments ...any) error {
+	return usageError{fmt.Errorf(format, arguments...)}
+}
+
+// silentError is a failure that has been told already.
+type silentError struct{ code int }
+
+func (e silentError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// run executes the command line and returns the exit code.
+func (a *app) run(ctx context.Context, arguments []string) int {
+	root := a.root()
+	root.SetArgs(arguments)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	command, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return api.ExitDone
+	}
+	if silent, ok := errors.AsType[silentError](err); ok {
+		return silent.code
+	}
+	fmt.Fprintln(a.err, "outrider:", err)
+	if _, ok := errors.AsType[usageError](err); ok || !a.started {
+		fmt.Fprintf(a.err, "See \"%s --help\".\n", command.CommandPath())
+		return api.ExitUsage
+	}
+	return api.ExitCode(err)
+}
+
+// root is the whole tree of commands; man pages and completions are made from it.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "outrider",
+		Short: "Look at and steer the agent beside your Envoy",
+		Long: "outrider talks to the agent (outriderd) over its private socket. Everybody may look; root, the agent's own user\n" +
+			"and members of group outrider may change something.\n\n" +
+			"Exit codes: 0 done, 1 the agent said no (why is on standard error), 2 wrong usage, 3 the agent is not running,\n" +
+			"4 not authorised.",
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          needsCommand,
+
+		SuggestionsMinimumDistance: 2,
+		Args:                       cobra.ArbitraryArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if a.instance != "" && a.socket == "" {
+				if err := config.CheckInstance(a.instance); err != nil {
+					return err
+				}
+			}
+			a.started = true
+			return nil
+		},
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	flags := root.PersistentFlags()
+	flags.StringVarP(&a.instance, "instance", "i", "", "the `name` of the instance, where a host has several agents")
+	flags.StringVar(&a.socket, "socket", "", "the agent's private socket (default "+filepath.Join(a.places.runtime, "[NAME/]"+api.SocketName)+")")
+	flags.BoolVar(&a.json, "json", false, "print JSON")
+	root.AddCommand(a.statusCommand(), a.epochsCommand(), a.reloadCommand(), a.drainCommand(), a.undrainCommand(),
+		a.waitCommand(), a.cleanupCommand(), a.configCommand(), a.meshCommand(), a.analyzeCommand(), a.proxyCommand(),
+		a.proxyStatusAlias(), a.certsCommand(), a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(),
+		a.completionCommand(), a.versionCommand())
+	return root
+}
+
+// needsCommand is what a command that only groups others does.
+func needsCommand(command *cobra.Command, arguments []string) error {
+	if len(arguments) > 0 {
+		if near := command.SuggestionsFor(arguments[0]); len(near) > 0 {
+			return usagef("%s knows no command %q; did you mean %q?", command.CommandPath(), arguments[0], near[0])
+		}
+		return usagef("%s knows no command %q", command.CommandPath(), arguments[0])
+	}
+	_ = command.Help()
+	return silentError{api.ExitUsage}
+}
+
+// group is a command that only groups others.
+func group(use, short string, children ...*cobra.Command) *cobra.Command {
+	command := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: needsCommand, SuggestionsMinimumDistance: 2}
+	command.AddCommand(children...)
+	return command
+}
+
+// runtimeDir is the runtime folder of the instance.
+func (a *app) runtimeDir() string { return filepath.Join(a.places.runtime, a.instance) }
+
+// client is a client of the agent that was asked for.
+func (a *app) client() *api.Client {
+	socket := a.socket
+	if socket == "" {
+		socket = filepath.Join(a.runtimeDir(), api.SocketName)
+	}
+	return api.NewClient(socket)
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// askAgainAfter is how long to wait before an agent that does not run yet is asked again.
+const askAgainAfter = 100 * time.Millisecond
+
+func (a *app) waitCommand() *cobra.Command {
+	var timeout time.Duration
+	command := &cobra.Command{
+		Use:   "wait",
+		Short: "Return when the proxy is ready",
+		Long: "Wait returns when the proxy is ready: Envoy is live and has its configuration. An agent that does not run yet is\n" +
+			"waited for too. After the timeout the exit code is 1 with the reason, 3 if the agent does not run.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if timeout < 0 {
+				return usagef("--timeout %s is negative", timeout)
+			}
+			client := a.client()
+			defer client.Close()
+			ctx := command.Context()
+			if timeout > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+				defer cancel()
+			}
+			shown := a.startProgress("waiting for the agent")
+			defer shown.end()
+			result, err := untilReady(ctx, client, shown.tell)
+			shown.end()
+			if err != nil {
+				return err
+			}
+			if a.json {
+				if err := a.printJSON(result); err != nil {
+					return err
+				}
+			}
+			switch {
+			case !result.Ready && a.json:
+				return silentError{api.ExitRefused}
+			case !result.Ready:
+				return errors.New(result.Reason)
+			case !a.json:
+				fmt.Fprintln(a.out, "ready")
+			}
+			return nil
+		},
+	}
+	command.Flags().DurationVar(&timeout, "timeout", time.Minute, "give up after this `duration`; 0 = never")
+	return command
+}
+
+// untilReady waits until ctx ends, over restarts of the agent.
+func untilReady(ctx context.Context, client *api.Client, tell func(api.Progress)) (api.WaitResult, error) {
+	reason := ""
+	for {
+		result, err := client.Wait(ctx, func(p api.Progress) {
+			reason = p.Phase
+			tell(p)
+		})
+		if err == nil && result.Ready {
+			return result, nil
+		}
+		_, absent := errors.AsType[*api.NotRunningError](err)
+		switch {
+		case ctx.Err() != nil && !absent && reason != "":
+			return api.WaitResult{Reason: "the proxy is not ready: " + reason}, nil
+		case ctx.Err() != nil && !absent && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
+			return api.WaitResult{}, errors.New("the agent did not answer in time")
+		case ctx.Err() != nil:
+			return result, err
+		}
+		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == 403 {
+			return result, err
+		}
+		if absent {
+			reason = ""
+			tell(api.Progress{Phase: "waiting for the agent to start"})
+		}
+		select {
+		case <-time.After(askAgainAfter):
+		case <-ctx.Done():
+			if absent {
+				return result, err
+			}
+		}
+	}
+}
