@@ -25,6 +25,9 @@ func (s *Supervisor) adopt() error {
 	var dead []Process
 	for _, one := range listed {
 		known := s.find(one.ID)
+		if known == nil && slices.Contains(s.guard.mourned, one.ID) {
+			continue
+		}
 		if known == nil {
 			var n note
 			if err := json.Unmarshal(one.Note, &n); err != nil || n.BootstrapPath == "" {
@@ -57,6 +60,9 @@ func (s *Supervisor) assignRoles(dead []Process) {
 	}
 	if s.last != nil {
 		s.replaceOlder(s.last)
+		if s.good == nil && s.last.spec.Command != nil {
+			s.good = s.last.spec
+		}
 	}
 	starting := []*process{}
 	for _, p := range s.processes {
@@ -119,6 +125,9 @@ func (s *Supervisor) resume(p *process) {
 	ctx, cancel := context.WithCancelCause(s.running)
 	a.cancel = cancel
 	s.attempt = a
+	if !serving && p.Mode != First {
+		s.orphaned(a) // what it was to take over from died meanwhile
+	}
 	s.helpers.Go(func() {
 		defer cancel(nil)
 		err := s.awaitLive(ctx, a, serving)

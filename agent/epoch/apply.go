@@ -62,7 +62,7 @@ func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error)
 func (s *Supervisor) request(c *caller) {
 	request := c.request
 	if s.stop != nil {
-		c.answer <- answer{err: s.refusal(-1, ErrStopping)}
+		s.reply([]*caller{c}, answer{err: s.refusal(-1, ErrStopping)})
 		return
 	}
 	if a := s.attempt; a != nil && s.pending == nil && request.IfChanged && a.spec.Hash == request.Spec.Hash {
@@ -82,7 +82,7 @@ func (s *Supervisor) answerUnchanged() {
 	if s.pending == nil || s.attempt != nil || live == nil || live.Hash != s.pending.spec.Hash {
 		return
 	}
-	if live.spec.Command == nil { // adopted: now we know how to start it again
+	if live.spec.frozen != nil || live.spec.Command == nil { // adopted: now it can be started again in any way
 		live.spec = s.pending.spec
 		s.good = live.spec
 	}
@@ -90,13 +90,14 @@ func (s *Supervisor) answerUnchanged() {
 		return
 	}
 	result := Result{Epoch: live.Number, Previous: live.Number, Mode: Unchanged}
-	reply(s.pending.callers, answer{result: result})
+	s.reply(s.pending.callers, answer{result: result})
 	s.pending = nil
 }
 
-func reply(callers []*caller, a answer) {
+// reply answers callers once readers see what the answer speaks of.
+func (s *Supervisor) reply(callers []*caller, a answer) {
 	for _, c := range callers {
-		c.answer <- a
+		s.replies = append(s.replies, func() { c.answer <- a })
 	}
 }
 
@@ -143,7 +144,7 @@ func (s *Supervisor) refusal(number int, cause error, more ...string) *Refused {
 // refusePending refuses the request that waits.
 func (s *Supervisor) refusePending(cause error) {
 	if s.pending != nil {
-		reply(s.pending.callers, answer{err: s.refusal(-1, cause)})
+		s.reply(s.pending.callers, answer{err: s.refusal(-1, cause)})
 		s.pending = nil
 	}
 }

@@ -91,7 +91,7 @@ func (s *Supervisor) launch(ctx context.Context, keeper Keeper, a *attempt, serv
 	if err != nil {
 		return fmt.Errorf("build the command line of epoch %d: %w", p.Number, err)
 	}
-	if err := s.call(ctx, func() { s.starting(a) }); err != nil {
+	if err := s.call(ctx, func() { s.starting(a, command) }); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -122,12 +122,12 @@ func writeBootstrap(spec *Spec, launch Launch) error {
 }
 
 // starting makes the process one of ours, before the keeper knows it: its exit may be told before its start.
-func (s *Supervisor) starting(a *attempt) {
+func (s *Supervisor) starting(a *attempt, command Command) {
 	if s.attempt != a || a.failure != nil {
 		return
 	}
 	a.started = true
-	a.process.Started = time.Now()
+	a.process.Started, a.process.command = time.Now(), command
 	a.note = noteOf(a.process)
 	s.processes = append(s.processes, a.process)
 }
@@ -208,12 +208,13 @@ func (s *Supervisor) fail(a *attempt, err error) {
 		s.conclude(a)
 		return
 	}
-	s.signal(a.process, syscall.SIGKILL, err.Error())
-	if a.process.PID == 0 { // the keeper did not start it: there will be no exit
-		s.remove(a.process)
+	if p := a.process; p.PID == 0 { // the keeper has not started it, or does not know whether it has
+		_ = s.ask(func(ctx context.Context, k Keeper) error { return k.Signal(ctx, p.ID, syscall.SIGKILL) })
+		s.remove(p)
 		s.conclude(a)
 		return
 	}
+	s.signal(a.process, syscall.SIGKILL, err.Error())
 	s.after(killTimeout, func() {
 		if s.attempt == a && a.failure != nil && a.process.alive() {
 			s.lingers(a.process)

@@ -53,11 +53,12 @@ func (e Epoch) Age(now time.Time) time.Duration {
 // process is an epoch as its owner sees it.
 type process struct {
 	Epoch
-	spec  *Spec // of an adopted one only hash and durations
-	admin Admin
-	root  int    // number of its lineage's first epoch
-	hot   bool   // runs with hot restart
-	child string // "hot": its child ends it; "side": the supervisor drains and ends it
+	spec    *Spec // of an adopted one only hash and durations
+	admin   Admin
+	root    int  // number of its lineage's first epoch
+	hot     bool // runs with hot restart
+	command Command
+	child   string // "hot": its child ends it; "side": the supervisor drains and ends it
 
 	ended     chan struct{} // closed when it has exited
 	killed    time.Time     // SIGKILL was sent

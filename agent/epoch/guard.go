@@ -20,15 +20,19 @@ const (
 
 // guard brings back an Envoy that died.
 type guard struct {
-	at     time.Time   // when the next start is due; zero = none is
-	reason string      // for the epoch that it starts
-	exits  []time.Time // abnormal exits within the window, oldest first
-	streak int         // exits in a row, none further than forgetExits from the one before
+	at      time.Time   // when the next start is due; zero = none is
+	reason  string      // for the epoch that it starts
+	exits   []time.Time // abnormal exits within the window, oldest first
+	mourned []string    // epochs that served and ended, and have no live successor yet
+	streak  int         // exits in a row, none further than forgetExits from the one before
 }
 
 // exited takes in that a process ended.
 func (s *Supervisor) exited(ended Process) {
 	p := s.find(ended.ID)
+	if p == nil && slices.Contains(s.guard.mourned, ended.ID) {
+		return
+	}
 	if p == nil {
 		s.forget(ended.ID)
 		return
@@ -40,8 +44,22 @@ func (s *Supervisor) exited(ended Process) {
 	if exit == nil {
 		exit = &Exit{Code: -1, At: time.Now()}
 	}
+	served := p.Phase == Live
 	s.bury(p, exit, s.options.Explain(exit.Code, exit.Signal, exit.CoreDump, exit.LastLines))
+	if served && s.stop == nil {
+		s.guard.mourned = append(s.guard.mourned, p.ID)
+		return
+	}
 	s.forget(ended.ID)
+}
+
+// forgetMourned lets the keeper forget the epochs that have a live successor. Until then an agent after this one must
+// learn of them: from the epochs that live it could not tell that none of them serves.
+func (s *Supervisor) forgetMourned() {
+	for _, id := range s.guard.mourned {
+		s.forget(id)
+	}
+	s.guard.mourned = nil
 }
 
 // bury takes a process that ended out of those that live, and decides what its end means.
@@ -93,12 +111,9 @@ func (s *Supervisor) remove(p *process) {
 	s.removeBootstrap(p.BootstrapPath)
 }
 
-// orphaned gives an attempt whose parent died the time it may need if it was nearly live, then ends it: a child that has
-// lost its parent waits for it for ten seconds, then aborts.
+// orphaned gives an attempt whose parent died the time it may need if it was nearly live, then ends it: nobody serves, and
+// what it starts is not known to work; besides, a child that lost its parent waits for it for ten seconds, then aborts.
 func (s *Supervisor) orphaned(a *attempt) {
-	if a.mode != Hot {
-		return
-	}
 	a.parentGone = true
 	child := a.process
 	if !a.started {
@@ -122,7 +137,9 @@ func (s *Supervisor) crashed(p *process) {
 	g.exits = append(slices.DeleteFunc(g.exits, func(at time.Time) bool { return now.Sub(at) > max(settings.Window, forgetExits) }), now)
 	g.streak++
 	for _, old := range s.older() {
-		old.Ends = time.Time{} // nobody will end it; the next epoch takes over from it
+		if old.child == "hot" {
+			old.Ends = time.Time{} // nobody will end it; the next epoch takes over from it
+		}
 	}
 	within := 0
 	for _, at := range g.exits {
@@ -134,13 +151,7 @@ func (s *Supervisor) crashed(p *process) {
 		s.giveUp(p, within, settings)
 		return
 	}
-	var delay time.Duration
-	if g.streak > 1 {
-		delay = settings.BackoffMax
-		if shift := g.streak - 2; shift < 30 {
-			delay = min(settings.BackoffMin<<shift, settings.BackoffMax)
-		}
-	}
+	delay := g.delay(settings)
 	g.at = now.Add(delay)
 	g.reason = fmt.Sprintf("epoch %d exited: %s", p.Number, p.Cause)
 	when := "it is started again at once"
@@ -149,6 +160,17 @@ func (s *Supervisor) crashed(p *process) {
 	}
 	s.options.Board.Raise(conditionDown, condition.Error,
 		fmt.Sprintf("No Envoy serves: epoch %d exited (%s); %s.", p.Number, p.Cause, when))
+}
+
+// delay is how long to wait before the next start: not at all after the first exit, then doubling.
+func (g *guard) delay(settings Settings) time.Duration {
+	if g.streak <= 1 {
+		return 0
+	}
+	if shift := g.streak - 2; shift < 30 {
+		return min(settings.BackoffMin<<shift, settings.BackoffMax)
+	}
+	return settings.BackoffMax
 }
 
 func (s *Supervisor) giveUp(p *process, within int, settings Settings) {

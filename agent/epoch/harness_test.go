@@ -150,6 +150,13 @@ func (h *harness) do(f func()) {
 	synctest.Wait()
 }
 
+// state returns whether an Envoy takes connections, and whether its health checks fail.
+func (h *harness) state(e *envoy) (listening, unhealthy bool) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return e.listening, e.unhealthy
+}
+
 // outage returns the sum of all times in which nobody served, until now.
 func (h *harness) outage() time.Duration {
 	h.w.mu.Lock()

@@ -30,6 +30,7 @@ type note struct {
 	AdminLost         bool          `json:"admin_lost,omitempty"`
 	Drained           bool          `json:"drained,omitempty"`
 	Asked             string        `json:"asked,omitempty"`
+	Command           Command       `json:"command"`
 	LiveTimeout       time.Duration `json:"live_timeout"`
 	Drain             time.Duration `json:"drain"`
 	ParentShutdown    time.Duration `json:"parent_shutdown"`
@@ -41,7 +42,7 @@ func noteOf(p *process) json.RawMessage {
 		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.Phase, Mode: p.Mode, Hash: p.Hash,
 		Reason: p.Reason, BootstrapPath: p.BootstrapPath, AdminAddress: p.AdminAddress,
 		Started: p.Started, Live: p.Live, Ends: p.Ends, Child: p.child,
-		AdminLost: p.AdminLost, Drained: p.Drained, Asked: p.asked,
+		AdminLost: p.AdminLost, Drained: p.Drained, Asked: p.asked, Command: p.command,
 		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
 	})
 	if err != nil {
@@ -52,15 +53,17 @@ func noteOf(p *process) json.RawMessage {
 
 // processOf is noteOf's reverse.
 func processOf(n note, admin func(string) Admin) *process {
-	return &process{
+	p := &process{
 		Epoch: Epoch{Number: n.Number, RestartEpoch: n.RestartEpoch, Lineage: n.Lineage, Phase: n.Phase, Mode: n.Mode,
 			Hash: n.Hash, Reason: n.Reason, BootstrapPath: n.BootstrapPath, AdminAddress: n.AdminAddress,
 			Started: n.Started, Live: n.Live, Ends: n.Ends, AdminLost: n.AdminLost, Drained: n.Drained},
 		spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion, LiveTimeout: n.LiveTimeout, Drain: n.Drain,
 			ParentShutdown: n.ParentShutdown},
 		admin: admin(n.AdminAddress), root: n.Root, hot: n.HotRestart, child: n.Child, asked: n.Asked,
-		ended: make(chan struct{}),
+		command: n.Command, ended: make(chan struct{}),
 	}
+	thaw(p)
+	return p
 }
 
 // annotate has the keeper remember what changed of an epoch.

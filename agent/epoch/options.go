@@ -46,6 +46,7 @@ const (
 	terminateTimeout = 5 * time.Second // SIGTERM to SIGKILL
 	abortTimeout     = time.Second     // the same when a stop is aborted
 	killTimeout      = 5 * time.Second // SIGKILL to giving up on hearing of the exit
+	provenFirst      = 2 * time.Second // nobody serves: a request waits this long for what is known to work
 	forgetExits      = time.Minute     // a run of exits that the back-off counts ends after this
 	handshakeTries   = 3               // of a hot restart that fails in its handshake, the flag cleared between
 	probeInterval    = 5 * time.Second // of the live epoch's admin

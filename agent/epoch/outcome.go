@@ -47,6 +47,7 @@ func (s *Supervisor) commit(a *attempt) {
 	if a.spec.Command != nil {
 		s.good, s.wanted = a.spec, nil
 	}
+	s.forgetMourned()
 	result := Result{Epoch: p.Number, Previous: previous, Mode: p.Mode}
 	if !p.alive() { // it was live, if only for a moment: the epoch before it has closed its listeners
 		s.replaceOlder(p)
@@ -57,10 +58,8 @@ func (s *Supervisor) commit(a *attempt) {
 	p.Phase = Live
 	s.annotate(p)
 	s.replaceOlder(p)
-	if !a.adopted {
-		s.event(condition.KindEpochLive, p, fmt.Sprintf("epoch %d is live after %s (%s)", p.Number,
-			now.Sub(p.Started).Round(time.Millisecond), p.Mode), nil)
-	}
+	s.event(condition.KindEpochLive, p, fmt.Sprintf("epoch %d is live after %s (%s)", p.Number,
+		now.Sub(p.Started).Round(time.Millisecond), p.Mode), nil)
 	s.options.Board.Clear(conditionDown)
 	s.options.Board.Clear(conditionAdminLost)
 	s.options.Board.Clear(conditionSilent)
@@ -68,7 +67,7 @@ func (s *Supervisor) commit(a *attempt) {
 	if s.drained {
 		s.drainAgain(p)
 	}
-	reply(a.callers, answer{result: result})
+	s.reply(a.callers, answer{result: result})
 }
 
 // replaceOlder puts all epochs but the newest on their way out.
@@ -86,7 +85,7 @@ func (s *Supervisor) replaceOlder(newest *process) {
 			p.child, p.Ends = "hot", newest.Live.Add(newest.spec.ParentShutdown)
 		case wasLive:
 			s.drainSideBySide(p)
-		case p.child != "side":
+		case p.child != "side" || p.Ends.IsZero():
 			// It lost its child, and with it the one that would end it; its listeners and its admin are closed already.
 			p.child, p.Ends = "side", newest.Live.Add(newest.spec.ParentShutdown)
 		}
@@ -131,8 +130,11 @@ func (s *Supervisor) conclude(a *attempt) {
 	s.refuse(a, a.failure)
 	live := s.live()
 	switch {
-	case live == nil && !s.guard.at.IsZero() && !a.started:
-		// Nothing was started: the guard goes on as it was.
+	case live == nil && !a.started && a.guard:
+		s.guard.streak++ // nothing was started, so nothing exited
+		s.guard.at = time.Now().Add(s.guard.delay(s.options.Settings()))
+	case live == nil && !a.started:
+		// The guard, if it is at it, goes on as it was.
 	case live == nil && a.parentGone:
 		// The guard saw the parent's exit.
 	case live == nil && a.started && s.stop == nil:
@@ -180,5 +182,5 @@ func (s *Supervisor) refuse(a *attempt, cause error) {
 		refused.LastLines = a.process.Exit.LastLines
 	}
 	s.log.Warn("epoch refused", "epoch", refused.Number, "error", refused)
-	reply(a.callers, answer{err: refused})
+	s.reply(a.callers, answer{err: refused})
 }

@@ -17,12 +17,18 @@ func (s *Supervisor) decideNext() {
 	if spec == nil && s.pending == nil { // nothing that ever worked: what was asked for last is as good as anything
 		spec = s.wanted
 	}
+	if spec != nil && spec.frozen != nil && live != nil { // it has to wait for what Apply brings
+		spec = nil
+	}
 	if spec != nil && !due.IsZero() {
 		if !now.Before(due) {
 			s.begin(&attempt{spec: spec, reason: s.guard.reason, guard: true})
 			return
 		}
 		s.at(due)
+		if live == nil && due.Sub(now) <= provenFirst {
+			return
+		}
 	}
 	if s.pending != nil && (live == nil || len(s.processes) == 1) {
 		next := s.pending
@@ -30,7 +36,7 @@ func (s *Supervisor) decideNext() {
 		s.begin(&attempt{spec: next.spec, reason: next.reason, callers: next.callers})
 		return
 	}
-	if live != nil && s.good != nil && len(s.processes) == 1 && s.wantsCure(live) {
+	if live != nil && s.good != nil && s.good.frozen == nil && len(s.processes) == 1 && s.wantsCure(live) {
 		live.cured = now
 		s.begin(&attempt{spec: s.good, reason: "the admin interface of epoch " + fmt.Sprint(live.Number) + " does not answer",
 			guard: true})
@@ -55,14 +61,20 @@ func (s *Supervisor) plan(a *attempt) {
 		// The newest died and an older one is left: it is the parent again, however little it does.
 		p.Number = s.last.Number
 		a.parent, a.mode = s.parentOf(s.last), First
+	case len(s.processes) > 0: // whoever came after them is not known to anybody
+		a.parent, a.mode = s.processes[len(s.processes)-1], First
+		p.Number = a.parent.Number + 1
 	default:
 		a.parent, a.mode = nil, First
+		if a.spec.frozen != nil {
+			p.Number = a.spec.frozen.number
+		}
 	}
 	if fits(a.parent) {
 		a.mode = Hot
 		p.RestartEpoch, p.Lineage, p.root = a.parent.RestartEpoch+1, a.parent.Lineage, a.parent.root
 	} else {
-		p.Lineage, p.root = s.freeLineage(a.avoid), p.Number
+		p.Lineage, p.root = s.freeLineage(a), p.Number
 		if a.mode == First {
 			a.parent = nil
 		}
@@ -87,9 +99,13 @@ func (s *Supervisor) parentOf(child *process) *process {
 }
 
 // freeLineage returns the lowest slot that no living epoch uses and that is not to be avoided.
-func (s *Supervisor) freeLineage(avoid map[int]bool) int {
-	for slot := 0; ; slot++ {
-		free := !avoid[slot]
+func (s *Supervisor) freeLineage(a *attempt) int {
+	first := 0
+	if a.spec.frozen != nil {
+		first = a.spec.frozen.lineage
+	}
+	for slot := first; ; slot++ {
+		free := !a.avoid[slot]
 		for _, p := range s.processes {
 			free = free && p.Lineage != slot
 		}

@@ -37,6 +37,8 @@ type Spec struct {
 	LiveTimeout    time.Duration // an epoch that is not live by then is aborted
 	Drain          time.Duration // --drain-time-s: how long this epoch drains once it is replaced
 	ParentShutdown time.Duration // --parent-shutdown-time-s: when this epoch, once live, ends the one before it
+
+	frozen *frozen // not nil: of an adopted epoch; see thaw
 }
 
 // Request asks for a new epoch.

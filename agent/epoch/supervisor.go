@@ -35,6 +35,7 @@ type Supervisor struct {
 	probeAt   time.Time
 	drained   bool // the operator's wish, until Undrain
 	stop      *stop
+	replies   []func()
 	finished  bool // Run is to return outcome
 	outcome   error
 	wake      time.Time // when decide wants to run again; zero = only when something happens
@@ -68,6 +69,10 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	for {
 		s.decide()
 		s.publish()
+		for _, reply := range s.replies {
+			reply()
+		}
+		s.replies = nil
 		if s.finished {
 			return s.outcome
 		}

@@ -1,0 +1,251 @@
+package epoch
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// unchanged asks as an agent does that has just started.
+func (h *harness) unchanged(spec *Spec) Result {
+	h.t.Helper()
+	result, err := h.s.Apply(h.t.Context(), Request{Spec: spec, Reason: "start", IfChanged: true})
+	if err != nil {
+		h.t.Fatalf("apply %q: %v", spec.Hash, err)
+	}
+	return result
+}
+
+func TestAdoption(t *testing.T) {
+	for name, away := range map[string]time.Duration{"at once": 0, "within the overlap": 5 * time.Second, "after it": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				h.must(specOf("b"))
+				h.wait(time.Second)
+				before := h.s.Epochs()
+				h.leave()
+				h.wait(away)
+				h.begin()
+				if away == 0 {
+					if diff := cmp.Diff(before, h.s.Epochs()); diff != "" {
+						t.Errorf("adopted, and changed: %s", diff)
+					}
+				}
+				if live, admin, ok := h.s.Live(); !ok || live.Number != 1 || live.Hash != "b" || admin == nil {
+					t.Errorf("live: %+v", live)
+				}
+				if got := h.unchanged(specOf("b")); got.Mode != Unchanged {
+					t.Errorf("%+v", got)
+				}
+				if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != Hot {
+					t.Errorf("%+v", got)
+				}
+				h.wait(20 * time.Second)
+				h.expect("2 live")
+				if got := h.files(); !cmp.Equal(got, []string{"envoy-rev2.json"}) {
+					t.Errorf("files: %v", got)
+				}
+				if h.outage() != 0 {
+					t.Errorf("nobody served for %s", h.outage())
+				}
+			})
+		})
+	}
+}
+
+func TestAdoptionDuringAStart(t *testing.T) {
+	for _, at := range []time.Duration{1, 10, 20, 45, 50, 55, 60, 100} {
+		onHost(t, func(h *harness) {
+			h.must(specOf("a"))
+			spec := specOf("b")
+			spec.Validation = nil
+			go func() { _, _ = h.apply(spec) }()
+			h.wait(at * time.Millisecond)
+			h.leave()
+			h.wait(3 * time.Second)
+			h.begin()
+			h.wait(time.Second)
+			if live, _, _ := h.s.Live(); live.Number != 1 || live.Hash != "b" {
+				t.Errorf("agent gone %dms after the request: live is %+v", at, live)
+			}
+			h.wait(10 * time.Second)
+			h.unchanged(spec)
+			h.expect("1 live")
+			if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != Hot || h.outage() != 0 {
+				t.Errorf("%+v; nobody served for %s", got, h.outage())
+			}
+		})
+	}
+}
+
+func TestAdoptedStartThatFails(t *testing.T) {
+	for name, b := range map[string]behaviour{"exits": {late: true}, "is never live": {never: true}} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				h.w.behaviour["bad"] = b
+				spec := specOf("bad")
+				spec.Validation = nil
+				go func() { _, _ = h.apply(spec) }()
+				h.wait(10 * time.Millisecond)
+				h.leave()
+				h.wait(time.Second)
+				h.begin()
+				done := make(chan Result, 1)
+				go func() { done <- h.unchanged(specOf("a")) }()
+				h.wait(25 * time.Second)
+				// If it died while nobody looked it may have closed the old one's listeners: that is replaced to be sure.
+				if got := <-done; got.Mode != Unchanged {
+					t.Errorf("%+v", got)
+				}
+				h.wait(20 * time.Second)
+				h.expect(map[string]string{"exits": "1 live", "is never live": "0 live"}[name])
+				h.must(specOf("b"))
+				if h.outage() != 0 {
+					t.Errorf("nobody served for %s", h.outage())
+				}
+			})
+		})
+	}
+}
+
+func TestEnvoyDiedWhileNoAgentWasThere(t *testing.T) {
+	for name, test := range map[string]struct {
+		overlap  bool
+		victims  []int // by age
+		at, want string
+	}{
+		"the only one":             {victims: []int{0}, want: "0 live"},
+		"the newest in an overlap": {overlap: true, victims: []int{1}, want: "1 live, 0 draining"},
+		"the oldest in an overlap": {overlap: true, victims: []int{0}, want: "1 live"},
+		"both in an overlap":       {overlap: true, victims: []int{0, 1}, want: "1 live"}, // as number 1: its file names it
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				if test.overlap {
+					h.must(specOf("b"))
+				}
+				h.leave()
+				alive := h.alive()
+				for _, v := range test.victims {
+					h.kill(alive[v], "SIGKILL")
+				}
+				h.wait(time.Second)
+				h.begin()
+				spec := specOf(map[bool]string{false: "a", true: "b"}[test.overlap])
+				got := h.unchanged(spec)
+				h.wait(500 * time.Millisecond)
+				h.expect(test.want)
+				if len(test.victims) == 1 && test.victims[0] == 0 && test.overlap {
+					if got.Mode != Unchanged || h.outage() != 0 {
+						t.Errorf("%+v; nobody served for %s", got, h.outage())
+					}
+				} else if h.outage() > 1200*time.Millisecond {
+					t.Errorf("nobody served for %s after the agent was back", h.outage()-time.Second)
+				}
+				h.wait(20 * time.Second)
+				h.must(specOf("d"))
+			})
+		})
+	}
+}
+
+func TestAdoptionOfADrainSideBySide(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.must(version("b", "12.1"))
+		old := h.alive()[0]
+		h.do(func() { old.tunnels = 1 })
+		h.wait(time.Second)
+		h.leave()
+		h.wait(time.Second)
+		h.begin()
+		h.wait(5500 * time.Millisecond)
+		h.expect("1 live, 0 draining")
+		h.wait(time.Second)
+		h.expect("1 live")
+	})
+}
+
+func TestKeeperDies(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.must(specOf("b"))
+		h.w.die()
+		h.wait(100 * time.Millisecond)
+		if got := h.conditions(); !slices.Contains(got, conditionKeeper) {
+			t.Errorf("conditions: %v", got)
+		}
+		waiting := make(chan Result, 1)
+		go func() { waiting <- h.must(specOf("c")) }()
+		h.wait(100 * time.Millisecond)
+		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+			t.Fatal(err)
+		}
+		h.wait(100 * time.Millisecond)
+		if h.outage() > 300*time.Millisecond {
+			t.Errorf("nobody served for %s", h.outage())
+		}
+		if got := <-waiting; got.Epoch != 1 || got.Mode != Hot {
+			t.Errorf("what waited: %+v", got)
+		}
+		if got := h.conditions(); len(got) != 0 {
+			t.Errorf("conditions: %v", got)
+		}
+	})
+}
+
+func TestKeeperReplacesItself(t *testing.T) {
+	for _, starting := range []bool{false, true} {
+		onHost(t, func(h *harness) {
+			h.must(specOf("a"))
+			done := make(chan error, 1)
+			if starting {
+				h.w.behaviour["b"] = behaviour{slow: time.Second}
+				spec := specOf("b")
+				spec.Validation = nil
+				go func() { _, err := h.apply(spec); done <- err }()
+				h.wait(20 * time.Millisecond)
+			}
+			h.w.mu.Lock()
+			lost := h.w.keeper
+			h.w.keeper = nil
+			close(lost.done)
+			h.w.mu.Unlock()
+			h.wait(100 * time.Millisecond)
+			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+				t.Fatal(err)
+			}
+			if starting {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			h.wait(time.Minute)
+			if live, _, _ := h.s.Live(); starting != (live.Hash == "b") || h.outage() != 0 {
+				t.Errorf("live: %+v; nobody served for %s", live, h.outage())
+			}
+			h.must(specOf("c"))
+		})
+	}
+}
+
+func TestAdoptsWhatIsNotOurs(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.leave()
+		h.do(func() {
+			h.w.start(StartSpec{ID: "x", Command: Command{Args: []string{"x", "1s", "1s"}}, Note: []byte("?")})
+		})
+		h.begin()
+		synctest.Wait()
+		if n := len(h.alive()); n != 0 {
+			t.Errorf("%d foreign processes left", n)
+		}
+		h.must(specOf("a"))
+	})
+}

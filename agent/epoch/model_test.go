@@ -1,0 +1,129 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRandomLives lets a host live through failures at random moments and checks what must hold whatever happens: the world
+// saw no fault (no third generation, no parent signalled too early, no number used twice), nobody serves only for as long as
+// it takes to start one, no request waits for ever, and at the end a reload works as ever.
+func TestRandomLives(t *testing.T) {
+	seeds := 300
+	if testing.Short() {
+		seeds = 30
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			onHost(t, func(h *harness) { randomLife(h, rand.New(rand.NewPCG(uint64(seed), 1))) })
+			if t.Failed() {
+				t.Logf("reproduce with -run 'TestRandomLives/%d$' -v", seed)
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func randomLife(h *harness, random *rand.Rand) {
+	h.settings = Settings{BackoffMin: 10 * time.Millisecond, BackoffMax: 20 * time.Millisecond}
+	for name, b := range map[string]behaviour{
+		"invalid": {invalid: true}, "unparsed": {unparsed: true}, "late": {late: true}, "never": {never: true},
+		"slow": {slow: 200 * time.Millisecond},
+	} {
+		h.w.behaviour[name] = b
+	}
+	broken := []string{"invalid", "unparsed", "late", "never"}
+	h.must(specOf("first"))
+	latest := specOf("first") // that was good; what a new agent asks for
+	var callers sync.WaitGroup
+	asking, cancel := context.WithCancel(h.t.Context())
+	defer callers.Wait()
+	defer cancel()
+	ask := func(request Request) {
+		s := h.s
+		callers.Go(func() {
+			ctx, cancel := context.WithTimeout(asking, 2*time.Minute)
+			defer cancel()
+			_, err := s.Apply(ctx, request)
+			if errors.Is(err, context.DeadlineExceeded) {
+				h.t.Errorf("apply %q: no answer", request.Spec.Hash)
+			}
+		})
+	}
+	for step := range 30 {
+		h.t.Logf("%s step %d", time.Now().Format("15:04:05.000"), step)
+		before, alive := h.outage(), h.alive()
+		limit := time.Second // a parent's grace, a start, a retry or two
+		switch random.IntN(12) {
+		case 0, 1, 2, 3:
+			latest = specOf(fmt.Sprintf("good %d", step))
+			if random.IntN(4) == 0 {
+				latest.HotRestartVersion = "12.1"
+			}
+			if random.IntN(4) == 0 {
+				latest = specOf("slow")
+			}
+			ask(Request{Spec: latest, Reason: latest.Hash, IfChanged: random.IntN(2) == 0})
+		case 4, 5:
+			hash := broken[random.IntN(len(broken))]
+			ask(Request{Spec: specOf(hash), Reason: hash})
+		case 6, 7, 8:
+			if len(alive) > 0 {
+				h.kill(alive[random.IntN(len(alive))], "SIGKILL")
+			}
+		case 9:
+			for _, e := range alive {
+				h.kill(e, "SIGKILL")
+			}
+		case 10:
+			h.leave()
+			away := time.Duration(random.IntN(1000)) * time.Millisecond
+			if len(alive) > 0 && random.IntN(2) == 0 {
+				h.kill(alive[random.IntN(len(alive))], "SIGKILL")
+			}
+			h.wait(away)
+			limit += away
+			h.begin()
+			ask(Request{Spec: latest, Reason: latest.Hash, IfChanged: true})
+		case 11:
+			h.w.mu.Lock()
+			lost := h.w.keeper
+			h.w.keeper = nil
+			close(lost.done)
+			h.w.mu.Unlock()
+			h.wait(50 * time.Millisecond)
+			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+				h.t.Fatal(err)
+			}
+		}
+		switch random.IntN(3) {
+		case 0:
+			h.wait(time.Duration(random.IntN(100)) * time.Millisecond)
+		case 1:
+			h.wait(time.Duration(random.IntN(1500)) * time.Millisecond)
+		case 2:
+			h.wait(time.Duration(random.IntN(15000)) * time.Millisecond)
+		}
+		if down := h.outage() - before; down > limit {
+			h.t.Errorf("step %d: nobody served for %s", step, down)
+			return
+		}
+	}
+	callers.Wait()
+	h.wait(30 * time.Second)
+	last := specOf("last")
+	h.must(last)
+	h.wait(20 * time.Second)
+	synctest.Wait()
+	if alive := h.alive(); len(alive) != 1 || alive[0].hash != "last" {
+		h.t.Errorf("%d Envoys at the end", len(alive))
+	}
+}

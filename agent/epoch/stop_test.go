@@ -1,0 +1,200 @@
+package epoch
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+var stopDefaults = StopOptions{TerminationDrain: 5 * time.Second, Minimum: 5 * time.Second, Maximum: 60 * time.Second}
+
+// stopIn stops and returns how long it took.
+func (h *harness) stopIn(options StopOptions) time.Duration {
+	h.t.Helper()
+	begun := time.Now()
+	if err := h.s.Stop(h.t.Context(), options); err != nil {
+		h.t.Errorf("stop: %v", err)
+	}
+	took := time.Since(begun)
+	err := <-h.ended
+	h.ended <- err
+	if err != nil {
+		h.t.Errorf("Run returned %v", err)
+	}
+	if n := len(h.alive()); n != 0 {
+		h.t.Errorf("%d Envoys left", n)
+	}
+	if len(h.files()) != 0 || h.w.cleaned != 1 {
+		h.t.Errorf("files left: %v; cleaned up %d times", h.files(), h.w.cleaned)
+	}
+	return took.Round(100 * time.Millisecond)
+}
+
+func TestStop(t *testing.T) {
+	exitOnZero := stopDefaults
+	exitOnZero.ExitOnZero = true
+	now := stopDefaults
+	now.Now = true
+	for name, test := range map[string]struct {
+		options StopOptions
+		during  func(h *harness, e *envoy)
+		want    time.Duration
+	}{
+		"nothing in flight": {options: stopDefaults, want: 6 * time.Second},
+		"now":               {options: now, want: 0},
+		"a request in flight": {options: stopDefaults, want: 11 * time.Second, during: func(h *harness, e *envoy) {
+			h.do(func() { e.requests = 1 })
+			h.wait(10 * time.Second)
+			h.do(func() { e.requests = 0 })
+		}},
+		"a tunnel": {options: stopDefaults, want: 60 * time.Second, during: func(h *harness, e *envoy) {
+			h.do(func() { e.tunnels = 1 })
+		}},
+		"idle connections": {options: stopDefaults, want: 6 * time.Second, during: func(h *harness, e *envoy) {
+			h.do(func() { e.idle = 10 })
+		}},
+		"exit on zero": {options: exitOnZero, want: 6 * time.Second},
+		"exit on zero, with connections": {options: exitOnZero, want: 21 * time.Second, during: func(h *harness, e *envoy) {
+			h.do(func() { e.idle = 3 })
+			h.wait(20 * time.Second)
+			if listening, unhealthy := h.state(e); !listening || !unhealthy {
+				h.t.Error("listeners closed while connections were left")
+			}
+			h.do(func() { e.idle = 0 })
+		}},
+		"the order": {options: stopDefaults, want: 6 * time.Second, during: func(h *harness, e *envoy) {
+			h.wait(4900 * time.Millisecond)
+			if listening, unhealthy := h.state(e); !listening || !unhealthy {
+				h.t.Error("within termination_drain_duration connections are taken and health checks fail")
+			}
+			h.wait(200 * time.Millisecond)
+			if listening, _ := h.state(e); listening {
+				h.t.Error("then listeners close at once")
+			}
+		}},
+		"admin gone": {options: stopDefaults, want: 5 * time.Second, during: func(h *harness, e *envoy) {
+			h.do(func() { e.admin = false })
+		}},
+		"Envoy exits": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *envoy) {
+			h.wait(2 * time.Second)
+			h.kill(e, "SIGKILL")
+		}},
+		"Envoy hangs": {options: stopDefaults, want: 14 * time.Second, during: func(h *harness, e *envoy) {
+			h.w.hang(e)
+		}},
+		"a second one": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *envoy) {
+			h.do(func() { e.requests = 1 })
+			h.wait(2 * time.Second)
+			if err := h.s.Stop(h.t.Context(), now); err != nil {
+				h.t.Error(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				if test.during != nil {
+					go test.during(h, h.newest())
+				}
+				if took := h.stopIn(test.options); took < test.want || took > test.want+200*time.Millisecond {
+					t.Errorf("took %s, should take %s", took, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestStopInTheOverlap(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.must(specOf("b"))
+		old := h.alive()[0]
+		h.do(func() { old.requests = 1 })
+		go func() {
+			h.wait(7 * time.Second)
+			h.do(func() { old.requests = 0 })
+		}()
+		if took := h.stopIn(stopDefaults); took < 7*time.Second || took > 8100*time.Millisecond {
+			t.Errorf("took %s: the old epoch's last request ended after 7s", took)
+		}
+		if old.exit.Signal != "" {
+			t.Errorf("the old one: %+v", old.exit)
+		}
+	})
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.must(version("b", "12.1"))
+		if took := h.stopIn(stopDefaults); took > 7*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestStopDuringAStart(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.w.behaviour["b"] = behaviour{never: true}
+		done := make(chan error, 2)
+		go func() { _, err := h.apply(specOf("b")); done <- err }()
+		h.wait(time.Second)
+		go func() { _, err := h.apply(specOf("c")); done <- err }()
+		h.wait(time.Second)
+		if took := h.stopIn(stopDefaults); took > 7*time.Second {
+			t.Errorf("took %s", took)
+		}
+		for range 2 {
+			if err := <-done; !errors.Is(err, ErrStopping) {
+				t.Errorf("what was asked for: %v", err)
+			}
+		}
+		if h.outage() > 2*time.Second {
+			t.Errorf("listeners closed %s before the end", h.outage())
+		}
+	})
+}
+
+func TestStopWithoutEnvoy(t *testing.T) {
+	onHost(t, func(h *harness) {
+		if took := h.stopIn(stopDefaults); took != 0 {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestDrainIsAStandingWish(t *testing.T) {
+	onHost(t, func(h *harness) {
+		if err := h.s.Drain(h.t.Context()); !errors.Is(err, ErrNotLive) {
+			t.Errorf("with nothing to drain: %v", err)
+		}
+		if err := h.s.Undrain(h.t.Context()); !errors.Is(err, ErrNotLive) {
+			t.Errorf("with nothing to undrain: %v", err)
+		}
+		h.must(specOf("a"))
+		if err := h.s.Drain(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h.wait(6 * time.Second)
+		if listening, unhealthy := h.state(h.newest()); listening || !unhealthy {
+			t.Error("it does not drain")
+		}
+		h.leave()
+		h.begin()
+		h.must(specOf("b"))
+		h.wait(6 * time.Second)
+		if listening, unhealthy := h.state(h.newest()); listening || !unhealthy {
+			t.Error("the next one does not drain, after an agent that was told to was replaced")
+		}
+		if err := h.s.Undrain(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, unhealthy := h.state(h.newest()); unhealthy {
+			t.Error("still unhealthy")
+		}
+		h.wait(5 * time.Second)
+		h.must(specOf("c"))
+		h.wait(6 * time.Second)
+		if listening, unhealthy := h.state(h.newest()); !listening || unhealthy {
+			t.Error("undrained, and drains")
+		}
+	})
+}
