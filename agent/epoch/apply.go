@@ -65,7 +65,8 @@ func (s *Supervisor) request(c *caller) {
 		s.reply([]*caller{c}, answer{err: s.refusal(-1, ErrStopping)})
 		return
 	}
-	if a := s.attempt; a != nil && s.pending == nil && request.IfChanged && a.spec.Hash == request.Spec.Hash {
+	a := s.attempt
+	if a != nil && s.pending == nil && !a.adopted && a.spec.frozen == nil && request.IfChanged && a.spec.Hash == request.Spec.Hash {
 		a.callers = append(a.callers, c) // what it wants is being tried
 		return
 	}

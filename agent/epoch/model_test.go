@@ -3,6 +3,7 @@ package epoch
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -11,15 +12,13 @@ import (
 	"time"
 )
 
+var seeds = flag.Int("seeds", 100, "how many random lives are lived")
+
 // TestRandomLives lets a host live through failures at random moments and checks what must hold whatever happens: the world
 // saw no fault (no third generation, no parent signalled too early, no number used twice), nobody serves only for as long as
 // it takes to start one, no request waits for ever, and at the end a reload works as ever.
 func TestRandomLives(t *testing.T) {
-	seeds := 300
-	if testing.Short() {
-		seeds = 30
-	}
-	for seed := range seeds {
+	for seed := range *seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			onHost(t, func(h *harness) { randomLife(h, rand.New(rand.NewPCG(uint64(seed), 1))) })
 			if t.Failed() {

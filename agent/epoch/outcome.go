@@ -156,7 +156,7 @@ func (s *Supervisor) conclude(a *attempt) {
 // requeue puts an attempt's request back to wait, as it failed through no fault of its own. A newer one wins.
 func (s *Supervisor) requeue(a *attempt) {
 	s.attempt = nil
-	if a.guard || len(a.callers) == 0 {
+	if len(a.callers) == 0 {
 		if s.live() == nil && s.guard.at.IsZero() {
 			s.guard.at = time.Now()
 		}

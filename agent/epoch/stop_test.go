@@ -37,6 +37,7 @@ func TestStop(t *testing.T) {
 	now.Now = true
 	for name, test := range map[string]struct {
 		options StopOptions
+		before  func(h *harness, e *envoy)
 		during  func(h *harness, e *envoy)
 		want    time.Duration
 	}{
@@ -79,7 +80,7 @@ func TestStop(t *testing.T) {
 			h.wait(2 * time.Second)
 			h.kill(e, "SIGKILL")
 		}},
-		"Envoy hangs": {options: stopDefaults, want: 14 * time.Second, during: func(h *harness, e *envoy) {
+		"Envoy hangs": {options: stopDefaults, want: 14 * time.Second, before: func(h *harness, e *envoy) {
 			h.w.hang(e)
 		}},
 		"a second one": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *envoy) {
@@ -93,6 +94,9 @@ func TestStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))
+				if test.before != nil {
+					test.before(h, h.newest())
+				}
 				if test.during != nil {
 					go test.during(h, h.newest())
 				}
