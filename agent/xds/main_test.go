@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -18,7 +19,16 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if target := os.Getenv(benchTarget); target != "" { // this process is the clients of a benchmark
+		if err := benchClients(target); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what should happen at once.
 const patience = 20 * time.Second

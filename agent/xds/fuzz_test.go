@@ -1,0 +1,176 @@
+package xds
+
+import (
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// FuzzSession lets a client say anything at any time: the session must not panic, must stay within its bounds, and must come
+// to rest once the client accepts everything.
+func FuzzSession(f *testing.F) {
+	// A program: each byte is an action (low three bits) on a type (next two) with a name (the rest).
+	f.Add(true, []byte{0x00, 0x07, 0x01, 0x06, 0x08, 0x0f, 0x02})
+	f.Add(false, []byte{0x08, 0x48, 0x07, 0x05, 0x06, 0x01, 0x0f, 0x03, 0x07})
+	f.Add(true, []byte{0x20, 0x04, 0x24, 0x44, 0x07, 0x03, 0x07, 0x06, 0x26})
+	f.Fuzz(func(t *testing.T, delta bool, program []byte) {
+		program = program[:min(len(program), 256)]
+		p := newTable(t, delta)
+		types := [...]string{cds, eds, lds, "other"}
+		names := [...]string{"a", "b", "c", "d", "*", "", "g", "h"}
+		contents := 0
+		for i, b := range program {
+			typeURL, name := types[b>>3&3], names[b>>5]
+			var nonce string
+			if w := p.session.watches[typeURL]; w != nil {
+				nonce = w.lastNonce
+			}
+			r := &request{typeURL: typeURL, nonce: nonce, names: []string{name}}
+			switch b & 7 {
+			case 0:
+				r.nonce, r.names, r.subscribe = "", nil, nil
+			case 1:
+				r.subscribe = []string{name}
+			case 2:
+				r.unsubscribe, r.names = []string{name}, nil
+			case 3:
+				r.refusal = &statusv3.Status{Message: "\"" + name + "\" is bad"}
+			case 4:
+				r.refusal = &statusv3.Status{Message: "bad"}
+			case 5:
+				r.nonce, r.versions, r.subscribe = "", map[string]string{name: "v"}, []string{name, "*"}
+			case 6:
+				contents++
+				if contents%3 == 0 {
+					p.remove(typeURL, name)
+				} else {
+					p.publish(made(typeURL, name+"="+string(rune('0'+i%7))))
+				}
+				continue
+			case 7:
+				p.now = p.now.Add(time.Duration(b) * 10 * time.Millisecond)
+				p.session.expire(p.now)
+				p.session.next(p.now)
+				continue
+			}
+			_ = p.session.handle(r) // a client may be told that it asks too much
+		}
+		p.publish(cluster("last=1"))
+		for range 1000 {
+			sent := p.session.next(p.now)
+			var w *watch
+			if sent != nil {
+				w = p.session.watches[sent.typeURL]
+			}
+			for _, other := range p.session.order { // what was sent before the end is accepted too
+				if w == nil && other.inflight != nil {
+					w = other
+				}
+			}
+			if w == nil {
+				break
+			}
+			p.session.settle(w, w.inflight, nil)
+		}
+		for _, w := range p.session.order {
+			if w.inflight != nil || w.trial != nil || w.answer {
+				t.Errorf("%s is not at rest: %+v", short(w.typeURL), w)
+			}
+			for name, d := range w.differs {
+				now := p.session.get(w, name)
+				if r := w.refused[name]; d.forced || (r == nil || !same(r.resource, now)) && !same(d.held, now) {
+					t.Errorf("%s %q: differs for no reason: %+v", short(w.typeURL), name, d)
+				}
+			}
+		}
+	})
+}
+
+// FuzzRequest decodes what a client may send and takes it in.
+func FuzzRequest(f *testing.F) {
+	for _, m := range []proto.Message{
+		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds},
+		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: eds, ResourceNamesSubscribe: []string{"a", "*"}, ResourceNamesUnsubscribe: []string{"a"},
+			InitialResourceVersions: map[string]string{"a": "1"}, ErrorDetail: &statusv3.Status{Message: "bad"}},
+	} {
+		encoded, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(encoded)
+	}
+	f.Fuzz(func(t *testing.T, encoded []byte) {
+		var delta discoveryv3.DeltaDiscoveryRequest
+		var state discoveryv3.DiscoveryRequest
+		for _, one := range []struct {
+			err     error
+			delta   bool
+			request *request
+		}{
+			{proto.Unmarshal(encoded, &delta), true, fromDelta(&delta)},
+			{proto.Unmarshal(encoded, &state), false, fromState(&state)},
+		} {
+			if one.err != nil {
+				continue
+			}
+			p := newTable(t, one.delta)
+			p.publish(cluster("a=1"), made(eds, "a=1"))
+			if p.session.handle(one.request) == nil {
+				for p.session.next(p.now) != nil {
+				}
+				_ = p.session.handle(one.request)
+			}
+		}
+	})
+}
+
+// FuzzEndpointsOf compares the look at a few fields with real decoding.
+func FuzzEndpointsOf(f *testing.F) {
+	for _, c := range []*clusterv3.Cluster{edsCluster("a", time.Second), {Name: "b"}} {
+		encoded, err := proto.Marshal(c)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(encoded)
+	}
+	f.Fuzz(func(t *testing.T, encoded []byte) {
+		var c clusterv3.Cluster
+		if proto.Unmarshal(encoded, &c) != nil {
+			endpointsOf(encoded) // must not panic
+			return
+		}
+		canonical, err := proto.Marshal(&c) // fields given twice are merged
+		if err != nil {
+			return // not a cluster that could be sent
+		}
+		name, ok := endpointsOf(canonical)
+		source := c.GetEdsClusterConfig().GetEdsConfig()
+		want := c.GetEdsClusterConfig().GetServiceName()
+		if want == "" {
+			want = c.GetName()
+		}
+		if wantOK := c.GetType() == clusterv3.Cluster_EDS && (source.GetAds() != nil || source.GetSelf() != nil) && want != ""; ok != wantOK || ok && name != want {
+			t.Errorf("got %q %v, want %q %v", name, ok, want, wantOK)
+		}
+	})
+}
+
+func TestEndpointsOf(t *testing.T) {
+	named := edsCluster("c", time.Second)
+	named.EdsClusterConfig.ServiceName = "service"
+	for want, c := range map[string]*clusterv3.Cluster{"a": edsCluster("a", time.Second), "service": named, "": {Name: "static"}} {
+		r, err := resource.New(c.Name, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := endpointsOf(r.Value()); got != want || ok != (want != "") {
+			t.Errorf("%s: %q %v", c.Name, got, ok)
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+func dial(t testing.TB, socket string, more ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	connection, err := grpc.NewClient("unix://"+socket, append(more, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close() })
+	return connection
+}
+
+func deltaStream(t testing.TB, connection *grpc.ClientConn) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+	t.Helper()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+var aNode = &corev3.Node{Id: "test"}
+
+// noFeed is a Source that knows no node.
+type noFeed struct{ err error }
+
+func (s noFeed) Feed(*corev3.Node) (*resource.Feed, error) { return nil, s.err }
+
+func TestStreamsThatAreEnded(t *testing.T) {
+	feed := resource.NewFeed()
+	feed.Publish(resource.Change{})
+	long := strings.Repeat("x", maxNameBytes+1)
+	var many []string
+	for i := range 200 {
+		many = append(many, fmt.Sprintf("%d%s", i, strings.Repeat("y", 100)))
+	}
+	for _, test := range []struct {
+		name    string
+		options Options
+		request *discoveryv3.DeltaDiscoveryRequest
+		code    codes.Code
+		says    string
+	}{
+		{"no node", Options{}, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds}, codes.InvalidArgument, "node"},
+		{"no type", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode}, codes.InvalidArgument, "type_url"},
+		{"long name", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, ResourceNamesSubscribe: []string{long}}, codes.InvalidArgument, "longer than"},
+		{"long version", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, InitialResourceVersions: map[string]string{"a": long}}, codes.InvalidArgument, "longer than"},
+		{"many names", Options{MaxSubscriptionBytes: 1000}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, ResourceNamesSubscribe: many}, codes.ResourceExhausted, "1000 bytes"},
+		{"large request", Options{MaxMessageBytes: 1000}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, ResourceNamesSubscribe: many}, codes.ResourceExhausted, "larger than max"},
+		{"locators", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, ResourceLocatorsSubscribe: []*discoveryv3.ResourceLocator{{Name: "xdstp://a"}}}, codes.Unimplemented, "locators"},
+		{"unknown node", Options{Source: noFeed{errors.New("no such workload")}}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}, codes.FailedPrecondition, "no such workload"},
+		{"refused node", Options{Source: noFeed{status.Error(codes.PermissionDenied, "not you")}}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}, codes.PermissionDenied, "not you"},
+		{"silence", Options{FirstRequestTimeout: 10 * time.Millisecond}, nil, codes.DeadlineExceeded, "nothing was asked for"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.options.Source == nil {
+				test.options.Source = oneFeed{feed}
+			}
+			socket := socketPath(t)
+			serve(t, socket, test.options)
+			stream := deltaStream(t, dial(t, socket))
+			if test.request != nil {
+				if err := stream.Send(test.request); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := stream.Recv()
+			if status.Code(err) != test.code || !strings.Contains(status.Convert(err).Message(), test.says) {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+}
+
+func TestTypesNobodyKnowsAreAnswered(t *testing.T) {
+	feed := resource.NewFeed()
+	feed.Publish(resource.Change{})
+	socket := socketPath(t)
+	serve(t, socket, Options{Source: oneFeed{feed}, ControlPlane: "outrider"})
+	stream := deltaStream(t, dial(t, socket))
+	for _, test := range []struct {
+		request *discoveryv3.DeltaDiscoveryRequest
+		removed []string
+	}{
+		{&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: "type.googleapis.com/no.such.Type"}, nil},
+		{&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "no-type-at-all", ResourceNamesSubscribe: []string{"a"}}, []string{"a"}},
+		{&discoveryv3.DeltaDiscoveryRequest{TypeUrl: VirtualHostType, ResourceNamesSubscribe: []string{"routes/host"}}, []string{"routes/host"}},
+	} {
+		if err := stream.Send(test.request); err != nil {
+			t.Fatal(err)
+		}
+		got, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.TypeUrl != test.request.TypeUrl || got.Nonce == "" || len(got.Resources) != 0 || !slices.Equal(got.RemovedResources, test.removed) ||
+			got.ControlPlane.GetIdentifier() != "outrider" {
+			t.Errorf("answer: %v", got)
+		}
+	}
+}
+
+func TestSecretsOverTheirOwnService(t *testing.T) {
+	feed := resource.NewFeed()
+	feed.Publish(resource.Change{Set: []*resource.Resource{made(resource.SecretType, "default=1"), cluster("a=1")}})
+	socket := socketPath(t)
+	serve(t, socket, Options{Source: oneFeed{feed}})
+	client := secretv3.NewSecretDiscoveryServiceClient(dial(t, socket))
+
+	state, err := client.StreamSecrets(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := state.Send(&discoveryv3.DiscoveryRequest{Node: aNode, TypeUrl: resource.SecretType, ResourceNames: []string{"default"}}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := state.Recv()
+	if err != nil || len(got.Resources) != 1 || string(got.Resources[0].Value) != "1" || got.Resources[0].TypeUrl != resource.SecretType {
+		t.Fatalf("%v, %v", got, err)
+	}
+	if err := state.Send(&discoveryv3.DiscoveryRequest{TypeUrl: cds}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := state.Recv(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "serves") {
+		t.Errorf("clusters over SDS: %v", err)
+	}
+
+	delta, err := client.DeltaSecrets(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: resource.SecretType, ResourceNamesSubscribe: []string{"default"}}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := delta.Recv()
+	if err != nil || len(first.Resources) != 1 || first.Resources[0].Name != "default" {
+		t.Fatalf("%v, %v", first, err)
+	}
+	if _, err := client.FetchSecrets(t.Context(), &discoveryv3.DiscoveryRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("FetchSecrets: %v", err)
+	}
+}
+
+func TestMaxStreams(t *testing.T) {
+	feed := resource.NewFeed()
+	feed.Publish(resource.Change{})
+	socket := socketPath(t)
+	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, MaxStreams: 1})
+	connection := dial(t, socket)
+	first := deltaStream(t, connection)
+	if err := first.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := deltaStream(t, connection).Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("the second stream: %v", err)
+	}
+	if stats := server.Stats(); stats.RefusedStreams != 1 || stats.StreamsTotal != 1 {
+		t.Errorf("stats: %+v", stats)
+	}
+}
+
+func TestSlowClientHoldsUpNobodyAndIsDisconnected(t *testing.T) {
+	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
+	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen, SendTimeout: 300 * time.Millisecond})
+	large := func(i int) resource.Change {
+		return resource.Change{Set: []*resource.Resource{cluster("a=" + strings.Repeat(fmt.Sprint(i%10), 1<<20))}}
+	}
+	feed.Publish(large(0))
+	// The slow one asks and never reads; its windows are small, so that the server feels it.
+	slow := deltaStream(t, dial(t, socket, grpc.WithInitialWindowSize(1<<16), grpc.WithInitialConnWindowSize(1<<16)))
+	if err := slow.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
+		t.Fatal(err)
+	}
+	if err := slow.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "other"}); err != nil { // waits behind the large one
+		t.Fatal(err)
+	}
+	quick := deltaStream(t, dial(t, socket))
+	if err := quick.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		got, err := quick.Recv()
+		if err != nil || len(got.Resources) != 1 || got.Resources[0].Resource.Value[0] != byte('0'+i) {
+			t.Fatalf("change %d: %v", i, err)
+		}
+		if err := quick.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResponseNonce: got.Nonce}); err != nil {
+			t.Fatal(err)
+		}
+		feed.Publish(large(i + 1))
+	}
+	eventually(t, "the slow one is disconnected", func() bool { return server.Stats().StuckClients == 1 })
+	for err := error(nil); err == nil; {
+		if _, err = slow.Recv(); err != nil && status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("it is told %v", err)
+		}
+	}
+}
+
+func TestAThousandStreamsLeaveNothingBehind(t *testing.T) {
+	const connections, each = 20, 50
+	feed, socket := resource.NewFeed(), socketPath(t)
+	var content []*resource.Resource
+	for i := range 100 {
+		content = append(content, cluster(fmt.Sprintf("c%d=1", i)))
+	}
+	feed.Publish(resource.Change{Set: content})
+	server, _ := serve(t, socket, Options{Source: oneFeed{feed}})
+	before := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var streams []discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	var open []*grpc.ClientConn
+	for range connections {
+		connection := dial(t, socket)
+		open = append(open, connection)
+		for range each {
+			stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
+				t.Fatal(err)
+			}
+			streams = append(streams, stream)
+		}
+	}
+	receive := func(want int) {
+		for i, stream := range streams {
+			got, err := stream.Recv()
+			if err != nil || len(got.Resources) != want {
+				t.Fatalf("stream %d: %d resources, %v", i, len(got.GetResources()), err)
+			}
+			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResponseNonce: got.Nonce}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	receive(100)
+	eventually(t, "all at rest", func() bool {
+		for _, s := range server.Status(t.Context()) {
+			if s.Types[0].Pending != 0 {
+				return false
+			}
+		}
+		return true
+	})
+	feed.Publish(resource.Change{Set: []*resource.Resource{cluster("c7=2")}})
+	receive(1)
+	if n := server.Stats().Streams; n != connections*each {
+		t.Errorf("%d streams", n)
+	}
+	cancel()
+	for _, connection := range open {
+		_ = connection.Close()
+	}
+	eventually(t, "every stream is gone", func() bool { return server.Stats().Streams == 0 && runtime.NumGoroutine() <= before })
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if len(server.hubs) != 0 || len(server.streams) != 0 {
+		t.Errorf("%d hubs, %d streams left", len(server.hubs), len(server.streams))
+	}
+}
+
+func TestAdmissionSpreadsConnects(t *testing.T) {
+	a := admission{perSecond: 2}
+	for range 2 { // a second's worth begins at once
+		if err := a.wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var refused bool
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	for range 10 {
+		refused = refused || status.Code(a.wait(ctx)) == codes.ResourceExhausted
+	}
+	if !refused {
+		t.Error("ten more began")
+	}
+}

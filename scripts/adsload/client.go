@@ -1,0 +1,166 @@
+package adsload
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// client asks as one Envoy does.
+type client struct {
+	load   *Load
+	index  int
+	stream grpc.ClientStream
+	node   *corev3.Node // until the first request has carried it
+
+	begun   time.Time
+	wanted  map[string][]string // names asked for, by type
+	missing map[string]int      // how many of them have not come yet
+	full    bool
+}
+
+var streamDescription = grpc.StreamDesc{StreamName: "ads", ServerStreams: true, ClientStreams: true}
+
+func (c *client) run(ctx context.Context, connection *grpc.ClientConn) error {
+	method := "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+	if c.load.options.Delta {
+		method = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+	}
+	c.begun = time.Now()
+	stream, err := connection.NewStream(ctx, &streamDescription, method)
+	if err != nil {
+		return fmt.Errorf("client %d: open the stream: %w", c.index, err)
+	}
+	c.stream = stream
+	if err := c.ask(ClusterType, nil); err != nil {
+		return err
+	}
+	for {
+		var m message
+		if err := stream.RecvMsg(&m); err != nil {
+			return fmt.Errorf("client %d: receive: %w", c.index, err)
+		}
+		r, err := scan(m.buffer.ReadOnlyData(), c.load.options.Delta)
+		if err == nil {
+			err = c.handle(r)
+		}
+		m.buffer.Free()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// ask subscribes to names, or to everything.
+func (c *client) ask(typeURL string, names []string) error {
+	c.wanted[typeURL] = append(c.wanted[typeURL], names...)
+	c.missing[typeURL] += max(1, len(names)) // of everything at least a response
+	if c.load.options.Delta {
+		return c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names})
+	}
+	return c.send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: c.wanted[typeURL]})
+}
+
+func (c *client) acknowledge(r Response) error {
+	if c.load.options.Delta {
+		return c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce})
+	}
+	return c.send(&discoveryv3.DiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, VersionInfo: r.Version, ResourceNames: c.wanted[r.TypeURL]})
+}
+
+func (c *client) send(request proto.Message) error {
+	if c.node != nil {
+		switch r := request.(type) {
+		case *discoveryv3.DeltaDiscoveryRequest:
+			r.Node = c.node
+		case *discoveryv3.DiscoveryRequest:
+			r.Node = c.node
+		}
+		c.node = nil
+	}
+	if err := c.stream.SendMsg(request); err != nil {
+		return fmt.Errorf("client %d: send: %w", c.index, err)
+	}
+	return nil
+}
+
+// handle accepts a response and asks for what it refers to: clusters, their endpoints, then listeners, their routes.
+func (c *client) handle(r Response) error {
+	c.load.count(c.index, r)
+	if err := c.acknowledge(r); err != nil {
+		return err
+	}
+	if c.full {
+		return c.follow(r)
+	}
+	if r.TypeURL == ClusterType || r.TypeURL == ListenerType {
+		c.missing[r.TypeURL] = 0
+	} else {
+		c.missing[r.TypeURL] -= r.Resources + r.Removed
+	}
+	switch {
+	case c.missing[r.TypeURL] > 0:
+		return nil
+	case r.TypeURL == ClusterType && len(c.wanted[EndpointType]) == 0:
+		names, err := c.load.learnt.names(r, endpointNames)
+		if err != nil || len(names) > 0 {
+			return c.askOr(err, EndpointType, names)
+		}
+		return c.ask(ListenerType, nil)
+	case r.TypeURL == EndpointType && c.missing[ListenerType] == 0 && !c.asked(ListenerType):
+		return c.ask(ListenerType, nil)
+	case r.TypeURL == ListenerType && len(c.wanted[RouteType]) == 0:
+		names, err := c.load.learnt.names(r, routeNames)
+		if err != nil || len(names) > 0 {
+			return c.askOr(err, RouteType, names)
+		}
+	}
+	if c.asked(ListenerType) && c.missing[ListenerType] <= 0 && c.missing[RouteType] <= 0 {
+		c.full = true
+		c.load.isFull(c.index, time.Since(c.begun))
+	}
+	return nil
+}
+
+func (c *client) asked(typeURL string) bool {
+	_, ok := c.missing[typeURL]
+	return ok
+}
+
+func (c *client) askOr(err error, typeURL string, names []string) error {
+	if err != nil {
+		return fmt.Errorf("client %d: %w", c.index, err)
+	}
+	return c.ask(typeURL, names)
+}
+
+// follow asks for what a later response refers to and was not asked for yet.
+func (c *client) follow(r Response) error {
+	var names []string
+	var err error
+	needed := ""
+	switch r.TypeURL {
+	case ClusterType:
+		needed = EndpointType
+		names, err = endpointNames(r)
+	case ListenerType:
+		needed = RouteType
+		names, err = routeNames(r)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		_, known := slices.BinarySearch(c.wanted[needed], name)
+		return known
+	})
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	err = c.ask(needed, names)
+	slices.Sort(c.wanted[needed])
+	return err
+}

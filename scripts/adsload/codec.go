@@ -1,0 +1,134 @@
+package adsload
+
+import (
+	"bytes"
+	"fmt"
+
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that requests go through
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Response is a DiscoveryResponse or a DeltaDiscoveryResponse, looked at and not decoded.
+type Response struct {
+	TypeURL   string
+	Version   string
+	Nonce     string
+	Resources int
+	Removed   int // delta
+	Bytes     int // of the whole message
+
+	raw   []byte // valid while the response is handled
+	delta bool
+}
+
+// Field numbers of both kinds of response.
+const (
+	versionField   = 1
+	resourcesField = 2
+	typeURLField   = 4
+	nonceField     = 5
+	removedField   = 6 // delta; in the other it is control_plane
+)
+
+// codec gives responses as bytes that go back to the pool once they are handled.
+type codec struct{ encoding.CodecV2 }
+
+// message is what a response is received into.
+type message struct{ buffer mem.Buffer }
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
+	if m, ok := into.(*message); ok {
+		m.buffer = data.MaterializeToBuffer(mem.DefaultBufferPool())
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, into)
+}
+
+// scan reads what is needed of a response: the header, and how many resources there are.
+func scan(raw []byte, delta bool) (Response, error) {
+	r := Response{raw: raw, delta: delta, Bytes: len(raw)}
+	err := fields(raw, func(number protowire.Number, value []byte) {
+		switch number {
+		case versionField:
+			r.Version = string(value)
+		case resourcesField:
+			r.Resources++
+		case typeURLField:
+			r.TypeURL = string(value)
+		case nonceField:
+			r.Nonce = string(value)
+		case removedField:
+			if delta {
+				r.Removed++
+			}
+		}
+	})
+	return r, err
+}
+
+// Contains tells whether the bytes occur in the response: the address of an endpoint, say. Only while it is handled.
+func (r Response) Contains(marker []byte) bool { return bytes.Contains(r.raw, marker) }
+
+// values calls visit with each resource's own message.
+func (r Response) values(visit func(value []byte)) error {
+	const resourceField, anyValueField = 2, 2
+	return fields(r.raw, func(number protowire.Number, resource []byte) {
+		if number != resourcesField {
+			return
+		}
+		wrapped := resource
+		if r.delta {
+			wrapped = first(resource, resourceField)
+		}
+		visit(first(wrapped, anyValueField))
+	})
+}
+
+// fields calls visit for each length-delimited field of a message, and for others with nil.
+func fields(raw []byte, visit func(number protowire.Number, value []byte)) error {
+	for len(raw) > 0 {
+		number, kind, n := protowire.ConsumeTag(raw)
+		if n < 0 {
+			return fmt.Errorf("malformed message: %w", protowire.ParseError(n))
+		}
+		raw = raw[n:]
+		var value []byte
+		if kind == protowire.BytesType {
+			value, n = protowire.ConsumeBytes(raw)
+		} else {
+			n = protowire.ConsumeFieldValue(number, kind, raw)
+		}
+		if n < 0 {
+			return fmt.Errorf("malformed message: %w", protowire.ParseError(n))
+		}
+		visit(number, value)
+		raw = raw[n:]
+	}
+	return nil
+}
+
+// first returns the first field with that number, nil if there is none.
+func first(raw []byte, wanted protowire.Number) (found []byte) {
+	_ = fields(raw, func(number protowire.Number, value []byte) {
+		if number == wanted && found == nil {
+			found = value
+		}
+	})
+	return found
+}
+
+// every returns what is found along a path of field numbers, through repeated fields.
+func every(raw []byte, path ...protowire.Number) (found [][]byte) {
+	if len(path) == 0 {
+		return [][]byte{raw}
+	}
+	_ = fields(raw, func(number protowire.Number, value []byte) {
+		if number == path[0] && value != nil {
+			found = append(found, every(value, path[1:]...)...)
+		}
+	})
+	return found
+}

@@ -1,0 +1,194 @@
+// Package adsload is a load of xDS clients: each asks as an Envoy does (clusters, the endpoints they need, listeners, the
+// routes they need), accepts everything, and hardly looks at it, so that what is measured is the server.
+package adsload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+)
+
+// Options say who asks whom.
+type Options struct {
+	Target  string                   // "unix:///path" or "host:port", without TLS
+	Clients int                      // each with a connection of its own
+	Delta   bool                     // incremental
+	Node    func(i int) *corev3.Node // nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, as istiod wants it
+	Same    bool                     // all clients get the same: one reads the names, the others take them from it
+}
+
+// Load is clients at work.
+type Load struct {
+	options Options
+	learnt  *lessons
+	cancel  context.CancelFunc
+	group   *errgroup.Group
+	failed  chan struct{} // closed when a client has failed
+	fail    sync.Once
+
+	mu       sync.Mutex
+	fullIn   []time.Duration // per client, from the opening of its stream; 0: not yet
+	full     int
+	allFull  chan struct{}
+	received map[string]Received
+	marks    map[*Mark]struct{}
+}
+
+// Received counts what all clients received of a type.
+type Received struct{ Responses, Resources, Removed, Bytes int }
+
+// maxMessage bounds a response, in bytes: a state of the world of many thousands of resources.
+const maxMessage = 1 << 30
+
+// Start connects the clients.
+func Start(ctx context.Context, options Options) (*Load, error) {
+	if options.Node == nil {
+		options.Node = func(i int) *corev3.Node {
+			return &corev3.Node{Id: "sidecar~127.0.0.1~x" + strconv.Itoa(i) + ".ns~ns.svc.cluster.local", Cluster: "adsload"}
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	l := &Load{
+		options: options, cancel: cancel, group: group, failed: make(chan struct{}),
+		fullIn: make([]time.Duration, options.Clients), allFull: make(chan struct{}),
+		received: map[string]Received{}, marks: map[*Mark]struct{}{},
+	}
+	if options.Same {
+		l.learnt = &lessons{known: map[string][]string{}}
+	}
+	for i := range options.Clients {
+		connection, err := grpc.NewClient(options.Target,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}), grpc.MaxCallRecvMsgSize(maxMessage)))
+		if err != nil {
+			cancel()
+			return nil, errors.Join(fmt.Errorf("client %d: %w", i, err), group.Wait())
+		}
+		c := &client{load: l, index: i, node: options.Node(i), wanted: map[string][]string{}, missing: map[string]int{}}
+		group.Go(func() error {
+			defer func() { _ = connection.Close() }()
+			err := c.run(ctx, connection)
+			if ctx.Err() != nil {
+				return nil
+			}
+			l.fail.Do(func() { close(l.failed) })
+			return err
+		})
+	}
+	return l, nil
+}
+
+// Stop ends the clients and returns why one failed, if one did.
+func (l *Load) Stop() error {
+	l.cancel()
+	return l.group.Wait()
+}
+
+// Full waits until every client has everything, and returns how long each took from the opening of its stream.
+func (l *Load) Full(ctx context.Context) ([]time.Duration, error) {
+	select {
+	case <-l.allFull:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return slices.Clone(l.fullIn), nil
+	case <-l.failed:
+		return nil, l.group.Wait()
+	case <-ctx.Done():
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return nil, fmt.Errorf("%d of %d clients have everything: %w", l.full, l.options.Clients, ctx.Err())
+	}
+}
+
+func (l *Load) isFull(client int, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fullIn[client] = took
+	if l.full++; l.full == l.options.Clients {
+		close(l.allFull)
+	}
+}
+
+// Received returns what all clients received so far, by type.
+func (l *Load) Received() map[string]Received {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make(map[string]Received, len(l.received))
+	for typeURL, r := range l.received {
+		all[typeURL] = r
+	}
+	return all
+}
+
+func (l *Load) count(client int, r Response) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sum := l.received[r.TypeURL]
+	sum.Responses++
+	sum.Resources += r.Resources
+	sum.Removed += r.Removed
+	sum.Bytes += r.Bytes
+	l.received[r.TypeURL] = sum
+	for mark := range l.marks {
+		mark.see(client, r, now)
+	}
+}
+
+// Mark waits for something to come to every client.
+type Mark struct {
+	load    *Load
+	type_   string
+	bytes   []byte
+	at      []time.Time
+	seen    int
+	reached chan struct{}
+}
+
+// Mark begins to look for bytes in the responses of a type: the address of a changed endpoint, say. Set it before the
+// change.
+func (l *Load) Mark(typeURL string, bytes []byte) *Mark {
+	m := &Mark{load: l, type_: typeURL, bytes: bytes, at: make([]time.Time, l.options.Clients), reached: make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.marks[m] = struct{}{}
+	return m
+}
+
+// see is called with load.mu held.
+func (m *Mark) see(client int, r Response, now time.Time) {
+	if r.TypeURL != m.type_ || !m.at[client].IsZero() || !r.Contains(m.bytes) {
+		return
+	}
+	m.at[client] = now
+	if m.seen++; m.seen == len(m.at) {
+		delete(m.load.marks, m)
+		close(m.reached)
+	}
+}
+
+// Wait returns when the mark came to each client.
+func (m *Mark) Wait(ctx context.Context) ([]time.Time, error) {
+	select {
+	case <-m.reached:
+		return m.at, nil
+	case <-m.load.failed:
+		return nil, m.load.group.Wait()
+	case <-ctx.Done():
+		m.load.mu.Lock()
+		defer m.load.mu.Unlock()
+		delete(m.load.marks, m)
+		return nil, fmt.Errorf("the change came to %d of %d clients: %w", m.seen, len(m.at), ctx.Err())
+	}
+}

@@ -1,0 +1,78 @@
+package adsload
+
+import (
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// The types a client asks for, in Envoy's order.
+const (
+	ClusterType  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	EndpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	ListenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+)
+
+// endpointNames are the endpoints that the clusters of a response ask for: eds_cluster_config.service_name (3.2), else
+// name (1), of those that have an eds_cluster_config.
+func endpointNames(r Response) ([]string, error) {
+	var names []string
+	err := r.values(func(cluster []byte) {
+		eds := first(cluster, 3)
+		if eds == nil {
+			return
+		}
+		if name := first(eds, 2); len(name) > 0 {
+			names = append(names, string(name))
+		} else {
+			names = append(names, string(first(cluster, 1)))
+		}
+	})
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// routeNames are the route configurations that the listeners of a response ask for: route_config_name (2) of rds (3) in
+// the typed_config (4, its value 2) of the filters (3) of filter_chains (3) and default_filter_chain (25).
+func routeNames(r Response) ([]string, error) {
+	var names []string
+	err := r.values(func(listener []byte) {
+		for _, chain := range []protowire.Number{3, 25} {
+			for _, config := range every(listener, chain, 3, 4) {
+				if string(first(config, 1)) != "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager" {
+					continue
+				}
+				for _, name := range every(config, 2, 3, 2) {
+					names = append(names, string(name))
+				}
+			}
+		}
+	})
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// lessons are names that one client has read and the others, which get the same, need not read again.
+type lessons struct {
+	mu    sync.Mutex
+	known map[string][]string // by type
+}
+
+// names returns what r asks for; the first to come reads it, and the others wait for that.
+func (l *lessons) names(r Response, read func(Response) ([]string, error)) ([]string, error) {
+	if l == nil {
+		return read(r)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if names, ok := l.known[r.TypeURL]; ok {
+		return names, nil
+	}
+	names, err := read(r)
+	if err == nil {
+		l.known[r.TypeURL] = names
+	}
+	return names, err
+}
