@@ -1,0 +1,335 @@
+package discovery_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+)
+
+// TestConformance gives the YAML of all cases in testdata/conformance to one real Envoy of each kind and asks what the
+// cases ask. testdata/conformance/README says how a case is written.
+func TestConformance(t *testing.T) {
+	variables := map[string]string{}
+	for name, two := range map[string]bool{"a": false, "b": false, "c": false, "bad": false, "two": true} {
+		variables[strings.ToUpper(name)] = strconv.Itoa((&backend{name: name}).serve(t, two))
+	}
+	variables["CLOSED"] = strconv.Itoa(freePort(t))
+	variables["TCP"] = strconv.Itoa(echoTCP(t, "tcp"))
+	variables["CERT"], variables["KEY"] = certificate(t)
+	variables["TLS"] = strconv.Itoa((&backend{name: "tls"}).serveTLS(t, variables["CERT"], variables["KEY"]))
+
+	for _, kind := range []string{"sidecar", "router"} {
+		files, err := filepath.Glob(filepath.Join("testdata", "conformance", kind, "*.txtar"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no cases for %s: %v", kind, err)
+		}
+		directory := t.TempDir()
+		var cases []*conformanceCase
+		for _, path := range files {
+			c := readCase(t, path, variables)
+			cases = append(cases, c)
+			write(t, filepath.Join(directory, c.name+".yaml"), c.mesh)
+		}
+		server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
+		e := startEnvoy(t, kind, server)
+		eventually(t, "Envoy has its listeners", func() (bool, string) {
+			live, warming := e.stat("listener_manager.workers_started"), e.stat("listener_manager.total_listeners_warming")
+			return live == 1 && warming == 0, fmt.Sprintf("workers %d, warming %d", live, warming)
+		})
+		for _, p := range server.Problems() {
+			if name := strings.TrimSuffix(filepath.Base(p.File), ".yaml"); p.Severity != condition.Info && !findCase(cases, name).expects(p) {
+				t.Errorf("unexpected problem: %s", p)
+			}
+		}
+		for _, c := range cases {
+			t.Run(kind+"/"+c.name, func(t *testing.T) {
+				for _, x := range c.exchanges {
+					x.run(t, c.port)
+				}
+				for _, want := range c.problems {
+					t.Errorf("problem not told: %s", want)
+				}
+			})
+		}
+		if strings.Contains(e.said(), "deprecated") {
+			t.Errorf("Envoy %s warns of something deprecated: %s", kind, regexp.MustCompile(`.*deprecated.*`).FindString(e.said()))
+		}
+	}
+}
+
+type conformanceCase struct {
+	name, mesh string
+	port       int
+	exchanges  []*exchange
+	problems   []string // parts of problems that are expected and were not seen yet
+}
+
+func findCase(cases []*conformanceCase, name string) *conformanceCase {
+	for _, c := range cases {
+		if c.name == name {
+			return c
+		}
+	}
+	return &conformanceCase{}
+}
+
+// expects tells whether a problem is one the case asks for.
+func (c *conformanceCase) expects(p discovery.Problem) bool {
+	for i, want := range c.problems {
+		if strings.Contains(p.String(), want) {
+			c.problems = append(c.problems[:i], c.problems[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+func readCase(t *testing.T, path string, variables map[string]string) *conformanceCase {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &conformanceCase{name: strings.TrimSuffix(filepath.Base(path), ".txtar"), port: freePort(t)}
+	expand := func(text []byte) string {
+		return os.Expand(string(text), func(name string) string {
+			switch value, ok := variables[name]; {
+			case name == "PORT":
+				return strconv.Itoa(c.port)
+			case ok:
+				return value
+			}
+			t.Fatalf("%s: unknown variable $%s", path, name)
+			return ""
+		})
+	}
+	for _, f := range txtar.Parse(content).Files {
+		switch f.Name {
+		case "mesh.yaml":
+			c.mesh = expand(f.Data)
+		case "requests":
+			c.exchanges = readExchanges(t, path, expand(f.Data))
+		case "problems":
+			c.problems = strings.FieldsFunc(strings.TrimSpace(string(f.Data)), func(r rune) bool { return r == '\n' })
+		default:
+			t.Fatalf("%s: unknown file %s", path, f.Name)
+		}
+	}
+	return c
+}
+
+// exchange is a request, or many equal ones, and what is expected.
+type exchange struct {
+	where   string
+	ask     []string // lines after >
+	expect  []string // lines after <
+	times   int
+	replies []reply
+}
+
+func readExchanges(t *testing.T, path, text string) []*exchange {
+	var all []*exchange
+	var current *exchange
+	for i, line := range strings.Split(text, "\n") {
+		kind, rest, _ := strings.Cut(line, " ")
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case kind == ">" && (current == nil || len(current.expect) > 0):
+			current = &exchange{where: fmt.Sprintf("%s: requests, line %d", path, i+1), ask: []string{rest}, times: 1}
+			all = append(all, current)
+		case kind == ">":
+			current.ask = append(current.ask, rest)
+		case kind == "<" && current != nil:
+			current.expect = append(current.expect, rest)
+		default:
+			t.Fatalf("%s: requests, line %d: %q", path, i+1, line)
+		}
+	}
+	return all
+}
+
+// reply is what came back.
+type reply struct {
+	status  int
+	header  http.Header
+	body    string
+	seen    echo
+	elapsed time.Duration
+	err     error
+}
+
+func (x *exchange) run(t *testing.T, port int) {
+	t.Helper()
+	method, target, _ := strings.Cut(x.ask[0], " ")
+	headers := http.Header{}
+	for _, line := range x.ask[1:] {
+		name, value, _ := strings.Cut(line, ": ")
+		if name == "times" {
+			x.times, _ = strconv.Atoi(value)
+			continue
+		}
+		headers.Add(name, value)
+	}
+	for range x.times {
+		switch method {
+		case "TCP":
+			x.replies = append(x.replies, exchangeTCP(port, target))
+		default:
+			x.replies = append(x.replies, exchangeHTTP(method, target, port, headers))
+		}
+	}
+	for _, want := range x.expect {
+		if problem := x.check(want); problem != "" {
+			t.Errorf("%s: %s\n want %s\n %s", x.where, strings.Join(x.ask, " | "), want, problem)
+		}
+	}
+}
+
+func exchangeTCP(port int, text string) (r reply) {
+	connection, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), 5*time.Second)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer func() { _ = connection.Close() }()
+	_ = connection.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, r.err = fmt.Fprintln(connection, text); r.err == nil {
+		r.body, r.err = bufio.NewReader(connection).ReadString('\n')
+	}
+	return r
+}
+
+func exchangeHTTP(method, target string, port int, headers http.Header) (r reply) {
+	scheme, rest, ok := strings.Cut(target, "://")
+	if !ok {
+		scheme, rest = "http", target
+	}
+	host, path, _ := strings.Cut(rest, "/")
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: host},
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, Timeout: 10 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	request, err := http.NewRequest(method, scheme+"://"+host+"/"+path, nil)
+	if err != nil {
+		return reply{err: err}
+	}
+	request.Header = headers.Clone()
+	started := time.Now()
+	answer, err := client.Do(request)
+	r.elapsed = time.Since(started)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	r.status, r.header, r.body, r.err = answer.StatusCode, answer.Header, string(body), err
+	if answer.Header.Get("x-backend") != "" {
+		_ = json.NewDecoder(bytes.NewReader(body)).Decode(&r.seen)
+	}
+	return r
+}
+
+// check returns how the replies differ from what is wanted, "" if they do not.
+func (x *exchange) check(want string) string {
+	what, value, _ := strings.Cut(want, " ")
+	if what == "share" {
+		return x.share(value)
+	}
+	for _, r := range x.replies {
+		if got := r.get(what, value); !matches(got, value) {
+			return fmt.Sprintf("got  %s (status %d, error %v, body %q, header %v)", got, r.status, r.err, r.body, r.header)
+		}
+	}
+	return ""
+}
+
+// get is the part of a reply that an expectation speaks of, written as expectations are.
+func (r reply) get(what, value string) string {
+	header := func(h http.Header) string {
+		name, _, _ := strings.Cut(value, ":")
+		if values := h.Values(name); len(values) > 0 {
+			return name + ": " + strings.Join(values, ",")
+		}
+		return name + ": (none)"
+	}
+	switch what {
+	case "any":
+		return ""
+	case "status":
+		return strconv.Itoa(r.status)
+	case "backend":
+		return r.seen.Backend
+	case "path":
+		return r.seen.Path
+	case "query":
+		return r.seen.Query
+	case "host":
+		return r.seen.Host
+	case "proto":
+		return r.seen.Proto
+	case "saw":
+		return header(r.seen.Headers)
+	case "header":
+		return header(r.header)
+	case "body":
+		return strings.TrimSpace(r.body)
+	case "error":
+		return fmt.Sprint(r.err)
+	case "elapsed":
+		low, high, _ := strings.Cut(value, "-")
+		from, _ := time.ParseDuration(low)
+		to, _ := time.ParseDuration(high)
+		if r.elapsed >= from && r.elapsed <= to {
+			return value
+		}
+		return r.elapsed.String()
+	}
+	return "unknown expectation " + what
+}
+
+// matches takes regular expressions too, after a ~.
+func matches(got, want string) bool {
+	if name, expression, ok := strings.Cut(want, "~"); ok && (name == "" || strings.HasSuffix(name, ": ")) {
+		return regexp.MustCompile("^" + regexp.QuoteMeta(name) + "(?:" + expression + ")$").MatchString(got)
+	}
+	return got == want
+}
+
+// share checks how many percent of the replies came from a backend: "a 60-80".
+func (x *exchange) share(value string) string {
+	var name string
+	var low, high int
+	if _, err := fmt.Sscanf(value, "%s %d-%d", &name, &low, &high); err != nil {
+		return err.Error()
+	}
+	count := 0
+	for _, r := range x.replies {
+		if r.seen.Backend == name {
+			count++
+		}
+	}
+	if percent := 100 * count / len(x.replies); percent < low || percent > high {
+		return fmt.Sprintf("got  %d %%", percent)
+	}
+	return ""
+}

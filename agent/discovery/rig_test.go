@@ -1,0 +1,309 @@
+package discovery_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const bootstrap = `{
+  "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "metadata": {"NAMESPACE": "shop", "LABELS": {"app": "edge"}}},
+  "admin": {"address": {"pipe": {"path": %[2]q}}},
+  "dynamic_resources": {
+    "ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "xds"}}]},
+    "cds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"},
+    "lds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
+  },
+  "static_resources": {"clusters": [{
+    "name": "xds", "type": "STATIC", "connect_timeout": "1s",
+    "load_assignment": {"cluster_name": "xds", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": %[3]q}}}}]}]},
+    "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+      "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}
+  }]}
+}`
+
+// envoy is a real Envoy fed by a discovery server.
+type envoy struct {
+	admin *http.Client
+	mu    sync.Mutex
+	log   bytes.Buffer
+}
+
+// Write implements io.Writer for Envoy's log.
+func (e *envoy) Write(p []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.log.Write(p)
+}
+
+func (e *envoy) said() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.log.String()
+}
+
+// refusals hands what Envoy refuses to the discovery server, as the agent does.
+type refusals struct{ *discovery.Server }
+
+func (refusals) Connected(xds.Stream)                {}
+func (refusals) Disconnected(xds.Stream, error)      {}
+func (refusals) Pushed(xds.Stream, xds.Push)         {}
+func (refusals) Accepted(xds.Stream, string, string) {}
+func (r refusals) Refused(_ xds.Stream, refusal xds.Refusal) {
+	r.Server.Refused(refusal.Type, refusal.Resources, fmt.Errorf("%s", refusal.Error))
+}
+func (r refusals) Cured(_ xds.Stream, typeURL string, names []string) { r.Server.Cured(typeURL, names) }
+
+// startEnvoy runs an Envoy of a kind (sidecar, router) against a server until the test ends.
+func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
+	t.Helper()
+	directory := parts.ShortDir(t)
+	ads, err := xds.NewServer(xds.Options{Source: server, Observer: refusals{server}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, admin := filepath.Join(directory, "xds.sock"), filepath.Join(directory, "admin.sock")
+	listener, err := xds.Listen(xds.ListenOptions{Path: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- ads.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	e := &envoy{}
+	command := exec.Command(parts.Envoy(t), "--config-yaml", fmt.Sprintf(bootstrap, kind, admin, socket),
+		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
+	command.Stdout, command.Stderr = e, e
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
+	}}
+	e.admin = &http.Client{Transport: transport, Timeout: 5 * time.Second}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		if t.Failed() {
+			_, said, _ := strings.Cut(e.said(), "starting main dispatch loop")
+			t.Logf("Envoy %s: %s", kind, said[max(0, len(said)-8000):])
+		}
+	})
+	return e
+}
+
+// stat returns a counter or gauge, -1 if there is none.
+func (e *envoy) stat(name string) int {
+	answer, err := e.admin.Get("http://admin/stats?format=json&filter=^" + name + "$")
+	if err != nil {
+		return -1
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var stats struct{ Stats []struct{ Value int } }
+	if json.NewDecoder(answer.Body).Decode(&stats) != nil || len(stats.Stats) != 1 {
+		return -1
+	}
+	return stats.Stats[0].Value
+}
+
+// eventually polls until a condition holds; it fails the test after ten seconds with what was seen last.
+func eventually(t *testing.T, what string, holds func() (bool, string)) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		ok, seen := holds()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within ten seconds: %s", what, seen)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// freePort is a port nobody listens on now.
+func freePort(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// echo is what a backend saw of a request.
+type echo struct {
+	Backend string
+	Host    string
+	Path    string
+	Query   string
+	Proto   string
+	Headers http.Header
+}
+
+// backend answers with what it saw. Paths below /status/ answer with that status, those below /delay/ after that time;
+// one called bad answers every request with 503.
+type backend struct {
+	name string
+	seen atomic.Int64
+}
+
+func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.seen.Add(1)
+	status := http.StatusOK
+	if text, ok := strings.CutPrefix(r.URL.Path, "/status/"); ok {
+		_, _ = fmt.Sscan(text, &status)
+	}
+	if text, ok := strings.CutPrefix(r.URL.Path, "/delay/"); ok {
+		delay, _ := time.ParseDuration(text)
+		select {
+		case <-time.After(delay):
+		case <-r.Context().Done():
+			return
+		}
+	}
+	if b.name == "bad" {
+		status = http.StatusServiceUnavailable
+	}
+	w.Header().Set("x-backend", b.name)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(echo{Backend: b.name, Host: r.Host, Path: r.URL.Path, Query: r.URL.RawQuery, Proto: r.Proto, Headers: r.Header})
+}
+
+// serve runs a backend until the test ends and returns its port. two lets it speak HTTP/2 without TLS, and nothing else.
+func (b *backend) serve(t testing.TB, two bool) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: b}
+	if two {
+		server.Protocols = &http.Protocols{}
+		server.Protocols.SetUnencryptedHTTP2(true)
+	}
+	return run(t, server, listener)
+}
+
+// run serves until the test ends and returns the port.
+func run(t testing.TB, server *http.Server, listener net.Listener) int {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close(); <-done })
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// serveTLS runs a backend that speaks TLS.
+func (b *backend) serveTLS(t testing.TB, certificate, key string) int {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run(t, &http.Server{Handler: b}, listener)
+}
+
+// echoTCP answers every line with its name before it.
+func echoTCP(t testing.TB, name string) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var connections sync.WaitGroup
+	connections.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			connections.Go(func() {
+				defer func() { _ = connection.Close() }()
+				buffer := make([]byte, 256)
+				for {
+					n, err := connection.Read(buffer)
+					if err != nil {
+						return
+					}
+					if _, err := io.WriteString(connection, name+":"+string(buffer[:n])); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); connections.Wait() })
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// certificate writes a certificate for *.test that signs itself, and its key, and returns their paths.
+func certificate(t testing.TB) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"*.test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory := t.TempDir()
+	certificate, key = filepath.Join(directory, "cert.pem"), filepath.Join(directory, "key.pem")
+	for path, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: encoded}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certificate, key
+}
