@@ -31,10 +31,10 @@ func (a *app) cleanupCommand() *cobra.Command {
 			}
 			c := cleaner{
 				runtime: a.runtimeDir(), keeper: filepath.Join(a.places.keeper, a.instance),
-				sharedMemory: a.places.sharedMemory, unixSockets: a.places.unixSockets,
+				sharedMemory: a.places.sharedMemory, processes: a.places.processes,
 			}
-			if runtimeDir != "" {
-				c.runtime = runtimeDir
+			if runtimeDir != "" { // the agent puts its keeper into a runtime folder that is not the usual one
+				c.runtime, c.keeper = runtimeDir, filepath.Join(runtimeDir, "keeper")
 			}
 			if keeperDir != "" {
 				c.keeper = keeperDir
@@ -52,7 +52,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 	}
 	command.Flags().BoolVar(&stop, "stop", false, "end a keeper that lives, and its Envoys")
 	command.Flags().StringVar(&runtimeDir, "runtime-dir", "", "the agent's runtime `folder` (default "+a.places.runtime+"[/NAME])")
-	command.Flags().StringVar(&keeperDir, "keeper-dir", "", "the keeper's `folder` (default "+a.places.keeper+"[/NAME])")
+	command.Flags().StringVar(&keeperDir, "keeper-dir", "", "the keeper's `folder` (default "+a.places.keeper+"[/NAME]; with --runtime-dir, keeper in it)")
 	return command
 }
 
@@ -61,7 +61,7 @@ type cleaner struct {
 	runtime      string // agent's runtime folder
 	keeper       string // keeper's folder: its lock, base id, Envoy's sockets
 	sharedMemory string // /dev/shm
-	unixSockets  string // /proc/net/unix
+	processes    string // /proc
 	done         []string
 }
 
@@ -131,8 +131,11 @@ func (c *cleaner) lock() (*os.File, error) {
 func (c *cleaner) endKeeper(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownTime)
 	defer cancel()
-	socket := filepath.Join(c.runtime, "keeper.sock")
-	client, err := keeper.Dial(ctx, socket)
+	// Under systemd the socket is the agent's, else it is in the keeper's folder.
+	client, err := keeper.Dial(ctx, filepath.Join(c.keeper, "keeper.sock"))
+	if errors.Is(err, keeper.ErrNotRunning) {
+		client, err = keeper.Dial(ctx, filepath.Join(c.runtime, "keeper.sock"))
+	}
 	if err != nil {
 		return fmt.Errorf("end the keeper that lives in %s: %w", c.keeper, err)
 	}

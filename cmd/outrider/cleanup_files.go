@@ -9,11 +9,15 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/keeper"
 )
 
-// removeSharedMemory removes the shared memory of the Envoys of a dead keeper: the file whose number is ten times the base
-// id that the keeper has written down (Envoy's hot restart; /dev/shm/envoy_shared_memory_<base-id*10>). Others on the
-// host have files of the same kind.
+// removeSharedMemory removes the shared memory of the Envoys of a dead keeper. Its files are numbered by the base id that the
+// keeper has written down (Envoy's hot restart; /dev/shm/envoy_shared_memory_<base-id*10>), one for each lineage. Others on
+// the host have files of the same kind: what another user owns, or a process still has mapped, stays.
 func (c *cleaner) removeSharedMemory() error {
 	record := filepath.Join(c.keeper, "base-id")
 	content, err := os.ReadFile(record)
@@ -28,7 +32,39 @@ func (c *cleaner) removeSharedMemory() error {
 		c.tell("%s holds no base id: shared memory was not touched", record)
 		return nil
 	}
-	return c.remove(filepath.Join(c.sharedMemory, fmt.Sprintf("envoy_shared_memory_%d", baseID*10)))
+	owner, err := ownerOf(record)
+	if err != nil {
+		return fmt.Errorf("look who the keeper was: %w", err)
+	}
+	info := keeper.Info{BaseID: uint32(baseID)}
+	var failed []error
+	for lineage := range keeper.Lineages {
+		path := filepath.Join(c.sharedMemory, fmt.Sprintf("envoy_shared_memory_%d", uint64(info.BaseIDOf(lineage))*10))
+		if user, err := ownerOf(path); err != nil || user != owner || c.mapped(path) {
+			continue
+		}
+		failed = append(failed, c.remove(path))
+	}
+	return errors.Join(failed...)
+}
+
+// ownerOf is the user a file belongs to.
+func ownerOf(path string) (uint32, error) {
+	var status unix.Stat_t
+	err := unix.Lstat(path, &status)
+	return status.Uid, err
+}
+
+// mapped is true if a living process has the file in its memory.
+func (c *cleaner) mapped(path string) bool {
+	all, _ := filepath.Glob(filepath.Join(c.processes, "[0-9]*", "maps")) // the pattern is well-formed
+	for _, maps := range all {
+		content, err := os.ReadFile(maps)
+		if err == nil && strings.Contains(string(content), " "+path+"\n") {
+			return true
+		}
+	}
+	return false
 }
 
 // removeSockets removes the sockets of a folder that fit a pattern and that nobody has open. Sockets that systemd holds
@@ -62,7 +98,7 @@ func (c *cleaner) removeSockets(folder, pattern string) error {
 
 // openSockets are the paths of the Unix sockets that are bound.
 func (c *cleaner) openSockets() (map[string]bool, error) {
-	file, err := os.Open(c.unixSockets)
+	file, err := os.Open(filepath.Join(c.processes, "net", "unix"))
 	if err != nil {
 		return nil, fmt.Errorf("list the sockets that are open: %w", err)
 	}

@@ -55,7 +55,7 @@ func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 func (m *machine) app(out, err *bytes.Buffer) *app {
 	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour, places: places{
 		configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"), keeper: filepath.Join(m.dir, "keeper"),
-		sharedMemory: filepath.Join(m.dir, "shm"), unixSockets: "/proc/net/unix"}}
+		sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc"}}
 }
 
 // outrider runs a command line; the folder of the machine is written as $DIR in what it prints.

@@ -35,7 +35,7 @@ type places struct {
 	runtime       string // /run/outrider
 	keeper        string // /run/outrider-envoy
 	sharedMemory  string // /dev/shm
-	unixSockets   string // /proc/net/unix
+	processes     string // /proc
 }
 
 func newApp(out, err *os.File) *app {
@@ -44,7 +44,7 @@ func newApp(out, err *os.File) *app {
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err),
 		places: places{configuration: "/etc/outrider", runtime: "/run/outrider", keeper: "/run/outrider-envoy",
-			sharedMemory: "/dev/shm", unixSockets: "/proc/net/unix"},
+			sharedMemory: "/dev/shm", processes: "/proc"},
 	}
 }
 

@@ -145,7 +145,7 @@ func envoyLine(e api.EnvoyStatus) string {
 	if e.Live {
 		state = "live"
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s %s", strings.Join(nonEmpty(e.Version, e.Path), ", "), state))
+	return strings.Join(nonEmpty(e.Version, e.Path, state), ", ")
 }
 
 func discoveryLine(d api.Discovery) string {

@@ -4,6 +4,7 @@ package apitest
 import (
 	"context"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 
@@ -25,6 +26,7 @@ type Backend struct {
 	ReloadSteps   []api.Progress
 	Left          []uint64          // connections left, as a drain goes on
 	AdminAnswers  map[string]string // path or path?query → body
+	AdminFrom     http.RoundTripper // if set, answers in place of AdminAnswers: a real Envoy admin interface
 	NotReady      string            // why the proxy never gets ready; "" = it is
 	Hold          chan struct{}     // if set, a reload waits for it to be closed
 	Err           error
@@ -146,12 +148,24 @@ func (b *Backend) SetLogLevels(_ context.Context, levels api.LogLevels) (api.Log
 }
 
 // Admin implements api.Backend.
-func (b *Backend) Admin(_ context.Context, path, query string) (api.AdminResponse, error) {
+func (b *Backend) Admin(ctx context.Context, path, query string) (api.AdminResponse, error) {
 	if b.Err != nil {
 		return api.AdminResponse{}, b.Err
 	}
 	if query != "" {
 		path += "?" + query
+	}
+	if b.AdminFrom != nil {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin/"+path, nil)
+		if err != nil {
+			return api.AdminResponse{}, err
+		}
+		response, err := b.AdminFrom.RoundTrip(request)
+		if err != nil {
+			return api.AdminResponse{}, err
+		}
+		return api.AdminResponse{Epoch: 3, Status: response.StatusCode, ContentType: response.Header.Get("Content-Type"),
+			Body: response.Body}, nil
 	}
 	body, ok := b.AdminAnswers[path]
 	if !ok {

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api/apitest"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// TestProxyCommandsOfARealEnvoy reads what Envoy 1.40 really says.
+func TestProxyCommandsOfARealEnvoy(t *testing.T) {
+	admin := startEnvoy(t, fmt.Sprintf(`, "node": {"id": "sidecar~x", "cluster": "y"}, "static_resources": {
+ "secrets": [{"name": "roots", "validation_context": {"trusted_ca": {"inline_bytes": %q}}}],
+ "clusters": [{"name": "one", "connect_timeout": "1s", "lb_policy": "LEAST_REQUEST", "load_assignment": {"cluster_name": "one", "endpoints": [{"lb_endpoints": [
+   {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 9}}}, "load_balancing_weight": 3}]}]}}],
+ "listeners": [{"name": "web", "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}, "filter_chains": [{"filters": [{"name": "hcm", "typed_config": {
+   "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", "stat_prefix": "s",
+   "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
+   "route_config": {"name": "web", "virtual_hosts": [{"name": "v", "domains": ["*"], "routes": [{"match": {"prefix": "/api"}, "route": {"cluster": "one"}},
+     {"match": {"path": "/gone"}, "direct_response": {"status": 410}}]}]}}}]}]}]}`, certificateForTests()))
+	m := newMachine(t, &apitest.Backend{AdminFrom: admin})
+	for _, test := range []struct {
+		command string
+		want    []string
+	}{
+		{"clusters", []string{"one STATIC LEAST_REQUEST static - active 1/1"}},
+		{"listeners", []string{"web 127.0.0.1:0 static - active 1"}},
+		{"routes", []string{"web static v * /api* one", "web static v * /gone answer 410"}},
+		{"endpoints", []string{"127.0.0.1:9 one healthy 3 0 0 0"}},
+		{"secrets", []string{"roots roots static - active spiffe://cluster.local/ns/default/sa/web 2026-03-01 13:00:00Z"}},
+		{"bootstrap", []string{`"id": "sidecar~x",`}},
+	} {
+		code, out, problems := m.outrider("proxy", test.command)
+		if code != 0 {
+			t.Errorf("%s: %d %s", test.command, code, problems)
+		}
+		for _, want := range test.want {
+			found := false
+			for line := range strings.Lines(out) {
+				found = found || strings.Join(strings.Fields(line), " ") == want
+			}
+			if !found {
+				t.Errorf("%s: no line %q in\n%s", test.command, want, out)
+			}
+		}
+	}
+}
+
+// startEnvoy runs a real Envoy until the test ends and returns its admin interface.
+func startEnvoy(t *testing.T, members string) http.RoundTripper {
+	t.Helper()
+	dir := parts.ShortDir(t)
+	socket, bootstrap := filepath.Join(dir, "admin.sock"), filepath.Join(dir, "envoy.json")
+	text := fmt.Sprintf(`{"admin": {"address": {"pipe": {"path": %q, "mode": 384}}}%s}`, socket, members)
+	if err := os.WriteFile(bootstrap, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	command := exec.Command(parts.Envoy(t), "-c", bootstrap, "--disable-hot-restart", "--concurrency", "1", "-l", "warning")
+	command.Stderr = log
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	})
+	admin := &http.Transport{DisableCompression: true, DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, "unix", socket)
+	}}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://admin/ready", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response, err := admin.RoundTrip(request); err == nil {
+			_ = response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return admin
+			}
+		}
+		if time.Now().After(deadline) {
+			content, _ := os.ReadFile(log.Name())
+			t.Fatalf("Envoy is not ready: %s", content)
+		}
+	}
+}
