@@ -1,0 +1,190 @@
+// Package agent composes the parts of Outrider: it decides the order of start and stop, turns configuration into what each
+// part needs, and makes a reload one transaction. It knows no detail of any part.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/agent/xds"
+)
+
+// Options of one run of the agent.
+type Options struct {
+	Config  config.Options
+	Version string
+	Output  io.Writer // of the log, where it does not go to the journal
+}
+
+// Agent is one run of outriderd. Its fields are set before its parts run and are constant from then on; what changes is
+// behind a part's own lock, or atomic.
+type Agent struct {
+	options Options
+	started time.Time
+	log     *slog.Logger
+	level   *slog.LevelVar
+	board   *condition.Board
+
+	lockFile   *os.File
+	keeper     *keeperLink
+	supervisor *epoch.Supervisor
+	proxy      *proxy
+	reloader   *reloader
+	discovery  *discovery.Server
+	meshWatch  *watch.Watcher
+	xds        *xds.Server
+	xdsSocket  *socketServer
+	status     *status.Server // nil: off
+	view       *status.View
+	api        *api.Server
+	watched    *watched // nil: off
+
+	binary   atomic.Pointer[envoy.Binary] // that the next epoch runs
+	stopping atomic.Bool
+	awaited  atomic.Pointer[string] // what the start waits for, in words; nil: nothing
+	quit     chan struct{}          // an orderly stop is wanted
+}
+
+// part is a long-running part of the agent.
+type part interface {
+	Name() string
+	Run(ctx context.Context) error
+}
+
+// Check validates a configuration as Run would and writes what it finds.
+func Check(options Options, out io.Writer) error {
+	options.Config.CheckOnly = true
+	loaded, err := config.Load(options.Config)
+	if err != nil {
+		return &ExitError{Code: ExitConfiguration, Err: err}
+	}
+	for _, warning := range loaded.Warnings {
+		if _, err := fmt.Fprintln(out, "warning:", warning); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(out, "configuration is valid: %s\n", strings.Join(loaded.Files, ", "))
+	return err
+}
+
+// Run runs the agent until it is told to stop by a signal or a request, or cannot go on. An *ExitError says with which code
+// the program is to end. When ctx ends Envoy goes on serving, as after a crash; only a stop ends it.
+func Run(ctx context.Context, options Options) (err error) {
+	began := time.Now()
+	loaded, err := config.Load(options.Config)
+	if err != nil {
+		return &ExitError{Code: ExitConfiguration, Err: err}
+	}
+	a := &Agent{options: options, started: began, level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1)}
+	a.level.Set(slogLevel(loaded.Config.Log.Level))
+	a.log = slog.New(newLogHandler(options.Output, loaded.Config.Log.Format, a.level))
+	if _, err := envoy.Find(loaded.Config.Envoy.Binary); err != nil {
+		return &ExitError{Code: ExitNoEnvoy, Err: err}
+	}
+	if err := a.prepare(loaded.Config); err != nil {
+		return err
+	}
+	defer a.release()
+	signals := catchSignals()
+	defer signals.stop()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := a.compose(ctx, loaded); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	run := func(p part) {
+		group.Go(func() error {
+			if err := p.Run(ctx); err != nil {
+				return fmt.Errorf("%s: %w", p.Name(), err)
+			}
+			return nil
+		})
+	}
+	for _, p := range a.parts() {
+		run(p)
+	}
+	group.Go(func() error {
+		defer cancel() // Envoy has ended as it was told to: so do all
+		return a.supervisor.Run(ctx)
+	})
+	group.Go(func() error { return a.begin(ctx) })
+	group.Go(func() error { return a.obey(ctx, signals) })
+	err = group.Wait()
+	switch {
+	case errors.Is(err, epoch.ErrGaveUp):
+		a.keeper.shutdown()
+		return exitf(ExitGaveUp, "%w", err)
+	case err != nil:
+		if _, ok := errors.AsType[*ExitError](err); ok {
+			a.keeper.shutdownIfIdle()
+			return err
+		}
+		return &ExitError{Code: ExitInternal, Err: err}
+	case a.stopping.Load():
+		a.keeper.shutdown()
+		a.tidy()
+	}
+	return nil
+}
+
+// parts are what runs beside the supervisor.
+func (a *Agent) parts() []part {
+	parts := []part{a.keeper, a.reloader, a.discovery, a.meshWatch, a.xdsSocket, a.api, a.view}
+	if a.status != nil {
+		parts = append(parts, a.status)
+	}
+	if a.watched != nil {
+		parts = append(parts, a.watched)
+	}
+	return parts
+}
+
+// begin asks for the first epoch, or for none if what was adopted is what is wanted.
+func (a *Agent) begin(ctx context.Context) error {
+	current := a.reloader.inForce()
+	if err := a.awaitFiles(ctx, current.Config); err != nil {
+		return nil // the agent ends
+	}
+	first := &reload{reason: "start", ifChanged: true, first: true}
+	result, err := a.reloader.Reload(ctx, first)
+	if err != nil || ctx.Err() != nil || result.Outcome != api.OutcomeRefused {
+		return nil // the agent ends, or Envoy serves
+	}
+	if _, live := a.proxy.liveEpoch(); !live && first.err != nil {
+		return first.err // no Envoy can be made of this configuration, and none is there to go on
+	}
+	return nil // one was started and failed: the guard goes on, or gives up
+}
+
+// stop ends Envoy in order, then everything; a second call aborts.
+func (a *Agent) stop(ctx context.Context, why string) {
+	again := a.stopping.Swap(true)
+	settings := a.reloader.inForce().Config.Envoy
+	if again {
+		a.log.Warn("told to stop again: aborting what still drains", "by", why)
+	} else {
+		a.log.Info("stopping", "by", why)
+	}
+	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
+		a.log.Error("stop", "error", err)
+	}
+}

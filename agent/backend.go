@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// backend is the agent as the private socket shows it (api.Backend).
+type backend struct{ *Agent }
+
+// measureTime bounds the keeper's look at the memory and connections of the epochs.
+const measureTime = 2 * time.Second
+
+// Status folds the state of all parts into one answer.
+func (b backend) Status(ctx context.Context) (api.Status, error) {
+	ready, reason := b.proxy.Ready()
+	current := b.reloader.inForce()
+	last, pending, _ := b.reloader.standing()
+	status := api.Status{
+		Version: b.options.Version, Instance: b.options.Config.Instance, PID: os.Getpid(), Started: b.started,
+		State: b.state(), Ready: ready, ReadyReason: reason,
+		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
+		Epochs:     b.epochs(ctx),
+		Discovery:  b.discoveryStatus(),
+		Identities: []api.Identity{},
+		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending,
+		Conditions: b.board.Conditions(),
+	}
+	if live, ok := b.proxy.liveEpoch(); ok {
+		status.CurrentEpoch, status.Envoy.Live = &live.Number, true
+	}
+	if binary := b.binary.Load(); binary != nil {
+		status.Envoy.Path, status.Envoy.Version = binary.Path, binary.Version
+	}
+	return status, nil
+}
+
+// epochs are all epochs with what the keeper measures of those that live.
+func (b backend) epochs(ctx context.Context) []api.Epoch {
+	ctx, cancel := context.WithTimeout(ctx, measureTime)
+	defer cancel()
+	measured := b.keeper.measure(ctx)
+	all := []api.Epoch{}
+	for _, e := range b.supervisor.Epochs() {
+		shown := api.Epoch{
+			Number: e.Number, State: api.EpochState(e.Phase), PID: e.PID, Mode: modeWords(e.Mode), Reason: e.Reason,
+			BootstrapPath: e.BootstrapPath, Started: e.Started, Live: e.Live, Exited: e.Exited, ExitCause: e.Cause,
+		}
+		if e.Exit != nil {
+			shown.ExitStatus, shown.ExitSignal = e.Exit.Code, e.Exit.Signal
+		}
+		if figures, ok := measured[e.ID]; ok {
+			shown.MemoryBytes, shown.Connections = figures.MemoryBytes, figures.Connections
+		}
+		all = append(all, shown)
+	}
+	return all
+}
+
+func modeWords(mode epoch.Mode) string {
+	if mode == epoch.Hot {
+		return "hot-restart"
+	}
+	return string(mode)
+}
+
+// state is the agent's state as on the bus.
+func (b backend) state() api.State {
+	live, ok := b.proxy.liveEpoch()
+	_, _, busy := b.reloader.standing()
+	switch {
+	case b.stopping.Load():
+		return api.StateStopping
+	case !ok:
+		return api.StateStarting
+	case busy:
+		return api.StateReloading
+	case live.Drained:
+		return api.StateDraining
+	default:
+		return api.StateRunning
+	}
+}
+
+// WaitReady waits for readiness.
+func (b backend) WaitReady(ctx context.Context, progress func(api.Progress)) error {
+	return b.proxy.waitReady(ctx, progress)
+}
+
+// Reload is what SIGHUP does, with an answer.
+func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress func(api.Progress)) (api.ReloadResult, error) {
+	result, err := b.reloader.Reload(ctx, &reload{reason: "asked for by outrider reload", ifChanged: request.IfChanged, progress: progress})
+	if err == nil {
+		result.Mode = modeWords(epoch.Mode(result.Mode))
+	}
+	return result, err
+}
+
+// drainPoll is how often a drain that is waited for is looked at.
+const drainPoll = 200 * time.Millisecond
+
+// Drain stops taking new connections.
+func (b backend) Drain(ctx context.Context, request api.DrainRequest, progress func(api.Progress)) (api.DrainResult, error) {
+	if err := b.supervisor.Drain(ctx); err != nil {
+		return api.DrainResult{}, api.Refuse(err.Error())
+	}
+	told := ^uint64(0)
+	for {
+		e, ok := b.proxy.liveEpoch()
+		if !ok {
+			return api.DrainResult{}, nil // it ended: nothing is left
+		}
+		activity, err := newEpochAdmin(e.AdminAddress).Activity(ctx)
+		if err != nil {
+			return api.DrainResult{}, fmt.Errorf("count the connections of epoch %d: %w", e.Number, err)
+		}
+		if left := activity.Connections; left == 0 || !request.Wait {
+			return api.DrainResult{Connections: left}, nil
+		} else if left != told {
+			told = left
+			progress(api.Progress{Phase: "draining", Epoch: &e.Number, Connections: &left})
+		}
+		select {
+		case <-time.After(drainPoll):
+		case <-ctx.Done():
+			return api.DrainResult{}, context.Cause(ctx)
+		}
+	}
+}
+
+// Undrain takes a drain back.
+func (b backend) Undrain(ctx context.Context) error {
+	if err := b.supervisor.Undrain(ctx); err != nil {
+		return api.Refuse(err.Error())
+	}
+	return nil
+}
+
+// Config is the configuration in force.
+func (b backend) Config(context.Context) (api.Config, error) {
+	current := b.reloader.inForce()
+	return api.Config{Text: current.Show(), Files: current.Files, Hash: current.Hash, Values: values(current)}, nil
+}
+
+// ConfigDiff is what is on disk against what is in force.
+func (b backend) ConfigDiff(context.Context) (api.ConfigDiff, error) {
+	loaded, err := config.Load(b.options.Config)
+	if err != nil {
+		return api.ConfigDiff{Errors: reasons(err)}, nil
+	}
+	diff := api.ConfigDiff{Changes: []api.Change{}}
+	for _, change := range config.Compare(b.reloader.inForce().Config, loaded.Config) {
+		diff.Changes = append(diff.Changes, api.Change{Key: change.Key, Old: change.Old, New: change.New, Effect: change.Effect.String()})
+	}
+	return diff, nil
+}
+
+// Admin reads the live epoch's admin interface.
+func (b backend) Admin(ctx context.Context, path, query string) (api.AdminResponse, error) {
+	transport, number, err := b.proxy.Live()
+	if err != nil {
+		return api.AdminResponse{}, api.Refuse(err.Error())
+	}
+	target := "http://envoy/" + path
+	if query != "" {
+		target += "?" + query
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return api.AdminResponse{}, err
+	}
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return api.AdminResponse{}, api.Refuse(fmt.Sprintf("the admin interface of epoch %d does not answer: %v", number, err))
+	}
+	return api.AdminResponse{Epoch: number, Status: answer.StatusCode, ContentType: answer.Header.Get("Content-Type"), Body: answer.Body}, nil
+}
+
+// Report is what a bug report needs of the agent itself.
+func (b backend) Report(context.Context) ([]api.ReportPiece, error) {
+	return b.report(), nil
+}

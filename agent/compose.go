@@ -1,0 +1,211 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/xds"
+)
+
+// compose makes all parts and connects them. Nothing runs yet but the keeper.
+func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
+	c := loaded.Config
+	a.reloader = newReloader(a.board, a.log, loaded)
+	other, err := envoyUser(c)
+	if err != nil {
+		return err
+	}
+	if err := a.openKeeper(ctx, c, other); err != nil {
+		return err
+	}
+	a.composeEpochs(c)
+	if err := a.composeDiscovery(c, other); err != nil {
+		return err
+	}
+	maker := &specMaker{
+		keeper: func() keeper.Info { return a.keeper.get().Info() },
+		inspect: func(ctx context.Context, path string) (*envoy.Binary, error) {
+			return a.inspect(ctx, c.Paths.StateDir, path)
+		},
+		resolve: resolveAddress,
+		host:    config.ThisHost(),
+	}
+	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
+	a.reloader.spec = maker.spec
+	a.reloader.apply = a.supervisor.Apply
+	a.reloader.serves = func() (string, int, bool) {
+		live, ok := a.proxy.liveEpoch()
+		return live.Hash, live.Number, ok
+	}
+	a.reloader.enact = a.enact
+	if c.Reload.Watch {
+		a.watched = newWatched(a.reloader, a.log)
+		a.watched.set(loaded)
+	}
+	return a.composeViews(c)
+}
+
+// openKeeper connects to the keeper: systemd's (a socket in the runtime folder) or, in the foreground, one of our own.
+func (a *Agent) openKeeper(ctx context.Context, c *config.Config, other *keeper.User) error {
+	connect := func(ctx context.Context) (*keeper.Client, error) {
+		return keeper.StartKeeper(ctx, keeper.LaunchOptions{
+			Folder: keeperFolder(c.Paths.RuntimeDir), BaseID: uint32(c.Envoy.BaseID), User: other, Stderr: os.Stderr,
+		})
+	}
+	if a.options.Config.InUnit {
+		connect = func(ctx context.Context) (*keeper.Client, error) {
+			return keeper.Dial(ctx, filepath.Join(c.Paths.RuntimeDir, "keeper.sock"))
+		}
+	}
+	a.keeper = &keeperLink{connect: connect, board: a.board, log: a.log,
+		envoy: func() bool { return a.reloader.inForce().Config.Log.Envoy },
+		changed: func(connection *connection) {
+			if err := a.supervisor.SetKeeper(ctx, connection); err != nil && ctx.Err() == nil {
+				a.log.Error("the supervisor did not take the new keeper", "error", err)
+			}
+		}}
+	err := a.keeper.open(ctx)
+	if errors.Is(err, keeper.ErrBusy) {
+		return exitf(ExitAlreadyRuns, "another outriderd runs on this configuration: %w", err)
+	}
+	return err
+}
+
+func (a *Agent) composeEpochs(c *config.Config) {
+	a.supervisor = epoch.New(epoch.Options{
+		Keeper: a.keeper.get(), Admin: func(address string) epoch.Admin { return newEpochAdmin(address) },
+		Board: a.board, Logger: a.log, ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
+		Settings: func() epoch.Settings {
+			now := a.reloader.inForce().Config.Envoy
+			return epoch.Settings{BackoffMin: now.RestartBackoffMin, BackoffMax: now.RestartBackoffMax, Limit: now.RestartLimit, Window: now.RestartWindow}
+		},
+	})
+	a.proxy = &proxy{supervisor: a.supervisor, starting: func() string {
+		if why := a.awaited.Load(); why != nil {
+			return *why
+		}
+		return ""
+	}}
+}
+
+func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
+	return epoch.StopOptions{TerminationDrain: c.TerminationDrainDuration, ExitOnZero: c.ExitOnZeroActiveConnections,
+		Minimum: c.MinimumDrainDuration, Maximum: c.MaximumDrainDuration, Now: now}
+}
+
+func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
+	mesh, err := newMeshWatcher(c, a.log)
+	if err != nil {
+		return err
+	}
+	a.meshWatch = mesh
+	if a.discovery, err = discovery.New(a.discoveryOptions(c, mesh.Changes())); err != nil {
+		return err
+	}
+	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, a.log, a.discovery}, Logger: a.log,
+		ControlPlane: "outriderd " + a.options.Version})
+	if err != nil {
+		return err
+	}
+	listen := xds.ListenOptions{Path: c.XDS.Socket, Logger: a.log}
+	if other != nil {
+		listen.Group = int(other.GID)
+	}
+	bound, err := xds.Listen(listen)
+	if err != nil {
+		return err
+	}
+	a.xds, a.xdsSocket = server, &socketServer{server: server, bound: bound}
+	return nil
+}
+
+// composeViews makes what shows the agent: status address, admin view, private socket.
+func (a *Agent) composeViews(c *config.Config) error {
+	if c.Status.Address != "" {
+		a.status = status.NewServer(status.Options{
+			Address: c.Status.Address, Config: statusConfig(c), Readiness: a.proxy, Proxy: a.proxy, Control: control{a},
+			Metrics: a.metrics(), Board: a.board, Logger: a.log,
+		})
+	}
+	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy, Board: a.board, Logger: a.log})
+	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
+	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName), Rule: rule, Backend: backend{a},
+		Events: a.board, Logger: a.log})
+	return nil
+}
+
+// changersGroup is the group whose members may change what runs, through the private socket.
+const changersGroup = "outrider"
+
+func statusConfig(c *config.Config) status.Config {
+	probes := map[string]status.Probe{}
+	for name, p := range c.Status.Probes {
+		probes[name] = status.Probe{HTTP: p.HTTP, TCP: p.TCP, GRPC: p.GRPC, Headers: p.Headers, Timeout: p.Timeout}
+	}
+	return status.Config{Control: c.Status.Control == "loopback", ApplicationMetrics: c.Status.ApplicationMetrics, Probes: probes}
+}
+
+func viewConfig(c *config.Config) status.ViewConfig {
+	return status.ViewConfig{Port: c.Envoy.AdminPort, Full: c.Envoy.AdminAccess == "full"}
+}
+
+// control is what /drain and /quitquitquit do (status.Control).
+type control struct{ *Agent }
+
+// Drain stops taking new connections.
+func (c control) Drain(ctx context.Context) error { return c.supervisor.Drain(ctx) }
+
+// Quit begins an orderly stop.
+func (c control) Quit(context.Context) error {
+	select {
+	case c.quit <- struct{}{}:
+	default: // one is asked for already
+	}
+	return nil
+}
+
+// enactTime bounds telling Envoy its new log levels.
+const enactTime = 5 * time.Second
+
+// enact puts the [live] keys of a configuration that is now in force into effect.
+func (a *Agent) enact(old, now *config.Loaded) {
+	c, before := now.Config, old.Config
+	if c.Log.Level != before.Log.Level {
+		a.level.Set(slogLevel(c.Log.Level))
+	}
+	if c.Envoy.LogLevel != before.Envoy.LogLevel || c.Envoy.ComponentLogLevel != before.Envoy.ComponentLogLevel {
+		ctx, cancel := context.WithTimeout(context.Background(), enactTime)
+		defer cancel()
+		if live, ok := a.proxy.liveEpoch(); ok {
+			if err := a.proxy.admin(live.AdminAddress).SetLogLevels(ctx, c.Envoy.LogLevel, c.Envoy.ComponentLogLevel); err != nil {
+				a.board.Raise("log-level-not-applied", condition.Warning, fmt.Sprintf("epoch %d did not take its new log level: %v; the next epoch has it", live.Number, err))
+			} else {
+				a.board.Clear("log-level-not-applied")
+			}
+		}
+	}
+	if a.status != nil {
+		a.status.SetConfig(statusConfig(c))
+	}
+	if err := a.view.SetConfig(viewConfig(c)); err != nil {
+		a.log.Warn("the admin view", "error", err)
+	}
+	if err := a.discovery.Configure(meshSettings(c)); err != nil {
+		a.log.Error("the embedded discovery server keeps its settings", "error", err)
+	}
+	if a.watched != nil {
+		a.watched.set(now)
+	}
+}

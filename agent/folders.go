@@ -1,0 +1,136 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/keeper"
+)
+
+// runtimeRoot is where packages have the agent's runtime folders; the keeper's are beside it.
+const runtimeRoot = "/run/outrider"
+
+// keeperFolder is the keeper's and Envoy's own folder: /run/outrider-envoy beside /run/outrider (interfaces.md), and with any other
+// runtime folder a folder in it.
+func keeperFolder(runtimeDir string) string {
+	if rest, ok := strings.CutPrefix(runtimeDir, runtimeRoot); ok && (rest == "" || rest[0] == '/') {
+		return runtimeRoot + "-envoy" + rest
+	}
+	return filepath.Join(runtimeDir, "keeper")
+}
+
+// envoyUser is whom Envoy and its keeper run as in the foreground: [envoy] user, if the agent is root and there is one;
+// nil is the agent's own user.
+func envoyUser(c *config.Config) (*keeper.User, error) {
+	if os.Geteuid() != 0 || c.Envoy.User == "" {
+		return nil, nil
+	}
+	found, err := user.Lookup(c.Envoy.User)
+	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up [envoy] user %q: %w", c.Envoy.User, err)
+	}
+	uid, err := strconv.ParseUint(found.Uid, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("user %s: %w", c.Envoy.User, err)
+	}
+	gid, err := strconv.ParseUint(found.Gid, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("user %s: %w", c.Envoy.User, err)
+	}
+	return &keeper.User{UID: uint32(uid), GID: uint32(gid)}, nil
+}
+
+// prepare makes the folders and takes the lock. Under systemd the folders are there already.
+func (a *Agent) prepare(c *config.Config) error {
+	if err := os.MkdirAll(c.Paths.RuntimeDir, 0o755); err != nil {
+		return fmt.Errorf("make the runtime folder: %w", err)
+	}
+	var err error
+	if a.lockFile, err = lock(c.Paths.RuntimeDir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Paths.StateDir, 0o700); err != nil {
+		return fmt.Errorf("make the state folder: %w", err)
+	}
+	for _, folder := range []string{c.Envoy.ConfigDir, filepath.Dir(c.XDS.Socket)} {
+		if err := a.envoyFolder(c, folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// envoyFolder makes a folder that the agent writes and Envoy reads: its files are the agent's and of Envoy's group.
+func (a *Agent) envoyFolder(c *config.Config, folder string) error {
+	_, err := os.Stat(folder)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(folder, 0o750); err != nil {
+		return fmt.Errorf("make Envoy's configuration folder: %w", err)
+	}
+	other, err := envoyUser(c)
+	if err != nil || other == nil {
+		return err
+	}
+	if err := os.Chown(folder, -1, int(other.GID)); err != nil {
+		return fmt.Errorf("let Envoy read its configuration folder: %w", err)
+	}
+	return os.Chmod(folder, 0o750|fs.ModeSetgid)
+}
+
+// release lets another agent run.
+func (a *Agent) release() { _ = a.lockFile.Close() }
+
+// tidy removes what an orderly end leaves of this agent. Envoy's own is the keeper's.
+func (a *Agent) tidy() {
+	c := a.reloader.inForce().Config
+	old, err := filepath.Glob(filepath.Join(c.Envoy.ConfigDir, "envoy-rev*.json"))
+	if err != nil {
+		old = nil
+	}
+	for _, path := range append(old, filepath.Join(c.Paths.RuntimeDir, lockName)) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			a.log.Warn("left behind", "error", err)
+		}
+	}
+}
+
+// resolveTime bounds a look-up of a name that the bootstrap needs as an address.
+const resolveTime = 3 * time.Second
+
+// resolveAddress turns host:port into an address; an address is taken as it is.
+func resolveAddress(ctx context.Context, address string) (netip.AddrPort, error) {
+	if parsed, err := netip.ParseAddrPort(address); err == nil {
+		return parsed, nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("port of %q: %w", address, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTime)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(found[0].Unmap(), uint16(number)), nil
+}

@@ -1,0 +1,272 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/keeper"
+)
+
+// keeperLink is the agent's connection to the keeper, kept up: a keeper that is lost is found again, or started anew.
+type keeperLink struct {
+	connect func(ctx context.Context) (*keeper.Client, error)
+	board   *condition.Board
+	log     *slog.Logger
+	envoy   func() bool // Envoy's lines are passed on
+	changed func(*connection)
+
+	mu      sync.Mutex
+	current *connection
+}
+
+// connection is one connection to a keeper, as the supervisor wants it (epoch.Keeper).
+type connection struct {
+	*keeper.Client
+	exits chan epoch.Process
+}
+
+// The pace of finding a keeper again.
+const (
+	keeperTimeout  = 10 * time.Second // one attempt
+	keeperPause    = 50 * time.Millisecond
+	keeperPauseMax = 2 * time.Second
+)
+
+const conditionKeeper = "keeper-lost"
+
+// open connects for the first time.
+func (l *keeperLink) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
+	defer cancel()
+	client, err := l.connect(ctx)
+	if err != nil {
+		return err
+	}
+	l.set(client)
+	return nil
+}
+
+func (l *keeperLink) set(client *keeper.Client) *connection {
+	c := &connection{Client: client, exits: make(chan epoch.Process)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current = c
+	return c
+}
+
+// get is the connection of now; it may be lost.
+func (l *keeperLink) get() *connection {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.current
+}
+
+// Name is the part's name.
+func (l *keeperLink) Name() string { return "keeper" }
+
+// Run passes on what the keeper tells until ctx ends, and connects again whenever the connection is lost.
+func (l *keeperLink) Run(ctx context.Context) error {
+	for {
+		l.follow(ctx, l.get())
+		if ctx.Err() != nil {
+			return nil
+		}
+		l.log.Error("the connection to the keeper is lost")
+		l.board.Raise(conditionKeeper, condition.Error, "the keeper that owns Envoy is gone; connecting to it, or to a new one")
+		for pause := keeperPause; ; pause = min(2*pause, keeperPauseMax) {
+			attempt, cancel := context.WithTimeout(ctx, keeperTimeout)
+			client, err := l.connect(attempt)
+			cancel()
+			if err == nil {
+				l.board.Clear(conditionKeeper)
+				l.log.Info("connected to the keeper", "pid", client.Info().PID)
+				l.changed(l.set(client))
+				break
+			}
+			l.log.Error("no connection to the keeper", "error", err)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+// follow passes on the events of one connection until it is lost or ctx ends.
+func (l *keeperLink) follow(ctx context.Context, c *connection) {
+	parsers := map[string]*envoy.LogParser{}
+	for {
+		select {
+		case event, open := <-c.Events():
+			switch {
+			case !open:
+				return
+			case event.Exited != nil:
+				delete(parsers, event.Exited.ID)
+				select {
+				case c.exits <- processOf(*event.Exited):
+				case <-ctx.Done():
+					return
+				}
+			case event.Log != nil:
+				l.passOn(parsers, event.Log)
+			}
+		case <-c.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// passOn logs Envoy's lines.
+func (l *keeperLink) passOn(parsers map[string]*envoy.LogParser, batch *keeper.Log) {
+	if batch.Dropped > 0 {
+		l.log.Warn("lines of Envoy's log were lost because nobody took them", "epoch", batch.Epoch, "lines", batch.Dropped)
+	}
+	if !l.envoy() {
+		return
+	}
+	parser := parsers[batch.ID]
+	if parser == nil {
+		parser = &envoy.LogParser{}
+		parsers[batch.ID] = parser
+	}
+	for _, line := range parser.Parse(batch.Lines) {
+		logEnvoyLine(l.log, batch.Epoch, line)
+	}
+}
+
+// measure asks for the memory and connections of the processes, by their ids; what cannot be had is left out.
+func (l *keeperLink) measure(ctx context.Context) map[string]keeper.Process {
+	measured := map[string]keeper.Process{}
+	processes, err := l.get().Measure(ctx)
+	if err != nil {
+		l.log.Debug("epochs could not be measured", "error", err)
+	}
+	for _, p := range processes {
+		measured[p.ID] = p
+	}
+	return measured
+}
+
+// shutdown ends the keeper and everything of it.
+func (l *keeperLink) shutdown() {
+	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
+	defer cancel()
+	client := l.get()
+	if err := client.Shutdown(ctx); err != nil && !errors.Is(err, keeper.ErrClosed) {
+		l.log.Error("the keeper could not be ended", "error", err)
+	}
+	client.Close()
+}
+
+// shutdownIfIdle ends a keeper that owns no living Envoy: nobody would need it.
+func (l *keeperLink) shutdownIfIdle() {
+	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
+	defer cancel()
+	processes, err := l.get().Client.Processes(ctx)
+	if err != nil {
+		return
+	}
+	for _, p := range processes {
+		if p.Exit == nil {
+			return
+		}
+	}
+	l.shutdown()
+}
+
+// Exits tells each process that ended (epoch.Keeper).
+func (c *connection) Exits() <-chan epoch.Process { return c.exits }
+
+// Start starts an Envoy.
+func (c *connection) Start(ctx context.Context, spec epoch.StartSpec) (int, error) {
+	process, err := c.Client.Start(ctx, keeper.StartSpec{
+		ID: spec.ID, Number: spec.Number, Epoch: spec.RestartEpoch, Lineage: spec.Lineage, Path: spec.Command.Path, Args: spec.Command.Args, Env: spec.Command.Env,
+		HotRestart: spec.HotRestart, Note: spec.Note,
+	})
+	return process.PID, err
+}
+
+// Signal signals a process.
+func (c *connection) Signal(ctx context.Context, id string, signal syscall.Signal) error {
+	return c.Client.Signal(ctx, id, signal)
+}
+
+// Processes are all the keeper knows.
+func (c *connection) Processes(ctx context.Context) ([]epoch.Process, error) {
+	found, err := c.Client.Measure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	processes := make([]epoch.Process, len(found))
+	for i, p := range found {
+		processes[i] = processOf(p)
+	}
+	return processes, nil
+}
+
+// Annotate has the keeper remember the supervisor's note.
+func (c *connection) Annotate(ctx context.Context, id string, note json.RawMessage) error {
+	return c.Client.Annotate(ctx, id, note)
+}
+
+// Run runs a short command as Envoy's user.
+func (c *connection) Run(ctx context.Context, command epoch.Command) (epoch.RunResult, error) {
+	result, err := c.Client.Run(ctx, command.Path, command.Args)
+	if err != nil {
+		return epoch.RunResult{}, err
+	}
+	if result.TimedOut {
+		return epoch.RunResult{}, fmt.Errorf("%s did not end in time", command.Path)
+	}
+	return epoch.RunResult{Output: append(result.Stdout, result.Stderr...), Exit: exitStatus(result.Exit)}, nil
+}
+
+// ClearInitializing clears what a failed start leaves.
+func (c *connection) ClearInitializing(ctx context.Context, lineage int) error {
+	_, err := c.Client.ClearInitializing(ctx, lineage)
+	return err
+}
+
+// Cleanup removes what ended Envoys leave.
+func (c *connection) Cleanup(ctx context.Context) error { return c.Client.Cleanup(ctx) }
+
+func processOf(p keeper.Process) epoch.Process {
+	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Connections, Note: p.Note}
+	if p.Exit != nil {
+		process.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump, At: p.Exit.At, LastLines: p.LastLines}
+	}
+	return process
+}
+
+// exitStatus is an exit as a shell counts it: the code, or 128 and more for a signal.
+func exitStatus(exit keeper.Exit) int {
+	if exit.Signal != "" {
+		return 128
+	}
+	return exit.Code
+}
+
+// runner runs Envoy's short commands at the keeper (envoy.Runner).
+type runner struct{ link *keeperLink }
+
+// Run runs the program to its end.
+func (r runner) Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error) {
+	result, err := r.link.get().Client.Run(ctx, path, args)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	return result.Stdout, result.Stderr, exitStatus(result.Exit), nil
+}

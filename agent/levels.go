@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// agentLevels are the levels of [log] level.
+var agentLevels = []string{"debug", "info", "warn", "error"}
+
+// envoyLevels are the levels of [envoy] log_level.
+var envoyLevels = []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
+
+// LogLevels are those in force: the agent's, Envoy's as the configuration or a request set it last, and the components'.
+func (b backend) LogLevels(ctx context.Context) (api.LogLevels, error) {
+	levels := api.LogLevels{Agent: strings.ToLower(b.level.Level().String())}
+	e, ok := b.proxy.liveEpoch()
+	if !ok {
+		return levels, nil
+	}
+	components, err := b.proxy.admin(e.AdminAddress).LogLevels(ctx)
+	if err != nil {
+		return levels, fmt.Errorf("ask epoch %d for its log levels: %w", e.Number, err)
+	}
+	levels.Components = components
+	levels.Envoy = mostCommon(components)
+	return levels, nil
+}
+
+// mostCommon is the level that most of Envoy's loggers have: the one that was set for all of them.
+func mostCommon(components map[string]string) string {
+	count, best := map[string]int{}, ""
+	for _, level := range components {
+		count[level]++
+		if best == "" || count[level] > count[best] {
+			best = level
+		}
+	}
+	return best
+}
+
+// SetLogLevels sets what is given, or nothing if any of it is wrong. It lasts until the next reload that changes the key, and
+// Envoy's until its next epoch.
+func (b backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
+	if levels.Agent != "" && !slices.Contains(agentLevels, levels.Agent) {
+		return api.LogLevels{}, badLevel("agent", levels.Agent, agentLevels)
+	}
+	if levels.Envoy != "" && !slices.Contains(envoyLevels, levels.Envoy) {
+		return api.LogLevels{}, badLevel("envoy", levels.Envoy, envoyLevels)
+	}
+	var components []string
+	for component, level := range levels.Components {
+		if !slices.Contains(envoyLevels, level) {
+			return api.LogLevels{}, badLevel("envoy:"+component, level, envoyLevels)
+		}
+		components = append(components, component+":"+level)
+	}
+	slices.Sort(components)
+	if levels.Envoy != "" || len(components) > 0 {
+		e, ok := b.proxy.liveEpoch()
+		if !ok {
+			return api.LogLevels{}, api.Refuse("no epoch is live whose log level could be set")
+		}
+		if err := b.proxy.admin(e.AdminAddress).SetLogLevels(ctx, levels.Envoy, strings.Join(components, ",")); err != nil {
+			return api.LogLevels{}, api.Refuse(fmt.Sprintf("epoch %d did not take the log level: %v", e.Number, err))
+		}
+	}
+	if levels.Agent != "" {
+		b.level.Set(slogLevel(levels.Agent))
+	}
+	b.log.Info("log levels set on request", "agent", levels.Agent, "envoy", levels.Envoy, "components", strings.Join(components, ","))
+	return b.LogLevels(ctx)
+}
+
+func badLevel(scope, level string, allowed []string) error {
+	return &api.Error{Status: 400, Message: fmt.Sprintf("%s has no log level %q", scope, level), Reasons: []string{"allowed are " + strings.Join(allowed, ", ")}}
+}

@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockName is the file in the runtime folder that the one agent of a configuration holds locked. The lock ends with the
+// process, however it ends.
+const lockName = "outriderd.lock"
+
+// lock makes this process the only agent with this runtime folder; an ExitError with ExitAlreadyRuns if another one is.
+func lock(runtimeDir string) (*os.File, error) {
+	path := filepath.Join(runtimeDir, lockName)
+	var file *os.File
+	for file == nil {
+		opened, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o640)
+		if err != nil {
+			return nil, fmt.Errorf("open the lock of this configuration: %w", err)
+		}
+		if err := unix.Flock(int(opened.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			defer func() { _ = opened.Close() }()
+			if !errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("lock %s: %w", path, err)
+			}
+			holder := make([]byte, 32)
+			n, _ := opened.ReadAt(holder, 0)
+			return nil, exitf(ExitAlreadyRuns, "another outriderd (pid %s) runs on this configuration: it holds %s; stop it first, or give this one an instance or a runtime_dir of its own",
+				strings.TrimSpace(string(holder[:n])), path)
+		}
+		if sameFile(opened, path) {
+			file = opened
+		} else {
+			_ = opened.Close() // an agent that ended has removed the file in between
+		}
+	}
+	if err := file.Truncate(0); err == nil {
+		_, err = fmt.Fprintf(file, "%d\n", os.Getpid())
+		if err != nil {
+			_ = file.Close()
+			return nil, fmt.Errorf("write %s: %w", path, err)
+		}
+	}
+	return file, nil
+}
+
+// sameFile is whether what is open is still what has the name.
+func sameFile(file *os.File, path string) bool {
+	opened, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Stat(path)
+	return err == nil && os.SameFile(opened, named)
+}

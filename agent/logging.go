@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/lmittmann/tint"
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/envoy"
+)
+
+// levelEnvoyCritical is what Envoy calls critical: above slog's error.
+const levelEnvoyCritical = slog.LevelError + 4
+
+// newLogHandler returns the handler for a [log] format; auto is colour on a terminal and JSON elsewhere.
+func newLogHandler(out io.Writer, format string, level *slog.LevelVar) slog.Handler {
+	if format == "tint" || format == "auto" && isTerminal(out) {
+		return tint.NewHandler(out, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !isTerminal(out) || os.Getenv("NO_COLOR") != ""})
+	}
+	return slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level})
+}
+
+func isTerminal(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// slogLevel turns a [log] level into slog's.
+func slogLevel(level string) slog.Level {
+	switch level {
+	case "debug":
+		return slog.LevelDebug
+	case "warn", "warning":
+		return slog.LevelWarn
+	case "error":
+		return slog.LevelError
+	default:
+		return slog.LevelInfo
+	}
+}
+
+// envoyLevel turns Envoy's level of a line into slog's, so that one stream can be filtered by one scale.
+func envoyLevel(level string) slog.Level {
+	switch level {
+	case "trace":
+		return slog.LevelDebug - 4
+	case "debug":
+		return slog.LevelDebug
+	case "info":
+		return slog.LevelInfo
+	case "warning", "warn":
+		return slog.LevelWarn
+	case "critical":
+		return levelEnvoyCritical
+	default:
+		return slog.LevelError
+	}
+}
+
+// logEnvoyLine passes one of Envoy's own lines on, with its level, component and epoch.
+func logEnvoyLine(log *slog.Logger, epoch int, line envoy.LogLine) {
+	attributes := []slog.Attr{slog.String("component", "envoy"), slog.Int("epoch", epoch)}
+	if line.Component != "" {
+		attributes = append(attributes, slog.String("envoy_component", line.Component))
+	}
+	log.LogAttrs(context.Background(), envoyLevel(line.Level), line.Message, attributes...)
+}

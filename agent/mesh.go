@@ -1,0 +1,85 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/watch"
+)
+
+// meshDebounce lets the events of one change arrive; the quiet time before a push is the discovery server's own
+// (discovery.debounce_after).
+const meshDebounce = time.Millisecond
+
+// meshSuffixes are the files that the discovery server reads in a folder.
+var meshSuffixes = []string{".yaml", ".yml", ".json"}
+
+// newMeshWatcher watches the files of the embedded discovery server.
+func newMeshWatcher(c *config.Config, log *slog.Logger) (*watch.Watcher, error) {
+	watcher := watch.New(watch.Options{
+		Debounce: func() time.Duration { return meshDebounce },
+		MaxDelay: func() time.Duration { return meshDebounce },
+		Suffixes: meshSuffixes,
+		Logger:   log,
+	})
+	paths := make([]string, len(c.Discovery.Files))
+	for i, path := range c.Discovery.Files {
+		paths[i] = path + "/..." // a folder with all below it; of a file just the file
+	}
+	if err := watcher.Set(paths); err != nil {
+		return nil, fmt.Errorf("watch discovery.files: %w", err)
+	}
+	return watcher, nil
+}
+
+// discoveryOptions are the embedded server's part of a configuration.
+func (a *Agent) discoveryOptions(c *config.Config, changes <-chan []string) discovery.Options {
+	return discovery.Options{
+		Files: c.Discovery.Files, Namespace: c.Node.Namespace, Changes: changes, Settings: meshSettings(c), Board: a.board, Logger: a.log,
+	}
+}
+
+// meshSettings are its [live] keys.
+func meshSettings(c *config.Config) discovery.Settings {
+	return discovery.Settings{
+		DebounceAfter: c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
+		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile, Format: c.Telemetry.AccessLogFormat},
+	}
+}
+
+// discoveryStatus says where the proxy's configuration comes from.
+func (b backend) discoveryStatus() api.Discovery {
+	var errors, warnings int
+	for _, p := range b.discovery.Problems() {
+		switch p.Severity {
+		case condition.Error:
+			errors++
+		case condition.Warning:
+			warnings++
+		}
+	}
+	detail := ""
+	if errors+warnings > 0 {
+		detail = fmt.Sprintf("%d errors, %d warnings: outrider mesh check names them", errors, warnings)
+	}
+	return api.Discovery{State: "embedded", Since: b.started, Detail: detail}
+}
+
+// MeshProblems are what is wrong in the embedded server's files, and what Envoy refused of them.
+func (b backend) MeshProblems(context.Context) ([]api.MeshProblem, error) {
+	problems := []api.MeshProblem{}
+	for _, p := range b.discovery.Problems() {
+		message := p.Message
+		if p.Cure != "" {
+			message += "; " + p.Cure
+		}
+		problems = append(problems, api.MeshProblem{File: p.File, Line: p.Line, Object: p.Object, Field: p.Field, Severity: string(p.Severity), Message: message})
+	}
+	return problems, nil
+}

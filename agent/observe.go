@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/xds"
+)
+
+// observer turns what happens on Envoy's streams into events, conditions and log lines (xds.Observer).
+type observer struct {
+	board *condition.Board
+	log   *slog.Logger
+	mesh  meshRefusals
+}
+
+// meshRefusals is told what Envoy refused, to tie it to the objects it came from.
+type meshRefusals interface {
+	Refused(typeURL string, names []string, reason error)
+	Cured(typeURL string, names []string)
+}
+
+// conditionResources is the condition, one per type, of resources that Envoy does not take.
+func conditionResources(typeURL string) string {
+	return "resources-refused-" + strings.ToLower(typeName(typeURL))
+}
+
+// typeName is the last word of a type URL: Cluster, Listener.
+func typeName(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
+
+// Connected logs that an epoch asks for its configuration.
+func (o observer) Connected(stream xds.Stream) {
+	o.log.Debug("Envoy connected", "service", stream.Service, "pid", stream.Peer.PID, "delta", stream.Delta)
+}
+
+// Disconnected logs the end of a stream.
+func (o observer) Disconnected(stream xds.Stream, err error) {
+	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID, "error", err)
+}
+
+// Pushed logs a response.
+func (o observer) Pushed(stream xds.Stream, push xds.Push) {
+	o.log.Debug("pushed", "pid", stream.Peer.PID, "type", typeName(push.Type), "version", push.Version, "resources", push.Resources,
+		"removed", len(push.Removed), "bytes", push.Bytes)
+}
+
+// Accepted logs an ACK.
+func (o observer) Accepted(stream xds.Stream, typeURL, version string) {
+	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", typeName(typeURL), "version", version)
+}
+
+// Refused tells a NACK by resource and by the objects behind it.
+func (o observer) Refused(stream xds.Stream, refusal xds.Refusal) {
+	var origins []string
+	for _, origin := range refusal.Origins {
+		origins = append(origins, origin.String())
+	}
+	sentence := fmt.Sprintf("Envoy refused %s %s: %s; what it had before goes on", typeName(refusal.Type), strings.Join(refusal.Resources, ", "), refusal.Error)
+	if len(origins) > 0 {
+		sentence += " (from " + strings.Join(origins, ", ") + ")"
+	}
+	o.log.Error("Envoy refused resources", "pid", stream.Peer.PID, "type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
+		"error", refusal.Error, "from", strings.Join(origins, ", "))
+	o.board.Raise(conditionResources(refusal.Type), condition.Error, sentence)
+	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence, Fields: map[string]string{
+		"type": refusal.Type, "error": refusal.Error, "resources": strings.Join(refusal.Resources, " "), "origins": strings.Join(origins, "\n")}})
+	o.mesh.Refused(refusal.Type, refusal.Resources, errors.New(refusal.Error))
+}
+
+// Cured ends a refusal.
+func (o observer) Cured(stream xds.Stream, typeURL string, names []string) {
+	o.log.Info("what Envoy refused is cured", "pid", stream.Peer.PID, "type", typeName(typeURL), "resources", strings.Join(names, ", "))
+	o.board.Clear(conditionResources(typeURL))
+	o.mesh.Cured(typeURL, names)
+}
+
+// socketServer serves xDS on the socket that Envoy asks.
+type socketServer struct {
+	server *xds.Server
+	bound  net.Listener
+}
+
+// Name is the part's name.
+func (s *socketServer) Name() string { return "xds" }
+
+// Run serves until ctx ends.
+func (s *socketServer) Run(ctx context.Context) error { return s.server.Serve(ctx, s.bound) }
+
+// statusTime bounds the question to the streams where they stand.
+const statusTime = time.Second
+
+// ResourceTypes is where each epoch stands with each type of resource.
+func (b backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	defer cancel()
+	numbers := map[int]int{} // pid → epoch
+	for _, e := range b.supervisor.Epochs() {
+		if e.Phase != epoch.Exited {
+			numbers[e.PID] = e.Number
+		}
+	}
+	types := []api.ResourceType{}
+	for _, stream := range b.xds.Status(ctx) {
+		number, ours := numbers[int(stream.Peer.PID)]
+		if !ours {
+			continue
+		}
+		for _, t := range stream.Types {
+			shown := api.ResourceType{Epoch: number, Type: t.Type, Version: t.VersionAccepted, Resources: t.Names, State: "accepted", Since: t.Accepted, Source: "embedded"}
+			if t.VersionAccepted != t.VersionSent || t.Pending > 0 {
+				shown.State, shown.Since = "pending", t.Sent
+			}
+			for _, refused := range t.Refused {
+				shown.State, shown.Since = "refused", refused.Since
+				shown.Refused, shown.RefusedVersion = refused.Error, refused.Version
+				shown.RefusedResource = append(shown.RefusedResource, refused.Name)
+			}
+			slices.Sort(shown.RefusedResource)
+			types = append(types, shown)
+		}
+	}
+	return types, nil
+}

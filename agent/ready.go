@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// readyTime bounds one question to Envoy about its readiness.
+const readyTime = time.Second
+
+// proxy is the live epoch as the parts that show it see it: readiness, admin interface, figures.
+type proxy struct {
+	supervisor *epoch.Supervisor
+	starting   func() string // why there is no epoch yet, while the agent starts
+}
+
+// admin returns a client of an epoch's admin interface.
+func (p *proxy) admin(address string) *envoy.Admin { return envoy.NewAdmin(splitAddress(address)) }
+
+// liveEpoch is the epoch that serves; ok is false if there is none.
+func (p *proxy) liveEpoch() (e epoch.Epoch, ok bool) {
+	e, _, ok = p.supervisor.Live()
+	return e, ok
+}
+
+// Live is the live epoch's admin interface (status.Proxy).
+func (p *proxy) Live() (http.RoundTripper, int, error) {
+	e, ok := p.liveEpoch()
+	if !ok {
+		_, reason := p.Ready()
+		return nil, 0, fmt.Errorf("no epoch is live: %s", reason)
+	}
+	if e.AdminLost {
+		return nil, 0, fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch that then failed; the next epoch brings it back", e.Number)
+	}
+	return p.admin(e.AdminAddress), e.Number, nil
+}
+
+// Ready is whether Envoy is live and has its configuration, and why not (status.Readiness). Envoy is asked each time: it
+// alone knows that it drains.
+func (p *proxy) Ready() (bool, string) {
+	e, ok := p.liveEpoch()
+	if !ok {
+		return false, p.notLive()
+	}
+	switch {
+	case e.AdminLost:
+		return true, "" // its data plane serves; there is nobody to ask for more
+	case e.Drained:
+		return false, fmt.Sprintf("epoch %d drains as it was told to (outrider undrain ends it)", e.Number)
+	case e.Silent:
+		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer", e.Number)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
+	defer cancel()
+	ready, state, err := p.admin(e.AdminAddress).Ready(ctx)
+	switch {
+	case err != nil:
+		if now, still := p.liveEpoch(); !still || now.ID != e.ID || now.AdminLost {
+			return still, "an epoch is being replaced" // in between, somebody serves all the time
+		}
+		if p.handingOver() {
+			return true, "" // the old admin closes when the new epoch starts: its listeners serve
+		}
+		return false, fmt.Sprintf("epoch %d does not say whether it is ready: %v", e.Number, err)
+	case !ready:
+		return false, fmt.Sprintf("epoch %d is %s", e.Number, state)
+	}
+	return true, ""
+}
+
+// handingOver is whether an epoch is starting beside the live one.
+func (p *proxy) handingOver() bool {
+	for _, e := range p.supervisor.Epochs() {
+		if e.Phase == epoch.Starting {
+			return true
+		}
+	}
+	return false
+}
+
+// notLive says why no epoch is live.
+func (p *proxy) notLive() string {
+	if why := p.starting(); why != "" {
+		return why
+	}
+	var last *epoch.Epoch
+	for _, e := range p.supervisor.Epochs() {
+		if e.Phase == epoch.Starting {
+			return fmt.Sprintf("epoch %d is starting: it is not live yet", e.Number)
+		}
+		if e.Phase == epoch.Exited && (last == nil || e.Exited.After(last.Exited)) {
+			last = &e
+		}
+	}
+	if last != nil {
+		return fmt.Sprintf("epoch %d has ended (%s) and no other is live yet", last.Number, last.Cause)
+	}
+	return "no epoch was started yet"
+}
+
+// waitReady returns nil once the proxy is ready; at the end of ctx, why it is not.
+func (p *proxy) waitReady(ctx context.Context, progress func(api.Progress)) error {
+	told := ""
+	for {
+		changed := p.supervisor.Changed()
+		ready, reason := p.Ready()
+		if ready {
+			return nil
+		}
+		if reason != told {
+			told = reason
+			progress(api.Progress{Phase: reason})
+		}
+		timer := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return &api.Error{Message: "the proxy is not ready: " + reason}
+		}
+		timer.Stop()
+	}
+}

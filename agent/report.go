@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// report is what only the agent can tell in a bug report.
+func (b backend) report() []api.ReportPiece {
+	var events strings.Builder
+	for _, event := range b.board.Events(0) {
+		line, err := json.Marshal(event)
+		if err == nil {
+			events.Write(append(line, '\n'))
+		}
+	}
+	build := "not known"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		build = info.String()
+	}
+	var streams strings.Builder
+	fmt.Fprintf(&streams, "%+v\n", b.xds.Stats())
+	return []api.ReportPiece{
+		{Name: "events.jsonl", Text: events.String()},
+		{Name: "build.txt", Text: build},
+		{Name: "xds.txt", Text: streams.String()},
+	}
+}
+
+// metrics are the agent's own, for /stats/prometheus. They are read from the parts when somebody asks.
+func (a *Agent) metrics() prometheus.Gatherer {
+	registry := prometheus.NewRegistry()
+	gauge := func(name, help string, value func() float64) {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider", Name: name, Help: help}, value))
+	}
+	counter := func(name, help string, value func() float64) {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "outrider", Name: name, Help: help}, value))
+	}
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider", Name: "build_info", Help: "1, with the agent's version.",
+		ConstLabels: prometheus.Labels{"version": a.options.Version}}, func() float64 { return 1 }))
+	gauge("current_epoch", "Number of the live epoch, -1 if there is none.", func() float64 {
+		if live, ok := a.proxy.liveEpoch(); ok {
+			return float64(live.Number)
+		}
+		return -1
+	})
+	gauge("epochs_running", "Epochs whose process lives.", func() float64 {
+		running := 0
+		for _, e := range a.supervisor.Epochs() {
+			if e.Phase != epoch.Exited {
+				running++
+			}
+		}
+		return float64(running)
+	})
+	gauge("conditions", "Degraded states that stand.", func() float64 { return float64(len(a.board.Conditions())) })
+	gauge("pending_restart_keys", "Keys that changed on disk and are in force only after the next start.", func() float64 {
+		_, pending, _ := a.reloader.standing()
+		return float64(len(pending))
+	})
+	gauge("discovery_problems", "Problems in the embedded discovery server's files.", func() float64 { return float64(len(a.discovery.Problems())) })
+	gauge("xds_streams", "Streams of Envoys that are open.", func() float64 { return float64(a.xds.Stats().Streams) })
+	counter("xds_refusals_total", "Resources that Envoy refused.", func() float64 {
+		var refused uint64
+		for _, t := range a.xds.Stats().Types {
+			refused += t.Refusals
+		}
+		return float64(refused)
+	})
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider", Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
+		func() float64 { return float64(a.started.UnixMilli()) / 1000 }))
+	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_", collectors.NewGoCollector()))
+	return registry
+}
+
+// values are the effective configuration as the private socket shows it.
+func values(loaded *config.Loaded) []api.ConfigValue {
+	var all []api.ConfigValue
+	for _, value := range loaded.Values() {
+		all = append(all, api.ConfigValue{Key: value.Key, Value: value.Text, Source: value.Source})
+	}
+	return all
+}

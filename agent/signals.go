@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/epoch"
+)
+
+// signals are what the world tells the agent by signals.
+type signals struct {
+	received chan os.Signal
+	stop     func()
+}
+
+// catchSignals catches them from now on, so that none that comes while the agent starts is lost or deadly.
+func catchSignals() signals {
+	received := make(chan os.Signal, 16)
+	signal.Notify(received, unix.SIGHUP, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1)
+	return signals{received: received, stop: func() { signal.Stop(received) }}
+}
+
+// obey does what signals and requests ask for until ctx ends. Each runs beside the others: a stop does not wait for a reload, nor the
+// second SIGTERM for the first.
+func (a *Agent) obey(ctx context.Context, signals signals) error {
+	var running errgroup.Group
+	defer func() { _ = running.Wait() }()
+	do := func(work func()) { running.Go(func() error { work(); return nil }) }
+	for {
+		select {
+		case received := <-signals.received:
+			switch received {
+			case unix.SIGHUP:
+				do(func() { _, _ = a.reloader.Reload(ctx, &reload{reason: "SIGHUP"}) }) // its outcome is logged
+			case unix.SIGUSR1:
+				do(func() { a.reopenLogs(ctx) })
+			default:
+				do(func() { a.stop(ctx, received.String()) })
+			}
+		case <-a.quit:
+			do(func() { a.stop(ctx, "/quitquitquit") })
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// reopenLogs makes every epoch whose admin interface answers open its access logs again.
+func (a *Agent) reopenLogs(ctx context.Context) {
+	for _, e := range a.supervisor.Epochs() {
+		if e.Phase == epoch.Exited {
+			continue
+		}
+		if err := a.proxy.admin(e.AdminAddress).ReopenLogs(ctx); err != nil {
+			a.log.Warn("access logs were not reopened", "epoch", e.Number, "error", err)
+			continue
+		}
+		a.log.Info("access logs reopened", "epoch", e.Number)
+	}
+}

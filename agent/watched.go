@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/watch"
+)
+
+// bootstrapFiles are the files whose content an epoch is made of beside the configuration itself: what the bootstrap reads, and
+// [reload] files. Each path once.
+func bootstrapFiles(c *config.Config) []string {
+	paths := []string{c.Envoy.CustomConfigFile, c.Envoy.TemplateFile, c.Envoy.BootstrapOverride, c.Tracing.AccessTokenFile}
+	paths = append(paths, certificateFiles(c)...)
+	slices.Sort(paths)
+	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return path == "" })
+}
+
+// certificateFiles are the files that Envoy itself reads at its start: the bootstrap's own certificates and [reload] files.
+// They are awaited at the agent's start.
+func certificateFiles(c *config.Config) []string {
+	paths := slices.Clone(c.Reload.Files)
+	for _, tls := range []config.TLSSettings{c.Telemetry.MetricsServiceTLS, c.Telemetry.AccessLogServiceTLS} {
+		paths = append(paths, tls.CAFile, tls.CertFile, tls.KeyFile)
+	}
+	paths = append(paths, c.Tracing.CAFile)
+	slices.Sort(paths)
+	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return path == "" })
+}
+
+// watchPaths are all files and folders whose change may call for a reload.
+func watchPaths(loaded *config.Loaded) []string {
+	paths := slices.Concat(loaded.Files, loaded.Dirs, bootstrapFiles(loaded.Config))
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// The condition of files that are awaited, or were not there in time.
+const conditionFilesMissing = "files-missing"
+
+// awaitFiles waits for the files that Envoy needs at its start, at most as long as [identity] wait says. What is still missing then
+// is told, and the start goes on without. An error means that ctx has ended.
+func (a *Agent) awaitFiles(ctx context.Context, c *config.Config) error {
+	paths := certificateFiles(c)
+	if len(paths) == 0 {
+		return nil
+	}
+	until := time.Now().Add(c.Identity.Wait)
+	missing, err := watch.Await(ctx, paths, c.Identity.Wait, func(missing []string) {
+		if len(missing) == 0 {
+			return
+		}
+		sentence := fmt.Sprintf("waiting until %s for %s", until.Format(time.TimeOnly), strings.Join(missing, ", "))
+		a.awaited.Store(&sentence)
+		a.board.Raise(conditionFilesMissing, condition.Warning, sentence)
+		a.log.Info(sentence)
+	})
+	a.awaited.Store(nil)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without", c.Identity.Wait, strings.Join(missing, ", "))
+		a.board.Raise(conditionFilesMissing, condition.Error, sentence)
+		a.log.Error(sentence)
+		return nil
+	}
+	a.board.Clear(conditionFilesMissing)
+	return nil
+}
+
+// fileReloads bounds the reloads that changed files ask for at the same time: one may wait a minute for an older epoch,
+// while a later, broken change is told at once.
+const fileReloads = 16
+
+// watched turns changes of files into reloads.
+type watched struct {
+	watcher  *watch.Watcher
+	reloader *reloader
+	log      *slog.Logger
+}
+
+func newWatched(r *reloader, log *slog.Logger) *watched {
+	return &watched{reloader: r, log: log, watcher: watch.New(watch.Options{
+		Debounce: func() time.Duration { return r.inForce().Config.Reload.Debounce },
+		MaxDelay: func() time.Duration { return r.inForce().Config.Reload.MaxDelay },
+		Suffixes: []string{".toml"},
+		Logger:   log,
+	})}
+}
+
+// Name is the part's name.
+func (w *watched) Name() string { return "watch" }
+
+// set watches what a configuration is made of.
+func (w *watched) set(loaded *config.Loaded) {
+	if err := w.watcher.Set(watchPaths(loaded)); err != nil {
+		w.log.Warn("not all files can be watched", "error", err)
+	}
+}
+
+// Run asks for a reload at each change until ctx ends.
+func (w *watched) Run(ctx context.Context) error {
+	watching := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { watching <- w.watcher.Run(ctx) }()
+	places := make(chan struct{}, fileReloads)
+	var reloads sync.WaitGroup
+	defer reloads.Wait()
+	for {
+		select {
+		case changed := <-w.watcher.Changes():
+			select {
+			case places <- struct{}{}:
+			case <-ctx.Done():
+				return <-watching
+			}
+			reloads.Go(func() {
+				defer func() { <-places }()
+				// Its outcome is logged, and a condition stands if it was refused.
+				_, _ = w.reloader.Reload(ctx, &reload{reason: "changed: " + strings.Join(changed, ", "), ifChanged: true, files: changed})
+			})
+		case err := <-watching:
+			return err
+		}
+	}
+}

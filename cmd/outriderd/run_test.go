@@ -1,0 +1,206 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	rig.RemovePrograms()
+	os.Exit(code)
+}
+
+// current returns the live epoch.
+func current(t *testing.T, r *rig.Rig) api.Epoch {
+	t.Helper()
+	var status api.Status
+	r.JSON(&status, "status")
+	for _, epoch := range status.Epochs {
+		if epoch.State == api.EpochLive {
+			return epoch
+		}
+	}
+	t.Fatalf("no epoch is live: %+v", status)
+	return api.Epoch{}
+}
+
+func TestServesReloadsAndStops(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	daemon := r.StartReady()
+	code, body, err := r.Get("/hello")
+	if err != nil || code != 200 {
+		t.Fatalf("GET through Envoy: %d %v %s", code, err, body)
+	}
+	first := current(t, r)
+	if first.Number != 0 || first.Mode != "first" {
+		t.Errorf("first epoch: %+v", first)
+	}
+
+	result := r.Outrider("reload")
+	if result.Exit != 0 || !strings.Contains(result.Out, "0 → 1") {
+		t.Fatalf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	}
+	second := current(t, r)
+	if second.Number != 1 || second.Mode != "hot-restart" || second.PID == first.PID {
+		t.Errorf("second epoch: %+v", second)
+	}
+	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		t.Errorf("GET through the second epoch: %d %v", code, err)
+	}
+
+	keepers := r.Pids("outrider-keeper")
+	if len(keepers) != 1 {
+		t.Errorf("keepers: %v", keepers)
+	}
+	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {
+		t.Errorf("exit %d\n%s", exit, daemon.Output())
+	}
+	rig.Eventually(t, 3*time.Second, "no process is left", func() bool {
+		return len(r.Pids("envoy")) == 0 && len(r.Pids("outrider-keeper")) == 0
+	})
+	left, _ := filepath.Glob(filepath.Join(r.Dir, "run", "*"))
+	more, _ := filepath.Glob(filepath.Join(r.Dir, "run", "*", "*"))
+	for _, path := range append(left, more...) {
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			t.Errorf("left behind: %s", path)
+		}
+	}
+}
+
+func TestBrokenChangeChangesNothing(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true, TOML: "[reload]\nwatch = false\n"})
+	r.StartReady()
+	before := current(t, r)
+	for _, broken := range []struct{ name, toml, says string }{
+		{"unknown key", "[envoy]\nconcurency = 2\n", "concurrency"},
+		{"not TOML", "[envoy\n", "50-test.toml:1"},
+		{"bootstrap Envoy refuses", "[reload]\nwatch = false\n[envoy]\nbootstrap_override = \"" + filepath.Join(r.Dir, "bad.json") + "\"\n", "malformed IP address"},
+	} {
+		r.Write("bad.json", `{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)
+		r.Set(broken.toml)
+		result := r.Outrider("reload")
+		if result.Exit != 1 || !strings.Contains(result.Err, broken.says) || !strings.Contains(result.Err, "epoch 0") {
+			t.Errorf("%s: exit %d: %s%s", broken.name, result.Exit, result.Out, result.Err)
+		}
+		if now := current(t, r); now.PID != before.PID {
+			t.Errorf("%s: another epoch serves: %+v", broken.name, now)
+		}
+		if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+			t.Errorf("%s: GET: %d %v", broken.name, code, err)
+		}
+	}
+	r.Set("[reload]\nwatch = false\n")
+	if result := r.Outrider("reload"); result.Exit != 0 {
+		t.Errorf("reload after three refused ones: exit %d: %s", result.Exit, result.Err)
+	}
+}
+
+func TestChangedFileStartsAnEpochOnlyIfItsEffectCallsForOne(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	r.StartReady()
+	epochs := func() int { return current(t, r).Number }
+	r.Set("# a comment\n")
+	r.Set("[log]\nlevel = \"info\"\n")
+	rig.Eventually(t, 5*time.Second, "the log level is applied", func() bool {
+		var levels api.LogLevels
+		r.JSON(&levels, "log-level")
+		return levels.Agent == "info"
+	})
+	if n := epochs(); n != 0 {
+		t.Errorf("a [live] key started epoch %d", n)
+	}
+	r.Set("[envoy]\nconnect_timeout = \"2s\"\n")
+	rig.Eventually(t, 20*time.Second, "epoch 1 is live", func() bool { return epochs() == 1 })
+}
+
+func TestKilledAgentIsAdoptedFrom(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	daemon := r.StartReady()
+	if result := r.Outrider("reload"); result.Exit != 0 {
+		t.Fatalf("reload: %s", result.Err)
+	}
+	before := current(t, r)
+	_ = daemon.Process.Kill()
+	daemon.Wait(t, 5*time.Second)
+	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		t.Fatalf("GET without an agent: %d %v", code, err)
+	}
+	r.StartReady()
+	if now := current(t, r); now.PID != before.PID || now.Number != before.Number {
+		t.Errorf("adopted %+v, not %+v", now, before)
+	}
+	if result := r.Outrider("reload"); result.Exit != 0 {
+		t.Errorf("reload after adoption: %s", result.Err)
+	}
+	if now := current(t, r); now.Number != before.Number+1 {
+		t.Errorf("epoch after adoption: %+v", now)
+	}
+}
+
+func TestSecondAgentRefuses(t *testing.T) {
+	r := rig.New(t, rig.Options{})
+	first := r.StartReady()
+	second := r.Start()
+	if exit := second.Wait(t, 10*time.Second); exit != 73 {
+		t.Errorf("exit %d: %s", exit, second.Output())
+	}
+	if !strings.Contains(second.Output(), strconv.Itoa(first.Process.Pid)) {
+		t.Errorf("the error does not name the other: %s", second.Output())
+	}
+	if ready, why := r.Ready(); !ready {
+		t.Errorf("the first is not ready any more: %s", why)
+	}
+	_ = first.Process.Signal(syscall.SIGTERM)
+	first.Wait(t, 20*time.Second)
+}
+
+// dyingEnvoy says what it is, and dies of everything else.
+const dyingEnvoy = `#!/bin/sh
+case "$1" in
+--version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;
+--hot-restart-version) echo 11.104 ;;
+--help) echo "   --restart-epoch <uint32_t>" ;;
+*) echo it hurts >&2; exit 7 ;;
+esac
+`
+
+func TestExitCodes(t *testing.T) {
+	r := rig.New(t, rig.Options{})
+	for _, c := range []struct {
+		name, toml string
+		exit       int
+		says       string
+	}{
+		{"invalid configuration", "[envoy]\nlog_level = \"loud\"\n", 78, "log_level"},
+		{"no Envoy", "[envoy]\nbinary = \"/nonexistent/envoy\"\n", 69, "/nonexistent/envoy"},
+	} {
+		r.Set(c.toml)
+		daemon := r.Start()
+		if exit := daemon.Wait(t, 10*time.Second); exit != c.exit || !strings.Contains(daemon.Output(), c.says) {
+			t.Errorf("%s: exit %d: %s", c.name, exit, daemon.Output())
+		}
+	}
+	// An Envoy that always dies.
+	dying := filepath.Join(r.Dir, "dying")
+	if err := os.WriteFile(dying, []byte(dyingEnvoy), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.Set(fmt.Sprintf("[envoy]\nbinary = %q\nrestart_limit = 2\nrestart_backoff_min = \"10ms\"\n", dying))
+	daemon := r.Start()
+	if exit := daemon.Wait(t, 30*time.Second); exit != 75 || !strings.Contains(daemon.Output(), "it hurts") {
+		t.Errorf("dying Envoy: exit %d: %s", exit, daemon.Output())
+	}
+}

@@ -1,0 +1,83 @@
+package rig
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// Programs is where the built programs are: outriderd, outrider, outrider-keeper, backend, load.
+type Programs struct{ Dir string }
+
+// Path is the path of one of them.
+func (p Programs) Path(name string) string { return filepath.Join(p.Dir, name) }
+
+var built struct {
+	sync.Mutex
+	dirs map[bool]string
+}
+
+// Build builds the programs once per test process, in a folder that RemovePrograms removes. With race, the agent is built with
+// the race detector (a report makes it exit with 66, which no test expects); the keeper and the load generator never
+// are, because what they measure and own must not be slowed down.
+func Build(t testing.TB, race bool) Programs {
+	t.Helper()
+	built.Lock()
+	defer built.Unlock()
+	if dir := built.dirs[race]; dir != "" {
+		return Programs{dir}
+	}
+	dir, err := os.MkdirTemp("/tmp", "orbin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // Envoy's user runs the keeper
+		t.Fatal(err)
+	}
+	build := func(race bool, packages ...string) error {
+		arguments := []string{"build", "-o", dir + "/"}
+		if race {
+			arguments = append(arguments, "-race")
+		} else {
+			arguments = append(arguments, "-trimpath", "-ldflags=-s -w")
+		}
+		command := exec.Command("go", append(arguments, packages...)...)
+		command.Dir = parts.Root()
+		command.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if race {
+			command.Env = append(os.Environ(), "CGO_ENABLED=1")
+		}
+		if out, err := command.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %v: %w: %s", packages, err, out)
+		}
+		return nil
+	}
+	err = build(race, "./cmd/outriderd")
+	if err == nil {
+		err = build(false, "./cmd/outrider", "./cmd/outrider-keeper", "./scripts/backend/cmd/backend", "./scripts/load/cmd/load")
+	}
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		t.Fatal(err)
+	}
+	if built.dirs == nil {
+		built.dirs = map[bool]string{}
+	}
+	built.dirs[race] = dir
+	return Programs{dir}
+}
+
+// RemovePrograms removes what Build built; for TestMain.
+func RemovePrograms() {
+	built.Lock()
+	defer built.Unlock()
+	for _, dir := range built.dirs {
+		_ = os.RemoveAll(dir)
+	}
+	built.dirs = nil
+}
