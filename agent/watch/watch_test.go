@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"crypto/sha256"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -73,7 +74,7 @@ func TestChangesMergeUntilTheyAreTaken(t *testing.T) {
 	steps := []struct{ path, text string }{{dir + "/a", "1"}, {dir + "/undone", "new"}, {dir + "/b", "1"}, {dir + "/undone", "old"}}
 	for _, step := range steps {
 		replace(t, step.path, step.text)
-		looked(t, watcher)
+		seen(t, watcher, step.path, step.text)
 	}
 	if diff := cmp.Diff([]string{dir + "/a", dir + "/b"}, next(t, watcher)); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
@@ -81,14 +82,20 @@ func TestChangesMergeUntilTheyAreTaken(t *testing.T) {
 	quiet(t, watcher)
 }
 
-// looked waits until the watcher has looked at a file once more.
-func looked(t *testing.T, watcher *Watcher) {
+// seen waits until the watcher knows that a file holds text.
+func seen(t *testing.T, watcher *Watcher, path, text string) {
 	t.Helper()
-	before := reads(watcher)
+	want := content{kind: file, sum: sha256.Sum256([]byte(text))}
 	deadline := time.Now().Add(patience)
-	for reads(watcher) == before {
+	for {
+		watcher.mu.Lock()
+		now := watcher.tree.roots[path].now
+		watcher.mu.Unlock()
+		if now == want {
+			return
+		}
 		if time.Now().After(deadline) {
-			t.Fatal("the watcher does not look")
+			t.Fatalf("the watcher does not look at %s", path)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -112,7 +119,7 @@ func TestSetKeepsWhatIsNotToldYet(t *testing.T) {
 	write(t, dir+"/c", "old")
 	watcher := run(t, Options{Debounce: fixed(time.Millisecond)}, dir+"/a", dir+"/b")
 	replace(t, dir+"/a", "new")
-	looked(t, watcher)
+	seen(t, watcher, dir+"/a", "new")
 	must(t, watcher.Set([]string{dir + "/a", dir + "/c"}))
 	if diff := cmp.Diff([]string{dir + "/a"}, next(t, watcher)); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)

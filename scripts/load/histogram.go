@@ -40,9 +40,9 @@ func (h *histogram) quantile(q float64) time.Duration {
 
 // bucket of a duration: exact below 128 µs, then 64 for each power of two.
 func bucket(d time.Duration) int {
-	micros := uint64(max(0, d.Microseconds())) //nolint:gosec // not negative
+	micros := uint64(max(0, d.Microseconds()))
 	shift := max(0, bits.Len64(micros)-7)
-	return shift*subBuckets + int(micros>>shift) //nolint:gosec // below 128
+	return shift*subBuckets + int(micros>>shift)
 }
 
 // upper is the largest duration of a bucket, to the microsecond.

@@ -107,7 +107,7 @@ func (r *Run) print(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	printed := 0
-	print := func(until int) {
+	flush := func(until int) {
 		r.recorder.mu.Lock()
 		var seconds []Second
 		for ; printed < until; printed++ {
@@ -121,7 +121,7 @@ func (r *Run) print(ctx context.Context) {
 	for {
 		select {
 		case <-tick.C:
-			print(int((time.Since(r.recorder.start) - r.config.Timeout) / time.Second))
+			flush(int((time.Since(r.recorder.start) - r.config.Timeout) / time.Second))
 			continue
 		case <-ctx.Done():
 		}
@@ -131,18 +131,18 @@ func (r *Run) print(ctx context.Context) {
 	r.recorder.mu.Lock()
 	all := len(r.recorder.seconds)
 	r.recorder.mu.Unlock()
-	print(max(printed, all))
+	flush(max(printed, all))
 }
 
 // Blip compares the largest latency while something happened with that of all other time: during is that of the seconds
 // in which a mark of this label is, and the next ones; quiet that of the seconds near no mark at all, the first left out,
 // in which all connections are made.
 func (r Report) Blip(label string) (during, quiet time.Duration) {
-	near, any := map[int]bool{}, map[int]bool{0: true}
+	near, nearAny := map[int]bool{}, map[int]bool{0: true}
 	for _, mark := range r.Marks {
 		second := int(mark.At / time.Second)
 		for _, i := range []int{second, second + 1} {
-			any[i] = true
+			nearAny[i] = true
 			near[i] = near[i] || mark.Label == label
 		}
 	}
@@ -150,7 +150,7 @@ func (r Report) Blip(label string) (during, quiet time.Duration) {
 		switch {
 		case near[second.Second]:
 			during = max(during, second.Max)
-		case !any[second.Second]:
+		case !nearAny[second.Second]:
 			quiet = max(quiet, second.Max)
 		}
 	}

@@ -1,0 +1,35 @@
+# `make help` lists the targets. Everything a target needs that is missing on the machine is installed by scripts/setup.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
+PROGRAMS := $(notdir $(patsubst %/,%,$(dir $(wildcard cmd/*/main.go))))
+GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+
+.PHONY: help run test build bench lint package clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## serve: two example backends and outriderd in the foreground, until Ctrl-C
+	scripts/run
+
+test: ## run every check and every test; the last line says how many passed
+	scripts/setup test
+	go run ./scripts/check
+
+build: ## build the programs into build/
+	@mkdir -p build
+	$(GO_BUILD) -o build/ $(addprefix ./cmd/,$(PROGRAMS))
+
+bench: ## run the benches
+	scripts/setup test
+	go test -run '^$$' -bench . -benchmem -timeout 60m ./...
+
+lint: ## run gofmt, go vet, golangci-lint and govulncheck
+	go run ./scripts/check -only gofmt,vet,golangci-lint,govulncheck
+
+package: build ## build deb and rpm into dist/
+	scripts/package
+
+clean: ## remove what was built
+	rm -rf build dist

@@ -1,0 +1,180 @@
+// Command check runs the checks and tests of the project and ends with one line: "N passed, N failed". The exit status is 1
+// if any failed, or if no test ran.
+//
+//	go run ./scripts/check [-only step,…] [-fuzztime 60s] [packages]
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// result counts tests, and checks as one each.
+type result struct{ passed, failed int }
+
+func (r *result) count(ok bool) {
+	if ok {
+		r.passed++
+	} else {
+		r.failed++
+	}
+}
+
+func (r *result) add(more result) {
+	r.passed += more.passed
+	r.failed += more.failed
+}
+
+// step is a check.
+type step struct {
+	name string
+	run  func(ctx context.Context, options options) result
+}
+
+type options struct {
+	packages []string
+	fuzzTime time.Duration // of one target
+}
+
+var steps = []step{
+	{"gofmt", gofmt},
+	{"vet", vet},
+	{"golangci-lint", lint},
+	{"govulncheck", vulnerabilities},
+	{"test", tests},
+	{"fuzz", fuzz},
+}
+
+func main() {
+	var names []string
+	for _, step := range steps {
+		names = append(names, step.name)
+	}
+	only := flag.String("only", "", "run these `steps` alone: "+strings.Join(names, ","))
+	fuzzTime := flag.Duration("fuzztime", defaultFuzzTime, "how long to run each fuzz target, where there is time for all of them")
+	flag.Parse()
+	options := options{packages: flag.Args(), fuzzTime: *fuzzTime}
+	if len(options.packages) == 0 {
+		options.packages = []string{"./..."}
+	}
+	chosen := names
+	if *only != "" {
+		chosen = strings.Split(*only, ",")
+	}
+	for _, name := range chosen {
+		if !slices.Contains(names, name) {
+			fmt.Fprintf(os.Stderr, "check: no step %q: there are %s\n", name, strings.Join(names, ", "))
+			os.Exit(2)
+		}
+	}
+	if !run(chosen, options) {
+		os.Exit(1)
+	}
+}
+
+// run does the chosen steps, and says whether all is well.
+func run(chosen []string, options options) bool {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	var total result
+	ran := true
+	for _, step := range steps {
+		if !slices.Contains(chosen, step.name) {
+			continue
+		}
+		start := time.Now()
+		fmt.Printf("=== %s\n", step.name)
+		got := step.run(ctx, options)
+		fmt.Printf("=== %s: %d passed, %d failed in %v\n", step.name, got.passed, got.failed, time.Since(start).Round(100*time.Millisecond))
+		total.add(got)
+		if step.name == "test" && got.passed+got.failed == 0 {
+			fmt.Println("no test ran")
+			ran = false
+		}
+	}
+	fmt.Printf("%d passed, %d failed\n", total.passed, total.failed)
+	return total.failed == 0 && ran && ctx.Err() == nil
+}
+
+// command prepares a program whose group ends with ctx.
+func command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, name, arguments...)
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.WaitDelay = 10 * time.Second
+	return c
+}
+
+// output runs a program and returns what it prints, on both channels.
+func output(ctx context.Context, name string, arguments ...string) (string, error) {
+	out, err := command(ctx, name, arguments...).CombinedOutput()
+	return string(bytes.TrimRight(out, "\n")), err
+}
+
+// silent is a check that passes if a program succeeds; what it prints is shown if it does not.
+func silent(ctx context.Context, name string, arguments ...string) result {
+	var r result
+	out, err := output(ctx, name, arguments...)
+	r.count(err == nil)
+	if err != nil {
+		fmt.Printf("%s\n%s: %v\n", out, name, err)
+	}
+	return r
+}
+
+func gofmt(ctx context.Context, _ options) result {
+	var r result
+	out, err := output(ctx, "gofmt", "-l", ".")
+	r.count(err == nil && out == "")
+	if err != nil || out != "" {
+		fmt.Printf("these files are not as gofmt writes them (gofmt -w FILE):\n%s\n", out)
+	}
+	return r
+}
+
+func vet(ctx context.Context, options options) result {
+	return silent(ctx, "go", append([]string{"vet"}, options.packages...)...)
+}
+
+// tool is the path of one of the project's tools, built if it is not there yet.
+func tool(ctx context.Context, name string) (string, error) {
+	c := command(ctx, "scripts/tool", name)
+	c.Stderr = os.Stderr
+	out, err := c.Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+func lint(ctx context.Context, options options) result {
+	path, err := tool(ctx, "golangci-lint")
+	if err != nil {
+		fmt.Printf("golangci-lint cannot be had: %v\n", err)
+		return result{failed: 1}
+	}
+	return silent(ctx, path, append([]string{"run"}, options.packages...)...)
+}
+
+func vulnerabilities(ctx context.Context, options options) result {
+	path, err := tool(ctx, "govulncheck")
+	if err != nil {
+		fmt.Printf("govulncheck cannot be had: %v\n", err)
+		return result{failed: 1}
+	}
+	out, err := output(ctx, path, options.packages...)
+	if err != nil && strings.Contains(out, "fetching vulnerabilities") {
+		fmt.Printf("govulncheck was NOT run: its database cannot be had here (%s)\n", out)
+		return result{}
+	}
+	var r result
+	r.count(err == nil)
+	fmt.Println(out)
+	return r
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestFollowCounts(t *testing.T) {
+	cases := []struct {
+		name, events string
+		want         result
+		shows, hides []string
+	}{
+		{"tests and sub-tests", `
+{"Action":"start","Package":"p"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    chatter\n"}
+{"Action":"pass","Package":"p","Test":"TestA/sub"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    reason\n"}
+{"Action":"fail","Package":"p","Test":"TestB"}
+{"Action":"skip","Package":"p","Test":"TestC"}
+{"Action":"fail","Package":"p","Elapsed":1.5}
+{"Action":"pass","Package":"q","Elapsed":2}`,
+			result{2, 1}, []string{"FAIL p TestB", "reason", "SKIP p TestC", "FAIL p (1.5 s)", "ok   q (2.0 s)"}, []string{"chatter"}},
+		{"a package that does not build", `
+{"ImportPath":"p [p.test]","Action":"build-output","Output":"p/x.go:1: undefined\n"}
+{"ImportPath":"p [p.test]","Action":"build-fail"}
+{"Action":"output","Package":"p","Output":"FAIL p [build failed]\n"}
+{"Action":"fail","Package":"p","FailedBuild":"p [p.test]"}`,
+			result{0, 1}, []string{"undefined", "build failed"}, nil},
+		{"a package that fails after its tests passed", `
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Output":"goleak: found unexpected goroutines\n"}
+{"Action":"fail","Package":"p"}`,
+			result{1, 1}, []string{"goleak"}, nil},
+		{"no tests at all", `{"Action":"skip","Package":"p"}`, result{}, nil, []string{"p"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			var out strings.Builder
+			if got := follow(strings.NewReader(strings.TrimSpace(c.events)), &out); got != c.want {
+				t.Errorf("counted %+v, not %+v", got, c.want)
+			}
+			for _, text := range c.shows {
+				if !strings.Contains(out.String(), text) {
+					t.Errorf("%q is not shown in:\n%s", text, out.String())
+				}
+			}
+			for _, text := range c.hides {
+				if strings.Contains(out.String(), text) {
+					t.Errorf("%q is shown in:\n%s", text, out.String())
+				}
+			}
+		})
+	}
+}
+
+func TestFindTargets(t *testing.T) {
+	text := "func FuzzLine(f *testing.F) {\nfunc FuzzNot(t *testing.T) {\nfunc (x) FuzzNeither(f *testing.F) {}\n"
+	matches := fuzzFunction.FindAllStringSubmatch(text, -1)
+	if len(matches) != 1 || matches[0][1] != "FuzzLine" {
+		t.Errorf("found %q", matches)
+	}
+}

@@ -1,0 +1,191 @@
+// Package house holds the rules of the house: who imports whom, what is linked into what, and what code looks like.
+package house
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+const module = "outrider.org/outrider/"
+
+// leaves are what every part may import; of the parts, each may import these and itself.
+var leaves = []string{"agent/config", "agent/resource", "agent/condition", "agent/watch"}
+
+// more is what a room may import beside leaves and itself; "/..." stands for a package and all below it.
+var more = map[string][]string{
+	"agent":                   {"agent/...", "bootstrap/..."}, // composes the parts
+	"agent/epoch":             {"agent/envoy"},                // its types
+	"cmd/outriderd":           {"agent"},
+	"cmd/outrider":            {"agent/api", "agent/discovery/...", "agent/keeper"}, // the latter two: mesh check, cleanup
+	"cmd/outrider-keeper":     {"agent/keeper"},
+	"cmd/outrider-discoveryd": {"agent/xds/...", "agent/discovery/..."},
+	"scripts":                 {"agent/...", "bootstrap/...", "cmd/..."},
+}
+
+// The limits.
+const (
+	mostLines      = 400
+	mostBytes      = 30 << 20 // of outriderd, stripped
+	forbiddenTexts = "t.Skip( t.SkipNow( b.Skip("
+)
+
+type goPackage struct {
+	Dir, ImportPath string
+	Imports, Deps   []string
+	GoFiles         []string
+	TestGoFiles     []string
+	XTestGoFiles    []string
+}
+
+func list(t *testing.T, arguments ...string) []goPackage {
+	t.Helper()
+	command := exec.Command("go", append([]string{"list", "-json=Dir,ImportPath,Imports,Deps,GoFiles,TestGoFiles,XTestGoFiles"}, arguments...)...)
+	command.Dir = parts.Root()
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("go list: %v: %s", err, stderr.Bytes())
+	}
+	var packages []goPackage
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// room of a package: agent/discovery of agent/discovery/store, agent itself, cmd/outrider, bootstrap, scripts.
+func room(path string) string {
+	names := strings.Split(path, "/")
+	if (names[0] == "agent" || names[0] == "cmd") && len(names) > 1 {
+		return names[0] + "/" + names[1]
+	}
+	return names[0]
+}
+
+// allowed says whether a package in one room may import another package of the module.
+func allowed(from, imported string) bool {
+	if room(imported) == from || slices.Contains(leaves, imported) {
+		return true
+	}
+	return slices.ContainsFunc(more[from], func(entry string) bool {
+		folder, below := strings.CutSuffix(entry, "/...")
+		return imported == folder || below && strings.HasPrefix(imported, folder+"/")
+	})
+}
+
+func TestAllowed(t *testing.T) {
+	cases := []struct {
+		from, imported string
+		want           bool
+	}{
+		{"agent/xds", "agent/resource", true},
+		{"agent/xds", "agent/discovery", false},
+		{"agent/discovery", "agent/discovery/store", true},
+		{"agent/epoch", "agent/envoy", true},
+		{"agent/epoch", "agent/keeper", false},
+		{"agent/keeper", "scripts/load", false},
+		{"agent", "agent/discovery/store", true},
+		{"bootstrap", "agent/config", true},
+		{"bootstrap", "agent/envoy", false},
+		{"cmd/outriderd", "agent", true},
+		{"cmd/outriderd", "agent/epoch", false},
+		{"cmd/outrider", "agent", false},
+	}
+	for _, c := range cases {
+		if allowed(c.from, c.imported) != c.want {
+			t.Errorf("%s may import %s: %v", c.from, c.imported, !c.want)
+		}
+	}
+}
+
+func TestPartsImportOnlyLeaves(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		path, ok := strings.CutPrefix(p.ImportPath, module)
+		if !ok {
+			continue
+		}
+		for _, imported := range p.Imports {
+			imported, ok := strings.CutPrefix(imported, module)
+			if !ok {
+				continue
+			}
+			switch {
+			case slices.Contains(leaves, path) && !slices.Contains(leaves, imported):
+				t.Errorf("%s is a leaf and imports %s", path, imported)
+			case !allowed(room(path), imported):
+				t.Errorf("%s imports %s: a part imports leaves only; declare a small interface where it is used", path, imported)
+			}
+		}
+	}
+}
+
+func TestOnlyDiscoverydLinksClientsOfRegistries(t *testing.T) {
+	for _, p := range list(t, "./cmd/...") {
+		if p.ImportPath == module+"cmd/outrider-discoveryd" || strings.HasPrefix(p.ImportPath, module+"cmd/outrider-discoveryd/") {
+			continue
+		}
+		for _, dependency := range p.Deps {
+			for _, client := range []string{"k8s.io/", "sigs.k8s.io/controller-runtime", "github.com/hashicorp/consul"} {
+				if strings.HasPrefix(dependency, client) {
+					t.Errorf("%s links %s", p.ImportPath, dependency)
+				}
+			}
+			if strings.HasPrefix(dependency, module+"scripts") || dependency == "testing" {
+				t.Errorf("%s links %s, which is for tests", p.ImportPath, dependency)
+			}
+		}
+	}
+}
+
+func TestFilesAreShort(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
+			text, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if lines := bytes.Count(text, []byte("\n")); lines > mostLines {
+				t.Errorf("%s/%s has %d lines; at most %d, about one thing", p.ImportPath, name, lines, mostLines)
+			}
+			for forbidden := range strings.FieldsSeq(forbiddenTexts) {
+				if name != "house_test.go" && bytes.Contains(text, []byte(forbidden)) {
+					t.Errorf("%s/%s has %s…): a test that cannot run fails, and says why", p.ImportPath, name, forbidden)
+				}
+			}
+		}
+	}
+}
+
+func TestSizeOfOutriderd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "outriderd")
+	command := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./cmd/outriderd")
+	command.Dir = parts.Root()
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("outriderd has %.1f MB", float64(info.Size())/(1<<20))
+	if info.Size() > mostBytes {
+		t.Errorf("outriderd has %d bytes, more than %d", info.Size(), mostBytes)
+	}
+}
