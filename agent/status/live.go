@@ -40,6 +40,7 @@ func (l live) RoundTrip(request *http.Request) (*http.Response, error) {
 		response, err := admin.RoundTrip(request)
 		if err == nil {
 			response.Header.Set(epochHeader, strconv.Itoa(epoch))
+			response.Request = request
 			return response, nil
 		}
 		if request.Context().Err() != nil {

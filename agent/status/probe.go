@@ -43,6 +43,7 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 	if timeout <= 0 {
 		timeout = defaultProbeTime
 	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout + answerTime))
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	select {

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -135,5 +136,21 @@ func TestProbeTCPAndGRPC(t *testing.T) {
 		if code, body, _ := ask(t, "GET", url+"/app-health/"+test.name); code != test.code || !strings.Contains(body, test.says) {
 			t.Errorf("%s: %d %s", test.name, code, body)
 		}
+	}
+}
+
+func TestAClientThatSendsSlowlyIsCut(t *testing.T) {
+	server, _ := startServer(t, Options{})
+	connection, err := net.Dial("tcp", server.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	if _, err := connection.Write([]byte("POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	_ = connection.SetReadDeadline(time.Now().Add(3 * bodyTime))
+	if _, err := io.Copy(io.Discard, connection); err != nil {
+		t.Errorf("the connection is still open: %v", err)
 	}
 }

@@ -78,7 +78,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	address := listener.Addr().String()
 	s.address.Store(&address)
-	server := newHTTPServer(s.routes(), s.options.Logger)
+	server := newHTTPServer(boundBody(s.routes()), s.options.Logger)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(netutil.LimitListener(listener, connections)) }()
 	s.closeReady()
@@ -193,13 +193,23 @@ func say(w http.ResponseWriter, status int, sentence string) {
 func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: headerTime,
-		ReadTimeout:       bodyTime,
-		WriteTimeout:      scrapeTime + 5*time.Second,
+		ReadHeaderTimeout: headerTime, // no ReadTimeout: at its end net/http cancels the context of handlers that still work
+		WriteTimeout:      scrapeTime + answerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maximumHeader,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
+}
+
+// boundBody gives a request's body little time: nobody here reads one, but net/http does after the handler, and a client that
+// sends slowly would hold its connection.
+func boundBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // shutdown lets answers under way end for a moment.

@@ -48,7 +48,8 @@ type Probe struct {
 const (
 	connections    = 256
 	headerTime     = 5 * time.Second
-	bodyTime       = 10 * time.Second
+	bodyTime       = 5 * time.Second
+	answerTime     = 5 * time.Second // to take an answer that is ready
 	idleTime       = time.Minute
 	maximumHeader  = 32 << 10
 	shutdownTime   = 2 * time.Second

@@ -1,12 +1,14 @@
 package status
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -40,7 +42,11 @@ func (v *View) Handler() http.Handler {
 // ReadHandler is the view with admin_access = "read" whatever is configured: what may be shown to everybody.
 func (v *View) ReadHandler() http.Handler {
 	pass := v.reverseProxy()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	pass.ModifyResponse = func(response *http.Response) error {
+		redactResponse(response)
+		return nil
+	}
+	return boundBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Everybody may read, so nobody may hold a connection for ever by reading slowly.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -55,15 +61,36 @@ func (v *View) ReadHandler() http.Handler {
 		out.URL = &url.URL{Path: r.URL.Path, RawQuery: r.URL.RawQuery} // nothing else of what was sent reaches Envoy
 		out.Body = http.NoBody
 		out.ContentLength = 0
-		if slices.Contains(redacted, r.URL.Path) {
-			w = &redactingWriter{ResponseWriter: w}
-			out.Header.Del("Accept-Encoding") // what is compressed cannot be redacted
-		}
+		out.Header.Del("Accept-Encoding") // what is compressed cannot be redacted
 		pass.ServeHTTP(w, out)
-		if finish, ok := w.(*redactingWriter); ok {
-			finish.finish()
-		}
-	})
+	}))
+}
+
+// Get is a GET of the live epoch's admin interface with credentials removed from the answer, and the number of that epoch.
+// The caller closes the body. The error is a sentence that says why nobody answers.
+func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int, error) {
+	target := url.URL{Scheme: "http", Host: "admin", Path: path, RawQuery: query}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return nil, 0, fmt.Errorf("ask Envoy's admin for %s: %w", path, err)
+	}
+	response, err := live{v.options.Proxy}.RoundTrip(request)
+	if err != nil {
+		return nil, 0, err
+	}
+	redactResponse(response)
+	epoch, _ := strconv.Atoi(response.Header.Get(epochHeader)) // live has set it
+	return response, epoch, nil
+}
+
+// redactResponse removes credentials from an answer on its way. Envoy's errors are sentences, its answers JSON.
+func redactResponse(response *http.Response) {
+	if response.StatusCode != http.StatusOK || !slices.Contains(redacted, response.Request.URL.Path) {
+		return
+	}
+	response.Body = newRedactedBody(response.Body)
+	response.ContentLength = -1
+	response.Header.Del("Content-Length")
 }
 
 func (v *View) refuse(w http.ResponseWriter, r *http.Request, why string) {
@@ -95,37 +122,5 @@ func (v *View) reverseProxy() *httputil.ReverseProxy {
 			say(w, http.StatusBadGateway, err.Error())
 		},
 		FlushInterval: -1, // a page that grows (stats?format=html with active updates) is passed on as it comes
-	}
-}
-
-// redactingWriter redacts an answer of JSON on its way.
-type redactingWriter struct {
-	http.ResponseWriter
-	redactor *redactor
-}
-
-// WriteHeader drops the length, which changes. Envoy's errors are sentences, its answers JSON.
-func (w *redactingWriter) WriteHeader(status int) {
-	w.Header().Del("Content-Length")
-	if w.redactor == nil && status == http.StatusOK {
-		w.redactor = newRedactor(w.ResponseWriter)
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap lets the proxy flush.
-func (w *redactingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// Write passes on what is no credential.
-func (w *redactingWriter) Write(p []byte) (int, error) {
-	if w.redactor == nil {
-		return w.ResponseWriter.Write(p)
-	}
-	return w.redactor.Write(p)
-}
-
-func (w *redactingWriter) finish() {
-	if w.redactor != nil {
-		_ = w.redactor.Flush()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -38,6 +39,15 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	_, dump, _ := ask(t, "GET", url+"/config_dump", "Accept-Encoding", "gzip")
 	if !json.Valid([]byte(dump)) || strings.Contains(dump, "hunter2") || strings.Count(dump, redactedText) < 3 {
 		t.Errorf("not redacted, or not JSON:\n%s", dump)
+	}
+	answer, epoch, err := view.Get(t.Context(), "/config_dump", "include_eds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	if err != nil || epoch != 4 || !json.Valid(content) || strings.Contains(string(content), "hunter2") || !strings.Contains(string(content), redactedText) {
+		t.Errorf("Get: %v, epoch %d, %s", err, epoch, content)
 	}
 	if _, masked, _ := ask(t, "GET", url+"/config_dump?resource=static_clusters"); strings.Contains(masked, "bootstrap") || !strings.Contains(masked, `"one"`) {
 		t.Errorf("the query was lost: %s", masked)

@@ -1,0 +1,42 @@
+package status
+
+import (
+	"bytes"
+	"io"
+)
+
+// redactedBody is a body of JSON without its credentials.
+type redactedBody struct {
+	source   io.ReadCloser
+	redactor *redactor
+	pending  bytes.Buffer // redacted and not yet read
+	chunk    []byte
+	err      error // of source
+}
+
+func newRedactedBody(source io.ReadCloser) *redactedBody {
+	b := &redactedBody{source: source, chunk: make([]byte, 32<<10)}
+	b.redactor = newRedactor(&b.pending)
+	return b
+}
+
+// Read implements io.Reader.
+func (b *redactedBody) Read(p []byte) (int, error) {
+	for b.pending.Len() == 0 {
+		if b.err != nil {
+			return 0, b.err
+		}
+		var n int
+		n, b.err = b.source.Read(b.chunk)
+		if _, err := b.redactor.Write(b.chunk[:n]); err != nil {
+			return 0, err
+		}
+		if err := b.redactor.Flush(); err != nil {
+			return 0, err
+		}
+	}
+	return b.pending.Read(p)
+}
+
+// Close implements io.Closer.
+func (b *redactedBody) Close() error { return b.source.Close() }
