@@ -136,7 +136,11 @@ func (s *Server) Rescan() {
 func (s *Server) debounce(ctx context.Context, paths []string) []string {
 	deadline := time.Now().Add(s.current().DebounceMax)
 	for {
-		quiet := time.NewTimer(min(s.current().DebounceAfter, time.Until(deadline)))
+		wait := min(s.current().DebounceAfter, time.Until(deadline))
+		if wait <= 0 {
+			return paths
+		}
+		quiet := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			quiet.Stop()

@@ -61,6 +61,8 @@ func (g *gatewayRoutes) settle(v *View, name string, touched model.Touched) {
 		if known == nil || !bytes.Equal(known.virtualHost.Encoded, vh.Encoded) {
 			changed = true
 			origins = append(origins, vh.Origins...)
+		} else if !slices.Equal(known.virtualHost.Origins, vh.Origins) {
+			changed = true // moved: nothing to send, but to tell
 		}
 		g.hosts[host] = &gatewayHost{gatewayInputs: in, virtualHost: vh}
 	}

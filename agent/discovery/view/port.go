@@ -51,7 +51,7 @@ func (p *port) settle(v *View) {
 		p.listenerDirty = false
 		listened := p.listens
 		p.listen(v)
-		p.routesDirty = p.routesDirty || p.listens != listened
+		p.routesDirty = p.routesDirty || p.listens != listened || !p.listens
 	}
 	if p.routesDirty {
 		p.routesDirty = false

@@ -178,6 +178,7 @@ func (p *port) set(host string, vh *translate.VirtualHost) {
 		p.order = nil
 	case bytes.Equal(known.Encoded, vh.Encoded):
 		p.hosts[host] = vh
+		p.routesDirty = p.routesDirty || !slices.Equal(known.Origins, vh.Origins) // moved: nothing to send, but to tell
 		return
 	}
 	p.hosts[host] = vh

@@ -1,0 +1,127 @@
+package discovery_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+)
+
+// versions are all resources of a feed, "type name" → version.
+func versions(feed *resource.Feed) map[string]string {
+	all := map[string]string{}
+	snapshot, _ := feed.Current()
+	for _, typeURL := range snapshot.Types() {
+		for name, r := range snapshot.Set(typeURL) {
+			all[typeURL[strings.LastIndexByte(typeURL, '.')+1:]+" "+name] = r.Version
+		}
+	}
+	return all
+}
+
+func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed {
+	t.Helper()
+	feed, err := server.Feed(node(kind, "shop", map[string]any{"app": "edge"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return feed
+}
+
+// randomObject is valid YAML of a few hosts, ports and names, so that objects meet.
+func randomObject(r *rand.Rand) string {
+	pick := func(of ...string) string { return of[r.IntN(len(of))] }
+	host := func() string { return pick("a.test", "b.test", "c.test", "*.test", "d.other") }
+	namespace := pick("shop", "shop", "bank")
+	head := func(kind string) string {
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec:\n", kind, pick("one", "two", "three"), namespace)
+	}
+	export := pick("", "", "  exportTo: [.]\n", "  exportTo: ['*']\n")
+	switch r.IntN(8) {
+	case 0, 1, 2:
+		text := head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  resolution: STATIC\n  ports:\n", host())
+		for i, port := range []string{"80", "81", "82"} {
+			if i == 0 || r.IntN(2) == 0 {
+				text += fmt.Sprintf("  - {number: %s, name: p%d, protocol: %s}\n", port, i, pick("HTTP", "HTTP", "HTTP", "GRPC", "TCP", "TLS"))
+			}
+		}
+		return text + fmt.Sprintf("  endpoints:\n  - {address: 10.0.0.%d, labels: {version: %s}}\n", r.IntN(3), pick("v1", "v2"))
+	case 3, 4:
+		return head("DestinationRule") + export + fmt.Sprintf("  host: '%s'\n  trafficPolicy: {loadBalancer: {%s}}\n  subsets: [{name: v1, labels: {version: v1}}%s]\n", host(),
+			pick("simple: RANDOM", "consistentHash: {httpHeaderName: x-user}", "simple: ROUND_ROBIN"), pick("", ", {name: v2, labels: {version: v2}}"))
+	case 5, 6:
+		destination := fmt.Sprintf("{host: '%s'%s%s}", host(), pick("", ", subset: v1", ", subset: v2"), pick("", ", port: {number: 80}", ", port: {number: 81}"))
+		return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s', %s]\n%s  http:\n  - match: [{uri: {prefix: /%d}}]\n    route: [{destination: %s}]\n%s", host(), pick("alias.one", "alias.two"),
+			pick("", "", "  gateways: [gw]\n", "  gateways: [gw, mesh, bank/gw]\n"), r.IntN(3), destination, pick("", "  - directResponse: {status: 404}\n"))
+	default:
+		return regexp.MustCompile(`name: \w+`).ReplaceAllString(head("Gateway"), "name: gw") + fmt.Sprintf("  selector: {app: %s}\n  servers:\n  - port: {number: %s, name: h, protocol: HTTP}\n    hosts: ['%s', '%s/*.test']\n%s",
+			pick("edge", "edge", "other"), pick("8080", "8081"), pick("*", "a.test", "alias.one"), pick("shop", "bank", "*", "."),
+			pick("", "    tls: {httpsRedirect: true}\n", "  - port: {number: 8443, name: s, protocol: HTTPS}\n    hosts: ['*.test']\n    tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}\n"))
+	}
+}
+
+// TestWhatChangesBecomeIsWhatAFreshStartMakes changes files at random and compares every view, and what is told, with a
+// server that reads the same files for the first time.
+func TestWhatChangesBecomeIsWhatAFreshStartMakes(t *testing.T) {
+	const seeds, steps = 8, 25
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			directory := t.TempDir()
+			server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
+			kinds := []string{"sidecar", "router"}
+			for _, kind := range kinds {
+				feedOf(t, server, kind)
+			}
+			current := map[string]string{}
+			for step := range steps {
+				var told []string
+				for range 1 + r.IntN(3) {
+					path := filepath.Join(directory, fmt.Sprintf("%d.yaml", r.IntN(12)))
+					told = append(told, path)
+					if _, ok := current[path]; ok && r.IntN(3) == 0 {
+						delete(current, path)
+						if err := os.Remove(path); err != nil {
+							t.Fatal(err)
+						}
+						continue
+					}
+					current[path] = randomObject(r)
+					if r.IntN(3) == 0 {
+						current[path] += "---\n" + randomObject(r)
+					}
+					write(t, path, current[path])
+				}
+				changes <- told
+				changes <- nil // taken once the one before is done
+				fresh, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
+				for _, kind := range kinds {
+					if diff := cmp.Diff(versions(feedOf(t, fresh, kind)), versions(feedOf(t, server, kind))); diff != "" {
+						t.Fatalf("step %d, %s (-fresh +changed):\n%s\nfiles:\n%s", step, kind, diff, dump(current))
+					}
+				}
+				if diff := cmp.Diff(fresh.Problems(), server.Problems()); diff != "" {
+					t.Fatalf("step %d, problems (-fresh +changed):\n%s\nfiles:\n%s", step, diff, dump(current))
+				}
+			}
+		})
+	}
+}
+
+func dump(files map[string]string) string {
+	var text strings.Builder
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(&text, "# %s\n%s", filepath.Base(path), files[path])
+	}
+	return text.String()
+}

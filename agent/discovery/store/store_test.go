@@ -1,0 +1,237 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/validate"
+)
+
+// entry is a ServiceEntry of a host.
+func entry(name, host string) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: %s}
+spec:
+  hosts: [%s]
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 10.0.0.1}]
+`, name, host)
+}
+
+type files struct {
+	t         *testing.T
+	directory string
+	store     *Store
+}
+
+func newFiles(t *testing.T) *files {
+	directory := t.TempDir()
+	return &files{t: t, directory: directory, store: New(Options{Paths: []string{directory}, Namespace: "ns", Validate: validate.Object})}
+}
+
+func (f *files) path(name string) string { return filepath.Join(f.directory, name) }
+
+func (f *files) write(name, content string) {
+	f.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(f.path(name)), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.WriteFile(f.path(name), []byte(content), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *files) remove(name string) {
+	f.t.Helper()
+	if err := os.RemoveAll(f.path(name)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// changes writes changes as "name: host → host".
+func (f *files) changes(changes []Change) []string {
+	host := func(o *object.Object) string {
+		if o == nil {
+			return "-"
+		}
+		return o.Spec.(*networking.ServiceEntry).Hosts[0]
+	}
+	var all []string
+	for _, c := range changes {
+		if c.Old != nil && c.New != nil && c.Old.Spec == c.New.Spec {
+			continue // only moved
+		}
+		all = append(all, fmt.Sprintf("%s: %s → %s", either(c).Name, host(c.Old), host(c.New)))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// problems writes problems as "file:line: message" with the file below the directory.
+func (f *files) problems() []string {
+	var all []string
+	for _, p := range f.store.Problems() {
+		all = append(all, strings.TrimPrefix(p.String(), f.directory+"/"))
+	}
+	return all
+}
+
+func (f *files) expect(what string, got []Change, want ...string) {
+	f.t.Helper()
+	if diff := cmp.Diff(want, f.changes(got)); diff != "" {
+		f.t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func (f *files) expectProblems(parts ...string) {
+	f.t.Helper()
+	got := f.problems()
+	if len(got) != len(parts) {
+		f.t.Fatalf("problems %q, want %q", got, parts)
+	}
+	for i, part := range parts {
+		if !strings.Contains(got[i], part) {
+			f.t.Errorf("problem %q, want %q", got[i], part)
+		}
+	}
+}
+
+func TestFilesAreReadAsTheyComeAndGo(t *testing.T) {
+	f := newFiles(t)
+	f.write("a.yaml", entry("a", "a.test"))
+	f.write("deep/er/b.yml", entry("b", "b.test"))
+	f.write("list.json", `{"apiVersion":"v1","kind":"List","items":[
+	{"apiVersion":"networking.istio.io/v1beta1","kind":"ServiceEntry","metadata":{"name":"c","namespace":"other"},"spec":{"hosts":["c.test"],"resolution":"DNS","ports":[{"number":1,"name":"p","protocol":"TCP"}]}}]}`)
+	f.write(".hidden.yaml", entry("hidden", "hidden.test"))
+	f.write("a.yaml~", entry("backup", "backup.test"))
+	f.expect("first load", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test")
+	f.expect("nothing changed", f.store.Load())
+
+	f.write("a.yaml", entry("a", "a2.test"))
+	f.expect("told by path", f.store.Reload([]string{f.path("a.yaml")}), "a: a.test → a2.test")
+	f.write("new/d.yaml", entry("d", "d.test"))
+	f.expect("told by folder", f.store.Reload([]string{f.path("new")}), "d: - → d.test")
+	f.remove("deep")
+	f.expect("a folder that went", f.store.Reload([]string{f.directory + "/..."}), "b: b.test → -")
+	f.remove("a.yaml")
+	f.expect("a file that went", f.store.Reload([]string{f.path("a.yaml")}), "a: a2.test → -")
+	f.expect("a path that is not ours", f.store.Reload([]string{"/elsewhere/x.yaml"}))
+	f.expectProblems()
+}
+
+func TestOneBadObjectHoldsNothingBack(t *testing.T) {
+	f := newFiles(t)
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c", "c.test"))
+	f.store.Load()
+	for _, test := range []struct {
+		name, b string
+		problem string
+	}{
+		{"YAML", "a: [", "all.yaml:"},
+		{"unknown field", strings.Replace(entry("b", "b2.test"), "endpoints", "endpoint", 1), `all.yaml:17: ServiceEntry ns/b: spec.endpoint: unknown field "endpoint"; did you mean endpoints?`},
+		{"type", strings.Replace(entry("b", "b2.test"), "number: 80", "number: eighty", 1), "all.yaml:16: ServiceEntry ns/b: spec.ports[0].number: must be a number, is text (eighty)"},
+		{"text", strings.Replace(entry("b", "b2.test"), "name: http", "name: 80", 1), `must be text, is a number (80); put it in quotes: "80"`},
+		{"twice", strings.Replace(entry("b", "b2.test"), "  resolution: STATIC\n", "  resolution: STATIC\n  resolution: DNS\n", 1), "all.yaml:16: ServiceEntry ns/b: spec.resolution: given twice"},
+		{"value", strings.Replace(entry("b", "b2.test"), "STATIC", "STATISCH", 1), `"STATISCH" is not one of NONE, STATIC, DNS`},
+		{"validation", strings.Replace(entry("b", "b2.test"), "10.0.0.1", "ten", 1), `all.yaml:17: ServiceEntry ns/b: spec.endpoints[0].address: "ten" is no IP address`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f.t = t
+			f.write("all.yaml", entry("a", "a2.test")+"---\n"+test.b+"---\n"+entry("c", "c.test"))
+			f.expect("the bad one stays", f.store.Load(), "a: a.test → a2.test")
+			f.expectProblems(test.problem)
+			f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c", "c.test"))
+			f.store.Load()
+			f.expectProblems()
+		})
+	}
+	f.t = t
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("c", "c.test"))
+	f.expect("taken out", f.store.Load(), "b: b.test → -")
+	f.write("all.yaml", "just text")
+	f.expect("a file of nothing but a fault", f.store.Load())
+	f.expectProblems("all.yaml:1: an object must be a mapping, this is text")
+	f.write("all.yaml", "")
+	f.expect("an empty file", f.store.Load(), "a: a.test → -", "c: c.test → -")
+}
+
+func TestOfTwoTheOlderCounts(t *testing.T) {
+	f := newFiles(t)
+	dated := func(host, date string) string {
+		return strings.Replace(entry("same", host), "{name: same}", "{name: same, creationTimestamp: "+date+"}", 1)
+	}
+	f.write("b.yaml", dated("b.test", "2026-01-01T00:00:00Z"))
+	f.write("c.yaml", dated("c.test", "2025-01-01T00:00:00Z"))
+	f.expect("by time", f.store.Load(), "same: - → c.test")
+	f.expectProblems("b.yaml:1: ServiceEntry ns/same: is given at " + f.path("c.yaml") + ":1 too, which is older and counts")
+	f.write("a.yaml", dated("a.test", "2025-01-01T00:00:00Z"))
+	f.expect("by path", f.store.Load(), "same: c.test → a.test")
+	f.remove("a.yaml")
+	f.expect("the next one follows", f.store.Load(), "same: a.test → c.test")
+	f.write("c.yaml", dated("c.test", "2025-01-01T00:00:00Z")+"---\n"+dated("c2.test", "2025-01-01T00:00:00Z"))
+	f.expect("by place", f.store.Load())
+	f.expectProblems("b.yaml:1", "c.yaml:10")
+}
+
+func TestUnchangedDocumentsAreNotParsedAgain(t *testing.T) {
+	f := newFiles(t)
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test"))
+	f.store.Load()
+	before := f.store.candidates[object.Key{Kind: object.ServiceEntry, Namespace: "ns", Name: "b"}][0]
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c", "c.test"))
+	f.expect("one more", f.store.Load(), "c: - → c.test")
+	f.write("all.yaml", "# a comment\n"+entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c", "c.test"))
+	f.store.Load()
+	now := f.store.candidates[before.Key][0]
+	if now.Spec != before.Spec || now.Line != before.Line+1 {
+		t.Errorf("line %d → %d, parsed again: %v", before.Line, now.Line, now.Spec != before.Spec)
+	}
+}
+
+func TestKinds(t *testing.T) {
+	for _, test := range []struct{ yaml, problem string }{
+		{"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", `kind Deployment of "apps/v1" is not of networking.istio.io and is left alone`},
+		{"apiVersion: networking.istio.io/v1\nkind: EnvoyFilter\nmetadata: {name: x}\nspec: {}\n", "kind EnvoyFilter is not carried out"},
+		{"apiVersion: networking.istio.io/v1\nkind: VirtualServices\nmetadata: {name: x}\n", "did you mean VirtualService?"},
+		{"apiVersion: networking.istio.io/v2\nkind: Gateway\nmetadata: {name: x}\nspec: {}\n", `unknown version "v2"`},
+		{"apiVersion: v1\nkind: Gateway\nmetadata: {name: x}\nspec: {}\n", `"v1" is not an API of Gateway`},
+		{"kind: Gateway\n", `"" is not an API of Gateway`},
+		{"metadata: {name: x}\n", "the object has no kind"},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nspec: {}\n", "the object has no metadata.name"},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: yes}\nspec: {}\n", `metadata.name: must be text, is a boolean (yes); put it in quotes: "yes"`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\n", "the object has no spec"},
+		{"- a\n", "an object must be a mapping, this is a list"},
+	} {
+		f := newFiles(t)
+		f.write("x.yaml", test.yaml)
+		f.store.Load()
+		problems := f.store.Problems()
+		if len(problems) != 1 {
+			t.Errorf("%q: problems %v", test.yaml, problems)
+			continue
+		}
+		if got := strings.TrimPrefix(problems[0].String(), f.path("x.yaml")); !strings.Contains(got, test.problem) {
+			t.Errorf("%q:\n got %s\nwant %s", test.yaml, got, test.problem)
+		}
+	}
+}
+
+func TestAPathThatIsNotThere(t *testing.T) {
+	f := newFiles(t)
+	f.store = New(Options{Paths: []string{f.path("later")}, Namespace: "ns"})
+	f.expect("nothing", f.store.Load())
+	f.expectProblems("later:1: does not exist")
+	f.write("later/a.yaml", entry("a", "a.test"))
+	f.expect("it came", f.store.Reload([]string{f.path("later")}), "a: - → a.test")
+	f.expectProblems()
+}
