@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -78,8 +79,11 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 	for _, w := range s.order {
 		if r := w.inflight; r != nil && !now.Before(w.answerUntil) {
 			unanswered = append(unanswered, r)
-			w.postpone(r)
-			s.tellCured(w, s.take(w, r))
+			w.inflight = nil
+			if len(w.late) == maxLate {
+				w.late = slices.Delete(w.late, 0, 1)
+			}
+			w.late = append(w.late, r)
 			if w.trial != nil {
 				w.trial.pass(w)
 			}
@@ -101,24 +105,32 @@ func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	w.versionSent, w.lastSent = r.version, now
 	w.pushes++
 	if w.typeURL == resource.ClusterType {
-		s.resendEndpoints(w, r)
+		s.resendEndpoints(r)
 	}
 	return r
 }
 
 // resendEndpoints looks for changed clusters in a response. Envoy builds such a cluster anew and waits for its endpoints,
 // without asking for them again: they are sent again.
-func (s *session) resendEndpoints(clusters *watch, r *response) {
+func (s *session) resendEndpoints(r *response) {
 	endpoints := s.watches[resource.EndpointType]
-	if endpoints == nil {
-		return // a client that gets its endpoints elsewhere, or has not asked for any yet
+	if endpoints == nil || endpoints.blank {
+		return // a client that gets its endpoints elsewhere, or none so far
 	}
-	for _, cluster := range r.resources {
-		if d, changed := clusters.differs[cluster.Name]; changed && !same(d.held, cluster) {
-			if name, ok := endpointsOf(cluster.Value()); ok && endpoints.wants(name) {
-				current := s.get(endpoints, name)
-				endpoints.note(name, current, current, true)
-			}
+	resend := func(cluster *resource.Resource) {
+		if name, ok := endpointsOf(cluster.Value()); ok && endpoints.wants(name) {
+			current := s.get(endpoints, name)
+			endpoints.note(name, current, current, true)
+		}
+	}
+	if r.first {
+		for _, cluster := range r.resources {
+			resend(cluster)
+		}
+	}
+	for _, c := range r.changes {
+		if c.after != nil {
+			resend(c.after)
 		}
 	}
 }
@@ -126,7 +138,10 @@ func (s *session) resendEndpoints(clusters *watch, r *response) {
 // build makes the next response of a type, nil if there is nothing to tell. Without removals, what was removed stays for
 // now, unless the client waits to hear of it.
 func (s *session) build(w *watch, removals bool) *response {
-	if w.full {
+	switch {
+	case w.blank:
+		return s.buildFirst(w)
+	case w.full:
 		return s.buildFull(w, removals)
 	}
 	set := s.snapshot.Set(w.typeURL)
@@ -139,24 +154,27 @@ func (s *session) build(w *watch, removals bool) *response {
 		now := set[name]
 		switch target := w.target(name, d.held, now); {
 		case same(target, d.held) && !d.forced:
-			if same(now, d.held) {
-				delete(w.differs, name)
-			}
+			w.hold(name, d.held, now, false)
 		case target == nil && (d.forced || removals):
-			if s.delta || d.forced {
+			if s.delta || d.forced { // state of the world cannot tell it: what it does not mention, stays
 				r.removed = append(r.removed, name)
-			} else {
-				w.holds(name, nil, nil) // state of the world cannot tell it: what it does not mention, stays
+				r.note(name, d.held, nil)
 			}
+			w.hold(name, nil, now, false)
 		case target == nil: // later
 		case !sendable(target):
-			w.differs[name] = difference{d.held, false} // the client has it from an earlier stream; we do not
+			w.hold(name, d.held, now, false) // the client has it from an earlier stream; we do not
 		default:
 			if target == now {
 				current++
 			}
 			r.resources = append(r.resources, target)
+			r.note(name, d.held, target)
+			w.hold(name, target, now, false)
 		}
+	}
+	if len(w.differs) == 0 {
+		w.differs = map[string]difference{} // gives back what many changes needed
 	}
 	if len(r.resources)+len(r.removed) == 0 && !w.answer {
 		if w.trial != nil { // the suspects have gone or changed back
@@ -165,20 +183,36 @@ func (s *session) build(w *watch, removals bool) *response {
 		}
 		return nil
 	}
-	for _, sent := range r.resources {
-		if d := w.differs[sent.Name]; d.forced {
-			w.differs[sent.Name] = difference{d.held, false}
-		}
-	}
-	for _, name := range r.removed {
-		w.differs[name] = difference{w.differs[name].held, false}
-	}
-	if current == len(r.resources) && current == len(set) && current > 1 {
+	s.pack(w, r, current > 1 && current == len(r.resources) && current == len(set))
+	return r
+}
+
+// pack gives a response its body, which is shared if it is everything that the snapshot holds of the type.
+func (s *session) pack(w *watch, r *response, everything bool) {
+	if everything {
 		r.body = s.shared.all(s.snapshot, w.typeURL, s.delta)
 		r.resources = r.body.resources
-	} else {
-		r.body = newBody(r.resources, s.delta)
+		return
 	}
+	r.body = newBody(r.resources, s.delta)
+}
+
+// buildFirst makes the first response of a type, nil if nothing was asked for.
+func (s *session) buildFirst(w *watch) *response {
+	if !w.wildcard && len(w.names) == 0 {
+		return nil
+	}
+	set := s.snapshot.Set(w.typeURL)
+	r := &response{first: true}
+	for name := range w.names {
+		if now := set[name]; now == nil {
+			r.removed = append(r.removed, name)
+		} else if !w.wildcard {
+			r.resources = append(r.resources, now)
+		}
+	}
+	s.pack(w, r, w.wildcard || len(r.resources) > 1 && len(r.resources) == len(set))
+	w.blank = false
 	return r
 }
 
@@ -188,22 +222,17 @@ func (s *session) buildFull(w *watch, removals bool) *response {
 	set := s.snapshot.Set(w.typeURL)
 	r := &response{}
 	tell := w.answer
-	instead := map[string]*resource.Resource{} // what goes out where that is not what the snapshot holds
+	targets := make(map[string]*resource.Resource, len(w.differs))
 	for name, d := range w.differs {
-		now := set[name]
-		target := w.target(name, d.held, now)
+		target := w.target(name, d.held, set[name])
 		switch {
 		case w.trial != nil && !w.trial.has(name):
 			target = d.held
-		case target == nil && d.held != nil && !removals && !d.forced:
+		case target == nil && !removals && !d.forced:
 			target = d.held
-		case target == nil && (d.held != nil || d.forced):
-			r.removed = append(r.removed, name)
 		}
 		tell = tell || d.forced || !same(target, d.held)
-		if target != now {
-			instead[name] = target
-		}
+		targets[name] = target
 	}
 	if !tell {
 		if w.trial != nil {
@@ -212,26 +241,30 @@ func (s *session) buildFull(w *watch, removals bool) *response {
 		}
 		return nil
 	}
-	for name, d := range w.differs {
-		if d.forced {
-			w.differs[name] = difference{d.held, false}
+	instead := 0 // what goes out where that is not what the snapshot holds
+	for name, target := range targets {
+		d, now := w.differs[name], set[name]
+		if target == nil && (d.held != nil || d.forced) {
+			r.removed = append(r.removed, name)
+		}
+		r.note(name, d.held, target)
+		w.hold(name, target, now, false)
+		if target != now {
+			instead++
+			if target != nil && sendable(target) {
+				r.resources = append(r.resources, target)
+			}
 		}
 	}
-	if len(instead) == 0 && w.wildcard {
-		r.body = s.shared.all(s.snapshot, w.typeURL, s.delta)
-		r.resources = r.body.resources
+	if instead == 0 && w.wildcard {
+		s.pack(w, r, true)
 		return r
 	}
 	for name, now := range set {
-		if _, other := instead[name]; !other && w.wants(name) {
+		if target, other := targets[name]; (!other || target == now) && w.wants(name) {
 			r.resources = append(r.resources, now)
 		}
 	}
-	for _, other := range instead {
-		if other != nil && sendable(other) {
-			r.resources = append(r.resources, other)
-		}
-	}
-	r.body = newBody(r.resources, s.delta)
+	s.pack(w, r, false)
 	return r
 }

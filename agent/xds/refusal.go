@@ -68,26 +68,19 @@ func (t *trial) split(names []string) {
 // settle takes in the client's word on a response.
 func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	late := r != w.inflight
+	if !late {
+		w.inflight = nil
+	}
 	if refusal == nil {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()
 		s.report.accepted(r)
-		if late {
-			return // it was taken to be so
-		}
-		s.tellCured(w, s.take(w, r))
-		if w.trial != nil {
+		s.tellCured(w, w.cured(r))
+		if w.trial != nil && !late {
 			w.trial.pass(w)
 		}
 		return
 	}
-	if late {
-		s.revert(w, r)
-	} else {
-		w.inflight = nil
-	}
-	for _, name := range r.removed { // nothing to be put right: taken as done
-		w.holds(name, nil, s.get(w, name))
-	}
+	s.revert(w, r)
 	suspects := w.suspects(r)
 	message := refusal.GetMessage()
 	guilty := named(message, suspects)
@@ -153,28 +146,15 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	s.report.refused(told)
 }
 
-// take takes in that the client holds what a response told it, and returns what it had refused before and takes now.
-func (s *session) take(w *watch, r *response) (cured []string) {
-	w.inflight = nil
-	set := s.snapshot.Set(w.typeURL)
-	for _, sent := range r.resources {
-		w.holds(sent.Name, sent, set[sent.Name])
-		if was := w.refused[sent.Name]; was != nil && !same(was.resource, sent) && !same(was.held, sent) {
-			delete(w.refused, sent.Name)
-			cured = append(cured, sent.Name)
-		}
-	}
-	for _, name := range r.removed {
-		w.holds(name, nil, set[name])
-		if set[name] == nil && w.refused[name] != nil {
+// cured returns what was refused before and is accepted with a response.
+func (w *watch) cured(r *response) (names []string) {
+	for name, was := range w.refused {
+		if c, ok := r.changes[name]; ok && !same(c.after, was.resource) && !same(c.after, was.held) {
 			delete(w.refused, name)
-			cured = append(cured, name)
+			names = append(names, name)
 		}
 	}
-	if len(w.differs) == 0 {
-		w.differs = map[string]difference{} // gives back what a first response needed
-	}
-	return cured
+	return names
 }
 
 func (s *session) tellCured(w *watch, names []string) {
@@ -187,34 +167,26 @@ func (s *session) tellCured(w *watch, names []string) {
 // maxLate bounds the responses of a type that may still be answered after they were given up on.
 const maxLate = 8
 
-// postpone keeps a response whose answer has not come in time: if it is refused later, what the client held before counts.
-func (w *watch) postpone(r *response) {
-	r.before = map[string]*resource.Resource{}
-	for _, sent := range r.resources {
-		if d, ok := w.differs[sent.Name]; ok && !same(d.held, sent) && d.held != nil {
-			r.before[sent.Name] = d.held
-		} else if !ok || same(d.held, sent) {
-			r.before[sent.Name] = sent
-		}
-	}
-	if len(w.late) == maxLate {
-		w.late = slices.Delete(w.late, 0, 1)
-	}
-	w.late = append(w.late, r)
-}
-
-// revert undoes the assumption that the client holds what a response told it.
+// revert takes back that the client holds what a response told it. Removals are taken as done: there is nothing to be put
+// right.
 func (s *session) revert(w *watch, r *response) {
 	set := s.snapshot.Set(w.typeURL)
-	for _, sent := range r.resources {
-		before := r.before[sent.Name]
-		if same(before, sent) || !w.wants(sent.Name) {
-			continue
+	undo := func(before, sent *resource.Resource) {
+		name := sent.Name
+		if d, ok := w.differs[name]; ok && same(d.held, sent) {
+			w.hold(name, before, set[name], d.forced)
+		} else if !ok && same(set[name], sent) && w.wants(name) {
+			w.hold(name, before, set[name], false)
 		}
-		if d, ok := w.differs[sent.Name]; ok && same(d.held, sent) {
-			w.differs[sent.Name] = difference{before, d.forced}
-		} else if !ok && same(set[sent.Name], sent) {
-			w.differs[sent.Name] = difference{before, false}
+	}
+	if r.first {
+		for _, sent := range r.resources {
+			undo(nil, sent)
+		}
+	}
+	for _, c := range r.changes {
+		if c.after != nil {
+			undo(c.before, c.after)
 		}
 	}
 }

@@ -31,7 +31,25 @@ type response struct {
 	body      *body                // resources as buffers
 	published time.Time            // of the snapshot
 	sent      time.Time
-	before    map[string]*resource.Resource // what the client held before, once the answer is late
+
+	// What the client did not hold before, by name; it counts as held from the moment the response is made, and a refusal
+	// takes that back. Of a first response nothing was held before, and changes is nil.
+	first   bool
+	changes map[string]change
+}
+
+// change is what a response changes of a name; nil is one that does not exist.
+type change struct{ before, after *resource.Resource }
+
+// note remembers a change.
+func (r *response) note(name string, before, after *resource.Resource) {
+	if same(before, after) {
+		return
+	}
+	if r.changes == nil {
+		r.changes = map[string]change{}
+	}
+	r.changes[name] = change{before, after}
 }
 
 // body is the resources of a response, as the transport wants them.

@@ -88,12 +88,22 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 	if !first {
 		versions = nil // of the first request only: later we know what the client holds
 	}
+	if len(versions) > 0 {
+		w.blank = false
+	}
 	if first && len(r.subscribe) == 0 && startsAsWildcard(w.typeURL) {
 		s.startWildcard(w, versions)
 	}
+	w.expect(len(r.subscribe))
 	for _, name := range r.subscribe {
 		if name == wildcard {
 			s.startWildcard(w, versions)
+			continue
+		}
+		if w.blank {
+			if err := s.addName(w, name); err != nil {
+				return err
+			}
 			continue
 		}
 		now := s.get(w, name)
@@ -146,6 +156,9 @@ func (s *session) setNames(w *watch, r *request) error {
 	first := w.lastNonce == "" || r.nonce == ""
 	all := len(r.names) == 0 && !w.named && startsAsWildcard(w.typeURL) || slices.Contains(r.names, wildcard)
 	w.named = w.named || len(r.names) > 0
+	if first && len(r.names) == 0 && !all {
+		return nil // it asks for nothing
+	}
 	switch {
 	case all && (!w.wildcard || r.nonce == ""):
 		s.startWildcard(w, nil)
@@ -153,6 +166,7 @@ func (s *session) setNames(w *watch, r *request) error {
 		s.endWildcard(w)
 	}
 	kept := 0
+	w.expect(len(r.names))
 	for _, name := range r.names {
 		if name == wildcard {
 			continue
@@ -177,18 +191,19 @@ func (s *session) setNames(w *watch, r *request) error {
 		for name, last := range w.names {
 			if last != s.requests {
 				s.removeName(w, name)
-				w.answer = w.answer || w.full
+				w.answer = w.answer || w.full && !w.blank
 			}
 		}
-	}
-	if first && len(r.names) == 0 && !all {
-		w.answer = false // it asked for nothing
 	}
 	return nil
 }
 
 func (s *session) startWildcard(w *watch, versions map[string]string) {
-	for name, now := range s.snapshot.Set(w.typeURL) {
+	set := s.snapshot.Set(w.typeURL)
+	if w.blank {
+		set = nil
+	}
+	for name, now := range set {
 		held := brought(w.typeURL, name, versions, now)
 		if held == nil && w.wants(name) && !w.wildcard {
 			held = now
@@ -248,7 +263,7 @@ func (s *session) advance(to *resource.Snapshot) {
 		return
 	}
 	for _, w := range s.order {
-		if from.Sequence != 0 && from.Changed(w.typeURL) == to.Changed(w.typeURL) {
+		if w.blank || from.Sequence != 0 && from.Changed(w.typeURL) == to.Changed(w.typeURL) {
 			continue
 		}
 		for name := range from.Set(w.typeURL) {
@@ -266,7 +281,7 @@ func (s *session) advance(to *resource.Snapshot) {
 }
 
 func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
-	if !w.wants(name) {
+	if w.blank || !w.wants(name) {
 		return
 	}
 	now := s.get(w, name)

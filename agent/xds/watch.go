@@ -6,9 +6,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// watch is what one stream wants of one type, and where the client stands. For every name it wants the client holds what
-// the session's snapshot holds, but for those in differs: so a change costs what it changes, and a client at rest costs
-// its list of names.
+// watch is what one stream wants of one type, and where the client stands. For every name it wants the client holds (or a
+// response under way tells it to hold) what the session's snapshot holds, but for those in differs: so a change costs what
+// it changes, and a client at rest costs its list of names.
 type watch struct {
 	typeURL  string
 	rank     int
@@ -19,6 +19,7 @@ type watch struct {
 	differs  map[string]difference
 	refused  map[string]*refused
 	trial    *trial
+	blank    bool // the client holds nothing yet, and differs is not kept until the first response is made
 	answer   bool // the client waits for a response even if there is nothing to tell
 
 	inflight    *response // sent and not answered yet: nothing else of this type is sent meanwhile
@@ -39,7 +40,7 @@ type difference struct {
 
 func newWatch(typeURL string, delta bool) *watch {
 	return &watch{
-		typeURL: typeURL, rank: rank(typeURL), full: !delta && carriesFullState(typeURL),
+		typeURL: typeURL, rank: rank(typeURL), full: !delta && carriesFullState(typeURL), blank: true,
 		names: map[string]uint64{}, differs: map[string]difference{}, refused: map[string]*refused{},
 	}
 }
@@ -53,29 +54,32 @@ func (w *watch) wants(name string) bool {
 	return named
 }
 
+// expect makes room for names.
+func (w *watch) expect(n int) {
+	if len(w.names) == 0 && n > 0 {
+		w.names = make(map[string]uint64, n)
+	}
+}
+
 // note takes in that under a name the client holds held (where nothing else is known of it) and should hold now; forced:
 // it must be answered whatever it holds.
 func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
+	if w.blank {
+		return
+	}
 	if known, ok := w.differs[name]; ok {
 		held, forced = known.held, forced || known.forced
 	}
-	if same(held, now) && !forced && w.inflight == nil { // what is under way may change what it holds
+	w.hold(name, held, now, forced)
+}
+
+// hold records what the client holds, and should hold now.
+func (w *watch) hold(name string, held, now *resource.Resource, forced bool) {
+	if same(held, now) && !forced {
 		delete(w.differs, name)
 		return
 	}
 	w.differs[name] = difference{held, forced}
-}
-
-// holds takes in that the client has confirmed to hold something under a name.
-func (w *watch) holds(name string, held, now *resource.Resource) {
-	known, ok := w.differs[name]
-	switch {
-	case !ok: // unsubscribed meanwhile
-	case same(held, now) && !known.forced:
-		delete(w.differs, name)
-	default:
-		w.differs[name] = difference{held, known.forced}
-	}
 }
 
 // drop forgets where the client stands with a name that it no longer wants.
