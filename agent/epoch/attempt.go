@@ -102,6 +102,9 @@ func (s *Supervisor) launch(ctx context.Context, keeper Keeper, a *attempt, serv
 	pid, err := keeper.Start(starting, StartSpec{ID: p.ID, Number: p.Number, RestartEpoch: p.RestartEpoch,
 		Lineage: p.Lineage, HotRestart: p.hot, Command: command, Note: a.note})
 	cancel()
+	if err != nil && a.mode == Hot {
+		sleep(ctx, parentNews) // if it is because the parent died, its exit is on its way
+	}
 	if err != nil {
 		return fmt.Errorf("start epoch %d: %w", p.Number, err)
 	}
@@ -156,7 +159,7 @@ func (s *Supervisor) awaitLive(ctx context.Context, a *attempt, serving bool) er
 		cancel()
 		now := time.Now()
 		switch {
-		case err == nil && state.RestartEpoch == p.RestartEpoch:
+		case err == nil && (state.RestartEpoch == p.RestartEpoch || !state.Live()):
 			if state.Live() {
 				return nil
 			}

@@ -446,9 +446,9 @@ func (a fakeAdmin) with(ctx context.Context, f func(*envoy)) error {
 
 func (a fakeAdmin) State(ctx context.Context) (state State, err error) {
 	err = a.with(ctx, func(e *envoy) {
-		state = State{Server: "PRE_INITIALIZING", RestartEpoch: e.RestartEpoch}
+		state = State{Server: "PRE_INITIALIZING", RestartEpoch: -1}
 		if !e.live.IsZero() {
-			state.Server, state.WorkersStarted = "LIVE", true
+			state = State{Server: "LIVE", RestartEpoch: e.RestartEpoch, WorkersStarted: true}
 		}
 	})
 	return state, err

@@ -69,15 +69,18 @@ func (s *Supervisor) bury(p *process, exit *Exit, cause string) {
 	if !exit.At.IsZero() {
 		p.Exited = exit.At
 	}
-	sentence := fmt.Sprintf("epoch %d exited: %s", p.Number, cause)
+	if p.asked != "" && !p.killed.IsZero() && exit.Signal != "" {
+		p.Cause = "killed by the agent: " + p.asked // who did it is known: no guess at the kernel
+	}
+	sentence := fmt.Sprintf("epoch %d exited: %s", p.Number, p.Cause)
 	switch {
-	case p.asked != "":
+	case p.asked != "" && p.Cause == cause:
 		sentence += " (" + p.asked + ")"
 	case phase == Draining && p.child == "hot" && now.Before(p.Ends.Add(-time.Second)):
 		sentence += fmt.Sprintf(" (%s before it was to; the epoch after it goes on)", p.Ends.Sub(now).Round(time.Second))
 	}
 	s.event(condition.KindEpochExited, p, sentence, map[string]string{
-		"cause": cause, "status": strconv.Itoa(exit.Code), "signal": exit.Signal})
+		"cause": p.Cause, "status": strconv.Itoa(exit.Code), "signal": exit.Signal})
 	if p.stopDrain != nil {
 		p.stopDrain()
 	}

@@ -94,7 +94,7 @@ type Admin interface {
 // State is what an Envoy says of itself.
 type State struct {
 	Server         string // /server_info's state: "LIVE", "PRE_INITIALIZING", "INITIALIZING", "DRAINING"
-	RestartEpoch   int    // /server_info's command_line_options.restart_epoch
+	RestartEpoch   int    // /server_info's command_line_options.restart_epoch; counts only if Live
 	WorkersStarted bool   // the gauge listener_manager.workers_started: listeners accept
 }
 

@@ -39,6 +39,7 @@ const (
 	pollSlow         = 100 * time.Millisecond // and later
 	pollFastFor      = 3 * time.Second        //
 	handshakeTimeout = 10 * time.Second       // a child whose admin never answered by then hangs on its parent
+	parentNews       = 50 * time.Millisecond  // a refused hot restart waits this long for its parent's exit
 	hurriedHandshake = 3 * time.Second        // the same when nobody serves
 	parentGrace      = 300 * time.Millisecond // a child whose parent died may get live within this
 	overdue          = 1500 * time.Millisecond

@@ -174,7 +174,7 @@ func (s *Supervisor) refuse(a *attempt, cause error) {
 		s.removeBootstrap(a.process.BootstrapPath)
 	}
 	var more []string
-	if a.process.Cause != "" {
+	if a.process.Cause != "" && a.process.asked == "" {
 		more = append(more, a.process.Cause)
 	}
 	refused := s.refusal(a.process.Number, cause, more...)

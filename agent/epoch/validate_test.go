@@ -1,0 +1,16 @@
+package epoch
+
+import "testing"
+
+func TestComplaint(t *testing.T) {
+	for output, want := range map[string]string{
+		"": "",
+		"[2026-11-21 16:21:48.6][31][info][main] reading\n[Envoy (Epoch 2)] [2026-11-21 16:21:48.674][31360][critical][main] " +
+			"error initializing configuration 'x.json': no such field\nin envoy.config\n": "error initializing configuration 'x.json': no such field in envoy.config",
+		"something else\nlast words\n": "last words",
+	} {
+		if got := complaint([]byte(output)); got != want {
+			t.Errorf("complaint of %q is %q, should be %q", output, got, want)
+		}
+	}
+}
