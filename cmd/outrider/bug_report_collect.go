@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,21 +30,21 @@ func (a *app) collect(ctx context.Context, r *report, shown *progress) {
 	shown.tell(api.Progress{Phase: "asking the agent"})
 	client := a.client()
 	defer client.Close()
-	a.collectAgent(ctx, r, client)
+	status := a.collectAgent(ctx, r, client)
 	shown.tell(api.Progress{Phase: "reading configuration and state"})
-	a.collectFiles(r)
+	a.collectFiles(r, status)
 	shown.tell(api.Progress{Phase: "reading logs"})
 	a.collectHost(ctx, r)
 }
 
-// collectAgent asks the agent for what it knows.
-func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) {
+// collectAgent asks the agent for what it knows. Its status says which files it uses; without an agent it is empty.
+func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) api.Status {
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
 	status, err := client.Status(ctx)
 	if err != nil {
 		r.missing("everything the agent knows", err)
-		return
+		return api.Status{}
 	}
 	r.addJSON("agent/status.json", status)
 	collectValue(ctx, r, "agent/config.json", client.Config)
@@ -78,6 +77,7 @@ func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) {
 			r.missing("envoy/"+view.name, err)
 		}
 	}
+	return status
 }
 
 func collectValue[T any](ctx context.Context, r *report, name string, ask func(context.Context) (T, error)) {
@@ -112,8 +112,8 @@ func (r *report) addJSON(name string, value any) {
 	r.add(name, string(content))
 }
 
-// collectFiles reads configuration and bootstraps from disk: what the agent would read, not what it has read.
-func (a *app) collectFiles(r *report) {
+// collectFiles reads configuration and bootstraps from disk: what an agent would read now, not what it has read.
+func (a *app) collectFiles(r *report, status api.Status) {
 	base := filepath.Join(a.places.configuration, "outrider.toml")
 	dropIns, mesh := filepath.Join(a.places.configuration, "conf.d"), filepath.Join(a.places.configuration, "mesh.d")
 	if a.instance != "" {
@@ -121,24 +121,28 @@ func (a *app) collectFiles(r *report) {
 		dropIns = filepath.Join(a.places.configuration, a.instance+".conf.d")
 		mesh = filepath.Join(a.places.configuration, a.instance+".mesh.d")
 	}
-	patterns := []string{base, filepath.Join(dropIns, "*.toml"), filepath.Join(mesh, "*.yaml"), filepath.Join(mesh, "*.yml"),
+	patterns := []string{filepath.Join(dropIns, "*.toml"), filepath.Join(mesh, "*.yaml"), filepath.Join(mesh, "*.yml"),
 		filepath.Join(a.runtimeDir(), "envoy", "envoy-rev*.json")}
-	for _, pattern := range patterns {
-		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			r.missing(pattern, err)
-			continue
-		}
-		for _, path := range paths {
-			if content, err := readFile(path); err != nil {
-				r.missing("files"+path, err)
-			} else {
-				r.add("files"+path, content)
-			}
+	paths := status.ConfigFiles
+	if len(paths) == 0 {
+		paths = []string{base}
+	}
+	for _, epoch := range status.Epochs {
+		if epoch.BootstrapPath != "" && epoch.State != api.EpochExited { // the file goes with the epoch
+			paths = append(paths, epoch.BootstrapPath)
 		}
 	}
-	if _, err := os.Stat(base); errors.Is(err, fs.ErrNotExist) {
-		r.missing(base, errors.New("there is no such file"))
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(pattern) // of the patterns only the folders vary
+		paths = append(paths, found...)
+	}
+	slices.Sort(paths)
+	for _, path := range slices.Compact(paths) {
+		if content, err := readFile(path); err != nil {
+			r.missing("files"+path, err)
+		} else {
+			r.add("files"+path, content)
+		}
 	}
 }
 

@@ -49,11 +49,14 @@ func TestBugReport(t *testing.T) {
 	answers := adminAnswers()
 	answers["config_dump?include_eds="] = `{"configs": [{"header": {"key": "authorization", "value": "hunter2"}}]}`
 	answers["stats"] = "server.live: 1\n"
-	m := newMachine(t, &apitest.Backend{
+	backend := &apitest.Backend{
 		StatusValue: someStatus(), AdminAnswers: answers,
 		ConfigValue: api.Config{Text: "[tracing]\naccess_token_file = \"/etc/token\"\n"},
 		Pieces:      []api.ReportPiece{{Name: "envoy-log.txt", Text: "request with Authorization: Bearer hunter2hunter2\n"}, {Name: "../../escape", Text: "x"}},
-	})
+	}
+	m := newMachine(t, backend)
+	backend.StatusValue.ConfigFiles = []string{m.dir + "/etc/outrider.toml"}
+	backend.StatusValue.Epochs[0].BootstrapPath = m.dir + "/run/envoy/envoy-rev2.json"
 	m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Sentence: "it serves"})
 	m.write("etc/outrider.toml", "[node.metadata]\nAPI_TOKEN = \"hunter2\"\n")
 	m.write("etc/mesh.d/a.yaml", "kind: ServiceEntry\npassword: hunter2\n")

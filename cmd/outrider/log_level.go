@@ -14,6 +14,7 @@ func (a *app) logLevelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "log-level [agent=LEVEL] [envoy=LEVEL] [envoy:COMPONENT=LEVEL]...",
 		Short:   "Show or set log levels, live",
+		Long:    "Log-level shows or sets log levels, live. Of Envoy's components it lists those whose level is not Envoy's own.",
 		Example: "  outrider log-level agent=debug envoy=info envoy:http=trace",
 		RunE: func(command *cobra.Command, arguments []string) error {
 			wanted, err := parseLevels(arguments)
@@ -38,6 +39,9 @@ func (a *app) logLevelCommand() *cobra.Command {
 			t.add(text("agent"), text("%s", orDash(levels.Agent)))
 			t.add(text("envoy"), text("%s", orDash(levels.Envoy)))
 			for _, component := range slices.Sorted(maps.Keys(levels.Components)) {
+				if levels.Components[component] == levels.Envoy {
+					continue // Envoy has some eighty; JSON has them all
+				}
 				t.add(text("envoy:%s", component), text("%s", levels.Components[component]))
 			}
 			a.write(t, "")
