@@ -119,6 +119,10 @@ func (b backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) 
 			if t.VersionAccepted != t.VersionSent || t.Pending > 0 {
 				shown.State, shown.Since = "pending", t.Sent
 			}
+			if feed, err := b.discovery.Feed(stream.Node); t.Wildcard && err == nil {
+				snapshot, _ := feed.Current()
+				shown.Resources = len(snapshot.Set(t.Type))
+			}
 			for _, refused := range t.Refused {
 				shown.State, shown.Since = "refused", refused.Since
 				shown.Refused, shown.RefusedVersion = refused.Error, refused.Version

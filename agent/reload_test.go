@@ -1,0 +1,208 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// reloads is a reloader with a supervisor that does what a test says.
+type reloads struct {
+	*reloader
+	file string
+
+	mu      sync.Mutex
+	live    string // hash of the live epoch
+	number  int
+	enacted []string
+	applied int
+	fail    error         // of the next apply
+	hold    chan struct{} // apply waits for it
+}
+
+func newReloads(t *testing.T) *reloads {
+	t.Helper()
+	r := &reloads{file: filepath.Join(t.TempDir(), "outrider.toml"), live: "", number: -1}
+	r.write(t, "")
+	loaded, err := r.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.reloader = newReloader(condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
+	r.load = r.read
+	r.spec = func(_ context.Context, loaded *config.Loaded) (*epoch.Spec, error) {
+		if loaded.Config.Node.Network == "impossible" {
+			return nil, errors.New("no bootstrap can be made of it")
+		}
+		return &epoch.Spec{Hash: loaded.Config.Envoy.ConnectTimeout.String()}, nil
+	}
+	r.serves = func() (string, int, bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.live, r.number, r.number >= 0
+	}
+	r.enact = func(_, now *config.Loaded) { r.enacted = append(r.enacted, now.Config.Log.Level) }
+	r.apply = func(_ context.Context, request epoch.Request) (epoch.Result, error) {
+		r.mu.Lock()
+		hold, fail := r.hold, r.fail
+		r.mu.Unlock()
+		if hold != nil {
+			<-hold
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if fail != nil {
+			return epoch.Result{}, fail
+		}
+		previous := r.number
+		if request.IfChanged && r.live == request.Spec.Hash {
+			return epoch.Result{Epoch: r.number, Previous: r.number, Mode: epoch.Unchanged}, nil
+		}
+		r.applied++
+		r.number++
+		r.live = request.Spec.Hash
+		return epoch.Result{Epoch: r.number, Previous: previous, Mode: epoch.Hot}, nil
+	}
+	return r
+}
+
+func (r *reloads) read() (*config.Loaded, error) {
+	return config.Load(config.Options{Path: r.file, Environment: func(string) string { return "" }})
+}
+
+func (r *reloads) write(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(r.file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ask runs one reload and returns its result.
+func (r *reloads) ask(t *testing.T, request reload) api.ReloadResult {
+	t.Helper()
+	result, err := r.Reload(t.Context(), &request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func (r *reloads) run(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
+	r := newReloads(t)
+	r.run(t)
+	if got := r.ask(t, reload{reason: "start", first: true, ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 0 {
+		t.Fatalf("start: %+v", got)
+	}
+	for _, c := range []struct {
+		name, toml string
+		ifChanged  bool
+		outcome    api.Outcome
+		epoch      int
+		pending    string
+		reason     string
+	}{
+		{"a file that says the same", "# nothing\n", true, api.OutcomeUnchanged, 0, "", ""},
+		{"on request always", "", false, api.OutcomeRestarted, 1, "", ""},
+		{"a live key", "[log]\nlevel = \"debug\"\n", true, api.OutcomeApplied, 1, "", ""},
+		{"an epoch key", "[envoy]\nconnect_timeout = \"3s\"\n", true, api.OutcomeRestarted, 2, "", ""},
+		{"a start key", "[envoy]\nconnect_timeout = \"3s\"\n[bus]\nenabled = false\n", true, api.OutcomeUnchanged, 2, "bus.enabled", ""},
+		{"a broken file", "[envoy]\nconnect_timeout = 3\n", true, api.OutcomeRefused, 2, "", "connect_timeout"},
+		{"no bootstrap", "[node]\nnetwork = \"impossible\"\n", true, api.OutcomeRefused, 2, "", "no bootstrap"},
+		{"back, on request if changed", "[reload]\non_request = \"if-changed\"\n[envoy]\nconnect_timeout = \"3s\"\n", false, api.OutcomeApplied, 2, "", ""},
+	} {
+		r.write(t, c.toml)
+		got := r.ask(t, reload{reason: c.name, ifChanged: c.ifChanged})
+		if got.Outcome != c.outcome || got.Epoch == nil || *got.Epoch != c.epoch || strings.Join(got.Pending, " ") != c.pending ||
+			!strings.Contains(strings.Join(got.Reasons, "\n"), c.reason) {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+		if refused := len(r.board.Conditions()) > 0 && r.board.Conditions()[0].Code == conditionRefused; refused != (c.outcome == api.OutcomeRefused) {
+			t.Errorf("%s: conditions %+v", c.name, r.board.Conditions())
+		}
+	}
+}
+
+func TestRefusedEpochKeepsTheConfigurationInForce(t *testing.T) {
+	r := newReloads(t)
+	r.run(t)
+	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+	r.fail = &epoch.Refused{Number: 1, Remaining: 0, Reasons: []string{"it does not get live"}}
+	r.write(t, "[log]\nlevel = \"debug\"\n[envoy]\nconnect_timeout = \"3s\"\n")
+	before := len(r.enacted)
+	got := r.ask(t, reload{reason: "change", ifChanged: true})
+	if got.Outcome != api.OutcomeRefused || got.Reasons[0] != "it does not get live" || *got.Epoch != 0 {
+		t.Errorf("%+v", got)
+	}
+	if r.inForce().Config.Log.Level != "info" || len(r.enacted) != before {
+		t.Error("a [live] key of a refused change is in force")
+	}
+	r.fail = nil
+	if got := r.ask(t, reload{reason: "again", ifChanged: true}); got.Outcome != api.OutcomeRestarted || r.inForce().Config.Log.Level != "debug" {
+		t.Errorf("the next attempt: %+v", got)
+	}
+}
+
+func TestBrokenChangeIsToldWhileAnEpochWaits(t *testing.T) {
+	r := newReloads(t)
+	r.run(t)
+	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+	r.mu.Lock()
+	r.hold = make(chan struct{})
+	r.mu.Unlock()
+	r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
+	waiting := make(chan api.ReloadResult, 1)
+	go func() {
+		result, _ := r.Reload(t.Context(), &reload{reason: "waits", ifChanged: true})
+		waiting <- result
+	}()
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		if _, _, busy := r.standing(); busy {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the reload does not wait for its epoch")
+		}
+	}
+	r.write(t, "[envoy]\nconnect_timeout = 3\n")
+	if got := r.ask(t, reload{reason: "broken", ifChanged: true}); got.Outcome != api.OutcomeRefused {
+		t.Errorf("broken: %+v", got)
+	}
+	close(r.hold)
+	if got := <-waiting; got.Outcome != api.OutcomeRestarted || r.inForce().Config.Envoy.ConnectTimeout != 3*time.Second {
+		t.Errorf("the one that waited: %+v", got)
+	}
+}
+
+func TestReloadEndsWithTheAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReloads(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := r.Reload(ctx, &reload{reason: "late"}); !errors.Is(err, context.Canceled) {
+			t.Errorf("a reload nobody serves: %v", err)
+		}
+	})
+}
