@@ -67,7 +67,7 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	err = writeFrame(socket, hello{Protocol: ProtocolVersion, Role: as})
 	// The keeper may have hung up before it read all: its answer counts.
 	if readErr := readFrame(socket, &theirs); readErr != nil {
-		err = errors.Join(err, readErr)
+		err = fmt.Errorf("it hung up: %w: %w", ErrNotRunning, readErr) // on its way out, or it never got in
 	} else {
 		err = nil
 	}

@@ -10,6 +10,7 @@ import (
 )
 
 func TestEnvoyHotRestart(t *testing.T) {
+	t.Parallel()
 	l, port := newLab(t), freePort(t)
 	o := envoyOptions{port: port}
 	first := l.startEnvoy(0, o).live()
@@ -26,6 +27,7 @@ func TestEnvoyHotRestart(t *testing.T) {
 }
 
 func TestRescue(t *testing.T) {
+	t.Parallel()
 	for _, signal := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
 		t.Run(unix.SignalName(signal), func(t *testing.T) {
 			t.Parallel()
@@ -56,6 +58,7 @@ func TestRescue(t *testing.T) {
 }
 
 func TestClearInitializing(t *testing.T) {
+	t.Parallel()
 	l, port := newLab(t), freePort(t)
 	o := envoyOptions{port: port}
 	first := l.startEnvoy(0, o).live()
@@ -81,6 +84,7 @@ func TestClearInitializing(t *testing.T) {
 }
 
 func TestKilledKeeperLeavesNoOrphan(t *testing.T) {
+	t.Parallel()
 	l, port := newLab(t), freePort(t)
 	hot := l.startEnvoy(0, envoyOptions{port: port}).live()
 	beside := l.startEnvoy(7, envoyOptions{port: port, sideBySide: true}).live()
@@ -104,6 +108,7 @@ func TestKilledKeeperLeavesNoOrphan(t *testing.T) {
 }
 
 func TestUnreadAgentNeverStopsEnvoy(t *testing.T) {
+	t.Parallel()
 	l, port := newLab(t), freePort(t)
 	e := l.startEnvoy(0, envoyOptions{port: port, level: "trace"}).live()
 	l.client.Close() // nobody is connected

@@ -13,6 +13,7 @@ import (
 // fake is a program under a keeper: its arguments are steps.
 func fake(steps []string) int {
 	out := bufio.NewWriter(os.Stderr)
+	signals := make(chan os.Signal, 1)
 	for _, step := range steps {
 		verb, value, _ := strings.Cut(step, "=")
 		number, _ := strconv.Atoi(value)
@@ -54,15 +55,17 @@ func fake(steps []string) int {
 		case "kill":
 			_ = out.Flush()
 			_ = syscall.Kill(os.Getpid(), syscall.Signal(number))
-		case "wait": // until SIGTERM
-			_ = out.Flush()
-			signals := make(chan os.Signal, 1)
+		case "handle": // SIGTERM from now on, and say so
 			signal.Notify(signals, syscall.SIGTERM)
-			<-signals
-		case "stay": // whatever comes
-			signal.Ignore(syscall.SIGTERM)
+			_, _ = fmt.Fprintln(out, value)
+		case "wait": // for a SIGTERM, which ends it where it is not handled
 			_ = out.Flush()
-			select {}
+			<-signals
+		case "stay": // for ever
+			_ = out.Flush()
+			for {
+				<-signals
+			}
 		}
 		_ = out.Flush()
 	}

@@ -145,13 +145,22 @@ func (l *lab) startFake(epoch int, hotRestart bool, arguments ...string) Process
 	l.Helper()
 	l.ids++
 	process, err := l.client.Start(l.context(), StartSpec{
-		ID: fmt.Sprintf("p%d", l.ids), Epoch: epoch, HotRestart: hotRestart,
+		ID: fmt.Sprintf("p%d", l.ids), Epoch: epoch, Number: epoch, HotRestart: hotRestart,
 		Path: selfPath(l.T), Args: arguments, Env: []string{fakeEnvironment + "=1"},
 	})
 	if err != nil {
 		l.Fatal(err)
 	}
 	return process
+}
+
+// says waits until a process has said a line last.
+func (l *lab) says(id, line string) {
+	l.Helper()
+	l.eventually(id+" says "+line, func() bool {
+		lines := l.process(id).LastLines
+		return len(lines) > 0 && lines[len(lines)-1] == line
+	})
 }
 
 // process finds one by its id.

@@ -103,6 +103,8 @@ func (s *server) accept() {
 			defer s.disconnected(c)
 			if err != nil || !slices.Contains(s.users, peer.uid) && peer.uid != 0 {
 				s.complain("user %d (pid %d) may not talk to the keeper: %v", peer.uid, peer.pid, err)
+				_ = socket.SetDeadline(time.Now().Add(helloWait))
+				_ = writeFrame(socket, hello{Protocol: ProtocolVersion, Error: refuse(CodeForbidden, "user %d may not talk to the keeper", peer.uid)})
 				return
 			}
 			s.converse(c)

@@ -1,0 +1,313 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestChildIsClean(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	p := l.exitOf(l.startFake(3, false, "environment", "folder", "descriptors", "exit=0").ID)
+	want := []string{fakeEnvironment + "=1", "/", "0 /dev/null"}
+	if len(p.LastLines) < 5 || strings.Join(p.LastLines[:3], "|") != strings.Join(want, "|") {
+		t.Fatalf("%q, want %q first", p.LastLines, want)
+	}
+	for _, line := range p.LastLines[5:] { // what the fake's own runtime opened
+		if strings.Contains(line, "keeper") || strings.Contains(line, "socket:") || strings.Contains(line, "lock") {
+			t.Errorf("the child inherited %s", line)
+		}
+	}
+}
+
+func TestExits(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	tests := []struct {
+		step string
+		want Exit
+	}{
+		{"exit=0", Exit{}},
+		{"exit=41", Exit{Code: 41}},
+		{"kill=9", Exit{Code: -1, Signal: "SIGKILL"}},
+		{"kill=6", Exit{Code: -1, Signal: "SIGABRT"}},
+	}
+	for _, test := range tests {
+		p := l.exitOf(l.startFake(0, false, "lines=50", test.step).ID)
+		if test.step != "kill=6" && (p.Exit.Code != test.want.Code || p.Exit.Signal != test.want.Signal) {
+			t.Errorf("%s: %+v, want %+v", test.step, *p.Exit, test.want)
+		}
+		l.eventually("the last lines", func() bool {
+			p = l.process(p.ID)
+			return len(p.LastLines) == LastLines && p.LastLines[0] == "line 30" || test.step == "kill=6"
+		})
+		if err := l.client.Forget(l.context(), p.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := l.client.Processes(l.context()); err != nil || len(left) != 0 {
+		t.Errorf("not forgotten: %v, %v", left, err)
+	}
+}
+
+func TestEventsArrive(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	p := l.startFake(4, false, "say=one", "long=10000", "say=three", "exit=2")
+	var lines []string
+	exited := false
+	for deadline := time.After(20 * time.Second); !exited || len(lines) < 3; {
+		select {
+		case event := <-l.client.Events():
+			if event.Exited != nil {
+				exited = event.Exited.ID == p.ID && event.Exited.Exit.Code == 2 && len(event.Exited.LastLines) == 3
+			}
+			if event.Log != nil && event.Log.Epoch == 4 {
+				lines = append(lines, event.Log.Lines...)
+			}
+		case <-deadline:
+			t.Fatalf("lines %q, exit %v", lines, exited)
+		}
+	}
+	if lines[0] != "one" || len(lines[1]) > MaxLine+40 || !strings.HasSuffix(lines[1], fmt.Sprintf("[%d bytes cut]", 10000-MaxLine)) || lines[2] != "three" {
+		t.Errorf("%d, %.60q …", len(lines), lines)
+	}
+}
+
+func TestFloodWithSlowAgent(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	pid := l.client.Info().PID
+	l.startFake(0, false, "flood")
+	// Nobody reads Events: the client drops, then with the connection gone the keeper does.
+	l.eventually("requests are answered in a flood", func() bool { l.process("p1"); return true })
+	l.client.Close()
+	lines, dropped := 0, uint64(0)
+	l.dial()
+	for deadline := time.After(20 * time.Second); dropped == 0; {
+		select {
+		case event := <-l.client.Events():
+			if event.Log != nil {
+				lines, dropped = lines+len(event.Log.Lines), dropped+event.Log.Dropped
+			}
+		case <-deadline:
+			t.Fatalf("%d lines, none dropped", lines)
+		}
+	}
+	memory, err := usage{"/proc"}.memory(pid)
+	if err != nil || memory > 120<<20 { // of a race-instrumented keeper
+		t.Errorf("the keeper has %d MB: %v", memory>>20, err)
+	}
+	if err := l.client.Signal(l.context(), "p1", unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l.exitOf("p1")
+}
+
+func TestOneAgentAtATime(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	socket := filepath.Join(l.folder, socketName)
+	_, err := Dial(l.context(), socket)
+	var busy *BusyError
+	if !errors.Is(err, ErrBusy) || !errors.As(err, &busy) || busy.PID != os.Getpid() {
+		t.Errorf("the second agent: %v", err)
+	}
+	observer, err := Observe(l.context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer observer.Close()
+	if _, err := observer.Measure(l.context()); err != nil {
+		t.Error(err)
+	}
+	if err := observer.Shutdown(l.context()); !IsCode(err, CodeForbidden) {
+		t.Errorf("an observer ends the keeper: %v", err)
+	}
+	for range 20 { // the next agent right behind the one before
+		l.client.Close()
+		l.dial()
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	first := l.startFake(0, true, "wait")
+	spec := func(id string, epoch int, hot bool) StartSpec {
+		return StartSpec{ID: id, Epoch: epoch, HotRestart: hot, Path: selfPath(t), Args: []string{"wait"}, Env: []string{fakeEnvironment + "=1"}}
+	}
+	missing := spec("m", 0, false)
+	missing.Path = "/nowhere/envoy"
+	relative := spec("m", 0, false)
+	relative.Path = "envoy"
+	long := spec("m", 0, false)
+	long.Note = []byte(`"` + strings.Repeat("n", MaxNote) + `"`)
+	for _, test := range []struct {
+		name string
+		spec StartSpec
+		want Code
+	}{
+		{"id is taken", spec(first.ID, 1, true), CodeExists},
+		{"epoch lives", spec("x", 0, true), CodeEpoch},
+		{"same sockets", spec("x", 3, true), CodeEpoch},
+		{"no parent", spec("x", 2, true), CodeNoParent},
+		{"no id", spec("", 0, false), CodeInvalid},
+		{"no program", missing, CodeExecute},
+		{"relative path", relative, CodeInvalid},
+		{"long note", long, CodeInvalid},
+	} {
+		if _, err := l.client.Start(l.context(), test.spec); !IsCode(err, test.want) {
+			t.Errorf("%s: %v, want %s", test.name, err, test.want)
+		}
+	}
+	for name, test := range map[string]struct {
+		err  error
+		want Code
+	}{
+		"signal unknown":  {l.client.Signal(l.context(), "x", unix.SIGTERM), CodeNotFound},
+		"no such signal":  {l.client.Signal(l.context(), first.ID, 0), CodeInvalid},
+		"forget living":   {l.client.Forget(l.context(), first.ID), CodeLiving},
+		"clean up living": {l.client.Cleanup(l.context()), CodeLiving},
+	} {
+		if !IsCode(test.err, test.want) {
+			t.Errorf("%s: %v, want %s", name, test.err, test.want)
+		}
+	}
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	result, err := l.client.Run(l.context(), "/bin/sh", []string{"-c", "echo out; echo err >&2; exit 7"})
+	if err != nil || string(result.Stdout) != "out\n" || string(result.Stderr) != "err\n" || result.Exit.Code != 7 {
+		t.Errorf("%+v, %v", result, err)
+	}
+	result, err = l.client.Run(l.context(), "/bin/sh", []string{"-c", "head -c 1000000 /dev/zero"})
+	if err != nil || len(result.Stdout) != MaxOutput || !result.Truncated || result.Exit.Code != 0 {
+		t.Errorf("%d bytes, %v, %v", len(result.Stdout), result.Truncated, err)
+	}
+	if _, err = l.client.Run(l.context(), "/nowhere", nil); !IsCode(err, CodeExecute) {
+		t.Errorf("nothing to run: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(l.context(), 200*time.Millisecond)
+	defer cancel()
+	started := time.Now()
+	if result, err = l.client.Run(ctx, "/bin/sh", []string{"-c", "sleep 60; true"}); err == nil && !result.TimedOut || time.Since(started) > 5*time.Second {
+		t.Errorf("a command that hangs: %+v, %v", result, err)
+	}
+}
+
+func TestShutdown(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	info := l.client.Info()
+	good := l.startFake(0, false, "wait")
+	stubborn := l.startFake(1, false, "handle=here", "stay")
+	l.says(stubborn.ID, "here")
+	started := time.Now()
+	if err := l.client.Shutdown(l.context()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(started); took < terminateWait || took > terminateWait+3*time.Second {
+		t.Errorf("SIGKILL after %v", took)
+	}
+	for _, pid := range []int{good.PID, stubborn.PID} {
+		if !gone(pid) {
+			t.Errorf("process %d is left", pid)
+		}
+	}
+	l.eventually("the keeper is gone", func() bool { return gone(info.PID) })
+	if left, err := os.ReadDir(l.folder); err != nil || len(left) > 0 {
+		t.Errorf("left in the folder: %v, %v", left, err)
+	}
+	memory := sharedMemory{"/dev/shm"}
+	if exists, _ := memory.own(info.BaseID); exists {
+		t.Error("the shared memory is left")
+	}
+}
+
+func TestKeeperSurvivesNonsense(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	socket := filepath.Join(l.folder, socketName)
+	for _, nonsense := range []string{"", "GET / HTTP/1.1\r\n\r\n", "\x00\x00\x00\x02{}", "\xff\xff\xff\xff", "\x00\x00\x00\x05[1,2]"} {
+		connection, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = connection.Write([]byte(nonsense))
+		_ = connection.Close()
+	}
+	for _, signal := range []unix.Signal{unix.SIGHUP, unix.SIGPIPE} {
+		if err := unix.Kill(l.client.Info().PID, signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := l.startFake(0, false, "exit=1")
+	l.exitOf(p.ID)
+}
+
+func TestIdleExit(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "k")
+	client, err := StartKeeper(t.Context(), LaunchOptions{
+		Folder: folder, Binary: selfPath(t), Env: append(os.Environ(), keeperEnvironment+"=1"), IdleExit: 50 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := client.Info().PID
+	client.Close()
+	l := &lab{T: t}
+	l.eventually("the keeper leaves", func() bool { return unix.Kill(pid, 0) != nil })
+}
+
+func TestNotRunning(t *testing.T) {
+	t.Parallel()
+	if _, err := Dial(t.Context(), filepath.Join(t.TempDir(), "none.sock")); !errors.Is(err, ErrNotRunning) {
+		t.Error(err)
+	}
+}
+
+func TestTwoAgentsStartOneKeeper(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.client.Close()
+	l.end()
+	results := make(chan error, 4)
+	clients := make(chan *Client, 4)
+	for range 4 {
+		go func() {
+			client, err := StartKeeper(l.context(), LaunchOptions{
+				Folder: l.folder, Binary: selfPath(t), Env: append(os.Environ(), keeperEnvironment+"=1"), IdleExit: 20 * time.Second,
+			})
+			if err == nil {
+				clients <- client
+			}
+			results <- err
+		}()
+	}
+	connected := 0
+	for range 4 {
+		switch err := <-results; {
+		case err == nil:
+			connected++
+		case !errors.Is(err, ErrBusy):
+			t.Errorf("%v", err)
+		}
+	}
+	if connected != 1 {
+		t.Fatalf("%d agents are connected", connected)
+	}
+	l.client = <-clients
+}

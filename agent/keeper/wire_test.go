@@ -1,0 +1,187 @@
+package keeper
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFrames(t *testing.T) {
+	want := request{Number: 7, Operation: operationStart, Start: &StartSpec{ID: "a", Args: []string{"-c", "x"}, Env: []string{}}}
+	var wire bytes.Buffer
+	if err := writeFrame(&wire, want); err != nil {
+		t.Fatal(err)
+	}
+	var got request
+	if err := readFrame(&wire, &got); err != nil {
+		t.Fatal(err)
+	}
+	if difference := cmp.Diff(want, got); difference != "" {
+		t.Error(difference)
+	}
+	if err := writeFrame(&wire, strings.Repeat("x", MaxFrame)); err == nil {
+		t.Error("a frame beyond the bound was written")
+	}
+}
+
+// FuzzReadFrame: whatever arrives, reading ends, and what was read can be written and read again.
+func FuzzReadFrame(f *testing.F) {
+	for _, seed := range []string{
+		"", "\x00\x00\x00\x02{}", "\x00\x00\x00\x00", "\xff\xff\xff\xff{}", "\x00\x00\x00\x04null",
+		"\x00\x00\x00\x2a{\"number\":1,\"operation\":\"start\",\"start\":{}}  ",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var r request
+		if readFrame(bytes.NewReader(data), &r) != nil {
+			return
+		}
+		var wire bytes.Buffer
+		if err := writeFrame(&wire, r); err != nil {
+			return // escapes made it longer than the bound
+		}
+		var again request
+		if err := readFrame(&wire, &again); err != nil {
+			t.Errorf("what was written cannot be read: %v", err)
+		}
+		_ = checkStart(r.Start)
+	})
+}
+
+func rpc(message []byte) []byte {
+	return append(binary.BigEndian.AppendUint64(nil, uint64(len(message))), message...)
+}
+
+func TestParentRequests(t *testing.T) {
+	for name, test := range map[string]struct {
+		datagram []byte
+		want     parentRequest
+	}{
+		"pass a socket": {rpc([]byte{0x0a, 0x05, 0x0a, 0x03, 0x0a, 0x01, 'x'}), passListenSocket},
+		"shut admin":    {rpc([]byte{0x0a, 0x02, 0x12, 0x00}), shutdownAdmin},
+		"stats":         {rpc([]byte{0x0a, 0x02, 0x1a, 0x00}), parentStats},
+		"drain":         {rpc([]byte{0x0a, 0x02, 0x22, 0x00}), drainListeners},
+		"terminate":     {rpc([]byte{0x0a, 0x02, 0x2a, 0x00}), terminateParent},
+		"a reply":       {rpc([]byte{0x12, 0x02, 0x12, 0x00}), 0},
+		"cut":           {rpc([]byte{0x0a, 0x02, 0x2a})[:10], 0},
+		"nothing":       {nil, 0},
+	} {
+		got, err := parseRequest(test.datagram)
+		if got != test.want || (err != nil) != (test.want == 0) {
+			t.Errorf("%s: %d, %v, want %d", name, got, err, test.want)
+		}
+	}
+	want := rpc([]byte{0x12, 0x0d, 0x0a, 0x0b, 0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01})
+	if got := reply(passListenSocket, 5); !bytes.Equal(got, want) {
+		t.Errorf("no socket: % x, want % x", got, want)
+	}
+	want = rpc([]byte{0x12, 0x06, 0x12, 0x04, 0x08, 0x05, 0x10, 0x01})
+	if got := reply(shutdownAdmin, 5); !bytes.Equal(got, want) {
+		t.Errorf("admin: % x, want % x", got, want)
+	}
+	if reply(terminateParent, 5) != nil || reply(drainListeners, 5) != nil {
+		t.Error("Envoy expects no answer to these")
+	}
+}
+
+func FuzzParseRequest(f *testing.F) {
+	f.Add(rpc([]byte{0x0a, 0x02, 0x2a, 0x00}))
+	f.Add(rpc([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}))
+	f.Fuzz(func(t *testing.T, datagram []byte) {
+		if request, err := parseRequest(datagram); err == nil {
+			reply(request, 1)
+		}
+	})
+}
+
+func splitAll(pieces ...string) []string {
+	var lines []string
+	var s lineSplitter
+	for _, piece := range pieces {
+		s.write([]byte(piece), func(line string) { lines = append(lines, line) })
+	}
+	if len(s.partial) > 0 {
+		s.end(func(line string) { lines = append(lines, line) })
+	}
+	return lines
+}
+
+func TestLines(t *testing.T) {
+	long := strings.Repeat("x", MaxLine)
+	for name, test := range map[string]struct{ pieces, want []string }{
+		"whole":    {[]string{"a\nb\n"}, []string{"a", "b"}},
+		"pieces":   {[]string{"a", "b\nc", "", "d"}, []string{"ab", "cd"}},
+		"returns":  {[]string{"a\r\n", "b\r", "\n"}, []string{"a", "b"}},
+		"empty":    {[]string{"\n\n"}, []string{"", ""}},
+		"just fit": {[]string{long + "\n"}, []string{long}},
+		"too long": {[]string{long, "yy", "y\nz\n"}, []string{long + " [3 bytes cut]", "z"}},
+		"no text":  {[]string{"\xff\xfe\n"}, []string{"\uFFFD"}},
+	} {
+		if difference := cmp.Diff(test.want, splitAll(test.pieces...)); difference != "" {
+			t.Errorf("%s: %s", name, difference)
+		}
+	}
+}
+
+// FuzzLines: how a stream is cut into reads changes nothing.
+func FuzzLines(f *testing.F) {
+	f.Add("one\ntwo\r\nthree", 4)
+	f.Add(strings.Repeat("x", MaxLine+3)+"\n", MaxLine+1)
+	f.Fuzz(func(t *testing.T, stream string, at int) {
+		if at < 0 || at > len(stream) {
+			return
+		}
+		whole, cut := splitAll(stream), splitAll(stream[:at], stream[at:])
+		if !slices.Equal(whole, cut) {
+			t.Errorf("%q cut at %d: %q, not %q", stream, at, cut, whole)
+		}
+	})
+}
+
+func TestBacklogIsBounded(t *testing.T) {
+	b := newBacklog()
+	from, other := origin{"a", 1}, origin{"b", 2}
+	b.add(other, "early")
+	for range MaxKeptLines {
+		b.add(from, "line")
+	}
+	b.add(from, "last")
+	var lines int
+	var dropped uint64
+	saved := b.snapshot()
+	for len(b.waiting) > 0 {
+		<-b.waiting
+		for _, log := range b.take() {
+			lines += len(log.Lines)
+			dropped += log.Dropped
+			if log.ID == "b" && (len(log.Lines) != 0 || log.Dropped != 1) {
+				t.Errorf("of b: %+v", log)
+			}
+		}
+	}
+	if lines != MaxKeptLines || dropped != 2 {
+		t.Errorf("%d lines, %d dropped", lines, dropped)
+	}
+	again := newBacklog()
+	again.restore(saved)
+	if again.bytes != len("line")*MaxKeptLines || again.dropped[from] != 1 || again.dropped[other] != 1 {
+		t.Errorf("restored: %d bytes, dropped %v", again.bytes, again.dropped)
+	}
+	big := strings.Repeat("x", MaxLine)
+	for range 2 * MaxKeptBytes / MaxLine {
+		b.add(from, big)
+	}
+	if b.bytes > MaxKeptBytes {
+		t.Errorf("%d bytes are kept", b.bytes)
+	}
+	batch := again.take()
+	again.giveBack(batch)
+	if difference := cmp.Diff(batch, again.take()); difference != "" {
+		t.Errorf("given back: %s", difference)
+	}
+}
