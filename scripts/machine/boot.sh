@@ -1,0 +1,35 @@
+#!/bin/sh
+# Boots a machine: boot.sh NAME DIR CGROUP [option of systemd-nspawn …]. It runs in mount and process namespaces of its
+# own, as their first process, so that nothing it mounts or starts outlives it. The machine's root is this machine's own,
+# under an overlay in memory.
+set -eu
+name=$1 dir=$2 cgroup=$3
+shift 3
+
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t tmpfs -o size=2g,mode=755 machine "$dir"
+mkdir "$dir/upper" "$dir/work" "$dir/root"
+mount -t overlay -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" machine "$dir/root"
+etc=$dir/root/etc
+
+# None of what this machine would start, mount or be.
+rm -rf "$etc"/systemd/system/*.wants "$etc"/systemd/system/*.requires
+: >"$etc/fstab"
+tr -d - </proc/sys/kernel/random/uuid >"$etc/machine-id"
+echo "$name" >"$etc/hostname"
+rm -f "$dir/root/usr/sbin/policy-rc.d" # keeps packages from starting services
+ln -sf /lib/systemd/system/multi-user.target "$etc/systemd/system/default.target"
+for unit in getty.target console-getty.service systemd-networkd.service systemd-networkd.socket systemd-resolved.service \
+	systemd-timesyncd.service systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer \
+	dpkg-db-backup.timer man-db.timer e2scrub_all.timer fstrim.timer; do
+	ln -sf /dev/null "$etc/systemd/system/$unit"
+done
+
+# A control group of its own: two machines in one would clash.
+mkdir "$cgroup"
+echo 0 >"$cgroup/cgroup.procs"
+
+export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 SYSTEMD_NSPAWN_LOCK=0
+exec systemd-nspawn -q -D "$dir/root" -M "$name" --boot --register=no --keep-unit --console=pipe --notify-ready=yes \
+	--private-network --link-journal=no "$@"

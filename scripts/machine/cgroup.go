@@ -1,0 +1,102 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// cgroupPrefix begins the name of each machine's control group, followed by the process that booted it.
+const cgroupPrefix = "outrider-machine-"
+
+// cgroupRoot is the root of the unified hierarchy: beside the old ones, or alone.
+func cgroupRoot() string {
+	const hybrid = "/sys/fs/cgroup/unified"
+	if _, err := os.Stat(hybrid + "/cgroup.procs"); err == nil {
+		return hybrid
+	}
+	return "/sys/fs/cgroup"
+}
+
+func cgroupName(machine string) string {
+	return fmt.Sprintf("%s%d-%s", cgroupPrefix, os.Getpid(), machine)
+}
+
+// sweep removes the control groups and the empty folders of machines whose process was killed before it could.
+func sweep() {
+	groups, err := filepath.Glob(filepath.Join(cgroupRoot(), cgroupPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, group := range groups {
+		owner, name, _ := strings.Cut(strings.TrimPrefix(filepath.Base(group), cgroupPrefix), "-")
+		pid, err := strconv.Atoi(owner)
+		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			_ = removeCgroup(group, time.Now()) // one that is in use stays
+			_ = os.Remove(filepath.Join(parent, name))
+			_ = os.Remove(filepath.Join(parent, name+notifySuffix))
+		}
+	}
+}
+
+// findLeader is the machine's PID 1: the process of its init.scope that is the first of a process namespace.
+func findLeader(cgroup string) (int, error) {
+	processes, err := os.ReadFile(filepath.Join(cgroup, "payload", "init.scope", "cgroup.procs"))
+	if err != nil {
+		return 0, fmt.Errorf("look for its PID 1: %w", err)
+	}
+	for pid := range strings.FieldsSeq(string(processes)) {
+		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
+		if err != nil {
+			continue // ended in this moment
+		}
+		for line := range strings.Lines(string(status)) {
+			if pids, ok := strings.CutPrefix(line, "NSpid:"); ok && strings.HasSuffix(strings.TrimSpace(pids), "\t1") {
+				return strconv.Atoi(pid)
+			}
+		}
+	}
+	return 0, fmt.Errorf("look for its PID 1: it is none of the processes %q", strings.Fields(string(processes)))
+}
+
+// removeCgroup removes a control group and those in it; the last processes in them may take until deadline to be gone.
+func removeCgroup(path string, deadline time.Time) error {
+	for {
+		err := removeTree(path)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("remove the machine's control group: %w", err)
+		}
+		time.Sleep(10 * time.Millisecond) // the kernel tells nobody
+	}
+}
+
+// removeTree removes the folders, the deepest first; the files in them are the kernel's.
+func removeTree(path string) error {
+	var folders []string
+	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			folders = append(folders, name)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	slices.Reverse(folders)
+	for _, folder := range folders {
+		if err := os.Remove(folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
