@@ -151,7 +151,7 @@ func (s *Supervisor) disown(one Process, err error) {
 
 // keeperLost takes in that the keeper is gone, or was replaced; its Envoys end with it unless it re-executed itself.
 func (s *Supervisor) keeperLost() {
-	s.keeper = nil
+	s.keeper, s.lostAt = nil, time.Now()
 	s.options.Board.Raise(conditionKeeper, condition.Error,
 		"The connection to the keeper is lost: Envoy can be neither started nor ended until there is one again.")
 	if s.attempt != nil {
@@ -166,7 +166,7 @@ func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
 	called := s.call(ctx, func() {
 		s.keeper = keeper
 		if err = s.adopt(); err != nil {
-			s.keeper = nil
+			s.keeper, s.lostAt = nil, time.Now()
 			return
 		}
 		s.options.Board.Clear(conditionKeeper)

@@ -249,3 +249,28 @@ func TestAdoptsWhatIsNotOurs(t *testing.T) {
 		h.must(specOf("a"))
 	})
 }
+
+func TestStopWhileTheKeeperReplacesItself(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		e := h.newest()
+		h.do(func() { e.requests = 1 })
+		h.w.mu.Lock()
+		lost := h.w.keeper
+		h.w.keeper = nil
+		close(lost.done)
+		h.w.mu.Unlock()
+		h.wait(100 * time.Millisecond)
+		go func() {
+			h.wait(2 * time.Second)
+			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+				t.Error(err)
+			}
+			h.wait(5 * time.Second)
+			h.do(func() { e.requests = 0 })
+		}()
+		if took := h.stopIn(stopDefaults); took < 7*time.Second || took > 9*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}

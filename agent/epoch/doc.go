@@ -18,6 +18,9 @@
 // base id of its own (Launch.Lineage is the slot the base id is derived from) and --restart-epoch 0, so that the epoch after
 // it is an ordinary hot restart again. Only a binary without hot restart runs with --disable-hot-restart.
 //
+// Side by side has one cost that hot restart has not: a connection that waits in the accept queue of a listener when that
+// listener closes is reset by the kernel, unless net.ipv4.tcp_migrate_req is 1. A hot restart hands the queue over.
+//
 // The number that users see does not care: it grows by one with each epoch whatever its lineage, and the restart epoch is
 // the number less that of the lineage's first epoch. Files and admin sockets are named by the number, so that two lineages
 // never clash. When no epoch is left the next one is number 0 in slot 0.

@@ -65,7 +65,7 @@ func (s *Supervisor) beginStop(options StopOptions) {
 		s.attempt.cancel(ErrStopping)
 	}
 	live := s.live()
-	if live == nil || s.keeper == nil {
+	if live == nil {
 		s.options.Board.Publish(condition.Event{Kind: condition.KindStopping, Sentence: "stopping; no epoch is live"})
 		s.stop.drained = true
 		return
@@ -81,7 +81,9 @@ func (s *Supervisor) beginStop(options StopOptions) {
 		if err := s.drainToStop(ctx, admin, options); err != nil {
 			s.log.Warn("draining for the stop was cut short", "error", err)
 		}
-		s.awaitOlder(ctx, keeper, ending)
+		if keeper != nil {
+			s.awaitOlder(ctx, keeper, ending)
+		}
 		s.post(func() { s.stop.drained = true })
 	})
 }
@@ -166,6 +168,8 @@ func (s *Supervisor) awaitOlder(ctx context.Context, keeper Keeper, ending map[s
 func (s *Supervisor) decideStop() {
 	now, stop := time.Now(), s.stop
 	switch {
+	case s.keeper == nil && now.Before(s.lostAt.Add(keeperPatience)):
+		s.at(s.lostAt.Add(keeperPatience)) // it may be replacing itself, and its Envoys live
 	case s.keeper == nil:
 		s.finish(fmt.Errorf("end Envoy: %w", errKeeperLost))
 	case s.attempt != nil: // it is being killed, which takes at most killTimeout

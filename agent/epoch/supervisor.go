@@ -21,6 +21,7 @@ type Supervisor struct {
 	// The owner's.
 	running   context.Context // ends with Run
 	keeper    Keeper          // nil = the connection is lost
+	lostAt    time.Time       // when it was
 	processes []*process      // those that live, oldest first
 	history   []Epoch         // those that ended, oldest first
 	counter   int             // of process IDs

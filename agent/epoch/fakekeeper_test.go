@@ -1,0 +1,191 @@
+package epoch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// fakeKeeper is one agent's connection to the keeper.
+type fakeKeeper struct {
+	w     *world
+	exits chan Process
+	done  chan struct{}
+}
+
+// connect gives an agent the keeper; an agent before it has lost it.
+func (w *world) connect() *fakeKeeper {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.keeper = &fakeKeeper{w: w, exits: make(chan Process, 1000), done: make(chan struct{})}
+	return w.keeper
+}
+
+// die ends the keeper, and its Envoys with it.
+func (w *world) die() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lost := w.keeper
+	w.keeper = nil
+	for _, e := range w.all {
+		e.told = true
+		w.end(e, 0, "")
+		e.forgotten = true
+	}
+	close(lost.done)
+}
+
+func (k *fakeKeeper) with(id string, f func(*envoy) error) error {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	if k.w.keeper != k {
+		return errKeeperLost
+	}
+	for _, e := range k.w.all {
+		if e.ID == id && !e.forgotten {
+			return f(e)
+		}
+	}
+	return fmt.Errorf("no process %q", id)
+}
+
+func (k *fakeKeeper) Start(_ context.Context, spec StartSpec) (int, error) {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	if k.w.keeper != k {
+		return 0, errKeeperLost
+	}
+	return k.w.start(spec).pid, nil
+}
+
+func (k *fakeKeeper) Signal(_ context.Context, id string, signal syscall.Signal) error {
+	return k.with(id, func(e *envoy) error {
+		if e.exit == nil {
+			k.w.signal(e, signal)
+		}
+		return nil
+	})
+}
+
+func (k *fakeKeeper) Exits() <-chan Process { return k.exits }
+func (k *fakeKeeper) Done() <-chan struct{} { return k.done }
+
+func (k *fakeKeeper) Processes(context.Context) ([]Process, error) {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	var all []Process
+	for _, e := range k.w.all {
+		if !e.forgotten {
+			all = append(all, e.process())
+		}
+	}
+	return all, nil
+}
+
+func (k *fakeKeeper) Annotate(_ context.Context, id string, note json.RawMessage) error {
+	return k.with(id, func(e *envoy) error { e.note = slices.Clone(note); return nil })
+}
+
+func (k *fakeKeeper) Forget(_ context.Context, id string) error {
+	return k.with(id, func(e *envoy) error { e.forgotten = true; return nil })
+}
+
+func (k *fakeKeeper) Run(ctx context.Context, command Command) (RunResult, error) {
+	k.w.mu.Lock()
+	k.w.runs++
+	invalid := k.w.behaviour[command.Args[0]].invalid
+	k.w.mu.Unlock()
+	sleep(ctx, 60*time.Millisecond)
+	if invalid {
+		return RunResult{Exit: 1, Output: []byte("[info] reading\nunknown cluster 'x'\n")}, nil
+	}
+	return RunResult{Output: []byte("configuration OK\n")}, nil
+}
+
+func (k *fakeKeeper) ClearInitializing(_ context.Context, lineage int) error {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	if m := k.w.memory[lineage]; m != nil && !k.w.unclear {
+		m.initializing = false
+	}
+	return nil
+}
+
+func (k *fakeKeeper) Cleanup(context.Context) error {
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	for _, e := range k.w.all {
+		if e.exit == nil {
+			k.w.fault("cleaned up while epoch %d lives", e.Number)
+		}
+	}
+	k.w.cleaned++
+	return nil
+}
+
+// fakeAdmin is the admin interface that listens at an address, whoever's it is.
+type fakeAdmin struct {
+	w       *world
+	address string
+}
+
+func (a fakeAdmin) with(ctx context.Context, f func(*envoy)) error {
+	a.w.mu.Lock()
+	var found *envoy
+	for _, e := range a.w.all {
+		if e.exit == nil && e.admin && fmt.Sprintf("admin-%d.sock", e.Number) == a.address {
+			found = e
+		}
+	}
+	if found == nil {
+		a.w.mu.Unlock()
+		return syscall.ECONNREFUSED
+	}
+	if found.stopped {
+		a.w.mu.Unlock()
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	defer a.w.mu.Unlock()
+	f(found)
+	a.w.look()
+	return nil
+}
+
+func (a fakeAdmin) State(ctx context.Context) (state State, err error) {
+	err = a.with(ctx, func(e *envoy) {
+		state = State{Server: "PRE_INITIALIZING", RestartEpoch: -1}
+		if !e.live.IsZero() {
+			state = State{Server: "LIVE", RestartEpoch: e.RestartEpoch, WorkersStarted: true}
+		}
+	})
+	return state, err
+}
+
+func (a fakeAdmin) FailHealthcheck(ctx context.Context) error {
+	return a.with(ctx, func(e *envoy) { e.unhealthy = true })
+}
+
+func (a fakeAdmin) OKHealthcheck(ctx context.Context) error {
+	return a.with(ctx, func(e *envoy) { e.unhealthy = false })
+}
+
+func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
+	return a.with(ctx, func(e *envoy) {
+		if !graceful {
+			e.listening = false
+			return
+		}
+		a.w.later(e, e.drain, func() { e.listening = false })
+	})
+}
+
+func (a fakeAdmin) Activity(ctx context.Context) (activity Activity, err error) {
+	err = a.with(ctx, func(e *envoy) {
+		activity = Activity{Connections: e.requests + e.tunnels + e.idle, Requests: e.requests, Tunnels: e.tunnels}
+	})
+	return activity, err
+}

@@ -1,0 +1,303 @@
+package epoch_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// real is a supervisor over the real keeper and the real Envoy.
+type real struct {
+	*testing.T
+	folder string
+	binary string
+	client *keeper.Client
+	board  *condition.Board
+	s      *epoch.Supervisor
+	port   int
+	leave  context.CancelFunc
+	ended  chan error
+}
+
+// link is the keeper's client as the supervisor wants it.
+type link struct {
+	*keeper.Client
+	exits chan epoch.Process
+}
+
+func (l link) Exits() <-chan epoch.Process { return l.exits }
+
+func (l link) Start(ctx context.Context, s epoch.StartSpec) (int, error) {
+	p, err := l.Client.Start(ctx, keeper.StartSpec{ID: s.ID, Epoch: s.RestartEpoch, Number: s.Number, Lineage: s.Lineage,
+		Path: s.Command.Path, Args: s.Command.Args, Env: s.Command.Env, HotRestart: s.HotRestart, Note: s.Note})
+	return p.PID, err
+}
+
+func (l link) Signal(ctx context.Context, id string, signal syscall.Signal) error {
+	return l.Client.Signal(ctx, id, signal)
+}
+
+func (l link) Processes(ctx context.Context) ([]epoch.Process, error) {
+	found, err := l.Measure(ctx)
+	all := make([]epoch.Process, len(found))
+	for i, p := range found {
+		all[i] = processOf(p)
+	}
+	return all, err
+}
+
+func (l link) Annotate(ctx context.Context, id string, note json.RawMessage) error {
+	return l.Client.Annotate(ctx, id, note)
+}
+
+func (l link) Run(ctx context.Context, c epoch.Command) (epoch.RunResult, error) {
+	r, err := l.Client.Run(ctx, c.Path, c.Args)
+	return epoch.RunResult{Output: append(r.Stdout, r.Stderr...), Exit: r.Exit.Code}, err
+}
+
+func (l link) ClearInitializing(ctx context.Context, lineage int) error {
+	_, err := l.Client.ClearInitializing(ctx, lineage)
+	return err
+}
+
+func processOf(p keeper.Process) epoch.Process {
+	one := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Connections, Note: p.Note}
+	if p.Exit != nil {
+		one.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump, At: p.Exit.At, LastLines: p.LastLines}
+	}
+	return one
+}
+
+// admin is Envoy's admin client as the supervisor wants it.
+type admin struct{ *envoy.Admin }
+
+func (a admin) State(ctx context.Context) (epoch.State, error) {
+	info, err := a.ServerInfo(ctx)
+	if err != nil {
+		return epoch.State{}, err
+	}
+	stats, err := a.Stats(ctx, "^listener_manager.workers_started$")
+	return epoch.State{Server: info.State, RestartEpoch: info.RestartEpoch, WorkersStarted: stats["listener_manager.workers_started"] == 1}, err
+}
+
+func (a admin) Activity(ctx context.Context) (epoch.Activity, error) {
+	activity, err := a.Admin.Activity(ctx)
+	return epoch.Activity(activity), err
+}
+
+func newReal(t *testing.T) *real {
+	t.Helper()
+	r := &real{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(), port: freePort(t)}
+	program := filepath.Join(r.folder, "outrider-keeper")
+	if out, err := exec.Command("go", "build", "-o", program, "outrider.org/outrider/cmd/outrider-keeper").CombinedOutput(); err != nil {
+		t.Fatalf("build the keeper: %v\n%s", err, out)
+	}
+	client, err := keeper.StartKeeper(t.Context(), keeper.LaunchOptions{Folder: filepath.Join(r.folder, "keeper"), Binary: program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.client = client
+	t.Cleanup(func() {
+		r.leave()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := r.client.Shutdown(ctx); err != nil {
+			t.Errorf("end the keeper: %v", err)
+		}
+		r.client.Close()
+	})
+	r.begin()
+	return r
+}
+
+// begin starts an agent's supervisor.
+func (r *real) begin() {
+	l := link{r.client, make(chan epoch.Process)}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.s = epoch.New(epoch.Options{Keeper: l, Board: r.board, ConfigDir: r.folder, Explain: envoy.ExplainExit,
+		Logger: slog.New(slog.NewTextHandler(r.Output(), nil)),
+		Admin:  func(address string) epoch.Admin { return admin{envoy.NewAdmin("unix", address)} }})
+	r.ended = make(chan error, 1)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			select {
+			case event := <-l.Events():
+				if event.Exited != nil {
+					select {
+					case l.exits <- processOf(*event.Exited):
+					case <-ctx.Done():
+						return
+					}
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	s, ended := r.s, r.ended
+	all.Go(func() { ended <- s.Run(ctx) })
+	r.leave = func() { cancel(); all.Wait() }
+}
+
+func freePort(t *testing.T) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+const bootstrapFormat = `{"admin": {"address": {"pipe": {"path": %q, "mode": 432}}}, "static_resources": {"listeners": [
+{"name": "web", "address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}}, "filter_chains": [{"filters": [
+{"name": "http", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+"stat_prefix": "web", "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [
+{"match": {"prefix": "/"}, "direct_response": {"status": 200, "body": {"inline_string": %q}}}]}]},
+"http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}]}%s}`
+
+func (r *real) spec(body string) *epoch.Spec {
+	info := r.client.Info()
+	path := func(l epoch.Launch) string { return filepath.Join(info.Folder, fmt.Sprintf("admin-%d.sock", l.Number)) }
+	args := func(l epoch.Launch) envoy.CommandLine {
+		return envoy.CommandLine{ConfigFile: l.BootstrapPath, Epoch: l.RestartEpoch, Number: l.Number, HotRestart: l.HotRestart,
+			BaseID: info.BaseIDOf(l.Lineage), SocketPath: info.SocketPath, DrainTime: time.Second,
+			ParentShutdownTime: 2 * time.Second, LogLevel: "warning", Concurrency: 1}
+	}
+	return &epoch.Spec{
+		Hash: body, HotRestartVersion: "11.104", LiveTimeout: 20 * time.Second, Drain: time.Second, ParentShutdown: 2 * time.Second,
+		AdminAddress: path,
+		Bootstrap: func(l epoch.Launch) ([]byte, error) {
+			more := ""
+			if strings.HasPrefix(body, "broken") {
+				more = `, "no_such_field": 1`
+			}
+			port := r.port
+			if strings.HasPrefix(body, "port") {
+				port = 1 << 20
+			}
+			return fmt.Appendf(nil, bootstrapFormat, path(l), port, body, more), nil
+		},
+		Command: func(l epoch.Launch) (epoch.Command, error) {
+			return epoch.Command{Path: r.binary, Args: args(l).Args(nil)}, nil
+		},
+		Validation: func(l epoch.Launch) (epoch.Command, error) {
+			return epoch.Command{Path: r.binary, Args: args(l).ValidateArgs(nil)}, nil
+		},
+	}
+}
+
+func (r *real) must(spec *epoch.Spec, want epoch.Result) {
+	r.Helper()
+	got, err := r.s.Apply(r.Context(), epoch.Request{Spec: spec, Reason: "test"})
+	if err != nil || got != want {
+		r.Fatalf("apply %q: %+v, %v; should be %+v", spec.Hash, got, err, want)
+	}
+}
+
+func (r *real) eventually(what string, holds func() bool) {
+	r.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+		if time.Now().After(deadline) {
+			r.Fatalf("not within 20 s: %s; epochs: %+v", what, r.s.Epochs())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// phases are those of the epochs that live, oldest first.
+func (r *real) phases() string {
+	var all []string
+	for _, e := range r.s.Epochs() {
+		if e.Phase != epoch.Exited {
+			all = append(all, fmt.Sprintf("%d %s", e.Number, e.Phase))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func (r *real) settled(want string) {
+	r.Helper()
+	r.eventually(want, func() bool { return r.phases() == want })
+}
+
+// load sends requests, each on a connection of its own, until the function it returns is called, which counts those lost:
+// those that were reset, and others. Where two Envoys share a port (side by side) the kernel resets a connection that waits in
+// the queue of the listener that closes, but for net.ipv4.tcp_migrate_req=1; a hot restart hands the queue over.
+func (r *real) load() (lost func() (reset, other int64)) {
+	var failed, resets, sent atomic.Int64
+	ctx, cancel := context.WithCancel(r.Context())
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/", r.port))
+				if err == nil {
+					_, err = io.Copy(io.Discard, response.Body)
+					_ = response.Body.Close()
+				}
+				sent.Add(1)
+				if errors.Is(err, syscall.ECONNRESET) {
+					resets.Add(1)
+				} else if err != nil {
+					failed.Add(1)
+				}
+				if err != nil {
+					r.Logf("lost at %s: %v", time.Now().Format("05.000"), err)
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}
+	return func() (int64, int64) {
+		cancel()
+		all.Wait()
+		r.Logf("%d requests, %d reset, %d lost otherwise", sent.Load(), resets.Load(), failed.Load())
+		return resets.Load(), failed.Load()
+	}
+}
+
+func (r *real) live() epoch.Epoch {
+	e, _, _ := r.s.Live()
+	return e
+}
+
+func (r *real) lostNothing(lost func() (reset, other int64)) {
+	r.Helper()
+	if reset, other := lost(); reset+other != 0 {
+		r.Errorf("lost: %d reset, %d otherwise", reset, other)
+	}
+}
+
+func (r *real) stop() {
+	r.Helper()
+	err := r.s.Stop(r.Context(), epoch.StopOptions{TerminationDrain: 200 * time.Millisecond, Maximum: 10 * time.Second})
+	if ended := <-r.ended; err != nil || ended != nil {
+		r.Errorf("stop: %v, run: %v", err, ended)
+	}
+	left, _ := filepath.Glob(filepath.Join(r.folder, "*.json"))
+	shm, _ := filepath.Glob(fmt.Sprintf("/dev/shm/envoy_shared_memory_%d*", r.client.Info().BaseID))
+	if len(left)+len(shm) != 0 {
+		r.Errorf("left behind: %v %v", left, shm)
+	}
+}
