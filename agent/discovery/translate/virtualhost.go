@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -115,6 +116,7 @@ func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.Vir
 	}
 	encoded = slices.Grow(encoded, size-len(encoded))
 	origins := slices.Clone(changed)
+	slices.SortFunc(origins, func(a, b resource.Origin) int { return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line)) })
 	for _, h := range hosts {
 		if h.Encoded != nil {
 			encoded = protowire.AppendTag(encoded, virtualHostsField, protowire.BytesType)

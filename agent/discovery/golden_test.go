@@ -1,0 +1,100 @@
+package discovery_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestGolden compares all resources that a case's mesh.yaml becomes, as JSON. The first line of a case names the type of
+// the proxy.
+func TestGolden(t *testing.T) {
+	cases, err := filepath.Glob("testdata/golden/*.txtar")
+	if err != nil || len(cases) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, path := range cases {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			directory := t.TempDir()
+			write(t, filepath.Join(directory, "mesh.yaml"), string(archive.Files[0].Data))
+			server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop",
+				Settings: discovery.Settings{AccessLog: discovery.AccessLog{File: "/dev/stdout"}}})
+			for _, p := range server.Problems() {
+				t.Error(p)
+			}
+			kind, _, _ := strings.Cut(string(archive.Comment), "\n")
+			got := &txtar.Archive{Comment: archive.Comment, Files: archive.Files[:1:1]}
+			got.Files = append(got.Files, readable(t, feedOf(t, server, kind))...)
+			if *update {
+				if err := os.WriteFile(path, txtar.Format(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(string(txtar.Format(archive)), string(txtar.Format(got))); diff != "" && !*update {
+				t.Errorf("-want +got (go test -update rewrites it):\n%s", diff)
+			}
+		})
+	}
+}
+
+// readable are the resources of a feed as JSON, by type and name.
+func readable(t *testing.T, feed *resource.Feed) []txtar.File {
+	t.Helper()
+	var files []txtar.File
+	snapshot, _ := feed.Current()
+	for _, typeURL := range snapshot.Types() {
+		for name, r := range snapshot.Set(typeURL) {
+			var packed anypb.Any
+			if err := proto.Unmarshal(r.Any(), &packed); err != nil {
+				t.Fatal(err)
+			}
+			message, err := packed.UnmarshalNew()
+			if err != nil {
+				t.Fatal(err)
+			}
+			encoded, err := protojson.Marshal(message)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var plain any
+			if err := json.Unmarshal(encoded, &plain); err != nil {
+				t.Fatal(err)
+			}
+			var text bytes.Buffer
+			encoder := json.NewEncoder(&text)
+			encoder.SetIndent("", "  ")
+			encoder.SetEscapeHTML(false)
+			if err := encoder.Encode(plain); err != nil {
+				t.Fatal(err)
+			}
+			var origins []string
+			for _, o := range r.Origins {
+				origins = append(origins, fmt.Sprintf("%s:%d %s", filepath.Base(o.File), o.Line, o.Name))
+			}
+			files = append(files, txtar.File{Name: typeURL[strings.LastIndexByte(typeURL, '.')+1:] + " " + name + " from " + strings.Join(origins, ", "), Data: text.Bytes()})
+		}
+	}
+	slices.SortFunc(files, func(a, b txtar.File) int { return strings.Compare(a.Name, b.Name) })
+	return files
+}

@@ -1,0 +1,162 @@
+package validate_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/discovery/validate"
+)
+
+// What specs are made of where a row is about something else.
+const (
+	goodEntry = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\nendpoints: [{address: 10.0.0.1}]\n"
+	goodRoute = "hosts: [a.test]\nhttp: [{route: [{destination: {host: a.test}}]}]\n"
+	httpsPort = "servers:\n- port: {number: 443, name: s, protocol: HTTPS}\n  hosts: ['*']\n  tls: "
+)
+
+// TestSpecs gives each spec to the validator. want is "" for a good one, else the field and a part of what is said of it:
+// "field: words"; a ! before it stands for an error, a ? for a warning.
+func TestSpecs(t *testing.T) {
+	se, dr, vs, gw := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway"
+	http := func(route string) string { return "hosts: [a.test]\nhttp:\n- " + strings.ReplaceAll(route, "\n", "\n  ") }
+	to := "route: [{destination: {host: a.test}}]"
+	for _, test := range []struct{ kind, spec, want string }{
+		{se, goodEntry, ""},
+		{se, strings.Replace(goodEntry, "[a.test]", "[]", 1), "!hosts: no host"},
+		{se, strings.Replace(goodEntry, "[a.test]", "['*']", 1), "!hosts[0]: * alone"},
+		{se, strings.Replace(goodEntry, "[a.test]", "[a.test, 'a.*.test']", 1), "!hosts[1]: only a whole first label"},
+		{se, strings.Replace(goodEntry, "[a.test]", "['*.a.test', '*-b.a.test']", 1), ""},
+		{se, strings.Replace(goodEntry, "[a.test]", "[a_b.test]", 1), "!hosts[0]: is no host name"},
+		{se, strings.Replace(goodEntry, "number: 80", "number: 0", 1), "!ports[0].number: 0 is no port"},
+		{se, strings.Replace(goodEntry, "number: 80", "number: 65536", 1), "!ports[0].number: no port"},
+		{se, strings.Replace(goodEntry, "name: http", "name: ''", 1), "!ports[0].name: has no name"},
+		{se, strings.Replace(goodEntry, "HTTP}", "HTPT}", 1), "!ports[0].protocol: is no protocol"},
+		{se, strings.Replace(goodEntry, "}]\nend", "}, {number: 80, name: b, protocol: TCP}]\nend", 1), "!ports[1].number: given twice"},
+		{se, strings.Replace(goodEntry, "}]\nend", "}, {number: 81, name: http, protocol: TCP}]\nend", 1), "!ports[1].name: called http already"},
+		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, ports: {grpc: 1}}", 1), "!endpoints[0].ports[\"grpc\"]: no port called grpc"},
+		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, network: far}", 1), "?endpoints[0].network: not carried out"},
+		{se, strings.Replace(goodEntry, "10.0.0.1}", "'unix://relative'}", 1), "!endpoints[0].address: no absolute path"},
+		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, labels: {'a b': c}}", 1), "!endpoints[0].labels: is no label"},
+		{se, strings.Replace(goodEntry, "STATIC", "NONE", 1), "!endpoints: has no endpoints"},
+		{se, "hosts: [a.test]\nports: [{number: 80, name: http, protocol: HTTP}]\n", "?resolution: needs interception"},
+		{se, strings.Replace(goodEntry, "STATIC", "DNS_ROUND_ROBIN", 1), ""},
+		{se, strings.Replace(strings.Replace(goodEntry, "STATIC", "DNS_ROUND_ROBIN", 1), "10.0.0.1}", "a}, {address: b}", 1), "!endpoints: at most one"},
+		{se, "hosts: ['*.test']\nresolution: DNS\nports: [{number: 80, name: http, protocol: HTTP}]\n", "!hosts[0]: cannot be resolved by DNS"},
+		{se, goodEntry + "workloadSelector: {labels: {a: b}}", "!workloadSelector: excludes endpoints"},
+		{se, goodEntry + "exportTo: ['not a namespace']", "!exportTo[0]: is no namespace"},
+		{se, goodEntry + "addresses: [10.0.0.0/33]", "!addresses[0]: neither an IP address nor a CIDR"},
+		{se, goodEntry + "subjectAltNames: [a]", "?subjectAltNames: has no effect"},
+
+		{dr, "host: a", ""},
+		{dr, "host: ''", "!host: is empty"},
+		{dr, "host: a\ntrafficPolicy: {}", "!trafficPolicy: says nothing"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE}}", "!trafficPolicy.tls.mode: not carried out"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {}}}", "!trafficPolicy.loadBalancer.consistentHash: what is hashed"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: PASSTHROUGH}}", "!trafficPolicy.loadBalancer.simple: needs interception"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {useSourceIp: true, maglev: {tableSize: 10}}}}", "!trafficPolicy.loadBalancer.consistentHash.maglev.tableSize: no prime"},
+		{dr, "host: a\ntrafficPolicy: {outlierDetection: {maxEjectionPercent: 101}}", "!trafficPolicy.outlierDetection.maxEjectionPercent: no percentage"},
+		{dr, "host: a\ntrafficPolicy: {outlierDetection: {interval: 0s}}", "!trafficPolicy.outlierDetection.interval: too short"},
+		{dr, "host: a\ntrafficPolicy: {connectionPool: {}}", "!trafficPolicy.connectionPool: says nothing"},
+		{dr, "host: a\ntrafficPolicy: {connectionPool: {tcp: {maxConnections: -1}}}", "!trafficPolicy.connectionPool.tcp.maxConnections: negative"},
+		{dr, "host: a\ntrafficPolicy: {portLevelSettings: [{loadBalancer: {simple: RANDOM}}]}", "!trafficPolicy.portLevelSettings[0].port.number: no port"},
+		{dr, "host: a\nsubsets: [{name: v_1}]", "!subsets[0].name: no subset's name"},
+		{dr, "host: a\nsubsets: [{name: a}, {name: a}]", "!subsets[1].name: called a already"},
+		{dr, "host: a\nworkloadSelector: {matchLabels: {a: b}}", "!workloadSelector: not carried out"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: RANDOM, warmup: {duration: 1s}}}", "?trafficPolicy.loadBalancer.warmup: not carried out"},
+
+		{vs, goodRoute, ""},
+		{vs, "http: [{" + to + "}]", "?hosts: delegate"},
+		{vs, "hosts: ['*']\nhttp: [{" + to + "}]", "!hosts[0]: not taken by sidecars"},
+		{vs, "hosts: ['*']\ngateways: [gw]\nhttp: [{" + to + "}]", ""},
+		{vs, "hosts: [a.test]\ngateways: ['a/b/c']\nhttp: [{" + to + "}]", "!gateways[0]: no gateway's name"},
+		{vs, "hosts: [a.test]", "!http: has no route"},
+		{vs, "hosts: [a.test]\ntcp: [{route: [{destination: {host: a.test}}]}]", "!tcp: not carried out"},
+		{vs, http("name: x"), "!http[0]: goes nowhere"},
+		{vs, http(to + "\nredirect: {uri: /x}"), "!http[0]: exclude each other"},
+		{vs, http(to + "\ntimeout: 100us"), "!http[0].timeout: too short"},
+		{vs, http("match: [{uri: {regex: '(?!x)'}}]\n" + to), "!http[0].match[0].uri.regex: no regular expression"},
+		{vs, http("match: [{uri: {}}]\n" + to), "!http[0].match[0].uri: what is matched"},
+		{vs, http("match: [{headers: {'a b': {exact: c}}}]\n" + to), "!http[0].match[0].headers[\"a b\"]: no header's name"},
+		{vs, http("match: [{uri: {prefix: v1}}]\n" + to), "?http[0].match[0].uri: no request's path begins so"},
+		{vs, http("route: [{destination: {host: a}}, {destination: {host: b}}]"), "!http[0].route: no destination has a weight"},
+		{vs, http("route: [{destination: {host: a}, weight: -1}]"), "!http[0].route[0].weight: negative"},
+		{vs, http("route: [{weight: 1}]"), "!http[0].route[0].destination: is missing"},
+		{vs, http("route: [{destination: {host: a, port: {number: 70000}}}]"), "!http[0].route[0].destination.port.number: no port"},
+		{vs, http(to + "\nretries: {attempts: 1, retryOn: 'now and then'}"), "!http[0].retries.retryOn: is no condition"},
+		{vs, http(to + "\nretries: {attempts: 2, retryOn: '5xx, 503'}"), ""},
+		{vs, http(to + "\nretries: {attempts: 2, retryRemoteLocalities: true}"), "?http[0].retries.retryRemoteLocalities: not carried out"},
+		{vs, http("redirect: {}"), "!http[0].redirect: changes nothing"},
+		{vs, http("redirect: {uri: /x, redirectCode: 200}"), "!http[0].redirect.redirectCode: no redirect"},
+		{vs, http("directResponse: {status: 99}"), "!http[0].directResponse.status: no status"},
+		{vs, http(to + "\nrewrite: {}"), "!http[0].rewrite: changes nothing"},
+		{vs, http("delegate: {name: x}"), "!http[0].delegate: not carried out"},
+		{vs, http(to + "\nfault: {abort: {httpStatus: 500, percentage: {value: 101}}}"), "!http[0].fault.abort.percentage.value: no percentage"},
+		{vs, http(to + "\nfault: {abort: {http2Error: x}}"), "!http[0].fault.abort.http2Error: not carried out"},
+		{vs, http(to + "\nheaders: {request: {set: {':path': x}}}"), "!http[0].headers.request.set[\":path\"]: cannot be changed"},
+		{vs, http(to + "\nheaders: {request: {set: {host: x}}}"), ""},
+		{vs, http(to + "\nheaders: {response: {set: {host: x}}}"), "!http[0].headers.response.set[\"host\"]: cannot be changed"},
+		{vs, http(to) + "\n- " + to, "?http[1]: cannot be reached"},
+
+		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: ['*']}]", ""},
+		{gw, "selector: {a: b}", "!servers: has no server"},
+		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}}]", "!servers[0].hosts: has no host"},
+		{gw, "servers: [{port: {number: 80, protocol: HTTP}, hosts: ['*']}]", "!servers[0].port.name: has no name"},
+		{gw, "servers: [{port: {number: 80, name: h}, hosts: ['*']}]", "!servers[0].port.protocol: has no protocol"},
+		{gw, "servers: [{port: {number: 80, name: h, protocol: TCP}, hosts: ['*']}]", "!servers[0].port.protocol: not carried out"},
+		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: ['a b/*']}]", "!servers[0].hosts[0]: no namespace"},
+		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: ['*'], tls: {mode: SIMPLE}}]", "!servers[0].tls: httpsRedirect"},
+		{gw, "servers: [{port: {number: 443, name: s, protocol: HTTPS}, hosts: ['*']}]", "!servers[0].tls: needs tls"},
+		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c, privateKey: /k}", ""},
+		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c}", "!servers[0].tls.privateKey: is missing"},
+		{gw, httpsPort + "{mode: SIMPLE, credentialName: x}", "!servers[0].tls.credentialName: by the name of a secret"},
+		{gw, httpsPort + "{mode: MUTUAL, serverCertificate: /c, privateKey: /k}", "!servers[0].tls.caCertificates: needs the certificates"},
+		{gw, httpsPort + "{mode: AUTO_PASSTHROUGH}", "!servers[0].tls.mode: AUTO_PASSTHROUGH"},
+		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c, privateKey: /k, minProtocolVersion: TLSV1_3, maxProtocolVersion: TLSV1_2}", "?servers[0].tls.maxProtocolVersion: below the minimum"},
+	} {
+		t.Run(test.kind+"/"+test.want, func(t *testing.T) {
+			var found []object.Finding
+			readOne(t, test.kind, test.spec, func(o *object.Object) []object.Finding {
+				found = validate.Object(o)
+				return found
+			})
+			if test.want == "" {
+				if len(found) > 0 {
+					t.Errorf("%s: %+v", test.spec, found)
+				}
+				return
+			}
+			field, words, _ := strings.Cut(test.want[1:], ": ")
+			severity := map[byte]string{'!': "error", '?': "warning"}[test.want[0]]
+			for _, f := range found {
+				if f.Field == field && strings.Contains(f.Message+f.Cure, words) && string(f.Severity) == severity {
+					return
+				}
+			}
+			t.Errorf("%s:\n want %s\n got %+v", test.spec, test.want, found)
+		})
+	}
+}
+
+func readOne(t *testing.T, kind, spec string, check func(*object.Object) []object.Finding) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x.yaml")
+	content := "apiVersion: networking.istio.io/v1\nkind: " + kind + "\nmetadata: {name: x}\nspec:\n  " + strings.ReplaceAll(spec, "\n", "\n  ") + "\n"
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	called := false
+	s := store.New(store.Options{Paths: []string{path}, Namespace: "ns", Validate: func(o *object.Object) []object.Finding { called = true; return check(o) }})
+	s.Load()
+	if !called {
+		t.Fatalf("not read: %v", s.Problems())
+	}
+	for _, p := range s.Problems() {
+		if p.Line < 5 && p.Field != "spec.hosts" && !strings.Contains(p.Field, "servers") && !strings.Contains(p.Field, "http") && p.Field != "spec.tls" {
+			t.Errorf("line %d of %s", p.Line, p)
+		}
+	}
+}
