@@ -1,10 +1,8 @@
 package agent
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime/debug"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -16,24 +14,11 @@ import (
 
 // report is what only the agent can tell in a bug report.
 func (b backend) report() []api.ReportPiece {
-	var events strings.Builder
-	for _, event := range b.board.Events(0) {
-		line, err := json.Marshal(event)
-		if err == nil {
-			events.Write(append(line, '\n'))
-		}
-	}
 	build := "not known"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		build = info.String()
 	}
-	var streams strings.Builder
-	fmt.Fprintf(&streams, "%+v\n", b.xds.Stats())
-	return []api.ReportPiece{
-		{Name: "events.jsonl", Text: events.String()},
-		{Name: "build.txt", Text: build},
-		{Name: "xds.txt", Text: streams.String()},
-	}
+	return []api.ReportPiece{{Name: "build.txt", Text: build}, {Name: "xds-counters.txt", Text: fmt.Sprintf("%+v\n", b.xds.Stats())}}
 }
 
 // metrics are the agent's own, for /stats/prometheus. They are read from the parts when somebody asks.
