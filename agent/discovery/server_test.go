@@ -70,7 +70,9 @@ func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
 			"Cluster outbound|80|v1|web.test", "Cluster outbound|80||web.test", "Cluster outbound|9000|v1|web.test", "Cluster outbound|9000||web.test"}},
 		{"a route", func() string { return put("route", webRoute, "other", "2s") }, []string{"RouteConfiguration 80", "RouteConfiguration 9000"}},
 		{"a comment", func() string { return put("route", webRoute+"# harmless\n", "other", "2s") }, nil},
-		{"a bad object", func() string { return put("web", strings.Replace(webEntry, "STATIC", "STATISCH", 1), "web", "10.0.0.9") }, nil},
+		{"a bad object", func() string {
+			return put("web", strings.Replace(webEntry, "STATIC", "STATISCH", 1), "web", "10.0.0.9")
+		}, nil},
 		{"an object that goes", func() string {
 			path := filepath.Join(directory, "rule.yaml")
 			if err := os.Remove(path); err != nil {

@@ -116,7 +116,9 @@ func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.Vir
 	}
 	encoded = slices.Grow(encoded, size-len(encoded))
 	origins := slices.Clone(changed)
-	slices.SortFunc(origins, func(a, b resource.Origin) int { return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line)) })
+	slices.SortFunc(origins, func(a, b resource.Origin) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
 	for _, h := range hosts {
 		if h.Encoded != nil {
 			encoded = protowire.AppendTag(encoded, virtualHostsField, protowire.BytesType)

@@ -22,7 +22,9 @@ const (
 // "field: words"; a ! before it stands for an error, a ? for a warning.
 func TestSpecs(t *testing.T) {
 	se, dr, vs, gw := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway"
-	http := func(route string) string { return "hosts: [a.test]\nhttp:\n- " + strings.ReplaceAll(route, "\n", "\n  ") }
+	http := func(route string) string {
+		return "hosts: [a.test]\nhttp:\n- " + strings.ReplaceAll(route, "\n", "\n  ")
+	}
 	to := "route: [{destination: {host: a.test}}]"
 	for _, test := range []struct{ kind, spec, want string }{
 		{se, goodEntry, ""},

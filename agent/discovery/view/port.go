@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	networking "istio.io/api/networking/v1alpha3"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
@@ -43,6 +45,17 @@ func (m member) older(than member) bool {
 		return c < 0
 	}
 	return m.service.Host < than.service.Host
+}
+
+// listensLike tells whether the other one, of the same host, has the same effect on the listener and what is told of it.
+func (m member) listensLike(other member) bool {
+	return m.port.Protocol == other.port.Protocol && object.Age(m.port.Object, other.port.Object) == 0 && m.port.Object.Key == other.port.Object.Key &&
+		m.index() == other.index()
+}
+
+// index is the place of the port in its entry.
+func (m member) index() int {
+	return slices.IndexFunc(m.port.Entry.Ports, func(p *networking.ServicePort) bool { return p.Number == m.port.Number })
 }
 
 // settle makes anew what is dirty.
@@ -116,13 +129,7 @@ func (p *port) conflict(m, oldest member) object.Problem {
 }
 
 func portProblem(m member, message, cure string) object.Problem {
-	field := "ports"
-	for i, sp := range m.port.Entry.Ports {
-		if sp.Number == m.port.Number {
-			field = fmt.Sprintf("ports[%d]", i)
-		}
-	}
-	return m.port.Object.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure})
+	return m.port.Object.Problem(object.Finding{Field: fmt.Sprintf("ports[%d]", m.index()), Severity: condition.Warning, Message: message, Cure: cure})
 }
 
 // route puts the route configuration together.

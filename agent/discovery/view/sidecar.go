@@ -71,8 +71,10 @@ func (s *sidecar) join(host string, service *model.Service) {
 			if sp := &service.Ports[i]; !resolutionNone(sp) {
 				now = append(now, sp.Number)
 				p := s.port(sp.Number)
+				before, known := p.members[host]
 				p.members[host] = member{service: service, port: sp}
-				p.listenerDirty = true
+				// Most changes are of endpoints, and leave whose the listener is as it was.
+				p.listenerDirty = p.listenerDirty || !known || !before.listensLike(p.members[host])
 			}
 		}
 	}
