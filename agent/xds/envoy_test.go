@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"outrider.org/outrider/agent/resource"
 )
@@ -17,7 +20,7 @@ func bothModes(t *testing.T, test func(t *testing.T, delta bool)) {
 	t.Run("state", func(t *testing.T) { test(t, false) })
 }
 
-// pushes waits until what was pushed since the last call is at least as long as want and compares.
+// expect waits until what was pushed since the last call is at least as long as want and compares.
 func (r *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -183,6 +186,58 @@ func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
 			return slices.Equal(cured, []string{"LDS[b]"})
 		})
 	})
+}
+
+func TestEnvoyRefusesOneClusterAndTakesTheRest(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		bad  func(t *testing.T) *resource.Resource
+		says string
+	}{
+		{"named in the error", func(t *testing.T) *resource.Resource {
+			c := edsCluster("b", time.Second)
+			c.TransportSocket = &corev3.TransportSocket{Name: "unknown", ConfigType: &corev3.TransportSocket_TypedConfig{
+				TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/outrider.test.Unknown"}}}
+			return encoded(t, "b", c)
+		}, "outrider.test.Unknown"},
+		{"not named", func(t *testing.T) *resource.Resource { // invalid as a message: Envoy drops the whole response
+			value, err := proto.Marshal(edsCluster("b", -time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resource.FromEncoded(resource.ClusterType, "b", value)
+		}, "Invalid duration"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bothModes(t, func(t *testing.T, delta bool) {
+				one, first, third := backend(t, "one"), freePort(t), freePort(t)
+				feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
+				server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
+				startEnvoy(t, "node", socket, delta)
+				feed.Publish(resource.Change{Set: site(t, "a", first, one)})
+				eventually(t, "first answer", func() bool { return ask(first) == "one" })
+
+				feed.Publish(resource.Change{Set: append(site(t, "c", third, one), test.bad(t))})
+				eventually(t, "the rest of the change", func() bool { return ask(third) == "one" })
+				eventually(t, "refusal", func() bool {
+					var refusals []Refusal
+					seen.with(func(r *recorder) { refusals = slices.Clone(r.refusals) })
+					return len(refusals) == 1 && slices.Equal(refusals[0].Resources, []string{"b"}) && strings.Contains(refusals[0].Error, test.says)
+				})
+				eventually(t, "rest", func() bool {
+					for _, typ := range server.Status(t.Context())[0].Types {
+						if typ.Pending != 0 || typ.VersionSent != typ.VersionAccepted {
+							return false
+						}
+					}
+					return true
+				})
+				if got := ask(first); got != "one" {
+					t.Errorf("afterwards: %s", got)
+				}
+			})
+		})
+	}
 }
 
 func TestEnvoyReconnectsToANewServer(t *testing.T) {

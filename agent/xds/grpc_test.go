@@ -162,6 +162,16 @@ func TestSecretsOverTheirOwnService(t *testing.T) {
 	}
 }
 
+func TestStatusOfAStreamThatHasNotAsked(t *testing.T) {
+	socket := socketPath(t)
+	server, _ := serve(t, socket, Options{Source: oneFeed{resource.NewFeed()}})
+	deltaStream(t, dial(t, socket))
+	eventually(t, "a stream without types", func() bool {
+		all := server.Status(t.Context())
+		return len(all) == 1 && all[0].Delta && all[0].Node == nil && len(all[0].Types) == 0
+	})
+}
+
 func TestMaxStreams(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})

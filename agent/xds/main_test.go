@@ -105,7 +105,7 @@ func (r *recorder) Cured(_ Stream, typeURL string, names []string) {
 	r.cured = append(r.cured, fmt.Sprint(short(typeURL), names))
 }
 
-// take returns what was pushed since the last call, once every push so far was answered.
+// take returns what was pushed since the last call.
 func (r *recorder) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +114,7 @@ func (r *recorder) take() []string {
 	return pushes
 }
 
-// with runs f while nothing is recorded.
+// with runs f while the recorder stands still.
 func (r *recorder) with(f func(*recorder)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -65,6 +65,9 @@ func (s *Server) Status(ctx context.Context) []StreamStatus {
 
 func (st *stream) status() StreamStatus {
 	status := StreamStatus{Stream: st.Stream}
+	if st.session == nil { // it has not asked for anything yet
+		return status
+	}
 	for _, w := range st.session.order {
 		status.Types = append(status.Types, w.status())
 	}

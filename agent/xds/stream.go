@@ -109,18 +109,22 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 func (st *stream) first(ctx context.Context) (*request, error) {
 	timer := time.NewTimer(st.server.options.FirstRequestTimeout)
 	defer timer.Stop()
-	select {
-	case r := <-st.requests:
-		if r.node == nil {
-			return nil, status.Error(codes.InvalidArgument, "the first request of a stream must carry the node")
+	for {
+		select {
+		case r := <-st.requests:
+			if r.node == nil {
+				return nil, status.Error(codes.InvalidArgument, "the first request of a stream must carry the node")
+			}
+			return r, nil
+		case do := <-st.inspect:
+			do(st)
+		case err := <-st.ended:
+			return nil, err
+		case <-timer.C:
+			return nil, status.Errorf(codes.DeadlineExceeded, "nothing was asked for %v", st.server.options.FirstRequestTimeout)
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
 		}
-		return r, nil
-	case err := <-st.ended:
-		return nil, err
-	case <-timer.C:
-		return nil, status.Errorf(codes.DeadlineExceeded, "nothing was asked for %v", st.server.options.FirstRequestTimeout)
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 }
 
