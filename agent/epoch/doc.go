@@ -33,5 +33,6 @@
 //     reason. Its cost may be the live epoch's admin interface, which Envoy closes when its child starts (condition
 //     admin-lost); that comes back with the next epoch.
 //   - An epoch that its child will end is not signalled before it is overdue: a child that misses its parent aborts itself.
-//   - A live epoch that exits is started again: under the same number while an older one is left, else as number 0.
+//   - A live epoch that exits is started again: under the same number while an older one is left, else as number 0 (one that an
+//     agent before this one started keeps its number until Apply tells its configuration: its file and socket carry it).
 package epoch
