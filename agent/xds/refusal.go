@@ -92,8 +92,8 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		w.trial = &trial{rounds: 1}
 		w.trial.split(suspects)
 		return
-	case late && w.trial != nil: // one trial at a time: what this one does not find comes up again
-		guilty = suspects
+	case late: // one trial at a time: these are sent again after it, and judged then
+		return
 	case w.trial.rounds < maxRounds:
 		w.trial.rounds++
 		w.trial.groups = w.trial.groups[:len(w.trial.groups)-1]

@@ -1,0 +1,107 @@
+package xds
+
+import (
+	"testing"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// eds1 is a cluster whose endpoints come over this stream: type EDS (2: 3), eds_config.ads (3.1.3).
+func eds1(name, content string) *resource.Resource {
+	value := append([]byte{0x0a, byte(len(name))}, name...)
+	value = append(value, 0x10, 0x03, 0x1a, 0x04, 0x0a, 0x02, 0x1a, 0x00)
+	value = append(value, 0xe2, 0x01, byte(len(content))) // alt_stat_name (28), to have something to change
+	return resource.FromEncoded(cds, name, append(value, content...))
+}
+
+func TestChangedClusterBringsItsEndpoints(t *testing.T) {
+	for _, delta := range []bool{true, false} {
+		p := newTable(t, delta)
+		p.publish(eds1("a", "1"), made(eds, "a=1"), made(eds, "b=1"))
+		p.ask(&request{typeURL: cds})
+		p.ask(&request{typeURL: eds, subscribe: []string{"a", "b"}, names: []string{"a", "b"}})
+		for p.session.next(p.now) != nil {
+		}
+		for _, w := range p.session.order {
+			p.ask(&request{typeURL: w.typeURL, nonce: w.lastNonce, names: map[string][]string{eds: {"a", "b"}}[w.typeURL]})
+		}
+		for r := p.session.next(p.now); r != nil; r = p.session.next(p.now) { // new to this stream, so sent again
+			p.last[r.typeURL] = r
+		}
+		if p.last[eds] != nil {
+			p.ack(eds, "a", "b")
+		}
+		p.publish(eds1("a", "2"))
+		p.sends("CDS "+"a="+string(eds1("a", "2").Value()), "EDS a=1") // the answer to clusters comes when they are warm
+	}
+}
+
+func TestOrderBreaksNothing(t *testing.T) {
+	p := newTable(t, true)
+	p.publish(cluster("old=1"), made(lds, "l=1"), made(rds, "r=1"), made(eds, "old=1"), made(lds, "gone=1"))
+	for _, typeURL := range []string{cds, lds} {
+		p.ask(&request{typeURL: typeURL})
+	}
+	p.ask(&request{typeURL: rds, subscribe: []string{"r"}})
+	p.ask(&request{typeURL: eds, subscribe: []string{"old"}})
+	p.sends("CDS old=1", "EDS old=1")
+	p.ack(cds)
+	p.sends()
+	p.ack(eds)
+	p.sends("LDS gone=1 l=1", "RDS r=1")
+	p.ack(lds)
+	p.ack(rds)
+	p.sends()
+
+	p.feed.Publish(resource.Change{
+		Set:    []*resource.Resource{cluster("new=1"), made(lds, "l=2"), made(rds, "r=2")},
+		Remove: []resource.Key{{Type: cds, Name: "old"}, {Type: lds, Name: "gone"}, {Type: eds, Name: "old"}},
+	})
+	p.follow()
+	p.sends("CDS new=1")
+	p.ack(cds)
+	p.sends("LDS l=2", "RDS r=2")
+	p.ack(rds)
+	p.sends()
+	p.ack(lds)
+	p.sends("LDS -gone")
+	p.ack(lds)
+	p.sends("CDS -old")
+	p.ack(cds)
+	p.sends("EDS -old")
+}
+
+func TestClustersThatDoNotGetWarmHoldUpOthersForASecond(t *testing.T) {
+	p := newTable(t, true)
+	p.publish(cluster("a=1"), made(lds, "l=1"))
+	p.ask(&request{typeURL: cds})
+	p.ask(&request{typeURL: lds})
+	p.sends("CDS a=1")
+	if wake := p.session.wake(p.now); wake.Sub(p.now) != settleTime {
+		t.Errorf("wakes in %v", wake.Sub(p.now))
+	}
+	clusters := p.last[cds]
+	p.now = p.now.Add(settleTime)
+	if late := p.session.expire(p.now); len(late) != 1 || late[0] != clusters {
+		t.Errorf("unanswered: %v", late)
+	}
+	p.sends("LDS l=1")
+	p.publish(cluster("a=2"), cluster("b=1"))
+	p.sends("CDS a=2 b=1")
+	p.now = p.now.Add(settleTime)
+	p.session.expire(p.now)
+	p.saw()
+
+	// The refusal of the second comes late: the client has the first.
+	p.nack(cds, "Error adding/updating cluster(s) a: bad")
+	p.saw("refused CDS [a]")
+	p.sends("CDS b=1") // it may not have been taken with the rest
+	p.ack(cds)
+	if r := p.session.watches[cds].refused["a"]; r == nil || !same(r.held, cluster("a=1")) {
+		t.Errorf("held after the late refusal: %+v", r)
+	}
+	p.publish(cluster("a=3"))
+	p.sends("CDS a=3")
+	p.ack(cds)
+	p.saw("accepted CDS", "accepted CDS", "cured CDS [a]")
+}
