@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 
@@ -13,11 +14,12 @@ import (
 // epochAdmin is what the supervisor asks of an epoch, over Envoy's admin client.
 type epochAdmin struct {
 	*envoy.Admin
+	own          bool         // the address is this epoch's alone, not one that a bootstrap of the user's gives to all
 	restartEpoch atomic.Int64 // as /server_info told it, -1 before; an epoch does not change its number
 }
 
 func newEpochAdmin(address string) *epochAdmin {
-	a := &epochAdmin{Admin: envoy.NewAdmin(splitAddress(address))}
+	a := &epochAdmin{Admin: envoy.NewAdmin(splitAddress(address)), own: strings.HasPrefix(filepath.Base(address), adminSocketPrefix)}
 	a.restartEpoch.Store(-1)
 	return a
 }
@@ -46,7 +48,7 @@ func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
 	if err != nil {
 		return epoch.State{}, err
 	}
-	if a.restartEpoch.Load() < 0 {
+	if !a.own || a.restartEpoch.Load() < 0 {
 		info, err := a.ServerInfo(ctx)
 		if err != nil {
 			return epoch.State{}, err

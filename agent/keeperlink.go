@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
@@ -19,7 +18,6 @@ import (
 // keeperLink is the agent's connection to the keeper, kept up: a keeper that is lost is found again, or started anew.
 type keeperLink struct {
 	connect func(ctx context.Context) (*keeper.Client, error)
-	board   *condition.Board
 	log     *slog.Logger
 	envoy   func() bool // Envoy's lines are passed on
 	changed func(*connection)
@@ -40,8 +38,6 @@ const (
 	keeperPause    = 50 * time.Millisecond
 	keeperPauseMax = 2 * time.Second
 )
-
-const conditionKeeper = "keeper-lost"
 
 // open connects for the first time.
 func (l *keeperLink) open(ctx context.Context) error {
@@ -81,13 +77,11 @@ func (l *keeperLink) Run(ctx context.Context) error {
 			return nil
 		}
 		l.log.Error("the connection to the keeper is lost")
-		l.board.Raise(conditionKeeper, condition.Error, "the keeper that owns Envoy is gone; connecting to it, or to a new one")
 		for pause := keeperPause; ; pause = min(2*pause, keeperPauseMax) {
 			attempt, cancel := context.WithTimeout(ctx, keeperTimeout)
 			client, err := l.connect(attempt)
 			cancel()
 			if err == nil {
-				l.board.Clear(conditionKeeper)
 				l.log.Info("connected to the keeper", "pid", client.Info().PID)
 				l.changed(l.set(client))
 				break

@@ -114,10 +114,13 @@ const defaultStatNameLength = 189
 // envoyEnvironment is Envoy's environment: nothing of the agent's or the keeper's is its business.
 func envoyEnvironment() []string { return []string{"PATH=/usr/bin:/bin"} }
 
+// adminSocketPrefix begins the names of the epochs' own admin sockets (interfaces.md, "Files").
+const adminSocketPrefix = "admin-"
+
 // adminAddress is an epoch's own admin socket: one path per epoch, so that a closed interface is never mistaken for the next
 // one's.
 func adminAddress(folder string, l epoch.Launch) string {
-	return filepath.Join(folder, "admin-"+strconv.Itoa(l.Number)+".sock")
+	return filepath.Join(folder, adminSocketPrefix+strconv.Itoa(l.Number)+".sock")
 }
 
 // renderer returns what makes the bootstrap of an epoch whose admin interface listens at the given path.
