@@ -18,7 +18,12 @@ var errLocked = errors.New("another keeper lives there")
 // lockFolder makes the keeper's folder and locks it: one keeper a folder. The lock belongs to the open file, so that it
 // can be handed to a keeper that is being started and kept across a re-execution.
 func lockFolder(folder string) (*os.File, error) {
-	if err := os.MkdirAll(folder, 0o750); err != nil {
+	// What is above is nobody's secret: the keeper's user must get through.
+	err := os.MkdirAll(filepath.Dir(folder), 0o755)
+	if err == nil {
+		err = os.MkdirAll(folder, 0o750)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make the keeper's folder: %w", err)
 	}
 	path := filepath.Join(folder, lockName)

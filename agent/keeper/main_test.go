@@ -50,6 +50,11 @@ type lab struct {
 	ids    int
 }
 
+// keeperEnvironmentOf makes the test binary a keeper, one that does not wait a second at its end for late races.
+func keeperEnvironmentOf() []string {
+	return append(os.Environ(), keeperEnvironment+"=1", "GORACE=atexit_sleep_ms=0")
+}
+
 func selfPath(t *testing.T) string {
 	t.Helper()
 	path, err := os.Executable()
@@ -72,7 +77,7 @@ func newLabWith(t *testing.T, program string) *lab {
 	}
 	defer func() { _ = log.Close() }()
 	l.client, err = StartKeeper(l.context(), LaunchOptions{
-		Folder: l.folder, Binary: program, Stderr: log, Env: append(os.Environ(), keeperEnvironment+"=1"), IdleExit: 20 * time.Second,
+		Folder: l.folder, Binary: program, Stderr: log, Env: keeperEnvironmentOf(), IdleExit: 20 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

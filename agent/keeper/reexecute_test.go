@@ -40,7 +40,7 @@ func TestReexecute(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "outrider-keeper")
 	copyProgram(t, program)
 	l, port := newLabWith(t, program), freePort(t)
-	o := envoyOptions{port: port, drain: 1, parentShutdown: 6}
+	o := envoyOptions{port: port, drain: 1, parentShutdown: 4}
 	before := l.client.Info()
 	first := l.startEnvoy(0, o).live()
 	second := l.startEnvoy(1, o).live()
@@ -89,7 +89,7 @@ func TestReexecute(t *testing.T) {
 	if p := l.exitOf(quiet.ID); p.Exit.Code != 4 || len(p.LastLines) != 2 || p.LastLines[1] != "half a line" {
 		t.Errorf("after the re-execution it ended as %+v, %q", p.Exit, p.LastLines)
 	}
-	l.eventually("longer than the child tries", func() bool { return time.Since(died) > 17*time.Second })
+	l.eventually("longer than the child tries", func() bool { return time.Since(died) > 15*time.Second })
 	if p := l.process(second.ID); p.Exit != nil {
 		t.Fatalf("epoch 1 ended with %+v, %q", p.Exit, p.LastLines)
 	}
@@ -99,6 +99,15 @@ func TestReexecute(t *testing.T) {
 	}
 	if body, err := get(port); err != nil || body != "hello from "+third.ID {
 		t.Errorf("after the next epoch: %q, %v", body, err)
+	}
+
+	// The thread that forked them all still is the one whose death they follow.
+	if err := unix.Kill(after.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l.eventually("Envoy ends with the keeper", func() bool { return gone(third.PID) })
+	if err := (sharedMemory{"/dev/shm"}).remove(after.BaseID); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -261,7 +261,7 @@ func TestIdleExit(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "k")
 	client, err := StartKeeper(t.Context(), LaunchOptions{
-		Folder: folder, Binary: selfPath(t), Env: append(os.Environ(), keeperEnvironment+"=1"), IdleExit: 50 * time.Millisecond,
+		Folder: folder, Binary: selfPath(t), Env: keeperEnvironmentOf(), IdleExit: 50 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -289,7 +289,7 @@ func TestTwoAgentsStartOneKeeper(t *testing.T) {
 	for range 4 {
 		go func() {
 			client, err := StartKeeper(l.context(), LaunchOptions{
-				Folder: l.folder, Binary: selfPath(t), Env: append(os.Environ(), keeperEnvironment+"=1"), IdleExit: 20 * time.Second,
+				Folder: l.folder, Binary: selfPath(t), Env: keeperEnvironmentOf(), IdleExit: 20 * time.Second,
 			})
 			if err == nil {
 				clients <- client
