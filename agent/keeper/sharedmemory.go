@@ -114,7 +114,7 @@ func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 			return 0, fmt.Errorf("reserve a base id: %w", err)
 		}
 		if err := os.WriteFile(memory, []byte(strconv.FormatUint(uint64(candidate), 10)+"\n"), 0o600); err != nil {
-			return 0, fmt.Errorf("remember the base id: %w", err)
+			return 0, errors.Join(fmt.Errorf("remember the base id: %w", err), m.remove(candidate))
 		}
 		return candidate, nil
 	}
