@@ -1,0 +1,173 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// Job is why systemd stops the agent.
+type Job string
+
+// The jobs that make a difference.
+const (
+	Stop    Job = "stop"    // Envoy is to end too
+	Restart Job = "restart" // restart, try-restart, and with them an upgrade of the package: Envoy goes on serving
+)
+
+// jobTime bounds the question: it is asked while systemd waits for the agent to stop.
+const jobTime = 500 * time.Millisecond
+
+// Manager is systemd as the agent asks it.
+type Manager struct {
+	Bus    string // path of the bus's socket; "" = the system bus's
+	CGroup string // path of the file that names the process's control group; "" = /proc/self/cgroup
+}
+
+const (
+	systemBus  = "/run/dbus/system_bus_socket"
+	selfCGroup = "/proc/self/cgroup"
+
+	managerName   = "org.freedesktop.systemd1"
+	unitInterface = managerName + ".Unit"
+	jobInterface  = managerName + ".Job"
+	unitsPath     = "/org/freedesktop/systemd1/unit/"
+)
+
+// Unit is the unit this process runs in.
+func (m Manager) Unit() (string, error) {
+	path := m.CGroup
+	if path == "" {
+		path = selfCGroup
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("find the agent's unit: %w", err)
+	}
+	return unitOf(string(content))
+}
+
+// unitOf reads cgroups(7): only the line 0:: is systemd's, others are of version 1. A unit may have groups below its own.
+func unitOf(content string) (string, error) {
+	for line := range strings.Lines(content) {
+		group, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::")
+		if !ok {
+			continue
+		}
+		names := strings.Split(group, "/")
+		for i := len(names) - 1; i >= 0; i-- {
+			if strings.HasSuffix(names[i], ".service") {
+				return names[i], nil
+			}
+		}
+		return "", fmt.Errorf("find the agent's unit: the control group %s is not of a service", group)
+	}
+	return "", errors.New("find the agent's unit: there is no control group of version 2")
+}
+
+// Job is the job that systemd has for the agent's unit. Whatever cannot be known, because there is no job, no bus or no answer in
+// time, is a Stop; the error says why.
+func (m Manager) Job(ctx context.Context) (Job, error) {
+	unit, err := m.Unit()
+	if err != nil {
+		return Stop, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, jobTime)
+	defer cancel()
+	kind, err := m.jobType(ctx, unit)
+	if err != nil {
+		return Stop, fmt.Errorf("ask systemd for the job of %s: %w", unit, err)
+	}
+	switch kind {
+	case "restart", "try-restart":
+		return Restart, nil
+	case "stop":
+		return Stop, nil
+	case "":
+		return Stop, fmt.Errorf("ask systemd for the job of %s: it has none", unit)
+	default:
+		return Stop, fmt.Errorf("ask systemd for the job of %s: it has one of type %s, which stops nothing", unit, kind)
+	}
+}
+
+// jobType is the type of a unit's job, "" if it has none.
+func (m Manager) jobType(ctx context.Context, unit string) (string, error) {
+	bus, err := m.connect(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = bus.Close() }()
+	var job struct {
+		ID   uint32
+		Path dbus.ObjectPath
+	}
+	if err := property(ctx, bus, unitsPath+dbus.ObjectPath(escapeLabel(unit)), unitInterface, "Job", &job); err != nil || job.ID == 0 {
+		return "", err
+	}
+	var kind string
+	err = property(ctx, bus, job.Path, jobInterface, "JobType", &kind)
+	return kind, err
+}
+
+// connect makes a connection of its own to the bus, which ends with ctx: nothing on it takes longer.
+func (m Manager) connect(ctx context.Context) (*dbus.Conn, error) {
+	path := m.Bus
+	if path == "" {
+		path = systemBus
+	}
+	socket, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := socket.SetDeadline(deadline); err != nil {
+			return nil, errors.Join(err, socket.Close())
+		}
+	}
+	bus, err := dbus.NewConn(socket, dbus.WithContext(ctx))
+	if err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	if err := bus.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Geteuid()))}); err != nil {
+		return nil, errors.Join(fmt.Errorf("the bus: %w", err), bus.Close())
+	}
+	if err := bus.Hello(); err != nil {
+		return nil, errors.Join(fmt.Errorf("the bus: %w", err), bus.Close())
+	}
+	return bus, nil
+}
+
+func property(ctx context.Context, bus *dbus.Conn, path dbus.ObjectPath, of, name string, value any) error {
+	var found dbus.Variant
+	call := bus.Object(managerName, path).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", dbus.FlagNoAutoStart, of, name)
+	if err := call.Store(&found); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return found.Store(value)
+}
+
+// escapeLabel makes a name a part of an object's path, as systemd does (bus_label_escape in src/basic/bus-label.c): what is
+// no letter and no digit, or a leading digit, is _ and two hexadecimal digits.
+func escapeLabel(name string) string {
+	if name == "" {
+		return "_"
+	}
+	var escaped strings.Builder
+	for i := range len(name) {
+		c := name[i]
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if letter || i > 0 && c >= '0' && c <= '9' {
+			escaped.WriteByte(c)
+		} else {
+			fmt.Fprintf(&escaped, "_%02x", c)
+		}
+	}
+	return escaped.String()
+}

@@ -1,0 +1,183 @@
+package systemd
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestUnitOf(t *testing.T) {
+	for _, c := range []struct{ content, want, problem string }{
+		{"0::/outrider.slice/outrider.service\n", "outrider.service", ""},
+		{"12:pids:/system.slice/other.service\n1:name=systemd:/x\n0::/outrider.slice/outrider@a.service\n", "outrider@a.service", ""},
+		{"0::/outrider.slice/outrider.service/agent\n", "outrider.service", ""},
+		{"0::/../../outrider.slice/outrider.service", "outrider.service", ""},
+		{"0::/user.slice/session-1.scope\n", "", "not of a service"},
+		{"1:name=systemd:/x.service\n", "", "version 2"},
+		{"", "", "version 2"},
+	} {
+		got, err := unitOf(c.content)
+		if got != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+			t.Errorf("%q: %q, %v", c.content, got, err)
+		}
+	}
+}
+
+func TestEscapeLabel(t *testing.T) {
+	for name, want := range map[string]string{"outrider.service": "outrider_2eservice", "outrider@a-b.service": "outrider_40a_2db_2eservice", "9a": "_39a", "": "_"} {
+		if got := escapeLabel(name); got != want {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+}
+
+const busConfiguration = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>session</type><listen>unix:path=SOCKET</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
+
+// startBus starts a bus of its own.
+func startBus(t *testing.T) string {
+	t.Helper()
+	dir := parts.ShortDir(t)
+	socket, file := filepath.Join(dir, "bus"), filepath.Join(dir, "bus.conf")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(busConfiguration, "SOCKET", socket)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.Command("dbus-daemon", "--nofork", "--config-file="+file)
+	if err := daemon.Start(); err != nil {
+		t.Fatalf("start a bus: %v; install dbus (scripts/setup test)", err)
+	}
+	t.Cleanup(func() { _ = daemon.Process.Kill(); _ = daemon.Wait() })
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if probe, err := net.Dial("unix", socket); err == nil {
+			_ = probe.Close()
+			return socket
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the bus does not listen")
+		}
+	}
+}
+
+// serviceManager is systemd on the bus, with one unit and its job.
+type serviceManager struct {
+	kind string        // of the job; "" = there is none
+	wait chan struct{} // until closed it does not answer; nil: it answers
+}
+
+const jobPath = "/org/freedesktop/systemd1/job/7"
+
+func (s *serviceManager) Get(message dbus.Message, of, name string) (dbus.Variant, *dbus.Error) {
+	if s.wait != nil {
+		<-s.wait
+	}
+	path := message.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)
+	type job struct {
+		ID   uint32
+		Path dbus.ObjectPath
+	}
+	switch {
+	case path == jobPath && of == jobInterface && name == "JobType":
+		return dbus.MakeVariant(s.kind), nil
+	case path == unitsPath+"outrider_2eservice" && of == unitInterface && name == "Job" && s.kind == "":
+		return dbus.MakeVariant(job{0, "/"}), nil
+	case path == unitsPath+"outrider_2eservice" && of == unitInterface && name == "Job":
+		return dbus.MakeVariant(job{7, jobPath}), nil
+	}
+	return dbus.Variant{}, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{string(path)})
+}
+
+func (s *serviceManager) export(t *testing.T, socket string) {
+	t.Helper()
+	bus, err := dbus.Connect("unix:path=" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = bus.Close() })
+	if err := bus.ExportSubtree(s, "/org/freedesktop/systemd1", "org.freedesktop.DBus.Properties"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.RequestName(managerName, dbus.NameFlagDoNotQueue); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func cgroupFile(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "cgroup")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestJob(t *testing.T) {
+	const ours = "0::/outrider.slice/outrider.service\n"
+	for _, c := range []struct {
+		name, kind, cgroup string
+		want               Job
+		problem            string
+	}{
+		{"restart", "restart", ours, Restart, ""},
+		{"try-restart", "try-restart", ours, Restart, ""},
+		{"stop", "stop", ours, Stop, ""},
+		{"start", "start", ours, Stop, "type start"},
+		{"none", "", ours, Stop, "has none"},
+		{"another unit", "restart", "0::/system.slice/x.service\n", Stop, "UnknownObject"},
+		{"no unit", "restart", "0::/init.scope\n", Stop, "not of a service"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			socket := startBus(t)
+			(&serviceManager{kind: c.kind}).export(t, socket)
+			job, err := Manager{Bus: socket, CGroup: cgroupFile(t, c.cgroup)}.Job(t.Context())
+			if job != c.want || (err == nil) != (c.problem == "") {
+				t.Fatalf("%q, %v", job, err)
+			}
+			if err != nil && !strings.Contains(err.Error()+dbusName(err), c.problem) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func dbusName(err error) string {
+	onBus, _ := errors.AsType[dbus.Error](err)
+	return onBus.Name
+}
+
+// What cannot be known is a stop, and is decided in time.
+func TestJobUnknown(t *testing.T) {
+	cgroup := cgroupFile(t, "0::/outrider.slice/outrider.service\n")
+	dir := parts.ShortDir(t)
+	mute := filepath.Join(dir, "mute")
+	listener, err := net.Listen("unix", mute) // takes connections, never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	hung := startBus(t)
+	wait := make(chan struct{})
+	(&serviceManager{kind: "restart", wait: wait}).export(t, hung)
+	defer close(wait)
+	for name, socket := range map[string]string{"no bus": filepath.Join(dir, "none"), "mute bus": mute, "no systemd": startBus(t), "hung systemd": hung} {
+		began := time.Now()
+		job, err := Manager{Bus: socket, CGroup: cgroup}.Job(t.Context())
+		if job != Stop || err == nil {
+			t.Errorf("%s: %q, %v", name, job, err)
+		}
+		if took := time.Since(began); took > jobTime+2*time.Second {
+			t.Errorf("%s: decided after %v", name, took)
+		}
+		t.Logf("%s: %v", name, err)
+	}
+}

@@ -1,0 +1,382 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// manager is a service manager's end of the socket.
+type manager struct {
+	t      *testing.T
+	path   string
+	socket *net.UnixConn
+}
+
+func newManager(t *testing.T) *manager {
+	t.Helper()
+	m := &manager{t: t, path: filepath.Join(parts.ShortDir(t), "notify")}
+	m.listen()
+	return m
+}
+
+func (m *manager) listen() {
+	m.t.Helper()
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.socket = socket
+	m.t.Cleanup(func() { _ = socket.Close() })
+}
+
+// next is the next message, line by line.
+func (m *manager) next() []string {
+	m.t.Helper()
+	lines, ok := m.within(10 * time.Second)
+	if !ok {
+		m.t.Fatal("no message came")
+	}
+	return lines
+}
+
+func (m *manager) within(limit time.Duration) ([]string, bool) {
+	m.t.Helper()
+	_ = m.socket.SetReadDeadline(time.Now().Add(limit))
+	buffer := make([]byte, 8192)
+	n, err := m.socket.Read(buffer)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, false
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return strings.Split(string(buffer[:n]), "\n"), true
+}
+
+// quiet checks that nothing is waiting: what is sent is there when the sender returns.
+func (m *manager) quiet() {
+	m.t.Helper()
+	if lines, ok := m.within(time.Millisecond); ok {
+		m.t.Fatalf("unexpected message: %q", lines)
+	}
+}
+
+func (m *manager) environment(more ...string) func(string) string {
+	return func(name string) string {
+		if name == "NOTIFY_SOCKET" {
+			return m.path
+		}
+		for _, pair := range more {
+			if value, ok := strings.CutPrefix(pair, name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	}
+}
+
+func newNotifier(t *testing.T, options Options) *Notifier {
+	t.Helper()
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	n := New(options)
+	t.Cleanup(func() { n.Close(t.Context()) })
+	return n
+}
+
+func run(t *testing.T, n *Notifier) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := n.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+}
+
+// The transitions, each as one datagram; MONOTONIC_USEC is checked and left out.
+func TestSet(t *testing.T) {
+	const extended = "EXTEND_TIMEOUT_USEC=30000000"
+	m := newManager(t)
+	n := newNotifier(t, Options{Environment: m.environment()})
+	for i, step := range []struct {
+		state    State
+		sentence string
+		want     []string // nil: nothing is told
+	}{
+		{Starting, "waiting for /etc/cert.pem", []string{extended, "STATUS=waiting for /etc/cert.pem"}},
+		{Starting, "waiting for /etc/cert.pem", nil},
+		{Starting, "epoch 0 is starting", []string{"STATUS=epoch 0 is starting"}},
+		{Reloading, "reading anew", []string{extended, "STATUS=reading anew"}}, // systemd still waits for the start
+		{Starting, "epoch 0 is starting", []string{extended, "STATUS=epoch 0 is starting"}},
+		{Running, "epoch 0 serves", []string{"READY=1", "STATUS=epoch 0 serves"}},
+		{Running, "epoch 0 does not answer", []string{"STATUS=epoch 0 does not answer"}},
+		{Reloading, "epoch 1 is starting", []string{"RELOADING=1", extended, "STATUS=epoch 1 is starting"}},
+		{Running, "refused; epoch 0 goes on\nreally", []string{"READY=1", "STATUS=refused; epoch 0 goes on really"}},
+		{Draining, "told to drain", []string{extended, "STATUS=told to drain"}},
+		{Reloading, "again", []string{"RELOADING=1", extended, "STATUS=again"}},
+		{Draining, "still", []string{"READY=1", extended, "STATUS=still"}},
+		{Running, "back", []string{"STATUS=back"}},
+		{Stopping, "3 connections left", []string{"STOPPING=1", extended, "STATUS=3 connections left"}},
+		{Running, "2 connections left", []string{"STATUS=2 connections left"}},
+	} {
+		before := monotonic()
+		n.Set(step.state, step.sentence)
+		if step.want == nil {
+			m.quiet()
+			continue
+		}
+		var got []string
+		for _, line := range m.next() {
+			if text, ok := strings.CutPrefix(line, "MONOTONIC_USEC="); ok {
+				micros, err := strconv.ParseInt(text, 10, 64)
+				if at := time.Duration(micros) * time.Microsecond; err != nil || at < before-time.Millisecond || at > monotonic() {
+					t.Errorf("step %d: MONOTONIC_USEC=%s, asked at %v", i, text, before)
+				}
+				continue
+			}
+			got = append(got, line)
+		}
+		if diff := cmp.Diff(step.want, got); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
+		}
+	}
+	m.quiet()
+}
+
+// An agent that adopts an Envoy that drains has started.
+func TestDrainingIsStarted(t *testing.T) {
+	m := newManager(t)
+	n := newNotifier(t, Options{Environment: m.environment()})
+	n.Set(Draining, "adopted")
+	if got := m.next(); got[0] != "READY=1" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestFail(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want []string
+	}{
+		{errors.New("all is lost"), []string{"STATUS=all is lost"}},
+		{fmt.Errorf("listen: %w", syscall.EADDRINUSE), []string{"STATUS=listen: address already in use", "ERRNO=98"}},
+		{fmt.Errorf("bus: %w", dbus.Error{Name: "org.freedesktop.DBus.Error.AccessDenied", Body: []any{"no"}}),
+			[]string{"STATUS=bus: no", "BUSERROR=org.freedesktop.DBus.Error.AccessDenied"}},
+	} {
+		m := newManager(t)
+		n := newNotifier(t, Options{Environment: m.environment()})
+		n.Fail(c.err)
+		if diff := cmp.Diff(c.want, m.next()); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", c.err, diff)
+		}
+	}
+}
+
+func TestLongSentence(t *testing.T) {
+	m := newManager(t)
+	n := newNotifier(t, Options{Environment: m.environment()})
+	n.Set(Running, strings.Repeat("ä", 5000)+"\xff")
+	if got := m.next()[1]; len(got) > longestLine+len("STATUS=") || !strings.HasSuffix(got, "ä…") {
+		t.Errorf("%d bytes: …%q", len(got), got[len(got)-20:])
+	}
+}
+
+func TestNoManager(t *testing.T) {
+	n := newNotifier(t, Options{Environment: func(string) string { return "" }})
+	run(t, n)
+	n.Set(Running, "in the foreground")
+	n.Fail(errors.New("x"))
+}
+
+// A manager that does not read blocks nobody; once it reads it has the changes in order, and of sentences the newest.
+func TestFullSocket(t *testing.T) {
+	m := newManager(t)
+	n := newNotifier(t, Options{Environment: m.environment()})
+	run(t, n)
+	n.Set(Running, "start")
+	filled := 0
+	for ; n.pendingNow() == 0; filled++ {
+		n.Set(Running, fmt.Sprint("sentence ", filled))
+	}
+	began := time.Now()
+	n.Set(Reloading, "reload 1")
+	for i := range 1000 {
+		n.Set(Reloading, fmt.Sprint("phase ", i))
+	}
+	n.Set(Running, "reload 1 done")
+	n.Set(Running, "last sentence")
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("a full socket held the agent up for %v", took)
+	}
+	var told []string
+	for len(told) == 0 || told[len(told)-1] != "STATUS=last sentence" {
+		told = append(told, m.next()...)
+	}
+	text := strings.Join(told, " ")
+	reloading, ready := strings.Index(text, "RELOADING=1"), strings.LastIndex(text, "READY=1")
+	if reloading < 0 || ready < reloading {
+		t.Errorf("the changes of state are not told in order: %s", text)
+	}
+	if strings.Count(text, "phase") > 1 {
+		t.Errorf("sentences that were no longer true were told: %s", text)
+	}
+	m.quiet()
+}
+
+func (n *Notifier) pendingNow() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.pending)
+}
+
+// What waits is bounded, and the end of the story is kept.
+func TestKeptIsBounded(t *testing.T) {
+	m := newManager(t)
+	if err := os.Remove(m.path); err != nil {
+		t.Fatal(err)
+	}
+	n := newNotifier(t, Options{Environment: m.environment()})
+	for i := range 3 * mostKept {
+		n.Set(Reloading, fmt.Sprint(i))
+		n.Set(Running, fmt.Sprint(i))
+	}
+	if kept := n.pendingNow(); kept > mostKept {
+		t.Errorf("%d messages wait", kept)
+	}
+	m.listen() // the manager is back
+	run(t, n)
+	n.Set(Stopping, "bye")
+	var last []string
+	for len(last) == 0 || last[0] != "STOPPING=1" {
+		last = m.next()
+	}
+}
+
+func TestAbstractSocket(t *testing.T) {
+	name := fmt.Sprintf("@outrider-test-%d", os.Getpid())
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	m := &manager{t: t, path: name, socket: socket}
+	newNotifier(t, Options{Environment: m.environment()}).Set(Running, "x")
+	m.next()
+}
+
+// The watchdog is fed while the loop answers, and not a moment longer.
+func TestWatchdog(t *testing.T) {
+	m := newManager(t)
+	var stuck atomic.Bool
+	n := newNotifier(t, Options{
+		Environment: m.environment("WATCHDOG_USEC=100000", "WATCHDOG_PID="+strconv.Itoa(os.Getpid())),
+		Beat: func(ctx context.Context) error {
+			if stuck.Load() {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		},
+	})
+	n.Set(Running, "up")
+	m.next()
+	run(t, n)
+	for range 5 {
+		began := time.Now()
+		if diff := cmp.Diff([]string{"WATCHDOG=1"}, m.next()); diff != "" {
+			t.Fatal(diff)
+		}
+		t.Log(time.Since(began))
+	}
+	stuck.Store(true)
+	for { // what was on its way
+		if _, ok := m.within(200 * time.Millisecond); !ok {
+			break
+		}
+	}
+	m.quiet()
+	stuck.Store(false)
+	if diff := cmp.Diff([]string{"WATCHDOG=1"}, m.next()); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+// A phase is extended as long as it lasts, in the same message as the sign of life.
+func TestExtension(t *testing.T) {
+	m := newManager(t)
+	n := newNotifier(t, Options{Environment: m.environment("WATCHDOG_USEC=40000")})
+	n.Set(Starting, "up")
+	m.next()
+	run(t, n)
+	for range 3 {
+		if diff := cmp.Diff([]string{"WATCHDOG=1", "EXTEND_TIMEOUT_USEC=30000000"}, m.next()); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+	n.Set(Running, "up")
+	for message := m.next(); message[0] != "READY=1"; message = m.next() {
+	}
+	if diff := cmp.Diff([]string{"WATCHDOG=1"}, m.next()); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+func TestWatchdogInterval(t *testing.T) {
+	for _, c := range []struct {
+		usec, pid string
+		want      time.Duration
+	}{
+		{"", "", 0}, {"0", "", 0}, {"x", "", 0}, {"-5", "", 0}, {"99999999999999999999", "", 0}, {"9223372036854775807", "", 0},
+		{"2000000", "", 2 * time.Second}, {"2000000", strconv.Itoa(os.Getpid()), 2 * time.Second}, {"2000000", "1", 0},
+	} {
+		got := watchdogInterval(func(name string) string {
+			return map[string]string{"WATCHDOG_USEC": c.usec, "WATCHDOG_PID": c.pid}[name]
+		})
+		if got != c.want {
+			t.Errorf("%q %q: %v, want %v", c.usec, c.pid, got, c.want)
+		}
+	}
+}
+
+// Close sends what waits, and gives up in time.
+func TestClose(t *testing.T) {
+	m := newManager(t)
+	n := New(Options{Environment: m.environment(), Logger: slog.New(slog.DiscardHandler)})
+	for i := 0; n.pendingNow() == 0; i++ {
+		n.Set(Running, fmt.Sprint(i))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	n.Close(ctx)
+	n.Set(Running, "after the end")
+	for {
+		_, ok := m.within(time.Millisecond)
+		if !ok {
+			break
+		}
+	}
+}
