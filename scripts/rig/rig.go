@@ -3,19 +3,12 @@
 package rig
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -183,188 +176,6 @@ func (r *Rig) startBackend() {
 	})
 }
 
-// Daemon is a running outriderd.
-type Daemon struct {
-	Process *os.Process
-	Started time.Time
-	done    chan struct{}
-	exit    int // valid once done is closed; -signal if it was killed
-	output  *tail
-}
-
-// Start starts outriderd and does not wait for anything.
-func (r *Rig) Start(arguments ...string) *Daemon {
-	r.t.Helper()
-	d := &Daemon{done: make(chan struct{}), output: &tail{}, Started: time.Now()}
-	command := exec.Command(r.Programs.Path("outriderd"), append([]string{"--config", filepath.Join(r.Dir, "outrider.toml")}, arguments...)...)
-	command.Stdout, command.Stderr = d.output, d.output
-	command.WaitDelay = time.Second // the keeper may hold the pipes
-	command.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66")
-	if err := command.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	d.Process = command.Process
-	go func() {
-		err := command.Wait()
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			d.exit = exit.ExitCode()
-			if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-				d.exit = -int(status.Signal())
-			}
-		}
-		close(d.done)
-	}()
-	r.mu.Lock()
-	r.daemon = d
-	r.mu.Unlock()
-	return d
-}
-
-// StartReady starts outriderd and waits until it is ready.
-func (r *Rig) StartReady() *Daemon {
-	r.t.Helper()
-	d := r.Start()
-	r.WaitReady(30 * time.Second)
-	return d
-}
-
-// Wait waits for the end of outriderd and returns its exit code (minus the signal, if one killed it).
-func (d *Daemon) Wait(t testing.TB, limit time.Duration) int {
-	t.Helper()
-	select {
-	case <-d.done:
-		return d.exit
-	case <-time.After(limit):
-		t.Fatalf("outriderd did not end within %v; its last lines:\n%s", limit, d.Output())
-		return 0
-	}
-}
-
-// Running tells whether outriderd still runs.
-func (d *Daemon) Running() bool {
-	select {
-	case <-d.done:
-		return false
-	default:
-		return true
-	}
-}
-
-// Output is the last part of what outriderd logged.
-func (d *Daemon) Output() string { return d.output.String() }
-
-// Ready asks /healthz/ready; the text is the reason when not.
-func (r *Rig) Ready() (bool, string) {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz/ready", r.Ports.Status))
-	if err != nil {
-		return false, err.Error()
-	}
-	defer func() { _ = answer.Body.Close() }()
-	body, _ := io.ReadAll(answer.Body)
-	return answer.StatusCode == http.StatusOK, string(body)
-}
-
-// WaitReady waits until /healthz/ready says 200.
-func (r *Rig) WaitReady(limit time.Duration) {
-	r.t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		ready, reason := r.Ready()
-		if ready {
-			return
-		}
-		r.mu.Lock()
-		d := r.daemon
-		r.mu.Unlock()
-		if d != nil && !d.Running() {
-			r.t.Fatalf("outriderd ended with %d; its last lines:\n%s", d.exit, d.Output())
-		}
-		if time.Now().After(deadline) {
-			r.t.Fatalf("not ready within %v: %s\n%s", limit, reason, d.Output())
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// Result is what a run of the command line gave.
-type Result struct {
-	Out, Err string
-	Exit     int
-}
-
-// Outrider runs the command line against the rig's agent.
-func (r *Rig) Outrider(arguments ...string) Result {
-	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
-	defer cancel()
-	command := exec.CommandContext(ctx, r.Programs.Path("outrider"), append([]string{"--socket", filepath.Join(r.Dir, "run", "outrider.sock")}, arguments...)...)
-	var out, errout bytes.Buffer
-	command.Stdout, command.Stderr = &out, &errout
-	err := command.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		r.t.Fatalf("outrider %v: %v", arguments, err)
-	}
-	return Result{out.String(), errout.String(), command.ProcessState.ExitCode()}
-}
-
-// JSON runs a command with --json and decodes its output.
-func (r *Rig) JSON(into any, arguments ...string) {
-	r.t.Helper()
-	result := r.Outrider(append(arguments, "--json")...)
-	if result.Exit != 0 {
-		r.t.Fatalf("outrider %v: exit %d: %s", arguments, result.Exit, result.Err)
-	}
-	if err := json.Unmarshal([]byte(result.Out), into); err != nil {
-		r.t.Fatalf("outrider %v: %v: %s", arguments, err, result.Out)
-	}
-}
-
-// Get sends one request through Envoy to the rig's service.
-func (r *Rig) Get(path string) (int, string, error) {
-	return r.GetHost("web.test", r.Ports.HTTP, path)
-}
-
-// GetHost sends one request with a Host header of its own on a connection of its own.
-func (r *Rig) GetHost(host string, port int, path string) (int, string, error) {
-	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
-	if err != nil {
-		return 0, "", err
-	}
-	request.Host = host
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Do(request)
-	if err != nil {
-		return 0, "", err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
-	return answer.StatusCode, string(body), err
-}
-
-// Pids returns the processes whose command line holds the rig's folder and the given program's name: Envoys, keepers.
-func (r *Rig) Pids(program string) []int {
-	entries, _ := os.ReadDir("/proc")
-	var found []int
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		line, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
-		if err != nil || len(line) == 0 {
-			continue
-		}
-		name, _, _ := strings.Cut(string(line), "\x00")
-		if filepath.Base(name) == program && strings.Contains(string(line), r.Dir+"/") {
-			found = append(found, pid)
-		}
-	}
-	return found
-}
-
 func (r *Rig) cleanup() {
 	r.mu.Lock()
 	d := r.daemon
@@ -392,40 +203,4 @@ func (r *Rig) cleanup() {
 	}
 	_ = r.backend.Process.Kill()
 	_ = r.backend.Wait()
-}
-
-// Eventually polls until true, for at most limit.
-func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// tail keeps the last part of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-const tailBytes = 256 << 10
-
-func (b *tail) Write(text []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.text = append(b.text, text...)
-	if len(b.text) > 2*tailBytes {
-		b.text = append([]byte(nil), b.text[len(b.text)-tailBytes:]...)
-	}
-	return len(text), nil
-}
-
-func (b *tail) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return string(b.text)
 }

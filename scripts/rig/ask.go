@@ -1,0 +1,107 @@
+package rig
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Result is what a run of the command line gave.
+type Result struct {
+	Out, Err string
+	Exit     int
+}
+
+// Outrider runs the command line against the rig's agent.
+func (r *Rig) Outrider(arguments ...string) Result {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	command := exec.CommandContext(ctx, r.Programs.Path("outrider"), append([]string{"--socket", filepath.Join(r.Dir, "run", "outrider.sock")}, arguments...)...)
+	var out, errout bytes.Buffer
+	command.Stdout, command.Stderr = &out, &errout
+	err := command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		r.t.Fatalf("outrider %v: %v", arguments, err)
+	}
+	return Result{out.String(), errout.String(), command.ProcessState.ExitCode()}
+}
+
+// JSON runs a command with --json and decodes its output.
+func (r *Rig) JSON(into any, arguments ...string) {
+	r.t.Helper()
+	result := r.Outrider(append(arguments, "--json")...)
+	if result.Exit != 0 {
+		r.t.Fatalf("outrider %v: exit %d: %s", arguments, result.Exit, result.Err)
+	}
+	if err := json.Unmarshal([]byte(result.Out), into); err != nil {
+		r.t.Fatalf("outrider %v: %v: %s", arguments, err, result.Out)
+	}
+}
+
+// Get sends one request through Envoy to the rig's service.
+func (r *Rig) Get(path string) (int, string, error) {
+	return r.GetHost("web.test", r.Ports.HTTP, path)
+}
+
+// GetHost sends one request with a Host header of its own on a connection of its own.
+func (r *Rig) GetHost(host string, port int, path string) (int, string, error) {
+	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
+	if err != nil {
+		return 0, "", err
+	}
+	request.Host = host
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(body), err
+}
+
+// Pids returns the processes whose command line holds the rig's folder and the given program's name: Envoys, keepers.
+func (r *Rig) Pids(program string) []int {
+	entries, _ := os.ReadDir("/proc")
+	var found []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if err != nil || len(line) == 0 {
+			continue
+		}
+		name, _, _ := strings.Cut(string(line), "\x00")
+		if filepath.Base(name) == program && strings.Contains(string(line), r.Dir+"/") {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// Eventually polls until true, for at most limit.
+func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,157 @@
+package rig
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Daemon is a running outriderd.
+type Daemon struct {
+	Process *os.Process
+	Started time.Time
+	done    chan struct{}
+	exit    int // valid once done is closed; -signal if it was killed
+	output  *tail
+}
+
+// Start starts outriderd and does not wait for anything.
+func (r *Rig) Start(arguments ...string) *Daemon {
+	r.t.Helper()
+	d, err := r.start(arguments...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return d
+}
+
+func (r *Rig) start(arguments ...string) (*Daemon, error) {
+	d := &Daemon{done: make(chan struct{}), output: &tail{}, Started: time.Now()}
+	command := exec.Command(r.Programs.Path("outriderd"), append([]string{"--config", filepath.Join(r.Dir, "outrider.toml")}, arguments...)...)
+	command.Stdout, command.Stderr = d.output, d.output
+	command.WaitDelay = time.Second // the keeper may hold the pipes
+	command.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66")
+	if err := command.Start(); err != nil {
+		return nil, err
+	}
+	d.Process = command.Process
+	go func() {
+		err := command.Wait()
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			d.exit = exit.ExitCode()
+			if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+				d.exit = -int(status.Signal())
+			}
+		}
+		close(d.done)
+	}()
+	r.mu.Lock()
+	r.daemon = d
+	r.mu.Unlock()
+	return d, nil
+}
+
+// Daemon is the outriderd that was started last, nil before the first.
+func (r *Rig) Daemon() *Daemon {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.daemon
+}
+
+// StartReady starts outriderd and waits until it is ready.
+func (r *Rig) StartReady() *Daemon {
+	r.t.Helper()
+	d := r.Start()
+	r.WaitReady(30 * time.Second)
+	return d
+}
+
+// Wait waits for the end of outriderd and returns its exit code (minus the signal, if one killed it).
+func (d *Daemon) Wait(t testing.TB, limit time.Duration) int {
+	t.Helper()
+	select {
+	case <-d.done:
+		return d.exit
+	case <-time.After(limit):
+		t.Fatalf("outriderd did not end within %v; its last lines:\n%s", limit, d.Output())
+		return 0
+	}
+}
+
+// Running tells whether outriderd still runs.
+func (d *Daemon) Running() bool {
+	select {
+	case <-d.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Output is the last part of what outriderd logged.
+func (d *Daemon) Output() string { return d.output.String() }
+
+// Ready asks /healthz/ready; the text is the reason when not.
+func (r *Rig) Ready() (bool, string) {
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz/ready", r.Ports.Status))
+	if err != nil {
+		return false, err.Error()
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode == http.StatusOK, string(body)
+}
+
+// WaitReady waits until /healthz/ready says 200.
+func (r *Rig) WaitReady(limit time.Duration) {
+	r.t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		ready, reason := r.Ready()
+		if ready {
+			return
+		}
+		d := r.Daemon()
+		if d != nil && !d.Running() {
+			r.t.Fatalf("outriderd ended with %d; its last lines:\n%s", d.exit, d.Output())
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("not ready within %v: %s\n%s", limit, reason, d.Output())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// tail keeps the last part of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const tailBytes = 256 << 10
+
+func (b *tail) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text = append(b.text, text...)
+	if len(b.text) > 2*tailBytes {
+		b.text = append([]byte(nil), b.text[len(b.text)-tailBytes:]...)
+	}
+	return len(text), nil
+}
+
+func (b *tail) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.text)
+}

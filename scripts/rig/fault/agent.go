@@ -1,0 +1,162 @@
+package fault
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+func keeperKilled(s *Scene) {
+	before := s.Live()
+	s.Strike()
+	s.killKeeper()
+	s.recovers(before)
+	if rig.Alive(before.PID) {
+		s.Errorf("Envoy %d outlived its keeper", before.PID)
+	}
+}
+
+func (s *Scene) killKeeper() {
+	s.Helper()
+	keepers := s.Pids("outrider-keeper")
+	if len(keepers) != 1 {
+		s.Fatalf("keepers: %v", keepers)
+	}
+	s.Signal(keepers[0], syscall.SIGKILL)
+}
+
+// adopted starts the agent and checks that the epoch of before goes on in its hands.
+func (s *Scene) adopted(before api.Epoch) {
+	s.Helper()
+	s.StartReady()
+	if now := s.Live(); now.PID != before.PID || now.Number != before.Number {
+		s.Errorf("adopted %+v, not %+v", now, before)
+	}
+}
+
+func agentKilled(s *Scene) {
+	before := s.Live()
+	s.KillAgent()
+	time.Sleep(quiet)
+	s.adopted(before)
+}
+
+func agentKilledAtStart(s *Scene) {
+	before := s.Live()
+	_, outcome := s.initialising()
+	s.KillAgent()
+	s.forgive(outcome)
+	s.sound()
+	s.adopted(before)
+	rig.Eventually(s.TB, 10*time.Second, "the epoch that never gets live is given up", func() bool {
+		epochs, err := s.Epochs()
+		for _, epoch := range epochs {
+			if epoch.State == api.EpochStarting {
+				return false
+			}
+		}
+		return err == nil
+	})
+}
+
+func agentThenEnvoyKilled(s *Scene) {
+	before := s.Live()
+	s.KillAgent()
+	s.Strike()
+	s.Signal(before.PID, syscall.SIGKILL)
+	s.StartReady()
+	if now := s.Live(); now.PID == before.PID {
+		s.Errorf("a dead epoch was adopted: %+v", now)
+	}
+}
+
+func agentAndKeeperKilled(s *Scene) {
+	before := s.Live()
+	s.KillAgent()
+	s.Strike()
+	s.killKeeper()
+	s.StartReady()
+	if rig.Alive(before.PID) {
+		s.Errorf("Envoy %d outlived its keeper", before.PID)
+	}
+}
+
+// agentKilledAtRandom kills the agent again and again while it makes one epoch after the other, with a loop to start it. No
+// Envoy may end but by its child, when its time has come.
+func agentKilledAtRandom(s *Scene) {
+	stop := s.KeepRunning()
+	defer stop()
+	reloads, reloaded := make(chan struct{}), make(chan struct{})
+	go func() { // asks for epochs all the time; the answers die with the agents
+		defer close(reloaded)
+		for {
+			select {
+			case <-reloads:
+				return
+			case <-time.After(50 * time.Millisecond):
+				s.Outrider("reload")
+			}
+		}
+	}()
+	overlaps := 0
+	for kill := range s.Options.Kills {
+		// Between the start of an agent and a whole change of epochs after it.
+		time.Sleep(rand.N(s.Options.ParentShutdown + time.Second))
+		before := s.Pids("envoy")
+		if len(before) > 1 {
+			overlaps++
+		}
+		if err := s.Daemon().Process.Kill(); err != nil {
+			s.Errorf("kill %d: %v", kill, err)
+		}
+		rig.Eventually(s.TB, 15*time.Second, "the next agent answers", func() bool {
+			epochs, err := s.Epochs()
+			if err != nil || len(epochs) == 0 {
+				return false
+			}
+			known := map[int]bool{}
+			for _, epoch := range epochs {
+				known[epoch.PID] = true
+			}
+			for _, pid := range before {
+				if rig.Alive(pid) && !known[pid] {
+					s.Errorf("kill %d: Envoy %d was not adopted: %+v", kill, pid, epochs)
+				}
+			}
+			return true
+		})
+	}
+	close(reloads)
+	<-reloaded
+	stop()
+	s.WaitReady(15 * time.Second)
+	rig.Eventually(s.TB, 2*s.Options.ParentShutdown+10*time.Second, "one Envoy is left", func() bool { return len(s.Pids("envoy")) == 1 })
+	s.figure = fmt.Sprintf("%d kills, %d of them while two epochs ran", s.Options.Kills, overlaps)
+}
+
+var lostLines = regexp.MustCompile(`lines of Envoy's log were lost.*"lines":(\d+)`)
+
+// flood has nobody take what Envoy logs. An Envoy that had to wait for that would not answer.
+func flood(s *Scene) {
+	before := s.Live()
+	s.KillAgent()
+	time.Sleep(s.Options.Flood)
+	s.adopted(before)
+	told := 0
+	rig.Eventually(s.TB, 5*time.Second, "the agent tells how many lines were lost", func() bool {
+		told = 0
+		for _, match := range lostLines.FindAllStringSubmatch(s.Daemon().Output(), -1) {
+			if n, err := strconv.Atoi(match[1]); err == nil {
+				told += n
+			}
+		}
+		return told > 0
+	})
+	s.figure = fmt.Sprintf("%d lines dropped and told in %v", told, s.Options.Flood)
+}

@@ -1,0 +1,169 @@
+package fault
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// initializingFlag is where Envoy's shared memory has the flag of an epoch that initialises.
+const initializingFlag = 96
+
+func flagLeftSet(s *Scene) {
+	before := s.Live()
+	memory, err := os.OpenFile(rig.SharedMemory(before.PID), os.O_RDWR, 0)
+	if err != nil {
+		s.Fatal(err)
+	}
+	_, err = memory.WriteAt([]byte{1}, initializingFlag)
+	_ = memory.Close()
+	if err != nil {
+		s.Fatal(err)
+	}
+	if _, now := s.reloaded(); now.Mode != "hot-restart" {
+		s.Errorf("epoch %d is %s, although the flag could be cleared", now.Number, now.Mode)
+	}
+}
+
+func sharedMemoryGone(s *Scene) {
+	before := s.Live()
+	if err := os.Remove(rig.SharedMemory(before.PID)); err != nil {
+		s.Fatal(err)
+	}
+	if _, now := s.reloaded(); now.Mode != "side-by-side" {
+		s.Errorf("epoch %d is %s, although there is no shared memory", now.Number, now.Mode)
+	}
+}
+
+// afterLive is how long after a new epoch is live things happen to it or to its parent.
+const afterLive = time.Second
+
+// overlap reloads and returns both epochs, one second later.
+func (s *Scene) overlap() (parent, child api.Epoch) {
+	s.Helper()
+	parent, child = s.reloaded()
+	time.Sleep(time.Until(child.Live.Add(afterLive)))
+	return parent, child
+}
+
+// recovers waits until another epoch than the given one is live.
+func (s *Scene) recovers(from api.Epoch) api.Epoch {
+	s.Helper()
+	var now api.Epoch
+	rig.Eventually(s.TB, 15*time.Second, "another Envoy is live", func() bool {
+		now = s.Live()
+		return now.PID != from.PID
+	})
+	return now
+}
+
+// strikeAt kills the Envoy that serves and waits for the next one.
+func (s *Scene) strikeAt(victim api.Epoch, signal syscall.Signal) {
+	s.Helper()
+	s.Strike()
+	s.Signal(victim.PID, signal)
+	s.recovers(victim)
+}
+
+func newKilled(s *Scene) {
+	_, child := s.overlap()
+	s.strikeAt(child, syscall.SIGKILL)
+}
+
+func newTerminated(s *Scene) {
+	_, child := s.overlap()
+	s.strikeAt(child, syscall.SIGTERM)
+}
+
+func envoyKilled(s *Scene) { s.strikeAt(s.Live(), syscall.SIGKILL) }
+
+func envoyTerminated(s *Scene) { s.strikeAt(s.Live(), syscall.SIGTERM) }
+
+func parentKilled(s *Scene) { s.parentEnds(syscall.SIGKILL) }
+
+func parentTerminated(s *Scene) { s.parentEnds(syscall.SIGTERM) }
+
+// parentEnds ends a parent that its child still believes in, and waits until the child has told it to terminate: one that is
+// not rescued would block its main thread from then on, and abort ten seconds later.
+func (s *Scene) parentEnds(signal syscall.Signal) {
+	s.Helper()
+	parent, child := s.overlap()
+	s.Strike()
+	s.Signal(parent.PID, signal)
+	time.Sleep(time.Until(child.Live.Add(s.Options.ParentShutdown + time.Second)))
+	if err := s.AdminAnswers(); err != nil {
+		s.Errorf("after the child told its parent to terminate: %v", err)
+	}
+	if now := s.Live(); now.PID != child.PID {
+		s.Errorf("the child did not survive its parent: %+v, before %+v", now, child)
+	}
+}
+
+func parentKilledAtStart(s *Scene) {
+	before := s.Live()
+	child, outcome := s.initialising()
+	s.sound()
+	s.Strike()
+	s.Signal(before.PID, syscall.SIGKILL)
+	rig.Eventually(s.TB, 10*time.Second, "an Envoy that works is live", func() bool {
+		now := s.Live()
+		return now.PID != before.PID && now.PID != child.PID
+	})
+	// The reload that waited has its turn again, and is refused or waits for its live_timeout; nothing depends on it.
+	s.forgive(outcome)
+}
+
+// forgive lets a reload end as it will, but end.
+func (s *Scene) forgive(outcome <-chan rig.Result) {
+	s.Helper()
+	select {
+	case <-outcome:
+	case <-time.After(60 * time.Second):
+		s.Error("the reload never ended")
+	}
+}
+
+func parentStopped(s *Scene) {
+	parent, child := s.reloaded()
+	// Its drain is over, so that it holds none of HTTP's connections any more.
+	time.Sleep(time.Until(child.Live.Add(s.Options.Drain + quiet)))
+	s.Signal(parent.PID, syscall.SIGSTOP)
+	end := child.Live.Add(s.Options.ParentShutdown + 4*time.Second)
+	for rig.Alive(parent.PID) {
+		if err := s.AdminAnswers(); err != nil {
+			s.Errorf("the child's admin while its parent hangs: %v", err)
+		}
+		if time.Now().After(end) {
+			s.Errorf("the hung parent %d was not killed", parent.PID)
+			s.Signal(parent.PID, syscall.SIGKILL)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if now := s.Live(); now.PID != child.PID {
+		s.Errorf("the child did not survive its hung parent: %+v, before %+v", now, child)
+	}
+}
+
+func parentStoppedBefore(s *Scene) {
+	before := s.Live()
+	s.Strike()
+	s.Signal(before.PID, syscall.SIGSTOP)
+	s.reloaded()
+}
+
+func storm(s *Scene) {
+	var reloads sync.WaitGroup
+	for range s.Options.Reloads {
+		reloads.Go(func() {
+			if result := s.Outrider("reload"); result.Exit != 0 {
+				s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+			}
+		})
+		time.Sleep(time.Second)
+	}
+	reloads.Wait()
+}

@@ -1,0 +1,230 @@
+// Package fault injects what can go wrong with Envoy, its keeper and the agent into a whole Outrider under load, and
+// tells what clients saw of it. Tests run each fault once at a moderate pace, benches many times at the full one.
+package fault
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/load"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// Fault is one thing that goes wrong.
+type Fault struct {
+	Name   string
+	What   string // happens, and what must come of it, in a sentence
+	Envoy  string // keys of [envoy] beside those of Options
+	Blind  bool   // without envoy --mode validate
+	Harm   Harm
+	Inject func(*Scene)
+}
+
+// Harm is what clients may see of a fault at most.
+type Harm int
+
+// The harms.
+const (
+	// None: an Envoy that serves exists all the time; nothing may be lost.
+	None Harm = iota
+	// Cut: an Envoy that serves exists, but one that still holds connections is killed. What is in flight on these dies
+	// with it; a new connection never fails.
+	Cut
+	// Outage: none is left. All is well again within a second.
+	Outage
+)
+
+func (h Harm) String() string {
+	return [...]string{"none", "what the killed Envoy held", "1 s"}[h]
+}
+
+// Options of a run.
+type Options struct {
+	Race           bool    // the agent is built with the race detector
+	Rate           float64 // of the load, a factor on the standard one
+	Drain          time.Duration
+	ParentShutdown time.Duration
+	Reloads        int           // of a storm
+	Kills          int           // of the agent, at random moments
+	Flood          time.Duration // of Envoy's log with nobody to take it
+}
+
+// Scene is a run of a fault.
+type Scene struct {
+	*rig.Rig
+	testing.TB
+	Options Options
+	Load    *rig.Load
+	Probe   *rig.Probe
+
+	fault  Fault
+	strike time.Time // when the fault began to be felt; zero: it never is
+	figure string    // what else there is to say of the run
+}
+
+// Strike notes that the fault is about to be felt.
+func (s *Scene) Strike() {
+	s.strike = time.Now()
+	s.Load.Mark(strikeMark)
+}
+
+const strikeMark = "fault"
+
+// Outcome of a run.
+type Outcome struct {
+	Requests  int                  `json:"requests"`
+	Lost      map[load.Outcome]int `json:"lost"` // beyond what the fault's Harm pardons
+	Pardoned  int                  `json:"pardoned"`
+	Reuse     int                  `json:"reuse"`
+	Recovered time.Duration        `json:"recovered"` // see rig.Probe
+	Figure    string               `json:"figure,omitempty"`
+}
+
+// AllLost is the number of requests that were lost.
+func (o Outcome) AllLost() int {
+	n := 0
+	for _, lost := range o.Lost {
+		n += lost
+	}
+	return n
+}
+
+// The limits.
+const (
+	recoverWithin = time.Second
+	warmUp        = 700 * time.Millisecond
+	quiet         = 500 * time.Millisecond
+)
+
+// dropIn is the configuration of a run, with more keys of [envoy]. Files are not watched, so that a reload happens when
+// the fault asks for it.
+func (o Options) dropIn(fault Fault, more string) string {
+	return fmt.Sprintf("[reload]\nwatch = false\nvalidate = %t\n[envoy]\nrestart_limit = 0\ndrain_duration = %q\nparent_shutdown_duration = %q\n%s%s",
+		!fault.Blind, o.Drain, o.ParentShutdown, fault.Envoy, more)
+}
+
+// sound puts a configuration that works in place again.
+func (s *Scene) sound() { s.Set(s.Options.dropIn(s.fault, "")) }
+
+// Run runs a fault once: the load is on, the fault happens, everything works again, the next reload works.
+func Run(t testing.TB, fault Fault, options Options) Outcome {
+	t.Helper()
+	s := &Scene{TB: t, Options: options, fault: fault, Rig: rig.New(t, rig.Options{Race: options.Race, TOML: options.dropIn(fault, "")})}
+	s.StartReady()
+	s.Load, s.Probe = s.StartLoad(options.Rate), s.StartProbe()
+	time.Sleep(warmUp)
+	fault.Inject(s)
+	time.Sleep(quiet)
+	s.worksAgain()
+	time.Sleep(quiet)
+	s.Probe.Stop()
+	report := s.Load.Stop()
+	outcome := s.judge(fault, report)
+	if len(outcome.Lost) > 0 {
+		t.Errorf("%s: lost %v of %d requests (allowed: %v)\n%v", fault.Name, outcome.Lost, outcome.Requests, fault.Harm, report)
+	}
+	return outcome
+}
+
+// judge tells what of the losses the fault excuses.
+func (s *Scene) judge(fault Fault, report load.Report) Outcome {
+	s.Helper()
+	outcome := Outcome{Requests: report.Total, Reuse: report.Reuse, Figure: s.figure}
+	if report.Stall > warmUp {
+		s.Logf("the load generator itself was late by %v: the machine is too busy for figures of time", report.Stall)
+	}
+	seconds := map[int]bool{}
+	for _, mark := range report.Marks {
+		if mark.Label == strikeMark {
+			second := int(mark.At / time.Second)
+			seconds[second], seconds[second+1] = true, true
+		}
+	}
+	all := 0
+	for _, n := range rig.Losses(report, nil) {
+		all += n
+	}
+	switch fault.Harm {
+	case None:
+		outcome.Lost = rig.Losses(report, nil)
+	case Cut:
+		outcome.Lost = rig.Losses(report, seconds, load.HardReset)
+	case Outage:
+		outcome.Lost = rig.Losses(report, seconds)
+	}
+	outcome.Pardoned = all - outcome.AllLost()
+	if !s.strike.IsZero() {
+		recovered, ok := s.Probe.Recovered(s.strike)
+		outcome.Recovered = recovered
+		switch {
+		case !ok:
+			s.Errorf("%s: nobody serves %v later", fault.Name, time.Since(s.strike))
+		case recovered > recoverWithin:
+			s.Errorf("%s: recovered after %v, later than %v", fault.Name, recovered, recoverWithin)
+		}
+	}
+	return outcome
+}
+
+// worksAgain checks that nothing of the fault is left: the next reload makes an epoch by hot restart or, where that cannot be had,
+// side by side, its admin interface answers, and no error stands.
+func (s *Scene) worksAgain() {
+	s.Helper()
+	before := s.Live()
+	s.sound()
+	if result := s.Outrider("reload"); result.Exit != 0 {
+		s.Errorf("the next reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	}
+	now := s.Live()
+	if now.PID == before.PID {
+		s.Errorf("the next reload started no epoch: %+v", now)
+	}
+	s.healthy()
+}
+
+// healthy checks that readers see a healthy agent, within a moment.
+func (s *Scene) healthy() {
+	s.Helper()
+	var why string
+	rig.Eventually(s.TB, 5*time.Second, "all is well", func() bool {
+		var wrong []string
+		if ready, reason := s.Ready(); !ready {
+			wrong = append(wrong, "not ready: "+reason)
+		}
+		if err := s.AdminAnswers(); err != nil {
+			wrong = append(wrong, "admin view: "+err.Error())
+		}
+		var status api.Status
+		s.JSON(&status, "status")
+		for _, c := range status.Conditions {
+			wrong = append(wrong, c.Code+": "+c.Sentence)
+		}
+		if now := strings.Join(wrong, "; "); now != why && now != "" {
+			why = now
+			s.Logf("not well yet: %s", why)
+		}
+		return len(wrong) == 0
+	})
+}
+
+// refused reloads and expects a refusal that says something.
+func (s *Scene) refused(says string) {
+	s.Helper()
+	result := s.Outrider("reload")
+	if result.Exit != 1 || !strings.Contains(result.Err, says) {
+		s.Errorf("reload: exit %d, expected a refusal that says %q: %s%s", result.Exit, says, result.Out, result.Err)
+	}
+}
+
+// reloaded reloads and returns the epoch that was live before and the one that is now.
+func (s *Scene) reloaded() (before, now api.Epoch) {
+	s.Helper()
+	before = s.Live()
+	if result := s.Outrider("reload"); result.Exit != 0 {
+		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	}
+	return before, s.Live()
+}

@@ -1,0 +1,156 @@
+package fault
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// override makes the next epoch one with a bootstrap_override.
+func (s *Scene) override(content string) {
+	s.Helper()
+	s.Write("override.json", content)
+	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(s.Dir, "override.json"))))
+}
+
+// stillServes checks that the epoch of before serves, and is ready.
+func (s *Scene) stillServes(before api.Epoch) {
+	s.Helper()
+	if now := s.Live(); now.PID != before.PID {
+		s.Errorf("another epoch is live: %+v, before %+v", now, before)
+	}
+	if ready, reason := s.Ready(); !ready {
+		s.Errorf("not ready: %s", reason)
+	}
+}
+
+func unparsableOverride(s *Scene) {
+	before := s.Live()
+	s.override(`{"static_resources": {`)
+	s.refused("override.json")
+	s.stillServes(before)
+}
+
+func unparsableForEnvoy(s *Scene) {
+	before := s.Live()
+	s.Write("custom.json", `{"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}}, "no_such_field": 1}`)
+	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("custom_config_file = %q\n", filepath.Join(s.Dir, "custom.json"))))
+	s.refused("no_such_field")
+	s.stillServes(before)
+}
+
+// listener is a static listener with one route.
+func listener(port int, cluster string) string {
+	return fmt.Sprintf(`{"static_resources": {"listeners": [{"name": "extra",
+  "address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}},
+  "filter_chains": [{"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": {
+    "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+    "stat_prefix": "extra",
+    "http_filters": [{"name": "envoy.filters.http.router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
+    "route_config": {"name": "extra", "validate_clusters": true, "virtual_hosts": [{"name": "all", "domains": ["*"],
+      "routes": [{"match": {"prefix": "/"}, "route": {"cluster": %q}}]}]}}}]}]}]}}`, port, cluster)
+}
+
+func unknownClusterValidated(s *Scene) {
+	before := s.Live()
+	s.override(listener(rig.FreePort(s.TB), "not-there"))
+	s.refused("not-there")
+	s.stillServes(before)
+	if err := s.AdminAnswers(); err != nil {
+		s.Errorf("validation cost the admin interface: %v", err)
+	}
+}
+
+func unknownCluster(s *Scene) {
+	before := s.Live()
+	s.override(listener(rig.FreePort(s.TB), "not-there"))
+	s.refused("not-there")
+	s.stillServes(before)
+}
+
+func portInUse(s *Scene) {
+	before := s.Live()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	s.override(listener(taken.Addr().(*net.TCPAddr).Port, "agent"))
+	s.refused("")
+	s.stillServes(before)
+	s.refused("") // again, though the flag was set and the admin interface is gone
+	s.stillServes(before)
+}
+
+// blackHole takes connections and never answers, until the scene is over.
+func (s *Scene) blackHole() int {
+	s.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.Fatal(err)
+	}
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(io.Discard, connection) // until the other side goes
+				_ = connection.Close()
+			}()
+		}
+	}()
+	s.Cleanup(func() { _ = listener.Close() })
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// neverInitialises makes the next epoch one that waits for ever for the endpoints of a cluster.
+func (s *Scene) neverInitialises() {
+	s.Helper()
+	s.override(fmt.Sprintf(`{"static_resources": {"clusters": [
+  {"name": "black-hole", "type": "STATIC", "connect_timeout": "1s",
+   "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+     "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}},
+   "load_assignment": {"cluster_name": "black-hole", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}}}}]}]}},
+  {"name": "waits", "type": "EDS", "connect_timeout": "1s", "eds_cluster_config": {"eds_config": {"resource_api_version": "V3", "initial_fetch_timeout": "0s",
+   "api_config_source": {"api_type": "GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "black-hole"}}]}}}}]}}`,
+		s.blackHole()))
+}
+
+// initialising starts an epoch that never gets live, and returns it once it is past the hand-over from the one before.
+func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
+	s.Helper()
+	s.neverInitialises()
+	answer := make(chan rig.Result, 1)
+	go func() { answer <- s.Outrider("reload") }()
+	child = s.InState(api.EpochStarting, 10*time.Second)
+	time.Sleep(quiet) // it has initialised what it can
+	return child, answer
+}
+
+func killedWhileInitialising(s *Scene) {
+	before := s.Live()
+	child, outcome := s.initialising()
+	s.Signal(child.PID, syscall.SIGKILL)
+	if result := <-outcome; result.Exit != 1 {
+		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	}
+	// Whether it had been live for a moment cannot be known, so the agent may have put a good one in its place.
+	if !rig.Alive(before.PID) && s.Live().PID == before.PID {
+		s.Error("the epoch before it is gone")
+	}
+}
+
+func neverLive(s *Scene) {
+	before := s.Live()
+	s.neverInitialises()
+	s.refused("live_timeout")
+	s.stillServes(before)
+}

@@ -1,0 +1,153 @@
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// Epochs are the epochs as `outrider epochs --json` tells them.
+func (r *Rig) Epochs() ([]api.Epoch, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	command := exec.CommandContext(ctx, r.Programs.Path("outrider"), "--socket", filepath.Join(r.Dir, "run", "outrider.sock"), "epochs", "--json")
+	out, err := command.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil, fmt.Errorf("outrider epochs: %w: %s", err, exit.Stderr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var epochs []api.Epoch
+	return epochs, json.Unmarshal(out, &epochs)
+}
+
+// InState returns the newest epoch in a state, waiting for one for at most limit.
+func (r *Rig) InState(state api.EpochState, limit time.Duration) api.Epoch {
+	r.t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		epochs, err := r.Epochs()
+		var found *api.Epoch
+		for i, epoch := range epochs {
+			if epoch.State == state && epoch.PID != 0 && (found == nil || epoch.Started.After(found.Started)) {
+				found = &epochs[i]
+			}
+		}
+		if found != nil {
+			return *found
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("no epoch is %s within %v: %+v (%v)", state, limit, epochs, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Live is the epoch that serves.
+func (r *Rig) Live() api.Epoch {
+	r.t.Helper()
+	return r.InState(api.EpochLive, 15*time.Second)
+}
+
+// Signal signals an Envoy, or whatever it is, by its pid.
+func (r *Rig) Signal(pid int, signal syscall.Signal) {
+	r.t.Helper()
+	if err := syscall.Kill(pid, signal); err != nil {
+		r.t.Errorf("%v to %d: %v", signal, pid, err)
+	}
+}
+
+// Alive is whether a process runs: it is there and no zombie.
+func Alive(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, found := strings.Cut(string(text), ") ")
+	return found && rest[0] != 'Z' && rest[0] != 'X'
+}
+
+// BaseID is an Envoy's --base-id, "" without.
+func BaseID(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return ""
+	}
+	arguments := strings.Split(string(text), "\x00")
+	for i, argument := range arguments {
+		if argument == "--base-id" && i+1 < len(arguments) {
+			return arguments[i+1]
+		}
+	}
+	return ""
+}
+
+// SharedMemory is the path of the shared memory of an Envoy's lineage.
+func SharedMemory(pid int) string { return "/dev/shm/envoy_shared_memory_" + BaseID(pid) + "0" }
+
+// AdminAnswers is whether the live epoch's admin interface answers through the agent's view, and why not.
+func (r *Rig) AdminAnswers() error {
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/server_info", r.Ports.Admin))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var info struct{ State string }
+	if err := json.NewDecoder(answer.Body).Decode(&info); err != nil {
+		return fmt.Errorf("/server_info: status %s: %w", answer.Status, err)
+	}
+	if info.State != "LIVE" {
+		return fmt.Errorf("/server_info says %s", info.State)
+	}
+	return nil
+}
+
+// KillAgent kills outriderd as nothing can be prepared for (SIGKILL) and returns once it is gone.
+func (r *Rig) KillAgent() {
+	r.t.Helper()
+	d := r.Daemon()
+	if err := d.Process.Kill(); err != nil {
+		r.t.Errorf("kill outriderd: %v", err)
+	}
+	d.Wait(r.t, 10*time.Second)
+}
+
+// KeepRunning starts outriderd whenever it is not there, as an init system does, until the returned function is called,
+// which leaves the last one running. An outriderd that ends in another way than by SIGKILL is an error.
+func (r *Rig) KeepRunning() (stop func()) {
+	stopping, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			d := r.Daemon()
+			select {
+			case <-d.done:
+			case <-stopping:
+				return
+			}
+			if d.exit != -int(syscall.SIGKILL) {
+				r.t.Errorf("outriderd ended with %d; its last lines:\n%s", d.exit, d.Output())
+				return
+			}
+			if _, err := r.start(); err != nil {
+				r.t.Errorf("start outriderd again: %v", err)
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(stopping); <-stopped })
+}
