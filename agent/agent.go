@@ -47,6 +47,7 @@ type Agent struct {
 	supervisor *epoch.Supervisor
 	proxy      *proxy
 	reloader   *reloader
+	maker      *specMaker
 	discovery  *discovery.Server
 	meshWatch  *watch.Watcher
 	xds        *xds.Server

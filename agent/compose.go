@@ -34,7 +34,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if err := a.composeDiscovery(c, other); err != nil {
 		return err
 	}
-	maker := &specMaker{
+	a.maker = &specMaker{
 		keeper: func() keeper.Info { return a.keeper.get().Info() },
 		inspect: func(ctx context.Context, path string) (*envoy.Binary, error) {
 			return a.inspect(ctx, c.Paths.StateDir, path)
@@ -43,7 +43,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		host:    config.ThisHost(),
 	}
 	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
-	a.reloader.spec = maker.spec
+	a.reloader.spec = a.maker.spec
 	a.reloader.apply = a.supervisor.Apply
 	a.reloader.serves = func() (string, int, bool) {
 		live, ok := a.proxy.liveEpoch()
@@ -52,7 +52,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	a.reloader.enact = a.enact
 	if c.Reload.Watch {
 		a.watched = newWatched(a.reloader, a.log)
-		a.watched.set(loaded)
+		a.watched.set(loaded, a.maker.files(ctx, c))
 	}
 	return a.composeViews(c)
 }
@@ -206,6 +206,6 @@ func (a *Agent) enact(old, now *config.Loaded) {
 		a.log.Error("the embedded discovery server keeps its settings", "error", err)
 	}
 	if a.watched != nil {
-		a.watched.set(now)
+		a.watched.set(now, a.maker.files(context.Background(), c))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -173,6 +174,29 @@ func render(c *config.Config, input bootstrap.Input, adminSocket string, custom,
 	}
 }
 
+// files are those that Envoy itself reads at its start, each once: [reload] files, and the certificates that the bootstrap names. They
+// are awaited at the agent's start, and a change of their content starts an epoch.
+func (m *specMaker) files(ctx context.Context, c *config.Config) []string {
+	paths := slices.Clone(c.Reload.Files)
+	node, err := c.Node.Resolve(m.host)
+	if err != nil {
+		return unique(paths)
+	}
+	render, err := m.renderer(ctx, c, node)
+	if err != nil {
+		return unique(paths) // what is wrong with it is told when it is started
+	}
+	rendered, err := render(adminSocketPrefix)
+	if err != nil {
+		return unique(paths)
+	}
+	named, err := bootstrap.CertificateFiles(rendered)
+	if err != nil {
+		return unique(paths)
+	}
+	return unique(slices.Concat(paths, named))
+}
+
 // input is the bootstrap's part of a configuration.
 func (m *specMaker) input(ctx context.Context, c *config.Config, node config.Node) (bootstrap.Input, error) {
 	addresses, err := nodeAddresses(node)
@@ -320,7 +344,11 @@ func (m *specMaker) digest(c *config.Config, binary *envoy.Binary, render func(s
 	}
 	command := launched(epoch.Launch{HotRestart: binary.HotRestartVersion != ""})
 	command.LogLevel, command.ComponentLogLevel, command.SocketPath, command.BaseID = "", "", "", 0
-	files, err := watch.Digest(certificateFiles(c))
+	read, err := bootstrap.CertificateFiles(rendered)
+	if err != nil {
+		return "", err
+	}
+	files, err := watch.Digest(unique(slices.Concat(c.Reload.Files, read)))
 	if err != nil {
 		return "", fmt.Errorf("read the watched files: %w", err)
 	}

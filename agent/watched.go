@@ -14,32 +14,19 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// bootstrapFiles are the files whose content an epoch is made of beside the configuration itself: what the bootstrap reads, and
-// [reload] files. Each path once.
-func bootstrapFiles(c *config.Config) []string {
-	paths := []string{c.Envoy.CustomConfigFile, c.Envoy.TemplateFile, c.Envoy.BootstrapOverride, c.Tracing.AccessTokenFile}
-	paths = append(paths, certificateFiles(c)...)
-	slices.Sort(paths)
-	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return path == "" })
+// watchPaths are all files and folders whose change may call for a reload: the configuration, what the bootstrap is made of, and
+// the files that Envoy reads at its start.
+func watchPaths(loaded *config.Loaded, read []string) []string {
+	c := loaded.Config
+	paths := slices.Concat(loaded.Files, loaded.Dirs, read,
+		[]string{c.Envoy.CustomConfigFile, c.Envoy.TemplateFile, c.Envoy.BootstrapOverride, c.Tracing.AccessTokenFile})
+	return unique(paths)
 }
 
-// certificateFiles are the files that Envoy itself reads at its start: the bootstrap's own certificates and [reload] files.
-// They are awaited at the agent's start.
-func certificateFiles(c *config.Config) []string {
-	paths := slices.Clone(c.Reload.Files)
-	for _, tls := range []config.TLSSettings{c.Telemetry.MetricsServiceTLS, c.Telemetry.AccessLogServiceTLS} {
-		paths = append(paths, tls.CAFile, tls.CertFile, tls.KeyFile)
-	}
-	paths = append(paths, c.Tracing.CAFile)
+// unique sorts paths and leaves out what is empty or there twice.
+func unique(paths []string) []string {
 	slices.Sort(paths)
 	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return path == "" })
-}
-
-// watchPaths are all files and folders whose change may call for a reload.
-func watchPaths(loaded *config.Loaded) []string {
-	paths := slices.Concat(loaded.Files, loaded.Dirs, bootstrapFiles(loaded.Config))
-	slices.Sort(paths)
-	return slices.Compact(paths)
 }
 
 // The condition of files that are awaited, or were not there in time.
@@ -48,7 +35,7 @@ const conditionFilesMissing = "files-missing"
 // awaitFiles waits for the files that Envoy needs at its start, at most as long as [identity] wait says. What is still missing then
 // is told, and the start goes on without. An error means that ctx has ended.
 func (a *Agent) awaitFiles(ctx context.Context, c *config.Config) error {
-	paths := certificateFiles(c)
+	paths := a.maker.files(ctx, c)
 	if len(paths) == 0 {
 		return nil
 	}
@@ -99,9 +86,9 @@ func newWatched(r *reloader, log *slog.Logger) *watched {
 // Name is the part's name.
 func (w *watched) Name() string { return "watch" }
 
-// set watches what a configuration is made of.
-func (w *watched) set(loaded *config.Loaded) {
-	if err := w.watcher.Set(watchPaths(loaded)); err != nil {
+// set watches what a configuration is made of, and the files that Envoy reads with it.
+func (w *watched) set(loaded *config.Loaded, read []string) {
+	if err := w.watcher.Set(watchPaths(loaded, read)); err != nil {
 		w.log.Warn("not all files can be watched", "error", err)
 	}
 }

@@ -204,3 +204,74 @@ func TestExitCodes(t *testing.T) {
 		t.Errorf("dying Envoy: exit %d: %s", exit, daemon.Output())
 	}
 }
+
+func TestFilesOfTheBootstrapAreAwaitedAndWatched(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	certificate := filepath.Join(r.Dir, "certificate.pem")
+	r.Set(fmt.Sprintf("[reload]\nfiles = [%q, %q]\n[identity]\nwait = \"30s\"\n[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n", certificate, certificate))
+	r.Start()
+	rig.Eventually(t, 20*time.Second, "the reason names the missing file", func() bool {
+		ready, why := r.Ready()
+		return !ready && strings.Count(why, certificate) == 1
+	})
+	r.Write("certificate.pem", "one")
+	r.WaitReady(20 * time.Second)
+	r.Write("certificate.pem", "one")
+	r.Write("certificate.pem", "two")
+	rig.Eventually(t, 20*time.Second, "changed content starts an epoch", func() bool { return current(t, r).Number == 1 })
+	if epoch := current(t, r); !strings.Contains(epoch.Reason, "certificate.pem") {
+		t.Errorf("the reason does not name the file: %+v", epoch)
+	}
+}
+
+func TestHangupReloadsAndSecondTerminationAborts(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true, TOML: "[envoy]\ntermination_drain_duration = \"60s\"\nmaximum_drain_duration = \"90s\"\n"})
+	daemon := r.StartReady()
+	_ = daemon.Process.Signal(syscall.SIGHUP)
+	rig.Eventually(t, 20*time.Second, "SIGHUP starts an epoch", func() bool { return current(t, r).Number == 1 })
+	_ = daemon.Process.Signal(syscall.SIGUSR1)
+	rig.Eventually(t, 5*time.Second, "SIGUSR1 reopens the access logs", func() bool { return strings.Contains(daemon.Output(), "access logs reopened") })
+	_ = daemon.Process.Signal(syscall.SIGTERM)
+	rig.Eventually(t, 5*time.Second, "the proxy is not ready while it drains", func() bool { ready, _ := r.Ready(); return !ready })
+	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		t.Errorf("a new connection during the drain: %d %v", code, err)
+	}
+	begun := time.Now()
+	_ = daemon.Process.Signal(syscall.SIGTERM)
+	if exit := daemon.Wait(t, 20*time.Second); exit != 0 || time.Since(begun) > 15*time.Second {
+		t.Errorf("exit %d after %v", exit, time.Since(begun))
+	}
+}
+
+func TestBrokenMeshFileLeavesTheRestServing(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	r.StartReady()
+	r.Write("mesh.d/broken.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad}\nspec:\n  hosts: [web.test]\n  http:\n  - rout: []\n")
+	rig.Eventually(t, 10*time.Second, "the problem is told with file, line and field", func() bool {
+		for _, condition := range conditions(t, r) {
+			if strings.Contains(condition, "broken.yaml:7") && strings.Contains(condition, "rout") {
+				return true
+			}
+		}
+		return false
+	})
+	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		t.Errorf("GET: %d %v", code, err)
+	}
+	if err := os.Remove(filepath.Join(r.Dir, "mesh.d/broken.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, 10*time.Second, "the condition is gone", func() bool { return len(conditions(t, r)) == 0 })
+}
+
+// conditions are the sentences of those that stand.
+func conditions(t *testing.T, r *rig.Rig) []string {
+	t.Helper()
+	var status api.Status
+	r.JSON(&status, "status")
+	var all []string
+	for _, condition := range status.Conditions {
+		all = append(all, condition.Sentence)
+	}
+	return all
+}
