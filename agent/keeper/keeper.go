@@ -47,8 +47,13 @@ type Info struct {
 // beside another, because it cannot take over from it, founds the next.
 const Lineages = 8
 
+// lineageStride is far from what people and other keepers choose beside this base id.
+const lineageStride = 53_687_091
+
 // BaseIDOf is Envoy's --base-id in a lineage, from 0: lineages share neither memory nor sockets.
-func (i Info) BaseIDOf(lineage int) uint32 { return i.BaseID + uint32(lineage) }
+func (i Info) BaseIDOf(lineage int) uint32 {
+	return uint32((uint64(i.BaseID) + uint64(lineage)*lineageStride) % (maxBaseID + 1))
+}
 
 // StartSpec asks for an Envoy.
 type StartSpec struct {

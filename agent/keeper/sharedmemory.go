@@ -22,8 +22,8 @@ const (
 	flagsOffset         = sharedMemorySize - 8
 )
 
-// maxBaseID keeps base id*10+9 of the last lineage within the 32 bits that Envoy computes it in.
-const maxBaseID = (1<<32-10)/10 - Lineages
+// maxBaseID keeps BaseID*10+9 within the 32 bits that Envoy computes it in.
+const maxBaseID = (1<<32 - 10) / 10
 
 // sharedMemory is the file of a base id.
 type sharedMemory struct{ folder string }
@@ -103,9 +103,9 @@ func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 	// Begin where the folder's name points, so that the number is stable; above what people choose by hand.
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(folder))
-	const first, span, attempts = 10_000, 100_000, 1000
+	const first, span, attempts = 10_000, 1_000_000, 1000
 	for i := range uint32(attempts) {
-		candidate := first + (hash.Sum32()%span+i)%span*Lineages
+		candidate := first + (hash.Sum32()%span+i)%span
 		err := m.reserve(candidate)
 		if errors.Is(err, fs.ErrExist) {
 			continue

@@ -48,7 +48,7 @@ func TestCleanup(t *testing.T) {
 	gone := []string{
 		m.deadSocket("run/outrider.sock"), m.deadSocket("run/envoy/xds.sock"), m.deadSocket("keeper/admin-3.sock"),
 		m.deadSocket("keeper/hot_restart_parent_1"), m.write("run/envoy/envoy-rev3.json", "{}"), m.write("keeper/base-id", "4711\n"),
-		m.write("keeper/lock", ""), m.write("shm/envoy_shared_memory_47110", "x"), m.write("shm/envoy_shared_memory_47120", "x"),
+		m.write("keeper/lock", ""), m.write("shm/envoy_shared_memory_47110", "x"), m.write("shm/envoy_shared_memory_536918020", "x"),
 	}
 	stays := []string{m.write("shm/envoy_shared_memory_0", "x"), m.write("shm/envoy_shared_memory_48110", "x"), m.write("keeper/kept.log", "x"),
 		m.write("run/notes.txt", "x"), m.write("shm/envoy_shared_memory_47130", "x"), m.write("shm/envoy_shared_memory_47140", strings.Repeat("x", 4096))}

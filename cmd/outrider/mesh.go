@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -25,9 +26,20 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
-		Long: short + ": files and folders, by default those of [discovery] files, as this host's proxy would see them.\n" +
+		Long: short + ": files and folders, as this host's proxy would see them; without a path what the running\n" +
+			"agent has in force, with what Envoy refused of it, or else [discovery] files.\n" +
 			"What is wrong is on standard error with file, line, object and field; errors are exit code 1.",
-		RunE: func(_ *cobra.Command, paths []string) error {
+		RunE: func(command *cobra.Command, paths []string) error {
+			if len(paths) == 0 {
+				// The agent knows more than its files say: what Envoy refused of them.
+				found, err := a.client().MeshProblems(command.Context())
+				if err == nil {
+					return a.printProblems([]string{"the mesh configuration in force"}, problemsOf(found))
+				}
+				if _, absent := errors.AsType[*api.NotRunningError](err); !absent {
+					return err
+				}
+			}
 			options := discovery.CheckOptions{}
 			loaded, err := config.Load(a.onDisk(nil))
 			switch {
@@ -47,6 +59,15 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			return a.printProblems(paths, problems)
 		},
 	}
+}
+
+// problemsOf are the problems as the agent tells them.
+func problemsOf(found []api.MeshProblem) []discovery.Problem {
+	problems := make([]discovery.Problem, len(found))
+	for i, p := range found {
+		problems[i] = discovery.Problem{File: p.File, Line: p.Line, Object: p.Object, Field: p.Field, Severity: condition.Severity(p.Severity), Message: p.Message}
+	}
+	return problems
 }
 
 func (a *app) printProblems(paths []string, problems []discovery.Problem) error {
