@@ -22,6 +22,7 @@ import (
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 )
@@ -58,7 +59,9 @@ type Agent struct {
 	watched    *watched // nil: off
 
 	binary   atomic.Pointer[envoy.Binary] // that the next epoch runs
+	detach   context.CancelFunc           // ends the agent; Envoy goes on serving
 	stopping atomic.Bool
+	kept     atomic.Bool            // Envoy is kept: systemd restarts the agent
 	awaited  atomic.Pointer[string] // what the start waits for, in words; nil: nothing
 	quit     chan struct{}          // an orderly stop is wanted
 }
@@ -106,11 +109,14 @@ func Run(ctx context.Context, options Options) (err error) {
 	signals := catchSignals()
 	defer signals.stop()
 
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, a.detach = context.WithCancel(ctx)
+	defer a.detach()
+	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.log})
 	if err := a.compose(ctx, loaded); err != nil {
 		return err
 	}
+	teller := &teller{backend{a}, notifier}
+	defer func() { teller.farewell(err) }()
 	group, ctx := errgroup.WithContext(ctx)
 	run := func(p part) {
 		group.Go(func() error {
@@ -120,11 +126,11 @@ func Run(ctx context.Context, options Options) (err error) {
 			return nil
 		})
 	}
-	for _, p := range a.parts() {
+	for _, p := range append(a.parts(), notifier, teller) {
 		run(p)
 	}
 	group.Go(func() error {
-		defer cancel() // Envoy has ended as it was told to: so do all
+		defer a.detach() // Envoy has ended as it was told to: so do all
 		return a.supervisor.Run(ctx)
 	})
 	group.Go(func() error { return a.begin(ctx) })
@@ -140,6 +146,8 @@ func Run(ctx context.Context, options Options) (err error) {
 			return err
 		}
 		return &ExitError{Code: ExitInternal, Err: err}
+	case a.kept.Load():
+		a.log.Info("ended for a restart; Envoy goes on serving")
 	case a.stopping.Load():
 		a.keeper.shutdown()
 		a.tidy()
@@ -176,10 +184,32 @@ func (a *Agent) begin(ctx context.Context) error {
 	return nil // one was started and failed: the guard goes on, or gives up
 }
 
+// environment looks up variables.
+func (o Options) environment() func(string) string {
+	if o.Config.Environment != nil {
+		return o.Config.Environment
+	}
+	return os.Getenv
+}
+
+// restarted is whether systemd ends the agent to start it again at once, by the job of its unit. What cannot be known is a stop.
+func (a *Agent) restarted(ctx context.Context) bool {
+	job, err := systemd.Manager{}.Job(ctx)
+	if err != nil {
+		a.log.Warn("why systemd stops the unit is not known: taken as a stop, Envoy ends too", "error", err)
+	}
+	return job == systemd.Restart
+}
+
 // stop ends Envoy in order, then everything; a second call aborts.
 func (a *Agent) stop(ctx context.Context, why string) {
 	again := a.stopping.Swap(true)
 	settings := a.reloader.inForce().Config.Envoy
+	if !again && a.options.Config.InUnit && a.restarted(ctx) {
+		a.kept.Store(true)
+		a.detach()
+		return
+	}
 	if again {
 		a.log.Warn("told to stop again: aborting what still drains", "by", why)
 	} else {

@@ -50,6 +50,7 @@ type reloader struct {
 	last    *api.LastReload
 	pending []string // [start] keys that differ on disk
 	busy    bool
+	phase   string // of the reload that told last
 }
 
 // reload is one request.
@@ -92,8 +93,12 @@ func (r *reloader) Run(ctx context.Context) error {
 // Reload asks for a reload and waits for its outcome; the end of ctx only ends the waiting.
 func (r *reloader) Reload(ctx context.Context, request *reload) (api.ReloadResult, error) {
 	request.answer = make(chan api.ReloadResult, 1)
-	if request.progress == nil {
-		request.progress = func(api.Progress) {}
+	tell := request.progress
+	request.progress = func(p api.Progress) {
+		r.setPhase(request.reason, p)
+		if tell != nil {
+			tell(p)
+		}
 	}
 	select {
 	case r.requests <- request:
@@ -269,6 +274,33 @@ func (r *reloader) setRunning(by int) {
 	defer r.mu.Unlock()
 	r.running += by
 	r.busy = r.running > 0
+}
+
+func (r *reloader) setPhase(reason string, p api.Progress) {
+	phase := fmt.Sprintf("reloading (%s): %s", reason, p.Phase)
+	if !p.Until.IsZero() {
+		phase += ", until " + p.Until.Format(time.TimeOnly) + " at the latest"
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase = phase
+}
+
+// doing says what the reloads under way do.
+func (r *reloader) doing() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.phase
+}
+
+// beat returns once the loop of Run has turned.
+func (r *reloader) beat(ctx context.Context) error {
+	select {
+	case r.finished <- func() {}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // inForce is the configuration in force.

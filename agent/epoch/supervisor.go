@@ -156,6 +156,9 @@ func (s *Supervisor) call(ctx context.Context, function func()) error {
 	return nil
 }
 
+// Beat returns once the loop of Run has turned.
+func (s *Supervisor) Beat(ctx context.Context) error { return s.call(ctx, func() {}) }
+
 // help runs a helper goroutine that ends with Run.
 func (s *Supervisor) help(helper func(ctx context.Context)) {
 	ctx := s.running

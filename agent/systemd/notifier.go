@@ -140,6 +140,13 @@ func (n *Notifier) transition(state State) []string {
 	return lines
 }
 
+// Announced is whether the manager was told that the unit is started.
+func (n *Notifier) Announced() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.announced
+}
+
 // Fail tells that the agent ends because of an error: in words, and with its number (ERRNO=) or its name on the bus (BUSERROR=)
 // where it has one.
 func (n *Notifier) Fail(err error) {
