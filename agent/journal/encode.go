@@ -1,0 +1,37 @@
+package journal
+
+import (
+	"encoding/binary"
+	"strconv"
+	"strings"
+)
+
+// appendField appends a field in the journal's native protocol: NAME=value and a line break, or, where the value has line breaks
+// itself, NAME, a line break, the value's length in 8 bytes (little endian), the value and a line break
+// (https://systemd.io/JOURNAL_NATIVE_PROTOCOL).
+func appendField(to []byte, name, value string) []byte {
+	to = append(to, name...)
+	if strings.IndexByte(value, '\n') < 0 {
+		to = append(to, '=')
+	} else {
+		to = append(to, '\n')
+		to = binary.LittleEndian.AppendUint64(to, uint64(len(value)))
+	}
+	to = append(to, value...)
+	return append(to, '\n')
+}
+
+func appendNumber(to []byte, name string, value int64) []byte {
+	to = append(append(to, name...), '=')
+	return append(strconv.AppendInt(to, value, 10), '\n')
+}
+
+// appendPair appends key=value for people, the value quoted where it has to be.
+func appendPair(to []byte, key, value string) []byte {
+	to = append(append(append(to, ' '), key...), '=')
+	plain := value != "" && !strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r == '"' || r == '=' || r == '\u007f' })
+	if plain {
+		return append(to, value...)
+	}
+	return strconv.AppendQuote(to, value)
+}

@@ -1,0 +1,35 @@
+package journal
+
+import "outrider.org/outrider/agent/condition"
+
+// The message IDs (sd_journal(3), MESSAGE_ID=): fixed for ever, explained by packaging/catalog/outrider.catalog.
+const (
+	EpochStarted  = "724efa2679bf489dbd4dff55c679e2ea"
+	EpochLive     = "8429cd9d3efe4df99b7ff7afdd386b39"
+	EpochExited   = "8031a499b192428996a0f393887e9751"
+	ReloadRefused = "5177ad40e7c64ae7957e589a5505718d"
+	Draining      = "d5b13e30391f414e994b40bd9d4a3818"
+	SecretRotated = "4f9ef40bd9b84c01b0b0fb90b12f2e97"
+	GaveUp        = "b33e6f7711e94faba6d26327f36affa3"
+)
+
+// MessageID is the message ID of a kind of event (condition.Kind…), "" if it has none.
+func MessageID(kind string) string {
+	switch kind {
+	case condition.KindEpochStarted:
+		return EpochStarted
+	case condition.KindEpochLive:
+		return EpochLive
+	case condition.KindEpochExited:
+		return EpochExited
+	case condition.KindReloadRefused:
+		return ReloadRefused
+	case condition.KindDraining:
+		return Draining
+	case condition.KindSecretRotated:
+		return SecretRotated
+	case condition.KindGaveUp:
+		return GaveUp
+	}
+	return ""
+}

@@ -1,0 +1,189 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	reconnectPause = 100 * time.Millisecond
+	stuckTime      = time.Second // after that long without a line taken, the connection is looked at anew
+)
+
+// errFull says that the journal does not take a line now.
+var errFull = errors.New("the journal is full")
+
+// send sends an entry at once, or queues a copy. It returns the entry's memory for another use.
+func (j *Journal) send(entry []byte, level int) []byte {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case j.ended:
+		return entry
+	case j.queue.busy || j.connection == nil:
+		j.queue.push(entry, level)
+	default:
+		err := write(j.connection, entry, false)
+		if err == nil {
+			return entry
+		}
+		if permanent(err) {
+			j.queue.lose()
+		} else {
+			j.queue.push(entry, level)
+		}
+	}
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+	return entry
+}
+
+// permanent is whether an error is about the entry, not the connection: it is not tried again.
+func permanent(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
+}
+
+// work sends what waits. As long as something waits nobody else sends, so that lines stay in order.
+func (j *Journal) work() {
+	defer close(j.closed)
+	for range j.wake {
+		for {
+			j.mu.Lock()
+			entries, suppressed := j.queue.take()
+			var told []byte
+			if suppressed > 0 {
+				told = j.tell(suppressed)
+				j.queue.bytes += len(told)
+			}
+			busy, draining := j.queue.busy, j.draining
+			j.mu.Unlock()
+			if !busy && draining {
+				return
+			}
+			if !busy {
+				break
+			}
+			for _, entry := range entries {
+				if !j.insist(entry, true) {
+					return
+				}
+			}
+			if told != nil && !j.insist(told, false) {
+				return
+			}
+		}
+	}
+}
+
+// tell is the line that tells how many were suppressed.
+func (j *Journal) tell(suppressed uint64) []byte {
+	text := fmt.Sprintf("%d lines were suppressed: the journal did not take them as fast as they came", suppressed)
+	entry := j.constant(nil, priorityWarning, ownComponent)
+	return appendField(appendNumber(entry, "OUTRIDER_SUPPRESSED", int64(suppressed)), "MESSAGE", text)
+}
+
+// insist sends an entry however long that takes, over as many connections; false says that the journal was closed. One
+// that cannot be sent at all is counted, if it is a line of somebody's.
+func (j *Journal) insist(entry []byte, counted bool) bool {
+	for {
+		j.mu.Lock()
+		connection, ended := j.connection, j.ended
+		j.mu.Unlock()
+		if ended {
+			return false
+		}
+		if connection != nil {
+			err := write(connection, entry, true)
+			if err == nil || permanent(err) {
+				j.mu.Lock()
+				j.queue.bytes = max(0, j.queue.bytes-len(entry))
+				if err != nil && counted {
+					j.queue.suppressed++
+				}
+				j.mu.Unlock()
+				return true
+			}
+			_ = connection.Close()
+		}
+		fresh, err := dial(j.options.Socket)
+		j.mu.Lock()
+		j.connection = fresh
+		if j.ended && err == nil {
+			_ = fresh.Close()
+		}
+		j.mu.Unlock()
+		if err != nil {
+			time.Sleep(reconnectPause)
+		}
+	}
+}
+
+// write sends an entry as one datagram, or as a sealed file in memory where it is too long for one. With wait it waits until
+// the journal takes it, stuckTime at most; without it errFull says that it does not take it now.
+func write(connection *net.UnixConn, entry []byte, wait bool) error {
+	err := writeMessage(connection, entry, nil, wait)
+	if !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.ENOBUFS) {
+		return err
+	}
+	file, err := memory(entry)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	return writeMessage(connection, nil, unix.UnixRights(int(file.Fd())), wait)
+}
+
+func writeMessage(connection *net.UnixConn, entry, rights []byte, wait bool) error {
+	raw, err := connection.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if wait {
+		if err := connection.SetWriteDeadline(time.Now().Add(stuckTime)); err != nil {
+			return err
+		}
+	} else if err := connection.SetWriteDeadline(time.Time{}); err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		for {
+			_, sent = unix.SendmsgN(int(fd), entry, rights, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+			if !errors.Is(sent, unix.EINTR) {
+				return !wait || !errors.Is(sent, unix.EAGAIN)
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case errors.Is(sent, unix.EAGAIN):
+		return errFull
+	default:
+		return sent
+	}
+}
+
+// memory makes a sealed file in memory that holds an entry: journald maps what cannot change any more.
+func memory(entry []byte) (*os.File, error) {
+	number, err := unix.MemfdCreate("outrider-journal", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("make a file for a long line: %w", err)
+	}
+	file := os.NewFile(uintptr(number), "outrider-journal")
+	if _, err := file.Write(entry); err != nil {
+		return nil, errors.Join(fmt.Errorf("write a long line: %w", err), file.Close())
+	}
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(number), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, errors.Join(fmt.Errorf("seal a long line: %w", err), file.Close())
+	}
+	return file, nil
+}
