@@ -98,7 +98,12 @@ func Run(ctx context.Context, options Options) (err error) {
 	}
 	a := &Agent{options: options, started: began, level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1)}
 	a.level.Set(slogLevel(loaded.Config.Log.Level))
-	a.log = slog.New(newLogHandler(options.Output, loaded.Config.Log.Format, a.level))
+	handler, closeLog, err := openLog(options, loaded.Config.Log.Format, a.level)
+	if err != nil {
+		return &ExitError{Code: ExitConfiguration, Err: err}
+	}
+	defer closeLog()
+	a.log = slog.New(handler)
 	if _, err := envoy.Find(loaded.Config.Envoy.Binary); err != nil {
 		return &ExitError{Code: ExitNoEnvoy, Err: err}
 	}

@@ -2,20 +2,47 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/lmittmann/tint"
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/journal"
 )
 
 // levelEnvoyCritical is what Envoy calls critical: above slog's error.
 const levelEnvoyCritical = slog.LevelError + 4
 
-// newLogHandler returns the handler for a [log] format; auto is colour on a terminal and JSON elsewhere.
+// openLog returns the handler for a [log] format and what ends it. auto is the journal where standard error goes there (so under
+// systemd), colour on a terminal and JSON elsewhere.
+func openLog(options Options, format string, level *slog.LevelVar) (slog.Handler, func(), error) {
+	file, isFile := options.Output.(*os.File)
+	wanted := format == "journal"
+	if wanted || format == "auto" && isFile && journal.Connected(file, options.environment()) {
+		opened, err := journal.Open(journal.Options{Level: level, Program: "outriderd", Instance: options.Config.Instance})
+		if err == nil {
+			return opened.Handler(), func() {
+				ctx, cancel := context.WithTimeout(context.Background(), logCloseTime)
+				defer cancel()
+				opened.Close(ctx)
+			}, nil
+		}
+		if wanted {
+			return nil, nil, fmt.Errorf("log.format = \"journal\": %w", err)
+		}
+	}
+	return newLogHandler(options.Output, format, level), func() {}, nil
+}
+
+// logCloseTime bounds waiting at the end for the journal to take the last lines.
+const logCloseTime = 2 * time.Second
+
+// newLogHandler returns the handler of a stream.
 func newLogHandler(out io.Writer, format string, level *slog.LevelVar) slog.Handler {
 	if format == "tint" || format == "auto" && isTerminal(out) {
 		return tint.NewHandler(out, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !isTerminal(out) || os.Getenv("NO_COLOR") != ""})

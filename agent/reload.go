@@ -230,7 +230,7 @@ func (r *reloader) refuse(request *reload, why []string) {
 		goesOn = fmt.Sprintf("epoch %d goes on", number)
 	}
 	sentence := fmt.Sprintf("reload refused (%s): %s; %s", request.reason, strings.Join(why, "; "), goesOn)
-	r.log.Error("reload refused", "reason", request.reason, "why", strings.Join(why, "; "), "then", goesOn)
+	r.log.Error("reload refused", "event", condition.KindReloadRefused, "reason", request.reason, "why", strings.Join(why, "; "), "then", goesOn)
 	r.board.Raise(conditionRefused, condition.Error, sentence)
 	r.board.Publish(condition.Event{Kind: condition.KindReloadRefused, Epoch: result.Epoch, Sentence: sentence,
 		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "reasons": strings.Join(why, "\n")}})

@@ -17,7 +17,7 @@ const (
 	dnsProxy         capability = "the DNS proxy"
 	interception     capability = "transparent interception"
 	tokenExchange    capability = "the token exchange (STS)"
-	journalLog       capability = "logging to the journal"
+	meshConfig       capability = "Istio's MeshConfig"
 )
 
 // missing lists what this version does not have yet. A capability that has come is taken off this list, and its keys are
@@ -37,7 +37,7 @@ func missing() map[capability]bool {
 		dnsProxy:         true,
 		interception:     true,
 		tokenExchange:    true,
-		journalLog:       true,
+		meshConfig:       true,
 	}
 }
 

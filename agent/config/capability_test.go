@@ -6,7 +6,7 @@ import "testing"
 func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	c := defaults()
 	c.Identity.Provider = "files"
-	c.Log.Format = "journal"
+	c.Discovery.MeshConfigFile = "/etc/outrider/mesh.yaml"
 	c.DNS.Resolved = true
 	refused := func(missing map[capability]bool) map[string]capability {
 		all := map[string]capability{}

@@ -54,7 +54,7 @@ func logTable(l *Log) table {
 			must(oneOf("debug", "info", "warn", "error")),
 		setting("format", &l.Format, "auto", Start,
 			"auto (journal under systemd, colour on a terminal, else json) | journal | tint | json").
-			must(oneOf("auto", "journal", "tint", "json")).valueNeeds("journal", journalLog),
+			must(oneOf("auto", "journal", "tint", "json")),
 		setting("envoy", &l.Envoy, true, Live, "Envoy's log lines too, with their level, component and epoch"),
 	}}
 }

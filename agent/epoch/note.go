@@ -87,5 +87,5 @@ func (s *Supervisor) forget(id string) {
 // event tells everybody, and the log.
 func (s *Supervisor) event(kind string, p *process, sentence string, fields map[string]string) {
 	s.options.Board.Publish(condition.Event{Kind: kind, Epoch: &p.Number, Sentence: sentence, Fields: maps.Clone(fields)})
-	s.log.Info(sentence, "epoch", p.Number)
+	s.log.Info(sentence, "epoch", p.Number, "event", kind)
 }
