@@ -131,6 +131,9 @@ func (s *Supervisor) starting(a *attempt, command Command) {
 	}
 	a.started = true
 	a.process.Started, a.process.command = time.Now(), command
+	if a.tries == 0 { // validation is not part of live_timeout
+		a.liveBy = a.process.Started.Add(a.spec.LiveTimeout)
+	}
 	a.note = noteOf(a.process)
 	s.processes = append(s.processes, a.process)
 }

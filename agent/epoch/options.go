@@ -44,18 +44,19 @@ const (
 	parentGrace      = 300 * time.Millisecond // a child whose parent died may get live within this
 	overdue          = 1500 * time.Millisecond
 	// overdue: an epoch that its child should have ended is killed this long after it was due. Envoy does it within 100 ms.
-	terminateTimeout = 5 * time.Second // SIGTERM to SIGKILL
-	abortTimeout     = time.Second     // the same when a stop is aborted
-	keeperPatience   = 5 * time.Second // of a stop that has lost the keeper
-	killTimeout      = 5 * time.Second // SIGKILL to giving up on hearing of the exit
-	provenFirst      = 2 * time.Second // nobody serves: a request waits this long for what is known to work
-	forgetExits      = time.Minute     // a run of exits that the back-off counts ends after this
-	handshakeTries   = 3               // of a hot restart that fails in its handshake, the flag cleared between
-	probeInterval    = 5 * time.Second // of the live epoch's admin
-	probeTimeout     = 2 * time.Second //
-	probeMisses      = 3               // in a row make an epoch silent
-	preflightTimeout = time.Second     // the parent's admin before a hot restart
-	cureInterval     = time.Minute     // between two attempts to cure a silent epoch
+	terminateTimeout = 5 * time.Second        // SIGTERM to SIGKILL
+	abortTimeout     = time.Second            // the same when a stop is aborted
+	keeperPatience   = 5 * time.Second        // of a stop that has lost the keeper
+	killTimeout      = 5 * time.Second        // SIGKILL to giving up on hearing of the exit
+	provenFirst      = 2 * time.Second        // nobody serves: a request waits this long for what is known to work
+	forgetExits      = time.Minute            // a run of exits that the back-off counts ends after this
+	handshakeTries   = 3                      // of a hot restart that fails in its handshake, the flag cleared between
+	probeInterval    = 5 * time.Second        // of the live epoch's admin
+	probeTimeout     = 2 * time.Second        //
+	probeMisses      = 3                      // in a row make an epoch silent
+	preflightHurry   = 500 * time.Millisecond // the parent's admin before a hot restart: one that was stopped serves nobody until it is woken
+	preflightTimeout = time.Second            // the same once it was
+	cureInterval     = time.Minute            // between two attempts to cure a silent epoch
 )
 
 // New returns a supervisor; nothing happens before Run.

@@ -21,19 +21,19 @@ func hangs(err error) bool {
 // preflight asks the parent of a hot restart whether it answers: its child would wait for it for ever, and leave
 // messages in its socket that it acts upon when it wakes up.
 func (s *Supervisor) preflight(ctx context.Context, keeper Keeper, parent *process) error {
-	ask := func() error {
-		asking, cancel := context.WithTimeout(ctx, preflightTimeout)
+	ask := func(limit time.Duration) error {
+		asking, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		_, err := parent.admin.State(asking)
 		return err
 	}
-	if !hangs(ask()) || ctx.Err() != nil {
+	if !hangs(ask(preflightHurry)) || ctx.Err() != nil {
 		return nil
 	}
 	if err := s.wakeUp(ctx, keeper, parent.ID); err != nil {
 		return err
 	}
-	if err := ask(); hangs(err) && ctx.Err() == nil {
+	if err := ask(preflightTimeout); hangs(err) && ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", errSilent, err)
 	}
 	return nil

@@ -89,11 +89,14 @@ func (p *Probe) ask() bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// slowAnswer is what counts as not served, though an answer came: far above what a busy machine does to a request.
-const slowAnswer = 500 * time.Millisecond
+// A question that was asked by hangBefore after a moment and answered hangs later counts as one that waited for a recovery.
+const (
+	hangBefore = 200 * time.Millisecond
+	hangs      = 500 * time.Millisecond
+)
 
-// Recovered is how long after a moment the last question got its answer that was not answered, or slowly; 0 if all
-// were answered well. ok is false if nothing was answered since.
+// Recovered is how long after a moment the first question was answered after the last one that was not, or how long the
+// questions of that moment had to wait; 0 if all were answered at once. ok is false if the last one was not answered.
 func (p *Probe) Recovered(since time.Time) (after time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +105,7 @@ func (p *Probe) Recovered(since time.Time) (after time.Duration, ok bool) {
 		if asked.ended.Before(since) {
 			continue
 		}
-		slow := asked.ended.Sub(asked.begun) > slowAnswer
+		slow := asked.begun.Before(since.Add(hangBefore)) && asked.ended.Sub(asked.begun) > hangs
 		if down && asked.ok || slow && asked.ok {
 			after = asked.ended.Sub(since)
 		}

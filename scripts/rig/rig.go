@@ -32,6 +32,7 @@ type Rig struct {
 
 	t       testing.TB
 	backend *exec.Cmd
+	ended   sync.Once
 	mu      sync.Mutex
 	daemon  *Daemon
 }
@@ -85,7 +86,7 @@ level = "debug"
 		r.Write(filepath.Join("mesh.d", name), text)
 	}
 	r.startBackend()
-	t.Cleanup(r.cleanup)
+	t.Cleanup(r.End)
 	return r
 }
 
@@ -176,10 +177,14 @@ func (r *Rig) startBackend() {
 	})
 }
 
+// End ends all of the rig now, and not only with the test. It may be called again.
+func (r *Rig) End() { r.ended.Do(r.cleanup) }
+
+// leftTime is how long a keeper may take to go after the agent that ended it.
+const leftTime = 5 * time.Second
+
 func (r *Rig) cleanup() {
-	r.mu.Lock()
-	d := r.daemon
-	r.mu.Unlock()
+	d := r.Daemon()
 	if d != nil && d.Running() {
 		_ = d.Process.Signal(syscall.SIGTERM)
 		_ = d.Process.Signal(syscall.SIGTERM) // the second one: now
@@ -193,14 +198,19 @@ func (r *Rig) cleanup() {
 	if r.t.Failed() && d != nil {
 		r.t.Logf("outriderd's last lines:\n%s", d.Output())
 	}
-	for _, program := range []string{"outrider-keeper", "envoy"} {
-		for _, pid := range r.Pids(program) {
-			if d != nil && d.exit == 0 {
-				r.t.Errorf("%s %d is left behind", program, pid)
-			}
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+	orderly := d != nil && !d.Running() && d.exit == 0
+	for end := time.Now().Add(leftTime); orderly && len(r.left()) > 0 && time.Now().Before(end); {
+		time.Sleep(20 * time.Millisecond)
+	}
+	for _, pid := range r.left() {
+		if orderly {
+			r.t.Errorf("process %d is left behind", pid)
 		}
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	_ = r.backend.Process.Kill()
 	_ = r.backend.Wait()
 }
+
+// left are the processes that outlive an agent.
+func (r *Rig) left() []int { return append(r.Pids("outrider-keeper"), r.Pids("envoy")...) }

@@ -152,7 +152,9 @@ func parentStoppedBefore(s *Scene) {
 	before := s.Live()
 	s.Strike()
 	s.Signal(before.PID, syscall.SIGSTOP)
-	s.reloaded()
+	if result := s.Outrider("reload"); result.Exit != 0 { // and no question first: the answer would wait for the one that is stopped
+		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	}
 }
 
 func storm(s *Scene) {

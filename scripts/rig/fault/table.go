@@ -11,7 +11,7 @@ func All() []Fault {
 		{Name: "unknown cluster", What: "the same without validation: the old epoch's admin closes (4, 5)", Blind: true, Inject: unknownCluster},
 		{Name: "port in use", What: "what validation cannot see (4, 5)", Inject: portInUse},
 		{Name: "killed while initialising", What: "SIGKILL to an epoch that is not live yet (4)", Inject: killedWhileInitialising},
-		{Name: "never live", What: "an epoch that does not get live within live_timeout", Envoy: "live_timeout = \"2s\"\n", Inject: neverLive},
+		{Name: "never live", What: "an epoch that does not get live within live_timeout", Envoy: "live_timeout = \"4s\"\n", Inject: neverLive},
 		{Name: "flag left set", What: "the flag of a failed start is still set in the shared memory (4)", Inject: flagLeftSet},
 		{Name: "shared memory gone", What: "hot restart cannot be had: side by side", Inject: sharedMemoryGone},
 		// The epoch that takes over.
@@ -20,7 +20,7 @@ func All() []Fault {
 		// The epoch that is replaced.
 		{Name: "parent killed", What: "SIGKILL 1 s after LIVE (7)", Harm: Cut, Inject: parentKilled},
 		{Name: "parent terminated", What: "SIGTERM 1 s after LIVE (7)", Harm: Cut, Inject: parentTerminated},
-		{Name: "parent killed at start", What: "SIGKILL while the next one initialises (7)", Harm: Outage, Inject: parentKilledAtStart},
+		{Name: "parent killed at start", What: "SIGKILL while the next one initialises (7)", Envoy: "live_timeout = \"4s\"\n", Harm: Outage, Inject: parentKilledAtStart},
 		{Name: "parent stopped", What: "SIGSTOP in the overlap: its child's admin answers throughout, then it is killed (15)", Inject: parentStopped},
 		{Name: "parent stopped before", What: "SIGSTOP before the new one starts: it is woken, or done without", Inject: parentStoppedBefore},
 		{Name: "storm", What: "a reload each second: none starts before the one before the last has ended (6)", Inject: storm},
@@ -30,7 +30,7 @@ func All() []Fault {
 		// Keeper and agent.
 		{Name: "keeper killed", What: "SIGKILL: Envoy ends with it, and no orphan stays", Harm: Outage, Inject: keeperKilled},
 		{Name: "agent killed", What: "SIGKILL: Envoy goes on, the next agent adopts (1)", Inject: agentKilled},
-		{Name: "agent killed at start", What: "SIGKILL while an epoch initialises that never gets live", Envoy: "live_timeout = \"3s\"\n", Inject: agentKilledAtStart},
+		{Name: "agent killed at start", What: "SIGKILL while an epoch initialises that never gets live", Envoy: "live_timeout = \"4s\"\n", Inject: agentKilledAtStart},
 		{Name: "agent killed, then Envoy", What: "the next agent is told how it ended", Harm: Outage, Inject: agentThenEnvoyKilled},
 		{Name: "agent and keeper killed", What: "over the shared memory and sockets that stay", Harm: Outage, Inject: agentAndKeeperKilled},
 		{Name: "agent killed at random", What: "SIGKILL at random moments, during overlap too; every epoch is adopted", Inject: agentKilledAtRandom},

@@ -1,0 +1,75 @@
+package main_test
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/rig/fault"
+)
+
+// moderate is a load and a pace of epochs that let all faults be tried while other tests run: 360 requests/s.
+func moderate() fault.Options {
+	return fault.Options{Rate: 0.2, Drain: time.Second, ParentShutdown: 3 * time.Second, Reloads: 6, Kills: 6, Flood: 5 * time.Second}
+}
+
+// rounds is how often each fault is tried: OUTRIDER_FAULTS, or once.
+func rounds(t *testing.T) int {
+	text := os.Getenv("OUTRIDER_FAULTS")
+	if text == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("OUTRIDER_FAULTS=%s: a number of rounds", text)
+	}
+	return n
+}
+
+// mostTries is how often a run is done whose failure a busy machine explains: requests that take seconds outlive the epochs of
+// a test, which end within three.
+const mostTries = 3
+
+// try tries a fault.
+func try(t *testing.T, one fault.Fault, options fault.Options) {
+	t.Helper()
+	for tries := 1; ; tries++ {
+		outcome := fault.Run(t, one, options)
+		t.Logf("%d requests, lost %d, pardoned %d, reuse %d, recovered after %v; slowest answer %v, start of Envoy %v. %s", outcome.Requests, outcome.AllLost(),
+			outcome.Pardoned, outcome.Reuse, outcome.Recovered.Round(time.Millisecond), outcome.Slowest.Round(time.Millisecond),
+			outcome.Start.Round(time.Millisecond), outcome.Figure)
+		if outcome.OK() {
+			return
+		}
+		if !outcome.Busy() || tries == mostTries {
+			t.Fatalf("lost %v (allowed: %v); %s\n%v", outcome.Lost, one.Harm, strings.Join(outcome.Wrong, "\n"), outcome.Report)
+		}
+		t.Logf("the machine is too busy to tell, once more: lost %v; %s", outcome.Lost, strings.Join(outcome.Wrong, "\n"))
+	}
+}
+
+// TestFaults tries everything that can go wrong with Envoy, its keeper and the agent, under load.
+func TestFaults(t *testing.T) {
+	for _, one := range fault.All() {
+		t.Run(one.Name, func(t *testing.T) {
+			for range rounds(t) {
+				try(t, one, moderate())
+			}
+		})
+	}
+}
+
+// TestFaultsRaced tries those in which most happens at the same time with an agent built with the race detector.
+func TestFaultsRaced(t *testing.T) {
+	options := moderate()
+	options.Race, options.Kills = true, 4
+	for _, name := range []string{"new killed", "parent killed at start", "keeper killed", "storm", "agent killed at random"} {
+		one, found := fault.Find(name)
+		if !found {
+			t.Fatalf("no fault %q", name)
+		}
+		t.Run(name, func(t *testing.T) { try(t, one, options) })
+	}
+}
