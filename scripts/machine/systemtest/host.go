@@ -1,0 +1,202 @@
+// Package systemtest tests Outrider as a part of systemd, on machines that are booted for it (scripts/machine). The tests need
+// root.
+package systemtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/machine"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// Host is a machine on which Outrider is installed by hand, as the packages do it, with Envoy and something to stand behind it:
+// HTTP on port 80, TCP on port 81.
+type Host struct {
+	*machine.Machine
+	t testing.TB
+}
+
+// What is bound into the machine.
+const (
+	programs  = "/opt/programs"
+	units     = "/opt/units"
+	packaging = "/opt/packaging"
+	envoy     = "/opt/envoy"
+)
+
+const installScript = `set -eu
+install -D -m 0755 -t /usr/bin /opt/programs/outrider
+install -D -m 0755 -t /usr/sbin /opt/programs/outriderd
+install -D -m 0755 -t /usr/libexec/outrider /opt/programs/outrider-keeper
+install -D -m 0644 -t /usr/lib/systemd/system /opt/units/*
+install -D -m 0644 -t /usr/lib/systemd/system-preset /opt/packaging/preset/*
+install -D -m 0644 -t /usr/lib/systemd/catalog /opt/packaging/catalog/*
+install -D -m 0644 -t /usr/lib/sysusers.d /opt/packaging/sysusers.d/*
+install -D -m 0644 -t /usr/lib/tmpfiles.d /opt/packaging/tmpfiles.d/*
+ln -sfn /opt/envoy/envoy /usr/local/bin/envoy
+mkdir -p /etc/outrider/conf.d /etc/outrider/mesh.d
+systemd-sysusers outrider.conf
+systemd-tmpfiles --create outrider.conf
+journalctl --update-catalog
+systemctl daemon-reload
+systemctl preset outrider.service
+systemd-run --quiet --unit=backend /opt/programs/backend -http 127.0.0.1:9000 -tcp 127.0.0.1:9001`
+
+const configuration = `
+[envoy]
+concurrency = 2
+drain_duration = "2s"
+parent_shutdown_duration = "4s"
+termination_drain_duration = "1s"
+live_timeout = "30s"
+`
+
+const mesh = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: default}
+spec:
+  hosts: [web.test]
+  ports:
+  - {number: 80, name: http, protocol: HTTP}
+  - {number: 81, name: tcp, protocol: TCP}
+  resolution: STATIC
+  endpoints:
+  - address: 127.0.0.1
+    ports: {http: 9000, tcp: 9001}
+`
+
+// NewHost boots a machine and installs Outrider. Nothing of it runs yet.
+func NewHost(t testing.TB) *Host {
+	t.Helper()
+	root := parts.Root()
+	built := rig.Build(t, false)
+	h := &Host{t: t, Machine: machine.Test(t, machine.Options{Bind: []string{
+		built.Dir + ":" + programs, filepath.Join(root, "units") + ":" + units,
+		filepath.Join(root, "packaging") + ":" + packaging, filepath.Dir(parts.Envoy(t)) + ":" + envoy,
+	}})}
+	h.Script(installScript)
+	h.Write("/etc/outrider/outrider.toml", configuration)
+	h.Write("/etc/outrider/mesh.d/web.yaml", mesh)
+	h.Script("chgrp outrider /etc/outrider/outrider.toml; chmod 0640 /etc/outrider/outrider.toml")
+	t.Cleanup(func() {
+		if t.Failed() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			log, _ := h.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "150", "-u", "outrider*", "-u", "init.scope")
+			t.Logf("the journal:\n%s", log)
+		}
+	})
+	return h
+}
+
+// Script runs a shell script in the machine, and fails the test if it fails.
+func (h *Host) Script(text string) string {
+	h.t.Helper()
+	return h.MustRun(h.t, "sh", "-c", text)
+}
+
+// Write writes a file in the machine.
+func (h *Host) Write(path, text string) {
+	h.t.Helper()
+	if err := h.WriteFile(h.t.Context(), path, []byte(text), 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// Property is a property of a unit.
+func (h *Host) Property(unit, name string) string {
+	h.t.Helper()
+	return h.MustRun(h.t, "systemctl", "show", "--value", "-p", name, unit)
+}
+
+// MainPID is the main process of a unit, 0 if there is none.
+func (h *Host) MainPID(unit string) int {
+	h.t.Helper()
+	pid, err := strconv.Atoi(h.Property(unit, "MainPID"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return pid
+}
+
+// Status asks the agent.
+func (h *Host) Status() api.Status {
+	h.t.Helper()
+	var status api.Status
+	if err := json.Unmarshal([]byte(h.MustRun(h.t, "outrider", "--json", "status")), &status); err != nil {
+		h.t.Fatal(err)
+	}
+	return status
+}
+
+// Live is the live epoch.
+func (h *Host) Live() api.Epoch {
+	h.t.Helper()
+	status := h.Status()
+	for _, epoch := range status.Epochs {
+		if epoch.State == api.EpochLive {
+			return epoch
+		}
+	}
+	h.t.Fatalf("no epoch is live: %+v", status)
+	return api.Epoch{}
+}
+
+// Get asks Envoy on port 80 and returns the status code, or what went wrong.
+func (h *Host) Get() string {
+	h.t.Helper()
+	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: web.test", "http://127.0.0.1:80/")
+	if err != nil {
+		return err.Error()
+	}
+	return out
+}
+
+// Serves fails the test if Envoy does not answer.
+func (h *Host) Serves() {
+	h.t.Helper()
+	if got := h.Get(); got != "200" {
+		h.t.Fatalf("GET through Envoy on port 80: %s", got)
+	}
+}
+
+// Eventually polls until a condition holds.
+func (h *Host) Eventually(limit time.Duration, what string, holds func() bool) {
+	h.t.Helper()
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
+// Processes are the pids of what runs a program in the machine.
+func (h *Host) Processes(name string) []string {
+	h.t.Helper()
+	out, err := h.Run(h.t.Context(), "pgrep", "-x", name)
+	if err != nil {
+		return nil // none
+	}
+	return strings.Fields(out)
+}
+
+// ProcessStatus is a line of /proc/PID/status.
+func (h *Host) ProcessStatus(pid int, name string) string {
+	h.t.Helper()
+	for line := range strings.Lines(h.MustRun(h.t, "cat", fmt.Sprintf("/proc/%d/status", pid))) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	h.t.Fatalf("/proc/%d/status has no %s", pid, name)
+	return ""
+}

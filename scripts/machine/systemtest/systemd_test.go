@@ -1,0 +1,213 @@
+package systemtest
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/rig"
+)
+
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "the system tests boot machines: run them as root")
+		os.Exit(1)
+	}
+	code := m.Run()
+	rig.RemovePrograms()
+	os.Exit(code)
+}
+
+// The life of an agent under systemd: start, reload, restart, crash, watchdog, stop.
+func TestLife(t *testing.T) {
+	h := NewHost(t)
+	if out, _ := h.Run(t.Context(), "systemctl", "is-enabled", "outrider.service"); out != "disabled" {
+		t.Errorf("after the installation outrider.service is %s", out)
+	}
+	h.MustRun(t, "systemctl", "enable", "--now", "outrider.service")
+	h.Serves()
+	if state, text := h.Property("outrider", "ActiveState"), h.Property("outrider", "StatusText"); state != "active" || !strings.HasPrefix(text, "epoch 0 serves") {
+		t.Errorf("%s: %s", state, text)
+	}
+	if failed := h.MustRun(t, "systemctl", "list-units", "--failed", "--no-legend"); failed != "" {
+		t.Errorf("failed units: %s", failed)
+	}
+	t.Run("privileges", func(t *testing.T) { privileges(t, h) })
+	t.Run("reload", func(t *testing.T) { reload(t, h) })
+	t.Run("restart keeps Envoy", func(t *testing.T) {
+		for _, command := range []string{"restart", "try-restart"} {
+			before, agent := h.Live(), h.MainPID("outrider")
+			h.MustRun(t, "systemctl", command, "outrider.service")
+			h.Serves()
+			if after := h.Live(); after.PID != before.PID || after.Number != before.Number {
+				t.Errorf("%s: epoch %d, pid %d became epoch %d, pid %d", command, before.Number, before.PID, after.Number, after.PID)
+			}
+			if h.MainPID("outrider") == agent {
+				t.Errorf("%s: the agent is the same", command)
+			}
+		}
+	})
+	t.Run("a killed agent's Envoy is adopted", func(t *testing.T) {
+		before := h.Live()
+		adopted(t, h, "KILL", before.PID)
+	})
+	t.Run("a hung agent is ended by the watchdog", func(t *testing.T) {
+		h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=2s\n")
+		h.MustRun(t, "systemctl", "daemon-reload")
+		h.MustRun(t, "systemctl", "restart", "outrider.service")
+		before := h.Live()
+		adopted(t, h, "STOP", before.PID)
+		if log := h.MustRun(t, "journalctl", "--no-pager", "-u", "outrider.service"); !strings.Contains(log, "Watchdog timeout") {
+			t.Error("the watchdog did not end the agent")
+		}
+	})
+	t.Run("the keeper is replaced in place", func(t *testing.T) {
+		keeper, before := h.MainPID("outrider-envoy"), h.Live()
+		h.MustRun(t, "systemctl", "reload", "outrider-envoy.service")
+		h.Eventually(10*time.Second, "the keeper says that it is connected again", func() bool {
+			return h.Property("outrider-envoy", "ActiveState") == "active" && h.Status().Ready
+		})
+		h.MustRun(t, "systemctl", "reload", "outrider.service")
+		if h.MainPID("outrider-envoy") != keeper || h.Live().PID == before.PID {
+			t.Errorf("keeper %d became %d; Envoy %d became %d", keeper, h.MainPID("outrider-envoy"), before.PID, h.Live().PID)
+		}
+	})
+	t.Run("a killed keeper comes back", func(t *testing.T) {
+		keeper := h.MainPID("outrider-envoy")
+		h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", "outrider-envoy.service")
+		h.Eventually(20*time.Second, "another keeper's Envoy serves", func() bool {
+			now := h.MainPID("outrider-envoy")
+			return now != 0 && now != keeper && h.Get() == "200"
+		})
+	})
+	t.Run("stop", func(t *testing.T) { stop(t, h) })
+}
+
+// privileges checks users, capabilities and who reaches what.
+func privileges(t *testing.T, h *Host) {
+	agent, keeper, live := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
+	user := func(name string) string { return h.MustRun(t, "id", "-u", name) }
+	for _, c := range []struct {
+		what         string
+		pid          int
+		user         string
+		capabilities string // effective; bit 10 is CAP_NET_BIND_SERVICE
+	}{
+		{"agent", agent, "outrider", "0000000000000000"},
+		{"keeper", keeper, "outrider-envoy", "0000000000000400"},
+		{"Envoy", live, "outrider-envoy", "0000000000000400"},
+	} {
+		id := user(c.user)
+		if got := strings.Fields(h.ProcessStatus(c.pid, "Uid")); strings.Join(got, " ") != strings.Join([]string{id, id, id, id}, " ") {
+			t.Errorf("%s runs as %v, not as %s (%s)", c.what, got, c.user, id)
+		}
+		for _, set := range []string{"CapEff", "CapPrm", "CapBnd", "CapAmb", "CapInh"} {
+			if got := h.ProcessStatus(c.pid, set); got != c.capabilities {
+				t.Errorf("%s: %s is %s, want %s", c.what, set, got, c.capabilities)
+			}
+		}
+		if got := h.ProcessStatus(c.pid, "NoNewPrivs"); got != "1" {
+			t.Errorf("%s: NoNewPrivs is %s", c.what, got)
+		}
+		if got := h.ProcessStatus(c.pid, "Seccomp"); got != "2" {
+			t.Errorf("%s: Seccomp is %s", c.what, got)
+		}
+	}
+	for path, want := range map[string]string{
+		"/run/outrider":                "755 outrider outrider",
+		"/run/outrider/outrider.sock":  "666 outrider outrider",
+		"/run/outrider/keeper.sock":    "600 outrider outrider",
+		"/run/outrider/envoy":          "2750 outrider outrider-envoy",
+		"/run/outrider/envoy/xds.sock": "660 outrider outrider-envoy",
+		"/run/outrider-envoy":          "750 outrider-envoy outrider-envoy",
+		"/var/lib/outrider":            "700 outrider outrider",
+		"/var/log/outrider":            "750 outrider-envoy outrider-envoy",
+	} {
+		if got := h.MustRun(t, "stat", "-c", "%a %U %G", path); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+	// Envoy's user, from inside of its sandbox's user alone: neither the agent's secrets nor a say.
+	for what, script := range map[string]string{
+		"read the agent's state":         "ls /var/lib/outrider",
+		"write its own configuration":    "touch /run/outrider/envoy/x",
+		"read the agent's configuration": "cat /etc/outrider/outrider.toml",
+		"reload":                         "outrider reload",
+		"reach the keeper":               "curl -s --unix-socket /run/outrider/keeper.sock http://x/",
+		"read the agent's memory":        fmt.Sprintf("head -c1 /proc/%d/environ", agent),
+	} {
+		if out, err := h.Run(t.Context(), "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy", "--init-groups", "sh", "-c", script); err == nil {
+			t.Errorf("Envoy's user may %s: %s", what, out)
+		}
+	}
+	if out, err := h.Run(t.Context(), "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy", "--init-groups", "outrider", "status"); err != nil {
+		t.Errorf("Envoy's user may not look: %s", out)
+	}
+}
+
+// reload checks that systemctl reload waits and tells the truth.
+func reload(t *testing.T, h *Host) {
+	before := h.Live()
+	h.MustRun(t, "systemctl", "reload", "outrider.service")
+	after := h.Live()
+	if after.Number != before.Number+1 {
+		t.Errorf("after systemctl reload epoch %d is live, before it was %d", after.Number, before.Number)
+	}
+	h.Write("/etc/outrider/conf.d/50-broken.toml", "[envoy]\nconcurrency = \"many\"\n")
+	out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service")
+	if err == nil {
+		t.Errorf("the reload of a broken configuration succeeded: %s", out)
+	}
+	if log := h.MustRun(t, "journalctl", "--no-pager", "-u", "outrider.service", "-p", "err"); !strings.Contains(log, "50-broken.toml:2") {
+		t.Errorf("the journal does not tell file and line:\n%s", log)
+	}
+	if text := h.Property("outrider", "StatusText"); !strings.Contains(text, "50-broken.toml:2") {
+		t.Errorf("STATUS=%s", text)
+	}
+	if h.Property("outrider", "ActiveState") != "active" || h.Live().PID != after.PID {
+		t.Error("a refused reload changed something")
+	}
+	h.Serves()
+	h.MustRun(t, "rm", "/etc/outrider/conf.d/50-broken.toml")
+	h.MustRun(t, "systemctl", "reload", "outrider.service")
+	if live := h.Live(); live.PID == after.PID {
+		t.Error("the reload after a refused one did nothing")
+	}
+	h.Serves()
+}
+
+// adopted signals the agent and checks that the next one goes on with the same Envoy.
+func adopted(t *testing.T, h *Host, signal string, pid int) {
+	t.Helper()
+	agent := h.MainPID("outrider")
+	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", signal, "outrider.service")
+	h.Eventually(30*time.Second, "another agent runs", func() bool {
+		now := h.MainPID("outrider")
+		return now != 0 && now != agent && h.Property("outrider", "ActiveState") == "active"
+	})
+	h.Serves()
+	if live := h.Live(); live.PID != pid {
+		t.Errorf("Envoy %d became %d", pid, live.PID)
+	}
+}
+
+// stop checks that a stop ends everything and leaves nothing.
+func stop(t *testing.T, h *Host) {
+	h.MustRun(t, "systemctl", "stop", "outrider.service")
+	for unit, want := range map[string]string{"outrider.service": "inactive", "outrider-envoy.service": "inactive", "outrider-envoy.socket": "active"} {
+		if got := h.Property(unit, "ActiveState"); got != want {
+			t.Errorf("%s is %s, want %s (%s)", unit, got, want, h.Property(unit, "Result"))
+		}
+	}
+	for _, program := range []string{"outriderd", "outrider-keeper", "envoy"} {
+		if left := h.Processes(program); len(left) > 0 {
+			t.Errorf("%s still runs: %v", program, left)
+		}
+	}
+	left := h.Script("find /run/outrider /run/outrider-envoy /dev/shm ! -type d")
+	if left != "/run/outrider/keeper.sock" {
+		t.Errorf("left behind: %s", left)
+	}
+}
