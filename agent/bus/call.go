@@ -1,0 +1,61 @@
+package bus
+
+import (
+	"github.com/godbus/dbus/v5"
+)
+
+// call is a method call from the bus.
+type call struct {
+	sender      string // unique name of the connection
+	serial      uint32
+	path        dbus.ObjectPath
+	kind        string // interface; "" = any that has the member
+	member      string
+	signature   string
+	args        []any
+	silent      bool // no answer is expected
+	interactive bool // the caller waits while a person is asked for a password
+
+	object object // that is called; of no interface for a node that only has children
+}
+
+// newCall reads a method call. The bus sets the sender, and lets no call without path and member pass.
+func newCall(message *dbus.Message) *call {
+	c := &call{
+		serial: message.Serial(), args: message.Body,
+		silent:      message.Flags&dbus.FlagNoReplyExpected != 0,
+		interactive: message.Flags&dbus.FlagAllowInteractiveAuthorization != 0,
+	}
+	c.sender, _ = message.Headers[dbus.FieldSender].Value().(string)
+	c.path, _ = message.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)
+	c.kind, _ = message.Headers[dbus.FieldInterface].Value().(string)
+	c.member, _ = message.Headers[dbus.FieldMember].Value().(string)
+	if signature, ok := message.Headers[dbus.FieldSignature].Value().(dbus.Signature); ok {
+		c.signature = signature.String()
+	}
+	return c
+}
+
+// reply is the message that answers.
+func (c *call) reply(values []any) *dbus.Message {
+	return c.message(dbus.TypeMethodReply, values)
+}
+
+// failure is the message that says why there is no answer.
+func (c *call) failure(err error) *dbus.Message {
+	e := asError(err)
+	message := c.message(dbus.TypeError, []any{text(e.Message)})
+	message.Headers[dbus.FieldErrorName] = dbus.MakeVariant(e.Name)
+	return message
+}
+
+func (c *call) message(kind dbus.Type, values []any) *dbus.Message {
+	message := &dbus.Message{Type: kind, Flags: dbus.FlagNoReplyExpected, Body: values, Headers: map[dbus.HeaderField]dbus.Variant{
+		dbus.FieldDestination: dbus.MakeVariant(c.sender),
+		dbus.FieldReplySerial: dbus.MakeVariant(c.serial),
+	}}
+	if len(values) > 0 {
+		message.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(values...))
+	}
+	return message
+}

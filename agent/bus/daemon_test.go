@@ -1,0 +1,162 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// testTime is how long a test waits for what is to happen.
+const testTime = 30 * time.Second
+
+// daemon is a private system bus: the rules of the real one, ours as installed, and a place for a polkit of the test.
+type daemon struct {
+	t       *testing.T
+	folder  string
+	command *exec.Cmd
+	said    bytes.Buffer // complete once it has ended
+}
+
+const daemonConfiguration = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <type>system</type>
+  <listen>unix:path=%s/bus</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow user="*"/>
+    <deny own="*"/>
+    <deny send_type="method_call"/>
+    <allow send_type="signal"/>
+    <allow send_requested_reply="true" send_type="method_return"/>
+    <allow send_requested_reply="true" send_type="error"/>
+    <allow receive_type="method_call"/>
+    <allow receive_type="method_return"/>
+    <allow receive_type="error"/>
+    <allow receive_type="signal"/>
+    <allow send_destination="org.freedesktop.DBus"/>
+    <allow send_destination="org.freedesktop.PolicyKit1"/>
+  </policy>
+  <policy user="root">
+    <allow own="org.freedesktop.PolicyKit1"/>
+    <allow send_destination="org.freedesktop.DBus" send_interface="org.freedesktop.DBus.Monitoring"/>
+  </policy>
+  <include ignore_missing="no">%s</include>
+</busconfig>
+`
+
+// newDaemon makes a bus that does not run yet.
+func newDaemon(t *testing.T) *daemon {
+	t.Helper()
+	d := &daemon{t: t, folder: parts.ShortDir(t)}
+	if err := os.Chmod(d.folder, 0o755); err != nil { // other users come here, too
+		t.Fatal(err)
+	}
+	policy := filepath.Join(parts.Root(), "packaging/dbus/org.outrider.Agent1.conf")
+	configuration := fmt.Sprintf(daemonConfiguration, d.folder, policy)
+	if err := os.WriteFile(d.folder+"/bus.conf", []byte(configuration), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.stop)
+	return d
+}
+
+// startDaemon runs a bus until the test ends.
+func startDaemon(t *testing.T) *daemon {
+	t.Helper()
+	d := newDaemon(t)
+	d.start()
+	return d
+}
+
+func (d *daemon) address() string { return "unix:path=" + d.folder + "/bus" }
+
+func (d *daemon) start() {
+	d.t.Helper()
+	d.command = exec.Command("dbus-daemon", "--config-file="+d.folder+"/bus.conf", "--nofork", "--nopidfile", "--nosyslog")
+	d.command.Stderr = &d.said
+	d.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := d.command.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	eventually(d.t, "the bus listens", func() bool {
+		connection, err := net.Dial("unix", d.folder+"/bus")
+		if err == nil {
+			_ = connection.Close()
+		}
+		return err == nil
+	})
+}
+
+func (d *daemon) stop() {
+	if d.command == nil {
+		return
+	}
+	_ = d.command.Process.Kill()
+	_ = d.command.Wait()
+	if d.t.Failed() {
+		d.t.Logf("the bus said: %s", &d.said)
+	}
+	_ = os.Remove(d.folder + "/bus")
+	d.command = nil
+}
+
+// connect is a connection of root's.
+func (d *daemon) connect() *dbus.Conn {
+	d.t.Helper()
+	conn, err := dbus.Connect(d.address())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// nobody is a user that is not root.
+const nobody = 65534
+
+// busctl runs busctl as a user and returns what it says, trimmed.
+func (d *daemon) busctl(uid uint32, arguments ...string) (string, error) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), testTime)
+	defer cancel()
+	command := exec.CommandContext(ctx, "busctl", append([]string{"--address=" + d.address(), "--no-pager"}, arguments...)...)
+	if uid != 0 {
+		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
+	out, err := command.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// must is busctl where it has to succeed.
+func (d *daemon) must(uid uint32, arguments ...string) string {
+	d.t.Helper()
+	out, err := d.busctl(uid, arguments...)
+	if err != nil {
+		d.t.Fatalf("busctl %s: %v: %s", strings.Join(arguments, " "), err, out)
+	}
+	return out
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(testTime); !so(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", testTime, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,159 @@
+package bus
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// flood sends calls as fast as the bus takes them, over several connections, until stopped; it tells what came back.
+func flood(t *testing.T, d *daemon, connections int, method string, arguments ...any) (stop func() (answered, busy int)) {
+	t.Helper()
+	var ok, refused atomic.Int64
+	var group sync.WaitGroup
+	ending := make(chan struct{})
+	for range connections {
+		conn := d.connect()
+		group.Go(func() {
+			pending := make(chan *dbus.Call, 256)
+			for range cap(pending) / 2 {
+				conn.Object(wellKnownName, managerPath).Go(method, 0, pending, arguments...)
+			}
+			for call := range pending {
+				switch {
+				case call.Err == nil:
+					ok.Add(1)
+				case isNamed(call.Err, errorPrefix+nameBusy):
+					refused.Add(1)
+				case !isNamed(call.Err, "org.freedesktop.DBus.Error.LimitsExceeded"): // the bus's own
+					t.Errorf("flooding: %v", call.Err)
+					return
+				}
+				select {
+				case <-ending:
+					return
+				default:
+					conn.Object(wellKnownName, managerPath).Go(method, 0, pending, arguments...)
+				}
+			}
+		})
+	}
+	return func() (int, int) {
+		close(ending)
+		group.Wait()
+		return int(ok.Load()), int(refused.Load())
+	}
+}
+
+func TestAFloodHoldsUpNobody(t *testing.T) {
+	d, a := running(t)
+	before := runtime.NumGoroutine()
+	stop := flood(t, d, 4, propertiesName+".GetAll", managerInterface)
+	most := 0
+	began := time.Now()
+	for i := range 20 {
+		sent := time.Now()
+		a.change(func(s *State) { s.LastError = fmt.Sprint(i) })
+		if spent := time.Since(sent); spent > time.Second {
+			t.Errorf("a change took the agent %s", spent)
+		}
+		eventually(t, "root is answered", func() bool {
+			out, err := d.busctl(0, "call", wellKnownName, manager, managerInterface, "Undrain")
+			if err != nil && !strings.Contains(out, "too many calls") {
+				t.Fatalf("%v: %s", err, out)
+			}
+			return err == nil
+		})
+		most = max(most, runtime.NumGoroutine()-before)
+	}
+	answered, busy := stop()
+	a.set(func() {
+		t.Logf("%d answered, %d refused, %d more goroutines, %d looks in %s", answered, busy, most, a.looks, time.Since(began))
+		if perSecond := float64(a.looks) / time.Since(began).Seconds(); perSecond > 60 {
+			t.Errorf("%.0f looks at the agent in a second: readers are to be answered from what is known", perSecond)
+		}
+	})
+	if answered == 0 {
+		t.Error("nobody was answered")
+	}
+	// Each pending call of the flood has a goroutine of godbus's client here: the agent's own are few.
+	if limit := 4*256 + 200; most > limit {
+		t.Errorf("%d more goroutines", most)
+	}
+}
+
+func callTo(path dbus.ObjectPath, kind, member string, body ...any) *dbus.Message {
+	message := &dbus.Message{Type: dbus.TypeMethodCall, Flags: dbus.FlagNoReplyExpected, Body: body, Headers: map[dbus.HeaderField]dbus.Variant{
+		dbus.FieldDestination: dbus.MakeVariant(wellKnownName), dbus.FieldPath: dbus.MakeVariant(path),
+		dbus.FieldInterface: dbus.MakeVariant(kind), dbus.FieldMember: dbus.MakeVariant(member)}}
+	if len(body) > 0 {
+		message.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(body...))
+	}
+	return message
+}
+
+func TestWhatMakesNoSenseIsPassedOver(t *testing.T) {
+	d, a := running(t)
+	conn := d.connect()
+	descriptors := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	nested := dbus.MakeVariant("bottom")
+	for range 20 {
+		nested = dbus.MakeVariant(nested)
+	}
+	before := descriptors()
+	for _, message := range []*dbus.Message{
+		callTo(managerPath, managerInterface, "Reload", strings.Repeat("x", 16<<20)), // longer than what is read
+		callTo(managerPath, managerInterface, "Reload", make([]dbus.ObjectPath, 0)),
+		callTo(managerPath, propertiesName, "Set", managerInterface, "Version", nested),
+		callTo(managerPath, managerInterface, "Reload", map[string]dbus.Variant{"a": nested}),
+		callTo(managerPath, managerInterface, "Reload", dbus.UnixFD(null.Fd()), dbus.UnixFD(null.Fd())),
+		callTo("/", managerInterface, strings.Repeat("m", 255)),
+		callTo(managerPath+dbus.ObjectPath(strings.Repeat("/a", 5000)), managerInterface, "Reload"),
+	} {
+		conn.Send(message, nil)
+		signal := *message
+		signal.Type = dbus.TypeSignal
+		conn.Send(&signal, nil)
+	}
+	if err := conn.Object(wellKnownName, managerPath).Call(peerName+".Ping", 0).Err; err != nil {
+		t.Errorf("the agent does not answer after nonsense: %v", err)
+	}
+	if now := descriptors(); now > before {
+		t.Errorf("%d more open files than before", now-before)
+	}
+	if _, lost := a.condition(conditionUnavailable); lost || len(a.requests()) != 0 {
+		t.Errorf("the connection was lost (%v), or the agent was asked %v", lost, a.requests())
+	}
+}
+
+func TestALongMessageIsSkippedAndTheNextIsRead(t *testing.T) {
+	var wireBytes bytes.Buffer
+	for _, length := range []int{largestMessage * 3, 10} {
+		if err := encode(&wireBytes, callTo(managerPath, managerInterface, "Reload", strings.Repeat("x", length))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := readAllFrames(t, wireBytes.Bytes())
+	if len(got) != 1 || len(got[0].Body[0].(string)) != 10 {
+		t.Errorf("read were %v", got)
+	}
+}

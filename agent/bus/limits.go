@@ -1,0 +1,49 @@
+package bus
+
+import "sync"
+
+// Limits of what is under way at one time. The bus itself allows 256 connections of one user, and 128 calls of each.
+const (
+	mostCalls       = 256 // that wait for an answer from memory
+	mostOfSender    = 32  // of these, of one connection
+	mostRefusals    = 64  // that wait to be told; more are not told
+	readers         = 4   // goroutines that answer
+	mostChanges     = 24  // that ask polkit or wait for the agent, of all users
+	mostOfUser      = 8   // of these, of one user
+	mostRootChanges = 32  // of root, beside the others'
+)
+
+// limiter counts what is under way, by who asked for it.
+type limiter[K comparable] struct {
+	most, mostEach int
+
+	mu    sync.Mutex
+	total int
+	each  map[K]int
+}
+
+func newLimiter[K comparable](most, mostEach int) *limiter[K] {
+	return &limiter[K]{most: most, mostEach: mostEach, each: map[K]int{}}
+}
+
+// enter takes a place; false: there is none.
+func (l *limiter[K]) enter(who K) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.total >= l.most || l.each[who] >= l.mostEach {
+		return false
+	}
+	l.total++
+	l.each[who]++
+	return true
+}
+
+// leave gives a place back.
+func (l *limiter[K]) leave(who K) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total--
+	if l.each[who]--; l.each[who] == 0 {
+		delete(l.each, who) // senders come and go: none is remembered
+	}
+}

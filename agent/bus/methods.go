@@ -1,0 +1,99 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// reloadIfChanged is the flag of Reload: only if something that needs an epoch has changed.
+const reloadIfChanged uint64 = 1
+
+// ownHandlers are the methods of the agent's own interfaces.
+func (s *session) ownHandlers() map[string]map[string]handler {
+	return map[string]map[string]handler{
+		managerInterface: {
+			"Reload":      s.reload,
+			"Drain":       s.drain,
+			"Undrain":     s.undrain,
+			"CheckConfig": s.checkConfig,
+			"SetLogLevel": s.setLogLevel,
+			"GetEpoch":    s.getEpoch,
+			"ListEpochs":  s.listEpochs,
+			"DumpConfig":  s.dumpConfig,
+		},
+		epochInterface:  {"Abort": s.abort},
+		secretInterface: {},
+	}
+}
+
+func (s *session) reload(ctx context.Context, c *call) ([]any, error) {
+	flags := c.args[0].(uint64)
+	if flags&^reloadIfChanged != 0 {
+		return nil, InvalidArgument(fmt.Sprintf("Reload knows the flag 1 only, not %#x", flags))
+	}
+	s.order.RLock() // its end is told after its id
+	defer s.order.RUnlock()
+	id, err := s.options.Backend.Reload(ctx, flags&reloadIfChanged != 0)
+	if err != nil {
+		return nil, err
+	}
+	s.answer(c, []any{id}, nil)
+	c.silent = true // it is answered
+	return nil, nil
+}
+
+func (s *session) drain(ctx context.Context, c *call) ([]any, error) {
+	if flags := c.args[0].(uint64); flags != 0 {
+		return nil, InvalidArgument(fmt.Sprintf("Drain knows no flags, not %#x either", flags))
+	}
+	return nil, s.options.Backend.Drain(ctx)
+}
+
+func (s *session) undrain(ctx context.Context, _ *call) ([]any, error) {
+	return nil, s.options.Backend.Undrain(ctx)
+}
+
+func (s *session) checkConfig(ctx context.Context, c *call) ([]any, error) {
+	path := c.args[0].(string)
+	if path != "" && !filepath.IsAbs(path) {
+		return nil, InvalidArgument(fmt.Sprintf("the path %q is not absolute", path))
+	}
+	problems, err := s.options.Backend.CheckConfig(ctx, path)
+	return []any{len(problems) == 0, texts(problems)}, err
+}
+
+func (s *session) setLogLevel(ctx context.Context, c *call) ([]any, error) {
+	scope, level := c.args[0].(string), c.args[1].(string)
+	if component, ok := strings.CutPrefix(scope, "envoy:"); scope != "agent" && scope != "envoy" && (!ok || component == "") {
+		return nil, InvalidArgument(fmt.Sprintf("there is no scope %q: it is agent, envoy or envoy:COMPONENT", scope))
+	}
+	return nil, s.options.Backend.SetLogLevel(ctx, scope, level)
+}
+
+func (s *session) getEpoch(ctx context.Context, c *call) ([]any, error) {
+	number := c.args[0].(uint32)
+	path := epochPath(int(number))
+	if _, ok := s.state.get(ctx).objects[path]; !ok {
+		return nil, NoSuchEpoch(int(number))
+	}
+	return []any{path}, nil
+}
+
+func (s *session) listEpochs(ctx context.Context, _ *call) ([]any, error) {
+	return []any{append([]listedEpoch{}, s.state.get(ctx).epochs...)}, nil
+}
+
+func (s *session) dumpConfig(ctx context.Context, _ *call) ([]any, error) {
+	dump, err := s.options.Backend.DumpConfig(ctx)
+	return []any{text(dump)}, err
+}
+
+func (s *session) abort(ctx context.Context, c *call) ([]any, error) {
+	number := int(c.object.values["Number"].(uint32))
+	if c.object.values["State"] == "exited" {
+		return nil, Refused(fmt.Sprintf("epoch %d has exited already", number))
+	}
+	return nil, s.options.Backend.Abort(ctx, number)
+}

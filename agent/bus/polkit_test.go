@@ -1,0 +1,227 @@
+package bus
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/google/go-cmp/cmp"
+)
+
+// polkit is an Authority that answers what the test tells it. A private bus has no real one; that one is asked in the booted
+// machine.
+type polkit struct {
+	conn *dbus.Conn
+
+	mu       sync.Mutex
+	answer   polkitResult
+	failure  *dbus.Error
+	hold     chan struct{} // if set, answers wait for it
+	asked    []question
+	canceled []string
+}
+
+// question is what was asked, without the subject's name.
+type question struct {
+	Kind   string
+	Action string
+	Flags  uint32
+}
+
+func startPolkit(t *testing.T, d *daemon, answer polkitResult) *polkit {
+	t.Helper()
+	p := &polkit{conn: d.connect(), answer: answer}
+	if err := p.conn.Export(p, polkitPath, polkitInterface); err != nil {
+		t.Fatal(err)
+	}
+	if reply, err := p.conn.RequestName(polkitName, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		t.Fatalf("be polkit: %v %v", reply, err)
+	}
+	return p
+}
+
+// CheckAuthorization is polkit's method.
+func (p *polkit) CheckAuthorization(subject struct {
+	Kind    string
+	Details map[string]dbus.Variant
+}, action string, _ map[string]string, flags uint32, _ string) (polkitResult, *dbus.Error) {
+	p.mu.Lock()
+	kind := subject.Kind
+	if name, _ := subject.Details["name"].Value().(string); !strings.HasPrefix(name, ":") {
+		kind += " without a unique name"
+	}
+	p.asked = append(p.asked, question{kind, action, flags})
+	hold, answer, failure := p.hold, p.answer, p.failure
+	p.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	if answer.Details == nil {
+		answer.Details = map[string]string{}
+	}
+	return answer, failure
+}
+
+// CancelCheckAuthorization is polkit's method.
+func (p *polkit) CancelCheckAuthorization(ticket string) *dbus.Error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.canceled = append(p.canceled, ticket)
+	return nil
+}
+
+func (p *polkit) questions() []question {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
+}
+
+func (p *polkit) set(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+}
+
+// changing are the calls that polkit is asked about, with the action of each.
+var changing = []struct {
+	object, action string
+	arguments      []string
+}{
+	{manager, "reload", []string{managerInterface, "Reload", "t", "0"}},
+	{manager, "drain", []string{managerInterface, "Drain", "t", "0"}},
+	{manager, "drain", []string{managerInterface, "Undrain"}},
+	{manager, "inspect", []string{managerInterface, "CheckConfig", "s", "/etc/shadow"}},
+	{manager, "inspect", []string{managerInterface, "DumpConfig"}},
+	{manager, "set-log-level", []string{managerInterface, "SetLogLevel", "ss", "agent", "debug"}},
+	{manager + "/epoch/0", "abort", []string{epochInterface, "Abort"}},
+}
+
+func TestPolkitIsAskedForEachMethod(t *testing.T) {
+	d, a := running(t)
+	p := startPolkit(t, d, polkitResult{Authorized: true})
+	var want []question
+	for _, c := range changing {
+		for flag, allowed := range map[uint32]string{0: "no", polkitInteraction: "yes"} {
+			d.must(nobody, append([]string{"--allow-interactive-authorization=" + allowed, "call", wellKnownName, c.object}, c.arguments...)...)
+			want = append(want, question{"system-bus-name", "org.outrider.agent1." + c.action, flag})
+		}
+	}
+	if diff := cmp.Diff(want, p.questions()); diff != "" {
+		t.Errorf("questions:\n%s", diff)
+	}
+	if n := len(a.requests()); n != len(want) {
+		t.Errorf("%d of %d allowed requests reached the agent", n, len(want))
+	}
+	for _, c := range changing {
+		d.must(0, append([]string{"call", wellKnownName, c.object}, c.arguments...)...)
+	}
+	if len(p.questions()) != len(want) {
+		t.Error("polkit was asked about root")
+	}
+}
+
+func TestPolkitsNoIsKept(t *testing.T) {
+	d, a := running(t)
+	refused := func(why, want string) {
+		t.Helper()
+		for _, c := range changing {
+			out, err := d.busctl(nobody, append([]string{"--allow-interactive-authorization=no", "call", wellKnownName, c.object}, c.arguments...)...)
+			if err == nil || !strings.Contains(out, want) {
+				t.Errorf("%s: %v: %v: %s", why, c.arguments, err, out)
+			}
+		}
+	}
+	refused("no polkit", "polkit is not there, so only root may do this")
+	p := startPolkit(t, d, polkitResult{})
+	refused("no", "polkit does not allow org.outrider.agent1.")
+	p.set(func() { p.answer.Challenge = true })
+	refused("a password is needed", "needs a password")
+	p.set(func() {
+		p.failure = dbus.NewError("org.freedesktop.PolicyKit1.Error.NotAuthorized", []any{"only the owner may ask"})
+	})
+	refused("polkit fails", "polkit could not decide: only the owner may ask")
+	if requests := a.requests(); len(requests) != 0 {
+		t.Errorf("the agent was asked %v", requests)
+	}
+	if got := d.must(nobody, "get-property", wellKnownName, manager, managerInterface, "Ready"); got != "b true" {
+		t.Errorf("reading is open to everyone: %s", got)
+	}
+}
+
+func TestErrorsOfPolkitHaveNames(t *testing.T) {
+	d := startDaemon(t)
+	p := startPolkit(t, d, polkitResult{})
+	conn := d.connect()
+	ask := newAuthority(conn)
+	ask.limit, ask.interactive = 50*time.Millisecond, 50*time.Millisecond
+	allow := func(interactive bool) error {
+		return ask.allow(t.Context(), conn.Names()[0], "org.outrider.agent1.reload", interactive)
+	}
+	want := func(err error, name string) {
+		t.Helper()
+		if err == nil || asError(err).Name != name {
+			t.Errorf("%v, want %s", err, name)
+		}
+	}
+	want(allow(false), errorPrefix+"NotAuthorized")
+	p.set(func() { p.answer.Challenge = true })
+	want(allow(false), errorInteractive)
+	want(allow(true), errorPrefix+"NotAuthorized")
+
+	hold := make(chan struct{})
+	p.set(func() { p.hold = hold })
+	want(allow(false), errorPrefix+"NotAuthorized")
+	want(allow(true), errorPrefix+"NotAuthorized")
+	eventually(t, "the question is taken back", func() (so bool) {
+		p.set(func() { so = len(p.canceled) == 1 })
+		return so
+	})
+	close(hold)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	want(ask.allow(ctx, conn.Names()[0], "org.outrider.agent1.reload", false), errorPrefix+"NotAuthorized")
+}
+
+// TestASlowPolkitHoldsUpNobody: a user that waits for a password, many times, keeps neither readers nor root from the agent.
+func TestASlowPolkitHoldsUpNobody(t *testing.T) {
+	d, a := running(t)
+	p := startPolkit(t, d, polkitResult{Authorized: true})
+	hold := make(chan struct{})
+	p.set(func() { p.hold = hold })
+	var waiting sync.WaitGroup
+	var mu sync.Mutex
+	busy, done := 0, 0
+	for range 2 * mostOfUser {
+		waiting.Go(func() {
+			out, err := d.busctl(nobody, "call", wellKnownName, manager, managerInterface, "Undrain")
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				done++
+			case strings.Contains(out, "too many requests of this user"):
+				busy++
+			default:
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	eventually(t, "the limit of one user is reached", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return busy == mostOfUser
+	})
+	if len(a.requests()) != 0 {
+		t.Error("somebody was let in without an answer of polkit's")
+	}
+	d.must(0, "call", wellKnownName, manager, managerInterface, "Reload", "t", "0")
+	d.must(nobody, "get-property", wellKnownName, manager, managerInterface, "State")
+	close(hold)
+	waiting.Wait()
+	if done != mostOfUser {
+		t.Errorf("%d of those that waited were let in, want %d", done, mostOfUser)
+	}
+}
