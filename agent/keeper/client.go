@@ -64,12 +64,10 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetDeadline(time.Unix(1, 0)) })
 	var theirs hello
-	err = writeFrame(socket, hello{Protocol: ProtocolVersion, Role: as})
 	// The keeper may have hung up before it read all: its answer counts.
-	if readErr := readFrame(socket, &theirs); readErr != nil {
-		err = fmt.Errorf("it hung up: %w: %w", ErrNotRunning, readErr) // on its way out, or it never got in
-	} else {
-		err = nil
+	_ = writeFrame(socket, hello{Protocol: ProtocolVersion, Role: as})
+	if err = readFrame(socket, &theirs); err != nil {
+		err = fmt.Errorf("it hung up: %w: %w", ErrNotRunning, err) // on its way out, or it never got in
 	}
 	if !stop() && ctx.Err() != nil {
 		err = ctx.Err()

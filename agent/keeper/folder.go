@@ -82,14 +82,14 @@ func listenPrivately(path string) (*net.UnixListener, error) {
 // listenerOf takes over a listening socket that was handed in.
 func listenerOf(file *os.File) (*net.UnixListener, error) {
 	defer func() { _ = file.Close() }()
-	any, err := net.FileListener(file)
+	inherited, err := net.FileListener(file)
 	if err != nil {
 		return nil, fmt.Errorf("take over the listening socket: %w", err)
 	}
-	listener, ok := any.(*net.UnixListener)
+	listener, ok := inherited.(*net.UnixListener)
 	if !ok {
-		_ = any.Close()
-		return nil, fmt.Errorf("take over the listening socket: %s is not a Unix socket", any.Addr())
+		_ = inherited.Close()
+		return nil, fmt.Errorf("take over the listening socket: %s is not a Unix socket", inherited.Addr())
 	}
 	listener.SetUnlinkOnClose(false)
 	return listener, nil

@@ -213,10 +213,8 @@ func (l *lab) startEnvoy(epoch int, o envoyOptions) envoy {
 	l.ids++
 	id := fmt.Sprintf("e%d", l.ids)
 	admin := filepath.Join(l.folder, fmt.Sprintf("admin-%d.sock", l.ids))
-	cluster := ""
-	if o.broken {
-		cluster = `,"route":{"cluster":"none"}`
-	} else {
+	cluster := `,"route":{"cluster":"none"}`
+	if !o.broken {
 		cluster = fmt.Sprintf(`,"direct_response":{"status":200,"body":{"inline_string":"hello from %s"}}`, id)
 	}
 	bootstrap := fmt.Sprintf(`{"admin":{"address":{"pipe":{"path":%q,"mode":432}}},"static_resources":{"listeners":[{"name":"web",

@@ -39,8 +39,12 @@ func (s *server) reexecute() error {
 	}
 	for _, c := range s.children {
 		c.pipe.pause()
-		defer c.pipe.resume()
 	}
+	defer func() {
+		for _, c := range s.children {
+			c.pipe.resume()
+		}
+	}()
 	var kept inherited
 	defer kept.close()
 	state, err := s.save(&kept)

@@ -45,7 +45,7 @@ func bindRescue(path string) (*os.File, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("rescue: bind %s: %w", temporary, err)
 	}
-	if err := os.Chmod(temporary, 0o600); err == nil {
+	if err = os.Chmod(temporary, 0o600); err == nil {
 		err = os.Rename(temporary, path)
 	}
 	if err != nil {
@@ -165,7 +165,7 @@ func systemCall(pid int) (line string, number int, err error) {
 	line = string(content)
 	word, _, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if number, err = strconv.Atoi(word); err != nil {
-		return line, -1, nil // "running"
+		return line, -1, nil //nolint:nilerr // the word is "running"
 	}
 	return line, number, nil
 }

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"bytes"
 	"encoding/binary"
 	"os"
 	"testing"
@@ -39,7 +40,7 @@ func TestSharedMemoryOfOtherLayouts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !test.cleared && string(after) != string(test.content) {
+		if !test.cleared && !bytes.Equal(after, test.content) {
 			t.Errorf("%s: changed", name)
 		}
 	}
