@@ -175,13 +175,13 @@ func (a *Agent) parts() []part {
 // begin asks for the first epoch, or for none if what was adopted is what is wanted.
 func (a *Agent) begin(ctx context.Context) error {
 	current := a.reloader.inForce()
-	if err := a.awaitFiles(ctx, current.Config); err != nil {
+	if a.awaitFiles(ctx, current.Config) != nil {
 		return nil // the agent ends
 	}
 	first := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.Reload(ctx, first)
 	if err != nil || ctx.Err() != nil || result.Outcome != api.OutcomeRefused {
-		return nil // the agent ends, or Envoy serves
+		return nil //nolint:nilerr // the agent ends, or Envoy serves
 	}
 	if _, live := a.proxy.liveEpoch(); !live && first.err != nil {
 		return first.err // no Envoy can be made of this configuration, and none is there to go on

@@ -163,7 +163,7 @@ func (b backend) ConfigDiff(context.Context) (api.ConfigDiff, error) {
 
 // Admin reads the live epoch's admin interface, through the view: it removes credentials.
 func (b backend) Admin(ctx context.Context, path, query string) (api.AdminResponse, error) {
-	answer, number, err := b.view.Get(ctx, "/"+path, query)
+	answer, number, err := b.view.Get(ctx, "/"+path, query) //nolint:bodyclose // the server of the socket closes it
 	if err != nil {
 		return api.AdminResponse{}, api.Refuse(err.Error())
 	}

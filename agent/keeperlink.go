@@ -90,7 +90,7 @@ func (l *keeperLink) Run(ctx context.Context) error {
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
-				return nil
+				return nil //nolint:nilerr // it was told, and nobody wants a connection any more
 			}
 		}
 	}

@@ -24,14 +24,9 @@ func lock(runtimeDir string) (*os.File, error) {
 			return nil, fmt.Errorf("open the lock of this configuration: %w", err)
 		}
 		if err := unix.Flock(int(opened.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			defer func() { _ = opened.Close() }()
-			if !errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, fmt.Errorf("lock %s: %w", path, err)
-			}
-			holder := make([]byte, 32)
-			n, _ := opened.ReadAt(holder, 0)
-			return nil, exitf(ExitAlreadyRuns, "another outriderd (pid %s) runs on this configuration: it holds %s; stop it first, or give this one an instance or a runtime_dir of its own",
-				strings.TrimSpace(string(holder[:n])), path)
+			err = notLocked(opened, path, err)
+			_ = opened.Close()
+			return nil, err
 		}
 		if sameFile(opened, path) {
 			file = opened
@@ -47,6 +42,17 @@ func lock(runtimeDir string) (*os.File, error) {
 		}
 	}
 	return file, nil
+}
+
+// notLocked says why the lock could not be had, and who has it.
+func notLocked(file *os.File, path string, err error) error {
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("lock %s: %w", path, err)
+	}
+	holder := make([]byte, 32)
+	n, _ := file.ReadAt(holder, 0)
+	return exitf(ExitAlreadyRuns, "another outriderd (pid %s) runs on this configuration: it holds %s; stop it first, or give this one an instance or a runtime_dir of its own",
+		strings.TrimSpace(string(holder[:n])), path)
 }
 
 // sameFile is whether what is open is still what has the name.

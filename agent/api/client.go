@@ -112,7 +112,7 @@ func (c *Client) Admin(ctx context.Context, path string, query url.Values) (Admi
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	response, err := c.do(ctx, http.MethodGet, target, nil)
+	response, err := c.do(ctx, http.MethodGet, target, nil) //nolint:bodyclose // the caller closes it
 	if err != nil {
 		return AdminResponse{}, err
 	}

@@ -58,7 +58,7 @@ func (s *Server) setLogLevels(w http.ResponseWriter, r *http.Request) {
 func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
 	s.stream(w, r, func(line *lines) (any, error) {
 		if err := s.options.Backend.WaitReady(line.context, line.progress); err != nil {
-			return WaitResult{Reason: err.Error()}, nil
+			return WaitResult{Reason: err.Error()}, nil //nolint:nilerr // it is the answer
 		}
 		return WaitResult{Ready: true}, nil
 	})

@@ -154,7 +154,7 @@ func (m *merged) encode(source string, family *dto.MetricFamily) error {
 	m.buffer.Reset()
 	if err := m.encoder.Encode(family); err != nil {
 		m.dropped(source, dropEncoding, 1)
-		return nil
+		return nil //nolint:nilerr // it is counted; the other families go on
 	}
 	_, err := m.out.Write(m.buffer.Bytes())
 	return err

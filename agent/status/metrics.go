@@ -91,7 +91,7 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if acceptsGzip(r) {
 		w.Header().Set("Content-Encoding", "gzip")
 		compressed := gzip.NewWriter(w)
-		defer compressed.Close()
+		defer func() { _ = compressed.Close() }()
 		out = compressed
 	}
 	buffered := bufio.NewWriterSize(out, 64<<10)

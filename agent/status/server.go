@@ -74,7 +74,7 @@ func (s *Server) SetConfig(config Config) { s.config.Store(&config) }
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := s.bind(ctx)
 	if err != nil {
-		return nil // ctx ended while the address was not to be had
+		return nil //nolint:nilerr // ctx ended while the address was not to be had
 	}
 	address := listener.Addr().String()
 	s.address.Store(&address)

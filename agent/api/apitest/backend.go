@@ -160,7 +160,7 @@ func (b *Backend) Admin(ctx context.Context, path, query string) (api.AdminRespo
 		if err != nil {
 			return api.AdminResponse{}, err
 		}
-		response, err := b.AdminFrom.RoundTrip(request)
+		response, err := b.AdminFrom.RoundTrip(request) //nolint:bodyclose // the caller closes it
 		if err != nil {
 			return api.AdminResponse{}, err
 		}
