@@ -64,15 +64,15 @@ func leaves(table any) []value {
 
 // Compare lists what changes from one configuration to another, in the order of the definitions; what is only in the old
 // one comes last. A path that follows from paths.runtime_dir is not listed beside it.
-func Compare(old, new *Config) []Change {
+func Compare(from, to *Config) []Change {
 	before := map[string]value{}
-	oldValues := values(old)
+	oldValues := values(from)
 	for _, v := range oldValues {
 		before[v.key] = v
 	}
 	var changes []Change
 	after := map[string]bool{}
-	for _, v := range values(new) {
+	for _, v := range values(to) {
 		after[v.key] = true
 		was, known := before[v.key]
 		if v.text == was.text || v.derived && was.derived || !known && v.isDefault {

@@ -65,15 +65,15 @@ tcp = "127.0.0.1:80"`, []Change{
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			old, new := of(t, test.old), of(t, test.new)
-			if diff := cmp.Diff(test.want, Compare(old.Config, new.Config)); diff != "" {
+			before, after := of(t, test.old), of(t, test.new)
+			if diff := cmp.Diff(test.want, Compare(before.Config, after.Config)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			if back := Compare(new.Config, old.Config); len(back) != len(test.want) {
+			if back := Compare(after.Config, before.Config); len(back) != len(test.want) {
 				t.Errorf("back: %v", back)
 			}
-			if (old.Hash == new.Hash) != (len(test.want) == 0) {
-				t.Errorf("hashes %s and %s with %d changes", old.Hash, new.Hash, len(test.want))
+			if (before.Hash == after.Hash) != (len(test.want) == 0) {
+				t.Errorf("hashes %s and %s with %d changes", before.Hash, after.Hash, len(test.want))
 			}
 		})
 	}

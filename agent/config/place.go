@@ -117,7 +117,7 @@ func readFile(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
 	if err != nil {
 		return "", err

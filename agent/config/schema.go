@@ -9,6 +9,7 @@ import (
 // Effect is what a change of a key does to a running agent.
 type Effect int
 
+// The effects, the smallest first.
 const (
 	Live  Effect = iota // applied in place
 	Epoch               // a new Envoy epoch

@@ -110,7 +110,8 @@ func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resourc
 	b = protowire.AppendTag(b, anyValueField, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(len(value)))
 	r.value = len(b)
-	r.encoded = append(b, value...)
+	b = append(b, value...)
+	r.encoded = b
 	return r
 }
 

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"bytes"
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -39,7 +40,7 @@ func TestEncodedFormsDecodeToTheSameMessage(t *testing.T) {
 	if err := proto.Unmarshal(r.StateField(), &wholeState); err != nil || len(wholeState.Resources) != 1 || !proto.Equal(wholeState.Resources[0], &state) {
 		t.Errorf("as the field of a response: %v, %v", &wholeState, err)
 	}
-	if string(r.Value()) != string(state.Value) {
+	if !bytes.Equal(r.Value(), state.Value) {
 		t.Errorf("value %x", r.Value())
 	}
 	if cap(r.encoded) != len(r.encoded) {
