@@ -20,7 +20,7 @@ type fingerprint struct {
 func fingerprintOf(info fs.FileInfo) fingerprint {
 	f := fingerprint{size: info.Size(), modified: info.ModTime()}
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		f.device, f.inode, f.changed = uint64(s.Dev), s.Ino, time.Unix(s.Ctim.Unix())
+		f.device, f.inode, f.changed = s.Dev, s.Ino, time.Unix(s.Ctim.Unix())
 	}
 	return f
 }
@@ -58,8 +58,8 @@ func scan(root string, found func(path string, info fs.FileInfo)) error {
 }
 
 func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool, found func(string, fs.FileInfo)) error {
-	print := fingerprintOf(info)
-	identity := [2]uint64{print.device, print.inode}
+	self := fingerprintOf(info)
+	identity := [2]uint64{self.device, self.inode}
 	if above[identity] {
 		return nil // a link to a folder it is in
 	}

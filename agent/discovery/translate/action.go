@@ -28,7 +28,7 @@ const (
 )
 
 // forward sends requests to one destination, or to several by weight.
-func (r *Router) forward(routing *model.Routing, in *networking.HTTPRoute, match *networking.HTTPMatchRequest, field string) *routev3.RouteAction {
+func (r *Router) forward(routing *model.Routing, in *networking.HTTPRoute, field string) *routev3.RouteAction {
 	action := &routev3.RouteAction{Timeout: durationpb.New(0), RetryPolicy: retryPolicy(in.Retries)}
 	if in.Timeout != nil {
 		action.Timeout = in.Timeout

@@ -51,8 +51,6 @@ func socketAddress(host string, port uint32) *corev3.Address {
 		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}
 }
 
-func uint32Value(v uint32) *wrapperspb.UInt32Value { return wrapperspb.UInt32(v) }
-
 // positive is v as Envoy's optional number; nil (Envoy's default) where Istio's field is not set.
 func positive(v int32) *wrapperspb.UInt32Value {
 	if v <= 0 {

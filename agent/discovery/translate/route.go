@@ -81,7 +81,7 @@ func (r *Router) route(routing *model.Routing, in *networking.HTTPRoute, match *
 	case in.DirectResponse != nil:
 		out.Action = directResponse(in.DirectResponse)
 	default:
-		out.Action = &routev3.Route_Route{Route: r.forward(routing, in, match, field)}
+		out.Action = &routev3.Route_Route{Route: r.forward(routing, in, field)}
 	}
 	filterConfigs(out, in)
 	return out

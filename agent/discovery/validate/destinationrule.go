@@ -7,7 +7,7 @@ import (
 )
 
 func (c *checker) destinationRule(d *networking.DestinationRule) {
-	c.hostOrAddress("host", d.Host, true)
+	c.hostOrAddress("host", d.Host)
 	c.trafficPolicy("trafficPolicy", d.TrafficPolicy)
 	c.exportTo(d.ExportTo)
 	if d.WorkloadSelector != nil {
@@ -86,7 +86,7 @@ func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings)
 	if l.Warmup != nil {
 		c.without(field + ".warmup")
 	}
-	if l.WarmupDurationSecs != nil {
+	if l.WarmupDurationSecs != nil { //nolint:staticcheck // deprecated, still valid YAML
 		c.without(field + ".warmupDurationSecs")
 	}
 	hash := l.GetConsistentHash()

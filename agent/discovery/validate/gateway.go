@@ -74,7 +74,7 @@ func (c *checker) serverHost(field, host string) {
 		c.fail(field, fmt.Sprintf("%q is no namespace", namespace), "write *, . or a namespace before the /")
 	}
 	if name != "*" {
-		c.hostOrAddress(field, name, true)
+		c.hostOrAddress(field, name)
 	}
 }
 

@@ -49,10 +49,10 @@ func (c *checker) host(field, host string, wildcard bool) {
 	}
 }
 
-// hostOrAddress takes IP addresses too.
-func (c *checker) hostOrAddress(field, host string, wildcard bool) {
+// hostOrAddress takes hosts, wildcards and IP addresses.
+func (c *checker) hostOrAddress(field, host string) {
 	if _, err := netip.ParseAddr(host); err != nil {
-		c.host(field, host, wildcard)
+		c.host(field, host, true)
 	}
 }
 

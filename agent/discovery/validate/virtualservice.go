@@ -24,7 +24,7 @@ func (c *checker) virtualService(v *networking.VirtualService) {
 				c.fail(field, "* is not taken by sidecars (gateway mesh)", "name the hosts, or gateways without mesh")
 			}
 		} else if _, err := netip.ParsePrefix(host); err != nil || !strings.Contains(host, "/") {
-			c.hostOrAddress(field, host, true)
+			c.hostOrAddress(field, host)
 		}
 		if seen[host] {
 			c.fail(field, fmt.Sprintf("%s is given twice", host), "remove one")
@@ -47,7 +47,7 @@ func (c *checker) virtualService(v *networking.VirtualService) {
 	all := -1 // the first route that takes everything
 	for i, route := range v.Http {
 		field := fmt.Sprintf("http[%d]", i)
-		c.httpRoute(field, route, len(v.Hosts) == 0)
+		c.httpRoute(field, route)
 		if all >= 0 {
 			c.warn(field, fmt.Sprintf("cannot be reached: http[%d] takes every request", all), "move it up")
 		} else if len(route.Match) == 0 {
@@ -66,7 +66,7 @@ func (c *checker) gatewayName(field, name string) {
 	}
 }
 
-func (c *checker) httpRoute(field string, r *networking.HTTPRoute, delegate bool) {
+func (c *checker) httpRoute(field string, r *networking.HTTPRoute) {
 	for i, match := range r.Match {
 		c.match(fmt.Sprintf("%s.match[%d]", field, i), match)
 	}
@@ -148,7 +148,7 @@ func (c *checker) destination(field string, d *networking.Destination) {
 	if d.Host == "*" {
 		c.fail(field+".host", "* is no destination", "name one host")
 	} else {
-		c.hostOrAddress(field+".host", d.Host, true)
+		c.hostOrAddress(field+".host", d.Host)
 	}
 	if d.Subset != "" && !dnsLabel.MatchString(d.Subset) {
 		c.fail(field+".subset", fmt.Sprintf("%q is no subset's name", d.Subset), "write letters, digits and -")
