@@ -102,7 +102,7 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 			return envoy.stat("cluster_manager.cluster_removed") == 1 && ask(port) == "one"
 		})
 		close(stop)
-		if got, any := <-lost; any {
+		if got, failed := <-lost; failed {
 			t.Errorf("a request was lost in the change: %s", got)
 		}
 		if delta {

@@ -138,7 +138,7 @@ func short(typeURL string) string {
 }
 
 // serve runs a server on a Unix socket until the test or stop ends it.
-func serve(t testing.TB, socket string, options Options) (server *Server, stop func()) {
+func serve(t testing.TB, socket string, options Options) (*Server, func()) {
 	t.Helper()
 	server, err := NewServer(options)
 	if err != nil {
@@ -151,7 +151,7 @@ func serve(t testing.TB, socket string, options Options) (server *Server, stop f
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, listener) }()
-	stop = sync.OnceFunc(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("serve: %v", err)

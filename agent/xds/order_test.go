@@ -9,8 +9,8 @@ import (
 // eds1 is a cluster whose endpoints come over this stream: type EDS (2: 3), eds_config.ads (3.1.3).
 func eds1(name, content string) *resource.Resource {
 	value := append([]byte{0x0a, byte(len(name))}, name...)
-	value = append(value, 0x10, 0x03, 0x1a, 0x04, 0x0a, 0x02, 0x1a, 0x00)
-	value = append(value, 0xe2, 0x01, byte(len(content))) // alt_stat_name (28), to have something to change
+	value = append(value, 0x10, 0x03, 0x1a, 0x04, 0x0a, 0x02, 0x1a, 0x00,
+		0xe2, 0x01, byte(len(content))) // alt_stat_name (28), to have something to change
 	return resource.FromEncoded(cds, name, append(value, content...))
 }
 

@@ -124,7 +124,6 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(s.options.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(maxStreamsPerClient),
-		grpc.SharedWriteBuffer(true), // a thousand idle clients need no thousand buffers
 		grpc.ReadBufferSize(readBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveInterval, Timeout: keepaliveTimeout, MaxConnectionAge: s.options.MaxConnectionAge,

@@ -130,11 +130,7 @@ func TestNothingIsAnsweredBeforeTheFirstSnapshot(t *testing.T) {
 		p.ask(&request{typeURL: eds, subscribe: []string{"a", "none"}, names: []string{"a", "none"}})
 		p.sends()
 		p.publish(cluster("a=1"), made(eds, "a=1"))
-		if delta {
-			p.sends("CDS a=1", "EDS a=1 -none")
-		} else {
-			p.sends("CDS a=1", "EDS a=1 -none") // the removal is not on the wire: state of the world has no word for it
-		}
+		p.sends("CDS a=1", "EDS a=1 -none") // not on the wire with state of the world, which has no word for a removal
 	}
 }
 
