@@ -25,8 +25,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// real is a supervisor over the real keeper and the real Envoy.
-type real struct {
+// realRig is a supervisor over the real keeper and the real Envoy.
+type realRig struct {
 	*testing.T
 	folder string
 	binary string
@@ -104,9 +104,9 @@ func (a admin) Activity(ctx context.Context) (epoch.Activity, error) {
 	return epoch.Activity(activity), err
 }
 
-func newReal(t *testing.T) *real {
+func newReal(t *testing.T) *realRig {
 	t.Helper()
-	r := &real{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(), port: freePort(t)}
+	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(), port: freePort(t)}
 	program := filepath.Join(r.folder, "outrider-keeper")
 	if out, err := exec.Command("go", "build", "-o", program, "outrider.org/outrider/cmd/outrider-keeper").CombinedOutput(); err != nil {
 		t.Fatalf("build the keeper: %v\n%s", err, out)
@@ -130,7 +130,7 @@ func newReal(t *testing.T) *real {
 }
 
 // begin starts an agent's supervisor.
-func (r *real) begin() {
+func (r *realRig) begin() {
 	l := link{r.client, make(chan epoch.Process)}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.s = epoch.New(epoch.Options{Keeper: l, Board: r.board, ConfigDir: r.folder, Explain: envoy.ExplainExit,
@@ -175,7 +175,7 @@ const bootstrapFormat = `{"admin": {"address": {"pipe": {"path": %q, "mode": 432
 {"match": {"prefix": "/"}, "direct_response": {"status": 200, "body": {"inline_string": %q}}}]}]},
 "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}]}%s}`
 
-func (r *real) spec(body string) *epoch.Spec {
+func (r *realRig) spec(body string) *epoch.Spec {
 	info := r.client.Info()
 	path := func(l epoch.Launch) string { return filepath.Join(info.Folder, fmt.Sprintf("admin-%d.sock", l.Number)) }
 	args := func(l epoch.Launch) envoy.CommandLine {
@@ -206,7 +206,7 @@ func (r *real) spec(body string) *epoch.Spec {
 	}
 }
 
-func (r *real) must(spec *epoch.Spec, want epoch.Result) {
+func (r *realRig) must(spec *epoch.Spec, want epoch.Result) {
 	r.Helper()
 	got, err := r.s.Apply(r.Context(), epoch.Request{Spec: spec, Reason: "test"})
 	if err != nil || got != want {
@@ -214,7 +214,7 @@ func (r *real) must(spec *epoch.Spec, want epoch.Result) {
 	}
 }
 
-func (r *real) eventually(what string, holds func() bool) {
+func (r *realRig) eventually(what string, holds func() bool) {
 	r.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !holds(); {
 		if time.Now().After(deadline) {
@@ -225,7 +225,7 @@ func (r *real) eventually(what string, holds func() bool) {
 }
 
 // phases are those of the epochs that live, oldest first.
-func (r *real) phases() string {
+func (r *realRig) phases() string {
 	var all []string
 	for _, e := range r.s.Epochs() {
 		if e.Phase != epoch.Exited {
@@ -235,7 +235,7 @@ func (r *real) phases() string {
 	return strings.Join(all, ", ")
 }
 
-func (r *real) settled(want string) {
+func (r *realRig) settled(want string) {
 	r.Helper()
 	r.eventually(want, func() bool { return r.phases() == want })
 }
@@ -243,7 +243,7 @@ func (r *real) settled(want string) {
 // load sends requests, each on a connection of its own, until the function it returns is called, which counts those lost:
 // those that were reset, and others. Where two Envoys share a port (side by side) the kernel resets a connection that waits in
 // the queue of the listener that closes, but for net.ipv4.tcp_migrate_req=1; a hot restart hands the queue over.
-func (r *real) load() (lost func() (reset, other int64)) {
+func (r *realRig) load() (lost func() (reset, other int64)) {
 	var failed, resets, sent atomic.Int64
 	ctx, cancel := context.WithCancel(r.Context())
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -277,19 +277,19 @@ func (r *real) load() (lost func() (reset, other int64)) {
 	}
 }
 
-func (r *real) live() epoch.Epoch {
+func (r *realRig) live() epoch.Epoch {
 	e, _, _ := r.s.Live()
 	return e
 }
 
-func (r *real) lostNothing(lost func() (reset, other int64)) {
+func (r *realRig) lostNothing(lost func() (reset, other int64)) {
 	r.Helper()
 	if reset, other := lost(); reset+other != 0 {
 		r.Errorf("lost: %d reset, %d otherwise", reset, other)
 	}
 }
 
-func (r *real) stop() {
+func (r *realRig) stop() {
 	r.Helper()
 	err := r.s.Stop(r.Context(), epoch.StopOptions{TerminationDrain: 200 * time.Millisecond, Maximum: 10 * time.Second})
 	if ended := <-r.ended; err != nil || ended != nil {

@@ -132,13 +132,11 @@ func (s *Supervisor) at(when time.Time) {
 	}
 }
 
-// post hands the owner something that happened; false if Run has ended.
-func (s *Supervisor) post(happened func()) bool {
+// post hands the owner something that happened; it is lost if Run has ended.
+func (s *Supervisor) post(happened func()) {
 	select {
 	case s.inbox <- happened:
-		return true
 	case <-s.ended:
-		return false
 	}
 }
 
