@@ -69,7 +69,7 @@ type report struct {
 
 // writeReport writes the file in whole or not at all.
 func (a *app) writeReport(ctx context.Context, file string, shown *progress) (reportSummary, error) {
-	var out io.Writer = a.out
+	out := a.out
 	var made *os.File
 	if file == "-" {
 		if a.json {
@@ -80,7 +80,7 @@ func (a *app) writeReport(ctx context.Context, file string, shown *progress) (re
 		if made, err = os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 			return reportSummary{}, fmt.Errorf("write the report: %w", err)
 		}
-		defer made.Close()
+		defer func() { _ = made.Close() }()
 		out = made
 	}
 	compressed := gzip.NewWriter(out)

@@ -85,7 +85,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 		return err
 	}
 	if lock != nil {
-		defer lock.Close() // no keeper begins while its folder is being cleaned
+		defer func() { _ = lock.Close() }() // no keeper begins while its folder is being cleaned
 	}
 	err = errors.Join(
 		c.removeSharedMemory(),

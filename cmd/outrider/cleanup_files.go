@@ -30,7 +30,7 @@ func (c *cleaner) removeSharedMemory() error {
 	baseID, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 32)
 	if err != nil || baseID == 0 {
 		c.tell("%s holds no base id: shared memory was not touched", record)
-		return nil
+		return nil //nolint:nilerr // it is told; the rest can be cleaned
 	}
 	owner, err := ownerOf(record)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *cleaner) openSockets() (map[string]bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the sockets that are open: %w", err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	const pathColumn = 7 // Num RefCount Protocol Flags Type St Inode Path
 	open := map[string]bool{}
 	scanner := bufio.NewScanner(file)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"time"
 
@@ -44,4 +43,4 @@ func (a *app) versionCommand() *cobra.Command {
 	}
 }
 
-func fmtCell(c cell) string { return fmt.Sprint(c.text) }
+func fmtCell(c cell) string { return c.text }
