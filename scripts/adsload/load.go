@@ -149,7 +149,7 @@ func (l *Load) count(client int, r Response) {
 // Mark waits for something to come to every client.
 type Mark struct {
 	load    *Load
-	type_   string
+	typeURL string
 	bytes   []byte
 	at      []time.Time
 	seen    int
@@ -159,7 +159,7 @@ type Mark struct {
 // Mark begins to look for bytes in the responses of a type: the address of a changed endpoint, say. Set it before the
 // change.
 func (l *Load) Mark(typeURL string, bytes []byte) *Mark {
-	m := &Mark{load: l, type_: typeURL, bytes: bytes, at: make([]time.Time, l.options.Clients), reached: make(chan struct{})}
+	m := &Mark{load: l, typeURL: typeURL, bytes: bytes, at: make([]time.Time, l.options.Clients), reached: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.marks[m] = struct{}{}
@@ -168,7 +168,7 @@ func (l *Load) Mark(typeURL string, bytes []byte) *Mark {
 
 // see is called with load.mu held.
 func (m *Mark) see(client int, r Response, now time.Time) {
-	if r.TypeURL != m.type_ || !m.at[client].IsZero() || !r.Contains(m.bytes) {
+	if r.TypeURL != m.typeURL || !m.at[client].IsZero() || !r.Contains(m.bytes) {
 		return
 	}
 	m.at[client] = now

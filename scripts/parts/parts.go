@@ -2,6 +2,7 @@
 package parts
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +28,7 @@ func Envoy(t testing.TB) string {
 	t.Helper()
 	path, err := envoy()
 	if err != nil {
-		if exit, ok := err.(*exec.ExitError); ok {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			t.Fatalf("get Envoy: %v: %s", err, exit.Stderr)
 		}
 		t.Fatalf("get Envoy: %v", err)

@@ -31,7 +31,8 @@ func (r *Rig) Epochs() ([]api.Epoch, error) {
 		return nil, err
 	}
 	var epochs []api.Epoch
-	return epochs, json.Unmarshal(out, &epochs)
+	err = json.Unmarshal(out, &epochs)
+	return epochs, err
 }
 
 // InState returns the newest epoch in a state, waiting for one for at most limit.
