@@ -1,0 +1,133 @@
+package config
+
+import (
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/packaging/man"
+)
+
+// TestManPage holds outrider.toml(5) equal to the definitions.
+func TestManPage(t *testing.T) {
+	golden(t, "../../packaging/man/outrider.toml.5", manPage())
+}
+
+func manPage() string {
+	p := man.New("outrider.toml", 5, "configuration of outriderd")
+	p.Section("SYNOPSIS")
+	p.Text("`/etc/outrider/outrider.toml`, `/etc/outrider/conf.d/*.toml`")
+	p.Text("`/etc/outrider/`NAME`.toml`, `/etc/outrider/`NAME`.conf.d/*.toml` for the instance NAME")
+	p.Section("DESCRIPTION")
+	p.Text(`The configuration of outriderd(8) is TOML: tables of keys. What it says is checked as a whole by "outrider config check",
+"outriderd --check", and before each start and reload.`)
+	for _, rule := range rules() {
+		p.Term(`\(bu`, rule)
+	}
+	p.Text(`"outrider config defaults" prints a file of all keys with their defaults and their explanation, "outrider config show"
+what is in force and where each value comes from, "outrider config diff" what a reload would change.`)
+
+	c := defaults()
+	c.Status.Probes["NAME"] = Probe{}
+	for _, t := range tables(c) {
+		p.Section("[" + t.name + "]")
+		if t.doc != "" {
+			p.Text(t.doc)
+		}
+		for _, k := range t.keys {
+			describeKey(p, k)
+		}
+	}
+	p.Section("EXAMPLE")
+	p.Example(example)
+	p.SeeAlso("outrider(1)", "outrider-config-check(1)", "outriderd(8)", "systemd.exec(5)")
+	return p.String()
+}
+
+// example is also checked: see TestManExampleIsValid.
+const example = `# /etc/outrider/conf.d/50-edge.toml
+[node]
+type = "router"
+id = "edge-1"
+
+[envoy]
+concurrency = 2
+termination_drain_duration = "15s"
+
+[discovery]
+files = ["/etc/outrider/mesh.d"]
+`
+
+func TestManExampleIsValid(t *testing.T) {
+	folder := write(t, map[string]string{"outrider.toml": example})
+	if _, err := Load(Options{Path: filepath.Join(folder, "outrider.toml"), Environment: func(string) string { return "" }}); err != nil {
+		t.Error(err)
+	}
+}
+
+var rule = regexp.MustCompile(`(?m)^# - ((?:.+\n)(?:#   .+\n)*)`)
+
+// rules are those that the annotated file begins with.
+func rules() []string {
+	var all []string
+	for _, found := range rule.FindAllStringSubmatch(header, -1) {
+		all = append(all, strings.ReplaceAll(strings.TrimSpace(found[1]), "\n#   ", "\n"))
+	}
+	return all
+}
+
+func describeKey(p *man.Page, k key) {
+	p.Term(man.Bold(k.name)+" = "+man.Escape(k.defaultText()), kind(k)+", "+effects[k.effect]+".")
+	if k.doc != "" {
+		p.More(k.doc)
+	}
+	if len(k.before) > 0 {
+		p.More(strings.Join(k.before, "\n"))
+	}
+	if k.role != "" {
+		p.More("In Istio's agent: `" + k.role + "`.")
+	}
+}
+
+var effects = map[Effect]string{
+	Live:  "a change is applied in place",
+	Epoch: "a change starts a new epoch of Envoy",
+	Start: "a change waits for the next start of the agent",
+}
+
+// kind names the type of a key.
+func kind(k key) string {
+	var name string
+	switch k.field.(type) {
+	case *string:
+		name = map[form]string{plain: "String", path: "Path", program: "Program"}[k.form]
+		if k.credentialAllowed {
+			name += ` or "credential:NAME"`
+		}
+	case *bool:
+		name = "Boolean"
+	case *int:
+		name = "Integer"
+	case *float64:
+		name = "Number"
+	case *time.Duration:
+		name = "Duration"
+	case *[]string:
+		name = map[form]string{plain: "List of strings", path: "List of paths"}[k.form]
+	case *[]int:
+		name = "List of integers"
+	case *Ports:
+		name = "List of ports"
+	case *map[string]string:
+		name = "Table of strings"
+	case *map[string]any:
+		name = "Table"
+	}
+	if name == "" {
+		panic("no name for the type " + reflect.TypeOf(k.field).String())
+	}
+	return name
+}

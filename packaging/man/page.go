@@ -1,0 +1,156 @@
+// Package man writes manual pages. Tests write the pages of this folder with it from the definitions of what they document,
+// and hold them equal to these: `go test ./cmd/outrider ./agent/config -run Man -update`.
+package man
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Page is a manual page that is being written, in the man(7) macros. Text is plain; what stands between `backquotes` becomes
+// bold. An empty line begins a paragraph.
+type Page struct {
+	roff  strings.Builder
+	fresh bool // right after a heading, where a paragraph begins by itself
+}
+
+// New begins a page: its name, section of the manual, and purpose in a few words. Date and version are left open: building
+// a package fills them in, so that a page changes only with what it documents.
+func New(name string, section int, purpose string) *Page {
+	p := &Page{}
+	fmt.Fprintf(&p.roff, ".TH %s %d \"\" Outrider \"Manual of Outrider\"\n", quoted(strings.ToUpper(name)), section)
+	p.Section("NAME")
+	fmt.Fprintf(&p.roff, "%s \\- %s\n", Escape(name), Escape(purpose))
+	return p
+}
+
+// String is the page.
+func (p *Page) String() string { return p.roff.String() }
+
+// Section begins a section.
+func (p *Page) Section(title string) { p.heading(".SH", title) }
+
+// Subsection begins a part of a section.
+func (p *Page) Subsection(title string) { p.heading(".SS", title) }
+
+func (p *Page) heading(macro, title string) {
+	p.roff.WriteString(macro + " " + quoted(title) + "\n")
+	p.fresh = true
+}
+
+// paragraph begins one.
+func (p *Page) paragraph() {
+	if !p.fresh {
+		p.roff.WriteString(".PP\n")
+	}
+	p.fresh = false
+}
+
+// Text writes paragraphs. Lines of one that begin with a space stand as they are.
+func (p *Page) Text(text string) {
+	for paragraph := range strings.SplitSeq(strings.Trim(text, "\n"), "\n\n") {
+		p.paragraph()
+		p.lines(paragraph)
+	}
+}
+
+// Term writes a term and what it is. The term is given as roff: see Bold and Italic.
+func (p *Page) Term(term, text string) {
+	p.fresh = false
+	p.roff.WriteString(".TP\n" + term + "\n")
+	p.lines(text)
+}
+
+// More writes a further paragraph of the term before.
+func (p *Page) More(text string) {
+	p.roff.WriteString(".IP\n")
+	p.lines(text)
+}
+
+// Example writes lines that stand as they are.
+func (p *Page) Example(text string) {
+	p.paragraph()
+	p.roff.WriteString(".RS 4\n.nf\n")
+	for line := range strings.SplitSeq(strings.Trim(text, "\n"), "\n") {
+		p.roff.WriteString(Escape(line) + "\n")
+	}
+	p.roff.WriteString(".fi\n.RE\n")
+}
+
+// Usage writes a line of a synopsis, given as roff.
+func (p *Page) Usage(roff string) {
+	p.paragraph()
+	p.roff.WriteString(".nh\n" + roff + "\n.hy\n")
+}
+
+// SeeAlso writes the last section: pages as name(section).
+func (p *Page) SeeAlso(pages ...string) {
+	p.Section("SEE ALSO")
+	for i, page := range pages {
+		name, section, _ := strings.Cut(page, "(")
+		comma := ","
+		if i == len(pages)-1 {
+			comma = ""
+		}
+		fmt.Fprintf(&p.roff, ".BR %s (%s%s\n", Escape(name), section, comma)
+	}
+}
+
+func (p *Page) lines(text string) {
+	kept := false
+	for line := range strings.SplitSeq(text, "\n") {
+		if keep := strings.HasPrefix(line, " "); keep != kept {
+			kept = keep
+			p.roff.WriteString(map[bool]string{true: ".nf\n", false: ".fi\n"}[keep])
+		}
+		p.roff.WriteString(marked(line) + "\n")
+	}
+	if kept {
+		p.roff.WriteString(".fi\n")
+	}
+}
+
+// Bold is text in bold, as roff.
+func Bold(text string) string { return `\fB` + strings.TrimPrefix(Escape(text), `\&`) + `\fR` }
+
+// Italic is text in italics, as roff.
+func Italic(text string) string { return `\fI` + strings.TrimPrefix(Escape(text), `\&`) + `\fR` }
+
+// marked escapes a line, with what stands between backquotes in bold. A single backquote stays one.
+func marked(line string) string {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(line, "`")
+		inside, after, closed := strings.Cut(rest, "`")
+		if !found || !closed {
+			b.WriteString(Escape(line))
+			return guarded(b.String())
+		}
+		b.WriteString(escaped(before) + Bold(inside))
+		line = after
+	}
+}
+
+// Escape makes plain text roff that shows it. A hyphen stays one that can be copied into a command line.
+func Escape(text string) string { return guarded(escaped(text)) }
+
+func escaped(text string) string {
+	return strings.NewReplacer(`\`, `\e`, "-", `\-`, "`", `\(ga`, "'", `\(aq`, "^", `\(ha`, "~", `\(ti`).Replace(text)
+}
+
+// guarded keeps a line from being read as a request.
+func guarded(roff string) string {
+	if strings.HasPrefix(roff, ".") || strings.HasPrefix(roff, "'") {
+		return `\&` + roff
+	}
+	return roff
+}
+
+// quoted is an argument of a macro.
+func quoted(text string) string {
+	text = strings.ReplaceAll(Escape(text), `"`, `""`)
+	if strings.ContainsAny(text, " \"") || text == "" {
+		return `"` + text + `"`
+	}
+	return text
+}
