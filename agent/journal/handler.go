@@ -96,8 +96,10 @@ func (l *line) add(group string, a slog.Attr) {
 		l.component = text
 		return
 	case "epoch":
-		l.epoch = text
-		return
+		if kind := value.Kind(); kind == slog.KindInt64 || kind == slog.KindUint64 {
+			l.epoch = text
+			return
+		}
 	case "envoy_component":
 		l.fields = appendField(l.fields, fieldEnvoy, text)
 		return

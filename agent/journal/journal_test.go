@@ -176,6 +176,8 @@ func TestFields(t *testing.T) {
 			map[string]string{"MESSAGE": "reopened epoch=3", "OUTRIDER_EPOCH": "3", "PRIORITY": "4"}},
 		{"epoch is named", func(l *slog.Logger) { l.Info("epoch 3 is live", "epoch", 3, "event", condition.KindEpochLive) },
 			map[string]string{"MESSAGE": "epoch 3 is live", "OUTRIDER_EPOCH": "3", "MESSAGE_ID": EpochLive}},
+		{"epochs in words", func(l *slog.Logger) { l.Info("reload", "epoch", "epoch 0 → 1") },
+			map[string]string{"MESSAGE": `reload epoch="epoch 0 → 1"`, "OUTRIDER_EPOCH": ""}},
 		{"an event without an ID", func(l *slog.Logger) { l.Info("x", "event", condition.KindUndrained) }, map[string]string{"MESSAGE": "x", "MESSAGE_ID": ""}},
 		{"resources", func(l *slog.Logger) {
 			l.Error("Envoy refused resources", "resources", "a, b", "config_file", "/etc/outrider/mesh.d/a.yaml", "component", "xds")

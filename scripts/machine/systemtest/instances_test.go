@@ -1,0 +1,124 @@
+package systemtest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+const instanceConfiguration = `
+[envoy]
+concurrency = 1
+admin_port = %d
+drain_duration = "2s"
+parent_shutdown_duration = "4s"
+termination_drain_duration = "1s"
+[status]
+address = "127.0.0.1:%d"
+ready_port = %d
+[telemetry]
+prometheus_address = "127.0.0.1:%d"
+[discovery]
+files = ["/etc/outrider/%s.mesh.d"]
+`
+
+// Two instances and the agent of the host, each with an Envoy, folders and units of its own; one slice for all.
+func TestInstances(t *testing.T) {
+	h := NewHost(t)
+	names := []string{"a", "web-1"}
+	for i, name := range names {
+		port := 16000 + 10*i
+		h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1, port+2, port+3, name))
+		h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", strings.NewReplacer("number: 80,", fmt.Sprintf("number: %d,", 800+i),
+			"number: 81,", fmt.Sprintf("number: %d,", 900+i)).Replace(mesh))
+	}
+	h.MustRun(t, "systemctl", "start", "outrider.service", "outrider@a.service", "outrider@web-1.service")
+	h.Serves()
+	get := func(port int) string {
+		out, err := h.Run(t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: web.test", fmt.Sprintf("http://127.0.0.1:%d/", port))
+		if err != nil {
+			return err.Error()
+		}
+		return out
+	}
+	for i, name := range names {
+		if got := get(800 + i); got != "200" {
+			t.Errorf("instance %s on port %d: %s", name, 800+i, got)
+		}
+		for path, want := range map[string]string{
+			"/run/outrider/" + name:                  "755 outrider outrider",
+			"/run/outrider/" + name + "/envoy":       "2750 outrider outrider-envoy",
+			"/run/outrider/" + name + "/keeper.sock": "600 outrider outrider",
+			"/run/outrider-envoy/" + name:            "750 outrider-envoy outrider-envoy",
+			"/var/lib/outrider/" + name:              "700 outrider outrider",
+		} {
+			if got := h.MustRun(t, "stat", "-c", "%a %U %G", path); got != want {
+				t.Errorf("%s: %s, want %s", path, got, want)
+			}
+		}
+		h.MustRun(t, "systemctl", "reload", "outrider@"+name)
+	}
+	pid := h.Live().PID
+
+	// One is stopped: it leaves nothing, and the others go on.
+	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
+	if left := h.Script("find /run/outrider/a /run/outrider-envoy/a ! -type d"); left != "/run/outrider/a/keeper.sock" {
+		t.Errorf("left behind: %s", left)
+	}
+	if got := get(801); got != "200" || h.Live().PID != pid {
+		t.Errorf("the stop of one instance ended another: %s", got)
+	}
+	h.Serves()
+
+	// Another is restarted, and keeps its Envoy.
+	before := h.Property("outrider-envoy@web-1", "MainPID")
+	h.MustRun(t, "systemctl", "restart", "outrider@web-1.service")
+	if got := get(801); got != "200" || h.Property("outrider-envoy@web-1", "MainPID") != before {
+		t.Errorf("the restart of an instance's agent ended its Envoy: %s", got)
+	}
+
+	h.MustRun(t, "systemctl", "stop", "outrider.slice")
+	for _, program := range []string{"outriderd", "outrider-keeper", "envoy"} {
+		if left := h.Processes(program); len(left) > 0 {
+			t.Errorf("%s still runs: %v", program, left)
+		}
+	}
+}
+
+// A service that waits for outrider-online.target starts when Envoy serves, and is left alone when the agent is restarted.
+func TestOnlineTarget(t *testing.T) {
+	h := NewHost(t)
+	h.Write("/etc/systemd/system/needy.service", `
+[Unit]
+Requires=outrider-online.target
+After=outrider-online.target
+[Service]
+ExecStartPre=/usr/bin/curl -sf -m 5 -o /dev/null -H "Host: web.test" http://127.0.0.1:80/
+ExecStart=/usr/bin/sleep infinity
+`)
+	h.MustRun(t, "systemctl", "daemon-reload")
+	h.MustRun(t, "systemctl", "start", "needy.service") // starts the agent, too
+	needy := h.MainPID("needy")
+	h.MustRun(t, "systemctl", "restart", "outrider.service")
+	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", "outrider.service")
+	h.Eventually(10*time.Second, "the agent is back", func() bool { return h.Property("outrider", "ActiveState") == "active" })
+	if now := h.MainPID("needy"); now != needy || now == 0 {
+		t.Errorf("the service that waited was ended with the agent: pid %d became %d", needy, now)
+	}
+}
+
+// A machine that is switched off drains, and does not wait for what hangs.
+func TestPowerOff(t *testing.T) {
+	h := NewHost(t)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.Serves()
+	began := time.Now()
+	if err := h.PowerOff(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("switched off after %v", took)
+	}
+	t.Logf("off after %v", time.Since(began))
+}

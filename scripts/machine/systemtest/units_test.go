@@ -1,0 +1,106 @@
+package systemtest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// What systemd says of the units, on the machine they are installed on.
+func TestUnitsAreValidAndSafe(t *testing.T) {
+	h := NewHost(t)
+	names := strings.Fields(h.MustRun(t, "ls", "/usr/lib/systemd/system"))
+	var ours []string
+	for _, name := range names {
+		if strings.HasPrefix(name, "outrider") {
+			ours = append(ours, strings.Replace(name, "@.", "@web.", 1))
+		}
+	}
+	if out := h.MustRun(t, "systemd-analyze", append([]string{"verify", "--man=no"}, ours...)...); out != "" {
+		t.Errorf("systemd-analyze verify:\n%s", out)
+	}
+	exposure := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`)
+	for unit, most := range map[string]float64{
+		"outrider.service": 1.5, "outrider@web.service": 1.5, "outrider-envoy.service": 1.7, "outrider-envoy@web.service": 1.7,
+		"outrider-wait-online.service": 1, "outrider-wait-online@web.service": 1, "outrider-cleanup.service": 2.5,
+	} {
+		out := h.MustRun(t, "systemd-analyze", "security", "--no-pager", unit)
+		match := exposure.FindStringSubmatch(out)
+		if match == nil {
+			t.Fatalf("%s: %s", unit, out)
+		}
+		level, err := strconv.ParseFloat(match[1], 64)
+		if err != nil || level > most {
+			t.Errorf("%s is exposed at %s, at most %v:\n%s", unit, match[1], most, out)
+		}
+		t.Logf("%s: %s", unit, match[1])
+	}
+}
+
+// A template differs from its unit only where it names the instance: what is hardened in one is hardened in the other.
+func TestTemplates(t *testing.T) {
+	folder := filepath.Join(parts.Root(), "units")
+	templates, err := filepath.Glob(filepath.Join(folder, "*@.*"))
+	if err != nil || len(templates) != 5 {
+		t.Fatalf("%d templates: %v, %v", len(templates), templates, err)
+	}
+	for _, path := range templates {
+		unit := strings.Replace(path, "@.", ".", 1)
+		if diff := cmp.Diff(settings(t, unit), settings(t, path)); diff != "" {
+			t.Errorf("%s and its template differ (-unit +template):\n%s", filepath.Base(unit), diff)
+		}
+	}
+}
+
+// instance is how a template names its instance.
+var instance = strings.NewReplacer(" (%i)", "", "@%i.", ".", " --instance %i", "", " -i %i", "", "/%i", "", "@NAME", "")
+
+// settings are a unit's lines without comments, with the instance taken out. The folder that only an instance needs is made in
+// another way.
+func settings(t *testing.T, path string) []string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		line = instance.Replace(strings.TrimSpace(line))
+		if line != "" && line[0] != '#' && !strings.HasPrefix(line, "ExecStartPre=") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// Each hardening that systemd knows and a unit lacks has its reason in the unit.
+func TestMissingHardeningIsExplained(t *testing.T) {
+	known := []string{
+		"PrivateDevices", "PrivateIPC", "PrivateMounts", "PrivateNetwork", "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups",
+		"ProtectHome", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc", "ProcSubset",
+		"ProtectSystem", "NoNewPrivileges", "LockPersonality", "MemoryDenyWriteExecute", "RemoveIPC", "RestrictAddressFamilies",
+		"RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID", "SystemCallArchitectures", "SystemCallFilter", "CapabilityBoundingSet",
+		"DevicePolicy", "KeyringMode", "UMask", "RootDirectory", "DynamicUser", "IPAddressDeny",
+	}
+	for _, name := range []string{"outrider.service", "outrider-envoy.service", "outrider-wait-online.service", "outrider-cleanup.service"} {
+		text, err := os.ReadFile(filepath.Join(parts.Root(), "units", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, setting := range known {
+			set := regexp.MustCompile(fmt.Sprintf(`(?m)^%s=(\S*)`, setting)).FindStringSubmatch(string(text))
+			explained := regexp.MustCompile(fmt.Sprintf(`(?m)^#.*\b%s\b`, setting)).Match(text)
+			if (set == nil || set[1] == "no") && !explained {
+				t.Errorf("%s has no %s, and does not say why", name, setting)
+			}
+		}
+	}
+}
