@@ -74,7 +74,9 @@ func addPages(pages map[string]string, command *cobra.Command) {
 }
 
 // pageName is outrider-config-check for `outrider config check`.
-func pageName(command *cobra.Command) string { return strings.ReplaceAll(command.CommandPath(), " ", "-") }
+func pageName(command *cobra.Command) string {
+	return strings.ReplaceAll(command.CommandPath(), " ", "-")
+}
 
 func shown(command *cobra.Command) []*cobra.Command {
 	var commands []*cobra.Command
