@@ -26,6 +26,11 @@ func newCall(message *dbus.Message) *call {
 		silent:      message.Flags&dbus.FlagNoReplyExpected != 0,
 		interactive: message.Flags&dbus.FlagAllowInteractiveAuthorization != 0,
 	}
+	for i, argument := range c.args {
+		if _, ok := argument.(dbus.Variant); ok {
+			c.args[i] = nil // of Set, which sets nothing: it may hold anything
+		}
+	}
 	c.sender, _ = message.Headers[dbus.FieldSender].Value().(string)
 	c.path, _ = message.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)
 	c.kind, _ = message.Headers[dbus.FieldInterface].Value().(string)

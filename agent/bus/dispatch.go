@@ -17,6 +17,9 @@ type handler func(ctx context.Context, c *call) ([]any, error)
 // take admits a call that came over the wire, or has it refused. It is called by the goroutine that reads, so it never waits.
 func (s *session) take(message *dbus.Message) {
 	c := newCall(message)
+	if !s.signatures[c.signature] {
+		c.args = nil // of no method: what waits in the queue takes little memory
+	}
 	if s.calls.enter(c.sender) {
 		s.queue <- c // holds mostCalls
 		return

@@ -97,6 +97,17 @@ func (i interfaces) add(text []byte) error {
 	return nil
 }
 
+// signatures are those of the arguments that methods take.
+func (i interfaces) signatures() map[string]bool {
+	known := map[string]bool{}
+	for _, one := range i {
+		for _, method := range one.Methods {
+			known[method.signature("in")] = true
+		}
+	}
+	return known
+}
+
 // method finds a method; nil = there is none.
 func (d *description) method(name string) *methodOfXML {
 	for i := range d.Methods {

@@ -19,6 +19,7 @@ func (a *agent) condition(code string) (found condition.Condition, ok bool) {
 }
 
 func TestTheBusMayComeLateAndRestart(t *testing.T) {
+	t.Parallel()
 	d, a := newDaemon(t), newAgent()
 	server, _ := a.start(t, d)
 	eventually(t, "it is told that there is no bus", func() bool {
@@ -45,6 +46,7 @@ func TestTheBusMayComeLateAndRestart(t *testing.T) {
 }
 
 func TestASecondAgentWaitsForTheName(t *testing.T) {
+	t.Parallel()
 	d, first := startDaemon(t), newAgent()
 	server, stop := first.start(t, d)
 	await(t, server.Ready(), "the name is taken")
@@ -64,6 +66,7 @@ func TestASecondAgentWaitsForTheName(t *testing.T) {
 }
 
 func TestTheEndIsStillTold(t *testing.T) {
+	t.Parallel()
 	d, a := startDaemon(t), newAgent()
 	server, stop := a.start(t, d)
 	await(t, server.Ready(), "the name is taken")
@@ -74,6 +77,7 @@ func TestTheEndIsStillTold(t *testing.T) {
 }
 
 func TestABusThatDoesNotReadEndsTheSessionOnly(t *testing.T) {
+	t.Parallel()
 	d, a := running(t)
 	if err := d.command.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -91,6 +95,7 @@ func TestABusThatDoesNotReadEndsTheSessionOnly(t *testing.T) {
 
 // TestThePolicy: the file that is installed, on a real bus.
 func TestThePolicy(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	request := func(uid uint32, name string) (string, error) {
 		return d.busctl(uid, "call", busName, "/org/freedesktop/DBus", busName, "RequestName", "su", name, "4")
@@ -109,6 +114,7 @@ func TestThePolicy(t *testing.T) {
 }
 
 func TestABusThatDoesNotTakeUsIsAWarning(t *testing.T) {
+	t.Parallel()
 	d, a := newDaemon(t), newAgent()
 	if err := exec.Command("sed", "-i", "s/<include .*//", d.folder+"/bus.conf").Run(); err != nil {
 		t.Fatal(err)

@@ -100,6 +100,7 @@ var changing = []struct {
 }
 
 func TestPolkitIsAskedForEachMethod(t *testing.T) {
+	t.Parallel()
 	d, a := running(t)
 	p := startPolkit(t, d, polkitResult{Authorized: true})
 	var want []question
@@ -124,6 +125,7 @@ func TestPolkitIsAskedForEachMethod(t *testing.T) {
 }
 
 func TestPolkitsNoIsKept(t *testing.T) {
+	t.Parallel()
 	d, a := running(t)
 	refused := func(why, want string) {
 		t.Helper()
@@ -152,6 +154,7 @@ func TestPolkitsNoIsKept(t *testing.T) {
 }
 
 func TestErrorsOfPolkitHaveNames(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	p := startPolkit(t, d, polkitResult{})
 	conn := d.connect()
@@ -187,6 +190,7 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 
 // TestASlowPolkitHoldsUpNobody: a user that waits for a password, many times, keeps neither readers nor root from the agent.
 func TestASlowPolkitHoldsUpNobody(t *testing.T) {
+	t.Parallel()
 	d, a := running(t)
 	p := startPolkit(t, d, polkitResult{Authorized: true})
 	hold := make(chan struct{})

@@ -28,6 +28,7 @@ type session struct {
 	options    Options
 	interfaces interfaces
 	handlers   map[string]map[string]handler
+	signatures map[string]bool // of the arguments that some method takes
 
 	conn      *dbus.Conn
 	authority *authority
@@ -50,7 +51,7 @@ type session struct {
 
 func newSession(options Options, all interfaces) *session {
 	s := &session{
-		options: options, interfaces: all,
+		options: options, interfaces: all, signatures: all.signatures(),
 		owned:   make(chan bool, 8),
 		state:   newShown[*snapshot](stateAge, patience),
 		figures: newShown[map[string]Figures](figuresAge, patience),

@@ -16,9 +16,10 @@ import (
 
 // Limits of the wire.
 const (
-	// largestMessage is what is read of one message; longer ones are skipped unread. The calls of the interfaces need a path at
-	// most, answers of polkit and of the bus a few lines; the bus itself would let 32 MB pass, which decode to a multiple.
-	largestMessage = 64 << 10
+	// largestMessage is what is read of one message; longer ones are skipped unread, and their callers wait in vain. The calls
+	// of the interfaces need a path at most (4 KB), answers of polkit and of the bus a few lines; the bus itself would let
+	// 32 MB pass, which decode to a multiple.
+	largestMessage = 16 << 10
 	// writeTime bounds one write: a bus that does not read for so long is left.
 	writeTime = 10 * time.Second
 	// lastTime is the same once the agent ends.
