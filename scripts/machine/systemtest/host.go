@@ -74,15 +74,15 @@ spec:
     ports: {http: 9000, tcp: 9001}
 `
 
-// NewHost boots a machine and installs Outrider. Nothing of it runs yet.
-func NewHost(t testing.TB) *Host {
+// NewHost boots a machine and installs Outrider. Nothing of it runs yet. More folders may be bound into it (machine.Options).
+func NewHost(t testing.TB, more ...string) *Host {
 	t.Helper()
 	root := parts.Root()
 	built := rig.Build(t, false)
-	h := &Host{t: t, Machine: machine.Test(t, machine.Options{Bind: []string{
-		built.Dir + ":" + programs, filepath.Join(root, "units") + ":" + units,
-		filepath.Join(root, "packaging") + ":" + packaging, filepath.Dir(parts.Envoy(t)) + ":" + envoy,
-	}})}
+	h := &Host{t: t, Machine: machine.Test(t, machine.Options{Bind: append(more,
+		built.Dir+":"+programs, filepath.Join(root, "units")+":"+units,
+		filepath.Join(root, "packaging")+":"+packaging, filepath.Dir(parts.Envoy(t))+":"+envoy,
+	)})}
 	h.Script(installScript)
 	h.Write("/etc/outrider/outrider.toml", configuration)
 	h.Write("/etc/outrider/mesh.d/web.yaml", mesh)
