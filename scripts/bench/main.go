@@ -1,0 +1,166 @@
+// Command bench measures the whole of Outrider with real Envoys: what a change of epoch costs callers, how long a start takes, what
+// the idle agent needs, what each failure costs. It prints tables, and writes JSON and plots into a folder.
+//
+//	go run ./scripts/bench [-only epochs,restart,start,idle,flood,faults] [-quick] [-out docs/bench]
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// settings of all benches.
+type settings struct {
+	out            string
+	rate           float64 // of the load; 1 is the standard
+	epochs         int
+	drain          time.Duration // of benches of epochs
+	parentShutdown time.Duration
+	runs           int // of a start
+	services       int // in the mesh of a start
+	rounds         int // of each fault
+	faultDrain     time.Duration
+	faultShutdown  time.Duration
+	fault          string // only this one
+	kills          int
+	reloads        int // of a storm
+	flood          time.Duration
+	idle           time.Duration
+}
+
+// bench is one of them; what it returns is written as JSON.
+type bench struct {
+	name string
+	what string
+	run  func(*stage, settings) any
+}
+
+var benches = []bench{
+	{"epochs", "epochs in a row under the standard load", epochs},
+	{"restart", "a change of epoch beside stopping and starting a plain Envoy, as systemctl restart does", restart},
+	{"start", "exec of outriderd to ready, beside Envoy alone", start},
+	{"idle", "what agent and keeper need when nothing happens", idle},
+	{"flood", "Envoy at debug level, nobody to take its log", flood},
+	{"faults", "each failure, again and again", faults},
+}
+
+func main() {
+	var s settings
+	only := flag.String("only", "", "run these `benches` alone: "+strings.Join(names(), ","))
+	quick := flag.Bool("quick", false, "few and short runs, to see that everything works")
+	flag.StringVar(&s.out, "out", filepath.Join(parts.Root(), "docs", "bench"), "`folder` of what is written")
+	flag.Float64Var(&s.rate, "rate", 1, "`factor` on the standard load of 1800 requests/s")
+	flag.IntVar(&s.epochs, "epochs", 20, "epochs in a row")
+	flag.DurationVar(&s.drain, "drain", 5*time.Second, "drain_duration in the benches of epochs")
+	flag.DurationVar(&s.parentShutdown, "parent-shutdown", 8*time.Second, "parent_shutdown_duration in the benches of epochs")
+	flag.IntVar(&s.runs, "runs", 15, "starts of each kind")
+	flag.IntVar(&s.services, "services", 100, "services of a start")
+	flag.IntVar(&s.rounds, "rounds", 10, "rounds of each fault")
+	flag.StringVar(&s.fault, "fault", "", "only the fault of this `name`")
+	flag.DurationVar(&s.faultDrain, "fault-drain", time.Second, "drain_duration of the faults")
+	flag.DurationVar(&s.faultShutdown, "fault-parent-shutdown", 3*time.Second, "parent_shutdown_duration of the faults")
+	flag.IntVar(&s.kills, "kills", 20, "kills of the agent at random moments")
+	flag.IntVar(&s.reloads, "storm", 30, "reloads of a storm")
+	flag.DurationVar(&s.flood, "flood", time.Minute, "how long nobody takes Envoy's log")
+	flag.DurationVar(&s.idle, "idle", 10*time.Second, "how long nothing happens")
+	flag.Parse()
+	if *quick {
+		s.epochs, s.runs, s.rounds, s.kills, s.reloads = 2, 3, 1, 4, 5
+		s.drain, s.parentShutdown, s.flood, s.idle = time.Second, 3*time.Second, 5*time.Second, 3*time.Second
+		s.rate = min(s.rate, 0.2)
+	}
+	if !run(s, *only) {
+		os.Exit(1)
+	}
+}
+
+func names() []string {
+	var all []string
+	for _, b := range benches {
+		all = append(all, b.name)
+	}
+	return all
+}
+
+// machine is what figures depend on.
+type machine struct {
+	Time  time.Time `json:"time"`
+	Go    string    `json:"go"`
+	CPUs  int       `json:"cpus"`
+	CPU   string    `json:"cpu"`
+	Load  string    `json:"load"` // /proc/loadavg before the bench
+	Bench string    `json:"bench"`
+}
+
+func describeMachine(bench string) machine {
+	m := machine{Time: time.Now().UTC().Truncate(time.Second), Go: runtime.Version(), CPUs: runtime.NumCPU(), Bench: bench}
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		m.Load = strings.TrimSpace(string(text))
+	}
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		if _, rest, found := strings.Cut(string(text), "model name"); found {
+			line, _, _ := strings.Cut(rest, "\n")
+			m.CPU = strings.TrimLeft(line, "\t :")
+		}
+	}
+	return m
+}
+
+// run runs the chosen benches, each whatever became of the others, and says whether all is well.
+func run(s settings, only string) bool {
+	chosen := names()
+	if only != "" {
+		chosen = strings.Split(only, ",")
+	}
+	defer rig.RemovePrograms()
+	well := true
+	for _, name := range chosen {
+		i := slices.IndexFunc(benches, func(b bench) bool { return b.name == name })
+		if i < 0 {
+			fmt.Fprintf(os.Stderr, "bench: no bench %q: there are %s\n", name, strings.Join(names(), ", "))
+			return false
+		}
+		b, m := benches[i], describeMachine(name)
+		fmt.Printf("\n== %s: %s (load average %s)\n", b.name, b.what, m.Load)
+		var result any
+		ok := perform(b.name, func(t *stage) { result = b.run(t, s) })
+		well = well && ok
+		if result == nil {
+			continue
+		}
+		if err := write(s.out, name+".json", struct {
+			Machine machine `json:"machine"`
+			OK      bool    `json:"ok"`
+			Result  any     `json:"result"`
+		}{m, ok, result}); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			well = false
+		}
+	}
+	return well
+}
+
+func write(folder, name string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeText(folder, name, append(text, '\n'))
+}
+
+func writeText(folder, name string, text []byte) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, name), text, 0o644)
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"outrider.org/outrider/scripts/load"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+type restartResult struct {
+	Outrider load.Report `json:"outrider"`
+	Plain    load.Report `json:"plain"`
+}
+
+// restarts is how often each of both changes its configuration.
+const restarts = 3
+
+// restart puts a change of epoch beside what `systemctl restart` does to a plain Envoy with the same configuration on the
+// same ports: SIGTERM, wait for its end, start it again.
+func restart(t *stage, s settings) any {
+	every := s.parentShutdown + 4*time.Second
+	result := &restartResult{}
+	r := rig.New(t, rig.Options{TOML: tunables(s.drain, s.parentShutdown)})
+	daemon := r.StartReady()
+	bootstrap := static(t, r, false)
+	result.Outrider = changing(r.StartLoad(s.rate), every, func() {
+		if got := r.Outrider("reload"); got.Exit != 0 {
+			t.Errorf("reload: exit %d: %s%s", got.Exit, got.Out, got.Err)
+		}
+	})
+	_ = daemon.Process.Kill()
+	daemon.Wait(t, 10*time.Second)
+	for _, pid := range r.Pids("outrider-keeper") {
+		r.Signal(pid, 9)
+	}
+	rig.Eventually(t, 10*time.Second, "Outrider's Envoys are gone", func() bool { return len(r.Pids("envoy")) == 0 })
+
+	folder := parts.ShortDir(t)
+	defer removeSharedMemory(baseIDAlone())
+	plain := startAlone(t, folder, bootstrap, baseIDAlone(), 0, s.drain, s.parentShutdown)
+	result.Plain = changing(r.StartLoad(s.rate), every, func() {
+		plain.stop()
+		plain = startAlone(t, folder, bootstrap, baseIDAlone(), 0, s.drain, s.parentShutdown)
+	})
+	plain.stop()
+	for _, one := range []struct {
+		name   string
+		report load.Report
+	}{{"outrider reload", result.Outrider}, {"stop and start of a plain Envoy", result.Plain}} {
+		blip, quiet := one.report.Blip(markSwitch)
+		fmt.Printf("%-32s %d requests, lost %d, to be tried again %d; blip %s, quiet maximum %s\n", one.name, one.report.Total, one.report.Lost,
+			one.report.Reuse, millis(blip), millis(quiet))
+	}
+	if result.Outrider.Lost > 0 {
+		t.Errorf("lost %d requests\n%v", result.Outrider.Lost, result.Outrider)
+	}
+	svg := plot("Latency and failed requests while the configuration changes", []series{
+		{title: fmt.Sprintf("outrider reload: %d of %d requests lost", result.Outrider.Lost, result.Outrider.Total), report: result.Outrider},
+		{title: fmt.Sprintf("systemctl restart of a plain Envoy: %d of %d lost, %d more cut off and to be tried again", result.Plain.Lost, result.Plain.Total, result.Plain.Reuse), report: result.Plain},
+	})
+	if err := writeText(s.out, "restart.svg", svg); err != nil {
+		t.Error(err)
+	}
+	return result
+}
+
+// changing calls change every so often under a load.
+func changing(running *rig.Load, every time.Duration, change func()) load.Report {
+	time.Sleep(every / 2)
+	for range restarts {
+		running.Mark(markSwitch)
+		begun := time.Now()
+		change()
+		time.Sleep(time.Until(begun.Add(every)))
+	}
+	return running.Stop()
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// stage is where a bench runs: what the rig needs of a test, outside of one.
+type stage struct {
+	testing.TB // nil: only the methods below are used
+	name       string
+
+	mu       sync.Mutex
+	failed   bool
+	cleanups []func()
+}
+
+// perform runs a bench on a stage, to its end or its first Fatal, cleans up, and says whether nothing failed.
+func perform(name string, bench func(*stage)) bool {
+	s := &stage{name: name}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer s.cleanUp()
+		bench(s)
+	}()
+	<-done
+	return !s.Failed()
+}
+
+func (s *stage) cleanUp() {
+	s.mu.Lock()
+	cleanups := slices.Clone(s.cleanups)
+	s.cleanups = nil
+	s.mu.Unlock()
+	for _, clean := range slices.Backward(cleanups) {
+		clean()
+	}
+}
+
+// Name is the bench's.
+func (s *stage) Name() string { return s.name }
+
+// Helper does nothing.
+func (s *stage) Helper() {}
+
+// Cleanup has a function called at the end, the last one first.
+func (s *stage) Cleanup(clean func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cleanups = append(s.cleanups, clean)
+}
+
+// Failed is whether anything failed so far.
+func (s *stage) Failed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
+}
+
+func (s *stage) fail(text string) {
+	s.mu.Lock()
+	s.failed = true
+	s.mu.Unlock()
+	fmt.Fprintf(os.Stderr, "FAIL %s: %s\n", s.name, text)
+}
+
+// Errorf fails the bench, which goes on.
+func (s *stage) Errorf(format string, arguments ...any) { s.fail(fmt.Sprintf(format, arguments...)) }
+
+// Error is Errorf without a format.
+func (s *stage) Error(arguments ...any) { s.fail(fmt.Sprint(arguments...)) }
+
+// Fatalf fails the bench and ends it.
+func (s *stage) Fatalf(format string, arguments ...any) {
+	s.Errorf(format, arguments...)
+	runtime.Goexit()
+}
+
+// Fatal is Fatalf without a format.
+func (s *stage) Fatal(arguments ...any) {
+	s.Error(arguments...)
+	runtime.Goexit()
+}
+
+// Logf tells something.
+func (s *stage) Logf(format string, arguments ...any) {
+	fmt.Fprintf(os.Stderr, "%s: %s\n", s.name, fmt.Sprintf(format, arguments...))
+}
+
+// median of some times; the slice is sorted.
+func median(times []time.Duration) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	return (times[(len(times)-1)/2] + times[len(times)/2]) / 2
+}
+
+func millis(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}

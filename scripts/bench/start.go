@@ -1,0 +1,191 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// mesh is a file with some services, all on the rig's port.
+func mesh(services, port, backend int) string {
+	var text strings.Builder
+	for i := range services {
+		fmt.Fprintf(&text, `---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: service-%[1]d, namespace: default}
+spec:
+  hosts: [service-%[1]d.test]
+  ports: [{number: %[2]d, name: http, protocol: HTTP}]
+  resolution: STATIC
+  endpoints: [{address: 127.0.0.1, ports: {http: %[3]d}}]
+`, i, port, backend)
+	}
+	return text.String()
+}
+
+// withServices is a rig with a mesh of some services beside its own.
+func withServices(t *stage, services int) *rig.Rig {
+	r := rig.New(t, rig.Options{TOML: "[log]\nlevel = \"info\"\n[envoy]\ntermination_drain_duration = \"0s\"\n"})
+	r.Write("mesh.d/services.yaml", mesh(services, r.Ports.HTTP, r.Ports.Backend))
+	return r
+}
+
+type startResult struct {
+	Services      int             `json:"services"`
+	First         time.Duration   `json:"first_ever_ns"` // nothing is known of Envoy yet
+	Outriderd     []time.Duration `json:"outriderd_ns"`  // exec to /healthz/ready 200, keeper included
+	Alone         []time.Duration `json:"alone_ns"`      // exec to LIVE of an Envoy with the same resources, static
+	Median        time.Duration   `json:"outriderd_median_ns"`
+	MedianAlone   time.Duration   `json:"alone_median_ns"`
+	Difference    time.Duration   `json:"difference_ns"`
+	MustBeAtMost  time.Duration   `json:"difference_must_be_at_most_ns"`
+	ServesLastOne bool            `json:"serves_last_service"`
+}
+
+// startCost is what outriderd may add to Envoy's own start.
+const startCost = 30 * time.Millisecond
+
+// start measures starts of outriderd and of Envoy alone in turn.
+func start(t *stage, s settings) any {
+	r := withServices(t, s.services)
+	result := &startResult{Services: s.services, MustBeAtMost: startCost, First: startOnce(t, r)}
+	code, _, err := r.GetHost(fmt.Sprintf("service-%d.test", s.services-1), r.Ports.HTTP, "/")
+	if result.ServesLastOne = err == nil && code == 200; !result.ServesLastOne {
+		t.Errorf("the last service: status %d, %v", code, err)
+	}
+	bootstrap := static(t, r, false)
+	stopOnce(t, r)
+	folder := parts.ShortDir(t)
+	defer removeSharedMemory(baseIDAlone())
+	for range s.runs {
+		result.Outriderd = append(result.Outriderd, startOnce(t, r))
+		stopOnce(t, r)
+		envoy := startAlone(t, folder, bootstrap, baseIDAlone(), 0, time.Second, 2*time.Second)
+		envoy.stop()
+		result.Alone = append(result.Alone, envoy.took)
+	}
+	result.Median, result.MedianAlone = median(result.Outriderd), median(result.Alone)
+	result.Difference = result.Median - result.MedianAlone
+	fmt.Printf("%d services, %d runs in turn: outriderd to ready %s, Envoy alone to LIVE %s, difference %s (at most %s); first ever %s\n", s.services, s.runs,
+		millis(result.Median), millis(result.MedianAlone), millis(result.Difference), millis(startCost), millis(result.First))
+	return result
+}
+
+func startOnce(t *stage, r *rig.Rig) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	daemon := r.Start()
+	for {
+		if ready, _ := r.Ready(); ready {
+			return time.Since(begun)
+		}
+		if !daemon.Running() || time.Since(begun) > 30*time.Second {
+			t.Fatalf("outriderd is not ready after %v:\n%s", time.Since(begun), daemon.Output())
+		}
+		time.Sleep(readyPoll)
+	}
+}
+
+func stopOnce(t *stage, r *rig.Rig) {
+	t.Helper()
+	daemon := r.Daemon()
+	_ = daemon.Process.Signal(syscall.SIGTERM)
+	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {
+		t.Errorf("outriderd ended with %d:\n%s", exit, daemon.Output())
+	}
+	rig.Eventually(t, 5*time.Second, "nothing is left", func() bool { return len(r.Pids("envoy"))+len(r.Pids("outrider-keeper")) == 0 })
+}
+
+type idleResult struct {
+	Services  int           `json:"services"`
+	Over      time.Duration `json:"over_ns"`
+	Agent     usage         `json:"agent"`
+	Keeper    usage         `json:"keeper"`
+	RSS       int           `json:"rss_bytes"`       // of both
+	Anonymous int           `json:"anonymous_bytes"` // of both
+	Size      int64         `json:"outriderd_stripped_bytes"`
+}
+
+// usage of a process.
+type usage struct {
+	RSS       int `json:"rss_bytes"`
+	Anonymous int `json:"anonymous_bytes"`
+	Ticks     int `json:"ticks"` // of processor time, 10 ms each, while nothing happened
+}
+
+// settle is how long after a start the idle figures are taken.
+const settle = 5 * time.Second
+
+// idle measures what agent and keeper need while nothing happens.
+func idle(t *stage, s settings) any {
+	r := withServices(t, s.services)
+	daemon := r.StartReady()
+	time.Sleep(settle)
+	keepers := r.Pids("outrider-keeper")
+	if len(keepers) != 1 {
+		t.Fatalf("keepers: %v", keepers)
+	}
+	result := &idleResult{Services: s.services, Over: s.idle}
+	before := []int{ticks(t, daemon.Process.Pid), ticks(t, keepers[0])}
+	time.Sleep(s.idle)
+	result.Agent, result.Keeper = memory(t, daemon.Process.Pid), memory(t, keepers[0])
+	result.Agent.Ticks = ticks(t, daemon.Process.Pid) - before[0]
+	result.Keeper.Ticks = ticks(t, keepers[0]) - before[1]
+	result.RSS, result.Anonymous = result.Agent.RSS+result.Keeper.RSS, result.Agent.Anonymous+result.Keeper.Anonymous
+	info, err := os.Stat(r.Programs.Path("outriderd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	result.Size = info.Size()
+	megabytes := func(bytes int) float64 { return float64(bytes) / (1 << 20) }
+	for _, one := range []struct {
+		name string
+		usage
+	}{{"outriderd", result.Agent}, {"keeper", result.Keeper}, {"both", usage{result.RSS, result.Anonymous, result.Agent.Ticks + result.Keeper.Ticks}}} {
+		fmt.Printf("%-10s RSS %5.1f MB, anonymous %5.1f MB, %d ticks in %v\n", one.name, megabytes(one.RSS), megabytes(one.Anonymous), one.Ticks, s.idle)
+	}
+	fmt.Printf("outriderd stripped: %.1f MB\n", megabytes(int(result.Size)))
+	return result
+}
+
+// ticks of processor time a process has used.
+func ticks(t *stage, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	var user, system int
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
+		t.Fatal(err)
+	}
+	return user + system
+}
+
+func memory(t *stage, pid int) usage {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "smaps_rollup"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var u usage
+	for line := range strings.Lines(string(text)) {
+		var kilobytes int
+		if n, _ := fmt.Sscanf(line, "Rss: %d kB", &kilobytes); n == 1 {
+			u.RSS = kilobytes << 10
+		}
+		if n, _ := fmt.Sscanf(line, "Anonymous: %d kB", &kilobytes); n == 1 {
+			u.Anonymous = kilobytes << 10
+		}
+	}
+	return u
+}
