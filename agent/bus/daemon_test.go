@@ -81,6 +81,19 @@ func startDaemon(t *testing.T) *daemon {
 	return d
 }
 
+// configure replaces a part of the configuration of a bus that does not run yet.
+func (d *daemon) configure(old, replacement string) {
+	d.t.Helper()
+	file := d.folder + "/bus.conf"
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, []byte(strings.Replace(string(text), old, replacement, 1)), 0o644)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
 func (d *daemon) address() string { return "unix:path=" + d.folder + "/bus" }
 
 func (d *daemon) start() {

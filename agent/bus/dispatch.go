@@ -61,8 +61,8 @@ func (s *session) refuse(ctx context.Context) {
 // serve answers a call, or has a goroutine do so if it is one that may take long.
 func (s *session) serve(ctx context.Context, c *call) {
 	run, method, err := s.find(ctx, c)
-	if err == nil && method.signature("in") != c.signature {
-		err = &Error{Name: errorInvalidArgs, Message: fmt.Sprintf("%s.%s takes arguments of the types %q, not %q", c.kind, c.member, method.signature("in"), c.signature)}
+	if err == nil && method.takes() != c.signature {
+		err = &Error{Name: errorInvalidArgs, Message: fmt.Sprintf("%s.%s takes arguments of the types %q, not %q", c.kind, c.member, method.takes(), c.signature)}
 	}
 	if err != nil {
 		s.answer(c, nil, err)

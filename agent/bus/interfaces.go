@@ -102,7 +102,7 @@ func (i interfaces) signatures() map[string]bool {
 	known := map[string]bool{}
 	for _, one := range i {
 		for _, method := range one.Methods {
-			known[method.signature("in")] = true
+			known[method.takes()] = true
 		}
 	}
 	return known
@@ -128,11 +128,11 @@ func (d *description) property(name string) *propertyOfXML {
 	return nil
 }
 
-// signature is that of the arguments of one direction.
-func (m *methodOfXML) signature(direction string) string {
+// takes is the signature of the arguments that a caller gives.
+func (m *methodOfXML) takes() string {
 	var types strings.Builder
 	for _, arg := range m.Args {
-		if arg.Direction == direction {
+		if arg.Direction == "in" {
 			types.WriteString(arg.Type)
 		}
 	}

@@ -3,17 +3,17 @@ package bus
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"sync"
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"outrider.org/outrider/agent/condition"
 )
 
 // The times of a session.
 const (
-	connectTime = 10 * time.Second       // until the bus has let us in
 	stateTime   = 5 * time.Second        // of one look at the agent's state, which may ask Envoy
 	settleTime  = 10 * time.Millisecond  // changes come together: an epoch exits, another is live, readiness follows
 	stateAge    = 50 * time.Millisecond  // a state so old is given to readers; it bounds what they cost
@@ -73,15 +73,21 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 	if err != nil {
 		return err
 	}
-	defer s.conn.Close()
-	defer wire.Close() // first: godbus waits for writes
-	defer context.AfterFunc(ctx, wire.end)()
+	stopEnd := context.AfterFunc(ctx, wire.end)
 	ctx, cancel := context.WithCancel(ctx)
-	defer context.AfterFunc(s.conn.Context(), cancel)()
+	stopLost := context.AfterFunc(s.conn.Context(), cancel)
+	woken, unwatch := s.options.Events.Watch(1)
+	defer func() {
+		unwatch()
+		cancel()
+		s.running.Wait()
+		stopLost()
+		stopEnd()
+		_ = wire.Close() // first: godbus waits for writes
+		_ = s.conn.Close()
+	}()
 
 	changed := s.options.Backend.Changed() // before the first look: nothing is missed
-	woken, unwatch := s.options.Events.Watch(1)
-	defer unwatch()
 	s.teller = &teller{conn: s.conn, interfaces: s.interfaces}
 	for _, event := range s.options.Events.Events(0) {
 		s.teller.sequence = event.Sequence // what was before is history
@@ -94,13 +100,16 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 	}
 	s.running.Go(func() { s.refuse(ctx) })
 	s.running.Go(func() { s.measure(ctx) })
-	defer s.running.Wait()
-	defer cancel()
 	ours, err := s.takeName(ctx)
 	if err != nil {
 		return err
 	}
 	taken(ours)
+	return s.follow(ctx, changed, woken, ours, taken)
+}
+
+// follow looks whenever something may have changed, or somebody wants to know, and tells what did.
+func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-chan condition.Event, ours bool, taken func(bool)) error {
 	delay := firstLook
 	for {
 		var again <-chan time.Time
@@ -124,78 +133,17 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 			}
 			continue
 		case <-ctx.Done():
-			if s.conn.Context().Err() == nil {
-				_, err := s.teller.events(s.options.Events) // the last ones: the proxy has ended
-				return err
+			if s.conn.Context().Err() != nil {
+				return errLost
 			}
-			return errLost
+			_, err := s.teller.events(s.options.Events) // the last ones: the proxy has ended
+			return err
 		}
 		changed = s.options.Backend.Changed()
 		s.look(ctx)
 		if err := s.tell(ctx); err != nil {
 			return err
 		}
-	}
-}
-
-// connect makes the connection and says hello.
-func (s *session) connect(ctx context.Context) (*wire, error) {
-	limited, cancel := context.WithTimeout(ctx, connectTime)
-	defer cancel()
-	connection, err := dial(limited, s.options.Address)
-	if err != nil {
-		return nil, err
-	}
-	wire := newWire(connection, s.take)
-	stop := context.AfterFunc(limited, func() { _ = wire.Close() }) // godbus's authentication knows no context
-	s.conn, err = dbus.NewConn(wire, dbus.WithSignalHandler(names{Name(s.options.Instance), s.owned}))
-	if err != nil {
-		_ = wire.Close()
-		return nil, fmt.Errorf("use the connection to the bus: %w", err)
-	}
-	s.authority = newAuthority(s.conn)
-	if err := s.conn.Auth(nil); err != nil {
-		_ = s.conn.Close()
-		return nil, fmt.Errorf("authenticate to the bus: %w", err)
-	}
-	if err := s.conn.Hello(); err != nil {
-		_ = s.conn.Close()
-		return nil, fmt.Errorf("say hello to the bus: %w", err)
-	}
-	if !stop() {
-		_ = s.conn.Close()
-		return nil, fmt.Errorf("the bus did not let us in within %s", connectTime)
-	}
-	return wire, nil
-}
-
-// takeName asks for the name, last: whoever sees it can use it. If another agent has it, we wait in the bus's queue; nobody is
-// thrown out, and nobody may throw us out.
-func (s *session) takeName(ctx context.Context) (ours bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, busTime)
-	defer cancel()
-	name := Name(s.options.Instance)
-	var answer uint32
-	if err := s.conn.BusObject().CallWithContext(ctx, busName+".RequestName", 0, name, uint32(0)).Store(&answer); err != nil {
-		return false, fmt.Errorf("take the name %s: %w", name, err)
-	}
-	return dbus.RequestNameReply(answer) != dbus.RequestNameReplyInQueue, nil
-}
-
-// names follows what becomes of the name. It is godbus's handler of signals; those that reach it are the bus's own.
-type names struct {
-	name  string
-	owned chan<- bool
-}
-
-// DeliverSignal takes one signal.
-func (n names) DeliverSignal(_, member string, signal *dbus.Signal) {
-	if len(signal.Body) == 0 || signal.Body[0] != n.name || member != "NameAcquired" && member != "NameLost" {
-		return
-	}
-	select {
-	case n.owned <- member == "NameAcquired":
-	default: // the bus says so once or twice in the life of a connection
 	}
 }
 

@@ -161,7 +161,7 @@ func TestAnIdleAgentIsNotLookedAt(t *testing.T) {
 	}
 }
 
-// TestMonitorSeesOneSignalForManyChanges: values in between are not told.
+// TestManyChangesAreFewSignals: values in between are not told.
 func TestManyChangesAreFewSignals(t *testing.T) {
 	d, a := running(t)
 	signals := follow(t, d)

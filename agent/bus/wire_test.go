@@ -93,7 +93,7 @@ func FuzzWire(f *testing.F) {
 		for _, message := range readAllFrames(t, data) {
 			c := newCall(message)
 			for _, one := range all {
-				if method := one.method(c.member); method != nil && method.signature("in") == c.signature && len(c.args) != len(method.argsIn()) {
+				if method := one.method(c.member); method != nil && method.takes() == c.signature && len(c.args) != len(method.argsIn()) {
 					t.Errorf("%s has %d arguments of the types %q", c.member, len(c.args), c.signature)
 				}
 			}
