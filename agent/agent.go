@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -56,7 +58,8 @@ type Agent struct {
 	status     *status.Server // nil: off
 	view       *status.View
 	api        *api.Server
-	watched    *watched // nil: off
+	bus        *bus.Server // nil: off
+	watched    *watched    // nil: off
 
 	binary   atomic.Pointer[envoy.Binary] // that the next epoch runs
 	detach   context.CancelFunc           // ends the agent; Envoy goes on serving
@@ -91,12 +94,15 @@ func Check(options Options, out io.Writer) error {
 // Run runs the agent until it is told to stop by a signal or a request, or cannot go on. An *ExitError says with which code
 // the program is to end. When ctx ends Envoy goes on serving, as after a crash; only a stop ends it.
 func Run(ctx context.Context, options Options) (err error) {
-	began := time.Now()
+	debug.SetGCPercent(collectAt)
+	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1)}
+	a.log = slog.New(newLogHandler(options.Output, "auto", a.level))
+	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.log})
+	defer func() { farewell(notifier, err) }()
 	loaded, err := config.Load(options.Config)
 	if err != nil {
 		return &ExitError{Code: ExitConfiguration, Err: err}
 	}
-	a := &Agent{options: options, started: began, level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1)}
 	a.level.Set(slogLevel(loaded.Config.Log.Level))
 	handler, closeLog, err := openLog(options, loaded.Config.Log.Format, a.level)
 	if err != nil {
@@ -116,12 +122,9 @@ func Run(ctx context.Context, options Options) (err error) {
 
 	ctx, a.detach = context.WithCancel(ctx)
 	defer a.detach()
-	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.log})
 	if err := a.compose(ctx, loaded); err != nil {
 		return err
 	}
-	teller := &teller{backend{a}, notifier}
-	defer func() { teller.farewell(err) }()
 	group, ctx := errgroup.WithContext(ctx)
 	run := func(p part) {
 		group.Go(func() error {
@@ -131,7 +134,7 @@ func Run(ctx context.Context, options Options) (err error) {
 			return nil
 		})
 	}
-	for _, p := range append(a.parts(), notifier, teller) {
+	for _, p := range append(a.parts(), notifier, &teller{backend{a}, notifier}) {
 		run(p)
 	}
 	group.Go(func() error {
@@ -166,6 +169,9 @@ func (a *Agent) parts() []part {
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}
+	if a.bus != nil {
+		parts = append(parts, a.bus)
+	}
 	if a.watched != nil {
 		parts = append(parts, a.watched)
 	}
@@ -181,6 +187,7 @@ func (a *Agent) begin(ctx context.Context) error {
 	first := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.Reload(ctx, first)
 	if err != nil || ctx.Err() != nil || result.Outcome != api.OutcomeRefused {
+		settle(ctx)
 		return nil //nolint:nilerr // the agent ends, or Envoy serves
 	}
 	if _, live := a.proxy.liveEpoch(); !live && first.err != nil {

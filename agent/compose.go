@@ -54,6 +54,11 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		a.watched = newWatched(a.reloader, a.log)
 		a.watched.set(loaded, a.maker.files(ctx, c))
 	}
+	if c.Bus.Enabled {
+		if a.bus, err = a.newBus(); err != nil {
+			return err
+		}
+	}
 	return a.composeViews(c)
 }
 

@@ -41,8 +41,9 @@ type reloader struct {
 	finished chan func()
 
 	// The loop's.
-	counter uint64
-	running int // reloads that wait for the supervisor
+	counter   uint64
+	committed uint64 // id of the reload that put what is in force there
+	running   int    // reloads that wait for the supervisor
 
 	mu      sync.Mutex
 	current *config.Loaded // in force
@@ -61,6 +62,7 @@ type reload struct {
 	files     []string // that changed, where a file's change is the reason
 	progress  func(api.Progress)
 	answer    chan api.ReloadResult // holds one
+	accepted  chan uint64           // holds one: the id, once the request is taken
 
 	id    uint64
 	began time.Time
@@ -92,18 +94,8 @@ func (r *reloader) Run(ctx context.Context) error {
 
 // Reload asks for a reload and waits for its outcome; the end of ctx only ends the waiting.
 func (r *reloader) Reload(ctx context.Context, request *reload) (api.ReloadResult, error) {
-	request.answer = make(chan api.ReloadResult, 1)
-	tell := request.progress
-	request.progress = func(p api.Progress) {
-		r.setPhase(request.reason, p)
-		if tell != nil {
-			tell(p)
-		}
-	}
-	select {
-	case r.requests <- request:
-	case <-ctx.Done():
-		return api.ReloadResult{}, fmt.Errorf("the reload was not begun: %w", context.Cause(ctx))
+	if err := r.submit(ctx, request); err != nil {
+		return api.ReloadResult{}, err
 	}
 	select {
 	case result := <-request.answer:
@@ -113,10 +105,42 @@ func (r *reloader) Reload(ctx context.Context, request *reload) (api.ReloadResul
 	}
 }
 
+// Begin asks for a reload and returns its id as soon as it is taken; its end is an event with that id.
+func (r *reloader) Begin(ctx context.Context, request *reload) (uint64, error) {
+	if err := r.submit(ctx, request); err != nil {
+		return 0, err
+	}
+	select {
+	case id := <-request.accepted:
+		return id, nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("the reload was not begun: %w", context.Cause(ctx))
+	}
+}
+
+// submit hands a request to the loop.
+func (r *reloader) submit(ctx context.Context, request *reload) error {
+	request.answer, request.accepted = make(chan api.ReloadResult, 1), make(chan uint64, 1)
+	tell := request.progress
+	request.progress = func(p api.Progress) {
+		r.setPhase(request.reason, p)
+		if tell != nil {
+			tell(p)
+		}
+	}
+	select {
+	case r.requests <- request:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the reload was not begun: %w", context.Cause(ctx))
+	}
+}
+
 // take reads the configuration and decides what it needs.
 func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.WaitGroup) {
 	r.counter++
 	request.id, request.began = r.counter, time.Now()
+	request.accepted <- request.id
 	r.board.Publish(condition.Event{Kind: condition.KindReloadStarted, Sentence: "reload: " + request.reason,
 		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "reason": request.reason}})
 	loaded, err := r.load()
@@ -140,7 +164,9 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 	}
 	hash, number, live := r.serves()
 	always := loaded.Config.Reload.OnRequest == "always"
-	if live && hash == spec.Hash && (request.ifChanged || !always) && !request.first {
+	// While another reload waits for its epoch, what is live is not what will be: the supervisor decides which one wins.
+	if live && hash == spec.Hash && (request.ifChanged || !always) && !request.first && r.running == 0 {
+		r.committed = request.id
 		r.commit(loaded, pending)
 		result.Outcome, result.Epoch, result.Previous = api.OutcomeUnchanged, &number, &number
 		for _, change := range result.Changes {
@@ -157,7 +183,7 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 	r.setRunning(+1)
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	waiting.Go(func() {
-		outcome, err := r.apply(ctx, epoch.Request{Spec: spec, Reason: request.reason, IfChanged: request.ifChanged || request.first,
+		outcome, err := r.apply(ctx, epoch.Request{Spec: spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
 			OnWait: func(until time.Time, why string) { request.progress(api.Progress{Phase: why, Until: until}) }})
 		finish := func() { r.applied(request, result, loaded, pending, spec, outcome, err) }
 		select {
@@ -175,9 +201,10 @@ func (r *reloader) applied(request *reload, result api.ReloadResult, loaded *con
 		r.refuse(request, reasons(err))
 		return
 	}
-	if hash, _, ok := r.serves(); !ok || hash == spec.Hash {
+	if hash, _, ok := r.serves(); (!ok || hash == spec.Hash) && request.id > r.committed {
+		r.committed = request.id
 		r.commit(loaded, pending)
-	} // else a newer configuration won; its own reload puts it in force
+	} // else a newer configuration won; its own reload puts it in force, or has
 	result.Epoch, result.Mode = &outcome.Epoch, string(outcome.Mode)
 	result.Outcome = api.OutcomeRestarted
 	switch {

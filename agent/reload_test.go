@@ -28,6 +28,7 @@ type reloads struct {
 	number  int
 	enacted []string
 	applied int
+	waiting int           // calls of apply that have not returned
 	fail    error         // of the next apply
 	hold    chan struct{} // apply waits for it
 }
@@ -57,12 +58,14 @@ func newReloads(t *testing.T) *reloads {
 	r.apply = func(_ context.Context, request epoch.Request) (epoch.Result, error) {
 		r.mu.Lock()
 		hold, fail := r.hold, r.fail
+		r.waiting++
 		r.mu.Unlock()
 		if hold != nil {
 			<-hold
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		r.waiting--
 		if fail != nil {
 			return epoch.Result{}, fail
 		}
@@ -205,4 +208,68 @@ func TestReloadEndsWithTheAgent(t *testing.T) {
 			t.Errorf("a reload nobody serves: %v", err)
 		}
 	})
+}
+
+// asked waits until a reload has reached the supervisor.
+func (r *reloads) asked(t *testing.T, number int) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		r.mu.Lock()
+		waiting := r.waiting
+		r.mu.Unlock()
+		if waiting == number {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d reloads wait for the supervisor, want %d", waiting, number)
+		}
+	}
+}
+
+func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {
+	r := newReloads(t)
+	r.run(t)
+	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+	r.mu.Lock()
+	r.hold = make(chan struct{})
+	r.mu.Unlock()
+	outcomes := make(chan api.ReloadResult, 2)
+	for i, text := range []string{"[envoy]\nconnect_timeout = \"3s\"\n", "# as before\n"} {
+		r.write(t, text)
+		go func() {
+			result, _ := r.Reload(t.Context(), &reload{reason: "change", ifChanged: true})
+			outcomes <- result
+		}()
+		r.asked(t, i+1) // the second is not answered by what is live now: that is about to be replaced
+	}
+	close(r.hold)
+	<-outcomes
+	<-outcomes
+}
+
+func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
+	r := newReloads(t)
+	r.run(t)
+	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+	// Two reloads that want the same epoch, so that one is made for both, and the later one is told first.
+	holds := []chan struct{}{make(chan struct{}), make(chan struct{})}
+	outcomes := []chan api.ReloadResult{make(chan api.ReloadResult, 1), make(chan api.ReloadResult, 1)}
+	for i, level := range []string{"warn", "debug"} {
+		r.mu.Lock()
+		r.hold = holds[i]
+		r.mu.Unlock()
+		r.write(t, "[log]\nlevel = \""+level+"\"\n[envoy]\nconnect_timeout = \"3s\"\n")
+		go func() {
+			result, _ := r.Reload(t.Context(), &reload{reason: level, ifChanged: true})
+			outcomes[i] <- result
+		}()
+		r.asked(t, i+1)
+	}
+	close(holds[1])
+	<-outcomes[1]
+	close(holds[0])
+	<-outcomes[0]
+	if got := r.inForce().Config.Log.Level; got != "debug" {
+		t.Errorf("log.level %q is in force, which an older reload read; want debug", got)
+	}
 }

@@ -100,11 +100,11 @@ func (a *Agent) beat(ctx context.Context) error {
 const farewellTime = 500 * time.Millisecond
 
 // farewell tells why the agent ends, if that is an error.
-func (t *teller) farewell(err error) {
+func farewell(notifier *systemd.Notifier, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
-		t.notifier.Fail(err)
+		notifier.Fail(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 	defer cancel()
-	t.notifier.Close(ctx)
+	notifier.Close(ctx)
 }

@@ -25,6 +25,7 @@ var leaves = []string{"agent/config", "agent/resource", "agent/condition", "agen
 var more = map[string][]string{
 	"agent":                   {"agent/...", "bootstrap/..."}, // composes the parts
 	"agent/epoch":             {"agent/envoy"},                // its types
+	"agent/bus":               {"packaging/dbus"},             // the interfaces, embedded
 	"cmd/outriderd":           {"agent"},
 	"cmd/outrider":            {"agent/api", "agent/discovery/...", "agent/keeper"}, // the latter two: mesh check, cleanup
 	"cmd/outrider-keeper":     {"agent/keeper"},

@@ -78,6 +78,8 @@ files = [%q]
 prometheus_address = "127.0.0.1:%d"
 [log]
 level = "debug"
+[bus]
+enabled = false
 `, filepath.Join(r.Dir, "run"), filepath.Join(r.Dir, "state"), parts.Envoy(t), r.Ports.Admin, r.Ports.Status, r.Ports.Ready,
 		filepath.Join(r.Dir, "mesh.d"), r.Ports.Prometheus))
 	r.Write("conf.d/50-test.toml", options.TOML)

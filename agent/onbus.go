@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/bus"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/systemd"
+)
+
+// onBus is the agent as D-Bus shows it (bus.Backend): the same state as the private socket's, in the bus's words.
+type onBus struct {
+	backend
+	unit string // the agent's unit, "" in the foreground
+}
+
+// newBus makes the part that is on the bus.
+func (a *Agent) newBus() (*bus.Server, error) {
+	unit := ""
+	if a.options.Config.InUnit {
+		var err error
+		if unit, err = (systemd.Manager{}).Unit(); err != nil {
+			a.log.Warn("the name of the unit is not known", "error", err)
+		}
+	}
+	return bus.New(bus.Options{Address: a.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"), Instance: a.options.Config.Instance, Backend: onBus{backend{a}, unit}, Events: a.board, Conditions: a.board, Logger: a.log})
+}
+
+// State is everything that is shown.
+func (b onBus) State(context.Context) bus.State {
+	ready, reason := b.proxy.Ready()
+	current := b.reloader.inForce()
+	last, pending, _ := b.reloader.standing()
+	state := bus.State{
+		Version: b.options.Version, Instance: b.options.Config.Instance, UnitName: b.unit,
+		State: string(b.state()), Ready: ready, ReadyReason: reason,
+		ConfigFiles: current.Files, ConfigHash: current.Hash, PendingRestartKeys: pending,
+		DiscoveryAddress: current.Config.Discovery.Address, DiscoveryState: b.discoveryStatus().State,
+	}
+	if live, ok := b.proxy.liveEpoch(); ok {
+		state.EnvoyLive, state.CurrentEpoch = true, &live.Number
+	}
+	if binary := b.binary.Load(); binary != nil {
+		state.EnvoyVersion = binary.Version
+	}
+	if last != nil {
+		state.LastReload, state.LastReloadOutcome, state.LastError = last.Time, string(last.Outcome), strings.Join(last.Reasons, "; ")
+	}
+	for _, e := range b.supervisor.Epochs() {
+		shown := bus.Epoch{ID: e.ID, Number: e.Number, State: string(e.Phase), PID: e.PID, Reason: e.Reason, BootstrapPath: e.BootstrapPath,
+			Started: e.Started, Live: e.Live, Exited: e.Exited}
+		if e.Exit != nil {
+			shown.ExitStatus, shown.ExitSignal = e.Exit.Code, e.Exit.Signal
+		}
+		state.Epochs = append(state.Epochs, shown)
+	}
+	return state
+}
+
+// Measure is what the epochs that live use now.
+func (b onBus) Measure(ctx context.Context) map[string]bus.Figures {
+	ctx, cancel := context.WithTimeout(ctx, measureTime)
+	defer cancel()
+	figures := map[string]bus.Figures{}
+	for id, p := range b.keeper.measure(ctx) {
+		figures[id] = bus.Figures{Connections: p.Connections, MemoryBytes: p.MemoryBytes}
+	}
+	return figures
+}
+
+// Changed is closed when the epochs change; all else that changes is an event of the board.
+func (b onBus) Changed() <-chan struct{} { return b.supervisor.Changed() }
+
+// Reload begins a reload.
+func (b onBus) Reload(ctx context.Context, ifChanged bool) (uint64, error) {
+	return b.reloader.Begin(ctx, &reload{reason: "asked for over D-Bus", ifChanged: ifChanged})
+}
+
+// Drain stops taking new connections.
+func (b onBus) Drain(ctx context.Context) error { return refusedOnBus(b.supervisor.Drain(ctx)) }
+
+// Undrain takes a drain back.
+func (b onBus) Undrain(ctx context.Context) error { return refusedOnBus(b.supervisor.Undrain(ctx)) }
+
+// Abort ends an epoch at once.
+func (b onBus) Abort(ctx context.Context, number int) error {
+	err := b.supervisor.Abort(ctx, number)
+	if errors.Is(err, epoch.ErrNoEpoch) {
+		return bus.NoSuchEpoch(number)
+	}
+	return refusedOnBus(err)
+}
+
+func refusedOnBus(err error) error {
+	if err == nil {
+		return nil
+	}
+	return bus.Refused(err.Error())
+}
+
+// CheckConfig returns what is wrong with a configuration file; "" is the one that the agent reads.
+func (b onBus) CheckConfig(_ context.Context, path string) ([]string, error) {
+	options := b.options.Config
+	options.CheckOnly = true
+	if path != "" {
+		options = config.Options{Path: path, Environment: b.options.environment(), InUnit: options.InUnit, CheckOnly: true}
+	}
+	_, err := config.Load(options)
+	if err == nil {
+		return nil, nil
+	}
+	return reasons(err), nil
+}
+
+// DumpConfig is the effective configuration as TOML.
+func (b onBus) DumpConfig(context.Context) (string, error) { return b.reloader.inForce().Show(), nil }
+
+// SetLogLevel sets one level.
+func (b onBus) SetLogLevel(ctx context.Context, scope, level string) error {
+	var levels api.LogLevels
+	component, isComponent := strings.CutPrefix(scope, "envoy:")
+	switch {
+	case scope == "agent":
+		levels.Agent = level
+	case scope == "envoy":
+		levels.Envoy = level
+	case isComponent && component != "":
+		levels.Components = map[string]string{component: level}
+	default:
+		return bus.InvalidArgument(fmt.Sprintf("there is no scope %q: use agent, envoy, or envoy:COMPONENT", scope))
+	}
+	_, err := b.SetLogLevels(ctx, levels)
+	if refusal, ok := errors.AsType[*api.Error](err); ok && refusal.Status == 400 {
+		return bus.InvalidArgument(refusal.Error())
+	}
+	return refusedOnBus(err)
+}
