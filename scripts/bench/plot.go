@@ -52,9 +52,9 @@ func plot(title string, runs []series) []byte {
 		plotWidth, height, plotWidth, height, escape(title), style)
 	fmt.Fprintf(&svg, `<text x="%d" y="26" class="head">%s</text>`+"\n", plotLeft, escape(title))
 	fmt.Fprintf(&svg, `<path d="M%d 41h22" class="max"/><text x="%d" y="45" class="dim">slowest answer of each second</text>`, plotLeft, plotLeft+28)
-	fmt.Fprintf(&svg, `<path d="M%d 41h22" class="mid"/><text x="%d" y="45" class="dim">median</text>`, plotLeft+228, plotLeft+256)
-	fmt.Fprintf(&svg, `<rect x="%d" y="36" width="10" height="10" class="error"/><text x="%d" y="45" class="dim">failed requests</text>`, plotLeft+324, plotLeft+340)
-	fmt.Fprintf(&svg, `<path d="M%d 34v13" class="switch"/><text x="%d" y="45" class="dim">change</text>`+"\n", plotLeft+462, plotLeft+470)
+	fmt.Fprintf(&svg, `<path d="M%d 41h22" class="mid"/><text x="%d" y="45" class="dim">median</text>`, plotLeft+250, plotLeft+278)
+	fmt.Fprintf(&svg, `<rect x="%d" y="36" width="10" height="10" class="error"/><text x="%d" y="45" class="dim">failed requests</text>`, plotLeft+356, plotLeft+372)
+	fmt.Fprintf(&svg, `<path d="M%d 34v13" class="switch"/><text x="%d" y="45" class="dim">change</text>`+"\n", plotLeft+504, plotLeft+512)
 	decades := scale{top: math.Ceil(math.Log10(float64(largest) / float64(time.Millisecond)))}
 	for i, run := range runs {
 		panel(&svg, run, plotTop+24+i*(panelHeight+panelGap), seconds, decades)

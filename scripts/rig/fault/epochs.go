@@ -54,7 +54,7 @@ func (s *Scene) overlap() (parent, child api.Epoch) {
 func (s *Scene) recovers(from api.Epoch) api.Epoch {
 	s.Helper()
 	var now api.Epoch
-	rig.Eventually(s.TB, 15*time.Second, "another Envoy is live", func() bool {
+	rig.Eventually(s.TB, 30*time.Second, "another Envoy is live", func() bool {
 		now = s.Live()
 		return now.PID != from.PID
 	})
