@@ -1,0 +1,173 @@
+package systemtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/load"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// Load is load on Envoy, from inside of the machine.
+type Load struct {
+	h       *Host
+	process *exec.Cmd
+	marks   io.WriteCloser
+	out     bytes.Buffer
+}
+
+// StartLoad starts it; rate is a factor on the standard one, and more are arguments that count instead of the usual ones.
+func (h *Host) StartLoad(rate float64, more ...string) *Load {
+	h.t.Helper()
+	l := &Load{h: h}
+	arguments := []string{"-http", "127.0.0.1:80", "-http2", "127.0.0.1:80", "-tcp", "127.0.0.1:81", "-host", "web.test", "-rate", strconv.FormatFloat(rate, 'f', -1, 64)}
+	l.process = h.Command(h.t.Context(), programs+"/load", append(arguments, more...)...)
+	var err error
+	if l.marks, err = l.process.StdinPipe(); err != nil {
+		h.t.Fatal(err)
+	}
+	l.process.Stdout, l.process.Stderr = &l.out, &l.out
+	if err := l.process.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	return l
+}
+
+// Mark notes in the report that something happens now.
+func (l *Load) Mark(label string) {
+	l.h.t.Helper()
+	if _, err := io.WriteString(l.marks, label+"\n"); err != nil {
+		l.h.t.Error(err)
+	}
+}
+
+// Stop ends the load and returns its report.
+func (l *Load) Stop() load.Report {
+	l.h.t.Helper()
+	if err := errors.Join(l.marks.Close(), l.process.Wait()); err != nil {
+		l.h.t.Fatalf("the load: %v: %s", err, l.out.String())
+	}
+	lines := strings.Split(strings.TrimSpace(l.out.String()), "\n")
+	var last struct{ Report load.Report }
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil {
+		l.h.t.Fatal(err)
+	}
+	return last.Report
+}
+
+// Whatever systemd does to the agent, and whatever happens to it: no request is lost until the stop.
+func TestNoRequestIsLost(t *testing.T) {
+	h := NewHost(t)
+	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=2s\n")
+	h.MustRun(t, "systemctl", "daemon-reload")
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.Serves()
+	running := h.StartLoad(0.25)
+	step := func(name string, do func()) {
+		running.Mark(name)
+		do()
+		h.Eventually(30*time.Second, "after "+name+" the agent is ready", func() bool {
+			out, err := h.Run(t.Context(), "outrider", "wait", "--timeout", "10s")
+			return err == nil && out == "ready"
+		})
+	}
+	systemctl := func(command string) func() {
+		return func() { h.MustRun(t, "systemctl", command, "outrider.service") }
+	}
+	crash := func(signal string) func() { return func() { adopted(t, h, signal, h.Live().PID) } }
+	step("reload", systemctl("reload"))
+	step("restart", systemctl("restart"))
+	step("try-restart", systemctl("try-restart"))
+	step("kill -9", crash("KILL"))
+	step("watchdog", crash("STOP"))
+	step("re-execution of the keeper", func() { h.MustRun(t, "systemctl", "reload", "outrider-envoy.service") })
+	step("reload again", systemctl("reload"))
+	report := running.Stop()
+	t.Logf("%d requests, %d lost, %d idle connections closed under a request", report.Total, report.Lost, report.Reuse)
+	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
+	}
+}
+
+// mostInBacklog is how many connections may be on their way to Envoy when its listeners close.
+const mostInBacklog = 12
+
+// A stop cuts no exchange that is under way.
+func TestStopUnderLoad(t *testing.T) {
+	h := NewHost(t)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.Serves()
+	running := h.StartLoad(0.25, "-tcp", "") // a tunnel would last as long as the load
+	h.Eventually(10*time.Second, "the load runs", func() bool { return h.Get() == "200" })
+	running.Mark("stop")
+	began := time.Now()
+	h.MustRun(t, "systemctl", "stop", "outrider.service")
+	took := time.Since(began)
+	running.Mark("stopped")
+	report := running.Stop()
+	t.Logf("%d requests, the stop took %v", report.Total, took)
+	resets := 0
+	for name, class := range report.Classes {
+		t.Logf("%s: %v", name, class.Outcomes)
+		resets += class.Outcomes[load.HardReset]
+		if class.Outcomes[load.Timeout] > 0 {
+			t.Errorf("the stop cut exchanges of %s: %v", name, class.Outcomes)
+		}
+	}
+	// What drains tells every client to come again on a new connection. One that the kernel took, but Envoy had not yet when its
+	// listeners closed, is reset: on a machine that has no time there are some, and nobody can help them.
+	if resets > mostInBacklog {
+		t.Errorf("the stop cut %d exchanges", resets)
+	}
+	if took > 20*time.Second {
+		t.Errorf("the stop took %v, with nothing to wait for", took)
+	}
+}
+
+// An Envoy that logs thousands of lines a second is passed on to the journal, and the agent does not grow.
+func TestEnvoyLogFlood(t *testing.T) {
+	h := NewHost(t)
+	h.Write("/etc/systemd/journald.conf.d/test.conf", "[Journal]\nSystemMaxUse=1G\nRuntimeMaxUse=1G\n")
+	h.MustRun(t, "systemctl", "restart", "systemd-journald.service")
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	running := h.StartLoad(0.1)
+	h.MustRun(t, "systemctl", "reload", "outrider.service")
+	agent, before := h.MainPID("outrider"), h.resident("outrider")
+	h.MustRun(t, "outrider", "log-level", "agent=debug", "envoy=debug")
+	most := before
+	for began := time.Now(); time.Since(began) < floodTime; time.Sleep(200 * time.Millisecond) {
+		most = max(most, h.resident("outrider"))
+	}
+	h.MustRun(t, "outrider", "log-level", "agent=info", "envoy=warning")
+	running.Stop()
+	h.MustRun(t, "journalctl", "--sync")
+	lines, err := strconv.Atoi(h.Script("journalctl -q --no-pager -o cat OUTRIDER_COMPONENT=envoy | wc -l"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := h.Script("journalctl -q --no-pager -o cat _SYSTEMD_UNIT=outrider.service OUTRIDER_COMPONENT=agent | grep -E 'suppressed|were lost' || true")
+	t.Logf("%d lines, %.0f a second; the agent had %d kB, and %d kB at most; %q", lines, float64(lines)/floodTime.Seconds(), before>>10, most>>10, told)
+	if lines < int(floodTime.Seconds())*floodRate/2 {
+		t.Errorf("%d lines are no flood", lines)
+	}
+	if h.MainPID("outrider") != agent || most-before > mostGrowth {
+		t.Errorf("agent %d became %d; it grew by %d bytes", agent, h.MainPID("outrider"), most-before)
+	}
+}
+
+// resident is the memory of a unit's main process, in bytes.
+func (h *Host) resident(unit string) int {
+	h.t.Helper()
+	kilobytes, err := strconv.Atoi(strings.Fields(h.ProcessStatus(h.MainPID(unit), "VmRSS"))[0])
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return kilobytes << 10
+}
