@@ -32,8 +32,9 @@ const longestMessage = 512 << 10
 // handler is a slog.Handler of a journal.
 type handler struct {
 	journal *Journal
-	group   string // of the attributes to come, with its dot
-	with    line   // of WithAttrs
+	level   slog.Leveler // what is below is not logged
+	group   string       // of the attributes to come, with its dot
+	with    line         // of WithAttrs
 }
 
 // line is what attributes make of a line.
@@ -51,12 +52,12 @@ func (l *line) clone() line {
 
 // Enabled is whether a level is logged.
 func (h *handler) Enabled(_ context.Context, level slog.Level) bool {
-	return level >= h.journal.options.Level.Level()
+	return level >= h.level.Level()
 }
 
 // WithAttrs returns a handler whose lines all have the attributes.
 func (h *handler) WithAttrs(attributes []slog.Attr) slog.Handler {
-	more := &handler{h.journal, h.group, h.with.clone()}
+	more := &handler{h.journal, h.level, h.group, h.with.clone()}
 	for _, a := range attributes {
 		more.with.add(h.group, a)
 	}
@@ -68,7 +69,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h
 	}
-	return &handler{h.journal, h.group + name + ".", h.with.clone()}
+	return &handler{h.journal, h.level, h.group + name + ".", h.with.clone()}
 }
 
 // add takes in an attribute.

@@ -60,7 +60,12 @@ func dial(path string) (*net.UnixConn, error) {
 }
 
 // Handler is the slog.Handler.
-func (j *Journal) Handler() slog.Handler { return &handler{journal: j} }
+func (j *Journal) Handler() slog.Handler { return j.HandlerAt(j.options.Level) }
+
+// HandlerAt is the same with a level of its own: Envoy has chosen already which of its lines are logged.
+func (j *Journal) HandlerAt(level slog.Leveler) slog.Handler {
+	return &handler{journal: j, level: level}
+}
 
 // SetEpoch sets the epoch of lines that name none: the one that is live, or -1.
 func (j *Journal) SetEpoch(number int) { j.epoch.Store(int64(number)) }

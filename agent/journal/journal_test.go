@@ -233,6 +233,20 @@ func TestSetEpoch(t *testing.T) {
 	}
 }
 
+func TestLevels(t *testing.T) {
+	d := newJournald(t)
+	j, err := Open(Options{Socket: d.path, Level: slog.LevelInfo, Program: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close(t.Context())
+	slog.New(j.Handler()).Debug("ours")
+	slog.New(j.HandlerAt(slog.LevelDebug)).Debug("Envoy's")
+	if got := d.must().one("MESSAGE"); got != "Envoy's" {
+		t.Errorf("%q", got)
+	}
+}
+
 // What is too long for a datagram comes in a sealed file, and what is too long for a journal is cut.
 func TestLongLine(t *testing.T) {
 	d := newJournald(t)
