@@ -93,6 +93,19 @@ func (s *stage) Logf(format string, arguments ...any) {
 	fmt.Fprintf(os.Stderr, "%s: %s\n", s.name, fmt.Sprintf(format, arguments...))
 }
 
+// target tells a target that was missed. A quick run is no judge of it.
+func (s *stage) target(settings settings, reached bool, format string, arguments ...any) {
+	if reached {
+		return
+	}
+	text := "target missed: " + fmt.Sprintf(format, arguments...)
+	if settings.judge {
+		s.fail(text)
+		return
+	}
+	fmt.Println(text)
+}
+
 // median of some times; the slice is sorted.
 func median(times []time.Duration) time.Duration {
 	if len(times) == 0 {

@@ -75,6 +75,7 @@ func start(t *stage, s settings) any {
 	result.Difference = result.Median - result.MedianAlone
 	fmt.Printf("%d services, %d runs in turn: outriderd to ready %s, Envoy alone to LIVE %s, difference %s (at most %s); first ever %s\n", s.services, s.runs,
 		millis(result.Median), millis(result.MedianAlone), millis(result.Difference), millis(startCost), millis(result.First))
+	t.target(s, result.Difference <= startCost, "outriderd adds %s to a start", millis(result.Difference))
 	return result
 }
 
@@ -152,6 +153,10 @@ func idle(t *stage, s settings) any {
 		fmt.Printf("%-10s RSS %5.1f MB, anonymous %5.1f MB, %d ticks in %v\n", one.name, megabytes(one.RSS), megabytes(one.Anonymous), one.Ticks, s.idle)
 	}
 	fmt.Printf("outriderd stripped: %.1f MB\n", megabytes(int(result.Size)))
+	t.target(s, megabytes(result.RSS) <= 36, "RSS of both is above 36 MB")
+	t.target(s, megabytes(result.Anonymous) <= 11, "anonymous memory of both is above 11 MB")
+	t.target(s, result.Agent.Ticks+result.Keeper.Ticks == 0, "processor time is used while nothing happens")
+	t.target(s, megabytes(int(result.Size)) <= 30, "outriderd is larger than 30 MB")
 	return result
 }
 
