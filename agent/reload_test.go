@@ -233,6 +233,8 @@ func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {
 	r.mu.Lock()
 	r.hold = make(chan struct{})
 	r.mu.Unlock()
+	release := sync.OnceFunc(func() { close(r.hold) })
+	defer release()
 	outcomes := make(chan api.ReloadResult, 2)
 	for i, text := range []string{"[envoy]\nconnect_timeout = \"3s\"\n", "# as before\n"} {
 		r.write(t, text)
@@ -242,7 +244,7 @@ func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {
 		}()
 		r.asked(t, i+1) // the second is not answered by what is live now: that is about to be replaced
 	}
-	close(r.hold)
+	release()
 	<-outcomes
 	<-outcomes
 }
