@@ -42,6 +42,7 @@ type Agent struct {
 	options Options
 	started time.Time
 	log     *slog.Logger
+	logs    logs
 	level   *slog.LevelVar
 	board   *condition.Board
 
@@ -104,12 +105,11 @@ func Run(ctx context.Context, options Options) (err error) {
 		return &ExitError{Code: ExitConfiguration, Err: err}
 	}
 	a.level.Set(slogLevel(loaded.Config.Log.Level))
-	handler, closeLog, err := openLog(options, loaded.Config.Log.Format, a.level)
-	if err != nil {
+	if a.logs, err = openLog(options, loaded.Config.Log.Format, a.level); err != nil {
 		return &ExitError{Code: ExitConfiguration, Err: err}
 	}
-	defer closeLog()
-	a.log = slog.New(handler)
+	defer a.logs.close()
+	a.log = a.logs.agent
 	if _, err := envoy.Find(loaded.Config.Envoy.Binary); err != nil {
 		return &ExitError{Code: ExitNoEnvoy, Err: err}
 	}

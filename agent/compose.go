@@ -74,7 +74,7 @@ func (a *Agent) openKeeper(ctx context.Context, c *config.Config, other *keeper.
 			return keeper.Dial(ctx, filepath.Join(c.Paths.RuntimeDir, "keeper.sock"))
 		}
 	}
-	a.keeper = &keeperLink{connect: connect, log: a.log,
+	a.keeper = &keeperLink{connect: connect, log: a.log, lines: a.logs.envoy,
 		envoy: func() bool { return a.reloader.inForce().Config.Log.Envoy },
 		changed: func(connection *connection) {
 			if err := a.supervisor.SetKeeper(ctx, connection); err != nil && ctx.Err() == nil {

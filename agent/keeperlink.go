@@ -19,7 +19,8 @@ import (
 type keeperLink struct {
 	connect func(ctx context.Context) (*keeper.Client, error)
 	log     *slog.Logger
-	envoy   func() bool // Envoy's lines are passed on
+	lines   *slog.Logger // where Envoy's lines go
+	envoy   func() bool  // Envoy's lines are passed on
 	changed func(*connection)
 
 	mu      sync.Mutex
@@ -137,7 +138,7 @@ func (l *keeperLink) passOn(parsers map[string]*envoy.LogParser, batch *keeper.L
 		parsers[batch.ID] = parser
 	}
 	for _, line := range parser.Parse(batch.Lines) {
-		logEnvoyLine(l.log, batch.Epoch, line)
+		logEnvoyLine(l.lines, batch.Epoch, line)
 	}
 }
 

@@ -18,32 +18,48 @@ import (
 // levelEnvoyCritical is what Envoy calls critical: above slog's error.
 const levelEnvoyCritical = slog.LevelError + 4
 
-// openLog returns the handler for a [log] format and what ends it. auto is the journal where standard error goes there (so under
+// levelEnvoyTrace lets every line of Envoy's through: which it writes is [envoy] log_level's to say, not [log] level's.
+const levelEnvoyTrace = slog.LevelDebug - 4
+
+// logs are where the agent's lines and Envoy's go.
+type logs struct {
+	agent, envoy *slog.Logger
+	setEpoch     func(number int) // of lines that name no epoch; -1 = none is live
+	close        func()
+}
+
+// openLog returns where a [log] format writes. auto is the journal where standard error goes there (so under
 // systemd), colour on a terminal and JSON elsewhere.
-func openLog(options Options, format string, level *slog.LevelVar) (slog.Handler, func(), error) {
+func openLog(options Options, format string, level *slog.LevelVar) (logs, error) {
 	file, isFile := options.Output.(*os.File)
 	wanted := format == "journal"
 	if wanted || format == "auto" && isFile && journal.Connected(file, options.environment()) {
 		opened, err := journal.Open(journal.Options{Level: level, Program: "outriderd", Instance: options.Config.Instance})
 		if err == nil {
-			return opened.Handler(), func() {
-				ctx, cancel := context.WithTimeout(context.Background(), logCloseTime)
-				defer cancel()
-				opened.Close(ctx)
+			return logs{
+				agent: slog.New(opened.Handler()), envoy: slog.New(opened.HandlerAt(levelEnvoyTrace)), setEpoch: opened.SetEpoch,
+				close: func() {
+					ctx, cancel := context.WithTimeout(context.Background(), logCloseTime)
+					defer cancel()
+					opened.Close(ctx)
+				},
 			}, nil
 		}
 		if wanted {
-			return nil, nil, fmt.Errorf("log.format = \"journal\": %w", err)
+			return logs{}, fmt.Errorf("log.format = \"journal\": %w", err)
 		}
 	}
-	return newLogHandler(options.Output, format, level), func() {}, nil
+	return logs{
+		agent: slog.New(newLogHandler(options.Output, format, level)), envoy: slog.New(newLogHandler(options.Output, format, levelEnvoyTrace)),
+		setEpoch: func(int) {}, close: func() {},
+	}, nil
 }
 
 // logCloseTime bounds waiting at the end for the journal to take the last lines.
 const logCloseTime = 2 * time.Second
 
 // newLogHandler returns the handler of a stream.
-func newLogHandler(out io.Writer, format string, level *slog.LevelVar) slog.Handler {
+func newLogHandler(out io.Writer, format string, level slog.Leveler) slog.Handler {
 	if format == "tint" || format == "auto" && isTerminal(out) {
 		return tint.NewHandler(out, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !isTerminal(out) || os.Getenv("NO_COLOR") != ""})
 	}
@@ -77,7 +93,7 @@ func slogLevel(level string) slog.Level {
 func envoyLevel(level string) slog.Level {
 	switch level {
 	case "trace":
-		return slog.LevelDebug - 4
+		return levelEnvoyTrace
 	case "debug":
 		return slog.LevelDebug
 	case "info":

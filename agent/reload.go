@@ -141,6 +141,9 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 	r.counter++
 	request.id, request.began = r.counter, time.Now()
 	request.accepted <- request.id
+	others := r.running
+	r.setRunning(+1)
+	request.progress(api.Progress{Phase: "reading the configuration"})
 	r.board.Publish(condition.Event{Kind: condition.KindReloadStarted, Sentence: "reload: " + request.reason,
 		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "reason": request.reason}})
 	loaded, err := r.load()
@@ -165,7 +168,7 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 	hash, number, live := r.serves()
 	always := loaded.Config.Reload.OnRequest == "always"
 	// While another reload waits for its epoch, what is live is not what will be: the supervisor decides which one wins.
-	if live && hash == spec.Hash && (request.ifChanged || !always) && !request.first && r.running == 0 {
+	if live && hash == spec.Hash && (request.ifChanged || !always) && !request.first && others == 0 {
 		r.committed = request.id
 		r.commit(loaded, pending)
 		result.Outcome, result.Epoch, result.Previous = api.OutcomeUnchanged, &number, &number
@@ -180,7 +183,6 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 	if live {
 		result.Previous = &number
 	}
-	r.setRunning(+1)
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	waiting.Go(func() {
 		outcome, err := r.apply(ctx, epoch.Request{Spec: spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
@@ -196,7 +198,6 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 
 // applied ends a reload that asked for an epoch.
 func (r *reloader) applied(request *reload, result api.ReloadResult, loaded *config.Loaded, pending []string, spec *epoch.Spec, outcome epoch.Result, err error) {
-	r.setRunning(-1)
 	if err != nil {
 		r.refuse(request, reasons(err))
 		return
@@ -274,6 +275,7 @@ func (r *reloader) finish(request *reload, result api.ReloadResult) {
 }
 
 func (r *reloader) end(request *reload, result api.ReloadResult) {
+	r.setRunning(-1)
 	r.mu.Lock()
 	r.last = &api.LastReload{Time: time.Now(), Outcome: result.Outcome, Epoch: result.Epoch, Reasons: result.Reasons}
 	r.mu.Unlock()

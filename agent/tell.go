@@ -28,6 +28,11 @@ func (t *teller) Run(ctx context.Context) error {
 	defer cancel()
 	for {
 		changed := t.supervisor.Changed()
+		number := -1
+		if live, ok := t.proxy.liveEpoch(); ok {
+			number = live.Number
+		}
+		t.logs.setEpoch(number)
 		state, sentence := t.now()
 		t.notifier.Set(systemd.State(state), sentence)
 		var tick <-chan time.Time

@@ -28,19 +28,22 @@ const MaxMessage = 32 << 10
 
 const logTimeLayout = "2006-01-02 15:04:05.000"
 
-// ParseLogLine reads a line in the format of LogFormat; ok is false if it is not one. Times are in this machine's zone,
-// as Envoy writes them.
+// ParseLogLine reads a line in the format of LogFormat, or in Envoy's own, which it uses until it has read its command line; ok is
+// false if it is neither. Times are in this machine's zone, as Envoy writes them.
 func ParseLogLine(line string) (parsed LogLine, ok bool) {
+	number := int64(-1)
 	rest, ok := strings.CutPrefix(line, "[Envoy (Epoch ")
-	if !ok {
-		return LogLine{}, false
-	}
-	epoch, rest, ok := strings.Cut(rest, ")] [")
-	if !ok {
-		return LogLine{}, false
-	}
-	number, err := strconv.ParseUint(epoch, 10, 31)
-	if err != nil {
+	if ok {
+		var epoch string
+		if epoch, rest, ok = strings.Cut(rest, ")] ["); !ok {
+			return LogLine{}, false
+		}
+		told, err := strconv.ParseUint(epoch, 10, 31)
+		if err != nil {
+			return LogLine{}, false
+		}
+		number = int64(told)
+	} else if rest, ok = strings.CutPrefix(line, "["); !ok {
 		return LogLine{}, false
 	}
 	stamp, rest, ok := strings.Cut(rest, "][")
