@@ -73,7 +73,7 @@ func randomObject(r *rand.Rand) string {
 // TestWhatChangesBecomeIsWhatAFreshStartMakes changes files at random and compares every view, and what is told, with a
 // server that reads the same files for the first time.
 func TestWhatChangesBecomeIsWhatAFreshStartMakes(t *testing.T) {
-	const seeds, steps = 8, 25
+	const seeds, steps = 5, 25
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))

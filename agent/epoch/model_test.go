@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-var seeds = flag.Int("seeds", 100, "how many random lives are lived")
+var seeds = flag.Int("seeds", 40, "how many random lives are lived")
 
 // TestRandomLives lets a host live through failures at random moments and checks what must hold whatever happens: the world
 // saw no fault (no third generation, no parent signalled too early, no number used twice), nobody serves only for as long as
