@@ -21,9 +21,11 @@ build: ## build the programs into build/
 	@mkdir -p build
 	$(GO_BUILD) -o build/ $(addprefix ./cmd/,$(PROGRAMS))
 
-bench: ## run the benches
+bench: ## run the benches (an hour on a quiet machine); tables, and plots into docs/bench
 	scripts/setup test
+	go run ./scripts/bench -out docs/bench
 	go test -run '^$$' -bench . -benchmem -timeout 60m ./...
+	go run ./scripts/check -only fuzz -fuzztime 60s
 
 lint: ## run gofmt, go vet, golangci-lint and govulncheck
 	go run ./scripts/check -only gofmt,vet,golangci-lint,govulncheck
