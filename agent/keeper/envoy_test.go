@@ -1,6 +1,9 @@
 package keeper
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +25,12 @@ func TestEnvoyHotRestart(t *testing.T) {
 	}
 	if body, err := get(port); err != nil || body != "hello from "+second.ID {
 		t.Errorf("after the hot restart: %q, %v", body, err)
+	}
+	if _, err := os.Lstat(first.admin); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the admin socket of the epoch that ended is left: %v", err)
+	}
+	if second.state() != "LIVE" {
+		t.Error("the admin socket of the living epoch is gone")
 	}
 }
 

@@ -244,7 +244,7 @@ func (l *lab) startEnvoy(epoch int, o envoyOptions) envoy {
 			"--socket-path", info.SocketPath, "--socket-mode", "600", "--skip-hot-restart-parent-stats")
 	}
 	process, err := l.client.Start(l.context(), StartSpec{
-		ID: id, Epoch: epoch, HotRestart: !o.sideBySide, Path: parts.Envoy(l.T), Args: arguments, Env: []string{},
+		ID: id, Epoch: epoch, Number: l.ids, HotRestart: !o.sideBySide, Path: parts.Envoy(l.T), Args: arguments, Env: []string{},
 	})
 	if err != nil {
 		l.Fatalf("start epoch %d: %v", epoch, err)

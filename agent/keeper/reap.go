@@ -54,11 +54,21 @@ func (s *server) exited(c *child, exit Exit) {
 		c.rescue = nil
 	}
 	s.rescueChildOf(c)
+	s.removeAdminSocket(c)
 	s.forgetOldest()
 	close(s.changed)
 	s.changed = make(chan struct{})
 	s.considerIdle()
 	go s.publish(c)
+}
+
+// removeAdminSocket takes away what Envoy leaves of its admin interface: a file for each epoch there ever was otherwise. It is
+// that of the number, which an epoch that is started again after a crash shares.
+func (s *server) removeAdminSocket(dead *child) {
+	if len(s.find(func(c *child) bool { return c.lives() && c.process.Number == dead.process.Number })) > 0 {
+		return
+	}
+	_ = removeSocket(adminSocket(s.info.Folder, dead.process.Number)) // what stays is taken at the end, and harmless until then
 }
 
 // forgetOldest bounds the exits that no agent has asked to forget.

@@ -18,17 +18,18 @@ func hotRestartSocket(path, role string, baseID uint32, epoch int) string {
 	return fmt.Sprintf("%s_%s_%d", path, role, uint64(baseID)*10+uint64(epoch%generations))
 }
 
+// adminSocket is the admin interface of the epoch with a number; the agent names it so in the bootstrap.
+func adminSocket(folder string, number int) string {
+	return filepath.Join(folder, fmt.Sprintf("admin-%d.sock", number))
+}
+
 var hotRestartRoles = []string{"parent", "child", "udp_parent", "udp_child"}
 
 // removeSockets takes away what Envoys left in the folder: hot-restart sockets and admin sockets, nothing but sockets.
 func removeSockets(info Info) error {
 	var failures []error
 	remove := func(path string) {
-		var status unix.Stat_t
-		if unix.Lstat(path, &status) != nil || status.Mode&unix.S_IFMT != unix.S_IFSOCK {
-			return
-		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := removeSocket(path); err != nil {
 			failures = append(failures, err)
 		}
 	}
@@ -42,6 +43,18 @@ func removeSockets(info Info) error {
 		remove(path)
 	}
 	return errors.Join(failures...)
+}
+
+// removeSocket removes a file that is a socket; anything else stays.
+func removeSocket(path string) error {
+	var status unix.Stat_t
+	if unix.Lstat(path, &status) != nil || status.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // maxSocketPath is the length of sun_path, without its final zero.
