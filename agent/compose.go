@@ -41,6 +41,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		},
 		resolve: resolveAddress,
 		host:    config.ThisHost(),
+		runner:  runner{a.keeper},
 	}
 	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
 	a.reloader.spec = a.maker.spec

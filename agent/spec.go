@@ -27,6 +27,7 @@ type specMaker struct {
 	inspect func(ctx context.Context, path string) (*envoy.Binary, error)     // what the binary at a path is
 	resolve func(ctx context.Context, address string) (netip.AddrPort, error) // of a name
 	host    config.Host
+	runner  envoy.Runner // where Envoy runs, and as whom
 }
 
 // spec reads everything an epoch is made of, so that the functions of the result need nothing more: what was read now is what
@@ -40,6 +41,9 @@ func (m *specMaker) spec(ctx context.Context, loaded *config.Loaded) (*epoch.Spe
 	binary, err := m.inspect(ctx, path)
 	if err != nil {
 		return nil, &ExitError{Code: ExitNoEnvoy, Err: err}
+	}
+	if err := m.checkWritable(ctx, c); err != nil {
+		return nil, &ExitError{Code: ExitConfiguration, Err: err}
 	}
 	spec, err := m.made(ctx, c, binary)
 	if err != nil {
