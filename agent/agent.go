@@ -182,7 +182,7 @@ func (a *Agent) parts() []part {
 func (a *Agent) begin(ctx context.Context) error {
 	current := a.reloader.inForce()
 	if a.awaitFiles(ctx, current.Config) != nil {
-		return nil // the agent ends
+		return nil //nolint:nilerr // the agent ends
 	}
 	first := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.Reload(ctx, first)

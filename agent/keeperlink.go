@@ -75,7 +75,7 @@ func (l *keeperLink) Run(ctx context.Context) error {
 	for {
 		l.follow(ctx, l.get())
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // this is how a part ends
 		}
 		l.log.Error("the connection to the keeper is lost")
 		for pause := keeperPause; ; pause = min(2*pause, keeperPauseMax) {

@@ -61,7 +61,7 @@ const logCloseTime = 2 * time.Second
 // newLogHandler returns the handler of a stream.
 func newLogHandler(out io.Writer, format string, level slog.Leveler) slog.Handler {
 	if format == "tint" || format == "auto" && isTerminal(out) {
-		return tint.NewHandler(out, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !isTerminal(out) || os.Getenv("NO_COLOR") != ""})
+		return tint.NewTextHandler(out, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !isTerminal(out) || os.Getenv("NO_COLOR") != ""})
 	}
 	return slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level})
 }

@@ -51,14 +51,9 @@ func (s *Scene) overlap() (parent, child api.Epoch) {
 }
 
 // recovers waits until another epoch than the given one is live.
-func (s *Scene) recovers(from api.Epoch) api.Epoch {
+func (s *Scene) recovers(from api.Epoch) {
 	s.Helper()
-	var now api.Epoch
-	rig.Eventually(s.TB, 30*time.Second, "another Envoy is live", func() bool {
-		now = s.Live()
-		return now.PID != from.PID
-	})
-	return now
+	rig.Eventually(s.TB, 30*time.Second, "another Envoy is live", func() bool { return s.Live().PID != from.PID })
 }
 
 // strikeAt kills the Envoy that serves and waits for the next one.

@@ -167,7 +167,7 @@ func (s *Scene) judge(outcome *Outcome) {
 	}
 	limit := recoverWithin
 	if !s.Options.Strict {
-		limit = max(limit, limit*outcome.Start/quickStart)
+		limit = max(limit, time.Duration(float64(limit)*float64(outcome.Start)/float64(quickStart)))
 	}
 	excused := map[int]bool{}
 	for _, mark := range report.Marks {
