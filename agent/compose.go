@@ -120,7 +120,7 @@ func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
 	if a.discovery, err = discovery.New(a.discoveryOptions(c, mesh.Changes())); err != nil {
 		return err
 	}
-	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, a.log, a.discovery}, Logger: a.log,
+	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, a.log, a.discovery, newRefusals()}, Logger: a.log,
 		ControlPlane: "outriderd " + a.options.Version})
 	if err != nil {
 		return err

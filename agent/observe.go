@@ -18,9 +18,10 @@ import (
 
 // observer turns what happens on Envoy's streams into events, conditions and log lines (xds.Observer).
 type observer struct {
-	board *condition.Board
-	log   *slog.Logger
-	mesh  meshRefusals
+	board   *condition.Board
+	log     *slog.Logger
+	mesh    meshRefusals
+	refused *refusals
 }
 
 // meshRefusals is told what Envoy refused, to tie it to the objects it came from.
@@ -42,8 +43,11 @@ func (o observer) Connected(stream xds.Stream) {
 	o.log.Debug("Envoy connected", "service", stream.Service, "pid", stream.Peer.PID, "delta", stream.Delta)
 }
 
-// Disconnected logs the end of a stream.
+// Disconnected logs the end of a stream, and ends what was refused on it alone.
 func (o observer) Disconnected(stream xds.Stream, err error) {
+	for typeURL, names := range o.refused.ended(stream) {
+		o.tell(typeURL, names)
+	}
 	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID, "error", err)
 }
 
@@ -60,6 +64,7 @@ func (o observer) Accepted(stream xds.Stream, typeURL, version string) {
 
 // Refused tells a NACK by resource and by the objects behind it.
 func (o observer) Refused(stream xds.Stream, refusal xds.Refusal) {
+	refusal.Error = strings.Join(strings.Split(strings.TrimSpace(refusal.Error), "\n"), "; ") // Envoy ends each part with a new line
 	var origins []string
 	for _, origin := range refusal.Origins {
 		origins = append(origins, origin.String())
@@ -70,7 +75,8 @@ func (o observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	}
 	o.log.Error("Envoy refused resources", "pid", stream.Peer.PID, "type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
 		"error", refusal.Error, "from", strings.Join(origins, ", "))
-	o.board.Raise(conditionResources(refusal.Type), condition.Error, sentence)
+	o.refused.add(stream, refusal, sentence)
+	o.tell(refusal.Type, nil)
 	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence, Fields: map[string]string{
 		"type": refusal.Type, "error": refusal.Error, "resources": strings.Join(refusal.Resources, " "), "origins": strings.Join(origins, "\n")}})
 	o.mesh.Refused(refusal.Type, refusal.Resources, errors.New(refusal.Error))
@@ -79,8 +85,19 @@ func (o observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 // Cured ends a refusal.
 func (o observer) Cured(stream xds.Stream, typeURL string, names []string) {
 	o.log.Info("what Envoy refused is cured", "pid", stream.Peer.PID, "type", typeName(typeURL), "resources", strings.Join(names, ", "))
-	o.board.Clear(conditionResources(typeURL))
-	o.mesh.Cured(typeURL, names)
+	o.tell(typeURL, o.refused.cured(stream, typeURL, names))
+}
+
+// tell makes the condition of a type say what is refused now; cured is what nobody refuses any more.
+func (o observer) tell(typeURL string, cured []string) {
+	if sentence := o.refused.sentence(typeURL); sentence != "" {
+		o.board.Raise(conditionResources(typeURL), condition.Error, sentence)
+	} else {
+		o.board.Clear(conditionResources(typeURL))
+	}
+	if len(cured) > 0 {
+		o.mesh.Cured(typeURL, cured)
+	}
 }
 
 // socketServer serves xDS on the socket that Envoy asks.

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/xds"
+)
+
+// meshRecord is what the discovery server was told is refused.
+type meshRecord map[string]bool
+
+func (m meshRecord) Refused(_ string, names []string, _ error) {
+	for _, name := range names {
+		m[name] = true
+	}
+}
+
+func (m meshRecord) Cured(_ string, names []string) {
+	for _, name := range names {
+		delete(m, name)
+	}
+}
+
+func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
+	mesh := meshRecord{}
+	o := observer{condition.NewBoard(), slog.New(slog.DiscardHandler), mesh, newRefusals()}
+	old, next := xds.Stream{ID: 1}, xds.Stream{ID: 2}
+	refuse := func(stream xds.Stream, name string) {
+		o.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name}, Error: "cannot bind " + name + "\n"})
+	}
+	for _, step := range []struct {
+		name    string
+		do      func()
+		refused string
+	}{
+		{"one", func() { refuse(old, "a") }, "a"},
+		{"two", func() { refuse(old, "b") }, "a b"},
+		{"one of two is cured", func() { o.Cured(old, resource.ListenerType, []string{"a"}) }, "b"},
+		{"the next epoch refuses it too", func() { refuse(next, "b") }, "b"},
+		{"the first one ends", func() { o.Disconnected(old, nil) }, "b"},
+		{"and the other", func() { o.Disconnected(next, errors.New("it crashed")) }, ""},
+	} {
+		step.do()
+		var told []string
+		for name := range mesh {
+			told = append(told, name)
+		}
+		slices.Sort(told)
+		sentence := ""
+		for _, c := range o.board.Conditions() {
+			sentence += c.Sentence
+		}
+		if got := strings.Join(told, " "); got != step.refused {
+			t.Errorf("%s: the mesh is told of %q, want %q", step.name, got, step.refused)
+		}
+		for _, name := range []string{"a", "b"} {
+			if got, want := strings.Contains(sentence, "cannot bind "+name), strings.Contains(step.refused, name); got != want {
+				t.Errorf("%s: the condition says %q", step.name, sentence)
+			}
+		}
+		if strings.Contains(sentence, "\n") {
+			t.Errorf("%s: a sentence of several lines: %q", step.name, sentence)
+		}
+	}
+}
