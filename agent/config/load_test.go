@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // write makes files below a new folder, by their path in it.
@@ -348,5 +349,17 @@ func TestSocketPathsFit(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), name+where+": ") || !strings.Contains(err.Error(), "may have 107") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestNamedPipeIsNotAwaited(t *testing.T) {
+	folder := write(t, map[string]string{"outrider.toml": "", "conf.d/10-a.toml": ""})
+	pipe := filepath.Join(folder, "conf.d", "20-pipe.toml")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load(Options{Directory: folder, Environment: environment(nil)})
+	if err == nil || !strings.Contains(err.Error(), pipe) || !strings.Contains(err.Error(), "named pipe") {
+		t.Errorf("a named pipe among the drop-ins: %v", err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // place is where a configuration and what it runs have their files.
@@ -113,11 +115,14 @@ func readSources(p place) ([]source, Errors) {
 }
 
 func readFile(path string) (string, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a named pipe would wait for its writer, for ever
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err == nil && info.Mode()&fs.ModeNamedPipe != 0 && !strings.HasPrefix(path, "/dev/") {
+		return "", errors.New("it is a named pipe") // /dev/stdin and a shell's /dev/fd/N are pipes too, which somebody writes
+	}
 	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
 	if err != nil {
 		return "", err

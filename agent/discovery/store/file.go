@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
 )
@@ -67,7 +69,7 @@ func readFile(path string, previous *file, options Options) *file {
 }
 
 func readAll(path string, into *file) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a named pipe would wait for its writer, for ever
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/discovery/object"
@@ -234,4 +235,14 @@ func TestAPathThatIsNotThere(t *testing.T) {
 	f.write("later/a.yaml", entry("a", "a.test"))
 	f.expect("it came", f.store.Reload([]string{f.path("later")}), "a: - → a.test")
 	f.expectProblems()
+}
+
+func TestNamedPipeIsNotAwaited(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "mesh.yaml")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readAll(pipe, &file{}); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("a named pipe: %v", err)
+	}
 }
