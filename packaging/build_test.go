@@ -1,0 +1,141 @@
+// Package packaging tests the packages: what is in them, that they are built reproducibly, and what they do to a machine.
+package packaging
+
+import (
+	"crypto/sha256"
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// The two versions that the tests build, and when.
+const (
+	oldVersion = "0.9.1"
+	newVersion = "0.9.2"
+	buildTime  = "1790000000"
+)
+
+// packages are built once for all tests, below one folder that TestMain removes.
+type packages struct {
+	folder string
+	mu     sync.Mutex
+	built  map[string]error
+}
+
+var shared packages
+
+func TestMain(m *testing.M) {
+	folder, err := os.MkdirTemp("/tmp", "packages")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	shared = packages{folder: folder, built: map[string]error{}}
+	code := m.Run()
+	_ = os.RemoveAll(folder)
+	os.Exit(code)
+}
+
+// build runs scripts/package, and returns the folder with what it made. Its results are kept by name.
+func (p *packages) build(t *testing.T, name string, environment ...string) string {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	dist := filepath.Join(p.folder, name)
+	err, done := p.built[name]
+	if !done {
+		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts", "package"))
+		command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+buildTime, "DIST="+dist, "WORK="+dist+".work")
+		command.Env = append(command.Env, environment...)
+		var out []byte
+		if out, err = command.CombinedOutput(); err != nil {
+			err = fmt.Errorf("scripts/package: %w: %s", err, out)
+		}
+		p.built[name] = err
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dist
+}
+
+// old and new are the folders of the two versions for amd64.
+func (p *packages) old(t *testing.T) string {
+	return p.build(t, "old", "VERSION="+oldVersion, "ARCHITECTURES=amd64")
+}
+
+func (p *packages) new(t *testing.T) string {
+	return p.build(t, "new", "VERSION="+newVersion, "ARCHITECTURES=amd64")
+}
+
+func deb(folder, version string) string {
+	return filepath.Join(folder, "outrider_"+version+"-1_amd64.deb")
+}
+
+func rpm(folder, version string) string {
+	return filepath.Join(folder, "outrider-"+version+"-1.x86_64.rpm")
+}
+
+// run runs a program and returns what it prints.
+func run(t *testing.T, program string, arguments ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program, arguments...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", program, strings.Join(arguments, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// The same sources and SOURCE_DATE_EPOCH give the same bytes, whatever the builder's umask, zone and language.
+func TestReproducible(t *testing.T) {
+	first := shared.old(t)
+	script := "umask 077; exec " + filepath.Join(parts.Root(), "scripts", "package")
+	second := filepath.Join(shared.folder, "again")
+	command := exec.CommandContext(t.Context(), "sh", "-c", script)
+	command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+buildTime, "VERSION="+oldVersion, "ARCHITECTURES=amd64",
+		"DIST="+second, "WORK="+second+".work", "TZ=Pacific/Auckland", "LANG=de_DE.UTF-8")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("scripts/package: %v: %s", err, out)
+	}
+	for _, path := range []string{deb(first, oldVersion), rpm(first, oldVersion)} {
+		if again := filepath.Join(second, filepath.Base(path)); digest(t, path) != digest(t, again) {
+			t.Errorf("%s was built twice and is not the same", filepath.Base(path))
+		}
+	}
+}
+
+func digest(t *testing.T, path string) [sha256.Size]byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sha256.Sum256(content)
+}
+
+// Packages for arm64 hold programs for arm64.
+func TestArm64(t *testing.T) {
+	folder := shared.build(t, "arm64", "VERSION="+oldVersion, "ARCHITECTURES=arm64")
+	if got := run(t, "rpm", "-qp", "--qf", "%{ARCH}", filepath.Join(folder, "outrider-"+oldVersion+"-1.aarch64.rpm")); got != "aarch64" {
+		t.Errorf("the rpm is for %s", got)
+	}
+	unpacked := t.TempDir()
+	run(t, "dpkg-deb", "-x", filepath.Join(folder, "outrider_"+oldVersion+"-1_arm64.deb"), unpacked)
+	for _, program := range []string{"usr/bin/outrider", "usr/sbin/outriderd", "usr/libexec/outrider/outrider-keeper"} {
+		file, err := elf.Open(filepath.Join(unpacked, program))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file.Machine != elf.EM_AARCH64 {
+			t.Errorf("%s is for %v", program, file.Machine)
+		}
+		_ = file.Close()
+	}
+}

@@ -1,0 +1,157 @@
+package packaging
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// Whoever lints finds no error. What is allowed says why, in packaging/deb/lintian-overrides and packaging/rpm/rpmlint.toml.
+func TestLint(t *testing.T) {
+	folder := shared.old(t)
+	t.Run("lintian", func(t *testing.T) {
+		run(t, "lintian", "--allow-root", "--fail-on", "error,warning", deb(folder, oldVersion))
+	})
+	t.Run("rpmlint", func(t *testing.T) {
+		// rpmlint unpacks with cpio. Paths in the rpm begin with a slash (rpm itself does not mind): in its folder, not in /.
+		shim := t.TempDir()
+		if err := os.WriteFile(filepath.Join(shim, "cpio"), []byte("#!/bin/sh\nexec /usr/bin/cpio --no-absolute-filenames \"$@\"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		command := exec.CommandContext(t.Context(), "rpmlint", "-c", filepath.Join(parts.Root(), "packaging", "rpm", "rpmlint.toml"), rpm(folder, oldVersion))
+		command.Env = append(os.Environ(), "PATH="+shim+":"+os.Getenv("PATH"))
+		out, err := command.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), " 0 errors,") {
+			t.Errorf("rpmlint: %v\n%s", err, out)
+		}
+	})
+}
+
+// installed are the modes and owners of what both packages bring, by path; files without a line here are 0644 root:root.
+var installed = map[string]string{
+	"/etc/outrider":                         "drwxr-xr-x root root",
+	"/etc/outrider/conf.d":                  "drwxr-xr-x root root",
+	"/etc/outrider/mesh.d":                  "drwxr-xr-x root root",
+	"/etc/outrider/outrider.toml":           "-rw-r----- root outrider",
+	"/usr/bin/outrider":                     "-rwxr-xr-x root root",
+	"/usr/libexec/outrider":                 "drwxr-xr-x root root",
+	"/usr/libexec/outrider/outrider-keeper": "-rwxr-xr-x root root",
+	"/usr/sbin/outriderd":                   "-rwxr-xr-x root root",
+	"/usr/share/doc/outrider":               "drwxr-xr-x root root",
+}
+
+func TestContentsOfTheRpm(t *testing.T) {
+	path := rpm(shared.old(t), oldVersion)
+	listed := map[string]string{}
+	for line := range strings.Lines(run(t, "rpm", "-qp", "--qf", "[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILENAMES}\n]", path)) {
+		owner, name, _ := strings.Cut(strings.TrimSpace(line), " /")
+		listed["/"+name] = owner
+	}
+	for name, want := range installed {
+		if listed[name] != want {
+			t.Errorf("%s is %q, want %q", name, listed[name], want)
+		}
+	}
+	for name, got := range listed {
+		if installed[name] == "" && got != "-rw-r--r-- root root" {
+			t.Errorf("%s is %s", name, got)
+		}
+	}
+	for _, name := range files(t) {
+		if listed[name] == "" {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	if got := run(t, "rpm", "-qp", "-c", path); got != "/etc/logrotate.d/outrider\n/etc/outrider/outrider.toml" {
+		t.Errorf("configuration: %s", got)
+	}
+	if got := run(t, "rpm", "-qp", "-d", path); !strings.Contains(got, "/usr/share/man/man8/outriderd.8.gz") {
+		t.Errorf("documents: %s", got)
+	}
+}
+
+func TestContentsOfTheDeb(t *testing.T) {
+	path := deb(shared.old(t), oldVersion)
+	listed := map[string]bool{}
+	for line := range strings.Lines(run(t, "dpkg-deb", "-c", path)) {
+		fields := strings.Fields(line)
+		listed[strings.TrimSuffix(strings.TrimPrefix(fields[5], "."), "/")] = true
+	}
+	for _, name := range append(files(t), "/usr/share/doc/outrider/copyright", "/usr/share/doc/outrider/changelog.Debian.gz",
+		"/usr/share/doc/outrider/README.Debian", "/usr/share/zsh/vendor-completions/_outrider") {
+		if !listed[name] {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}
+
+// files are those that both packages have because the sources have them.
+func files(t *testing.T) []string {
+	t.Helper()
+	names := []string{"/usr/lib/systemd/system-preset/90-outrider.preset", "/usr/lib/sysusers.d/outrider.conf", "/usr/lib/tmpfiles.d/outrider.conf",
+		"/usr/lib/systemd/catalog/outrider.catalog", "/usr/share/dbus-1/system.d/org.outrider.Agent1.conf",
+		"/usr/share/polkit-1/actions/org.outrider.agent1.policy", "/usr/share/doc/outrider/NOTICES.gz", "/usr/share/doc/outrider/README.md",
+		"/usr/share/bash-completion/completions/outrider", "/usr/share/fish/vendor_completions.d/outrider.fish"}
+	for pattern, place := range map[string]string{
+		"units/*": "/usr/lib/systemd/system/", "packaging/dbus/interfaces/*.xml": "/usr/share/dbus-1/interfaces/",
+		"packaging/man/*.1": "/usr/share/man/man1/", "packaging/man/*.5": "/usr/share/man/man5/", "packaging/man/*.8": "/usr/share/man/man8/",
+	} {
+		sources, err := filepath.Glob(filepath.Join(parts.Root(), pattern))
+		if err != nil || len(sources) == 0 {
+			t.Fatalf("%s: nothing there (%v)", pattern, err)
+		}
+		for _, source := range sources {
+			name := place + filepath.Base(source)
+			if strings.Contains(name, "outrider-discoveryd") {
+				continue // of the other package
+			}
+			if strings.Contains(pattern, "/man/") {
+				name += ".gz"
+			}
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// No script of a package restarts, or stops by itself, what ends Envoy.
+func TestScriptletsLeaveEnvoyAlone(t *testing.T) {
+	folder := shared.old(t)
+	control := t.TempDir()
+	run(t, "dpkg-deb", "-e", deb(folder, oldVersion), control)
+	scripts := run(t, "rpm", "-qp", "--scripts", rpm(folder, oldVersion))
+	for _, name := range []string{"preinst", "postinst", "prerm", "postrm"} {
+		text, err := os.ReadFile(filepath.Join(control, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, "sh", "-n", filepath.Join(control, name))
+		scripts += string(text)
+	}
+	if found := regexp.MustCompile(`(?m)^[^#\n]*\b(restart|stop)\b[^\n]*outrider-envoy.*`).FindString(scripts); found != "" {
+		t.Errorf("a script has: %s", found)
+	}
+	users, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "sysusers.d", "outrider.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(scripts, string(users)) {
+		t.Error("the rpm's preinstall does not make the users of sysusers.d/outrider.conf")
+	}
+}
+
+// needrestart leaves outrider-envoy.service alone, and nothing else.
+func TestNeedrestart(t *testing.T) {
+	const script = `our %nrconf; defined(do $ARGV[0]) or die $@; for $unit (@ARGV[1..$#ARGV]) {
+		my @matching = grep { $unit =~ /$_/ && !$nrconf{override_rc}{$_} } keys %{$nrconf{override_rc}}; print @matching ? "keep " : "restart " }`
+	got := run(t, "perl", "-e", script, filepath.Join(parts.Root(), "packaging", "needrestart", "outrider.conf"),
+		"outrider-envoy.service", "outrider-envoy@edge.service", "outrider.service", "outrider@edge.service")
+	if got != "keep keep restart restart" {
+		t.Error(got)
+	}
+}

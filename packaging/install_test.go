@@ -1,0 +1,96 @@
+package packaging
+
+import (
+	"strings"
+	"testing"
+)
+
+// Images of containers tell dpkg to leave out documents.
+const installDeb = "DEBIAN_FRONTEND=noninteractive dpkg --path-include='/usr/share/*' --force-confold -i "
+
+// A machine's life with the deb, and then with the rpm: install, run, upgrade, remove, come back, purge.
+func TestInstall(t *testing.T) {
+	h := newHost(t)
+	sequence := []struct {
+		name string
+		do   func(h *host)
+	}{
+		{"deb/install", debInstall},
+		{"deb/start and reload", startAndReload},
+		{"deb/upgrade", func(h *host) {
+			h.upgrade(func() { h.script(installDeb + deb(newPlace, newVersion)) })
+			h.expect("# mine", "tail -n 1 /etc/outrider/outrider.toml") // a configuration that was changed stays
+			h.expect("640 root outrider", "stat -c '%a %U %G' /etc/outrider/outrider.toml")
+		}},
+		{"deb/remove", debRemove},
+		{"deb/reinstall", func(h *host) {
+			h.script(installDeb + deb(newPlace, newVersion))
+			h.serves("outrider", "outrider@edge") // enabled they were, and are
+			h.script("systemctl stop outrider.slice")
+		}},
+		{"deb/purge", debPurge},
+		{"rpm/install", rpmInstall},
+		{"rpm/start and reload", startAndReload},
+		{"rpm/upgrade", func(h *host) {
+			h.upgrade(func() { h.script("rpm --force-debian -U --nodeps " + rpm(newPlace, newVersion)) })
+		}},
+		{"rpm/remove", rpmRemove},
+	}
+	for _, step := range sequence {
+		if !t.Run(step.name, func(t *testing.T) { step.do(&host{Machine: h.Machine, t: t}) }) {
+			return // what follows stands on it
+		}
+	}
+}
+
+func debInstall(h *host) {
+	out := h.script(installDeb + deb(oldPlace, oldVersion) + " 2>&1")
+	if strings.Contains(strings.ToLower(out), "fail") || strings.Contains(strings.ToLower(out), "warning") {
+		h.t.Errorf("dpkg says:\n%s", out)
+	}
+	h.installedState()
+	h.expect("", "dpkg --verify outrider")
+	h.script("echo '# mine' >>/etc/outrider/outrider.toml")
+}
+
+func startAndReload(h *host) {
+	h.configure()
+	h.script("systemctl enable --now outrider.service outrider@edge.service 2>&1")
+	h.serves("outrider", "outrider@edge")
+	h.script("systemctl reload outrider.service")
+	h.serves("outrider", "outrider@edge")
+	h.expect("0", `outrider --json status >/dev/null; echo $?`)
+}
+
+func debRemove(h *host) {
+	h.script("dpkg -r outrider")
+	h.nothingRuns()
+	h.expect("/etc/outrider/edge.toml\n/etc/outrider/outrider.toml", "ls /etc/outrider/*.toml")
+	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider")
+	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null || true")
+}
+
+func debPurge(h *host) {
+	h.script("dpkg -P outrider")
+	h.nothingRuns()
+	h.expect("", "find /etc /usr /var /run /dev/shm -xdev -iname '*outrider*'")
+	h.expect("outrider\noutrider-envoy", "getent passwd outrider outrider-envoy | cut -d : -f 1") // the users stay
+	h.script("userdel outrider; userdel outrider-envoy; groupdel -f outrider; groupdel -f outrider-envoy; true")
+}
+
+// The machine is the rpm's root: it has its own database, and no dependencies in it.
+func rpmInstall(h *host) {
+	h.script("rpm --force-debian -i --nodeps " + rpm(oldPlace, oldVersion))
+	h.installedState()
+	if out := h.script("rpm --force-debian -V --nodeps outrider || true"); out != "" {
+		h.t.Errorf("rpm -V: %s", out)
+	}
+}
+
+func rpmRemove(h *host) {
+	h.script("rpm --force-debian -e --nodeps outrider")
+	h.nothingRuns()
+	h.expect("", "find /etc/systemd/system -name 'outrider*'")
+	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null || true")
+	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider") // state stays, as rpms leave it
+}
