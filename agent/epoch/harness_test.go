@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,7 @@ type harness struct {
 	settings Settings
 	cancel   context.CancelFunc
 	ended    chan error
+	log      lockedBuffer
 }
 
 // onHost runs a test in a bubble of time, with an agent that runs, and checks that no rule was broken.
@@ -52,10 +54,11 @@ func onHost(t *testing.T, test func(h *harness)) {
 // begin starts an agent.
 func (h *harness) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
-	out := io.Discard
+	var out io.Writer = io.Discard
 	if testing.Verbose() {
 		out = h.t.Output()
 	}
+	out = io.MultiWriter(out, &h.log)
 	h.s = New(Options{
 		Keeper: h.w.connect(), Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Board: h.board,
 		Logger: slog.New(slog.NewTextHandler(out, nil)), ConfigDir: h.dir, Settings: func() Settings { return h.settings },
@@ -204,4 +207,22 @@ func (h *harness) files() []string {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// lockedBuffer is what the agent logged.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }

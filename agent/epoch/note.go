@@ -3,6 +3,7 @@ package epoch
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"maps"
 	"time"
 
@@ -87,5 +88,12 @@ func (s *Supervisor) forget(id string) {
 // event tells everybody, and the log.
 func (s *Supervisor) event(kind string, p *process, sentence string, fields map[string]string) {
 	s.options.Board.Publish(condition.Event{Kind: kind, Epoch: &p.Number, Sentence: sentence, Fields: maps.Clone(fields)})
-	s.log.Info(sentence, "epoch", p.Number, "event", kind)
+	level := slog.LevelInfo
+	switch {
+	case kind == condition.KindGaveUp:
+		level = slog.LevelError
+	case kind == condition.KindEpochExited && p.asked == "" && p.Exit != nil && (p.Exit.Code != 0 || p.Exit.Signal != ""):
+		level = slog.LevelWarn
+	}
+	s.log.Log(s.running, level, sentence, "epoch", p.Number, "event", kind)
 }
