@@ -69,6 +69,10 @@ func (s *Supervisor) assignRoles(dead []Process) {
 		switch p.Phase {
 		case Live:
 			s.drained = p.Drained
+			if p.stopping { // its stop was not finished, and there is no way back: a new one takes over
+				s.doubt = time.Now()
+				s.guard.reason = fmt.Sprintf("the agent before this one ended while it stopped epoch %d", p.Number)
+			}
 			if p.AdminLost {
 				s.adminLost(p, "an epoch that failed took it over")
 			}

@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -273,4 +274,29 @@ func TestStopWhileTheKeeperReplacesItself(t *testing.T) {
 			t.Errorf("took %s", took)
 		}
 	})
+}
+
+func TestAgentThatDiesInAStopIsFollowedByOneThatServes(t *testing.T) {
+	for name, after := range map[string]time.Duration{"before its listeners close": time.Second, "after": 5500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				first := h.newest()
+				h.do(func() { first.requests = 1 })
+				s := h.s
+				go func() { _ = s.Stop(context.Background(), stopDefaults) }()
+				h.wait(after)
+				h.leave()
+				h.begin()
+				if _, err := h.s.Apply(h.t.Context(), Request{Spec: specOf("a"), Reason: "start", IfChanged: true}); err != nil {
+					t.Fatal(err)
+				}
+				h.wait(time.Second)
+				h.expect("1 live, 0 draining")
+				if listening, unhealthy := h.state(h.newest()); !listening || unhealthy {
+					t.Errorf("listening %t, unhealthy %t", listening, unhealthy)
+				}
+			})
+		})
+	}
 }

@@ -66,6 +66,7 @@ type process struct {
 	stopDrain func()        // ends the helper that drains it side by side
 	misses    int           // probes in a row that got no answer
 	cured     time.Time     // when a cure was last tried
+	stopping  bool          // a stop has begun to drain it: from then on it may have closed its listeners
 }
 
 func (p *process) alive() bool { return p.Phase != Exited }

@@ -31,6 +31,7 @@ type note struct {
 	AdminLost         bool          `json:"admin_lost,omitempty"`
 	Drained           bool          `json:"drained,omitempty"`
 	Asked             string        `json:"asked,omitempty"`
+	Stopping          bool          `json:"stopping,omitempty"`
 	Command           Command       `json:"command"`
 	LiveTimeout       time.Duration `json:"live_timeout"`
 	Drain             time.Duration `json:"drain"`
@@ -43,7 +44,7 @@ func noteOf(p *process) json.RawMessage {
 		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.Phase, Mode: p.Mode, Hash: p.Hash,
 		Reason: p.Reason, BootstrapPath: p.BootstrapPath, AdminAddress: p.AdminAddress,
 		Started: p.Started, Live: p.Live, Ends: p.Ends, Child: p.child,
-		AdminLost: p.AdminLost, Drained: p.Drained, Asked: p.asked, Command: p.command,
+		AdminLost: p.AdminLost, Drained: p.Drained, Asked: p.asked, Stopping: p.stopping, Command: p.command,
 		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
 	})
 	if err != nil {
@@ -60,7 +61,7 @@ func processOf(n note, admin func(string) Admin) *process {
 			Started: n.Started, Live: n.Live, Ends: n.Ends, AdminLost: n.AdminLost, Drained: n.Drained},
 		spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion, LiveTimeout: n.LiveTimeout, Drain: n.Drain,
 			ParentShutdown: n.ParentShutdown},
-		admin: admin(n.AdminAddress), root: n.Root, hot: n.HotRestart, child: n.Child, asked: n.Asked,
+		admin: admin(n.AdminAddress), root: n.Root, hot: n.HotRestart, child: n.Child, asked: n.Asked, stopping: n.Stopping,
 		command: n.Command, ended: make(chan struct{}),
 	}
 	thaw(p)

@@ -70,6 +70,8 @@ func (s *Supervisor) beginStop(options StopOptions) {
 		s.stop.drained = true
 		return
 	}
+	live.stopping = true
+	s.annotate(live)
 	s.event(condition.KindStopping, live, fmt.Sprintf("stopping: epoch %d drains", live.Number), nil)
 	ending := map[string]time.Time{}
 	for _, p := range s.older() {
