@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -14,12 +15,13 @@ import (
 // epochAdmin is what the supervisor asks of an epoch, over Envoy's admin client.
 type epochAdmin struct {
 	*envoy.Admin
-	own          bool         // the address is this epoch's alone, not one that a bootstrap of the user's gives to all
-	restartEpoch atomic.Int64 // as /server_info told it, -1 before; an epoch does not change its number
+	closeDoors   func(context.Context) error // see keeper.Client.CloseDoors
+	own          bool                        // the address is this epoch's alone, not one that a bootstrap of the user's gives to all
+	restartEpoch atomic.Int64                // as /server_info told it, -1 before; an epoch does not change its number
 }
 
-func newEpochAdmin(address string) *epochAdmin {
-	a := &epochAdmin{Admin: envoy.NewAdmin(splitAddress(address)), own: strings.HasPrefix(filepath.Base(address), adminSocketPrefix)}
+func newEpochAdmin(address string, closeDoors func(context.Context) error) *epochAdmin {
+	a := &epochAdmin{closeDoors: closeDoors, Admin: envoy.NewAdmin(splitAddress(address)), own: strings.HasPrefix(filepath.Base(address), adminSocketPrefix)}
 	a.restartEpoch.Store(-1)
 	return a
 }
@@ -56,6 +58,19 @@ func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
 		a.restartEpoch.Store(int64(info.RestartEpoch))
 	}
 	return epoch.State{Server: state, RestartEpoch: int(a.restartEpoch.Load()), WorkersStarted: stats[workersStarted] == 1}, nil
+}
+
+// DrainListeners closes the listeners: at once, which is how a stop does it, not before Envoy has taken the connections that wait.
+func (a *epochAdmin) DrainListeners(ctx context.Context, graceful bool) error {
+	if graceful {
+		return a.Admin.DrainListeners(ctx, true)
+	}
+	// Where it cannot be done, a few connections that come in this moment are reset; no reason not to stop.
+	refused := a.closeDoors(ctx)
+	if err := a.Admin.DrainListeners(ctx, false); err != nil {
+		return errors.Join(err, refused)
+	}
+	return nil
 }
 
 // Activity is what the epoch has open, without Outrider's own listeners.

@@ -91,7 +91,7 @@ func (a *Agent) openKeeper(ctx context.Context, c *config.Config, other *keeper.
 
 func (a *Agent) composeEpochs(c *config.Config) {
 	a.supervisor = epoch.New(epoch.Options{
-		Keeper: a.keeper.get(), Admin: func(address string) epoch.Admin { return newEpochAdmin(address) },
+		Keeper: a.keeper.get(), Admin: func(address string) epoch.Admin { return newEpochAdmin(address, a.closeDoors) },
 		Board: a.board, Logger: a.log, ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
 		Settings: func() epoch.Settings {
 			now := a.reloader.inForce().Config.Envoy
@@ -104,6 +104,15 @@ func (a *Agent) composeEpochs(c *config.Config) {
 		}
 		return ""
 	}}
+}
+
+// closeDoors lets no new connection in to any Envoy.
+func (a *Agent) closeDoors(ctx context.Context) error {
+	err := a.keeper.get().CloseDoors(ctx)
+	if err != nil {
+		a.log.Warn("connections that come while the listeners close may be reset", "error", err)
+	}
+	return err
 }
 
 func stopOptions(c config.Envoy, now bool) epoch.StopOptions {

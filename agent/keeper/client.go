@@ -187,6 +187,13 @@ func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, erro
 	return r.Done, err
 }
 
+// CloseDoors lets no new TCP connection in to the Envoys that live, and returns once they have taken those that wait (within
+// about a second): closing the listeners then resets nobody. There is no way back.
+func (c *Client) CloseDoors(ctx context.Context) error {
+	_, err := c.ask(ctx, request{Operation: operationCloseDoors})
+	return err
+}
+
 // Cleanup removes the sockets and the shared memory that Envoys left; none may live.
 func (c *Client) Cleanup(ctx context.Context) error {
 	_, err := c.ask(ctx, request{Operation: operationCleanup})

@@ -47,6 +47,8 @@ func (s *server) handle(c *connection, r request) {
 		}
 		cleared, err := s.memory.clearInitializing(s.info.BaseIDOf(r.Lineage))
 		s.answerDone(c, r.Number, cleared, err)
+	case operationCloseDoors:
+		s.beside(c, func() { s.answerDone(c, r.Number, false, s.closeDoors()) })
 	case operationCleanup:
 		s.answerDone(c, r.Number, false, s.cleanup())
 	case operationShutdown:

@@ -38,6 +38,7 @@ const (
 	operationSignal            = "signal"
 	operationList              = "list"
 	operationMeasure           = "measure"
+	operationCloseDoors        = "close-doors"
 	operationAnnotate          = "annotate"
 	operationForget            = "forget"
 	operationRun               = "run"
