@@ -30,7 +30,7 @@ bench: ## run the benches (an hour on a quiet machine); tables, and plots into d
 lint: ## run gofmt, go vet, golangci-lint and govulncheck
 	go run ./scripts/check -only gofmt,vet,golangci-lint,govulncheck
 
-package: build ## build deb and rpm into dist/
+package: ## build deb and rpm into dist/
 	scripts/package
 
 clean: ## remove what was built
