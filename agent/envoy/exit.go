@@ -115,12 +115,21 @@ func telling(lines []string) string {
 			}
 		}
 	}
+	last := ""
 	for i := len(lines) - 1; i >= 0; i-- {
-		if text := strings.TrimSpace(lines[i]); text != "" {
+		text := strings.TrimSpace(lines[i])
+		line, ok := ParseLogLine(text)
+		switch {
+		case text == "":
+		case ok && line.Component == "backtrace" && !strings.HasPrefix(line.Message, "Caught "): // a frame tells nobody anything
+			if last == "" {
+				last = line.Message
+			}
+		default:
 			return message(text)
 		}
 	}
-	return ""
+	return last
 }
 
 func message(line string) string {

@@ -88,7 +88,7 @@ func (a *app) writeReport(ctx context.Context, file string, shown *progress) (re
 	if file == "-" {
 		name = "outrider-report"
 	}
-	r := &report{tar: tar.NewWriter(compressed), root: name, time: a.now(), summary: reportSummary{File: file, Names: []string{}}}
+	r := &report{tar: tar.NewWriter(compressed), root: name, time: a.now().Truncate(time.Second), summary: reportSummary{File: file, Names: []string{}}}
 	a.collect(ctx, r, shown)
 	if len(r.summary.Missing) > 0 {
 		r.add("missing.txt", strings.Join(r.summary.Missing, "\n")+"\n")
