@@ -54,7 +54,7 @@ func onHost(t *testing.T, test func(h *harness)) {
 // begin starts an agent.
 func (h *harness) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
-	var out io.Writer = io.Discard
+	out := io.Discard
 	if testing.Verbose() {
 		out = h.t.Output()
 	}
