@@ -77,6 +77,7 @@ func (u usage) refuseConnections(pid int, inodes map[string]bool) error {
 	if err != nil {
 		return fmt.Errorf("look at the sockets of process %d: %w", pid, err)
 	}
+	var failures []error
 	for _, descriptor := range descriptors {
 		target, err := os.Readlink(filepath.Join(folder, descriptor.Name()))
 		if err != nil {
@@ -90,23 +91,27 @@ func (u usage) refuseConnections(pid int, inodes map[string]bool) error {
 		if err != nil {
 			continue
 		}
-		if err := filterSocket(handle, number); err != nil {
-			return fmt.Errorf("close the listeners of process %d to new connections: %w", pid, err)
-		}
 		inodes[inode] = true
+		if err := filterSocket(handle, number); err != nil {
+			failures = append(failures, fmt.Errorf("close the listeners of process %d to new connections: %w", pid, err))
+		}
 	}
-	return nil
+	return errors.Join(failures...)
 }
 
 // filterSocket sets the filter on another process's socket, through a descriptor of our own.
 func filterSocket(process, number int) error {
 	socket, err := unix.PidfdGetfd(process, number, 0)
 	if err != nil {
-		return err
+		return fmt.Errorf("share descriptor %d: %w", number, err)
 	}
 	defer func() { _ = unix.Close(socket) }()
 	program := unix.SockFprog{Len: uint16(len(refuseNew)), Filter: &refuseNew[0]}
-	return unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+	if err := unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		// The next best: the kernel takes at most one more connection before Envoy takes it.
+		return errors.Join(fmt.Errorf("set the filter of descriptor %d: %w", number, err), unix.Listen(socket, 0))
+	}
+	return nil
 }
 
 // queued is how many connections wait to be accepted on sockets.
