@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -237,6 +239,9 @@ func exchangeHTTP(method, target string, port int, headers http.Header) (r reply
 	started := time.Now()
 	answer, err := client.Do(request)
 	r.elapsed = time.Since(started)
+	if scheme == "https" && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)) {
+		err = fmt.Errorf("%w: %w", err, hungUp(port, transport.TLSClientConfig))
+	}
 	if err != nil {
 		return reply{err: err}
 	}
@@ -247,6 +252,19 @@ func exchangeHTTP(method, target string, port int, headers http.Header) (r reply
 		_ = json.NewDecoder(bytes.NewReader(body)).Decode(&r.seen)
 	}
 	return r
+}
+
+// hungUp says why a server hangs up after the handshake of TLS 1.3, in which it sees the client's certificate last: a client
+// that writes may meet the end before it reads the reason, one that only reads is told.
+func hungUp(port int, config *tls.Config) error {
+	connection, err := tls.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }()
+	_ = connection.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_, err = connection.Read(make([]byte, 1))
+	return err
 }
 
 // check returns how the replies differ from what is wanted, "" if they do not.
