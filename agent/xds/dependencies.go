@@ -21,20 +21,21 @@ const (
 func endpointsOf(cluster []byte) (name string, ok bool) {
 	var clusterName, serviceName string
 	var eds, aggregated bool
-	wellFormed := fields(cluster, func(number protowire.Number, varint uint64, bytes []byte) {
-		switch number {
-		case clusterNameField:
+	wellFormed := fields(cluster, func(f field, varint uint64, bytes []byte) {
+		switch f {
+		case field{clusterNameField, protowire.BytesType}:
 			clusterName = string(bytes)
-		case clusterTypeField:
+		case field{clusterTypeField, protowire.VarintType}:
 			eds = varint == clusterTypeEDS
-		case clusterEDSField:
-			fields(bytes, func(number protowire.Number, _ uint64, bytes []byte) {
-				switch number {
-				case edsServiceNameField:
+		case field{clusterEDSField, protowire.BytesType}:
+			fields(bytes, func(f field, _ uint64, bytes []byte) {
+				switch f {
+				case field{edsServiceNameField, protowire.BytesType}:
 					serviceName = string(bytes)
-				case edsConfigSourceField:
-					fields(bytes, func(number protowire.Number, _ uint64, _ []byte) {
-						aggregated = aggregated || number == configSourceADSField || number == configSourceSelfField
+				case field{edsConfigSourceField, protowire.BytesType}:
+					fields(bytes, func(f field, _ uint64, _ []byte) {
+						aggregated = aggregated || f == field{configSourceADSField, protowire.BytesType} ||
+							f == field{configSourceSelfField, protowire.BytesType}
 					})
 				}
 			})
@@ -49,9 +50,16 @@ func endpointsOf(cluster []byte) (name string, ok bool) {
 	return clusterName, clusterName != ""
 }
 
+// field is a field's number and the form its value has on the wire. Another form than the schema's makes it an unknown field,
+// which decoders keep and pass on.
+type field struct {
+	number protowire.Number
+	form   protowire.Type
+}
+
 // fields calls visit for each field of an encoded message, with its value as a number or as bytes; false if the message is
 // malformed.
-func fields(message []byte, visit func(number protowire.Number, varint uint64, bytes []byte)) bool {
+func fields(message []byte, visit func(f field, varint uint64, bytes []byte)) bool {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -71,7 +79,7 @@ func fields(message []byte, visit func(number protowire.Number, varint uint64, b
 		if n < 0 {
 			return false
 		}
-		visit(number, varint, bytes)
+		visit(field{number, kind}, varint, bytes)
 		message = message[n:]
 	}
 	return true

@@ -7,6 +7,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"outrider.org/outrider/agent/resource"
@@ -132,7 +133,10 @@ func FuzzRequest(f *testing.F) {
 
 // FuzzEndpointsOf compares the look at a few fields with real decoding.
 func FuzzEndpointsOf(f *testing.F) {
-	for _, c := range []*clusterv3.Cluster{edsCluster("a", time.Second), {Name: "b"}} {
+	// A known field's number with another form of value than the schema's: kept, and not the field.
+	unknown := edsCluster("c", time.Second)
+	unknown.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, clusterTypeField, protowire.BytesType), nil))
+	for _, c := range []*clusterv3.Cluster{edsCluster("a", time.Second), {Name: "b"}, unknown} {
 		encoded, err := proto.Marshal(c)
 		if err != nil {
 			f.Fatal(err)

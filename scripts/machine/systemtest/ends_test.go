@@ -71,7 +71,7 @@ func TestErrorsThatStay(t *testing.T) {
 			if exit, restarts := h.Property("outrider", "ExecMainStatus"), h.Property("outrider", "NRestarts"); exit != c.exit || restarts != "0" || h.Property("outrider", "ActiveState") != "failed" {
 				t.Errorf("exit %s, restarted %s times, %s", exit, restarts, h.Property("outrider", "ActiveState"))
 			}
-			if log := h.MustRun(t, "journalctl", "--no-pager", "-u", "outrider.service"); !strings.Contains(log, c.sentence) {
+			if log := h.Journal("-u", "outrider.service"); !strings.Contains(log, c.sentence) {
 				t.Errorf("the journal does not name %s:\n%s", c.sentence, log)
 			}
 			h.Script(c.undo)

@@ -179,6 +179,13 @@ func (h *Host) Eventually(limit time.Duration, what string, holds func() bool) {
 	}
 }
 
+// Journal runs journalctl once journald has read what was sent to it until now: a message is a datagram.
+func (h *Host) Journal(arguments ...string) string {
+	h.t.Helper()
+	h.MustRun(h.t, "journalctl", "--sync")
+	return h.MustRun(h.t, "journalctl", append([]string{"-q", "--no-pager"}, arguments...)...)
+}
+
 // Processes are the pids of what runs a program in the machine.
 func (h *Host) Processes(name string) []string {
 	h.t.Helper()

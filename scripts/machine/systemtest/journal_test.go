@@ -122,7 +122,7 @@ func TestJournalFields(t *testing.T) {
 	h.MustRun(t, "rm", "/etc/outrider/conf.d/50-broken.toml")
 	h.MustRun(t, "outrider", "drain")
 	h.Eventually(20*time.Second, "the first epoch has ended", func() bool {
-		return strings.Contains(h.MustRun(t, "journalctl", "-q", "--no-pager", "-o", "cat", "MESSAGE_ID="+journal.EpochExited), "epoch 0")
+		return strings.Contains(h.Journal("-o", "cat", "MESSAGE_ID="+journal.EpochExited), "epoch 0")
 	})
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	for name, id := range map[string]string{"started": journal.EpochStarted, "live": journal.EpochLive, "exited": journal.EpochExited,
@@ -142,7 +142,7 @@ func TestJournalFields(t *testing.T) {
 		if (name == "started" || name == "live") && first["OUTRIDER_EPOCH"] != "0" {
 			t.Errorf("%s: OUTRIDER_EPOCH=%s", name, first["OUTRIDER_EPOCH"])
 		}
-		if out := h.MustRun(t, "journalctl", "-q", "--no-pager", "-x", "MESSAGE_ID="+id); !strings.Contains(out, "Defined-By: Outrider") {
+		if out := h.Journal("-x", "MESSAGE_ID="+id); !strings.Contains(out, "Defined-By: Outrider") {
 			t.Errorf("journalctl -x does not explain %s:\n%s", name, out)
 		}
 	}
@@ -158,7 +158,7 @@ func TestJournalFields(t *testing.T) {
 		}
 	}
 	t.Logf("priorities of Envoy's lines: %v", priorities)
-	if slice := h.MustRun(t, "journalctl", "-q", "--no-pager", "-o", "cat", "-u", "outrider.slice"); !strings.Contains(slice, "epoch 1 is live") {
+	if slice := h.Journal("-o", "cat", "-u", "outrider.slice"); !strings.Contains(slice, "epoch 1 is live") {
 		t.Error("journalctl -u outrider.slice does not show the agent")
 	}
 }
@@ -166,7 +166,7 @@ func TestJournalFields(t *testing.T) {
 // journal are the entries that match.
 func (h *Host) journal(matches ...string) []map[string]string {
 	h.t.Helper()
-	out := h.MustRun(h.t, "journalctl", append([]string{"-q", "--no-pager", "-o", "json"}, matches...)...)
+	out := h.Journal(append([]string{"-o", "json"}, matches...)...)
 	var entries []map[string]string
 	for decoder := json.NewDecoder(bytes.NewReader([]byte(out))); decoder.More(); {
 		var raw map[string]any

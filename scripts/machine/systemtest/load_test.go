@@ -120,7 +120,7 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 	// In this container the kernel sometimes refuses the keeper's filter (docs/design.md, "Open"). The agent says so, and then a
 	// connection that the kernel takes in the moment in which the listeners close can be reset; never otherwise.
-	told := strings.Contains(h.MustRun(t, "journalctl", "--no-pager", "-u", "outrider"), "connections that come while the listeners close may be reset")
+	told := strings.Contains(h.Journal("-u", "outrider"), "connections that come while the listeners close may be reset")
 	if resets > 0 && !told {
 		t.Errorf("the stop cut %d exchanges", resets)
 	}
