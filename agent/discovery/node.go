@@ -12,7 +12,8 @@ import (
 )
 
 // parseNode reads what proxies say of themselves, in Istio's form: the id is type~ip~name.namespace~domain, the metadata
-// has NAMESPACE, LABELS and INTERCEPTION_MODE.
+// has NAMESPACE, LABELS, NETWORK and INTERCEPTION_MODE. Where the node's locality is not given, the label istio-locality
+// tells it (with dots, as labels hold no slashes), as in Istio.
 func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	parts := strings.Split(node.GetId(), "~")
 	if len(parts) != 4 {
@@ -35,6 +36,11 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 			n.Labels[key] = value.GetStringValue()
 		}
 	}
+	n.Network = fields["NETWORK"].GetStringValue()
+	n.Locality = model.Locality{Region: node.GetLocality().GetRegion(), Zone: node.GetLocality().GetZone(), Subzone: node.GetLocality().GetSubZone()}
+	if n.Locality == (model.Locality{}) {
+		n.Locality = model.ParseLocality(strings.ReplaceAll(n.Labels["istio-locality"], ".", "/"))
+	}
 	return n, nil
 }
 
@@ -49,7 +55,7 @@ func namespaceOf(domain, otherwise string) string {
 // nodeKey is equal for proxies that get the same.
 func nodeKey(n model.Node) string {
 	var key strings.Builder
-	fmt.Fprintf(&key, "%s\n%s", n.Type, n.Namespace)
+	fmt.Fprintf(&key, "%s\n%s\n%q\n%q", n.Type, n.Namespace, n.Network, n.Locality)
 	for _, label := range slices.Sorted(maps.Keys(n.Labels)) {
 		fmt.Fprintf(&key, "\n%q=%q", label, n.Labels[label])
 	}

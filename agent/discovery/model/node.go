@@ -1,5 +1,7 @@
 package model
 
+import "strings"
+
 // NodeType is what a proxy is for.
 type NodeType string
 
@@ -14,4 +16,20 @@ type Node struct {
 	Type      NodeType
 	Namespace string
 	Labels    map[string]string
+	Locality  Locality
+	Network   string // "" is the one that everything is in that names none
+}
+
+// Locality is where a proxy or an endpoint is. Parts that are not known are "".
+type Locality struct{ Region, Zone, Subzone string }
+
+// ParseLocality reads region/zone/subzone; parts at the end may be missing.
+func ParseLocality(text string) Locality {
+	parts := append(strings.SplitN(text, "/", 3), "", "")
+	return Locality{Region: parts[0], Zone: parts[1], Subzone: parts[2]}
+}
+
+// String is region/zone/subzone without the parts at the end that are not known.
+func (l Locality) String() string {
+	return strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.Subzone, "/")
 }
