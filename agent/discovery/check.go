@@ -3,6 +3,7 @@ package discovery
 import (
 	"fmt"
 
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/view"
 )
@@ -24,8 +25,8 @@ func Check(paths []string, options CheckOptions) ([]Problem, error) {
 	if node.Type == "" {
 		node.Type = model.Sidecar
 	}
-	world := model.NewWorld(o.Domain)
-	v, err := view.New(world, node, view.NewCache(), AccessLog{})
+	world := model.NewWorld(o.Domain, mesh.Default())
+	v, err := view.New(world, node, view.NewCache())
 	if err != nil {
 		return nil, fmt.Errorf("check the mesh configuration: %w", err)
 	}

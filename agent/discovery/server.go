@@ -8,16 +8,17 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
-	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/discovery/validate"
 	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
@@ -27,7 +28,7 @@ import (
 type Problem = object.Problem
 
 // AccessLog is where generated listeners log requests and connections.
-type AccessLog = translate.AccessLog
+type AccessLog = mesh.AccessLog
 
 // Options of a Server.
 type Options struct {
@@ -75,7 +76,7 @@ func New(options Options) (*Server, error) {
 	}
 	fill(&options)
 	return &Server{options: options, store: newStore(options), ready: make(chan struct{}), rescan: make(chan struct{}, 1),
-		world: model.NewWorld(options.Domain), cache: view.NewCache(), views: map[string]*view.View{}, settings: options.Settings,
+		world: model.NewWorld(options.Domain, options.Settings.mesh()), cache: view.NewCache(), views: map[string]*view.View{}, settings: options.Settings,
 		refusals: map[resource.Key]refusal{}}, nil
 }
 
@@ -187,7 +188,7 @@ func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	key := nodeKey(n)
 	v := s.views[key]
 	if v == nil {
-		if v, err = view.New(s.world, n, s.cache, s.settings.AccessLog); err != nil {
+		if v, err = view.New(s.world, n, s.cache); err != nil {
 			return nil, fmt.Errorf("node %q: %w", node.GetId(), err)
 		}
 		s.views[key] = v
@@ -207,10 +208,29 @@ func (s *Server) Configure(settings Settings) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settings = settings
-	for _, v := range s.views {
-		v.SetAccessLog(settings.AccessLog)
-	}
+	s.reconfigure()
 	return nil
+}
+
+// reconfigure makes what counts for everything count, if it changed.
+func (s *Server) reconfigure() {
+	m := s.settings.mesh()
+	if reflect.DeepEqual(m, s.world.Mesh()) {
+		return
+	}
+	everything := s.world.SetMesh(m)
+	s.cache.Clear()
+	for _, v := range s.views {
+		v.Reconfigure(everything)
+	}
+	s.tellProblems()
+}
+
+// mesh is the configuration of the mesh that the settings make.
+func (s Settings) mesh() *mesh.Config {
+	m := mesh.Default()
+	m.AccessLog = s.AccessLog
+	return m
 }
 
 func (s *Server) current() Settings {

@@ -38,8 +38,12 @@ func Narrower(a, b string) int {
 	return cmp.Compare(len(b), len(a))
 }
 
-// visible tells whether an object of a namespace that says exportTo counts for a proxy in another one.
-func visible(exportTo []string, own, reader string) bool {
+// visible tells whether an object of a namespace that says exportTo (nothing: as the mesh says) counts for a proxy in
+// another one.
+func visible(exportTo, mesh []string, own, reader string) bool {
+	if len(exportTo) == 0 {
+		exportTo = mesh
+	}
 	if len(exportTo) == 0 {
 		return true
 	}

@@ -59,12 +59,12 @@ func byAge(a, b *Routing) int { return object.Age(a.Object, b.Object) }
 // Routing returns the VirtualService that decides for requests to a host in sidecars of a namespace: the one that names
 // the host most exactly, the oldest of these. nil if there is none.
 func (w *World) Routing(host, namespace string) *Routing {
-	if r := firstVisible(w.routings[host], namespace); r != nil {
+	if r := w.firstVisible(w.routings[host], namespace); r != nil {
 		return r
 	}
 	for _, pattern := range w.routingPatterns {
 		if pattern != host && Covers(pattern, host) {
-			if r := firstVisible(w.routings[pattern], namespace); r != nil {
+			if r := w.firstVisible(w.routings[pattern], namespace); r != nil {
 				return r
 			}
 		}
@@ -72,9 +72,9 @@ func (w *World) Routing(host, namespace string) *Routing {
 	return nil
 }
 
-func firstVisible(routings []*Routing, namespace string) *Routing {
+func (w *World) firstVisible(routings []*Routing, namespace string) *Routing {
 	for _, r := range routings {
-		if visible(r.Spec.ExportTo, r.Object.Namespace, namespace) {
+		if visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, namespace) {
 			return r
 		}
 	}
@@ -83,9 +83,9 @@ func firstVisible(routings []*Routing, namespace string) *Routing {
 
 // Shadowed returns the VirtualServices that name exactly this host but do not count, being younger.
 func (w *World) Shadowed(host, namespace string) (by *Routing, shadowed []*Routing) {
-	by = firstVisible(w.routings[host], namespace)
+	by = w.firstVisible(w.routings[host], namespace)
 	for _, r := range w.routings[host] {
-		if r != by && visible(r.Spec.ExportTo, r.Object.Namespace, namespace) {
+		if r != by && visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, namespace) {
 			shadowed = append(shadowed, r)
 		}
 	}
@@ -96,7 +96,7 @@ func (w *World) Shadowed(host, namespace string) (by *Routing, shadowed []*Routi
 func (w *World) Bound(gateway, namespace string) []*Routing {
 	var found []*Routing
 	for _, r := range w.bound[gateway] {
-		if visible(r.Spec.ExportTo, r.Object.Namespace, namespace) {
+		if visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, namespace) {
 			found = append(found, r)
 		}
 	}

@@ -65,13 +65,10 @@ func newRules(host string, objects []*object.Object) []*Rule {
 	return rules
 }
 
-// rootNamespace holds rules for everyone (MeshConfig's rootNamespace).
-const rootNamespace = "istio-system"
-
 // Rule returns what counts for a service in the eyes of a proxy: the rule of the proxy's namespace, else of the
 // service's, else of the root namespace; in each the one that names the host most exactly. nil if there is none.
 func (w *World) Rule(service *Service, namespace string) *Rule {
-	for i, place := range [...]string{namespace, service.Namespace, rootNamespace} {
+	for i, place := range [...]string{namespace, service.Namespace, w.mesh.RootNamespace} {
 		if i > 0 && place == namespace {
 			continue
 		}
@@ -84,7 +81,7 @@ func (w *World) Rule(service *Service, namespace string) *Rule {
 
 func (w *World) ruleOf(host, place, reader string) *Rule {
 	for _, r := range w.rules[host] {
-		if r.Namespace == place && visible(r.Objects[0].Spec.(*networking.DestinationRule).ExportTo, place, reader) {
+		if r.Namespace == place && visible(r.Objects[0].Spec.(*networking.DestinationRule).ExportTo, w.mesh.RuleExportTo, place, reader) {
 			return r
 		}
 	}
@@ -93,7 +90,7 @@ func (w *World) ruleOf(host, place, reader string) *Rule {
 			continue
 		}
 		for _, r := range w.rules[pattern] {
-			if r.Namespace == place && visible(r.Objects[0].Spec.(*networking.DestinationRule).ExportTo, place, reader) {
+			if r.Namespace == place && visible(r.Objects[0].Spec.(*networking.DestinationRule).ExportTo, w.mesh.RuleExportTo, place, reader) {
 				return r
 			}
 		}

@@ -94,7 +94,7 @@ func (w *World) Service(host, namespace string) *Service {
 	var found *Service
 	for _, s := range w.services[host] {
 		switch {
-		case !visible(s.oldestSpec().ExportTo, s.Namespace, namespace):
+		case !visible(s.oldestSpec().ExportTo, w.mesh.ServiceExportTo, s.Namespace, namespace):
 		case s.Namespace == namespace:
 			return s
 		case found == nil:

@@ -8,6 +8,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/object"
 )
 
@@ -15,6 +16,7 @@ import (
 // immutable: a change makes new ones.
 type World struct {
 	domain string
+	mesh   *mesh.Config
 
 	entries  map[string][]*object.Object // ServiceEntries by host, the oldest first
 	services map[string][]*Service
@@ -32,14 +34,23 @@ type World struct {
 }
 
 // NewWorld returns an empty world; domain is that of short names, for example cluster.local.
-func NewWorld(domain string) *World {
-	return &World{domain: domain, entries: map[string][]*object.Object{}, services: map[string][]*Service{},
+func NewWorld(domain string, m *mesh.Config) *World {
+	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{}, services: map[string][]*Service{},
 		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*Rule{}, byObject: map[*object.Object]*Routing{},
 		routings: map[string][]*Routing{}, bound: map[string][]*Routing{}}
 }
 
 // Domain is what short names end in, for example cluster.local.
 func (w *World) Domain() string { return w.domain }
+
+// Mesh is what counts for all of it. Not to be written to.
+func (w *World) Mesh() *mesh.Config { return w.mesh }
+
+// SetMesh changes what counts for all of it, and so touches everything.
+func (w *World) SetMesh(m *mesh.Config) Touched {
+	w.mesh = m
+	return w.Everything()
+}
 
 // Touched is what a change touches.
 type Touched struct {

@@ -29,7 +29,7 @@ const (
 
 // forward sends requests to one destination, or to several by weight.
 func (r *Router) forward(routing *model.Routing, in *networking.HTTPRoute, field string) *routev3.RouteAction {
-	action := &routev3.RouteAction{Timeout: durationpb.New(0), RetryPolicy: retryPolicy(in.Retries)}
+	action := &routev3.RouteAction{Timeout: durationpb.New(0), RetryPolicy: r.retryPolicy(in.Retries)}
 	if in.Timeout != nil {
 		action.Timeout = in.Timeout
 	}
@@ -106,7 +106,10 @@ func (r *Router) destination(routing *model.Routing, to *networking.Destination,
 	return ClusterName(port, to.GetSubset(), host), r.hashPolicy(service, port, to.GetSubset())
 }
 
-func retryPolicy(in *networking.HTTPRetry) *routev3.RetryPolicy {
+func (r *Router) retryPolicy(in *networking.HTTPRetry) *routev3.RetryPolicy {
+	if in == nil {
+		in = r.World.Mesh().Retry
+	}
 	attempts, on := uint32(defaultAttempts), defaultRetryOn
 	if in != nil {
 		if in.Attempts <= 0 {

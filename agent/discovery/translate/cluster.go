@@ -2,7 +2,6 @@ package translate
 
 import (
 	"fmt"
-	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -11,13 +10,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/resource"
 )
-
-// dnsRefresh is how often names are resolved (Istio's MeshConfig.dnsRefreshRate), with as much jitter.
-const dnsRefresh = 60 * time.Second
 
 // ClusterName is Istio's: outbound|80|v1|reviews.example.com.
 func ClusterName(port uint32, subset, host string) string {
@@ -28,11 +25,13 @@ func ClusterName(port uint32, subset, host string) string {
 type Clusters struct {
 	Resources []*resource.Resource
 	Problems  []object.Problem
+
+	mesh *mesh.Config
 }
 
 // ServiceClusters translates a service under a rule (nil: none).
-func ServiceClusters(service *model.Service, rule *model.Rule) Clusters {
-	var out Clusters
+func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule) Clusters {
+	out := Clusters{mesh: m}
 	for i := range service.Ports {
 		port := &service.Ports[i]
 		if port.Entry.Resolution == networking.ServiceEntry_NONE {
@@ -74,7 +73,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	}
 	name := ClusterName(port.Number, subsetName, service.Host)
 	c := &clusterv3.Cluster{Name: name}
-	policyFor(rule, port.Number, subsetName).apply(c, port.Protocol)
+	policyFor(rule, port.Number, subsetName).apply(c, port.Protocol, out.mesh)
 	assignment := &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: localities(service, port, labels)}
 	if subset != nil && len(assignment.Endpoints) == 0 && port == &service.Ports[0] {
 		out.Problems = append(out.Problems, warning(subset.Object, fmt.Sprintf("subsets[%d].labels", subset.Index),
@@ -87,7 +86,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	} else {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 			Name: "envoy.cluster.dns", TypedConfig: typed(&dnsv3.DnsCluster{
-				DnsRefreshRate: durationpb.New(dnsRefresh), DnsJitter: durationpb.New(dnsRefresh), RespectDnsTtl: true,
+				DnsRefreshRate: durationpb.New(out.mesh.DNSRefresh), DnsJitter: durationpb.New(out.mesh.DNSRefresh), RespectDnsTtl: true,
 				DnsLookupFamily:              commondnsv3.DnsLookupFamily_V4_PREFERRED,
 				AllAddressesInSingleEndpoint: port.Entry.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN,
 			})}}

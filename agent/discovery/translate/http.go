@@ -1,12 +1,9 @@
 package translate
 
 import (
-	"encoding/json"
 	"fmt"
-	"path/filepath"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
@@ -15,27 +12,13 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"outrider.org/outrider/agent/discovery/mesh"
 )
 
 // AccessLog is where listeners write a line for each request or connection.
-type AccessLog struct {
-	File   string // "" = nowhere
-	Format string // "" = Envoy's default; a line of text, or a JSON object of texts
-}
-
-// Validate tells what is wrong with the format, and with a path that is not absolute.
-func (l AccessLog) Validate() error {
-	if l.File != "" && !filepath.IsAbs(l.File) {
-		return fmt.Errorf("access_log_file %q is no absolute path; write /dev/stdout or a path in /var/log/outrider", l.File)
-	}
-	if l.Format == "" {
-		return nil
-	}
-	_, err := l.format()
-	return err
-}
+type AccessLog = mesh.AccessLog
 
 // serverName is what Istio's proxies call themselves.
 const serverName = "istio-envoy"
@@ -46,7 +29,7 @@ func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 
 // connectionManager is the network filter that routes requests by the named route configuration.
 func connectionManager(routeName, statPrefix string, gateway bool, log AccessLog) (*listenerv3.Filter, error) {
-	logs, err := log.loggers()
+	logs, err := loggers(log)
 	if err != nil {
 		return nil, err
 	}
@@ -80,38 +63,18 @@ func networkFilter(name string, config validated) (*listenerv3.Filter, error) {
 }
 
 // loggers is empty where no log is asked for.
-func (l AccessLog) loggers() ([]*accesslogv3.AccessLog, error) {
+func loggers(l AccessLog) ([]*accesslogv3.AccessLog, error) {
 	if l.File == "" {
 		return nil, nil
 	}
 	log := &filelogv3.FileAccessLog{Path: l.File}
-	if l.Format != "" {
-		format, err := l.format()
-		if err != nil {
-			return nil, err
-		}
+	format, err := l.Substitution()
+	if err != nil {
+		return nil, err
+	}
+	if format != nil {
 		log.AccessLogFormat = &filelogv3.FileAccessLog_LogFormat{LogFormat: format}
 	}
 	return []*accesslogv3.AccessLog{{Name: "envoy.access_loggers.file",
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed(log)}}}, nil
-}
-
-func (l AccessLog) format() (*corev3.SubstitutionFormatString, error) {
-	if l.Format[0] != '{' {
-		line := l.Format
-		if line[len(line)-1] != '\n' {
-			line += "\n"
-		}
-		return &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_TextFormatSource{
-			TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: line}}}}, nil
-	}
-	var fields map[string]any
-	if err := json.Unmarshal([]byte(l.Format), &fields); err != nil {
-		return nil, fmt.Errorf("access_log_format is no JSON object: %w", err)
-	}
-	object, err := structpb.NewStruct(fields)
-	if err != nil {
-		return nil, fmt.Errorf("access_log_format: %w", err)
-	}
-	return &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: object}}, nil
 }

@@ -74,7 +74,7 @@ func inspectTLS(l *listenerv3.Listener) {
 }
 
 func tcpProxy(cluster string, log AccessLog) (*listenerv3.Filter, error) {
-	logs, err := log.loggers()
+	logs, err := loggers(log)
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,6 @@
 package translate
 
 import (
-	"time"
-
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
@@ -12,11 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 )
-
-// connectTimeout is Istio's default (MeshConfig.connectTimeout).
-const connectTimeout = 10 * time.Second
 
 // policy is what counts for one port of a service or subset.
 type policy struct {
@@ -61,8 +57,8 @@ func policyFor(rule *model.Rule, port uint32, subset string) policy {
 }
 
 // apply writes the policy into a cluster of a port that speaks the given protocol.
-func (p policy) apply(c *clusterv3.Cluster, protocol model.Protocol) {
-	p.applyPool(c, protocol)
+func (p policy) apply(c *clusterv3.Cluster, protocol model.Protocol, m *mesh.Config) {
+	p.applyPool(c, protocol, m)
 	p.applyOutlier(c)
 	c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
 	if hash := p.loadBalancer.GetConsistentHash(); hash != nil {
@@ -127,9 +123,9 @@ func (p policy) applyOutlier(c *clusterv3.Cluster) {
 	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: float64(max(o.MinHealthPercent, 0))}}
 }
 
-func (p policy) applyPool(c *clusterv3.Cluster, protocol model.Protocol) {
+func (p policy) applyPool(c *clusterv3.Cluster, protocol model.Protocol, m *mesh.Config) {
 	tcp, http := p.pool.GetTcp(), p.pool.GetHttp()
-	c.ConnectTimeout = durationpb.New(connectTimeout)
+	c.ConnectTimeout = durationpb.New(m.ConnectTimeout)
 	if tcp.GetConnectTimeout() != nil {
 		c.ConnectTimeout = tcp.ConnectTimeout
 	}
@@ -143,7 +139,11 @@ func (p policy) applyPool(c *clusterv3.Cluster, protocol model.Protocol) {
 		MaxConnections: limit(tcp.GetMaxConnections()), MaxPendingRequests: limit(http.GetHttp1MaxPendingRequests()),
 		MaxRequests: limit(http.GetHttp2MaxRequests()), MaxRetries: limit(http.GetMaxRetries()), TrackRemaining: true,
 	}}}
-	if keepalive := tcp.GetTcpKeepalive(); keepalive != nil {
+	keepalive := tcp.GetTcpKeepalive()
+	if keepalive == nil {
+		keepalive = m.Keepalive
+	}
+	if keepalive != nil {
 		settings := &corev3.TcpKeepalive{}
 		if keepalive.Probes > 0 {
 			settings.KeepaliveProbes = wrapperspb.UInt32(keepalive.Probes)
@@ -156,20 +156,22 @@ func (p policy) applyPool(c *clusterv3.Cluster, protocol model.Protocol) {
 		}
 		c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: settings}
 	}
-	if options := httpOptions(tcp, http, protocol); options != nil {
+	if options := httpOptions(tcp, http, protocol, m); options != nil {
 		c.TypedExtensionProtocolOptions = map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(options)}
 	}
 }
 
 // httpOptions says how requests are sent; nil is Envoy's default, HTTP/1.1 with no limits.
-func httpOptions(tcp *networking.ConnectionPoolSettings_TCPSettings, http *networking.ConnectionPoolSettings_HTTPSettings, protocol model.Protocol) *upstreamv3.HttpProtocolOptions {
+func httpOptions(tcp *networking.ConnectionPoolSettings_TCPSettings, http *networking.ConnectionPoolSettings_HTTPSettings, protocol model.Protocol, m *mesh.Config) *upstreamv3.HttpProtocolOptions {
 	if !protocol.IsHTTP() {
 		return nil
 	}
 	common := &corev3.HttpProtocolOptions{IdleTimeout: http.GetIdleTimeout(), MaxRequestsPerConnection: positive(http.GetMaxRequestsPerConnection()),
 		MaxConnectionDuration: tcp.GetMaxConnectionDuration()}
 	given := common.IdleTimeout != nil || common.MaxRequestsPerConnection != nil || common.MaxConnectionDuration != nil
-	two := protocol == model.HTTP2 || http.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_UPGRADE
+	upgrade := http.GetH2UpgradePolicy()
+	two := protocol == model.HTTP2 || upgrade == networking.ConnectionPoolSettings_HTTPSettings_UPGRADE ||
+		upgrade == networking.ConnectionPoolSettings_HTTPSettings_DEFAULT && m.UpgradeHTTP2
 	if !given && !two && !http.GetUseClientProtocol() {
 		return nil
 	}

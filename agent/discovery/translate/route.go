@@ -88,9 +88,9 @@ func (r *Router) route(routing *model.Routing, in *networking.HTTPRoute, match *
 }
 
 // defaultRoute sends everything to one cluster.
-func defaultRoute(cluster string, hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
+func (r *Router) defaultRoute(cluster string, hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
 	return &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0), RetryPolicy: retryPolicy(nil), HashPolicy: hash}}}
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0), RetryPolicy: r.retryPolicy(nil), HashPolicy: hash}}}
 }
 
 // hashPolicy is how requests to a destination are hashed, if they are.

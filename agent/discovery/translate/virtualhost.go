@@ -40,7 +40,7 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service, routing
 		// Nothing in it is meant for sidecars here: the host is as if it were not named.
 	}
 	cluster := ClusterName(r.Port, "", host)
-	route := defaultRoute(cluster, r.hashPolicy(r.service(host), r.Port, ""))
+	route := r.defaultRoute(cluster, r.hashPolicy(r.service(host), r.Port, ""))
 	return r.finish(host, &routev3.VirtualHost{Routes: []*routev3.Route{route}}, service.Oldest())
 }
 

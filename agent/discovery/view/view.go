@@ -9,6 +9,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -20,7 +21,6 @@ type View struct {
 	world *model.World
 	node  model.Node
 	cache *Cache
-	log   translate.AccessLog
 	feed  *resource.Feed
 
 	units    map[string][]resource.Key   // what each unit published last
@@ -36,8 +36,8 @@ type kind interface {
 }
 
 // New returns a view of a world that has published nothing yet.
-func New(world *model.World, node model.Node, cache *Cache, log translate.AccessLog) (*View, error) {
-	v := &View{world: world, node: node, cache: cache, log: log, feed: resource.NewFeed(), units: map[string][]resource.Key{}, problems: map[string][]object.Problem{}}
+func New(world *model.World, node model.Node, cache *Cache) (*View, error) {
+	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(), units: map[string][]resource.Key{}, problems: map[string][]object.Problem{}}
 	switch node.Type {
 	case model.Sidecar:
 		v.kind = newSidecar()
@@ -68,16 +68,13 @@ func (v *View) Update(touched model.Touched) {
 	v.publish()
 }
 
-// SetAccessLog changes where listeners log, and publishes.
-func (v *View) SetAccessLog(log translate.AccessLog) {
-	if v.log == log {
-		return
+// Reconfigure makes everything anew, after what counts for the whole mesh changed.
+func (v *View) Reconfigure(everything model.Touched) {
+	if current, _ := v.feed.Current(); current.Sequence == 0 {
+		return // the first update will
 	}
-	v.log = log
-	if current, _ := v.feed.Current(); current.Sequence > 0 { // else the first update will
-		v.kind.relisten(v)
-		v.publish()
-	}
+	v.kind.relisten(v)
+	v.Update(everything)
 }
 
 func (v *View) publish() {
@@ -125,7 +122,7 @@ func (v *View) clusters(host string) {
 		v.tell(unit, nil)
 		return
 	}
-	out := v.cache.clusters(service, v.world.Rule(service, v.node.Namespace))
+	out := v.cache.clusters(v.world.Mesh(), service, v.world.Rule(service, v.node.Namespace))
 	v.put(unit, out.Resources...)
 	v.tell(unit, out.Problems)
 }
@@ -179,13 +176,16 @@ func (c *Cache) Drop(touched model.Touched) {
 	}
 }
 
-func (c *Cache) clusters(service *model.Service, rule *model.Rule) translate.Clusters {
+// Clear forgets everything.
+func (c *Cache) Clear() { clear(c.byHost) }
+
+func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule) translate.Clusters {
 	for _, t := range c.byHost[service.Host] {
 		if t.service == service && t.rule == rule {
 			return t.out
 		}
 	}
-	t := translated{service: service, rule: rule, out: translate.ServiceClusters(service, rule)}
+	t := translated{service: service, rule: rule, out: translate.ServiceClusters(m, service, rule)}
 	c.byHost[service.Host] = append(c.byHost[service.Host], t)
 	return t.out
 }
