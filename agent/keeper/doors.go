@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,23 +16,18 @@ import (
 )
 
 // Connections that the kernel has taken, and Envoy not yet, are reset when Envoy closes its listeners. So before it does, no new
-// ones are let in: what comes then is not answered by the kernel (a client tries again after a second and is refused), what is
-// there is taken by Envoy.
+// ones are let in: whoever comes then is refused by the kernel, as after the close; what is there is taken by Envoy.
 const (
-	doorsAtLeast = 100 * time.Millisecond // handshakes that have begun end within this
-	doorsAtMost  = time.Second
+	doorsAtLeast = 20 * time.Millisecond // what the kernel works on in this moment is in its tables then
+	doorsAtMost  = time.Second           // a handshake whose client is gone lasts longer
 	doorsPoll    = 10 * time.Millisecond
 )
 
-// refuseNew is a socket filter (BPF) that drops what asks for a new connection, SYN without ACK, and nothing else. A TCP socket's
-// filter sees the segment from its header on; byte 13 holds the flags.
-var refuseNew = []unix.SockFilter{
-	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13},
-	{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0x12},
-	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 0, Jf: 1, K: 0x02},
-	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
-}
+// noInterface is the index of a network interface that does not exist: the kernel counts them up from 1. A listening socket that
+// is bound to it gets no new connection. Handshakes that have begun and connections that wait keep the interface they began with,
+// so they are not touched. The kernel allows it to everyone for a socket that is bound to none (Linux 5.7), whereas a filter on a
+// TCP socket (SO_ATTACH_FILTER) asks for CAP_NET_ADMIN since 2026, in stable kernels too.
+const noInterface = math.MaxInt32
 
 // closeDoors lets no new TCP connection in to any living Envoy, and returns once they have taken those that wait, or after
 // doorsAtMost. There is no way back: it is for Envoys that are about to close their listeners for good.
@@ -49,11 +45,11 @@ func (s *server) closeDoors() error {
 	}
 	began := time.Now()
 	for len(waiting) > 0 && time.Since(began) < doorsAtMost {
-		queued, err := system.queued(waiting)
+		sockets, err := system.listening()
 		if err != nil {
 			return errors.Join(append(failures, err)...)
 		}
-		if queued == 0 && time.Since(began) >= doorsAtLeast {
+		if sockets.coming(waiting) == 0 && time.Since(began) >= doorsAtLeast {
 			break
 		}
 		time.Sleep(doorsPoll)
@@ -61,9 +57,9 @@ func (s *server) closeDoors() error {
 	return errors.Join(failures...)
 }
 
-// refuseConnections filters the listening TCP sockets of a process, and adds their inodes.
+// refuseConnections lets no new connection in to the listening TCP sockets of a process, and adds their inodes.
 func (u usage) refuseConnections(pid int, inodes map[string]bool) error {
-	listening, err := u.listening()
+	sockets, err := u.listening()
 	if err != nil {
 		return err
 	}
@@ -84,7 +80,7 @@ func (u usage) refuseConnections(pid int, inodes map[string]bool) error {
 			continue // closed meanwhile
 		}
 		inode := strings.TrimSuffix(strings.TrimPrefix(target, "socket:["), "]")
-		if _, listens := listening[inode]; !listens || inodes[inode] {
+		if _, listens := sockets.queues[inode]; !listens || inodes[inode] {
 			continue
 		}
 		number, err := strconv.Atoi(descriptor.Name())
@@ -92,44 +88,61 @@ func (u usage) refuseConnections(pid int, inodes map[string]bool) error {
 			continue
 		}
 		inodes[inode] = true
-		if err := filterSocket(handle, number); err != nil {
+		if err := unplug(handle, number); err != nil {
 			failures = append(failures, fmt.Errorf("close the listeners of process %d to new connections: %w", pid, err))
 		}
 	}
 	return errors.Join(failures...)
 }
 
-// filterSocket sets the filter on another process's socket, through a descriptor of our own.
-func filterSocket(process, number int) error {
+// unplug binds another process's socket to no interface, through a descriptor of our own, unless it is already.
+func unplug(process, number int) error {
 	socket, err := unix.PidfdGetfd(process, number, 0)
 	if err != nil {
 		return fmt.Errorf("share descriptor %d: %w", number, err)
 	}
 	defer func() { _ = unix.Close(socket) }()
-	program := unix.SockFprog{Len: uint16(len(refuseNew)), Filter: &refuseNew[0]}
-	if err := unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
-		// The next best: the kernel takes at most one more connection before Envoy takes it.
-		return errors.Join(fmt.Errorf("set the filter of descriptor %d: %w", number, err), unix.Listen(socket, 0))
+	if bound, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); err == nil && bound == noInterface {
+		return nil
+	}
+	if err := unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, noInterface); err != nil {
+		// It is bound to one by its configuration. The next best: the kernel takes at most one more before Envoy takes it.
+		return errors.Join(fmt.Errorf("unplug descriptor %d: %w", number, err), unix.Listen(socket, 0))
 	}
 	return nil
 }
 
-// queued is how many connections wait to be accepted on sockets.
-func (u usage) queued(inodes map[string]bool) (uint64, error) {
-	listening, err := u.listening()
-	if err != nil {
-		return 0, err
-	}
-	var total uint64
-	for inode := range inodes {
-		total += listening[inode]
-	}
-	return total, nil
+// listeners are the listening TCP sockets.
+type listeners struct {
+	queues     map[string]queue  // by inode
+	handshakes map[string]uint64 // that have begun, by port (hex)
 }
 
-// listening are the listening TCP sockets: inode → connections that wait to be accepted.
-func (u usage) listening() (map[string]uint64, error) {
-	found := map[string]uint64{}
+// queue is that of one listening socket.
+type queue struct {
+	port   string // hex
+	length uint64 // connections that wait to be accepted
+}
+
+// coming is how many connections wait to be accepted on sockets, or will once their handshake is done.
+func (l listeners) coming(inodes map[string]bool) uint64 {
+	var total uint64
+	ports := map[string]bool{}
+	for inode := range inodes {
+		if queue, open := l.queues[inode]; open {
+			total += queue.length
+			ports[queue.port] = true
+		}
+	}
+	for port := range ports {
+		total += l.handshakes[port]
+	}
+	return total
+}
+
+// listening reads the kernel's tables.
+func (u usage) listening() (listeners, error) {
+	found := listeners{queues: map[string]queue{}, handshakes: map[string]uint64{}}
 	err4 := u.readListening("tcp", found)
 	err6 := u.readListening("tcp6", found)
 	if errors.Is(err6, os.ErrNotExist) {
@@ -138,26 +151,33 @@ func (u usage) listening() (map[string]uint64, error) {
 	return found, errors.Join(err4, err6)
 }
 
-// readListening reads a table (see established); state 0A is LISTEN, and rx then the length of the accept queue, in hex.
-func (u usage) readListening(table string, into map[string]uint64) error {
+// readListening reads a table (see established). State 0A is LISTEN, and rx then the length of the accept queue, in hex; 03 is
+// SYN_RECV, a handshake, which has the local address of its listener and no inode.
+func (u usage) readListening(table string, into listeners) error {
 	file, err := os.Open(filepath.Join(u.proc, "self", "net", table))
 	if err != nil {
 		return fmt.Errorf("look at listening sockets: %w", err)
 	}
 	defer func() { _ = file.Close() }()
-	const stateColumn, queueColumn, inodeColumn = 3, 4, 9
+	const localColumn, stateColumn, queueColumn, inodeColumn = 1, 3, 4, 9
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		fields := bytes.Fields(lines.Bytes())
-		if len(fields) <= inodeColumn || string(fields[stateColumn]) != "0A" {
+		if len(fields) <= inodeColumn {
 			continue
 		}
-		_, rx, _ := bytes.Cut(fields[queueColumn], []byte(":"))
-		waiting, err := strconv.ParseUint(string(rx), 16, 64)
-		if err != nil {
-			return fmt.Errorf("look at listening sockets: queue %q: %w", fields[queueColumn], err)
+		_, port, _ := bytes.Cut(fields[localColumn], []byte(":"))
+		switch string(fields[stateColumn]) {
+		case "03":
+			into.handshakes[string(port)]++
+		case "0A":
+			_, rx, _ := bytes.Cut(fields[queueColumn], []byte(":"))
+			length, err := strconv.ParseUint(string(rx), 16, 64)
+			if err != nil {
+				return fmt.Errorf("look at listening sockets: queue %q: %w", fields[queueColumn], err)
+			}
+			into.queues[string(fields[inodeColumn])] = queue{port: string(port), length: length}
 		}
-		into[string(fields[inodeColumn])] = waiting
 	}
 	return lines.Err()
 }
