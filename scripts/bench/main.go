@@ -1,7 +1,7 @@
 // Command bench measures the whole of Outrider with real Envoys: what a change of epoch costs callers, how long a start takes, what
 // the idle agent needs, what each failure costs. It prints tables, and writes JSON and plots into a folder.
 //
-//	go run ./scripts/bench [-only epochs,restart,start,idle,flood,faults] [-quick] [-out docs/bench]
+//	go run ./scripts/bench [-only epochs,restart,start,idle,flood,discovery,faults] [-quick] [-out docs/bench]
 package main
 
 import (
@@ -36,7 +36,10 @@ type settings struct {
 	reloads        int // of a storm
 	flood          time.Duration
 	idle           time.Duration
-	judge          bool // a target that is missed fails the bench
+	clients        int           // of a discovery server
+	changes        int           // of an endpoint
+	sustain        time.Duration // how long a mesh changes all the time
+	judge          bool          // a target that is missed fails the bench
 }
 
 // bench is one of them; what it returns is written as JSON.
@@ -52,6 +55,7 @@ var benches = []bench{
 	{"start", "exec of outriderd to ready, beside Envoy alone", start},
 	{"idle", "what agent and keeper need when nothing happens", idle},
 	{"flood", "Envoy at debug level, nobody to take its log", flood},
+	{"discovery", "the embedded discovery server beside istiod", compareDiscovery},
 	{"faults", "each failure, again and again", faults},
 }
 
@@ -74,6 +78,9 @@ func main() {
 	flag.IntVar(&s.reloads, "storm", 30, "reloads of a storm")
 	flag.DurationVar(&s.flood, "flood", time.Minute, "how long nobody takes Envoy's log")
 	flag.DurationVar(&s.idle, "idle", 10*time.Second, "how long nothing happens")
+	flag.IntVar(&s.clients, "clients", 100, "clients of a discovery server; ten times as many of one that changes all the time")
+	flag.IntVar(&s.changes, "changes", 20, "changes of an endpoint")
+	flag.DurationVar(&s.sustain, "sustain", time.Minute, "how long a mesh changes ten times a second")
 	flag.Parse()
 	s.judge = !*quick
 	if *quick {
@@ -89,7 +96,7 @@ func hurry() {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	for name, value := range map[string]string{"epochs": "2", "runs": "3", "rounds": "1", "kills": "4", "storm": "5", "drain": "1s",
-		"parent-shutdown": "3s", "flood": "5s", "idle": "3s", "rate": "0.2"} {
+		"parent-shutdown": "3s", "flood": "5s", "idle": "3s", "rate": "0.2", "clients": "10", "changes": "3", "sustain": "5s"} {
 		if !given[name] {
 			if err := flag.Set(name, value); err != nil {
 				panic(fmt.Sprintf("flag %s: %v", name, err)) // the table above is wrong

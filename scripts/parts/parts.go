@@ -3,6 +3,7 @@ package parts
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,6 +36,15 @@ func Envoy(t testing.TB) string {
 	}
 	return path
 }
+
+// Istiod is the path of the real istiod, built if it is not there yet, which takes minutes.
+var Istiod = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-istiod")).Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = fmt.Errorf("get istiod: %w: %s", err, exit.Stderr)
+	}
+	return strings.TrimSpace(string(out)), err
+})
 
 // ShortDir is a temporary folder with a path short enough for Unix sockets (108 bytes), removed after the test.
 func ShortDir(t testing.TB) string {

@@ -1,0 +1,75 @@
+// Adsserve is the discovery server by itself, as the agent embeds it, for any number of clients: what benches compare with istiod.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/agent/xds"
+)
+
+func main() {
+	files := flag.String("files", "", "`paths` of Istio's YAML, separated by commas")
+	address := flag.String("listen", "127.0.0.1:0", "`address` to serve on")
+	after := flag.Duration("debounce-after", 100*time.Millisecond, "quiet time before a push")
+	most := flag.Duration("debounce-max", 10*time.Second, "longest delay of a push")
+	flag.Parse()
+	if err := run(strings.Split(*files, ","), *address, discovery.Settings{DebounceAfter: *after, DebounceMax: *most}); err != nil {
+		fmt.Fprintln(os.Stderr, "adsserve:", err)
+		os.Exit(1)
+	}
+}
+
+// run serves until it is told to end. It prints its address once the files were read.
+func run(files []string, address string, settings discovery.Settings) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	watcher := watch.New(watch.Options{
+		Debounce: func() time.Duration { return time.Millisecond }, MaxDelay: func() time.Duration { return time.Millisecond },
+		Suffixes: []string{".yaml", ".yml", ".json"},
+	})
+	folders := make([]string, len(files))
+	for i, path := range files {
+		folders[i] = path + "/..."
+	}
+	if err := watcher.Set(folders); err != nil {
+		return err
+	}
+	server, err := discovery.New(discovery.Options{Files: files, Settings: settings, Changes: watcher.Changes()})
+	if err != nil {
+		return err
+	}
+	streams, err := xds.NewServer(xds.Options{Source: server})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return watcher.Run(ctx) })
+	group.Go(func() error { return server.Run(ctx) })
+	group.Go(func() error { return streams.Serve(ctx, listener) })
+	select {
+	case <-server.Ready():
+		fmt.Println(listener.Addr())
+	case <-ctx.Done():
+	}
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
