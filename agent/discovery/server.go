@@ -21,6 +21,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/discovery/validate"
 	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/histogram"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -58,6 +59,8 @@ type Server struct {
 	ready   chan struct{}
 	rescan  chan struct{}
 
+	debounced, pushed *histogram.Histogram
+
 	mu       sync.Mutex // guards what follows
 	loaded   bool
 	world    *model.World
@@ -65,6 +68,7 @@ type Server struct {
 	views    map[string]*view.View // by kind of proxy
 	settings Settings
 	stored   []Problem // of the store
+	objects  map[object.Kind]int
 	refusals map[resource.Key]refusal
 	problems []Problem // all, as last told
 }
@@ -77,7 +81,7 @@ func New(options Options) (*Server, error) {
 	fill(&options)
 	return &Server{options: options, store: newStore(options), ready: make(chan struct{}), rescan: make(chan struct{}, 1),
 		world: model.NewWorld(options.Domain, options.Settings.mesh()), cache: view.NewCache(), views: map[string]*view.View{}, settings: options.Settings,
-		refusals: map[resource.Key]refusal{}}, nil
+		objects: map[object.Kind]int{}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}, nil
 }
 
 func fill(o *Options) {
@@ -115,8 +119,12 @@ func (s *Server) Run(ctx context.Context) error {
 				s.options.Changes = nil
 				continue
 			}
+			begun := time.Now()
 			if paths = s.debounce(ctx, paths); ctx.Err() == nil {
+				s.debounced.Observe(time.Since(begun))
+				begun = time.Now()
 				s.push(s.store.Reload(paths))
+				s.pushed.Observe(time.Since(begun))
 			}
 		}
 	}
@@ -167,6 +175,7 @@ func (s *Server) push(changes []store.Change) {
 		applied[i] = model.Change(c)
 	}
 	s.loaded = true
+	s.count(changes)
 	touched := s.world.Apply(applied)
 	s.cache.Drop(touched)
 	for _, v := range s.views {

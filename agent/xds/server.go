@@ -100,8 +100,8 @@ func NewServer(options Options) (*Server, error) {
 	setDefault(&options.MaxSubscriptionBytes, defaultMaxMessageBytes)
 	s := &Server{
 		options: options, logger: options.Logger, observer: options.Observer,
-		admission: admission{perSecond: options.ConnectsPerSecond},
-		streams:   map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
+		admission: admission{perSecond: options.ConnectsPerSecond}, counters: counters{convergence: newConvergence()},
+		streams: map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"outrider.org/outrider/agent/histogram"
 )
 
 // Stats counts what the server did since it was made.
@@ -16,7 +18,7 @@ type Stats struct {
 	Unanswered     uint64 // responses that a client did not answer in time (Envoy answers clusters when they are warm)
 	Panics         uint64 // defects that ended a stream
 	Types          map[string]TypeStats
-	Convergence    Histogram // from a snapshot's publication to a client's acceptance, of each response
+	Convergence    histogram.Counts // from a snapshot's publication to a client's acceptance, of each response
 }
 
 // TypeStats counts by type URL.
@@ -28,17 +30,10 @@ type TypeStats struct {
 	Refusals  uint64 // NACKs, by cause found
 }
 
-// Histogram counts durations.
-type Histogram struct {
-	Bounds []time.Duration // upper bounds, ascending
-	Counts []uint64        // one per bound, and one for what is above the last; not cumulative
-	Sum    time.Duration
-	Count  uint64
-}
-
-var convergenceBounds = [...]time.Duration{
-	time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond,
-	500 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second, 30 * time.Second,
+// newConvergence has bounds from a local Envoy's answer to a stuck one's.
+func newConvergence() *histogram.Histogram {
+	return histogram.New(time.Millisecond, 5*time.Millisecond, 10*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond,
+		500*time.Millisecond, time.Second, 3*time.Second, 10*time.Second, 30*time.Second)
 }
 
 // maxCountedTypes bounds the types counted apart: a client can name as many as it likes.
@@ -47,11 +42,10 @@ const maxCountedTypes = 64
 type counters struct {
 	streams, refusedStreams, stuck, unanswered, panics atomic.Uint64
 
-	mu      sync.Mutex
-	types   map[string]TypeStats
-	buckets [len(convergenceBounds) + 1]uint64
-	sum     time.Duration
-	count   uint64
+	convergence *histogram.Histogram
+
+	mu    sync.Mutex
+	types map[string]TypeStats
 }
 
 // change counts for a type. Callers hold mu.
@@ -82,16 +76,7 @@ func (c *counters) accepted(r *response, change bool) {
 	if !change {
 		return // an answer to a client that came later than the snapshot
 	}
-	took := time.Since(r.published)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	at := 0
-	for at < len(convergenceBounds) && took > convergenceBounds[at] {
-		at++
-	}
-	c.buckets[at]++
-	c.sum += took
-	c.count++
+	c.convergence.Observe(time.Since(r.published))
 }
 
 func (c *counters) refused(typeURL string) {
@@ -111,6 +96,6 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Streams: open, StreamsTotal: c.streams.Load(), RefusedStreams: c.refusedStreams.Load(), StuckClients: c.stuck.Load(),
 		Unanswered: c.unanswered.Load(), Panics: c.panics.Load(), Types: maps.Clone(c.types),
-		Convergence: Histogram{Bounds: convergenceBounds[:], Counts: append([]uint64(nil), c.buckets[:]...), Sum: c.sum, Count: c.count},
+		Convergence: c.convergence.Read(),
 	}
 }

@@ -1,0 +1,46 @@
+package discovery
+
+import (
+	"maps"
+	"time"
+
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/histogram"
+)
+
+// Stats are what the server holds, and what it did since it was made.
+type Stats struct {
+	Services int                 // hosts that have a service
+	Objects  map[object.Kind]int // that count, by kind
+	Views    int                 // kinds of proxies served
+	Problems int
+	Debounce histogram.Counts // from the first event of a change until it was read
+	Push     histogram.Counts // reading, translating and publishing of a change
+}
+
+// newDurations has the bounds of istiod's pilot_debounce_time, and finer ones below.
+func newDurations() *histogram.Histogram {
+	return histogram.New(time.Millisecond, 10*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, time.Second, 3*time.Second,
+		5*time.Second, 10*time.Second, 20*time.Second, 30*time.Second)
+}
+
+// Stats returns them.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Stats{Services: s.world.Hosts(), Objects: maps.Clone(s.objects), Views: len(s.views), Problems: len(s.problems),
+		Debounce: s.debounced.Read(), Push: s.pushed.Read()}
+}
+
+// count keeps the number of objects. Callers hold mu.
+func (s *Server) count(changes []store.Change) {
+	for _, c := range changes {
+		if c.Old != nil {
+			s.objects[c.Old.Kind]--
+		}
+		if c.New != nil {
+			s.objects[c.New.Kind]++
+		}
+	}
+}
