@@ -98,7 +98,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	debug.SetGCPercent(collectAt)
 	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1)}
 	a.log = slog.New(newLogHandler(options.Output, "auto", a.level))
-	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.log})
+	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.logOf("systemd")})
 	defer func() { farewell(notifier, err) }()
 	loaded, err := config.Load(options.Config)
 	if err != nil {
@@ -208,7 +208,7 @@ func (o Options) environment() func(string) string {
 func (a *Agent) restarted(ctx context.Context) bool {
 	job, err := systemd.Manager{}.Job(ctx)
 	if err != nil {
-		a.log.Warn("why systemd stops the unit is not known: taken as a stop, Envoy ends too", "error", err)
+		a.logOf("systemd").Warn("why systemd stops the unit is not known: taken as a stop, Envoy ends too", "error", err)
 	}
 	return job == systemd.Restart
 }

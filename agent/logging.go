@@ -55,6 +55,10 @@ func openLog(options Options, format string, level *slog.LevelVar) (logs, error)
 	}, nil
 }
 
+// logOf is the log of a part: its lines say which part wrote them (OUTRIDER_COMPONENT= in the journal). What package agent writes
+// itself is the component "agent".
+func (a *Agent) logOf(part string) *slog.Logger { return a.log.With("component", part) }
+
 // logCloseTime bounds waiting at the end for the journal to take the last lines.
 const logCloseTime = 2 * time.Second
 

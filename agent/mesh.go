@@ -41,7 +41,7 @@ func newMeshWatcher(c *config.Config, log *slog.Logger) (*watch.Watcher, error) 
 // discoveryOptions are the embedded server's part of a configuration.
 func (a *Agent) discoveryOptions(c *config.Config, changes <-chan []string) discovery.Options {
 	return discovery.Options{
-		Files: c.Discovery.Files, Namespace: c.Node.Namespace, Changes: changes, Settings: meshSettings(c), Board: a.board, Logger: a.log,
+		Files: c.Discovery.Files, Namespace: c.Node.Namespace, Changes: changes, Settings: meshSettings(c), Board: a.board, Logger: a.logOf("discovery"),
 	}
 }
 

@@ -25,10 +25,10 @@ func (a *Agent) newBus() (*bus.Server, error) {
 	if a.options.Config.InUnit {
 		var err error
 		if unit, err = (systemd.Manager{}).Unit(); err != nil {
-			a.log.Warn("the name of the unit is not known", "error", err)
+			a.logOf("bus").Warn("the name of the unit is not known", "error", err)
 		}
 	}
-	return bus.New(bus.Options{Address: a.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"), Instance: a.options.Config.Instance, Backend: onBus{backend{a}, unit}, Events: a.board, Conditions: a.board, Logger: a.log})
+	return bus.New(bus.Options{Address: a.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"), Instance: a.options.Config.Instance, Backend: onBus{backend{a}, unit}, Events: a.board, Conditions: a.board, Logger: a.logOf("bus")})
 }
 
 // State is everything that is shown.

@@ -47,7 +47,7 @@ func (a *Agent) awaitFiles(ctx context.Context, c *config.Config) error {
 		sentence := fmt.Sprintf("waiting until %s for %s", until.Format(time.TimeOnly), strings.Join(missing, ", "))
 		a.awaited.Store(&sentence)
 		a.board.Raise(conditionFilesMissing, condition.Warning, sentence)
-		a.log.Info(sentence)
+		a.logOf("watch").Info(sentence)
 	})
 	a.awaited.Store(nil)
 	if err != nil {
@@ -56,7 +56,7 @@ func (a *Agent) awaitFiles(ctx context.Context, c *config.Config) error {
 	if len(missing) > 0 {
 		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without", c.Identity.Wait, strings.Join(missing, ", "))
 		a.board.Raise(conditionFilesMissing, condition.Error, sentence)
-		a.log.Error(sentence)
+		a.logOf("watch").Error(sentence)
 		return nil
 	}
 	a.board.Clear(conditionFilesMissing)

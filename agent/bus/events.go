@@ -36,6 +36,8 @@ func signalOf(event condition.Event) (told signal, ok bool) {
 		return signal{"ReloadRefused", []any{lines(field["reasons"])}}, true
 	case condition.KindDraining:
 		return signal{"Draining", nil}, true
+	case condition.KindStopping:
+		return signal{"Draining", nil}, event.Epoch != nil // with no epoch there is nothing to drain
 	case condition.KindSecretRotated:
 		return signal{"SecretRotated", []any{text(field["resource"]), notAfter(field["not_after"])}}, true
 	case condition.KindResourcesRefused:

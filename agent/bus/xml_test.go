@@ -99,6 +99,7 @@ func TestSignalsCarryWhatEventsSay(t *testing.T) {
 			[]any{uint32(3), dbus.ObjectPath("/org/outrider/Agent1/epoch/3"), "crashed", int32(139)}},
 		"ReloadFinished": {condition.Event{Kind: condition.KindReloadFinished, Fields: map[string]string{"id": "12", "outcome": "refused", "reasons": "one\ntwo \xff"}},
 			[]any{uint64(12), "refused", noEpoch, []string{"one", "two \uFFFD"}, []string{}}},
+		"Draining":      {condition.Event{Kind: condition.KindStopping, Epoch: number(3)}, nil},
 		"ReloadRefused": {condition.Event{Kind: condition.KindReloadRefused, Fields: map[string]string{"reasons": ""}}, []any{[]string{}}},
 		"SecretRotated": {condition.Event{Kind: condition.KindSecretRotated, Fields: map[string]string{"resource": "default", "not_after": "2026-03-04T05:06:07Z"}},
 			[]any{"default", uint64(1772600767000000)}},

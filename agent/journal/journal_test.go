@@ -178,6 +178,8 @@ func TestFields(t *testing.T) {
 			map[string]string{"MESSAGE": "epoch 3 is live", "OUTRIDER_EPOCH": "3", "MESSAGE_ID": EpochLive}},
 		{"epochs in words", func(l *slog.Logger) { l.Info("reload", "epoch", "epoch 0 → 1") },
 			map[string]string{"MESSAGE": `reload epoch="epoch 0 → 1"`, "OUTRIDER_EPOCH": ""}},
+		{"a stop drains", func(l *slog.Logger) { l.Info("stopping: epoch 3 drains", "epoch", 3, "event", condition.KindStopping) },
+			map[string]string{"MESSAGE": "stopping: epoch 3 drains", "OUTRIDER_EPOCH": "3", "MESSAGE_ID": Draining}},
 		{"an event without an ID", func(l *slog.Logger) { l.Info("x", "event", condition.KindUndrained) }, map[string]string{"MESSAGE": "x", "MESSAGE_ID": ""}},
 		{"resources", func(l *slog.Logger) {
 			l.Error("Envoy refused resources", "resources", "a, b", "config_file", "/etc/outrider/mesh.d/a.yaml", "component", "xds")

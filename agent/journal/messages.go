@@ -24,7 +24,7 @@ func MessageID(kind string) string {
 		return EpochExited
 	case condition.KindReloadRefused:
 		return ReloadRefused
-	case condition.KindDraining:
+	case condition.KindDraining, condition.KindStopping: // a stop drains first
 		return Draining
 	case condition.KindSecretRotated:
 		return SecretRotated

@@ -2,6 +2,7 @@ package systemtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -125,6 +126,7 @@ func TestJournalFields(t *testing.T) {
 		return strings.Contains(h.Journal("-o", "cat", "MESSAGE_ID="+journal.EpochExited), "epoch 0")
 	})
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
+	component := map[string]string{"refused": "reload"}
 	for name, id := range map[string]string{"started": journal.EpochStarted, "live": journal.EpochLive, "exited": journal.EpochExited,
 		"refused": journal.ReloadRefused, "draining": journal.Draining} {
 		entries := h.journal("MESSAGE_ID=" + id)
@@ -133,7 +135,7 @@ func TestJournalFields(t *testing.T) {
 			continue
 		}
 		first := entries[0]
-		if first["OUTRIDER_COMPONENT"] == "" || first["SYSLOG_IDENTIFIER"] != "outriderd" || first["_SYSTEMD_UNIT"] != "outrider.service" {
+		if first["OUTRIDER_COMPONENT"] != cmp.Or(component[name], "epoch") || first["SYSLOG_IDENTIFIER"] != "outriderd" || first["_SYSTEMD_UNIT"] != "outrider.service" {
 			t.Errorf("%s: %v", name, first)
 		}
 		if _, ok := first["OUTRIDER_INSTANCE"]; !ok {
@@ -145,6 +147,9 @@ func TestJournalFields(t *testing.T) {
 		if out := h.Journal("-x", "MESSAGE_ID="+id); !strings.Contains(out, "Defined-By: Outrider") {
 			t.Errorf("journalctl -x does not explain %s:\n%s", name, out)
 		}
+	}
+	if drains := h.Journal("-o", "cat", "MESSAGE_ID="+journal.Draining); !strings.Contains(drains, "stopping: epoch 1 drains") {
+		t.Errorf("the stop does not carry the message ID of draining: %s", drains)
 	}
 	lines := h.journal("OUTRIDER_COMPONENT=envoy", "OUTRIDER_EPOCH=1")
 	if len(lines) == 0 {

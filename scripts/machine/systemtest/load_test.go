@@ -150,7 +150,7 @@ func TestEnvoyLogFlood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := h.Script("journalctl -q --no-pager -o cat _SYSTEMD_UNIT=outrider.service OUTRIDER_COMPONENT=agent | grep -E 'suppressed|were lost' || true")
+	told := h.Script("journalctl -q --no-pager -o cat _SYSTEMD_UNIT=outrider.service OUTRIDER_COMPONENT=agent OUTRIDER_COMPONENT=keeper | grep -E 'suppressed|were lost' || true")
 	t.Logf("%d lines, %.0f a second; the agent had %d kB, and %d kB at most; %q", lines, float64(lines)/floodTime.Seconds(), before>>10, most>>10, told)
 	if lines < int(floodTime.Seconds())*floodRate/2 {
 		t.Errorf("%d lines are no flood", lines)
