@@ -22,7 +22,7 @@ import (
 // compose makes all parts and connects them. Nothing runs yet but the keeper.
 func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	c := loaded.Config
-	a.reloader = newReloader(a.board, a.log, loaded)
+	a.reloader = newReloader(a.board, a.logOf("reload"), loaded)
 	other, err := envoyUser(c)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	}
 	a.reloader.enact = a.enact
 	if c.Reload.Watch {
-		a.watched = newWatched(a.reloader, a.log)
+		a.watched = newWatched(a.reloader, a.logOf("watch"))
 		a.watched.set(loaded, a.maker.files(ctx, c))
 	}
 	if c.Bus.Enabled {
@@ -70,16 +70,17 @@ func (a *Agent) openKeeper(ctx context.Context, c *config.Config, other *keeper.
 			Folder: keeperFolder(c.Paths.RuntimeDir), BaseID: uint32(c.Envoy.BaseID), User: other, Stderr: os.Stderr,
 		})
 	}
+	socket := filepath.Join(keeperFolder(c.Paths.RuntimeDir), keeperSocket)
 	if a.options.Config.InUnit {
-		connect = func(ctx context.Context) (*keeper.Client, error) {
-			return keeper.Dial(ctx, filepath.Join(c.Paths.RuntimeDir, "keeper.sock"))
-		}
+		socket = filepath.Join(c.Paths.RuntimeDir, keeperSocket)
+		connect = func(ctx context.Context) (*keeper.Client, error) { return keeper.Dial(ctx, socket) }
 	}
-	a.keeper = &keeperLink{connect: connect, log: a.log, lines: a.logs.envoy,
+	upgrade := func(ctx context.Context) error { return keeper.Upgrade(ctx, socket) }
+	a.keeper = &keeperLink{connect: connect, upgrade: upgrade, log: a.logOf("keeper"), lines: a.logs.envoy,
 		envoy: func() bool { return a.reloader.inForce().Config.Log.Envoy },
 		changed: func(connection *connection) {
 			if err := a.supervisor.SetKeeper(ctx, connection); err != nil && ctx.Err() == nil {
-				a.log.Error("the supervisor did not take the new keeper", "error", err)
+				a.logOf("epoch").Error("the supervisor did not take the new keeper", "error", err)
 			}
 		}}
 	err := a.keeper.open(ctx)
@@ -92,7 +93,7 @@ func (a *Agent) openKeeper(ctx context.Context, c *config.Config, other *keeper.
 func (a *Agent) composeEpochs(c *config.Config) {
 	a.supervisor = epoch.New(epoch.Options{
 		Keeper: a.keeper.get(), Admin: func(address string) epoch.Admin { return newEpochAdmin(address, a.closeDoors) },
-		Board: a.board, Logger: a.log, ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
+		Board: a.board, Logger: a.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
 		Settings: func() epoch.Settings {
 			now := a.reloader.inForce().Config.Envoy
 			return epoch.Settings{BackoffMin: now.RestartBackoffMin, BackoffMax: now.RestartBackoffMax, Limit: now.RestartLimit, Window: now.RestartWindow}
@@ -110,7 +111,7 @@ func (a *Agent) composeEpochs(c *config.Config) {
 func (a *Agent) closeDoors(ctx context.Context) error {
 	err := a.keeper.get().CloseDoors(ctx)
 	if err != nil {
-		a.log.Warn("connections that come while the listeners close may be reset", "error", err)
+		a.logOf("keeper").Warn("connections that come while the listeners close may be reset", "error", err)
 	}
 	return err
 }
@@ -121,7 +122,7 @@ func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
 }
 
 func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
-	mesh, err := newMeshWatcher(c, a.log)
+	mesh, err := newMeshWatcher(c, a.logOf("watch"))
 	if err != nil {
 		return err
 	}
@@ -129,12 +130,13 @@ func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
 	if a.discovery, err = discovery.New(a.discoveryOptions(c, mesh.Changes())); err != nil {
 		return err
 	}
-	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, a.log, a.discovery, newRefusals()}, Logger: a.log,
+	log := a.logOf("xds")
+	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals()}, Logger: log,
 		ControlPlane: "outriderd " + a.options.Version})
 	if err != nil {
 		return err
 	}
-	listen := xds.ListenOptions{Path: c.XDS.Socket, Logger: a.log}
+	listen := xds.ListenOptions{Path: c.XDS.Socket, Logger: log}
 	if other != nil {
 		listen.Group = int(other.GID)
 	}
@@ -151,13 +153,13 @@ func (a *Agent) composeViews(c *config.Config) error {
 	if c.Status.Address != "" {
 		a.status = status.NewServer(status.Options{
 			Address: c.Status.Address, Config: statusConfig(c), Readiness: a.proxy, Proxy: a.proxy, Control: control{a},
-			Metrics: a.metrics(), Board: a.board, Logger: a.log,
+			Metrics: a.metrics(), Board: a.board, Logger: a.logOf("status"),
 		})
 	}
-	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy, Board: a.board, Logger: a.log})
+	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy, Board: a.board, Logger: a.logOf("status")})
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName), Rule: rule, Backend: backend{a},
-		Events: a.board, Logger: a.log})
+		Events: a.board, Logger: a.logOf("api")})
 	return nil
 }
 
@@ -215,10 +217,10 @@ func (a *Agent) enact(old, now *config.Loaded) {
 		a.status.SetConfig(statusConfig(c))
 	}
 	if err := a.view.SetConfig(viewConfig(c)); err != nil {
-		a.log.Warn("the admin view", "error", err)
+		a.logOf("status").Warn("the admin view", "error", err)
 	}
 	if err := a.discovery.Configure(meshSettings(c)); err != nil {
-		a.log.Error("the embedded discovery server keeps its settings", "error", err)
+		a.logOf("discovery").Error("the embedded discovery server keeps its settings", "error", err)
 	}
 	if a.watched != nil {
 		a.watched.set(now, a.maker.files(context.Background(), c))

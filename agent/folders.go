@@ -21,6 +21,9 @@ import (
 // runtimeRoot is where packages have the agent's runtime folders; the keeper's are beside it.
 const runtimeRoot = "/run/outrider"
 
+// keeperSocket is the keeper's socket, in the runtime folder (systemd's) or in the keeper's own.
+const keeperSocket = "keeper.sock"
+
 // keeperFolder is the keeper's and Envoy's own folder: /run/outrider-envoy beside /run/outrider (interfaces.md), and with any other
 // runtime folder a folder in it.
 func keeperFolder(runtimeDir string) string {

@@ -18,6 +18,7 @@ import (
 // keeperLink is the agent's connection to the keeper, kept up: a keeper that is lost is found again, or started anew.
 type keeperLink struct {
 	connect func(ctx context.Context) (*keeper.Client, error)
+	upgrade func(ctx context.Context) error // makes a keeper of another protocol re-execute itself from the installed program
 	log     *slog.Logger
 	lines   *slog.Logger // where Envoy's lines go
 	envoy   func() bool  // Envoy's lines are passed on
@@ -38,18 +39,33 @@ const (
 	keeperTimeout  = 10 * time.Second // one attempt
 	keeperPause    = 50 * time.Millisecond
 	keeperPauseMax = 2 * time.Second
+	keeperPatience = 5 * time.Second // for one that replaces itself; then it is lost
 )
 
 // open connects for the first time.
 func (l *keeperLink) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
 	defer cancel()
-	client, err := l.connect(ctx)
+	client, err := l.reach(ctx)
 	if err != nil {
 		return err
 	}
 	l.set(client)
 	return nil
+}
+
+// reach connects. A keeper of an older agent, which speaks another protocol, is asked to re-execute itself from the program that is
+// installed now; its Envoys go on.
+func (l *keeperLink) reach(ctx context.Context) (*keeper.Client, error) {
+	client, err := l.connect(ctx)
+	if !errors.Is(err, keeper.ErrVersion) {
+		return client, err
+	}
+	l.log.Info("the keeper is of another version: it is asked to replace itself by the installed program", "why", err.Error())
+	if failed := l.upgrade(ctx); failed != nil {
+		return nil, fmt.Errorf("%w; asked to replace itself it refused: %w", err, failed)
+	}
+	return l.connect(ctx)
 }
 
 func (l *keeperLink) set(client *keeper.Client) *connection {
@@ -77,23 +93,52 @@ func (l *keeperLink) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // this is how a part ends
 		}
-		l.log.Error("the connection to the keeper is lost")
-		for pause := keeperPause; ; pause = min(2*pause, keeperPauseMax) {
-			attempt, cancel := context.WithTimeout(ctx, keeperTimeout)
-			client, err := l.connect(attempt)
-			cancel()
-			if err == nil {
-				l.log.Info("connected to the keeper", "pid", client.Info().PID)
-				l.changed(l.set(client))
-				break
-			}
-			l.log.Error("no connection to the keeper", "error", err)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return nil //nolint:nilerr // it was told, and nobody wants a connection any more
-			}
+		client, err := l.find(ctx)
+		if err != nil {
+			return nil //nolint:nilerr // nobody wants a connection any more
 		}
+		l.changed(l.set(client))
+	}
+}
+
+// find connects again, for as long as it takes, and says what became of the keeper. One that replaces itself (systemctl reload
+// outrider-envoy) answers again within moments. The error is that of ctx.
+func (l *keeperLink) find(ctx context.Context) (*keeper.Client, error) {
+	before, lost := l.get().Info(), time.Now()
+	late := time.AfterFunc(keeperPatience, func() {
+		l.log.Error("the connection to the keeper is lost: Envoy goes on as long as its keeper lives, but can be neither started nor ended", "pid", before.PID)
+	})
+	defer late.Stop()
+	for pause := keeperPause; ; pause = min(2*pause, keeperPauseMax) {
+		attempt, cancel := context.WithTimeout(ctx, keeperTimeout)
+		client, err := l.reach(attempt)
+		cancel()
+		if err == nil {
+			l.found(before, client.Info())
+			return client, nil
+		}
+		level := slog.LevelDebug
+		if time.Since(lost) > keeperPatience {
+			level = slog.LevelError
+		}
+		l.log.Log(ctx, level, "no connection to the keeper", "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// found says which keeper answers after the connection was lost.
+func (l *keeperLink) found(before, now keeper.Info) {
+	switch {
+	case now.PID != before.PID:
+		l.log.Error("the keeper has ended, and its Envoys with it; another one runs", "before", before.PID, "pid", now.PID)
+	case now.Reexecuted != before.Reexecuted:
+		l.log.Info("the keeper is replaced in place; its Envoys go on", "pid", now.PID, "version", now.Version)
+	default:
+		l.log.Warn("the connection to the keeper was lost and is there again", "pid", now.PID)
 	}
 }
 

@@ -156,11 +156,20 @@ func (s *Supervisor) disown(one Process, err error) {
 // keeperLost takes in that the keeper is gone, or was replaced; its Envoys end with it unless it re-executed itself.
 func (s *Supervisor) keeperLost() {
 	s.keeper, s.lostAt = nil, time.Now()
-	s.options.Board.Raise(conditionKeeper, condition.Error,
-		"The connection to the keeper is lost: Envoy can be neither started nor ended until there is one again.")
+	s.options.Board.Raise(conditionKeeper, condition.Info, "The keeper is being replaced, or has ended: its successor is awaited.")
 	if s.attempt != nil {
 		s.attempt.cancel(errKeeperLost)
 	}
+}
+
+// missKeeper tells that the keeper has not come back in the time in which one replaces itself.
+func (s *Supervisor) missKeeper() {
+	if until := s.lostAt.Add(keeperPatience); time.Now().Before(until) {
+		s.at(until)
+		return
+	}
+	s.options.Board.Raise(conditionKeeper, condition.Error,
+		"The connection to the keeper is lost: Envoy can be neither started nor ended until there is one again.")
 }
 
 // SetKeeper hands in the keeper to go on with after the connection to the last one was lost (its Done was closed). Epochs

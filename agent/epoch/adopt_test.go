@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/condition"
 )
 
 // unchanged asks as an agent does that has just started.
@@ -197,6 +199,30 @@ func TestKeeperDies(t *testing.T) {
 		}
 		if got := h.conditions(); len(got) != 0 {
 			t.Errorf("conditions: %v", got)
+		}
+	})
+}
+
+// A keeper that comes back in time is not told as an error.
+func TestKeeperStaysAway(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.w.die()
+		for _, step := range []struct {
+			wait time.Duration
+			want condition.Severity
+		}{{keeperPatience - 100*time.Millisecond, condition.Info}, {200 * time.Millisecond, condition.Error}} {
+			h.wait(step.wait)
+			if standing := h.board.Conditions(); len(standing) != 1 || standing[0].Code != conditionKeeper || standing[0].Severity != step.want {
+				t.Errorf("want %s: %+v", step.want, standing)
+			}
+		}
+		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+			t.Fatal(err)
+		}
+		h.wait(100 * time.Millisecond)
+		if standing := h.board.Conditions(); len(standing) != 0 {
+			t.Errorf("conditions: %+v", standing)
 		}
 	})
 }

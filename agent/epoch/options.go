@@ -46,7 +46,7 @@ const (
 	// overdue: an epoch that its child should have ended is killed this long after it was due. Envoy does it within 100 ms.
 	terminateTimeout = 5 * time.Second        // SIGTERM to SIGKILL
 	abortTimeout     = time.Second            // the same when a stop is aborted
-	keeperPatience   = 5 * time.Second        // of a stop that has lost the keeper
+	keeperPatience   = 5 * time.Second        // with a keeper that is gone: it may be replacing itself
 	killTimeout      = 5 * time.Second        // SIGKILL to giving up on hearing of the exit
 	provenFirst      = 2 * time.Second        // nobody serves: a request waits this long for what is known to work
 	forgetExits      = time.Minute            // a run of exits that the back-off counts ends after this

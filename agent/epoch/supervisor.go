@@ -113,6 +113,7 @@ func (s *Supervisor) decide() {
 		return
 	}
 	if s.keeper == nil {
+		s.missKeeper()
 		s.tellWaiting() // nothing else can be done, and nothing can be known
 		return
 	}

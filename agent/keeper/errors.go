@@ -28,7 +28,7 @@ func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 type VersionError struct{ Keeper, Agent int }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the keeper speaks protocol version %d, this agent %d; reload outrider-envoy (SIGUSR2 to the keeper) after an upgrade", e.Keeper, e.Agent)
+	return fmt.Sprintf("the keeper speaks protocol version %d, this agent %d; install programs of one version, then reload outrider-envoy (SIGUSR2 to the keeper)", e.Keeper, e.Agent)
 }
 
 // Is makes errors.Is(err, ErrVersion) true.

@@ -111,6 +111,32 @@ func TestReexecute(t *testing.T) {
 	}
 }
 
+// Upgrade works beside the agent that is connected, and with a keeper of any protocol version.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	p := l.startFake(0, false, "wait", "exit=6")
+	pid := l.client.Info().PID
+	if err := Upgrade(l.context(), filepath.Join(l.folder, socketName)); err != nil {
+		t.Fatal(err)
+	}
+	<-l.client.Done()
+	l.client.Close()
+	l.dial()
+	if info := l.client.Info(); info.PID != pid || info.Reexecuted != 1 {
+		t.Errorf("after the upgrade: %+v", info)
+	}
+	if now := l.process(p.ID); now.PID != p.PID || now.Exit != nil {
+		t.Errorf("its process: %+v", now)
+	}
+	for as, want := range map[role]bool{roleAgent: false, roleUpgrade: true} {
+		theirs := hello{Protocol: ProtocolVersion - 1, Info: &Info{}}
+		if err := accepted(theirs, as); (err == nil) != want {
+			t.Errorf("a keeper of an older protocol, as %s: %v", as, err)
+		}
+	}
+}
+
 func TestReexecuteFails(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "outrider-keeper")

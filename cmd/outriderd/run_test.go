@@ -150,6 +150,27 @@ func TestKilledAgentIsAdoptedFrom(t *testing.T) {
 	}
 }
 
+// An upgrade of the keeper is planned: nobody is to be alarmed by it.
+func TestKeeperIsReplacedInPlace(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	daemon := r.StartReady()
+	before := current(t, r)
+	if err := syscall.Kill(r.Pids("outrider-keeper")[0], syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, 20*time.Second, "the agent says so", func() bool { return strings.Contains(daemon.Output(), "is replaced in place") })
+	rig.Eventually(t, 10*time.Second, "no condition stands", func() bool { return len(conditions(t, r)) == 0 })
+	if output := daemon.Output(); strings.Contains(output, `"ERROR"`) || strings.Contains(output, `"WARN"`) {
+		t.Errorf("a planned re-execution alarms:\n%s", output)
+	}
+	if now := current(t, r); now.PID != before.PID {
+		t.Errorf("Envoy %d became %d", before.PID, now.PID)
+	}
+	if result := r.Outrider("reload"); result.Exit != 0 {
+		t.Errorf("reload: %s", result.Err)
+	}
+}
+
 func TestSecondAgentRefuses(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	first := r.StartReady()
