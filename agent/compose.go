@@ -219,6 +219,9 @@ func (a *Agent) enact(old, now *config.Loaded) {
 	if err := a.view.SetConfig(viewConfig(c)); err != nil {
 		a.logOf("status").Warn("the admin view", "error", err)
 	}
+	if err := a.meshWatch.Set(meshPaths(c)); err != nil { // before the files are read: no change is missed
+		a.log.Error("the embedded discovery server's files are watched as before", "error", err)
+	}
 	if err := a.discovery.Configure(meshSettings(c)); err != nil {
 		a.logOf("discovery").Error("the embedded discovery server keeps its settings", "error", err)
 	}

@@ -28,14 +28,22 @@ func newMeshWatcher(c *config.Config, log *slog.Logger) (*watch.Watcher, error) 
 		Suffixes: meshSuffixes,
 		Logger:   log,
 	})
-	paths := make([]string, len(c.Discovery.Files))
-	for i, path := range c.Discovery.Files {
-		paths[i] = path + "/..." // a folder with all below it; of a file just the file
-	}
-	if err := watcher.Set(paths); err != nil {
+	if err := watcher.Set(meshPaths(c)); err != nil {
 		return nil, fmt.Errorf("watch discovery.files: %w", err)
 	}
 	return watcher, nil
+}
+
+// meshPaths are what the discovery server reads.
+func meshPaths(c *config.Config) []string {
+	var paths []string
+	for _, path := range c.Discovery.Files {
+		paths = append(paths, path+"/...") // a folder with all below it; of a file just the file
+	}
+	if c.Discovery.MeshConfigFile != "" {
+		paths = append(paths, c.Discovery.MeshConfigFile)
+	}
+	return paths
 }
 
 // discoveryOptions are the embedded server's part of a configuration.
@@ -48,7 +56,8 @@ func (a *Agent) discoveryOptions(c *config.Config, changes <-chan []string) disc
 // meshSettings are its [live] keys.
 func meshSettings(c *config.Config) discovery.Settings {
 	return discovery.Settings{
-		DebounceAfter: c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
+		MeshConfigFile: c.Discovery.MeshConfigFile,
+		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile, Format: c.Telemetry.AccessLogFormat},
 	}
 }

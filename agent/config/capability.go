@@ -17,7 +17,6 @@ const (
 	dnsProxy         capability = "the DNS proxy"
 	interception     capability = "transparent interception"
 	tokenExchange    capability = "the token exchange (STS)"
-	meshConfig       capability = "Istio's MeshConfig"
 )
 
 // missing lists what this version does not have yet. A capability that has come is taken off this list, and its keys are
@@ -37,7 +36,6 @@ func missing() map[capability]bool {
 		dnsProxy:         true,
 		interception:     true,
 		tokenExchange:    true,
-		meshConfig:       true,
 	}
 }
 

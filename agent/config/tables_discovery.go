@@ -13,7 +13,7 @@ func discoveryTable(d *Discovery) table {
 				"else the earlier path, else the earlier in the file").
 			path().must(each(notEmpty)),
 		setting("mesh_config_file", &d.MeshConfigFile, "", Live, "embedded server: Istio's MeshConfig").
-			plays("--meshConfig").file().needs(meshConfig),
+			plays("--meshConfig").file(),
 		duration("debounce_after", &d.DebounceAfter, "100ms", Live, "embedded server: quiet time before a push").
 			plays("PILOT_DEBOUNCE_AFTER").must(atLeast(0)),
 		duration("debounce_max", &d.DebounceMax, "10s", Live, "embedded server: longest delay of a push").

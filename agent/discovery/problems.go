@@ -26,7 +26,7 @@ func (s *Server) Problems() []Problem {
 func (s *Server) tellProblems() {
 	before := s.problems
 	s.forgetRefusals()
-	s.problems = gather(s.stored, s.views, s.refusals)
+	s.problems = gather(slices.Concat(s.stored, s.meshProblems), s.views, s.refusals)
 	if s.options.Board == nil {
 		return
 	}

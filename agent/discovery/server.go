@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"sync"
 	"time"
 
@@ -47,9 +46,10 @@ type Options struct {
 
 // Settings are what can change while the server runs.
 type Settings struct {
-	AccessLog     AccessLog
-	DebounceAfter time.Duration // quiet time before a push; 0: at once
-	DebounceMax   time.Duration // longest delay of a push
+	MeshConfigFile string        // Istio's MeshConfig; "" = its defaults
+	AccessLog      AccessLog     // "" = as MeshConfig has it
+	DebounceAfter  time.Duration // quiet time before a push; 0: at once
+	DebounceMax    time.Duration // longest delay of a push
 }
 
 // Server turns files into resources for as long as it runs.
@@ -61,16 +61,18 @@ type Server struct {
 
 	debounced, pushed *histogram.Histogram
 
-	mu       sync.Mutex // guards what follows
-	loaded   bool
-	world    *model.World
-	cache    *view.Cache
-	views    map[string]*view.View // by kind of proxy
-	settings Settings
-	stored   []Problem // of the store
-	objects  map[object.Kind]int
-	refusals map[resource.Key]refusal
-	problems []Problem // all, as last told
+	mu           sync.Mutex // guards what follows
+	loaded       bool
+	world        *model.World
+	cache        *view.Cache
+	views        map[string]*view.View // by kind of proxy
+	settings     Settings
+	stored       []Problem    // of the store
+	mesh         *mesh.Config // as the file was last without an error
+	meshProblems []Problem
+	objects      map[object.Kind]int
+	refusals     map[resource.Key]refusal
+	problems     []Problem // all, as last told
 }
 
 // New returns a server that has read nothing yet.
@@ -79,9 +81,12 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	fill(&options)
-	return &Server{options: options, store: newStore(options), ready: make(chan struct{}), rescan: make(chan struct{}, 1),
-		world: model.NewWorld(options.Domain, options.Settings.mesh()), cache: view.NewCache(), views: map[string]*view.View{}, settings: options.Settings,
-		objects: map[object.Kind]int{}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}, nil
+	s := &Server{options: options, store: newStore(options), ready: make(chan struct{}), rescan: make(chan struct{}, 1),
+		cache: view.NewCache(), views: map[string]*view.View{}, settings: options.Settings, mesh: mesh.Default(),
+		objects: map[object.Kind]int{}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
+	s.readMesh()
+	s.world = model.NewWorld(options.Domain, s.effectiveMesh())
+	return s, nil
 }
 
 func fill(o *Options) {
@@ -113,6 +118,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.rescan:
+			s.remesh(nil)
 			s.push(s.store.Load())
 		case paths, ok := <-s.options.Changes:
 			if !ok {
@@ -123,6 +129,7 @@ func (s *Server) Run(ctx context.Context) error {
 			if paths = s.debounce(ctx, paths); ctx.Err() == nil {
 				s.debounced.Observe(time.Since(begun))
 				begun = time.Now()
+				s.remesh(paths)
 				s.push(s.store.Reload(paths))
 				s.pushed.Observe(time.Since(begun))
 			}
@@ -217,29 +224,9 @@ func (s *Server) Configure(settings Settings) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settings = settings
+	s.readMesh()
 	s.reconfigure()
 	return nil
-}
-
-// reconfigure makes what counts for everything count, if it changed.
-func (s *Server) reconfigure() {
-	m := s.settings.mesh()
-	if reflect.DeepEqual(m, s.world.Mesh()) {
-		return
-	}
-	everything := s.world.SetMesh(m)
-	s.cache.Clear()
-	for _, v := range s.views {
-		v.Reconfigure(everything)
-	}
-	s.tellProblems()
-}
-
-// mesh is the configuration of the mesh that the settings make.
-func (s Settings) mesh() *mesh.Config {
-	m := mesh.Default()
-	m.AccessLog = s.AccessLog
-	return m
 }
 
 func (s *Server) current() Settings {

@@ -10,8 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/condition"
@@ -265,5 +267,54 @@ func TestNodes(t *testing.T) {
 		if (err != nil) != (test.wrong != "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
 			t.Errorf("%v: %v", test.node, err)
 		}
+	}
+}
+
+// TestMeshConfigIsReadAgain changes the file of the mesh's configuration while the server runs.
+func TestMeshConfigIsReadAgain(t *testing.T) {
+	directory := t.TempDir()
+	file := filepath.Join(directory, "mesh.yml")
+	mesh := filepath.Join(directory, "mesh")
+	if err := os.Mkdir(mesh, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(mesh, "web.yaml"), fmt.Sprintf(webEntry, "web", "10.0.0.1"))
+	write(t, file, "connectTimeout: 1s\n")
+	server, changes := start(t, discovery.Options{Files: []string{mesh}, Settings: discovery.Settings{MeshConfigFile: file}})
+	feed := feedOf(t, server, "sidecar")
+	timeout := func() time.Duration {
+		snapshot, _ := feed.Current()
+		var cluster clusterv3.Cluster
+		if err := proto.Unmarshal(snapshot.Set(resource.ClusterType)["outbound|80||web.test"].Value(), &cluster); err != nil {
+			t.Fatal(err)
+		}
+		return cluster.ConnectTimeout.AsDuration()
+	}
+	if got := timeout(); got != time.Second {
+		t.Errorf("connect timeout %v", got)
+	}
+	for _, step := range []struct {
+		content string
+		want    time.Duration
+		problem string
+	}{
+		{"connectTimeout: 2s\n", 2 * time.Second, ""},
+		{"connectTimeout: two\n", 2 * time.Second, "mesh.yml:1: connectTimeout"},
+		{"connectTimeout: 3s\ntrustDomain: a.test\n", 3 * time.Second, "mesh.yml:2: trustDomain"},
+		{"", 10 * time.Second, ""},
+	} {
+		write(t, file, step.content)
+		changes <- []string{file}
+		changes <- nil // taken once the one before is done
+		if got := timeout(); got != step.want {
+			t.Errorf("%q: connect timeout %v, want %v", step.content, got, step.want)
+		}
+		problems := server.Problems()
+		if (len(problems) > 0) != (step.problem != "") || len(problems) > 0 && !strings.Contains(problems[0].String(), step.problem) {
+			t.Errorf("%q: problems %v, want %q", step.content, problems, step.problem)
+		}
+	}
+	if err := server.Configure(discovery.Settings{}); err != nil || timeout() != 10*time.Second {
+		t.Errorf("without a file: %v, %v", err, timeout())
 	}
 }

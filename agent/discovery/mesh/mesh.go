@@ -2,8 +2,10 @@
 package mesh
 
 import (
+	"reflect"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 )
@@ -15,35 +17,34 @@ type Config struct {
 	// What objects that do not say who sees them say; nil is everyone.
 	ServiceExportTo, RoutingExportTo, RuleExportTo []string
 
-	AllowAny           bool          // requests to what nobody knows are passed on to where they were addressed
-	InboundPassthrough bool          // the same of what comes in for a port that nobody gave
-	ProtocolDetection  time.Duration // how long a connection may be silent before it is taken for TCP; 0 = for ever
-	ConnectTimeout     time.Duration
-	Keepalive          *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive // nil: none
-	Retry              *networking.HTTPRetry                                       // of routes that say none; nil: Istio's own
-	Locality           *networking.LocalityLoadBalancerSetting                     // nil: localities do not count
-	UpgradeHTTP2       bool                                                        // requests to HTTP services are sent as HTTP/2
-	DNSRefresh         time.Duration
-	InboundTLS         TLS // minima of listeners that end TLS in a sidecar
-	ServerTLS          TLS // of those that end the TLS of a Gateway
-	PathNormalization  meshapi.MeshConfig_ProxyPathNormalization_NormalizationType
-	InboundStatName    string // pattern of inbound clusters' statistics; "" = their names
-	OutboundStatName   string // of outbound ones
-	AccessLog          AccessLog
-	TrustDomain        string
-	TrustDomainAliases []string
-	CACertificates     []string // PEM; further roots that peers are trusted by
-}
-
-// TLS are minima; zero values are Istio's.
-type TLS struct {
-	MinVersion   meshapi.MeshConfig_TLSConfig_TLSProtocol
-	CipherSuites []string
-	ECDHCurves   []string
+	AllowAny          bool          // requests to what nobody knows are passed on to where they were addressed
+	OutboundPort      uint32        // where captured connections to others arrive
+	InboundPort       uint32        // where captured connections to this machine arrive
+	ProtocolDetection time.Duration // how long a connection may be silent before it is taken for TCP; 0 = for ever
+	ConnectTimeout    time.Duration
+	DNSRefresh        time.Duration
+	Keepalive         *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive // nil: none
+	Retry             *networking.HTTPRetry                                       // of routes that say none; nil: Istio's own
+	Locality          *networking.LocalityLoadBalancerSetting                     // nil: none is said
+	UpgradeHTTP2      bool                                                        // requests to HTTP services are sent as HTTP/2
+	PathNormalization meshapi.MeshConfig_ProxyPathNormalization_NormalizationType
+	TrustedProxies    uint32 // in front of gateways, whose x-forwarded-for is believed
+	AccessLog         AccessLog
 }
 
 // Default is a mesh without a file.
 func Default() *Config {
-	return &Config{RootNamespace: "istio-system", AllowAny: true, InboundPassthrough: true, ConnectTimeout: 10 * time.Second,
-		DNSRefresh: time.Minute, TrustDomain: "cluster.local"}
+	return &Config{RootNamespace: "istio-system", AllowAny: true, OutboundPort: 15001, InboundPort: 15006, ConnectTimeout: 10 * time.Second, DNSRefresh: time.Minute}
+}
+
+// Equal tells whether two configurations say the same.
+func (m *Config) Equal(other *Config) bool {
+	a, b := *m, *other
+	for _, pair := range [][2]proto.Message{{a.Keepalive, b.Keepalive}, {a.Retry, b.Retry}, {a.Locality, b.Locality}} {
+		if !proto.Equal(pair[0], pair[1]) {
+			return false
+		}
+	}
+	a.Keepalive, a.Retry, a.Locality = b.Keepalive, b.Retry, b.Locality
+	return reflect.DeepEqual(a, b)
 }

@@ -59,12 +59,16 @@ func byAge(a, b *Routing) int { return object.Age(a.Object, b.Object) }
 // Routing returns the VirtualService that decides for requests to a host in sidecars of a namespace: the one that names
 // the host most exactly, the oldest of these. nil if there is none.
 func (w *World) Routing(host, namespace string) *Routing {
-	if r := w.firstVisible(w.routings[host], namespace); r != nil {
+	return w.routing(host, namespace, func(*Routing) bool { return true })
+}
+
+func (w *World) routing(host, namespace string, accept func(*Routing) bool) *Routing {
+	if r := w.firstVisible(w.routings[host], namespace, accept); r != nil {
 		return r
 	}
 	for _, pattern := range w.routingPatterns {
 		if pattern != host && Covers(pattern, host) {
-			if r := w.firstVisible(w.routings[pattern], namespace); r != nil {
+			if r := w.firstVisible(w.routings[pattern], namespace, accept); r != nil {
 				return r
 			}
 		}
@@ -72,9 +76,9 @@ func (w *World) Routing(host, namespace string) *Routing {
 	return nil
 }
 
-func (w *World) firstVisible(routings []*Routing, namespace string) *Routing {
+func (w *World) firstVisible(routings []*Routing, namespace string, accept func(*Routing) bool) *Routing {
 	for _, r := range routings {
-		if visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, namespace) {
+		if accept(r) && visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, namespace) {
 			return r
 		}
 	}
@@ -83,7 +87,7 @@ func (w *World) firstVisible(routings []*Routing, namespace string) *Routing {
 
 // Shadowed returns the VirtualServices that name exactly this host but do not count, being younger.
 func (w *World) Shadowed(host, namespace string) (by *Routing, shadowed []*Routing) {
-	by = w.firstVisible(w.routings[host], namespace)
+	by = w.firstVisible(w.routings[host], namespace, func(*Routing) bool { return true })
 	for _, r := range w.routings[host] {
 		if r != by && visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, namespace) {
 			shadowed = append(shadowed, r)

@@ -91,10 +91,14 @@ func serviceHosts(o *object.Object) []string {
 
 // Service returns the service of a host that a proxy in a namespace sees: its own namespace's, else the oldest.
 func (w *World) Service(host, namespace string) *Service {
+	return w.service(host, namespace, func(*Service) bool { return true })
+}
+
+func (w *World) service(host, namespace string, accept func(*Service) bool) *Service {
 	var found *Service
 	for _, s := range w.services[host] {
 		switch {
-		case !visible(s.oldestSpec().ExportTo, w.mesh.ServiceExportTo, s.Namespace, namespace):
+		case !accept(s), !visible(s.oldestSpec().ExportTo, w.mesh.ServiceExportTo, s.Namespace, namespace):
 		case s.Namespace == namespace:
 			return s
 		case found == nil:

@@ -31,6 +31,7 @@ type World struct {
 	bound           map[string][]*Routing // of gateways, by "namespace/name", the oldest first
 
 	gateways []*object.Object // the oldest first
+	sidecars []*object.Object // the oldest first
 }
 
 // NewWorld returns an empty world; domain is that of short names, for example cluster.local.
@@ -56,12 +57,13 @@ func (w *World) SetMesh(m *mesh.Config) Touched {
 type Touched struct {
 	Hosts    map[string]struct{} // whose service, rule or routing changed; patterns of VirtualServices too
 	Gateways bool                // a gateway changed
+	Sidecars bool                // a Sidecar changed
 	Bindings map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
 // Everything is what touches all that a world holds: where a new reader begins.
 func (w *World) Everything() Touched {
-	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Bindings: map[string]struct{}{}}
+	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true, Bindings: map[string]struct{}{}}
 	for host := range w.services {
 		t.Hosts[host] = struct{}{}
 	}
@@ -111,11 +113,10 @@ func (w *World) Apply(changes []Change) Touched {
 			w.applyRouting(c, routings, touched.Bindings)
 		case object.Gateway:
 			touched.Gateways = true
-			w.gateways = slices.DeleteFunc(slices.Clone(w.gateways), func(o *object.Object) bool { return o == c.Old })
-			if c.New != nil {
-				at, _ := slices.BinarySearchFunc(w.gateways, c.New, object.Age)
-				w.gateways = slices.Insert(w.gateways, at, c.New)
-			}
+			w.gateways = exchange(w.gateways, c)
+		case object.Sidecar:
+			touched.Sidecars = true
+			w.sidecars = exchange(w.sidecars, c)
 		}
 	}
 	w.rebuild(services, rules, routings)
@@ -251,6 +252,16 @@ func either(c Change) *object.Object {
 		return c.New
 	}
 	return c.Old
+}
+
+// exchange puts a change into a list that is ordered by age and shared with nobody after this.
+func exchange(list []*object.Object, c Change) []*object.Object {
+	list = slices.DeleteFunc(slices.Clone(list), func(o *object.Object) bool { return o == c.Old })
+	if c.New != nil {
+		at, _ := slices.BinarySearchFunc(list, c.New, object.Age)
+		list = slices.Insert(list, at, c.New)
+	}
+	return list
 }
 
 // insert puts an element into a list that is ordered and shared with nobody after this.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -36,13 +37,13 @@ func HTTPSRouteName(port uint32, portName, gateway, namespace string) string {
 
 // GatewayListener listens for all servers of a port of one address ("" = all IPv4 ones): one for plain HTTP, or any
 // number that server names tell apart.
-func GatewayListener(address string, port uint32, servers []GatewayServer, log AccessLog, origins ...resource.Origin) (*resource.Resource, error) {
+func GatewayListener(address string, port uint32, servers []GatewayServer, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	if address == "" {
 		address = anyIPv4
 	}
 	l := newListener(address, port)
 	for _, server := range servers {
-		manager, err := connectionManager(server.RouteName, "outbound_"+ListenerName(address, port), true, log)
+		manager, err := connectionManager(server.RouteName, "outbound_"+ListenerName(address, port), true, m)
 		if err != nil {
 			return nil, err
 		}

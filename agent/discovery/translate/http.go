@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshapi "istio.io/api/mesh/v1alpha1"
 
 	"outrider.org/outrider/agent/discovery/mesh"
 )
@@ -28,8 +29,8 @@ func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 }
 
 // connectionManager is the network filter that routes requests by the named route configuration.
-func connectionManager(routeName, statPrefix string, gateway bool, log AccessLog) (*listenerv3.Filter, error) {
-	logs, err := loggers(log)
+func connectionManager(routeName, statPrefix string, gateway bool, m *mesh.Config) (*listenerv3.Filter, error) {
+	logs, err := loggers(m.AccessLog)
 	if err != nil {
 		return nil, err
 	}
@@ -39,13 +40,14 @@ func connectionManager(routeName, statPrefix string, gateway bool, log AccessLog
 			ConfigSource: adsSource(0), RouteConfigName: routeName}},
 		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}), httpFilter(corsFilter, &corsv3.CorsPolicy{}),
 			httpFilter(routerFilter, &routerv3.Router{})},
-		NormalizePath:     wrapperspb.Bool(true),
 		StreamIdleTimeout: durationpb.New(0), // requests may be silent for as long as they like, as in Istio
 		UseRemoteAddress:  wrapperspb.Bool(gateway),
 		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 		AccessLog:         logs,
 	}
+	normalizePath(manager, m.PathNormalization)
 	if gateway {
+		manager.XffNumTrustedHops = m.TrustedProxies
 		manager.ServerName = serverName
 		manager.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
 		manager.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: wrapperspb.Bool(true), Cert: true, Uri: true, Dns: true}
@@ -53,6 +55,18 @@ func connectionManager(routeName, statPrefix string, gateway bool, log AccessLog
 		manager.ServerHeaderTransformation = hcmv3.HttpConnectionManager_PASS_THROUGH
 	}
 	return networkFilter("envoy.filters.network.http_connection_manager", manager)
+}
+
+// normalizePath says what is done with paths before routes are looked at.
+func normalizePath(manager *hcmv3.HttpConnectionManager, how meshapi.MeshConfig_ProxyPathNormalization_NormalizationType) {
+	manager.NormalizePath = wrapperspb.Bool(how != meshapi.MeshConfig_ProxyPathNormalization_NONE)
+	switch how {
+	case meshapi.MeshConfig_ProxyPathNormalization_DECODE_AND_MERGE_SLASHES:
+		manager.PathWithEscapedSlashesAction = hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD
+		manager.MergeSlashes = true
+	case meshapi.MeshConfig_ProxyPathNormalization_MERGE_SLASHES:
+		manager.MergeSlashes = true
+	}
 }
 
 func networkFilter(name string, config validated) (*listenerv3.Filter, error) {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/resource"
 )
@@ -29,8 +30,8 @@ func newListener(address string, port uint32, chains ...*listenerv3.FilterChain)
 }
 
 // HTTPListener listens on the loopback for all HTTP services of a port; which one a request is for, its host tells.
-func HTTPListener(port uint32, log AccessLog, origins ...resource.Origin) (*resource.Resource, error) {
-	manager, err := connectionManager(fmt.Sprint(port), "outbound_"+OutboundName(port), false, log)
+func HTTPListener(port uint32, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
+	manager, err := connectionManager(fmt.Sprint(port), "outbound_"+OutboundName(port), false, m)
 	if err != nil {
 		return nil, err
 	}
@@ -39,8 +40,8 @@ func HTTPListener(port uint32, log AccessLog, origins ...resource.Origin) (*reso
 }
 
 // TCPListener listens on the loopback for the one TCP service of a port.
-func TCPListener(port uint32, host string, log AccessLog, origins ...resource.Origin) (*resource.Resource, error) {
-	proxy, err := tcpProxy(ClusterName(port, "", host), log)
+func TCPListener(port uint32, host string, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
+	proxy, err := tcpProxy(ClusterName(port, "", host), m)
 	if err != nil {
 		return nil, err
 	}
@@ -49,10 +50,10 @@ func TCPListener(port uint32, host string, log AccessLog, origins ...resource.Or
 }
 
 // TLSListener listens on the loopback for all services of a port that speak TLS; the server name tells them apart.
-func TLSListener(port uint32, hosts []string, log AccessLog, origins ...resource.Origin) (*resource.Resource, error) {
+func TLSListener(port uint32, hosts []string, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	l := newListener(loopback, port)
 	for _, host := range hosts {
-		proxy, err := tcpProxy(ClusterName(port, "", host), log)
+		proxy, err := tcpProxy(ClusterName(port, "", host), m)
 		if err != nil {
 			return nil, err
 		}
@@ -73,8 +74,8 @@ func inspectTLS(l *listenerv3.Listener) {
 	l.ListenerFiltersTimeout = durationpb.New(0)
 }
 
-func tcpProxy(cluster string, log AccessLog) (*listenerv3.Filter, error) {
-	logs, err := loggers(log)
+func tcpProxy(cluster string, m *mesh.Config) (*listenerv3.Filter, error) {
+	logs, err := loggers(m.AccessLog)
 	if err != nil {
 		return nil, err
 	}

@@ -27,8 +27,17 @@ func Object(o *object.Object) []object.Finding {
 		c.virtualService(spec)
 	case *networking.Gateway:
 		c.gateway(spec)
+	case *networking.Sidecar:
+		c.sidecar(spec, o.Namespace)
 	}
 	slices.SortStableFunc(c.findings, func(a, b object.Finding) int { return cmp.Compare(a.Field, b.Field) })
+	return c.findings
+}
+
+// Retries returns what is wrong with a retry policy that stands in a field of its own.
+func Retries(field string, r *networking.HTTPRetry) []object.Finding {
+	c := &checker{}
+	c.retries(field, r)
 	return c.findings
 }
 

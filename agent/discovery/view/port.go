@@ -105,15 +105,15 @@ func (p *port) listen(v *View) {
 	var err error
 	switch class {
 	case model.HTTP:
-		listener, err = translate.HTTPListener(p.number, v.world.Mesh().AccessLog, origin)
+		listener, err = translate.HTTPListener(p.number, v.world.Mesh(), origin)
 		p.listens = err == nil
 	case model.TLS:
 		slices.Sort(names)
 		if len(names) > 0 {
-			listener, err = translate.TLSListener(p.number, names, v.world.Mesh().AccessLog, origin)
+			listener, err = translate.TLSListener(p.number, names, v.world.Mesh(), origin)
 		}
 	default:
-		listener, err = translate.TCPListener(p.number, oldest.service.Host, v.world.Mesh().AccessLog, origin)
+		listener, err = translate.TCPListener(p.number, oldest.service.Host, v.world.Mesh(), origin)
 	}
 	if err != nil {
 		problems = append(problems, portProblem(oldest, "Envoy would refuse the listener: "+err.Error(), ""))

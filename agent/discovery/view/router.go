@@ -189,7 +189,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 	var listener *resource.Resource
 	if len(servers) > 0 {
 		var err error
-		if listener, err = translate.GatewayListener(l.bind, l.port, servers, v.world.Mesh().AccessLog, origins...); err != nil {
+		if listener, err = translate.GatewayListener(l.bind, l.port, servers, v.world.Mesh(), origins...); err != nil {
 			problems = append(problems, l.servers[0].problem("port", "Envoy would refuse the listener: "+err.Error(), ""))
 		}
 	}

@@ -1,0 +1,51 @@
+package discovery
+
+import (
+	"path/filepath"
+	"slices"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/meshfile"
+)
+
+// readMesh reads the configuration of the mesh anew. One with an error leaves that before in force.
+func (s *Server) readMesh() {
+	read, problems := meshfile.Read(s.settings.MeshConfigFile)
+	s.meshProblems = problems
+	if read != nil {
+		s.mesh = read
+	}
+}
+
+// effectiveMesh is what the file says under what the settings say.
+func (s *Server) effectiveMesh() *mesh.Config {
+	m := *s.mesh
+	if s.settings.AccessLog.File != "" {
+		m.AccessLog = s.settings.AccessLog
+	}
+	return &m
+}
+
+// reconfigure makes what counts for everything count, if it changed.
+func (s *Server) reconfigure() {
+	if m := s.effectiveMesh(); !m.Equal(s.world.Mesh()) {
+		everything := s.world.SetMesh(m)
+		s.cache.Clear()
+		for _, v := range s.views {
+			v.Reconfigure(everything)
+		}
+	}
+	s.tellProblems()
+}
+
+// remesh reads the configuration of the mesh again if it is among changed paths; nil stands for all.
+func (s *Server) remesh(paths []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	file := s.settings.MeshConfigFile
+	if file == "" || paths != nil && !slices.Contains(paths, filepath.Clean(file)) {
+		return
+	}
+	s.readMesh()
+	s.reconfigure()
+}

@@ -1,0 +1,169 @@
+package meshfile
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	meshapi "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/validate"
+)
+
+type checker struct{ findings []object.Finding }
+
+func (c *checker) fail(field, message, cure string) {
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Error, Message: message, Cure: cure})
+}
+
+func (c *checker) warn(field, message, cure string) {
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure})
+}
+
+// carriedOut are the fields that count; all others are refused or warned of.
+var carriedOut = map[protoreflect.Name]bool{
+	"root_namespace": true, "default_service_export_to": true, "default_virtual_service_export_to": true, "default_destination_rule_export_to": true,
+	"outbound_traffic_policy": true, "protocol_detection_timeout": true, "connect_timeout": true, "dns_refresh_rate": true, "tcp_keepalive": true,
+	"default_http_retry_policy": true, "locality_lb_setting": true, "h2_upgrade_policy": true, "path_normalization": true, "access_log_file": true,
+	"access_log_format": true, "access_log_encoding": true, "default_config": true, "proxy_listen_port": true, "proxy_inbound_listen_port": true,
+}
+
+// refused would change where requests go or who may see them.
+var refused = map[protoreflect.Name]string{
+	"proxy_http_port":          "an outbound HTTP proxy",
+	"inbound_traffic_policy":   "what comes in for ports that nobody gave is always passed on",
+	"service_settings":         "services that only some see",
+	"service_scope_configs":    "services that only some see",
+	"service_entry_visibility": "who sees ServiceEntries that do not say it",
+	"zone_aware_lb_setting":    "balancing by zone",
+	"discovery_selectors":      "which namespaces count",
+	"default_traffic_policy":   "a traffic policy for everything",
+}
+
+func (c *checker) mesh(m *meshapi.MeshConfig) {
+	m.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		name := field.JSONName()
+		what, refuse := refused[field.Name()]
+		switch {
+		case carriedOut[field.Name()]:
+		case refuse:
+			c.fail(name, fmt.Sprintf("is not carried out by this version of Outrider (%s)", what), "remove it")
+		default:
+			c.warn(name, "is not carried out by this version of Outrider and has no effect", "remove it to be rid of this warning")
+		}
+		return true
+	})
+	c.duration("connectTimeout", m.ConnectTimeout, time.Millisecond, 30*time.Second)
+	c.duration("dnsRefreshRate", m.DnsRefreshRate, time.Millisecond, 0)
+	c.protocolDetection(m.ProtocolDetectionTimeout)
+	c.port("proxyListenPort", m.ProxyListenPort)
+	c.port("proxyInboundListenPort", m.ProxyInboundListenPort)
+	for field, exportTo := range map[string][]string{"defaultServiceExportTo": m.DefaultServiceExportTo,
+		"defaultVirtualServiceExportTo": m.DefaultVirtualServiceExportTo, "defaultDestinationRuleExportTo": m.DefaultDestinationRuleExportTo} {
+		c.exportTo(field, exportTo)
+	}
+	if m.RootNamespace != "" && !namespace.MatchString(m.RootNamespace) {
+		c.fail("rootNamespace", fmt.Sprintf("%q is no namespace", m.RootNamespace), "")
+	}
+	if m.OutboundTrafficPolicy.GetMode() == meshapi.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
+		c.fail("outboundTrafficPolicy.mode", "ALLOW_ANY_DYNAMIC_DNS is not carried out by this version of Outrider", "write ALLOW_ANY or REGISTRY_ONLY")
+	}
+	c.findings = append(c.findings, validate.Retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)...)
+	c.keepalive(m.TcpKeepalive)
+	c.accessLog(m)
+	c.defaultConfig(m.DefaultConfig)
+}
+
+var namespace = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// duration checks limits; a highest of 0 is none.
+func (c *checker) duration(field string, d *durationpb.Duration, lowest, highest time.Duration) {
+	if d == nil {
+		return
+	}
+	v := d.AsDuration()
+	switch {
+	case v < lowest:
+		c.fail(field, fmt.Sprintf("%v is too short", v), fmt.Sprintf("write at least %v", lowest))
+	case highest > 0 && v > highest:
+		c.fail(field, fmt.Sprintf("%v is too long", v), fmt.Sprintf("write at most %v", highest))
+	case v%time.Millisecond != 0:
+		c.fail(field, fmt.Sprintf("%v is finer than a millisecond", v), "write whole milliseconds")
+	}
+}
+
+func (c *checker) protocolDetection(d *durationpb.Duration) {
+	switch v := d.AsDuration(); {
+	case d == nil || v == 0:
+	case v < 0 || v%time.Millisecond != 0:
+		c.fail("protocolDetectionTimeout", fmt.Sprintf("%v is no time to wait", v), "write 0s, or whole milliseconds")
+	case v < 10*time.Millisecond:
+		c.warn("protocolDetectionTimeout", fmt.Sprintf("%v is so short that requests may be taken for plain TCP", v), "write 0s (for ever) or at least 10ms")
+	}
+}
+
+func (c *checker) port(field string, v int32) {
+	if v < 0 || v > 65535 {
+		c.fail(field, fmt.Sprintf("%d is no port", v), "write a number from 1 to 65535")
+	}
+}
+
+func (c *checker) exportTo(field string, exportTo []string) {
+	for i, to := range exportTo {
+		if to != "*" && to != "." && to != "~" && !namespace.MatchString(to) {
+			c.fail(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%q is no namespace", to), "write . for an object's own namespace, * for all, ~ for none, or a namespace")
+		}
+	}
+}
+
+func (c *checker) keepalive(k *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive) {
+	c.duration("tcpKeepalive.time", k.GetTime(), time.Second, 0)
+	c.duration("tcpKeepalive.interval", k.GetInterval(), time.Second, 0)
+}
+
+func (c *checker) accessLog(m *meshapi.MeshConfig) {
+	log := mesh.AccessLog{File: m.AccessLogFile, Format: m.AccessLogFormat, JSON: m.AccessLogEncoding == meshapi.MeshConfig_JSON}
+	if log.File != "" && !filepath.IsAbs(log.File) {
+		c.fail("accessLogFile", fmt.Sprintf("%q is no absolute path", log.File), "write /dev/stdout or a path in /var/log/outrider")
+		return
+	}
+	if _, err := log.Substitution(); err != nil {
+		c.fail("accessLogFormat", err.Error(), "")
+	}
+	if log.JSON && log.Format != "" && log.Format[0] != '{' {
+		c.fail("accessLogFormat", "is a line of text, and accessLogEncoding says JSON", "write a JSON object of texts")
+	}
+}
+
+// defaultConfig goes through what is said to every proxy: most of it is the agent's.
+func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
+	if p == nil {
+		return
+	}
+	p.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		name := field.JSONName()
+		switch key := elsewhere[name]; {
+		case name == "gatewayTopology":
+		case key != "":
+			c.warn("defaultConfig."+name, "is the agent's and has no effect here", "write it into outrider.toml: "+key)
+		default:
+			c.warn("defaultConfig."+name, "is not carried out by this version of Outrider and has no effect", "remove it to be rid of this warning")
+		}
+		return true
+	})
+	if topology := p.GatewayTopology; topology != nil {
+		topology.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+			if field.Name() != "num_trusted_proxies" {
+				c.warn("defaultConfig.gatewayTopology."+field.JSONName(), "is not carried out by this version of Outrider and has no effect", "remove it to be rid of this warning")
+			}
+			return true
+		})
+	}
+}

@@ -1,0 +1,84 @@
+// Package meshfile reads Istio's MeshConfig from a file: what of it concerns discovery, and by name and line all that
+// does not, or is not carried out.
+package meshfile
+
+import (
+	meshapi "istio.io/api/mesh/v1alpha1"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+)
+
+// Read reads a file; "" is the defaults. The configuration is nil where there is an error among the problems.
+func Read(path string) (*mesh.Config, []object.Problem) {
+	if path == "" {
+		return mesh.Default(), nil
+	}
+	content, err := store.ReadAll(path)
+	if err != nil {
+		return nil, []object.Problem{{File: path, Line: 1, Severity: condition.Error, Message: err.Error(), Cure: "create it or take it out of [discovery] mesh_config_file"}}
+	}
+	return Parse(path, content)
+}
+
+// Parse is Read of a file's content.
+func Parse(path string, content []byte) (*mesh.Config, []object.Problem) {
+	in := &meshapi.MeshConfig{}
+	problems := store.Message(path, content, in, func() []object.Finding {
+		c := &checker{}
+		c.mesh(in)
+		return c.findings
+	})
+	for _, p := range problems {
+		if p.Severity == condition.Error {
+			return nil, problems
+		}
+	}
+	return convert(in), problems
+}
+
+// convert lays what the file says over the defaults.
+func convert(in *meshapi.MeshConfig) *mesh.Config {
+	m := mesh.Default()
+	if in.RootNamespace != "" {
+		m.RootNamespace = in.RootNamespace
+	}
+	m.ServiceExportTo, m.RoutingExportTo, m.RuleExportTo = in.DefaultServiceExportTo, in.DefaultVirtualServiceExportTo, in.DefaultDestinationRuleExportTo
+	m.AllowAny = in.OutboundTrafficPolicy == nil || in.OutboundTrafficPolicy.Mode != meshapi.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
+	m.ProtocolDetection = in.ProtocolDetectionTimeout.AsDuration()
+	if in.ConnectTimeout != nil {
+		m.ConnectTimeout = in.ConnectTimeout.AsDuration()
+	}
+	if in.DnsRefreshRate != nil {
+		m.DNSRefresh = in.DnsRefreshRate.AsDuration()
+	}
+	m.Keepalive, m.Retry, m.Locality = in.TcpKeepalive, in.DefaultHttpRetryPolicy, in.LocalityLbSetting
+	m.UpgradeHTTP2 = in.H2UpgradePolicy == meshapi.MeshConfig_UPGRADE
+	m.PathNormalization = in.PathNormalization.GetNormalization()
+	m.AccessLog = mesh.AccessLog{File: in.AccessLogFile, Format: in.AccessLogFormat, JSON: in.AccessLogEncoding == meshapi.MeshConfig_JSON}
+	if topology := in.DefaultConfig.GetGatewayTopology(); topology != nil {
+		m.TrustedProxies = topology.NumTrustedProxies
+	}
+	m.OutboundPort, m.InboundPort = port(in.ProxyListenPort, m.OutboundPort), port(in.ProxyInboundListenPort, m.InboundPort)
+	return m
+}
+
+func port(given int32, otherwise uint32) uint32 {
+	if given == 0 {
+		return otherwise
+	}
+	return uint32(given)
+}
+
+// elsewhere are the fields of defaultConfig that Outrider has keys of its own for.
+var elsewhere = map[string]string{
+	"binaryPath": "[envoy] binary", "drainDuration": "[envoy] drain_duration", "discoveryAddress": "[discovery] address",
+	"zipkinAddress": "[tracing] address", "tracing": "[tracing]", "statsdUdpAddress": "[telemetry] statsd_udp_address",
+	"envoyMetricsServiceAddress": "[telemetry] metrics_service", "envoyMetricsService": "[telemetry] metrics_service",
+	"envoyAccessLogService": "[telemetry] access_log_service", "proxyAdminPort": "[envoy] admin_port", "controlPlaneAuthPolicy": "[discovery] auth",
+	"customConfigFile": "[envoy] custom_config_file", "statNameLength": "[envoy] stat_name_length", "concurrency": "[envoy] concurrency",
+	"proxyBootstrapTemplatePath": "[envoy] template_file", "interceptionMode": "[capture] mode", "statusPort": "[status] address",
+	"terminationDrainDuration": "[envoy] termination_drain_duration", "readinessProbe": "[health]", "configPath": "[envoy] config_dir",
+}

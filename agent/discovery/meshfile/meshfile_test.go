@@ -1,0 +1,121 @@
+package meshfile_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/meshfile"
+)
+
+// TestFields gives each field to the reader. want is "" where nothing is wrong, else "field:line: words"; a ! before it
+// stands for an error, a ? for a warning.
+func TestFields(t *testing.T) {
+	for _, test := range []struct{ yaml, want string }{
+		{"", ""},
+		{"# nothing\n", ""},
+		{"rootNamespace: mesh\nconnectTimeout: 3s\nprotocolDetectionTimeout: 100ms\ndnsRefreshRate: 5s\nh2UpgradePolicy: UPGRADE\n", ""},
+		{"outboundTrafficPolicy: {mode: REGISTRY_ONLY}\ndefaultServiceExportTo: [.]\naccessLogFile: /dev/stdout\naccessLogEncoding: JSON\n", ""},
+		{"defaultHttpRetryPolicy: {attempts: 0}\ntcpKeepalive: {time: 10s, interval: 5s, probes: 3}\npathNormalization: {normalization: MERGE_SLASHES}\n", ""},
+		{"connectTimeot: 3s", "!connectTimeot:1: did you mean connectTimeout?"},
+		{"\nconnectTimeout: 31s", "!connectTimeout:2: 31s is too long"},
+		{"connectTimeout: 100us", "!connectTimeout:1: too short"},
+		{"connectTimeout: 3", "!connectTimeout:1: must be a duration"},
+		{"protocolDetectionTimeout: 1ms", "?protocolDetectionTimeout:1: so short"},
+		{"protocolDetectionTimeout: -1s", "!protocolDetectionTimeout:1: no time to wait"},
+		{"proxyListenPort: 70000", "!proxyListenPort:1: is no port"},
+		{"proxyHttpPort: 8080", "!proxyHttpPort:1: not carried out"},
+		{"rootNamespace: Not.A", "!rootNamespace:1: no namespace"},
+		{"defaultServiceExportTo: ['a b']", "!defaultServiceExportTo[0]:1: no namespace"},
+		{"outboundTrafficPolicy: {mode: ALLOW_ANY_DYNAMIC_DNS}", "!outboundTrafficPolicy.mode:1: not carried out"},
+		{"outboundTrafficPolicy: {mode: ANY}", "!outboundTrafficPolicy.mode:1: is not one of"},
+		{"defaultHttpRetryPolicy: {attempts: 2, retryOn: sometimes}", "!defaultHttpRetryPolicy.retryOn:1: no condition"},
+		{"tcpKeepalive: {time: 10ms}", "!tcpKeepalive.time:1: too short"},
+		{"accessLogFile: log", "!accessLogFile:1: no absolute path"},
+		{"accessLogFile: /dev/stdout\naccessLogEncoding: JSON\naccessLogFormat: '%PROTOCOL%'", "!accessLogFormat:3: is a line of text"},
+		{"accessLogFormat: '{\"a\": '", "!accessLogFormat:1: no JSON object"},
+		{"trustDomain: example.com", "?trustDomain:1: not carried out"},
+		{"enableAutoMtls: true", "?enableAutoMtls:1: not carried out"},
+		{"discoverySelectors: [{matchLabels: {a: b}}]", "!discoverySelectors:1: not carried out"},
+		{"defaultConfig:\n  drainDuration: 10s", "?defaultConfig.drainDuration:2: outrider.toml: [envoy] drain_duration"},
+		{"defaultConfig:\n  meshId: a", "?defaultConfig.meshId:2: not carried out"},
+		{"defaultConfig: {gatewayTopology: {numTrustedProxies: 2}}", ""},
+		{"defaultConfig: {gatewayTopology: {proxyProtocol: {}}}", "?defaultConfig.gatewayTopology.proxyProtocol:1: not carried out"},
+		{"rootNamespace: a\n---\nrootNamespace: b", "!:2: second document"},
+		{"[", "!:1: no valid YAML"},
+		{"- a", "!:1: must be a mapping"},
+	} {
+		m, problems := meshfile.Parse("mesh.yaml", []byte(test.yaml))
+		if test.want == "" {
+			if len(problems) > 0 || m == nil {
+				t.Errorf("%s\n got %v", test.yaml, problems)
+			}
+			continue
+		}
+		severity := condition.Error
+		if test.want[0] == '?' {
+			severity = condition.Warning
+		}
+		place, words, _ := strings.Cut(test.want[1:], ": ")
+		at := strings.LastIndexByte(place, ':')
+		if len(problems) != 1 || problems[0].Severity != severity || problems[0].Field != place[:at] ||
+			!strings.Contains(problems[0].String(), words) || !strings.HasPrefix(problems[0].String(), "mesh.yaml"+place[at:]+":") {
+			t.Errorf("%s\n want %s\n got  %v", test.yaml, test.want, problems)
+		}
+		if (m == nil) != (severity == condition.Error) {
+			t.Errorf("%s\n configuration %v with %v", test.yaml, m, problems)
+		}
+	}
+}
+
+func TestValues(t *testing.T) {
+	m, problems := meshfile.Parse("mesh.yaml", []byte(`
+rootNamespace: mesh
+defaultServiceExportTo: [.]
+defaultVirtualServiceExportTo: ["*"]
+defaultDestinationRuleExportTo: [shop]
+outboundTrafficPolicy: {mode: REGISTRY_ONLY}
+protocolDetectionTimeout: 1s
+connectTimeout: 2s
+dnsRefreshRate: 3s
+h2UpgradePolicy: UPGRADE
+accessLogFile: /dev/stdout
+accessLogEncoding: JSON
+proxyListenPort: 1
+proxyInboundListenPort: 2
+`))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	want := mesh.Default()
+	want.RootNamespace, want.AllowAny, want.UpgradeHTTP2 = "mesh", false, true
+	want.ServiceExportTo, want.RoutingExportTo, want.RuleExportTo = []string{"."}, []string{"*"}, []string{"shop"}
+	want.ProtocolDetection, want.ConnectTimeout, want.DNSRefresh = time.Second, 2*time.Second, 3*time.Second
+	want.AccessLog, want.OutboundPort, want.InboundPort = mesh.AccessLog{File: "/dev/stdout", JSON: true}, 1, 2
+	if !m.Equal(want) {
+		t.Errorf("got %+v, want %+v", m, want)
+	}
+	if m.Equal(mesh.Default()) {
+		t.Error("equals the defaults")
+	}
+}
+
+func TestAFileThatIsMissingIsTold(t *testing.T) {
+	m, problems := meshfile.Read(filepath.Join(t.TempDir(), "mesh.yaml"))
+	if m != nil || len(problems) != 1 || !strings.Contains(problems[0].String(), "mesh_config_file") {
+		t.Errorf("%v, %v", m, problems)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("connectTimeout: 3s\ndefaultConfig: {gatewayTopology: {numTrustedProxies: 2}}"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		m, problems := meshfile.Parse("mesh.yaml", content)
+		if m == nil && len(problems) == 0 {
+			t.Error("neither a configuration nor a reason")
+		}
+	})
+}

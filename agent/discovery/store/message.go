@@ -1,0 +1,62 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Message fills a message from a file that holds nothing else: one YAML document. check finds what is wrong with what
+// was read; it is called where all of it could be. It returns what is wrong, each with its line; with an error among
+// that, the message is not to be used.
+func Message(file string, content []byte, into proto.Message, check func() []object.Finding) []object.Problem {
+	parser := yaml.NewDecoder(bytes.NewReader(content))
+	var root, next yaml.Node
+	err := parser.Decode(&root)
+	if errors.Is(err, io.EOF) {
+		return nil // an empty file says nothing
+	}
+	if err == nil {
+		if err = parser.Decode(&next); err == nil {
+			return []object.Problem{{File: file, Line: next.Line, Severity: condition.Error, Message: "a second document", Cure: "leave one in the file"}}
+		} else if errors.Is(err, io.EOF) {
+			err = nil
+		}
+	}
+	if err != nil {
+		line, message := yamlError(err)
+		return []object.Problem{{File: file, Line: max(line, 1), Severity: condition.Error, Message: "no valid YAML: " + message}}
+	}
+	node := root.Content[0]
+	if isNull(node) {
+		return nil
+	}
+	d := &decoder{place: func(line int, field string) object.Problem {
+		return object.Problem{File: file, Line: line, Field: field}
+	}}
+	d.message(node, into.ProtoReflect(), nil, 0)
+	if !d.failed {
+		for _, f := range check() {
+			d.problems = append(d.problems, object.Problem{File: file, Line: locate(node, f.Field), Field: f.Field, Severity: f.Severity, Message: f.Message, Cure: f.Cure})
+		}
+	}
+	slices.SortFunc(d.problems, object.Problem.Compare)
+	return d.problems
+}
+
+// ReadAll reads a file as the store does: no more than it takes, and nothing but regular files.
+func ReadAll(path string) ([]byte, error) {
+	content, err := readAll(path, &file{})
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return content, nil
+}

@@ -1,0 +1,210 @@
+package validate
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+func (c *checker) sidecar(s *networking.Sidecar, namespace string) {
+	if len(s.Egress)+len(s.Ingress) == 0 && s.OutboundTrafficPolicy == nil && s.InboundConnectionPool == nil {
+		c.fail("", "the Sidecar says nothing", "write egress, ingress, outboundTrafficPolicy or inboundConnectionPool")
+	}
+	if s.WorkloadSelector != nil {
+		if len(s.WorkloadSelector.Labels) == 0 {
+			c.warn("workloadSelector", "has no labels, so the Sidecar is for all of its namespace", "write labels, or remove it")
+		}
+		c.labels("workloadSelector.labels", s.WorkloadSelector.Labels)
+		for key, value := range s.WorkloadSelector.Labels {
+			if strings.Contains(key+value, "*") {
+				c.fail("workloadSelector.labels", fmt.Sprintf("%s: %s: * is not taken in labels", key, value), "write the whole label")
+			}
+		}
+	}
+	ports := map[uint32]bool{}
+	for i, listener := range s.Ingress {
+		c.ingress(fmt.Sprintf("ingress[%d]", i), listener, ports)
+	}
+	if s.InboundConnectionPool != nil {
+		c.connectionPool("inboundConnectionPool", s.InboundConnectionPool)
+	}
+	ports = map[uint32]bool{}
+	for i, listener := range s.Egress {
+		c.egress(fmt.Sprintf("egress[%d]", i), listener, ports, i == len(s.Egress)-1, namespace)
+	}
+	c.outboundTrafficPolicy(s.OutboundTrafficPolicy)
+}
+
+// listenerPort checks a port of a listener, which no other one may have.
+func (c *checker) listenerPort(field string, p *networking.SidecarPort, ports map[uint32]bool) {
+	c.port(field+".number", p.Number)
+	if ports[p.Number] {
+		c.fail(field+".number", fmt.Sprintf("port %d is given twice", p.Number), "give the listener another port")
+	}
+	ports[p.Number] = true
+	if p.Name != "" && !dnsLabel.MatchString(p.Name) {
+		c.fail(field+".name", fmt.Sprintf("%q is no port's name", p.Name), "write letters, digits and -")
+	}
+	if _, ok := model.ParseProtocol(p.Protocol, ""); !ok {
+		c.fail(field+".protocol", fmt.Sprintf("%q is no protocol", p.Protocol), "write one of HTTP, HTTP2, GRPC, GRPC-Web, HTTPS, TLS, TCP, MONGO, REDIS, MYSQL")
+	}
+	if p.TargetPort > 0 { //nolint:staticcheck // deprecated, but it must not be silent
+		c.fail(field+".targetPort", "has no effect in a Sidecar", "remove it")
+	}
+}
+
+func (c *checker) bind(field, bind string) {
+	if _, err := netip.ParseAddr(bind); bind != "" && err != nil {
+		c.fail(field, fmt.Sprintf("%q is no IP address", bind), "write an IP address of this machine, or remove it")
+	}
+}
+
+func (c *checker) ingress(field string, l *networking.IstioIngressListener, ports map[uint32]bool) {
+	if l.GetPort() == nil {
+		c.fail(field+".port", "the listener has no port", "write number and protocol")
+		return
+	}
+	c.listenerPort(field+".port", l.Port, ports)
+	c.bind(field+".bind", l.Bind)
+	c.defaultEndpoint(field+".defaultEndpoint", l.DefaultEndpoint)
+	protocol, _ := model.ParseProtocol(l.Port.Protocol, "")
+	if l.Tls != nil {
+		if protocol != model.TLS {
+			c.fail(field+".tls", fmt.Sprintf("port %d speaks %s: only HTTPS and TLS have tls", l.Port.Number, l.Port.Protocol), "write protocol: HTTPS")
+		}
+		if len(l.Tls.SubjectAltNames) > 0 {
+			c.fail(field+".tls.subjectAltNames", "is not taken in a Sidecar", "remove it")
+		}
+		if len(l.Tls.TlsCertificates) > 0 {
+			c.fail(field+".tls.tlsCertificates", "is not taken in a Sidecar", "write serverCertificate and privateKey")
+		}
+		if l.Tls.Mode == networking.ServerTLSSettings_PASSTHROUGH {
+			c.fail(field+".tls.mode", "PASSTHROUGH ends no TLS", "remove tls: what comes in is passed on as it is")
+		} else {
+			c.serverTLS(field+".tls", l.Tls)
+		}
+	}
+	if l.ConnectionPool != nil {
+		c.connectionPool(field+".connectionPool", l.ConnectionPool)
+		if l.ConnectionPool.Http != nil && !protocol.IsHTTP() && l.Tls == nil {
+			c.warn(field+".connectionPool.http", fmt.Sprintf("port %d speaks %s, so only the settings of tcp count", l.Port.Number, l.Port.Protocol), "remove http")
+		}
+	}
+}
+
+const unixScheme = "unix://"
+
+func (c *checker) defaultEndpoint(field, endpoint string) {
+	if endpoint == "" {
+		return
+	}
+	const cure = "write 127.0.0.1:PORT, 0.0.0.0:PORT (the machine's address), [::1]:PORT, [::]:PORT or unix:///PATH"
+	if socket, ok := strings.CutPrefix(endpoint, unixScheme); ok {
+		c.socket(field, socket)
+		return
+	}
+	host, port, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		c.fail(field, fmt.Sprintf("%q is no address with a port", endpoint), cure)
+		return
+	}
+	if !slices.Contains([]string{"", "127.0.0.1", "0.0.0.0", "::1", "::"}, host) {
+		c.fail(field, fmt.Sprintf("%q is not this machine", host), cure)
+	}
+	number, err := strconv.ParseUint(port, 10, 32)
+	if err != nil {
+		c.fail(field, fmt.Sprintf("%q is no port", port), cure)
+		return
+	}
+	c.port(field, uint32(number))
+}
+
+// socket checks the path of a Unix socket; one that begins with @ is abstract.
+func (c *checker) socket(field, socket string) {
+	if !path.IsAbs(socket) && !strings.HasPrefix(socket, "@") {
+		c.fail(field, fmt.Sprintf("%q is no absolute path", socket), "write unix:///run/app.sock")
+	}
+	if len(socket) > 107 {
+		c.fail(field, "the path of the socket is longer than 107 bytes", "")
+	}
+}
+
+func (c *checker) egress(field string, l *networking.IstioEgressListener, ports map[uint32]bool, last bool, namespace string) {
+	switch {
+	case l.GetPort() == nil:
+		if !last {
+			c.fail(field+".port", "the listener without a port takes what all others leave, and must be the last", "move it to the end, or give it a port")
+		}
+		if l.GetBind() != "" && !strings.HasPrefix(l.Bind, unixScheme) {
+			c.bind(field+".bind", l.Bind)
+		}
+	case l.Port.Number == 0:
+		c.fail(field+".port.number", "outbound listeners on Unix sockets are not carried out by this version of Outrider", "give the listener a port")
+	case strings.EqualFold(l.Port.Protocol, "HTTP_PROXY"):
+		c.fail(field+".port.protocol", "HTTP_PROXY is not carried out by this version of Outrider", "write HTTP")
+	default:
+		c.listenerPort(field+".port", l.Port, ports)
+		c.bind(field+".bind", l.Bind)
+	}
+	if len(l.GetHosts()) == 0 {
+		c.fail(field+".hosts", "the listener has no host", `write "./*" for those of the Sidecar's namespace, "*/*" for all`)
+	}
+	seen := map[string]bool{}
+	for i, host := range l.GetHosts() {
+		here := fmt.Sprintf("%s.hosts[%d]", field, i)
+		place, name, ok := strings.Cut(host, "/")
+		if !ok {
+			c.fail(here, fmt.Sprintf("%q has no namespace", host), fmt.Sprintf("write ./%s or */%s", host, host))
+			continue
+		}
+		switch {
+		case place == "~" && name != "*":
+			c.fail(here, fmt.Sprintf("%q: ~ is only written as ~/*, which is nothing at all", host), "write ~/*, or another namespace")
+		case place != "*" && place != "." && place != "~" && !dnsLabel.MatchString(place):
+			c.fail(here, fmt.Sprintf("%q is no namespace", place), "write *, ., ~ or a namespace before the /")
+		}
+		if name != "*" {
+			c.host(here, name, true)
+		}
+		if place == "." {
+			place = namespace
+		}
+		if seen[place+"/"+name] || seen[place+"/*"] || place != "~" && seen["*/*"] {
+			c.warn(here, fmt.Sprintf("%s is named already", host), "remove it")
+		}
+		seen[place+"/"+name] = true
+	}
+}
+
+func (c *checker) outboundTrafficPolicy(p *networking.OutboundTrafficPolicy) {
+	if p == nil {
+		return
+	}
+	switch p.Mode {
+	case networking.OutboundTrafficPolicy_REGISTRY_ONLY, networking.OutboundTrafficPolicy_ALLOW_ANY:
+	default:
+		c.absent("outboundTrafficPolicy.mode")
+	}
+	if p.EgressProxy == nil {
+		return
+	}
+	const field = "outboundTrafficPolicy.egressProxy"
+	if p.Mode != networking.OutboundTrafficPolicy_ALLOW_ANY {
+		c.fail(field, "is only taken with mode ALLOW_ANY", "write mode: ALLOW_ANY")
+	}
+	if p.EgressProxy.Port == nil {
+		c.fail(field+".port", "the proxy has no port", "write number")
+	}
+	c.destination(field, p.EgressProxy)
+	if host := p.EgressProxy.Host; model.IsWildcard(host) || !strings.Contains(host, ".") {
+		c.fail(field+".host", fmt.Sprintf("%q is no full host name", host), "write it with its domain")
+	}
+}
