@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -74,22 +73,6 @@ type Agent struct {
 type part interface {
 	Name() string
 	Run(ctx context.Context) error
-}
-
-// Check validates a configuration as Run would and writes what it finds.
-func Check(options Options, out io.Writer) error {
-	options.Config.CheckOnly = true
-	loaded, err := config.Load(options.Config)
-	if err != nil {
-		return &ExitError{Code: ExitConfiguration, Err: err}
-	}
-	for _, warning := range loaded.Warnings {
-		if _, err := fmt.Fprintln(out, "warning:", warning); err != nil {
-			return err
-		}
-	}
-	_, err = fmt.Fprintf(out, "configuration is valid: %s\n", strings.Join(loaded.Files, ", "))
-	return err
 }
 
 // Run runs the agent until it is told to stop by a signal or a request, or cannot go on. An *ExitError says with which code
@@ -181,7 +164,11 @@ func (a *Agent) parts() []part {
 // begin asks for the first epoch, or for none if what was adopted is what is wanted.
 func (a *Agent) begin(ctx context.Context) error {
 	current := a.reloader.inForce()
-	if a.awaitFiles(ctx, current.Config) != nil {
+	files := a.maker.files(ctx, current)
+	if a.watched != nil {
+		a.watched.set(current, files)
+	}
+	if a.awaitFiles(ctx, current.Config, files) != nil {
 		return nil //nolint:nilerr // the agent ends
 	}
 	first := &reload{reason: "start", ifChanged: true, first: true}

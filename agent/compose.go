@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -35,16 +36,15 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		return err
 	}
 	a.maker = &specMaker{
+		Maker:  blueprint.ThisHost(),
 		keeper: func() keeper.Info { return a.keeper.get().Info() },
 		inspect: func(ctx context.Context, path string) (*envoy.Binary, error) {
 			return a.inspect(ctx, c.Paths.StateDir, path)
 		},
-		resolve: resolveAddress,
-		host:    config.ThisHost(),
-		runner:  runner{a.keeper},
+		runner: runner{a.keeper},
 	}
 	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
-	a.reloader.spec = a.maker.spec
+	a.reloader.make = a.maker.make
 	a.reloader.apply = a.supervisor.Apply
 	a.reloader.serves = func() (string, int, bool) {
 		live, ok := a.proxy.liveEpoch()
@@ -53,7 +53,6 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	a.reloader.enact = a.enact
 	if c.Reload.Watch {
 		a.watched = newWatched(a.reloader, a.logOf("watch"))
-		a.watched.set(loaded, a.maker.files(ctx, c))
 	}
 	if c.Bus.Enabled {
 		if a.bus, err = a.newBus(); err != nil {
@@ -196,8 +195,8 @@ func (c control) Quit(context.Context) error {
 // enactTime bounds telling Envoy its new log levels.
 const enactTime = 5 * time.Second
 
-// enact puts the [live] keys of a configuration that is now in force into effect.
-func (a *Agent) enact(old, now *config.Loaded) {
+// enact puts the [live] keys of a configuration that is now in force into effect, and watches what Envoy reads with it.
+func (a *Agent) enact(old, now *config.Loaded, files []string) {
 	c, before := now.Config, old.Config
 	if c.Log.Level != before.Log.Level {
 		a.level.Set(slogLevel(c.Log.Level))
@@ -226,6 +225,6 @@ func (a *Agent) enact(old, now *config.Loaded) {
 		a.logOf("discovery").Error("the embedded discovery server keeps its settings", "error", err)
 	}
 	if a.watched != nil {
-		a.watched.set(now, a.maker.files(context.Background(), c))
+		a.watched.set(now, files)
 	}
 }

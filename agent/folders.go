@@ -1,19 +1,14 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/netip"
 	"os"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"time"
 
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/keeper"
 )
@@ -33,28 +28,13 @@ func keeperFolder(runtimeDir string) string {
 	return filepath.Join(runtimeDir, "keeper")
 }
 
-// envoyUser is whom Envoy and its keeper run as in the foreground: [envoy] user, if the agent is root and there is one;
-// nil is the agent's own user.
+// envoyUser is blueprint.EnvoyUser for the keeper.
 func envoyUser(c *config.Config) (*keeper.User, error) {
-	if os.Geteuid() != 0 || c.Envoy.User == "" {
-		return nil, nil
+	found, err := blueprint.EnvoyUser(c)
+	if found == nil || err != nil {
+		return nil, err
 	}
-	found, err := user.Lookup(c.Envoy.User)
-	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up [envoy] user %q: %w", c.Envoy.User, err)
-	}
-	uid, err := strconv.ParseUint(found.Uid, 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("user %s: %w", c.Envoy.User, err)
-	}
-	gid, err := strconv.ParseUint(found.Gid, 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("user %s: %w", c.Envoy.User, err)
-	}
-	return &keeper.User{UID: uint32(uid), GID: uint32(gid)}, nil
+	return &keeper.User{UID: found.UID, GID: found.GID}, nil
 }
 
 // prepare makes the folders and takes the lock. Under systemd the folders are there already.
@@ -111,29 +91,4 @@ func (a *Agent) tidy() {
 			a.log.Warn("left behind", "error", err)
 		}
 	}
-}
-
-// resolveTime bounds a look-up of a name that the bootstrap needs as an address.
-const resolveTime = 3 * time.Second
-
-// resolveAddress turns host:port into an address; an address is taken as it is.
-func resolveAddress(ctx context.Context, address string) (netip.AddrPort, error) {
-	if parsed, err := netip.ParseAddrPort(address); err == nil {
-		return parsed, nil
-	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	number, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("port of %q: %w", address, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, resolveTime)
-	defer cancel()
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	return netip.AddrPortFrom(found[0].Unmap(), uint16(number)), nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
@@ -104,17 +105,16 @@ func refusedOnBus(err error) error {
 }
 
 // CheckConfig returns what is wrong with a configuration file; "" is the one that the agent reads.
-func (b onBus) CheckConfig(_ context.Context, path string) ([]string, error) {
+func (b onBus) CheckConfig(ctx context.Context, path string) ([]string, error) {
 	options := b.options.Config
-	options.CheckOnly = true
 	if path != "" {
-		options = config.Options{Path: path, Environment: b.options.environment(), InUnit: options.InUnit, CheckOnly: true}
+		options = config.Options{Path: path, Environment: b.options.environment(), InUnit: options.InUnit}
 	}
-	_, err := config.Load(options)
-	if err == nil {
+	report := blueprint.Check(ctx, options, blueprint.Checker{Maker: b.maker.Maker, Runner: b.maker.runner, Folder: b.reloader.inForce().Config.Envoy.ConfigDir})
+	if len(report.Errors) == 0 {
 		return nil, nil
 	}
-	return reasons(err), nil
+	return reasons(report.Errors), nil
 }
 
 // DumpConfig is the effective configuration as TOML.

@@ -29,10 +29,10 @@ const (
 // once even while an older epoch is still ending; the supervisor merges the epochs they ask for.
 type reloader struct {
 	load   func() (*config.Loaded, error)
-	spec   func(context.Context, *config.Loaded) (*epoch.Spec, error)
+	make   func(context.Context, *config.Loaded) (*wanted, error)
 	apply  func(context.Context, epoch.Request) (epoch.Result, error)
-	serves func() (hash string, number int, ok bool) // the live epoch
-	enact  func(old, now *config.Loaded)             // puts the [live] keys of what is now in force into effect
+	serves func() (hash string, number int, ok bool)     // the live epoch
+	enact  func(old, now *config.Loaded, files []string) // puts the [live] keys of what is now in force into effect
 
 	board *condition.Board
 	log   *slog.Logger
@@ -154,7 +154,7 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 	}
 	pending := pendingKeys(r.started, loaded.Config)
 	loaded.Config = config.Keep(r.started, loaded.Config)
-	spec, err := r.spec(ctx, loaded)
+	wanted, err := r.make(ctx, loaded)
 	if err != nil {
 		request.err = err
 		r.refuse(request, reasons(err))
@@ -168,9 +168,9 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 	hash, number, live := r.serves()
 	always := loaded.Config.Reload.OnRequest == "always"
 	// While another reload waits for its epoch, what is live is not what will be: the supervisor decides which one wins.
-	if live && hash == spec.Hash && (request.ifChanged || !always) && !request.first && others == 0 {
+	if live && hash == wanted.spec.Hash && (request.ifChanged || !always) && !request.first && others == 0 {
 		r.committed = request.id
-		r.commit(loaded, pending)
+		r.commit(loaded, pending, wanted.files)
 		result.Outcome, result.Epoch, result.Previous = api.OutcomeUnchanged, &number, &number
 		for _, change := range result.Changes {
 			if change.Effect == config.Live.String() {
@@ -185,9 +185,9 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 	}
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	waiting.Go(func() {
-		outcome, err := r.apply(ctx, epoch.Request{Spec: spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
+		outcome, err := r.apply(ctx, epoch.Request{Spec: wanted.spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
 			OnWait: func(until time.Time, why string) { request.progress(api.Progress{Phase: why, Until: until}) }})
-		finish := func() { r.applied(request, result, loaded, pending, spec, outcome, err) }
+		finish := func() { r.applied(request, result, loaded, pending, wanted, outcome, err) }
 		select {
 		case r.finished <- finish:
 		case <-ctx.Done():
@@ -197,14 +197,14 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 }
 
 // applied ends a reload that asked for an epoch.
-func (r *reloader) applied(request *reload, result api.ReloadResult, loaded *config.Loaded, pending []string, spec *epoch.Spec, outcome epoch.Result, err error) {
+func (r *reloader) applied(request *reload, result api.ReloadResult, loaded *config.Loaded, pending []string, wanted *wanted, outcome epoch.Result, err error) {
 	if err != nil {
 		r.refuse(request, reasons(err))
 		return
 	}
-	if hash, _, ok := r.serves(); (!ok || hash == spec.Hash) && request.id > r.committed {
+	if hash, _, ok := r.serves(); (!ok || hash == wanted.spec.Hash) && request.id > r.committed {
 		r.committed = request.id
-		r.commit(loaded, pending)
+		r.commit(loaded, pending, wanted.files)
 	} // else a newer configuration won; its own reload puts it in force, or has
 	result.Epoch, result.Mode = &outcome.Epoch, string(outcome.Mode)
 	result.Outcome = api.OutcomeRestarted
@@ -221,7 +221,7 @@ func (r *reloader) applied(request *reload, result api.ReloadResult, loaded *con
 }
 
 // commit puts a configuration in force.
-func (r *reloader) commit(loaded *config.Loaded, pending []string) {
+func (r *reloader) commit(loaded *config.Loaded, pending, files []string) {
 	r.mu.Lock()
 	old := r.current
 	r.current, r.pending = loaded, pending
@@ -235,7 +235,7 @@ func (r *reloader) commit(loaded *config.Loaded, pending []string) {
 	for _, warning := range loaded.Warnings {
 		r.log.Warn("configuration", "warning", warning.Error())
 	}
-	r.enact(old, loaded)
+	r.enact(old, loaded, files)
 }
 
 // pendingKeys are the [start] keys that a configuration changes: they wait for the next start.

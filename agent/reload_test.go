@@ -43,18 +43,18 @@ func newReloads(t *testing.T) *reloads {
 	}
 	r.reloader = newReloader(condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
 	r.load = r.read
-	r.spec = func(_ context.Context, loaded *config.Loaded) (*epoch.Spec, error) {
+	r.make = func(_ context.Context, loaded *config.Loaded) (*wanted, error) {
 		if loaded.Config.Node.Network == "impossible" {
 			return nil, errors.New("no bootstrap can be made of it")
 		}
-		return &epoch.Spec{Hash: loaded.Config.Envoy.ConnectTimeout.String()}, nil
+		return &wanted{spec: &epoch.Spec{Hash: loaded.Config.Envoy.ConnectTimeout.String()}}, nil
 	}
 	r.serves = func() (string, int, bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.live, r.number, r.number >= 0
 	}
-	r.enact = func(_, now *config.Loaded) { r.enacted = append(r.enacted, now.Config.Log.Level) }
+	r.enact = func(_, now *config.Loaded, _ []string) { r.enacted = append(r.enacted, now.Config.Log.Level) }
 	r.apply = func(_ context.Context, request epoch.Request) (epoch.Result, error) {
 		r.mu.Lock()
 		hold, fail := r.hold, r.fail

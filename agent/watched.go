@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/watch"
@@ -20,13 +21,7 @@ func watchPaths(loaded *config.Loaded, read []string) []string {
 	c := loaded.Config
 	paths := slices.Concat(loaded.Files, loaded.Dirs, read,
 		[]string{c.Envoy.CustomConfigFile, c.Envoy.TemplateFile, c.Envoy.BootstrapOverride, c.Tracing.AccessTokenFile})
-	return unique(paths)
-}
-
-// unique sorts paths and leaves out what is empty or there twice.
-func unique(paths []string) []string {
-	slices.Sort(paths)
-	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return path == "" })
+	return blueprint.Unique(paths)
 }
 
 // The condition of files that are awaited, or were not there in time.
@@ -34,8 +29,7 @@ const conditionFilesMissing = "files-missing"
 
 // awaitFiles waits for the files that Envoy needs at its start, at most as long as [identity] wait says. What is still missing then
 // is told, and the start goes on without. An error means that ctx has ended.
-func (a *Agent) awaitFiles(ctx context.Context, c *config.Config) error {
-	paths := a.maker.files(ctx, c)
+func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string) error {
 	if len(paths) == 0 {
 		return nil
 	}

@@ -8,6 +8,9 @@ import (
 // credentialPrefix begins a value that names a systemd credential instead of a file.
 const credentialPrefix = "credential:"
 
+// IsCredential tells whether the path of a key is the name of a credential still: with CheckOnly it is, as there is no unit to have it from.
+func IsCredential(path string) bool { return strings.HasPrefix(path, credentialPrefix) }
+
 // credentials finds systemd's credentials.
 type credentials struct {
 	folder    string // $CREDENTIALS_DIRECTORY, "" if there is none

@@ -82,6 +82,16 @@ func (e Errors) sort(files []string) {
 	})
 }
 
+// Fault is something wrong with a key that shows only when its value is used, where the key was said. "" and a key that no
+// file says stand for the main file.
+func (l *Loaded) Fault(key, message, cure string) *Error {
+	e := &Error{Position: l.Sources[key], Key: key, Message: message, Cure: cure}
+	if e.Position == (Position{}) && len(l.Files) > 0 {
+		e.Position = Position{File: l.Files[0]}
+	}
+	return e
+}
+
 // problem is what is wrong with a value, before it is known whose value it is.
 type problem struct {
 	message, cure string

@@ -196,14 +196,19 @@ func abbreviate(output []byte) string {
 // must be equal, and "" is an Envoy that cannot at all.
 func SameHotRestart(parent, child string) bool { return parent != "" && parent == child }
 
-// Local runs Envoy as a child of this process, with this process's rights.
-type Local struct{}
+// Local runs Envoy as a child of this process.
+type Local struct {
+	User *syscall.Credential // whose rights it has; nil: this process's
+}
 
 // Run implements Runner.
-func (Local) Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error) {
+func (l Local) Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error) {
 	var out, errs bytes.Buffer
 	command := exec.CommandContext(ctx, path, args...)
 	command.Stdout, command.Stderr = &out, &errs
+	if l.User != nil {
+		command.SysProcAttr = &syscall.SysProcAttr{Credential: l.User}
+	}
 	command.WaitDelay = time.Second
 	err = command.Run()
 	if exitError, ok := errors.AsType[*exec.ExitError](err); ok && ctx.Err() == nil {

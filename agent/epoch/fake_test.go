@@ -17,7 +17,7 @@ type world struct {
 	t  testing.TB
 	mu sync.Mutex
 
-	all       []*envoy
+	all       []*fakeEnvoy
 	memory    map[int]*memory
 	keeper    *fakeKeeper // the agent's connection
 	behaviour map[string]behaviour
@@ -47,7 +47,7 @@ type behaviour struct {
 
 type memory struct{ initializing, stale bool }
 
-type envoy struct {
+type fakeEnvoy struct {
 	StartSpec
 	pid        int
 	started    time.Time
@@ -64,7 +64,7 @@ type envoy struct {
 	stopped    bool
 	wedged     bool // its main thread never comes back, whatever it is sent
 	unhealthy  bool
-	parent     *envoy // that it believes to have
+	parent     *fakeEnvoy // that it believes to have
 	forgotten  bool
 	note       json.RawMessage
 
@@ -81,7 +81,7 @@ func newWorld(t testing.TB) *world {
 }
 
 // later runs f under the lock if the process lives then and is not stopped.
-func (w *world) later(e *envoy, delay time.Duration, f func()) {
+func (w *world) later(e *fakeEnvoy, delay time.Duration, f func()) {
 	time.AfterFunc(delay, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -118,7 +118,7 @@ func (w *world) look() {
 	w.served = w.served || serving
 }
 
-func (w *world) find(lineage, restart int) *envoy {
+func (w *world) find(lineage, restart int) *fakeEnvoy {
 	for _, e := range w.all {
 		if e.exit == nil && e.HotRestart && e.Lineage == lineage && e.RestartEpoch == restart {
 			return e
@@ -128,9 +128,9 @@ func (w *world) find(lineage, restart int) *envoy {
 }
 
 // start is what exec of an Envoy leads to.
-func (w *world) start(spec StartSpec) *envoy {
+func (w *world) start(spec StartSpec) *fakeEnvoy {
 	w.pid++
-	e := &envoy{StartSpec: spec, pid: w.pid, started: time.Now(), note: spec.Note, hash: spec.Command.Args[0]}
+	e := &fakeEnvoy{StartSpec: spec, pid: w.pid, started: time.Now(), note: spec.Note, hash: spec.Command.Args[0]}
 	e.drain, _ = time.ParseDuration(spec.Command.Args[1])
 	e.shutdown, _ = time.ParseDuration(spec.Command.Args[2])
 	for _, other := range w.all {
@@ -171,7 +171,7 @@ func (w *world) start(spec StartSpec) *envoy {
 	return e
 }
 
-func (w *world) handshake(e *envoy, b behaviour) {
+func (w *world) handshake(e *fakeEnvoy, b behaviour) {
 	parent, m := w.find(e.Lineage, e.RestartEpoch-1), w.memory[e.Lineage]
 	switch {
 	case parent == nil:
@@ -193,7 +193,7 @@ func (w *world) handshake(e *envoy, b behaviour) {
 	}
 }
 
-func (w *world) initialize(e *envoy, b behaviour, parent *envoy) {
+func (w *world) initialize(e *fakeEnvoy, b behaviour, parent *fakeEnvoy) {
 	w.later(e, 5*time.Millisecond, func() { e.admin = true })
 	switch {
 	case b.late:
@@ -203,7 +203,7 @@ func (w *world) initialize(e *envoy, b behaviour, parent *envoy) {
 	}
 }
 
-func (w *world) liven(e *envoy, b behaviour, parent *envoy) {
+func (w *world) liven(e *fakeEnvoy, b behaviour, parent *fakeEnvoy) {
 	if parent != nil && (parent.exit != nil || parent.stopped) {
 		w.later(e, 10*time.Second, func() { w.end(e, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
 		return
@@ -230,7 +230,7 @@ func (w *world) liven(e *envoy, b behaviour, parent *envoy) {
 }
 
 // end is the process's exit.
-func (w *world) end(e *envoy, code int, signal string, lines ...string) {
+func (w *world) end(e *fakeEnvoy, code int, signal string, lines ...string) {
 	if e.exit != nil {
 		return
 	}
@@ -254,7 +254,7 @@ func (w *world) end(e *envoy, code int, signal string, lines ...string) {
 	w.look()
 }
 
-func (w *world) signal(e *envoy, signal syscall.Signal) {
+func (w *world) signal(e *fakeEnvoy, signal syscall.Signal) {
 	for _, child := range w.all {
 		early := child.exit == nil && child.parent == e && time.Since(child.live) < child.shutdown+time.Second
 		if early && signal != syscall.SIGCONT && !w.allowed {
@@ -285,14 +285,14 @@ func (w *world) signal(e *envoy, signal syscall.Signal) {
 }
 
 // hang stops a process for good.
-func (w *world) hang(e *envoy) {
+func (w *world) hang(e *fakeEnvoy) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	e.stopped, e.wedged = true, true
 	w.look()
 }
 
-func (e *envoy) process() Process {
+func (e *fakeEnvoy) process() Process {
 	return Process{ID: e.ID, PID: e.pid, Started: e.started, Exit: e.exit, Note: slices.Clone(e.note),
 		Connections: e.requests + e.tunnels + e.idle}
 }

@@ -38,7 +38,7 @@ func (w *world) die() {
 	close(lost.done)
 }
 
-func (k *fakeKeeper) with(id string, f func(*envoy) error) error {
+func (k *fakeKeeper) with(id string, f func(*fakeEnvoy) error) error {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	if k.w.keeper != k {
@@ -62,7 +62,7 @@ func (k *fakeKeeper) Start(_ context.Context, spec StartSpec) (int, error) {
 }
 
 func (k *fakeKeeper) Signal(_ context.Context, id string, signal syscall.Signal) error {
-	return k.with(id, func(e *envoy) error {
+	return k.with(id, func(e *fakeEnvoy) error {
 		if e.exit == nil {
 			k.w.signal(e, signal)
 		}
@@ -86,11 +86,11 @@ func (k *fakeKeeper) Processes(context.Context) ([]Process, error) {
 }
 
 func (k *fakeKeeper) Annotate(_ context.Context, id string, note json.RawMessage) error {
-	return k.with(id, func(e *envoy) error { e.note = slices.Clone(note); return nil })
+	return k.with(id, func(e *fakeEnvoy) error { e.note = slices.Clone(note); return nil })
 }
 
 func (k *fakeKeeper) Forget(_ context.Context, id string) error {
-	return k.with(id, func(e *envoy) error { e.forgotten = true; return nil })
+	return k.with(id, func(e *fakeEnvoy) error { e.forgotten = true; return nil })
 }
 
 func (k *fakeKeeper) Run(ctx context.Context, command Command) (RunResult, error) {
@@ -132,9 +132,9 @@ type fakeAdmin struct {
 	address string
 }
 
-func (a fakeAdmin) with(ctx context.Context, f func(*envoy)) error {
+func (a fakeAdmin) with(ctx context.Context, f func(*fakeEnvoy)) error {
 	a.w.mu.Lock()
-	var found *envoy
+	var found *fakeEnvoy
 	for _, e := range a.w.all {
 		if e.exit == nil && e.admin && fmt.Sprintf("admin-%d.sock", e.Number) == a.address {
 			found = e
@@ -156,7 +156,7 @@ func (a fakeAdmin) with(ctx context.Context, f func(*envoy)) error {
 }
 
 func (a fakeAdmin) State(ctx context.Context) (state State, err error) {
-	err = a.with(ctx, func(e *envoy) {
+	err = a.with(ctx, func(e *fakeEnvoy) {
 		state = State{Server: "PRE_INITIALIZING", RestartEpoch: -1}
 		if !e.live.IsZero() {
 			state = State{Server: "LIVE", RestartEpoch: e.RestartEpoch, WorkersStarted: true}
@@ -166,15 +166,15 @@ func (a fakeAdmin) State(ctx context.Context) (state State, err error) {
 }
 
 func (a fakeAdmin) FailHealthcheck(ctx context.Context) error {
-	return a.with(ctx, func(e *envoy) { e.unhealthy = true })
+	return a.with(ctx, func(e *fakeEnvoy) { e.unhealthy = true })
 }
 
 func (a fakeAdmin) OKHealthcheck(ctx context.Context) error {
-	return a.with(ctx, func(e *envoy) { e.unhealthy = false })
+	return a.with(ctx, func(e *fakeEnvoy) { e.unhealthy = false })
 }
 
 func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
-	return a.with(ctx, func(e *envoy) {
+	return a.with(ctx, func(e *fakeEnvoy) {
 		if !graceful {
 			e.listening = false
 			return
@@ -184,7 +184,7 @@ func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 }
 
 func (a fakeAdmin) Activity(ctx context.Context) (activity Activity, err error) {
-	err = a.with(ctx, func(e *envoy) {
+	err = a.with(ctx, func(e *fakeEnvoy) {
 		activity = Activity{Connections: e.requests + e.tunnels + e.idle, Requests: e.requests, Tunnels: e.tunnels}
 	})
 	return activity, err

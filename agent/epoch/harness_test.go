@@ -125,21 +125,21 @@ func (h *harness) wait(duration time.Duration) {
 }
 
 // alive returns the Envoys that run, oldest first.
-func (h *harness) alive() []*envoy {
+func (h *harness) alive() []*fakeEnvoy {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(h.w.all), func(e *envoy) bool { return e.exit != nil })
+	return slices.DeleteFunc(slices.Clone(h.w.all), func(e *fakeEnvoy) bool { return e.exit != nil })
 }
 
 // newest returns the Envoy that was started last.
-func (h *harness) newest() *envoy {
+func (h *harness) newest() *fakeEnvoy {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	return h.w.all[len(h.w.all)-1]
 }
 
 // kill ends an Envoy from outside.
-func (h *harness) kill(e *envoy, signal string) {
+func (h *harness) kill(e *fakeEnvoy, signal string) {
 	h.w.mu.Lock()
 	h.w.end(e, -1, signal)
 	h.w.mu.Unlock()
@@ -154,7 +154,7 @@ func (h *harness) do(f func()) {
 }
 
 // state returns whether an Envoy takes connections, and whether its health checks fail.
-func (h *harness) state(e *envoy) (listening, unhealthy bool) {
+func (h *harness) state(e *fakeEnvoy) (listening, unhealthy bool) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	return e.listening, e.unhealthy

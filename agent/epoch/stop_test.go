@@ -37,25 +37,25 @@ func TestStop(t *testing.T) {
 	now.Now = true
 	for name, test := range map[string]struct {
 		options StopOptions
-		before  func(h *harness, e *envoy)
-		during  func(h *harness, e *envoy)
+		before  func(h *harness, e *fakeEnvoy)
+		during  func(h *harness, e *fakeEnvoy)
 		want    time.Duration
 	}{
 		"nothing in flight": {options: stopDefaults, want: 6 * time.Second},
 		"now":               {options: now, want: 0},
-		"a request in flight": {options: stopDefaults, want: 11 * time.Second, during: func(h *harness, e *envoy) {
+		"a request in flight": {options: stopDefaults, want: 11 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.requests = 1 })
 			h.wait(10 * time.Second)
 			h.do(func() { e.requests = 0 })
 		}},
-		"a tunnel": {options: stopDefaults, want: 60 * time.Second, during: func(h *harness, e *envoy) {
+		"a tunnel": {options: stopDefaults, want: 60 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.tunnels = 1 })
 		}},
-		"idle connections": {options: stopDefaults, want: 6 * time.Second, during: func(h *harness, e *envoy) {
+		"idle connections": {options: stopDefaults, want: 6 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.idle = 10 })
 		}},
 		"exit on zero": {options: exitOnZero, want: 6 * time.Second},
-		"exit on zero, with connections": {options: exitOnZero, want: 21 * time.Second, during: func(h *harness, e *envoy) {
+		"exit on zero, with connections": {options: exitOnZero, want: 21 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.idle = 3 })
 			h.wait(20 * time.Second)
 			if listening, unhealthy := h.state(e); !listening || !unhealthy {
@@ -63,7 +63,7 @@ func TestStop(t *testing.T) {
 			}
 			h.do(func() { e.idle = 0 })
 		}},
-		"the order": {options: stopDefaults, want: 6 * time.Second, during: func(h *harness, e *envoy) {
+		"the order": {options: stopDefaults, want: 6 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.wait(4900 * time.Millisecond)
 			if listening, unhealthy := h.state(e); !listening || !unhealthy {
 				h.t.Error("within termination_drain_duration connections are taken and health checks fail")
@@ -73,17 +73,17 @@ func TestStop(t *testing.T) {
 				h.t.Error("then listeners close at once")
 			}
 		}},
-		"admin gone": {options: stopDefaults, want: 5 * time.Second, during: func(h *harness, e *envoy) {
+		"admin gone": {options: stopDefaults, want: 5 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.admin = false })
 		}},
-		"Envoy exits": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *envoy) {
+		"Envoy exits": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.wait(2 * time.Second)
 			h.kill(e, "SIGKILL")
 		}},
-		"Envoy hangs": {options: stopDefaults, want: 14 * time.Second, before: func(h *harness, e *envoy) {
+		"Envoy hangs": {options: stopDefaults, want: 14 * time.Second, before: func(h *harness, e *fakeEnvoy) {
 			h.w.hang(e)
 		}},
-		"a second one": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *envoy) {
+		"a second one": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.requests = 1 })
 			h.wait(2 * time.Second)
 			if err := h.s.Stop(h.t.Context(), now); err != nil {

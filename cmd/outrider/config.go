@@ -1,12 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 )
 
@@ -20,14 +20,14 @@ func (a *app) configCheckCommand() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a configuration file and its drop-ins, without an agent",
 		Args:  cobra.MaximumNArgs(1),
-		RunE: func(_ *cobra.Command, arguments []string) error {
-			loaded, err := config.Load(a.onDisk(arguments))
-			if err != nil {
-				return a.printCheck(checkResult{Errors: lines(err)})
-			}
-			result := checkResult{OK: true, Files: loaded.Files}
-			for _, warning := range loaded.Warnings {
-				result.Warnings = append(result.Warnings, warning.Error())
+		Long: "Check does what a start does before Envoy runs: it reads the configuration and the files that it names, renders the\n" +
+			"bootstrap, and has Envoy check it (as root with the rights of [envoy] user). Where that cannot be done here, because there\n" +
+			"is no Envoy or a file is still to come, it says so.",
+		RunE: func(command *cobra.Command, arguments []string) error {
+			report := blueprint.Check(command.Context(), a.onDisk(arguments), blueprint.Checker{Maker: blueprint.ThisHost()})
+			result := checkResult{OK: len(report.Errors) == 0, Warnings: sentences(report.Warnings), Errors: sentences(report.Errors)}
+			if result.OK {
+				result.Files = report.Files
 			}
 			return a.printCheck(result)
 		},
@@ -73,14 +73,9 @@ func (a *app) printCheck(result checkResult) error {
 	return nil
 }
 
-// lines are the single errors of a configuration.
-func lines(err error) []string {
-	many, ok := errors.AsType[config.Errors](err)
-	if !ok {
-		return []string{err.Error()}
-	}
+func sentences(errs config.Errors) []string {
 	var all []string
-	for _, one := range many {
+	for _, one := range errs {
 		all = append(all, one.Error())
 	}
 	return all

@@ -51,7 +51,7 @@ func run() int {
 	}
 	var err error
 	if *check {
-		err = agent.Check(options, os.Stdout)
+		err = agent.Check(context.Background(), options, os.Stdout)
 	} else {
 		err = agent.Run(context.Background(), options)
 	}

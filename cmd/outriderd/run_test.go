@@ -214,6 +214,23 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("%s: exit %d: %s", c.name, exit, daemon.Output())
 		}
 	}
+	// A check ends with the code that a start would.
+	for _, c := range []struct {
+		name, toml string
+		exit       int
+		says       string
+	}{
+		{"valid", "", 0, "configuration is valid"},
+		{"a missing template", "[envoy]\ntemplate_file = \"missing.tmpl\"\n", 78, "50-test.toml:2:1: envoy.template_file"},
+		{"no Envoy", "[envoy]\nbinary = \"/nonexistent/envoy\"\n", 69, "50-test.toml:2:1: envoy.binary"},
+		{"no Envoy and more", "[envoy]\nbinary = \"/nonexistent/envoy\"\ncustom_config_file = \"missing.json\"\n", 78, "50-test.toml:3:1: envoy.custom_config_file"},
+	} {
+		r.Set(c.toml)
+		daemon := r.Start("--check")
+		if exit := daemon.Wait(t, 60*time.Second); exit != c.exit || !strings.Contains(daemon.Output(), c.says) {
+			t.Errorf("check, %s: exit %d: %s", c.name, exit, daemon.Output())
+		}
+	}
 	// An Envoy that always dies.
 	dying := filepath.Join(r.Dir, "dying")
 	if err := os.WriteFile(dying, []byte(dyingEnvoy), 0o755); err != nil {

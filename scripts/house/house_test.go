@@ -25,9 +25,10 @@ var leaves = []string{"agent/config", "agent/resource", "agent/condition", "agen
 var more = map[string][]string{
 	"agent":                   {"agent/...", "bootstrap/..."}, // composes the parts
 	"agent/epoch":             {"agent/envoy"},                // its types
+	"agent/blueprint":         {"agent/envoy", "bootstrap"},   // command line and bootstrap
 	"agent/bus":               {"packaging/dbus"},             // the interfaces, embedded
 	"cmd/outriderd":           {"agent"},
-	"cmd/outrider":            {"agent/api", "agent/discovery/...", "agent/keeper"}, // the latter two: mesh check, cleanup
+	"cmd/outrider":            {"agent/api", "agent/blueprint", "agent/discovery/...", "agent/keeper"}, // the latter three: config check, mesh check, cleanup
 	"cmd/outrider-keeper":     {"agent/keeper"},
 	"cmd/outrider-discoveryd": {"agent/xds/...", "agent/discovery/..."},
 	"scripts":                 {"agent/...", "bootstrap/...", "cmd/..."},

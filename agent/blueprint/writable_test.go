@@ -1,4 +1,4 @@
-package agent
+package blueprint
 
 import (
 	"path/filepath"
@@ -10,7 +10,6 @@ import (
 )
 
 func TestFilesThatEnvoyMayNotWriteAreRefused(t *testing.T) {
-	maker := &specMaker{runner: envoy.Local{}}
 	folder := t.TempDir()
 	for _, c := range []struct {
 		name, path, says string
@@ -20,7 +19,7 @@ func TestFilesThatEnvoyMayNotWriteAreRefused(t *testing.T) {
 		{"a new file", filepath.Join(folder, "outlier.log"), ""},
 		{"a missing folder", filepath.Join(folder, "missing", "outlier.log"), "envoy.outlier_log_path: Envoy may not write " + filepath.Join(folder, "missing")},
 	} {
-		err := maker.checkWritable(t.Context(), &config.Config{Envoy: config.Envoy{OutlierLogPath: c.path}})
+		err := Writable(t.Context(), envoy.Local{}, &config.Loaded{Config: &config.Config{Envoy: config.Envoy{OutlierLogPath: c.path}}})
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.name, err)
 		}

@@ -1,4 +1,4 @@
-package epoch
+package envoy
 
 import "testing"
 
@@ -9,7 +9,7 @@ func TestComplaint(t *testing.T) {
 			"error initializing configuration 'x.json': no such field\nin envoy.config\n": "error initializing configuration 'x.json': no such field in envoy.config",
 		"something else\nlast words\n": "last words",
 	} {
-		if got := complaint([]byte(output)); got != want {
+		if got := Complaint([]byte(output)); got != want {
 			t.Errorf("complaint of %q is %q, should be %q", output, got, want)
 		}
 	}

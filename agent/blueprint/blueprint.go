@@ -1,0 +1,221 @@
+// Package blueprint turns a configuration into what Envoy is started with: it reads the files that the bootstrap is made of, resolves the
+// names in it, renders it, and makes the command line. A start, a reload and a check (outriderd --check, outrider config
+// check, CheckConfig on D-Bus) all go through it, so that a check refuses what a reload would. Errors are config.Errors: each
+// says where its key stands.
+package blueprint
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/bootstrap"
+)
+
+// Maker makes blueprints.
+type Maker struct {
+	Host    config.Host
+	Resolve func(ctx context.Context, address string) (netip.AddrPort, error) // host:port → address:port
+}
+
+// ThisHost makes blueprints of Envoys on this host.
+func ThisHost() Maker { return Maker{config.ThisHost(), Resolve} }
+
+// Blueprint is an Envoy as a configuration wants it, without what differs from epoch to epoch. All it is made of has been read:
+// its methods look at nothing but themselves, and what Make could render they can.
+type Blueprint struct {
+	Command envoy.CommandLine
+
+	loaded                     *config.Loaded
+	input                      bootstrap.Input
+	custom, template, override []byte
+	rendered                   []byte   // for anySocket
+	admin                      string   // address of the user's own bootstrap; "" = each epoch's socket
+	files                      []string // that Envoy reads at its start
+}
+
+// Make reads, resolves and renders what a configuration asks for. Its error is config.Errors, all that is wrong.
+func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
+	b := &Blueprint{loaded: loaded}
+	c := loaded.Config
+	node, err := c.Node.Resolve(m.Host)
+	if err != nil {
+		return nil, config.Errors{loaded.Fault("node", err.Error(), "")}
+	}
+	errs := b.read()
+	input, more := m.input(ctx, loaded, node)
+	if errs = append(errs, more...); len(errs) > 0 {
+		return nil, errs
+	}
+	b.input, b.Command = input, commandLine(c, node)
+	if b.rendered, err = b.Render(anySocket); err != nil {
+		return nil, err
+	}
+	named, err := bootstrap.CertificateFiles(b.rendered)
+	if err != nil {
+		return nil, config.Errors{b.fault(err.Error())}
+	}
+	b.files = Unique(slices.Concat(c.Reload.Files, named))
+	if c.Envoy.CustomConfigFile != "" || c.Envoy.TemplateFile != "" {
+		network, address, err := bootstrap.AdminAddress(b.rendered)
+		if err != nil {
+			return nil, config.Errors{b.fault(err.Error())}
+		}
+		if network != "unix" || address != anySocket {
+			b.admin = address
+		}
+	}
+	return b, nil
+}
+
+// anySocket stands for the admin socket of an epoch, where none is meant.
+const anySocket = "admin.sock"
+
+// read reads the files of the user's that the bootstrap is made of.
+func (b *Blueprint) read() config.Errors {
+	var errs config.Errors
+	e := b.loaded.Config.Envoy
+	for _, file := range []struct {
+		key, path string
+		content   *[]byte
+	}{
+		{customKey, e.CustomConfigFile, &b.custom},
+		{templateKey, e.TemplateFile, &b.template},
+		{overrideKey, e.BootstrapOverride, &b.override},
+	} {
+		if file.path == "" {
+			continue
+		}
+		content, fault := readFile(b.loaded, file.key, file.path, maxFile)
+		if fault != nil {
+			errs = append(errs, fault)
+		}
+		*file.content = content
+	}
+	return errs
+}
+
+// The keys whose files the bootstrap is made of.
+const (
+	customKey   = "envoy.custom_config_file"
+	templateKey = "envoy.template_file"
+	overrideKey = "envoy.bootstrap_override"
+)
+
+// Render returns the bootstrap (JSON) of an epoch whose admin interface is to be on the socket of the given path. Its error is
+// config.Errors.
+func (b *Blueprint) Render(adminSocket string) ([]byte, error) {
+	e := b.loaded.Config.Envoy
+	rendered, name, err := b.base(adminSocket)
+	if err != nil {
+		return nil, config.Errors{b.fault(err.Error())}
+	}
+	if e.BootstrapOverride == "" {
+		return rendered, nil
+	}
+	if rendered, err = bootstrap.Override(rendered, name, e.BootstrapOverride, b.override); err != nil {
+		return nil, config.Errors{b.loaded.Fault(overrideKey, err.Error(), "correct the file, or take the key out")}
+	}
+	return rendered, nil
+}
+
+// base is the bootstrap before the override, and its name in messages.
+func (b *Blueprint) base(adminSocket string) (rendered []byte, name string, err error) {
+	input, e := b.input, b.loaded.Config.Envoy
+	input.AdminSocket = adminSocket
+	switch {
+	case e.CustomConfigFile != "":
+		rendered, err = bootstrap.Custom(e.CustomConfigFile, b.custom)
+		return rendered, e.CustomConfigFile, err
+	case e.TemplateFile != "":
+		rendered, err = bootstrap.Template(e.TemplateFile, b.template, input)
+		return rendered, e.TemplateFile, err
+	default:
+		built, err := bootstrap.Build(input)
+		if err != nil {
+			return nil, "", err
+		}
+		rendered, err = bootstrap.Render(built)
+		return rendered, "bootstrap", err
+	}
+}
+
+// fault is something wrong with the bootstrap as a whole: it stands at the key that decides about it.
+func (b *Blueprint) fault(message string) *config.Error {
+	switch e := b.loaded.Config.Envoy; {
+	case e.CustomConfigFile != "":
+		return b.loaded.Fault(customKey, message, "correct the file, or take the key out")
+	case e.TemplateFile != "":
+		return b.loaded.Fault(templateKey, message, "correct the file, or take the key out")
+	case e.BootstrapOverride != "":
+		return b.loaded.Fault(overrideKey, message, "correct the file, or take the key out")
+	default:
+		return b.loaded.Fault("", message, "")
+	}
+}
+
+// Files are those that Envoy itself reads at its start, each once: [reload] files, and the certificates that the bootstrap names.
+func (b *Blueprint) Files() []string { return slices.Clone(b.files) }
+
+// AdminAddress is where the admin interface of an epoch answers whose bootstrap was rendered for the given socket: there, or where the
+// user's own bootstrap says, which is the same for every epoch.
+func (b *Blueprint) AdminAddress(adminSocket string) string {
+	if b.admin != "" {
+		return b.admin
+	}
+	return adminSocket
+}
+
+// Digest tells Envoys apart (SHA-256, hexadecimal): bootstrap, command line, program, and the content of every file the epoch is made of. What is
+// different in every epoch, or applied to a running one (log levels), does not count.
+func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
+	command := b.Command
+	command.HotRestart, command.LogLevel, command.ComponentLogLevel = binary.HotRestartVersion != "", "", ""
+	files, err := watch.Digest(slices.Clone(b.files))
+	if err != nil {
+		return "", fmt.Errorf("read the watched files: %w", err)
+	}
+	sum := sha256.New()
+	for _, part := range []string{string(b.rendered), strings.Join(command.Args(binary), "\x00"), fmt.Sprint(binary.Identity), binary.Path, files} {
+		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// Suits tells what of the configuration an Envoy cannot do; its error is config.Errors.
+func (b *Blueprint) Suits(binary *envoy.Binary) error {
+	if b.Command.StatNameLength != defaultStatNameLength && !binary.KnowsStatNameLength() {
+		return config.Errors{b.loaded.Fault("envoy.stat_name_length", "Envoy "+binary.Version+" has no --max-obj-name-len", "take the key out")}
+	}
+	return nil
+}
+
+// defaultStatNameLength is [envoy] stat_name_length's default, which today's Envoy neither needs nor knows.
+const defaultStatNameLength = 189
+
+// commandLine is what all epochs of a configuration share.
+func commandLine(c *config.Config, node config.Node) envoy.CommandLine {
+	address, err := netip.ParseAddr(node.IP)
+	if err != nil {
+		address = netip.Addr{}
+	}
+	return envoy.CommandLine{
+		DrainTime: c.Envoy.DrainDuration, ParentShutdownTime: c.Envoy.ParentShutdownDuration,
+		ServiceCluster: node.ServiceCluster, ServiceNode: node.ServiceNode(), NodeIP: address,
+		LogLevel: c.Envoy.LogLevel, ComponentLogLevel: c.Envoy.ComponentLogLevel,
+		Concurrency: c.Envoy.Concurrency, StatNameLength: c.Envoy.StatNameLength, ExtraArgs: c.Envoy.ExtraArgs,
+	}
+}
+
+// Unique sorts paths and leaves out what is empty or there twice.
+func Unique(paths []string) []string {
+	slices.Sort(paths)
+	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return path == "" })
+}

@@ -1,0 +1,154 @@
+package blueprint
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// host is a folder with a configuration and the files it names.
+type host struct {
+	t   *testing.T
+	dir string
+}
+
+func newHost(t *testing.T) host { return host{t, parts.ShortDir(t)} }
+
+func (h host) write(name, text string) string {
+	h.t.Helper()
+	path := filepath.Join(h.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+	return path
+}
+
+// check checks outrider.toml with the given content; the folder is written as $DIR in what it returns.
+func (h host) check(toml string) Report {
+	h.t.Helper()
+	h.write("outrider.toml", toml)
+	return Check(h.t.Context(), config.Options{Path: filepath.Join(h.dir, "outrider.toml"), Environment: func(string) string { return "" }}, Checker{Maker: ThisHost()})
+}
+
+func (h host) clean(errs config.Errors) string {
+	if len(errs) == 0 {
+		return ""
+	}
+	return strings.ReplaceAll(errs.Error(), h.dir, "$DIR")
+}
+
+// withEnvoy is the table [envoy] with the real Envoy.
+func withEnvoy(t *testing.T, keys string) string {
+	return fmt.Sprintf("[paths]\nruntime_dir = \"/run/outrider-check\"\n[envoy]\nbinary = %q\nuser = \"\"\n%s", parts.Envoy(t), keys)
+}
+
+func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
+	h := newHost(t)
+	h.write("ok.yaml", "admin: {address: {pipe: {path: /tmp/none.sock}}}\n")
+	h.write("ok.tmpl", `{"admin":{"address":{"pipe":{"path":"{{ .admin_socket }}"}}},"node":{"id":"{{ .nodeID }}"}}`)
+	h.write("noadmin.yaml", "node: {id: a}\n")
+	h.write("broken.yaml", "admin:\n  address: [\n")
+	h.write("broken.tmpl", "{\n{{ .nodeID \n}")
+	h.write("unknown.tmpl", "{\n\"a\": \"{{ .nodeld }}\"\n}")
+	h.write("override.yaml", "static_resources:\n  listener: []\n")
+	h.write("refused.yaml", "static_resources:\n  listeners:\n  - {name: bad, address: {socket_address: {address: nowhere, port_value: 1}}}\n")
+	h.write("large.yaml", "")
+	if err := os.Truncate(filepath.Join(h.dir, "large.yaml"), maxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(h.dir, "pipe.yaml"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const before = "$DIR/outrider.toml:6:1: envoy."
+	for _, c := range []struct{ name, keys, want string }{
+		{"nothing", "", ""},
+		{"a template", "template_file = \"ok.tmpl\"\n", ""},
+		{"a custom file", "custom_config_file = \"ok.yaml\"\n", ""},
+		{"a missing template", "template_file = \"missing.tmpl\"\n", before + "template_file: $DIR/missing.tmpl cannot be read: no such file or directory; create it, or take the key out"},
+		{"a template that is none", "template_file = \"broken.tmpl\"\n", before + "template_file: $DIR/broken.tmpl:"},
+		{"an unknown name", "template_file = \"unknown.tmpl\"\n", before + "template_file: $DIR/unknown.tmpl:2: "},
+		{"a custom file without admin", "custom_config_file = \"noadmin.yaml\"\n", before + "custom_config_file: the bootstrap has no admin.address"},
+		{"a broken custom file", "custom_config_file = \"broken.yaml\"\n", before + "custom_config_file: $DIR/broken.yaml:"},
+		{"an unknown field", "bootstrap_override = \"override.yaml\"\n", before + "bootstrap_override: $DIR/override.yaml:2: static_resources.listener: "},
+		{"what only Envoy refuses", "bootstrap_override = \"refused.yaml\"\n", before + "bootstrap_override: Envoy does not accept the bootstrap: error initializing configuration 'the bootstrap': malformed IP address: nowhere"},
+		{"the length of names", "stat_name_length = 100\n", before + "stat_name_length: Envoy 1.40.0 has no --max-obj-name-len; take the key out"},
+		{"an argument that Envoy does not know", "extra_args = [\"--no-such-flag\"]\n", "$DIR/outrider.toml: Envoy does not accept the bootstrap: "},
+		{"a named pipe", "custom_config_file = \"pipe.yaml\"\n", before + "custom_config_file: $DIR/pipe.yaml cannot be read: it is not a regular file; name another file, or take the key out"},
+		{"a device", "bootstrap_override = \"/dev/zero\"\n", before + "bootstrap_override: /dev/zero cannot be read: it is not a regular file"},
+		{"a folder", "template_file = \"/\"\n", before + "template_file: / cannot be read: it is not a regular file"},
+		{"a large file", "custom_config_file = \"large.yaml\"\n", before + "custom_config_file: $DIR/large.yaml cannot be read: it is larger than 67108864 bytes"},
+		{"a token that is a device", "[tracing]\nprovider = \"lightstep\"\naddress = \"127.0.0.1:1\"\naccess_token_file = \"/dev/zero\"\n",
+			"$DIR/outrider.toml:9:1: tracing.access_token_file: /dev/zero cannot be read: it is not a regular file"},
+	} {
+		report := h.check(withEnvoy(t, c.keys))
+		if got := h.clean(report.Errors); !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") || len(report.Errors) > 1 {
+			t.Errorf("%s: %s\nwant %s", c.name, got, c.want)
+		}
+		if len(report.Warnings) > 0 {
+			t.Errorf("%s: %v", c.name, report.Warnings)
+		}
+	}
+}
+
+func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
+	h := newHost(t)
+	report := h.check("[envoy]\nbinary = \"/nonexistent/envoy\"\ntemplate_file = \"a.tmpl\"\nbootstrap_override = \"b.yaml\"\n[telemetry]\nstatsd_udp_address = \"no.such.name.invalid:1\"\n")
+	got := h.clean(report.Errors)
+	for i, want := range []string{"outrider.toml:2:1: envoy.binary: ", "outrider.toml:3:1: envoy.template_file: ", "outrider.toml:4:1: envoy.bootstrap_override: ", "outrider.toml:6:1: telemetry.statsd_udp_address: "} {
+		if !strings.Contains(strings.Split(got+"\n\n\n\n", "\n")[i], want) {
+			t.Errorf("line %d of %s\nshould have %s", i+1, got, want)
+		}
+	}
+	if !report.NoEnvoy {
+		t.Error("it is not told that there is no Envoy")
+	}
+}
+
+func TestWhatCannotBeCheckedIsSaid(t *testing.T) {
+	h := newHost(t)
+	for _, c := range []struct{ name, toml, want string }{
+		{"a credential", "[envoy]\nuser = \"\"\ntemplate_file = \"credential:bootstrap\"\n", "the bootstrap was not checked: envoy.template_file is credential:bootstrap, which only the unit has"},
+		{"a certificate that is to come", withEnvoy(t, "[reload]\nfiles = [\"to-come.pem\"]\n"), "Envoy itself did not check the bootstrap: $DIR/to-come.pem cannot be read"},
+	} {
+		report := h.check(c.toml)
+		if got := h.clean(report.Warnings); len(report.Errors) > 0 || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %v %s", c.name, report.Errors, got)
+		}
+	}
+}
+
+// late is a runner whose time is up.
+type late struct{}
+
+func (late) Run(context.Context, string, []string) (stdout, stderr []byte, exit int, err error) {
+	return nil, nil, 0, context.DeadlineExceeded
+}
+
+func TestAnEnvoyThatDoesNotEndIsNoRefusal(t *testing.T) {
+	h := newHost(t)
+	loaded, err := config.Load(config.Options{Path: h.write("outrider.toml", ""), CheckOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := ThisHost().Make(t.Context(), loaded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := Report{}
+	(&place{runner: late{}, folder: h.dir}).validate(t.Context(), plan, &envoy.Binary{}, &report)
+	if got := h.clean(report.Warnings); !strings.Contains(got, "Envoy itself did not check the bootstrap: context deadline exceeded") || len(report.Errors) > 0 {
+		t.Errorf("%s %v", got, report.Errors)
+	}
+	if left, _ := filepath.Glob(filepath.Join(h.dir, ".envoy-check-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}

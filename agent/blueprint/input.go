@@ -1,0 +1,143 @@
+package blueprint
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/bootstrap"
+)
+
+// input is the bootstrap's part of a configuration.
+func (m Maker) input(ctx context.Context, loaded *config.Loaded, node config.Node) (bootstrap.Input, config.Errors) {
+	c := loaded.Config
+	var errs config.Errors
+	addresses, err := nodeAddresses(node)
+	if err != nil {
+		errs = append(errs, loaded.Fault("node.ip", err.Error(), "write an IP address"))
+	}
+	input := bootstrap.Input{
+		Node: bootstrap.Node{
+			Type: node.Type, ID: node.ID, IPs: addresses, Namespace: node.Namespace, ServiceAccount: node.ServiceAccount,
+			ServiceCluster: node.ServiceCluster, Domain: node.Domain, TrustDomain: node.TrustDomain, ClusterID: node.ClusterID,
+			MeshID: node.MeshID, Network: node.Network, Locality: node.Locality, WorkloadGroup: node.WorkloadGroup,
+			Labels: node.Labels, Metadata: node.Metadata, DisableInternal: c.Telemetry.DisableInternal,
+			InterceptionMode: strings.ToUpper(c.Capture.Mode),
+		},
+		Discovery:      bootstrap.Discovery{Socket: c.XDS.Socket, Delta: c.Discovery.Delta},
+		ConnectTimeout: c.Envoy.ConnectTimeout,
+		DNSRefreshRate: c.Envoy.DNSRefreshRate,
+		MaxConnections: uint64(c.Envoy.MaxConnections),
+		Prometheus:     c.Telemetry.PrometheusAddress,
+		OutlierLogPath: c.Envoy.OutlierLogPath,
+		SystemRoots:    systemRoots(),
+		Template: bootstrap.TemplateInput{
+			ControlPlane: c.Envoy.ControlPlaneBootstrap, DiscoveryAddress: c.Discovery.Address, DiscoveryRootCA: c.Discovery.RootCAFile,
+			PilotIdentity: c.Discovery.PilotIdentity, MixerIdentity: c.Discovery.MixerIdentity, ControlPlaneAuth: c.Discovery.Auth == "mtls",
+			AdminPort: c.Envoy.AdminPort, StatusPort: portOf(c.Status.Address), STSPort: c.STS.Port, Concurrency: c.Envoy.Concurrency,
+			StatNameLength: c.Envoy.StatNameLength, ConfigDir: c.Envoy.ConfigDir, BinaryPath: c.Envoy.Binary,
+			DrainDuration: c.Envoy.DrainDuration, ParentShutdown: c.Envoy.ParentShutdownDuration,
+		},
+	}
+	if c.Status.Address != "" {
+		input.Ready = bootstrap.Ready{Port: c.Status.ReadyPort, Backend: loopback(c.Status.Address)}
+	}
+	if c.Telemetry.StatsdUDPAddress != "" {
+		address, err := m.Resolve(ctx, c.Telemetry.StatsdUDPAddress)
+		if err != nil {
+			errs = append(errs, loaded.Fault("telemetry.statsd_udp_address", "Envoy needs an IP address: "+err.Error(),
+				"write an address, or a name that this host can resolve"))
+		}
+		input.StatsdAddress = address.String()
+	}
+	input.MetricsService = service(c.Telemetry.MetricsService, c.Telemetry.MetricsServiceTLS)
+	input.AccessLogService = service(c.Telemetry.AccessLogService, c.Telemetry.AccessLogServiceTLS)
+	var fault *config.Error
+	if input.Tracing, fault = tracing(loaded); fault != nil {
+		errs = append(errs, fault)
+	}
+	return input, errs
+}
+
+// systemRoots is this system's file of root certificates, "" if it has none.
+func systemRoots() string {
+	for _, path := range bootstrap.SystemRootCandidates() {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+func service(address string, tls config.TLSSettings) *bootstrap.Service {
+	if address == "" {
+		return nil
+	}
+	return &bootstrap.Service{Address: address, Keepalive: tls.TCPKeepalive, TLS: bootstrap.TLS{
+		Mode: bootstrap.TLSMode(tls.Mode), CAFile: tls.CAFile, CertFile: tls.CertFile, KeyFile: tls.KeyFile, ServerName: tls.ServerName,
+	}}
+}
+
+func tracing(loaded *config.Loaded) (*bootstrap.Tracing, *config.Error) {
+	c := loaded.Config.Tracing
+	if c.Provider == "" {
+		return nil, nil
+	}
+	t := &bootstrap.Tracing{Provider: c.Provider, Sampling: c.Sampling, Service: bootstrap.Service{Address: c.Address}}
+	if c.Secure {
+		t.Service.TLS = bootstrap.TLS{Mode: bootstrap.Simple, CAFile: c.CAFile}
+	}
+	if c.AccessTokenFile != "" {
+		token, fault := readFile(loaded, "tracing.access_token_file", c.AccessTokenFile, maxToken)
+		if fault != nil {
+			return nil, fault
+		}
+		t.AccessToken = strings.TrimSpace(string(token))
+	}
+	return t, nil
+}
+
+// nodeAddresses are the node's own address and its further ones.
+func nodeAddresses(node config.Node) ([]netip.Addr, error) {
+	var addresses []netip.Addr
+	for _, text := range append([]string{node.IP}, node.ExtraIPs...) {
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("address of the node: %w", err)
+		}
+		addresses = append(addresses, address)
+	}
+	return addresses, nil
+}
+
+// loopback is where the agent's own listener is reached from this host.
+func loopback(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if ip.Is6() && !ip.Is4In6() && host != "" && strings.Contains(address, "[") {
+			host = "127.0.0.1" // a socket on [::] takes IPv4 too
+		}
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func portOf(address string) int {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		return 0
+	}
+	return number
+}

@@ -1,0 +1,35 @@
+package blueprint
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+// resolveTime bounds a look-up of a name that the bootstrap needs as an address.
+const resolveTime = 3 * time.Second
+
+// Resolve turns host:port into an address, by the host's resolver; an address is taken as it is.
+func Resolve(ctx context.Context, address string) (netip.AddrPort, error) {
+	if parsed, err := netip.ParseAddrPort(address); err == nil {
+		return parsed, nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("port of %q: %w", address, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTime)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(found[0].Unmap(), uint16(number)), nil
+}

@@ -1,0 +1,38 @@
+package blueprint
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+
+	"outrider.org/outrider/agent/config"
+)
+
+// User is a user of the system.
+type User struct{ UID, GID uint32 }
+
+// EnvoyUser is whom Envoy and its keeper run as in the foreground: [envoy] user, if this process is root and there is one;
+// nil is this process's own user.
+func EnvoyUser(c *config.Config) (*User, error) {
+	if os.Geteuid() != 0 || c.Envoy.User == "" {
+		return nil, nil
+	}
+	found, err := user.Lookup(c.Envoy.User)
+	if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up [envoy] user %q: %w", c.Envoy.User, err)
+	}
+	uid, err := strconv.ParseUint(found.Uid, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("user %s: %w", c.Envoy.User, err)
+	}
+	gid, err := strconv.ParseUint(found.Gid, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("user %s: %w", c.Envoy.User, err)
+	}
+	return &User{UID: uint32(uid), GID: uint32(gid)}, nil
+}

@@ -1,0 +1,29 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"outrider.org/outrider/agent/blueprint"
+)
+
+// Check looks at a configuration as a start would, Envoy's own opinion of the bootstrap included, and writes what it finds. Its
+// error is what a start would refuse, with the exit code that the start would have.
+func Check(ctx context.Context, options Options, out io.Writer) error {
+	report := blueprint.Check(ctx, options.Config, blueprint.Checker{Maker: blueprint.ThisHost()})
+	for _, warning := range report.Warnings {
+		if _, err := fmt.Fprintln(out, "warning:", warning); err != nil {
+			return err
+		}
+	}
+	switch {
+	case report.NoEnvoy && len(report.Errors) == 1:
+		return &ExitError{Code: ExitNoEnvoy, Err: report.Errors}
+	case len(report.Errors) > 0:
+		return &ExitError{Code: ExitConfiguration, Err: report.Errors}
+	}
+	_, err := fmt.Fprintf(out, "configuration is valid: %s\n", strings.Join(report.Files, ", "))
+	return err
+}
