@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
@@ -23,7 +24,7 @@ func (s *Server) Refused(typeURL string, names []string, reason error) {
 	for _, v := range s.views {
 		snapshot, _ := v.Feed().Current()
 		set := snapshot.Set(typeURL)
-		mentioned := names
+		mentioned := blamed(typeURL, names, reason.Error())
 		if len(names) == 0 {
 			for name := range set {
 				if mentions(reason.Error(), name) {
@@ -53,6 +54,27 @@ func (s *Server) Cured(typeURL string, names []string) {
 		delete(s.refusals, resource.Key{Type: typeURL, Name: name})
 	}
 	s.tellProblems()
+}
+
+// blamed narrows secrets to those with a file that a text has, or the folder of one; if none has, all stay.
+func blamed(typeURL string, names []string, text string) []string {
+	if typeURL != resource.SecretType || len(names) < 2 {
+		return names
+	}
+	var found []string
+	for _, name := range names {
+		_, files, _ := strings.Cut(name, ":")
+		for path := range strings.SplitSeq(files, "~") {
+			if mentions(text, path) || mentions(text, filepath.Dir(path)+"/") {
+				found = append(found, name)
+				break
+			}
+		}
+	}
+	if len(found) == 0 {
+		return names
+	}
+	return found
 }
 
 // mentions tells whether a text has a name that is not a part of a longer one.

@@ -102,7 +102,7 @@ func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
 	}
 }
 
-// TestWhatEnvoyRefusesIsTold gives Envoy a listener whose certificate is not there.
+// TestWhatEnvoyRefusesIsTold gives Envoy a server whose certificate is not there: the listener listens, and holds up no other.
 func TestWhatEnvoyRefusesIsTold(t *testing.T) {
 	directory := t.TempDir()
 	certificate, key := certificate(t)
@@ -135,13 +135,13 @@ spec:
 	}
 	eventually(t, "the rest goes through", func() (bool, string) {
 		n := e.stat("listener_manager.total_listeners_active")
-		return n == 1, fmt.Sprint(n)
+		return n == 2, fmt.Sprint(n)
 	})
 	write(t, path, gateway(port, certificate))
 	changes <- []string{path}
 	eventually(t, "the cure is taken", func() (bool, string) {
-		n := e.stat("listener_manager.total_listeners_active")
-		return n == 2 && len(server.Problems()) == 0 && len(board.Conditions()) == 0, fmt.Sprint(n, server.Problems())
+		n := e.stat("listener_manager.listener_modified")
+		return n == 1 && len(server.Problems()) == 0 && len(board.Conditions()) == 0, fmt.Sprint(n, server.Problems())
 	})
 }
 

@@ -33,6 +33,10 @@ type refused struct {
 type trial struct {
 	groups []map[string]struct{} // of suspects, the one on trial last
 	rounds int
+
+	// Until someone is found to blame: a client may refuse a resource only the first time (Envoy compares a secret with the one
+	// it refused, and takes the same again without a look).
+	charge *Refusal
 }
 
 // maxRounds bounds a trial: enough to find three among thousands. What is suspect after that is refused together.
@@ -46,12 +50,14 @@ func (t *trial) has(name string) bool {
 	return on
 }
 
-// pass ends the trial of the last group, and the trial with the last one.
-func (t *trial) pass(w *watch) {
+// pass ends the trial of the last group, and the trial with the last one. It returns the charge if all were let go.
+func (t *trial) pass(w *watch) *Refusal {
 	t.groups = t.groups[:len(t.groups)-1]
-	if len(t.groups) == 0 {
-		w.trial = nil
+	if len(t.groups) > 0 {
+		return nil
 	}
+	w.trial = nil
+	return t.charge
 }
 
 func (t *trial) split(names []string) {
@@ -76,7 +82,9 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		s.report.accepted(r)
 		s.tellCured(w, w.cured(r))
 		if w.trial != nil && !late {
-			w.trial.pass(w)
+			if charge := w.trial.pass(w); charge != nil {
+				s.report.refused(*charge)
+			}
 		}
 		return
 	}
@@ -89,8 +97,9 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	case len(suspects) <= 1:
 		guilty = suspects
 	case w.trial == nil:
-		w.trial = &trial{rounds: 1}
-		w.trial.split(suspects)
+		slices.Sort(suspects)
+		w.trial = &trial{rounds: 1, charge: &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: clip(message), Resources: suspects}}
+		w.trial.split(slices.Clone(suspects))
 		return
 	case late: // one trial at a time: these are sent again after it, and judged then
 		return
@@ -107,8 +116,11 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		}
 		guilty, w.trial = suspects, nil
 	}
-	if w.trial != nil && !late && len(guilty) >= len(suspects) {
-		w.trial.pass(w)
+	if w.trial != nil && !late {
+		w.trial.charge = nil
+		if len(guilty) >= len(suspects) {
+			w.trial.pass(w)
+		}
 	}
 	s.refuse(w, r, message, guilty)
 }

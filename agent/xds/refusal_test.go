@@ -88,6 +88,19 @@ func TestRefusedInTheStateOfTheWorldIsSentAsItWas(t *testing.T) {
 	p.sends("CDS a=3 c=2")
 }
 
+func TestRefusedOnlyTheFirstTimeAllAreNamed(t *testing.T) {
+	p := newTable(t, true)
+	p.publish(cluster("a=1"), cluster("b=1"))
+	p.ask(&request{typeURL: cds})
+	p.sends("CDS a=1 b=1")
+	p.nack(cds, "something is wrong")
+	p.sends("CDS a=1")
+	p.ack(cds)
+	p.sends("CDS b=1")
+	p.ack(cds)
+	p.saw("accepted CDS", "accepted CDS", "refused CDS [a b]")
+}
+
 // client answers as an Envoy that refuses some contents, with a message that names nothing, until nothing is sent.
 func (p *table) client(bad map[string]bool, names ...string) (rounds int) {
 	for ; rounds < 200; rounds++ {

@@ -26,7 +26,7 @@ func Object(o *object.Object) []object.Finding {
 	case *networking.VirtualService:
 		c.virtualService(spec)
 	case *networking.Gateway:
-		c.gateway(spec)
+		c.gateway(o.Name, spec)
 	case *networking.Sidecar:
 		c.sidecar(spec, o.Namespace)
 	}

@@ -163,26 +163,3 @@ func (g *gatewayRoutes) reachedElsewhere(v *View, routing *model.Routing) bool {
 	}
 	return false
 }
-
-// meet returns the hosts that both a server and a VirtualService name: of two patterns the narrower.
-func (s server) meet(routing *model.Routing) []string {
-	var hosts []string
-	for _, written := range s.spec.Hosts {
-		namespace, own := splitHost(written)
-		if namespace == "." {
-			namespace = s.object.Namespace
-		}
-		if namespace != "*" && namespace != routing.Object.Namespace {
-			continue
-		}
-		for _, host := range routing.Hosts {
-			switch {
-			case model.Covers(own, host):
-				hosts = append(hosts, host)
-			case model.Covers(host, own):
-				hosts = append(hosts, own)
-			}
-		}
-	}
-	return hosts
-}

@@ -1,0 +1,90 @@
+package translate
+
+import (
+	"time"
+
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+)
+
+// secretWait is how long a listener waits for its certificates before it goes on without: Envoy's default.
+const secretWait = 15 * time.Second
+
+// ServerSecrets are the files that a server's TLS reads; none with PASSTHROUGH.
+func ServerSecrets(in *networking.ServerTLSSettings) []FileSecret {
+	if in.GetMode() == networking.ServerTLSSettings_PASSTHROUGH {
+		return nil
+	}
+	secrets := serverCertificates(in)
+	if asksClients(in) {
+		secrets = append(secrets, serverAuthorities(in))
+	}
+	return secrets
+}
+
+func serverCertificates(in *networking.ServerTLSSettings) []FileSecret {
+	if len(in.TlsCertificates) == 0 {
+		return []FileSecret{{Certificate: in.ServerCertificate, Key: in.PrivateKey}}
+	}
+	var secrets []FileSecret
+	for _, pair := range in.TlsCertificates {
+		secrets = append(secrets, FileSecret{Certificate: pair.ServerCertificate, Key: pair.PrivateKey})
+	}
+	return secrets
+}
+
+func serverAuthorities(in *networking.ServerTLSSettings) FileSecret {
+	return FileSecret{Authorities: in.CaCertificates, Revoked: in.CaCrl}
+}
+
+// asksClients tells whether clients are asked for a certificate.
+func asksClients(in *networking.ServerTLSSettings) bool {
+	return in.Mode == networking.ServerTLSSettings_MUTUAL || in.Mode == networking.ServerTLSSettings_OPTIONAL_MUTUAL
+}
+
+// downstreamTLS is how a server proves itself, and what it asks of clients.
+func downstreamTLS(in *networking.ServerTLSSettings) *tlsv3.DownstreamTlsContext {
+	common := &tlsv3.CommonTlsContext{
+		AlpnProtocols: []string{"h2", "http/1.1"},
+		TlsParams: &tlsv3.TlsParameters{CipherSuites: model.CipherSuites(in.CipherSuites),
+			TlsMinimumProtocolVersion: tlsVersion(in.MinProtocolVersion, tlsv3.TlsParameters_TLSv1_2),
+			TlsMaximumProtocolVersion: tlsVersion(in.MaxProtocolVersion, tlsv3.TlsParameters_TLS_AUTO)},
+	}
+	for _, secret := range serverCertificates(in) {
+		common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, secretSource(secret))
+	}
+	out := &tlsv3.DownstreamTlsContext{CommonTlsContext: common}
+	if !asksClients(in) {
+		return out
+	}
+	out.RequireClientCertificate = wrapperspb.Bool(in.Mode == networking.ServerTLSSettings_MUTUAL)
+	check := &tlsv3.CertificateValidationContext{VerifyCertificateSpki: in.VerifyCertificateSpki, VerifyCertificateHash: in.VerifyCertificateHash}
+	for _, name := range in.SubjectAltNames {
+		for _, kind := range subjectAltNameTypes {
+			check.MatchTypedSubjectAltNames = append(check.MatchTypedSubjectAltNames, &tlsv3.SubjectAltNameMatcher{SanType: kind,
+				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}}})
+		}
+	}
+	if in.InsecureSkipVerify.GetValue() {
+		check.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+	}
+	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{DefaultValidationContext: check,
+			ValidationContextSdsSecretConfig: secretSource(serverAuthorities(in))}}
+	return out
+}
+
+// subjectAltNameTypes are where a name is looked for.
+var subjectAltNameTypes = []tlsv3.SubjectAltNameMatcher_SanType{tlsv3.SubjectAltNameMatcher_URI, tlsv3.SubjectAltNameMatcher_DNS,
+	tlsv3.SubjectAltNameMatcher_EMAIL, tlsv3.SubjectAltNameMatcher_IP_ADDRESS}
+
+func tlsVersion(in networking.ServerTLSSettings_TLSProtocol, otherwise tlsv3.TlsParameters_TlsProtocol) tlsv3.TlsParameters_TlsProtocol {
+	if in == networking.ServerTLSSettings_TLS_AUTO {
+		return otherwise
+	}
+	return tlsv3.TlsParameters_TlsProtocol(in) // the same numbers
+}

@@ -1,0 +1,107 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// gatewayListener is an address and port that servers share.
+type gatewayListener struct {
+	bind    string
+	port    uint32
+	servers []server            // of one class, the oldest first
+	names   map[string]server   // who answers which server name of TLS
+	reads   map[string]struct{} // the hosts whose service or rule its chains were made from
+	dirty   bool                // the servers changed
+}
+
+// join makes a server one of the listener's; it returns why it cannot be.
+func (l *gatewayListener) join(s server) *object.Problem {
+	refuse := func(field, message, cure string) *object.Problem {
+		problem := s.problem(field, message, cure)
+		return &problem
+	}
+	if len(l.servers) > 0 {
+		first := l.servers[0]
+		if first.class() != s.class() || s.class() == model.TCP {
+			return refuse("port", fmt.Sprintf("port %d is %s for %s:%d, which is older and counts", l.port, first.spec.Port.Protocol, first.object.File, first.object.Line),
+				"give the server another port")
+		}
+	}
+	if s.class() == model.TLS {
+		for _, name := range s.hostNames() {
+			if by, ok := l.names[name]; ok {
+				return refuse("hosts", fmt.Sprintf("TLS for %s on port %d is answered by %s:%d, which is older and counts: the whole server has no effect", name, l.port, by.object.File, by.object.Line),
+					"name each host in one server of a port only")
+			}
+		}
+		for _, name := range s.hostNames() {
+			l.names[name] = s
+		}
+	}
+	l.servers = append(l.servers, s)
+	return nil
+}
+
+// settle brings the listener up to date with what was touched.
+func (l *gatewayListener) settle(v *View, name string, touched model.Touched) {
+	stale := l.dirty || slices.ContainsFunc(l.servers, func(s server) bool {
+		_, ok := touched.Bindings[s.gateway()]
+		return ok && !s.routesRequests()
+	})
+	for host := range l.reads {
+		_, ok := touched.Hosts[host]
+		stale = stale || ok
+	}
+	if stale {
+		l.publish(v, name)
+	}
+}
+
+// publish makes the listener's resource.
+func (l *gatewayListener) publish(v *View, name string) {
+	l.dirty = false
+	var problems []object.Problem
+	var chains []translate.GatewayChain
+	var origins []resource.Origin
+	for _, s := range l.servers {
+		origins = append(origins, s.origin())
+		switch {
+		case s.class() == model.HTTP:
+			chains = []translate.GatewayChain{{RouteName: s.routeName()}}
+		case s.routesRequests():
+			names, found := s.serverNames()
+			problems = append(problems, found...)
+			if len(names) > 0 {
+				chains = append(chains, translate.GatewayChain{Name: s.routeName(), RouteName: s.routeName(), StatPrefix: s.spec.Name, ServerNames: names, TLS: s.spec.Tls})
+			}
+		}
+	}
+	unit := "listener/" + name
+	var listener *resource.Resource
+	if len(chains) > 0 {
+		var err error
+		if listener, err = translate.GatewayListener(l.bind, l.port, chains, v.world.Mesh(), origins...); err != nil {
+			problems = append(problems, l.servers[0].problem("port", "Envoy would refuse the listener: "+err.Error(), ""))
+		}
+	}
+	v.put(unit, listener)
+	v.tell(unit, dedupe(problems))
+}
+
+// serverNames are the hosts that Envoy can tell by the server name of TLS, and what is wrong with the others.
+func (s server) serverNames() (names []string, problems []object.Problem) {
+	for _, host := range s.hostNames() {
+		if !translate.CanServerName(host) {
+			problems = append(problems, s.problem("hosts", "Envoy cannot tell "+host+" by the server name of TLS", "write the whole first label as *"))
+			continue
+		}
+		names = append(names, host)
+	}
+	return names, problems
+}

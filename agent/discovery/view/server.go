@@ -1,0 +1,109 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// server is one server of a Gateway.
+type server struct {
+	object *object.Object
+	spec   *networking.Server
+	index  int
+}
+
+func serversOf(o *object.Object) []server {
+	var all []server
+	for i, spec := range o.Spec.(*networking.Gateway).Servers {
+		all = append(all, server{object: o, spec: spec, index: i})
+	}
+	return all
+}
+
+func (s server) origin() resource.Origin { return s.object.Origin() }
+
+// gateway is the name that VirtualServices bind to.
+func (s server) gateway() string { return s.object.Namespace + "/" + s.object.Name }
+
+func (s server) problem(field, message, cure string) object.Problem {
+	return s.object.Problem(object.Finding{Field: fmt.Sprintf("servers[%d].%s", s.index, field), Severity: condition.Warning, Message: message, Cure: cure})
+}
+
+// class is what can share a port: plain HTTP, anything in TLS (told apart by server name), or one TCP server alone.
+func (s server) class() model.Protocol {
+	protocol, _ := model.ParseProtocol(s.spec.Port.Protocol, s.spec.Port.Name)
+	if protocol.IsHTTP() {
+		return model.HTTP
+	}
+	return protocol
+}
+
+// passes tells whether TLS is passed on as it comes.
+func (s server) passes() bool {
+	return s.class() == model.TLS && s.spec.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
+}
+
+// routesRequests tells whether the server sees requests, not only connections.
+func (s server) routesRequests() bool {
+	return s.class() == model.HTTP || s.class() == model.TLS && strings.EqualFold(s.spec.Port.Protocol, "HTTPS") && !s.passes()
+}
+
+// routeName is the name of the route configuration of a server that sees requests.
+func (s server) routeName() string {
+	if s.class() == model.TLS {
+		return translate.HTTPSRouteName(s.spec.Port.Number, s.spec.Port.Name, s.object.Name, s.object.Namespace, s.spec.Bind)
+	}
+	return translate.HTTPRouteName(s.spec.Port.Number, s.spec.Bind)
+}
+
+// hostNames are the server's hosts without their namespaces, each once.
+func (s server) hostNames() []string {
+	var names []string
+	for _, host := range s.spec.Hosts {
+		if _, name := splitHost(host); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// splitHost parts "namespace/host".
+func splitHost(host string) (namespace, name string) {
+	namespace, name, ok := strings.Cut(host, "/")
+	if !ok {
+		namespace, name = "*", host
+	}
+	return namespace, strings.ToLower(name)
+}
+
+// meet returns the hosts that both a server and a VirtualService name: of two patterns the narrower.
+func (s server) meet(routing *model.Routing) []string {
+	var hosts []string
+	for _, written := range s.spec.Hosts {
+		namespace, own := splitHost(written)
+		if namespace == "." {
+			namespace = s.object.Namespace
+		}
+		if namespace != "*" && namespace != routing.Object.Namespace {
+			continue
+		}
+		for _, host := range routing.Hosts {
+			switch {
+			case model.Covers(own, host):
+				hosts = append(hosts, host)
+			case model.Covers(host, own):
+				hosts = append(hosts, own)
+			}
+		}
+	}
+	return hosts
+}
