@@ -131,11 +131,14 @@ func readCase(t *testing.T, path string, variables map[string]string) *conforman
 		t.Fatal(err)
 	}
 	c := &conformanceCase{name: strings.TrimSuffix(filepath.Base(path), ".txtar"), port: freePort(t)}
+	other := freePort(t)
 	expand := func(text []byte) string {
 		return os.Expand(string(text), func(name string) string {
 			switch value, ok := variables[name]; {
 			case name == "PORT":
 				return strconv.Itoa(c.port)
+			case name == "OTHER":
+				return strconv.Itoa(other)
 			case ok:
 				return value
 			}

@@ -47,7 +47,7 @@ func randomObject(r *rand.Rand) string {
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec:\n", kind, pick("one", "two", "three"), namespace)
 	}
 	export := pick("", "", "  exportTo: [.]\n", "  exportTo: ['*']\n")
-	switch r.IntN(8) {
+	switch r.IntN(9) {
 	case 0, 1, 2:
 		text := head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  resolution: STATIC\n  ports:\n", host())
 		for i, port := range []string{"80", "81", "82"} {
@@ -63,6 +63,14 @@ func randomObject(r *rand.Rand) string {
 		destination := fmt.Sprintf("{host: '%s'%s%s}", host(), pick("", ", subset: v1", ", subset: v2"), pick("", ", port: {number: 80}", ", port: {number: 81}"))
 		return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s', %s]\n%s  http:\n  - match: [{uri: {prefix: /%d}}]\n    route: [{destination: %s}]\n%s", host(), pick("alias.one", "alias.two"),
 			pick("", "", "  gateways: [gw]\n", "  gateways: [gw, mesh, bank/gw]\n"), r.IntN(3), destination, pick("", "  - directResponse: {status: 404}\n"))
+	case 7:
+		head := head("VirtualService") + export
+		if r.IntN(2) == 0 {
+			return head + fmt.Sprintf("  hosts: ['%s']\n  tcp:\n  - match: [{%s}]\n    route: [{destination: {host: b.test%s}}]\n", host(),
+				pick("port: 80", "destinationSubnets: [10.0.0.0/8]", "sourceLabels: {app: edge}"), pick("", ", subset: v1"))
+		}
+		return head + fmt.Sprintf("  hosts: ['%s']\n  tls:\n  - match: [{sniHosts: [a.test], port: %s}]\n    route: [{destination: {host: c.test}, weight: 1}, {destination: {host: d.other}, weight: 2}]\n",
+			pick("a.test", "*.test"), pick("80", "81"))
 	default:
 		return regexp.MustCompile(`name: \w+`).ReplaceAllString(head("Gateway"), "name: gw") + fmt.Sprintf("  selector: {app: %s}\n  servers:\n  - port: {number: %s, name: h, protocol: HTTP}\n    hosts: ['%s', '%s/*.test']\n%s",
 			pick("edge", "edge", "other"), pick("8080", "8081"), pick("*", "a.test", "alias.one"), pick("shop", "bank", "*", "."),

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -56,53 +57,88 @@ func newRouting(o *object.Object, domain string) *Routing {
 
 func byAge(a, b *Routing) int { return object.Age(a.Object, b.Object) }
 
-// Routing returns the VirtualService that decides for requests to a host in sidecars of a namespace: the one that names
-// the host most exactly, the oldest of these. nil if there is none.
-func (w *World) Routing(host, namespace string) *Routing {
-	return w.routing(host, namespace, func(*Routing) bool { return true })
+// Requests returns the VirtualServices that may decide for requests to a host in sidecars of a namespace, the first that
+// has a route for the port at hand does: those that name the host itself, else the one of the narrowest pattern.
+func (w *World) Requests(host, namespace string) []*Routing {
+	return w.requests(host, namespace, everyRouting)
 }
 
-func (w *World) routing(host, namespace string, accept func(*Routing) bool) *Routing {
-	if r := w.firstVisible(w.routings[host], namespace, accept); r != nil {
-		return r
+func (w *World) requests(host, namespace string, accept func(*Routing) bool) []*Routing {
+	if found := w.inOrder(w.routings[host], namespace, accept); len(found) > 0 {
+		return found
 	}
 	for _, pattern := range w.routingPatterns {
 		if pattern != host && Covers(pattern, host) {
-			if r := w.firstVisible(w.routings[pattern], namespace, accept); r != nil {
-				return r
+			if found := w.inOrder(w.routings[pattern], namespace, accept); len(found) > 0 {
+				return found[:1]
 			}
 		}
 	}
 	return nil
 }
 
-func (w *World) firstVisible(routings []*Routing, namespace string, accept func(*Routing) bool) *Routing {
-	for _, r := range routings {
-		if accept(r) && visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, namespace) {
-			return r
-		}
-	}
-	return nil
+// Connections returns all VirtualServices that name hosts which a host is, or stands for, in the order in which they count
+// for connections of sidecars of a namespace.
+func (w *World) Connections(host, namespace string) []*Routing {
+	return w.connections(host, namespace, everyRouting)
 }
 
-// Shadowed returns the VirtualServices that name exactly this host but do not count, being younger.
-func (w *World) Shadowed(host, namespace string) (by *Routing, shadowed []*Routing) {
-	by = w.firstVisible(w.routings[host], namespace, func(*Routing) bool { return true })
-	for _, r := range w.routings[host] {
-		if r != by && visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, namespace) {
-			shadowed = append(shadowed, r)
+func (w *World) connections(host, namespace string, accept func(*Routing) bool) []*Routing {
+	all := slices.Clone(w.routings[host])
+	for _, pattern := range w.routingPatterns {
+		if pattern != host && (Covers(pattern, host) || Covers(host, pattern)) {
+			all = append(all, w.routings[pattern]...)
 		}
 	}
-	return by, shadowed
+	if IsWildcard(host) {
+		for name, routings := range w.routings {
+			if !IsWildcard(name) && Covers(host, name) {
+				all = append(all, routings...)
+			}
+		}
+	}
+	return w.inOrder(all, namespace, accept)
 }
 
-// Bound returns the VirtualServices of a gateway ("namespace/name") that a proxy in a namespace sees, the oldest first.
+// Bound returns the VirtualServices of a gateway ("namespace/name") that a proxy in a namespace sees, in the order in which
+// they count.
 func (w *World) Bound(gateway, namespace string) []*Routing {
+	return w.inOrder(w.bound[gateway], namespace, everyRouting)
+}
+
+func everyRouting(*Routing) bool { return true }
+
+// inOrder returns those that a reader sees and accepts, each once: first what is for its own namespace alone, then what is
+// for a list of namespaces, then what is for all; in each the oldest first.
+func (w *World) inOrder(routings []*Routing, reader string, accept func(*Routing) bool) []*Routing {
 	var found []*Routing
-	for _, r := range w.bound[gateway] {
-		if visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, namespace) {
+	for _, r := range routings {
+		if visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, reader) && accept(r) {
 			found = append(found, r)
 		}
 	}
-	return found
+	slices.SortFunc(found, w.InOrder(reader))
+	return slices.Compact(found)
+}
+
+// InOrder compares VirtualServices that a reader sees by which counts first.
+func (w *World) InOrder(reader string) func(a, b *Routing) int {
+	return func(a, b *Routing) int {
+		return cmp.Or(cmp.Compare(w.reach(a, reader), w.reach(b, reader)), byAge(a, b))
+	}
+}
+
+// reach is how far a VirtualService is exported in the eyes of a reader: to its own namespace, to others too, to all.
+func (w *World) reach(r *Routing, reader string) int {
+	to := r.Spec.ExportTo
+	if len(to) == 0 {
+		to = w.mesh.RoutingExportTo
+	}
+	switch {
+	case len(to) == 0 || slices.Contains(to, "*"):
+		return 2
+	case r.Object.Namespace == reader:
+		return 0
+	}
+	return 1
 }

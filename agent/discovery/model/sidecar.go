@@ -137,12 +137,19 @@ func (e *Egress) Service(w *World, host string) *Service {
 	})
 }
 
-// Routing returns the VirtualService for requests to a host as World.Routing does, among those that are let in.
-func (e *Egress) Routing(w *World, host string) *Routing {
-	return w.routing(host, e.reader, func(r *Routing) bool {
-		return slices.ContainsFunc(e.imports, func(p pattern) bool {
-			return p.takes(r.Object.Namespace) && slices.ContainsFunc(r.Hosts, func(h string) bool { return Covers(p.host, h) || Covers(h, p.host) })
-		})
+// Requests returns the VirtualServices for requests to a host as World.Requests does, among those that are let in.
+func (e *Egress) Requests(w *World, host string) []*Routing {
+	return w.requests(host, e.reader, e.lets)
+}
+
+// Connections returns the VirtualServices for connections to a host as World.Connections does, among those that are let in.
+func (e *Egress) Connections(w *World, host string) []*Routing {
+	return w.connections(host, e.reader, e.lets)
+}
+
+func (e *Egress) lets(r *Routing) bool {
+	return slices.ContainsFunc(e.imports, func(p pattern) bool {
+		return p.takes(r.Object.Namespace) && slices.ContainsFunc(r.Hosts, func(h string) bool { return Covers(p.host, h) || Covers(h, p.host) })
 	})
 }
 

@@ -21,6 +21,8 @@ type World struct {
 	entries  map[string][]*object.Object // ServiceEntries by host, the oldest first
 	services map[string][]*Service
 
+	servicePatterns []string // the wildcards of services, the narrowest first
+
 	ruleObjects  map[string][]*object.Object // DestinationRules by host or pattern, the oldest first
 	rules        map[string][]*Rule
 	rulePatterns []string // the wildcards of rules, the narrowest first
@@ -140,6 +142,7 @@ func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 			delete(w.rules, host)
 		}
 	}
+	w.servicePatterns = patterns(w.servicePatterns, services, func(p string) bool { return len(w.services[p]) > 0 })
 	w.rulePatterns = patterns(w.rulePatterns, rules, func(p string) bool { return len(w.rules[p]) > 0 })
 	w.routingPatterns = patterns(w.routingPatterns, routings, func(p string) bool { return len(w.routings[p]) > 0 })
 }
@@ -148,11 +151,25 @@ func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 func (w *World) spread(hosts, services, rules, routings map[string]struct{}) {
 	for host := range services {
 		hosts[host] = struct{}{}
+		if IsWildcard(host) {
+			for routed := range w.routings {
+				if Covers(host, routed) {
+					hosts[routed] = struct{}{}
+				}
+			}
+		}
 		for _, list := range [][]string{w.routingPatterns, w.rulePatterns} {
 			for _, pattern := range list {
 				if Covers(pattern, host) {
 					hosts[pattern] = struct{}{}
 				}
+			}
+		}
+	}
+	for host := range routings {
+		for _, pattern := range w.servicePatterns { // whose connections may be the host's
+			if Covers(pattern, host) {
+				hosts[pattern] = struct{}{}
 			}
 		}
 	}
@@ -213,6 +230,11 @@ func (w *World) HasServiceLike(pattern string) bool {
 		}
 	}
 	return false
+}
+
+// IsReached tells whether there is a service that a host or pattern is, covers, or is covered by.
+func (w *World) IsReached(host string) bool {
+	return w.HasServiceLike(host) || slices.ContainsFunc(w.servicePatterns, func(p string) bool { return Covers(p, host) })
 }
 
 // Hosts returns how many hosts have a service.

@@ -11,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	previousprioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -24,6 +25,7 @@ const (
 	defaultAttempts     = 2
 	defaultRetryOn      = "connect-failure,refused-stream,unavailable,cancelled"
 	otherHostAttempts   = 5
+	retriesPerPriority  = 2 // after as many tries priorities that were tried are left out
 	defaultRedirectCode = http.StatusMovedPermanently
 )
 
@@ -84,14 +86,7 @@ func plainCluster(clusters []*routev3.WeightedCluster_ClusterWeight) string {
 func (r *Router) destination(routing *model.Routing, to *networking.Destination, field string) (string, []*routev3.RouteAction_HashPolicy) {
 	host := model.FullName(to.GetHost(), routing.Object.Namespace, r.World.Domain())
 	service := r.service(host)
-	port := to.GetPort().GetNumber()
-	switch {
-	case port != 0:
-	case service != nil && len(service.Ports) == 1:
-		port = service.Ports[0].Number
-	default:
-		port = r.Port
-	}
+	port := r.portOf(service, to)
 	switch {
 	case service == nil:
 		r.problems = append(r.problems, warning(routing.Object, field+".host", fmt.Sprintf("no service has the host %s", host),
@@ -104,6 +99,18 @@ func (r *Router) destination(routing *model.Routing, to *networking.Destination,
 			"requests get 503; add the subset or correct its name"))
 	}
 	return ClusterName(port, to.GetSubset(), host), r.hashPolicy(service, port, to.GetSubset())
+}
+
+// portOf is the port of a service (nil: unknown) that a destination means: the one it names, the only one, else that of
+// the listener.
+func (r *Router) portOf(service *model.Service, to *networking.Destination) uint32 {
+	switch {
+	case to.GetPort().GetNumber() != 0:
+		return to.Port.Number
+	case service != nil && len(service.Ports) == 1:
+		return service.Ports[0].Number
+	}
+	return r.Port
 }
 
 func (r *Router) retryPolicy(in *networking.HTTPRetry) *routev3.RetryPolicy {
@@ -126,6 +133,10 @@ func (r *Router) retryPolicy(in *networking.HTTPRetry) *routev3.RetryPolicy {
 		out.HostSelectionRetryMaxAttempts = otherHostAttempts
 		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{Name: "envoy.retry_host_predicates.previous_hosts",
 			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: typed(&previoushostsv3.PreviousHostsPredicate{})}}}
+	}
+	if in.GetRetryRemoteLocalities().GetValue() {
+		out.RetryPriority = &routev3.RetryPolicy_RetryPriority{Name: "envoy.retry_priorities.previous_priorities",
+			ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{TypedConfig: typed(&previousprioritiesv3.PreviousPrioritiesConfig{UpdateFrequency: retriesPerPriority})}}
 	}
 	if in.GetBackoff() != nil {
 		out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: in.Backoff}

@@ -2,11 +2,11 @@ package translate
 
 import (
 	"fmt"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
-	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -39,32 +39,21 @@ func HTTPListener(port uint32, m *mesh.Config, origins ...resource.Origin) (*res
 	return resource.New(l.Name, l, origins...)
 }
 
-// TCPListener listens on the loopback for the one TCP service of a port.
-func TCPListener(port uint32, host string, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
-	proxy, err := tcpProxy(ClusterName(port, "", host), m)
-	if err != nil {
-		return nil, err
-	}
-	l := newListener(loopback, port, &listenerv3.FilterChain{Filters: []*listenerv3.Filter{proxy}})
-	return resource.New(l.Name, l, origins...)
-}
-
-// TLSListener listens on the loopback for all services of a port that speak TLS; the server name tells them apart.
-func TLSListener(port uint32, hosts []string, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
+// ConnectionListener listens on the loopback for services of a port whose requests are not told apart: one, or those that
+// the server name of TLS tells apart.
+func ConnectionListener(port uint32, routes []Connection, tls bool, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	l := newListener(loopback, port)
-	for _, host := range hosts {
-		proxy, err := tcpProxy(ClusterName(port, "", host), m)
+	for _, route := range routes {
+		chain, err := route.Chain(strings.Join(route.ServerNames, ","), m.AccessLog)
 		if err != nil {
 			return nil, err
 		}
-		match := &listenerv3.FilterChainMatch{ServerNames: []string{host}}
-		if host == "*" {
-			match = nil
-		}
-		l.FilterChains = append(l.FilterChains, &listenerv3.FilterChain{Name: host, FilterChainMatch: match, Filters: []*listenerv3.Filter{proxy}})
+		l.FilterChains = append(l.FilterChains, chain)
 	}
-	inspectTLS(l)
-	return resource.New(l.Name, l, origins...)
+	if tls {
+		inspectTLS(l)
+	}
+	return resource.New(l.Name, l, compact(origins)...)
 }
 
 // inspectTLS makes the server name known before a filter chain is chosen.
@@ -72,15 +61,6 @@ func inspectTLS(l *listenerv3.Listener) {
 	l.ListenerFilters = append(l.ListenerFilters, &listenerv3.ListenerFilter{Name: "envoy.filters.listener.tls_inspector",
 		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed(&tlsinspectorv3.TlsInspector{})}})
 	l.ListenerFiltersTimeout = durationpb.New(0)
-}
-
-func tcpProxy(cluster string, m *mesh.Config) (*listenerv3.Filter, error) {
-	logs, err := loggers(m.AccessLog)
-	if err != nil {
-		return nil, err
-	}
-	return networkFilter("envoy.filters.network.tcp_proxy", &tcpproxyv3.TcpProxy{StatPrefix: cluster, AccessLog: logs,
-		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
 }
 
 // CanServerName tells whether Envoy can tell a host by its server name: exact ones and whole first labels.

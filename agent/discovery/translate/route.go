@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -22,6 +23,15 @@ type Router struct {
 
 	reads    map[string]struct{}
 	problems []object.Problem
+}
+
+func (r *Router) begin() { r.reads, r.problems = map[string]struct{}{}, nil }
+
+// Found returns what was told since it was last asked, and the hosts whose service or rule was read, sorted.
+func (r *Router) Found() ([]object.Problem, []string) {
+	problems, reads := r.problems, slices.Sorted(maps.Keys(r.reads))
+	r.begin()
+	return problems, reads
 }
 
 // service looks a host up and remembers that.
@@ -56,13 +66,21 @@ func (r *Router) routes(routing *model.Routing) []*routev3.Route {
 	return out
 }
 
-// applies tells whether a match can be met by requests that come through here.
+// applies tells whether a match can be met by requests that come through here. Where it names gateways, labels and
+// namespace of the client do not count, as in Istio.
 func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Routing) bool {
-	if match.Port != 0 && match.Port != r.Port || !model.Selects(match.SourceLabels, r.Node.Labels) ||
-		match.SourceNamespace != "" && match.SourceNamespace != r.Node.Namespace {
+	switch {
+	case match.Port != 0 && match.Port != r.Port:
 		return false
+	case len(match.Gateways) > 0:
+		return r.gatewaysMeet(match.Gateways, routing)
 	}
-	return len(match.Gateways) == 0 || slices.ContainsFunc(match.Gateways, func(name string) bool {
+	return model.Selects(match.SourceLabels, r.Node.Labels) && (match.SourceNamespace == "" || match.SourceNamespace == r.Node.Namespace)
+}
+
+// gatewaysMeet tells whether a match is meant for here; one that names no gateway is meant for all.
+func (r *Router) gatewaysMeet(names []string, routing *model.Routing) bool {
+	return len(names) == 0 || slices.ContainsFunc(names, func(name string) bool {
 		return slices.Contains(r.Gateway, model.GatewayName(name, routing.Object.Namespace))
 	})
 }

@@ -29,19 +29,21 @@ type VirtualHost struct {
 // virtualHostName is Istio's: host:port.
 func virtualHostName(host string, port uint32) string { return fmt.Sprintf("%s:%d", host, port) }
 
-// ServiceVirtualHost is what sidecars do with requests to a host on a port. service is nil where only a VirtualService
-// knows the host, routing where none does.
-func (r *Router) ServiceVirtualHost(host string, service *model.Service, routing *model.Routing) *VirtualHost {
+// ServiceVirtualHost is what sidecars do with requests to a host on a port: what the first VirtualService says that has
+// routes for it, which is returned too. service is nil where only VirtualServices know the host.
+func (r *Router) ServiceVirtualHost(host string, service *model.Service, routings []*model.Routing) (*VirtualHost, *model.Routing) {
 	r.begin()
-	if routing != nil {
-		if routes := r.routes(routing); len(routes) > 0 || service == nil {
-			return r.finish(host, &routev3.VirtualHost{Routes: routes}, routing.Object)
+	for _, routing := range routings {
+		if routes := r.routes(routing); len(routes) > 0 {
+			return r.finish(host, &routev3.VirtualHost{Routes: routes}, routing.Object), routing
 		}
-		// Nothing in it is meant for sidecars here: the host is as if it were not named.
+	}
+	if service == nil { // nothing in them is meant for sidecars here: the host is as if it were not named
+		return nil, nil
 	}
 	cluster := ClusterName(r.Port, "", host)
 	route := r.defaultRoute(cluster, r.hashPolicy(r.service(host), r.Port, ""))
-	return r.finish(host, &routev3.VirtualHost{Routes: []*routev3.Route{route}}, service.Oldest())
+	return r.finish(host, &routev3.VirtualHost{Routes: []*routev3.Route{route}}, service.Oldest()), nil
 }
 
 // GatewayVirtualHost is what a gateway does with requests to a host: the routes of all VirtualServices, the oldest first,
@@ -71,8 +73,6 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing, redi
 	return r.finish(host, out, objects...)
 }
 
-func (r *Router) begin() { r.reads, r.problems = map[string]struct{}{}, nil }
-
 func (r *Router) finish(host string, message *routev3.VirtualHost, from ...*object.Object) *VirtualHost {
 	message.Name = virtualHostName(host, r.Port)
 	message.Domains = []string{host}
@@ -81,10 +81,6 @@ func (r *Router) finish(host string, message *routev3.VirtualHost, from ...*obje
 	for _, o := range from {
 		out.Origins = append(out.Origins, o.Origin())
 	}
-	for read := range r.reads {
-		out.Reads = append(out.Reads, read)
-	}
-	slices.Sort(out.Reads)
 	err := message.Validate()
 	if err == nil {
 		out.Encoded, err = proto.MarshalOptions{Deterministic: true}.Marshal(message)
@@ -94,7 +90,7 @@ func (r *Router) finish(host string, message *routev3.VirtualHost, from ...*obje
 			r.problems = append(r.problems, refused(o, err))
 		}
 	}
-	out.Problems = r.problems
+	out.Problems, out.Reads = r.Found()
 	return out
 }
 

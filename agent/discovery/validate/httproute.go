@@ -2,76 +2,31 @@ package validate
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
-	if m == nil {
-		c.fail(field, "the match is empty", "remove it to take everything")
-		return
-	}
-	for name, s := range map[string]*networking.StringMatch{"uri": m.Uri, "scheme": m.Scheme, "method": m.Method, "authority": m.Authority} {
-		if s != nil && s.MatchType == nil {
-			c.fail(field+"."+name, "it is not said what is matched", "write exact, prefix or regex in it")
-		}
-		c.stringMatch(field+"."+name, s)
-	}
-	if exact := m.Uri.GetExact(); exact != "" && exact[0] != '/' || m.Uri.GetPrefix() != "" && m.Uri.GetPrefix()[0] != '/' {
-		c.warn(field+".uri", "no request's path begins so", "begin it with /")
-	}
-	for kind, headers := range map[string]map[string]*networking.StringMatch{"headers": m.Headers, "withoutHeaders": m.WithoutHeaders} {
-		for _, name := range slices.Sorted(maps.Keys(headers)) {
-			here := fmt.Sprintf("%s.%s[%q]", field, kind, name)
-			if !strings.HasPrefix(name, ":") {
-				c.header(here, name)
-			}
-			c.stringMatch(here, headers[name])
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(m.QueryParams)) {
-		here := fmt.Sprintf("%s.queryParams[%q]", field, name)
-		if name == "" {
-			c.fail(here, "a query parameter without a name", "")
-		}
-		c.stringMatch(here, m.QueryParams[name])
-	}
-	if m.Port != 0 {
-		c.port(field+".port", m.Port)
-	}
-	c.labels(field+".sourceLabels", m.SourceLabels)
-	for i, name := range m.Gateways {
-		c.gatewayName(fmt.Sprintf("%s.gateways[%d]", field, i), name)
-	}
-}
-
-func (c *checker) stringMatch(field string, s *networking.StringMatch) {
-	switch m := s.GetMatchType().(type) {
-	case *networking.StringMatch_Regex:
-		if m.Regex != "*" {
-			c.regex(field+".regex", m.Regex)
-		}
-	case *networking.StringMatch_Prefix:
-		if m.Prefix == "" {
-			c.fail(field+".prefix", "is empty", "leave the match out to take everything")
-		}
-	case *networking.StringMatch_Exact:
-		if m.Exact == "" && (strings.HasSuffix(field, ".uri") || strings.HasSuffix(field, ".method")) {
-			c.fail(field+".exact", "is empty", "leave the match out to take everything")
-		}
-	}
-}
-
-func (c *checker) redirect(field string, r *networking.HTTPRedirect) {
+func (c *checker) redirect(field string, r *networking.HTTPRedirect, matches []*networking.HTTPMatchRequest) {
 	if r == nil {
 		return
 	}
 	if r.Uri == "" && r.Authority == "" && r.RedirectPort == nil && r.Scheme == "" && r.PrefixRewrite == "" {
 		c.fail(field, "the redirect changes nothing", "write uri, authority, port or scheme in it")
+	}
+	if r.PrefixRewrite != "" {
+		if r.Uri != "" {
+			c.fail(field+".uri", "excludes prefixRewrite, and both are given", "keep one")
+		}
+		for _, m := range matches {
+			if m.GetUri() != nil && m.Uri.GetPrefix() == "" {
+				c.fail(field+".prefixRewrite", "needs prefix in all matches of uri", "write prefix there, or uri here")
+			}
+		}
 	}
 	if r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https" {
 		c.fail(field+".scheme", fmt.Sprintf("%q is no scheme", r.Scheme), "write http or https")
@@ -93,9 +48,12 @@ func (c *checker) directResponse(field string, d *networking.HTTPDirectResponse)
 	if d.Status < 200 || d.Status > 599 {
 		c.fail(field+".status", fmt.Sprintf("%d is no status of a response", d.Status), "write a number from 200 to 599")
 	}
-	const largest = 1 << 20
-	if size := max(len(d.GetBody().GetString_()), len(d.GetBody().GetBytes())); size > largest {
-		c.fail(field+".body", fmt.Sprintf("has %d bytes, more than %d", size, largest), "")
+	const large, largest = 100 << 10, 1 << 20 // bytes
+	switch size := max(len(d.GetBody().GetString_()), len(d.GetBody().GetBytes())); {
+	case size > largest:
+		c.fail(field+".body", fmt.Sprintf("has %d bytes, more than %d", size, largest), "let a service answer")
+	case size > large:
+		c.warn(field+".body", fmt.Sprintf("has %d bytes, which every proxy keeps in memory", size), "let a service answer")
 	}
 }
 
@@ -111,104 +69,61 @@ func (c *checker) rewrite(field string, r *networking.HTTPRewrite) {
 			c.fail(field+".uri", "excludes uriRegexRewrite, and both are given", "keep one")
 		}
 		c.regex(field+".uriRegexRewrite.match", r.UriRegexRewrite.Match)
-		if r.UriRegexRewrite.Rewrite == "" {
-			c.fail(field+".uriRegexRewrite.rewrite", "is empty", "")
-		}
+		c.substitution(field+".uriRegexRewrite", r.UriRegexRewrite)
 	}
 }
 
-func (c *checker) headers(field string, h *networking.Headers) {
-	for kind, operations := range map[string]*networking.Headers_HeaderOperations{"request": h.GetRequest(), "response": h.GetResponse()} {
-		for name, headers := range map[string]map[string]string{"set": operations.GetSet(), "add": operations.GetAdd()} {
-			for _, header := range slices.Sorted(maps.Keys(headers)) {
-				c.changedHeader(fmt.Sprintf("%s.%s.%s[%q]", field, kind, name, header), header, kind == "request" && name == "set")
-				if strings.ContainsAny(headers[header], "\x00\r\n") {
-					c.fail(fmt.Sprintf("%s.%s.%s[%q]", field, kind, name, header), "the value has a line break", "")
-				}
+// substitution checks that what \1 to \9 stand for is in the expression.
+func (c *checker) substitution(field string, r *networking.RegexRewrite) {
+	if r.Rewrite == "" {
+		c.fail(field+".rewrite", "is empty", "write what takes the place of the match")
+	}
+	expression, err := regexp.Compile(r.Match)
+	if err != nil {
+		return // told already
+	}
+	for i := 0; i+1 < len(r.Rewrite); i++ {
+		if r.Rewrite[i] != '\\' {
+			continue
+		}
+		i++
+		switch next := r.Rewrite[i]; {
+		case next >= '0' && next <= '9':
+			if group := int(next - '0'); group > expression.NumSubexp() {
+				c.fail(field+".rewrite", fmt.Sprintf("\\%d stands for nothing: the expression has %d groups", group, expression.NumSubexp()), "add a group in parentheses")
 			}
-		}
-		for i, header := range operations.GetRemove() {
-			c.changedHeader(fmt.Sprintf("%s.%s.remove[%d]", field, kind, i), header, false)
+		case next != '\\':
+			c.fail(field+".rewrite", fmt.Sprintf("\\%c stands for nothing", next), `write \\ for a backslash`)
 		}
 	}
 }
 
-// changedHeader takes every header but those that say where a request goes; the host of a request may be set.
-func (c *checker) changedHeader(field, name string, host bool) {
-	lower := strings.ToLower(name)
+// retryConditions are Envoy's, for HTTP and gRPC.
+var retryConditions = []string{"5xx", "gateway-error", "reset", "reset-before-request", "connect-failure", "envoy-ratelimited", "retriable-4xx",
+	"refused-stream", "retriable-status-codes", "retriable-headers", "http3-post-connect-failure", "cancelled", "deadline-exceeded", "internal",
+	"resource-exhausted", "unavailable"}
+
+func (c *checker) retries(field string, r *networking.HTTPRetry) {
+	if r == nil {
+		return
+	}
+	c.natural(field+".attempts", r.Attempts)
 	switch {
-	case host && (lower == "host" || lower == ":authority"):
-	case lower == "host", strings.HasPrefix(name, ":"):
-		c.fail(field, fmt.Sprintf("%s cannot be changed here", name), "set the host with rewrite.authority")
-	default:
-		c.header(field, name)
+	case r.Attempts != 0:
+	case r.PerTryTimeout != nil, r.RetryOn != "", r.RetryRemoteLocalities != nil:
+		c.fail(field+".attempts", "0 turns retries off, and the rest makes no sense", "remove the rest, or write a number")
+	case r.Backoff != nil, r.RetryIgnorePreviousHosts != nil:
+		c.warn(field+".attempts", "0 turns retries off, and the rest has no effect", "remove the rest, or write a number")
 	}
-}
-
-func (c *checker) fault(field string, f *networking.HTTPFaultInjection) {
-	if f == nil {
+	c.duration(field+".perTryTimeout", r.PerTryTimeout, false)
+	c.duration(field+".backoff", r.Backoff, false)
+	if r.RetryOn == "" {
 		return
 	}
-	if f.Delay == nil && f.Abort == nil {
-		c.fail(field, "the fault does nothing", "write delay or abort in it")
-	}
-	if d := f.Delay; d != nil {
-		c.percent(field+".delay.percentage", d.Percentage)
-		if d.Percent < 0 || d.Percent > 100 { //nolint:staticcheck // deprecated, still valid YAML
-			c.fail(field+".delay.percent", "is no percentage", "write a number from 0 to 100")
+	for _, part := range strings.Split(r.RetryOn, ",") {
+		code, err := strconv.Atoi(part)
+		if (err != nil || http.StatusText(code) == "") && !slices.Contains(retryConditions, part) {
+			c.fail(field+".retryOn", fmt.Sprintf("%q is no condition", part), "write, with commas and without spaces, status codes or some of "+strings.Join(retryConditions, ", "))
 		}
-		switch delay := d.HttpDelayType.(type) {
-		case *networking.HTTPFaultInjection_Delay_FixedDelay:
-			c.duration(field+".delay.fixedDelay", delay.FixedDelay, false)
-		case nil:
-			c.fail(field+".delay.fixedDelay", "is missing", "say how long")
-		default:
-			c.absent(field + ".delay.exponentialDelay")
-		}
-	}
-	if a := f.Abort; a != nil {
-		c.percent(field+".abort.percentage", a.Percentage)
-		switch kind := a.ErrorType.(type) {
-		case *networking.HTTPFaultInjection_Abort_HttpStatus:
-			if kind.HttpStatus < 200 || kind.HttpStatus > 599 {
-				c.fail(field+".abort.httpStatus", fmt.Sprintf("%d is no status of a response", kind.HttpStatus), "write a number from 200 to 599")
-			}
-		case *networking.HTTPFaultInjection_Abort_GrpcStatus:
-			if !grpcStatuses[kind.GrpcStatus] {
-				c.fail(field+".abort.grpcStatus", fmt.Sprintf("%q is no gRPC status", kind.GrpcStatus), "write a name such as UNAVAILABLE")
-			}
-		case nil:
-			c.fail(field+".abort", "it is not said with what", "write httpStatus or grpcStatus in it")
-		default:
-			c.absent(field + ".abort.http2Error")
-		}
-	}
-}
-
-func (c *checker) cors(field string, p *networking.CorsPolicy) {
-	if p == nil {
-		return
-	}
-	for i, origin := range p.AllowOrigins {
-		here := fmt.Sprintf("%s.allowOrigins[%d]", field, i)
-		if origin.GetMatchType() == nil {
-			c.fail(here, "it is not said what is matched", "write exact, prefix or regex in it")
-		}
-		c.stringMatch(here, origin)
-	}
-	for i, method := range p.AllowMethods {
-		if method != strings.ToUpper(method) || !headerName.MatchString(method) {
-			c.fail(fmt.Sprintf("%s.allowMethods[%d]", field, i), fmt.Sprintf("%q is no method", method), "write it in capitals")
-		}
-	}
-	for kind, names := range map[string][]string{"allowHeaders": p.AllowHeaders, "exposeHeaders": p.ExposeHeaders} {
-		for i, name := range names {
-			if name != "*" {
-				c.header(fmt.Sprintf("%s.%s[%d]", field, kind, i), name)
-			}
-		}
-	}
-	if age := p.MaxAge; age != nil && (age.AsDuration() < 0 || age.Nanos != 0) {
-		c.fail(field+".maxAge", "must be whole seconds", "")
 	}
 }

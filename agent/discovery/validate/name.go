@@ -15,7 +15,10 @@ var (
 	headerName    = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9a-zA-Z]+$")
 )
 
-const longestHost = 255
+const (
+	longestHost  = 255
+	longestRegex = 1024 // Istio's limit, for fear of what Envoy makes of it
+)
 
 // whyNoHost says what is wrong with a host name; "" if nothing is. wildcard lets its first label be * or *-text.
 func whyNoHost(host string, wildcard bool) string {
@@ -71,10 +74,15 @@ func (c *checker) exportTo(exportTo []string) {
 	seen := map[string]bool{}
 	for i, to := range exportTo {
 		field := fmt.Sprintf("exportTo[%d]", i)
+		if to == "." {
+			to = c.namespace
+		}
 		switch {
+		case to == "*" && len(exportTo) > 1:
+			c.fail(field, "* is everyone, and others are named beside it", "keep *, or the others")
 		case seen[to]:
 			c.fail(field, fmt.Sprintf("%q is given twice", to), "remove one")
-		case to == "*", to == ".", dnsLabel.MatchString(to):
+		case to == "*", dnsLabel.MatchString(to):
 		case to == "~":
 			c.fail(field, "~ hides the object from everyone", "write . for its own namespace, * for all, or a namespace")
 		default:
@@ -94,6 +102,8 @@ func (c *checker) header(field, name string) {
 func (c *checker) regex(field, expression string) {
 	if expression == "" {
 		c.fail(field, "the regular expression is empty", "write .* to take everything")
+	} else if len(expression) > longestRegex {
+		c.fail(field, fmt.Sprintf("the regular expression has %d characters, more than %d", len(expression), longestRegex), "write a shorter one")
 	} else if _, err := regexp.Compile(expression); err != nil {
 		c.fail(field, fmt.Sprintf("%q is no regular expression: %v", expression, err), "Envoy's are RE2: no look-around, no back-references")
 	}

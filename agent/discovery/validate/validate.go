@@ -17,7 +17,7 @@ import (
 
 // Object returns what is wrong with an object: errors, with which it is not carried out, and warnings.
 func Object(o *object.Object) []object.Finding {
-	c := &checker{}
+	c := &checker{namespace: o.Namespace}
 	switch spec := o.Spec.(type) {
 	case *networking.ServiceEntry:
 		c.serviceEntry(spec)
@@ -41,7 +41,10 @@ func Retries(field string, r *networking.HTTPRetry) []object.Finding {
 	return c.findings
 }
 
-type checker struct{ findings []object.Finding }
+type checker struct {
+	namespace string // of the object
+	findings  []object.Finding
+}
 
 func (c *checker) fail(field, message, cure string) {
 	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Error, Message: message, Cure: cure})

@@ -12,97 +12,131 @@ import (
 )
 
 func (c *checker) virtualService(v *networking.VirtualService) {
-	if len(v.Hosts) == 0 {
-		c.warn("hosts", "a VirtualService without hosts is a delegate, which this version of Outrider does not carry out: it has no effect", "name its hosts")
+	delegate := len(v.Hosts) == 0
+	if delegate {
+		c.without("hosts")
+		for field, given := range map[string]bool{"gateways": len(v.Gateways) > 0, "tls": len(v.Tls) > 0, "tcp": len(v.Tcp) > 0} {
+			if given {
+				c.fail(field, "a VirtualService without hosts is a delegate, which has http alone", "remove it, or name the hosts")
+			}
+		}
 	}
 	mesh := len(v.Gateways) == 0 || slices.Contains(v.Gateways, model.MeshGateway)
-	seen := map[string]bool{}
-	for i, host := range v.Hosts {
-		field := fmt.Sprintf("hosts[%d]", i)
-		if host == "*" {
-			if mesh {
-				c.fail(field, "* is not taken by sidecars (gateway mesh)", "name the hosts, or gateways without mesh")
-			}
-		} else if _, err := netip.ParsePrefix(host); err != nil || !strings.Contains(host, "/") {
-			c.hostOrAddress(field, host)
-		}
-		if seen[host] {
-			c.fail(field, fmt.Sprintf("%s is given twice", host), "remove one")
-		}
-		seen[host] = true
-	}
+	c.routedHosts(v.Hosts, mesh)
 	for i, name := range v.Gateways {
 		c.gatewayName(fmt.Sprintf("gateways[%d]", i), name)
 	}
 	c.exportTo(v.ExportTo)
-	if len(v.Tls) > 0 {
-		c.absent("tls")
-	}
-	if len(v.Tcp) > 0 {
-		c.absent("tcp")
-	}
 	if len(v.Http)+len(v.Tls)+len(v.Tcp) == 0 {
-		c.fail("http", "the VirtualService has no route", "write at least one under http")
+		c.fail("http", "the VirtualService has no route", "write at least one under http, tls or tcp")
 	}
-	all := -1 // the first route that takes everything
 	for i, route := range v.Http {
-		field := fmt.Sprintf("http[%d]", i)
-		c.httpRoute(field, route)
-		if all >= 0 {
-			c.warn(field, fmt.Sprintf("cannot be reached: http[%d] takes every request", all), "move it up")
-		} else if len(route.Match) == 0 {
-			all = i
+		if field := fmt.Sprintf("http[%d]", i); route == nil {
+			c.fail(field, "is empty", "write route, redirect, directResponse or delegate in it")
+		} else {
+			c.httpRoute(field, route, delegate)
+		}
+	}
+	for i, route := range v.Tls {
+		c.tlsRoute(fmt.Sprintf("tls[%d]", i), route, v.Hosts)
+	}
+	for i, route := range v.Tcp {
+		c.tcpRoute(fmt.Sprintf("tcp[%d]", i), route)
+	}
+	if len(c.findings) == 0 || !slices.ContainsFunc(c.findings, isError) {
+		c.unreachable(v)
+	}
+}
+
+func (c *checker) routedHosts(hosts []string, mesh bool) {
+	for i, host := range hosts {
+		field := fmt.Sprintf("hosts[%d]", i)
+		if host == "*" && mesh {
+			c.fail(field, "* is not taken by sidecars (gateway mesh)", "name the hosts, or gateways without mesh")
+		} else {
+			c.hostOrAddress(field, host)
+		}
+		for _, other := range hosts[:i] {
+			if model.Covers(other, host) || model.Covers(host, other) {
+				c.fail(field, fmt.Sprintf("%s and %s overlap in one VirtualService", other, host), "remove one")
+				break
+			}
 		}
 	}
 }
 
 func (c *checker) gatewayName(field, name string) {
 	namespace, short, ok := strings.Cut(name, "/")
-	if !ok {
-		namespace, short = ".", name
-	}
-	if namespace != "." && !dnsLabel.MatchString(namespace) || whyNoHost(short, false) != "" {
+	switch {
+	case ok && dnsLabel.MatchString(namespace) && dnsLabel.MatchString(short):
+	case !ok && whyNoHost(name, false) == "":
+		if parts := strings.Split(name, "."); len(parts) > 1 {
+			c.warn(field, "names a gateway in the old form", fmt.Sprintf("write %s/%s", parts[1], parts[0]))
+		}
+	default:
 		c.fail(field, fmt.Sprintf("%q is no gateway's name", name), "write name or namespace/name")
 	}
 }
 
-func (c *checker) httpRoute(field string, r *networking.HTTPRoute) {
+func (c *checker) httpRoute(field string, r *networking.HTTPRoute, delegate bool) {
 	for i, match := range r.Match {
 		c.match(fmt.Sprintf("%s.match[%d]", field, i), match)
 	}
+	c.actions(field, r, delegate)
+	c.destinations(field, r.Route)
+	c.redirect(field+".redirect", r.Redirect, r.Match)
+	c.directResponse(field+".directResponse", r.DirectResponse)
+	c.rewrite(field+".rewrite", r.Rewrite)
+	c.duration(field+".timeout", r.Timeout, false)
+	c.retries(field+".retries", r.Retries)
+	c.headers(field+".headers", r.Headers)
+	c.oneAuthority(field, r)
+	c.fault(field+".fault", r.Fault)
+	c.cors(field+".corsPolicy", r.CorsPolicy)
+	c.mirrors(field, r)
+}
+
+// actions asks for exactly one thing to do with a request, and tells what has no effect beside it.
+func (c *checker) actions(field string, r *networking.HTTPRoute, delegate bool) {
+	if d := r.Delegate; d != nil {
+		switch {
+		case delegate:
+			c.fail(field+".delegate", "a delegate cannot delegate", "write the routes here, or let the root delegate to both")
+		case len(r.Route) > 0 || r.Redirect != nil:
+			c.fail(field, "delegate excludes route and redirect", "keep one")
+		}
+		if whyNoHost(d.Name, false) != "" {
+			c.fail(field+".delegate.name", fmt.Sprintf("%q is no VirtualService's name", d.Name), "name a VirtualService without hosts")
+		}
+		if d.Namespace != "" && !dnsLabel.MatchString(d.Namespace) {
+			c.fail(field+".delegate.namespace", fmt.Sprintf("%q is no namespace", d.Namespace), "write letters, digits and -")
+		}
+		c.absent(field + ".delegate")
+		return
+	}
 	actions := 0
-	for _, given := range []bool{len(r.Route) > 0, r.Redirect != nil, r.DirectResponse != nil, r.Delegate != nil} {
+	for _, given := range []bool{len(r.Route) > 0, r.Redirect != nil, r.DirectResponse != nil} {
 		if given {
 			actions++
 		}
 	}
 	switch {
 	case actions == 0:
-		c.fail(field, "the route goes nowhere", "write route, redirect or directResponse")
+		c.fail(field, "the route goes nowhere", "write route, redirect, directResponse or delegate")
 	case actions > 1:
-		c.fail(field, "route, redirect, directResponse and delegate exclude each other", "keep one")
-	}
-	if r.Delegate != nil {
-		c.absent(field + ".delegate")
-	}
-	if len(r.Route) == 0 {
-		for name, given := range map[string]bool{"rewrite": r.Rewrite != nil, "timeout": r.Timeout != nil, "retries": r.Retries != nil,
-			"mirror": r.Mirror != nil, "mirrors": len(r.Mirrors) > 0, "fault": r.Fault != nil && r.Redirect != nil} {
-			if given && actions == 1 && r.Delegate == nil {
+		c.fail(field, "route, redirect and directResponse exclude each other", "keep one")
+	case len(r.Route) == 0:
+		for name, given := range map[string]bool{"rewrite": r.Rewrite != nil, "fault": r.Fault != nil} {
+			if given {
 				c.fail(field+"."+name, "makes no sense without a destination", "remove it")
 			}
 		}
+		for name, given := range map[string]bool{"timeout": r.Timeout != nil, "retries": r.Retries != nil, "mirror": r.Mirror != nil, "mirrors": len(r.Mirrors) > 0} {
+			if given {
+				c.warn(field+"."+name, "has no effect without a destination", "remove it")
+			}
+		}
 	}
-	c.destinations(field, r.Route)
-	c.redirect(field+".redirect", r.Redirect)
-	c.directResponse(field+".directResponse", r.DirectResponse)
-	c.rewrite(field+".rewrite", r.Rewrite)
-	c.duration(field+".timeout", r.Timeout, true)
-	c.retries(field+".retries", r.Retries)
-	c.headers(field+".headers", r.Headers)
-	c.fault(field+".fault", r.Fault)
-	c.cors(field+".corsPolicy", r.CorsPolicy)
-	c.mirrors(field, r)
 }
 
 func (c *checker) mirrors(field string, r *networking.HTTPRoute) {
@@ -113,8 +147,14 @@ func (c *checker) mirrors(field string, r *networking.HTTPRoute) {
 		c.destination(field+".mirror", r.Mirror)
 	}
 	c.percent(field+".mirrorPercentage", r.MirrorPercentage)
-	if old := r.MirrorPercent; old.GetValue() > 100 { //nolint:staticcheck // deprecated, still valid YAML
-		c.fail(field+".mirrorPercent", fmt.Sprintf("%d is no percentage", old.Value), "write a number from 0 to 100")
+	if old := r.MirrorPercent; old != nil { //nolint:staticcheck // deprecated, still valid YAML
+		if old.Value > 100 {
+			c.fail(field+".mirrorPercent", fmt.Sprintf("%d is no percentage", old.Value), "write a number from 0 to 100")
+		}
+		c.warn(field+".mirrorPercent", "is the old form of mirrorPercentage", "write mirrorPercentage: {value: N}")
+	}
+	if r.Mirror == nil && (r.MirrorPercentage != nil || r.MirrorPercent != nil) { //nolint:staticcheck // deprecated, still valid YAML
+		c.warn(field+".mirrorPercentage", "has no effect without mirror", "write percentage in each of mirrors")
 	}
 	for i, m := range r.Mirrors {
 		c.destination(fmt.Sprintf("%s.mirrors[%d].destination", field, i), m.GetDestination())
@@ -123,21 +163,14 @@ func (c *checker) mirrors(field string, r *networking.HTTPRoute) {
 }
 
 func (c *checker) destinations(field string, routes []*networking.HTTPRouteDestination) {
-	total := int64(0)
+	weights := make([]int32, len(routes))
 	for i, to := range routes {
 		field := fmt.Sprintf("%s.route[%d]", field, i)
 		c.destination(field+".destination", to.GetDestination())
-		c.natural(field+".weight", to.GetWeight())
 		c.headers(field+".headers", to.GetHeaders())
-		total += int64(to.GetWeight())
+		weights[i] = to.GetWeight()
 	}
-	const heaviest = 1<<32 - 1
-	switch {
-	case len(routes) > 1 && total == 0:
-		c.fail(field+".route", "no destination has a weight", "give each a weight")
-	case total > heaviest:
-		c.fail(field+".route", fmt.Sprintf("the weights add up to more than %d", heaviest), "")
-	}
+	c.weights(field+".route", weights)
 }
 
 func (c *checker) destination(field string, d *networking.Destination) {
@@ -145,42 +178,15 @@ func (c *checker) destination(field string, d *networking.Destination) {
 		c.fail(field, "is missing", "write host in it")
 		return
 	}
-	if d.Host == "*" {
-		c.fail(field+".host", "* is no destination", "name one host")
+	if _, err := netip.ParseAddr(d.Host); err == nil || d.Host == "*" {
+		c.fail(field+".host", fmt.Sprintf("%s is no destination", d.Host), "name the host of a service")
 	} else {
-		c.hostOrAddress(field+".host", d.Host)
+		c.host(field+".host", d.Host, true)
 	}
 	if d.Subset != "" && !dnsLabel.MatchString(d.Subset) {
 		c.fail(field+".subset", fmt.Sprintf("%q is no subset's name", d.Subset), "write letters, digits and -")
 	}
 	if d.Port != nil {
 		c.port(field+".port.number", d.Port.Number)
-	}
-}
-
-// retryConditions are Envoy's, for HTTP and gRPC.
-var retryConditions = []string{"5xx", "gateway-error", "reset", "reset-before-request", "connect-failure", "envoy-ratelimited", "retriable-4xx",
-	"refused-stream", "retriable-status-codes", "retriable-headers", "http3-post-connect-failure", "cancelled", "deadline-exceeded", "internal",
-	"resource-exhausted", "unavailable"}
-
-func (c *checker) retries(field string, r *networking.HTTPRetry) {
-	if r == nil {
-		return
-	}
-	c.natural(field+".attempts", r.Attempts)
-	if r.Attempts == 0 && (r.PerTryTimeout != nil || r.RetryOn != "" || r.RetryRemoteLocalities != nil || r.Backoff != nil) {
-		c.fail(field+".attempts", "0 turns retries off, and the rest makes no sense", "remove the rest, or write a number")
-	}
-	c.duration(field+".perTryTimeout", r.PerTryTimeout, false)
-	c.duration(field+".backoff", r.Backoff, false)
-	for _, part := range strings.Split(r.RetryOn, ",") {
-		part = strings.TrimSpace(part)
-		status := len(part) == 3 && strings.Trim(part, "0123456789") == "" && part >= "100" && part < "600"
-		if r.RetryOn != "" && !status && !slices.Contains(retryConditions, part) {
-			c.fail(field+".retryOn", fmt.Sprintf("%q is no condition", part), "write status codes, or some of "+strings.Join(retryConditions, ", "))
-		}
-	}
-	if r.RetryRemoteLocalities != nil {
-		c.without(field + ".retryRemoteLocalities")
 	}
 }

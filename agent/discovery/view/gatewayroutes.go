@@ -138,7 +138,7 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 		}
 	}
 	for host := range inputs {
-		slices.SortFunc(inputs[host].routings, func(a, b *model.Routing) int { return object.Age(a.Object, b.Object) })
+		slices.SortFunc(inputs[host].routings, v.world.InOrder(v.node.Namespace))
 	}
 	for routing, ok := range reached {
 		if !ok && !g.reachedElsewhere(v, routing) {

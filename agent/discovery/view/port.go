@@ -16,15 +16,19 @@ import (
 
 // port is one port of the loopback: who is listened for, and what is done with requests.
 type port struct {
-	number  uint32
-	members map[string]member                 // by host
-	hosts   map[string]*translate.VirtualHost // of members that speak HTTP, and of VirtualServices alone
-	order   []string                          // of hosts, sorted; nil if it has to be made anew
+	number      uint32
+	members     map[string]member                 // by host
+	connections map[string]*translate.Connections // of members that do not speak HTTP
+	hosts       map[string]*translate.VirtualHost // of members that speak HTTP, and of VirtualServices alone
+	order       []string                          // of hosts, sorted; nil if it has to be made anew
 
 	listenerDirty, routesDirty bool
 	listens                    bool              // there is an HTTP listener
 	changed                    []resource.Origin // of virtual hosts since the routes were last made
 }
+
+// maxOrigins is up to how many hosts a listener names where all of them come from.
+const maxOrigins = 100
 
 type member struct {
 	service *model.Service
@@ -81,39 +85,38 @@ func (p *port) listen(v *View) {
 		v.tell(unit, nil)
 		return
 	}
-	var oldest member
-	for _, m := range p.members {
-		if oldest.service == nil || m.older(oldest) {
-			oldest = m
+	members := slices.SortedFunc(maps.Values(p.members), func(a, b member) int {
+		if a.older(b) {
+			return -1
 		}
-	}
+		return 1
+	})
+	oldest := members[0]
 	class := oldest.class()
 	var problems []object.Problem
-	var names []string // of those that TLS tells apart
-	for host, m := range p.members {
+	var claims translate.Claims
+	origins := []resource.Origin{oldest.port.Object.Origin()}
+	for _, m := range members {
+		host := m.service.Host
 		switch {
 		case m.class() != class, class == model.TCP && m != oldest:
 			problems = append(problems, p.conflict(m, oldest))
-		case class == model.TLS && !translate.CanServerName(host):
-			problems = append(problems, portProblem(m, "Envoy cannot tell this host by the server name of TLS", "write the whole first label as *"))
-		case class == model.TLS:
-			names = append(names, host)
+		case class == model.HTTP:
+		default:
+			problems = append(problems, claims.Take(p.connections[host].Routes)...)
+			if len(members) <= maxOrigins {
+				origins = append(origins, p.connections[host].Origins()...)
+			}
 		}
 	}
-	origin := oldest.port.Object.Origin()
 	var listener *resource.Resource
 	var err error
-	switch class {
-	case model.HTTP:
-		listener, err = translate.HTTPListener(p.number, v.world.Mesh(), origin)
+	switch {
+	case class == model.HTTP:
+		listener, err = translate.HTTPListener(p.number, v.world.Mesh(), origins...)
 		p.listens = err == nil
-	case model.TLS:
-		slices.Sort(names)
-		if len(names) > 0 {
-			listener, err = translate.TLSListener(p.number, names, v.world.Mesh(), origin)
-		}
-	default:
-		listener, err = translate.TCPListener(p.number, oldest.service.Host, v.world.Mesh(), origin)
+	case len(claims.Routes) > 0:
+		listener, err = translate.ConnectionListener(p.number, claims.Routes, class == model.TLS, v.world.Mesh(), origins...)
 	}
 	if err != nil {
 		problems = append(problems, portProblem(oldest, "Envoy would refuse the listener: "+err.Error(), ""))

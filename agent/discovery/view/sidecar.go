@@ -2,11 +2,8 @@ package view
 
 import (
 	"bytes"
-	"fmt"
-	"maps"
 	"slices"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -30,7 +27,8 @@ func newSidecar() *sidecar {
 func (s *sidecar) port(number uint32) *port {
 	p := s.ports[number]
 	if p == nil {
-		p = &port{number: number, members: map[string]member{}, hosts: map[string]*translate.VirtualHost{}}
+		p = &port{number: number, members: map[string]member{}, hosts: map[string]*translate.VirtualHost{},
+			connections: map[string]*translate.Connections{}}
 		s.ports[number] = p
 	}
 	return p
@@ -46,7 +44,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 		}
 	}
 	for host := range hosts {
-		s.virtualHosts(v, host)
+		s.host(v, host)
 	}
 	for number, p := range s.ports {
 		p.settle(v)
@@ -82,79 +80,11 @@ func (s *sidecar) join(host string, service *model.Service) {
 		if !slices.Contains(now, number) {
 			p := s.port(number)
 			delete(p.members, host)
+			delete(p.connections, host)
 			p.listenerDirty = true
 		}
 	}
 	set(s.members, host, now)
-}
-
-// virtualHosts translates what requests to a host meet at each port it has.
-func (s *sidecar) virtualHosts(v *View, host string) {
-	service := v.world.Service(host, v.node.Namespace)
-	routing := v.world.Routing(host, v.node.Namespace)
-	if !routesHTTP(routing) {
-		routing = nil
-	}
-	reads := map[string]struct{}{}
-	var problems []object.Problem
-	var now []uint32
-	for _, number := range s.wanted(v, host, service, routing, reads) {
-		now = append(now, number)
-		router := &translate.Router{World: v.world, Node: v.node, Gateway: []string{model.MeshGateway}, Port: number}
-		vh := router.ServiceVirtualHost(host, service, routing)
-		s.port(number).set(host, vh)
-		problems = append(problems, vh.Problems...)
-		for _, read := range vh.Reads {
-			reads[read] = struct{}{}
-		}
-	}
-	for _, number := range s.hosts[host] {
-		if !slices.Contains(now, number) {
-			s.port(number).set(host, nil)
-		}
-	}
-	set(s.hosts, host, now)
-	delete(reads, host)
-	s.readers.set(host, reads)
-	if len(now) > 0 {
-		by, shadowed := v.world.Shadowed(host, v.node.Namespace)
-		for _, r := range shadowed {
-			problems = append(problems, r.Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
-				Message: fmt.Sprintf("requests to %s are routed by %s at %s:%d, which is older and counts", host, by.Object.Key, by.Object.File, by.Object.Line),
-				Cure:    "put the routes into one VirtualService"}))
-		}
-	}
-	v.tell("host/"+host, dedupe(problems))
-}
-
-// wanted are the ports at which a host has a virtual host: the HTTP ports of its service; of a host that only a
-// VirtualService knows those of the services beside it there, else 80.
-func (s *sidecar) wanted(v *View, host string, service *model.Service, routing *model.Routing, reads map[string]struct{}) []uint32 {
-	ports := map[uint32]struct{}{}
-	collect := func(service *model.Service) {
-		for i := range service.Ports {
-			if p := &service.Ports[i]; p.Protocol.IsHTTP() && !resolutionNone(p) {
-				ports[p.Number] = struct{}{}
-			}
-		}
-	}
-	switch {
-	case service != nil:
-		collect(service)
-	case routing == nil || !slices.Contains(routing.Hosts, host), model.IsWildcard(host) && v.world.HasServiceLike(host):
-		return nil
-	default:
-		for _, beside := range routing.Hosts {
-			reads[beside] = struct{}{}
-			if service := v.world.Service(beside, v.node.Namespace); service != nil {
-				collect(service)
-			}
-		}
-		if len(ports) == 0 {
-			ports[httpPort] = struct{}{}
-		}
-	}
-	return slices.Sorted(maps.Keys(ports))
 }
 
 // set keeps only lists that hold something.

@@ -1,0 +1,260 @@
+package translate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Connection is where connections go that are not taken apart into requests: one entry of a VirtualService's tls or tcp, or
+// all that come to a service.
+type Connection struct {
+	ServerNames []string       // of TLS, lower case; nil takes all
+	Subnets     []netip.Prefix // of the address that was connected to; nil takes all
+	Object      *object.Object // that says so
+	Field       string         // its place there, below spec
+
+	proxy *tcpproxyv3.TcpProxy // without access log
+}
+
+// Filter is the network filter that passes the bytes on.
+func (c Connection) Filter(log AccessLog) (*listenerv3.Filter, error) {
+	logs, err := loggers(log)
+	if err != nil {
+		return nil, err
+	}
+	proxy := proto.Clone(c.proxy).(*tcpproxyv3.TcpProxy)
+	proxy.AccessLog = logs
+	return networkFilter("envoy.filters.network.tcp_proxy", proxy)
+}
+
+// Chain is a filter chain for what matches.
+func (c Connection) Chain(name string, log AccessLog) (*listenerv3.FilterChain, error) {
+	filter, err := c.Filter(log)
+	if err != nil {
+		return nil, err
+	}
+	chain := &listenerv3.FilterChain{Name: name, Filters: []*listenerv3.Filter{filter}}
+	if len(c.ServerNames)+len(c.Subnets) == 0 {
+		return chain, nil
+	}
+	chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: c.ServerNames}
+	for _, subnet := range c.Subnets {
+		chain.FilterChainMatch.PrefixRanges = append(chain.FilterChainMatch.PrefixRanges, &corev3.CidrRange{
+			AddressPrefix: subnet.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(subnet.Bits()))})
+	}
+	return chain, nil
+}
+
+// Equal tells whether two come to the same for Envoy and for who asks where they come from.
+func (c Connection) Equal(d Connection) bool {
+	return slices.Equal(c.ServerNames, d.ServerNames) && slices.Equal(c.Subnets, d.Subnets) && c.Object == d.Object && c.Field == d.Field &&
+		proto.Equal(c.proxy, d.proxy)
+}
+
+// Connections is what is done with connections to a host on a port.
+type Connections struct {
+	Routes   []Connection // the first that matches a server name and address counts
+	Problems []object.Problem
+	Reads    []string // the hosts whose service or rule it was made from, sorted
+}
+
+// Equal tells whether listeners made from both are equal.
+func (c *Connections) Equal(d *Connections) bool {
+	return c == d || c != nil && d != nil && slices.EqualFunc(c.Routes, d.Routes, Connection.Equal)
+}
+
+// Origins are those of the objects that decide.
+func (c *Connections) Origins() []resource.Origin {
+	var origins []resource.Origin
+	for _, route := range c.Routes {
+		origins = append(origins, route.Object.Origin())
+	}
+	return compact(origins)
+}
+
+// ServiceConnections is what sidecars do with connections to a port of a service, as all VirtualServices that name its host
+// say, in their order: tls counts for ports that speak TLS, tcp for all others. What none of them takes goes to the service.
+func (r *Router) ServiceConnections(service *model.Service, port *model.Port, routings []*model.Routing) *Connections {
+	r.begin()
+	out := &Connections{}
+	var everything *Connection // what takes all that is left
+	for _, routing := range routings {
+		routes := r.TCPRoutes
+		if port.Protocol == model.TLS {
+			routes = r.TLSRoutes
+		}
+		for _, c := range routes(routing) {
+			if everything != nil {
+				r.problems = append(r.problems, taken(c, *everything, service.Host))
+				break
+			}
+			out.Routes = append(out.Routes, c)
+			if port.Protocol != model.TLS && len(c.Subnets) == 0 {
+				everything = &c
+			}
+		}
+	}
+	if everything == nil && (port.Protocol != model.TLS || len(out.Routes) == 0) {
+		index := slices.IndexFunc(port.Entry.Ports, func(p *networking.ServicePort) bool { return p.Number == port.Number })
+		route := Connection{Object: port.Object, Field: fmt.Sprintf("ports[%d]", index), proxy: r.proxy(service, port.Number, "", ClusterName(port.Number, "", service.Host))}
+		if port.Protocol == model.TLS && service.Host != "*" {
+			route.ServerNames = []string{service.Host}
+		}
+		out.Routes = append(out.Routes, route)
+	}
+	out.Problems, out.Reads = r.Found()
+	return out
+}
+
+// TLSRoutes is what a VirtualService's tls says of connections through here, an entry for each match that applies, in its order.
+func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
+	var out []Connection
+	for i, in := range routing.Spec.Tls {
+		for j, match := range in.Match {
+			field := fmt.Sprintf("tls[%d].match[%d]", i, j)
+			if !r.appliesTo(routing, field, match) {
+				continue
+			}
+			c := Connection{Object: routing.Object, Field: fmt.Sprintf("tls[%d]", i), ServerNames: make([]string, len(match.SniHosts))}
+			for k, name := range match.SniHosts {
+				c.ServerNames[k] = strings.ToLower(name)
+			}
+			if slices.Contains(c.ServerNames, "*") {
+				c.ServerNames = nil
+			}
+			if r.inMesh() {
+				c.Subnets = subnets(match.DestinationSubnets)
+			}
+			c.proxy = r.destinations(routing, in.Route, c.Field)
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// TCPRoutes is what a VirtualService's tcp says of connections through here, in its order: an entry for each route with a match
+// that applies. Nothing after one without subnets can be reached.
+func (r *Router) TCPRoutes(routing *model.Routing) []Connection {
+	var out []Connection
+	for i, in := range routing.Spec.Tcp {
+		c := Connection{Object: routing.Object, Field: fmt.Sprintf("tcp[%d]", i)}
+		var blocks []string
+		all, applies := len(in.Match) == 0, len(in.Match) == 0
+		for j, match := range in.Match {
+			if !r.appliesTo(routing, fmt.Sprintf("tcp[%d].match[%d]", i, j), match) {
+				continue
+			}
+			applies = true
+			if len(match.DestinationSubnets) == 0 || !r.inMesh() {
+				all = true
+				break
+			}
+			blocks = append(blocks, match.DestinationSubnets...)
+		}
+		if !applies {
+			continue
+		}
+		if !all {
+			c.Subnets = subnets(blocks)
+		}
+		c.proxy = r.destinations(routing, in.Route, c.Field)
+		if out = append(out, c); all {
+			break
+		}
+	}
+	return out
+}
+
+// connectionMatch is what the matches of tls and tcp have in common.
+type connectionMatch interface {
+	GetPort() uint32
+	GetGateways() []string
+	GetSourceLabels() map[string]string
+	GetSourceNamespace() string
+	GetDestinationSubnets() []string
+}
+
+func (r *Router) inMesh() bool { return slices.Contains(r.Gateway, model.MeshGateway) }
+
+// appliesTo tells whether a match can be met by connections through here. Of a gateway's clients nothing is known but the
+// port, as in Istio.
+func (r *Router) appliesTo(routing *model.Routing, field string, match connectionMatch) bool {
+	if match.GetPort() != 0 && match.GetPort() != r.Port || !r.gatewaysMeet(match.GetGateways(), routing) {
+		return false
+	}
+	if r.inMesh() {
+		return model.Selects(match.GetSourceLabels(), r.Node.Labels) && (match.GetSourceNamespace() == "" || match.GetSourceNamespace() == r.Node.Namespace)
+	}
+	for name, given := range map[string]bool{"destinationSubnets": len(match.GetDestinationSubnets()) > 0, "sourceLabels": len(match.GetSourceLabels()) > 0,
+		"sourceNamespace": match.GetSourceNamespace() != ""} {
+		if given {
+			r.problems = append(r.problems, warning(routing.Object, field+"."+name, "has no effect at a gateway", "remove it, or write mesh as the gateway of the match"))
+		}
+	}
+	return true
+}
+
+// destinations passes connections on to one destination, or to several by weight.
+func (r *Router) destinations(routing *model.Routing, routes []*networking.RouteDestination, field string) *tcpproxyv3.TcpProxy {
+	var names []string
+	var clusters []*tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight
+	for i, to := range routes {
+		if to.Weight == 0 && len(routes) > 1 {
+			continue
+		}
+		name, _ := r.destination(routing, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
+		names = append(names, name)
+		clusters = append(clusters, &tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight{Name: name, Weight: uint32(max(to.Weight, 0))})
+	}
+	first := routes[0].Destination // whose rule says how long connections may last, as in Istio
+	service := r.service(model.FullName(first.GetHost(), routing.Object.Namespace, r.World.Domain()))
+	if len(routes) == 1 {
+		return r.proxy(service, r.portOf(service, first), first.GetSubset(), names[0])
+	}
+	out := r.proxy(service, r.portOf(service, first), "", "")
+	out.StatPrefix = routing.Object.Name + "." + routing.Object.Namespace
+	out.ClusterSpecifier = &tcpproxyv3.TcpProxy_WeightedClusters{WeightedClusters: &tcpproxyv3.TcpProxy_WeightedCluster{Clusters: clusters}}
+	return out
+}
+
+// proxy passes connections on to a cluster of a service (nil: unknown) as its rule says.
+func (r *Router) proxy(service *model.Service, port uint32, subset, cluster string) *tcpproxyv3.TcpProxy {
+	out := &tcpproxyv3.TcpProxy{StatPrefix: cluster, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}}
+	if service == nil {
+		return out
+	}
+	p := policyFor(r.World.Rule(service, r.Node.Namespace), port, subset)
+	out.IdleTimeout, out.MaxDownstreamConnectionDuration = p.pool.GetTcp().GetIdleTimeout(), p.pool.GetTcp().GetMaxConnectionDuration()
+	if p.loadBalancer.GetConsistentHash().GetUseSourceIp() {
+		out.HashPolicy = []*typev3.HashPolicy{{PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}}}}
+	}
+	return out
+}
+
+// subnets reads blocks of addresses, and addresses, which were checked when they were read, in order and each once.
+func subnets(texts []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		if address, err := netip.ParseAddr(text); err == nil {
+			out = append(out, netip.PrefixFrom(address, address.BitLen()))
+		} else if block, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, block.Masked())
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}

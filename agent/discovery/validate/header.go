@@ -1,0 +1,95 @@
+package validate
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+func (c *checker) headers(field string, h *networking.Headers) {
+	for kind, operations := range map[string]*networking.Headers_HeaderOperations{"request": h.GetRequest(), "response": h.GetResponse()} {
+		for name, headers := range map[string]map[string]string{"set": operations.GetSet(), "add": operations.GetAdd()} {
+			for _, header := range slices.Sorted(maps.Keys(headers)) {
+				here := fmt.Sprintf("%s.%s.%s[%q]", field, kind, name, header)
+				c.changedHeader(here, header, kind == "request")
+				if why := whyNoHeaderValue(headers[header]); why != "" {
+					c.fail(here, why, "write %% for a percent sign")
+				}
+			}
+		}
+		for i, header := range operations.GetRemove() {
+			c.changedHeader(fmt.Sprintf("%s.%s.remove[%d]", field, kind, i), header, false)
+		}
+	}
+}
+
+// changedHeader takes every header but those that say where a request goes; the host of a request may be set.
+func (c *checker) changedHeader(field, name string, host bool) {
+	switch {
+	case host && isAuthority(name):
+	case strings.EqualFold(name, "host"), strings.HasPrefix(name, ":"):
+		c.fail(field, fmt.Sprintf("%s cannot be changed here", name), "set the host with rewrite.authority")
+	case name == "":
+		c.fail(field, "a header without a name", "write its name")
+	case strings.ContainsAny(name, "\x00\r\n"):
+		c.fail(field, fmt.Sprintf("%q is no header's name", name), "write letters, digits and -")
+	case !headerName.MatchString(name):
+		c.warn(field, fmt.Sprintf("%q is no header's name: others may refuse what is sent", name), "write letters, digits and -")
+	}
+}
+
+func isAuthority(name string) bool {
+	return strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority")
+}
+
+// oneAuthority tells of a host that is set in more than one way.
+func (c *checker) oneAuthority(field string, r *networking.HTTPRoute) {
+	ways := 0
+	if r.GetRewrite().GetAuthority() != "" {
+		ways++
+	}
+	for _, headers := range []map[string]string{r.GetHeaders().GetRequest().GetSet(), r.GetHeaders().GetRequest().GetAdd()} {
+		for name := range headers {
+			if isAuthority(name) {
+				ways++
+			}
+		}
+	}
+	if ways > 1 {
+		c.fail(field, "the host is set more than once", "set it with rewrite.authority alone")
+	}
+}
+
+// whyNoHeaderValue says what is wrong with a header's value in Envoy's format, in which %NAME% and %NAME(text):7% stand for
+// what Envoy knows of a request; "" if nothing is.
+func whyNoHeaderValue(value string) string {
+	for i := range len(value) {
+		if b := value[i]; b < ' ' && b != '\t' || b == 0x7f {
+			return fmt.Sprintf("the value %q has a control character", value)
+		}
+	}
+	for rest := value; ; {
+		_, after, found := strings.Cut(rest, "%")
+		if !found {
+			return ""
+		}
+		if strings.HasPrefix(after, "%") {
+			rest = after[1:]
+			continue
+		}
+		command := after
+		if name := strings.IndexAny(after, "%("); name >= 0 && after[name] == '(' {
+			end := strings.Index(after, ")")
+			if end < 0 {
+				return fmt.Sprintf("the value %q has a ( without )", value)
+			}
+			command = after[end+1:]
+		}
+		if _, rest, found = strings.Cut(command, "%"); !found || strings.HasPrefix(after, "(") {
+			return fmt.Sprintf("the value %q has a single %%", value)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package validate
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
+	if m == nil {
+		c.warn(field, "the match is empty and takes everything", "remove it")
+		return
+	}
+	for name, s := range map[string]*networking.StringMatch{"uri": m.Uri, "scheme": m.Scheme, "method": m.Method, "authority": m.Authority} {
+		if s != nil && s.MatchType == nil {
+			c.warn(field+"."+name, "it is not said what is matched", "write exact, prefix or regex in it")
+		}
+		c.stringMatch(field+"."+name, s)
+	}
+	if exact := m.Uri.GetExact(); exact != "" && exact[0] != '/' || m.Uri.GetPrefix() != "" && m.Uri.GetPrefix()[0] != '/' {
+		c.warn(field+".uri", "no request's path begins so", "begin it with /")
+	}
+	if m.IgnoreUriCase && m.Uri.GetRegex() != "" {
+		c.warn(field+".ignoreUriCase", "has no effect on a regular expression", "begin the expression with (?i)")
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		here := fmt.Sprintf("%s.headers[%q]", field, name)
+		c.matchedHeader(here, name)
+		c.stringMatch(here, m.Headers[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.WithoutHeaders)) {
+		here := fmt.Sprintf("%s.withoutHeaders[%q]", field, name)
+		c.matchedHeader(here, name)
+		if m.WithoutHeaders[name].GetRegex() != "*" { // which is Istio's way to say: whatever it is
+			c.stringMatch(here, m.WithoutHeaders[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.QueryParams)) {
+		here := fmt.Sprintf("%s.queryParams[%q]", field, name)
+		if name == "" {
+			c.fail(here, "a query parameter without a name", "write its name")
+		}
+		c.stringMatch(here, m.QueryParams[name])
+	}
+	c.sources(field, m.Port, m.SourceLabels, m.SourceNamespace, m.Gateways)
+	if len(m.Gateways) > 0 && (len(m.SourceLabels) > 0 || m.SourceNamespace != "") {
+		c.warn(field+".gateways", "where gateways are named, sourceLabels and sourceNamespace have no effect", "write two matches")
+	}
+}
+
+// matchedHeader takes names of headers and of pseudo headers.
+func (c *checker) matchedHeader(field, name string) {
+	switch name {
+	case ":method", ":scheme", ":authority", ":path", ":status":
+		return
+	}
+	if strings.HasPrefix(strings.ToLower(name), "@request.auth.claims") {
+		c.absent(field)
+		return
+	}
+	c.header(field, name)
+}
+
+func (c *checker) stringMatch(field string, s *networking.StringMatch) {
+	uri := strings.HasSuffix(field, ".uri") // whose prefix may be empty
+	switch m := s.GetMatchType().(type) {
+	case *networking.StringMatch_Regex:
+		c.regex(field+".regex", m.Regex)
+	case *networking.StringMatch_Prefix:
+		if m.Prefix == "" && !uri {
+			c.fail(field+".prefix", "is empty", "leave the match out to take everything")
+		}
+	case *networking.StringMatch_Exact:
+		if m.Exact == "" && (uri || strings.HasSuffix(field, ".method")) {
+			c.warn(field+".exact", "is empty, which no request has", "leave the match out to take everything")
+		}
+	}
+}

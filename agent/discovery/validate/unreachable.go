@@ -1,0 +1,110 @@
+package validate
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+func isError(f object.Finding) bool { return f.Severity == condition.Error }
+
+// unreachable warns of routes and matches that those before them leave nothing to.
+func (c *checker) unreachable(v *networking.VirtualService) {
+	var http, tls, tcp reached
+	for i, route := range v.Http {
+		reach(c, &http, fmt.Sprintf("http[%d]", i), route.Match)
+	}
+	for i, route := range v.Tls {
+		reach(c, &tls, fmt.Sprintf("tls[%d]", i), route.Match)
+	}
+	for i, route := range v.Tcp {
+		reach(c, &tcp, fmt.Sprintf("tcp[%d]", i), route.Match)
+	}
+}
+
+// reached is what the matches of the routes so far take.
+type reached struct {
+	all   string                 // the route that takes everything
+	same  map[string]string      // where a match stands that says the same
+	paths map[string][]pathMatch // by what a match asks for beside a path: which paths it takes
+}
+
+type pathMatch struct {
+	prefix     string
+	ignoreCase bool
+	field      string
+}
+
+func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
+	if r.all != "" {
+		c.warn(field, fmt.Sprintf("cannot be reached: %s takes everything", r.all), "move it up")
+		return
+	}
+	if len(matches) == 0 {
+		r.all = field
+	}
+	if r.same == nil {
+		r.same, r.paths = map[string]string{}, map[string][]pathMatch{}
+	}
+	for i, match := range matches {
+		here := fmt.Sprintf("%s.match[%d]", field, i)
+		by := r.same[wire(match)]
+		if request, ok := proto.Message(match).(*networking.HTTPMatchRequest); ok && by == "" {
+			by = r.request(here, request)
+		}
+		if by != "" {
+			c.warn(here, fmt.Sprintf("cannot be met: %s takes all that it takes", by), "move it up or remove it")
+		}
+		r.same[wire(match)] = here
+	}
+}
+
+// request adds a match of a path and returns the earlier one that takes every path it takes, and asks for nothing beside,
+// or for the same.
+func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
+	beside := &networking.HTTPMatchRequest{}
+	if m != nil {
+		proto.Merge(beside, m)
+	}
+	beside.Uri, beside.IgnoreUriCase, beside.Name, beside.StatPrefix = nil, false, "", ""
+	own := pathMatch{prefix: "/", ignoreCase: m.GetIgnoreUriCase(), field: field}
+	exact := false
+	switch uri := m.GetUri().GetMatchType().(type) {
+	case *networking.StringMatch_Prefix:
+		own.prefix = uri.Prefix
+	case *networking.StringMatch_Exact:
+		own.prefix, exact = uri.Exact, true
+	case *networking.StringMatch_Regex:
+		return ""
+	}
+	keys := []string{""}
+	if key := wire(beside); key != "" {
+		keys = append(keys, key)
+	}
+	for _, key := range keys {
+		for _, earlier := range r.paths[key] {
+			if strings.HasPrefix(own.prefix, earlier.prefix) && (earlier.ignoreCase || !own.ignoreCase) {
+				return earlier.field
+			}
+		}
+	}
+	if !exact {
+		key := keys[len(keys)-1]
+		r.paths[key] = append(r.paths[key], own)
+	}
+	return ""
+}
+
+// wire is equal for messages that say the same.
+func wire(m proto.Message) string {
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return err.Error() // text that is not UTF-8, which YAML does not bring
+	}
+	return string(encoded)
+}
