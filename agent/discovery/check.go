@@ -25,7 +25,9 @@ func Check(paths []string, options CheckOptions) ([]Problem, error) {
 	if node.Type == "" {
 		node.Type = model.Sidecar
 	}
-	world := model.NewWorld(o.Domain, mesh.Default())
+	m := mesh.Default()
+	m.Identity, m.SystemRoots = o.Identity, o.SystemRoots
+	world := model.NewWorld(o.Domain, m)
 	v, err := view.New(world, node, view.NewCache())
 	if err != nil {
 		return nil, fmt.Errorf("check the mesh configuration: %w", err)

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
+	"golang.org/x/sync/errgroup"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
@@ -35,6 +36,7 @@ func TestConformance(t *testing.T) {
 	for name, two := range map[string]bool{"a": false, "b": false, "c": false, "bad": false, "two": true} {
 		variables[strings.ToUpper(name)] = strconv.Itoa((&backend{name: name}).serve(t, two))
 	}
+	variables["SOCKET"] = (&backend{name: "socket"}).serveUnix(t)
 	variables["CLOSED"] = strconv.Itoa(freePort(t))
 	variables["TCP"] = strconv.Itoa(echoTCP(t, "tcp"))
 	variables["CERT"], variables["KEY"] = certificate(t)
@@ -163,11 +165,12 @@ func readCase(t *testing.T, path string, variables map[string]string) *conforman
 
 // exchange is a request, or many equal ones, and what is expected.
 type exchange struct {
-	where   string
-	ask     []string // lines after >
-	expect  []string // lines after <
-	times   int
-	replies []reply
+	where    string
+	ask      []string // lines after >
+	expect   []string // lines after <
+	times    int
+	parallel int // how many at once; 0 is one
+	replies  []reply
 }
 
 func readExchanges(t *testing.T, path, text string) []*exchange {
@@ -207,20 +210,30 @@ func (x *exchange) run(t *testing.T, port int) {
 	headers := http.Header{}
 	for _, line := range x.ask[1:] {
 		name, value, _ := strings.Cut(line, ": ")
-		if name == "times" {
+		switch name {
+		case "times":
 			x.times, _ = strconv.Atoi(value)
+			continue
+		case "parallel":
+			x.parallel, _ = strconv.Atoi(value)
 			continue
 		}
 		headers.Add(name, value)
 	}
-	for range x.times {
-		switch method {
-		case "TCP":
-			x.replies = append(x.replies, exchangeTCP(port, target))
-		default:
-			x.replies = append(x.replies, exchangeHTTP(method, target, port, headers))
-		}
+	x.replies = make([]reply, x.times)
+	var atOnce errgroup.Group
+	atOnce.SetLimit(max(x.parallel, 1))
+	for i := range x.replies {
+		atOnce.Go(func() error {
+			if method == "TCP" {
+				x.replies[i] = exchangeTCP(port, target)
+			} else {
+				x.replies[i] = exchangeHTTP(method, target, port, headers)
+			}
+			return nil
+		})
 	}
+	_ = atOnce.Wait()
 	for _, want := range x.expect {
 		if problem := x.check(want); problem != "" {
 			t.Errorf("%s: %s\n want %s\n %s", x.where, strings.Join(x.ask, " | "), want, problem)
@@ -298,8 +311,18 @@ func hungUp(port int, config *tls.Config) error {
 // check returns how the replies differ from what is wanted, "" if they do not.
 func (x *exchange) check(want string) string {
 	what, value, _ := strings.Cut(want, " ")
-	if what == "share" {
-		return x.share(value)
+	switch what {
+	case "share":
+		return x.share(value, func(r reply) string { return r.seen.Backend })
+	case "statuses":
+		return x.share(value, func(r reply) string { return strconv.Itoa(r.status) })
+	case "same":
+		for _, r := range x.replies {
+			if got, first := r.get(value, ""), x.replies[0].get(value, ""); got != first {
+				return fmt.Sprintf("got  %s and %s", first, got)
+			}
+		}
+		return ""
 	}
 	for _, r := range x.replies {
 		if got := r.get(what, value); !matches(got, value) {
@@ -361,8 +384,8 @@ func matches(got, want string) bool {
 	return got == want
 }
 
-// share checks how many percent of the replies came from a backend: "a 60-80".
-func (x *exchange) share(value string) string {
+// share checks how many percent of the replies are alike: "a 60-80".
+func (x *exchange) share(value string, of func(reply) string) string {
 	var name string
 	var low, high int
 	if _, err := fmt.Sscanf(value, "%s %d-%d", &name, &low, &high); err != nil {
@@ -370,7 +393,7 @@ func (x *exchange) share(value string) string {
 	}
 	count := 0
 	for _, r := range x.replies {
-		if r.seen.Backend == name {
+		if of(r) == name {
 			count++
 		}
 	}

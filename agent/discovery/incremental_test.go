@@ -47,7 +47,12 @@ func randomObject(r *rand.Rand) string {
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec:\n", kind, pick("one", "two", "three"), namespace)
 	}
 	export := pick("", "", "  exportTo: [.]\n", "  exportTo: ['*']\n")
-	switch r.IntN(9) {
+	switch r.IntN(12) {
+	case 9:
+		return head("WorkloadEntry") + fmt.Sprintf("  address: 10.0.1.%d\n  locality: %s\n  labels: {version: %s%s}\n", r.IntN(9), pick("eu/a", "us/b", "''"), pick("v1", "v2"), pick("", ", app: a"))
+	case 10, 11:
+		return head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  resolution: STATIC\n  ports: [{number: %s, name: p0, protocol: HTTP}]\n  workloadSelector: {labels: {%s}}\n",
+			host(), pick("80", "81"), pick("version: v1", "app: a", "app: a, version: v2"))
 	case 0, 1, 2:
 		text := head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  resolution: STATIC\n  ports:\n", host())
 		for i, port := range []string{"80", "81", "82"} {
@@ -58,7 +63,7 @@ func randomObject(r *rand.Rand) string {
 		return text + fmt.Sprintf("  endpoints:\n  - {address: 10.0.0.%d, labels: {version: %s}}\n", r.IntN(3), pick("v1", "v2"))
 	case 3, 4:
 		return head("DestinationRule") + export + fmt.Sprintf("  host: '%s'\n  trafficPolicy: {loadBalancer: {%s}}\n  subsets: [{name: v1, labels: {version: v1}}%s]\n", host(),
-			pick("simple: RANDOM", "consistentHash: {httpHeaderName: x-user}", "simple: ROUND_ROBIN"), pick("", ", {name: v2, labels: {version: v2}}"))
+			pick("simple: RANDOM", "consistentHash: {httpHeaderName: x-user}", "simple: ROUND_ROBIN", "localityLbSetting: {distribute: [{from: eu, to: {eu: 80, us: 20}}]}"), pick("", ", {name: v2, labels: {version: v2}}"))
 	case 5, 6:
 		destination := fmt.Sprintf("{host: '%s'%s%s}", host(), pick("", ", subset: v1", ", subset: v2"), pick("", ", port: {number: 80}", ", port: {number: 81}"))
 		return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s', %s]\n%s  http:\n  - match: [{uri: {prefix: /%d}}]\n    route: [{destination: %s}]\n%s", host(), pick("alias.one", "alias.two"),

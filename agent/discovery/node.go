@@ -39,7 +39,7 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	n.Network = fields["NETWORK"].GetStringValue()
 	n.Locality = model.Locality{Region: node.GetLocality().GetRegion(), Zone: node.GetLocality().GetZone(), Subzone: node.GetLocality().GetSubZone()}
 	if n.Locality == (model.Locality{}) {
-		n.Locality = model.ParseLocality(strings.ReplaceAll(n.Labels["istio-locality"], ".", "/"))
+		n.Locality = model.ParseLocality(strings.ReplaceAll(n.Labels[model.LocalityLabel], ".", "/"))
 	}
 	return n, nil
 }

@@ -36,7 +36,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const bootstrap = `{
-  "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "metadata": {"NAMESPACE": "shop", "LABELS": {"app": "edge"}}},
+  "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "locality": {"region": "eu", "zone": "a"}, "metadata": {"NAMESPACE": "shop", "LABELS": {"app": "edge"}}},
   "admin": {"address": {"pipe": {"path": %[2]q}}},
   "dynamic_resources": {
     "ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "xds"}}]},
@@ -204,6 +204,7 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if b.name == "bad" {
 		status = http.StatusServiceUnavailable
 	}
+	b.annotate(r)
 	w.Header().Set("x-backend", b.name)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(echo{Backend: b.name, Host: r.Host, Path: r.URL.Path, Query: r.URL.RawQuery, Proto: r.Proto, Headers: r.Header})
@@ -216,7 +217,7 @@ func (b *backend) serve(t testing.TB, two bool) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: b}
+	server := b.server()
 	if two {
 		server.Protocols = &http.Protocols{}
 		server.Protocols.SetUnencryptedHTTP2(true)
@@ -230,7 +231,10 @@ func run(t testing.TB, server *http.Server, listener net.Listener) int {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close(); <-done })
-	return listener.Addr().(*net.TCPAddr).Port
+	if address, ok := listener.Addr().(*net.TCPAddr); ok {
+		return address.Port
+	}
+	return 0
 }
 
 // serveTLS runs a backend that speaks TLS.
@@ -240,11 +244,12 @@ func (b *backend) serveTLS(t testing.TB, certificate, key string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert,
+		NextProtos: []string{"h2", "http/1.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return run(t, &http.Server{Handler: b}, listener)
+	return run(t, b.server(), listener)
 }
 
 // echoTCP answers every line with its name before it.

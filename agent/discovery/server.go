@@ -36,6 +36,9 @@ type Options struct {
 	Namespace string   // of objects and proxies that name none; "" is default
 	Domain    string   // what short host names end in; "" is cluster.local
 	Settings  Settings // at first; see Configure
+	Identity  bool     // proxies get a certificate of the mesh over SDS; without it ISTIO_MUTUAL cannot be
+
+	SystemRoots string // file of the authorities trusted where a rule names none; "" is the system's
 
 	// Changes brings paths that changed: files, or directories to look through. nil: nothing changes.
 	Changes <-chan []string
@@ -95,6 +98,9 @@ func fill(o *Options) {
 	}
 	if o.Domain == "" {
 		o.Domain = "cluster.local"
+	}
+	if o.SystemRoots == "" {
+		o.SystemRoots = systemRoots()
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -30,6 +30,10 @@ type Config struct {
 	PathNormalization meshapi.MeshConfig_ProxyPathNormalization_NormalizationType
 	TrustedProxies    uint32 // in front of gateways, whose x-forwarded-for is believed
 	AccessLog         AccessLog
+
+	// Of the machine, not of the file:
+	Identity    bool   // proxies get a certificate of the mesh over SDS
+	SystemRoots string // file of the authorities that the system trusts
 }
 
 // Default is a mesh without a file.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 )
 
@@ -46,6 +47,9 @@ func visible(exportTo, mesh []string, own, reader string) bool {
 	}
 	if len(exportTo) == 0 {
 		return true
+	}
+	if slices.Contains(exportTo, "~") {
+		return false
 	}
 	for _, to := range exportTo {
 		switch {

@@ -33,3 +33,12 @@ func ParseLocality(text string) Locality {
 func (l Locality) String() string {
 	return strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.Subzone, "/")
 }
+
+// TopologyLabels are the labels that tell region, zone and subzone, as Istio and Kubernetes call them.
+var TopologyLabels = [3]string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"}
+
+// NetworkLabel tells the network.
+const NetworkLabel = "topology.istio.io/network"
+
+// LocalityLabel tells where a workload is that does not say so otherwise, with dots instead of slashes.
+const LocalityLabel = "istio-locality"

@@ -18,8 +18,9 @@ type World struct {
 	domain string
 	mesh   *mesh.Config
 
-	entries  map[string][]*object.Object // ServiceEntries by host, the oldest first
-	services map[string][]*Service
+	entries   map[string][]*object.Object // ServiceEntries by host, the oldest first
+	workloads workloads
+	services  map[string][]*Service
 
 	servicePatterns []string // the wildcards of services, the narrowest first
 
@@ -38,7 +39,7 @@ type World struct {
 
 // NewWorld returns an empty world; domain is that of short names, for example cluster.local.
 func NewWorld(domain string, m *mesh.Config) *World {
-	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{}, services: map[string][]*Service{},
+	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{}, workloads: newWorkloads(), services: map[string][]*Service{},
 		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*Rule{}, byObject: map[*object.Object]*Routing{},
 		routings: map[string][]*Routing{}, bound: map[string][]*Routing{}}
 }
@@ -91,7 +92,14 @@ func (w *World) Apply(changes []Change) Touched {
 	for _, c := range changes {
 		kind := either(c).Kind
 		switch kind {
+		case object.WorkloadEntry:
+			for _, entry := range w.workloads.change(c) {
+				for _, host := range serviceHosts(entry) {
+					services[host] = struct{}{}
+				}
+			}
 		case object.ServiceEntry:
+			w.workloads.choose(c)
 			for _, host := range serviceHosts(c.Old) {
 				remove(w.entries, host, c.Old, object.Age)
 				services[host] = struct{}{}
@@ -130,7 +138,7 @@ func (w *World) Apply(changes []Change) Touched {
 func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 	for host := range services {
 		if entries := w.entries[host]; len(entries) > 0 {
-			w.services[host] = newServices(host, entries)
+			w.services[host] = newServices(host, entries, w.workloads)
 		} else {
 			delete(w.services, host)
 		}
@@ -202,13 +210,13 @@ func (w *World) applyRouting(c Change, hosts, bindings map[string]struct{}) {
 		}
 	}
 	if c.Old != nil {
-		each(w.byObject[c.Old], remove[*Routing])
+		each(w.byObject[c.Old], remove[string, *Routing])
 		delete(w.byObject, c.Old)
 	}
 	if c.New != nil {
 		r := newRouting(c.New, w.domain)
 		w.byObject[c.New] = r
-		each(r, insert[*Routing])
+		each(r, insert[string, *Routing])
 	}
 }
 
@@ -287,13 +295,13 @@ func exchange(list []*object.Object, c Change) []*object.Object {
 }
 
 // insert puts an element into a list that is ordered and shared with nobody after this.
-func insert[T comparable](into map[string][]T, key string, element T, order func(a, b T) int) {
+func insert[K, T comparable](into map[K][]T, key K, element T, order func(a, b T) int) {
 	all := into[key]
 	at, _ := slices.BinarySearchFunc(all, element, order)
 	into[key] = slices.Insert(slices.Clip(all), at, element)
 }
 
-func remove[T comparable](from map[string][]T, key string, element T, _ func(a, b T) int) {
+func remove[K, T comparable](from map[K][]T, key K, element T, _ func(a, b T) int) {
 	rest := slices.DeleteFunc(slices.Clone(from[key]), func(x T) bool { return x == element })
 	if len(rest) == 0 {
 		delete(from, key)

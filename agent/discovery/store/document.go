@@ -27,6 +27,8 @@ var specs = map[object.Kind]func() proto.Message{
 	object.VirtualService:  func() proto.Message { return &networking.VirtualService{} },
 	object.DestinationRule: func() proto.Message { return &networking.DestinationRule{} },
 	object.Gateway:         func() proto.Message { return &networking.Gateway{} },
+	object.WorkloadEntry:   func() proto.Message { return &networking.WorkloadEntry{} },
+	object.WorkloadGroup:   func() proto.Message { return &networking.WorkloadGroup{} },
 }
 
 // kinds are all of the group, for the nearest name.

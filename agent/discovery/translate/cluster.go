@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	commondnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
 	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -27,11 +26,12 @@ type Clusters struct {
 	Problems  []object.Problem
 
 	mesh *mesh.Config
+	node model.Node
 }
 
-// ServiceClusters translates a service under a rule (nil: none).
-func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule) Clusters {
-	out := Clusters{mesh: m}
+// ServiceClusters translates a service under a rule (nil: none) for a proxy. Proxies with the same ReaderKey get the same.
+func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule, node model.Node) Clusters {
+	out := Clusters{mesh: m, node: node}
 	for i := range service.Ports {
 		port := &service.Ports[i]
 		if port.Entry.Resolution == networking.ServiceEntry_NONE {
@@ -44,19 +44,31 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule) C
 			}
 		}
 	}
-	for _, shadow := range service.Shadowed {
-		out.Problems = append(out.Problems, warning(shadow.Object, fmt.Sprintf("ports[%d]", shadow.Index),
-			fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts", service.Host, shadow.By.File, shadow.By.Line),
-			"give the port in one ServiceEntry only"))
-	}
-	if rule != nil {
-		for _, shadow := range rule.Shadowed {
-			by := rule.Subset(shadow.Name).Object
-			out.Problems = append(out.Problems, warning(shadow.Object, fmt.Sprintf("subsets[%d].name", shadow.Index),
-				fmt.Sprintf("subset %s of %s is given at %s:%d too, which is older and counts", shadow.Name, rule.Host, by.File, by.Line), "rename or remove one"))
-		}
-	}
+	out.tellShadowed(service, rule)
 	return out
+}
+
+// tellShadowed tells of what does not count beside something older.
+func (out *Clusters) tellShadowed(service *model.Service, rule *model.Rule) {
+	for _, s := range service.Shadowed {
+		oldest := service.Oldest()
+		message := fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts", service.Host, oldest.File, oldest.Line)
+		if s.Why != "" {
+			message = fmt.Sprintf("host %s is given at %s:%d too, which is older and has another %s: this entry adds no ports to it",
+				service.Host, oldest.File, oldest.Line, s.Why)
+		} else if s.Port.Object != oldest {
+			message = fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts", service.Host, s.Port.Object.File, s.Port.Object.Line)
+		}
+		out.Problems = append(out.Problems, warning(s.Object, fmt.Sprintf("ports[%d]", s.Index), message, "give the port in one ServiceEntry only"))
+	}
+	if rule == nil {
+		return
+	}
+	for _, shadow := range rule.Shadowed {
+		by := rule.Subset(shadow.Name).Object
+		out.Problems = append(out.Problems, warning(shadow.Object, fmt.Sprintf("subsets[%d].name", shadow.Index),
+			fmt.Sprintf("subset %s of %s is given at %s:%d too, which is older and counts", shadow.Name, rule.Host, by.File, by.Line), "rename or remove one"))
+	}
 }
 
 func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.Rule, subset *model.Subset) {
@@ -71,28 +83,42 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	if subset != nil {
 		subsetName, labels = subset.Name, subset.Labels
 	}
-	name := ClusterName(port.Number, subsetName, service.Host)
-	c := &clusterv3.Cluster{Name: name}
-	policyFor(rule, port.Number, subsetName).apply(c, port.Protocol, out.mesh)
-	assignment := &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: localities(service, port, labels)}
-	if subset != nil && len(assignment.Endpoints) == 0 && port == &service.Ports[0] {
+	c := &draft{Cluster: &clusterv3.Cluster{Name: ClusterName(port.Number, subsetName, service.Host)}, mesh: out.mesh, protocol: port.Protocol,
+		policy: policyFor(rule, port.Number, subsetName)}
+	endpoints := service.Endpoints(port, labels)
+	if subset != nil && len(endpoints) == 0 && port == &service.Ports[0] {
 		out.Problems = append(out.Problems, warning(subset.Object, fmt.Sprintf("subsets[%d].labels", subset.Index),
 			fmt.Sprintf("no endpoint of %s has these labels", service.Host), "give endpoints these labels or correct them"))
 	}
-	if port.Entry.Resolution == networking.ServiceEntry_STATIC {
-		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(0), ServiceName: name}
-		out.publish(name, assignment, port.Object, origins)
-	} else {
-		c.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
-			Name: "envoy.cluster.dns", TypedConfig: typed(&dnsv3.DnsCluster{
-				DnsRefreshRate: durationpb.New(out.mesh.DNSRefresh), DnsJitter: durationpb.New(out.mesh.DNSRefresh), RespectDnsTtl: true,
-				DnsLookupFamily:              commondnsv3.DnsLookupFamily_V4_PREFERRED,
-				AllAddressesInSingleEndpoint: port.Entry.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN,
-			})}}
-		c.LoadAssignment = assignment
+	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.mesh.Identity {
+		// Without endpoints requests fail; they must not leave unencrypted.
+		c.policy.tls, endpoints = nil, nil
+		out.Problems = append(out.Problems, noIdentity(rule, subset, port.Number, service.Host))
 	}
-	out.publish(name, c, port.Object, origins)
+	c.applyPool()
+	c.applyOutlier()
+	c.applyBalancer()
+	c.applyTLS(port.Entry.SubjectAltNames, meshServerName(port.Number, subsetName, service.Host))
+	to := assignment(c.Name, c.prefer(byLocality(endpoints), out.node))
+	if port.ResolvesNames() && len(endpoints) > 0 {
+		c.resolveNames(port.Entry.Resolution)
+		c.LoadAssignment = to
+	} else {
+		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
+		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(0), ServiceName: c.Name}
+		out.publish(c.Name, to, port.Object, origins)
+	}
+	out.publish(c.Name, c.finish(), port.Object, origins)
+}
+
+// resolveNames lets Envoy look its endpoints up: all addresses of each, or one of one at a time.
+func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
+	d.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
+		Name: "envoy.cluster.dns", TypedConfig: typed(&dnsv3.DnsCluster{
+			DnsRefreshRate: durationpb.New(d.mesh.DNSRefresh), DnsJitter: durationpb.New(d.mesh.DNSRefresh), RespectDnsTtl: true,
+			DnsLookupFamily:              commondnsv3.DnsLookupFamily_V4_PREFERRED,
+			AllAddressesInSingleEndpoint: how == networking.ServiceEntry_DNS_ROUND_ROBIN,
+		})}}
 }
 
 func (out *Clusters) publish(name string, message validated, from *object.Object, origins []resource.Origin) {
@@ -102,4 +128,20 @@ func (out *Clusters) publish(name string, message validated, from *object.Object
 		return
 	}
 	out.Resources = append(out.Resources, r)
+}
+
+// noIdentity tells that a rule asks for a certificate of the mesh.
+func noIdentity(rule *model.Rule, subset *model.Subset, port uint32, host string) object.Problem {
+	o, field, says := rule.PolicyOf, "trafficPolicy", rule.Policy
+	if subset != nil && (policy{}).override(subset.TrafficPolicy, port).tls != nil {
+		o, field, says = subset.Object, fmt.Sprintf("subsets[%d].trafficPolicy", subset.Index), subset.TrafficPolicy
+	}
+	for i, own := range says.PortLevelSettings {
+		if own.GetPort().GetNumber() == port {
+			field += fmt.Sprintf(".portLevelSettings[%d]", i)
+			break
+		}
+	}
+	return warning(o, field+".tls.mode", fmt.Sprintf("ISTIO_MUTUAL needs a certificate of the mesh, and this proxy has no identity: requests to %s get 503", host),
+		"write SIMPLE or MUTUAL with files, or DISABLE")
 }

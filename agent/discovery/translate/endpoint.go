@@ -6,58 +6,71 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-const unixScheme = "unix://"
+// group are endpoints of one place that are used alike.
+type group struct {
+	where     model.Locality
+	priority  int
+	weight    uint32 // of the group among those of its priority
+	endpoints []model.Endpoint
+}
 
-// localities are the endpoints of a port that have the given labels, grouped by where they are, in the order in which
-// they are written. Entries with DNS and no endpoints stand for their own host.
-func localities(service *model.Service, port *model.Port, labels map[string]string) []*endpointv3.LocalityLbEndpoints {
-	endpoints := port.Entry.Endpoints
-	if len(endpoints) == 0 && port.Entry.Resolution != networking.ServiceEntry_STATIC {
-		endpoints = []*networking.WorkloadEntry{{Address: service.Host}}
-	}
-	var groups []*endpointv3.LocalityLbEndpoints
-	byName := map[string]*endpointv3.LocalityLbEndpoints{}
+// byLocality groups endpoints by where they are, in the order in which places are named first.
+func byLocality(endpoints []model.Endpoint) []group {
+	var groups []group
+	index := map[model.Locality]int{}
 	for _, e := range endpoints {
-		if !model.Selects(labels, e.Labels) {
-			continue
+		at, known := index[e.Locality]
+		if !known {
+			at = len(groups)
+			index[e.Locality] = at
+			groups = append(groups, group{where: e.Locality})
 		}
-		group := byName[e.Locality]
-		if group == nil {
-			group = &endpointv3.LocalityLbEndpoints{Locality: locality(e.Locality), LoadBalancingWeight: &wrapperspb.UInt32Value{}}
-			byName[e.Locality] = group
-			groups = append(groups, group)
-		}
-		weight := max(e.Weight, 1)
-		group.LoadBalancingWeight.Value += weight
-		group.LbEndpoints = append(group.LbEndpoints, &endpointv3.LbEndpoint{
-			HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: endpointAddress(e, port)}},
-			LoadBalancingWeight: wrapperspb.UInt32(weight),
-		})
+		groups[at].endpoints = append(groups[at].endpoints, e)
+		groups[at].weight = addWeight(groups[at].weight, e.Weight)
 	}
 	return groups
 }
 
-func endpointAddress(e *networking.WorkloadEntry, port *model.Port) *corev3.Address {
-	if path, ok := strings.CutPrefix(e.Address, unixScheme); ok {
-		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+// addWeight stops at the largest number.
+func addWeight(a, b uint32) uint32 {
+	if sum := a + b; sum >= a {
+		return sum
 	}
-	number := port.Target
-	if own := e.Ports[port.Name]; own != 0 {
-		number = own
-	}
-	return socketAddress(e.Address, number)
+	return unlimited
 }
 
-// locality reads region/zone/subzone.
-func locality(text string) *corev3.Locality {
-	if text == "" {
+// assignment is what Envoy is told of endpoints.
+func assignment(name string, groups []group) *endpointv3.ClusterLoadAssignment {
+	out := &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(groups))}
+	for _, g := range groups {
+		encoded := &endpointv3.LocalityLbEndpoints{Locality: locality(g.where), Priority: uint32(g.priority),
+			LoadBalancingWeight: wrapperspb.UInt32(g.weight), LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(g.endpoints))}
+		for i := range g.endpoints {
+			e := &g.endpoints[i]
+			encoded.LbEndpoints = append(encoded.LbEndpoints, &endpointv3.LbEndpoint{
+				HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: endpointAddress(e)}},
+				LoadBalancingWeight: wrapperspb.UInt32(e.Weight),
+			})
+		}
+		out.Endpoints = append(out.Endpoints, encoded)
+	}
+	return out
+}
+
+func endpointAddress(e *model.Endpoint) *corev3.Address {
+	if path, ok := strings.CutPrefix(e.Address, model.UnixScheme); ok {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+	}
+	return socketAddress(e.Address, e.Port)
+}
+
+func locality(where model.Locality) *corev3.Locality {
+	if where == (model.Locality{}) {
 		return nil
 	}
-	parts := append(strings.SplitN(text, "/", 3), "", "")
-	return &corev3.Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
+	return &corev3.Locality{Region: where.Region, Zone: where.Zone, SubZone: where.Subzone}
 }

@@ -2,10 +2,7 @@ package validate
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"path"
-	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -14,6 +11,20 @@ import (
 )
 
 func (c *checker) serviceEntry(s *networking.ServiceEntry) {
+	c.serviceHosts(s)
+	c.addresses(s)
+	c.servicePorts(s)
+	c.workloadSelector(s)
+	c.resolution(s)
+	c.exportTo(s.ExportTo)
+	for i, name := range s.SubjectAltNames {
+		if name == "" {
+			c.fail(fmt.Sprintf("subjectAltNames[%d]", i), "is empty", "write a name that certificates have, or remove it")
+		}
+	}
+}
+
+func (c *checker) serviceHosts(s *networking.ServiceEntry) {
 	if len(s.Hosts) == 0 {
 		c.fail("hosts", "the ServiceEntry has no host", "write at least one")
 	}
@@ -24,29 +35,27 @@ func (c *checker) serviceEntry(s *networking.ServiceEntry) {
 			continue
 		}
 		c.host(field, host, true)
-		if s.Resolution == networking.ServiceEntry_DNS || s.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN {
-			if len(s.Endpoints) == 0 && model.IsWildcard(host) {
-				c.fail(field, "a host with a wildcard cannot be resolved by DNS", "give endpoints, or a host without a wildcard")
-			}
+		if byDNS(s) && len(s.Endpoints) == 0 && s.WorkloadSelector == nil && model.IsWildcard(host) {
+			c.fail(field, "a host with a wildcard cannot be resolved by DNS", "give endpoints, or a host without a wildcard")
 		}
 	}
+}
+
+func byDNS(s *networking.ServiceEntry) bool {
+	return s.Resolution == networking.ServiceEntry_DNS || s.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
+}
+
+func (c *checker) addresses(s *networking.ServiceEntry) {
 	for i, address := range s.Addresses {
+		field := fmt.Sprintf("addresses[%d]", i)
 		_, err := netip.ParseAddr(address)
-		if _, cidr := netip.ParsePrefix(address); err != nil && cidr != nil {
-			c.fail(fmt.Sprintf("addresses[%d]", i), fmt.Sprintf("%q is neither an IP address nor a CIDR block", address), "")
+		_, cidr := netip.ParsePrefix(address)
+		switch {
+		case err != nil && cidr != nil:
+			c.fail(field, fmt.Sprintf("%q is neither an IP address nor a CIDR block", address), "write 10.1.2.3 or 10.1.2.0/24")
+		case err != nil && s.Resolution != networking.ServiceEntry_NONE && s.Resolution != networking.ServiceEntry_STATIC:
+			c.fail(field, "a block of addresses goes with resolution NONE and STATIC only", "write single addresses")
 		}
-	}
-	c.servicePorts(s)
-	c.resolution(s)
-	c.exportTo(s.ExportTo)
-	if s.WorkloadSelector != nil {
-		if len(s.Endpoints) > 0 {
-			c.fail("workloadSelector", "excludes endpoints, and both are given", "keep one")
-		}
-		c.absent("workloadSelector")
-	}
-	if len(s.SubjectAltNames) > 0 {
-		c.without("subjectAltNames")
 	}
 }
 
@@ -71,12 +80,43 @@ func (c *checker) servicePorts(s *networking.ServiceEntry) {
 			c.fail(field+".name", fmt.Sprintf("a port is called %s already", port.Name), "rename one")
 		}
 		names[port.GetName()] = true
-		if _, ok := model.ParseProtocol(port.GetProtocol(), port.GetName()); !ok {
+		protocol, ok := model.ParseProtocol(port.GetProtocol(), port.GetName())
+		if !ok {
 			c.fail(field+".protocol", fmt.Sprintf("%q is no protocol", port.Protocol), "write one of HTTP, HTTP2, GRPC, GRPC-Web, HTTPS, TLS, TCP, MONGO, REDIS, MYSQL")
+		}
+		if ok && len(s.Hosts) > 1 && s.Resolution != networking.ServiceEntry_NONE && !protocol.IsHTTP() && protocol != model.TLS {
+			c.fail(field+".protocol", "connections that are neither HTTP nor TLS do not tell for which of several hosts they are", "write a ServiceEntry for each host")
 		}
 		if port.GetTargetPort() != 0 {
 			c.port(field+".targetPort", port.TargetPort)
 		}
+	}
+}
+
+func (c *checker) workloadSelector(s *networking.ServiceEntry) {
+	if s.WorkloadSelector == nil {
+		return
+	}
+	if len(s.Endpoints) > 0 {
+		c.fail("workloadSelector", "excludes endpoints, and both are given", "keep one")
+	}
+	if s.Resolution == networking.ServiceEntry_NONE {
+		c.warn("workloadSelector", "has no effect with resolution NONE", "write resolution: STATIC")
+	}
+	if len(s.WorkloadSelector.Labels) == 0 {
+		c.warn("workloadSelector", "asks for no label, and chooses every WorkloadEntry of the namespace", "write labels")
+	}
+	c.selector("workloadSelector.labels", s.WorkloadSelector.Labels)
+}
+
+// selector checks labels that are asked for, which have no patterns.
+func (c *checker) selector(field string, labels map[string]string) {
+	for key, value := range labels {
+		if strings.Contains(key, "*") || strings.Contains(value, "*") {
+			c.fail(fmt.Sprintf("%s[%q]", field, key), "* stands for itself in a selector, and no label has it", "write the label's value")
+			continue
+		}
+		c.labels(field, map[string]string{key: value})
 	}
 }
 
@@ -103,47 +143,11 @@ func (c *checker) resolution(s *networking.ServiceEntry) {
 		c.absent("resolution")
 	}
 	for i, e := range s.Endpoints {
-		c.endpoint(fmt.Sprintf("endpoints[%d]", i), e, s)
-	}
-}
-
-func (c *checker) endpoint(field string, e *networking.WorkloadEntry, s *networking.ServiceEntry) {
-	const unix = "unix://"
-	_, notIP := netip.ParseAddr(e.GetAddress())
-	switch {
-	case e.GetAddress() == "":
-		c.fail(field+".address", "the endpoint has no address", "")
-	case strings.HasPrefix(e.Address, unix):
-		where := strings.TrimPrefix(e.Address, unix)
-		if s.Resolution != networking.ServiceEntry_STATIC {
-			c.fail(field+".address", "a Unix socket is not resolved by DNS", "write resolution: STATIC")
+		field := fmt.Sprintf("endpoints[%d]", i)
+		if e == nil {
+			c.fail(field, "the endpoint is empty", "write its address or remove it")
+			continue
 		}
-		if len(s.Ports) != 1 || len(e.Ports) > 0 {
-			c.fail(field+".address", "a Unix socket serves one port, and endpoints on one have none of their own", "leave one port in the ServiceEntry and none in the endpoint")
-		}
-		if !path.IsAbs(where) && !strings.HasPrefix(where, "@") {
-			c.fail(field+".address", fmt.Sprintf("%q is no absolute path", where), "write unix:///run/app.sock")
-		}
-		if len(where) > 107 {
-			c.fail(field+".address", "the path of the socket is longer than 107 bytes", "")
-		}
-	case s.Resolution == networking.ServiceEntry_STATIC && notIP != nil:
-		c.fail(field+".address", fmt.Sprintf("%q is no IP address", e.Address), "write an IP address, or resolution: DNS")
-	case notIP != nil:
-		c.host(field+".address", e.Address, false)
-	}
-	for _, name := range slices.Sorted(maps.Keys(e.GetPorts())) {
-		here := fmt.Sprintf("%s.ports[%q]", field, name)
-		if !slices.ContainsFunc(s.Ports, func(p *networking.ServicePort) bool { return p.GetName() == name }) {
-			c.fail(here, fmt.Sprintf("the ServiceEntry has no port called %s", name), "name one of its ports")
-		}
-		c.port(here, e.Ports[name])
-	}
-	c.labels(field+".labels", e.GetLabels())
-	if e.GetNetwork() != "" {
-		c.without(field + ".network")
-	}
-	if parts := strings.Split(e.GetLocality(), "/"); len(parts) > 3 || e.GetLocality() != "" && slices.Contains(parts, "") {
-		c.fail(field+".locality", fmt.Sprintf("%q is no locality", e.Locality), "write region, region/zone or region/zone/subzone")
+		c.endpoint(field+".", e, s)
 	}
 }

@@ -129,7 +129,7 @@ func (c *checker) defaultEndpoint(field, endpoint string) {
 
 // socket checks the path of a Unix socket; one that begins with @ is abstract.
 func (c *checker) socket(field, socket string) {
-	if !path.IsAbs(socket) && !strings.HasPrefix(socket, "@") {
+	if !strings.HasPrefix(socket, "@") && (!path.IsAbs(socket) || strings.HasSuffix(socket, "/")) {
 		c.fail(field, fmt.Sprintf("%q is no absolute path", socket), "write unix:///run/app.sock")
 	}
 	if len(socket) > 107 {

@@ -25,6 +25,10 @@ func Object(o *object.Object) []object.Finding {
 		c.destinationRule(spec)
 	case *networking.VirtualService:
 		c.virtualService(spec)
+	case *networking.WorkloadEntry:
+		c.endpoint("", spec, nil)
+	case *networking.WorkloadGroup:
+		c.workloadGroup(spec)
 	case *networking.Gateway:
 		c.gateway(o.Name, spec)
 	case *networking.Sidecar:

@@ -13,9 +13,11 @@ import (
 
 // What specs are made of where a row is about something else.
 const (
-	goodEntry = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\nendpoints: [{address: 10.0.0.1}]\n"
-	goodRoute = "hosts: [a.test]\nhttp: [{route: [{destination: {host: a.test}}]}]\n"
-	httpsPort = "servers:\n- port: {number: 443, name: s, protocol: HTTPS}\n  hosts: ['*']\n  tls: "
+	goodEntry   = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\nendpoints: [{address: 10.0.0.1}]\n"
+	chosenEntry = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\n"
+	goodRoute   = "hosts: [a.test]\nhttp: [{route: [{destination: {host: a.test}}]}]\n"
+	locality    = "host: a\ntrafficPolicy: {loadBalancer: {localityLbSetting: {"
+	httpsPort   = "servers:\n- port: {number: 443, name: s, protocol: HTTPS}\n  hosts: ['*']\n  tls: "
 )
 
 // TestSpecs gives each spec to the validator. want is "" for a good one, else the field and a part of what is said of it:
@@ -40,7 +42,31 @@ func TestSpecs(t *testing.T) {
 		{se, strings.Replace(goodEntry, "}]\nend", "}, {number: 80, name: b, protocol: TCP}]\nend", 1), "!ports[1].number: given twice"},
 		{se, strings.Replace(goodEntry, "}]\nend", "}, {number: 81, name: http, protocol: TCP}]\nend", 1), "!ports[1].name: called http already"},
 		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, ports: {grpc: 1}}", 1), "!endpoints[0].ports[\"grpc\"]: no port called grpc"},
-		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, network: far}", 1), "?endpoints[0].network: not carried out"},
+		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, network: far}", 1), ""},
+		{se, strings.Replace(goodEntry, "address: 10.0.0.1}", "network: far}", 1), "?endpoints[0].address: another network"},
+		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, locality: a//b}", 1), "!endpoints[0].locality: no locality"},
+		{se, strings.Replace(goodEntry, "10.0.0.1}", "'unix:///run/'}", 1), "!endpoints[0].address: no absolute path"},
+		{se, strings.NewReplacer("HTTP}", "TCP}", "[a.test]", "[a.test, b.test]").Replace(goodEntry), "!ports[0].protocol: for which of several hosts"},
+		{se, strings.Replace(goodEntry, "STATIC", "DNS\naddresses: [10.0.0.0/24]", 1), "!addresses[0]: NONE and STATIC only"},
+		{se, chosenEntry + "workloadSelector: {labels: {a: b}}", ""},
+		{se, chosenEntry + "workloadSelector: {labels: {a: '*'}}", "!workloadSelector.labels[\"a\"]: stands for itself"},
+		{se, chosenEntry + "workloadSelector: {}", "?workloadSelector: every WorkloadEntry"},
+		{se, goodEntry + "subjectAltNames: ['']", "!subjectAltNames[0]: is empty"},
+
+		{"WorkloadEntry", "address: 10.0.0.1\nports: {http: 80}\nlabels: {a: b}", ""},
+		{"WorkloadEntry", "address: a.test", ""},
+		{"WorkloadEntry", "ports: {http: 80}", "!address: has no address"},
+		{"WorkloadEntry", "address: a b", "!address: no host name"},
+		{"WorkloadEntry", "address: 10.0.0.1\nports: {http: 0}", "!ports[\"http\"]: 0 is no port"},
+		{"WorkloadEntry", "address: unix:///run/x.sock\nports: {http: 80}", "!address: one port"},
+		{"WorkloadGroup", "template: {ports: {http: 80}}\nprobe: {httpGet: {port: 80}}", ""},
+		{"WorkloadGroup", "metadata: {}", "!template: is missing"},
+		{"WorkloadGroup", "template: {}\nmetadata: {labels: {'a b': c}}", "!metadata.labels: is no label"},
+		{"WorkloadGroup", "template: {address: 10.0.0.1}", "?template.address: no effect"},
+		{"WorkloadGroup", "template: {}\nprobe: {periodSeconds: -1, tcpSocket: {port: 80}}", "!probe.periodSeconds: negative"},
+		{"WorkloadGroup", "template: {}\nprobe: {}", "!probe: how health is asked"},
+		{"WorkloadGroup", "template: {}\nprobe: {exec: {}}", "!probe.exec.command: is missing"},
+		{"WorkloadGroup", "template: {}\nprobe: {httpGet: {port: 80, scheme: ftp}}", "!probe.httpGet.scheme: no scheme"},
 		{se, strings.Replace(goodEntry, "10.0.0.1}", "'unix://relative'}", 1), "!endpoints[0].address: no absolute path"},
 		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, labels: {'a b': c}}", 1), "!endpoints[0].labels: is no label"},
 		{se, strings.Replace(goodEntry, "STATIC", "NONE", 1), "!endpoints: has no endpoints"},
@@ -51,12 +77,39 @@ func TestSpecs(t *testing.T) {
 		{se, goodEntry + "workloadSelector: {labels: {a: b}}", "!workloadSelector: excludes endpoints"},
 		{se, goodEntry + "exportTo: ['not a namespace']", "!exportTo[0]: is no namespace"},
 		{se, goodEntry + "addresses: [10.0.0.0/33]", "!addresses[0]: neither an IP address nor a CIDR"},
-		{se, goodEntry + "subjectAltNames: [a]", "?subjectAltNames: has no effect"},
+		{se, goodEntry + "subjectAltNames: [a]", ""},
 
 		{dr, "host: a", ""},
 		{dr, "host: ''", "!host: is empty"},
 		{dr, "host: a\ntrafficPolicy: {}", "!trafficPolicy: says nothing"},
-		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE}}", "!trafficPolicy.tls.mode: not carried out"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE}}", ""},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: MUTUAL, clientCertificate: /c}}", "!trafficPolicy.tls.privateKey: is missing"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: MUTUAL, clientCertificate: c, privateKey: /k}}", "!trafficPolicy.tls.clientCertificate: no absolute path"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE, credentialName: x}}", "!trafficPolicy.tls.credentialName: by the name of a secret"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE, credentialName: x, caCertificates: /c}}", "!trafficPolicy.tls.caCertificates: excludes credentialName"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE, insecureSkipVerify: true, caCertificates: /c}}", "!trafficPolicy.tls.caCertificates: excludes insecureSkipVerify"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: MUTUAL, clientCertificate: /c, privateKey: /k, insecureSkipVerify: true, subjectAltNames: [a]}}", "!trafficPolicy.tls.subjectAltNames: excludes insecureSkipVerify"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: ISTIO_MUTUAL, caCertificates: /c}}", "?trafficPolicy.tls.caCertificates: no effect"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE, sni: 'a b'}}", "!trafficPolicy.tls.sni: no host name"},
+		{dr, "host: a\ntrafficPolicy: {proxyProtocol: {version: V2}, tunnel: {targetHost: a.test, targetPort: 1}}", "!trafficPolicy.tunnel: excludes proxyProtocol"},
+		{dr, "host: a\ntrafficPolicy: {retryBudget: {percent: 101}}", "!trafficPolicy.retryBudget.percent: no percentage"},
+		{dr, "host: a\ntrafficPolicy: {connectionPool: {http: {http2KeepAlive: {timeout: 1s}}}}", "!trafficPolicy.connectionPool.http.http2KeepAlive.interval: is missing"},
+		{dr, "host: a\ntrafficPolicy: {portLevelSettings: [{port: {number: 1}}]}", "!trafficPolicy.portLevelSettings[0]: say nothing"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: a, attributes: [{name: b}, {name: b}]}}}}", "!trafficPolicy.loadBalancer.consistentHash.httpCookie.attributes[1].name: given above"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {useSourceIp: true, minimumRingSize: 8, ringHash: {}}}}", "!trafficPolicy.loadBalancer.consistentHash.minimumRingSize: excludes"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {warmup: {}}}", "!trafficPolicy.loadBalancer.warmup.duration: is missing"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {warmup: {duration: 1s, minimumPercent: 101}}}", "!trafficPolicy.loadBalancer.warmup.minimumPercent: no percentage"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {warmup: {duration: 1s, aggression: 0}}}", "!trafficPolicy.loadBalancer.warmup.aggression: not above 0"},
+		{dr, locality + "failover: [{from: a, to: b}], distribute: [{from: a, to: {b: 100}}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.distribute: excludes failover"},
+		{dr, locality + "failover: [{from: a, to: a}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.failover[0]: to itself"},
+		{dr, locality + "failover: [{from: a/b, to: c}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.failover[0].from: no region"},
+		{dr, locality + "failover: [{from: a, to: b}]}}}", "?trafficPolicy.loadBalancer.localityLbSetting: no failover"},
+		{dr, locality + "failover: [{from: a, to: b}], failoverPriority: [topology.kubernetes.io/zone]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.failoverPriority[0]: excludes"},
+		{dr, locality + "distribute: [{from: a, to: {b: 90}}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.distribute[0].to: add up to 90"},
+		{dr, locality + "distribute: [{from: a, to: {b: 100, c: 0}}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.distribute[0].to[\"c\"]: not from 1 to 100"},
+		{dr, locality + "distribute: [{from: a, to: {b: 50, b/c: 50}}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.distribute[0].to: overlap"},
+		{dr, locality + "distribute: [{from: a/*, to: {b: 100}}, {from: a/b/*, to: {b: 100}}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.distribute: overlap"},
+		{dr, locality + "distribute: [{from: 'a/*/c', to: {b: 100}}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.distribute: no locality"},
 		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {}}}", "!trafficPolicy.loadBalancer.consistentHash: what is hashed"},
 		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: PASSTHROUGH}}", "!trafficPolicy.loadBalancer.simple: needs interception"},
 		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {useSourceIp: true, maglev: {tableSize: 10}}}}", "!trafficPolicy.loadBalancer.consistentHash.maglev.tableSize: no prime"},
@@ -68,7 +121,7 @@ func TestSpecs(t *testing.T) {
 		{dr, "host: a\nsubsets: [{name: v_1}]", "!subsets[0].name: no subset's name"},
 		{dr, "host: a\nsubsets: [{name: a}, {name: a}]", "!subsets[1].name: called a already"},
 		{dr, "host: a\nworkloadSelector: {matchLabels: {a: b}}", "!workloadSelector: not carried out"},
-		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: RANDOM, warmup: {duration: 1s}}}", "?trafficPolicy.loadBalancer.warmup: not carried out"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: RANDOM, warmup: {duration: 1s}}}", "?trafficPolicy.loadBalancer.warmup: only ROUND_ROBIN"},
 
 		{vs, goodRoute, ""},
 		{vs, "http: [{" + to + "}]", "?hosts: not carried out"},

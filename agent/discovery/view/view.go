@@ -122,7 +122,7 @@ func (v *View) clusters(host string) {
 		v.tell(unit, nil)
 		return
 	}
-	out := v.cache.clusters(v.world.Mesh(), service, v.world.Rule(service, v.node.Namespace))
+	out := v.cache.clusters(v.world.Mesh(), service, v.world.Rule(service, v.node.Namespace), v.node)
 	v.put(unit, out.Resources...)
 	v.tell(unit, out.Problems)
 }
@@ -163,6 +163,7 @@ type Cache struct {
 type translated struct {
 	service *model.Service
 	rule    *model.Rule
+	reader  string
 	out     translate.Clusters
 }
 
@@ -179,13 +180,14 @@ func (c *Cache) Drop(touched model.Touched) {
 // Clear forgets everything.
 func (c *Cache) Clear() { clear(c.byHost) }
 
-func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule) translate.Clusters {
+func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule, node model.Node) translate.Clusters {
+	reader := translate.ReaderKey(m, rule, node)
 	for _, t := range c.byHost[service.Host] {
-		if t.service == service && t.rule == rule {
+		if t.service == service && t.rule == rule && t.reader == reader {
 			return t.out
 		}
 	}
-	t := translated{service: service, rule: rule, out: translate.ServiceClusters(m, service, rule)}
+	t := translated{service: service, rule: rule, reader: reader, out: translate.ServiceClusters(m, service, rule, node)}
 	c.byHost[service.Host] = append(c.byHost[service.Host], t)
 	return t.out
 }

@@ -1,0 +1,50 @@
+package discovery_test
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// connectionKey finds the count of requests of a connection in a request's context.
+type connectionKey struct{}
+
+// server is one that counts the requests of each connection.
+func (b *backend) server() *http.Server {
+	return &http.Server{Handler: b, ErrorLog: log.New(io.Discard, "", 0), ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, connectionKey{}, new(atomic.Int64))
+	}}
+}
+
+// annotate adds to a request's headers what cannot be seen in them.
+func (b *backend) annotate(r *http.Request) {
+	if count, ok := r.Context().Value(connectionKey{}).(*atomic.Int64); ok {
+		r.Header.Set("x-connection-request", strconv.FormatInt(count.Add(1), 10))
+	}
+	if r.TLS != nil {
+		r.Header.Set("x-tls-server-name", r.TLS.ServerName)
+		for _, certificate := range r.TLS.PeerCertificates {
+			r.Header.Add("x-tls-client", certificate.Subject.CommonName)
+		}
+	}
+}
+
+// serveUnix runs a backend on a Unix socket until the test ends and returns its path.
+func (b *backend) serveUnix(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(parts.ShortDir(t), "backend.sock")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, b.server(), listener)
+	return path
+}

@@ -1,0 +1,142 @@
+package translate
+
+import (
+	"fmt"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
+	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// The names under which a proxy's own certificate and its authorities are served, and the cluster that serves them:
+// istiod's.
+const (
+	ownCertificate = "default"
+	meshRoots      = "ROOTCA"
+	secretCluster  = "sds-grpc"
+)
+
+// applyTLS says how connections are encrypted. names are those that the service's entry expects in certificates, for a
+// policy that names none itself; serverName is what ISTIO_MUTUAL asks for where the policy does not say.
+func (d *draft) applyTLS(names []string, serverName string) {
+	if context := d.tlsContext(names, serverName); context != nil {
+		d.TransportSocket = transportSocket("envoy.transport_sockets.tls", context)
+	}
+	if in := d.policy.proxyProtocol; in != nil {
+		inner := d.TransportSocket
+		if inner == nil {
+			inner = transportSocket("envoy.transport_sockets.raw_buffer", &rawbufferv3.RawBuffer{})
+		}
+		d.TransportSocket = transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{
+			Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_Version(in.Version)}, TransportSocket: inner}) // the same numbers
+	}
+}
+
+func transportSocket(name string, config proto.Message) *corev3.TransportSocket {
+	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: typed(config)}}
+}
+
+// tlsContext is how the other side is checked, and what it is shown; nil sends plain text.
+func (d *draft) tlsContext(names []string, serverName string) *tlsv3.UpstreamTlsContext {
+	in := d.policy.tls
+	switch in.GetMode() {
+	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
+		return d.originTLS(in, names)
+	case networking.ClientTLSSettings_ISTIO_MUTUAL:
+		return d.meshTLS(in, names, serverName)
+	}
+	return nil
+}
+
+// originTLS is TLS to whom files vouch for. The server's name is the request's host where nothing else is said, and is
+// checked where nobody says what else to expect.
+func (d *draft) originTLS(in *networking.ClientTLSSettings, names []string) *tlsv3.UpstreamTlsContext {
+	out := d.newTLS(in.Sni)
+	common := out.CommonTlsContext
+	verify := !in.GetInsecureSkipVerify().GetValue()
+	if in.Sni == "" {
+		options := &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: verify && len(in.SubjectAltNames) == 0}
+		d.options().UpstreamHttpProtocolOptions = options
+	}
+	if in.Mode == networking.ClientTLSSettings_MUTUAL {
+		common.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: file(in.ClientCertificate), PrivateKey: file(in.PrivateKey)}}
+	}
+	if verify {
+		roots := in.CaCertificates
+		if roots == "" {
+			roots = d.mesh.SystemRoots
+		}
+		if len(in.SubjectAltNames) > 0 {
+			names = in.SubjectAltNames
+		}
+		check := &tlsv3.CertificateValidationContext{TrustedCa: file(roots), MatchTypedSubjectAltNames: anyOfNames(names)}
+		if in.CaCrl != "" {
+			check.Crl = file(in.CaCrl)
+		}
+		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: check}
+	}
+	if d.speaksHTTP2() {
+		common.AlpnProtocols = []string{"h2"}
+	}
+	return out
+}
+
+// meshTLS is TLS between workloads of the mesh: both show the certificate that the mesh gave them.
+func (d *draft) meshTLS(in *networking.ClientTLSSettings, names []string, serverName string) *tlsv3.UpstreamTlsContext {
+	if in.Sni != "" {
+		serverName = in.Sni
+	}
+	if len(in.SubjectAltNames) > 0 {
+		names = in.SubjectAltNames
+	}
+	out := d.newTLS(serverName)
+	common := out.CommonTlsContext
+	common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(ownCertificate)}
+	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+			DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: anyOfNames(names)},
+			ValidationContextSdsSecretConfig: secret(meshRoots)}}
+	common.AlpnProtocols = []string{"istio"}
+	if d.speaksHTTP2() {
+		common.AlpnProtocols = []string{"istio", "h2"}
+	}
+	return out
+}
+
+func (d *draft) newTLS(serverName string) *tlsv3.UpstreamTlsContext {
+	return &tlsv3.UpstreamTlsContext{Sni: serverName, CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{
+		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}}}
+}
+
+// secret is where Envoy asks for a secret: at the agent's own server, for as long as it takes.
+func secret(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
+			ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3, SetNodeOnFirstMessageOnly: true,
+			GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+				EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: secretCluster}}}}}},
+		InitialFetchTimeout: durationpb.New(0), ResourceApiVersion: corev3.ApiVersion_V3}}
+}
+
+// anyOfNames matches a certificate that has one of these names, of whatever kind.
+func anyOfNames(names []string) []*tlsv3.SubjectAltNameMatcher {
+	var out []*tlsv3.SubjectAltNameMatcher
+	for _, name := range names {
+		for _, kind := range []tlsv3.SubjectAltNameMatcher_SanType{tlsv3.SubjectAltNameMatcher_URI, tlsv3.SubjectAltNameMatcher_DNS,
+			tlsv3.SubjectAltNameMatcher_EMAIL, tlsv3.SubjectAltNameMatcher_IP_ADDRESS} {
+			out = append(out, &tlsv3.SubjectAltNameMatcher{SanType: kind,
+				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}}})
+		}
+	}
+	return out
+}
+
+// meshServerName is what a proxy of the mesh is asked for, in istiod's form: outbound_.80_.v1_.reviews.example.com.
+func meshServerName(port uint32, subset, host string) string {
+	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, host)
+}

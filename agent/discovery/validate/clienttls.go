@@ -1,0 +1,73 @@
+package validate
+
+import (
+	"fmt"
+	"path"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// clientTLS checks how a proxy shows itself to a service, and what it asks of it.
+func (c *checker) clientTLS(field string, t *networking.ClientTLSSettings) {
+	if t == nil {
+		return
+	}
+	files := []struct{ name, path string }{{"clientCertificate", t.ClientCertificate}, {"privateKey", t.PrivateKey},
+		{"caCertificates", t.CaCertificates}, {"caCrl", t.CaCrl}}
+	origin := t.Mode == networking.ClientTLSSettings_SIMPLE || t.Mode == networking.ClientTLSSettings_MUTUAL
+	for _, f := range files {
+		switch {
+		case f.path == "":
+		case !origin:
+			c.warn(field+"."+f.name, fmt.Sprintf("has no effect with mode %s", t.Mode), "remove it or write SIMPLE or MUTUAL")
+		case t.CredentialName != "":
+			c.fail(field+"."+f.name, "excludes credentialName, and both are given", "keep one")
+		case !path.IsAbs(f.path):
+			c.fail(field+"."+f.name, fmt.Sprintf("%q is no absolute path", f.path), "write where the file is, from / on")
+		}
+	}
+	if t.CredentialName != "" && origin {
+		c.fail(field+".credentialName", "a certificate by the name of a secret is not carried out by this version of Outrider",
+			"write clientCertificate, privateKey and caCertificates with paths of files")
+		return
+	}
+	if t.GetInsecureSkipVerify().GetValue() {
+		c.skipVerify(field, t)
+	}
+	if t.Mode == networking.ClientTLSSettings_MUTUAL {
+		for _, f := range files[:2] {
+			if f.path == "" {
+				c.fail(field+"."+f.name, "is missing: MUTUAL shows a certificate", "give the path of the file, or write SIMPLE")
+			}
+		}
+	}
+	if t.Mode == networking.ClientTLSSettings_SIMPLE && (t.ClientCertificate != "" || t.PrivateKey != "") {
+		c.warn(field+".clientCertificate", "has no effect: SIMPLE shows no certificate", "write MUTUAL or remove it")
+	}
+	if t.Sni != "" && whyNoHost(t.Sni, false) != "" && origin {
+		c.fail(field+".sni", whyNoHost(t.Sni, false), "write the name that the certificate is for")
+	}
+	for i, name := range t.SubjectAltNames {
+		if name == "" {
+			c.fail(fmt.Sprintf("%s.subjectAltNames[%d]", field, i), "is empty", "write a name that the certificate has, or remove it")
+		}
+	}
+}
+
+// skipVerify warns of what nobody checks, and refuses what says that something be checked.
+func (c *checker) skipVerify(field string, t *networking.ClientTLSSettings) {
+	if t.Mode != networking.ClientTLSSettings_SIMPLE && t.Mode != networking.ClientTLSSettings_MUTUAL {
+		c.warn(field+".insecureSkipVerify", fmt.Sprintf("has no effect with mode %s", t.Mode), "remove it")
+		return
+	}
+	const message = "excludes insecureSkipVerify, and both are given"
+	if t.CaCertificates != "" {
+		c.fail(field+".caCertificates", message, "keep one")
+	}
+	if len(t.SubjectAltNames) > 0 {
+		c.fail(field+".subjectAltNames", message, "keep one")
+	}
+	if t.CaCrl != "" {
+		c.warn(field+".caCrl", "has no effect with insecureSkipVerify", "keep one")
+	}
+}
