@@ -3,10 +3,12 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/envoy"
 )
 
 // agentLevels are the levels of [log] level.
@@ -65,7 +67,11 @@ func (b backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.Lo
 		if !ok {
 			return api.LogLevels{}, api.Refuse("no epoch is live whose log level could be set")
 		}
-		if err := b.proxy.admin(e.AdminAddress).SetLogLevels(ctx, levels.Envoy, strings.Join(components, ",")); err != nil {
+		admin := b.proxy.admin(e.AdminAddress)
+		if err := knownLoggers(ctx, admin, levels.Components); err != nil {
+			return api.LogLevels{}, err
+		}
+		if err := admin.SetLogLevels(ctx, levels.Envoy, strings.Join(components, ",")); err != nil {
 			return api.LogLevels{}, api.Refuse(fmt.Sprintf("epoch %d did not take the log level: %v", e.Number, err))
 		}
 	}
@@ -74,6 +80,24 @@ func (b backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.Lo
 	}
 	b.log.Info("log levels set on request", "agent", levels.Agent, "envoy", levels.Envoy, "components", strings.Join(components, ","))
 	return b.LogLevels(ctx)
+}
+
+// knownLoggers refuses components that Envoy does not have, before any level is set.
+func knownLoggers(ctx context.Context, admin *envoy.Admin, wanted map[string]string) error {
+	if len(wanted) == 0 {
+		return nil
+	}
+	known, err := admin.LogLevels(ctx)
+	if err != nil {
+		return api.Refuse(fmt.Sprintf("Envoy does not say which loggers it has: %v", err))
+	}
+	for _, component := range slices.Sorted(maps.Keys(wanted)) {
+		if _, ok := known[component]; !ok {
+			return &api.Error{Status: 400, Message: fmt.Sprintf("Envoy has no logger %q", component),
+				Reasons: []string{"it has " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")}}
+		}
+	}
+	return nil
 }
 
 func badLevel(scope, level string, allowed []string) error {

@@ -2,7 +2,7 @@ package config
 
 import (
 	"cmp"
-	"encoding/json"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -171,17 +171,9 @@ func componentLevels(value any) *problem {
 	return nil
 }
 
-// logFormat is a line of text or a JSON object.
-func logFormat(value any) *problem {
-	line := strings.TrimSpace(value.(string))
-	if strings.HasPrefix(line, "{") && strings.HasSuffix(line, "}") {
-		var object map[string]any
-		if err := json.Unmarshal([]byte(line), &object); err != nil {
-			return problemf("write a JSON object, or a line of text that does not begin with {",
-				"looks like a JSON object but is none: %v", err)
-		}
-	}
-	return nil
+// absolutePath is a path from the root: what Envoy itself opens has no folder that it could start from.
+func absolutePath(value any) *problem {
+	return text("a path that begins with /", filepath.IsAbs)(value)
 }
 
 // noNUL holds for every string: no path, argument or header may have a zero byte.

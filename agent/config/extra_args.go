@@ -6,18 +6,40 @@ import (
 )
 
 // extraArguments refuses the flags of Envoy's that the agent passes itself, that would take the log or the hot restart
-// out of its hands, or that keep Envoy from running.
+// out of its hands, or that keep Envoy from running: all that are there at once.
 func extraArguments(value any) *problem {
+	var told, cures []string
 	for _, argument := range value.([]string) {
-		flag, _, _ := strings.Cut(argument, "=")
-		for _, r := range refusedFlags() {
-			// Envoy takes a one-letter flag with its value attached, too (-lwarn).
-			short := slices.ContainsFunc(r.names, func(name string) bool {
-				return len(name) == 2 && name != "--" && strings.HasPrefix(flag, name)
-			})
-			if short || slices.Contains(r.names, flag) {
-				return problemf(r.cure, "%s is not allowed: %s", quote(argument), r.why)
-			}
+		r := refused(argument)
+		if r == nil {
+			continue
+		}
+		told = append(told, quote(argument)+" is not allowed: "+r.why)
+		if cure := quote(argument) + ": " + r.cure; !slices.Contains(cures, cure) {
+			cures = append(cures, cure)
+		}
+	}
+	switch len(told) {
+	case 0:
+		return nil
+	case 1:
+		_, cure, _ := strings.Cut(cures[0], ": ")
+		return problemf(cure, "%s", told[0])
+	default:
+		return problemf(strings.Join(cures, ", "), "%s", strings.Join(told, ", "))
+	}
+}
+
+// refused is why an argument is not allowed; nil: it is.
+func refused(argument string) *refusedFlag {
+	flag, _, _ := strings.Cut(argument, "=")
+	for _, r := range refusedFlags() {
+		// Envoy takes a one-letter flag with its value attached, too (-lwarn).
+		short := slices.ContainsFunc(r.names, func(name string) bool {
+			return len(name) == 2 && name != "--" && strings.HasPrefix(flag, name)
+		})
+		if short || slices.Contains(r.names, flag) {
+			return &r
 		}
 	}
 	return nil

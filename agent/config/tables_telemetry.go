@@ -16,7 +16,7 @@ func telemetryTable(t *Telemetry) table {
 			must(optional(envoyListenAddress)),
 		setting("access_log_file", &t.AccessLogFile, "", Live,
 			`embedded server only: "" = none; /dev/stdout or a path in /var/log/outrider`).
-			plays("accessLogFile").path(),
+			plays("accessLogFile").must(optional(absolutePath)),
 		setting("access_log_format", &t.AccessLogFormat, "", Live,
 			`embedded server only: "" = Envoy's default; a line of text, or a JSON object`).
 			plays("accessLogFormat").must(logFormat),

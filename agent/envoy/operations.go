@@ -43,11 +43,13 @@ func (a *Admin) SetLogLevel(ctx context.Context, component, level string) error 
 	return a.act(ctx, "/logging?"+url.QueryEscape(component)+"="+url.QueryEscape(level))
 }
 
-// SetLogLevels sets the level of all components and then those of some, in the form of --component-log-level
+// SetLogLevels sets the level of all components ("" leaves them) and then those of some, in the form of --component-log-level
 // ("upstream:debug,misc:error"; "" for none).
 func (a *Admin) SetLogLevels(ctx context.Context, level, components string) error {
-	if err := a.SetLogLevel(ctx, "", level); err != nil {
-		return err
+	if level != "" {
+		if err := a.SetLogLevel(ctx, "", level); err != nil {
+			return err
+		}
 	}
 	if components == "" {
 		return nil

@@ -281,6 +281,28 @@ func TestHangupReloadsAndSecondTerminationAborts(t *testing.T) {
 	}
 }
 
+func TestLogLevels(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	r.StartReady()
+	for _, c := range []struct {
+		argument string
+		exit     int
+		says     string
+	}{
+		{"envoy=nope", 1, "outrider: envoy has no log level \"nope\"\nallowed are trace, debug, info, warning, error, critical, off\n"},
+		{"envoy:http=nope", 1, "outrider: envoy:http has no log level \"nope\"\nallowed are trace"},
+		{"envoy:nope=debug", 1, "outrider: Envoy has no logger \"nope\"\nit has "},
+		{"agent=nope", 1, "outrider: agent has no log level \"nope\"\nallowed are debug, info, warn, error\n"},
+		{"envoy:http=debug", 0, ""},
+		{"envoy=error", 0, ""},
+	} {
+		result := r.Outrider("log-level", c.argument)
+		if result.Exit != c.exit || !strings.HasPrefix(result.Err, c.says) {
+			t.Errorf("%s: exit %d: %s%s", c.argument, result.Exit, result.Out, result.Err)
+		}
+	}
+}
+
 func TestBrokenMeshFileLeavesTheRestServing(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
