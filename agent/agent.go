@@ -171,6 +171,14 @@ func (a *Agent) begin(ctx context.Context) error {
 	if a.awaitFiles(ctx, current.Config, files) != nil {
 		return nil //nolint:nilerr // the agent ends
 	}
+	if a.supervisor.Beat(ctx) != nil { // what an earlier agent left is adopted
+		return nil
+	}
+	select { // a neighbour that starts at the same time must be able to ask
+	case <-a.api.Ready():
+	case <-ctx.Done():
+		return nil
+	}
 	first := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.Reload(ctx, first)
 	if err != nil || ctx.Err() != nil || result.Outcome != api.OutcomeRefused {

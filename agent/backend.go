@@ -29,7 +29,7 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 		Epochs:     b.epochs(ctx),
 		Discovery:  b.discoveryStatus(),
 		Identities: []api.Identity{},
-		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending,
+		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: current.Config.Claims(),
 		Conditions: b.board.Conditions(),
 	}
 	if live, ok := b.proxy.liveEpoch(); ok {

@@ -43,7 +43,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		},
 		runner: runner{a.keeper},
 	}
-	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
+	a.reloader.load = a.load
 	a.reloader.make = a.maker.make
 	a.reloader.apply = a.supervisor.Apply
 	a.reloader.serves = func() (string, int, bool) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 )
 
 // Prefix begins every path: the version of the types in this package. Fields may be added under the same version; what a
@@ -47,6 +48,7 @@ type Status struct {
 	ConfigFiles  []string              `json:"config_files"`
 	ConfigHash   string                `json:"config_hash"`
 	PendingKeys  []string              `json:"pending_keys,omitempty"` // changed on disk, in force at the next start
+	Claims       []config.Claim        `json:"claims"`                 // what no other agent of this host can have
 	Conditions   []condition.Condition `json:"conditions"`
 }
 

@@ -71,7 +71,7 @@ func (x *crossCheck) listeners() {
 	}
 }
 
-func (x *crossCheck) listening() []listener {
+func (c *Config) listening() []listener {
 	const loopback = "127.0.0.1"
 	var all []listener
 	add := func(key, host string, port int) {
@@ -84,18 +84,18 @@ func (x *crossCheck) listening() []listener {
 			add(key, host, port)
 		}
 	}
-	add("envoy.admin_port", loopback, x.Envoy.AdminPort)
-	address("status.address", x.Status.Address)
-	if x.Envoy.Enabled && x.Envoy.CustomConfigFile == "" { // a bootstrap of the user's own has listeners of its own
-		add("status.ready_port", "", x.Status.ReadyPort)
-		address("telemetry.prometheus_address", x.Telemetry.PrometheusAddress)
+	add("envoy.admin_port", loopback, c.Envoy.AdminPort)
+	address("status.address", c.Status.Address)
+	if c.Envoy.Enabled && c.Envoy.CustomConfigFile == "" { // a bootstrap of the user's own has listeners of its own
+		add("status.ready_port", "", c.Status.ReadyPort)
+		address("telemetry.prometheus_address", c.Telemetry.PrometheusAddress)
 	}
-	if x.Discovery.Address != "" {
-		address("discovery.debug_address", x.Discovery.DebugAddress)
+	if c.Discovery.Address != "" {
+		address("discovery.debug_address", c.Discovery.DebugAddress)
 	}
-	address("dns.listen", x.DNS.Listen)
-	add("sts.port", loopback, x.STS.Port)
-	if x.Capture.Mode != "none" {
+	address("dns.listen", c.DNS.Listen)
+	add("sts.port", loopback, c.STS.Port)
+	if c.Capture.Mode != "none" {
 		add("capture.mode", "", outboundPort)
 		add("capture.mode", "", inboundPort)
 	}

@@ -1,0 +1,126 @@
+package neighbour
+
+import (
+	"context"
+	"fmt"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"outrider.org/outrider/agent/config"
+)
+
+// Self is the agent that wants something.
+type Self struct {
+	Agent // Claims are what it has now
+	Name  string
+
+	Wants    *config.Loaded // to be put in force
+	EnvoyUID int            // of the user whose Envoys these are; -1 = not known
+}
+
+// Report is what stands in the way.
+type Report struct {
+	Clashes  config.Errors // this cannot be had
+	Warnings config.Errors // this could not be had if a neighbour ran that does not
+}
+
+// Check looks for what self cannot have.
+func (h Host) Check(ctx context.Context, self Self) Report {
+	var report Report
+	taken := map[string]bool{} // keys whose owner is known
+	wants := self.Wants.Config.Claims()
+	for _, other := range h.neighbours(ctx, self.Wants.Config.Paths.RuntimeDir) {
+		var shared []string
+		for _, want := range wants {
+			for _, claim := range other.Claims {
+				if !want.Clashes(claim) {
+					continue
+				}
+				switch {
+				case !other.running && !other.Serves:
+					shared = append(shared, fmt.Sprintf("%s (%s)", want.Key, want.Text()))
+				case self.precedes(other, want):
+				default:
+					taken[want.Key] = true
+					report.Clashes = append(report.Clashes, self.Wants.Fault(want.Key, clash(want, claim, other), "give one of the two another"))
+				}
+			}
+		}
+		if len(shared) > 0 {
+			report.Warnings = append(report.Warnings, self.Wants.Fault("", fmt.Sprintf("%s, which does not run, is configured with the same %s", other,
+				strings.Join(shared, ", ")), "the two cannot run at the same time"))
+		}
+	}
+	report.Clashes = append(report.Clashes, h.strangers(self, wants, taken)...)
+	return report
+}
+
+// precedes tells whether self goes first where both want the same: it has it already and serves with it, or both only start and it
+// began earlier. Both sides decide alike.
+func (s Self) precedes(other neighbour, want config.Claim) bool {
+	switch {
+	case s.Serves && s.has(want):
+		return true
+	case s.Serves || other.Serves:
+		return false
+	case s.Started.Equal(other.Started):
+		return s.Name < other.name
+	default:
+		return !s.Started.IsZero() && s.Started.Before(other.Started)
+	}
+}
+
+// has tells whether self's configuration in force claims the same already.
+func (s Self) has(want config.Claim) bool {
+	for _, claim := range s.Claims {
+		if claim.Clashes(want) {
+			return true
+		}
+	}
+	return false
+}
+
+func clash(want, claim config.Claim, other neighbour) string {
+	runs := "which runs"
+	if !other.running {
+		runs = "whose agent does not run, but whose Envoy does"
+	}
+	key := claim.Key
+	if key != want.Key || claim.Text() != want.Text() {
+		key = fmt.Sprintf("%s (%s)", claim.Key, claim.Text())
+	}
+	return fmt.Sprintf("%s is taken by %s of %s, %s", want.Text(), key, other, runs)
+}
+
+// strangers are those who listen where Envoy is to. What Envoy's own user listens on is an Envoy's: self's, one that is ending, or a
+// neighbour's, which is known by name.
+func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) config.Errors {
+	sockets, err := h.Sockets()
+	if err != nil {
+		return nil // Envoy says it when it cannot listen
+	}
+	var clashes config.Errors
+	for _, want := range wants {
+		if !want.Envoy || taken[want.Key] || self.Serves && self.has(want) {
+			continue
+		}
+		for _, socket := range sockets {
+			if socket.UID == self.EnvoyUID || !want.Clashes(config.Claim{Host: socket.Address.Addr().String(), Port: int(socket.Address.Port())}) {
+				continue
+			}
+			clashes = append(clashes, self.Wants.Fault(want.Key, fmt.Sprintf("%s is taken: a program of user %s listens on %s", want.Text(), userName(socket.UID),
+				socket.Address), "end it, or give Envoy another port"))
+			break
+		}
+	}
+	return clashes
+}
+
+// userName is the name of a user, or the number if it has none.
+func userName(uid int) string {
+	if found, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return found.Username
+	}
+	return strconv.Itoa(uid)
+}

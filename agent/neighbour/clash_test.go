@@ -1,0 +1,144 @@
+package neighbour
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/config"
+)
+
+const envoyUID = 990
+
+// street is a host with configurations of neighbours, and what they answer.
+type street struct {
+	Host
+	t       *testing.T
+	running map[string]Agent // by runtime folder
+	envoys  []string
+	sockets []Socket
+}
+
+func newStreet(t *testing.T, files map[string]string) *street {
+	s := &street{t: t, running: map[string]Agent{}}
+	s.Host = Host{
+		Directory:  t.TempDir(),
+		Ask:        func(_ context.Context, runtimeDir string) (Agent, bool) { a, ok := s.running[runtimeDir]; return a, ok },
+		EnvoyLives: func(runtimeDir string) bool { return slices.Contains(s.envoys, runtimeDir) },
+		Sockets:    func() ([]Socket, error) { return s.sockets, nil },
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(s.Directory, name+".toml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func (s *street) load(name string) *config.Loaded {
+	s.t.Helper()
+	loaded, err := config.Load(config.Options{Directory: s.Directory, Instance: name, Environment: func(string) string { return "" }})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return loaded
+}
+
+// runs makes an instance run with its configuration.
+func (s *street) runs(name string, serves bool, started int64) {
+	s.t.Helper()
+	s.running[config.RuntimeDir(name)] = Agent{Started: time.Unix(started, 0), Serves: serves, Claims: s.load(name).Config.Claims()}
+}
+
+// elsewhere are ports that the others do not have.
+const elsewhere = "envoy.admin_port = 16000\nstatus.address = \":16020\"\nstatus.ready_port = 16021\n"
+
+func TestCheck(t *testing.T) {
+	const apart = elsewhere + "telemetry.prometheus_address = \"0.0.0.0:16090\"\n"
+	stranger := Socket{netip.MustParseAddrPort("127.0.0.1:16090"), 65534}
+	for _, c := range []struct {
+		name     string
+		a        string // the neighbour's configuration; b's is apart
+		setup    func(*street, *Self)
+		clashes  []string // one for each line
+		warnings []string
+	}{
+		{"nothing in common", "", func(s *street, _ *Self) { s.runs("a", true, 1) }, nil, nil},
+		{"a neighbour that does not run", apart, func(*street, *Self) {}, nil, []string{"b.toml: instance \"a\" (outrider@a.service), which does not run, is configured with the same envoy.admin_port (port 16000 of 127.0.0.1)"}},
+		{"one that runs", "telemetry.prometheus_address = \"127.0.0.1:16090\"", func(s *street, _ *Self) { s.runs("a", true, 1) },
+			[]string{`b.toml:4:1: telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken by telemetry.prometheus_address (port 16090 of 127.0.0.1) of instance "a" (outrider@a.service), which runs; give one of the two another`}, nil},
+		{"another key of it", "status.ready_port = 16020", func(s *street, _ *Self) { s.runs("a", true, 1) },
+			[]string{`status.address: port 16020 of all addresses is taken by status.ready_port (port 16020 of all addresses) of instance "a"`}, nil},
+		{"only its Envoy runs", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.envoys = []string{"/run/outrider/a"} },
+			[]string{`envoy.admin_port: port 16000 of 127.0.0.1 is taken by envoy.admin_port of instance "a" (outrider@a.service), whose agent does not run, but whose Envoy does`}, nil},
+		{"it does not answer, and its file is old enough", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.running["/run/outrider/a"] = Agent{} },
+			[]string{"envoy.admin_port"}, nil},
+		{"a folder", "paths.state_dir = \"/var/lib/outrider/b\"", func(s *street, _ *Self) { s.runs("a", true, 1) },
+			[]string{`paths.state_dir: /var/lib/outrider/b is taken by paths.state_dir of instance "a"`}, nil},
+		{"both start, it began earlier", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.runs("a", false, 1) }, []string{"envoy.admin_port"}, nil},
+		{"both start, it began later", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.runs("a", false, 9) }, nil, nil},
+		{"it began later and serves already", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.runs("a", true, 9) }, []string{"envoy.admin_port"}, nil},
+		{"a reload that changes nothing of it", "envoy.admin_port = 16000", func(s *street, self *Self) {
+			s.runs("a", true, 1)
+			self.Serves, self.Claims = true, self.Wants.Config.Claims()
+		}, nil, nil},
+		{"a reload that takes what a starting one wants", "envoy.admin_port = 16000", func(s *street, self *Self) { s.runs("a", false, 9); self.Serves = true },
+			[]string{"envoy.admin_port"}, nil},
+		{"broken", "nonsense = 1", func(s *street, _ *Self) { s.running["/run/outrider/a"] = Agent{} }, nil, nil},
+		{"a stranger", "", func(s *street, _ *Self) { s.sockets = []Socket{stranger, stranger} },
+			[]string{"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090; end it"}, nil},
+		{"what is ours", "", func(s *street, self *Self) {
+			s.sockets = []Socket{stranger}
+			self.Serves, self.Claims = true, self.Wants.Config.Claims()
+		}, nil, nil},
+		{"an Envoy that ends", "", func(s *street, _ *Self) { s.sockets = []Socket{{stranger.Address, envoyUID}} }, nil, nil},
+		{"the agent says itself where it cannot listen", "", func(s *street, _ *Self) {
+			s.sockets = []Socket{{netip.MustParseAddrPort("127.0.0.1:16000"), 0}}
+		}, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStreet(t, map[string]string{"a": c.a, "b": apart, "discoveryd": "reserved = true"})
+			self := Self{Name: "b", Wants: s.load("b"), EnvoyUID: envoyUID, Agent: Agent{Started: time.Unix(5, 0)}}
+			c.setup(s, &self)
+			report := s.Check(t.Context(), self)
+			for _, list := range []struct {
+				what string
+				got  config.Errors
+				want []string
+			}{{"clashes", report.Clashes, c.clashes}, {"warnings", report.Warnings, c.warnings}} {
+				if len(list.got) != len(list.want) {
+					t.Errorf("%s: %v, want %q", list.what, list.got, list.want)
+					continue
+				}
+				for i, got := range list.got {
+					if !strings.Contains(got.Error(), list.want[i]) {
+						t.Errorf("%s: %s\nwant %s", list.what, got, list.want[i])
+					}
+				}
+			}
+		})
+	}
+}
+
+// Of two that start at the same time exactly one goes first, whichever looks.
+func TestOneOfTwoGoesFirst(t *testing.T) {
+	same := "envoy.admin_port = 16000\nstatus.address = \"\"\ntelemetry.prometheus_address = \"\""
+	for _, started := range []struct{ a, b int64 }{{1, 2}, {2, 1}, {1, 1}} {
+		s := newStreet(t, map[string]string{"a": same, "b": same})
+		s.runs("a", false, started.a)
+		s.runs("b", false, started.b)
+		refused := 0
+		for name, at := range map[string]int64{"a": started.a, "b": started.b} {
+			self := Self{Name: name, Wants: s.load(name), EnvoyUID: envoyUID, Agent: Agent{Started: time.Unix(at, 0)}}
+			refused += min(1, len(s.Check(t.Context(), self).Clashes))
+		}
+		if refused != 1 {
+			t.Errorf("%+v: %d are refused", started, refused)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package neighbour
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Socket is a TCP socket that listens.
+type Socket struct {
+	Address netip.AddrPort // [::] takes IPv4 as well, as far as can be seen
+	UID     int            // of its owner
+}
+
+// Sockets reads the kernel's tables of this network namespace.
+func Sockets() ([]Socket, error) {
+	var all []Socket
+	for _, path := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
+		table, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look who listens: %w", err)
+		}
+		sockets, err := listening(table)
+		_ = table.Close()
+		if err != nil {
+			return nil, fmt.Errorf("look who listens: %s: %w", path, err)
+		}
+		all = append(all, sockets...)
+	}
+	return all, nil
+}
+
+// The columns of the tables (proc_net_tcp in the kernel's documentation): "sl local remote st tx:rx tr:when retrnsmt uid …".
+const (
+	localColumn = 1
+	stateColumn = 3
+	uidColumn   = 7
+
+	stateListen = "0A" // TCP_LISTEN
+)
+
+// listening reads a table. Lines that are none are passed over.
+func listening(table io.Reader) ([]Socket, error) {
+	var sockets []Socket
+	lines := bufio.NewScanner(table)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) <= uidColumn || fields[stateColumn] != stateListen {
+			continue
+		}
+		address, ok := parseAddress(fields[localColumn])
+		uid, err := strconv.ParseUint(fields[uidColumn], 10, 31)
+		if ok && err == nil {
+			sockets = append(sockets, Socket{address, int(uid)})
+		}
+	}
+	return sockets, lines.Err()
+}
+
+// parseAddress reads "0100007F:3A98": words of four bytes in the byte order of the host, and the port.
+func parseAddress(text string) (netip.AddrPort, bool) {
+	words, portText, ok := strings.Cut(text, ":")
+	port, err := strconv.ParseUint(portText, 16, 16)
+	bytes, decodeErr := hex.DecodeString(words)
+	if !ok || err != nil || decodeErr != nil || len(bytes)%4 != 0 {
+		return netip.AddrPort{}, false
+	}
+	for i := 0; i < len(bytes); i += 4 {
+		binary.BigEndian.PutUint32(bytes[i:], binary.NativeEndian.Uint32(bytes[i:]))
+	}
+	address, ok := netip.AddrFromSlice(bytes)
+	return netip.AddrPortFrom(address.Unmap(), uint16(port)), ok
+}

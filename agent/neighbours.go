@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/neighbour"
+)
+
+// neighbourhood is this host as an agent sees the others on it.
+func neighbourhood(options config.Options) neighbour.Host {
+	return neighbour.Host{Directory: options.Directory, Ask: askNeighbour, EnvoyLives: envoyLives, Sockets: neighbour.Sockets}
+}
+
+// askNeighbour asks the agent of a runtime folder, as everyone may.
+func askNeighbour(ctx context.Context, runtimeDir string) (neighbour.Agent, bool) {
+	client := api.NewClient(filepath.Join(runtimeDir, api.SocketName))
+	defer client.Close()
+	status, err := client.Status(ctx)
+	if err != nil {
+		_, absent := errors.AsType[*api.NotRunningError](err)
+		return neighbour.Agent{}, !absent
+	}
+	agent := neighbour.Agent{Started: status.Started, Claims: status.Claims}
+	for _, e := range status.Epochs {
+		agent.Serves = agent.Serves || e.State != api.EpochExited
+	}
+	return agent, true
+}
+
+// envoyLivesTime bounds a connection to an Envoy's admin socket: on the same host it is there at once.
+const envoyLivesTime = 200 * time.Millisecond
+
+// envoyLives is whether an Envoy answers on an admin socket of a runtime folder's keeper. Asking the keeper would start one.
+func envoyLives(runtimeDir string) bool {
+	sockets, err := filepath.Glob(filepath.Join(keeperFolder(runtimeDir), adminSocketPrefix+"*.sock"))
+	if err != nil {
+		return false
+	}
+	for _, socket := range sockets {
+		if connection, err := net.DialTimeout("unix", socket, envoyLivesTime); err == nil {
+			_ = connection.Close()
+			return true
+		}
+	}
+	return false
+}
+
+// load reads the configuration, and looks whether all that it asks for can be had beside the others on this host.
+func (a *Agent) load() (*config.Loaded, error) {
+	loaded, err := config.Load(a.options.Config)
+	if err != nil {
+		return nil, err
+	}
+	wants := *loaded
+	wants.Config = config.Keep(a.reloader.started, loaded.Config)
+	_, live := a.proxy.liveEpoch()
+	report := neighbourhood(a.options.Config).Check(context.Background(), neighbour.Self{
+		Agent: neighbour.Agent{Started: a.started, Serves: live, Claims: a.reloader.inForce().Config.Claims()},
+		Name:  a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.get().Info().UID,
+	})
+	if len(report.Clashes) > 0 {
+		return nil, report.Clashes
+	}
+	return loaded, nil
+}
+
+// checkNeighbours looks for what a configuration that is only checked could not have. An agent that runs on it has it already.
+func checkNeighbours(ctx context.Context, options config.Options) (neighbour.Report, error) {
+	options.CheckOnly = true
+	loaded, err := config.Load(options)
+	if err != nil {
+		return neighbour.Report{}, err
+	}
+	self := neighbour.Self{Name: options.Instance, Wants: loaded, EnvoyUID: os.Geteuid()}
+	self.Agent, _ = askNeighbour(ctx, loaded.Config.Paths.RuntimeDir)
+	if envoys, err := user.Lookup(loaded.Config.Envoy.User); err == nil {
+		if uid, err := strconv.Atoi(envoys.Uid); err == nil {
+			self.EnvoyUID = uid
+		}
+	}
+	return neighbourhood(options).Check(ctx, self), nil
+}

@@ -1,0 +1,88 @@
+package systemtest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Two instances that want the same are told apart before Envoy runs: the kernel would let both Envoys listen on one port.
+func TestClashOfInstances(t *testing.T) {
+	h := NewHost(t)
+	at := func(name string, port, prometheus int) {
+		h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1, port+2, prometheus, name))
+		h.Script("chgrp outrider /etc/outrider/" + name + ".toml; chmod 0640 /etc/outrider/" + name + ".toml; mkdir -p /etc/outrider/" + name + ".mesh.d")
+	}
+	refused := func(unit, sentence string) {
+		t.Helper()
+		if out, err := h.Run(t.Context(), "systemctl", "start", unit); err == nil {
+			t.Errorf("%s starts: %s", unit, out)
+		}
+		if exit, restarts := h.Property(unit, "ExecMainStatus"), h.Property(unit, "NRestarts"); exit != "78" || restarts != "0" {
+			t.Errorf("%s: exit %s, restarted %s times", unit, exit, restarts)
+		}
+		if log := h.Journal("-o", "cat", "-u", unit); !strings.Contains(log, sentence) {
+			t.Errorf("the journal does not say %q:\n%s", sentence, log)
+		}
+		h.MustRun(t, "systemctl", "reset-failed", unit)
+	}
+	at("a", 16000, 16003)
+	at("b", 16010, 16003)
+	taken := `telemetry.prometheus_address: port 16003 of 127.0.0.1 is taken by telemetry.prometheus_address of instance "a" (outrider@a.service), which runs`
+	if out := h.MustRun(t, "outriderd", "--instance", "b", "--check"); !strings.Contains(out, `instance "a" (outrider@a.service), which does not run`) {
+		t.Errorf("before either runs: %s", out)
+	}
+	h.MustRun(t, "systemctl", "start", "outrider@a.service")
+
+	// Ahead, and at the start.
+	if out, err := h.Run(t.Context(), "outriderd", "--instance", "b", "--check"); err == nil || !strings.Contains(out+err.Error(), taken) {
+		t.Errorf("a check finds nothing: %s %v", out, err)
+	}
+	refused("outrider@b.service", taken)
+	if left := h.Processes("envoy"); len(left) != 1 {
+		t.Errorf("Envoys: %v", left)
+	}
+	h.MustRun(t, "outriderd", "--instance", "a", "--check") // what it has itself is not taken
+
+	// An instance whose agent has failed, and whose Envoy goes on.
+	h.Write("/etc/outrider/a.conf.d/x.toml", "nonsense = 1\n")
+	if out, err := h.Run(t.Context(), "systemctl", "restart", "outrider@a.service"); err == nil {
+		t.Errorf("a broken instance starts: %s", out)
+	}
+	h.MustRun(t, "rm", "/etc/outrider/a.conf.d/x.toml")
+	refused("outrider@b.service", "whose agent does not run, but whose Envoy does")
+	h.MustRun(t, "systemctl", "start", "outrider@a.service")
+
+	// At a reload.
+	at("b", 16010, 16013)
+	h.MustRun(t, "systemctl", "start", "outrider@b.service")
+	at("b", 16010, 16003)
+	if out, err := h.Run(t.Context(), "outrider", "-i", "b", "reload"); err == nil || !strings.Contains(out+err.Error(), taken) {
+		t.Errorf("a reload finds nothing: %s %v", out, err)
+	}
+	at("b", 16010, 16013)
+	h.MustRun(t, "outrider", "-i", "b", "reload")
+	h.MustRun(t, "outrider", "-i", "a", "reload")
+	h.MustRun(t, "systemctl", "stop", "outrider@b.service")
+
+	// Both at the same time, as at boot: one of them goes first.
+	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
+	at("b", 16010, 16003)
+	if out, err := h.Run(t.Context(), "systemctl", "start", "outrider@a.service", "outrider@b.service"); err == nil {
+		t.Errorf("both start: %s", out)
+	}
+	states := h.Property("outrider@a", "ActiveState") + " " + h.Property("outrider@b", "ActiveState")
+	if states != "active failed" && states != "failed active" {
+		t.Errorf("the two are %s", states)
+	}
+	h.MustRun(t, "systemctl", "stop", "outrider.slice")
+
+	// A stranger.
+	at("b", 16010, 16013)
+	h.MustRun(t, "systemctl", "reset-failed")
+	h.MustRun(t, "systemd-run", "--quiet", "--unit=stranger", "-p", "User=nobody", programs+"/backend", "-http", "127.0.0.1:16012", "-tcp", "127.0.0.1:16014")
+	h.Script("until curl -s -o /dev/null http://127.0.0.1:16012/; do :; done")
+	refused("outrider@b.service", "status.ready_port: port 16012 of all addresses is taken: a program of user nobody listens on 127.0.0.1:16012")
+	h.MustRun(t, "systemctl", "stop", "stranger.service")
+	h.MustRun(t, "systemctl", "start", "outrider@b.service")
+}
