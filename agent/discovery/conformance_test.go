@@ -32,12 +32,19 @@ import (
 // TestConformance gives the YAML of all cases in testdata/conformance to one real Envoy of each kind and asks what the
 // cases ask. testdata/conformance/README says how a case is written.
 func TestConformance(t *testing.T) {
-	variables := map[string]string{}
+	variables, backends := map[string]string{}, map[string]*backend{}
 	for name, two := range map[string]bool{"a": false, "b": false, "c": false, "bad": false, "two": true} {
-		variables[strings.ToUpper(name)] = strconv.Itoa((&backend{name: name}).serve(t, two))
+		backends[name] = &backend{name: name}
+		variables[strings.ToUpper(name)] = strconv.Itoa(backends[name].serve(t, two))
 	}
 	variables["SOCKET"] = (&backend{name: "socket"}).serveUnix(t)
-	variables["CLOSED"] = strconv.Itoa(freePort(t))
+	all, err := filepath.Glob(filepath.Join("testdata", "conformance", "*", "*.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := freePorts(t, 1+2*len(all))
+	take := func() int { port := ports[0]; ports = ports[1:]; return port }
+	variables["CLOSED"] = strconv.Itoa(take())
 	variables["TCP"] = strconv.Itoa(echoTCP(t, "tcp"))
 	variables["CERT"], variables["KEY"] = certificate(t)
 	maps.Copy(variables, clients(t, variables["CERT"], variables["KEY"]))
@@ -51,7 +58,7 @@ func TestConformance(t *testing.T) {
 		directory := t.TempDir()
 		var cases []*conformanceCase
 		for _, path := range files {
-			c := readCase(t, path, variables)
+			c := readCase(t, path, variables, take(), take())
 			cases = append(cases, c)
 			write(t, filepath.Join(directory, c.name+".yaml"), c.mesh)
 		}
@@ -74,6 +81,7 @@ func TestConformance(t *testing.T) {
 			t.Run(kind+"/"+c.name, func(t *testing.T) {
 				for _, x := range c.exchanges {
 					x.run(t, c.port)
+					x.aside(t, e, backends)
 				}
 				for _, want := range c.problems {
 					t.Errorf("problem not told: %s", want)
@@ -126,14 +134,13 @@ func (c *conformanceCase) expects(p discovery.Problem) bool {
 	return false
 }
 
-func readCase(t *testing.T, path string, variables map[string]string) *conformanceCase {
+func readCase(t *testing.T, path string, variables map[string]string, port, other int) *conformanceCase {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &conformanceCase{name: strings.TrimSuffix(filepath.Base(path), ".txtar"), port: freePort(t)}
-	other := freePort(t)
+	c := &conformanceCase{name: strings.TrimSuffix(filepath.Base(path), ".txtar"), port: port}
 	expand := func(text []byte) string {
 		return os.Expand(string(text), func(name string) string {
 			switch value, ok := variables[name]; {
@@ -235,8 +242,32 @@ func (x *exchange) run(t *testing.T, port int) {
 	}
 	_ = atOnce.Wait()
 	for _, want := range x.expect {
+		if what, _, _ := strings.Cut(want, " "); what == "also" || what == "counted" {
+			continue
+		}
 		if problem := x.check(want); problem != "" {
 			t.Errorf("%s: %s\n want %s\n %s", x.where, strings.Join(x.ask, " | "), want, problem)
+		}
+	}
+}
+
+// aside checks what becomes true beside the answers: that a backend was asked too, that Envoy counted.
+func (x *exchange) aside(t *testing.T, e *envoy, backends map[string]*backend) {
+	t.Helper()
+	for _, want := range x.expect {
+		what, value, _ := strings.Cut(want, " ")
+		switch what {
+		case "also":
+			name, asked, _ := strings.Cut(value, " ")
+			eventually(t, fmt.Sprintf("%s: %s is asked for %s", x.where, name, asked), func() (bool, string) {
+				_, ok := backends[name].asked.Load(asked)
+				return ok, ""
+			})
+		case "counted":
+			eventually(t, fmt.Sprintf("%s: %s is counted", x.where, value), func() (bool, string) {
+				n := e.stat(value)
+				return n > 0, fmt.Sprint(n)
+			})
 		}
 	}
 }

@@ -160,14 +160,21 @@ func eventually(t *testing.T, what string, holds func() (bool, string)) {
 }
 
 // freePort is a port nobody listens on now.
-func freePort(t testing.TB) int {
+func freePort(t testing.TB) int { return freePorts(t, 1)[0] }
+
+// freePorts are different ports nobody listens on now.
+func freePorts(t testing.TB, count int) []int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var ports []int
+	for range count {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }() // once all are found
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().(*net.TCPAddr).Port
+	return ports
 }
 
 // echo is what a backend saw of a request.
@@ -183,12 +190,14 @@ type echo struct {
 // backend answers with what it saw. Paths below /status/ answer with that status, those below /delay/ after that time;
 // one called bad answers every request with 503.
 type backend struct {
-	name string
-	seen atomic.Int64
+	name  string
+	seen  atomic.Int64
+	asked sync.Map // "host/path" of every request
 }
 
 func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.seen.Add(1)
+	b.asked.Store(r.Host+r.URL.Path, true)
 	status := http.StatusOK
 	if text, ok := strings.CutPrefix(r.URL.Path, "/status/"); ok {
 		_, _ = fmt.Sscan(text, &status)

@@ -13,6 +13,7 @@ import (
 	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	previousprioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
@@ -23,63 +24,66 @@ import (
 // Istio's defaults where a route says nothing of retries.
 const (
 	defaultAttempts     = 2
-	defaultRetryOn      = "connect-failure,refused-stream,unavailable,cancelled"
+	defaultRetryOn      = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes" // by code: those that a request names
 	otherHostAttempts   = 5
 	retriesPerPriority  = 2 // after as many tries priorities that were tried are left out
 	defaultRedirectCode = http.StatusMovedPermanently
 )
 
-// forward sends requests to one destination, or to several by weight.
-func (r *Router) forward(routing *model.Routing, in *networking.HTTPRoute, field string) *routev3.RouteAction {
-	action := &routev3.RouteAction{Timeout: durationpb.New(0), RetryPolicy: r.retryPolicy(in.Retries)}
+// forward sends requests to one destination, or to several by weight. What the only one does with headers, the route does,
+// after its own. istiod sets max_grpc_timeout too, of which Envoy says for every route that it is deprecated; what is to
+// replace it answers a timeout with 408. A gRPC client whose deadline is shorter than the route's keeps it by itself.
+func (r *Router) forward(out *routev3.Route, routing *model.Routing, in *networking.HTTPRoute, field string) {
+	action := &routev3.RouteAction{Timeout: durationpb.New(0)}
 	if in.Timeout != nil {
 		action.Timeout = in.Timeout
 	}
-	var clusters []*routev3.WeightedCluster_ClusterWeight
-	var hash []*routev3.RouteAction_HashPolicy
-	for i, to := range in.Route {
-		if to.Weight == 0 && len(in.Route) > 1 {
-			continue
-		}
-		name, policies := r.destination(routing, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
-		for _, p := range policies {
-			if !slices.ContainsFunc(hash, func(known *routev3.RouteAction_HashPolicy) bool { return known.String() == p.String() }) {
-				hash = append(hash, p)
-			}
-		}
-		request, response := to.GetHeaders().GetRequest(), to.GetHeaders().GetResponse()
-		weighted := &routev3.WeightedCluster_ClusterWeight{Name: name, Weight: wrapperspb.UInt32(uint32(max(to.Weight, 0))),
-			RequestHeadersToAdd: headerOptions(request), RequestHeadersToRemove: request.GetRemove(),
-			ResponseHeadersToAdd: headerOptions(response), ResponseHeadersToRemove: response.GetRemove()}
-		if host := hostOf(request); host != "" {
-			weighted.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: host}
-		}
-		clusters = append(clusters, weighted)
-	}
-	action.HashPolicy = hash
-	if len(clusters) == 1 {
-		clusters[0].Weight = wrapperspb.UInt32(1)
-	}
-	if one := plainCluster(clusters); one != "" {
-		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: one}
-	} else {
-		action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: &routev3.WeightedCluster{Clusters: clusters}}
-	}
+	out.Action = &routev3.Route_Route{Route: action}
 	rewrite(action, in.Rewrite, hostOf(in.GetHeaders().GetRequest()))
 	r.mirrors(action, routing, in, field)
-	return action
+	if len(in.Route) == 1 {
+		to := in.Route[0]
+		name, hash := r.destination(routing, to.Destination, field+".route[0].destination")
+		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: name}
+		action.HashPolicy = hash
+		changeHeaders(out, to.Headers)
+		if host := hostOf(to.GetHeaders().GetRequest()); host != "" && action.HostRewriteSpecifier == nil {
+			action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: host}
+		}
+		action.RetryPolicy = r.retryPolicy(in.Retries, len(hash) > 0)
+		return
+	}
+	weighted := &routev3.WeightedCluster{}
+	for i, to := range in.Route {
+		if to.Weight == 0 {
+			continue
+		}
+		name, hash := r.destination(routing, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
+		for _, p := range hash {
+			if !slices.ContainsFunc(action.HashPolicy, func(known *routev3.RouteAction_HashPolicy) bool { return proto.Equal(known, p) }) {
+				action.HashPolicy = append(action.HashPolicy, p)
+			}
+		}
+		cluster := &routev3.WeightedCluster_ClusterWeight{Name: name, Weight: wrapperspb.UInt32(uint32(to.Weight))}
+		request, response := to.GetHeaders().GetRequest(), to.GetHeaders().GetResponse()
+		cluster.RequestHeadersToAdd, cluster.RequestHeadersToRemove = headerOptions(request), request.GetRemove()
+		cluster.ResponseHeadersToAdd, cluster.ResponseHeadersToRemove = headerOptions(response), response.GetRemove()
+		if host := hostOf(request); host != "" {
+			cluster.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: host}
+		}
+		weighted.Clusters = append(weighted.Clusters, cluster)
+	}
+	action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted}
+	action.RetryPolicy = r.retryPolicy(in.Retries, false)
 }
 
-// plainCluster is the name of the only cluster, if that is all there is to say.
-func plainCluster(clusters []*routev3.WeightedCluster_ClusterWeight) string {
-	if len(clusters) != 1 {
-		return ""
-	}
-	c := clusters[0]
-	if len(c.RequestHeadersToAdd)+len(c.RequestHeadersToRemove)+len(c.ResponseHeadersToAdd)+len(c.ResponseHeadersToRemove) > 0 || c.HostRewriteSpecifier != nil {
-		return ""
-	}
-	return c.Name
+// changeHeaders adds operations on headers to a route's.
+func changeHeaders(out *routev3.Route, in *networking.Headers) {
+	request, response := in.GetRequest(), in.GetResponse()
+	out.RequestHeadersToAdd = append(out.RequestHeadersToAdd, headerOptions(request)...)
+	out.RequestHeadersToRemove = append(out.RequestHeadersToRemove, request.GetRemove()...)
+	out.ResponseHeadersToAdd = append(out.ResponseHeadersToAdd, headerOptions(response)...)
+	out.ResponseHeadersToRemove = append(out.ResponseHeadersToRemove, response.GetRemove()...)
 }
 
 // destination is the cluster that a destination means; what is not there is told, and keeps its name.
@@ -113,24 +117,28 @@ func (r *Router) portOf(service *model.Service, to *networking.Destination) uint
 	return r.Port
 }
 
-func (r *Router) retryPolicy(in *networking.HTTPRetry) *routev3.RetryPolicy {
+// retryPolicy is what a route says of retries, else the mesh, else Istio. Requests that are hashed are tried where their
+// hash leads again, unless the route says that they are not.
+func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	if in == nil {
 		in = r.World.Mesh().Retry
 	}
-	attempts, on := uint32(defaultAttempts), defaultRetryOn
-	if in != nil {
-		if in.Attempts <= 0 {
-			return nil
-		}
-		attempts = uint32(in.Attempts)
-		if in.RetryOn != "" {
-			on = in.RetryOn
-		}
+	if in != nil && in.Attempts <= 0 {
+		return nil
 	}
-	out := &routev3.RetryPolicy{NumRetries: wrapperspb.UInt32(attempts), PerTryTimeout: in.GetPerTryTimeout()}
-	out.RetryOn, out.RetriableStatusCodes = retryOn(on)
-	if in.GetRetryIgnorePreviousHosts() == nil || in.RetryIgnorePreviousHosts.Value {
-		out.HostSelectionRetryMaxAttempts = otherHostAttempts
+	out := &routev3.RetryPolicy{NumRetries: wrapperspb.UInt32(defaultAttempts), RetryOn: defaultRetryOn, HostSelectionRetryMaxAttempts: otherHostAttempts,
+		PerTryTimeout: in.GetPerTryTimeout()}
+	if in != nil {
+		out.NumRetries = wrapperspb.UInt32(uint32(in.Attempts))
+	}
+	if in.GetRetryOn() != "" {
+		out.RetryOn, out.RetriableStatusCodes = retryOn(in.RetryOn)
+	}
+	elsewhere := !hashed
+	if in.GetRetryIgnorePreviousHosts() != nil {
+		elsewhere = in.RetryIgnorePreviousHosts.Value
+	}
+	if elsewhere {
 		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{Name: "envoy.retry_host_predicates.previous_hosts",
 			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: typed(&previoushostsv3.PreviousHostsPredicate{})}}}
 	}
@@ -179,13 +187,9 @@ func rewrite(action *routev3.RouteAction, in *networking.HTTPRewrite, host strin
 
 func (r *Router) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
 	out := &routev3.RedirectAction{HostRedirect: in.Authority}
-	const wholePrefix = "%PREFIX()%"
-	switch {
-	case in.PrefixRewrite != "":
+	if in.PrefixRewrite != "" {
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: in.PrefixRewrite}
-	case strings.HasPrefix(in.Uri, wholePrefix):
-		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: strings.TrimPrefix(in.Uri, wholePrefix)}
-	case in.Uri != "":
+	} else if in.Uri != "" {
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PathRedirect{PathRedirect: in.Uri}
 	}
 	if in.Scheme != "" {
@@ -198,6 +202,13 @@ func (r *Router) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
 		if port.DerivePort == networking.HTTPRedirect_FROM_REQUEST_PORT {
 			out.PortRedirect = r.Port
 		}
+	}
+	scheme := in.Scheme
+	if scheme == "" {
+		scheme = map[bool]string{false: "http", true: "https"}[r.TLS]
+	}
+	if scheme == "http" && out.PortRedirect == 80 || scheme == "https" && out.PortRedirect == 443 {
+		out.PortRedirect = 0 // not to be written in a URL
 	}
 	out.ResponseCode = map[uint32]routev3.RedirectAction_RedirectResponseCode{
 		http.StatusFound: routev3.RedirectAction_FOUND, http.StatusSeeOther: routev3.RedirectAction_SEE_OTHER,
@@ -218,12 +229,17 @@ func directResponse(in *networking.HTTPDirectResponse) *routev3.Route_DirectResp
 }
 
 // isHost tells whether a header is the request's host, which Envoy changes in its own way.
-func isHost(name string) bool { return strings.EqualFold(name, "host") || name == ":authority" }
+func isHost(name string) bool {
+	return strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority")
+}
 
+// hostOf is what the request's host becomes, "" if it stays. One that is set counts before one that is added.
 func hostOf(in *networking.Headers_HeaderOperations) string {
-	for name, value := range in.GetSet() {
-		if isHost(name) {
-			return value
+	for _, headers := range []map[string]string{in.GetSet(), in.GetAdd()} {
+		for _, name := range slices.Sorted(maps.Keys(headers)) {
+			if isHost(name) {
+				return headers[name]
+			}
 		}
 	}
 	return ""

@@ -35,8 +35,8 @@ func filterConfigs(out *routev3.Route, in *networking.HTTPRoute) {
 		}
 		out.TypedPerFilterConfig[filter] = typed(config)
 	}
-	if in.Fault != nil {
-		put(faultFilter, fault(in.Fault))
+	if config := fault(in.Fault); config != nil {
+		put(faultFilter, config)
 	}
 	if in.CorsPolicy != nil {
 		put(corsFilter, cors(in.CorsPolicy))
@@ -48,30 +48,27 @@ func fraction(percent float64) *typev3.FractionalPercent {
 	return &typev3.FractionalPercent{Numerator: uint32(math.Round(percent * 10_000)), Denominator: typev3.FractionalPercent_MILLION}
 }
 
+// fault is nil where nothing is delayed or aborted. Without a share of requests none is.
 func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 	out := &faultv3.HTTPFault{}
-	share := func(p *networking.Percent) *typev3.FractionalPercent {
-		if p == nil {
-			return fraction(100)
+	if delay := in.GetDelay(); delay.GetFixedDelay() != nil {
+		share := fraction(float64(delay.Percent)) //nolint:staticcheck // deprecated, still valid YAML
+		if delay.Percentage != nil {
+			share = fraction(delay.Percentage.Value)
 		}
-		return fraction(p.Value)
+		out.Delay = &commonfaultv3.FaultDelay{Percentage: share, FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: delay.GetFixedDelay()}}
 	}
-	if delay := in.Delay; delay != nil {
-		percent := share(delay.Percentage)
-		if old := delay.Percent; delay.Percentage == nil && old > 0 { //nolint:staticcheck // deprecated, still valid YAML
-			percent = fraction(float64(old))
-		}
-		out.Delay = &commonfaultv3.FaultDelay{Percentage: percent,
-			FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: delay.GetFixedDelay()}}
+	switch kind := in.GetAbort().GetErrorType().(type) {
+	case *networking.HTTPFaultInjection_Abort_HttpStatus:
+		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(kind.HttpStatus)}}
+	case *networking.HTTPFaultInjection_Abort_GrpcStatus:
+		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_GrpcStatus{GrpcStatus: grpcStatus(kind.GrpcStatus)}}
 	}
-	if abort := in.Abort; abort != nil {
-		out.Abort = &faultv3.FaultAbort{Percentage: share(abort.Percentage)}
-		switch kind := abort.ErrorType.(type) {
-		case *networking.HTTPFaultInjection_Abort_HttpStatus:
-			out.Abort.ErrorType = &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(kind.HttpStatus)}
-		case *networking.HTTPFaultInjection_Abort_GrpcStatus:
-			out.Abort.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: grpcStatus(kind.GrpcStatus)}
-		}
+	if out.Abort != nil {
+		out.Abort.Percentage = fraction(in.Abort.GetPercentage().GetValue())
+	}
+	if out.Delay == nil && out.Abort == nil {
+		return nil
 	}
 	return out
 }
@@ -93,24 +90,20 @@ func grpcStatus(name string) uint32 {
 func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 	out := &corsv3.CorsPolicy{AllowMethods: strings.Join(in.AllowMethods, ","), AllowHeaders: strings.Join(in.AllowHeaders, ","),
 		ExposeHeaders: strings.Join(in.ExposeHeaders, ","), AllowCredentials: in.AllowCredentials,
-		FilterEnabled: &corev3.RuntimeFractionalPercent{DefaultValue: fraction(100)}}
+		ForwardNotMatchingPreflights: wrapperspb.Bool(in.UnmatchedPreflights != networking.CorsPolicy_IGNORE),
+		FilterEnabled:                &corev3.RuntimeFractionalPercent{DefaultValue: fraction(100)}}
 	for _, origin := range in.AllowOrigins {
 		if s := stringMatch(origin); s != nil {
 			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, s)
 		}
 	}
-	for _, origin := range in.AllowOrigin { //nolint:staticcheck // deprecated, still valid YAML
-		exact := &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: origin}}
-		if origin == "*" {
-			exact = &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: regex(".*")}}
+	if len(in.AllowOrigins) == 0 {
+		for _, origin := range in.AllowOrigin { //nolint:staticcheck // deprecated, still valid YAML
+			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: origin}})
 		}
-		out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, exact)
 	}
 	if in.MaxAge != nil {
 		out.MaxAge = fmt.Sprint(in.MaxAge.Seconds)
-	}
-	if in.UnmatchedPreflights == networking.CorsPolicy_IGNORE {
-		out.ForwardNotMatchingPreflights = wrapperspb.Bool(false)
 	}
 	return out
 }

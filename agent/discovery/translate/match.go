@@ -17,7 +17,7 @@ func everything() *routev3.RouteMatch {
 
 // isEverything tells whether no request passes a route by.
 func isEverything(m *routev3.RouteMatch) bool {
-	return m.GetPrefix() == "/" && len(m.Headers) == 0 && len(m.QueryParameters) == 0
+	return (m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*") && len(m.Headers) == 0 && len(m.QueryParameters) == 0
 }
 
 // requestMatch translates one match of a VirtualService; nil matches everything.

@@ -90,16 +90,14 @@ func (r *Router) route(routing *model.Routing, in *networking.HTTPRoute, match *
 	if match.GetName() != "" {
 		out.Name = in.Name + "." + match.Name
 	}
-	request, response := in.GetHeaders().GetRequest(), in.GetHeaders().GetResponse()
-	out.RequestHeadersToAdd, out.RequestHeadersToRemove = headerOptions(request), request.GetRemove()
-	out.ResponseHeadersToAdd, out.ResponseHeadersToRemove = headerOptions(response), response.GetRemove()
+	changeHeaders(out, in.Headers)
 	switch {
 	case in.Redirect != nil:
 		out.Action = r.redirect(in.Redirect)
 	case in.DirectResponse != nil:
 		out.Action = directResponse(in.DirectResponse)
 	default:
-		out.Action = &routev3.Route_Route{Route: r.forward(routing, in, field)}
+		r.forward(out, routing, in, field)
 	}
 	filterConfigs(out, in)
 	return out
@@ -108,7 +106,8 @@ func (r *Router) route(routing *model.Routing, in *networking.HTTPRoute, match *
 // defaultRoute sends everything to one cluster.
 func (r *Router) defaultRoute(cluster string, hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
 	return &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0), RetryPolicy: r.retryPolicy(nil), HashPolicy: hash}}}
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0),
+		RetryPolicy: r.retryPolicy(nil, false), HashPolicy: hash}}}
 }
 
 // hashPolicy is how requests to a destination are hashed, if they are.

@@ -49,7 +49,7 @@ func (g *gatewayRoutes) settle(v *View, name string, touched model.Touched) {
 		return
 	}
 	inputs, problems := g.inputs(v)
-	router := &translate.Router{World: v.world, Node: v.node, Gateway: g.gateways(), Port: g.port}
+	router := &translate.Router{World: v.world, Node: v.node, Gateway: g.gateways(), Port: g.port, TLS: g.servers[0].class() == model.TLS}
 	changed := g.dirty
 	var origins []resource.Origin
 	for host, in := range inputs {
