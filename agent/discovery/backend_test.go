@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -35,6 +36,33 @@ func (b *backend) annotate(r *http.Request) {
 			r.Header.Add("x-tls-client", certificate.Subject.CommonName)
 		}
 	}
+}
+
+// connectProxy opens tunnels until the test ends and returns its port.
+func connectProxy(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tunnels sync.WaitGroup
+	t.Cleanup(tunnels.Wait) // after the connections are closed
+	return run(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		far, err := net.Dial("tcp", r.Host)
+		if err != nil || r.Method != http.MethodConnect {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		defer func() { _ = far.Close() }()
+		w.WriteHeader(http.StatusOK)
+		near, buffered, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		defer func() { _ = near.Close() }()
+		tunnels.Go(func() { _, _ = io.Copy(near, far) })
+		_, _ = io.Copy(far, buffered)
+	})}, listener)
 }
 
 // serveUnix runs a backend on a Unix socket until the test ends and returns its path.

@@ -37,6 +37,7 @@ func TestConformance(t *testing.T) {
 		backends[name] = &backend{name: name}
 		variables[strings.ToUpper(name)] = strconv.Itoa(backends[name].serve(t, two))
 	}
+	variables["CONNECT"] = strconv.Itoa(connectProxy(t))
 	variables["SOCKET"] = (&backend{name: "socket"}).serveUnix(t)
 	all, err := filepath.Glob(filepath.Join("testdata", "conformance", "*", "*.txtar"))
 	if err != nil {

@@ -62,7 +62,7 @@ func randomObject(r *rand.Rand) string {
 		}
 		return text + fmt.Sprintf("  endpoints:\n  - {address: 10.0.0.%d, labels: {version: %s}}\n", r.IntN(3), pick("v1", "v2"))
 	case 3, 4:
-		return head("DestinationRule") + export + fmt.Sprintf("  host: '%s'\n  trafficPolicy: {loadBalancer: {%s}}\n  subsets: [{name: v1, labels: {version: v1}}%s]\n", host(),
+		return head("DestinationRule") + pick(export, export, "  workloadSelector: {matchLabels: {app: edge}}\n") + fmt.Sprintf("  host: '%s'\n  trafficPolicy: {loadBalancer: {%s}}\n  subsets: [{name: v1, labels: {version: v1}}%s]\n", host(),
 			pick("simple: RANDOM", "consistentHash: {httpHeaderName: x-user}", "simple: ROUND_ROBIN", "localityLbSetting: {distribute: [{from: eu, to: {eu: 80, us: 20}}]}"), pick("", ", {name: v2, labels: {version: v2}}"))
 	case 5, 6:
 		destination := fmt.Sprintf("{host: '%s'%s%s}", host(), pick("", ", subset: v1", ", subset: v2"), pick("", ", port: {number: 80}", ", port: {number: 81}"))

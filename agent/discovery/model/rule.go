@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"slices"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -8,15 +9,18 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Rule is what all DestinationRules of one namespace for one host (or pattern) say together.
+// Rule is what the DestinationRules of one namespace for one host (or pattern) say together to some proxies.
 type Rule struct {
 	Host      string
 	Namespace string
-	Objects   []*object.Object // the oldest first
+	Objects   []*object.Object // those for chosen workloads first, then the oldest first
 	Policy    *networking.TrafficPolicy
-	PolicyOf  *object.Object // the oldest that has one
+	PolicyOf  *object.Object // the first that has one
 	Subsets   []Subset
-	Shadowed  []Subset // of a name that an older object has
+
+	Shadowed         []Subset         // of a name that an earlier object has
+	ShadowedPolicies []*object.Object // that have a policy too
+	ShadowedChoices  []*object.Object // that choose the same workloads by other labels
 }
 
 // Subset is a named part of a service's endpoints.
@@ -39,58 +43,123 @@ func (r *Rule) Subset(name string) *Subset {
 	return nil
 }
 
-func newRules(host string, objects []*object.Object) []*Rule {
-	var rules []*Rule
-	for _, o := range objects {
-		spec := o.Spec.(*networking.DestinationRule)
-		at := slices.IndexFunc(rules, func(r *Rule) bool { return r.Namespace == o.Namespace })
-		if at < 0 {
-			at = len(rules)
-			rules = append(rules, &Rule{Host: host, Namespace: o.Namespace})
-		}
-		r := rules[at]
-		r.Objects = append(r.Objects, o)
-		if r.Policy == nil && spec.TrafficPolicy != nil {
-			r.Policy, r.PolicyOf = spec.TrafficPolicy, o
-		}
-		for i, subset := range spec.Subsets {
-			s := Subset{Subset: subset, Object: o, Index: i}
-			if r.Subset(subset.Name) != nil {
-				r.Shadowed = append(r.Shadowed, s)
-			} else {
-				r.Subsets = append(r.Subsets, s)
-			}
+func (r *Rule) add(o *object.Object) {
+	r.Objects = append(r.Objects, o)
+	spec := ruleSpec(o)
+	switch {
+	case spec.TrafficPolicy == nil:
+	case r.Policy == nil:
+		r.Policy, r.PolicyOf = spec.TrafficPolicy, o
+	default:
+		r.ShadowedPolicies = append(r.ShadowedPolicies, o)
+	}
+	for i, subset := range spec.Subsets {
+		s := Subset{Subset: subset, Object: o, Index: i}
+		if r.Subset(subset.Name) != nil {
+			r.Shadowed = append(r.Shadowed, s)
+		} else {
+			r.Subsets = append(r.Subsets, s)
 		}
 	}
-	return rules
+}
+
+func ruleSpec(o *object.Object) *networking.DestinationRule {
+	return o.Spec.(*networking.DestinationRule)
+}
+
+// ruleSet are all DestinationRules of one namespace for one host. Which of them count depends on who reads: each choice is
+// merged once, so that proxies for which the same ones count share a Rule.
+type ruleSet struct {
+	host, namespace string
+	objects         []*object.Object // the oldest first
+	merged          map[string]*Rule // by which of the objects count
+}
+
+func newRules(host string, objects []*object.Object) []*ruleSet {
+	var sets []*ruleSet
+	for _, o := range objects {
+		at := slices.IndexFunc(sets, func(s *ruleSet) bool { return s.namespace == o.Namespace })
+		if at < 0 {
+			at = len(sets)
+			sets = append(sets, &ruleSet{host: host, namespace: o.Namespace, merged: map[string]*Rule{}})
+		}
+		sets[at].objects = append(sets[at].objects, o)
+	}
+	return sets
+}
+
+// rule merges what counts for a proxy; nil if nothing does. Objects with a workloadSelector count for the workloads of
+// their own namespace that it chooses, before those for everyone, whose subsets and policy fill in. Of several that
+// choose a workload by different labels the oldest counts.
+func (s *ruleSet) rule(exportTo []string, reader Node) *Rule {
+	var chosen, others, everyone []*object.Object
+	for _, o := range s.objects {
+		selector := ruleSpec(o).WorkloadSelector
+		switch {
+		case selector == nil:
+			if visible(ruleSpec(o).ExportTo, exportTo, s.namespace, reader.Namespace) {
+				everyone = append(everyone, o)
+			}
+		case reader.Namespace != s.namespace || !Selects(selector.MatchLabels, reader.Labels):
+		case len(chosen) > 0 && !sameSelector(chosen[0], o):
+			others = append(others, o)
+		default:
+			chosen = append(chosen, o)
+		}
+	}
+	all := append(chosen, everyone...)
+	if len(all) == 0 {
+		return nil
+	}
+	key := ""
+	for _, o := range append(slices.Clip(all), others...) {
+		key += fmt.Sprintf("%d ", slices.Index(s.objects, o))
+	}
+	r := s.merged[key]
+	if r == nil {
+		r = &Rule{Host: s.host, Namespace: s.namespace, ShadowedChoices: others}
+		for _, o := range all {
+			r.add(o)
+		}
+		s.merged[key] = r
+	}
+	return r
+}
+
+func sameSelector(a, b *object.Object) bool {
+	x, y := ruleSpec(a).WorkloadSelector.MatchLabels, ruleSpec(b).WorkloadSelector.MatchLabels
+	return len(x) == len(y) && Selects(x, y)
 }
 
 // Rule returns what counts for a service in the eyes of a proxy: the rule of the proxy's namespace, else of the
 // service's, else of the root namespace; in each the one that names the host most exactly. nil if there is none.
-func (w *World) Rule(service *Service, namespace string) *Rule {
-	for i, place := range [...]string{namespace, service.Namespace, w.mesh.RootNamespace} {
-		if i > 0 && place == namespace {
+func (w *World) Rule(service *Service, reader Node) *Rule {
+	for i, place := range [...]string{reader.Namespace, service.Namespace, w.mesh.RootNamespace} {
+		if i > 0 && place == reader.Namespace {
 			continue
 		}
-		if r := w.ruleOf(service.Host, place, namespace); r != nil {
+		if r := w.ruleOf(service.Host, place, reader); r != nil {
 			return r
 		}
 	}
 	return nil
 }
 
-func (w *World) ruleOf(host, place, reader string) *Rule {
-	for _, r := range w.rules[host] {
-		if r.Namespace == place && visible(r.Objects[0].Spec.(*networking.DestinationRule).ExportTo, w.mesh.RuleExportTo, place, reader) {
-			return r
+func (w *World) ruleOf(host, place string, reader Node) *Rule {
+	of := func(host string) *Rule {
+		for _, s := range w.rules[host] {
+			if s.namespace == place {
+				return s.rule(w.mesh.RuleExportTo, reader)
+			}
 		}
+		return nil
+	}
+	if r := of(host); r != nil {
+		return r
 	}
 	for _, pattern := range w.rulePatterns {
-		if pattern == host || !Covers(pattern, host) {
-			continue
-		}
-		for _, r := range w.rules[pattern] {
-			if r.Namespace == place && visible(r.Objects[0].Spec.(*networking.DestinationRule).ExportTo, w.mesh.RuleExportTo, place, reader) {
+		if pattern != host && Covers(pattern, host) {
+			if r := of(pattern); r != nil {
 				return r
 			}
 		}

@@ -25,7 +25,7 @@ type World struct {
 	servicePatterns []string // the wildcards of services, the narrowest first
 
 	ruleObjects  map[string][]*object.Object // DestinationRules by host or pattern, the oldest first
-	rules        map[string][]*Rule
+	rules        map[string][]*ruleSet
 	rulePatterns []string // the wildcards of rules, the narrowest first
 
 	byObject        map[*object.Object]*Routing
@@ -40,7 +40,7 @@ type World struct {
 // NewWorld returns an empty world; domain is that of short names, for example cluster.local.
 func NewWorld(domain string, m *mesh.Config) *World {
 	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{}, workloads: newWorkloads(), services: map[string][]*Service{},
-		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*Rule{}, byObject: map[*object.Object]*Routing{},
+		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*ruleSet{}, byObject: map[*object.Object]*Routing{},
 		routings: map[string][]*Routing{}, bound: map[string][]*Routing{}}
 }
 

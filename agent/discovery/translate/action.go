@@ -98,7 +98,7 @@ func (r *Router) destination(routing *model.Routing, to *networking.Destination,
 	case service.Port(port) == nil:
 		r.problems = append(r.problems, warning(routing.Object, field+".port", fmt.Sprintf("service %s has no port %d", host, port),
 			"requests get 503; name one of its ports"))
-	case to.Subset != "" && r.World.Rule(service, r.Node.Namespace).Subset(to.Subset) == nil:
+	case to.Subset != "" && r.World.Rule(service, r.Node).Subset(to.Subset) == nil:
 		r.problems = append(r.problems, warning(routing.Object, field+".subset", fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.Subset),
 			"requests get 503; add the subset or correct its name"))
 	}

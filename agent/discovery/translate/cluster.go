@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	commondnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
@@ -64,11 +65,31 @@ func (out *Clusters) tellShadowed(service *model.Service, rule *model.Rule) {
 	if rule == nil {
 		return
 	}
+	if rule.Policy.GetTunnel() != nil && !slices.ContainsFunc(service.Ports, func(p model.Port) bool { return !p.Protocol.IsHTTP() }) {
+		out.Problems = append(out.Problems, warning(rule.PolicyOf, "trafficPolicy.tunnel", fmt.Sprintf("%s has only HTTP ports, and requests are not tunnelled", service.Host),
+			"give the service a port of protocol TCP or TLS"))
+	}
+	for _, o := range rule.ShadowedPolicies {
+		out.Problems = append(out.Problems, warning(o, "trafficPolicy", fmt.Sprintf("%s has a policy from %s:%d too, which is %s and counts",
+			rule.Host, rule.PolicyOf.File, rule.PolicyOf.Line, precedence(rule.PolicyOf, o)), "put what is wanted into one DestinationRule"))
+	}
+	for _, o := range rule.ShadowedChoices {
+		out.Problems = append(out.Problems, warning(o, "workloadSelector", fmt.Sprintf("%s:%d chooses this proxy too, is older and counts for %s",
+			rule.Objects[0].File, rule.Objects[0].Line, rule.Host), "let only one choose a workload"))
+	}
 	for _, shadow := range rule.Shadowed {
 		by := rule.Subset(shadow.Name).Object
 		out.Problems = append(out.Problems, warning(shadow.Object, fmt.Sprintf("subsets[%d].name", shadow.Index),
-			fmt.Sprintf("subset %s of %s is given at %s:%d too, which is older and counts", shadow.Name, rule.Host, by.File, by.Line), "rename or remove one"))
+			fmt.Sprintf("subset %s of %s is given at %s:%d too, which is %s and counts", shadow.Name, rule.Host, by.File, by.Line, precedence(by, shadow.Object)), "rename or remove one"))
 	}
+}
+
+// precedence is why an object counts before another one.
+func precedence(first, second *object.Object) string {
+	if object.Age(first, second) < 0 {
+		return "older"
+	}
+	return "for this workload"
 }
 
 func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.Rule, subset *model.Subset) {

@@ -2,8 +2,10 @@ package translate
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -237,8 +239,13 @@ func (r *Router) proxy(service *model.Service, port uint32, subset, cluster stri
 	if service == nil {
 		return out
 	}
-	p := policyFor(r.World.Rule(service, r.Node.Namespace), port, subset)
+	rule := r.World.Rule(service, r.Node)
+	p := policyFor(rule, port, subset)
 	out.IdleTimeout, out.MaxDownstreamConnectionDuration = p.pool.GetTcp().GetIdleTimeout(), p.pool.GetTcp().GetMaxConnectionDuration()
+	if tunnel := tunnelOf(rule, subset); tunnel != nil {
+		out.TunnelingConfig = &tcpproxyv3.TcpProxy_TunnelingConfig{UsePost: tunnel.Protocol == "POST",
+			Hostname: net.JoinHostPort(tunnel.TargetHost, strconv.FormatUint(uint64(tunnel.TargetPort), 10))}
+	}
 	if p.loadBalancer.GetConsistentHash().GetUseSourceIp() {
 		out.HashPolicy = []*typev3.HashPolicy{{PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}}}}
 	}

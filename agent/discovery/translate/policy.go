@@ -12,7 +12,6 @@ type policy struct {
 	pool          *networking.ConnectionPoolSettings
 	outlier       *networking.OutlierDetection
 	tls           *networking.ClientTLSSettings
-	tunnel        *networking.TrafficPolicy_TunnelSettings
 	proxyProtocol *networking.TrafficPolicy_ProxyProtocol
 	retryBudget   *networking.TrafficPolicy_RetryBudget
 }
@@ -53,9 +52,6 @@ func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	if by.Tls != nil {
 		p.tls = by.Tls
 	}
-	if by.Tunnel != nil {
-		p.tunnel = by.Tunnel
-	}
 	if by.ProxyProtocol != nil {
 		p.proxyProtocol = by.ProxyProtocol
 	}
@@ -63,4 +59,19 @@ func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 		p.retryBudget = by.RetryBudget
 	}
 	return p
+}
+
+// tunnelOf is how connections to a subset ("": to the service itself) are carried over a proxy; nil: they are not. As in
+// Istio a subset does not take it over from the rule, and settings of a port say nothing of it.
+func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelSettings {
+	switch {
+	case rule == nil:
+		return nil
+	case subset == "":
+		return rule.Policy.GetTunnel()
+	}
+	if s := rule.Subset(subset); s != nil {
+		return s.TrafficPolicy.GetTunnel()
+	}
+	return nil
 }

@@ -115,7 +115,7 @@ func (r *Router) hashPolicy(service *model.Service, port uint32, subset string) 
 	if service == nil {
 		return nil
 	}
-	hash := policyFor(r.World.Rule(service, r.Node.Namespace), port, subset).loadBalancer.GetConsistentHash()
+	hash := policyFor(r.World.Rule(service, r.Node), port, subset).loadBalancer.GetConsistentHash()
 	switch key := hash.GetHashKey().(type) {
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
 		return []*routev3.RouteAction_HashPolicy{{PolicySpecifier: &routev3.RouteAction_HashPolicy_Header_{

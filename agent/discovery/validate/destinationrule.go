@@ -2,6 +2,7 @@ package validate
 
 import (
 	"fmt"
+	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 )
@@ -10,8 +11,16 @@ func (c *checker) destinationRule(d *networking.DestinationRule) {
 	c.hostOrAddress("host", d.Host)
 	c.trafficPolicy("trafficPolicy", d.TrafficPolicy)
 	c.exportTo(d.ExportTo)
-	if d.WorkloadSelector != nil {
-		c.absent("workloadSelector")
+	if selector := d.WorkloadSelector; selector != nil {
+		if len(selector.MatchLabels) == 0 {
+			c.warn("workloadSelector", "asks for no label, and chooses every workload of the namespace", "write matchLabels")
+		}
+		c.selector("workloadSelector.matchLabels", selector.MatchLabels)
+		for i, to := range d.ExportTo {
+			if to != "." && to != c.namespace {
+				c.fail(fmt.Sprintf("exportTo[%d]", i), "a rule for chosen workloads counts in its own namespace only", "write . or leave exportTo out")
+			}
+		}
 	}
 	names := map[string]bool{}
 	for i, subset := range d.Subsets {
@@ -59,9 +68,7 @@ func (c *checker) trafficPolicy(field string, p *networking.TrafficPolicy) {
 		c.outlierDetection(field+".outlierDetection", own.GetOutlierDetection())
 		c.clientTLS(field+".tls", own.GetTls())
 	}
-	if p.Tunnel != nil {
-		c.absent(field + ".tunnel")
-	}
+	c.tunnel(field+".tunnel", p.Tunnel)
 	if p.ProxyProtocol != nil && networking.TrafficPolicy_ProxyProtocol_VERSION_name[int32(p.ProxyProtocol.Version)] == "" {
 		c.fail(field+".proxyProtocol.version", fmt.Sprintf("%d is no version", p.ProxyProtocol.Version), "write V1 or V2")
 	}
@@ -71,6 +78,22 @@ func (c *checker) trafficPolicy(field string, p *networking.TrafficPolicy) {
 		}
 		c.duration(field+".retryBudget.budgetInterval", budget.BudgetInterval, true)
 	}
+}
+
+// tunnel checks how connections are carried over a proxy.
+func (c *checker) tunnel(field string, t *networking.TrafficPolicy_TunnelSettings) {
+	if t == nil {
+		return
+	}
+	if t.Protocol != "" && t.Protocol != "CONNECT" && t.Protocol != "POST" {
+		c.fail(field+".protocol", fmt.Sprintf("%q is no way to open a tunnel", t.Protocol), "write CONNECT or POST")
+	}
+	if strings.HasPrefix(t.TargetHost, "*") {
+		c.fail(field+".targetHost", "a pattern is no target", "write a host or an IP address")
+	} else {
+		c.hostOrAddress(field+".targetHost", t.TargetHost)
+	}
+	c.port(field+".targetPort", t.TargetPort)
 }
 
 func (c *checker) connectionPool(field string, p *networking.ConnectionPoolSettings) {

@@ -9,7 +9,7 @@ import (
 
 var (
 	dnsLabel      = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`)
-	wildcardLabel = regexp.MustCompile(`^\*(-[-a-zA-Z0-9]{0,60}[a-zA-Z0-9])?$`)
+	wildcardLabel = regexp.MustCompile(`^\*([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`)
 	labelKey      = regexp.MustCompile(`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`)
 	labelValue    = regexp.MustCompile(`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?)?$`)
 	headerName    = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9a-zA-Z]+$")
@@ -70,25 +70,30 @@ func (c *checker) labels(field string, labels map[string]string) {
 	}
 }
 
-func (c *checker) exportTo(exportTo []string) {
+func (c *checker) exportTo(exportTo []string) { c.seenBy(exportTo, false) }
+
+// seenBy checks namespaces that an object is seen in; only what hides permits ~, which stands for none.
+func (c *checker) seenBy(exportTo []string, hides bool) {
+	const cure = "write . for its own namespace, * for all, or a namespace"
 	seen := map[string]bool{}
 	for i, to := range exportTo {
 		field := fmt.Sprintf("exportTo[%d]", i)
+		own := to
 		if to == "." {
-			to = c.namespace
+			own = c.namespace
 		}
 		switch {
-		case to == "*" && len(exportTo) > 1:
-			c.fail(field, "* is everyone, and others are named beside it", "keep *, or the others")
-		case seen[to]:
+		case seen[own]:
 			c.fail(field, fmt.Sprintf("%q is given twice", to), "remove one")
-		case to == "*", dnsLabel.MatchString(to):
+		case (to == "*" || to == "~") && len(exportTo) > 1:
+			c.fail(field, to+" leaves nothing for others to say", "remove all others, or "+to)
+		case to == "*", to == ".", to == "~" && hides, dnsLabel.MatchString(to):
 		case to == "~":
-			c.fail(field, "~ hides the object from everyone", "write . for its own namespace, * for all, or a namespace")
+			c.fail(field, "~ hides the object from everyone", cure)
 		default:
-			c.fail(field, fmt.Sprintf("%q is no namespace", to), "write . for its own namespace, * for all, or a namespace")
+			c.fail(field, fmt.Sprintf("%q is no namespace", to), cure)
 		}
-		seen[to] = true
+		seen[own] = true
 	}
 }
 

@@ -16,7 +16,7 @@ func (c *checker) serviceEntry(s *networking.ServiceEntry) {
 	c.servicePorts(s)
 	c.workloadSelector(s)
 	c.resolution(s)
-	c.exportTo(s.ExportTo)
+	c.seenBy(s.ExportTo, true)
 	for i, name := range s.SubjectAltNames {
 		if name == "" {
 			c.fail(fmt.Sprintf("subjectAltNames[%d]", i), "is empty", "write a name that certificates have, or remove it")
@@ -61,7 +61,7 @@ func (c *checker) addresses(s *networking.ServiceEntry) {
 
 func (c *checker) servicePorts(s *networking.ServiceEntry) {
 	if len(s.Ports) == 0 {
-		c.fail("ports", "the ServiceEntry has no port", "write at least one")
+		c.warn("ports", "there is none: nobody can reach the hosts", "write at least one")
 	}
 	numbers, names := map[uint32]bool{}, map[string]bool{}
 	for i, port := range s.Ports {

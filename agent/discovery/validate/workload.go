@@ -75,6 +75,9 @@ func (c *checker) workloadGroup(g *networking.WorkloadGroup) {
 	c.probe("probe", g.Probe)
 }
 
+// probeHeader are the characters of which Kubernetes makes the names of a probe's headers.
+const probeHeader = "-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
 func (c *checker) probe(field string, p *networking.ReadinessProbe) {
 	if p == nil {
 		return
@@ -91,7 +94,9 @@ func (c *checker) probe(field string, p *networking.ReadinessProbe) {
 			c.fail(field+".httpGet.scheme", fmt.Sprintf("%q is no scheme", scheme), "write HTTP or HTTPS")
 		}
 		for i, h := range method.HttpGet.GetHttpHeaders() {
-			c.header(fmt.Sprintf("%s.httpGet.httpHeaders[%d].name", field, i), h.GetName())
+			if name := h.GetName(); strings.Trim(name, probeHeader) != "" || name == "" {
+				c.fail(fmt.Sprintf("%s.httpGet.httpHeaders[%d].name", field, i), fmt.Sprintf("%q is no header's name", name), "write letters, digits, - and _")
+			}
 		}
 	case *networking.ReadinessProbe_TcpSocket:
 		c.port(field+".tcpSocket.port", method.TcpSocket.GetPort())

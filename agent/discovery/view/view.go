@@ -122,7 +122,7 @@ func (v *View) clusters(host string) {
 		v.tell(unit, nil)
 		return
 	}
-	out := v.cache.clusters(v.world.Mesh(), service, v.world.Rule(service, v.node.Namespace), v.node)
+	out := v.cache.clusters(v.world.Mesh(), service, v.world.Rule(service, v.node), v.node)
 	v.put(unit, out.Resources...)
 	v.tell(unit, out.Problems)
 }
