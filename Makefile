@@ -24,6 +24,7 @@ build: ## build the programs into build/
 bench: ## run the benches (an hour on a quiet machine); tables, and plots into docs/bench
 	scripts/setup test
 	go run ./scripts/bench -out docs/bench
+	OUTRIDER_RANDOM=10000 go test -run TestRandom -v -timeout 60m ./agent/discovery
 	go test -run '^$$' -bench . -benchmem -timeout 60m ./...
 	go run ./scripts/check -only fuzz -fuzztime 60s
 

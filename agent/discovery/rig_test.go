@@ -54,6 +54,7 @@ const bootstrap = `{
 // envoy is a real Envoy fed by a discovery server.
 type envoy struct {
 	admin *http.Client
+	ads   *xds.Server
 	mu    sync.Mutex
 	log   bytes.Buffer
 }
@@ -105,7 +106,7 @@ func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 			t.Error(err)
 		}
 	})
-	e := &envoy{}
+	e := &envoy{ads: ads}
 	command := exec.Command(parts.Envoy(t), "--config-yaml", fmt.Sprintf(bootstrap, kind, admin, socket),
 		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
 	command.Stdout, command.Stderr = e, e

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -22,7 +21,7 @@ import (
 
 func main() {
 	files := flag.String("files", "", "`paths` of Istio's YAML, separated by commas")
-	address := flag.String("listen", "127.0.0.1:0", "`address` to serve on")
+	address := flag.String("listen", "127.0.0.1:15010", "`address` to serve on")
 	after := flag.Duration("debounce-after", 100*time.Millisecond, "quiet time before a push")
 	most := flag.Duration("debounce-max", 10*time.Second, "longest delay of a push")
 	flag.Parse()
@@ -32,7 +31,7 @@ func main() {
 	}
 }
 
-// run serves until it is told to end. It prints its address once the files were read.
+// run serves until it is told to end. It listens once the files were read: who can connect can be served.
 func run(files []string, address string, settings discovery.Settings) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -55,21 +54,20 @@ func run(files []string, address string, settings discovery.Settings) error {
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return err
-	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return watcher.Run(ctx) })
 	group.Go(func() error { return server.Run(ctx) })
-	group.Go(func() error { return streams.Serve(ctx, listener) })
-	select {
-	case <-server.Ready():
-		fmt.Println(listener.Addr())
-	case <-ctx.Done():
-	}
-	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	group.Go(func() error {
+		select {
+		case <-server.Ready():
+		case <-ctx.Done():
+			return nil
+		}
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			return err
+		}
+		return streams.Serve(ctx, listener)
+	})
+	return group.Wait()
 }
