@@ -30,7 +30,7 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 		Discovery:  b.discoveryStatus(),
 		Identities: []api.Identity{},
 		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: current.Config.Claims(),
-		Conditions: b.board.Conditions(),
+		Conditions: b.board.Conditions(), Doing: b.reloader.doing(),
 	}
 	if live, ok := b.proxy.liveEpoch(); ok {
 		status.CurrentEpoch, status.Envoy.Live = &live.Number, true

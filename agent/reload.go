@@ -16,20 +16,15 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// The conditions of a reload.
-const (
-	conditionRefused = "configuration-refused"
-	conditionPending = "restart-pending"
-)
-
 // reloader is the transaction of a reload: read the configuration → decide what the change needs → have an epoch made of
 // it → put it in force. A refusal at any step leaves everything after it untouched.
 //
-// Its loop owns what is in force. Requests are read and checked as they come, so that a broken configuration is told at
-// once even while an older epoch is still ending; the supervisor merges the epochs they ask for.
+// Its loop owns what is in force and never waits: configurations are read beside it, each as its request comes, so that a
+// broken one is told at once even while an older epoch is still ending or a resolver hangs; the supervisor merges the
+// epochs they ask for. Of several, the one that was asked for last counts.
 type reloader struct {
 	load   func() (*config.Loaded, error)
-	make   func(context.Context, *config.Loaded) (*wanted, error)
+	make   func(ctx context.Context, loaded *config.Loaded, tell func(phase string)) (*wanted, error)
 	apply  func(context.Context, epoch.Request) (epoch.Result, error)
 	serves func() (hash string, number int, ok bool)     // the live epoch
 	enact  func(old, now *config.Loaded, files []string) // puts the [live] keys of what is now in force into effect
@@ -42,16 +37,25 @@ type reloader struct {
 
 	// The loop's.
 	counter   uint64
-	committed uint64 // id of the reload that put what is in force there
-	running   int    // reloads that wait for the supervisor
+	newest    *prepared   // of those that were not refused when they were read, the one asked for last
+	committed *prepared   // that is in force; nil: what the agent started with
+	asked     []*prepared // whose reloads wait for the supervisor
+	refused   uint64      // id of the last reload that was refused
 
 	mu      sync.Mutex
 	current *config.Loaded // in force
 	started *config.Config // as the agent started: what [start] keys still say
 	last    *api.LastReload
-	pending []string // [start] keys that differ on disk
-	busy    bool
-	phase   string // of the reload that told last
+	pending []string           // [start] keys that differ on disk
+	phases  map[*reload]string // what the reloads under way do
+}
+
+// prepared is a configuration that was read for a reload, with the Envoy that it asks for.
+type prepared struct {
+	id      uint64 // of the reload
+	loaded  *config.Loaded
+	pending []string // [start] keys that wait for the next start
+	wanted  *wanted
 }
 
 // reload is one request.
@@ -64,13 +68,15 @@ type reload struct {
 	answer    chan api.ReloadResult // holds one
 	accepted  chan uint64           // holds one: the id, once the request is taken
 
-	id    uint64
-	began time.Time
-	err   error // why no epoch was asked for; valid once answered
+	id     uint64
+	began  time.Time
+	before *config.Config // in force when it was decided what the change needs
+	err    error          // why no epoch was asked for; valid once answered
 }
 
 func newReloader(board *condition.Board, log *slog.Logger, started *config.Loaded) *reloader {
-	return &reloader{board: board, log: log, requests: make(chan *reload), finished: make(chan func()), current: started, started: started.Config}
+	return &reloader{board: board, log: log, requests: make(chan *reload), finished: make(chan func()),
+		current: started, started: started.Config, phases: map[*reload]string{}}
 }
 
 // Name is the part's name.
@@ -123,7 +129,7 @@ func (r *reloader) submit(ctx context.Context, request *reload) error {
 	request.answer, request.accepted = make(chan api.ReloadResult, 1), make(chan uint64, 1)
 	tell := request.progress
 	request.progress = func(p api.Progress) {
-		r.setPhase(request.reason, p)
+		r.setPhase(request, p)
 		if tell != nil {
 			tell(p)
 		}
@@ -134,108 +140,6 @@ func (r *reloader) submit(ctx context.Context, request *reload) error {
 	case <-ctx.Done():
 		return fmt.Errorf("the reload was not begun: %w", context.Cause(ctx))
 	}
-}
-
-// take reads the configuration and decides what it needs.
-func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.WaitGroup) {
-	r.counter++
-	request.id, request.began = r.counter, time.Now()
-	request.accepted <- request.id
-	others := r.running
-	r.setRunning(+1)
-	request.progress(api.Progress{Phase: "reading the configuration"})
-	r.board.Publish(condition.Event{Kind: condition.KindReloadStarted, Sentence: "reload: " + request.reason,
-		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "reason": request.reason}})
-	loaded, err := r.load()
-	if err != nil {
-		request.err = &ExitError{Code: ExitConfiguration, Err: err}
-		r.refuse(request, reasons(err))
-		return
-	}
-	pending := pendingKeys(r.started, loaded.Config)
-	loaded.Config = config.Keep(r.started, loaded.Config)
-	wanted, err := r.make(ctx, loaded)
-	if err != nil {
-		request.err = err
-		r.refuse(request, reasons(err))
-		return
-	}
-	current := r.inForce()
-	result := api.ReloadResult{Files: request.files}
-	for _, change := range config.Compare(current.Config, loaded.Config) {
-		result.Changes = append(result.Changes, api.Change{Key: change.Key, Old: change.Old, New: change.New, Effect: change.Effect.String()})
-	}
-	hash, number, live := r.serves()
-	always := loaded.Config.Reload.OnRequest == "always"
-	// While another reload waits for its epoch, what is live is not what will be: the supervisor decides which one wins.
-	if live && hash == wanted.spec.Hash && (request.ifChanged || !always) && !request.first && others == 0 {
-		r.committed = request.id
-		r.commit(loaded, pending, wanted.files)
-		result.Outcome, result.Epoch, result.Previous = api.OutcomeUnchanged, &number, &number
-		for _, change := range result.Changes {
-			if change.Effect == config.Live.String() {
-				result.Outcome = api.OutcomeApplied
-			}
-		}
-		r.finish(request, result)
-		return
-	}
-	if live {
-		result.Previous = &number
-	}
-	request.progress(api.Progress{Phase: "starting a new epoch"})
-	waiting.Go(func() {
-		outcome, err := r.apply(ctx, epoch.Request{Spec: wanted.spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
-			OnWait: func(until time.Time, why string) { request.progress(api.Progress{Phase: why, Until: until}) }})
-		finish := func() { r.applied(request, result, loaded, pending, wanted, outcome, err) }
-		select {
-		case r.finished <- finish:
-		case <-ctx.Done():
-			request.answer <- api.ReloadResult{Outcome: api.OutcomeRefused, Reasons: []string{"the agent ends"}}
-		}
-	})
-}
-
-// applied ends a reload that asked for an epoch.
-func (r *reloader) applied(request *reload, result api.ReloadResult, loaded *config.Loaded, pending []string, wanted *wanted, outcome epoch.Result, err error) {
-	if err != nil {
-		r.refuse(request, reasons(err))
-		return
-	}
-	if hash, _, ok := r.serves(); (!ok || hash == wanted.spec.Hash) && request.id > r.committed {
-		r.committed = request.id
-		r.commit(loaded, pending, wanted.files)
-	} // else a newer configuration won; its own reload puts it in force, or has
-	result.Epoch, result.Mode = &outcome.Epoch, string(outcome.Mode)
-	result.Outcome = api.OutcomeRestarted
-	switch {
-	case outcome.Mode == epoch.Unchanged && len(result.Changes) > 0:
-		result.Outcome = api.OutcomeApplied
-	case outcome.Mode == epoch.Unchanged:
-		result.Outcome = api.OutcomeUnchanged
-	}
-	if outcome.Previous >= 0 {
-		result.Previous = &outcome.Previous
-	}
-	r.finish(request, result)
-}
-
-// commit puts a configuration in force.
-func (r *reloader) commit(loaded *config.Loaded, pending, files []string) {
-	r.mu.Lock()
-	old := r.current
-	r.current, r.pending = loaded, pending
-	r.mu.Unlock()
-	r.board.Clear(conditionRefused)
-	if len(pending) > 0 {
-		r.board.Raise(conditionPending, condition.Info, fmt.Sprintf("changed, but in force only after the next start of outriderd: %s", strings.Join(pending, ", ")))
-	} else {
-		r.board.Clear(conditionPending)
-	}
-	for _, warning := range loaded.Warnings {
-		r.log.Warn("configuration", "warning", warning.Error())
-	}
-	r.enact(old, loaded, files)
 }
 
 // pendingKeys are the [start] keys that a configuration changes: they wait for the next start.
@@ -250,6 +154,7 @@ func pendingKeys(started, next *config.Config) []string {
 }
 
 func (r *reloader) refuse(request *reload, why []string) {
+	r.refused = max(r.refused, request.id)
 	_, number, live := r.serves()
 	result := api.ReloadResult{ID: request.id, Outcome: api.OutcomeRefused, Reasons: why, Files: request.files, Duration: time.Since(request.began)}
 	goesOn := "no epoch is live"
@@ -275,8 +180,8 @@ func (r *reloader) finish(request *reload, result api.ReloadResult) {
 }
 
 func (r *reloader) end(request *reload, result api.ReloadResult) {
-	r.setRunning(-1)
 	r.mu.Lock()
+	delete(r.phases, request)
 	r.last = &api.LastReload{Time: time.Now(), Outcome: result.Outcome, Epoch: result.Epoch, Reasons: result.Reasons}
 	r.mu.Unlock()
 	r.board.Publish(condition.Event{Kind: condition.KindReloadFinished, Epoch: result.Epoch,
@@ -298,28 +203,39 @@ func describe(result api.ReloadResult) string {
 	}
 }
 
-func (r *reloader) setRunning(by int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.running += by
-	r.busy = r.running > 0
-}
-
-func (r *reloader) setPhase(reason string, p api.Progress) {
-	phase := fmt.Sprintf("reloading (%s): %s", reason, p.Phase)
+func (r *reloader) setPhase(request *reload, p api.Progress) {
+	phase := fmt.Sprintf("reloading (%s): %s", request.reason, p.Phase)
 	if !p.Until.IsZero() {
 		phase += ", until " + p.Until.Format(time.TimeOnly) + " at the latest"
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase = phase
+	if _, underWay := r.phases[request]; underWay {
+		r.phases[request] = phase
+	}
 }
 
-// doing says what the reloads under way do.
+// begun registers a reload as under way, until it ends.
+func (r *reloader) begun(request *reload) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phases[request] = ""
+}
+
+// doing says what the reloads under way do: the oldest of them, and how many there are.
 func (r *reloader) doing() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.phase
+	var oldest *reload
+	for request := range r.phases {
+		if oldest == nil || request.id < oldest.id {
+			oldest = request
+		}
+	}
+	if len(r.phases) > 1 {
+		return fmt.Sprintf("%s (and %d more)", r.phases[oldest], len(r.phases)-1)
+	}
+	return r.phases[oldest]
 }
 
 // beat returns once the loop of Run has turned.
@@ -343,7 +259,7 @@ func (r *reloader) inForce() *config.Loaded {
 func (r *reloader) standing() (last *api.LastReload, pending []string, busy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.last, r.pending, r.busy
+	return r.last, r.pending, len(r.phases) > 0
 }
 
 // reasons turns an error into sentences, one per thing that is wrong.

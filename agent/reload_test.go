@@ -31,6 +31,21 @@ type reloads struct {
 	waiting int           // calls of apply that have not returned
 	fail    error         // of the next apply
 	hold    chan struct{} // apply waits for it
+	hangs   chan struct{} // the resolver, for configurations with a name to look up
+}
+
+// resolve looks up what a configuration names.
+func (r *reloads) resolve(ctx context.Context, loaded *config.Loaded, tell func(string)) error {
+	if loaded.Config.Telemetry.StatsdUDPAddress == "" {
+		return nil
+	}
+	tell("looking up " + loaded.Config.Telemetry.StatsdUDPAddress)
+	select {
+	case <-r.hangs:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func newReloads(t *testing.T) *reloads {
@@ -43,7 +58,10 @@ func newReloads(t *testing.T) *reloads {
 	}
 	r.reloader = newReloader(condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
 	r.load = r.read
-	r.make = func(_ context.Context, loaded *config.Loaded) (*wanted, error) {
+	r.make = func(ctx context.Context, loaded *config.Loaded, tell func(string)) (*wanted, error) {
+		if err := r.resolve(ctx, loaded, tell); err != nil {
+			return nil, err
+		}
 		if loaded.Config.Node.Network == "impossible" {
 			return nil, errors.New("no bootstrap can be made of it")
 		}
@@ -181,7 +199,7 @@ func TestBrokenChangeIsToldWhileAnEpochWaits(t *testing.T) {
 		result, _ := r.Reload(t.Context(), &reload{reason: "waits", ifChanged: true})
 		waiting <- result
 	}()
-	r.asked(t, 1) // it has read its configuration
+	r.waits(t, 1) // it has read its configuration
 	r.write(t, "[envoy]\nconnect_timeout = 3\n")
 	if got := r.ask(t, reload{reason: "broken", ifChanged: true}); got.Outcome != api.OutcomeRefused {
 		t.Errorf("broken: %+v", got)
@@ -203,8 +221,8 @@ func TestReloadEndsWithTheAgent(t *testing.T) {
 	})
 }
 
-// asked waits until a reload has reached the supervisor.
-func (r *reloads) asked(t *testing.T, number int) {
+// waits waits until a reload has reached the supervisor.
+func (r *reloads) waits(t *testing.T, number int) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		r.mu.Lock()
@@ -235,7 +253,7 @@ func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {
 			result, _ := r.Reload(t.Context(), &reload{reason: "change", ifChanged: true})
 			outcomes <- result
 		}()
-		r.asked(t, i+1) // the second is not answered by what is live now: that is about to be replaced
+		r.waits(t, i+1) // the second is not answered by what is live now: that is about to be replaced
 	}
 	release()
 	<-outcomes
@@ -258,13 +276,88 @@ func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
 			result, _ := r.Reload(t.Context(), &reload{reason: level, ifChanged: true})
 			outcomes[i] <- result
 		}()
-		r.asked(t, i+1)
+		r.waits(t, i+1)
 	}
 	close(holds[1])
 	<-outcomes[1]
 	close(holds[0])
-	<-outcomes[0]
+	if older := <-outcomes[0]; !older.Newer || len(older.Changes) != 2 || older.Changes[1].New != `"debug"` {
+		t.Errorf("the older one tells of what is not in force: %+v", older)
+	}
 	if got := r.inForce().Config.Log.Level; got != "debug" {
 		t.Errorf("log.level %q is in force, which an older reload read; want debug", got)
+	}
+}
+
+const slow = "[telemetry]\nstatsd_udp_address = \"statsd.test:8125\"\n[envoy]\nconnect_timeout = \"9s\"\n"
+
+func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReloads(t)
+		r.hangs = make(chan struct{})
+		r.run(t)
+		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+		r.write(t, slow)
+		waiting := make(chan api.ReloadResult, 1)
+		go func() {
+			result, _ := r.Reload(t.Context(), &reload{reason: "slow", ifChanged: true})
+			waiting <- result
+		}()
+		synctest.Wait()
+		if err := r.beat(t.Context()); err != nil {
+			t.Errorf("the loop does not turn: %v", err)
+		}
+		if got := r.doing(); got != "reloading (slow): looking up statsd.test:8125" {
+			t.Errorf("what is waited for: %q", got)
+		}
+		r.write(t, "[log]\nlevel = \"debug\"\n[envoy]\nconnect_timeout = \"3s\"\n")
+		if got := r.ask(t, reload{reason: "later", ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 1 || got.Newer {
+			t.Errorf("the later one: %+v", got)
+		}
+		close(r.hangs)
+		got := <-waiting // what it read is not on disk any more
+		if !got.Newer || *got.Epoch != 1 || len(got.Changes) != 0 || r.inForce().Config.Envoy.ConnectTimeout != 3*time.Second {
+			t.Errorf("the one that was late: %+v; in force: %v", got, r.inForce().Config.Envoy.ConnectTimeout)
+		}
+		if got := r.doing(); got != "" {
+			t.Errorf("still %q", got)
+		}
+	})
+}
+
+func TestAResolverThatNeverAnswersIsARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReloads(t)
+		r.run(t)
+		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+		r.write(t, slow)
+		if got := r.ask(t, reload{reason: "slow", ifChanged: true}); got.Outcome != api.OutcomeRefused || !strings.Contains(got.Reasons[0], "deadline") {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestARefusalStandsThoughAnOlderReloadIsPutInForce(t *testing.T) {
+	r := newReloads(t)
+	r.run(t)
+	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+	r.mu.Lock()
+	r.hold = make(chan struct{})
+	r.mu.Unlock()
+	r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
+	waiting := make(chan api.ReloadResult, 1)
+	go func() {
+		result, _ := r.Reload(t.Context(), &reload{reason: "waits", ifChanged: true})
+		waiting <- result
+	}()
+	r.waits(t, 1)
+	r.write(t, "[envoy]\nconnect_timeout = 3\n")
+	r.ask(t, reload{reason: "broken", ifChanged: true})
+	close(r.hold)
+	if got := <-waiting; got.Outcome != api.OutcomeRestarted {
+		t.Errorf("%+v", got)
+	}
+	if standing := r.board.Conditions(); len(standing) != 1 || standing[0].Code != conditionRefused {
+		t.Errorf("what is on disk is not told as refused any more: %+v", standing)
 	}
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -28,12 +29,13 @@ type wanted struct {
 }
 
 // make reads everything an epoch is made of, so that the functions of the result need nothing more: what was read now is what
-// is started, however long it waits for its turn.
-func (m *specMaker) make(ctx context.Context, loaded *config.Loaded) (*wanted, error) {
+// is started, however long it waits for its turn. tell is told what is waited for.
+func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, tell func(phase string)) (*wanted, error) {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	if err != nil {
 		return nil, &ExitError{Code: ExitNoEnvoy, Err: err}
 	}
+	tell("asking Envoy what it is")
 	binary, err := m.inspect(ctx, path)
 	if err != nil {
 		return nil, &ExitError{Code: ExitNoEnvoy, Err: err}
@@ -41,7 +43,13 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded) (*wanted, e
 	if err := blueprint.Writable(ctx, m.runner, loaded); err != nil {
 		return nil, &ExitError{Code: ExitConfiguration, Err: err}
 	}
-	plan, err := m.Make(ctx, loaded)
+	maker := m.Maker
+	maker.Resolve = func(ctx context.Context, address string) (netip.AddrPort, error) {
+		tell("looking up " + address)
+		return m.Resolve(ctx, address)
+	}
+	tell("making the bootstrap")
+	plan, err := maker.Make(ctx, loaded)
 	if err == nil {
 		err = plan.Suits(binary)
 	}

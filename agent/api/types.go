@@ -45,6 +45,7 @@ type Status struct {
 	Discovery    Discovery             `json:"discovery"`
 	Identities   []Identity            `json:"identities"`
 	LastReload   *LastReload           `json:"last_reload,omitempty"`
+	Doing        string                `json:"doing,omitempty"` // what reloads under way do or wait for, for people
 	ConfigFiles  []string              `json:"config_files"`
 	ConfigHash   string                `json:"config_hash"`
 	PendingKeys  []string              `json:"pending_keys,omitempty"` // changed on disk, in force at the next start
@@ -157,10 +158,11 @@ type ReloadResult struct {
 	Previous *int          `json:"previous,omitempty"` // epoch that served before
 	Epoch    *int          `json:"epoch,omitempty"`    // epoch that serves now
 	Mode     string        `json:"mode,omitempty"`     // first, hot-restart, side-by-side
-	Changes  []Change      `json:"changes,omitempty"`
-	Files    []string      `json:"files,omitempty"`   // whose content changed (certificates, template, override)
-	Pending  []string      `json:"pending,omitempty"` // keys that are in force at the next start only
-	Reasons  []string      `json:"reasons,omitempty"` // of a refusal
+	Changes  []Change      `json:"changes,omitempty"`  // of what is in force, since the reload was asked for
+	Newer    bool          `json:"newer,omitempty"`    // a configuration that was asked for later is in force
+	Files    []string      `json:"files,omitempty"`    // whose content changed (certificates, template, override)
+	Pending  []string      `json:"pending,omitempty"`  // keys that are in force at the next start only
+	Reasons  []string      `json:"reasons,omitempty"`  // of a refusal
 	Duration time.Duration `json:"duration_ns"`
 }
 

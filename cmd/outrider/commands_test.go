@@ -83,6 +83,8 @@ func TestReload(t *testing.T) {
 			out:    "envoy.concurrency: 0 → 2 (new epoch)\n/etc/cert.pem has changed\nepoch 1 → 2 (hot-restart, 0.18 s)\nin force only after the next start of the agent: paths.state_dir\n"},
 		{name: "in place", result: api.ReloadResult{Outcome: api.OutcomeApplied, Epoch: number(1), Changes: []api.Change{{Key: "log.level", Old: "info", New: "debug", Effect: "live"}}},
 			out: "log.level: info → debug (applied in place)\napplied in place; epoch 1 goes on\n"},
+		{name: "a newer one", result: api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: number(1), Newer: true},
+			out: "nothing to do; epoch 1 goes on\na newer configuration was asked for meanwhile: it is what is in force\n"},
 		{name: "nothing", result: api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: number(1)}, out: "nothing to do; epoch 1 goes on\n"},
 		{name: "refused", result: api.ReloadResult{Outcome: api.OutcomeRefused, Epoch: number(1), Reasons: []string{"a.toml:1:2: x: wrong", "b.toml:3:4: y: wrong\nand more"}}, code: 1,
 			errors: "outrider: the reload was refused; epoch 1 goes on\n  a.toml:1:2: x: wrong\n  b.toml:3:4: y: wrong\n  and more\n"},

@@ -76,6 +76,9 @@ func (a *app) printReload(r api.ReloadResult) {
 	default:
 		fmt.Fprintln(a.out, "nothing to do"+goesOn(r.Epoch))
 	}
+	if r.Newer {
+		fmt.Fprintln(a.out, "a newer configuration was asked for meanwhile: it is what is in force")
+	}
 	if len(r.Pending) > 0 {
 		fmt.Fprintln(a.out, "in force only after the next start of the agent:", strings.Join(r.Pending, ", "))
 	}

@@ -100,6 +100,9 @@ func (a *app) printStatus(s api.Status) {
 	rows = append(rows, a.epochLines(s.Epochs)...)
 	rows = append(rows, []cell{{"discovery", dim}, text("%s", discoveryLine(s.Discovery))})
 	rows = append(rows, a.identityLines(s.Identities)...)
+	if s.Doing != "" {
+		rows = append(rows, []cell{{"doing", dim}, text("%s", s.Doing)})
+	}
 	if s.LastReload != nil {
 		rows = append(rows, a.reloadLines(*s.LastReload)...)
 	}

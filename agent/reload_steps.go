@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// The conditions of a reload.
+const (
+	conditionRefused = "configuration-refused"
+	conditionPending = "restart-pending"
+)
+
+// prepareTime bounds making what a configuration asks for: a look-up of names, and three short runs of Envoy.
+const prepareTime = 30 * time.Second
+
+// take begins a reload.
+func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.WaitGroup) {
+	r.counter++
+	request.id, request.began = r.counter, time.Now()
+	r.begun(request)
+	request.accepted <- request.id
+	request.progress(api.Progress{Phase: "reading the configuration"})
+	r.board.Publish(condition.Event{Kind: condition.KindReloadStarted, Sentence: "reload: " + request.reason,
+		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "reason": request.reason}})
+	waiting.Go(func() {
+		read, err := r.prepare(ctx, request)
+		r.inLoop(ctx, request, func() { r.decide(ctx, request, read, err, waiting) })
+	})
+}
+
+// inLoop has the loop do the next step of a reload.
+func (r *reloader) inLoop(ctx context.Context, request *reload, step func()) {
+	select {
+	case r.finished <- step:
+	case <-ctx.Done():
+		request.answer <- api.ReloadResult{Outcome: api.OutcomeRefused, Reasons: []string{"the agent ends"}}
+	}
+}
+
+// prepare reads the configuration and makes what it asks for; it runs beside the loop.
+func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, error) {
+	loaded, err := r.load()
+	if err != nil {
+		return nil, &ExitError{Code: ExitConfiguration, Err: err}
+	}
+	read := &prepared{id: request.id, loaded: loaded, pending: pendingKeys(r.started, loaded.Config)}
+	loaded.Config = config.Keep(r.started, loaded.Config)
+	ctx, cancel := context.WithTimeout(ctx, prepareTime)
+	defer cancel()
+	read.wanted, err = r.make(ctx, loaded, func(phase string) { request.progress(api.Progress{Phase: phase}) })
+	return read, err
+}
+
+// decide asks for the epoch that a configuration needs, or puts it in force if it needs none.
+func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, err error, waiting *sync.WaitGroup) {
+	switch {
+	case r.newest != nil && r.newest.id > request.id:
+		read = r.newest // what took longer to read is not what is on disk any more
+	case err != nil:
+		request.err = err
+		r.refuse(request, reasons(err))
+		return
+	default:
+		r.newest = read
+	}
+	request.before = r.inForce().Config
+	spec := read.wanted.spec
+	hash, number, live := r.serves()
+	always := read.loaded.Config.Reload.OnRequest == "always"
+	// While another reload waits for its epoch, what is live is not what will be: the supervisor decides which one wins.
+	if live && hash == spec.Hash && (request.ifChanged || !always) && !request.first && len(r.asked) == 0 {
+		result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, Previous: &number}
+		r.settled(request, &result, read)
+		for _, change := range result.Changes {
+			if change.Effect == config.Live.String() {
+				result.Outcome = api.OutcomeApplied
+			}
+		}
+		r.finish(request, result)
+		return
+	}
+	result := api.ReloadResult{}
+	if live {
+		result.Previous = &number
+	}
+	r.asked = append(r.asked, read)
+	request.progress(api.Progress{Phase: "starting a new epoch"})
+	waiting.Go(func() {
+		outcome, err := r.apply(ctx, epoch.Request{Spec: spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
+			OnWait: func(until time.Time, why string) { request.progress(api.Progress{Phase: why, Until: until}) }})
+		r.inLoop(ctx, request, func() { r.applied(request, result, read, outcome, err) })
+	})
+}
+
+// applied ends a reload that asked for an epoch.
+func (r *reloader) applied(request *reload, result api.ReloadResult, read *prepared, outcome epoch.Result, err error) {
+	won := r.winner(read)
+	r.asked = slices.Delete(r.asked, slices.Index(r.asked, read), slices.Index(r.asked, read)+1)
+	if err != nil {
+		r.refuse(request, reasons(err))
+		return
+	}
+	r.settled(request, &result, won)
+	result.Epoch, result.Mode = &outcome.Epoch, string(outcome.Mode)
+	result.Outcome = api.OutcomeRestarted
+	switch {
+	case outcome.Mode == epoch.Unchanged && len(result.Changes) > 0:
+		result.Outcome = api.OutcomeApplied
+	case outcome.Mode == epoch.Unchanged:
+		result.Outcome = api.OutcomeUnchanged
+	}
+	if outcome.Previous >= 0 {
+		result.Previous = &outcome.Previous
+	}
+	r.finish(request, result)
+}
+
+// winner is the configuration whose Envoy serves, of those that are asked for or in force: the one that was asked for last.
+// nil: none of them, so what is in force stays.
+func (r *reloader) winner(read *prepared) *prepared {
+	hash, _, live := r.serves()
+	if !live {
+		return read // it was live a moment ago
+	}
+	var won *prepared
+	for _, candidate := range append(slices.Clone(r.asked), r.committed) {
+		if candidate != nil && candidate.wanted.spec.Hash == hash && (won == nil || candidate.id > won.id) {
+			won = candidate
+		}
+	}
+	return won
+}
+
+// settled puts the configuration that won in force, if it is not yet, and tells what that changed.
+func (r *reloader) settled(request *reload, result *api.ReloadResult, won *prepared) {
+	if won != nil && (r.committed == nil || won.id > r.committed.id) {
+		r.committed = won
+		r.commit(won)
+	}
+	result.Newer = r.committed != nil && r.committed.id > request.id
+	result.Files = request.files
+	for _, change := range config.Compare(request.before, r.inForce().Config) {
+		result.Changes = append(result.Changes, api.Change{Key: change.Key, Old: change.Old, New: change.New, Effect: change.Effect.String()})
+	}
+}
+
+// commit puts a configuration in force.
+func (r *reloader) commit(won *prepared) {
+	loaded, pending := won.loaded, won.pending
+	r.mu.Lock()
+	old := r.current
+	r.current, r.pending = loaded, pending
+	r.mu.Unlock()
+	if won.id > r.refused { // else what was read after it is still refused
+		r.board.Clear(conditionRefused)
+	}
+	if len(pending) > 0 {
+		r.board.Raise(conditionPending, condition.Info, fmt.Sprintf("changed, but in force only after the next start of outriderd: %s", strings.Join(pending, ", ")))
+	} else {
+		r.board.Clear(conditionPending)
+	}
+	for _, warning := range loaded.Warnings {
+		r.log.Warn("configuration", "warning", warning.Error())
+	}
+	r.enact(old, loaded, won.wanted.files)
+}
