@@ -69,6 +69,13 @@ func randomObject(r *rand.Rand) string {
 		return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s', %s]\n%s  http:\n  - match: [{uri: {prefix: /%d}}]\n    route: [{destination: %s}]\n%s", host(), pick("alias.one", "alias.two"),
 			pick("", "", "  gateways: [gw]\n", "  gateways: [gw, mesh, bank/gw]\n"), r.IntN(3), destination, pick("", "  - directResponse: {status: 404}\n"))
 	case 7:
+		if r.IntN(2) == 0 { // a delegate, and who delegates to it
+			if r.IntN(2) == 0 {
+				return head("VirtualService") + export + fmt.Sprintf("  http: [{match: [{uri: {prefix: /%d}}], route: [{destination: {host: b.test}}]}]\n", r.IntN(2))
+			}
+			return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s']\n%s  http: [{match: [{uri: {prefix: /%d}}], delegate: {name: %s}}, {delegate: {name: three, namespace: shop}}]\n", host(),
+				pick("", "  gateways: [gw, mesh]\n"), r.IntN(2), pick("one", "two"))
+		}
 		head := head("VirtualService") + export
 		if r.IntN(2) == 0 {
 			return head + fmt.Sprintf("  hosts: ['%s']\n  tcp:\n  - match: [{%s}]\n    route: [{destination: {host: b.test%s}}]\n", host(),

@@ -13,12 +13,28 @@ import (
 // MeshGateway is the name that stands for all sidecars where gateways are listed.
 const MeshGateway = "mesh"
 
-// Routing is a VirtualService with its names resolved.
+// Routing is a VirtualService with its names resolved, and with what its delegates say.
 type Routing struct {
-	Object   *object.Object
-	Spec     *networking.VirtualService
-	Hosts    []string // full names, lower case
-	Gateways []string // MeshGateway or "namespace/name"
+	Object    *object.Object
+	Spec      *networking.VirtualService // but its http, which HTTP is
+	HTTP      []HTTPRoute
+	Delegates []*object.Object // that say some of HTTP
+	Problems  []object.Problem // of delegating
+	Hosts     []string         // full names, lower case
+	Gateways  []string         // MeshGateway or "namespace/name"
+}
+
+// HTTPRoute is one route of a VirtualService, or one of a delegate's with what its root says of all of them. Names in it
+// are those of its object's namespace.
+type HTTPRoute struct {
+	*networking.HTTPRoute
+	Object *object.Object // that says where requests go
+	Index  int            // in its http
+}
+
+// Objects are the VirtualService's own and those it delegates to.
+func (r *Routing) Objects() []*object.Object {
+	return append([]*object.Object{r.Object}, r.Delegates...)
 }
 
 // GatewayName resolves the name of a gateway as an object of a namespace writes it.
@@ -27,7 +43,9 @@ func GatewayName(name, namespace string) string {
 		return name
 	}
 	place, short, ok := strings.Cut(name, "/")
-	switch {
+	switch parts := strings.SplitN(name, ".", 3); {
+	case !ok && len(parts) > 1: // the old form, name.namespace.svc.cluster.local
+		return parts[1] + "/" + parts[0]
 	case !ok:
 		return namespace + "/" + name
 	case place == ".":
@@ -36,11 +54,18 @@ func GatewayName(name, namespace string) string {
 	return name
 }
 
-func newRouting(o *object.Object, domain string) *Routing {
+func (w *World) newRouting(o *object.Object) *Routing {
 	spec := o.Spec.(*networking.VirtualService)
-	r := &Routing{Object: o, Spec: spec}
+	r := &Routing{Object: o, Spec: spec, HTTP: make([]HTTPRoute, 0, len(spec.Http))}
+	for i, route := range spec.Http {
+		if route.Delegate != nil {
+			w.delegated(r, i)
+		} else {
+			r.HTTP = append(r.HTTP, HTTPRoute{HTTPRoute: route, Object: o, Index: i})
+		}
+	}
 	for _, host := range spec.Hosts {
-		r.Hosts = append(r.Hosts, FullName(host, o.Namespace, domain))
+		r.Hosts = append(r.Hosts, FullName(host, o.Namespace, w.domain))
 	}
 	slices.Sort(r.Hosts)
 	r.Hosts = slices.Compact(r.Hosts)
@@ -53,6 +78,56 @@ func newRouting(o *object.Object, domain string) *Routing {
 	slices.Sort(r.Gateways)
 	r.Gateways = slices.Compact(r.Gateways)
 	return r
+}
+
+// applyRouting takes a change of a VirtualService in and tells which hosts and gateways it is for.
+func (w *World) applyRouting(c Change, hosts, bindings map[string]struct{}) {
+	if c.Old != nil {
+		w.unroute(c.Old, hosts, bindings)
+		w.delegators = withoutDelegator(w.delegators, c.Old)
+		if w.byKey[c.Old.Key] == c.Old {
+			delete(w.byKey, c.Old.Key)
+		}
+	}
+	if c.New != nil {
+		w.byKey[c.New.Key] = c.New
+		for _, key := range delegatesOf(c.New) {
+			if w.delegators[key] == nil {
+				w.delegators[key] = map[*object.Object]struct{}{}
+			}
+			w.delegators[key][c.New] = struct{}{}
+		}
+		w.route(c.New, hosts, bindings)
+	}
+}
+
+// route makes a VirtualService count.
+func (w *World) route(o *object.Object, hosts, bindings map[string]struct{}) {
+	r := w.newRouting(o)
+	w.byObject[o] = r
+	r.each(func(host string) { insert(w.routings, host, r, byAge); hosts[host] = struct{}{} },
+		func(gateway string) { insert(w.bound, gateway, r, byAge); bindings[gateway] = struct{}{} })
+}
+
+// unroute makes it count no more.
+func (w *World) unroute(o *object.Object, hosts, bindings map[string]struct{}) {
+	r := w.byObject[o]
+	delete(w.byObject, o)
+	r.each(func(host string) { remove(w.routings, host, r, byAge); hosts[host] = struct{}{} },
+		func(gateway string) { remove(w.bound, gateway, r, byAge); bindings[gateway] = struct{}{} })
+}
+
+// each tells the hosts that it names for sidecars, and the gateways.
+func (r *Routing) each(host, gateway func(string)) {
+	for _, name := range r.Gateways {
+		if name != MeshGateway {
+			gateway(name)
+			continue
+		}
+		for _, h := range r.Hosts {
+			host(h)
+		}
+	}
 }
 
 func byAge(a, b *Routing) int { return object.Age(a.Object, b.Object) }

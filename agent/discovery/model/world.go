@@ -29,7 +29,9 @@ type World struct {
 	rulePatterns []string // the wildcards of rules, the narrowest first
 
 	byObject        map[*object.Object]*Routing
-	routings        map[string][]*Routing // of sidecars, by host or pattern, the oldest first
+	byKey           map[object.Key]*object.Object              // VirtualServices
+	delegators      map[object.Key]map[*object.Object]struct{} // VirtualServices that delegate to another, which may not be there
+	routings        map[string][]*Routing                      // of sidecars, by host or pattern, the oldest first
 	routingPatterns []string
 	bound           map[string][]*Routing // of gateways, by "namespace/name", the oldest first
 
@@ -41,6 +43,7 @@ type World struct {
 func NewWorld(domain string, m *mesh.Config) *World {
 	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{}, workloads: newWorkloads(), services: map[string][]*Service{},
 		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*ruleSet{}, byObject: map[*object.Object]*Routing{},
+		byKey: map[object.Key]*object.Object{}, delegators: map[object.Key]map[*object.Object]struct{}{},
 		routings: map[string][]*Routing{}, bound: map[string][]*Routing{}}
 }
 
@@ -53,6 +56,7 @@ func (w *World) Mesh() *mesh.Config { return w.mesh }
 // SetMesh changes what counts for all of it, and so touches everything.
 func (w *World) SetMesh(m *mesh.Config) Touched {
 	w.mesh = m
+	w.delegate(slices.Collect(maps.Keys(w.delegators)), map[string]struct{}{}, map[string]struct{}{})
 	return w.Everything()
 }
 
@@ -89,6 +93,7 @@ type Change struct{ Old, New *object.Object }
 func (w *World) Apply(changes []Change) Touched {
 	services, rules, routings := map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
 	touched := Touched{Hosts: map[string]struct{}{}, Bindings: map[string]struct{}{}}
+	var delegates []object.Key // VirtualServices that changed, to which others may delegate
 	for _, c := range changes {
 		kind := either(c).Kind
 		switch kind {
@@ -121,6 +126,7 @@ func (w *World) Apply(changes []Change) Touched {
 			}
 		case object.VirtualService:
 			w.applyRouting(c, routings, touched.Bindings)
+			delegates = append(delegates, either(c).Key)
 		case object.Gateway:
 			touched.Gateways = true
 			w.gateways = exchange(w.gateways, c)
@@ -129,6 +135,7 @@ func (w *World) Apply(changes []Change) Touched {
 			w.sidecars = exchange(w.sidecars, c)
 		}
 	}
+	w.delegate(delegates, routings, touched.Bindings)
 	w.rebuild(services, rules, routings)
 	w.spread(touched.Hosts, services, rules, routings)
 	return touched
@@ -192,31 +199,6 @@ func (w *World) spread(hosts, services, rules, routings map[string]struct{}) {
 				}
 			}
 		}
-	}
-}
-
-func (w *World) applyRouting(c Change, hosts, bindings map[string]struct{}) {
-	each := func(r *Routing, do func(of map[string][]*Routing, key string, r *Routing, order func(a, b *Routing) int)) {
-		for _, gateway := range r.Gateways {
-			if gateway != MeshGateway {
-				do(w.bound, gateway, r, byAge)
-				bindings[gateway] = struct{}{}
-				continue
-			}
-			for _, host := range r.Hosts {
-				do(w.routings, host, r, byAge)
-				hosts[host] = struct{}{}
-			}
-		}
-	}
-	if c.Old != nil {
-		each(w.byObject[c.Old], remove[string, *Routing])
-		delete(w.byObject, c.Old)
-	}
-	if c.New != nil {
-		r := newRouting(c.New, w.domain)
-		w.byObject[c.New] = r
-		each(r, insert[string, *Routing])
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 // Istio's defaults where a route says nothing of retries.
@@ -33,17 +34,18 @@ const (
 // forward sends requests to one destination, or to several by weight. What the only one does with headers, the route does,
 // after its own. istiod sets max_grpc_timeout too, of which Envoy says for every route that it is deprecated; what is to
 // replace it answers a timeout with 408. A gRPC client whose deadline is shorter than the route's keeps it by itself.
-func (r *Router) forward(out *routev3.Route, routing *model.Routing, in *networking.HTTPRoute, field string) {
+func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
+	field := fmt.Sprintf("http[%d]", in.Index)
 	action := &routev3.RouteAction{Timeout: durationpb.New(0)}
 	if in.Timeout != nil {
 		action.Timeout = in.Timeout
 	}
 	out.Action = &routev3.Route_Route{Route: action}
 	rewrite(action, in.Rewrite, hostOf(in.GetHeaders().GetRequest()))
-	r.mirrors(action, routing, in, field)
+	r.mirrors(action, in, field)
 	if len(in.Route) == 1 {
 		to := in.Route[0]
-		name, hash := r.destination(routing, to.Destination, field+".route[0].destination")
+		name, hash := r.destination(in.Object, to.Destination, field+".route[0].destination")
 		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: name}
 		action.HashPolicy = hash
 		changeHeaders(out, to.Headers)
@@ -58,7 +60,7 @@ func (r *Router) forward(out *routev3.Route, routing *model.Routing, in *network
 		if to.Weight == 0 {
 			continue
 		}
-		name, hash := r.destination(routing, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
+		name, hash := r.destination(in.Object, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
 		for _, p := range hash {
 			if !slices.ContainsFunc(action.HashPolicy, func(known *routev3.RouteAction_HashPolicy) bool { return proto.Equal(known, p) }) {
 				action.HashPolicy = append(action.HashPolicy, p)
@@ -87,19 +89,19 @@ func changeHeaders(out *routev3.Route, in *networking.Headers) {
 }
 
 // destination is the cluster that a destination means; what is not there is told, and keeps its name.
-func (r *Router) destination(routing *model.Routing, to *networking.Destination, field string) (string, []*routev3.RouteAction_HashPolicy) {
-	host := model.FullName(to.GetHost(), routing.Object.Namespace, r.World.Domain())
+func (r *Router) destination(from *object.Object, to *networking.Destination, field string) (string, []*routev3.RouteAction_HashPolicy) {
+	host := model.FullName(to.GetHost(), from.Namespace, r.World.Domain())
 	service := r.service(host)
 	port := r.portOf(service, to)
 	switch {
 	case service == nil:
-		r.problems = append(r.problems, warning(routing.Object, field+".host", fmt.Sprintf("no service has the host %s", host),
+		r.problems = append(r.problems, warning(from, field+".host", fmt.Sprintf("no service has the host %s", host),
 			"requests get 503; add a ServiceEntry or correct the host"))
 	case service.Port(port) == nil:
-		r.problems = append(r.problems, warning(routing.Object, field+".port", fmt.Sprintf("service %s has no port %d", host, port),
+		r.problems = append(r.problems, warning(from, field+".port", fmt.Sprintf("service %s has no port %d", host, port),
 			"requests get 503; name one of its ports"))
 	case to.Subset != "" && r.World.Rule(service, r.Node).Subset(to.Subset) == nil:
-		r.problems = append(r.problems, warning(routing.Object, field+".subset", fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.Subset),
+		r.problems = append(r.problems, warning(from, field+".subset", fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.Subset),
 			"requests get 503; add the subset or correct its name"))
 	}
 	return ClusterName(port, to.GetSubset(), host), r.hashPolicy(service, port, to.GetSubset())

@@ -218,7 +218,7 @@ func (r *Router) destinations(routing *model.Routing, routes []*networking.Route
 		if to.Weight == 0 && len(routes) > 1 {
 			continue
 		}
-		name, _ := r.destination(routing, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
+		name, _ := r.destination(routing.Object, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
 		names = append(names, name)
 		clusters = append(clusters, &tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight{Name: name, Weight: uint32(max(to.Weight, 0))})
 	}

@@ -109,7 +109,7 @@ func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 }
 
 // mirrors copies requests. The copies carry the host as it is, without Envoy's "-shadow".
-func (r *Router) mirrors(action *routev3.RouteAction, routing *model.Routing, in *networking.HTTPRoute, field string) {
+func (r *Router) mirrors(action *routev3.RouteAction, in model.HTTPRoute, field string) {
 	mirror := func(to *networking.Destination, percent *networking.Percent, field string) {
 		share := fraction(100)
 		if percent != nil {
@@ -118,7 +118,7 @@ func (r *Router) mirrors(action *routev3.RouteAction, routing *model.Routing, in
 		if share.Numerator == 0 {
 			return
 		}
-		name, _ := r.destination(routing, to, field)
+		name, _ := r.destination(in.Object, to, field)
 		action.RequestMirrorPolicies = append(action.RequestMirrorPolicies, &routev3.RouteAction_RequestMirrorPolicy{Cluster: name,
 			RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: share}, DisableShadowHostSuffixAppend: true,
 			TraceSampled: wrapperspb.Bool(false)})

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -45,18 +44,17 @@ func (r *Router) service(host string) *model.Service {
 
 // routes translates all routes of a VirtualService that apply here, in their order.
 func (r *Router) routes(routing *model.Routing) []*routev3.Route {
+	r.problems = append(r.problems, routing.Problems...)
 	var out []*routev3.Route
-	for i, in := range routing.Spec.Http {
-		field := fmt.Sprintf("http[%d]", i)
+	for _, in := range routing.HTTP {
 		if len(in.Match) == 0 {
-			route := r.route(routing, in, nil, field)
-			return append(out, route) // nothing after it can be reached
+			return append(out, r.route(in, nil)) // nothing after it can be reached
 		}
 		for _, match := range in.Match {
 			if !r.applies(match, routing) {
 				continue
 			}
-			route := r.route(routing, in, match, field)
+			route := r.route(in, match)
 			out = append(out, route)
 			if isEverything(route.Match) {
 				return out
@@ -85,7 +83,7 @@ func (r *Router) gatewaysMeet(names []string, routing *model.Routing) bool {
 	})
 }
 
-func (r *Router) route(routing *model.Routing, in *networking.HTTPRoute, match *networking.HTTPMatchRequest, field string) *routev3.Route {
+func (r *Router) route(in model.HTTPRoute, match *networking.HTTPMatchRequest) *routev3.Route {
 	out := &routev3.Route{Name: in.Name, Match: requestMatch(match), StatPrefix: match.GetStatPrefix()}
 	if match.GetName() != "" {
 		out.Name = in.Name + "." + match.Name
@@ -97,9 +95,9 @@ func (r *Router) route(routing *model.Routing, in *networking.HTTPRoute, match *
 	case in.DirectResponse != nil:
 		out.Action = directResponse(in.DirectResponse)
 	default:
-		r.forward(out, routing, in, field)
+		r.forward(out, in)
 	}
-	filterConfigs(out, in)
+	filterConfigs(out, in.HTTPRoute)
 	return out
 }
 

@@ -35,7 +35,7 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service, routing
 	r.begin()
 	for _, routing := range routings {
 		if routes := r.routes(routing); len(routes) > 0 {
-			return r.finish(host, &routev3.VirtualHost{Routes: routes}, routing.Object), routing
+			return r.finish(host, &routev3.VirtualHost{Routes: routes}, routing.Objects()...), routing
 		}
 	}
 	if service == nil { // nothing in them is meant for sidecars here: the host is as if it were not named
@@ -54,7 +54,7 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing, redi
 	var last *routev3.Route
 	objects := make([]*object.Object, 0, len(routings))
 	for _, routing := range routings {
-		objects = append(objects, routing.Object)
+		objects = append(objects, routing.Objects()...)
 		for _, route := range r.routes(routing) {
 			switch {
 			case !isEverything(route.Match):

@@ -14,7 +14,6 @@ import (
 func (c *checker) virtualService(v *networking.VirtualService) {
 	delegate := len(v.Hosts) == 0
 	if delegate {
-		c.without("hosts")
 		for field, given := range map[string]bool{"gateways": len(v.Gateways) > 0, "tls": len(v.Tls) > 0, "tcp": len(v.Tcp) > 0} {
 			if given {
 				c.fail(field, "a VirtualService without hosts is a delegate, which has http alone", "remove it, or name the hosts")
@@ -111,7 +110,6 @@ func (c *checker) actions(field string, r *networking.HTTPRoute, delegate bool) 
 		if d.Namespace != "" && !dnsLabel.MatchString(d.Namespace) {
 			c.fail(field+".delegate.namespace", fmt.Sprintf("%q is no namespace", d.Namespace), "write letters, digits and -")
 		}
-		c.absent(field + ".delegate")
 		return
 	}
 	actions := 0

@@ -52,6 +52,10 @@ func (s *sidecar) requests(v *View, host string, service *model.Service, reads m
 		}
 	}
 	set(s.hosts, host, now)
+	if len(now) == 0 && service == nil && len(wanted) > 0 {
+		problems = append(problems, routings[0].Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
+			Message: fmt.Sprintf("no service has the host %s, and no route is for requests to it here", host), Cure: "add a ServiceEntry for the host"}))
+	}
 	for i, r := range routings {
 		if i > 0 && len(now) > 0 && !counts[r] {
 			by := routings[0].Object

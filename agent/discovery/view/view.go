@@ -192,7 +192,7 @@ func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rul
 	return t.out
 }
 
-// routesHTTP tells whether a VirtualService says anything of requests.
-func routesHTTP(r *model.Routing) bool { return r != nil && len(r.Spec.Http) > 0 }
+// routesHTTP tells whether a VirtualService says anything of requests, or means to.
+func routesHTTP(r *model.Routing) bool { return r != nil && len(r.HTTP)+len(r.Problems) > 0 }
 
 func resolutionNone(p *model.Port) bool { return p.Entry.Resolution == networking.ServiceEntry_NONE }

@@ -1,0 +1,143 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// delegateKey is the VirtualService that a route of another one delegates to.
+func delegateKey(root *object.Object, d *networking.Delegate) object.Key {
+	key := object.Key{Kind: object.VirtualService, Namespace: d.Namespace, Name: d.Name}
+	if key.Namespace == "" {
+		key.Namespace = root.Namespace
+	}
+	return key
+}
+
+// delegatesOf are the VirtualServices that one delegates to.
+func delegatesOf(root *object.Object) []object.Key {
+	var keys []object.Key
+	for _, route := range root.Spec.(*networking.VirtualService).Http {
+		if route.Delegate != nil {
+			keys = append(keys, delegateKey(root, route.Delegate))
+		}
+	}
+	return keys
+}
+
+func withoutDelegator(all map[object.Key]map[*object.Object]struct{}, root *object.Object) map[object.Key]map[*object.Object]struct{} {
+	for _, key := range delegatesOf(root) {
+		if delete(all[key], root); len(all[key]) == 0 {
+			delete(all, key)
+		}
+	}
+	return all
+}
+
+// delegate makes those anew that delegate to VirtualServices that changed.
+func (w *World) delegate(changed []object.Key, hosts, bindings map[string]struct{}) {
+	roots := map[*object.Object]struct{}{}
+	for _, key := range changed {
+		maps.Copy(roots, w.delegators[key])
+	}
+	for root := range roots {
+		w.unroute(root, hosts, bindings)
+		w.route(root, hosts, bindings)
+	}
+}
+
+// delegated adds what the delegate of a route says, each of its routes merged with the root's. What contradicts the root is
+// left out, as in Istio.
+func (w *World) delegated(r *Routing, index int) {
+	root := r.Spec.Http[index]
+	tell := func(o *object.Object, field, message, cure string) {
+		r.Problems = append(r.Problems, o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure}))
+	}
+	key := delegateKey(r.Object, root.Delegate)
+	field := fmt.Sprintf("http[%d].delegate", index)
+	o := w.byKey[key]
+	if o == nil {
+		tell(r.Object, field, fmt.Sprintf("there is no %s: the route has no effect", key), "add it or correct the name")
+		return
+	}
+	spec := o.Spec.(*networking.VirtualService)
+	switch {
+	case len(spec.Hosts) > 0:
+		tell(r.Object, field, fmt.Sprintf("%s at %s:%d has hosts and is no delegate: the route has no effect", key, o.File, o.Line), "remove its hosts")
+		return
+	case !visible(spec.ExportTo, w.mesh.RoutingExportTo, o.Namespace, r.Object.Namespace):
+		tell(r.Object, field, fmt.Sprintf("%s at %s:%d is not exported to namespace %s: the route has no effect", key, o.File, o.Line, r.Object.Namespace), "add the namespace to its exportTo")
+		return
+	}
+	if !slices.Contains(r.Delegates, o) {
+		r.Delegates = append(r.Delegates, o)
+	}
+	for i, route := range spec.Http {
+		matches, ok := mergeMatches(root.Match, r.Object.Namespace, route.Match, o.Namespace)
+		if !ok {
+			tell(o, fmt.Sprintf("http[%d].match", i), fmt.Sprintf("takes nothing that http[%d] of %s at %s:%d takes: the route has no effect there",
+				index, r.Object.Key, r.Object.File, r.Object.Line), "narrow what the root matches, or remove the match")
+			continue
+		}
+		merged := w.mergeRoutes(root, r.Object.Namespace, route, o.Namespace)
+		merged.Match = matches
+		r.HTTP = append(r.HTTP, HTTPRoute{HTTPRoute: merged, Object: o, Index: i})
+	}
+}
+
+// mergeRoutes is a delegate's route with what only its root says. Names of destinations are resolved, each in the namespace
+// of whom it is from.
+func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string, delegate *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
+	own, its := w.resolved(delegate, namespace), w.resolved(root, rootNamespace)
+	switch {
+	case own.Name == "":
+		own.Name = its.Name
+	case its.Name != "":
+		own.Name = its.Name + "-" + own.Name
+	}
+	inherit(&own.Rewrite, its.Rewrite)
+	inherit(&own.DirectResponse, its.DirectResponse)
+	inherit(&own.Timeout, its.Timeout)
+	inherit(&own.Retries, its.Retries)
+	inherit(&own.Fault, its.Fault)
+	inherit(&own.Mirror, its.Mirror)
+	inherit(&own.MirrorPercent, its.MirrorPercent) //nolint:staticcheck // deprecated, still valid YAML
+	inherit(&own.MirrorPercentage, its.MirrorPercentage)
+	inherit(&own.CorsPolicy, its.CorsPolicy)
+	inherit(&own.Headers, its.Headers)
+	if own.Mirrors == nil {
+		own.Mirrors = its.Mirrors
+	}
+	return own
+}
+
+func inherit[T any](own **T, root *T) {
+	if *own == nil {
+		*own = root
+	}
+}
+
+// resolved is a copy of a route whose destinations have full names.
+func (w *World) resolved(route *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
+	own := proto.Clone(route).(*networking.HTTPRoute)
+	full := func(d *networking.Destination) {
+		if d != nil {
+			d.Host = FullName(d.Host, namespace, w.domain)
+		}
+	}
+	for _, to := range own.Route {
+		full(to.Destination)
+	}
+	full(own.Mirror)
+	for _, m := range own.Mirrors {
+		full(m.Destination)
+	}
+	return own
+}
