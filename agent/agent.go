@@ -172,7 +172,7 @@ func (a *Agent) begin(ctx context.Context) error {
 		return nil //nolint:nilerr // the agent ends
 	}
 	if a.supervisor.Beat(ctx) != nil { // what an earlier agent left is adopted
-		return nil
+		return nil //nolint:nilerr // the agent ends
 	}
 	select { // a neighbour that starts at the same time must be able to ask
 	case <-a.api.Ready():

@@ -98,7 +98,7 @@ func clash(want, claim config.Claim, other neighbour) string {
 func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) config.Errors {
 	sockets, err := h.Sockets()
 	if err != nil {
-		return nil // Envoy says it when it cannot listen
+		return nil //nolint:nilerr // Envoy says it when it cannot listen
 	}
 	var clashes config.Errors
 	for _, want := range wants {
