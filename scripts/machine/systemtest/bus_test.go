@@ -1,0 +1,324 @@
+package systemtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// The agent on the bus (interfaces.md, "D-Bus").
+const (
+	busName      = "org.outrider.Agent1"
+	busObject    = "/org/outrider/Agent1"
+	busManager   = "org.outrider.Agent1.Manager"
+	busEpoch     = "org.outrider.Agent1.Epoch"
+	busInterface = "/usr/share/dbus-1/interfaces"
+)
+
+const installBus = `set -eu
+install -D -m 0644 -t /usr/share/dbus-1/system.d /opt/packaging/dbus/org.outrider.Agent1.conf
+install -D -m 0644 -t /usr/share/dbus-1/interfaces /opt/packaging/dbus/interfaces/*.xml
+install -D -m 0644 -t /usr/share/polkit-1/actions /opt/packaging/polkit/org.outrider.agent1.policy
+systemctl reload dbus.service`
+
+// NewBusHost is a host whose agent is on the bus.
+func NewBusHost(t *testing.T, more ...string) *Host {
+	t.Helper()
+	h := NewHost(t, more...)
+	h.Script(installBus)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.OnBus(busName)
+	return h
+}
+
+// OnBus waits until a name is taken.
+func (h *Host) OnBus(name string) {
+	h.t.Helper()
+	h.Eventually(20*time.Second, name+" is on the bus", func() bool {
+		out, err := h.Run(h.t.Context(), "busctl", "list", "--acquired", "--no-legend")
+		return err == nil && strings.Contains(out, name+" ")
+	})
+}
+
+// As runs busctl as a user.
+func (h *Host) As(user string, arguments ...string) (string, error) {
+	return h.Run(h.t.Context(), "setpriv", append([]string{"--reuid=" + user, "--regid=" + user, "--init-groups", "busctl"}, arguments...)...)
+}
+
+// MustAs is As that must succeed.
+func (h *Host) MustAs(user string, arguments ...string) string {
+	h.t.Helper()
+	out, err := h.As(user, arguments...)
+	if err != nil {
+		h.t.Errorf("as %s: %v", user, err)
+	}
+	return out
+}
+
+const users = "root nobody outrider" // nobody of them but root is an administrator
+
+// Everyone looks, whoever they are.
+func TestBusIsReadByEveryone(t *testing.T) {
+	h := NewBusHost(t)
+	h.Script("getent group nobody >/dev/null || groupadd nobody")
+	live := h.Live()
+	epoch := fmt.Sprintf("%s/epoch/%d", busObject, live.Number)
+	for user := range strings.FieldsSeq(users) {
+		for property, want := range map[string]string{"State": `s "running"`, "Ready": "b true", "CurrentEpoch": "u 0", "UnitName": `s "outrider.service"`,
+			"Instance": `s ""`, "DiscoveryState": `s "embedded"`, "EnvoyVersion": `s "1.40.0"`} {
+			if got := h.MustAs(user, "get-property", busName, busObject, busManager, property); got != want {
+				t.Errorf("as %s: %s is %s, want %s", user, property, got, want)
+			}
+		}
+		if got, want := h.MustAs(user, "get-property", busName, epoch, busEpoch, "PID"), fmt.Sprint("u ", live.PID); got != want {
+			t.Errorf("as %s: Envoy is %s, want %s", user, got, want)
+		}
+		if got := h.MustAs(user, "tree", "--list", busName); !strings.Contains(got, epoch) {
+			t.Errorf("as %s: tree: %s", user, got)
+		}
+		if got := h.MustAs(user, "call", busName, busObject, busManager, "ListEpochs"); !strings.HasPrefix(got, fmt.Sprintf(`a(uosut) 1 0 %q "live" %d `, epoch, live.PID)) {
+			t.Errorf("as %s: ListEpochs: %s", user, got)
+		}
+		for object, kind := range map[string]string{busObject: busManager, epoch: busEpoch} {
+			// What is installed is what is there: busctl shows the same of both.
+			installed := h.MustAs(user, "introspect", "--xml-interface", busName, object)
+			for _, member := range strings.Fields(h.Script("grep -oE '<(method|signal|property) name=\"[A-Za-z]+\"' " + busInterface + "/" + kind + ".xml | cut -d'\"' -f2")) {
+				if !strings.Contains(installed, `name="`+member+`"`) {
+					t.Errorf("as %s: %s has no %s", user, kind, member)
+				}
+			}
+			if got := h.MustAs(user, "introspect", busName, object); !strings.Contains(got, kind) || !strings.Contains(got, "emits-change") {
+				t.Errorf("as %s: introspect %s: %s", user, object, got)
+			}
+		}
+	}
+	// An instance has a name of its own and the same objects.
+	h.Write("/etc/outrider/web-1.toml", fmt.Sprintf(instanceConfiguration, 16000, 16001, 16002, 16003, "web-1"))
+	h.Script("mkdir -p /etc/outrider/web-1.mesh.d")
+	h.MustRun(t, "systemctl", "start", "outrider@web-1.service")
+	const instance = busName + ".Instance._web_2d1"
+	h.OnBus(instance)
+	if got := h.MustAs("nobody", "get-property", instance, busObject, busManager, "Instance"); got != `s "web-1"` {
+		t.Errorf("the instance says it is %s", got)
+	}
+
+	// Nobody else may be the agent, and looking at one that is stopped does not start it.
+	own := func(user, name string) (string, error) {
+		return h.As(user, "call", "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "RequestName", "su", name, "4")
+	}
+	if out, err := own("nobody", busName+".Instance._evil"); err == nil {
+		t.Errorf("nobody may be an agent: %s", out)
+	}
+	if out, err := own("outrider", busName+".Instance._other"); err != nil {
+		t.Errorf("the agent's user may not be an instance: %s", out)
+	}
+	h.MustRun(t, "systemctl", "stop", "outrider.slice")
+	if out, err := h.As("root", "get-property", busName, busObject, busManager, "State"); err == nil {
+		t.Errorf("a stopped agent says %s", out)
+	}
+	if state := h.Property("outrider", "ActiveState"); state != "inactive" {
+		t.Errorf("looking made the agent %s", state)
+	}
+}
+
+// changing are the calls that polkit is asked about, by its action.
+var changing = []struct {
+	action    string
+	arguments []string
+}{
+	{"set-log-level", []string{busObject, busManager, "SetLogLevel", "ss", "agent", "info"}},
+	{"inspect", []string{busObject, busManager, "CheckConfig", "s", ""}},
+	{"inspect", []string{busObject, busManager, "DumpConfig"}},
+	{"reload", []string{busObject, busManager, "Reload", "t", "1"}},
+	{"drain", []string{busObject, busManager, "Drain", "t", "0"}},
+	{"drain", []string{busObject, busManager, "Undrain"}},
+	{"abort", []string{busObject + "/epoch/0", busEpoch, "Abort"}},
+}
+
+// What changes something is polkit's to allow, method by method; root may without it.
+func TestBusIsChangedByAdministrators(t *testing.T) {
+	h := NewBusHost(t)
+	h.Script("getent group nobody >/dev/null || groupadd nobody")
+	call := func(user, interactive string, arguments []string) (string, error) {
+		return h.As(user, append([]string{"--allow-interactive-authorization=" + interactive, "call", busName}, arguments...)...)
+	}
+	denied := func(user string, answers map[string]string) {
+		t.Helper()
+		for _, c := range changing {
+			for interactive, want := range answers {
+				out, err := call(user, interactive, c.arguments)
+				if err == nil || !strings.Contains(out, strings.ReplaceAll(want, "ACTION", "org.outrider.agent1."+c.action)) {
+					t.Errorf("as %s, interactive %s, %v: %v %s", user, interactive, c.arguments, err, out)
+				}
+			}
+		}
+	}
+	before := h.Live()
+	for _, user := range []string{"nobody", "outrider", "outrider-envoy"} { // the owner annotation lets the agent ask; it allows nobody anything
+		denied(user, map[string]string{"no": "ACTION needs a password", "yes": "polkit does not allow ACTION"})
+	}
+	if now := h.Live(); now.PID != before.PID || h.Status().State != "running" {
+		t.Errorf("denied calls did something: %+v", h.Status())
+	}
+
+	// A rule of the administrator's, for one action alone.
+	h.Write("/etc/polkit-1/rules.d/10-test.rules", `polkit.addRule(function (action, subject) {
+	if (action.id == "org.outrider.agent1.drain" && subject.user == "nobody") return polkit.Result.YES;
+});`)
+	h.Script("chmod 755 /etc/polkit-1/rules.d; systemctl restart polkit.service")
+	for _, c := range changing[4:6] {
+		if out, err := call("nobody", "no", c.arguments); err != nil {
+			t.Errorf("%v is not allowed by the rule: %s", c.arguments, out)
+		}
+	}
+	if out, err := call("nobody", "no", changing[0].arguments); err == nil {
+		t.Errorf("the rule allows more than it says: %s", out)
+	}
+
+	// Without polkit root alone may.
+	h.Script("systemctl mask --now polkit.service; rm -f /etc/polkit-1/rules.d/10-test.rules")
+	denied("nobody", map[string]string{"no": "not authorised"})
+	for _, c := range changing {
+		if out, err := call("root", "no", c.arguments); err != nil {
+			t.Errorf("root may not %v: %s", c.arguments, out)
+		}
+	}
+	h.Eventually(30*time.Second, "another Envoy stands in for the aborted one", func() bool { return h.Get() == "200" && h.Status().Ready })
+	if log := h.Journal("-o", "cat", "OUTRIDER_COMPONENT=bus"); !strings.Contains(log, "refused a request over D-Bus method=Abort") || !strings.Contains(log, "asked over D-Bus method=Abort") {
+		t.Errorf("the journal does not say who asked: %s", log)
+	}
+}
+
+// monitor writes what a monitor prints into a file of the machine, from now on.
+func (h *Host) monitor(user, file string, command ...string) {
+	h.t.Helper()
+	h.MustRun(h.t, "systemd-run", append([]string{"--quiet", "--unit=monitor-" + user, "-p", "User=" + user, "-p", "StandardOutput=file:" + file}, command...)...)
+}
+
+// What happens is told: to a monitor of root's, and as signals to everyone.
+func TestBusTellsWhatHappens(t *testing.T) {
+	h := NewBusHost(t)
+	if out, err := h.As("outrider", "monitor", busName); err == nil {
+		t.Errorf("only root may see all messages: %s", out)
+	}
+	h.monitor("root", "/run/root.txt", "busctl", "monitor", "--json=short", busName)
+	h.monitor("nobody", "/run/nobody.txt", "dbus-monitor", "--system", "type='signal',sender='"+busName+"'")
+	h.Eventually(10*time.Second, "the monitors listen", func() bool {
+		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer", "Ping")
+		out, err := h.Run(t.Context(), "sh", "-c", "grep -c Ping /run/root.txt; grep -c NameAcquired /run/nobody.txt")
+		return err == nil && !strings.Contains(out, "0")
+	})
+	h.MustRun(t, "systemctl", "reload", "outrider.service")
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, err := h.Run(context.Background(), "cut", "-c1-500", "/run/root.txt")
+			t.Logf("the monitor saw (%v):\n%s", err, out)
+		}
+	})
+	told := func(what, file string, patterns ...string) {
+		t.Helper()
+		script := "true"
+		for _, pattern := range patterns {
+			script += fmt.Sprintf(" && grep -E -q '%s' %s", pattern, file)
+		}
+		h.Eventually(10*time.Second, what+": "+script, func() bool { _, err := h.Run(t.Context(), "sh", "-c", script); return err == nil })
+	}
+	told("a reload", "/run/root.txt",
+		`"path":"/org/outrider/Agent1","interface":"org.freedesktop.DBus.Properties","member":"PropertiesChanged".*"State":\{"type":"s","data":"reloading"\}`,
+		`"member":"PropertiesChanged".*"CurrentEpoch":\{"type":"u","data":1\}`,
+		`"member":"PropertiesChanged".*"LastReloadTimestamp":\{"type":"t","data":[1-9]`,
+		`"member":"InterfacesAdded".*"/org/outrider/Agent1/epoch/1"`,
+		`"member":"EpochStarted".*\[1,"/org/outrider/Agent1/epoch/1"\]`, `"member":"EpochLive".*\[1,`, `"member":"ReloadFinished".*"restarted",1,`)
+	told("a reload, to everyone", "/run/nobody.txt", "member=PropertiesChanged", "member=EpochLive", "member=ReloadFinished")
+	h.Write("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
+	if out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service"); err == nil {
+		t.Errorf("a broken configuration is taken: %s", out)
+	}
+	told("a refused reload", "/run/root.txt", `"member":"ReloadRefused".*50-broken.toml:1`, `"member":"PropertiesChanged".*"Conditions":.*configuration-refused`)
+	h.MustRun(t, "rm", "/etc/outrider/conf.d/50-broken.toml")
+	h.MustRun(t, "systemctl", "stop", "outrider.service")
+	told("the stop", "/run/root.txt", `"member":"Draining"`, `"member":"PropertiesChanged".*"State":\{"type":"s","data":"stopping"\}`, `"member":"EpochExited"`)
+}
+
+// The bus may go and come: the agent goes on, and returns to it.
+func TestBusRestarts(t *testing.T) {
+	h := NewBusHost(t)
+	agent := h.MainPID("outrider")
+	h.MustRun(t, "systemctl", "stop", "dbus.socket", "dbus.service")
+	h.Serves()
+	h.MustRun(t, "outrider", "reload")
+	h.Eventually(10*time.Second, "its absence is a condition", func() bool { return strings.Contains(fmt.Sprint(h.Status().Conditions), "bus-unavailable") })
+	h.MustRun(t, "systemctl", "start", "dbus.socket", "dbus.service")
+	h.Eventually(time.Minute, "the agent is back", func() bool {
+		out, err := h.As("root", "get-property", busName, busObject, busManager, "CurrentEpoch")
+		return err == nil && out == "u 1"
+	})
+	h.MustRun(t, "systemctl", "restart", "dbus.service")
+	h.OnBus(busName)
+	h.Eventually(10*time.Second, "the condition is gone", func() bool { return len(h.Status().Conditions) == 0 })
+	if now := h.MainPID("outrider"); now != agent {
+		t.Errorf("agent %d became %d", agent, now)
+	}
+	// systemd is told on its own socket, and asked on the bus whether this is a restart: Envoy stays.
+	before := h.Live().PID
+	h.MustRun(t, "systemctl", "restart", "outrider.service")
+	if now := h.Live().PID; now != before {
+		t.Errorf("after the bus was restarted a restart of the agent made Envoy %d out of %d", now, before)
+	}
+}
+
+// The other implementation of the bus.
+func TestBusOfDbusBroker(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts", "get-dbus-broker")).Output()
+	if err != nil {
+		t.Fatalf("scripts/get-dbus-broker: %v", err)
+	}
+	folder := strings.TrimSpace(string(out))
+	if _, err := os.Stat(filepath.Join(folder, "usr/bin/dbus-broker")); err != nil {
+		t.Fatal(err)
+	}
+	h := NewHost(t, folder+":/opt/dbus-broker")
+	h.Script("cp -a /opt/dbus-broker/usr /; getent group nobody >/dev/null || groupadd nobody")
+	h.Script("install -m 0644 /opt/dbus-broker/lib/systemd/system/dbus-broker.service /etc/systemd/system/dbus-broker.service")
+	h.Script("systemctl stop dbus.service; ln -sf dbus-broker.service /etc/systemd/system/dbus.service; systemctl daemon-reload; systemctl start dbus.service")
+	h.Script(installBus)
+	if names := h.Processes("dbus-broker"); len(names) == 0 {
+		t.Fatal("dbus-broker does not run")
+	}
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.OnBus(busName)
+	for user := range strings.FieldsSeq(users) {
+		if got := h.MustAs(user, "get-property", busName, busObject, busManager, "Ready"); got != "b true" {
+			t.Errorf("as %s: %s", user, got)
+		}
+		h.MustAs(user, "introspect", busName, busObject)
+	}
+	for _, c := range changing {
+		if out, err := h.As("nobody", append([]string{"--allow-interactive-authorization=no", "call", busName}, c.arguments...)...); err == nil || !strings.Contains(out, "needs a password") {
+			t.Errorf("nobody may %v: %v %s", c.arguments, err, out)
+		}
+	}
+	h.monitor("root", "/run/root.txt", "busctl", "monitor", "--json=short", busName)
+	h.Eventually(10*time.Second, "the monitor listens", func() bool {
+		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer", "Ping")
+		_, err := h.Run(t.Context(), "grep", "-q", "Ping", "/run/root.txt")
+		return err == nil
+	})
+	if got := h.MustAs("root", "call", busName, busObject, busManager, "Reload", "t", "0"); !strings.HasPrefix(got, "t ") {
+		t.Errorf("Reload: %s", got)
+	}
+	h.Eventually(20*time.Second, "the reload is told", func() bool {
+		_, err := h.Run(t.Context(), "grep", "-E", "-q", `"member":"ReloadFinished".*"restarted",1,`, "/run/root.txt")
+		return err == nil
+	})
+	if out, err := h.As("nobody", "call", "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "RequestName", "su", busName+".Instance._evil", "4"); err == nil {
+		t.Errorf("nobody may be an agent: %s", out)
+	}
+}
