@@ -324,6 +324,32 @@ func TestBrokenMeshFileLeavesTheRestServing(t *testing.T) {
 	rig.Eventually(t, 10*time.Second, "the condition is gone", func() bool { return len(conditions(t, r)) == 0 })
 }
 
+func TestMeshFolderThatIsRenamedAwayWithdrawsNothing(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	r.StartReady()
+	folder := filepath.Join(r.Dir, "mesh.d")
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(folder, folder+".away")
+	rig.Eventually(t, 10*time.Second, "a condition names the folder and the cure", func() bool {
+		standing := conditions(t, r)
+		return len(standing) == 1 && strings.Contains(standing[0], folder) && strings.Contains(standing[0], "rename or mount it back")
+	})
+	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
+		t.Errorf("GET without the folder: %d %v", code, err)
+	}
+	rename(folder+".away", folder)
+	rig.Eventually(t, 10*time.Second, "the condition is gone", func() bool { return len(conditions(t, r)) == 0 })
+	if err := os.Remove(filepath.Join(folder, "web.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, 10*time.Second, "a file that is deleted is withdrawn", func() bool { _, _, err := r.Get("/hello"); return err != nil })
+}
+
 // conditions are the sentences of those that stand.
 func conditions(t *testing.T, r *rig.Rig) []string {
 	t.Helper()

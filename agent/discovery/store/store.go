@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -34,6 +35,7 @@ type Store struct {
 	files      map[string]*file
 	candidates map[object.Key][]*object.Object // of one key, the oldest first; the first one counts
 	roots      map[string]object.Problem       // of Options.Paths that cannot be read
+	devices    map[string]uint64               // of Options.Paths, when they were last looked through
 	duplicates map[object.Key][]object.Problem
 }
 
@@ -44,21 +46,32 @@ func New(options Options) *Store {
 		options.Paths[i] = filepath.Clean(path)
 	}
 	return &Store{options: options, files: map[string]*file{}, candidates: map[object.Key][]*object.Object{},
-		roots: map[string]object.Problem{}, duplicates: map[object.Key][]object.Problem{}}
+		roots: map[string]object.Problem{}, devices: map[string]uint64{}, duplicates: map[object.Key][]object.Problem{}}
 }
 
 // Load reads everything that changed since it was last read.
 func (s *Store) Load() []Change { return s.Reload(s.options.Paths) }
 
 // Reload reads what changed at the given paths: files (read whatever their time stamps say) and directories (files
-// below them whose time stamps moved). A trailing "/..." is ignored.
+// below them whose time stamps moved). A trailing "/..." is ignored. What is gone of a folder is withdrawn; of a configured path that is
+// gone itself everything stays as it was last read, and a problem says so.
 func (s *Store) Reload(paths []string) []Change {
 	var read, gone []string
+	vanished := map[string]bool{}
 	for _, path := range paths {
 		path = filepath.Clean(strings.TrimSuffix(path, "/..."))
 		root := s.rootOf(path)
 		if root == "" {
 			continue
+		}
+		if _, asked := vanished[root]; !asked {
+			vanished[root] = s.vanished(root)
+		}
+		if vanished[root] {
+			continue
+		}
+		if _, wrong := s.roots[root]; wrong {
+			path = root // it may be there again
 		}
 		if known := s.files[path]; known != nil {
 			read = append(read, path)
@@ -81,6 +94,43 @@ func (s *Store) rootOf(path string) string {
 	return ""
 }
 
+// vanished tells whether a configured path that held files is gone: removed or renamed, or unmounted, which leaves an empty folder of
+// another file system. Nobody means that by emptying it, and to withdraw all that it held would cut off everyone.
+func (s *Store) vanished(root string) bool {
+	held := 0
+	for known := range s.files {
+		if known == root || strings.HasPrefix(known, strings.TrimSuffix(root, "/")+"/") {
+			held++
+		}
+	}
+	info, err := os.Stat(root)
+	how := ""
+	switch {
+	case held == 0:
+	case errors.Is(err, fs.ErrNotExist):
+		how = "is gone"
+	case err == nil && info.IsDir() && s.devices[root] != fingerprintOf(info).device && holdsNothing(root):
+		how = "is empty, and on another file system than before"
+	}
+	if how == "" {
+		return false
+	}
+	what := "file stays"
+	if held > 1 {
+		what = "files stay"
+	}
+	s.roots[root] = object.Problem{File: root, Line: 1, Severity: condition.Warning,
+		Message: fmt.Sprintf("%s: its %d %s in force as last read", how, held, what),
+		Cure:    "rename or mount it back, or take it out of [discovery] files and restart the agent"}
+	return true
+}
+
+func holdsNothing(folder string) bool {
+	nothing := true
+	err := scan(folder, func(string, fs.FileInfo) { nothing = false })
+	return err == nil && nothing
+}
+
 // compare finds the files at and below a path that changed, and those that are gone.
 func (s *Store) compare(path string, isRoot bool) (changed, gone []string) {
 	present := map[string]bool{}
@@ -96,6 +146,9 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone []string) {
 	})
 	if isRoot {
 		delete(s.roots, path)
+		if info, err := os.Stat(path); err == nil {
+			s.devices[path] = fingerprintOf(info).device
+		}
 	}
 	if err != nil && isRoot {
 		severity, message := condition.Warning, fmt.Sprintf("cannot be read: %v", err)

@@ -237,6 +237,44 @@ func TestAPathThatIsNotThere(t *testing.T) {
 	f.expectProblems()
 }
 
+func TestWhatAConfiguredFolderHeldStaysWhenTheFolderGoes(t *testing.T) {
+	f := newFiles(t)
+	f.write("a.yaml", entry("a", "a.test"))
+	f.write("below/b.yaml", entry("b", "b.test"))
+	f.expect("at first", f.store.Load(), "a: - → a.test", "b: - → b.test")
+	away := f.directory + ".away"
+	if err := os.Rename(f.directory, away); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(away) })
+	f.expect("renamed away", f.store.Reload([]string{f.path("a.yaml"), f.directory, f.path("below")}))
+	f.expectProblems("is gone: its 2 files stay in force as last read; rename or mount it back, or take it out of [discovery] files and restart the agent")
+	f.expect("looked through again", f.store.Load())
+
+	// Unmounted: an empty folder of another file system.
+	if err := os.Mkdir(f.directory, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	device := f.store.devices[f.directory]
+	f.store.devices[f.directory] = device + 1
+	f.expect("unmounted", f.store.Load())
+	f.expectProblems("is empty, and on another file system than before: its 2 files stay in force")
+	f.store.devices[f.directory] = device
+
+	if err := os.Remove(f.directory); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(away, f.directory); err != nil {
+		t.Fatal(err)
+	}
+	f.expect("renamed back", f.store.Reload([]string{f.path("below")}))
+	f.expectProblems()
+	f.remove("a.yaml")
+	f.remove("below")
+	f.expect("emptied", f.store.Load(), "a: a.test → -", "b: b.test → -")
+	f.expectProblems()
+}
+
 func TestNamedPipeIsNotAwaited(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "mesh.yaml")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
