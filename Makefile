@@ -2,7 +2,6 @@
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
 PROGRAMS := $(notdir $(patsubst %/,%,$(dir $(wildcard cmd/*/main.go))))
-GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 .PHONY: help run test build bench lint package clean
 .DEFAULT_GOAL := help
@@ -18,8 +17,7 @@ test: ## run every check and every test; the last line says how many passed
 	go run ./scripts/check
 
 build: ## build the programs into build/
-	@mkdir -p build
-	$(GO_BUILD) -o build/ $(addprefix ./cmd/,$(PROGRAMS))
+	VERSION='$(VERSION)' scripts/build build $(addprefix ./cmd/,$(PROGRAMS))
 
 bench: ## run the benches (an hour on a quiet machine); tables, and plots into docs/bench
 	scripts/setup test

@@ -1,12 +1,9 @@
-// Package bootstrap makes Envoy's bootstrap: typed input in, protobuf and then JSON out. It is pure: it reads no file,
-// no environment and no clock, so that equal input gives equal bytes.
+// Package bootstrap says what Envoy's bootstrap is made of, and has it rendered by outrider-bootstrap: a program of its own
+// (package bootstrap/render) that lives for some hundredths of a second, because
 //
-// There are three ways to a bootstrap, and one thing that may be done to the result of each:
-//
-//	Build and Render    from Input
-//	Template            a text/template of the user's, with Istio's names for the data
-//	Custom              a complete bootstrap of the user's
-//	Override            merges a file of the user's into any of them, by Envoy's rules
+//   - templates call methods by names that only exist at run time, for which the linker would keep every method of every type in outriderd,
+//   - what protobuf remembers of the bootstrap's messages, of which outriderd needs no other, would stay in memory for ever,
+//   - what a template takes, time and memory, can be bounded.
 package bootstrap
 
 import (
@@ -18,7 +15,7 @@ import (
 type Input struct {
 	Node Node
 
-	AdminSocket string // path of the epoch's own admin socket
+	AdminSocket string // path of the epoch's own admin socket; AnySocket where it is rendered for all of them
 	Discovery   Discovery
 	SDSSocket   string // path of the socket secrets come from; "" = none
 	SystemRoots string // path of the system's root certificates (see SystemRootCandidates); "" = not found

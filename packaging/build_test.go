@@ -128,7 +128,8 @@ func TestArm64(t *testing.T) {
 	}
 	unpacked := t.TempDir()
 	run(t, "dpkg-deb", "-x", filepath.Join(folder, "outrider_"+oldVersion+"-1_arm64.deb"), unpacked)
-	for _, program := range []string{"usr/bin/outrider", "usr/sbin/outriderd", "usr/libexec/outrider/outrider-keeper"} {
+	for _, program := range []string{"usr/bin/outrider", "usr/sbin/outriderd", "usr/libexec/outrider/outrider-keeper",
+		"usr/libexec/outrider/outrider-bootstrap"} {
 		file, err := elf.Open(filepath.Join(unpacked, program))
 		if err != nil {
 			t.Fatal(err)

@@ -34,15 +34,16 @@ func TestLint(t *testing.T) {
 
 // installed are the modes and owners of what both packages bring, by path; files without a line here are 0644 root:root.
 var installed = map[string]string{
-	"/etc/outrider":                         "drwxr-xr-x root root",
-	"/etc/outrider/conf.d":                  "drwxr-xr-x root root",
-	"/etc/outrider/mesh.d":                  "drwxr-xr-x root root",
-	"/etc/outrider/outrider.toml":           "-rw-r----- root outrider",
-	"/usr/bin/outrider":                     "-rwxr-xr-x root root",
-	"/usr/libexec/outrider":                 "drwxr-xr-x root root",
-	"/usr/libexec/outrider/outrider-keeper": "-rwxr-xr-x root root",
-	"/usr/sbin/outriderd":                   "-rwxr-xr-x root root",
-	"/usr/share/doc/outrider":               "drwxr-xr-x root root",
+	"/etc/outrider":                            "drwxr-xr-x root root",
+	"/etc/outrider/conf.d":                     "drwxr-xr-x root root",
+	"/etc/outrider/mesh.d":                     "drwxr-xr-x root root",
+	"/etc/outrider/outrider.toml":              "-rw-r----- root outrider",
+	"/usr/bin/outrider":                        "-rwxr-xr-x root root",
+	"/usr/libexec/outrider":                    "drwxr-xr-x root root",
+	"/usr/libexec/outrider/outrider-keeper":    "-rwxr-xr-x root root",
+	"/usr/libexec/outrider/outrider-bootstrap": "-rwxr-xr-x root root",
+	"/usr/sbin/outriderd":                      "-rwxr-xr-x root root",
+	"/usr/share/doc/outrider":                  "drwxr-xr-x root root",
 }
 
 func TestContentsOfTheRpm(t *testing.T) {

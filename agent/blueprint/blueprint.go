@@ -5,9 +5,11 @@
 package blueprint
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -23,22 +25,20 @@ import (
 type Maker struct {
 	Host    config.Host
 	Resolve func(ctx context.Context, address string) (netip.AddrPort, error) // host:port → address:port
+	Render  func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered, error)
 }
 
 // ThisHost makes blueprints of Envoys on this host.
-func ThisHost() Maker { return Maker{config.ThisHost(), Resolve} }
+func ThisHost() Maker { return Maker{config.ThisHost(), Resolve, (&bootstrap.Program{}).Render} }
 
 // Blueprint is an Envoy as a configuration wants it, without what differs from epoch to epoch. All it is made of has been read:
-// its methods look at nothing but themselves, and what Make could render they can.
+// its methods look at nothing but themselves.
 type Blueprint struct {
 	Command envoy.CommandLine
 
-	loaded                     *config.Loaded
-	input                      bootstrap.Input
-	custom, template, override []byte
-	rendered                   []byte   // for anySocket
-	admin                      string   // address of the user's own bootstrap; "" = each epoch's socket
-	files                      []string // that Envoy reads at its start
+	loaded   *config.Loaded
+	rendered *bootstrap.Rendered
+	files    []string // that Envoy reads at its start
 }
 
 // Make reads, resolves and renders what a configuration asks for. Its error is config.Errors, all that is wrong.
@@ -49,46 +49,29 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	if err != nil {
 		return nil, config.Errors{loaded.Fault("node", err.Error(), "")}
 	}
-	errs := b.read()
+	request, errs := b.read()
 	input, more := m.input(ctx, loaded, node)
 	if errs = append(errs, more...); len(errs) > 0 {
 		return nil, errs
 	}
-	b.input, b.Command = input, commandLine(c, node)
-	if b.rendered, err = b.Render(anySocket); err != nil {
-		return nil, err
+	request.Input, b.Command = input, commandLine(c, node)
+	if b.rendered, err = m.Render(ctx, request); err != nil {
+		return nil, config.Errors{b.refused(err)}
 	}
-	named, err := bootstrap.CertificateFiles(b.rendered)
-	if err != nil {
-		return nil, config.Errors{b.fault(err.Error())}
-	}
-	b.files = Unique(slices.Concat(c.Reload.Files, named))
-	if c.Envoy.CustomConfigFile != "" || c.Envoy.TemplateFile != "" {
-		network, address, err := bootstrap.AdminAddress(b.rendered)
-		if err != nil {
-			return nil, config.Errors{b.fault(err.Error())}
-		}
-		if network != "unix" || address != anySocket {
-			b.admin = address
-		}
-	}
+	b.files = Unique(slices.Concat(c.Reload.Files, b.rendered.Files))
 	return b, nil
 }
 
-// anySocket stands for the admin socket of an epoch, where none is meant.
-const anySocket = "admin.sock"
-
 // read reads the files of the user's that the bootstrap is made of.
-func (b *Blueprint) read() config.Errors {
-	var errs config.Errors
+func (b *Blueprint) read() (request bootstrap.Request, errs config.Errors) {
 	e := b.loaded.Config.Envoy
 	for _, file := range []struct {
 		key, path string
-		content   *[]byte
+		into      **bootstrap.File
 	}{
-		{customKey, e.CustomConfigFile, &b.custom},
-		{templateKey, e.TemplateFile, &b.template},
-		{overrideKey, e.BootstrapOverride, &b.override},
+		{customKey, e.CustomConfigFile, &request.Custom},
+		{templateKey, e.TemplateFile, &request.Template},
+		{overrideKey, e.BootstrapOverride, &request.Override},
 	} {
 		if file.path == "" {
 			continue
@@ -97,9 +80,9 @@ func (b *Blueprint) read() config.Errors {
 		if fault != nil {
 			errs = append(errs, fault)
 		}
-		*file.content = content
+		*file.into = &bootstrap.File{Path: file.path, Content: content}
 	}
-	return errs
+	return request, errs
 }
 
 // The keys whose files the bootstrap is made of.
@@ -109,42 +92,16 @@ const (
 	overrideKey = "envoy.bootstrap_override"
 )
 
-// Render returns the bootstrap (JSON) of an epoch whose admin interface is to be on the socket of the given path. Its error is
-// config.Errors.
-func (b *Blueprint) Render(adminSocket string) ([]byte, error) {
-	e := b.loaded.Config.Envoy
-	rendered, name, err := b.base(adminSocket)
-	if err != nil {
-		return nil, config.Errors{b.fault(err.Error())}
-	}
-	if e.BootstrapOverride == "" {
-		return rendered, nil
-	}
-	if rendered, err = bootstrap.Override(rendered, name, e.BootstrapOverride, b.override); err != nil {
-		return nil, config.Errors{b.loaded.Fault(overrideKey, err.Error(), "correct the file, or take the key out")}
-	}
-	return rendered, nil
-}
+// Render returns the bootstrap (JSON) of an epoch whose admin interface is to be on the socket of the given path.
+func (b *Blueprint) Render(adminSocket string) ([]byte, error) { return b.rendered.For(adminSocket) }
 
-// base is the bootstrap before the override, and its name in messages.
-func (b *Blueprint) base(adminSocket string) (rendered []byte, name string, err error) {
-	input, e := b.input, b.loaded.Config.Envoy
-	input.AdminSocket = adminSocket
-	switch {
-	case e.CustomConfigFile != "":
-		rendered, err = bootstrap.Custom(e.CustomConfigFile, b.custom)
-		return rendered, e.CustomConfigFile, err
-	case e.TemplateFile != "":
-		rendered, err = bootstrap.Template(e.TemplateFile, b.template, input)
-		return rendered, e.TemplateFile, err
-	default:
-		built, err := bootstrap.Build(input)
-		if err != nil {
-			return nil, "", err
-		}
-		rendered, err = bootstrap.Render(built)
-		return rendered, "bootstrap", err
+// refused is why there is no bootstrap, at the key of the file that is wrong.
+func (b *Blueprint) refused(err error) *config.Error {
+	override := b.loaded.Config.Envoy.BootstrapOverride
+	if wrong, ok := errors.AsType[*bootstrap.Error](err); ok && override != "" && wrong.File == override {
+		return b.loaded.Fault(overrideKey, err.Error(), "correct the file, or take the key out")
 	}
+	return b.fault(err.Error())
 }
 
 // fault is something wrong with the bootstrap as a whole: it stands at the key that decides about it.
@@ -167,10 +124,7 @@ func (b *Blueprint) Files() []string { return slices.Clone(b.files) }
 // AdminAddress is where the admin interface of an epoch answers whose bootstrap was rendered for the given socket: there, or where the
 // user's own bootstrap says, which is the same for every epoch.
 func (b *Blueprint) AdminAddress(adminSocket string) string {
-	if b.admin != "" {
-		return b.admin
-	}
-	return adminSocket
+	return cmp.Or(b.rendered.Admin, adminSocket)
 }
 
 // Digest tells Envoys apart (SHA-256, hexadecimal): bootstrap, command line, program, and the content of every file the epoch is made of. What is
@@ -183,7 +137,7 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 		return "", fmt.Errorf("read the watched files: %w", err)
 	}
 	sum := sha256.New()
-	for _, part := range []string{string(b.rendered), strings.Join(command.Args(binary), "\x00"), fmt.Sprint(binary.Identity), binary.Path, files} {
+	for _, part := range []string{string(b.rendered.Text), strings.Join(command.Args(binary), "\x00"), fmt.Sprint(binary.Identity), binary.Path, files} {
 		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil

@@ -182,7 +182,7 @@ func (p *place) validate(ctx context.Context, plan *Blueprint, binary *envoy.Bin
 
 // write puts the bootstrap where Envoy may read it, and nobody else whose business it is not.
 func (p *place) write(plan *Blueprint) (path string, err error) {
-	rendered, err := plan.Render(filepath.Join(p.folder, anySocket))
+	rendered, err := plan.Render(filepath.Join(p.folder, "admin.sock"))
 	if err != nil {
 		return "", err
 	}

@@ -12,6 +12,8 @@ import (
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/bootstrap"
+	"outrider.org/outrider/bootstrap/render"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -32,11 +34,24 @@ func (h host) write(name, text string) string {
 	return path
 }
 
+// thisHost makes blueprints without outrider-bootstrap.
+func thisHost() Maker {
+	maker := ThisHost()
+	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
+		return render.Render(request)
+	}
+	return maker
+}
+
 // check checks outrider.toml with the given content; the folder is written as $DIR in what it returns.
 func (h host) check(toml string) Report {
 	h.t.Helper()
 	h.write("outrider.toml", toml)
-	return Check(h.t.Context(), config.Options{Path: filepath.Join(h.dir, "outrider.toml"), Environment: func(string) string { return "" }}, Checker{Maker: ThisHost()})
+	maker := ThisHost()
+	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
+		return render.Render(request)
+	}
+	return Check(h.t.Context(), config.Options{Path: filepath.Join(h.dir, "outrider.toml"), Environment: func(string) string { return "" }}, Checker{Maker: thisHost()})
 }
 
 func (h host) clean(errs config.Errors) string {
@@ -139,7 +154,7 @@ func TestAnEnvoyThatDoesNotEndIsNoRefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := ThisHost().Make(t.Context(), loaded)
+	plan, err := thisHost().Make(t.Context(), loaded)
 	if err != nil {
 		t.Fatal(err)
 	}

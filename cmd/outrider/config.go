@@ -24,7 +24,7 @@ func (a *app) configCheckCommand() *cobra.Command {
 			"bootstrap, and has Envoy check it (as root with the rights of [envoy] user). Where that cannot be done here, because there\n" +
 			"is no Envoy or a file is still to come, it says so.",
 		RunE: func(command *cobra.Command, arguments []string) error {
-			report := blueprint.Check(command.Context(), a.onDisk(arguments), blueprint.Checker{Maker: blueprint.ThisHost()})
+			report := blueprint.Check(command.Context(), a.onDisk(arguments), blueprint.Checker{Maker: a.maker})
 			result := checkResult{OK: len(report.Errors) == 0, Warnings: sentences(report.Warnings), Errors: sentences(report.Errors)}
 			if result.OK {
 				result.Files = report.Files

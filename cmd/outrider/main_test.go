@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"os"
 	"path/filepath"
@@ -14,7 +15,10 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/api/apitest"
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/bootstrap"
+	"outrider.org/outrider/bootstrap/render"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -53,7 +57,11 @@ func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 }
 
 func (m *machine) app(out, err *bytes.Buffer) *app {
-	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour, places: places{
+	maker := blueprint.ThisHost()
+	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
+		return render.Render(request)
+	}
+	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour, maker: maker, places: places{
 		configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"), keeper: filepath.Join(m.dir, "keeper"),
 		sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc"}}
 }

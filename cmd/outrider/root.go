@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 )
 
@@ -22,6 +23,7 @@ type app struct {
 	colour   bool // standard output is a terminal that wants colour
 	terminal bool // standard error is a terminal: progress is shown there
 	places   places
+	maker    blueprint.Maker // of what a configuration asks for
 
 	instance string
 	socket   string
@@ -40,7 +42,7 @@ type places struct {
 
 func newApp(out, err *os.File) *app {
 	return &app{
-		out: out, err: err, now: time.Now,
+		out: out, err: err, now: time.Now, maker: blueprint.ThisHost(),
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err),
 		places: places{configuration: "/etc/outrider", runtime: "/run/outrider", keeper: "/run/outrider-envoy",

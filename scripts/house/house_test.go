@@ -23,13 +23,14 @@ var leaves = []string{"agent/config", "agent/resource", "agent/condition", "agen
 
 // more is what a room may import beside leaves and itself; "/..." stands for a package and all below it.
 var more = map[string][]string{
-	"agent":                   {"agent/...", "bootstrap/..."}, // composes the parts
-	"agent/epoch":             {"agent/envoy"},                // its types
-	"agent/blueprint":         {"agent/envoy", "bootstrap"},   // command line and bootstrap
-	"agent/bus":               {"packaging/dbus"},             // the interfaces, embedded
+	"agent":                   {"agent/...", "bootstrap"},   // composes the parts
+	"agent/epoch":             {"agent/envoy"},              // its types
+	"agent/blueprint":         {"agent/envoy", "bootstrap"}, // command line and bootstrap
+	"agent/bus":               {"packaging/dbus"},           // the interfaces, embedded
 	"cmd/outriderd":           {"agent"},
 	"cmd/outrider":            {"agent/api", "agent/blueprint", "agent/discovery/...", "agent/keeper"}, // the latter three: config check, mesh check, cleanup
 	"cmd/outrider-keeper":     {"agent/keeper"},
+	"cmd/outrider-bootstrap":  {"bootstrap/..."},
 	"cmd/outrider-discoveryd": {"agent/xds/...", "agent/discovery/..."},
 	"scripts":                 {"agent/...", "bootstrap/...", "cmd/..."},
 }
@@ -37,7 +38,7 @@ var more = map[string][]string{
 // The limits.
 const (
 	mostLines      = 400
-	mostBytes      = 30 << 20 // of outriderd, stripped
+	mostBytes      = 26e6 // of outriderd, stripped; the promise is 30 MB
 	forbiddenTexts = "t.Skip( t.SkipNow( b.Skip("
 )
 
@@ -174,20 +175,36 @@ func TestFilesAreShort(t *testing.T) {
 	}
 }
 
-func TestSizeOfOutriderd(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "outriderd")
-	command := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "./cmd/outriderd")
-	command.Dir = parts.Root()
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
+// What is linked into outriderd stays in memory. Where a method is called by a name that only exists at run time, the linker keeps
+// every method of every type.
+func TestOutriderdIsSmall(t *testing.T) {
+	folder := t.TempDir()
+	command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder, "-ldflags=-s -w -dumpdep", "./cmd/outriderd")
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %v: %.2000s", command, err, out)
 	}
-	info, err := os.Stat(path)
+	info, err := os.Stat(filepath.Join(folder, "outriderd"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("outriderd has %.1f MB", float64(info.Size())/(1<<20))
+	t.Logf("outriderd has %.1f MB", float64(info.Size())/1e6)
 	if info.Size() > mostBytes {
-		t.Errorf("outriderd has %d bytes, more than %d", info.Size(), mostBytes)
+		t.Errorf("outriderd has %d bytes, more than %d", info.Size(), int(mostBytes))
+	}
+	if !bytes.Contains(out, []byte("main.main -> ")) {
+		t.Errorf("the linker did not tell what it links: %.2000s", out)
+	}
+	for line := range bytes.Lines(out) {
+		if caller, _, found := bytes.Cut(line, []byte(" <ReflectMethod> -> ")); found {
+			t.Errorf("outriderd links %s, which calls methods by name", caller)
+		}
+	}
+	for _, p := range list(t, "-tags=grpcnotrace", "./cmd/outriderd") {
+		for _, dependency := range p.Deps {
+			if slices.Contains([]string{"text/template", "html/template", "golang.org/x/net/trace", "encoding/gob", module + "bootstrap/render"}, dependency) {
+				t.Errorf("outriderd links %s", dependency)
+			}
+		}
 	}
 }

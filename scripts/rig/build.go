@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Programs is where the built programs are: outriderd, outrider, outrider-keeper, backend, load.
+// Programs is where the built programs are: outriderd, outrider, outrider-keeper, outrider-bootstrap, backend, load.
 type Programs struct{ Dir string }
 
 // Path is the path of one of them.
@@ -40,18 +40,12 @@ func Build(t testing.TB, race bool) Programs {
 		t.Fatal(err)
 	}
 	build := func(race bool, packages ...string) error {
-		arguments := []string{"build", "-o", dir + "/"}
+		arguments, cgo := []string{dir}, "0"
 		if race {
-			arguments = append(arguments, "-race")
-		} else {
-			arguments = append(arguments, "-trimpath", "-ldflags=-s -w")
+			arguments, cgo = append(arguments, "-race"), "1"
 		}
-		command := exec.Command("go", append(arguments, packages...)...)
-		command.Dir = parts.Root()
-		command.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if race {
-			command.Env = append(os.Environ(), "CGO_ENABLED=1")
-		}
+		command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), append(arguments, packages...)...)
+		command.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 		if out, err := command.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %v: %w: %s", packages, err, out)
 		}
@@ -59,7 +53,7 @@ func Build(t testing.TB, race bool) Programs {
 	}
 	err = build(race, "./cmd/outriderd")
 	if err == nil {
-		err = build(false, "./cmd/outrider", "./cmd/outrider-keeper", "./scripts/backend/cmd/backend", "./scripts/load/cmd/load")
+		err = build(false, "./cmd/outrider", "./cmd/outrider-keeper", "./cmd/outrider-bootstrap", "./scripts/backend/cmd/backend", "./scripts/load/cmd/load")
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir)

@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"net/netip"
@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 const (
@@ -68,7 +70,7 @@ func (b *builder) http2(cluster *clusterv3.Cluster) {
 }
 
 // serviceCluster is the cluster of a server at host:port: static for an IP address, else resolved by DNS.
-func (b *builder) serviceCluster(name string, service *Service, http2 bool) *clusterv3.Cluster {
+func (b *builder) serviceCluster(name string, service *bootstrap.Service, http2 bool) *clusterv3.Cluster {
 	host, port, err := splitAddress(service.Address)
 	if err == nil && host == "" {
 		b.fail("cluster %s: address %q has no host", name, service.Address)
@@ -103,7 +105,7 @@ func (b *builder) serviceCluster(name string, service *Service, http2 bool) *clu
 // one the refresh rate does. A name that cannot be resolved is tried again soon, not after the refresh rate.
 func (b *builder) dnsCluster() *clusterv3.Cluster_CustomClusterType {
 	family := commondnsv3.DnsLookupFamily_AUTO
-	switch v4, v6 := b.in.Node.families(); {
+	switch v4, v6 := families(b.in.Node); {
 	case v4 && v6:
 		family = commondnsv3.DnsLookupFamily_ALL
 	case v4:

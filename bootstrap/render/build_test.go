@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"bytes"
@@ -6,36 +6,38 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // defaults is what the agent makes of an empty configuration.
-func defaults() Input {
-	return Input{
-		Node: Node{
+func defaults() bootstrap.Input {
+	return bootstrap.Input{
+		Node: bootstrap.Node{
 			Type: "sidecar", ID: "vm1.default", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Namespace: "default",
 			ServiceAccount: "default", ServiceCluster: "istio-proxy", Domain: "default.svc.cluster.local",
 			TrustDomain: "cluster.local", ClusterID: "Kubernetes",
 		},
 		AdminSocket:    "/run/outrider-envoy/admin-0.sock",
-		Discovery:      Discovery{Socket: "/run/outrider/envoy/xds.sock", Delta: true},
+		Discovery:      bootstrap.Discovery{Socket: "/run/outrider/envoy/xds.sock", Delta: true},
 		SDSSocket:      "/run/outrider/envoy/sds.sock",
 		SystemRoots:    "tls/root.pem",
 		ConnectTimeout: time.Second, DNSRefreshRate: 300 * time.Second,
 		Prometheus: "0.0.0.0:15090",
-		Ready:      Ready{Port: 15021, Backend: "127.0.0.1:15020"},
+		Ready:      bootstrap.Ready{Port: 15021, Backend: "127.0.0.1:15020"},
 	}
 }
 
-func files(mode TLSMode) TLS {
-	return TLS{Mode: mode, CAFile: "tls/root.pem", CertFile: "tls/cert.pem", KeyFile: "tls/key.pem"}
+func files(mode bootstrap.TLSMode) bootstrap.TLS {
+	return bootstrap.TLS{Mode: mode, CAFile: "tls/root.pem", CertFile: "tls/cert.pem", KeyFile: "tls/key.pem"}
 }
 
-var inputs = map[string]func(*Input){
-	"defaults": func(*Input) {},
-	"minimal": func(in *Input) {
-		*in = Input{Node: Node{Type: "router", ID: "a", ServiceCluster: "b"}, AdminSocket: "/run/admin.sock"}
+var inputs = map[string]func(*bootstrap.Input){
+	"defaults": func(*bootstrap.Input) {},
+	"minimal": func(in *bootstrap.Input) {
+		*in = bootstrap.Input{Node: bootstrap.Node{Type: "router", ID: "a", ServiceCluster: "b"}, AdminSocket: "/run/admin.sock"}
 	},
-	"node": func(in *Input) {
+	"node": func(in *bootstrap.Input) {
 		in.Node.Type = "router"
 		in.Node.MeshID, in.Node.Network, in.Node.Locality, in.Node.WorkloadGroup = "mesh", "net", "eu/eu-1/a", "web"
 		in.Node.Labels = map[string]string{"app": "web", "version": "v1"}
@@ -48,47 +50,50 @@ var inputs = map[string]func(*Input){
 		}
 		in.Discovery.Delta = false
 	},
-	"ipv6":      func(in *Input) { in.Node.IPs = []netip.Addr{netip.MustParseAddr("fd00::1")}; zipkin(in) },
-	"dualstack": func(in *Input) { in.Node.IPs = append(in.Node.IPs, netip.MustParseAddr("fd00::1")); zipkin(in) },
-	"telemetry": func(in *Input) {
+	"ipv6": func(in *bootstrap.Input) { in.Node.IPs = []netip.Addr{netip.MustParseAddr("fd00::1")}; zipkin(in) },
+	"dualstack": func(in *bootstrap.Input) {
+		in.Node.IPs = append(in.Node.IPs, netip.MustParseAddr("fd00::1"))
+		zipkin(in)
+	},
+	"telemetry": func(in *bootstrap.Input) {
 		in.StatsdAddress = "[fd00::2]:8125"
-		in.MetricsService = &Service{Address: "metrics.example.com:15000", TLS: files(Mutual), Keepalive: 10 * time.Second}
-		in.AccessLogService = &Service{Address: "10.0.0.9:9000", TLS: TLS{Mode: Simple, ServerName: "als.example.com"}}
+		in.MetricsService = &bootstrap.Service{Address: "metrics.example.com:15000", TLS: files(bootstrap.Mutual), Keepalive: 10 * time.Second}
+		in.AccessLogService = &bootstrap.Service{Address: "10.0.0.9:9000", TLS: bootstrap.TLS{Mode: bootstrap.Simple, ServerName: "als.example.com"}}
 		in.OutlierLogPath = "outlier.log"
 		in.Prometheus = "127.0.0.1:9090"
 		in.ConnectTimeout, in.DNSRefreshRate = 1500*time.Millisecond, time.Minute
 		in.MaxConnections = 5000
-		in.Stats = Stats{InclusionPrefixes: []string{"http.", "server"}, InclusionSuffixes: []string{"_total"}, InclusionRegexps: []string{`^vhost\..*`}}
+		in.Stats = bootstrap.Stats{InclusionPrefixes: []string{"http.", "server"}, InclusionSuffixes: []string{"_total"}, InclusionRegexps: []string{`^vhost\..*`}}
 	},
-	"annotations": func(in *Input) {
+	"annotations": func(in *bootstrap.Input) {
 		in.Node.Metadata = map[string]any{"ANNOTATIONS": map[string]any{
 			"sidecar.istio.io/statsInclusionPrefixes": "http.,listener.", "sidecar.istio.io/statsInclusionRegexps": "^a+$",
 		}}
 	},
 	"zipkin": zipkin,
-	"datadog": func(in *Input) {
-		in.Tracing = &Tracing{Provider: Datadog, Service: Service{Address: "127.0.0.1:8126"}, Sampling: 100}
+	"datadog": func(in *bootstrap.Input) {
+		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Datadog, Service: bootstrap.Service{Address: "127.0.0.1:8126"}, Sampling: 100}
 	},
-	"opentelemetry": func(in *Input) {
-		in.Tracing = &Tracing{Provider: OpenTelemetry, Sampling: 0.5, Service: Service{
-			Address: "otel.example.com:4317", TLS: TLS{Mode: Simple, CAFile: "tls/root.pem"}}}
+	"opentelemetry": func(in *bootstrap.Input) {
+		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.OpenTelemetry, Sampling: 0.5, Service: bootstrap.Service{
+			Address: "otel.example.com:4317", TLS: bootstrap.TLS{Mode: bootstrap.Simple, CAFile: "tls/root.pem"}}}
 	},
-	"lightstep": func(in *Input) {
-		in.Tracing = &Tracing{Provider: Lightstep, AccessToken: "token", Sampling: 1, Service: Service{
-			Address: "ingest.lightstep.com:443", TLS: TLS{Mode: Simple}}}
+	"lightstep": func(in *bootstrap.Input) {
+		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Lightstep, AccessToken: "token", Sampling: 1, Service: bootstrap.Service{
+			Address: "ingest.lightstep.com:443", TLS: bootstrap.TLS{Mode: bootstrap.Simple}}}
 	},
-	"upstream": func(in *Input) {
-		in.Discovery = Discovery{Delta: true, Upstream: &Service{Address: "istiod.istio-system.svc:15012", Keepalive: 300 * time.Second,
-			TLS: TLS{Mode: Mutual, SDS: true, SubjectAltNames: []string{"istiod.istio-system.svc", "spiffe://cluster.local/ns/istio-system/sa/istiod"}}}}
-		in.Prometheus, in.Ready = "", Ready{}
+	"upstream": func(in *bootstrap.Input) {
+		in.Discovery = bootstrap.Discovery{Delta: true, Upstream: &bootstrap.Service{Address: "istiod.istio-system.svc:15012", Keepalive: 300 * time.Second,
+			TLS: bootstrap.TLS{Mode: bootstrap.Mutual, SDS: true, SubjectAltNames: []string{"istiod.istio-system.svc", "spiffe://cluster.local/ns/istio-system/sa/istiod"}}}}
+		in.Prometheus, in.Ready = "", bootstrap.Ready{}
 	},
 }
 
-func zipkin(in *Input) {
-	in.Tracing = &Tracing{Provider: Zipkin, Service: Service{Address: "zipkin.example.com:9411"}, Sampling: 1}
+func zipkin(in *bootstrap.Input) {
+	in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Zipkin, Service: bootstrap.Service{Address: "zipkin.example.com:9411"}, Sampling: 1}
 }
 
-func input(change func(*Input)) Input {
+func input(change func(*bootstrap.Input)) bootstrap.Input {
 	in := defaults()
 	change(&in)
 	return in
@@ -124,10 +129,10 @@ func TestBuildTellsAllThatIsWrong(t *testing.T) {
 	in.Prometheus = "localhost:15090"
 	in.Ready.Port = 70000
 	in.StatsdAddress = "statsd.example.com:8125"
-	in.MetricsService = &Service{Address: "metrics"}
-	in.AccessLogService = &Service{Address: "als:1", TLS: TLS{Mode: "strict"}}
-	in.Discovery = Discovery{Upstream: &Service{Address: ":15012", TLS: TLS{Mode: Mutual, CertFile: "a"}}}
-	in.Tracing = &Tracing{Provider: "jaeger", Sampling: 101}
+	in.MetricsService = &bootstrap.Service{Address: "metrics"}
+	in.AccessLogService = &bootstrap.Service{Address: "als:1", TLS: bootstrap.TLS{Mode: "strict"}}
+	in.Discovery = bootstrap.Discovery{Upstream: &bootstrap.Service{Address: ":15012", TLS: bootstrap.TLS{Mode: bootstrap.Mutual, CertFile: "a"}}}
+	in.Tracing = &bootstrap.Tracing{Provider: "jaeger", Sampling: 101}
 	in.Node.Metadata = map[string]any{"f": func() {}}
 	_, err := Build(in)
 	if err == nil {

@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"encoding/json"
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	"outrider.org/outrider/bootstrap"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -182,7 +183,7 @@ func TestOverrideRefuses(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got  %v\nwant %s", err, test.want)
 			}
-			if _, ok := errors.AsType[*Error](err); !ok {
+			if _, ok := errors.AsType[*bootstrap.Error](err); !ok {
 				t.Errorf("%T", err)
 			}
 		})
@@ -225,7 +226,7 @@ func FuzzOverride(f *testing.F) {
 		}
 		merged, err := Override([]byte(base), name, name, []byte(override))
 		if err != nil {
-			if _, ok := errors.AsType[*Error](err); !ok {
+			if _, ok := errors.AsType[*bootstrap.Error](err); !ok {
 				t.Fatalf("%T: %v", err, err)
 			}
 			return

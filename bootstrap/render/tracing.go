@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"math"
@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // lightstepHeader carries the access token of what used to be Lightstep.
@@ -27,7 +29,7 @@ func (b *builder) tracing() *tracev3.Tracing {
 		}}
 	}
 	switch b.in.Tracing.Provider {
-	case Zipkin:
+	case bootstrap.Zipkin:
 		return provider("envoy.tracers.zipkin", &tracev3.ZipkinConfig{
 			CollectorCluster:         zipkinCluster,
 			CollectorEndpoint:        "/api/v2/spans",
@@ -36,18 +38,18 @@ func (b *builder) tracing() *tracev3.Tracing {
 			TraceId_128Bit:           true,
 			SharedSpanContext:        wrapperspb.Bool(false),
 		})
-	case Datadog:
+	case bootstrap.Datadog:
 		return provider("envoy.tracers.datadog", &tracev3.DatadogConfig{
 			CollectorCluster:  datadogCluster,
 			CollectorHostname: b.in.Tracing.Service.Address,
 			ServiceName:       b.in.Node.ServiceCluster,
 		})
-	case OpenTelemetry:
+	case bootstrap.OpenTelemetry:
 		return provider("envoy.tracers.opentelemetry", &tracev3.OpenTelemetryConfig{
 			GrpcService: grpcService(otlpCluster),
 			ServiceName: b.in.Node.ServiceCluster,
 		})
-	case Lightstep:
+	case bootstrap.Lightstep:
 		service := grpcService(lightstepCluster)
 		if b.in.Tracing.AccessToken != "" {
 			service.InitialMetadata = []*corev3.HeaderValue{{Key: lightstepHeader, Value: b.in.Tracing.AccessToken}}
@@ -64,13 +66,13 @@ func (b *builder) tracing() *tracev3.Tracing {
 func (b *builder) tracingCluster() *clusterv3.Cluster {
 	service := &b.in.Tracing.Service
 	switch b.in.Tracing.Provider {
-	case Zipkin:
+	case bootstrap.Zipkin:
 		return b.serviceCluster(zipkinCluster, service, false)
-	case Datadog:
+	case bootstrap.Datadog:
 		return b.serviceCluster(datadogCluster, service, false)
-	case OpenTelemetry:
+	case bootstrap.OpenTelemetry:
 		return b.serviceCluster(otlpCluster, service, true)
-	case Lightstep:
+	case bootstrap.Lightstep:
 		return b.serviceCluster(lightstepCluster, service, true)
 	}
 	return nil // told by tracing

@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"fmt"
@@ -7,14 +7,13 @@ import (
 	"strconv"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/bootstrap"
 )
 
-// maxSocketPath is the longest path of a Unix socket on Linux, in bytes.
-const maxSocketPath = 107
-
 func (b *builder) pipe(path string, mode uint32) *corev3.Address {
-	if len(path) > maxSocketPath {
-		b.fail("the socket's path %s is longer than %d bytes; choose a shorter [paths] runtime_dir", path, maxSocketPath)
+	if len(path) > bootstrap.MaxSocketPath {
+		b.fail("the socket's path %s is longer than %d bytes; choose a shorter [paths] runtime_dir", path, bootstrap.MaxSocketPath)
 	}
 	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
 }
@@ -54,7 +53,7 @@ func ipAddress(address string, protocol corev3.SocketAddress_Protocol) (*corev3.
 }
 
 // families tells which kinds of address the node has.
-func (n Node) families() (v4, v6 bool) {
+func families(n bootstrap.Node) (v4, v6 bool) {
 	for _, ip := range n.IPs {
 		if ip.Is4() || ip.Is4In6() {
 			v4 = true
@@ -67,7 +66,7 @@ func (n Node) families() (v4, v6 bool) {
 
 // wildcard is the address of all the node's addresses. On a node with IPv6 it is one socket for both kinds.
 func (b *builder) wildcard(port uint16) *corev3.Address {
-	if _, v6 := b.in.Node.families(); v6 {
+	if _, v6 := families(b.in.Node); v6 {
 		address := socketAddress(corev3.SocketAddress_TCP, "::", port)
 		address.GetSocketAddress().Ipv4Compat = true
 		return address

@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"bytes"
@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// Render returns the bootstrap as indented JSON with the names of the protobuf fields. Equal bootstraps give equal bytes.
-func Render(built *bootstrapv3.Bootstrap) ([]byte, error) {
+// JSON returns the bootstrap as indented JSON with the names of the protobuf fields. Equal bootstraps give equal bytes.
+func JSON(built *bootstrapv3.Bootstrap) ([]byte, error) {
 	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(built)
 	if err != nil {
 		return nil, fmt.Errorf("render bootstrap: %w", err)

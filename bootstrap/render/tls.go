@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"net/netip"
@@ -7,6 +7,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // The workload's own secrets, as the SDS server names them.
@@ -17,11 +19,11 @@ const (
 )
 
 // transportSocket is nil where no TLS is spoken.
-func (b *builder) transportSocket(cluster, host string, settings TLS, http2 bool) *corev3.TransportSocket {
+func (b *builder) transportSocket(cluster, host string, settings bootstrap.TLS, http2 bool) *corev3.TransportSocket {
 	switch settings.Mode {
-	case "", Disable:
+	case "", bootstrap.Disable:
 		return nil
-	case Simple, Mutual:
+	case bootstrap.Simple, bootstrap.Mutual:
 	default:
 		b.fail("cluster %s: TLS mode %q is none of disable, simple, mutual", cluster, settings.Mode)
 		return nil
@@ -35,7 +37,7 @@ func (b *builder) transportSocket(cluster, host string, settings TLS, http2 bool
 		common.AlpnProtocols = []string{"h2"}
 	}
 	b.validation(common, cluster, settings, serverName)
-	if settings.Mode == Mutual {
+	if settings.Mode == bootstrap.Mutual {
 		b.certificate(common, cluster, settings)
 	}
 	context := &tlsv3.UpstreamTlsContext{CommonTlsContext: common}
@@ -48,7 +50,7 @@ func (b *builder) transportSocket(cluster, host string, settings TLS, http2 bool
 	}
 }
 
-func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, settings TLS, serverName string) {
+func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, settings bootstrap.TLS, serverName string) {
 	names := settings.SubjectAltNames
 	if len(names) == 0 {
 		names = []string{serverName}
@@ -76,7 +78,7 @@ func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, set
 	common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: context}
 }
 
-func (b *builder) certificate(common *tlsv3.CommonTlsContext, cluster string, settings TLS) {
+func (b *builder) certificate(common *tlsv3.CommonTlsContext, cluster string, settings bootstrap.TLS) {
 	if settings.SDS {
 		if b.in.SDSSocket == "" {
 			b.fail("cluster %s: its certificate is to come over SDS, but there is no SDS socket", cluster)
@@ -121,17 +123,4 @@ func alternativeName(name string) *tlsv3.SubjectAltNameMatcher {
 
 func file(path string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
-}
-
-// SystemRootCandidates are where systems keep the bundle of their root certificates; the first that exists is a
-// SystemRoots. Envoy does not look for it itself. The list is that of Go's crypto/x509.
-func SystemRootCandidates() []string {
-	return []string{
-		"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Gentoo
-		"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora, RHEL 6
-		"/etc/ssl/ca-bundle.pem",                            // openSUSE
-		"/etc/pki/tls/cacert.pem",                           // OpenELEC
-		"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // CentOS, RHEL 7
-		"/etc/ssl/cert.pem",                                 // Alpine
-	}
 }

@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"bytes"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"outrider.org/outrider/bootstrap"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -123,13 +124,13 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-func render(t *testing.T, in Input) []byte {
+func render(t *testing.T, in bootstrap.Input) []byte {
 	t.Helper()
 	built, err := Build(in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rendered, err := Render(built)
+	rendered, err := JSON(built)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"slices"
@@ -6,6 +6,8 @@ import (
 
 	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // What every restriction of the statistics must leave: Istio's own list, then what readiness and the drain read. An
@@ -24,7 +26,7 @@ var (
 // Envoy, whose metrics come from its own statistics and not from Istio's filters. Names and tags stay Envoy's.
 func (b *builder) statsConfig() *metricsv3.StatsConfig {
 	stats := b.in.Stats
-	stats.addAnnotations(b.in.Node.Metadata)
+	addAnnotations(&stats, b.in.Node.Metadata)
 	if len(stats.InclusionPrefixes)+len(stats.InclusionSuffixes)+len(stats.InclusionRegexps) == 0 {
 		return nil
 	}
@@ -55,7 +57,7 @@ func (b *builder) statsConfig() *metricsv3.StatsConfig {
 }
 
 // addAnnotations adds what the node's annotations ask for, as in Istio: lists of names separated by commas.
-func (s *Stats) addAnnotations(metadata map[string]any) {
+func addAnnotations(s *bootstrap.Stats, metadata map[string]any) {
 	annotations, ok := metadata["ANNOTATIONS"].(map[string]any)
 	if !ok {
 		return

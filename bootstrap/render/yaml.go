@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // maxExpanded bounds the values that come from aliases.
@@ -29,13 +31,13 @@ func parseYAML(file string, content []byte) (*value, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	var document yaml.Node
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-		return nil, &Error{File: file, Message: "is empty"}
+		return nil, &bootstrap.Error{File: file, Message: "is empty"}
 	} else if err != nil {
 		return nil, yamlError(file, err)
 	}
 	var another yaml.Node
 	if err := decoder.Decode(&another); err == nil {
-		return nil, &Error{File: file, Line: another.Line, Message: "a second document follows; one file holds one bootstrap"}
+		return nil, &bootstrap.Error{File: file, Line: another.Line, Message: "a second document follows; one file holds one bootstrap"}
 	} else if !errors.Is(err, io.EOF) {
 		return nil, yamlError(file, err)
 	}
@@ -46,13 +48,13 @@ func yamlError(file string, err error) error {
 	message := err.Error()
 	if match := yamlLine.FindStringSubmatch(message); match != nil {
 		line, _ := strconv.Atoi(match[1])
-		return &Error{File: file, Line: line, Message: "not YAML: " + message[len(match[0]):]}
+		return &bootstrap.Error{File: file, Line: line, Message: "not YAML: " + message[len(match[0]):]}
 	}
-	return &Error{File: file, Line: 1, Message: "not YAML: " + strings.TrimPrefix(message, "yaml: ")} // the line is left out where it is the first
+	return &bootstrap.Error{File: file, Line: 1, Message: "not YAML: " + strings.TrimPrefix(message, "yaml: ")} // the line is left out where it is the first
 }
 
 func (r *yamlReader) fail(node *yaml.Node, format string, args ...any) error {
-	return &Error{File: r.file, Line: node.Line, Message: fmt.Sprintf(format, args...)}
+	return &bootstrap.Error{File: r.file, Line: node.Line, Message: fmt.Sprintf(format, args...)}
 }
 
 func (r *yamlReader) convert(node *yaml.Node, depth int) (*value, error) {

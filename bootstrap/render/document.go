@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"bytes"
@@ -6,30 +6,9 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"outrider.org/outrider/bootstrap"
 )
-
-// Error is something wrong with a file of the user's.
-type Error struct {
-	File    string
-	Line    int    // from 1; 0 = not known
-	Path    string // of the field: "admin.address.pipe"; "" = the file as a whole
-	Message string
-}
-
-// Error implements error: "file:line: path: message".
-func (e *Error) Error() string {
-	var text strings.Builder
-	text.WriteString(e.File)
-	if e.Line > 0 {
-		fmt.Fprintf(&text, ":%d", e.Line)
-	}
-	text.WriteString(": ")
-	if e.Path != "" {
-		text.WriteString(e.Path + ": ")
-	}
-	text.WriteString(e.Message)
-	return text.String()
-}
 
 type kind int
 
@@ -87,7 +66,7 @@ func parse(file string, content []byte) (*value, error) {
 	case ".yaml", ".yml":
 		document, err = parseYAML(file, content)
 	case ".pb", ".pb_text":
-		return nil, &Error{File: file, Message: "protobuf's own formats are not read; use JSON or YAML"}
+		return nil, &bootstrap.Error{File: file, Message: "protobuf's own formats are not read; use JSON or YAML"}
 	default:
 		if bytes.HasPrefix(bytes.TrimSpace(content), []byte("{")) {
 			document, err = parseJSON(file, content)
@@ -99,7 +78,7 @@ func parse(file string, content []byte) (*value, error) {
 		return nil, err
 	}
 	if document.kind != object {
-		return nil, &Error{File: file, Line: document.line, Message: "is " + document.kind.String() + ", not a bootstrap (an object with fields such as admin and static_resources)"}
+		return nil, &bootstrap.Error{File: file, Line: document.line, Message: "is " + document.kind.String() + ", not a bootstrap (an object with fields such as admin and static_resources)"}
 	}
 	return document, nil
 }

@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // TemplateData returns what a template can use. The names are those of Istio's templates from 1.5 to today, of the
@@ -18,7 +20,7 @@ import (
 // works. Values that are parts of the bootstrap are text in JSON: meta_json_str, pilot_SAN, runtime_flags, and the
 // addresses as {"address": …, "port_value": …}. Outrider's own names are admin_socket, xds_uds_path, delta and
 // control_plane.
-func TemplateData(in Input) (map[string]any, error) {
+func TemplateData(in bootstrap.Input) (map[string]any, error) {
 	b := &builder{in: in}
 	metadata, err := b.metadata()
 	if err != nil {
@@ -97,7 +99,7 @@ var notHere = []string{
 }
 
 func (b *builder) networkData(data map[string]any) {
-	v4, v6 := b.in.Node.families()
+	v4, v6 := families(b.in.Node)
 	data["localhost"], data["wildcard"], data["dns_lookup_family"] = "127.0.0.1", "0.0.0.0", "V4_ONLY"
 	data["additional_localhost"], data["additional_wildcard"], data["dual_stack"] = "", "", v4 && v6
 	switch {
@@ -120,18 +122,18 @@ func (b *builder) serviceData(data map[string]any) error {
 	}
 	if tracing := b.in.Tracing; tracing != nil {
 		data[tracing.Provider] = addressText(tracing.Service.Address)
-		socket, err := b.socketText(tracing.Provider, &tracing.Service, tracing.Provider == OpenTelemetry || tracing.Provider == Lightstep)
+		socket, err := b.socketText(tracing.Provider, &tracing.Service, tracing.Provider == bootstrap.OpenTelemetry || tracing.Provider == bootstrap.Lightstep)
 		if err != nil {
 			return err
 		}
 		data["tracing_tls"] = socket
-		if tracing.Provider == Lightstep {
+		if tracing.Provider == bootstrap.Lightstep {
 			data["lightstepToken"] = tracing.AccessToken
-			data["lightstepSecure"] = onlyIf(tracing.Service.TLS.Mode != "" && tracing.Service.TLS.Mode != Disable, "true")
+			data["lightstepSecure"] = onlyIf(tracing.Service.TLS.Mode != "" && tracing.Service.TLS.Mode != bootstrap.Disable, "true")
 			data["lightstepCacertPath"] = tracing.Service.TLS.CAFile
 		}
 	}
-	for name, service := range map[string]*Service{metricsCluster: b.in.MetricsService, accessLogCluster: b.in.AccessLogService} {
+	for name, service := range map[string]*bootstrap.Service{metricsCluster: b.in.MetricsService, accessLogCluster: b.in.AccessLogService} {
 		data[name+"_address"], data[name+"_tls"], data[name+"_tcp_keepalive"] = "", "", ""
 		if service == nil {
 			continue
@@ -154,7 +156,7 @@ func (b *builder) serviceData(data map[string]any) error {
 	return nil
 }
 
-func (b *builder) socketText(cluster string, service *Service, http2 bool) (string, error) {
+func (b *builder) socketText(cluster string, service *bootstrap.Service, http2 bool) (string, error) {
 	host, _, err := splitAddress(service.Address)
 	if err != nil {
 		return "", err
@@ -167,7 +169,7 @@ func (b *builder) socketText(cluster string, service *Service, http2 bool) (stri
 }
 
 // proxyConfig has the fields of Istio's ProxyConfig that its templates use.
-func proxyConfig(in Input) map[string]any {
+func proxyConfig(in bootstrap.Input) map[string]any {
 	t := in.Template
 	policy := "NONE"
 	if t.ControlPlaneAuth {

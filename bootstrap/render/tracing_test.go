@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"outrider.org/outrider/bootstrap"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -39,8 +40,8 @@ func TestSpansGoToTheProviderBySampling(t *testing.T) {
 			dir := parts.ShortDir(t)
 			in := input(inputs["minimal"])
 			in.AdminSocket = filepath.Join(dir, "admin.sock")
-			in.Tracing = &Tracing{Provider: Zipkin, Sampling: test.sampling,
-				Service: Service{Address: strings.TrimPrefix(collector.URL, "http://")}}
+			in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Zipkin, Sampling: test.sampling,
+				Service: bootstrap.Service{Address: strings.TrimPrefix(collector.URL, "http://")}}
 			port := freePort(t)
 			merged, err := Override(render(t, in), "bootstrap", "traced.json", fmt.Appendf(nil, traced, port))
 			if err != nil {

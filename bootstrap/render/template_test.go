@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"errors"
@@ -9,14 +9,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"outrider.org/outrider/bootstrap"
 	"outrider.org/outrider/scripts/parts"
 )
 
 // templateInput has everything that a template can ask for.
-func templateInput() Input {
+func templateInput() bootstrap.Input {
 	in := input(inputs["telemetry"])
 	in.Node.Locality = "eu/eu-1/a"
-	in.Template = TemplateInput{
+	in.Template = bootstrap.TemplateInput{
 		DiscoveryAddress: "istiod.istio-system.svc:15012", DiscoveryRootCA: "/etc/root.pem", PilotIdentity: "istiod.istio-system.svc",
 		MixerIdentity: "spiffe://cluster.local/ns/istio-system/sa/mixer", ControlPlaneAuth: true, AdminPort: 15000, StatusPort: 15020,
 		STSPort: 15463, ConfigDir: "/etc/istio/proxy", DrainDuration: 45e9, ParentShutdown: 60e9, Concurrency: 2, StatNameLength: 189,
@@ -31,7 +32,7 @@ func TestTemplatesAreAcceptedByEnvoy(t *testing.T) {
 	lightstep.Node.IPs = []netip.Addr{netip.MustParseAddr("fd00::1")}
 	for name, test := range map[string]struct {
 		template string
-		in       Input
+		in       bootstrap.Input
 	}{
 		"template-sidecar":      {"sidecar.json.tmpl", templateInput()},
 		"template-lightstep":    {"sidecar.json.tmpl", lightstep},
@@ -71,7 +72,7 @@ func TestTemplateErrorsHavePositions(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got  %v\nwant %s", err, test.want)
 			}
-			if _, ok := errors.AsType[*Error](err); !ok {
+			if _, ok := errors.AsType[*bootstrap.Error](err); !ok {
 				t.Errorf("%T", err)
 			}
 		})

@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // Override merges a file of the user's (JSON or YAML) into a bootstrap, as Envoy does with --config-yaml: protobuf's
@@ -38,7 +40,7 @@ func Override(base []byte, baseFile string, file string, content []byte) ([]byte
 type merger struct{ file string }
 
 func (m merger) fail(line int, path []string, format string, args ...any) error {
-	return &Error{File: m.file, Line: line, Path: strings.Join(path, "."), Message: fmt.Sprintf(format, args...)}
+	return &bootstrap.Error{File: m.file, Line: line, Path: strings.Join(path, "."), Message: fmt.Sprintf(format, args...)}
 }
 
 // message merges the fields of an object. descriptor is nil where the message is not known.

@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"outrider.org/outrider/bootstrap"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -148,7 +149,7 @@ func get(t *testing.T, address, method, path string) (code int, body string) {
 }
 
 // ports returns an input with sockets in dir and ports that are free.
-func live(t *testing.T, dir, admin string) Input {
+func live(t *testing.T, dir, admin string) bootstrap.Input {
 	t.Helper()
 	in := defaults()
 	in.AdminSocket = filepath.Join(dir, admin)
@@ -235,18 +236,18 @@ func TestDefaultsAreLiveAndSilent(t *testing.T) {
 const deprecated = "Using deprecated option 'envoy.config.bootstrap.v3.Bootstrap.tracing'"
 
 func TestEverythingIsLiveWithoutUnknownWarnings(t *testing.T) {
-	for _, provider := range []string{"", Zipkin, Datadog, OpenTelemetry, Lightstep} {
+	for _, provider := range []string{"", bootstrap.Zipkin, bootstrap.Datadog, bootstrap.OpenTelemetry, bootstrap.Lightstep} {
 		t.Run(provider, func(t *testing.T) {
 			dir := folder(t)
 			in := live(t, dir, "admin.sock")
 			discovery(t, in.Discovery.Socket)
 			in.StatsdAddress = "127.0.0.1:1"
 			in.OutlierLogPath = filepath.Join(dir, "outlier.log")
-			in.MetricsService = &Service{Address: "localhost:1", TLS: files(Mutual), Keepalive: 1}
-			in.AccessLogService = &Service{Address: "localhost:1", TLS: files(Simple)}
+			in.MetricsService = &bootstrap.Service{Address: "localhost:1", TLS: files(bootstrap.Mutual), Keepalive: 1}
+			in.AccessLogService = &bootstrap.Service{Address: "localhost:1", TLS: files(bootstrap.Simple)}
 			in.Stats.InclusionPrefixes = []string{"http."}
 			if provider != "" {
-				in.Tracing = &Tracing{Provider: provider, Sampling: 2.5, AccessToken: "t", Service: Service{Address: "localhost:1"}}
+				in.Tracing = &bootstrap.Tracing{Provider: provider, Sampling: 2.5, AccessToken: "t", Service: bootstrap.Service{Address: "localhost:1"}}
 			}
 			said := run(t, dir, in.AdminSocket, render(t, in))
 			for line := range strings.Lines(said.String()) {
@@ -270,7 +271,7 @@ func TestEverythingIsLiveWithoutUnknownWarnings(t *testing.T) {
 func TestIPv6NodeListensOnBoth(t *testing.T) {
 	dir := parts.ShortDir(t)
 	in := input(inputs["ipv6"])
-	in.AdminSocket, in.Discovery, in.SDSSocket, in.Tracing = filepath.Join(dir, "a.sock"), Discovery{}, "", nil
+	in.AdminSocket, in.Discovery, in.SDSSocket, in.Tracing = filepath.Join(dir, "a.sock"), bootstrap.Discovery{}, "", nil
 	port := freePort(t)
 	in.Prometheus, in.Ready.Port = fmt.Sprintf(":%d", port), freePort(t)
 	run(t, dir, in.AdminSocket, render(t, in))

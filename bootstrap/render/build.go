@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"errors"
@@ -17,6 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // Names of the clusters of the bootstrap. They are Istio's: an istiod refers to some of them.
@@ -42,7 +44,7 @@ const (
 
 // builder collects what is wrong with an input, so that all of it can be told at once.
 type builder struct {
-	in   Input
+	in   bootstrap.Input
 	errs []error
 }
 
@@ -65,7 +67,7 @@ func (b *builder) pack(message proto.Message) *anypb.Any {
 }
 
 // Build returns the bootstrap for the input, or all that is wrong with it.
-func Build(in Input) (*bootstrapv3.Bootstrap, error) {
+func Build(in bootstrap.Input) (*bootstrapv3.Bootstrap, error) {
 	b := &builder{in: in}
 	built := &bootstrapv3.Bootstrap{
 		Node:             b.node(),
@@ -135,7 +137,7 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 		clusters = append(clusters, b.pipeCluster(prometheusCluster, b.in.AdminSocket, localTimeout))
 	}
 	if b.servesReady() {
-		backend := b.serviceCluster(agentCluster, &Service{Address: b.in.Ready.Backend}, false)
+		backend := b.serviceCluster(agentCluster, &bootstrap.Service{Address: b.in.Ready.Backend}, false)
 		backend.ConnectTimeout = durationpb.New(localTimeout)
 		clusters = append(clusters, backend)
 	}

@@ -1,9 +1,11 @@
-package bootstrap
+package render
 
 import (
 	"errors"
 	"net"
 	"slices"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // Custom returns a complete bootstrap of the user's as JSON: a JSON file as it is, a YAML file converted. Errors are of
@@ -46,7 +48,7 @@ func AdminAddress(rendered []byte) (network, address string, err error) {
 	}
 	host, port := socket.get("address"), socket.get("port_value", "portValue")
 	if host == nil || port == nil || port.text == "0" {
-		return "", "", &Error{File: "bootstrap", Line: socket.line, Path: "admin.address.socket_address",
+		return "", "", &bootstrap.Error{File: "bootstrap", Line: socket.line, Path: "admin.address.socket_address",
 			Message: "needs an address and a port_value other than 0, so that Outrider can find it"}
 	}
 	name := host.text

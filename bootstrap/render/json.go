@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"bytes"
@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // jsonReader builds values from a stream of JSON tokens, counting lines.
@@ -25,13 +27,13 @@ func parseJSON(file string, content []byte) (*value, error) {
 		return nil, r.fail(err)
 	}
 	if _, err := r.decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, &Error{File: file, Line: r.at(), Message: "something follows after the end of the document"}
+		return nil, &bootstrap.Error{File: file, Line: r.at(), Message: "something follows after the end of the document"}
 	}
 	return document, nil
 }
 
 func (r *jsonReader) fail(err error) error {
-	if _, ok := errors.AsType[*Error](err); ok {
+	if _, ok := errors.AsType[*bootstrap.Error](err); ok {
 		return err
 	}
 	line := r.at()
@@ -39,9 +41,9 @@ func (r *jsonReader) fail(err error) error {
 		line = 1 + bytes.Count(r.content[:min(int(syntax.Offset), len(r.content))], []byte("\n"))
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &Error{File: r.file, Line: line, Message: "the document ends in the middle"}
+		return &bootstrap.Error{File: r.file, Line: line, Message: "the document ends in the middle"}
 	}
-	return &Error{File: r.file, Line: line, Message: "not JSON: " + err.Error()}
+	return &bootstrap.Error{File: r.file, Line: line, Message: "not JSON: " + err.Error()}
 }
 
 // at is the line of the token read last.
@@ -102,7 +104,7 @@ func (r *jsonReader) object(v *value, depth int) (*value, error) {
 		}
 		line := r.at()
 		if seen[name] {
-			return nil, &Error{File: r.file, Line: line, Message: fmt.Sprintf("%q is given twice in one object", name)}
+			return nil, &bootstrap.Error{File: r.file, Line: line, Message: fmt.Sprintf("%q is given twice in one object", name)}
 		}
 		seen[name] = true
 		content, err := r.next(depth + 1)

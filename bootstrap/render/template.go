@@ -1,4 +1,4 @@
-package bootstrap
+package render
 
 import (
 	"bytes"
@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+
+	"outrider.org/outrider/bootstrap"
 )
 
 // maxRendered bounds what a template may write, in bytes.
@@ -19,7 +21,7 @@ var templatePosition = regexp.MustCompile(`^template: [^:]*:(\d+)(?::\d+)?: (?:e
 // Template renders a template of the user's (Go's text/template) with the data of TemplateData and returns it as JSON.
 // What the template writes is JSON or YAML. A name that TemplateData does not have is an error. Beside Go's own, there
 // are the functions toJSON (and Istio's spelling toJson), join and split (as in strings). Errors are of type *Error.
-func Template(file string, content []byte, in Input) ([]byte, error) {
+func Template(file string, content []byte, in bootstrap.Input) ([]byte, error) {
 	functions := template.FuncMap{
 		"toJSON": toJSON,
 		"toJson": toJSON,
@@ -65,15 +67,15 @@ func templateError(file string, err error) error {
 	message := err.Error()
 	match := templatePosition.FindStringSubmatch(message)
 	if match == nil {
-		return &Error{File: file, Message: strings.TrimPrefix(message, "template: ")}
+		return &bootstrap.Error{File: file, Message: strings.TrimPrefix(message, "template: ")}
 	}
 	line, _ := strconv.Atoi(match[1])
-	return &Error{File: file, Line: line, Message: message[len(match[0]):]}
+	return &bootstrap.Error{File: file, Line: line, Message: message[len(match[0]):]}
 }
 
 // withLine quotes the line that an error in rendered text is about: the user has no file to look it up in.
 func withLine(err error, rendered []byte) error {
-	wrong, ok := err.(*Error) //nolint:errorlint // parse wraps nothing
+	wrong, ok := err.(*bootstrap.Error) //nolint:errorlint // parse wraps nothing
 	if !ok || wrong.Line == 0 {
 		return err
 	}

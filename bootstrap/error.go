@@ -1,0 +1,29 @@
+package bootstrap
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Error is something wrong with a file of the user's.
+type Error struct {
+	File    string
+	Line    int    // from 1; 0 = not known
+	Path    string // of the field: "admin.address.pipe"; "" = the file as a whole
+	Message string
+}
+
+// Error implements error: "file:line: path: message".
+func (e *Error) Error() string {
+	var text strings.Builder
+	text.WriteString(e.File)
+	if e.Line > 0 {
+		fmt.Fprintf(&text, ":%d", e.Line)
+	}
+	text.WriteString(": ")
+	if e.Path != "" {
+		text.WriteString(e.Path + ": ")
+	}
+	text.WriteString(e.Message)
+	return text.String()
+}

@@ -1,0 +1,137 @@
+package bootstrap
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// installedProgram is where packages put the program.
+const installedProgram = "/usr/libexec/outrider/outrider-bootstrap"
+
+// Program renders bootstraps with outrider-bootstrap, a program of its own that lives as long as that takes (see the package's
+// documentation for the reasons). It remembers the last one: a start, and every reload that changes nothing, asks for the same one
+// again. Its zero value looks for the program where it is needed: beside the running program, else where packages put it.
+type Program struct {
+	Path   string        // "" = looked for
+	Time   time.Duration // that rendering may take; 0 = 10 s
+	Memory uint64        // bytes that it may take; 0 = 512 MiB
+
+	mu   sync.Mutex
+	last [sha256.Size]byte // the question that was answered last
+	kept *Rendered
+}
+
+// Render renders a bootstrap. What is wrong with a file of the user's is an *Error.
+func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error) {
+	request.Input.AdminSocket = AnySocket
+	question, err := json.Marshal(Question{Protocol: Protocol, Time: p.time(), Memory: p.memory(), Request: request})
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	sum := sha256.Sum256(question)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.kept != nil && p.last == sum {
+		return p.kept, nil
+	}
+	rendered, err := p.ask(ctx, question)
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && outOfMemory.Match(exit.Stderr) {
+		return nil, request.fault("rendering it takes more than %d MiB of memory", p.memory()>>20)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.last, p.kept = sum, rendered
+	return rendered, nil
+}
+
+// outOfMemory is what Go's runtime says as it ends a program that gets no more memory.
+var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate`)
+
+// fault is something wrong with the file that takes most to render.
+func (r Request) fault(format string, arguments ...any) error {
+	for _, file := range []*File{r.Template, r.Custom, r.Override} {
+		if file != nil {
+			return &Error{File: file.Path, Message: fmt.Sprintf(format, arguments...)}
+		}
+	}
+	return fmt.Errorf("bootstrap: "+format, arguments...)
+}
+
+// What a template does is not known before it has done it.
+const (
+	defaultTime   = 10 * time.Second
+	defaultMemory = 512 << 20
+)
+
+func (p *Program) time() time.Duration { return cmp.Or(p.Time, defaultTime) }
+
+func (p *Program) memory() uint64 { return cmp.Or(p.Memory, defaultMemory) }
+
+// grace is how much longer than its time the program may take to tell that it took too long.
+const grace = 5 * time.Second
+
+// ask runs the program once.
+func (p *Program) ask(ctx context.Context, question []byte) (*Rendered, error) {
+	path, err := p.find()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.time()+grace)
+	defer cancel()
+	command := exec.CommandContext(ctx, path)
+	command.Stdin = bytes.NewReader(question)
+	command.Dir, command.Env = "/", []string{} // the bootstrap depends on nothing but the question
+	command.WaitDelay = time.Second
+	out, err := command.Output()
+	if err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			complaint, _, _ := bytes.Cut(exit.Stderr, []byte("\n"))
+			return nil, fmt.Errorf("render the bootstrap: %s: %w: %s", path, err, complaint)
+		}
+		return nil, fmt.Errorf("render the bootstrap: %w", err)
+	}
+	var answer Answer
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return nil, fmt.Errorf("render the bootstrap: the answer of %s: %w", path, err)
+	}
+	switch {
+	case answer.Fault != nil:
+		return nil, answer.Fault
+	case answer.Failure != "":
+		return nil, errors.New(answer.Failure)
+	case answer.Rendered == nil:
+		return nil, fmt.Errorf("render the bootstrap: the answer of %s is empty", path)
+	}
+	return answer.Rendered, nil
+}
+
+func (p *Program) find() (string, error) {
+	if p.Path != "" {
+		return p.Path, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find outrider-bootstrap: %w", err)
+	}
+	tried := []string{filepath.Join(filepath.Dir(self), "outrider-bootstrap"), installedProgram}
+	for _, path := range tried {
+		if unix.Access(path, unix.X_OK) == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("find outrider-bootstrap: neither %s nor %s can be executed; install it there", tried[0], tried[1])
+}

@@ -1,0 +1,187 @@
+package bootstrap_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"outrider.org/outrider/bootstrap"
+	"outrider.org/outrider/bootstrap/render"
+	"outrider.org/outrider/scripts/parts"
+)
+
+var program string // outrider-bootstrap
+
+func TestMain(m *testing.M) {
+	folder, err := os.MkdirTemp("", "outrider-bootstrap-")
+	if err == nil {
+		program = filepath.Join(folder, "outrider-bootstrap")
+		build := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder, "./cmd/outrider-bootstrap")
+		build.Stdout, build.Stderr = os.Stderr, os.Stderr
+		err = build.Run()
+	}
+	code := 1
+	if err == nil {
+		code = m.Run()
+		err = goleak.Find()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	_ = os.RemoveAll(folder)
+	os.Exit(code)
+}
+
+// everything has a value of each type that a request can hold.
+func everything() bootstrap.Input {
+	return bootstrap.Input{
+		Node: bootstrap.Node{
+			Type: "sidecar", ID: "vm1.default", ServiceCluster: "web", Domain: "default.svc.cluster.local",
+			IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1%eth0")}, Labels: map[string]string{"app": "web"},
+			Metadata: map[string]any{
+				"whole": int64(9007199254740991), "part": 0.1, "yes": true, "list": []any{"a", map[string]any{"b": int64(1)}},
+				"since": time.Date(2026, 11, 21, 1, 2, 3, 4, time.UTC),
+			},
+		},
+		Discovery: bootstrap.Discovery{Socket: "/run/outrider/envoy/xds.sock", Delta: true}, ConnectTimeout: 1500 * time.Millisecond,
+		Prometheus: "0.0.0.0:15090", Ready: bootstrap.Ready{Port: 15021, Backend: "127.0.0.1:15020"},
+		Tracing: &bootstrap.Tracing{Provider: bootstrap.Zipkin, Service: bootstrap.Service{Address: "zipkin:9411"}, Sampling: 12.5},
+	}
+}
+
+func file(name, content string) *bootstrap.File {
+	return &bootstrap.File{Path: name, Content: []byte(content)}
+}
+
+func TestProgramRendersAsThePackageDoes(t *testing.T) {
+	const admin = `{"admin": {"address": {"pipe": {"path": "{{.admin_socket}}"}}}, "node": {"id": {{toJSON .nodeID}}, "metadata": {{toJSON .metadata}}}}`
+	for name, request := range map[string]bootstrap.Request{
+		"built":    {Input: everything()},
+		"override": {Input: everything(), Override: file("o.yaml", "node: {cluster: another}")},
+		"template": {Input: everything(), Template: file("t.tmpl", admin)},
+		"custom":   {Custom: file("c.yaml", "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 9901}}}")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, err := render.Render(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := (&bootstrap.Program{Path: program}).Render(t.Context(), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
+				t.Errorf("-in this process +in its own:\n%s", diff)
+			}
+			if custom := request.Custom != nil; custom != (got.Admin == "127.0.0.1:9901") || custom != (got.Admin != "") {
+				t.Errorf("its admin interface is at %q", got.Admin)
+			}
+		})
+	}
+}
+
+func TestEachEpochHasItsSocket(t *testing.T) {
+	rendered, err := render.Render(bootstrap.Request{Input: everything()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const socket = `/run/a "folder"/admin-7.sock`
+	text, err := rendered.For(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if network, address, err := render.AdminAddress(text); network != "unix" || address != socket || err != nil {
+		t.Errorf("%s %s %v", network, address, err)
+	}
+	if strings.Contains(string(text), bootstrap.AnySocket) {
+		t.Errorf("no epoch's socket is left in\n%s", text)
+	}
+	if _, err := rendered.For("/" + strings.Repeat("x", bootstrap.MaxSocketPath)); err == nil || !strings.Contains(err.Error(), "runtime_dir") {
+		t.Errorf("a path that is too long: %v", err)
+	}
+}
+
+// What a user's file does wrong is told with the file, whatever it takes; the process that did it is gone.
+func TestFaults(t *testing.T) {
+	double := `{{$x := "0123456789abcdef"}}{{range 40}}{{$x = printf "%s%s" $x $x}}{{end}}{{$x}}`
+	for name, test := range map[string]struct{ template, want string }{
+		"wrong":        {"{\n{{ if }}\n}", "a:b.tmpl:2: missing value for if"},
+		"without end":  {"{{range 1000000000000000}}{{end}}{}", "a:b.tmpl: rendering it takes more than 1s"},
+		"without size": {double, "a:b.tmpl: rendering it takes more than 256 MiB of memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &bootstrap.Program{Path: program, Memory: 256 << 20}
+			if name == "without end" {
+				p.Time = time.Second
+			}
+			_, err := p.Render(t.Context(), bootstrap.Request{Input: everything(), Template: file("a:b.tmpl", test.template)})
+			if _, ok := errors.AsType[*bootstrap.Error](err); !ok || err.Error() != test.want {
+				t.Errorf("got %v (%T)", err, err)
+			}
+		})
+	}
+}
+
+func TestFailures(t *testing.T) {
+	script := func(text string) string {
+		path := filepath.Join(t.TempDir(), "program")
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+		return path
+	}
+	refused := everything()
+	refused.Node.ID = ""
+	for name, test := range map[string]struct {
+		path  string
+		input bootstrap.Input
+		want  string
+	}{
+		"input":    {program, refused, "bootstrap: the node's ID is missing"},
+		"absent":   {"/nonexistent/program", everything(), "/nonexistent/program: no such file"},
+		"not here": {"", everything(), "outrider-bootstrap can be executed; install it there"},
+		"fails":    {script("cat >/dev/null; echo why >&2; exit 3"), everything(), "exit status 3: why"},
+		"mute":     {script("cat >/dev/null"), everything(), "unexpected end of JSON input"},
+		"empty":    {script("cat >/dev/null; echo '{}'"), everything(), "is empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := (&bootstrap.Program{Path: test.path}).Render(t.Context(), bootstrap.Request{Input: test.input})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got  %v\nwant %s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestTheLastOneIsRemembered(t *testing.T) {
+	copied := filepath.Join(t.TempDir(), "program")
+	if err := os.Link(program, copied); err != nil {
+		t.Fatal(err)
+	}
+	p := &bootstrap.Program{Path: copied}
+	first, err := p.Render(t.Context(), bootstrap.Request{Input: everything()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(copied); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := p.Render(t.Context(), bootstrap.Request{Input: everything()}); again != first || err != nil {
+		t.Errorf("the same question: %p and not %p, %v", again, first, err)
+	}
+	other := everything()
+	other.Node.ID = "vm2.default"
+	if _, err := p.Render(t.Context(), bootstrap.Request{Input: other}); err == nil {
+		t.Error("another question got the answer of the first")
+	}
+}

@@ -1,0 +1,15 @@
+// Command outrider-bootstrap renders Envoy's bootstrap for outriderd, and ends; see package bootstrap. Nobody calls it by hand.
+package main
+
+import (
+	"os"
+
+	"outrider.org/outrider/bootstrap/render"
+)
+
+// version is set by the build.
+var version = "development"
+
+func main() {
+	os.Exit(render.Command(os.Args[1:], version, os.Stdin, os.Stdout, os.Stderr))
+}
