@@ -47,7 +47,9 @@ func randomObject(r *rand.Rand) string {
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec:\n", kind, pick("one", "two", "three"), namespace)
 	}
 	export := pick("", "", "  exportTo: [.]\n", "  exportTo: ['*']\n")
-	switch r.IntN(12) {
+	switch r.IntN(14) {
+	case 12, 13:
+		return head("EnvoyFilter") + fmt.Sprintf("  priority: %d\n%s  configPatches:\n  - %s\n  - %s\n", r.IntN(3), pick("", "  workloadSelector: {labels: {app: edge}}\n"), randomPatch(pick, host()), randomPatch(pick, host()))
 	case 9:
 		return head("WorkloadEntry") + fmt.Sprintf("  address: 10.0.1.%d\n  locality: %s\n  labels: {version: %s%s}\n", r.IntN(9), pick("eu/a", "us/b", "''"), pick("v1", "v2"), pick("", ", app: a"))
 	case 10, 11:
@@ -88,6 +90,22 @@ func randomObject(r *rand.Rand) string {
 			pick("edge", "edge", "other"), pick("8080", "8081"), pick("*", "a.test", "alias.one"), pick("shop", "bank", "*", "."),
 			pick("", "    tls: {httpsRedirect: true}\n", "  - port: {number: 8443, name: s, protocol: HTTPS}\n    hosts: ['*.test']\n    tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}\n"))
 	}
+}
+
+// randomPatch is a part of an EnvoyFilter that may meet what randomObject becomes, and may collide with it.
+func randomPatch(pick func(...string) string, host string) string {
+	return pick(
+		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {service: '%s'}}, patch: {operation: MERGE, value: {connect_timeout: %s}}}", host, pick("1s", "2s")),
+		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {name: 'outbound|80||%s'}}, patch: {operation: REMOVE}}", host),
+		fmt.Sprintf("{applyTo: CLUSTER, match: {context: %s}, patch: {operation: ADD, value: {name: 'outbound|80||%s', connect_timeout: %s}}}", pick("ANY", "GATEWAY"), host, pick("1s", "2s")),
+		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {portNumber: 80}}, patch: {operation: MERGE, value: {name: %s}}}", pick("renamed", "''")),
+		fmt.Sprintf("{applyTo: LISTENER, match: {listener: {portNumber: %s}}, patch: {operation: REMOVE}}", pick("80", "8080", "8443")),
+		"{applyTo: LISTENER, patch: {operation: ADD, value: {name: 0.0.0.0_8080, address: {pipe: {path: /x}}}}}",
+		fmt.Sprintf("{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: {name: %s, typed_config: {'@type': type.googleapis.com/not.linked.Here, a: 1}}}}", pick("x", "z", "''")),
+		fmt.Sprintf("{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {domainName: '%s'}}}, patch: {operation: %s, value: {name: x, domains: [x]}}}", host, pick("REMOVE", "REPLACE")),
+		fmt.Sprintf("{applyTo: HTTP_ROUTE, match: {routeConfiguration: {portNumber: %s}}, patch: {operation: MERGE, value: {response_headers_to_remove: [%s]}}}", pick("80", "81", "8080"), pick("x-a", "x-b")),
+		"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: {max_direct_response_body_size_bytes: 0}}}",
+		"{applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: one, typed_config: {'@type': type.googleapis.com/not.linked.Here}}}}")
 }
 
 // TestWhatChangesBecomeIsWhatAFreshStartMakes changes files at random and compares every view, and what is told, with a

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/discovery/model"
 )
@@ -36,7 +37,15 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 			n.Labels[key] = value.GetStringValue()
 		}
 	}
-	n.Network = fields["NETWORK"].GetStringValue()
+	n.Network, n.IstioVersion = fields["NETWORK"].GetStringValue(), fields["ISTIO_VERSION"].GetStringValue()
+	for key, value := range fields {
+		if text, ok := value.GetKind().(*structpb.Value_StringValue); ok && !model.OfOneProxy(key) {
+			if n.Metadata == nil {
+				n.Metadata = map[string]string{}
+			}
+			n.Metadata[key] = text.StringValue
+		}
+	}
 	n.Locality = model.Locality{Region: node.GetLocality().GetRegion(), Zone: node.GetLocality().GetZone(), Subzone: node.GetLocality().GetSubZone()}
 	if n.Locality == (model.Locality{}) {
 		n.Locality = model.ParseLocality(strings.ReplaceAll(n.Labels[model.LocalityLabel], ".", "/"))
@@ -55,9 +64,12 @@ func namespaceOf(domain, otherwise string) string {
 // nodeKey is equal for proxies that get the same.
 func nodeKey(n model.Node) string {
 	var key strings.Builder
-	fmt.Fprintf(&key, "%s\n%s\n%q\n%q", n.Type, n.Namespace, n.Network, n.Locality)
-	for _, label := range slices.Sorted(maps.Keys(n.Labels)) {
-		fmt.Fprintf(&key, "\n%q=%q", label, n.Labels[label])
+	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q", n.Type, n.Namespace, n.Network, n.Locality, n.IstioVersion)
+	for _, texts := range []map[string]string{n.Labels, n.Metadata} {
+		for _, name := range slices.Sorted(maps.Keys(texts)) {
+			fmt.Fprintf(&key, "\n%q=%q", name, texts[name])
+		}
+		key.WriteByte('\n')
 	}
 	return key.String()
 }

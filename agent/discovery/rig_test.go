@@ -36,7 +36,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const bootstrap = `{
-  "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "locality": {"region": "eu", "zone": "a"}, "metadata": {"NAMESPACE": "shop", "LABELS": {"app": "edge"}}},
+  "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "locality": {"region": "eu", "zone": "a"}, "metadata": {"NAMESPACE": "shop", "ISTIO_VERSION": "1.30.2", "STAGE": "test", "LABELS": {"app": "edge"}}},
   "admin": {"address": {"pipe": {"path": %[2]q}}},
   "dynamic_resources": {
     "ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "xds"}}]},

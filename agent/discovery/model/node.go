@@ -13,11 +13,13 @@ const (
 
 // Node is what translation wants to know of a proxy. Proxies with equal ones get the same resources.
 type Node struct {
-	Type      NodeType
-	Namespace string
-	Labels    map[string]string
-	Locality  Locality
-	Network   string // "" is the one that everything is in that names none
+	Type         NodeType
+	Namespace    string
+	Labels       map[string]string
+	Locality     Locality
+	IstioVersion string            // "" if it says none
+	Metadata     map[string]string // further text that it says of itself
+	Network      string            // "" is the one that everything is in that names none
 }
 
 // Locality is where a proxy or an endpoint is. Parts that are not known are "".
@@ -42,3 +44,6 @@ const NetworkLabel = "topology.istio.io/network"
 
 // LocalityLabel tells where a workload is that does not say so otherwise, with dots instead of slashes.
 const LocalityLabel = "istio-locality"
+
+// OfOneProxy tells whether a key of a proxy's metadata names the proxy itself: what is made for it would be for it alone.
+func OfOneProxy(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }

@@ -37,6 +37,7 @@ type World struct {
 
 	gateways []*object.Object // the oldest first
 	sidecars []*object.Object // the oldest first
+	filters  []*object.Object // EnvoyFilters, the oldest first
 }
 
 // NewWorld returns an empty world; domain is that of short names, for example cluster.local.
@@ -65,12 +66,13 @@ type Touched struct {
 	Hosts    map[string]struct{} // whose service, rule or routing changed; patterns of VirtualServices too
 	Gateways bool                // a gateway changed
 	Sidecars bool                // a Sidecar changed
+	Filters  bool                // an EnvoyFilter changed
 	Bindings map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
 // Everything is what touches all that a world holds: where a new reader begins.
 func (w *World) Everything() Touched {
-	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true, Bindings: map[string]struct{}{}}
+	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true, Filters: true, Bindings: map[string]struct{}{}}
 	for host := range w.services {
 		t.Hosts[host] = struct{}{}
 	}
@@ -133,6 +135,9 @@ func (w *World) Apply(changes []Change) Touched {
 		case object.Sidecar:
 			touched.Sidecars = true
 			w.sidecars = exchange(w.sidecars, c)
+		case object.EnvoyFilter:
+			touched.Filters = true
+			w.filters = exchange(w.filters, c)
 		}
 	}
 	w.delegate(delegates, routings, touched.Bindings)

@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
@@ -137,6 +138,10 @@ func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node
 func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, depth int) {
 	node, ok := d.visit(node, at, depth)
 	if !ok || d.wellKnown(node, m, at) {
+		return
+	}
+	if into, ok := m.Interface().(*structpb.Struct); ok {
+		d.structure(node, into, at, depth)
 		return
 	}
 	if node.Kind != yaml.MappingNode {

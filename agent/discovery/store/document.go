@@ -29,6 +29,7 @@ var specs = map[object.Kind]func() proto.Message{
 	object.Gateway:         func() proto.Message { return &networking.Gateway{} },
 	object.WorkloadEntry:   func() proto.Message { return &networking.WorkloadEntry{} },
 	object.WorkloadGroup:   func() proto.Message { return &networking.WorkloadGroup{} },
+	object.EnvoyFilter:     func() proto.Message { return &networking.EnvoyFilter{} },
 }
 
 // kinds are all of the group, for the nearest name.

@@ -31,6 +31,8 @@ func Object(o *object.Object) []object.Finding {
 		c.workloadGroup(spec)
 	case *networking.Gateway:
 		c.gateway(o.Name, spec)
+	case *networking.EnvoyFilter:
+		c.envoyFilter(o, spec)
 	case *networking.Sidecar:
 		c.sidecar(spec, o.Namespace)
 	}

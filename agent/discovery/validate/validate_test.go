@@ -23,7 +23,8 @@ const (
 // TestSpecs gives each spec to the validator. want is "" for a good one, else the field and a part of what is said of it:
 // "field: words"; a ! before it stands for an error, a ? for a warning.
 func TestSpecs(t *testing.T) {
-	se, dr, vs, gw := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway"
+	se, dr, vs, gw, ef := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway", "EnvoyFilter"
+	patched := func(patch string) string { return "configPatches: [{" + patch + "}]" }
 	http := func(route string) string {
 		return "hosts: [a.test]\nhttp:\n- " + strings.ReplaceAll(route, "\n", "\n  ")
 	}
@@ -227,6 +228,38 @@ func TestSpecs(t *testing.T) {
 		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c, privateKey: /k, cipherSuites: [AES128-SHA, AES128-SHA]}", "?servers[0].tls.cipherSuites[1]: given twice"},
 		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c, privateKey: /k, minProtocolVersion: TLSV1_0}", "?servers[0].tls.minProtocolVersion: cipher suites"},
 		{gw, httpsPort + "{mode: AUTO_PASSTHROUGH}", "!servers[0].tls.mode: AUTO_PASSTHROUGH"},
+		{ef, "{}", ""},
+		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: lua_cluster}}"), ""},
+		{ef, "targetRefs: [{kind: Gateway, name: x}]", "!targetRefs: Kubernetes Gateway API"},
+		{ef, "workloadSelector: {}", "?workloadSelector: every workload"},
+		{ef, "workloadSelector: {labels: {'a*': b}}", "!workloadSelector.labels: no label"},
+		{ef, patched("patch: {operation: REMOVE}"), "!configPatches[0].applyTo: is missing"},
+		{ef, patched("applyTo: CLUSTER"), "!configPatches[0].patch: is missing"},
+		{ef, patched("applyTo: CLUSTER, patch: {}"), "!configPatches[0].patch.operation: is missing"},
+		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE}"), "!configPatches[0].patch.value: is missing"},
+		{ef, patched("applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {admin: {}}}"), "!configPatches[0].applyTo: bootstrap_override"},
+		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE, value: {no_such_field: 1}}"), "?configPatches[0].patch.value: no_such_field"},
+		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: soon}}"), "!configPatches[0].patch.value: no Cluster"},
+		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': nonsense}}}"), "!configPatches[0].patch.value: is no type"},
+		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/envoy.config.filter.http.lua.v2.Lua}}}"), "!configPatches[0].patch.value: is gone"},
+		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/udpa.type.v1.TypedStruct}}}"), "!configPatches[0].patch.value: without type_url"},
+		{ef, patched("applyTo: CLUSTER, match: {proxy: {proxyVersion: '('}}, patch: {operation: REMOVE}"), "!configPatches[0].match.proxy.proxyVersion: no regular expression"},
+		{ef, patched("applyTo: CLUSTER, match: {proxy: {metadata: {NAME: a}}}, patch: {operation: REMOVE}"), "?configPatches[0].match.proxy.metadata: one proxy alone"},
+		{ef, patched("applyTo: CLUSTER, match: {listener: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match: found by cluster"},
+		{ef, patched("applyTo: LISTENER, match: {cluster: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match: found by listener"},
+		{ef, patched("applyTo: VIRTUAL_HOST, match: {cluster: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match: found by routeConfiguration"},
+		{ef, patched("applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: {}}}}, patch: {operation: REMOVE}"), "!configPatches[0].match.listener.filterChain.filter.name: is missing"},
+		{ef, patched("applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: {name: a, subFilter: {name: b}}}}}, patch: {operation: REMOVE}"), "!configPatches[0].match.listener.filterChain.filter.subFilter: HTTP_FILTER only"},
+		{ef, patched("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: a, subFilter: {name: b}}}}}, patch: {operation: REMOVE}"), "!configPatches[0].match.listener.filterChain.filter.name: connection manager"},
+		{ef, patched("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.http_connection_manager}}}}, patch: {operation: ADD, value: {name: a}}"), "?configPatches[0].match.listener.filterChain.filter.name: name of old"},
+		{ef, patched("applyTo: LISTENER, match: {listener: {portName: a}}, patch: {operation: REMOVE}"), "?configPatches[0].match.listener.portName: no effect"},
+		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: REMOVE}"), "?configPatches[0].patch.operation: names the filter"},
+		{ef, patched("applyTo: ROUTE_CONFIGURATION, patch: {operation: REMOVE}"), "?configPatches[0].patch.operation: does nothing"},
+		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: a}, filterClass: AUTHZ}"), "?configPatches[0].patch.filterClass: not carried out"},
+		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, waypoint: {}}, patch: {operation: REMOVE}"), "?configPatches[0].match.context: no waypoints"},
+		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, cluster: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match: only waypoint"},
+		{ef, patched("applyTo: CLUSTER, match: {context: GATEWAY, waypoint: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match.waypoint: context WAYPOINT"},
+		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, waypoint: {portNumber: 65536}}, patch: {operation: REMOVE}"), "!configPatches[0].match.waypoint.portNumber: no port"},
 		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c, privateKey: /k, minProtocolVersion: TLSV1_3, maxProtocolVersion: TLSV1_2}", "?servers[0].tls.maxProtocolVersion: below the minimum"},
 	} {
 		t.Run(test.kind+"/"+test.want, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/patch"
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/resource"
 )
@@ -23,9 +24,10 @@ type View struct {
 	cache *Cache
 	feed  *resource.Feed
 
-	units    map[string][]resource.Key   // what each unit published last
-	problems map[string][]object.Problem // by unit
-	change   resource.Change             // gathered for the next publication
+	units    map[string][]resource.Key           // what each unit published last
+	problems map[string][]object.Problem         // by unit
+	change   map[resource.Key]*resource.Resource // gathered for the next publication; nil: to be removed
+	patches  patches
 	kind     kind
 }
 
@@ -37,7 +39,8 @@ type kind interface {
 
 // New returns a view of a world that has published nothing yet.
 func New(world *model.World, node model.Node, cache *Cache) (*View, error) {
-	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(), units: map[string][]resource.Key{}, problems: map[string][]object.Problem{}}
+	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(), units: map[string][]resource.Key{}, problems: map[string][]object.Problem{},
+		change: map[resource.Key]*resource.Resource{}, patches: newPatches()}
 	switch node.Type {
 	case model.Sidecar:
 		v.kind = newSidecar()
@@ -57,6 +60,9 @@ func (v *View) Problems() map[string][]object.Problem { return v.problems }
 
 // Update brings the view up to date with what was touched, and publishes.
 func (v *View) Update(touched model.Touched) {
+	if touched.Filters {
+		v.repatch()
+	}
 	for host := range touched.Hosts {
 		v.clusters(host)
 		v.orphanedRules(host)
@@ -65,6 +71,7 @@ func (v *View) Update(touched model.Touched) {
 		v.orphanedBindings()
 	}
 	v.kind.update(v, touched)
+	v.settleAdded()
 	v.publish()
 }
 
@@ -78,8 +85,16 @@ func (v *View) Reconfigure(everything model.Touched) {
 }
 
 func (v *View) publish() {
-	v.feed.Publish(v.change)
-	v.change = resource.Change{}
+	var change resource.Change
+	for key, r := range v.change {
+		if r == nil {
+			change.Remove = append(change.Remove, key)
+		} else {
+			change.Set = append(change.Set, r)
+		}
+	}
+	v.feed.Publish(change)
+	v.change = map[resource.Key]*resource.Resource{}
 }
 
 // put makes resources those of a unit; what it had before and has no more is removed.
@@ -88,13 +103,13 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 	var keys []resource.Key
 	for _, r := range resources {
 		if r != nil {
-			keys = append(keys, resource.Key{Type: r.Type, Name: r.Name})
-			v.change.Set = append(v.change.Set, r)
+			keys = append(keys, keyOf(r))
+			v.emit(r)
 		}
 	}
 	for _, key := range before {
 		if !slices.Contains(keys, key) {
-			v.change.Remove = append(v.change.Remove, key)
+			v.retract(key)
 		}
 	}
 	if len(keys) == 0 {
@@ -157,7 +172,8 @@ func (v *View) orphanedBindings() {
 
 // Cache shares translated services between views.
 type Cache struct {
-	byHost map[string][]translated
+	byHost   map[string][]translated
+	byFilter map[*object.Object]*patch.Filter
 }
 
 type translated struct {
@@ -168,12 +184,17 @@ type translated struct {
 }
 
 // NewCache returns an empty cache.
-func NewCache() *Cache { return &Cache{byHost: map[string][]translated{}} }
+func NewCache() *Cache {
+	return &Cache{byHost: map[string][]translated{}, byFilter: map[*object.Object]*patch.Filter{}}
+}
 
 // Drop forgets hosts that changed.
 func (c *Cache) Drop(touched model.Touched) {
 	for host := range touched.Hosts {
 		delete(c.byHost, host)
+	}
+	if touched.Filters {
+		clear(c.byFilter)
 	}
 }
 

@@ -1,0 +1,34 @@
+package model
+
+import (
+	"cmp"
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// EnvoyFilters returns those for a proxy, in the order in which they are applied: of the mesh's root namespace and of the proxy's
+// own, by priority, those of the root namespace first, the oldest first.
+func (w *World) EnvoyFilters(node Node) []*object.Object {
+	var found []*object.Object
+	for _, o := range w.filters {
+		if (o.Namespace == w.mesh.RootNamespace || o.Namespace == node.Namespace) &&
+			Selects(o.Spec.(*networking.EnvoyFilter).GetWorkloadSelector().GetLabels(), node.Labels) {
+			found = append(found, o)
+		}
+	}
+	order := func(o *object.Object) (priority int32, place int) {
+		if o.Namespace != w.mesh.RootNamespace {
+			place = 1
+		}
+		return o.Spec.(*networking.EnvoyFilter).Priority, place
+	}
+	slices.SortStableFunc(found, func(a, b *object.Object) int {
+		priorityA, placeA := order(a)
+		priorityB, placeB := order(b)
+		return cmp.Or(cmp.Compare(priorityA, priorityB), cmp.Compare(placeA, placeB))
+	})
+	return found
+}

@@ -1,0 +1,84 @@
+package patch
+
+import (
+	"slices"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+const connectionManager = "envoy.filters.network.http_connection_manager"
+
+func (a *application) networkFilters(l *listenerv3.Listener, c *listenerv3.FilterChain) {
+	here := func(p *patch) bool { return meetsListener(p, l) && meetsChain(p, l, c) }
+	patches := a.of(networking.EnvoyFilter_NETWORK_FILTER)
+	for _, p := range patches {
+		if _, merges := p.merges(); merges || !here(p) {
+			continue
+		}
+		var done bool
+		if c.Filters, done = place(p, c.Filters, listenerMatch(p).GetFilterChain().GetFilter() != nil, func(f *listenerv3.Filter) bool { return meetsFilter(p, f) }); done {
+			a.use(p)
+		}
+	}
+	for _, f := range c.Filters {
+		for _, p := range patches {
+			if _, merges := p.merges(); merges && here(p) && meetsFilter(p, f) {
+				name, config := a.mergeConfig(p, f, p.value.(*listenerv3.Filter))
+				f.Name, f.ConfigType = name, &listenerv3.Filter_TypedConfig{TypedConfig: config}
+			}
+		}
+		if f.Name == connectionManager {
+			a.manager(f, here)
+		}
+	}
+}
+
+// meetsFilter tells whether a network filter is the one that a patch names, if it names one.
+func meetsFilter(p *patch, f *listenerv3.Filter) bool {
+	match := listenerMatch(p).GetFilterChain().GetFilter()
+	return match == nil || match.Name == f.Name
+}
+
+// manager patches what is inside an HTTP connection manager: its filters, and routes that it has itself.
+func (a *application) manager(f *listenerv3.Filter, here func(*patch) bool) {
+	patches := slices.DeleteFunc(a.of(networking.EnvoyFilter_HTTP_FILTER), func(p *patch) bool { return !here(p) || !meetsFilter(p, f) })
+	config := &hcmv3.HttpConnectionManager{}
+	if f.GetTypedConfig() == nil || f.GetTypedConfig().UnmarshalTo(config) != nil {
+		return // a TypedStruct, or its configuration comes from elsewhere
+	}
+	before := proto.Clone(config)
+	for _, p := range patches {
+		if _, merges := p.merges(); merges {
+			continue
+		}
+		sub := listenerMatch(p).GetFilterChain().GetFilter().GetSubFilter()
+		var done bool
+		if config.HttpFilters, done = place(p, config.HttpFilters, sub != nil, func(h *hcmv3.HttpFilter) bool { return h.Name == sub.GetName() }); done {
+			a.use(p)
+		}
+	}
+	for _, h := range config.HttpFilters {
+		for _, p := range patches {
+			sub := listenerMatch(p).GetFilterChain().GetFilter().GetSubFilter()
+			if _, merges := p.merges(); merges && (sub == nil || sub.Name == h.Name) {
+				name, merged := a.mergeConfig(p, h, p.value.(*hcmv3.HttpFilter))
+				h.Name, h.ConfigType = name, &hcmv3.HttpFilter_TypedConfig{TypedConfig: merged}
+			}
+		}
+	}
+	if routes := config.GetRouteConfig(); routes != nil {
+		a.routes(routes)
+	}
+	if proto.Equal(before, config) {
+		return
+	}
+	packed, err := pack(config)
+	if err != nil {
+		a.invalid(err)
+		return
+	}
+	f.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed}
+}

@@ -1,0 +1,159 @@
+package patch
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// routes patches a route configuration with its virtual hosts and their routes.
+func (a *application) routes(c *routev3.RouteConfiguration) {
+	for _, p := range a.of(networking.EnvoyFilter_ROUTE_CONFIGURATION) {
+		if a.meetsRoutes(p, c.Name) {
+			a.mergeInto(p, c)
+		}
+	}
+	hosts := a.here(networking.EnvoyFilter_VIRTUAL_HOST, c.Name)
+	routes := a.here(networking.EnvoyFilter_HTTP_ROUTE, c.Name)
+	c.VirtualHosts = slices.DeleteFunc(c.VirtualHosts, func(h *routev3.VirtualHost) bool { return !a.virtualHost(h, hosts, routes) })
+	for _, p := range hosts {
+		if p.operation == networking.EnvoyFilter_Patch_ADD {
+			c.VirtualHosts = append(c.VirtualHosts, proto.Clone(p.value).(*routev3.VirtualHost))
+			a.use(p)
+		}
+	}
+}
+
+// here are the patches of a kind for a route configuration.
+func (a *application) here(kind applyTo, name string) []*patch {
+	return slices.DeleteFunc(a.of(kind), func(p *patch) bool { return !a.meetsRoutes(p, name) })
+}
+
+// virtualHost patches a virtual host with its routes; false removes it.
+func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch) bool {
+	for _, p := range hosts {
+		if !meetsHost(p, h) {
+			continue
+		}
+		switch p.operation {
+		case networking.EnvoyFilter_Patch_REMOVE:
+			a.use(p)
+			return false
+		case networking.EnvoyFilter_Patch_REPLACE:
+			proto.Reset(h)
+			proto.Merge(h, p.value)
+			a.use(p)
+		default:
+			a.mergeInto(p, h)
+		}
+	}
+	h.Routes = slices.DeleteFunc(h.Routes, func(r *routev3.Route) bool { return !a.route(r, h, routes) })
+	for _, p := range routes {
+		if !meetsHost(p, h) {
+			continue
+		}
+		switch p.operation {
+		case networking.EnvoyFilter_Patch_ADD, networking.EnvoyFilter_Patch_INSERT_AFTER, networking.EnvoyFilter_Patch_INSERT_BEFORE, networking.EnvoyFilter_Patch_INSERT_FIRST:
+		default:
+			continue
+		}
+		named := routesMatch(p).GetVhost().GetRoute() != nil
+		meets := func(r *routev3.Route) bool { return meetsRoute(p, r) }
+		if p.operation == networking.EnvoyFilter_Patch_INSERT_FIRST && named && !slices.ContainsFunc(h.Routes, meets) {
+			continue // first of a host that has the route
+		}
+		var done bool
+		if h.Routes, done = place(p, h.Routes, named, meets); done {
+			a.use(p)
+		}
+	}
+	return true
+}
+
+// route merges into a route; false removes it.
+func (a *application) route(r *routev3.Route, h *routev3.VirtualHost, patches []*patch) bool {
+	for _, p := range patches {
+		if !meetsHost(p, h) || !meetsRoute(p, r) {
+			continue
+		}
+		if p.operation == networking.EnvoyFilter_Patch_REMOVE {
+			a.use(p)
+			return false
+		}
+		a.mergeInto(p, r)
+	}
+	return true
+}
+
+// meetsRoutes tells whether a route configuration is one that a patch is for: of sidecars by name and port, of gateways by
+// the server's port name and the gateway too.
+func (a *application) meetsRoutes(p *patch, name string) bool {
+	match := routesMatch(p)
+	if match == nil {
+		return true
+	}
+	if match.Name != "" && match.Name != name {
+		return false
+	}
+	if a.context != networking.EnvoyFilter_GATEWAY {
+		return match.PortNumber == 0 || match.PortNumber == sidecarPort(name)
+	}
+	port, portName, gateway := gatewayRoutes(name)
+	return (match.PortName == "" || match.PortName == portName) && (match.Gateway == "" || match.Gateway == gateway) &&
+		(match.PortNumber == 0 || match.PortNumber == port)
+}
+
+// sidecarPort is the port in a sidecar's route configuration: 80, or inbound|80||.
+func sidecarPort(name string) uint32 {
+	if rest, ok := strings.CutPrefix(name, "inbound|"); ok {
+		name, _, _ = strings.Cut(rest, "|")
+	}
+	port, _ := strconv.ParseUint(name, 10, 16)
+	return uint32(port)
+}
+
+// gatewayRoutes takes a gateway's route configuration apart: http.80, or https.443.portname.gateway.namespace, both perhaps
+// with an address behind.
+func gatewayRoutes(name string) (port uint32, portName, gateway string) {
+	parts := strings.Split(name, ".")
+	if len(parts) < 2 {
+		return 0, "", ""
+	}
+	number, _ := strconv.ParseUint(parts[1], 10, 16)
+	if parts[0] == "https" && len(parts) >= 5 {
+		portName, gateway = parts[2], parts[4]+"/"+parts[3]
+	}
+	return uint32(number), portName, gateway
+}
+
+func meetsHost(p *patch, h *routev3.VirtualHost) bool {
+	match := routesMatch(p).GetVhost()
+	return match == nil || (match.Name == "" || match.Name == h.Name) && (match.DomainName == "" || slices.Contains(h.Domains, match.DomainName))
+}
+
+func meetsRoute(p *patch, r *routev3.Route) bool {
+	match := routesMatch(p).GetVhost().GetRoute()
+	if match == nil {
+		return true
+	}
+	if match.Name != "" && match.Name != r.Name {
+		return false
+	}
+	switch r.Action.(type) {
+	case *routev3.Route_Route:
+		return anyOr(match.Action, networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_ROUTE)
+	case *routev3.Route_Redirect:
+		return anyOr(match.Action, networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_REDIRECT)
+	case *routev3.Route_DirectResponse:
+		return anyOr(match.Action, networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_DIRECT_RESPONSE)
+	}
+	return true
+}
+
+func anyOr(got, want networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_Action) bool {
+	return got == networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_ANY || got == want
+}

@@ -1,0 +1,247 @@
+package patch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Set is all patches for one kind of proxy. It is immutable.
+type Set struct {
+	node    model.Node
+	patches []*patch // in the order in which they are applied
+}
+
+// NewSet takes the patches for a node out of filters, which are in order.
+func NewSet(filters []*Filter, node model.Node) *Set {
+	s := &Set{node: node}
+	for _, f := range filters {
+		for _, p := range f.patches {
+			if p.meets(node) {
+				s.patches = append(s.patches, p)
+			}
+		}
+	}
+	return s
+}
+
+// Empty tells whether there is nothing to apply.
+func (s *Set) Empty() bool { return s == nil || len(s.patches) == 0 }
+
+// Equal tells whether two sets do the same and tell the same.
+func (s *Set) Equal(t *Set) bool {
+	return s.Empty() && t.Empty() || s != nil && t != nil && slices.EqualFunc(s.patches, t.patches, func(p, q *patch) bool { return p.object == q.object && p.index == q.index })
+}
+
+// Result is what became of a resource.
+type Result struct {
+	Resource *resource.Resource // the one given if no patch is for it, nil if one removes it
+	Problems []object.Problem
+}
+
+// Apply patches a resource. An EnvoyFilter with which it would not be valid is left out and told.
+func (s *Set) Apply(r *resource.Resource) Result {
+	patches := s.candidates(r)
+	if len(patches) == 0 {
+		return Result{Resource: r}
+	}
+	out, err := s.apply(r, patches)
+	if err == nil {
+		return out
+	}
+	var good []*patch
+	var problems []object.Problem
+	for len(patches) > 0 {
+		n := slices.IndexFunc(patches, func(p *patch) bool { return p.object != patches[0].object })
+		if n < 0 {
+			n = len(patches)
+		}
+		tried := append(slices.Clip(good), patches[:n]...)
+		if _, err := s.apply(r, tried); err != nil {
+			problems = append(problems, patches[0].object.Problem(object.Finding{Field: "configPatches", Severity: condition.Error,
+				Message: fmt.Sprintf("Envoy would refuse what it makes of %s %s: %v", kind(r.Type), r.Name, err), Cure: "correct the value; without it the rest goes on"}))
+		} else {
+			good = tried
+		}
+		patches = patches[n:]
+	}
+	if out, err = s.apply(r, good); err != nil {
+		out = Result{Resource: r} // cannot be: it was tried
+	}
+	out.Problems = append(out.Problems, problems...)
+	return out
+}
+
+// kind is the short name of a type.
+func kind(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
+
+// kinds are what patches of a resource's type are applied to.
+var kinds = map[string][]applyTo{
+	resource.ListenerType: {networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN, networking.EnvoyFilter_LISTENER_FILTER,
+		networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER,
+		networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST, networking.EnvoyFilter_HTTP_ROUTE}, // routes in a listener
+	resource.RouteType:   {networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST, networking.EnvoyFilter_HTTP_ROUTE},
+	resource.ClusterType: {networking.EnvoyFilter_CLUSTER},
+}
+
+// candidates are the patches that may be for a resource, as far as its name tells.
+func (s *Set) candidates(r *resource.Resource) []*patch {
+	if s.Empty() {
+		return nil
+	}
+	to := kinds[r.Type]
+	a := &application{context: s.contextOf(r)}
+	var found []*patch
+	for _, p := range s.patches {
+		if !slices.Contains(to, p.applyTo) {
+			continue
+		}
+		switch r.Type {
+		case resource.ClusterType:
+			if p.operation == networking.EnvoyFilter_Patch_ADD || !p.in(a.context) || !meetsCluster(p, r.Name) {
+				continue
+			}
+		case resource.RouteType:
+			if !p.in(a.context) || !a.meetsRoutes(p, r.Name) {
+				continue
+			}
+		case resource.ListenerType:
+			if name := listenerMatch(p).GetName(); name != "" && name != r.Name || p.applyTo == networking.EnvoyFilter_LISTENER && p.operation == networking.EnvoyFilter_Patch_ADD {
+				continue
+			}
+		}
+		found = append(found, p)
+	}
+	return found
+}
+
+// contextOf is what a resource's name tells of its context; a listener's direction tells more.
+func (s *Set) contextOf(r *resource.Resource) context {
+	switch {
+	case s.node.Type == model.Router:
+		return networking.EnvoyFilter_GATEWAY
+	case strings.HasPrefix(r.Name, "inbound|"), r.Name == "InboundPassthroughCluster", r.Name == virtualInbound:
+		return networking.EnvoyFilter_SIDECAR_INBOUND
+	}
+	return networking.EnvoyFilter_SIDECAR_OUTBOUND
+}
+
+func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
+	a := &application{patches: map[applyTo][]*patch{}, context: s.contextOf(r), used: map[*patch]bool{}}
+	for _, p := range patches {
+		a.patches[p.applyTo] = append(a.patches[p.applyTo], p)
+	}
+	var message proto.Message
+	var keep func() bool
+	switch r.Type {
+	case resource.ListenerType:
+		l := &listenerv3.Listener{}
+		message, keep = l, func() bool {
+			if l.TrafficDirection == corev3.TrafficDirection_INBOUND && s.node.Type == model.Sidecar {
+				a.context = networking.EnvoyFilter_SIDECAR_INBOUND
+			}
+			return a.listener(l)
+		}
+	case resource.RouteType:
+		c := &routev3.RouteConfiguration{}
+		message, keep = c, func() bool { a.routes(c); return true }
+	default:
+		c := &clusterv3.Cluster{}
+		message, keep = c, func() bool { return a.cluster(c) }
+	}
+	if err := proto.Unmarshal(r.Value(), message); err != nil {
+		return Result{}, fmt.Errorf("decode %s: %w", r.Name, err)
+	}
+	stays := keep()
+	switch {
+	case a.failed != nil:
+		return Result{}, a.failed
+	case len(a.used) == 0:
+		return Result{Resource: r, Problems: a.problems}, nil
+	case !stays:
+		return Result{Problems: a.problems}, nil
+	}
+	if name := nameOf(message, r.Name); name != r.Name {
+		return Result{}, fmt.Errorf("it would be called %s", name)
+	}
+	out, err := resource.New(r.Name, message, a.origins(patches, r)...)
+	return Result{Resource: out, Problems: a.problems}, err
+}
+
+// nameOf is a message's name.
+func nameOf(message proto.Message, was string) string {
+	if named, ok := message.(interface{ GetName() string }); ok && named.GetName() != "" {
+		return named.GetName()
+	}
+	return was
+}
+
+// origins are those of the EnvoyFilters that did something, the last first, as what Envoy says of a resource that was patched is
+// most likely about the patch; then those of the resource.
+func (a *application) origins(patches []*patch, r *resource.Resource) []resource.Origin {
+	var origins []resource.Origin
+	for _, p := range slices.Backward(patches) {
+		if origin := p.object.Origin(); a.used[p] && !slices.Contains(origins, origin) {
+			origins = append(origins, origin)
+		}
+	}
+	return append(origins, r.Origins...)
+}
+
+// Added are the listeners, clusters and extension configurations that patches add, each with a name of its own.
+func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem) {
+	if s.Empty() {
+		return nil, nil
+	}
+	taken := map[resource.Key]*patch{}
+	for _, p := range s.patches {
+		if p.operation != networking.EnvoyFilter_Patch_ADD || !s.adds(p) {
+			continue
+		}
+		name := nameOf(p.value, "")
+		if name == "" {
+			problems = append(problems, p.problem(condition.Error, "what it adds has no name", "write value.name"))
+			continue
+		}
+		out, err := resource.New(name, p.value, p.object.Origin())
+		if err != nil {
+			problems = append(problems, p.problem(condition.Error, "Envoy would refuse what it adds: "+err.Error(), "correct the value"))
+			continue
+		}
+		key := resource.Key{Type: out.Type, Name: out.Name}
+		if by := taken[key]; by != nil {
+			problems = append(problems, p.problem(condition.Warning, fmt.Sprintf("%s %s is added by %s:%d too, which counts", kind(out.Type), name, by.object.File, by.object.Line), "rename one"))
+			continue
+		}
+		taken[key] = p
+		resources = append(resources, out)
+	}
+	return resources, problems
+}
+
+// adds tells whether a patch adds something to this proxy. A sidecar's listeners and clusters are added once, where no
+// context is given to what goes out.
+func (s *Set) adds(p *patch) bool {
+	switch p.applyTo {
+	case networking.EnvoyFilter_EXTENSION_CONFIG:
+		return true
+	case networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_CLUSTER:
+		if s.node.Type == model.Router {
+			return p.in(networking.EnvoyFilter_GATEWAY)
+		}
+		return p.in(networking.EnvoyFilter_SIDECAR_INBOUND) || p.in(networking.EnvoyFilter_SIDECAR_OUTBOUND)
+	}
+	return false
+}

@@ -1,0 +1,186 @@
+package patch
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	xdstypev3 "github.com/cncf/xds/go/xds/type/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/structpb"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// newValue makes the message that a patch's value is, nil if there is none.
+func newValue(to applyTo) proto.Message {
+	switch to {
+	case networking.EnvoyFilter_LISTENER:
+		return &listenerv3.Listener{}
+	case networking.EnvoyFilter_FILTER_CHAIN:
+		return &listenerv3.FilterChain{}
+	case networking.EnvoyFilter_LISTENER_FILTER:
+		return &listenerv3.ListenerFilter{}
+	case networking.EnvoyFilter_NETWORK_FILTER:
+		return &listenerv3.Filter{}
+	case networking.EnvoyFilter_HTTP_FILTER:
+		return &hcmv3.HttpFilter{}
+	case networking.EnvoyFilter_ROUTE_CONFIGURATION:
+		return &routev3.RouteConfiguration{}
+	case networking.EnvoyFilter_VIRTUAL_HOST:
+		return &routev3.VirtualHost{}
+	case networking.EnvoyFilter_HTTP_ROUTE:
+		return &routev3.Route{}
+	case networking.EnvoyFilter_CLUSTER:
+		return &clusterv3.Cluster{}
+	case networking.EnvoyFilter_EXTENSION_CONFIG:
+		return &corev3.TypedExtensionConfig{}
+	}
+	return nil
+}
+
+// build makes a patch's value. doubt says which field of it nobody knows; it is left out, as Istio does.
+func build(to applyTo, value *structpb.Struct) (message proto.Message, doubt string, err error) {
+	message = newValue(to)
+	if message == nil {
+		return nil, "", fmt.Errorf("nothing of Envoy's is called %s", to)
+	}
+	plain, err := portable(value.AsMap())
+	if err != nil {
+		return nil, "", err
+	}
+	encoded, err := json.Marshal(plain)
+	if err != nil {
+		return nil, "", fmt.Errorf("the value cannot be written as JSON: %w", err)
+	}
+	strict := protojson.Unmarshal(encoded, message)
+	if strict == nil {
+		return message, "", nil
+	}
+	message = newValue(to)
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(encoded, message); err != nil {
+		return nil, "", fmt.Errorf("the value is no %s: %s", message.ProtoReflect().Descriptor().Name(), reason(err))
+	}
+	return message, fmt.Sprintf("the value is no %s: %s", message.ProtoReflect().Descriptor().Name(), reason(strict)), nil
+}
+
+// syntax is how protojson begins an error: a position in the JSON that nobody wrote.
+var syntax = regexp.MustCompile(`^(proto:[\s\x{a0}]*)?(syntax error )?(\(line \d+:\d+\): )?`)
+
+// reason is an error of protojson's without what means nothing to the reader; its text varies on purpose.
+func reason(err error) string {
+	return strings.ReplaceAll(syntax.ReplaceAllString(err.Error(), ""), "\u00a0", " ")
+}
+
+const (
+	typePrefix  = "type.googleapis.com/"
+	typedStruct = "xds.type.v3.TypedStruct"
+	oldStruct   = "udpa.type.v1.TypedStruct"
+)
+
+// oldType are types of Envoy's API before version 3, which it does not know any more.
+var oldType = regexp.MustCompile(`^envoy\.(api\.v2\.|.*\.v[12](alpha\d*|beta\d*)?\.[^.]+$)`)
+
+// portable writes every typed_config of a type that is not linked as a TypedStruct, and every TypedStruct of one that is as
+// itself, so that it can be merged.
+func portable(value any) (any, error) {
+	switch v := value.(type) {
+	case []any:
+		out := make([]any, len(v))
+		for i, element := range v {
+			var err error
+			if out[i], err = portable(element); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case map[string]any:
+		if typeURL, ok := v["@type"]; ok {
+			return portableAny(typeURL, v)
+		}
+		return portableFields(v)
+	}
+	return value, nil
+}
+
+func portableFields(fields map[string]any) (map[string]any, error) {
+	out := make(map[string]any, len(fields))
+	for key, value := range fields {
+		var err error
+		if out[key], err = portable(value); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func portableAny(typeURL any, fields map[string]any) (any, error) {
+	url, _ := typeURL.(string)
+	name := typeName(url)
+	if name == "" {
+		return nil, fmt.Errorf("@type %v is no type: write type.googleapis.com/ and the name of a message", typeURL)
+	}
+	rest := make(map[string]any, len(fields))
+	for key, value := range fields {
+		if key != "@type" {
+			rest[key] = value
+		}
+	}
+	if name == typedStruct || name == oldStruct {
+		inner, _ := first(rest, "type_url", "typeUrl").(string)
+		content, _ := rest["value"].(map[string]any)
+		if url, name, rest = inner, typeName(inner), content; name == "" {
+			return nil, fmt.Errorf("a TypedStruct without type_url: write the type that its value is of")
+		}
+	}
+	if oldType.MatchString(name) {
+		return nil, fmt.Errorf("@type %s is of a version of Envoy's API that is gone: write its type of version 3", url)
+	}
+	if !linked(name) {
+		if rest == nil {
+			rest = map[string]any{}
+		}
+		return map[string]any{"@type": typePrefix + typedStruct, "type_url": typePrefix + name, "value": rest}, nil
+	}
+	out, err := portableFields(rest)
+	if err != nil {
+		return nil, err
+	}
+	out["@type"] = typePrefix + name
+	return out, nil
+}
+
+func first(fields map[string]any, names ...string) any {
+	for _, name := range names {
+		if value, ok := fields[name]; ok {
+			return value
+		}
+	}
+	return nil
+}
+
+// typeName is the message's name in a type URL, "" if there is none.
+func typeName(url string) string {
+	at := strings.LastIndexByte(url, '/')
+	name := url[at+1:]
+	if at < 0 || !protoreflect.FullName(name).IsValid() || !strings.Contains(name, ".") {
+		return ""
+	}
+	return name
+}
+
+// linked tells whether a message can be read here.
+func linked(name string) bool {
+	_, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(name))
+	return err == nil
+}
+
+var _ proto.Message = (*xdstypev3.TypedStruct)(nil) // linked, so that protojson finds it

@@ -1,0 +1,132 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/patch"
+	"outrider.org/outrider/agent/resource"
+)
+
+// patches is what EnvoyFilters do to a view: everything that it publishes goes through them.
+type patches struct {
+	set       *patch.Set
+	originals map[resource.Key]*resource.Resource // as translated, of what patches changed or removed; all else is shared
+	added     map[resource.Key]*resource.Resource
+	published map[resource.Key]bool // of those added
+}
+
+func newPatches() patches {
+	return patches{originals: map[resource.Key]*resource.Resource{}, published: map[resource.Key]bool{}}
+}
+
+func keyOf(r *resource.Resource) resource.Key { return resource.Key{Type: r.Type, Name: r.Name} }
+
+func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key.Name }
+
+// emit publishes what patches make of a resource.
+func (v *View) emit(r *resource.Resource) {
+	key, out := keyOf(r), r
+	if !v.patches.set.Empty() {
+		result := v.patches.set.Apply(r)
+		v.tell(patchUnit(key), dedupe(result.Problems))
+		out = result.Resource
+	}
+	if out == r {
+		delete(v.patches.originals, key)
+	} else {
+		v.patches.originals[key] = r
+	}
+	v.change[key] = out
+}
+
+// retract takes a resource back.
+func (v *View) retract(key resource.Key) {
+	if !v.patches.set.Empty() {
+		v.tell(patchUnit(key), nil)
+	}
+	delete(v.patches.originals, key)
+	v.change[key] = nil
+}
+
+// repatch finds the patches that count now; if they are others, everything goes through them again.
+func (v *View) repatch() {
+	set := patch.NewSet(v.cache.filters(v.world.EnvoyFilters(v.node)), v.node)
+	if set.Equal(v.patches.set) {
+		return
+	}
+	for unit := range v.problems {
+		if strings.HasPrefix(unit, "patch/") {
+			delete(v.problems, unit)
+		}
+	}
+	v.patches.set = set
+	current, _ := v.feed.Current()
+	for _, keys := range v.units {
+		for _, key := range keys {
+			original := v.patches.originals[key]
+			if original == nil {
+				original = v.change[key]
+			}
+			if original == nil {
+				original = current.Get(key)
+			}
+			if original != nil {
+				v.emit(original)
+			}
+		}
+	}
+	added, problems := set.Added()
+	v.patches.added = make(map[resource.Key]*resource.Resource, len(added))
+	for _, r := range added {
+		v.patches.added[keyOf(r)] = r
+	}
+	v.tell("patches", problems)
+}
+
+// settleAdded publishes what patches add beside everything else. Where there is something of the name already, that counts.
+func (v *View) settleAdded() {
+	if len(v.patches.added)+len(v.patches.published) == 0 {
+		v.tell("patches/taken", nil)
+		return
+	}
+	taken := map[resource.Key]bool{}
+	for _, keys := range v.units {
+		for _, key := range keys {
+			if v.patches.added[key] != nil || v.patches.published[key] {
+				taken[key] = true
+			}
+		}
+	}
+	for key := range v.patches.published {
+		if v.patches.added[key] == nil && !taken[key] {
+			v.change[key] = nil
+		}
+	}
+	v.patches.published = map[resource.Key]bool{}
+	var problems []object.Problem
+	for key, r := range v.patches.added {
+		if taken[key] {
+			o := r.Origins[0]
+			problems = append(problems, object.Problem{File: o.File, Line: o.Line, Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Field: "spec.configPatches",
+				Severity: condition.Warning, Message: fmt.Sprintf("%s is there already: what this adds under the name has no effect", key.Name), Cure: "rename it, or merge"})
+			continue
+		}
+		v.change[key], v.patches.published[key] = r, true
+	}
+	v.tell("patches/taken", dedupe(problems))
+}
+
+// filters are EnvoyFilters, each read once for all views.
+func (c *Cache) filters(objects []*object.Object) []*patch.Filter {
+	filters := make([]*patch.Filter, len(objects))
+	for i, o := range objects {
+		if c.byFilter[o] == nil {
+			c.byFilter[o], _ = patch.Read(o) // findings were told when the object was read
+		}
+		filters[i] = c.byFilter[o]
+	}
+	return filters
+}
