@@ -56,7 +56,7 @@ func randomObject(r *rand.Rand) string {
 		return head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  resolution: STATIC\n  ports: [{number: %s, name: p0, protocol: HTTP}]\n  workloadSelector: {labels: {%s}}\n",
 			host(), pick("80", "81"), pick("version: v1", "app: a", "app: a, version: v2"))
 	case 0, 1, 2:
-		text := head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  resolution: STATIC\n  ports:\n", host())
+		text := head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  addresses: [10.1.0.%d]\n  resolution: STATIC\n  ports:\n", host(), r.IntN(4))
 		for i, port := range []string{"80", "81", "82"} {
 			if i == 0 || r.IntN(2) == 0 {
 				text += fmt.Sprintf("  - {number: %s, name: p%d, protocol: %s}\n", port, i, pick("HTTP", "HTTP", "HTTP", "GRPC", "TCP", "TLS"))
@@ -68,7 +68,7 @@ func randomObject(r *rand.Rand) string {
 			pick("simple: RANDOM", "consistentHash: {httpHeaderName: x-user}", "simple: ROUND_ROBIN", "localityLbSetting: {distribute: [{from: eu, to: {eu: 80, us: 20}}]}"), pick("", ", {name: v2, labels: {version: v2}}"))
 	case 5, 6:
 		destination := fmt.Sprintf("{host: '%s'%s%s}", host(), pick("", ", subset: v1", ", subset: v2"), pick("", ", port: {number: 80}", ", port: {number: 81}"))
-		return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s', %s]\n%s  http:\n  - match: [{uri: {prefix: /%d}}]\n    route: [{destination: %s}]\n%s", host(), pick("alias.one", "alias.two"),
+		return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s', %s]\n%s  http:\n  - match: [{uri: {prefix: /%d}}]\n    route: [{destination: %s}]\n%s", host(), pick("alias.one", "alias.two", "10.1.0.1"),
 			pick("", "", "  gateways: [gw]\n", "  gateways: [gw, mesh, bank/gw]\n"), r.IntN(3), destination, pick("", "  - directResponse: {status: 404}\n"))
 	case 7:
 		if r.IntN(2) == 0 { // a delegate, and who delegates to it

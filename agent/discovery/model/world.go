@@ -20,6 +20,7 @@ type World struct {
 
 	entries   map[string][]*object.Object // ServiceEntries by host, the oldest first
 	workloads workloads
+	addresses map[string][]*object.Object // ServiceEntries by address, the oldest first
 	services  map[string][]*Service
 
 	servicePatterns []string // the wildcards of services, the narrowest first
@@ -42,7 +43,7 @@ type World struct {
 
 // NewWorld returns an empty world; domain is that of short names, for example cluster.local.
 func NewWorld(domain string, m *mesh.Config) *World {
-	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{}, workloads: newWorkloads(), services: map[string][]*Service{},
+	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{}, workloads: newWorkloads(), addresses: map[string][]*object.Object{}, services: map[string][]*Service{},
 		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*ruleSet{}, byObject: map[*object.Object]*Routing{},
 		byKey: map[object.Key]*object.Object{}, delegators: map[object.Key]map[*object.Object]struct{}{},
 		routings: map[string][]*Routing{}, bound: map[string][]*Routing{}}
@@ -107,6 +108,7 @@ func (w *World) Apply(changes []Change) Touched {
 			}
 		case object.ServiceEntry:
 			w.workloads.choose(c)
+			w.changeAddresses(c, touched.Hosts)
 			for _, host := range serviceHosts(c.Old) {
 				remove(w.entries, host, c.Old, object.Age)
 				services[host] = struct{}{}
@@ -171,6 +173,11 @@ func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 func (w *World) spread(hosts, services, rules, routings map[string]struct{}) {
 	for host := range services {
 		hosts[host] = struct{}{}
+		for _, o := range w.entries[host] {
+			for _, address := range entryAddresses(o) {
+				w.sharing(address, hosts)
+			}
+		}
 		if IsWildcard(host) {
 			for routed := range w.routings {
 				if Covers(host, routed) {
@@ -196,6 +203,7 @@ func (w *World) spread(hosts, services, rules, routings map[string]struct{}) {
 	for _, changed := range []map[string]struct{}{rules, routings} {
 		for pattern := range changed {
 			hosts[pattern] = struct{}{}
+			w.sharing(pattern, hosts) // where it is an address
 			if IsWildcard(pattern) {
 				for host := range w.services {
 					if Covers(pattern, host) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -35,7 +36,7 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service, routing
 	r.begin()
 	for _, routing := range routings {
 		if routes := r.routes(routing); len(routes) > 0 {
-			return r.finish(host, &routev3.VirtualHost{Routes: routes}, routing.Objects()...), routing
+			return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service), Routes: routes}, routing.Objects()...), routing
 		}
 	}
 	if service == nil { // nothing in them is meant for sidecars here: the host is as if it were not named
@@ -43,7 +44,26 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service, routing
 	}
 	cluster := ClusterName(r.Port, "", host)
 	route := r.defaultRoute(cluster, r.hashPolicy(r.service(host), r.Port, ""))
-	return r.finish(host, &routev3.VirtualHost{Routes: []*routev3.Route{route}}, service.Oldest()), nil
+	return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service), Routes: []*routev3.Route{route}}, service.Oldest()), nil
+}
+
+// addresses are the domains that stand for a service (nil: none) beside its host, as requests have them.
+func (r *Router) addresses(service *model.Service) []string {
+	if service == nil {
+		return nil
+	}
+	domains := r.World.Addresses(service, r.Port, func(host string) *model.Service {
+		if host == service.Host {
+			return service
+		}
+		return r.World.Service(host, r.Node.Namespace)
+	})
+	for i, address := range domains {
+		if strings.Contains(address, ":") {
+			domains[i] = "[" + address + "]"
+		}
+	}
+	return domains
 }
 
 // GatewayVirtualHost is what a gateway does with requests to a host: the routes of all VirtualServices, the oldest first,
@@ -75,7 +95,7 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing, redi
 
 func (r *Router) finish(host string, message *routev3.VirtualHost, from ...*object.Object) *VirtualHost {
 	message.Name = virtualHostName(host, r.Port)
-	message.Domains = []string{host}
+	message.Domains = append([]string{host}, message.Domains...)
 	message.IncludeRequestAttemptCount = true
 	out := &VirtualHost{Host: host}
 	for _, o := range from {
