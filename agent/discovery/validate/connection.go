@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-func (c *checker) tlsRoute(field string, r *networking.TLSRoute, hosts []string) {
+func (c *checker) tlsRoute(field string, r *networking.TLSRoute, hosts []string, mesh bool) {
 	if r == nil {
 		c.fail(field, "is empty", "write match and route in it")
 		return
@@ -27,19 +27,21 @@ func (c *checker) tlsRoute(field string, r *networking.TLSRoute, hosts []string)
 			c.fail(here+".sniHosts", "no server name is given", "write at least one")
 		}
 		for j, name := range match.SniHosts {
-			c.serverName(fmt.Sprintf("%s.sniHosts[%d]", here, j), name, hosts)
+			c.serverName(fmt.Sprintf("%s.sniHosts[%d]", here, j), name, hosts, mesh)
 		}
 		c.connectionMatch(here, match)
 	}
 	c.connectionRoutes(field, r.Route)
 }
 
-func (c *checker) serverName(field, name string, hosts []string) {
+func (c *checker) serverName(field, name string, hosts []string, mesh bool) {
 	if _, err := netip.ParseAddr(name); err == nil {
 		c.warn(field, "clients send no server name for an IP address", "write a host's name")
 		return
 	}
-	c.host(field, name, true)
+	if mesh || !isSubsetName(name) {
+		c.host(field, name, true)
+	}
 	for _, host := range hosts {
 		if model.Covers(host, name) {
 			return

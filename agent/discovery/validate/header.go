@@ -62,34 +62,3 @@ func (c *checker) oneAuthority(field string, r *networking.HTTPRoute) {
 		c.fail(field, "the host is set more than once", "set it with rewrite.authority alone")
 	}
 }
-
-// whyNoHeaderValue says what is wrong with a header's value in Envoy's format, in which %NAME% and %NAME(text):7% stand for
-// what Envoy knows of a request; "" if nothing is.
-func whyNoHeaderValue(value string) string {
-	for i := range len(value) {
-		if b := value[i]; b < ' ' && b != '\t' || b == 0x7f {
-			return fmt.Sprintf("the value %q has a control character", value)
-		}
-	}
-	for rest := value; ; {
-		_, after, found := strings.Cut(rest, "%")
-		if !found {
-			return ""
-		}
-		if strings.HasPrefix(after, "%") {
-			rest = after[1:]
-			continue
-		}
-		command := after
-		if name := strings.IndexAny(after, "%("); name >= 0 && after[name] == '(' {
-			end := strings.Index(after, ")")
-			if end < 0 {
-				return fmt.Sprintf("the value %q has a ( without )", value)
-			}
-			command = after[end+1:]
-		}
-		if _, rest, found = strings.Cut(command, "%"); !found || strings.HasPrefix(after, "(") {
-			return fmt.Sprintf("the value %q has a single %%", value)
-		}
-	}
-}

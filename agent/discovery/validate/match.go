@@ -29,6 +29,9 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		here := fmt.Sprintf("%s.headers[%q]", field, name)
 		c.matchedHeader(here, name)
+		if m.Headers[name] == nil {
+			c.fail(here, "is null", "write {} to ask that the header is there")
+		}
 		c.stringMatch(here, m.Headers[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.WithoutHeaders)) {

@@ -37,7 +37,7 @@ func (c *checker) virtualService(v *networking.VirtualService) {
 		}
 	}
 	for i, route := range v.Tls {
-		c.tlsRoute(fmt.Sprintf("tls[%d]", i), route, v.Hosts)
+		c.tlsRoute(fmt.Sprintf("tls[%d]", i), route, v.Hosts, mesh)
 	}
 	for i, route := range v.Tcp {
 		c.tcpRoute(fmt.Sprintf("tcp[%d]", i), route)
@@ -52,7 +52,7 @@ func (c *checker) routedHosts(hosts []string, mesh bool) {
 		field := fmt.Sprintf("hosts[%d]", i)
 		if host == "*" && mesh {
 			c.fail(field, "* is not taken by sidecars (gateway mesh)", "name the hosts, or gateways without mesh")
-		} else {
+		} else if mesh || !isSubsetName(host) {
 			c.hostOrAddress(field, host)
 		}
 		for _, other := range hosts[:i] {
@@ -62,6 +62,11 @@ func (c *checker) routedHosts(hosts []string, mesh bool) {
 			}
 		}
 	}
+}
+
+// isSubsetName tells whether a host is what Istio's proxies call a cluster in TLS: outbound_.80_.v1_.api.example.com.
+func isSubsetName(host string) bool {
+	return strings.HasPrefix(host, "outbound_.") && strings.Count(host, "_.") >= 3
 }
 
 func (c *checker) gatewayName(field, name string) {
