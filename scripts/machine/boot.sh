@@ -1,16 +1,16 @@
 #!/bin/sh
-# Boots a machine: boot.sh NAME DIR CGROUP [option of systemd-nspawn …]. It runs in mount and process namespaces of its
-# own, as their first process, so that nothing it mounts or starts outlives it. The machine's root is this machine's own,
-# under an overlay in memory.
+# Boots a machine: boot.sh NAME DIR CGROUP ROOT [option of systemd-nspawn …]. It runs in mount and process namespaces of its
+# own, as their first process, so that nothing it mounts or starts outlives it. The machine's root is ROOT (/: this machine's
+# own) under an overlay in memory.
 set -eu
-name=$1 dir=$2 cgroup=$3
-shift 3
+name=$1 dir=$2 cgroup=$3 lower=$4
+shift 4
 
 mount --make-rprivate /
 mount -t proc proc /proc
 mount -t tmpfs -o size=2g,mode=755 machine "$dir"
 mkdir "$dir/upper" "$dir/work" "$dir/root"
-mount -t overlay -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" machine "$dir/root"
+mount -t overlay -o "lowerdir=$lower,upperdir=$dir/upper,workdir=$dir/work" machine "$dir/root"
 etc=$dir/root/etc
 
 # None of what this machine would start, mount or be.

@@ -1,5 +1,5 @@
-// Package machine boots a real systemd for tests: PID 1 of a container whose root is this machine's own under an overlay in
-// memory, with a network, a D-Bus and a journal of its own. It boots in under two seconds and downloads nothing. Any
+// Package machine boots a real systemd for tests: PID 1 of a container whose root is this machine's own, or another one, under an
+// overlay in memory, with a network, a D-Bus and a journal of its own. It boots in under two seconds and downloads nothing. Any
 // number may run at once. It needs root and the package systemd-container (scripts/setup test).
 //
 // Whatever happens to the process that booted it, a machine leaves no mount and no process: its mounts are in a namespace
@@ -8,6 +8,7 @@ package machine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -39,6 +40,8 @@ const (
 
 // Options of a machine.
 type Options struct {
+	// Root is the folder of the system that is booted, which it does not change; "": this machine's own root.
+	Root string
 	// Bind are folders of this machine to be seen in the other, read-only: FOLDER, or FOLDER:WHERE. A bound folder is the
 	// only one that may change here while the machine runs.
 	Bind []string
@@ -82,7 +85,7 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	}
 	defer notify.close()
 
-	arguments := []string{"-c", bootScript, "boot.sh", m.name, dir, m.cgroup}
+	arguments := []string{"-c", bootScript, "boot.sh", m.name, dir, m.cgroup, cmp.Or(options.Root, "/")}
 	for _, folder := range options.Bind {
 		arguments = append(arguments, "--bind-ro="+folder)
 	}

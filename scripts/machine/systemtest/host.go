@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,6 +18,23 @@ import (
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
+
+// fullEnvironment asks for the numbers, durations and rates that the project promises, where the tests otherwise take smaller ones
+// (make bench sets it).
+const fullEnvironment = "OUTRIDER_TEST_FULL"
+
+func full() bool { return os.Getenv(fullEnvironment) != "" }
+
+// rootEnvironment is the folder of another system to test on, with another systemd (scripts/machine/root).
+const rootEnvironment = "OUTRIDER_TEST_ROOT"
+
+// standard is the factor on the standard load: all of it where everything is asked for.
+func standard() float64 {
+	if full() {
+		return 1
+	}
+	return 0.25
+}
 
 // Host is a machine on which Outrider is installed by hand, as the packages do it, with Envoy and something to stand behind it:
 // HTTP on port 80, TCP on port 81.
@@ -79,7 +97,7 @@ func NewHost(t testing.TB, more ...string) *Host {
 	t.Helper()
 	root := parts.Root()
 	built := rig.Build(t, false)
-	h := &Host{t: t, Machine: machine.Test(t, machine.Options{Bind: append(more,
+	h := &Host{t: t, Machine: machine.Test(t, machine.Options{Root: os.Getenv(rootEnvironment), Bind: append(more,
 		built.Dir+":"+programs, filepath.Join(root, "units")+":"+units,
 		filepath.Join(root, "packaging")+":"+packaging, filepath.Dir(parts.Envoy(t))+":"+envoy,
 	)})}

@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"outrider.org/outrider/scripts/load"
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -62,14 +66,46 @@ func (l *Load) Stop() load.Report {
 	return last.Report
 }
 
+// The versions between which the package is upgraded.
+const (
+	oldVersion = "0.9.1"
+	newVersion = "0.9.2"
+	debPlace   = "/opt/debs"
+)
+
+// debs builds the package in both versions.
+func debs(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	for _, version := range []string{oldVersion, newVersion} {
+		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts", "package"))
+		command.Env = append(os.Environ(), "VERSION="+version, "ARCHITECTURES=amd64", "PACKAGERS=deb",
+			"DIST="+filepath.Join(folder, version), "WORK="+filepath.Join(folder, "work"))
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("scripts/package: %v: %s", err, out)
+		}
+	}
+	return folder
+}
+
+// installPackage installs a version over what is there, and keeps the configuration.
+func (h *Host) installPackage(version string) {
+	h.t.Helper()
+	h.MustRun(h.t, "dpkg", "--force-confold", "-i", fmt.Sprintf("%s/%s/outrider_%s-1_amd64.deb", debPlace, version, version))
+	if got := h.MustRun(h.t, "outriderd", "--version"); got != "outriderd "+version {
+		h.t.Errorf("version %s is installed, and outriderd says %q", version, got)
+	}
+}
+
 // Whatever systemd does to the agent, and whatever happens to it: no request is lost until the stop.
 func TestNoRequestIsLost(t *testing.T) {
-	h := NewHost(t)
+	h := NewHost(t, debs(t)+":"+debPlace)
+	h.installPackage(oldVersion)
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=2s\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
-	running := h.StartLoad(0.25)
+	running := h.StartLoad(standard())
 	step := func(name string, do func()) {
 		running.Mark(name)
 		do()
@@ -85,6 +121,14 @@ func TestNoRequestIsLost(t *testing.T) {
 	step("reload", systemctl("reload"))
 	step("restart", systemctl("restart"))
 	step("try-restart", systemctl("try-restart"))
+	step("package upgrade", func() {
+		agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
+		h.installPackage(newVersion)
+		if h.MainPID("outrider") == agent || h.MainPID("outrider-envoy") != keeper || h.Live().PID != envoy {
+			t.Errorf("agent %d became %d; keeper %d became %d; Envoy %d became %d", agent, h.MainPID("outrider"), keeper,
+				h.MainPID("outrider-envoy"), envoy, h.Live().PID)
+		}
+	})
 	step("kill -9", crash("KILL"))
 	step("watchdog", crash("STOP"))
 	step("re-execution of the keeper", func() { h.MustRun(t, "systemctl", "reload", "outrider-envoy.service") })
@@ -101,7 +145,7 @@ func TestStopUnderLoad(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
-	running := h.StartLoad(0.25, "-tcp", "") // a tunnel would last as long as the load
+	running := h.StartLoad(standard(), "-tcp", "") // a tunnel would last as long as the load
 	h.Eventually(10*time.Second, "the load runs", func() bool { return h.Get() == "200" })
 	running.Mark("stop")
 	began := time.Now()

@@ -1,0 +1,74 @@
+package systemtest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/rig"
+)
+
+// Reloads in a row, every other one of a broken configuration, while Envoy serves: each exit status is true, each broken one is
+// refused with file, line and key, and no request is lost.
+func TestReloadsInARow(t *testing.T) {
+	h := NewHost(t)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.Serves()
+	running := h.StartLoad(0.25)
+	times := 10
+	if full() {
+		times = 50
+	}
+	broken := []struct{ text, line, key string }{
+		{"[envoy]\nconcurrency = \"many\"\n", "2", "concurrency"},
+		{"[envoy]\n\ndrain_duration = \"soon\"\n", "3", "drain_duration"},
+		{"[status]\nnonsense = 1\n", "2", "nonsense"},
+		{"\n[envoy]\nconcurrency = 2\nconcurrency = 3\n", "4", "concurrency"},
+		{"[telemetry]\nprometheus_address = \"nowhere\"\n", "2", "prometheus_address"},
+	}
+	epoch := h.Live()
+	for i := range times {
+		began := time.Now()
+		if i%2 == 0 {
+			running.Mark(fmt.Sprintf("reload %d", i))
+			h.MustRun(t, "systemctl", "reload", "outrider.service")
+			live := h.Live()
+			if live.Number != epoch.Number+1 || live.PID == epoch.PID {
+				t.Errorf("reload %d: epoch %d (pid %d) became %d (pid %d)", i, epoch.Number, epoch.PID, live.Number, live.PID)
+			}
+			epoch = live
+			t.Logf("reload %d: epoch %d after %v", i, live.Number, time.Since(began).Round(time.Millisecond))
+			continue
+		}
+		fault := broken[i/2%len(broken)]
+		path := fmt.Sprintf("/etc/outrider/conf.d/50-broken-%d.toml", i)
+		running.Mark(fmt.Sprintf("broken reload %d", i))
+		h.Write(path, fault.text)
+		if out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service"); err == nil {
+			t.Errorf("reload %d: %q is taken: %s", i, fault.text, out)
+		}
+		for who, says := range map[string]func() string{
+			"the journal": func() string { return h.Journal("-u", "outrider.service", "-p", "err", "--grep", path) },
+			"STATUS":      func() string { return h.Property("outrider", "StatusText") },
+		} {
+			h.Eventually(20*time.Second, fmt.Sprintf("%s tells file, line and key of broken reload %d", who, i), func() bool {
+				text := says()
+				return strings.Contains(text, path+":"+fault.line) && strings.Contains(text, fault.key)
+			})
+		}
+		h.MustRun(t, "rm", path)
+		if live := h.Live(); live.PID != epoch.PID {
+			t.Errorf("reload %d was refused, and Envoy %d became %d", i, epoch.PID, live.PID)
+		}
+		h.Serves()
+	}
+	if state := h.Property("outrider", "ActiveState"); state != "active" || h.Property("outrider", "NRestarts") != "0" {
+		t.Errorf("the agent is %s, restarted %s times", state, h.Property("outrider", "NRestarts"))
+	}
+	report := running.Stop()
+	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
+	}
+	t.Logf("%d reloads; %d requests, %d lost", times, report.Total, report.Lost)
+}
