@@ -51,6 +51,7 @@ var steps = []step{
 	{"golangci-lint", lint},
 	{"govulncheck", vulnerabilities},
 	{"test", tests},
+	{"systemd", newerSystemd},
 	{"fuzz", fuzz},
 }
 

@@ -20,11 +20,15 @@ type event struct {
 	Elapsed    float64 // seconds
 }
 
-// tests runs all tests with the race detector: at most two packages at a time, since many run real servers.
+// tests runs all tests.
 func tests(ctx context.Context, options options) result {
-	arguments := []string{"test", "-json", "-race", "-count=1", "-p=2", "-timeout=30m"}
-	c := command(ctx, "go", append(arguments, options.packages...)...)
-	c.Stderr = os.Stderr
+	return goTest(ctx, os.Environ(), options.packages...)
+}
+
+// goTest runs tests with the race detector: at most two packages at a time, since many run real servers.
+func goTest(ctx context.Context, environment []string, arguments ...string) result {
+	c := command(ctx, "go", append([]string{"test", "-json", "-race", "-count=1", "-p=2", "-timeout=30m"}, arguments...)...)
+	c.Env, c.Stderr = environment, os.Stderr
 	stdout, err := c.StdoutPipe()
 	if err == nil {
 		err = c.Start()

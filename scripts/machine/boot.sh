@@ -32,5 +32,10 @@ echo 0 >"$cgroup/cgroup.procs"
 
 export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 SYSTEMD_NSPAWN_LOCK=0
 # The container's own filter of system calls is narrower than a machine's: the keeper needs pidfd_getfd.
-exec systemd-nspawn -q --system-call-filter=pidfd_getfd -D "$dir/root" -M "$name" --boot --register=no --keep-unit --console=pipe --notify-ready=yes \
-	--private-network --link-journal=no "$@"
+# It is started again when it reboots, which it tells by 133.
+while :; do
+	status=0
+	systemd-nspawn -q --system-call-filter=pidfd_getfd -D "$dir/root" -M "$name" --boot --register=no --keep-unit --console=pipe \
+		--notify-ready=yes --private-network --link-journal=no "$@" || status=$?
+	[ "$status" = 133 ] || exit "$status"
+done

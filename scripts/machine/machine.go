@@ -26,16 +26,20 @@ import (
 //go:embed boot.sh
 var bootScript string
 
-// PID 1 powers off at SIGRTMIN+4 (systemd(1)); SIGRTMIN is 34 for programs of the GNU C library.
-const powerOffSignal = syscall.Signal(34 + 4)
+// What PID 1 does at a signal: SIGRTMIN+4 and +5 (systemd(1)); SIGRTMIN is 34 for programs of the GNU C library.
+const (
+	powerOffSignal = syscall.Signal(34 + 4)
+	rebootSignal   = syscall.Signal(34 + 5)
+)
 
 const (
 	parent       = "/tmp"    // of the folders of machines: a path short enough for a socket
 	notifySuffix = ".notify" // of the socket beside it
 
-	bootTime   = 60 * time.Second // 0.5 s on an idle machine
-	endingTime = 10 * time.Second // for what was killed to be gone
-	searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	bootTime     = 60 * time.Second // 0.5 s on an idle machine
+	powerOffTime = 90 * time.Second // what systemd gives units to stop by default
+	endingTime   = 10 * time.Second // for what was killed to be gone
+	searchPath   = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 // Options of a machine.
@@ -57,6 +61,7 @@ type Machine struct {
 	process *exec.Cmd // systemd-nspawn
 	leader  int       // its PID 1, as seen from here
 	console *console
+	notify  *notifySocket
 	exited  chan struct{}
 	close   func() error
 }
@@ -79,11 +84,9 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	m := &Machine{name: filepath.Base(dir), dir: dir, console: &console{}, exited: make(chan struct{})}
 	m.cgroup = filepath.Join(cgroupRoot(), cgroupName(m.name))
 	m.close = sync.OnceValue(m.end)
-	notify, err := listenNotify(dir + notifySuffix)
-	if err != nil {
+	if m.notify, err = listenNotify(dir + notifySuffix); err != nil {
 		return nil, errors.Join(fmt.Errorf("boot a machine: %w", err), os.Remove(dir))
 	}
-	defer notify.close()
 
 	arguments := []string{"-c", bootScript, "boot.sh", m.name, dir, m.cgroup, cmp.Or(options.Root, "/")}
 	for _, folder := range options.Bind {
@@ -93,7 +96,7 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 		arguments = append(arguments, "--bind="+folder)
 	}
 	m.process = exec.Command("/bin/sh", arguments...)
-	m.process.Env = []string{searchPath, "NOTIFY_SOCKET=" + notify.path}
+	m.process.Env = []string{searchPath, "NOTIFY_SOCKET=" + m.notify.path}
 	m.process.Stdout, m.process.Stderr = m.console, m.console
 	m.process.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
@@ -101,19 +104,47 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	if err := m.process.Start(); err != nil {
+		m.notify.close()
 		return nil, errors.Join(fmt.Errorf("boot a machine: %w", err), os.Remove(dir))
 	}
 	go func() {
 		_ = m.process.Wait() // its console says why
 		close(m.exited)
 	}()
-	if err = notify.ready(ctx, m.exited); err == nil {
-		m.leader, err = findLeader(m.cgroup)
-	}
-	if err != nil {
+	if err := m.up(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("boot a machine: %w; its console:\n%s", err, m.console), m.Close())
 	}
 	return m, nil
+}
+
+// up waits until a PID 1 that is not the present one says that the machine is up.
+func (m *Machine) up(ctx context.Context) error {
+	for {
+		if err := m.notify.ready(ctx, m.exited); err != nil {
+			return err
+		}
+		leader, err := findLeader(m.cgroup)
+		if err != nil {
+			return err
+		}
+		if leader != m.leader { // else it said so of a reload
+			m.leader = leader
+			return nil
+		}
+	}
+}
+
+// Reboot stops all units in their order and boots again: what is on disk stays. It returns once systemd says that it is up.
+func (m *Machine) Reboot(ctx context.Context) error {
+	if err := syscall.Kill(m.leader, rebootSignal); err != nil {
+		return fmt.Errorf("reboot %s: %w", m.name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, powerOffTime+bootTime)
+	defer cancel()
+	if err := m.up(ctx); err != nil {
+		return fmt.Errorf("reboot %s: %w; its console:\n%s", m.name, err, m.console)
+	}
+	return nil
 }
 
 // Name is the machine's host name.
@@ -169,6 +200,7 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 func (m *Machine) Close() error { return m.close() }
 
 func (m *Machine) end() error {
+	defer m.notify.close()
 	select {
 	case <-m.exited:
 	default:

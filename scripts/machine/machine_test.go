@@ -100,6 +100,40 @@ func TestBootAndPowerOff(t *testing.T) {
 	}
 }
 
+// A reboot stops what runs, keeps what is on disk, and starts what is enabled.
+func TestReboot(t *testing.T) {
+	m := Test(t, Options{})
+	const unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo booted >>/var/boots'\n[Install]\nWantedBy=multi-user.target\n"
+	if err := m.WriteFile(t.Context(), "/etc/systemd/system/boots.service", []byte(unit), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.MustRun(t, "systemctl", "enable", "boots.service")
+	m.MustRun(t, "touch", "/run/gone")
+	before := m.MustRun(t, "cat", "/etc/machine-id")
+	for range 2 {
+		if err := m.Reboot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := m.MustRun(t, "cat", "/var/boots"); got != "booted\nbooted" {
+		t.Errorf("the enabled unit ran so often: %q", got)
+	}
+	if after := m.MustRun(t, "cat", "/etc/machine-id"); after != before {
+		t.Errorf("the machine's id was %s and is %s", before, after)
+	}
+	if out, err := m.Run(t.Context(), "ls", "/run/gone"); err == nil {
+		t.Errorf("/run is the one before: %s", out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := m.PowerOff(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, m.Name(), m.Leader()); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 func TestTwoAtOnce(t *testing.T) {
 	var booting sync.WaitGroup
 	machines := make([]*Machine, 2)

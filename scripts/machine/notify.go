@@ -31,13 +31,19 @@ func (s *notifySocket) close() {
 
 // ready waits until the machine's systemd is up.
 func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error {
-	waiting := make(chan struct{})
-	defer close(waiting)
+	read, watched := make(chan struct{}), make(chan struct{})
+	defer func() {
+		close(read)
+		<-watched
+		_ = s.conn.SetReadDeadline(time.Time{})
+	}()
 	go func() {
+		defer close(watched)
 		select {
 		case <-ctx.Done():
 		case <-exited:
-		case <-waiting:
+		case <-read:
+			return
 		}
 		_ = s.conn.SetReadDeadline(time.Now()) // ends the wait
 	}()

@@ -66,8 +66,7 @@ systemd-sysusers outrider.conf
 systemd-tmpfiles --create outrider.conf
 journalctl --update-catalog
 systemctl daemon-reload
-systemctl preset outrider.service
-systemd-run --quiet --unit=backend /opt/programs/backend -http 127.0.0.1:9000 -tcp 127.0.0.1:9001`
+systemctl preset outrider.service`
 
 const configuration = `
 [envoy]
@@ -102,6 +101,7 @@ func NewHost(t testing.TB, more ...string) *Host {
 		filepath.Join(root, "packaging")+":"+packaging, filepath.Dir(parts.Envoy(t))+":"+envoy,
 	)})}
 	h.Script(installScript)
+	h.startBackend()
 	h.Write("/etc/outrider/outrider.toml", configuration)
 	h.Write("/etc/outrider/mesh.d/web.yaml", mesh)
 	h.Script("chgrp outrider /etc/outrider/outrider.toml; chmod 0640 /etc/outrider/outrider.toml")
@@ -114,6 +114,12 @@ func NewHost(t testing.TB, more ...string) *Host {
 		}
 	})
 	return h
+}
+
+// startBackend starts what stands behind Envoy, until the machine reboots.
+func (h *Host) startBackend() {
+	h.t.Helper()
+	h.MustRun(h.t, "systemd-run", "--quiet", "--unit=backend", programs+"/backend", "-http", "127.0.0.1:9000", "-tcp", "127.0.0.1:9001")
 }
 
 // Script runs a shell script in the machine, and fails the test if it fails.

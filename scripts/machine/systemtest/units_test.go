@@ -17,6 +17,7 @@ import (
 // What systemd says of the units, on the machine they are installed on.
 func TestUnitsAreValidAndSafe(t *testing.T) {
 	h := NewHost(t)
+	t.Log(h.MustRun(t, "systemctl", "--version"))
 	names := strings.Fields(h.MustRun(t, "ls", "/usr/lib/systemd/system"))
 	var ours []string
 	for _, name := range names {
