@@ -150,6 +150,15 @@ func (h *host) expect(want, script string) {
 	}
 }
 
+// eventually is expect for what is done when nobody waits for it any more.
+func (h *host) eventually(want, script string) {
+	h.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); h.script(script) != want && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+	}
+	h.expect(want, script)
+}
+
 // nothingRuns fails the test if a process or a file of a running Outrider is left.
 func (h *host) nothingRuns() {
 	h.t.Helper()
@@ -181,7 +190,7 @@ func (h *host) upgrade(install func()) {
 		if after.keeper != before[unit].keeper || after.envoy != before[unit].envoy {
 			h.t.Errorf("%s: keeper and Envoy were %s and %s, and are %s and %s", unit, before[unit].keeper, before[unit].envoy, after.keeper, after.envoy)
 		}
-		h.expect("/usr/libexec/outrider/outrider-keeper", "readlink /proc/"+after.keeper+"/exe") // not "… (deleted)"
+		h.eventually("/usr/libexec/outrider/outrider-keeper", "readlink /proc/"+after.keeper+"/exe") // not "… (deleted)"
 	}
 	h.expect("outriderd "+newVersion, "outriderd --version")
 }

@@ -117,17 +117,15 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	return m, nil
 }
 
-// up waits until a PID 1 that is not the present one says that the machine is up.
+// up waits until a PID 1 that is not the present one says that the machine is up. The present one says so of its reloads.
 func (m *Machine) up(ctx context.Context) error {
+	var unknown error
 	for {
 		if err := m.notify.ready(ctx, m.exited); err != nil {
-			return err
+			return errors.Join(err, unknown)
 		}
-		leader, err := findLeader(m.cgroup)
-		if err != nil {
-			return err
-		}
-		if leader != m.leader { // else it said so of a reload
+		var leader int
+		if leader, unknown = findLeader(m.cgroup); unknown == nil && leader != m.leader {
 			m.leader = leader
 			return nil
 		}

@@ -7,13 +7,15 @@ import (
 	"net"
 	"os"
 	"strings"
-	"time"
 )
 
-// notifySocket is where systemd-nspawn tells how far it is (sd_notify(3)).
+// notifySocket is where systemd-nspawn tells how far the machine is (sd_notify(3)). Somebody always reads it: who writes to it waits
+// where it is full, up to the machine's PID 1.
 type notifySocket struct {
-	path string
-	conn *net.UnixConn
+	path  string
+	conn  *net.UnixConn
+	up    chan struct{} // holds one: the machine said that it is up
+	ended chan struct{}
 }
 
 func listenNotify(path string) (*notifySocket, error) {
@@ -21,47 +23,45 @@ func listenNotify(path string) (*notifySocket, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &notifySocket{path: path, conn: conn}, nil
+	s := &notifySocket{path: path, conn: conn, up: make(chan struct{}, 1), ended: make(chan struct{})}
+	go s.read()
+	return s, nil
 }
 
 func (s *notifySocket) close() {
 	_ = s.conn.Close() // nobody writes to it any more
+	<-s.ended
 	_ = os.Remove(s.path)
 }
 
-// ready waits until the machine's systemd is up.
-func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error {
-	read, watched := make(chan struct{}), make(chan struct{})
-	defer func() {
-		close(read)
-		<-watched
-		_ = s.conn.SetReadDeadline(time.Time{})
-	}()
-	go func() {
-		defer close(watched)
-		select {
-		case <-ctx.Done():
-		case <-exited:
-		case <-read:
-			return
-		}
-		_ = s.conn.SetReadDeadline(time.Now()) // ends the wait
-	}()
+// read reads until the socket is closed.
+func (s *notifySocket) read() {
+	defer close(s.ended)
 	message := make([]byte, 4096)
 	for {
 		n, err := s.conn.Read(message)
 		if err != nil {
-			select {
-			case <-exited:
-				return errors.New("it ended before it was up")
-			default:
-				return fmt.Errorf("waiting for it to be up: %w", errors.Join(ctx.Err(), err))
-			}
+			return
 		}
 		for line := range strings.Lines(string(message[:n])) {
 			if strings.TrimSpace(line) == "READY=1" {
-				return nil
+				select {
+				case s.up <- struct{}{}:
+				default:
+				}
 			}
 		}
+	}
+}
+
+// ready waits until the machine's systemd says that it is up.
+func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error {
+	select {
+	case <-s.up:
+		return nil
+	case <-exited:
+		return errors.New("it ended before it was up")
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for it to be up: %w", ctx.Err())
 	}
 }

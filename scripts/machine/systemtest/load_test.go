@@ -131,7 +131,7 @@ func TestNoRequestIsLost(t *testing.T) {
 	})
 	step("kill -9", crash("KILL"))
 	step("watchdog", crash("STOP"))
-	step("re-execution of the keeper", func() { h.MustRun(t, "systemctl", "reload", "outrider-envoy.service") })
+	step("re-execution of the keeper", h.replaceKeeper)
 	step("reload again", systemctl("reload"))
 	report := running.Stop()
 	t.Logf("%d requests, %d lost, %d idle connections closed under a request", report.Total, report.Lost, report.Reuse)
