@@ -1,0 +1,52 @@
+package systemtest
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Access logs are rotated by logrotate with what the packages bring for it: Envoy writes on in the new file, and no epoch is made.
+func TestLogrotate(t *testing.T) {
+	h := NewHost(t)
+	h.Script("install -D -m 0644 -t /etc/logrotate.d /opt/packaging/logrotate/outrider")
+	h.Write("/etc/outrider/conf.d/50-log.toml", "[telemetry]\naccess_log_file = \"/var/log/outrider/access.log\"\naccess_log_format = \"%REQ(X-MARK)%\\n\"\n")
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	live := h.Live()
+	ask := func(mark string) {
+		t.Helper()
+		h.MustRun(t, "curl", "-sf", "-m", "5", "-o", "/dev/null", "-H", "Host: web.test", "-H", "X-Mark: "+mark, "http://127.0.0.1:80/")
+	}
+	// Envoy writes its access logs every ten seconds, or when it is told to.
+	holds := func(path, mark string) {
+		t.Helper()
+		h.Eventually(30*time.Second, path+" holds "+mark, func() bool {
+			out, err := h.Run(t.Context(), "cat", path)
+			return err == nil && strings.TrimSpace(out) == mark
+		})
+	}
+	for i := range 3 {
+		mark := "request-" + strconv.Itoa(i)
+		ask(mark)
+		holds("/var/log/outrider/access.log", mark)
+		h.MustRun(t, "logrotate", "--force", "--verbose", "/etc/logrotate.d/outrider")
+		holds("/var/log/outrider/access.log.1", mark)
+		h.Eventually(10*time.Second, "Envoy has opened its log again", func() bool {
+			_, err := h.Run(t.Context(), "test", "-e", "/var/log/outrider/access.log")
+			return err == nil
+		})
+	}
+	if got := h.Script("zcat /var/log/outrider/access.log.2.gz /var/log/outrider/access.log.3.gz"); got != "request-1\nrequest-0" {
+		t.Errorf("the older logs: %s", got)
+	}
+	if got := h.Script("stat -c '%U %G' /var/log/outrider/access.log*"); strings.Count(got, "outrider-envoy outrider-envoy") != 4 {
+		t.Errorf("owners: %s", got)
+	}
+	if now := h.Live(); now.PID != live.PID || now.Number != live.Number || h.Status().Ready != true {
+		t.Errorf("epoch %d, pid %d became epoch %d, pid %d", live.Number, live.PID, now.Number, now.PID)
+	}
+	if log := h.Journal("-o", "cat", "-u", "outrider.service"); strings.Count(log, "access logs reopened") != 3 {
+		t.Errorf("the journal does not tell three times that logs were reopened:\n%s", log)
+	}
+}
