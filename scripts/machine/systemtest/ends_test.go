@@ -57,31 +57,6 @@ func TestSliceEndsEverything(t *testing.T) {
 	}
 }
 
-// What a restart would not cure is not restarted, and says why.
-func TestErrorsThatStay(t *testing.T) {
-	h := NewHost(t)
-	for _, c := range []struct{ name, script, undo, exit, sentence string }{
-		{"invalid configuration", "echo 'nonsense = 1' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml", "78", "/etc/outrider/conf.d/x.toml:1"},
-		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy", "69", "/usr/local/bin/envoy"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			h.Script(c.script)
-			if out, err := h.Run(t.Context(), "systemctl", "start", "outrider.service"); err == nil {
-				t.Errorf("it starts: %s", out)
-			}
-			if exit, restarts := h.Property("outrider", "ExecMainStatus"), h.Property("outrider", "NRestarts"); exit != c.exit || restarts != "0" || h.Property("outrider", "ActiveState") != "failed" {
-				t.Errorf("exit %s, restarted %s times, %s", exit, restarts, h.Property("outrider", "ActiveState"))
-			}
-			if log := h.Journal("-u", "outrider.service"); !strings.Contains(log, c.sentence) {
-				t.Errorf("the journal does not name %s:\n%s", c.sentence, log)
-			}
-			h.Script(c.undo)
-		})
-	}
-	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
-}
-
 // Phases that last are not cut by the unit's time-outs, and STATUS says what is waited for.
 func TestPhasesThatLast(t *testing.T) {
 	timeout, await, overlap := 3*time.Second, 8*time.Second, 7*time.Second

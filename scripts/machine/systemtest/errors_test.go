@@ -1,0 +1,63 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// An Envoy that says what it is, and dies of everything else.
+const dyingEnvoy = `#!/bin/sh
+case "$1" in
+--version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;
+--hot-restart-version) echo 11.104 ;;
+--help) echo "   --restart-epoch <uint32_t>" ;;
+*) echo it hurts >&2; exit 7 ;;
+esac
+`
+
+// What a restart would not cure is not restarted, and says why: in the last line of its log, in STATUS and, where there is one, with
+// the number of the error.
+func TestErrorsThatStay(t *testing.T) {
+	h := NewHost(t)
+	if err := h.WriteFile(t.Context(), "/usr/local/bin/dying", []byte(dyingEnvoy), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, script, undo, exit, errno, sentence string }{
+		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy", "69", "0", "/usr/local/bin/envoy (there is none)"},
+		{"not the Envoy that is configured", "printf '[envoy]\\nbinary = \"/opt/none/envoy\"\\n' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml",
+			"69", "2", "/opt/none/envoy: no such file"}, // ENOENT
+		{"another agent on the same configuration",
+			"systemd-run --quiet --unit=another -p Type=notify -p User=outrider -p SupplementaryGroups=outrider-envoy /usr/sbin/outriderd", "systemctl stop another.service",
+			"73", "0", "another outriderd (pid "},
+		{"an Envoy that always dies", "printf '[envoy]\\nbinary = \"/usr/local/bin/dying\"\\nrestart_limit = 2\\nrestart_backoff_min = \"10ms\"\\n' >/etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml", "75", "0", "it hurts"},
+		{"invalid configuration", "echo 'nonsense = 1' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml", "78", "0", "/etc/outrider/conf.d/x.toml:1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h.MustRun(t, "systemctl", "start", "outrider.service")
+			h.MustRun(t, "systemctl", "stop", "outrider.service")
+			h.Script(c.script)
+			if out, err := h.Run(t.Context(), "systemctl", "start", "outrider.service"); err == nil {
+				t.Errorf("it starts: %s", out)
+			}
+			if exit, restarts := h.Property("outrider", "ExecMainStatus"), h.Property("outrider", "NRestarts"); exit != c.exit || restarts != "0" || h.Property("outrider", "ActiveState") != "failed" {
+				t.Errorf("exit %s, restarted %s times, %s", exit, restarts, h.Property("outrider", "ActiveState"))
+			}
+			if text, errno := h.Property("outrider", "StatusText"), h.Property("outrider", "StatusErrno"); !strings.Contains(text, c.sentence) || errno != c.errno {
+				t.Errorf("STATUS %q, ERRNO %s, want %q and %s", text, errno, c.sentence, c.errno)
+			}
+			var lines []string
+			h.Eventually(10*time.Second, "the journal has the end of the agent", func() bool {
+				lines = strings.Split(h.Journal("-o", "cat", "-n", "20", "-u", "outrider.service", "SYSLOG_IDENTIFIER=outriderd"), "\n")
+				return strings.HasPrefix(lines[len(lines)-1], "outriderd: ")
+			})
+			if last := lines[len(lines)-1]; !strings.Contains(last, c.sentence) {
+				t.Errorf("the last line is %q", last)
+			}
+			h.Script(c.undo)
+		})
+	}
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.Serves()
+}
