@@ -24,7 +24,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestGolden compares all resources that a case's mesh.yaml becomes, as JSON. The first line of a case names the type of
-// the proxy.
+// the proxy, and says "identity" if it has a certificate of the mesh.
 func TestGolden(t *testing.T) {
 	cases, err := filepath.Glob("testdata/golden/*.txtar")
 	if err != nil || len(cases) == 0 {
@@ -38,12 +38,13 @@ func TestGolden(t *testing.T) {
 			}
 			directory := t.TempDir()
 			write(t, filepath.Join(directory, "mesh.yaml"), string(archive.Files[0].Data))
-			server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop",
+			line, _, _ := strings.Cut(string(archive.Comment), "\n")
+			kind, rest, _ := strings.Cut(line, " ")
+			server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop", Identity: rest == "identity", SystemRoots: "/etc/ssl/certs/ca-certificates.crt",
 				Settings: discovery.Settings{AccessLog: discovery.AccessLog{File: "/dev/stdout"}}})
 			for _, p := range server.Problems() {
 				t.Error(p)
 			}
-			kind, _, _ := strings.Cut(string(archive.Comment), "\n")
 			got := &txtar.Archive{Comment: archive.Comment, Files: archive.Files[:1:1]}
 			got.Files = append(got.Files, readable(t, feedOf(t, server, kind))...)
 			if *update {

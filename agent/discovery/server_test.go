@@ -102,6 +102,49 @@ func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
 	}
 }
 
+// TestAWorkloadIsAnEndpoint changes WorkloadEntries: the services that choose them get other endpoints, and nothing else
+// changes.
+func TestAWorkloadIsAnEndpoint(t *testing.T) {
+	directory := t.TempDir()
+	entry := func(name, selector string) string {
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: shop}\nspec:\n  hosts: [%s.test]\n"+
+			"  resolution: STATIC\n  ports: [{number: 80, name: http, protocol: HTTP}]\n  workloadSelector: {labels: {%s}}\n---\n", name, name, selector)
+	}
+	workload := func(labels string) string {
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm, namespace: shop, labels: {%s}}\nspec: {address: 10.0.0.1}\n", labels)
+	}
+	write(t, filepath.Join(directory, "services.yaml"), entry("a", "app: a")+entry("b", "app: b")+entry("both", "tier: web"))
+	path := filepath.Join(directory, "vm.yaml")
+	write(t, path, workload("app: a, tier: web"))
+	server, changes := start(t, discovery.Options{Files: []string{directory}})
+	feed := feedOf(t, server, "sidecar")
+	for _, test := range []struct {
+		name, labels string
+		want         []string
+	}{
+		{"it moves to another service", "app: b, tier: web", []string{"outbound|80||a.test", "outbound|80||b.test"}},
+		{"another label changes", "app: b, tier: web, version: v2", nil},
+		{"it leaves all", "app: c", []string{"outbound|80||b.test", "outbound|80||both.test"}},
+	} {
+		before, _ := feed.Current()
+		write(t, path, workload(test.labels))
+		changes <- []string{path}
+		changes <- nil // taken once the one before is done
+		keys, _ := feed.Since(before.Sequence)
+		var got []string
+		for _, key := range keys {
+			if key.Type != resource.EndpointType {
+				t.Errorf("%s: %s %s changed too", test.name, key.Type, key.Name)
+			}
+			got = append(got, key.Name)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
 // TestWhatEnvoyRefusesIsTold gives Envoy a server whose certificate is not there: the listener listens, and holds up no other.
 func TestWhatEnvoyRefusesIsTold(t *testing.T) {
 	directory := t.TempDir()

@@ -64,7 +64,7 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings, names []string) *tls
 		d.options().UpstreamHttpProtocolOptions = options
 	}
 	if in.Mode == networking.ClientTLSSettings_MUTUAL {
-		common.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: file(in.ClientCertificate), PrivateKey: file(in.PrivateKey)}}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{d.fileSecret(FileSecret{Certificate: in.ClientCertificate, Key: in.PrivateKey})}
 	}
 	if verify {
 		roots := in.CaCertificates
@@ -74,16 +74,21 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings, names []string) *tls
 		if len(in.SubjectAltNames) > 0 {
 			names = in.SubjectAltNames
 		}
-		check := &tlsv3.CertificateValidationContext{TrustedCa: file(roots), MatchTypedSubjectAltNames: anyOfNames(names)}
-		if in.CaCrl != "" {
-			check.Crl = file(in.CaCrl)
-		}
-		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: check}
+		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: anyOfNames(names)},
+				ValidationContextSdsSecretConfig: d.fileSecret(FileSecret{Authorities: roots, Revoked: in.CaCrl})}}
 	}
 	if d.speaksHTTP2() {
 		common.AlpnProtocols = []string{"h2"}
 	}
 	return out
+}
+
+// fileSecret refers to a secret in files.
+func (d *draft) fileSecret(secret FileSecret) *tlsv3.SdsSecretConfig {
+	d.secrets = append(d.secrets, secret)
+	return secretSource(secret)
 }
 
 // meshTLS is TLS between workloads of the mesh: both show the certificate that the mesh gave them.
@@ -127,8 +132,7 @@ func secret(name string) *tlsv3.SdsSecretConfig {
 func anyOfNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	var out []*tlsv3.SubjectAltNameMatcher
 	for _, name := range names {
-		for _, kind := range []tlsv3.SubjectAltNameMatcher_SanType{tlsv3.SubjectAltNameMatcher_URI, tlsv3.SubjectAltNameMatcher_DNS,
-			tlsv3.SubjectAltNameMatcher_EMAIL, tlsv3.SubjectAltNameMatcher_IP_ADDRESS} {
+		for _, kind := range subjectAltNameTypes {
 			out = append(out, &tlsv3.SubjectAltNameMatcher{SanType: kind,
 				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}}})
 		}

@@ -25,6 +25,7 @@ func ClusterName(port uint32, subset, host string) string {
 type Clusters struct {
 	Resources []*resource.Resource
 	Problems  []object.Problem
+	Secrets   map[FileSecret][]resource.Origin // that clusters refer to, and who wants them
 
 	mesh *mesh.Config
 	node model.Node
@@ -120,6 +121,9 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	c.applyOutlier()
 	c.applyBalancer()
 	c.applyTLS(port.Entry.SubjectAltNames, meshServerName(port.Number, subsetName, service.Host))
+	for _, secret := range c.secrets {
+		out.need(secret, rule)
+	}
 	to := assignment(c.Name, c.prefer(byLocality(endpoints), out.node))
 	if port.ResolvesNames() && len(endpoints) > 0 {
 		c.resolveNames(port.Entry.Resolution)
@@ -140,6 +144,19 @@ func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
 			DnsLookupFamily:              commondnsv3.DnsLookupFamily_V4_PREFERRED,
 			AllAddressesInSingleEndpoint: how == networking.ServiceEntry_DNS_ROUND_ROBIN,
 		})}}
+}
+
+// need notes that a rule wants a secret.
+func (out *Clusters) need(secret FileSecret, rule *model.Rule) {
+	if _, known := out.Secrets[secret]; known {
+		return
+	}
+	if out.Secrets == nil {
+		out.Secrets = map[FileSecret][]resource.Origin{}
+	}
+	for _, o := range rule.Objects {
+		out.Secrets[secret] = append(out.Secrets[secret], o.Origin())
+	}
 }
 
 func (out *Clusters) publish(name string, message validated, from *object.Object, origins []resource.Origin) {

@@ -21,6 +21,7 @@ type draft struct {
 	protocol model.Protocol
 	policy   policy
 	http     *upstreamv3.HttpProtocolOptions // nil is Envoy's default: HTTP/1.1 with no limits
+	secrets  []FileSecret                    // that it refers to
 }
 
 // options returns the options of HTTP to write to.

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -63,12 +62,7 @@ func downstreamTLS(in *networking.ServerTLSSettings) *tlsv3.DownstreamTlsContext
 	}
 	out.RequireClientCertificate = wrapperspb.Bool(in.Mode == networking.ServerTLSSettings_MUTUAL)
 	check := &tlsv3.CertificateValidationContext{VerifyCertificateSpki: in.VerifyCertificateSpki, VerifyCertificateHash: in.VerifyCertificateHash}
-	for _, name := range in.SubjectAltNames {
-		for _, kind := range subjectAltNameTypes {
-			check.MatchTypedSubjectAltNames = append(check.MatchTypedSubjectAltNames, &tlsv3.SubjectAltNameMatcher{SanType: kind,
-				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}}})
-		}
-	}
+	check.MatchTypedSubjectAltNames = anyOfNames(in.SubjectAltNames)
 	if in.InsecureSkipVerify.GetValue() {
 		check.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
 	}

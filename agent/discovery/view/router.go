@@ -11,7 +11,6 @@ import (
 type router struct {
 	listeners map[string]*gatewayListener // by name
 	routes    map[string]*gatewayRoutes   // by name
-	secrets   secrets
 }
 
 func newRouter() *router {
@@ -73,7 +72,7 @@ func (r *router) regroup(v *View) {
 			v.tell("route/"+name, nil)
 		}
 	}
-	r.secrets.publish(v, r.fileSecrets())
+	v.secrets.need("gateways", r.fileSecrets())
 }
 
 // route makes a server one of those that share a route configuration.

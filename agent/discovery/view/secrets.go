@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"outrider.org/outrider/agent/condition"
@@ -11,33 +12,68 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// secrets are the names of the files' secrets that a view has published.
-type secrets map[string]bool
+// secrets are the files' secrets of a view. Units may need the same one: it is published once, and for as long as one does.
+type secrets struct {
+	users map[translate.FileSecret]map[string][]resource.Origin // by unit
+	needs map[string][]translate.FileSecret
+	dirty map[translate.FileSecret]struct{} // whose users changed
+}
 
-// publish publishes what is wanted, each once, and takes back what is wanted no more.
-func (s *secrets) publish(v *View, wanted map[translate.FileSecret][]resource.Origin) {
-	before := *s
-	*s = secrets{}
+func newSecrets() secrets {
+	return secrets{users: map[translate.FileSecret]map[string][]resource.Origin{}, needs: map[string][]translate.FileSecret{},
+		dirty: map[translate.FileSecret]struct{}{}}
+}
+
+// need makes wanted what a unit needs.
+func (s *secrets) need(unit string, wanted map[translate.FileSecret][]resource.Origin) {
+	for _, secret := range s.needs[unit] {
+		if _, still := wanted[secret]; !still {
+			delete(s.users[secret], unit)
+			s.dirty[secret] = struct{}{}
+		}
+	}
 	for secret, origins := range wanted {
+		if s.users[secret] == nil {
+			s.users[secret] = map[string][]resource.Origin{}
+		}
+		if before, known := s.users[secret][unit]; !known || !slices.Equal(before, origins) {
+			s.users[secret][unit] = origins
+			s.dirty[secret] = struct{}{}
+		}
+	}
+	if len(wanted) == 0 {
+		delete(s.needs, unit)
+	} else {
+		s.needs[unit] = slices.Collect(maps.Keys(wanted))
+	}
+}
+
+// publish publishes what is needed now and takes back what is needed no more.
+func (s *secrets) publish(v *View) {
+	for secret := range s.dirty {
+		unit := "secret/" + secret.Name()
+		if len(s.users[secret]) == 0 {
+			delete(s.users, secret)
+			v.put(unit)
+			v.tell(unit, nil)
+			continue
+		}
+		var origins []resource.Origin
+		for _, from := range s.users[secret] {
+			origins = append(origins, from...)
+		}
 		slices.SortFunc(origins, func(a, b resource.Origin) int {
 			return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Name, b.Name))
 		})
-		unit := "secret/" + secret.Name()
-		(*s)[secret.Name()] = true
 		out, err := secret.Resource(origins...)
-		v.put(unit, out)
 		var problems []object.Problem
 		if err != nil {
 			o := origins[0]
 			problems = append(problems, object.Problem{File: o.File, Line: o.Line, Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Severity: condition.Error,
 				Message: "Envoy would refuse the certificate: " + err.Error(), Cure: "correct the value it names"})
 		}
+		v.put(unit, out)
 		v.tell(unit, problems)
 	}
-	for name := range before {
-		if !(*s)[name] {
-			v.put("secret/" + name)
-			v.tell("secret/"+name, nil)
-		}
-	}
+	clear(s.dirty)
 }

@@ -27,6 +27,7 @@ type View struct {
 	units    map[string][]resource.Key           // what each unit published last
 	problems map[string][]object.Problem         // by unit
 	change   map[resource.Key]*resource.Resource // gathered for the next publication; nil: to be removed
+	secrets  secrets
 	patches  patches
 	kind     kind
 }
@@ -40,7 +41,7 @@ type kind interface {
 // New returns a view of a world that has published nothing yet.
 func New(world *model.World, node model.Node, cache *Cache) (*View, error) {
 	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(), units: map[string][]resource.Key{}, problems: map[string][]object.Problem{},
-		change: map[resource.Key]*resource.Resource{}, patches: newPatches()}
+		change: map[resource.Key]*resource.Resource{}, secrets: newSecrets(), patches: newPatches()}
 	switch node.Type {
 	case model.Sidecar:
 		v.kind = newSidecar()
@@ -85,6 +86,7 @@ func (v *View) Reconfigure(everything model.Touched) {
 }
 
 func (v *View) publish() {
+	v.secrets.publish(v)
 	var change resource.Change
 	for key, r := range v.change {
 		if r == nil {
@@ -135,11 +137,13 @@ func (v *View) clusters(host string) {
 	if service == nil {
 		v.put(unit)
 		v.tell(unit, nil)
+		v.secrets.need(unit, nil)
 		return
 	}
 	out := v.cache.clusters(v.world.Mesh(), service, v.world.Rule(service, v.node), v.node)
 	v.put(unit, out.Resources...)
 	v.tell(unit, out.Problems)
+	v.secrets.need(unit, out.Secrets)
 }
 
 // orphanedRules tells of DestinationRules for hosts that no service has.
