@@ -133,8 +133,8 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /app-health/{name...}", s.probe)
 	mux.Handle("GET /stats/prometheus", s.metrics)
 	mux.Handle("GET /metrics", s.metrics)
-	mux.HandleFunc("/drain", s.control(func(ctx context.Context) error { return s.options.Control.Drain(ctx) }))
-	mux.HandleFunc("/quitquitquit", s.control(func(ctx context.Context) error { return s.options.Control.Quit(ctx) }))
+	mux.Handle("/drain", ownHost(s.control(func(ctx context.Context) error { return s.options.Control.Drain(ctx) })))
+	mux.Handle("/quitquitquit", ownHost(s.control(func(ctx context.Context) error { return s.options.Control.Quit(ctx) })))
 	return mux
 }
 

@@ -40,6 +40,7 @@ func (c *controls) Quit(context.Context) error  { c.quits++; return c.err }
 func TestControlOnlyWhereItIsAllowed(t *testing.T) {
 	tests := []struct {
 		name, method, path, peer, origin string
+		host                             string
 		allowed                          bool
 		err                              error
 		code                             int
@@ -52,15 +53,20 @@ func TestControlOnlyWhereItIsAllowed(t *testing.T) {
 		{name: "GET", method: "GET", path: "/quitquitquit", peer: "127.0.0.1:5", allowed: true, code: 405, says: "POST only"},
 		{name: "from elsewhere", method: "POST", path: "/quitquitquit", peer: "10.0.0.1:5", allowed: true, code: 403, says: "from this host only"},
 		{name: "a page in a browser", method: "POST", path: "/drain", peer: "127.0.0.1:5", origin: "http://x", allowed: true, code: 403, says: "from this host only"},
+		{name: "another site's name", method: "POST", path: "/quitquitquit", peer: "127.0.0.1:5", host: "evil.test:15020", allowed: true, code: 403, says: `refused for the host "evil.test:15020"`},
+		{name: "probes are asked for by any name", method: "GET", path: "/healthz/ready", peer: "127.0.0.1:5", host: "web.test", code: 200, says: "ready"},
 		{name: "off", method: "POST", path: "/drain", peer: "127.0.0.1:5", code: 403, says: `control = "loopback" in [status]`},
 		{name: "failed", method: "POST", path: "/drain", peer: "127.0.0.1:5", allowed: true, err: errors.New("no epoch is live"), code: 500, says: "no epoch is live", drains: 1},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			control := &controls{err: test.err}
-			server := NewServer(Options{Config: Config{Control: test.allowed}, Control: control, Logger: discard(), Board: condition.NewBoard()})
+			server := NewServer(Options{Config: Config{Control: test.allowed}, Control: control, Readiness: readiness(""), Logger: discard(), Board: condition.NewBoard()})
 			request := httptest.NewRequest(test.method, test.path, nil)
-			request.RemoteAddr = test.peer
+			request.RemoteAddr, request.Host = test.peer, "127.0.0.1:15020"
+			if test.host != "" {
+				request.Host = test.host
+			}
 			if test.origin != "" {
 				request.Header.Set("Origin", test.origin)
 			}

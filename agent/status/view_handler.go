@@ -26,17 +26,17 @@ const readTime = 2 * time.Minute
 // redacted are those whose answer is JSON that may hold credentials.
 var redacted = []string{"/config_dump", "/init_dump"}
 
-// Handler is the view without its listener, with the access that is configured.
+// Handler is the view without its listener, with the access that is configured, for requests that are meant for this host.
 func (v *View) Handler() http.Handler {
 	pass := v.reverseProxy()
 	read := v.ReadHandler()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return ownHost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v.full.Load() {
 			pass.ServeHTTP(w, r)
 			return
 		}
 		read.ServeHTTP(w, r)
-	})
+	}))
 }
 
 // ReadHandler is the view with admin_access = "read" whatever is configured: what may be shown to everybody.
