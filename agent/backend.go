@@ -142,10 +142,10 @@ func (b backend) Undrain(ctx context.Context) error {
 	return nil
 }
 
-// Config is the configuration in force.
+// Config is the configuration in force, without what may be a secret: everyone may ask.
 func (b backend) Config(context.Context) (api.Config, error) {
 	current := b.reloader.inForce()
-	return api.Config{Text: current.Show(), Files: current.Files, Hash: current.Hash, Values: values(current)}, nil
+	return api.Config{Text: current.ShowEveryone(), Files: current.Files, Hash: current.Hash, Values: values(current)}, nil
 }
 
 // ConfigDiff is what is on disk against what is in force.

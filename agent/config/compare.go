@@ -1,6 +1,6 @@
 package config
 
-// Change is a difference between two configurations. Old and New are TOML; "" where there is no such key (an entry of a
+// Change is a difference between two configurations. Old and New are TOML as everyone may see it; "" where there is no such key (an entry of a
 // table such as node.labels, or a probe).
 type Change struct {
 	Key    string // dotted
@@ -13,6 +13,7 @@ type Change struct {
 type value struct {
 	key       string // dotted
 	text      string // TOML
+	shown     string // TOML, as everyone may see it
 	effect    Effect
 	isDefault bool
 	derived   bool // follows from another key, which tells its own changes
@@ -27,12 +28,15 @@ func values(c *Config) []value {
 				derived: k.derived != nil && k.get() == k.derived()}
 			entries := leaves(k.get())
 			if entries == nil {
-				v.text = k.text()
+				v.text, v.shown = k.text(), k.shown()
 				all = append(all, v)
 			}
 			for _, entry := range entries {
 				one := v
-				one.key, one.text = v.key+"."+entry.key, entry.text
+				one.key, one.text, one.shown = v.key+"."+entry.key, entry.text, entry.text
+				if k.conceal != nil {
+					one.shown = render(concealed)
+				}
 				all = append(all, one)
 			}
 		}
@@ -78,11 +82,11 @@ func Compare(from, to *Config) []Change {
 		if v.text == was.text || v.derived && was.derived || !known && v.isDefault {
 			continue
 		}
-		changes = append(changes, Change{v.key, was.text, v.text, v.effect})
+		changes = append(changes, Change{v.key, was.shown, v.shown, v.effect})
 	}
 	for _, v := range oldValues {
 		if !after[v.key] && !v.isDefault {
-			changes = append(changes, Change{v.key, v.text, "", v.effect})
+			changes = append(changes, Change{v.key, v.shown, "", v.effect})
 		}
 	}
 	return changes

@@ -39,9 +39,9 @@ node.labels = { b = "3", c = "4" }
 node.metadata = { m = { x = 1 }, n = [1, "a"] }`, []Change{
 			{"node.labels.b", `"2"`, `"3"`, Epoch},
 			{"node.labels.c", ``, `"4"`, Epoch},
-			{"node.metadata.n", ``, `[1, "a"]`, Epoch},
+			{"node.metadata.n", ``, `"[redacted]"`, Epoch},
 			{"node.labels.a", `"1"`, ``, Epoch},
-			{"node.metadata.m.y", `2`, ``, Epoch},
+			{"node.metadata.m.y", `"[redacted]"`, ``, Epoch},
 		}},
 		{"probes", `
 [status.probe."a/b"]
@@ -53,7 +53,7 @@ http = "http://127.0.0.1/"
 headers.X = "1"
 [status.probe.new]
 tcp = "127.0.0.1:80"`, []Change{
-			{`status.probe."a/b".headers.X`, ``, `"1"`, Live},
+			{`status.probe."a/b".headers.X`, ``, `"[redacted]"`, Live},
 			{`status.probe.new.tcp`, ``, `"127.0.0.1:80"`, Live},
 			{`status.probe.gone.tcp`, `"127.0.0.1:80"`, ``, Live},
 		}},

@@ -66,7 +66,7 @@ func (x *crossCheck) available() {
 		for _, k := range t.keys {
 			if c := k.unavailable(missing); c != "" {
 				x.refuse([]string{t.name + "." + k.name}, "take the key out; its default is "+k.defaultText(),
-					"%s needs %s, which this version of Outrider does not have yet", brief(k.get()), c)
+					"%s needs %s, which this version of Outrider does not have yet", k.briefly(k.get()), c)
 			}
 		}
 	}

@@ -190,6 +190,7 @@ func (f *fileDecoder) key(at []string, k key, raw any) {
 		p = first(value, append([]check{noNUL}, k.checks...))
 	}
 	if p != nil {
+		k.concealProblem(p, raw)
 		f.fail(at, p)
 		return
 	}

@@ -49,6 +49,7 @@ type key struct {
 	capability        capability            // what a value other than the default needs
 	valueCapability   map[string]capability // what a single value needs
 	credentialAllowed bool                  // "credential:NAME" may stand for the file
+	conceal           func(value any) any   // what of a value everyone may see; nil: all. Of a table of values none is.
 }
 
 // form says how a string (or each of a list) is made final by Load.
@@ -107,6 +108,9 @@ func (k key) valueNeeds(value string, c capability) key {
 	k.valueCapability = needs
 	return k
 }
+
+// conceals hides what may be a secret of a value from those who may not read the file.
+func (k key) conceals(how func(value any) any) key { k.conceal = how; return k }
 
 // below puts lines of explanation above the key in the annotated file.
 func (k key) below(lines ...string) key { k.before = lines; return k }

@@ -21,8 +21,13 @@ func (k key) defaultText() string { return cmp.Or(k.spelled, render(k.value)) }
 const originColumn = 48
 
 // Show is the effective configuration as TOML, each value with where it came from: file and line, "default", a variable
-// of systemd's. It can be loaded again.
-func (l *Loaded) Show() string {
+// of systemd's. It can be loaded again; it is for those who may read the files.
+func (l *Loaded) Show() string { return l.show(false) }
+
+// ShowEveryone is Show without what may be a secret.
+func (l *Loaded) ShowEveryone() string { return l.show(true) }
+
+func (l *Loaded) show(everyone bool) string {
 	var b strings.Builder
 	for _, t := range tables(l.Config) {
 		if b.Len() > 0 {
@@ -33,9 +38,16 @@ func (l *Loaded) Show() string {
 			full := t.name + "." + k.name
 			entries := leaves(k.get())
 			if entries == nil {
-				showLine(&b, k.name+" = "+k.text(), l.origin(full))
+				text := k.text()
+				if everyone {
+					text = k.shown()
+				}
+				showLine(&b, k.name+" = "+text, l.origin(full))
 			}
 			for _, entry := range entries {
+				if everyone && k.conceal != nil {
+					entry.text = render(concealed)
+				}
 				showLine(&b, k.name+"."+entry.key+" = "+entry.text, l.origin(full+"."+entry.key))
 			}
 		}

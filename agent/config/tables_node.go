@@ -47,6 +47,6 @@ func nodeTable(n *Node) table {
 		setting("labels", &n.Labels, nil, Epoch, "").
 			plays("ISTIO_METAJSON_LABELS"),
 		setting("metadata", &n.Metadata, nil, Epoch, "any further node metadata").
-			plays("ISTIO_META_*"),
+			plays("ISTIO_META_*").conceals(concealAll),
 	}}
 }

@@ -19,7 +19,7 @@ func statusTable(s *Status) table {
 				" GET /stats/prometheus    metrics of the agent, Envoy and the application, merged",
 				" POST /drain, POST /quitquitquit    where control allows it (quit: a stop, drain and all)"),
 		setting("application_metrics", &s.ApplicationMetrics, "", Live, "URL to merge in").
-			plays("prometheus.io annotations").must(optional(httpURL)),
+			plays("prometheus.io annotations").must(optional(httpURL)).conceals(concealURL),
 	}}
 }
 
@@ -28,10 +28,10 @@ func probeTable(name string, p *Probe) table {
 	return table{name: probesTable + "." + bareOrQuoted(name), marked: true, sample: true,
 		doc: "[live] a probe of the application, forwarded without certificates; exactly one of http, tcp and grpc",
 		keys: []key{
-			setting("http", &p.HTTP, "", Live, `"http://127.0.0.1:8080/healthz"`).must(optional(httpURL)),
+			setting("http", &p.HTTP, "", Live, `"http://127.0.0.1:8080/healthz"`).must(optional(httpURL)).conceals(concealURL),
 			setting("tcp", &p.TCP, "", Live, `"127.0.0.1:8080"`).must(optional(dialAddress)),
 			setting("grpc", &p.GRPC, "", Live, `"127.0.0.1:9000/service"`).must(optional(grpcTarget)),
-			setting("headers", &p.Headers, nil, Live, "of an http probe"),
+			setting("headers", &p.Headers, nil, Live, "of an http probe").conceals(concealAll),
 			duration("timeout", &p.Timeout, "1s", Live, "").must(atLeast(time.Millisecond)),
 		}}
 }
@@ -41,10 +41,10 @@ func healthTable(h *Health) table {
 		doc: "[live] the workload's own readiness, reported upstream (WorkloadGroup probe)",
 		keys: []key{
 			setting("http", &h.HTTP, "", Live, "one of http, tcp, grpc, exec and unit").
-				must(optional(httpURL)).needs(workloadHealth),
+				must(optional(httpURL)).needs(workloadHealth).conceals(concealURL),
 			setting("tcp", &h.TCP, "", Live, "").must(optional(dialAddress)).needs(workloadHealth),
 			setting("grpc", &h.GRPC, "", Live, "").must(optional(grpcTarget)).needs(workloadHealth),
-			setting("exec", &h.Exec, nil, Live, `["cmd", "arg"]`).needs(workloadHealth),
+			setting("exec", &h.Exec, nil, Live, `["cmd", "arg"]`).needs(workloadHealth).conceals(concealArguments),
 			setting("unit", &h.Unit, "", Live, `"myapp.service" (systemd's ActiveState over D-Bus)`).
 				must(optional(systemdUnit)).needs(workloadHealth),
 			duration("initial_delay", &h.InitialDelay, "0s", Live, "").must(atLeast(0)).needs(workloadHealth),

@@ -3,7 +3,7 @@ package config
 // Value is one effective value.
 type Value struct {
 	Key    string // dotted
-	Text   string // TOML
+	Text   string // TOML, as everyone may see it
 	Source string // file:line:column, "default", or the variable it follows from
 }
 
@@ -11,7 +11,7 @@ type Value struct {
 func (l *Loaded) Values() []Value {
 	var all []Value
 	for _, v := range values(l.Config) {
-		all = append(all, Value{Key: v.key, Text: v.text, Source: l.origin(v.key)})
+		all = append(all, Value{Key: v.key, Text: v.shown, Source: l.origin(v.key)})
 	}
 	return all
 }
