@@ -78,7 +78,7 @@ func randomObject(r *rand.Rand) string {
 			return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s']\n%s  http: [{match: [{uri: {prefix: /%d}}], delegate: {name: %s}}, {delegate: {name: three, namespace: shop}}]\n", host(),
 				pick("", "  gateways: [gw, mesh]\n"), r.IntN(2), pick("one", "two"))
 		}
-		head := head("VirtualService") + export
+		head := head("VirtualService") + export + pick("", "  gateways: [gw]\n", "  gateways: [gw, bank/gw, mesh]\n")
 		if r.IntN(2) == 0 {
 			return head + fmt.Sprintf("  hosts: ['%s']\n  tcp:\n  - match: [{%s}]\n    route: [{destination: {host: b.test%s}}]\n", host(),
 				pick("port: 80", "destinationSubnets: [10.0.0.0/8]", "sourceLabels: {app: edge}"), pick("", ", subset: v1"))
@@ -88,7 +88,9 @@ func randomObject(r *rand.Rand) string {
 	default:
 		return regexp.MustCompile(`name: \w+`).ReplaceAllString(head("Gateway"), "name: gw") + fmt.Sprintf("  selector: {app: %s}\n  servers:\n  - port: {number: %s, name: h, protocol: HTTP}\n    hosts: ['%s', '%s/*.test']\n%s",
 			pick("edge", "edge", "other"), pick("8080", "8081"), pick("*", "a.test", "alias.one"), pick("shop", "bank", "*", "."),
-			pick("", "    tls: {httpsRedirect: true}\n", "  - port: {number: 8443, name: s, protocol: HTTPS}\n    hosts: ['*.test']\n    tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}\n"))
+			pick("", "    tls: {httpsRedirect: true}\n", "  - port: {number: 9000, name: t, protocol: TCP}\n    hosts: ['*']\n",
+				"  - port: {number: 8443, name: p, protocol: TLS}\n    hosts: [a.test]\n    tls: {mode: PASSTHROUGH}\n  - port: {number: 8443, name: t, protocol: TLS}\n    hosts: [b.test]\n    tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /l}\n",
+				"  - port: {number: 8443, name: s, protocol: HTTPS}\n    hosts: ['*.test']\n    tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}\n"))
 	}
 }
 

@@ -84,7 +84,8 @@ func (c *checker) patchMatch(field string, p *networking.EnvoyFilter_EnvoyConfig
 	if match.GetObjectTypes() == nil {
 		return
 	}
-	wanted, given := "", false
+	var wanted string
+	var given bool
 	switch p.ApplyTo {
 	case networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN, networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER, networking.EnvoyFilter_LISTENER_FILTER:
 		wanted, given = "listener", match.GetListener() != nil

@@ -65,8 +65,6 @@ func (c *checker) serverProtocol(field string, s *networking.Server) {
 		c.fail(field+".port.protocol", "the port has no protocol", gatewayProtocols)
 	case !ok:
 		c.fail(field+".port.protocol", fmt.Sprintf("%q is no protocol", protocol), gatewayProtocols)
-	case parsed == model.TCP, strings.EqualFold(protocol, "TLS"):
-		c.absent(field + ".port.protocol")
 	case parsed == model.TLS && s.Tls == nil:
 		c.fail(field+".tls", fmt.Sprintf("a server of protocol %s needs tls", protocol), "write mode, serverCertificate and privateKey in it, or mode: PASSTHROUGH")
 	case parsed == model.TLS:
@@ -75,6 +73,8 @@ func (c *checker) serverProtocol(field string, s *networking.Server) {
 		if t := s.Tls; t != nil && (t.Mode != networking.ServerTLSSettings_PASSTHROUGH || usesCertificates(t)) {
 			c.fail(field+".tls", fmt.Sprintf("port %s speaks %s: of TLS it can only have httpsRedirect", s.Port.Name, protocol), "write protocol: HTTPS")
 		}
+	case s.Tls != nil:
+		c.fail(field+".tls", fmt.Sprintf("port %s speaks %s, which has no TLS", s.Port.Name, protocol), "write protocol: TLS")
 	}
 }
 

@@ -29,7 +29,6 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 		c.serverCertificates(field, t)
 		c.clientCertificates(field, t)
 	case networking.ServerTLSSettings_PASSTHROUGH:
-		c.absent(field + ".mode")
 		if usesCertificates(t) {
 			c.warn(field, "PASSTHROUGH passes TLS on as it comes, so the certificates have no effect", "remove them, or write mode: SIMPLE")
 		}

@@ -66,32 +66,36 @@ func (l *gatewayListener) settle(v *View, name string, touched model.Touched) {
 // publish makes the listener's resource.
 func (l *gatewayListener) publish(v *View, name string) {
 	l.dirty = false
-	var problems []object.Problem
-	var chains []translate.GatewayChain
+	c := &connections{listener: l, view: v, reads: map[string]struct{}{}}
 	var origins []resource.Origin
 	for _, s := range l.servers {
 		origins = append(origins, s.origin())
 		switch {
 		case s.class() == model.HTTP:
-			chains = []translate.GatewayChain{{RouteName: s.routeName()}}
+			c.chains = []translate.GatewayChain{{RouteName: s.routeName()}}
 		case s.routesRequests():
-			names, found := s.serverNames()
-			problems = append(problems, found...)
+			names, problems := s.serverNames()
+			c.problems = append(c.problems, problems...)
 			if len(names) > 0 {
-				chains = append(chains, translate.GatewayChain{Name: s.routeName(), RouteName: s.routeName(), StatPrefix: s.spec.Name, ServerNames: names, TLS: s.spec.Tls})
+				c.chains = append(c.chains, translate.GatewayChain{Name: s.routeName(), RouteName: s.routeName(), StatPrefix: s.spec.Name, ServerNames: names, TLS: s.spec.Tls})
+			}
+		default:
+			if err := c.add(s); err != nil {
+				c.problems = append(c.problems, s.problem("port", "Envoy would refuse where its connections go: "+err.Error(), ""))
 			}
 		}
 	}
+	l.reads = c.reads
 	unit := "listener/" + name
 	var listener *resource.Resource
-	if len(chains) > 0 {
+	if len(c.chains) > 0 {
 		var err error
-		if listener, err = translate.GatewayListener(l.bind, l.port, chains, v.world.Mesh(), origins...); err != nil {
-			problems = append(problems, l.servers[0].problem("port", "Envoy would refuse the listener: "+err.Error(), ""))
+		if listener, err = translate.GatewayListener(l.bind, l.port, c.chains, v.world.Mesh(), append(origins, c.origins...)...); err != nil {
+			c.problems = append(c.problems, l.servers[0].problem("port", "Envoy would refuse the listener: "+err.Error(), ""))
 		}
 	}
 	v.put(unit, listener)
-	v.tell(unit, dedupe(problems))
+	v.tell(unit, dedupe(c.problems))
 }
 
 // serverNames are the hosts that Envoy can tell by the server name of TLS, and what is wrong with the others.

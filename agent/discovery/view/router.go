@@ -21,6 +21,9 @@ func (r *router) update(v *View, touched model.Touched) {
 	if touched.Gateways {
 		r.regroup(v)
 	}
+	if touched.Gateways || len(touched.Bindings) > 0 {
+		r.unmet(v)
+	}
 	for name, l := range r.listeners {
 		l.settle(v, name, touched)
 	}

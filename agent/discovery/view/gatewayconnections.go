@@ -1,0 +1,113 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// connections is what a gateway's listener does with connections that it does not take apart into requests.
+type connections struct {
+	listener *gatewayListener
+	view     *View
+	passed   translate.Claims // TLS that is passed on, of all servers
+	chains   []translate.GatewayChain
+	origins  []resource.Origin
+	problems []object.Problem
+	reads    map[string]struct{}
+}
+
+// add takes a server in.
+func (c *connections) add(s server) error {
+	router := &translate.Router{World: c.view.world, Node: c.view.node, Gateway: []string{s.gateway()}, Port: s.spec.Port.Number, TLS: s.class() == model.TLS}
+	own := translate.Claims{}
+	before, said := len(c.passed.Routes), false
+	for _, routing := range c.view.world.Bound(s.gateway(), c.view.node.Namespace) {
+		if len(s.meet(routing)) == 0 {
+			continue
+		}
+		if s.passes() {
+			routes := router.TLSRoutes(routing)
+			said = said || len(routes) > 0
+			c.problems = append(c.problems, c.passed.Take(c.free(s, routes))...)
+			continue
+		}
+		routes := router.TCPRoutes(routing)
+		said = said || len(routes) > 0
+		c.problems = append(c.problems, own.Take(routes)...)
+	}
+	problems, reads := router.Found()
+	c.problems = append(c.problems, problems...)
+	for _, host := range reads {
+		c.reads[host] = struct{}{}
+	}
+	if s.passes() {
+		own.Routes = c.passed.Routes[before:]
+	}
+	if !said {
+		kind := map[bool]string{true: "tls", false: "tcp"}[s.passes()]
+		c.problems = append(c.problems, s.problem("port", "no VirtualService says where its connections go: nothing listens for the server", "add one with "+kind+" routes, one of the server's hosts and the gateway"))
+	}
+	for _, route := range own.Routes {
+		if err := c.chain(s, route, c.view.world.Mesh()); err != nil {
+			return fmt.Errorf("%s of %s: %w", route.Field, route.Object.Key, err)
+		}
+	}
+	return nil
+}
+
+// free drops the server names that a server ends the TLS of.
+func (c *connections) free(s server, routes []translate.Connection) []translate.Connection {
+	var out []translate.Connection
+	for _, route := range routes {
+		names := route.ServerNames
+		if names == nil {
+			names = []string{"*"}
+		}
+		var free []string
+		for _, name := range names {
+			if by, ok := c.listener.names[name]; ok && !by.passes() {
+				c.problems = append(c.problems, s.problem("hosts", fmt.Sprintf("TLS for %s on port %d is answered by %s:%d and not passed on", name, c.listener.port, by.object.File, by.object.Line),
+					"name each host in one server of a port only"))
+				continue
+			}
+			free = append(free, name)
+		}
+		if len(free) > 0 {
+			route.ServerNames = free
+			out = append(out, route)
+		}
+	}
+	return out
+}
+
+func (c *connections) chain(s server, route translate.Connection, m *mesh.Config) error {
+	filter, err := route.Filter(m.AccessLog)
+	if err != nil {
+		return err
+	}
+	chain := translate.GatewayChain{Filters: []*listenerv3.Filter{filter}}
+	switch {
+	case s.passes():
+		chain.ServerNames = route.ServerNames
+	case s.class() == model.TLS:
+		names, problems := s.serverNames()
+		c.problems = append(c.problems, problems...)
+		if len(names) == 0 {
+			return nil
+		}
+		chain.ServerNames, chain.TLS = names, s.spec.Tls
+	}
+	c.chains = append(c.chains, chain)
+	if origin := route.Object.Origin(); !slices.Contains(c.origins, origin) {
+		c.origins = append(c.origins, origin)
+	}
+	return nil
+}
