@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -34,6 +35,18 @@ func WorkloadLabels(o *object.Object) map[string]string {
 	maps.Copy(all, spec)
 	maps.Copy(all, o.Labels)
 	return all
+}
+
+// The annotation of a WorkloadEntry whose health is asked, and the condition that tells the answer, as in Istio.
+const (
+	healthAnnotation = "proxy.istio.io/health-checks-enabled"
+	healthCondition  = "Healthy"
+)
+
+// Healthy tells whether a WorkloadEntry gets requests: unless its health is asked and the answer is not known to be good.
+func Healthy(o *object.Object) bool {
+	asked, err := strconv.ParseBool(o.Annotations[healthAnnotation])
+	return err != nil || !asked || o.Conditions[healthCondition] == "True"
 }
 
 func byName(a, b *object.Object) int {
@@ -115,7 +128,7 @@ func (w workloads) chosen(o *object.Object) []*networking.WorkloadEntry {
 	var found []*networking.WorkloadEntry
 	for _, candidate := range candidates {
 		labels := WorkloadLabels(candidate)
-		if !Selects(selector, labels) {
+		if !Healthy(candidate) || !Selects(selector, labels) {
 			continue
 		}
 		in := candidate.Spec.(*networking.WorkloadEntry)

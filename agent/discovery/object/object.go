@@ -44,7 +44,8 @@ type Object struct {
 	APIVersion  string // "networking.istio.io/v1"
 	Labels      map[string]string
 	Annotations map[string]string
-	Created     time.Time // metadata.creationTimestamp; zero if it has none
+	Conditions  map[string]string // of its status: the status of each type ("Healthy": "True")
+	Created     time.Time         // metadata.creationTimestamp; zero if it has none
 	File        string
 	Line        int           // of the object's first key, from 1
 	Index       int           // counts the objects of one document (a List has many)

@@ -127,6 +127,7 @@ type header struct {
 	created                           time.Time
 	labels, annotations               map[string]string
 	spec, items                       *yaml.Node
+	conditions                        map[string]string
 }
 
 // object reads one object, or the items of a list.
@@ -212,7 +213,7 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 		d.refuse(node, &path{name: "spec"}, "the object has no spec", "")
 	}
 	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name}, APIVersion: h.apiVersion, Labels: h.labels,
-		Annotations: h.annotations, Created: h.created, File: r.file, Line: node.Line, Index: len(found.objects) + len(found.bad)}
+		Annotations: h.annotations, Conditions: h.conditions, Created: h.created, File: r.file, Line: node.Line, Index: len(found.objects) + len(found.bad)}
 	if !d.failed {
 		o.Spec = makeSpec()
 		d.message(h.spec, o.Spec.ProtoReflect(), &path{name: "spec"}, depth+1)
@@ -277,6 +278,7 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 				h.items = value
 			}
 		case "status":
+			h.conditions = conditions(value)
 		default:
 			if group(h.apiVersion) == apiGroup {
 				d.tell(condition.Warning, key.Line, at, fmt.Sprintf("unknown key %q beside spec", key.Value), "move it into spec or remove it")

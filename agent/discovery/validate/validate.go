@@ -12,6 +12,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 )
 
@@ -27,6 +28,10 @@ func Object(o *object.Object) []object.Finding {
 		c.virtualService(spec)
 	case *networking.WorkloadEntry:
 		c.endpoint("", spec, nil)
+		if !model.Healthy(o) {
+			c.warn("", "the annotation proxy.istio.io/health-checks-enabled says that its health is asked, and no condition Healthy of its status is True: it gets no requests",
+				"remove the annotation, or write the status")
+		}
 	case *networking.WorkloadGroup:
 		c.workloadGroup(spec)
 	case *networking.Gateway:
