@@ -53,6 +53,7 @@ type Agent struct {
 	maker      *specMaker
 	discovery  *discovery.Server
 	meshWatch  *watch.Watcher
+	meshPorts  *meshPorts
 	xds        *xds.Server
 	xdsSocket  *socketServer
 	status     *status.Server // nil: off
@@ -148,7 +149,7 @@ func Run(ctx context.Context, options Options) (err error) {
 
 // parts are what runs beside the supervisor.
 func (a *Agent) parts() []part {
-	parts := []part{a.keeper, a.reloader, a.discovery, a.meshWatch, a.xdsSocket, a.api, a.view}
+	parts := []part{a.keeper, a.reloader, a.discovery, a.meshWatch, a.meshPorts, a.xdsSocket, a.api, a.view}
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}

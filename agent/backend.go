@@ -29,7 +29,7 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 		Epochs:     b.epochs(ctx),
 		Discovery:  b.discoveryStatus(),
 		Identities: []api.Identity{},
-		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: current.Config.Claims(),
+		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: append(current.Config.Claims(), b.meshPorts.now()...),
 		Conditions: b.board.Conditions(), Doing: b.reloader.doing(),
 	}
 	if live, ok := b.proxy.liveEpoch(); ok {

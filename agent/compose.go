@@ -129,8 +129,10 @@ func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
 	if a.discovery, err = discovery.New(a.discoveryOptions(c, mesh.Changes())); err != nil {
 		return err
 	}
+	a.meshPorts = &meshPorts{host: neighbourhood(a.options.Config), feed: a.discovery.Feed, board: a.board, log: a.logOf("discovery"), taken: make(chan struct{}, 1),
+		folder: func() string { return c.Paths.RuntimeDir }}
 	log := a.logOf("xds")
-	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals()}, Logger: log,
+	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts}, Logger: log,
 		ControlPlane: "outriderd " + a.options.Version})
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ type observer struct {
 	log     *slog.Logger
 	mesh    meshRefusals
 	refused *refusals
+	ports   *meshPorts // nil: nobody asks
 }
 
 // meshRefusals is told what Envoy refused, to tie it to the objects it came from.
@@ -59,6 +60,9 @@ func (o observer) Pushed(stream xds.Stream, push xds.Push) {
 
 // Accepted logs an ACK.
 func (o observer) Accepted(stream xds.Stream, typeURL, version string) {
+	if o.ports != nil {
+		o.ports.accepted(stream.Node, typeURL)
+	}
 	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", typeName(typeURL), "version", version)
 }
 

@@ -124,3 +124,21 @@ func userName(uid int) string {
 	}
 	return strconv.Itoa(uid)
 }
+
+// Shared says which claims a neighbour that runs has as well. Without one nobody is asked for claims.
+func (h Host) Shared(ctx context.Context, runtimeDir string, claims func() []config.Claim) []string {
+	var shared []string
+	for _, other := range h.neighbours(ctx, runtimeDir) {
+		if !other.running && !other.Serves {
+			continue
+		}
+		for _, claim := range claims() {
+			for _, theirs := range other.Claims {
+				if claim.Clashes(theirs) {
+					shared = append(shared, fmt.Sprintf("%s: %s", claim.Key, clash(claim, theirs, other)))
+				}
+			}
+		}
+	}
+	return shared
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Two instances that want the same are told apart before Envoy runs: the kernel would let both Envoys listen on one port.
@@ -63,8 +64,29 @@ func TestClashOfInstances(t *testing.T) {
 	at("b", 16010, 16013)
 	h.MustRun(t, "outrider", "-i", "b", "reload")
 	h.MustRun(t, "outrider", "-i", "a", "reload")
-	h.MustRun(t, "systemctl", "stop", "outrider@b.service")
 
+	// What both meshes have Envoy listen on: told by the one who comes second, and no more once it is cured.
+	for _, name := range []string{"a", "b"} {
+		h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", mesh)
+		shared := func() bool {
+			return strings.Contains(h.MustRun(t, "outrider", "-i", name, "--json", "status"), "port-shared")
+		}
+		if name == "a" {
+			h.Eventually(10*time.Second, "Envoy listens", func() bool { return h.Get() == "200" })
+			if shared() {
+				t.Error("the first one shares its port")
+			}
+			continue
+		}
+		h.Eventually(10*time.Second, "the second one says that it shares its port", shared)
+		if got := h.MustRun(t, "outrider", "-i", name, "status"); !strings.Contains(got, `instance "a" (outrider@a.service), which runs`) {
+			t.Errorf("status: %s", got)
+		}
+		h.Write("/etc/outrider/b.mesh.d/web.yaml", strings.NewReplacer("number: 80,", "number: 800,", "number: 81,", "number: 801,").Replace(mesh))
+		h.Eventually(10*time.Second, "it is cured", func() bool { return !shared() })
+	}
+
+	h.MustRun(t, "systemctl", "stop", "outrider@b.service")
 	// Both at the same time, as at boot: one of them goes first.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
 	at("b", 16010, 16003)

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/resource"
+)
+
+func listenerOf(t *testing.T, name, host string, port uint32) *resource.Resource {
+	t.Helper()
+	r, err := resource.New(name, &listenerv3.Listener{Name: name, Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+		SocketAddress: &corev3.SocketAddress{Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A port that a neighbour has too is a condition, until the mesh or the neighbour gives it up.
+func TestSharedPortOfTheMesh(t *testing.T) {
+	feed, directory := resource.NewFeed(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, "a.toml"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var theirs atomic.Int32
+		theirs.Store(80)
+		m := &meshPorts{
+			host: neighbour.Host{Directory: directory, EnvoyLives: func(string) bool { return true }, Ask: func(context.Context, string) (neighbour.Agent, bool) {
+				return neighbour.Agent{Claims: []config.Claim{{Key: "listener x", Host: "0.0.0.0", Port: int(theirs.Load())}}}, true
+			}},
+			feed: func(*corev3.Node) (*resource.Feed, error) { return feed, nil }, folder: func() string { return "/run/outrider" },
+			board: condition.NewBoard(), log: slog.New(slog.DiscardHandler), taken: make(chan struct{}, 1),
+		}
+		if claims := m.now(); len(claims) != 0 {
+			t.Errorf("before Envoy took anything: %v", claims)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- m.Run(ctx) }()
+		look := func(typeURL, want string) {
+			t.Helper()
+			m.accepted(nil, typeURL)
+			m.accepted(&corev3.Node{Id: "x"}, typeURL)
+			synctest.Wait()
+			standing := ""
+			for _, c := range m.board.Conditions() {
+				standing += c.Sentence
+			}
+			if (want == "") != (standing == "") || !strings.Contains(standing, want) {
+				t.Errorf("%q stands, want %q", standing, want)
+			}
+		}
+		feed.Publish(resource.Change{Set: []*resource.Resource{listenerOf(t, "web", "127.0.0.1", 80), listenerOf(t, "other", "::", 81)}})
+		look(resource.ClusterType, "")
+		look(resource.ListenerType, `listener web: port 80 of 127.0.0.1 is taken by listener x (port 80 of 0.0.0.0) of instance "a"`)
+		want := []config.Claim{{Key: "listener other", Host: "::", Port: 81, Envoy: true}, {Key: "listener web", Host: "127.0.0.1", Port: 80, Envoy: true}}
+		if diff := cmp.Diff(want, m.now()); diff != "" {
+			t.Error(diff)
+		}
+		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType, Name: "web"}}})
+		look(resource.ListenerType, "")
+		theirs.Store(81)
+		look(resource.ListenerType, "listener other")
+		theirs.Store(82)
+		time.Sleep(sharedAgain)
+		look(resource.ClusterType, "")
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
