@@ -8,11 +8,8 @@ import (
 )
 
 var (
-	dnsLabel      = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`)
-	wildcardLabel = regexp.MustCompile(`^\*([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`)
-	labelKey      = regexp.MustCompile(`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`)
-	labelValue    = regexp.MustCompile(`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?)?$`)
-	headerName    = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9a-zA-Z]+$")
+	dnsLabel   = word{"-", 63}
+	headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9a-zA-Z]+$")
 )
 
 const (
@@ -30,7 +27,7 @@ func whyNoHost(host string, wildcard bool) string {
 	}
 	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
 	for i, label := range labels {
-		if i == 0 && wildcard && wildcardLabel.MatchString(label) {
+		if i == 0 && wildcard && wildcardLabel(label) {
 			continue
 		}
 		if !dnsLabel.MatchString(label) {
@@ -61,10 +58,10 @@ func (c *checker) hostOrAddress(field, host string) {
 
 func (c *checker) labels(field string, labels map[string]string) {
 	for key, value := range labels {
-		if !labelKey.MatchString(key) {
+		if !labelKey(key) {
 			c.fail(field, fmt.Sprintf("%q is no label", key), "write letters, digits and -_. between letters or digits")
 		}
-		if !labelValue.MatchString(value) {
+		if value != "" && !labelName.MatchString(value) {
 			c.fail(fmt.Sprintf("%s[%q]", field, key), fmt.Sprintf("%q is no label's value", value), "write up to 63 letters, digits and -_. between letters or digits")
 		}
 	}
