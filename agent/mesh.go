@@ -49,7 +49,7 @@ func meshPaths(c *config.Config) []string {
 // discoveryOptions are the embedded server's part of a configuration.
 func (a *Agent) discoveryOptions(c *config.Config, changes <-chan []string) discovery.Options {
 	return discovery.Options{
-		Files: c.Discovery.Files, Namespace: c.Node.Namespace, Changes: changes, Settings: meshSettings(c), Board: a.board, Logger: a.logOf("discovery"),
+		Files: c.Discovery.Files, Namespace: c.Node.Namespace, OwnAddresses: true, Changes: changes, Settings: meshSettings(c), Board: a.board, Logger: a.logOf("discovery"),
 	}
 }
 

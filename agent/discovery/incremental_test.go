@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/resource"
@@ -29,9 +30,16 @@ func versions(feed *resource.Feed) map[string]string {
 	return all
 }
 
+// feedOf is the feed of a sidecar, a router, or with REDIRECT or TPROXY of a sidecar at 10.0.0.1 with interception.
 func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed {
 	t.Helper()
-	feed, err := server.Feed(node(kind, "shop", map[string]any{"app": "edge"}))
+	n := node(kind, "shop", map[string]any{"app": "edge"})
+	if kind == "REDIRECT" || kind == "TPROXY" {
+		n = node("sidecar", "shop", map[string]any{"app": "edge"})
+		n.Id = strings.Replace(n.Id, "127.0.0.1", "10.0.0.1", 1)
+		n.Metadata.Fields["INTERCEPTION_MODE"] = structpb.NewStringValue(kind)
+	}
+	feed, err := server.Feed(n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,9 +55,18 @@ func randomObject(r *rand.Rand) string {
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec:\n", kind, pick("one", "two", "three"), namespace)
 	}
 	export := pick("", "", "  exportTo: [.]\n", "  exportTo: ['*']\n")
-	switch r.IntN(14) {
+	switch r.IntN(17) {
 	case 12, 13:
 		return head("EnvoyFilter") + fmt.Sprintf("  priority: %d\n%s  configPatches:\n  - %s\n  - %s\n", r.IntN(3), pick("", "  workloadSelector: {labels: {app: edge}}\n"), randomPatch(pick, host()), randomPatch(pick, host()))
+	case 14, 15:
+		return head("Sidecar") + pick("", "  workloadSelector: {labels: {app: edge}}\n", "  workloadSelector: {labels: {app: other}}\n") +
+			pick("", "  outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n", "  outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: d.other, port: {number: 80}}}\n") +
+			pick("", "", "  ingress: [{port: {number: 7000, protocol: HTTP}, defaultEndpoint: '127.0.0.1:7001'}]\n") +
+			"  egress:\n" + pick("", "  - {port: {number: 80, protocol: HTTP}, hosts: ['./*']}\n", "  - {port: {number: 81, protocol: HTTP}, bind: 127.0.0.9, hosts: ['*/a.test', 'bank/b.test']}\n") +
+			"  - hosts: ['" + pick("*/*", "./*", "bank/*", "~/*", "*/c.test") + "']\n"
+	case 16:
+		return head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  addresses: [%s]\n  resolution: %s\n  ports: [{number: %s, name: p0%s}]\n",
+			host(), pick("10.9.0.1", "10.9.0.2", "10.9.1.0/24"), pick("NONE", "STATIC"), pick("80", "81"), pick("", ", protocol: TCP", ", protocol: TLS"))
 	case 9:
 		return head("WorkloadEntry") + fmt.Sprintf("  address: 10.0.1.%d\n  locality: %s\n  labels: {version: %s%s}\n", r.IntN(9), pick("eu/a", "us/b", "''"), pick("v1", "v2"), pick("", ", app: a"))
 	case 10, 11:
@@ -119,7 +136,7 @@ func TestWhatChangesBecomeIsWhatAFreshStartMakes(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			directory := t.TempDir()
 			server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
-			kinds := []string{"sidecar", "router"}
+			kinds := []string{"sidecar", "router", "REDIRECT", "TPROXY"}
 			for _, kind := range kinds {
 				feedOf(t, server, kind)
 			}

@@ -3,6 +3,7 @@ package discovery
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // parseNode reads what proxies say of themselves, in Istio's form: the id is type~ip~name.namespace~domain, the metadata
-// has NAMESPACE, LABELS, NETWORK and INTERCEPTION_MODE. Where the node's locality is not given, the label istio-locality
+// has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and INSTANCE_IPS. Where the node's locality is not given, the label istio-locality
 // tells it (with dots, as labels hold no slashes), as in Istio.
 func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	parts := strings.Split(node.GetId(), "~")
@@ -28,8 +29,12 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	if n.Namespace == "" {
 		n.Namespace = namespaceOf(parts[3], namespace)
 	}
-	if mode := fields["INTERCEPTION_MODE"].GetStringValue(); n.Type == model.Sidecar && mode != "" && mode != "NONE" {
-		return model.Node{}, fmt.Errorf("node id %q: interception mode %s is not carried out by this version of Outrider; only NONE is", node.GetId(), mode)
+	if n.Type == model.Sidecar {
+		var err error
+		if n.Interception, err = interception(fields["INTERCEPTION_MODE"].GetStringValue()); err != nil {
+			return model.Node{}, fmt.Errorf("node id %q: %w", node.GetId(), err)
+		}
+		n.Addresses = addresses(parts[1], fields["INSTANCE_IPS"].GetStringValue())
 	}
 	if labels := fields["LABELS"].GetStructValue().GetFields(); len(labels) > 0 {
 		n.Labels = make(map[string]string, len(labels))
@@ -53,6 +58,28 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	return n, nil
 }
 
+func interception(mode string) (model.Interception, error) {
+	switch m := model.Interception(mode); m {
+	case model.NoInterception, "NONE":
+		return model.NoInterception, nil
+	case model.Redirect, model.Tproxy:
+		return m, nil
+	}
+	return "", fmt.Errorf("interception mode %q is not REDIRECT, TPROXY or NONE", mode)
+}
+
+// addresses are the IP addresses that a proxy tells: that of its id first, then those of INSTANCE_IPS, each once.
+func addresses(own, more string) []string {
+	var found []string
+	for _, text := range append([]string{own}, strings.Split(more, ",")...) {
+		address, err := netip.ParseAddr(strings.TrimSpace(text))
+		if err == nil && !slices.Contains(found, address.String()) {
+			found = append(found, address.String())
+		}
+	}
+	return found
+}
+
 // namespaceOf reads the namespace from a domain as Istio makes it, namespace.svc.cluster.local.
 func namespaceOf(domain, otherwise string) string {
 	if namespace, rest, ok := strings.Cut(domain, "."); ok && strings.HasPrefix(rest, "svc.") {
@@ -64,7 +91,7 @@ func namespaceOf(domain, otherwise string) string {
 // nodeKey is equal for proxies that get the same.
 func nodeKey(n model.Node) string {
 	var key strings.Builder
-	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q", n.Type, n.Namespace, n.Network, n.Locality, n.IstioVersion)
+	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q\n%s\n%q", n.Type, n.Namespace, n.Network, n.Locality, n.IstioVersion, n.Interception, n.Addresses)
 	for _, texts := range []map[string]string{n.Labels, n.Metadata} {
 		for _, name := range slices.Sorted(maps.Keys(texts)) {
 			fmt.Fprintf(&key, "\n%q=%q", name, texts[name])

@@ -75,18 +75,23 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 	for i := range configurations(t) / 2 {
 		r.share = 0.05 + 0.35*r.Float64()
 		var objects []string
+		// A cluster that every configuration has anew tells when Envoy has come to it.
+		marker := fmt.Sprintf("m%d.marker.test", i)
 		for _, k := range randomKinds {
 			for n := range r.IntN(k.most + 1) {
 				spec := k.make()
 				r.portNames = 0
 				r.fill(spec.ProtoReflect(), 0)
+				if sidecar, ok := spec.(*networking.Sidecar); ok {
+					for _, e := range sidecar.Egress {
+						e.Hosts = append(e.Hosts, "shop/*.marker.test") // also where a later one is refused and this one stays
+					}
+				}
 				objects = append(objects, objectText(t, k.kind, []string{"one", "two", "three", "four"}[n], r.pick("shop", "shop", "bank"), spec))
 				given[k.kind]++
 				taken[k.kind]++
 			}
 		}
-		// A cluster that every configuration has anew tells when Envoy has come to it.
-		marker := fmt.Sprintf("marker-%d.test", i)
 		objects = append(objects, objectText(t, "ServiceEntry", "marker", "shop", &networking.ServiceEntry{Hosts: []string{marker}, Resolution: networking.ServiceEntry_STATIC,
 			Ports: []*networking.ServicePort{{Number: 1, Name: "tcp", Protocol: "TCP"}}, Endpoints: []*networking.WorkloadEntry{{Address: "127.0.0.1"}}}))
 		path := filepath.Join(directory, "random.yaml")

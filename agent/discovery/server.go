@@ -36,7 +36,11 @@ type Options struct {
 	Namespace string   // of objects and proxies that name none; "" is default
 	Domain    string   // what short host names end in; "" is cluster.local
 	Settings  Settings // at first; see Configure
-	Identity  bool     // proxies get a certificate of the mesh over SDS; without it ISTIO_MUTUAL cannot be
+
+	// OwnAddresses gives proxies that differ in nothing but their addresses resources of their own, which without
+	// interception only inbound listeners of a Sidecar need. Else they share all, and such listeners say where they bind.
+	OwnAddresses bool
+	Identity     bool // proxies get a certificate of the mesh over SDS; without it ISTIO_MUTUAL cannot be
 
 	SystemRoots string // file of the authorities trusted where a rule names none; "" is the system's
 
@@ -207,6 +211,9 @@ func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !n.Captured() && !s.options.OwnAddresses {
+		n.Addresses = nil
+	}
 	key := nodeKey(n)
 	v := s.views[key]
 	if v == nil {

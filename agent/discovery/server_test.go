@@ -291,7 +291,7 @@ func TestAccessLogs(t *testing.T) {
 
 func TestNodes(t *testing.T) {
 	server, _ := start(t, discovery.Options{})
-	redirect, err := structpb.NewStruct(map[string]any{"INTERCEPTION_MODE": "REDIRECT"})
+	redirect, err := structpb.NewStruct(map[string]any{"INTERCEPTION_MODE": "EBPF"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestNodes(t *testing.T) {
 		{&corev3.Node{Id: "router~10.0.0.1~vm~example.com"}, ""},
 		{&corev3.Node{Id: "vm"}, "not of the form type~ip~name~domain"},
 		{&corev3.Node{Id: "ztunnel~10.0.0.1~vm~x"}, "neither sidecar nor router"},
-		{&corev3.Node{Id: "sidecar~10.0.0.1~vm~x", Metadata: redirect}, "interception mode REDIRECT is not carried out"},
+		{&corev3.Node{Id: "sidecar~10.0.0.1~vm~x", Metadata: redirect}, `interception mode "EBPF" is not REDIRECT`},
 		{nil, "not of the form"},
 	} {
 		_, err := server.Feed(test.node)

@@ -54,7 +54,10 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	if in.DnsRefreshRate != nil {
 		m.DNSRefresh = in.DnsRefreshRate.AsDuration()
 	}
-	m.Keepalive, m.Retry, m.Locality = in.TcpKeepalive, in.DefaultHttpRetryPolicy, in.LocalityLbSetting
+	m.Keepalive, m.Retry = in.TcpKeepalive, in.DefaultHttpRetryPolicy
+	if in.LocalityLbSetting != nil {
+		m.Locality = in.LocalityLbSetting
+	}
 	m.UpgradeHTTP2 = in.H2UpgradePolicy == meshapi.MeshConfig_UPGRADE
 	m.PathNormalization = in.PathNormalization.GetNormalization()
 	m.AccessLog = mesh.AccessLog{File: in.AccessLogFile, Format: in.AccessLogFormat, JSON: in.AccessLogEncoding == meshapi.MeshConfig_JSON}

@@ -20,6 +20,9 @@ type Node struct {
 	IstioVersion string            // "" if it says none
 	Metadata     map[string]string // further text that it says of itself
 	Network      string            // "" is the one that everything is in that names none
+
+	Interception Interception
+	Addresses    []string // IP addresses of the machine; nil: not known, or proxies with other ones are to get the same
 }
 
 // Locality is where a proxy or an endpoint is. Parts that are not known are "".
@@ -47,3 +50,16 @@ const LocalityLabel = "istio-locality"
 
 // OfOneProxy tells whether a key of a proxy's metadata names the proxy itself: what is made for it would be for it alone.
 func OfOneProxy(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }
+
+// Interception is how connections that nobody meant for a proxy get to it.
+type Interception string
+
+// The modes, as the metadata of nodes has them.
+const (
+	NoInterception Interception = ""         // NONE: there is none; applications connect to the proxy themselves
+	Redirect       Interception = "REDIRECT" // by address translation
+	Tproxy         Interception = "TPROXY"   // by routing, with the addresses as they were
+)
+
+// Captured tells whether connections are intercepted.
+func (n Node) Captured() bool { return n.Interception != NoInterception }

@@ -96,6 +96,9 @@ func (s *Scope) Egress(port uint32) *Egress {
 	return nil
 }
 
+// Listeners are all that traffic of the scope comes to.
+func (s *Scope) Listeners() []*Egress { return s.egress }
+
 // Imports returns the service of a host that one of the listeners lets in, nil if none does.
 func (s *Scope) Imports(w *World, host string) *Service {
 	for _, e := range s.egress {
@@ -154,3 +157,17 @@ func (e *Egress) lets(r *Routing) bool {
 }
 
 func (p pattern) takes(namespace string) bool { return p.namespace == "*" || p.namespace == namespace }
+
+// OutboundPolicy is what is done with traffic to what nobody knows.
+type OutboundPolicy struct {
+	AllowAny bool                    // it is let pass
+	Proxy    *networking.Destination // through which; nil: to where it was addressed
+}
+
+// Policy returns what the Sidecar says, else the mesh.
+func (s *Scope) Policy(w *World) OutboundPolicy {
+	if p := s.Spec.GetOutboundTrafficPolicy(); p != nil {
+		return OutboundPolicy{AllowAny: p.Mode == networking.OutboundTrafficPolicy_ALLOW_ANY, Proxy: p.EgressProxy}
+	}
+	return OutboundPolicy{AllowAny: w.mesh.AllowAny}
+}

@@ -39,7 +39,7 @@ func (p Problem) String() string {
 // Compare orders problems by place.
 func (p Problem) Compare(q Problem) int {
 	return cmp.Or(cmp.Compare(p.File, q.File), cmp.Compare(p.Line, q.Line), cmp.Compare(p.Object, q.Object),
-		cmp.Compare(p.Field, q.Field), cmp.Compare(p.Message, q.Message), cmp.Compare(p.Severity, q.Severity))
+		cmp.Compare(p.Field, q.Field), cmp.Compare(p.Message, q.Message), cmp.Compare(p.Severity, q.Severity), cmp.Compare(p.Cure, q.Cure))
 }
 
 // Finding is what is wrong with a field of an object, before its line is known.

@@ -30,6 +30,7 @@ var specs = map[object.Kind]func() proto.Message{
 	object.WorkloadEntry:   func() proto.Message { return &networking.WorkloadEntry{} },
 	object.WorkloadGroup:   func() proto.Message { return &networking.WorkloadGroup{} },
 	object.EnvoyFilter:     func() proto.Message { return &networking.EnvoyFilter{} },
+	object.Sidecar:         func() proto.Message { return &networking.Sidecar{} },
 }
 
 // kinds are all of the group, for the nearest name.

@@ -36,7 +36,7 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule, n
 	out := Clusters{mesh: m, node: node}
 	for i := range service.Ports {
 		port := &service.Ports[i]
-		if port.Entry.Resolution == networking.ServiceEntry_NONE {
+		if port.Entry.Resolution == networking.ServiceEntry_NONE && !node.Captured() {
 			continue // told when it is read: where it was meant to go is not known without interception
 		}
 		out.add(service, port, rule, nil)
@@ -123,6 +123,12 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	c.applyTLS(port.Entry.SubjectAltNames, meshServerName(port.Number, subsetName, service.Host))
 	for _, secret := range c.secrets {
 		out.need(secret, rule)
+	}
+	if port.Entry.Resolution == networking.ServiceEntry_NONE {
+		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
+		c.LbPolicy, c.LbConfig = clusterv3.Cluster_CLUSTER_PROVIDED, nil
+		out.publish(c.Name, c.finish(), port.Object, origins)
+		return
 	}
 	to := assignment(c.Name, c.prefer(byLocality(endpoints), out.node))
 	if port.ResolvesNames() && len(endpoints) > 0 {

@@ -5,6 +5,7 @@ import (
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
@@ -30,31 +31,55 @@ func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 
 // connectionManager is the network filter that routes requests by the named route configuration.
 func connectionManager(routeName, statPrefix string, gateway bool, m *mesh.Config) (*listenerv3.Filter, error) {
-	logs, err := loggers(m.AccessLog)
+	manager, err := newManager(statPrefix, m)
 	if err != nil {
 		return nil, err
 	}
-	manager := &hcmv3.HttpConnectionManager{
-		StatPrefix: statPrefix,
-		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
-			ConfigSource: adsSource(0), RouteConfigName: routeName}},
-		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}), httpFilter(corsFilter, &corsv3.CorsPolicy{}),
-			httpFilter(routerFilter, &routerv3.Router{})},
-		StreamIdleTimeout: durationpb.New(0), // requests may be silent for as long as they like, as in Istio
-		UseRemoteAddress:  wrapperspb.Bool(gateway),
-		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
-		AccessLog:         logs,
-	}
-	normalizePath(manager, m.PathNormalization)
+	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(0), RouteConfigName: routeName}}
 	if gateway {
 		manager.XffNumTrustedHops = m.TrustedProxies
+		manager.UseRemoteAddress = wrapperspb.Bool(true)
 		manager.ServerName = serverName
 		manager.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
 		manager.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: wrapperspb.Bool(true), Cert: true, Uri: true, Dns: true}
 	} else {
 		manager.ServerHeaderTransformation = hcmv3.HttpConnectionManager_PASS_THROUGH
 	}
-	return networkFilter("envoy.filters.network.http_connection_manager", manager)
+	return networkFilter(managerFilter, manager)
+}
+
+const managerFilter = "envoy.filters.network.http_connection_manager"
+
+// newManager is what all connection managers have in common.
+func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager, error) {
+	logs, err := loggers(m.AccessLog)
+	if err != nil {
+		return nil, err
+	}
+	manager := &hcmv3.HttpConnectionManager{
+		StatPrefix: statPrefix,
+		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}), httpFilter(corsFilter, &corsv3.CorsPolicy{}),
+			httpFilter(routerFilter, &routerv3.Router{})},
+		StreamIdleTimeout: durationpb.New(0), // requests may be silent for as long as they like, as in Istio
+		UseRemoteAddress:  wrapperspb.Bool(false),
+		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
+		AccessLog:         logs,
+	}
+	normalizePath(manager, m.PathNormalization)
+	return manager, nil
+}
+
+// asServer makes a manager speak for the application behind it.
+func asServer(manager *hcmv3.HttpConnectionManager) {
+	manager.ServerName = serverName
+	manager.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
+	manager.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: wrapperspb.Bool(true), Uri: true, Dns: true}
+}
+
+// withRoutes gives a manager routes that do not change without it.
+func withRoutes(manager *hcmv3.HttpConnectionManager, routes *routev3.RouteConfiguration) (*listenerv3.Filter, error) {
+	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
+	return networkFilter(managerFilter, manager)
 }
 
 // normalizePath says what is done with paths before routes are looked at.

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -18,9 +19,6 @@ import (
 // ListenerName is Istio's: address_port.
 func ListenerName(address string, port uint32) string { return fmt.Sprintf("%s_%d", address, port) }
 
-// OutboundName is the name of a sidecar's listener of a port.
-func OutboundName(port uint32) string { return ListenerName(loopback, port) }
-
 func newListener(address string, port uint32, chains ...*listenerv3.FilterChain) *listenerv3.Listener {
 	return &listenerv3.Listener{
 		Name: ListenerName(address, port), Address: socketAddress(address, port), FilterChains: chains,
@@ -29,29 +27,48 @@ func newListener(address string, port uint32, chains ...*listenerv3.FilterChain)
 	}
 }
 
-// HTTPListener listens on the loopback for all HTTP services of a port; which one a request is for, its host tells.
-func HTTPListener(port uint32, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
-	manager, err := connectionManager(fmt.Sprint(port), "outbound_"+OutboundName(port), false, m)
-	if err != nil {
-		return nil, err
-	}
-	l := newListener(loopback, port, &listenerv3.FilterChain{Filters: []*listenerv3.Filter{manager}})
-	return resource.New(l.Name, l, origins...)
+// Outbound is a listener of a sidecar for traffic to others.
+type Outbound struct {
+	Address     string
+	Port        uint32
+	Captured    bool         // it listens for nothing itself: captured connections to the address and port are handed to it
+	Routes      string       // name of the route configuration of requests; "": there are none
+	Sniff       bool         // what looks like HTTP is requests, and all else connections
+	Connections []Connection // what is not taken apart into requests
+	Rest        string       // the cluster of captured connections that nothing else takes
 }
 
-// ConnectionListener listens on the loopback for services of a port whose requests are not told apart: one, or those that
-// the server name of TLS tells apart.
-func ConnectionListener(port uint32, routes []Connection, tls bool, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
-	l := newListener(loopback, port)
-	for _, route := range routes {
+// Listener makes the resource.
+func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
+	l := newListener(o.Address, o.Port)
+	if o.Routes != "" {
+		manager, err := connectionManager(o.Routes, "outbound_"+l.Name, false, m)
+		if err != nil {
+			return nil, err
+		}
+		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{manager}}
+		if o.Sniff {
+			chain.FilterChainMatch = &listenerv3.FilterChainMatch{ApplicationProtocols: plainHTTP}
+		}
+		l.FilterChains = append(l.FilterChains, chain)
+	}
+	for _, route := range o.Connections {
 		chain, err := route.Chain(strings.Join(route.ServerNames, ","), m.AccessLog)
 		if err != nil {
 			return nil, err
 		}
 		l.FilterChains = append(l.FilterChains, chain)
 	}
-	if tls {
-		inspectTLS(l)
+	inspect(l, m, nil)
+	if o.Captured {
+		l.BindToPort = wrapperspb.Bool(false)
+		rest, err := passOn(m, o.Rest)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool { return c.FilterChainMatch == nil }) {
+			l.DefaultFilterChain = &listenerv3.FilterChain{Name: o.Rest, Filters: []*listenerv3.Filter{rest}}
+		}
 	}
 	return resource.New(l.Name, l, compact(origins)...)
 }

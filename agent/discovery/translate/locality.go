@@ -174,7 +174,7 @@ func withoutGaps(groups []group) []group {
 
 // ReaderKey is equal for proxies that get the same clusters of a service under a rule (nil: none).
 func ReaderKey(m *mesh.Config, rule *model.Rule, node model.Node) string {
-	key := string(node.Type)
+	key := fmt.Sprintf("%s captured=%t", node.Type, node.Captured())
 	if rule == nil {
 		return key
 	}

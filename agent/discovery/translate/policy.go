@@ -75,3 +75,8 @@ func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelS
 	}
 	return nil
 }
+
+// ConnectionPool is what a rule (nil: none) says of connections to a port of the service.
+func ConnectionPool(rule *model.Rule, port uint32) *networking.ConnectionPoolSettings {
+	return policyFor(rule, port, "").pool
+}

@@ -113,7 +113,7 @@ func (d *draft) applyHTTP(tcp *networking.ConnectionPoolSettings_TCPSettings, ht
 		two.ConnectionKeepalive = &corev3.KeepaliveSettings{Interval: keepalive.Interval, Timeout: keepalive.Timeout}
 	}
 	switch {
-	case http.GetUseClientProtocol():
+	case http.GetUseClientProtocol(), d.protocol == model.Auto && !upgrade:
 		d.options().UpstreamProtocolOptions = &upstreamv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 			UseDownstreamProtocolConfig: &upstreamv3.HttpProtocolOptions_UseDownstreamHttpConfig{
 				HttpProtocolOptions: &corev3.Http1ProtocolOptions{}, Http2ProtocolOptions: two}}

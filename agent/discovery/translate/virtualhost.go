@@ -9,6 +9,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -167,6 +168,13 @@ func compact(origins []resource.Origin) []resource.Origin {
 func BlockAll() *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: "block_all", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
 		Routes: []*routev3.Route{{Name: "block_all", Match: everything(), Action: directResponse(&networking.HTTPDirectResponse{Status: 502})}}}
+}
+
+// AllowAny passes requests to hosts that nobody knows on to a cluster.
+func AllowAny(cluster string) *routev3.VirtualHost {
+	return &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
+		Routes: []*routev3.Route{{Name: "allow_any", Match: everything(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0)}}}}}
 }
 
 // Blackhole is what a gateway's route configuration without any route holds: everything is 404.

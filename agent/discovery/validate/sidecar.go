@@ -23,11 +23,6 @@ func (c *checker) sidecar(s *networking.Sidecar, namespace string) {
 			c.warn("workloadSelector", "has no labels, so the Sidecar is for all of its namespace", "write labels, or remove it")
 		}
 		c.labels("workloadSelector.labels", s.WorkloadSelector.Labels)
-		for key, value := range s.WorkloadSelector.Labels {
-			if strings.Contains(key+value, "*") {
-				c.fail("workloadSelector.labels", fmt.Sprintf("%s: %s: * is not taken in labels", key, value), "write the whole label")
-			}
-		}
 	}
 	ports := map[uint32]bool{}
 	for i, listener := range s.Ingress {
@@ -82,6 +77,9 @@ func (c *checker) ingress(field string, l *networking.IstioIngressListener, port
 		}
 		if len(l.Tls.SubjectAltNames) > 0 {
 			c.fail(field+".tls.subjectAltNames", "is not taken in a Sidecar", "remove it")
+		}
+		if l.Tls.HttpsRedirect {
+			c.fail(field+".tls.httpsRedirect", "is not taken in a Sidecar", "remove it")
 		}
 		if len(l.Tls.TlsCertificates) > 0 {
 			c.fail(field+".tls.tlsCertificates", "is not taken in a Sidecar", "write serverCertificate and privateKey")

@@ -25,6 +25,7 @@ const (
 func TestSpecs(t *testing.T) {
 	se, dr, vs, gw, ef := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway", "EnvoyFilter"
 	patched := func(patch string) string { return "configPatches: [{" + patch + "}]" }
+	sc := "Sidecar"
 	http := func(route string) string {
 		return "hosts: [a.test]\nhttp:\n- " + strings.ReplaceAll(route, "\n", "\n  ")
 	}
@@ -135,6 +136,42 @@ func TestSpecs(t *testing.T) {
 		{dr, "host: a\ntrafficPolicy: {tunnel: {targetHost: '*.test', targetPort: 443}}", "!trafficPolicy.tunnel.targetHost: no target"},
 		{dr, "host: a\ntrafficPolicy: {tunnel: {targetHost: a.test}}", "!trafficPolicy.tunnel.targetPort: no port"},
 		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: RANDOM, warmup: {duration: 1s}}}", "?trafficPolicy.loadBalancer.warmup: only ROUND_ROBIN"},
+
+		{sc, "egress: [{hosts: ['./*']}]", ""},
+		{sc, "{}", "!: says nothing"},
+		{sc, "workloadSelector: {}\negress: [{hosts: ['./*']}]", "?workloadSelector: no labels"},
+		{sc, "workloadSelector: {labels: {app: 'a*'}}\negress: [{hosts: ['./*']}]", "!workloadSelector.labels[\"app\"]: no label's value"},
+		{sc, "egress: [{hosts: ['*']}]", "!egress[0].hosts[0]: no namespace"},
+		{sc, "egress: [{hosts: []}]", "!egress[0].hosts: no host"},
+		{sc, "egress: [{hosts: ['a_b/*']}]", "!egress[0].hosts[0]: is no namespace"},
+		{sc, "egress: [{hosts: ['~/a.test']}]", "!egress[0].hosts[0]: nothing at all"},
+		{sc, "egress: [{hosts: ['~/*']}]", ""},
+		{sc, "egress: [{hosts: ['./a.*.test']}]", "!egress[0].hosts[0]: only a whole first label"},
+		{sc, "egress: [{hosts: ['./a.test', 'ns/a.test']}]", "?egress[0].hosts[1]: named already"},
+		{sc, "egress: [{hosts: ['*/*', 'b/*']}]", "?egress[0].hosts[1]: named already"},
+		{sc, "egress: [{hosts: ['./*']}, {port: {number: 80, protocol: HTTP}, hosts: ['./*']}]", "!egress[0].port: must be the last"},
+		{sc, "egress: [{port: {number: 80, protocol: HTTP}, hosts: ['./*']}, {port: {number: 80, protocol: TCP}, hosts: ['./*']}]", "!egress[1].port.number: given twice"},
+		{sc, "egress: [{port: {number: 80, protocol: HTPT}, hosts: ['./*']}]", "!egress[0].port.protocol: is no protocol"},
+		{sc, "egress: [{port: {number: 80, protocol: HTTP_PROXY}, hosts: ['./*']}]", "!egress[0].port.protocol: not carried out"},
+		{sc, "egress: [{port: {number: 0, protocol: HTTP}, bind: 'unix:///a', hosts: ['./*']}]", "!egress[0].port.number: Unix sockets"},
+		{sc, "egress: [{port: {number: 80, protocol: HTTP}, bind: here, hosts: ['./*']}]", "!egress[0].bind: no IP address"},
+		{sc, "egress: [{port: {number: 80, protocol: HTTP, targetPort: 8}, hosts: ['./*']}]", "!egress[0].port.targetPort: no effect"},
+		{sc, "outboundTrafficPolicy: {mode: REGISTRY_ONLY, egressProxy: {host: a.test, port: {number: 1}}}", "!outboundTrafficPolicy.egressProxy: only taken with mode ALLOW_ANY"},
+		{sc, "outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: a.test}}", "!outboundTrafficPolicy.egressProxy.port: no port"},
+		{sc, "outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: a, port: {number: 1}}}", "!outboundTrafficPolicy.egressProxy.host: no full host name"},
+		{sc, "inboundConnectionPool: {}", "!inboundConnectionPool: says nothing"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTP}, defaultEndpoint: '127.0.0.1:8080'}]", ""},
+		{sc, "ingress: [{defaultEndpoint: '127.0.0.1:8080'}]", "!ingress[0].port: no port"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTP}}, {port: {number: 80, protocol: HTTP}}]", "!ingress[1].port.number: given twice"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTP}, defaultEndpoint: '10.0.0.1:80'}]", "!ingress[0].defaultEndpoint: is not this machine"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTP}, defaultEndpoint: '127.0.0.1'}]", "!ingress[0].defaultEndpoint: no address with a port"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTP}, defaultEndpoint: '127.0.0.1:http'}]", "!ingress[0].defaultEndpoint: no port"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTP}, defaultEndpoint: 'unix://a'}]", "!ingress[0].defaultEndpoint: no absolute path"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTP}, tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}}]", "!ingress[0].tls: only HTTPS and TLS"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTPS}, tls: {mode: PASSTHROUGH}}]", "!ingress[0].tls.mode: ends no TLS"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTPS}, tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k, subjectAltNames: [a]}}]", "!ingress[0].tls.subjectAltNames: not taken"},
+		{sc, "ingress: [{port: {number: 80, protocol: HTTPS}, tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k, httpsRedirect: true}}]", "!ingress[0].tls.httpsRedirect: not taken in a Sidecar"},
+		{sc, "ingress: [{port: {number: 80, protocol: TCP}, connectionPool: {http: {maxRetries: 1}}}]", "?ingress[0].connectionPool.http: only the settings of tcp"},
 
 		{vs, goodRoute, ""},
 		{vs, "http: [{" + to + "}]", ""},

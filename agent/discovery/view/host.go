@@ -13,12 +13,24 @@ import (
 
 // host translates what requests and connections to a host meet at each port it has.
 func (s *sidecar) host(v *View, host string) {
-	service := v.world.Service(host, v.node.Namespace)
 	reads := map[string]struct{}{}
-	problems := append(s.requests(v, host, service, reads), s.connections(v, host, service, reads)...)
+	problems := append(s.requests(v, host, reads), s.connections(v, host, reads)...)
 	delete(reads, host)
-	s.readers.set(host, reads)
+	s.read(host, reads)
 	v.tell("host/"+host, dedupe(problems))
+}
+
+// read notes which hosts a host was translated from: those that the Sidecar does not let in have clusters for that.
+func (s *sidecar) read(host string, reads map[string]struct{}) {
+	if s.scope.Restricts() {
+		for read := range s.readers.byReader[host] {
+			s.reclustered[read] = struct{}{}
+		}
+		for read := range reads {
+			s.reclustered[read] = struct{}{}
+		}
+	}
+	s.readers.set(host, reads)
 }
 
 // outbound translates for a port of this sidecar.
@@ -27,14 +39,13 @@ func outbound(v *View, port uint32) *translate.Router {
 }
 
 // requests makes the host's virtual hosts.
-func (s *sidecar) requests(v *View, host string, service *model.Service, reads map[string]struct{}) []object.Problem {
+func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []object.Problem {
 	var problems []object.Problem
 	var now []uint32
-	routings := slices.DeleteFunc(v.world.Requests(host, v.node.Namespace), func(r *model.Routing) bool { return !routesHTTP(r) })
 	counts := map[*model.Routing]bool{}
-	wanted := s.wanted(v, host, service, routings, reads)
+	wanted, routings := s.wanted(v, host, reads)
 	for _, number := range slices.Sorted(maps.Keys(wanted)) {
-		vh, routing := outbound(v, number).ServiceVirtualHost(host, service, wanted[number])
+		vh, routing := outbound(v, number).ServiceVirtualHost(host, s.port(number).members[host].service, wanted[number])
 		if vh == nil {
 			continue
 		}
@@ -52,7 +63,7 @@ func (s *sidecar) requests(v *View, host string, service *model.Service, reads m
 		}
 	}
 	set(s.hosts, host, now)
-	if len(now) == 0 && service == nil && len(wanted) > 0 {
+	if len(now) == 0 && len(wanted) > 0 && v.world.Service(host, v.node.Namespace) == nil {
 		problems = append(problems, routings[0].Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
 			Message: fmt.Sprintf("no service has the host %s, and no route is for requests to it here", host), Cure: "add a ServiceEntry for the host"}))
 	}
@@ -67,59 +78,74 @@ func (s *sidecar) requests(v *View, host string, service *model.Service, reads m
 	return problems
 }
 
-// wanted are the ports at which a host has a virtual host, and which VirtualServices may decide there: the HTTP ports of its
-// service; of a host that only a VirtualService knows those of the services beside it there, else 80.
-func (s *sidecar) wanted(v *View, host string, service *model.Service, routings []*model.Routing, reads map[string]struct{}) map[uint32][]*model.Routing {
+// wanted are the ports at which a host has a virtual host, and which VirtualServices may decide there: the ports of its
+// service at which there may be requests; of a host that only a VirtualService knows those of the services beside it there,
+// else 80. The VirtualServices of all listeners are returned too.
+func (s *sidecar) wanted(v *View, host string, reads map[string]struct{}) (map[uint32][]*model.Routing, []*model.Routing) {
 	ports := map[uint32][]*model.Routing{}
-	if service != nil {
-		for _, number := range httpPorts(service) {
-			ports[number] = routings
-		}
-		return ports
-	}
-	if model.IsWildcard(host) && v.world.HasServiceLike(host) {
-		return ports
-	}
-	for _, routing := range routings {
-		if !slices.Contains(routing.Hosts, host) {
-			continue
-		}
-		numbers := map[uint32]struct{}{}
-		for _, beside := range routing.Hosts {
-			reads[beside] = struct{}{}
-			if service := v.world.Service(beside, v.node.Namespace); service != nil {
-				for _, number := range httpPorts(service) {
-					numbers[number] = struct{}{}
+	known := map[*model.Egress][]*model.Routing{}
+	var all []*model.Routing
+	routings := func(e *model.Egress) []*model.Routing {
+		found, ok := known[e]
+		if !ok {
+			found = slices.DeleteFunc(e.Requests(v.world, host), func(r *model.Routing) bool { return !routesHTTP(r) })
+			known[e] = found
+			for _, r := range found {
+				if !slices.Contains(all, r) {
+					all = append(all, r)
 				}
 			}
 		}
-		if len(numbers) == 0 {
-			numbers[httpPort] = struct{}{}
+		return found
+	}
+	if numbers := s.members[host]; len(numbers) > 0 {
+		for _, number := range numbers {
+			if s.port(number).members[host].port.Protocol.MayBeHTTP() {
+				ports[number] = routings(s.scope.Egress(number))
+			}
 		}
-		for number := range numbers {
-			ports[number] = append(ports[number], routing)
+		return ports, all
+	}
+	if model.IsWildcard(host) && v.world.HasServiceLike(host) {
+		return ports, nil
+	}
+	for _, e := range s.scope.Listeners() {
+		for _, routing := range routings(e) {
+			if slices.Contains(routing.Hosts, host) {
+				for number := range s.beside(routing, e, reads) {
+					ports[number] = append(ports[number], routing)
+				}
+			}
 		}
 	}
-	return ports
+	return ports, all
 }
 
-func httpPorts(service *model.Service) []uint32 {
-	var ports []uint32
-	for i := range service.Ports {
-		if p := &service.Ports[i]; p.Protocol.IsHTTP() && !resolutionNone(p) {
-			ports = append(ports, p.Number)
+// beside are the ports of a listener at which there are requests to services that a VirtualService names.
+func (s *sidecar) beside(routing *model.Routing, e *model.Egress, reads map[string]struct{}) map[uint32]struct{} {
+	numbers := map[uint32]struct{}{}
+	for _, host := range routing.Hosts {
+		reads[host] = struct{}{}
+		for _, number := range s.members[host] {
+			if s.scope.Egress(number) == e && s.port(number).members[host].port.Protocol.MayBeHTTP() {
+				numbers[number] = struct{}{}
+			}
 		}
 	}
-	return ports
+	if own := e.Spec.GetPort().GetNumber(); len(numbers) == 0 && own != 0 {
+		numbers[own] = struct{}{}
+	} else if len(numbers) == 0 && s.scope.Egress(httpPort) == e {
+		numbers[httpPort] = struct{}{}
+	}
+	return numbers
 }
 
 // connections makes what is done with connections to the host's ports that do not speak HTTP.
-func (s *sidecar) connections(v *View, host string, service *model.Service, reads map[string]struct{}) []object.Problem {
-	routings := v.world.Connections(host, v.node.Namespace)
+func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) []object.Problem {
 	var problems []object.Problem
-	if service == nil {
-		if !v.world.IsReached(host) {
-			for _, r := range routings {
+	if len(s.members[host]) == 0 {
+		if !v.world.IsReached(host) && v.world.Service(host, v.node.Namespace) == nil {
+			for _, r := range v.world.Connections(host, v.node.Namespace) {
 				if field := saysOfConnections(r); field != "" && slices.Contains(r.Hosts, host) {
 					problems = append(problems, r.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
 						Message: fmt.Sprintf("no service has the host %s: nothing listens for connections to it", host), Cure: "add a ServiceEntry for the host"}))
@@ -128,10 +154,14 @@ func (s *sidecar) connections(v *View, host string, service *model.Service, read
 		}
 		return problems
 	}
-	speaks := map[string]bool{} // which parts of a VirtualService the service's ports need
-	for i := range service.Ports {
-		sp := &service.Ports[i]
+	speaks := map[string]bool{}   // which parts of a VirtualService the service's ports need
+	var routings []*model.Routing // of all listeners
+	for _, number := range s.members[host] {
+		p := s.port(number)
+		sp := p.members[host].port
 		switch {
+		case sp.Protocol == model.Auto:
+			speaks["http"], speaks["tcp"] = true, true
 		case sp.Protocol.IsHTTP():
 			speaks["http"] = true
 		case sp.Protocol == model.TLS:
@@ -139,12 +169,17 @@ func (s *sidecar) connections(v *View, host string, service *model.Service, read
 		default:
 			speaks["tcp"] = true
 		}
-		p := s.port(sp.Number)
-		if sp.Protocol.IsHTTP() || resolutionNone(sp) {
+		deciding := s.scope.Egress(number).Connections(v.world, host)
+		for _, r := range deciding {
+			if !slices.Contains(routings, r) {
+				routings = append(routings, r)
+			}
+		}
+		if sp.Protocol.IsHTTP() {
 			delete(p.connections, host)
 			continue
 		}
-		made := outbound(v, sp.Number).ServiceConnections(service, sp, routings)
+		made := outbound(v, sp.Number).ServiceConnections(p.members[host].service, sp, deciding)
 		p.listenerDirty = p.listenerDirty || !p.connections[host].Equal(made)
 		p.connections[host] = made
 		problems = append(problems, made.Problems...)

@@ -37,7 +37,7 @@ type member struct {
 
 // class is what can share a listener.
 func (m member) class() model.Protocol {
-	if m.port.Protocol.IsHTTP() {
+	if m.port.Protocol.MayBeHTTP() {
 		return model.HTTP
 	}
 	return m.port.Protocol
@@ -53,7 +53,7 @@ func (m member) older(than member) bool {
 
 // listensLike tells whether the other one, of the same host, has the same effect on the listener and what is told of it.
 func (m member) listensLike(other member) bool {
-	return m.port.Protocol == other.port.Protocol && object.Age(m.port.Object, other.port.Object) == 0 && m.port.Object.Key == other.port.Object.Key &&
+	return m.port.Protocol == other.port.Protocol && slices.Equal(m.port.Entry.Addresses, other.port.Entry.Addresses) && object.Age(m.port.Object, other.port.Object) == 0 && m.port.Object.Key == other.port.Object.Key &&
 		m.index() == other.index()
 }
 
@@ -63,72 +63,88 @@ func (m member) index() int {
 }
 
 // settle makes anew what is dirty.
-func (p *port) settle(v *View) {
+func (p *port) settle(v *View, s *sidecar) {
 	if p.listenerDirty {
 		p.listenerDirty = false
 		listened := p.listens
-		p.listen(v)
+		p.listen(v, s)
 		p.routesDirty = p.routesDirty || p.listens != listened || !p.listens
 	}
 	if p.routesDirty {
 		p.routesDirty = false
-		p.route(v)
+		p.route(v, s)
 	}
 }
 
-// listen chooses whose the listener is: the oldest member's, and all others' that can share it.
-func (p *port) listen(v *View) {
+// listen makes the listeners of the port: one for all members, and with interception one for each address of those whose
+// requests are not told apart by their host.
+func (p *port) listen(v *View, s *sidecar) {
 	unit := fmt.Sprintf("listener/%d", p.number)
 	p.listens = false
-	if len(p.members) == 0 {
-		v.put(unit)
-		v.tell(unit, nil)
-		return
-	}
-	members := slices.SortedFunc(maps.Values(p.members), func(a, b member) int {
-		if a.older(b) {
-			return -1
-		}
-		return 1
-	})
-	oldest := members[0]
-	class := oldest.class()
 	var problems []object.Problem
-	var claims translate.Claims
-	origins := []resource.Origin{oldest.port.Object.Origin()}
-	for _, m := range members {
-		host := m.service.Host
-		switch {
-		case m.class() != class, class == model.TCP && m != oldest:
-			problems = append(problems, p.conflict(m, oldest))
-		case class == model.HTTP:
-		default:
-			problems = append(problems, claims.Take(p.connections[host].Routes)...)
-			if len(members) <= maxOrigins {
-				origins = append(origins, p.connections[host].Origins()...)
-			}
+	var listeners []*resource.Resource
+	at, told := s.place(v, p.number)
+	problems = append(problems, told...)
+	if at.address != "" {
+		for _, lane := range p.lanes(at) {
+			listener, told := p.lane(v, s, lane)
+			listeners, problems = append(listeners, listener), append(problems, told...)
 		}
 	}
-	var listener *resource.Resource
-	var err error
-	switch {
-	case class == model.HTTP:
-		listener, err = translate.HTTPListener(p.number, v.world.Mesh(), origins...)
-		p.listens = err == nil
-	case len(claims.Routes) > 0:
-		listener, err = translate.ConnectionListener(p.number, claims.Routes, class == model.TLS, v.world.Mesh(), origins...)
-	}
-	if err != nil {
-		problems = append(problems, portProblem(oldest, "Envoy would refuse the listener: "+err.Error(), ""))
-	}
-	v.put(unit, listener)
+	v.put(unit, listeners...)
 	v.tell(unit, dedupe(problems))
 }
 
-func (p *port) conflict(m, oldest member) object.Problem {
-	return portProblem(m, fmt.Sprintf("nothing listens for host %s: 127.0.0.1:%d belongs to host %s of %s:%d, which is older",
-		m.service.Host, p.number, oldest.service.Host, oldest.port.Object.File, oldest.port.Object.Line),
-		"without interception a port is HTTP for all its hosts, TLS for all, or TCP for one; give the service another port")
+// lane makes one listener: it is the oldest member's, and all others' that can share it.
+func (p *port) lane(v *View, s *sidecar, l lane) (*resource.Resource, []object.Problem) {
+	oldest := l.members[0]
+	class := oldest.class()
+	out := translate.Outbound{Address: l.address, Port: p.number, Captured: l.captured, Rest: s.fallback(v)}
+	var problems []object.Problem
+	var claims translate.Claims
+	var connected *member // the oldest that takes all connections
+	origins := []resource.Origin{oldest.port.Object.Origin()}
+	for i, m := range l.members {
+		blocks := m.blocks(l.captured)
+		switch {
+		case m.class() != class, class == model.TCP && connected != nil && len(blocks) == 0:
+			problems = append(problems, p.conflict(l, m, oldest))
+			continue
+		case class == model.HTTP:
+			out.Routes = fmt.Sprint(p.number)
+			if m.port.Protocol != model.Auto || connected != nil {
+				continue
+			}
+			out.Sniff = true
+		}
+		if class != model.TLS && len(blocks) == 0 {
+			connected = &l.members[i]
+		}
+		connections := p.connections[m.service.Host]
+		problems = append(problems, claims.Take(within(connections.Routes, blocks))...)
+		if len(l.members) <= maxOrigins {
+			origins = append(origins, connections.Origins()...)
+		}
+	}
+	out.Connections = claims.Routes
+	if out.Routes == "" && len(out.Connections) == 0 {
+		return nil, problems
+	}
+	listener, err := out.Listener(v.world.Mesh(), origins...)
+	if err != nil {
+		return nil, append(problems, portProblem(oldest, "Envoy would refuse the listener: "+err.Error(), ""))
+	}
+	p.listens = p.listens || out.Routes != ""
+	return listener, problems
+}
+
+func (p *port) conflict(l lane, m, oldest member) object.Problem {
+	cure := "without interception a port is HTTP for all its hosts, TLS for all, or TCP for one; give the service another port"
+	if l.captured {
+		cure = "give the service an address of its own, or another port"
+	}
+	return portProblem(m, fmt.Sprintf("nothing listens for host %s: %s:%d belongs to host %s of %s:%d, which is older",
+		m.service.Host, l.address, p.number, oldest.service.Host, oldest.port.Object.File, oldest.port.Object.Line), cure)
 }
 
 func portProblem(m member, message, cure string) object.Problem {
@@ -136,7 +152,7 @@ func portProblem(m member, message, cure string) object.Problem {
 }
 
 // route puts the route configuration together.
-func (p *port) route(v *View) {
+func (p *port) route(v *View, s *sidecar) {
 	unit := fmt.Sprintf("route/%d", p.number)
 	if !p.listens {
 		v.put(unit)
@@ -147,7 +163,7 @@ func (p *port) route(v *View) {
 		p.order = slices.Sorted(maps.Keys(p.hosts))
 	}
 	hosts := make([]*translate.VirtualHost, 0, len(p.order))
-	fallback := translate.BlockAll()
+	fallback := s.unknown(v)
 	for _, host := range p.order {
 		hosts = append(hosts, p.hosts[host])
 		if host == "*" {

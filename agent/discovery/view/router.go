@@ -18,6 +18,9 @@ func newRouter() *router {
 }
 
 func (r *router) update(v *View, touched model.Touched) {
+	for host := range touched.Hosts {
+		v.clusters(host, v.world.Service(host, v.node.Namespace))
+	}
 	if touched.Gateways {
 		r.regroup(v)
 	}

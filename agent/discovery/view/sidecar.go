@@ -12,16 +12,21 @@ import (
 // httpPort is where a host that only VirtualServices know is reached, as in Istio.
 const httpPort = 80
 
-// sidecar is the view of sidecars without interception: a listener on the loopback for every port that services have.
+// sidecar is the view of sidecars: a listener for every port that services have, on the loopback or for captured
+// connections, and what comes in.
 type sidecar struct {
 	ports   map[uint32]*port
 	hosts   map[string][]uint32 // the ports at which a host has a virtual host
 	members map[string][]uint32 // the ports at which a host has a service
 	readers readers
+	scope   *model.Scope
+	inbound inbound
+
+	reclustered map[string]struct{} // hosts that may need clusters now, or need none any more
 }
 
 func newSidecar() *sidecar {
-	return &sidecar{ports: map[uint32]*port{}, hosts: map[string][]uint32{}, members: map[string][]uint32{}, readers: newReaders()}
+	return &sidecar{reclustered: map[string]struct{}{}, inbound: newInbound(), ports: map[uint32]*port{}, hosts: map[string][]uint32{}, members: map[string][]uint32{}, readers: newReaders()}
 }
 
 func (s *sidecar) port(number uint32) *port {
@@ -35,47 +40,62 @@ func (s *sidecar) port(number uint32) *port {
 }
 
 func (s *sidecar) update(v *View, touched model.Touched) {
+	touched = s.rescope(v, touched)
+	s.inbound.update(v, s.scope, touched)
 	hosts := make(map[string]struct{}, len(touched.Hosts))
 	for host := range touched.Hosts {
-		s.join(host, v.world.Service(host, v.node.Namespace))
+		s.join(v, host)
 		hosts[host] = struct{}{}
 		for reader := range s.readers.of(host) {
-			hosts[reader] = struct{}{}
+			if reader != egressProxy {
+				hosts[reader] = struct{}{}
+			}
 		}
 	}
 	for host := range hosts {
 		s.host(v, host)
 	}
 	for number, p := range s.ports {
-		p.settle(v)
+		p.settle(v, s)
 		if len(p.members) == 0 && len(p.hosts) == 0 {
 			delete(s.ports, number)
 		}
 	}
+	for host := range touched.Hosts {
+		v.clusters(host, s.service(v, host))
+		delete(s.reclustered, host)
+	}
+	for host := range s.reclustered {
+		v.clusters(host, s.service(v, host))
+	}
+	clear(s.reclustered)
 }
 
 func (s *sidecar) relisten(v *View) {
 	for _, p := range s.ports {
-		p.listenerDirty = true
-		p.settle(v)
+		p.listenerDirty, p.routesDirty = true, true
+		p.settle(v, s)
 	}
+	s.capture(v)
+	s.inbound.make(v, s.scope)
 }
 
-// join makes a service (nil: none) a member of its ports.
-func (s *sidecar) join(host string, service *model.Service) {
+// join makes a host's services members of the ports at which they are let in.
+func (s *sidecar) join(v *View, host string) {
 	var now []uint32
-	if service != nil {
-		for i := range service.Ports {
-			if sp := &service.Ports[i]; !resolutionNone(sp) {
-				now = append(now, sp.Number)
-				p := s.port(sp.Number)
-				before, known := p.members[host]
-				p.members[host] = member{service: service, port: sp}
-				// Most changes are of endpoints, and leave whose the listener is as it was.
-				p.listenerDirty = p.listenerDirty || !known || !before.listensLike(p.members[host])
-			}
+	for number, service := range s.scope.Ports(v.world, host) {
+		sp := service.Port(number)
+		if resolutionNone(sp) && !v.node.Captured() {
+			continue
 		}
+		now = append(now, number)
+		p := s.port(number)
+		before, known := p.members[host]
+		p.members[host] = member{service: service, port: sp}
+		// Most changes are of endpoints, and leave whose the listener is as it was.
+		p.listenerDirty = p.listenerDirty || !known || !before.listensLike(p.members[host])
 	}
+	slices.Sort(now)
 	for _, number := range s.members[host] {
 		if !slices.Contains(now, number) {
 			p := s.port(number)
@@ -85,6 +105,17 @@ func (s *sidecar) join(host string, service *model.Service) {
 		}
 	}
 	set(s.members, host, now)
+}
+
+// service is whose clusters a host has: what is let in, or else is where a VirtualService that is let in sends to.
+func (s *sidecar) service(v *View, host string) *model.Service {
+	if found := s.scope.Imports(v.world, host); found != nil {
+		return found
+	}
+	if len(s.readers.of(host)) > 0 {
+		return v.world.Service(host, v.node.Namespace)
+	}
+	return nil
 }
 
 // set keeps only lists that hold something.

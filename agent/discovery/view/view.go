@@ -65,7 +65,6 @@ func (v *View) Update(touched model.Touched) {
 		v.repatch()
 	}
 	for host := range touched.Hosts {
-		v.clusters(host)
 		v.orphanedRules(host)
 	}
 	if touched.Gateways || len(touched.Bindings) > 0 {
@@ -130,10 +129,9 @@ func (v *View) tell(unit string, problems []object.Problem) {
 	}
 }
 
-// clusters translates a host's service.
-func (v *View) clusters(host string) {
+// clusters translates a host's service (nil: none).
+func (v *View) clusters(host string, service *model.Service) {
 	unit := "clusters/" + host
-	service := v.world.Service(host, v.node.Namespace)
 	if service == nil {
 		v.put(unit)
 		v.tell(unit, nil)

@@ -1,0 +1,290 @@
+package discovery_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// exchange is a request, or many equal ones, and what is expected.
+type exchange struct {
+	where    string
+	ask      []string // lines after >
+	expect   []string // lines after <
+	times    int
+	parallel int // how many at once; 0 is one
+	replies  []reply
+}
+
+func readExchanges(t *testing.T, path, text string) []*exchange {
+	var all []*exchange
+	var current *exchange
+	for i, line := range strings.Split(text, "\n") {
+		kind, rest, _ := strings.Cut(line, " ")
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case kind == ">" && (current == nil || len(current.expect) > 0):
+			current = &exchange{where: fmt.Sprintf("%s: requests, line %d", path, i+1), ask: []string{rest}, times: 1}
+			all = append(all, current)
+		case kind == ">":
+			current.ask = append(current.ask, rest)
+		case kind == "<" && current != nil:
+			current.expect = append(current.expect, rest)
+		default:
+			t.Fatalf("%s: requests, line %d: %q", path, i+1, line)
+		}
+	}
+	return all
+}
+
+// reply is what came back.
+type reply struct {
+	status  int
+	header  http.Header
+	body    string
+	seen    echo
+	elapsed time.Duration
+	err     error
+}
+
+func (x *exchange) run(t *testing.T, port int) {
+	t.Helper()
+	to := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	method, target, _ := strings.Cut(x.ask[0], " ")
+	headers := http.Header{}
+	for _, line := range x.ask[1:] {
+		name, value, _ := strings.Cut(line, ": ")
+		switch name {
+		case "times":
+			x.times, _ = strconv.Atoi(value)
+			continue
+		case "parallel":
+			x.parallel, _ = strconv.Atoi(value)
+			continue
+		case "to":
+			to = value
+			continue
+		}
+		headers.Add(name, value)
+	}
+	x.replies = make([]reply, x.times)
+	var atOnce errgroup.Group
+	atOnce.SetLimit(max(x.parallel, 1))
+	for i := range x.replies {
+		atOnce.Go(func() error {
+			if method == "TCP" {
+				x.replies[i] = exchangeTCP(to, target)
+			} else {
+				x.replies[i] = exchangeHTTP(method, target, to, headers)
+			}
+			return nil
+		})
+	}
+	_ = atOnce.Wait()
+	for _, want := range x.expect {
+		if what, _, _ := strings.Cut(want, " "); what == "also" || what == "counted" {
+			continue
+		}
+		if problem := x.check(want); problem != "" {
+			t.Errorf("%s: %s\n want %s\n %s", x.where, strings.Join(x.ask, " | "), want, problem)
+		}
+	}
+}
+
+// aside checks what becomes true beside the answers: that a backend was asked too, that Envoy counted.
+func (x *exchange) aside(t *testing.T, e *envoy, backends map[string]*backend) {
+	t.Helper()
+	for _, want := range x.expect {
+		what, value, _ := strings.Cut(want, " ")
+		switch what {
+		case "also":
+			name, asked, _ := strings.Cut(value, " ")
+			eventually(t, fmt.Sprintf("%s: %s is asked for %s", x.where, name, asked), func() (bool, string) {
+				_, ok := backends[name].asked.Load(asked)
+				return ok, ""
+			})
+		case "counted":
+			eventually(t, fmt.Sprintf("%s: %s is counted", x.where, value), func() (bool, string) {
+				n := e.stat(value)
+				return n > 0, fmt.Sprint(n)
+			})
+		}
+	}
+}
+
+func exchangeTCP(to, text string) (r reply) {
+	connection, err := net.DialTimeout("tcp", to, 5*time.Second)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer func() { _ = connection.Close() }()
+	_ = connection.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, r.err = fmt.Fprintln(connection, text); r.err == nil {
+		r.body, r.err = bufio.NewReader(connection).ReadString('\n')
+	}
+	return r
+}
+
+func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
+	scheme, rest, ok := strings.Cut(target, "://")
+	if !ok {
+		scheme, rest = "http", target
+	}
+	host, path, _ := strings.Cut(rest, "/")
+	headers = headers.Clone()
+	config, err := clientTLS(host, headers)
+	if err != nil {
+		return reply{err: err}
+	}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: config,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, to)
+		}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, Timeout: 10 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	request, err := http.NewRequest(method, scheme+"://"+host+"/"+path, nil)
+	if err != nil {
+		return reply{err: err}
+	}
+	request.Header = headers
+	started := time.Now()
+	answer, err := client.Do(request)
+	r.elapsed = time.Since(started)
+	if scheme == "https" && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)) {
+		err = fmt.Errorf("%w: %w", err, hungUp(to, transport.TLSClientConfig))
+	}
+	if err != nil {
+		return reply{err: err}
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	r.status, r.header, r.body, r.err = answer.StatusCode, answer.Header, string(body), err
+	if answer.Header.Get("x-backend") != "" {
+		_ = json.NewDecoder(bytes.NewReader(body)).Decode(&r.seen)
+	}
+	return r
+}
+
+// hungUp says why a server hangs up after the handshake of TLS 1.3, in which it sees the client's certificate last: a client
+// that writes may meet the end before it reads the reason, one that only reads is told.
+func hungUp(to string, config *tls.Config) error {
+	connection, err := tls.Dial("tcp", to, config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }()
+	_ = connection.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_, err = connection.Read(make([]byte, 1))
+	return err
+}
+
+// check returns how the replies differ from what is wanted, "" if they do not.
+func (x *exchange) check(want string) string {
+	what, value, _ := strings.Cut(want, " ")
+	switch what {
+	case "share":
+		return x.share(value, func(r reply) string { return r.seen.Backend })
+	case "statuses":
+		return x.share(value, func(r reply) string { return strconv.Itoa(r.status) })
+	case "same":
+		for _, r := range x.replies {
+			if got, first := r.get(value, ""), x.replies[0].get(value, ""); got != first {
+				return fmt.Sprintf("got  %s and %s", first, got)
+			}
+		}
+		return ""
+	}
+	for _, r := range x.replies {
+		if got := r.get(what, value); !matches(got, value) {
+			return fmt.Sprintf("got  %s (status %d, error %v, body %q, header %v)", got, r.status, r.err, r.body, r.header)
+		}
+	}
+	return ""
+}
+
+// get is the part of a reply that an expectation speaks of, written as expectations are.
+func (r reply) get(what, value string) string {
+	header := func(h http.Header) string {
+		name, _, _ := strings.Cut(value, ":")
+		if values := h.Values(name); len(values) > 0 {
+			return name + ": " + strings.Join(values, ",")
+		}
+		return name + ": (none)"
+	}
+	switch what {
+	case "any":
+		return ""
+	case "status":
+		return strconv.Itoa(r.status)
+	case "backend":
+		return r.seen.Backend
+	case "path":
+		return r.seen.Path
+	case "query":
+		return r.seen.Query
+	case "host":
+		return r.seen.Host
+	case "proto":
+		return r.seen.Proto
+	case "saw":
+		return header(r.seen.Headers)
+	case "header":
+		return header(r.header)
+	case "body":
+		return strings.TrimSpace(r.body)
+	case "error":
+		return fmt.Sprint(r.err)
+	case "elapsed":
+		low, high, _ := strings.Cut(value, "-")
+		from, _ := time.ParseDuration(low)
+		to, _ := time.ParseDuration(high)
+		if r.elapsed >= from && r.elapsed <= to {
+			return value
+		}
+		return r.elapsed.String()
+	}
+	return "unknown expectation " + what
+}
+
+// matches takes regular expressions too, after a ~.
+func matches(got, want string) bool {
+	if name, expression, ok := strings.Cut(want, "~"); ok && (name == "" || strings.HasSuffix(name, ": ")) {
+		return regexp.MustCompile("^" + regexp.QuoteMeta(name) + "(?:" + expression + ")$").MatchString(got)
+	}
+	return got == want
+}
+
+// share checks how many percent of the replies are alike: "a 60-80".
+func (x *exchange) share(value string, of func(reply) string) string {
+	var name string
+	var low, high int
+	if _, err := fmt.Sscanf(value, "%s %d-%d", &name, &low, &high); err != nil {
+		return err.Error()
+	}
+	count := 0
+	for _, r := range x.replies {
+		if of(r) == name {
+			count++
+		}
+	}
+	if percent := 100 * count / len(x.replies); percent < low || percent > high {
+		return fmt.Sprintf("got  %d %%", percent)
+	}
+	return ""
+}

@@ -1,0 +1,53 @@
+package discovery_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+)
+
+// TestAlone gives each case in testdata/conformance/alone to an Envoy of its own: what they say is of the whole proxy.
+func TestAlone(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "conformance", "alone", "*.txtar"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	variables, backends, take := conformanceBackends(t)
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) { alone(t, path, variables, backends, take) })
+	}
+}
+
+func alone(t *testing.T, path string, variables map[string]string, backends map[string]*backend, take func() int) {
+	c := readCase(t, path, variables, take(), take())
+	directory := t.TempDir()
+	file := filepath.Join(directory, c.name+".yaml")
+	write(t, file, c.mesh)
+	options := discovery.Options{Files: []string{file}, Namespace: "shop", OwnAddresses: true}
+	if c.meshConfig != "" {
+		options.Settings.MeshConfigFile = filepath.Join(directory, "mesh")
+		write(t, options.Settings.MeshConfigFile, c.meshConfig)
+	}
+	server, _ := start(t, options)
+	e := startEnvoy(t, "sidecar", server)
+	eventually(t, "Envoy has its listeners", func() (bool, string) {
+		live, warming := e.stat("listener_manager.workers_started"), e.stat("listener_manager.total_listeners_warming")
+		return live == 1 && warming == 0, fmt.Sprintf("workers %d, warming %d", live, warming)
+	})
+	for _, p := range server.Problems() {
+		if p.Severity != condition.Info && !c.expects(p) {
+			t.Errorf("unexpected problem: %s", p)
+		}
+	}
+	for _, x := range c.exchanges {
+		x.run(t, c.port)
+		x.aside(t, e, backends)
+	}
+	for _, want := range c.problems {
+		t.Errorf("problem not told: %s", want)
+	}
+}

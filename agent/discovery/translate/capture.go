@@ -1,0 +1,187 @@
+package translate
+
+import (
+	"slices"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
+	originalsrcv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
+	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Istio's names of what every proxy with interception has.
+const (
+	PassthroughCluster        = "PassthroughCluster"
+	InboundPassthroughCluster = "InboundPassthroughCluster"
+	BlackHoleCluster          = "BlackHoleCluster"
+	virtualOutbound           = "virtualOutbound"
+	virtualInbound            = "virtualInbound"
+)
+
+// originalSourceMark is the mark of packets to applications whose source is the client's, by which routing finds the way
+// back; Istio's.
+const originalSourceMark = 1337
+
+// CaptureClusters are those of connections that nobody knows: to where they were addressed, and to nowhere.
+func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, error) {
+	outbound := &clusterv3.Cluster{Name: PassthroughCluster, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
+		LbPolicy: clusterv3.Cluster_CLUSTER_PROVIDED}
+	inbound := &clusterv3.Cluster{Name: InboundPassthroughCluster}
+	toOriginalDestination(inbound, node)
+	nowhere := &clusterv3.Cluster{Name: BlackHoleCluster, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}}
+	var out []*resource.Resource
+	for _, c := range []*clusterv3.Cluster{outbound, inbound, nowhere} {
+		c.ConnectTimeout = durationpb.New(m.ConnectTimeout)
+		if c != nowhere {
+			d := &draft{Cluster: c, mesh: m, protocol: model.Auto}
+			d.applyPool()
+			c = d.finish()
+		}
+		r, err := resource.New(c.Name, c)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// VirtualOutbound is where captured connections to others arrive: a listener of their address and port takes them, or else
+// fallback, a cluster.
+func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resource.Resource, error) {
+	loop, err := blackHole(m, virtualOutbound+"-blackhole", m.OutboundPort)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := passOn(m, fallback)
+	if err != nil {
+		return nil, err
+	}
+	l := newListener(anyIPv4, m.OutboundPort, loop, &listenerv3.FilterChain{Name: virtualOutbound + "-catchall-tcp", Filters: []*listenerv3.Filter{rest}})
+	l.Name = virtualOutbound
+	l.UseOriginalDst = wrapperspb.Bool(true)
+	l.Transparent = transparent(node)
+	return resource.New(l.Name, l)
+}
+
+// VirtualInbound is where captured connections to this machine arrive: for ports that somebody gave, and all others.
+func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, origins ...resource.Origin) (*resource.Resource, error) {
+	loop, err := blackHole(m, virtualInbound+"-blackhole", m.InboundPort)
+	if err != nil {
+		return nil, err
+	}
+	requests, err := inboundManager(m, 0, "http", InboundPassthroughCluster, InboundPassthroughCluster)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := passOn(m, InboundPassthroughCluster)
+	if err != nil {
+		return nil, err
+	}
+	l := newListener(anyIPv4, m.InboundPort, loop,
+		&listenerv3.FilterChain{Name: virtualInbound + "-catchall-http", Filters: []*listenerv3.Filter{requests},
+			FilterChainMatch: &listenerv3.FilterChainMatch{ApplicationProtocols: plainHTTP}},
+		&listenerv3.FilterChain{Name: virtualInbound, Filters: []*listenerv3.Filter{rest}})
+	known := []uint32{m.InboundPort}
+	for _, in := range ports {
+		chains, err := in.chains(m, true)
+		if err != nil {
+			return nil, err
+		}
+		l.FilterChains = append(l.FilterChains, chains...)
+		if in.spoken() != model.Auto {
+			known = append(known, in.Port)
+		}
+	}
+	l.Name = virtualInbound
+	l.TrafficDirection = corev3.TrafficDirection_INBOUND
+	l.Transparent = transparent(node)
+	l.ListenerFilters = append(l.ListenerFilters, listenerFilter("original_dst", &originaldstv3.OriginalDst{}))
+	if node.Interception == model.Tproxy {
+		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("original_src", &originalsrcv3.OriginalSrc{Mark: originalSourceMark}))
+	}
+	inspect(l, m, known)
+	return resource.New(l.Name, l, origins...)
+}
+
+// transparent lets a listener take connections to addresses that are not the machine's.
+func transparent(node model.Node) *wrapperspb.BoolValue {
+	if node.Interception != model.Tproxy {
+		return nil
+	}
+	return wrapperspb.Bool(true)
+}
+
+// blackHole ends connections to the port that captured ones arrive at, which would go round in circles.
+func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChain, error) {
+	filter, err := passOn(m, BlackHoleCluster)
+	if err != nil {
+		return nil, err
+	}
+	return &listenerv3.FilterChain{Name: name, FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
+		Filters: []*listenerv3.Filter{filter}}, nil
+}
+
+// passOn passes the bytes of a connection on to a cluster.
+func passOn(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
+	logs, err := loggers(m.AccessLog)
+	if err != nil {
+		return nil, err
+	}
+	return networkFilter("envoy.filters.network.tcp_proxy", &tcpproxyv3.TcpProxy{StatPrefix: cluster, AccessLog: logs,
+		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
+}
+
+// inspect adds the filters that find out what the filter chains ask for before one is chosen. Ports that are known to need
+// no look at their bytes get none: the client of some protocols waits for the server to begin.
+func inspect(l *listenerv3.Listener, m *mesh.Config, known []uint32) {
+	needs := func(asks func(*listenerv3.FilterChainMatch) bool) bool {
+		return slices.ContainsFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool { return asks(c.GetFilterChainMatch()) })
+	}
+	if needs(func(match *listenerv3.FilterChainMatch) bool {
+		return match.GetTransportProtocol() != "" || len(match.GetServerNames()) > 0
+	}) {
+		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("tls_inspector", &tlsinspectorv3.TlsInspector{}))
+	}
+	if needs(func(match *listenerv3.FilterChainMatch) bool { return len(match.GetApplicationProtocols()) > 0 }) {
+		filter := listenerFilter("http_inspector", &httpinspectorv3.HttpInspector{})
+		filter.FilterDisabled = anyOf(known)
+		l.ListenerFilters = append(l.ListenerFilters, filter)
+	}
+	if len(l.ListenerFilters) > 0 {
+		detection(l, m.ProtocolDetection)
+	}
+}
+
+func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilter {
+	return &listenerv3.ListenerFilter{Name: "envoy.filters.listener." + name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed(config)}}
+}
+
+// anyOf matches connections to ports; nil for none.
+func anyOf(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
+	rules := make([]*listenerv3.ListenerFilterChainMatchPredicate, 0, len(ports))
+	for _, port := range ports {
+		rules = append(rules, &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_DestinationPortRange{
+			DestinationPortRange: &typev3.Int32Range{Start: int32(port), End: int32(port) + 1}}})
+	}
+	switch len(rules) {
+	case 0:
+		return nil
+	case 1:
+		return rules[0]
+	}
+	return &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_OrMatch{
+		OrMatch: &listenerv3.ListenerFilterChainMatchPredicate_MatchSet{Rules: rules}}}
+}

@@ -1,0 +1,188 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Inbound is a port of this machine that the proxy takes connections for.
+type Inbound struct {
+	Port     uint32 // that is connected to
+	Name     string // of the port
+	Protocol model.Protocol
+	Bind     string                             // address of a listener of its own; "": captured connections are meant
+	Endpoint string                             // IP:port or unix:///path of the application; "": where the connection was addressed to
+	TLS      *networking.ServerTLSSettings      // ended here; nil: nothing is
+	Pool     *networking.ConnectionPoolSettings // of connections to the application; nil: no limits
+}
+
+// InboundClusterName is Istio's: inbound|8080||.
+func InboundClusterName(port uint32) string { return fmt.Sprintf("inbound|%d||", port) }
+
+// passthroughSource is the address from which the proxy connects to applications at the address that was meant, so that
+// interception can tell these connections from others; Istio's.
+const passthroughSource = "127.0.0.6"
+
+// Cluster is the application.
+func (in Inbound) Cluster(m *mesh.Config, node model.Node, origins ...resource.Origin) (*resource.Resource, error) {
+	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m, protocol: in.spoken(), policy: policy{pool: in.Pool}}
+	d.applyPool()
+	c := d.finish()
+	if in.Endpoint == "" {
+		toOriginalDestination(c, node)
+		return resource.New(c.Name, c, origins...)
+	}
+	address, err := parseEndpoint(in.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.Name, Endpoints: []*endpointv3.LocalityLbEndpoints{{
+		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}}}}}
+	return resource.New(c.Name, c, origins...)
+}
+
+// toOriginalDestination makes a cluster of the application that a captured connection was addressed to.
+func toOriginalDestination(c *clusterv3.Cluster, node model.Node) {
+	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
+	c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
+	if node.Interception == model.Redirect { // with TPROXY the address of the client is kept
+		c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{Address: passthroughSource,
+			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}}
+	}
+}
+
+func parseEndpoint(text string) (*corev3.Address, error) {
+	if path, ok := strings.CutPrefix(text, model.UnixScheme); ok {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}, nil
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %s: %w", text, err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %s: %w", text, err)
+	}
+	return socketAddress(host, uint32(number)), nil
+}
+
+// spoken is the protocol once TLS has ended.
+func (in Inbound) spoken() model.Protocol {
+	if in.TLS != nil && in.Protocol == model.TLS {
+		return model.HTTP
+	}
+	return in.Protocol
+}
+
+// chainName is Istio's: the name of the listener that the port would have.
+func (in Inbound) chainName() string { return ListenerName(cmp.Or(in.Bind, anyIPv4), in.Port) }
+
+// Listener is a listener of the port's own.
+func (in Inbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
+	chains, err := in.chains(m, false)
+	if err != nil {
+		return nil, err
+	}
+	l := newListener(in.Bind, in.Port, chains...)
+	l.TrafficDirection = corev3.TrafficDirection_INBOUND
+	inspect(l, m, nil)
+	return resource.New(l.Name, l, origins...)
+}
+
+// Check tells why Envoy would not take connections for the port.
+func (in Inbound) Check(m *mesh.Config) error {
+	_, err := in.chains(m, true)
+	return err
+}
+
+// chains are the filter chains of the port; among captured ones they match the port.
+func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterChain, error) {
+	match := func() *listenerv3.FilterChainMatch {
+		out := &listenerv3.FilterChainMatch{}
+		if captured {
+			out.DestinationPort = wrapperspb.UInt32(in.Port)
+		}
+		if in.TLS != nil {
+			out.TransportProtocol = "tls"
+		}
+		return out
+	}
+	cluster := InboundClusterName(in.Port)
+	var chains []*listenerv3.FilterChain
+	add := func(filter *listenerv3.Filter, match *listenerv3.FilterChainMatch) error {
+		chain := &listenerv3.FilterChain{Name: in.chainName(), FilterChainMatch: match, Filters: []*listenerv3.Filter{filter}}
+		if in.TLS != nil {
+			context := downstreamTLS(in.TLS)
+			if err := context.Validate(); err != nil {
+				return fmt.Errorf("TLS of port %d: %w", in.Port, err)
+			}
+			chain.TransportSocket = &corev3.TransportSocket{Name: "envoy.transport_sockets.tls",
+				ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: typed(context)}}
+		}
+		chains = append(chains, chain)
+		return nil
+	}
+	protocol := in.spoken()
+	if protocol.IsHTTP() || protocol == model.Auto {
+		filter, err := inboundManager(m, in.Port, in.Name, cluster, "inbound_"+in.chainName())
+		if err != nil {
+			return nil, err
+		}
+		where := match()
+		if protocol == model.Auto {
+			where.ApplicationProtocols = plainHTTP
+		}
+		if err := add(filter, where); err != nil || protocol != model.Auto {
+			return chains, err
+		}
+	}
+	filter, err := passOn(m, cluster)
+	if err != nil {
+		return nil, err
+	}
+	return chains, add(filter, match())
+}
+
+// inboundManager sends every request to one cluster. One that the application did not answer because the connection had
+// just closed is sent again, as in Istio.
+func inboundManager(m *mesh.Config, port uint32, portName, cluster, statPrefix string) (*listenerv3.Filter, error) {
+	manager, err := newManager(statPrefix, m)
+	if err != nil {
+		return nil, err
+	}
+	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:] // only the router: nothing else is asked for here
+	asServer(manager)
+	route := &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0),
+		RetryPolicy: &routev3.RetryPolicy{RetryOn: "reset-before-request", NumRetries: wrapperspb.UInt32(2)}}}}
+	routes := &routev3.RouteConfiguration{Name: cluster, ValidateClusters: wrapperspb.Bool(false), MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse),
+		VirtualHosts: []*routev3.VirtualHost{{Name: fmt.Sprintf("inbound|%s|%d", portName, port), Domains: []string{"*"}, Routes: []*routev3.Route{route}}}}
+	return withRoutes(manager, routes)
+}
+
+// plainHTTP is what the inspector finds that looks for HTTP.
+var plainHTTP = []string{"http/1.0", "http/1.1", "h2c"}
+
+// detection is how long a listener waits for the first bytes; 0 is for ever.
+func detection(l *listenerv3.Listener, wait time.Duration) {
+	l.ListenerFiltersTimeout = durationpb.New(wait)
+	l.ContinueOnListenerFiltersTimeout = true
+}

@@ -1,0 +1,261 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// inbound is what comes in to the machine of a sidecar: the ports that a Sidecar names, else those at which services have
+// an endpoint here.
+type inbound struct {
+	served map[string][]served // by host
+}
+
+// served is a port of a service that this machine serves.
+type served struct {
+	service *model.Service
+	port    *model.Port
+	target  uint32 // where the application listens
+}
+
+// door is one port that connections come in by.
+type door struct {
+	translate.Inbound
+	object *object.Object
+	field  string
+	host   string // of the service; "" with a Sidecar
+}
+
+func newInbound() inbound { return inbound{served: map[string][]served{}} }
+
+// update finds the ports of services that changed and makes everything anew that came out different.
+func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
+	dirty := touched.Sidecars
+	for host := range touched.Hosts {
+		if !v.node.Captured() {
+			break // without interception the application has its ports for itself, as in Istio
+		}
+		before := in.served[host]
+		now := servedBy(v, host)
+		if len(now) == 0 {
+			delete(in.served, host)
+		} else {
+			in.served[host] = now
+		}
+		dirty = dirty || len(before)+len(now) > 0
+	}
+	if dirty {
+		in.make(v, scope)
+	}
+}
+
+// servedBy are the ports of a host's service, in the namespace of the proxy, that have an endpoint with an address of its.
+func servedBy(v *View, host string) []served {
+	service := v.world.Service(host, v.node.Namespace)
+	if service == nil || service.Namespace != v.node.Namespace {
+		return nil
+	}
+	var found []served
+	for i := range service.Ports {
+		port := &service.Ports[i]
+		if port.Entry.Resolution != networking.ServiceEntry_STATIC {
+			continue
+		}
+		for _, e := range service.Endpoints(port, nil) {
+			if isAmong(e.Address, v.node.Addresses) && !slices.ContainsFunc(found, func(s served) bool { return s.target == e.Port }) {
+				found = append(found, served{service: service, port: port, target: e.Port})
+			}
+		}
+	}
+	return found
+}
+
+func isAmong(address string, addresses []string) bool {
+	parsed, err := netip.ParseAddr(address)
+	return err == nil && slices.Contains(addresses, parsed.String())
+}
+
+// doors are the ports that connections come in by, by number: of two with one port the older counts.
+func (in inbound) doors(v *View, scope *model.Scope) ([]door, []object.Problem) {
+	if ingress := scope.Spec.GetIngress(); len(ingress) > 0 {
+		return ingressDoors(v, scope)
+	}
+	var problems []object.Problem
+	byPort := map[uint32]door{}
+	var all []served
+	for _, services := range in.served {
+		all = append(all, services...)
+	}
+	slices.SortFunc(all, func(a, b served) int {
+		return cmp.Or(object.Age(a.service.Oldest(), b.service.Oldest()), cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.port.Number, b.port.Number))
+	})
+	for _, s := range all {
+		field := fmt.Sprintf("ports[%d]", member{port: s.port}.index())
+		if by, ok := byPort[s.target]; ok {
+			if by.Protocol != s.port.Protocol && by.host != s.service.Host {
+				problems = append(problems, s.port.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
+					Message: fmt.Sprintf("what comes in by port %d speaks another protocol for host %s of %s:%d, which is older and counts", s.target, by.host, by.object.File, by.object.Line),
+					Cure:    "give both ports one protocol"}))
+			}
+			continue
+		}
+		pool := scope.Spec.GetInboundConnectionPool()
+		if pool == nil {
+			pool = translate.ConnectionPool(v.world.Rule(s.service, v.node), s.port.Number)
+		}
+		byPort[s.target] = door{object: s.port.Object, field: field, host: s.service.Host,
+			Inbound: translate.Inbound{Port: s.target, Name: s.port.Name, Protocol: s.port.Protocol, Pool: pool}}
+	}
+	doors := make([]door, 0, len(byPort))
+	for _, d := range byPort {
+		doors = append(doors, d)
+	}
+	slices.SortFunc(doors, func(a, b door) int { return cmp.Compare(a.Port, b.Port) })
+	return doors, problems
+}
+
+// ingressDoors are the ports that a Sidecar names.
+func ingressDoors(v *View, scope *model.Scope) ([]door, []object.Problem) {
+	var doors []door
+	var problems []object.Problem
+	warn := func(i int, field, message, cure string) {
+		problems = append(problems, scope.Object.Problem(object.Finding{Field: fmt.Sprintf("ingress[%d].%s", i, field), Severity: condition.Warning, Message: message, Cure: cure}))
+	}
+	for i, l := range scope.Spec.Ingress {
+		protocol, _ := model.ParseProtocol(l.Port.Protocol, l.Port.Name)
+		d := door{object: scope.Object, field: fmt.Sprintf("ingress[%d]", i), Inbound: translate.Inbound{Port: l.Port.Number, Name: l.Port.Name,
+			Protocol: protocol, TLS: l.Tls, Pool: l.ConnectionPool, Endpoint: ownEndpoint(l.DefaultEndpoint, v.node)}}
+		if d.Pool == nil {
+			d.Pool = scope.Spec.InboundConnectionPool
+		}
+		bound := !v.node.Captured()
+		switch l.CaptureMode {
+		case networking.CaptureMode_IPTABLES:
+			if bound {
+				warn(i, "captureMode", "IPTABLES needs interception, which this proxy does without: nothing listens on the port", "write NONE")
+				continue
+			}
+		case networking.CaptureMode_NONE:
+			bound = true
+		}
+		if bound {
+			d.Bind = cmp.Or(l.Bind, first(v.node.Addresses), anyAddress)
+			if d.Endpoint == "" {
+				d.Endpoint = net.JoinHostPort(loopback, fmt.Sprint(d.Port))
+			}
+			if meetsItself(d.Bind, d.Endpoint, d.Port) {
+				warn(i, "defaultEndpoint", fmt.Sprintf("the proxy listens on %s:%d itself and would connect to itself: nothing listens on the port", d.Bind, d.Port),
+					"write a bind and a defaultEndpoint that differ")
+				continue
+			}
+		}
+		doors = append(doors, d)
+	}
+	return doors, problems
+}
+
+const (
+	loopback   = "127.0.0.1"
+	anyAddress = "0.0.0.0"
+)
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
+}
+
+// ownEndpoint is where a Sidecar says that the application listens: an unspecified address is the machine's, none the
+// loopback.
+func ownEndpoint(text string, node model.Node) string {
+	host, port, err := net.SplitHostPort(text)
+	if text == "" || strings.HasPrefix(text, "unix://") || err != nil {
+		return text
+	}
+	switch host {
+	case "":
+		host = loopback
+	case anyAddress, "::":
+		if host = first(node.Addresses); host == "" {
+			host = loopback
+		}
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// meetsItself tells whether connections to an endpoint come to the listener that they are from.
+func meetsItself(bind, endpoint string, port uint32) bool {
+	host, number, err := net.SplitHostPort(endpoint)
+	return err == nil && number == fmt.Sprint(port) && (host == bind || bind == anyAddress || bind == "::")
+}
+
+// make publishes listeners and clusters of what comes in.
+func (in inbound) make(v *View, scope *model.Scope) {
+	const unit = "inbound"
+	var resources []*resource.Resource
+	if !v.node.Captured() && len(scope.Spec.GetIngress()) == 0 {
+		v.put(unit)
+		v.tell(unit, nil)
+		v.secrets.need(unit, nil)
+		return
+	}
+	doors, problems := in.doors(v, scope)
+	var captured []translate.Inbound
+	var origins []resource.Origin
+	wanted := map[translate.FileSecret][]resource.Origin{}
+	publish := func(d door, r *resource.Resource, err error) bool {
+		if err != nil {
+			problems = append(problems, d.object.Problem(object.Finding{Field: d.field, Severity: condition.Error,
+				Message: "Envoy would refuse what this becomes: " + err.Error(), Cure: "correct the value it names"}))
+			return false
+		}
+		resources = append(resources, r)
+		return true
+	}
+	for _, d := range doors {
+		origin := d.object.Origin()
+		r, err := d.Cluster(v.world.Mesh(), v.node, origin)
+		if err == nil {
+			err = d.Check(v.world.Mesh())
+		}
+		if !publish(d, r, err) {
+			continue
+		}
+		if d.TLS != nil {
+			for _, secret := range translate.ServerSecrets(d.TLS) {
+				wanted[secret] = append(wanted[secret], origin)
+			}
+		}
+		if d.Bind == "" {
+			captured = append(captured, d.Inbound)
+			origins = append(origins, origin)
+			continue
+		}
+		r, err = d.Listener(v.world.Mesh(), origin)
+		publish(d, r, err)
+	}
+	if v.node.Captured() {
+		r, err := translate.VirtualInbound(v.world.Mesh(), v.node, captured, origins...)
+		if err == nil {
+			resources = append(resources, r)
+		} else {
+			problems = append(problems, object.Problem{Severity: condition.Error, Message: "the listener of captured connections cannot be made: " + err.Error()})
+		}
+	}
+	v.secrets.need(unit, wanted)
+	v.put(unit, resources...)
+	v.tell(unit, dedupe(problems))
+}

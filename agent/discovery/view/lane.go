@@ -1,0 +1,119 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+)
+
+// place is where a port is listened on.
+type place struct {
+	address  string // "": nowhere
+	captured bool   // captured connections are meant, and nothing is bound
+}
+
+// place is where the Sidecar says, else the loopback, or with interception every address.
+func (s *sidecar) place(v *View, number uint32) (place, []object.Problem) {
+	e := s.scope.Egress(number)
+	if e == nil {
+		return place{}, nil
+	}
+	at := place{captured: v.node.Captured()}
+	switch e.Spec.GetCaptureMode() {
+	case networking.CaptureMode_NONE:
+		at.captured = false
+	case networking.CaptureMode_IPTABLES:
+		if !at.captured {
+			return place{}, []object.Problem{s.scope.Object.Problem(object.Finding{Field: fmt.Sprintf("egress[%d].captureMode", e.Index), Severity: condition.Warning,
+				Message: "IPTABLES needs interception, which this proxy does without: nothing listens", Cure: "write NONE"})}
+		}
+	}
+	at.address = loopback
+	if at.captured {
+		at.address = anyAddress
+	}
+	at.address = cmp.Or(e.Spec.GetBind(), at.address)
+	return at, nil
+}
+
+// lane is one listener of a port, and the services that want it, the oldest first.
+type lane struct {
+	place
+	members []member
+}
+
+// lanes sorts the members of a port by where they are listened for, the shared place first.
+func (p *port) lanes(at place) []lane {
+	members := slices.SortedFunc(maps.Values(p.members), func(a, b member) int {
+		if a.older(b) {
+			return -1
+		}
+		return 1
+	})
+	byAddress := map[string][]member{}
+	for _, m := range members {
+		addresses := m.addresses(at.captured)
+		if len(addresses) == 0 {
+			addresses = []string{at.address}
+		}
+		for _, address := range addresses {
+			byAddress[address] = append(byAddress[address], m)
+		}
+	}
+	var lanes []lane
+	for _, address := range slices.Sorted(maps.Keys(byAddress)) {
+		lanes = append(lanes, lane{place: place{address, at.captured}, members: byAddress[address]})
+	}
+	return lanes
+}
+
+// addresses are those that captured connections to a member may have been addressed to; requests are told apart by their
+// host, so where there is nothing else none are needed.
+func (m member) addresses(captured bool) []string {
+	if !captured || m.port.Protocol.IsHTTP() {
+		return nil
+	}
+	var found []string
+	for _, text := range m.port.Entry.Addresses {
+		if address, err := netip.ParseAddr(text); err == nil {
+			found = append(found, address.String())
+		}
+	}
+	return found
+}
+
+// blocks are the blocks of addresses of a member that captured connections are told apart by.
+func (m member) blocks(captured bool) []netip.Prefix {
+	if !captured || m.port.Protocol.IsHTTP() || len(m.addresses(captured)) > 0 {
+		return nil
+	}
+	var found []netip.Prefix
+	for _, text := range m.port.Entry.Addresses {
+		if block, err := netip.ParsePrefix(text); err == nil {
+			found = append(found, block.Masked())
+		}
+	}
+	return found
+}
+
+// within lets connections that are to any address be those to blocks of addresses.
+func within(routes []translate.Connection, blocks []netip.Prefix) []translate.Connection {
+	if len(blocks) == 0 {
+		return routes
+	}
+	out := slices.Clone(routes)
+	for i := range out {
+		if len(out[i].Subnets) == 0 {
+			out[i].Subnets = blocks
+		}
+	}
+	return out
+}
