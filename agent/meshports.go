@@ -113,9 +113,9 @@ func (m *meshPorts) Run(ctx context.Context) error {
 		if len(shared) > 0 {
 			sentence = fmt.Sprintf("%s; connections go to either Envoy: give one of the two another port", strings.Join(shared, ", "))
 		}
-		switch {
-		case sentence == told:
-		case sentence == "":
+		switch sentence {
+		case told:
+		case "":
 			m.log.Info("no port of the mesh is shared with another agent any more")
 			m.board.Clear(conditionPortShared)
 		default:
