@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -117,8 +118,8 @@ func writeBootstrap(spec *Spec, launch Launch) error {
 	if err != nil {
 		return fmt.Errorf("build the bootstrap of epoch %d: %w", launch.Number, err)
 	}
-	// Envoy's user reads it through the folder's group.
-	if err := renameio.WriteFile(launch.BootstrapPath, content, 0o640, renameio.IgnoreUmask()); err != nil {
+	// Envoy's user reads it through the folder's group, which only a file that is made in the folder has.
+	if err := renameio.WriteFile(launch.BootstrapPath, content, 0o640, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(launch.BootstrapPath))); err != nil {
 		return fmt.Errorf("write the bootstrap of epoch %d: %w", launch.Number, err)
 	}
 	return nil
