@@ -36,21 +36,15 @@ func (h host) write(name, text string) string {
 
 // thisHost makes blueprints without outrider-bootstrap.
 func thisHost() Maker {
-	maker := ThisHost()
-	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
+	return Maker{config.ThisHost(), Resolve, func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
 		return render.Render(request)
-	}
-	return maker
+	}}
 }
 
 // check checks outrider.toml with the given content; the folder is written as $DIR in what it returns.
 func (h host) check(toml string) Report {
 	h.t.Helper()
 	h.write("outrider.toml", toml)
-	maker := ThisHost()
-	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
-		return render.Render(request)
-	}
 	return Check(h.t.Context(), config.Options{Path: filepath.Join(h.dir, "outrider.toml"), Environment: func(string) string { return "" }}, Checker{Maker: thisHost()})
 }
 
