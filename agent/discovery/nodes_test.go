@@ -18,11 +18,12 @@ func TestAlone(t *testing.T) {
 	}
 	variables, backends, take := conformanceBackends(t)
 	for _, path := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) { alone(t, path, variables, backends, take) })
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) { alone(t, "sidecar", path, variables, backends, take) })
 	}
 }
 
-func alone(t *testing.T, path string, variables map[string]string, backends map[string]*backend, take func() int) {
+// alone gives a case to an Envoy of a kind that has no other.
+func alone(t *testing.T, kind, path string, variables map[string]string, backends map[string]*backend, take func() int) {
 	c := readCase(t, path, variables, take(), take())
 	directory := t.TempDir()
 	file := filepath.Join(directory, c.name+".yaml")
@@ -33,7 +34,7 @@ func alone(t *testing.T, path string, variables map[string]string, backends map[
 		write(t, options.Settings.MeshConfigFile, c.meshConfig)
 	}
 	server, _ := start(t, options)
-	e := startEnvoy(t, "sidecar", server)
+	e := startEnvoy(t, kind, server)
 	eventually(t, "Envoy has its listeners", func() (bool, string) {
 		live, warming := e.stat("listener_manager.workers_started"), e.stat("listener_manager.total_listeners_warming")
 		return live == 1 && warming == 0, fmt.Sprintf("workers %d, warming %d", live, warming)

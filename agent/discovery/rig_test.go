@@ -84,7 +84,19 @@ func (r refusals) Refused(_ xds.Stream, refusal xds.Refusal) {
 }
 func (r refusals) Cured(_ xds.Stream, typeURL string, names []string) { r.Server.Cured(typeURL, names) }
 
-// startEnvoy runs an Envoy of a kind (sidecar, router) against a server until the test ends.
+// capturedAddress is that of the machine of proxies with interception.
+const capturedAddress = "10.8.0.1"
+
+// bootstrapOf is the bootstrap of an Envoy of a kind: sidecar, router, or a sidecar with REDIRECT or TPROXY.
+func bootstrapOf(kind, admin, socket string) string {
+	if kind != "REDIRECT" && kind != "TPROXY" {
+		return fmt.Sprintf(bootstrap, kind, admin, socket)
+	}
+	return strings.NewReplacer("~127.0.0.1~", "~"+capturedAddress+"~", `"metadata": {`, `"metadata": {"INTERCEPTION_MODE": "`+kind+`", `).
+		Replace(fmt.Sprintf(bootstrap, "sidecar", admin, socket))
+}
+
+// startEnvoy runs an Envoy of a kind (see bootstrapOf) against a server until the test ends.
 func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 	t.Helper()
 	directory := parts.ShortDir(t)
@@ -107,7 +119,7 @@ func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 		}
 	})
 	e := &envoy{ads: ads}
-	command := exec.Command(parts.Envoy(t), "--config-yaml", fmt.Sprintf(bootstrap, kind, admin, socket),
+	command := exec.Command(parts.Envoy(t), "--config-yaml", bootstrapOf(kind, admin, socket),
 		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
 	command.Stdout, command.Stderr = e, e
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -1,0 +1,92 @@
+package discovery_test
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+)
+
+// insideEnv tells the test that it runs in a network of its own.
+const insideEnv = "OUTRIDER_TEST_NETWORK"
+
+// TestCaptured gives each case in testdata/conformance/captured to a sidecar with interception. It runs itself again in a
+// network namespace of its own, whose connections to 10.9.0.0/16 are redirected as those to others are, and those to
+// 10.8.0.1 as those that come in.
+func TestCaptured(t *testing.T) {
+	if os.Getenv(insideEnv) == "" {
+		command := exec.Command("/proc/self/exe", "-test.run=^TestCaptured$", "-test.v")
+		command.Env = append(os.Environ(), insideEnv+"=1")
+		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+		if os.Getuid() != 0 {
+			command.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+			command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+			command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+		}
+		if said, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("in a network of its own: %v\n%s", err, said)
+		}
+		return
+	}
+	for _, arguments := range []string{"link set lo up", "address add " + capturedAddress + "/32 dev lo", "address add 10.9.0.0/16 dev lo"} {
+		if said, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", arguments, err, said)
+		}
+	}
+	redirect(t)
+	files, err := filepath.Glob(filepath.Join("testdata", "conformance", "captured", "*.txtar"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	variables, backends, take := conformanceBackends(t)
+	for _, name := range []string{"here", "unknown"} {
+		listener, err := net.Listen("tcp", net.JoinHostPort(capturedAddress, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		variables[strings.ToUpper(name)] = strconv.Itoa(run(t, &http.Server{Handler: &backend{name: name}}, listener))
+	}
+	for _, path := range files {
+		name := strings.TrimSuffix(filepath.Base(path), ".txtar")
+		kind := "REDIRECT"
+		if strings.HasPrefix(name, "tproxy") {
+			kind = "TPROXY" // that Envoy takes it; routing connections to it is the machine's
+		}
+		t.Run(name, func(t *testing.T) { alone(t, kind, path, variables, backends, take) })
+	}
+}
+
+// redirect does what interception does, for all connections but those that the proxy makes from 127.0.0.6.
+func redirect(t *testing.T) {
+	t.Helper()
+	c := &nftables.Conn{}
+	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "captured"})
+	chain := c.AddChain(&nftables.Chain{Name: "output", Table: table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
+	const source, destination = 12, 16 // offsets in the header of IPv4
+	address := func(offset, length uint32, ip string) []expr.Any {
+		return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: net.ParseIP(ip).To4()[:length]}}
+	}
+	to := func(port uint16) []expr.Any {
+		return []expr.Any{&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(port)}, &expr.Redir{RegisterProtoMin: 1}}
+	}
+	for _, rule := range [][]expr.Any{
+		append(address(source, 4, "127.0.0.6"), &expr.Verdict{Kind: expr.VerdictReturn}),
+		append(address(destination, 4, capturedAddress), to(15006)...),
+		append(address(destination, 2, "10.9.0.0"), to(15001)...),
+	} {
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: rule})
+	}
+	if err := c.Flush(); err != nil {
+		t.Fatalf("redirect connections: %v", err)
+	}
+}
