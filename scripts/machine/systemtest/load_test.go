@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/scripts/load"
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
@@ -133,6 +135,9 @@ func TestNoRequestIsLost(t *testing.T) {
 	step("watchdog", crash("STOP"))
 	step("re-execution of the keeper", h.replaceKeeper)
 	step("reload again", systemctl("reload"))
+	h.Eventually(30*time.Second, "the epoch before has ended", func() bool {
+		return !slices.ContainsFunc(h.Status().Epochs, func(e api.Epoch) bool { return e.State == api.EpochDraining })
+	})
 	report := running.Stop()
 	t.Logf("%d requests, %d lost, %d idle connections closed under a request", report.Total, report.Lost, report.Reuse)
 	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
