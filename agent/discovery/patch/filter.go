@@ -94,6 +94,8 @@ func (p *patch) meets(node model.Node) bool {
 	return true
 }
 
+func (p *patch) entry() Entry { return Entry{p.object, p.index} }
+
 // in tells whether a patch is for a context.
 func (p *patch) in(c context) bool {
 	return p.match.Context == networking.EnvoyFilter_ANY || p.match.Context == c

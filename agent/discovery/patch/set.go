@@ -22,6 +22,8 @@ import (
 type Set struct {
 	node    model.Node
 	patches []*patch // in the order in which they are applied
+
+	unversioned []*patch // that ask for a version, where the node says none
 }
 
 // NewSet takes the patches for a node out of filters, which are in order.
@@ -29,8 +31,11 @@ func NewSet(filters []*Filter, node model.Node) *Set {
 	s := &Set{node: node}
 	for _, f := range filters {
 		for _, p := range f.patches {
-			if p.meets(node) {
+			switch {
+			case p.meets(node):
 				s.patches = append(s.patches, p)
+			case node.IstioVersion == "" && p.match.GetProxy().GetProxyVersion() != "":
+				s.unversioned = append(s.unversioned, p)
 			}
 		}
 	}
@@ -38,17 +43,19 @@ func NewSet(filters []*Filter, node model.Node) *Set {
 }
 
 // Empty tells whether there is nothing to apply.
-func (s *Set) Empty() bool { return s == nil || len(s.patches) == 0 }
+func (s *Set) Empty() bool { return len(s.patches) == 0 }
 
 // Equal tells whether two sets do the same and tell the same.
 func (s *Set) Equal(t *Set) bool {
-	return s.Empty() && t.Empty() || s != nil && t != nil && slices.EqualFunc(s.patches, t.patches, func(p, q *patch) bool { return p.object == q.object && p.index == q.index })
+	same := func(p, q *patch) bool { return p.entry() == q.entry() }
+	return slices.EqualFunc(s.patches, t.patches, same) && slices.EqualFunc(s.unversioned, t.unversioned, same)
 }
 
 // Result is what became of a resource.
 type Result struct {
 	Resource *resource.Resource // the one given if no patch is for it, nil if one removes it
 	Problems []object.Problem
+	Used     []Entry // that did something
 }
 
 // Apply patches a resource. An EnvoyFilter with which it would not be valid is left out and told.
@@ -171,13 +178,24 @@ func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
 	case len(a.used) == 0:
 		return Result{Resource: r, Problems: a.problems}, nil
 	case !stays:
-		return Result{Problems: a.problems}, nil
+		return Result{Problems: a.problems, Used: a.entries(patches)}, nil
 	}
 	if name := nameOf(message, r.Name); name != r.Name {
 		return Result{}, fmt.Errorf("it would be called %s", name)
 	}
 	out, err := resource.New(r.Name, message, a.origins(patches, r)...)
-	return Result{Resource: out, Problems: a.problems}, err
+	return Result{Resource: out, Problems: a.problems, Used: a.entries(patches)}, err
+}
+
+// entries are those of patches that did something.
+func (a *application) entries(patches []*patch) []Entry {
+	var used []Entry
+	for _, p := range patches {
+		if a.used[p] {
+			used = append(used, p.entry())
+		}
+	}
+	return used
 }
 
 // nameOf is a message's name.
@@ -198,50 +216,4 @@ func (a *application) origins(patches []*patch, r *resource.Resource) []resource
 		}
 	}
 	return append(origins, r.Origins...)
-}
-
-// Added are the listeners, clusters and extension configurations that patches add, each with a name of its own.
-func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem) {
-	if s.Empty() {
-		return nil, nil
-	}
-	taken := map[resource.Key]*patch{}
-	for _, p := range s.patches {
-		if p.operation != networking.EnvoyFilter_Patch_ADD || !s.adds(p) {
-			continue
-		}
-		name := nameOf(p.value, "")
-		if name == "" {
-			problems = append(problems, p.problem(condition.Error, "what it adds has no name", "write value.name"))
-			continue
-		}
-		out, err := resource.New(name, p.value, p.object.Origin())
-		if err != nil {
-			problems = append(problems, p.problem(condition.Error, "Envoy would refuse what it adds: "+err.Error(), "correct the value"))
-			continue
-		}
-		key := resource.Key{Type: out.Type, Name: out.Name}
-		if by := taken[key]; by != nil {
-			problems = append(problems, p.problem(condition.Warning, fmt.Sprintf("%s %s is added by %s:%d too, which counts", kind(out.Type), name, by.object.File, by.object.Line), "rename one"))
-			continue
-		}
-		taken[key] = p
-		resources = append(resources, out)
-	}
-	return resources, problems
-}
-
-// adds tells whether a patch adds something to this proxy. A sidecar's listeners and clusters are added once, where no
-// context is given to what goes out.
-func (s *Set) adds(p *patch) bool {
-	switch p.applyTo {
-	case networking.EnvoyFilter_EXTENSION_CONFIG:
-		return true
-	case networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_CLUSTER:
-		if s.node.Type == model.Router {
-			return p.in(networking.EnvoyFilter_GATEWAY)
-		}
-		return p.in(networking.EnvoyFilter_SIDECAR_INBOUND) || p.in(networking.EnvoyFilter_SIDECAR_OUTBOUND)
-	}
-	return false
 }

@@ -17,7 +17,7 @@ func (c *checker) gateway(name string, g *networking.Gateway) {
 		c.fail("servers", "the Gateway has no server", "write at least one")
 	}
 	c.labels("selector", g.Selector)
-	names := map[string]bool{}
+	names, servers := map[string]bool{}, map[string]bool{}
 	for i, s := range g.Servers {
 		field := fmt.Sprintf("servers[%d]", i)
 		c.server(field, s)
@@ -27,6 +27,10 @@ func (c *checker) gateway(name string, g *networking.Gateway) {
 			}
 			names[name] = true
 		}
+		if s.Name != "" && servers[s.Name] {
+			c.warn(fmt.Sprintf("servers[%d].name", i), fmt.Sprintf("a server is called %s already: their metrics cannot be told apart", s.Name), "rename one")
+		}
+		servers[s.Name] = true
 	}
 }
 

@@ -287,6 +287,7 @@ func TestSpecs(t *testing.T) {
 		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c}", "!servers[0].tls.privateKey: is missing"},
 		{gw, httpsPort + "{mode: SIMPLE, credentialName: x}", "!servers[0].tls.credentialName: by the name of a secret"},
 		{gw, httpsPort + "{mode: MUTUAL, serverCertificate: /c, privateKey: /k}", "!servers[0].tls.caCertificates: needs the certificates"},
+		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: ['*'], name: one}, {port: {number: 81, name: i, protocol: HTTP}, hosts: ['*'], name: one}]", "?servers[1].name: called one already"},
 		{gw, "servers: [{hosts: ['*']}]", "!servers[0].port: is missing"},
 		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP, targetPort: 8080}, hosts: ['*']}]", "!servers[0].port.targetPort: has no effect"},
 		{gw, "servers: [{port: {number: 80, name: h, protocol: HTPT}, hosts: ['*']}]", "!servers[0].port.protocol: no protocol"},

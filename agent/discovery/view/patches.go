@@ -16,10 +16,11 @@ type patches struct {
 	originals map[resource.Key]*resource.Resource // as translated, of what patches changed or removed; all else is shared
 	added     map[resource.Key]*resource.Resource
 	published map[resource.Key]bool // of those added
+	used      map[resource.Key][]patch.Entry
 }
 
 func newPatches() patches {
-	return patches{originals: map[resource.Key]*resource.Resource{}, published: map[resource.Key]bool{}}
+	return patches{set: &patch.Set{}, originals: map[resource.Key]*resource.Resource{}, published: map[resource.Key]bool{}, used: map[resource.Key][]patch.Entry{}}
 }
 
 func keyOf(r *resource.Resource) resource.Key { return resource.Key{Type: r.Type, Name: r.Name} }
@@ -29,10 +30,13 @@ func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key
 // emit publishes what patches make of a resource.
 func (v *View) emit(r *resource.Resource) {
 	key, out := keyOf(r), r
+	delete(v.patches.used, key)
 	if !v.patches.set.Empty() {
 		result := v.patches.set.Apply(r)
 		v.tell(patchUnit(key), dedupe(result.Problems))
-		out = result.Resource
+		if out = result.Resource; len(result.Used) > 0 {
+			v.patches.used[key] = result.Used
+		}
 	}
 	if out == r {
 		delete(v.patches.originals, key)
@@ -48,6 +52,7 @@ func (v *View) retract(key resource.Key) {
 		v.tell(patchUnit(key), nil)
 	}
 	delete(v.patches.originals, key)
+	delete(v.patches.used, key)
 	v.change[key] = nil
 }
 
@@ -117,6 +122,17 @@ func (v *View) settleAdded() {
 		v.change[key], v.patches.published[key] = r, true
 	}
 	v.tell("patches/taken", dedupe(problems))
+}
+
+// idle tells of patches that do nothing.
+func (v *View) idle() {
+	used := map[patch.Entry]bool{}
+	for _, entries := range v.patches.used {
+		for _, entry := range entries {
+			used[entry] = true
+		}
+	}
+	v.tell("patches/idle", dedupe(v.patches.set.Idle(used)))
 }
 
 // filters are EnvoyFilters, each read once for all views.

@@ -72,6 +72,7 @@ func (v *View) Update(touched model.Touched) {
 	}
 	v.kind.update(v, touched)
 	v.settleAdded()
+	v.idle()
 	v.publish()
 }
 

@@ -1,0 +1,83 @@
+package patch
+
+import (
+	"fmt"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Added are the listeners, clusters and extension configurations that patches add, each with a name of its own.
+func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem) {
+	if s.Empty() {
+		return nil, nil
+	}
+	taken := map[resource.Key]*patch{}
+	for _, p := range s.patches {
+		if p.operation != networking.EnvoyFilter_Patch_ADD || !s.adds(p) {
+			continue
+		}
+		name := nameOf(p.value, "")
+		if name == "" {
+			problems = append(problems, p.problem(condition.Error, "what it adds has no name", "write value.name"))
+			continue
+		}
+		out, err := resource.New(name, p.value, p.object.Origin())
+		if err != nil {
+			problems = append(problems, p.problem(condition.Error, "Envoy would refuse what it adds: "+err.Error(), "correct the value"))
+			continue
+		}
+		key := resource.Key{Type: out.Type, Name: out.Name}
+		if by := taken[key]; by != nil {
+			problems = append(problems, p.problem(condition.Warning, fmt.Sprintf("%s %s is added by %s:%d too, which counts", kind(out.Type), name, by.object.File, by.object.Line), "rename one"))
+			continue
+		}
+		taken[key] = p
+		resources = append(resources, out)
+	}
+	return resources, problems
+}
+
+// adds tells whether a patch adds something to this proxy. A sidecar's listeners and clusters are added once, where no
+// context is given to what goes out.
+func (s *Set) adds(p *patch) bool {
+	return p.applyTo == networking.EnvoyFilter_EXTENSION_CONFIG || addable(p.applyTo) && s.concerns(p)
+}
+
+// addable tells whether something is a resource of its own, which can be added.
+func addable(to applyTo) bool {
+	return to == networking.EnvoyFilter_LISTENER || to == networking.EnvoyFilter_CLUSTER || to == networking.EnvoyFilter_EXTENSION_CONFIG
+}
+
+// Entry is one of an EnvoyFilter's configPatches.
+type Entry struct {
+	Object *object.Object
+	Index  int
+}
+
+// Idle tells of patches for this proxy that did nothing anywhere, and why where that is known.
+func (s *Set) Idle(used map[Entry]bool) []object.Problem {
+	var problems []object.Problem
+	for _, p := range s.patches {
+		added := p.operation == networking.EnvoyFilter_Patch_ADD && addable(p.applyTo)
+		if !used[p.entry()] && !added && s.concerns(p) {
+			problems = append(problems, p.problem(condition.Info, "matches nothing of this proxy, and so does nothing", "compare match with what outrider proxy listeners, routes and clusters show"))
+		}
+	}
+	for _, p := range s.unversioned {
+		problems = append(problems, p.problem(condition.Warning, "is for a version of Istio's proxy, and this one names none: it does nothing", "remove proxyVersion, or write ISTIO_VERSION into [node] metadata"))
+	}
+	return problems
+}
+
+// concerns tells whether a patch is meant to change something that this kind of proxy may have.
+func (s *Set) concerns(p *patch) bool {
+	if s.node.Type == model.Router {
+		return p.in(networking.EnvoyFilter_GATEWAY)
+	}
+	return p.in(networking.EnvoyFilter_SIDECAR_INBOUND) || p.in(networking.EnvoyFilter_SIDECAR_OUTBOUND)
+}
