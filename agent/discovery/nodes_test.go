@@ -52,3 +52,29 @@ func alone(t *testing.T, kind, path string, variables map[string]string, backend
 		t.Errorf("problem not told: %s", want)
 	}
 }
+
+// TestWhatASidecarDoesNotLetInIsNotSent changes services that a proxy does not see, and one that it does.
+func TestWhatASidecarDoesNotLetInIsNotSent(t *testing.T) {
+	directory := t.TempDir()
+	put := func(name, text string) string {
+		path := filepath.Join(directory, name+".yaml")
+		write(t, path, text)
+		return path
+	}
+	put("web", fmt.Sprintf(webEntry, "web", "10.0.0.1"))
+	put("other", fmt.Sprintf(webEntry, "other", "10.0.0.1"))
+	put("sidecar", "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: default, namespace: shop}\nspec: {egress: [{hosts: ['./web.test']}]}\n")
+	server, changes := start(t, discovery.Options{Files: []string{directory}})
+	feed := feedOf(t, server, "sidecar")
+	for _, test := range []struct {
+		name string
+		want bool
+	}{{"other", false}, {"new", false}, {"web", true}} {
+		before, _ := feed.Current()
+		changes <- []string{put(test.name, fmt.Sprintf(webEntry, test.name, "10.0.0.2"))}
+		changes <- nil // taken once the one before is done
+		if keys, ok := feed.Since(before.Sequence); !ok || (len(keys) > 0) != test.want {
+			t.Errorf("a change of %s sends %v", test.name, keys)
+		}
+	}
+}
