@@ -107,12 +107,12 @@ func (s *ruleSet) rule(exportTo []string, reader Node) *Rule {
 			chosen = append(chosen, o)
 		}
 	}
-	all := append(chosen, everyone...)
+	all := slices.Concat(chosen, everyone)
 	if len(all) == 0 {
 		return nil
 	}
 	key := ""
-	for _, o := range append(slices.Clip(all), others...) {
+	for _, o := range slices.Concat(all, others) {
 		key += fmt.Sprintf("%d ", slices.Index(s.objects, o))
 	}
 	r := s.merged[key]

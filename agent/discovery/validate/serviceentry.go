@@ -140,7 +140,7 @@ func (c *checker) resolution(s *networking.ServiceEntry) {
 			c.fail("endpoints", "with DNS_ROUND_ROBIN there is at most one", "write resolution: DNS, or one endpoint")
 		}
 	default:
-		c.absent("resolution")
+		c.fail("resolution", fmt.Sprintf("%s is not carried out by this version of Outrider", s.Resolution), "name the hosts, and write DNS")
 	}
 	for i, e := range s.Endpoints {
 		field := fmt.Sprintf("endpoints[%d]", i)
