@@ -48,6 +48,16 @@ func (s *Service) Port(number uint32) *Port {
 	return nil
 }
 
+// TargetPort is where the entry says that endpoints listen, 0 where it says nothing.
+func (p *Port) TargetPort() uint32 {
+	for _, own := range p.Entry.Ports {
+		if own.Number == p.Number {
+			return own.TargetPort
+		}
+	}
+	return 0
+}
+
 // Oldest is the object that the service's age is told by.
 func (s *Service) Oldest() *object.Object { return s.Entries[0] }
 

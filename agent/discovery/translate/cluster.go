@@ -8,6 +8,7 @@ import (
 	commondnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
 	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/discovery/mesh"
@@ -108,13 +109,22 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	c := &draft{Cluster: &clusterv3.Cluster{Name: ClusterName(port.Number, subsetName, service.Host)}, mesh: out.mesh, protocol: port.Protocol,
 		policy: policyFor(rule, port.Number, subsetName)}
 	endpoints := service.Endpoints(port, labels)
-	if subset != nil && len(endpoints) == 0 && port == &service.Ports[0] {
+	passes := port.Entry.Resolution == networking.ServiceEntry_NONE // on to where a connection was addressed
+	if subset != nil && len(endpoints) == 0 && !passes && port == &service.Ports[0] {
 		out.Problems = append(out.Problems, warning(subset.Object, fmt.Sprintf("subsets[%d].labels", subset.Index),
 			fmt.Sprintf("no endpoint of %s has these labels", service.Host), "give endpoints these labels or correct them"))
 	}
+	if c.policy.loadBalancer.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
+		passes, endpoints = out.node.Captured(), nil
+		if !out.node.Captured() {
+			out.Problems = append(out.Problems, warning(rule.Objects[0], "trafficPolicy.loadBalancer.simple",
+				fmt.Sprintf("PASSTHROUGH sends connections where they were addressed to, which needs interception: requests to %s get 503", service.Host),
+				"write LEAST_REQUEST, ROUND_ROBIN or RANDOM"))
+		}
+	}
 	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.mesh.Identity {
 		// Without endpoints requests fail; they must not leave unencrypted.
-		c.policy.tls, endpoints = nil, nil
+		c.policy.tls, endpoints, passes = nil, nil, false
 		out.Problems = append(out.Problems, noIdentity(rule, subset, port.Number, service.Host))
 	}
 	c.applyPool()
@@ -124,9 +134,8 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	for _, secret := range c.secrets {
 		out.need(secret, rule)
 	}
-	if port.Entry.Resolution == networking.ServiceEntry_NONE {
-		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
-		c.LbPolicy, c.LbConfig = clusterv3.Cluster_CLUSTER_PROVIDED, nil
+	if passes {
+		c.passThrough(port.TargetPort())
 		out.publish(c.Name, c.finish(), port.Object, origins)
 		return
 	}
@@ -140,6 +149,15 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		out.publish(c.Name, to, port.Object, origins)
 	}
 	out.publish(c.Name, c.finish(), port.Object, origins)
+}
+
+// passThrough sends connections where they were addressed to; port is another port there, 0 for the same.
+func (d *draft) passThrough(port uint32) {
+	d.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
+	d.LbPolicy, d.LbConfig = clusterv3.Cluster_CLUSTER_PROVIDED, nil
+	if port != 0 {
+		d.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{UpstreamPortOverride: wrapperspb.UInt32(port)}}
+	}
 }
 
 // resolveNames lets Envoy look its endpoints up: all addresses of each, or one of one at a time.

@@ -10,9 +10,6 @@ func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings,
 	if l == nil {
 		return
 	}
-	if l.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
-		c.fail(field+".simple", "PASSTHROUGH sends requests where they were addressed to, which needs interception", "write LEAST_REQUEST, ROUND_ROBIN or RANDOM")
-	}
 	if l.LocalityLbSetting != nil && l.ZoneAwareLbSetting != nil {
 		c.fail(field+".zoneAwareLbSetting", "excludes localityLbSetting, and both are given", "keep one")
 	}

@@ -116,7 +116,7 @@ func TestSpecs(t *testing.T) {
 		{dr, locality + "distribute: [{from: a/*, to: {b: 100}}, {from: a/b/*, to: {b: 100}}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.distribute: overlap"},
 		{dr, locality + "distribute: [{from: 'a/*/c', to: {b: 100}}]}}}", "!trafficPolicy.loadBalancer.localityLbSetting.distribute: no locality"},
 		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {}}}", "!trafficPolicy.loadBalancer.consistentHash: what is hashed"},
-		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: PASSTHROUGH}}", "!trafficPolicy.loadBalancer.simple: needs interception"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: PASSTHROUGH}}", ""},
 		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {useSourceIp: true, maglev: {tableSize: 10}}}}", "!trafficPolicy.loadBalancer.consistentHash.maglev.tableSize: no prime"},
 		{dr, "host: a\ntrafficPolicy: {outlierDetection: {maxEjectionPercent: 101}}", "!trafficPolicy.outlierDetection.maxEjectionPercent: no percentage"},
 		{dr, "host: a\ntrafficPolicy: {outlierDetection: {interval: 0s}}", "!trafficPolicy.outlierDetection.interval: too short"},
