@@ -23,24 +23,8 @@ const insideEnv = "OUTRIDER_TEST_NETWORK"
 // network namespace of its own, whose connections to 10.9.0.0/16 are redirected as those to others are, and those to
 // 10.8.0.1 as those that come in.
 func TestCaptured(t *testing.T) {
-	if os.Getenv(insideEnv) == "" {
-		command := exec.Command("/proc/self/exe", "-test.run=^TestCaptured$", "-test.v")
-		command.Env = append(os.Environ(), insideEnv+"=1")
-		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-		if os.Getuid() != 0 {
-			command.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-			command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-			command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-		}
-		if said, err := command.CombinedOutput(); err != nil {
-			t.Fatalf("in a network of its own: %v\n%s", err, said)
-		}
+	if !inNetwork(t) {
 		return
-	}
-	for _, arguments := range []string{"link set lo up", "address add " + capturedAddress + "/32 dev lo", "address add 10.9.0.0/16 dev lo"} {
-		if said, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %s: %v: %s", arguments, err, said)
-		}
 	}
 	redirect(t)
 	files, err := filepath.Glob(filepath.Join("testdata", "conformance", "captured", "*.txtar"))
@@ -63,6 +47,32 @@ func TestCaptured(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) { alone(t, kind, path, variables, backends, take) })
 	}
+}
+
+// inNetwork tells whether the test runs in a network namespace of its own, where nobody else takes a port. If not it runs
+// the test again in one.
+func inNetwork(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(insideEnv) == "" {
+		command := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+		command.Env = append(os.Environ(), insideEnv+"=1")
+		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+		if os.Getuid() != 0 {
+			command.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+			command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+			command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+		}
+		if said, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("in a network of its own: %v\n%s", err, said)
+		}
+		return false
+	}
+	for _, arguments := range []string{"link set lo up", "address add " + capturedAddress + "/32 dev lo", "address add 10.9.0.0/16 dev lo"} {
+		if said, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", arguments, err, said)
+		}
+	}
+	return true
 }
 
 // redirect does what interception does, for all connections but those that the proxy makes from 127.0.0.6.
