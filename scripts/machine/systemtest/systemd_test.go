@@ -184,7 +184,8 @@ func adopted(t *testing.T, h *Host, signal string, pid int) {
 	t.Helper()
 	agent := h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", signal, "outrider.service")
-	h.Eventually(30*time.Second, "another agent runs", func() bool {
+	// EXTEND_TIMEOUT_USEC (30 s) of a phase that has just ended puts off the watchdog, too.
+	h.Eventually(90*time.Second, "another agent runs", func() bool {
 		now := h.MainPID("outrider")
 		return now != 0 && now != agent && h.Property("outrider", "ActiveState") == "active"
 	})
