@@ -13,6 +13,8 @@ const (
 	patience    = 10 * time.Second // for a beat, where no watchdog sets one
 )
 
+const watchdogFed = "WATCHDOG=1"
+
 var extension = "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(extendBy.Microseconds(), 10)
 
 // Name is the part's name.
@@ -72,14 +74,20 @@ func (n *Notifier) beats(ctx context.Context) {
 func (n *Notifier) alive() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var lines []string
+	switch {
+	case n.state.lasts():
+		n.post(aliveKind, n.extended()...)
+	case n.watchdog > 0:
+		n.post(aliveKind, watchdogFed)
+	}
+}
+
+// extended is what a phase that may last begins with. The extension moves the watchdog, too, where it is what systemd heard last
+// (service_extend_timeout in src/core/service.c): an agent that hangs before its next beat, even if the phase has ended, would
+// be noticed that much later. Of one message systemd takes WATCHDOG= last, which puts the watchdog back to its own interval.
+func (n *Notifier) extended() []string {
 	if n.watchdog > 0 {
-		lines = append(lines, "WATCHDOG=1")
+		return []string{watchdogFed, extension}
 	}
-	if n.state.lasts() {
-		lines = append(lines, extension)
-	}
-	if len(lines) > 0 {
-		n.post(aliveKind, lines...)
-	}
+	return []string{extension}
 }

@@ -135,7 +135,7 @@ func (n *Notifier) transition(state State) []string {
 		lines = append(lines, "STOPPING=1")
 	}
 	if state.lasts() {
-		lines = append(lines, extension)
+		lines = append(lines, n.extended()...)
 	}
 	return lines
 }

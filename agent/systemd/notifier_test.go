@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -165,6 +166,19 @@ func TestSet(t *testing.T) {
 		}
 	}
 	m.quiet()
+}
+
+// With a watchdog no message extends without feeding it: an extension alone would also put off the watchdog.
+func TestExtensionLeavesTheWatchdog(t *testing.T) {
+	m := newManager(t)
+	n := newNotifier(t, Options{Environment: m.environment("WATCHDOG_USEC=2000000")})
+	for _, state := range []State{Starting, Running, Reloading, Draining, Reloading, Running, Stopping} {
+		n.Set(state, "x")
+		message := m.next()
+		if fed, extends := slices.Contains(message, "WATCHDOG=1"), slices.Contains(message, extension); fed != extends || extends != state.lasts() {
+			t.Errorf("%s: %q", state, message)
+		}
+	}
 }
 
 // An agent that adopts an Envoy that drains has started.
