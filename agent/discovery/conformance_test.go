@@ -1,7 +1,6 @@
 package discovery_test
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -35,10 +34,7 @@ func TestConformance(t *testing.T) {
 		}
 		server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 		e := startEnvoy(t, kind, server)
-		eventually(t, "Envoy has its listeners", func() (bool, string) {
-			live, warming := e.stat("listener_manager.workers_started"), e.stat("listener_manager.total_listeners_warming")
-			return live == 1 && warming == 0, fmt.Sprintf("workers %d, warming %d", live, warming)
-		})
+		e.listens(t)
 		eventually(t, "expected problems are told", func() (bool, string) {
 			missing := missing(cases, server.Problems())
 			return missing == "", missing
@@ -51,7 +47,7 @@ func TestConformance(t *testing.T) {
 		for _, c := range cases {
 			t.Run(kind+"/"+c.name, func(t *testing.T) {
 				for _, x := range c.exchanges {
-					x.run(t, c.port)
+					x.must(t, c.port)
 					x.aside(t, e, backends)
 				}
 				for _, want := range c.problems {

@@ -62,8 +62,16 @@ type reply struct {
 	err     error
 }
 
-func (x *exchange) run(t *testing.T, port int) {
+// must sends it and fails the test if the answers are not those expected.
+func (x *exchange) must(t *testing.T, port int) {
 	t.Helper()
+	for _, difference := range x.run(port) {
+		t.Error(difference)
+	}
+}
+
+// run sends it and returns what of the answers is not as expected.
+func (x *exchange) run(port int) (differences []string) {
 	to := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	method, target, _ := strings.Cut(x.ask[0], " ")
 	headers := http.Header{}
@@ -101,9 +109,10 @@ func (x *exchange) run(t *testing.T, port int) {
 			continue
 		}
 		if problem := x.check(want); problem != "" {
-			t.Errorf("%s: %s\n want %s\n %s", x.where, strings.Join(x.ask, " | "), want, problem)
+			differences = append(differences, fmt.Sprintf("%s: %s\n want %s\n %s", x.where, strings.Join(x.ask, " | "), want, problem))
 		}
 	}
+	return differences
 }
 
 // aside checks what becomes true beside the answers: that a backend was asked too, that Envoy counted.

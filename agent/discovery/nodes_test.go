@@ -38,17 +38,14 @@ func alone(t *testing.T, kind, path string, variables map[string]string, backend
 	}
 	server, _ := start(t, options)
 	e := startEnvoy(t, kind, server)
-	eventually(t, "Envoy has its listeners", func() (bool, string) {
-		live, warming := e.stat("listener_manager.workers_started"), e.stat("listener_manager.total_listeners_warming")
-		return live == 1 && warming == 0, fmt.Sprintf("workers %d, warming %d", live, warming)
-	})
+	e.listens(t)
 	for _, p := range server.Problems() {
 		if p.Severity != condition.Info && !c.expects(p) {
 			t.Errorf("unexpected problem: %s", p)
 		}
 	}
 	for _, x := range c.exchanges {
-		x.run(t, c.port)
+		x.must(t, c.port)
 		x.aside(t, e, backends)
 	}
 	for _, want := range c.problems {

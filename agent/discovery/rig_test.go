@@ -31,21 +31,22 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const bootstrap = `{
-  "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "locality": {"region": "eu", "zone": "a"}, "metadata": {"NAMESPACE": "shop", "ISTIO_VERSION": "1.30.2", "STAGE": "test", "LABELS": {"app": "edge"}}},
+  "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "locality": {"region": "eu", "zone": "a"}, "metadata": {"NAMESPACE": "shop", "ISTIO_VERSION": "1.30.2", "STAGE": "test", "CLUSTER_ID": "Kubernetes", "INTERCEPTION_MODE": "NONE", "LABELS": {"app": "edge"}}},
   "admin": {"address": {"pipe": {"path": %[2]q}}},
   "dynamic_resources": {
     "ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "xds"}}]},
     "cds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"},
     "lds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
   },
-  "static_resources": {"clusters": [{
+  "static_resources": {"clusters": [%[4]s{
     "name": "xds", "type": "STATIC", "connect_timeout": "1s",
-    "load_assignment": {"cluster_name": "xds", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": %[3]q}}}}]}]},
+    "load_assignment": {"cluster_name": "xds", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": %[3]s}}]}]},
     "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
       "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}
   }]}
@@ -88,12 +89,12 @@ func (r refusals) Cured(_ xds.Stream, typeURL string, names []string) { r.Server
 const capturedAddress = "10.8.0.1"
 
 // bootstrapOf is the bootstrap of an Envoy of a kind: sidecar, router, or a sidecar with REDIRECT or TPROXY.
-func bootstrapOf(kind, admin, socket string) string {
+func bootstrapOf(kind, admin, server string) string {
 	if kind != "REDIRECT" && kind != "TPROXY" {
-		return fmt.Sprintf(bootstrap, kind, admin, socket)
+		return fmt.Sprintf(bootstrap, kind, admin, server, "")
 	}
-	return strings.NewReplacer("~127.0.0.1~", "~"+capturedAddress+"~", `"metadata": {`, `"metadata": {"INTERCEPTION_MODE": "`+kind+`", `).
-		Replace(fmt.Sprintf(bootstrap, "sidecar", admin, socket))
+	return strings.NewReplacer("~127.0.0.1~", "~"+capturedAddress+"~", `"INTERCEPTION_MODE": "NONE"`, `"INTERCEPTION_MODE": "`+kind+`"`).
+		Replace(fmt.Sprintf(bootstrap, "sidecar", admin, server, ""))
 }
 
 // startEnvoy runs an Envoy of a kind (see bootstrapOf) against a server until the test ends.
@@ -104,7 +105,7 @@ func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket, admin := filepath.Join(directory, "xds.sock"), filepath.Join(directory, "admin.sock")
+	socket := filepath.Join(directory, "xds.sock")
 	listener, err := xds.Listen(xds.ListenOptions{Path: socket})
 	if err != nil {
 		t.Fatal(err)
@@ -118,8 +119,17 @@ func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 			t.Error(err)
 		}
 	})
-	e := &envoy{ads: ads}
-	command := exec.Command(parts.Envoy(t), "--config-yaml", bootstrapOf(kind, admin, socket),
+	admin := filepath.Join(directory, "admin.sock")
+	e := startEnvoyOn(t, admin, bootstrapOf(kind, admin, fmt.Sprintf(`{"pipe": {"path": %q}}`, socket)))
+	e.ads = ads
+	return e
+}
+
+// startEnvoyOn runs an Envoy with a bootstrap, whose admin interface is on a socket, until the test ends.
+func startEnvoyOn(t *testing.T, admin, bootstrap string) *envoy {
+	t.Helper()
+	e := &envoy{}
+	command := exec.Command(parts.Envoy(t), "--config-yaml", bootstrap,
 		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
 	command.Stdout, command.Stderr = e, e
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -136,10 +146,19 @@ func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 		_ = command.Wait()
 		if t.Failed() {
 			_, said, _ := strings.Cut(e.said(), "starting main dispatch loop")
-			t.Logf("Envoy %s: %s", kind, said[max(0, len(said)-8000):])
+			t.Logf("Envoy: %s", said[max(0, len(said)-8000):])
 		}
 	})
 	return e
+}
+
+// listens waits until Envoy has all its listeners.
+func (e *envoy) listens(t *testing.T) {
+	t.Helper()
+	eventually(t, "Envoy has its listeners", func() (bool, string) {
+		live, warming := e.stat("listener_manager.workers_started"), e.stat("listener_manager.total_listeners_warming")
+		return live == 1 && warming == 0, fmt.Sprintf("workers %d, warming %d", live, warming)
+	})
 }
 
 // stat returns a counter or gauge, -1 if there is none.
@@ -156,17 +175,17 @@ func (e *envoy) stat(name string) int {
 	return stats.Stats[0].Value
 }
 
-// eventually polls until a condition holds; it fails the test after ten seconds with what was seen last.
+// eventually polls until a condition holds; it fails the test after thirty seconds with what was seen last.
 func eventually(t *testing.T, what string, holds func() (bool, string)) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		ok, seen := holds()
 		if ok {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within ten seconds: %s", what, seen)
+			t.Fatalf("%s: not within thirty seconds: %s", what, seen)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -178,14 +197,9 @@ func freePort(t testing.TB) int { return freePorts(t, 1)[0] }
 // freePorts are different ports nobody listens on now.
 func freePorts(t testing.TB, count int) []int {
 	t.Helper()
-	var ports []int
-	for range count {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = listener.Close() }() // once all are found
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	ports := make([]int, count)
+	for i := range ports {
+		ports[i] = rig.FreePort(t) // never that of an outgoing connection
 	}
 	return ports
 }

@@ -89,9 +89,7 @@ func (s *discoveryServer) istiod(t *stage, folder string) {
 	s.process = exec.Command(path, "discovery", "--configDir", folder, "--registries=", "--meshConfig", mesh, "--networksConfig", filepath.Join(work, "none.yaml"),
 		"--grpcAddr", s.address, "--secureGRPCAddr=", "--httpAddr", port(), "--httpsAddr=", "--monitoringAddr", port(), "--ctrlz_port", "0")
 	s.process.Dir = work
-	s.process.Env = append(os.Environ(), strings.Fields(`POD_NAMESPACE=istio-system POD_NAME=istiod-0 SHARED_MESH_CONFIG= ENABLE_CA_SERVER=false
-		PILOT_CERT_PROVIDER=none PILOT_ENABLE_GATEWAY_API=false ENABLE_DEBUG_ON_HTTP=true UNSAFE_ENABLE_ADMIN_ENDPOINTS=false
-		PILOT_ENABLE_METADATA_EXCHANGE=false PILOT_ENABLE_ALPN_FILTER=false PILOT_MAX_REQUESTS_PER_SECOND=10000`)...)
+	s.process.Env = append(os.Environ(), parts.IstiodEnvironment...)
 }
 
 func (s *discoveryServer) stop() {

@@ -1,0 +1,179 @@
+package discovery_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// secretsCluster is the agent that istiod takes to be beside Envoy.
+const secretsCluster = `{
+    "name": "sds-grpc", "type": "STATIC", "connect_timeout": "1s",
+    "load_assignment": {"cluster_name": "sds-grpc", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": %s}}]}]},
+    "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+      "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}
+  }, `
+
+// TestIstiodAnswersTheSame gives the cases of TestConformance to a real istiod with an Envoy on it: the answers are the same, but
+// for the differences that testdata/conformance/istiod lists with their reasons; one that is listed and is none fails the test.
+func TestIstiodAnswersTheSame(t *testing.T) {
+	variables, backends, take := conformanceBackends(t)
+	differences := readDifferences(t)
+	for _, kind := range []string{"sidecar", "router"} {
+		files, err := filepath.Glob(filepath.Join("testdata", "conformance", kind, "*.txtar"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no cases for %s: %v", kind, err)
+		}
+		directory := t.TempDir()
+		var cases []*conformanceCase
+		for _, path := range files {
+			c := readCase(t, path, variables, take(), take())
+			if _, left := differences[kind+"/"+c.name]["*"]; left {
+				delete(differences[kind+"/"+c.name], "*")
+				continue
+			}
+			cases = append(cases, c)
+			write(t, filepath.Join(directory, c.name+".yaml"), inNamespace(t, c.mesh, "shop"))
+		}
+		// Its address is nobody's endpoint: istiod would take the proxy for that workload, and its labels for the proxy's.
+		admin := filepath.Join(parts.ShortDir(t), "admin.sock")
+		text := fmt.Sprintf(bootstrap, kind, admin, startIstiod(t, directory), fmt.Sprintf(secretsCluster, startFileSecrets(t)))
+		e := startEnvoyOn(t, admin, strings.Replace(text, "~127.0.0.1~", "~10.255.0.1~", 1))
+		e.listens(t)
+		for _, c := range cases {
+			known := differences[kind+"/"+c.name]
+			t.Run(kind+"/"+c.name, func(t *testing.T) {
+				for _, x := range c.exchanges {
+					_, request, _ := strings.Cut(x.where, "requests, line ")
+					reason, expected := known[request]
+					delete(known, request)
+					found := x.run(c.port)
+					switch {
+					case !expected:
+						for _, difference := range found {
+							t.Error(difference)
+						}
+						if len(found) == 0 {
+							x.aside(t, e, backends)
+						}
+					case len(found) == 0 && !strings.HasPrefix(reason, "(not always) "):
+						t.Errorf("%s: no difference, but one is listed: %s", x.where, reason)
+					}
+				}
+			})
+		}
+	}
+	for name, left := range differences {
+		for request := range left {
+			t.Errorf("testdata/conformance/istiod: %s has no request at line %s", name, request)
+		}
+	}
+}
+
+// readDifferences returns reasons by case and the line of the request, "*" where istiod is not given the case at all.
+func readDifferences(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "conformance", "istiod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		where, reason, ok := strings.Cut(line, ": ")
+		name, requests, ok2 := strings.Cut(where, " ")
+		if !ok || !ok2 {
+			t.Fatalf("testdata/conformance/istiod: %q is not of the form CASE LINE,…: REASON", line)
+		}
+		for request := range strings.SplitSeq(requests, ",") {
+			if all[name] == nil {
+				all[name] = map[string]string{}
+			}
+			all[name][request] = reason
+		}
+	}
+	return all
+}
+
+// inNamespace gives objects that name no namespace the one that cases are in: istiod's files have no default.
+func inNamespace(t *testing.T, mesh, namespace string) string {
+	t.Helper()
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	decoder := yaml.NewDecoder(strings.NewReader(mesh))
+	for {
+		var object map[string]any
+		err := decoder.Decode(&object)
+		if errors.Is(err, io.EOF) {
+			return out.String()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if object == nil {
+			continue
+		}
+		metadata, _ := object["metadata"].(map[string]any)
+		if metadata != nil && metadata["namespace"] == nil {
+			metadata["namespace"] = namespace
+		}
+		if err := encoder.Encode(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// startIstiod runs an istiod without Kubernetes on a folder until the test ends, and returns its address as a bootstrap
+// writes it.
+func startIstiod(t *testing.T, folder string) string {
+	t.Helper()
+	path, err := parts.Istiod()
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := t.TempDir()
+	mesh := filepath.Join(work, "mesh.yaml")
+	write(t, mesh, "enableAutoMtls: false\n") // certificates would come over SDS, from an agent
+	ports := freePorts(t, 3)
+	address := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
+	var said bytes.Buffer
+	istiod := exec.Command(path, "discovery", "--configDir", folder, "--registries=", "--meshConfig", mesh, "--networksConfig", filepath.Join(work, "none.yaml"),
+		"--grpcAddr", address(0), "--secureGRPCAddr=", "--httpAddr", address(1), "--httpsAddr=", "--monitoringAddr", address(2), "--ctrlz_port", "0")
+	istiod.Dir = work
+	istiod.Env = append(os.Environ(), parts.IstiodEnvironment...)
+	istiod.Stdout, istiod.Stderr = &said, &said
+	istiod.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := istiod.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = istiod.Wait() }()
+	t.Cleanup(func() { _ = istiod.Process.Kill(); <-ended })
+	eventually(t, "istiod listens", func() (bool, string) {
+		select {
+		case <-ended:
+			t.Fatalf("istiod ended: %s", said.String())
+		default:
+		}
+		connection, err := net.Dial("tcp", address(0))
+		if err != nil {
+			return false, err.Error()
+		}
+		return true, fmt.Sprint(connection.Close())
+	})
+	return fmt.Sprintf(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`, ports[0])
+}
