@@ -8,30 +8,17 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync"
 	"syscall"
 	"time"
-)
-
-// Limits of connections at a time. Everybody may read, so everybody may try to use the agent up: one user's connections
-// leave those of all others alone, and unprivileged ones never take the place of root's.
-const (
-	connectionsPerUser      = 16
-	connectionsUnprivileged = 128
-	connectionsPrivileged   = 64
 )
 
 // listener takes connections with their peers, within the limits.
 type listener struct {
 	*net.UnixListener
-	rule Rule
-	path string
-	file os.FileInfo // the socket as it was made
-
-	mu           sync.Mutex
-	perUser      map[uint32]int
-	unprivileged int
-	privileged   int
+	rule   Rule
+	path   string
+	file   os.FileInfo // the socket as it was made
+	places *places
 }
 
 // listen makes the socket, in place of one that nobody answers on, mode 0666: the rule decides, not the file.
@@ -59,7 +46,7 @@ func listen(path string, rule Rule) (*listener, error) {
 		_ = made.Close()
 		return nil, fmt.Errorf("look at the private socket: %w", err)
 	}
-	return &listener{UnixListener: unixListener, rule: rule, path: path, file: file, perUser: map[uint32]int{}}, nil
+	return &listener{UnixListener: unixListener, rule: rule, path: path, file: file, places: newPlaces()}, nil
 }
 
 // Close ends listening and removes the socket if it is still this listener's.
@@ -68,19 +55,6 @@ func (l *listener) Close() error {
 		_ = os.Remove(l.path)
 	}
 	return l.UnixListener.Close()
-}
-
-// connection is a connection with its peer.
-type connection struct {
-	*net.UnixConn
-	peer    Peer
-	release func()
-}
-
-// Close closes and gives the place back, once.
-func (c *connection) Close() error {
-	c.release()
-	return c.UnixConn.Close()
 }
 
 // tooMany is what a connection beyond the limits is told. It fits into any fresh socket's buffer, so the write cannot
@@ -106,59 +80,39 @@ func (l *listener) Accept() (net.Conn, error) {
 			_ = accepted.Close()
 			continue
 		}
-		release, ok := l.admit(peer)
+		admitted, ok := l.places.admit(accepted, peer, l.rule.privileged(peer))
 		if !ok {
 			_ = accepted.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = accepted.Write(tooMany)
 			_ = accepted.Close()
 			continue
 		}
-		return &connection{UnixConn: accepted, peer: peer, release: release}, nil
+		return admitted, nil
 	}
 }
 
-func (l *listener) admit(peer Peer) (release func(), ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	privileged := l.rule.privileged(peer)
-	if privileged {
-		if l.privileged >= connectionsPrivileged {
-			return nil, false
-		}
-		l.privileged++
-	} else {
-		if l.unprivileged >= connectionsUnprivileged || l.perUser[peer.UID] >= connectionsPerUser {
-			return nil, false
-		}
-		l.unprivileged++
-		l.perUser[peer.UID]++
-	}
-	return sync.OnceFunc(func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if privileged {
-			l.privileged--
-			return
-		}
-		l.unprivileged--
-		if l.perUser[peer.UID]--; l.perUser[peer.UID] == 0 {
-			delete(l.perUser, peer.UID)
-		}
-	}), true
-}
+type connectionKey struct{}
 
-type peerKey struct{}
-
-// withPeer is http.Server's ConnContext.
-func withPeer(ctx context.Context, c net.Conn) context.Context {
-	if c, ok := c.(*connection); ok {
-		return context.WithValue(ctx, peerKey{}, c.peer)
-	}
-	return ctx
+// withConnection is http.Server's ConnContext.
+func withConnection(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, c)
 }
 
 // peerOfRequest is who asks. A request without one (not from this listener) is nobody's, with no right to change.
 func peerOfRequest(r *http.Request) (Peer, bool) {
-	peer, ok := r.Context().Value(peerKey{}).(Peer)
-	return peer, ok
+	if c, ok := r.Context().Value(connectionKey{}).(*connection); ok {
+		return c.peer, true
+	}
+	return Peer{}, false
+}
+
+// stillConnected lets a request go no further whose connection was closed for another one while it was being read: its
+// caller would not hear how it ended.
+func stillConnected(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, ok := r.Context().Value(connectionKey{}).(*connection); ok && !c.places.holds(c) {
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(w, r)
+	})
 }

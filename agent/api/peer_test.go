@@ -2,18 +2,14 @@ package api_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/api/apitest"
@@ -98,71 +94,4 @@ func TestWhoMayChange(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestOneUserCannotTakeAllConnections holds as many connections as one unprivileged user gets.
-func TestOneUserCannotTakeAllConnections(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("tests of other users' requests must run as root")
-	}
-	dir := parts.ShortDir(t)
-	hog := program(t, dir)
-	socket := apitest.Serve(t, dir, &apitest.Backend{}, condition.NewBoard())
-	command := exec.Command(hog, "-test.run", "^TestHoldConnections$")
-	command.Env = append(os.Environ(), "HOLD_CONNECTIONS_TO="+socket)
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
-	input, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	output, err := command.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	told := make([]byte, 64)
-	n, err := output.Read(told)
-	if got := strings.TrimSpace(string(told[:n])); got != "16 kept, 584 refused" {
-		t.Errorf("%q, %v", got, err)
-	}
-	client := api.NewClient(socket)
-	defer client.Close()
-	if _, err := client.Status(t.Context()); err != nil {
-		t.Errorf("root is not served: %v", err)
-	}
-	_ = input.Close()
-	_, _ = io.Copy(io.Discard, output)
-	if err := command.Wait(); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestHoldConnections is the other user of TestOneUserCannotTakeAllConnections; by itself it does nothing.
-func TestHoldConnections(t *testing.T) {
-	socket := os.Getenv("HOLD_CONNECTIONS_TO")
-	if socket == "" {
-		return
-	}
-	var kept, refused int
-	for range 600 {
-		connection, err := net.Dial("unix", socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer connection.Close()
-		_, _ = connection.Write([]byte("GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"))
-		_ = connection.SetReadDeadline(time.Now().Add(5 * time.Second))
-		answer := make([]byte, 16)
-		n, err := connection.Read(answer)
-		switch {
-		case strings.HasPrefix(string(answer[:n]), "HTTP/1.1 200"):
-			kept++
-		case strings.HasPrefix(string(answer[:n]), "HTTP/1.1 503"), errors.Is(err, syscall.ECONNRESET):
-			refused++
-		}
-	}
-	fmt.Printf("%d kept, %d refused\n", kept, refused)
-	_, _ = io.Copy(io.Discard, os.Stdin)
 }

@@ -60,8 +60,9 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	server := &http.Server{
-		Handler:           s.handler,
-		ConnContext:       withPeer,
+		Handler:           stillConnected(s.handler),
+		ConnContext:       withConnection,
+		ConnState:         markIdle,
 		ReadHeaderTimeout: headerTime, // no ReadTimeout: it would end streams
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maximumHeader,
