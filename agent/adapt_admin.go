@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -15,15 +14,14 @@ import (
 // epochAdmin is what the supervisor asks of an epoch, over Envoy's admin client.
 type epochAdmin struct {
 	*envoy.Admin
-	closeDoors   func(context.Context) error // see keeper.Client.CloseDoors
-	own          bool                        // the address is this epoch's alone, not one that a bootstrap of the user's gives to all
-	restartEpoch atomic.Int64                // as /server_info told it, -1 before; an epoch does not change its number
+	closeDoors func(context.Context) error // see keeper.Client.CloseDoors
+	own        bool                        // the address is this epoch's alone, not one that a bootstrap of the user's gives to all
 }
 
-func newEpochAdmin(address string, closeDoors func(context.Context) error) *epochAdmin {
-	a := &epochAdmin{closeDoors: closeDoors, Admin: envoy.NewAdmin(splitAddress(address)), own: strings.HasPrefix(filepath.Base(address), adminSocketPrefix)}
-	a.restartEpoch.Store(-1)
-	return a
+// epochAdmin returns what asks the epoch at an address.
+func (a *Agent) epochAdmin(address string) *epochAdmin {
+	own := filepath.Dir(address) == a.keeper.get().Info().Folder && strings.HasPrefix(filepath.Base(address), adminSocketPrefix)
+	return &epochAdmin{closeDoors: a.closeDoors, Admin: envoy.NewAdmin(splitAddress(address)), own: own}
 }
 
 // splitAddress tells a Unix socket's path from host:port.
@@ -37,7 +35,9 @@ func splitAddress(address string) (network, where string) {
 // workersStarted is the gauge that is 1 once the listeners accept connections.
 const workersStarted = "listener_manager.workers_started"
 
-// State asks /ready first, a hundred bytes; /server_info has 150 KB and is asked once in an epoch's life.
+// State asks /ready first, five bytes, and the gauge once it is. Who answers on an epoch's own socket is that epoch. Of an address that
+// all have, /server_info tells, whose 250 KB take Envoy's main thread and the agent 10 ms (the gauge server.hot_restart_epoch is right only
+// seconds later).
 func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
 	ready, state, err := a.Ready(ctx)
 	if err != nil {
@@ -46,18 +46,19 @@ func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
 	if !ready && state != envoy.StateDraining {
 		return epoch.State{Server: state}, nil
 	}
-	stats, err := a.Stats(ctx, "^"+workersStarted+"$")
+	gauges, err := a.Gauges(ctx, "^"+workersStarted+"$")
 	if err != nil {
 		return epoch.State{}, err
 	}
-	if !a.own || a.restartEpoch.Load() < 0 {
+	number := epoch.OwnAddress
+	if !a.own {
 		info, err := a.ServerInfo(ctx)
 		if err != nil {
 			return epoch.State{}, err
 		}
-		a.restartEpoch.Store(int64(info.RestartEpoch))
+		number = info.RestartEpoch
 	}
-	return epoch.State{Server: state, RestartEpoch: int(a.restartEpoch.Load()), WorkersStarted: stats[workersStarted] == 1}, nil
+	return epoch.State{Server: state, RestartEpoch: number, WorkersStarted: gauges[workersStarted] == 1}, nil
 }
 
 // DrainListeners closes the listeners: at once, which is how a stop does it, not before Envoy has taken the connections that wait.

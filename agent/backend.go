@@ -116,7 +116,7 @@ func (b backend) Drain(ctx context.Context, request api.DrainRequest, progress f
 		if !ok {
 			return api.DrainResult{}, nil // it ended: nothing is left
 		}
-		activity, err := newEpochAdmin(e.AdminAddress, b.closeDoors).Activity(ctx)
+		activity, err := b.epochAdmin(e.AdminAddress).Activity(ctx)
 		if err != nil {
 			return api.DrainResult{}, fmt.Errorf("count the connections of epoch %d: %w", e.Number, err)
 		}

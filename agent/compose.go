@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -36,7 +35,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		return err
 	}
 	a.maker = &specMaker{
-		Maker:  blueprint.ThisHost(),
+		Maker:  a.blueprints(c),
 		keeper: func() keeper.Info { return a.keeper.get().Info() },
 		inspect: func(ctx context.Context, path string) (*envoy.Binary, error) {
 			return a.inspect(ctx, c.Paths.StateDir, path)
@@ -91,7 +90,7 @@ func (a *Agent) openKeeper(ctx context.Context, c *config.Config, other *keeper.
 
 func (a *Agent) composeEpochs(c *config.Config) {
 	a.supervisor = epoch.New(epoch.Options{
-		Keeper: a.keeper.get(), Admin: func(address string) epoch.Admin { return newEpochAdmin(address, a.closeDoors) },
+		Keeper: a.keeper.get(), Admin: func(address string) epoch.Admin { return a.epochAdmin(address) },
 		Board: a.board, Logger: a.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
 		Settings: func() epoch.Settings {
 			now := a.reloader.inForce().Config.Envoy
@@ -132,7 +131,7 @@ func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
 	a.meshPorts = &meshPorts{host: neighbourhood(a.options.Config), feed: a.discovery.Feed, board: a.board, log: a.logOf("discovery"), taken: make(chan struct{}, 1),
 		folder: func() string { return c.Paths.RuntimeDir }}
 	log := a.logOf("xds")
-	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts}, Logger: log,
+	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts, a.supervisor.Hint}, Logger: log,
 		ControlPlane: "outriderd " + a.options.Version})
 	if err != nil {
 		return err

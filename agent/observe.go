@@ -23,6 +23,7 @@ type observer struct {
 	mesh    meshRefusals
 	refused *refusals
 	ports   *meshPorts // nil: nobody asks
+	hint    func()     // Envoy has taken something: it may be live from now on
 }
 
 // meshRefusals is told what Envoy refused, to tie it to the objects it came from.
@@ -60,6 +61,7 @@ func (o observer) Pushed(stream xds.Stream, push xds.Push) {
 
 // Accepted logs an ACK.
 func (o observer) Accepted(stream xds.Stream, typeURL, version string) {
+	o.hint()
 	if o.ports != nil {
 		o.ports.accepted(stream.Node, typeURL)
 	}

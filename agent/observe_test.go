@@ -29,7 +29,7 @@ func (m meshRecord) Cured(_ string, names []string) {
 
 func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 	mesh := meshRecord{}
-	o := observer{condition.NewBoard(), slog.New(slog.DiscardHandler), mesh, newRefusals(), nil}
+	o := observer{condition.NewBoard(), slog.New(slog.DiscardHandler), mesh, newRefusals(), nil, func() {}}
 	old, next := xds.Stream{ID: 1}, xds.Stream{ID: 2}
 	refuse := func(stream xds.Stream, name string) {
 		o.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name}, Error: "cannot bind " + name + "\n"})

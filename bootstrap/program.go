@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,11 +24,15 @@ const installedProgram = "/usr/libexec/outrider/outrider-bootstrap"
 
 // Program renders bootstraps with outrider-bootstrap, a program of its own that lives as long as that takes (see the package's
 // documentation for the reasons). It remembers the last one: a start, and every reload that changes nothing, asks for the same one
-// again. Its zero value looks for the program where it is needed: beside the running program, else where packages put it.
+// again; with a Cache the next start does not even need the program. Its zero value looks for the program where it is needed: beside
+// the running program, else where packages put it.
 type Program struct {
-	Path   string        // "" = looked for
-	Time   time.Duration // that rendering may take; 0 = 10 s
-	Memory uint64        // bytes that it may take; 0 = 512 MiB
+	Path    string        // "" = looked for
+	Time    time.Duration // that rendering may take; 0 = 10 s
+	Memory  uint64        // bytes that it may take; 0 = 512 MiB
+	Cache   string        // path of the file that remembers the last answer from run to run, 0600; "" = none
+	Version string        // that the program is expected to have; of another one nothing is remembered
+	Log     *slog.Logger  // where it is told that an answer could not be remembered; nil = nowhere
 
 	mu   sync.Mutex
 	last [sha256.Size]byte // the question that was answered last
@@ -47,7 +52,7 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	if p.kept != nil && p.last == sum {
 		return p.kept, nil
 	}
-	rendered, err := p.ask(ctx, question)
+	rendered, err := p.known(ctx, question)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && outOfMemory.Match(exit.Stderr) {
 		return nil, request.fault("rendering it takes more than %d MiB of memory", p.memory()>>20)
 	}
@@ -55,6 +60,28 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 		return nil, err
 	}
 	p.last, p.kept = sum, rendered
+	return rendered, nil
+}
+
+// known answers from the cache, if it can, else asks the program and has the cache remember its answer.
+func (p *Program) known(ctx context.Context, question []byte) (*Rendered, error) {
+	if p.Cache == "" {
+		return p.ask(ctx, question)
+	}
+	identity, err := p.identify(question)
+	if err != nil {
+		return nil, err
+	}
+	if rendered := p.recall(identity); rendered != nil {
+		return rendered, nil
+	}
+	rendered, err := p.ask(ctx, question)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.remember(identity, rendered); err != nil && p.Log != nil {
+		p.Log.Warn("the next start takes longer", "error", err)
+	}
 	return rendered, nil
 }
 

@@ -40,6 +40,10 @@ func TestAdminOfARealEnvoy(t *testing.T) {
 	if err != nil || len(stats) != 2 || stats["server.live"] != 1 || stats["server.concurrency"] != 1 {
 		t.Errorf("stats %v, %v", stats, err)
 	}
+	gauges, err := e.Gauges(ctx, `^server\.(live|worker_watchdog_miss)$`) // of which one is a counter
+	if err != nil || len(gauges) != 1 || gauges["server.live"] != 1 {
+		t.Errorf("gauges %v, %v", gauges, err)
+	}
 	if bytes, err := e.MemoryBytes(ctx); err != nil || bytes < 1<<20 {
 		t.Errorf("memory %d, %v", bytes, err)
 	}

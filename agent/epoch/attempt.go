@@ -150,7 +150,7 @@ func (s *Supervisor) startedAs(p *process, pid int) {
 // awaitLive waits until the admin says that the right epoch serves.
 func (s *Supervisor) awaitLive(ctx context.Context, a *attempt, serving bool) error {
 	p := a.process
-	begun := time.Now()
+	begun, hinted := time.Now(), time.Time{}
 	handshake := handshakeTimeout
 	if !serving {
 		handshake = hurriedHandshake
@@ -163,7 +163,7 @@ func (s *Supervisor) awaitLive(ctx context.Context, a *attempt, serving bool) er
 		cancel()
 		now := time.Now()
 		switch {
-		case err == nil && (state.RestartEpoch == p.RestartEpoch || !state.Live()):
+		case err == nil && (state.RestartEpoch == p.RestartEpoch || state.RestartEpoch == OwnAddress || !state.Live()):
 			if state.Live() {
 				return nil
 			}
@@ -179,11 +179,16 @@ func (s *Supervisor) awaitLive(ctx context.Context, a *attempt, serving bool) er
 			return fmt.Errorf("not live within %s (live_timeout): %s", a.spec.LiveTimeout, said)
 		}
 		pause := pollFast
-		if now.Sub(begun) > pollFastFor {
+		switch {
+		case now.Sub(hinted) < hintedFor:
+			pause = pollHinted
+		case now.Sub(begun) > pollFastFor:
 			pause = pollSlow
 		}
 		select {
 		case <-time.After(pause):
+		case <-s.hints:
+			hinted = time.Now()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -94,9 +94,12 @@ type Admin interface {
 // State is what an Envoy says of itself.
 type State struct {
 	Server         string // /server_info's state: "LIVE", "PRE_INITIALIZING", "INITIALIZING", "DRAINING"
-	RestartEpoch   int    // /server_info's command_line_options.restart_epoch; counts only if Live
+	RestartEpoch   int    // /server_info's command_line_options.restart_epoch, or OwnAddress; counts only if Live
 	WorkersStarted bool   // the gauge listener_manager.workers_started: listeners accept
 }
+
+// OwnAddress is a State's RestartEpoch where nobody but the epoch in question can answer: no other one that lives has its address.
+const OwnAddress = -1
 
 // Live is whether Envoy serves. One whose health check was failed says DRAINING, and serves.
 func (s State) Live() bool { return (s.Server == "LIVE" || s.Server == "DRAINING") && s.WorkersStarted }

@@ -35,7 +35,9 @@ type Settings struct {
 const (
 	askTimeout       = 3 * time.Second        // one question to the keeper
 	validateTimeout  = 30 * time.Second       // envoy --mode validate; 1000 listeners take half a second
-	pollFast         = 10 * time.Millisecond  // how often a starting epoch is asked in its first seconds
+	pollHinted       = 2 * time.Millisecond   // how often a starting epoch is asked in the moment after a hint,
+	hintedFor        = 50 * time.Millisecond  // which is this long;
+	pollFast         = 10 * time.Millisecond  // in its first seconds
 	pollSlow         = 100 * time.Millisecond // and later
 	pollFastFor      = 3 * time.Second        //
 	handshakeTimeout = 10 * time.Second       // a child whose admin never answered by then hangs on its parent
@@ -77,6 +79,7 @@ func New(options Options) *Supervisor {
 		inbox:   make(chan func()),
 		ended:   make(chan struct{}),
 		changed: make(chan struct{}),
+		hints:   make(chan struct{}, 1),
 		prefix:  fmt.Sprintf("%08x", rand.Uint32()),
 	}
 }

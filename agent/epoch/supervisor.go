@@ -16,6 +16,7 @@ type Supervisor struct {
 	inbox   chan func()   // what happened, run by the owner
 	ended   chan struct{} // closed when Run returns
 	prefix  string        // of process IDs: differs between agents
+	hints   chan struct{} // see Hint; holds one
 	helpers sync.WaitGroup
 
 	// The owner's.
@@ -157,6 +158,15 @@ func (s *Supervisor) call(ctx context.Context, function func()) error {
 
 // Beat returns once the loop of Run has turned.
 func (s *Supervisor) Beat(ctx context.Context) error { return s.call(ctx, func() {}) }
+
+// Hint says that an epoch which is starting may be live from now on. To ask it all the time would keep its main thread, which has better
+// to do, and there may be nothing to hint at.
+func (s *Supervisor) Hint() {
+	select {
+	case s.hints <- struct{}{}:
+	default: // it is looked at already
+	}
+}
 
 // help runs a helper goroutine that ends with Run.
 func (s *Supervisor) help(helper func(ctx context.Context)) {
