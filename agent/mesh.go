@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"time"
@@ -78,17 +77,4 @@ func (b backend) discoveryStatus() api.Discovery {
 		detail = fmt.Sprintf("%d errors, %d warnings: outrider mesh check names them", errors, warnings)
 	}
 	return api.Discovery{State: "embedded", Since: b.started, Detail: detail}
-}
-
-// MeshProblems are what is wrong in the embedded server's files, and what Envoy refused of them.
-func (b backend) MeshProblems(context.Context) ([]api.MeshProblem, error) {
-	problems := []api.MeshProblem{}
-	for _, p := range b.discovery.Problems() {
-		message := p.Message
-		if p.Cure != "" {
-			message += "; " + p.Cure
-		}
-		problems = append(problems, api.MeshProblem{File: p.File, Line: p.Line, Object: p.Object, Field: p.Field, Severity: string(p.Severity), Message: message})
-	}
-	return problems, nil
 }

@@ -56,6 +56,13 @@ func (m *meshPorts) accepted(node *corev3.Node, typeURL string) {
 	}
 }
 
+// lastNode is how the Envoy introduced itself that took listeners last; nil before there was one.
+func (m *meshPorts) lastNode() *corev3.Node {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.node
+}
+
 // now is what the mesh has Envoy listen on.
 func (m *meshPorts) now() []config.Claim {
 	m.mu.Lock()

@@ -16,6 +16,7 @@ type Backend interface {
 	Configurator
 	Loggers
 	Viewer
+	Mesher
 	Reporter
 }
 
@@ -61,7 +62,6 @@ type Viewer interface {
 	// AdminPaths, query is as in a URL. The caller closes the body.
 	Admin(ctx context.Context, path, query string) (AdminResponse, error)
 	ResourceTypes(ctx context.Context) ([]ResourceType, error)
-	MeshProblems(ctx context.Context) ([]MeshProblem, error)
 }
 
 // AdminResponse is Envoy's answer.

@@ -99,6 +99,8 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET "+Prefix+"/log-level", read(backend.LogLevels))
 	mux.Handle("GET "+Prefix+"/resource-types", read(backend.ResourceTypes))
 	mux.Handle("GET "+Prefix+"/mesh-problems", read(backend.MeshProblems))
+	mux.Handle("GET "+Prefix+"/mesh/origins", read(backend.MeshOrigins))
+	mux.HandleFunc("POST "+Prefix+"/mesh/explain", s.explain)
 	mux.Handle("GET "+Prefix+"/report", read(backend.Report))
 	mux.HandleFunc("GET "+Prefix+"/admin/{path...}", s.admin)
 	mux.HandleFunc("GET "+Prefix+"/events", s.events)

@@ -224,16 +224,6 @@ type ResourceType struct {
 	Source          string    `json:"source"` // upstream, cache, embedded
 }
 
-// MeshProblem is what is wrong in the embedded discovery server's files.
-type MeshProblem struct {
-	File     string `json:"file"`
-	Line     int    `json:"line,omitempty"`
-	Object   string `json:"object,omitempty"` // Kind namespace/name
-	Field    string `json:"field,omitempty"`
-	Severity string `json:"severity"` // error, warning, info
-	Message  string `json:"message"`
-}
-
 // ReportPiece is a file of a bug report that only the agent can give.
 type ReportPiece struct {
 	Name string `json:"name"` // path within the report, relative, with slashes

@@ -2,8 +2,10 @@ package discovery
 
 import (
 	"fmt"
+	"slices"
 
 	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/meshfile"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/view"
 )
@@ -14,23 +16,43 @@ type CheckOptions struct {
 	Namespace string            // of the proxy, and of objects that name none; "" is default
 	Labels    map[string]string // of the proxy: which gateways are its own
 	Domain    string            // what short host names end in; "" is cluster.local
+
+	MeshConfigFile string // Istio's MeshConfig; "" = its defaults
 }
 
 // Check reads files and directories as the server does, once, and returns what is wrong, by place. An error means that it
 // could not be done.
 func Check(paths []string, options CheckOptions) ([]Problem, error) {
+	c, err := read(paths, options)
+	if err != nil {
+		return nil, err
+	}
+	return c.problems, nil
+}
+
+// checked is what files come to for one proxy.
+type checked struct {
+	world    *model.World
+	view     *view.View
+	problems []Problem
+}
+
+func read(paths []string, options CheckOptions) (checked, error) {
 	o := Options{Files: paths, Namespace: options.Namespace, Domain: options.Domain}
 	fill(&o)
 	node := model.Node{Type: model.NodeType(options.Type), Namespace: o.Namespace, Labels: options.Labels}
 	if node.Type == "" {
 		node.Type = model.Sidecar
 	}
-	m := mesh.Default()
+	m, problems := meshfile.Read(options.MeshConfigFile)
+	if m == nil {
+		m = mesh.Default() // as an agent that starts with such a file
+	}
 	m.Identity, m.SystemRoots = o.Identity, o.SystemRoots
 	world := model.NewWorld(o.Domain, m)
 	v, err := view.New(world, node, view.NewCache())
 	if err != nil {
-		return nil, fmt.Errorf("check the mesh configuration: %w", err)
+		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
 	s := newStore(o)
 	var changes []model.Change
@@ -38,5 +60,5 @@ func Check(paths []string, options CheckOptions) ([]Problem, error) {
 		changes = append(changes, model.Change(c))
 	}
 	v.Update(world.Apply(changes))
-	return gather(s.Problems(), map[string]*view.View{"": v}, nil), nil
+	return checked{world, v, gather(slices.Concat(s.Problems(), problems), map[string]*view.View{"": v}, nil)}, nil
 }

@@ -1,6 +1,7 @@
 package discovery_test
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/explain"
+	"outrider.org/outrider/agent/resource"
 )
 
 func TestCheckNamesFileLineObjectAndField(t *testing.T) {
@@ -55,5 +58,79 @@ spec:
 	}
 	if _, err := discovery.Check(nil, discovery.CheckOptions{Type: "waypoint"}); err == nil {
 		t.Error("a type that is none was accepted")
+	}
+}
+
+func TestCheckReadsTheConfigurationOfTheMesh(t *testing.T) {
+	directory := t.TempDir()
+	file, entry := filepath.Join(directory, "mesh"), filepath.Join(directory, "web.yaml")
+	write(t, entry, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
+	write(t, file, "connectTimeout: 1h\n")
+	problems, err := discovery.Check([]string{entry}, discovery.CheckOptions{MeshConfigFile: file})
+	if err != nil || len(problems) != 1 || problems[0].File != file || problems[0].Field != "connectTimeout" {
+		t.Errorf("%v %v", problems, err)
+	}
+	// What it says counts for the objects: the entry is for nobody in another namespace.
+	write(t, file, "defaultServiceExportTo: [.]\n")
+	said, err := discovery.Explain([]string{entry}, discovery.CheckOptions{Namespace: "bank", MeshConfigFile: file}, explain.Request{Host: "web.test", Port: 80})
+	if err != nil || said.Outcome != explain.Refused {
+		t.Errorf("%s %v", said.Outcome, err)
+	}
+}
+
+func TestExplainNamesTheObjects(t *testing.T) {
+	directory := t.TempDir()
+	files := map[string]string{
+		"web.yaml":   fmt.Sprintf(webEntry, "web", "10.0.0.1"),
+		"rule.yaml":  fmt.Sprintf(webRule, "web", "RANDOM"),
+		"z.yaml":     "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: late, namespace: shop}\nspec: {hosts: [late.test], resolution: STATIC, ports: [{number: 80, name: tcp, protocol: TCP}], endpoints: [{address: 10.0.0.9}]}\n",
+		"route.yaml": "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web.test], http: [{name: v, route: [{destination: {host: web.test, subset: v1}}]}]}\n",
+	}
+	for name, text := range files {
+		write(t, filepath.Join(directory, name), text)
+	}
+	server, _ := start(t, discovery.Options{Files: []string{directory}})
+	proxy := node("sidecar", "shop", nil)
+	said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deciding := map[string]string{}
+	for _, s := range said.Steps {
+		for _, o := range s.Origins {
+			deciding[s.What] += filepath.Base(o.File) + " "
+		}
+	}
+	want := map[string]string{"virtual host": "route.yaml ", "route": "route.yaml ", "action": "route.yaml ",
+		"cluster": "web.yaml rule.yaml ", "endpoints": "web.yaml rule.yaml "}
+	delete(deciding, "listener")
+	delete(deciding, "filter chain") // the oldest of the port's: told by TestConformance's problems
+	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.Forwarded {
+		t.Errorf("%s %s", said.Outcome, diff)
+	}
+	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80}); err != nil || said.Status != 502 || !strings.Contains(said.Cure, "ServiceEntry") {
+		t.Errorf("%+v %v", said.Answer, err)
+	}
+	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80}); err != nil || len(said.Problems) != 1 || !strings.Contains(said.Problems[0].Message, "nothing listens for host late.test") {
+		t.Errorf("of one that came late: %v %v", said.Problems, err)
+	}
+	server.Refused(resource.ClusterType, []string{"outbound|80|v1|web.test"}, errors.New("no such thing"))
+	if said, err = server.Explain(proxy, explain.Request{Host: "web.test", Port: 80}); err != nil || len(said.Unknown) != 1 || len(said.Problems) == 0 {
+		t.Errorf("of a refused cluster: %q %v %v", said.Unknown, said.Problems, err)
+	}
+
+	origins, err := server.Origins(proxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, o := range origins {
+		got[o.Type[strings.LastIndexByte(o.Type, '.')+1:]+" "+o.Name+" "+o.VirtualHost] = filepath.Base(o.Origins[0].File)
+	}
+	for name, file := range map[string]string{"Cluster outbound|80|v1|web.test ": "web.yaml", "ClusterLoadAssignment outbound|80||web.test ": "web.yaml",
+		"RouteConfiguration 80 web.test:80": "route.yaml", "RouteConfiguration 9000 web.test:9000": "route.yaml"} {
+		if got[name] != file {
+			t.Errorf("%q is from %q, want %q", name, got[name], file)
+		}
 	}
 }

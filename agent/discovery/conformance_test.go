@@ -44,11 +44,13 @@ func TestConformance(t *testing.T) {
 				t.Errorf("unexpected problem: %s", p)
 			}
 		}
+		explainer := newExplainer(t, server, kind, variables)
 		for _, c := range cases {
 			t.Run(kind+"/"+c.name, func(t *testing.T) {
 				for _, x := range c.exchanges {
 					x.must(t, c.port)
 					x.aside(t, e, backends)
+					explainer.compare(t, x, c.port)
 				}
 				for _, want := range c.problems {
 					t.Errorf("problem not told: %s", want)

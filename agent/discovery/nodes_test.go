@@ -44,9 +44,11 @@ func alone(t *testing.T, kind, path string, variables map[string]string, backend
 			t.Errorf("unexpected problem: %s", p)
 		}
 	}
+	explainer := newExplainer(t, server, kind, variables)
 	for _, x := range c.exchanges {
 		x.must(t, c.port)
 		x.aside(t, e, backends)
+		explainer.compare(t, x, c.port)
 	}
 	for _, want := range c.problems {
 		t.Errorf("problem not told: %s", want)

@@ -12,6 +12,7 @@ import (
 // refusal is what Envoy said of a resource; it stands until the resource changes.
 type refusal struct {
 	version string
+	reason  string
 	problem Problem
 }
 
@@ -35,7 +36,7 @@ func (s *Server) Refused(typeURL string, names []string, reason error) {
 		for _, name := range mentioned {
 			if r := set[name]; r != nil {
 				found = true
-				s.refusals[resource.Key{Type: typeURL, Name: name}] = refusal{version: r.Version, problem: refusedProblem(r, reason)}
+				s.refusals[resource.Key{Type: typeURL, Name: name}] = refusal{version: r.Version, reason: reason.Error(), problem: refusedProblem(r, reason)}
 			}
 		}
 	}

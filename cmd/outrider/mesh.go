@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,7 +15,8 @@ import (
 )
 
 func (a *app) meshCommand() *cobra.Command {
-	return group("mesh", "The embedded discovery server's configuration", a.meshCheckCommand("check [PATH]...", "Check Istio YAML as the embedded server would"))
+	return group("mesh", "The embedded discovery server's configuration", a.meshCheckCommand("check [PATH]...", "Check Istio YAML as the embedded server would"),
+		a.meshExplainCommand())
 }
 
 // analyzeCommand is istioctl's spelling of `mesh check`.
@@ -23,14 +25,16 @@ func (a *app) analyzeCommand() *cobra.Command {
 }
 
 func (a *app) meshCheckCommand(use, short string) *cobra.Command {
-	return &cobra.Command{
+	var meshConfig string
+	command := &cobra.Command{
 		Use:   use,
 		Short: short,
 		Long: short + ": files and folders, as this host's proxy would see them; without a path what the running\n" +
 			"agent has in force, with what Envoy refused of it, or else [discovery] files.\n" +
+			"Istio's MeshConfig is read too: that of --mesh-config, or else of [discovery] mesh_config_file.\n" +
 			"What is wrong is on standard error with file, line, object and field; errors are exit code 1.",
 		RunE: func(command *cobra.Command, paths []string) error {
-			if len(paths) == 0 {
+			if len(paths) == 0 && meshConfig == "" {
 				// The agent knows more than its files say: what Envoy refused of them.
 				found, err := a.client().MeshProblems(command.Context())
 				if err == nil {
@@ -40,17 +44,14 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 					return err
 				}
 			}
-			options := discovery.CheckOptions{}
-			loaded, err := config.Load(a.onDisk(nil))
+			options, files, err := a.checkOptions(meshConfig)
 			switch {
-			case err == nil:
-				node := loaded.Config.Node
-				options = discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace, Labels: node.Labels}
-				if len(paths) == 0 {
-					paths = loaded.Config.Discovery.Files
-				}
-			case len(paths) == 0:
+			case len(paths) > 0 && err != nil:
+				options = discovery.CheckOptions{MeshConfigFile: meshConfig}
+			case err != nil:
 				return fmt.Errorf("which files the embedded server reads is not known, name them: the configuration is not valid:\n%w", err)
+			case len(paths) == 0:
+				paths = files
 			}
 			problems, err := discovery.Check(paths, options)
 			if err != nil {
@@ -59,6 +60,19 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			return a.printProblems(paths, problems)
 		},
 	}
+	command.Flags().StringVar(&meshConfig, "mesh-config", "", "`file` with Istio's MeshConfig (default that of the configuration)")
+	return command
+}
+
+// checkOptions are how the agent would read its files, and the files, as the configuration on disk says; a file of MeshConfig
+// that is given counts before its own.
+func (a *app) checkOptions(meshConfig string) (discovery.CheckOptions, []string, error) {
+	loaded, err := config.Load(a.onDisk(nil))
+	if err != nil {
+		return discovery.CheckOptions{}, nil, err
+	}
+	node, from := loaded.Config.Node, loaded.Config.Discovery
+	return discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace, Labels: node.Labels, MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile)}, from.Files, nil
 }
 
 // problemsOf are the problems as the agent tells them.

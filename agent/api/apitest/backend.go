@@ -21,6 +21,8 @@ type Backend struct {
 	Levels        api.LogLevels
 	Types         []api.ResourceType
 	Problems      []api.MeshProblem
+	Explanation   api.MeshExplanation
+	Origins       []api.MeshOrigin
 	Pieces        []api.ReportPiece
 	ReloadValue   api.ReloadResult
 	ReloadSteps   []api.Progress
@@ -31,6 +33,7 @@ type Backend struct {
 	Hold          chan struct{}     // if set, a reload waits for it to be closed
 	Err           error
 	reloads       []api.ReloadRequest
+	explained     []api.MeshRequest
 	drains        int
 	undrains      int
 	cancellations int
@@ -180,6 +183,24 @@ func (b *Backend) ResourceTypes(context.Context) ([]api.ResourceType, error) { r
 
 // MeshProblems implements api.Backend.
 func (b *Backend) MeshProblems(context.Context) ([]api.MeshProblem, error) { return b.Problems, b.Err }
+
+// MeshExplain implements api.Backend.
+func (b *Backend) MeshExplain(_ context.Context, request api.MeshRequest) (api.MeshExplanation, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.explained = append(b.explained, request)
+	return b.Explanation, b.Err
+}
+
+// Explained are the requests that were asked about so far.
+func (b *Backend) Explained() []api.MeshRequest {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]api.MeshRequest(nil), b.explained...)
+}
+
+// MeshOrigins implements api.Backend.
+func (b *Backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) { return b.Origins, b.Err }
 
 // Report implements api.Backend.
 func (b *Backend) Report(context.Context) ([]api.ReportPiece, error) { return b.Pieces, b.Err }

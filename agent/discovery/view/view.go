@@ -36,6 +36,8 @@ type View struct {
 type kind interface {
 	update(v *View, touched model.Touched)
 	relisten(v *View) // makes all listeners anew
+	hostOrigins(routes, domain string) []resource.Origin
+	eachHost(tell func(routes string, port uint32, domain string))
 }
 
 // New returns a view of a world that has published nothing yet.

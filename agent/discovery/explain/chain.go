@@ -1,0 +1,249 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+)
+
+// Names of listener filters that find out what filter chains ask for.
+const (
+	tlsInspector  = "envoy.filters.listener.tls_inspector"
+	httpInspector = "envoy.filters.listener.http_inspector"
+)
+
+// connection is what a listener finds out of the connection before a chain is chosen.
+type connection struct {
+	port      uint32
+	address   netip.Addr
+	name      string // of the server; "" where nobody looked
+	transport string
+	protocols []string // of the application
+}
+
+func (e *explanation) inspect(d *door) connection {
+	c := connection{port: e.request.Port, address: e.request.Address, transport: "raw_buffer"}
+	if !c.address.IsValid() {
+		c.address = d.address
+	}
+	has := func(name string) bool {
+		return slices.ContainsFunc(d.ListenerFilters, func(f *listenerv3.ListenerFilter) bool {
+			return f.Name == name && !disabled(f.FilterDisabled, e.request.Port)
+		})
+	}
+	switch {
+	case e.request.TLS && has(tlsInspector):
+		c.transport, c.protocols = "tls", []string{"h2", "http/1.1"}
+		if _, err := netip.ParseAddr(e.request.Host); err != nil {
+			c.name = strings.ToLower(e.request.Host)
+		}
+	case !e.request.TLS && has(httpInspector):
+		c.protocols = []string{"http/1.1"}
+	}
+	return c
+}
+
+// disabled tells whether a filter is left out for connections to a port.
+func disabled(rule *listenerv3.ListenerFilterChainMatchPredicate, port uint32) bool {
+	if ports := rule.GetDestinationPortRange(); ports != nil {
+		return int32(port) >= ports.Start && int32(port) < ports.End
+	}
+	return rule.GetAnyMatch() || slices.ContainsFunc(rule.GetOrMatch().GetRules(), func(r *listenerv3.ListenerFilterChainMatchPredicate) bool {
+		return disabled(r, port)
+	})
+}
+
+// chooseChain narrows chains down as Envoy does: by each criterion in turn those that ask for it most closely, or else those
+// that do not ask; a criterion is not gone back on. nil: no chain takes the connection.
+func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.FilterChain {
+	for _, criterion := range []func(*listenerv3.FilterChainMatch) (closeness int, asks bool){
+		func(m *listenerv3.FilterChainMatch) (int, bool) {
+			return yes(m.GetDestinationPort().GetValue() == c.port), m.GetDestinationPort() != nil
+		},
+		func(m *listenerv3.FilterChainMatch) (int, bool) {
+			closest := 0
+			for _, block := range m.GetPrefixRanges() {
+				address, err := netip.ParseAddr(block.AddressPrefix)
+				if err != nil {
+					continue
+				}
+				if prefix := netip.PrefixFrom(address, int(block.PrefixLen.GetValue())); prefix.Contains(c.address) {
+					closest = max(closest, 1+prefix.Bits())
+				}
+			}
+			return closest, len(m.GetPrefixRanges()) > 0
+		},
+		func(m *listenerv3.FilterChainMatch) (int, bool) {
+			closest := 0
+			for _, name := range m.GetServerNames() {
+				name = strings.ToLower(name)
+				if suffix, wild := strings.CutPrefix(name, "*"); c.name != "" && (name == c.name || wild && strings.HasSuffix(c.name, suffix)) {
+					closest = max(closest, 2*len(name)+yes(name == c.name))
+					if name == c.name {
+						closest = 1 << 20
+					}
+				}
+			}
+			return closest, len(m.GetServerNames()) > 0
+		},
+		func(m *listenerv3.FilterChainMatch) (int, bool) {
+			return yes(m.GetTransportProtocol() == c.transport), m.GetTransportProtocol() != ""
+		},
+		func(m *listenerv3.FilterChainMatch) (int, bool) {
+			return yes(slices.ContainsFunc(m.GetApplicationProtocols(), func(p string) bool { return slices.Contains(c.protocols, p) })), len(m.GetApplicationProtocols()) > 0
+		},
+	} {
+		var best, indifferent []*listenerv3.FilterChain
+		highest := 0
+		for _, chain := range chains {
+			switch closeness, asks := criterion(chain.GetFilterChainMatch()); {
+			case !asks:
+				indifferent = append(indifferent, chain)
+			case closeness > highest:
+				highest, best = closeness, []*listenerv3.FilterChain{chain}
+			case closeness == highest && closeness > 0:
+				best = append(best, chain)
+			}
+		}
+		if chains = best; len(best) == 0 {
+			chains = indifferent
+		}
+	}
+	// What is left differs in the client's address, if at all: those that do not ask for it come first.
+	slices.SortStableFunc(chains, func(a, b *listenerv3.FilterChain) int { return yes(asksForSource(a)) - yes(asksForSource(b)) })
+	if len(chains) == 0 {
+		return nil
+	}
+	return chains[0]
+}
+
+func asksForSource(c *listenerv3.FilterChain) bool {
+	m := c.GetFilterChainMatch()
+	return len(m.GetSourcePrefixRanges())+len(m.GetSourcePorts())+len(m.GetDirectSourcePrefixRanges()) > 0 || m.GetSourceType() != 0
+}
+
+func yes(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// chain finds the filter chain and goes through its filters.
+func (e *explanation) chain(d *door) {
+	c := e.inspect(d)
+	chain := chooseChain(d.FilterChains, c)
+	if chain == nil {
+		chain = d.DefaultFilterChain
+	}
+	if slices.ContainsFunc(d.FilterChains, asksForSource) {
+		e.unknown("the client's address, which filter chains of %s ask for", d.Name)
+	}
+	if chain == nil {
+		reason, cure := fmt.Sprintf("no filter chain of listener %s takes the connection", d.Name), "add the host to what the listener is for"
+		if names := serverNames(d.Listener); len(names) > 0 {
+			reason += "; it has the server names " + list(names)
+			cure = fmt.Sprintf("add %s to the hosts of a server, service or TLS match of port %d", e.request.Host, d.port)
+			if !e.request.TLS {
+				reason, cure = fmt.Sprintf("listener %s takes TLS only, and the request comes without", d.Name), "ask with --tls, or use https"
+			}
+		}
+		e.end(Closed, 0, reason, cure)
+		return
+	}
+	facts := []string{"matches " + chainWords(chain.FilterChainMatch)}
+	if chain.TransportSocket != nil {
+		facts = append(facts, "ends TLS")
+	}
+	e.step("filter chain", chain.Name, d.resource.Origins, facts...)
+	if chain.TransportSocket != nil && !e.request.TLS {
+		e.end(Closed, 0, "the filter chain ends TLS, and the request comes without", "ask with --tls, or use https")
+		return
+	}
+	e.filters(chain, d)
+}
+
+func serverNames(l *listenerv3.Listener) []string {
+	var names []string
+	for _, c := range l.FilterChains {
+		names = append(names, c.GetFilterChainMatch().GetServerNames()...)
+	}
+	const many = 10
+	if len(names) > many {
+		names = append(names[:many], "…")
+	}
+	return names
+}
+
+func chainWords(m *listenerv3.FilterChainMatch) string {
+	var words []string
+	if m.GetDestinationPort() != nil {
+		words = append(words, fmt.Sprintf("port %d", m.DestinationPort.Value))
+	}
+	for _, block := range m.GetPrefixRanges() {
+		words = append(words, fmt.Sprintf("%s/%d", block.AddressPrefix, block.PrefixLen.GetValue()))
+	}
+	if len(m.GetServerNames()) > 0 {
+		words = append(words, "server name "+list(m.ServerNames))
+	}
+	if m.GetTransportProtocol() != "" {
+		words = append(words, "transport "+m.TransportProtocol)
+	}
+	if len(m.GetApplicationProtocols()) > 0 {
+		words = append(words, "protocol "+list(m.ApplicationProtocols))
+	}
+	if len(words) == 0 {
+		return "everything"
+	}
+	return strings.Join(words, " and ")
+}
+
+// filters goes through the network filters up to the one that decides.
+func (e *explanation) filters(chain *listenerv3.FilterChain, d *door) {
+	for _, f := range chain.Filters {
+		if manager, ok := unpack(f.GetTypedConfig(), &hcmv3.HttpConnectionManager{}); ok {
+			if e.request.TLS && chain.TransportSocket == nil {
+				e.end(Closed, 0, "the listener takes plain requests, and TLS comes", "ask without --tls, or give the port the protocol TLS or HTTPS")
+				return
+			}
+			e.manager(manager, d)
+			return
+		}
+		if proxy, ok := unpack(f.GetTypedConfig(), &tcpproxyv3.TcpProxy{}); ok {
+			e.pass(proxy, d)
+			return
+		}
+		e.unknown("what network filter %s does with the connection", f.Name)
+	}
+	e.end(Closed, 0, "the filter chain passes connections on to nobody", "")
+}
+
+// pass sends the connection's bytes on as they are.
+func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *door) {
+	var targets []Target
+	weights := proxy.GetWeightedClusters().GetClusters()
+	var total uint32
+	for _, c := range weights {
+		total += c.Weight
+	}
+	for _, c := range weights {
+		targets = append(targets, Target{c.Name, percentOf(c.Weight, total)})
+	}
+	if name := proxy.GetCluster(); name != "" {
+		targets = []Target{{name, 100}}
+	}
+	facts := []string{"passes the bytes of the connection on, whatever is requested"}
+	if to := proxy.GetTunnelingConfig().GetHostname(); to != "" {
+		facts = append(facts, "through a tunnel to "+to)
+	}
+	if idle := proxy.GetIdleTimeout(); idle != nil {
+		facts = append(facts, fmt.Sprintf("ends connections that are idle for %v", idle.AsDuration()))
+	}
+	e.step("action", "connection", d.resource.Origins, append(facts, targetWords(targets)...)...)
+	e.forward(targets, Closed, 0)
+}

@@ -1,0 +1,164 @@
+package explain
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// mostEndpoints are named one by one; of more only how many.
+const mostEndpoints = 20
+
+// forward follows a request to clusters. It comes to nothing, with the outcome and status, if none of them has an endpoint.
+func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
+	e.answer.Clusters = targets
+	e.answer.Outcome = Forwarded
+	usable := 0
+	why, cure := "", ""
+	for _, t := range targets {
+		reason, remedy := e.cluster(t.Cluster)
+		if reason == "" {
+			usable++
+		} else if why == "" {
+			why, cure = reason, remedy
+		}
+	}
+	switch {
+	case usable == len(targets):
+	case usable == 0:
+		e.end(nothing, status, why, cure)
+	default:
+		e.unknown("which of the clusters is taken by chance: of one that cannot be had the answer is %d", status)
+	}
+}
+
+// cluster says what a cluster is, and why nothing can be sent to it, "" if something can.
+func (e *explanation) cluster(name string) (reason, cure string) {
+	key := resource.Key{Type: resource.ClusterType, Name: name}
+	r := e.proxy.Resources.Get(key)
+	if r == nil {
+		return fmt.Sprintf("there is no cluster %s", name), e.cureCluster(name)
+	}
+	c, err := decode(r, &clusterv3.Cluster{})
+	if err != nil {
+		return err.Error(), ""
+	}
+	kind := c.GetType().String()
+	if custom := c.GetClusterType(); custom != nil {
+		kind = strings.TrimPrefix(custom.Name, "envoy.cluster.")
+		if dns, ok := unpack(custom.GetTypedConfig(), &dnsv3.DnsCluster{}); ok && dns.AllAddressesInSingleEndpoint {
+			kind += ", all addresses as one endpoint"
+		}
+	}
+	facts := []string{kind + ", " + c.LbPolicy.String()}
+	if s := c.GetTransportSocket(); s != nil {
+		text := "over " + s.Name
+		if context, ok := unpack(s.GetTypedConfig(), &tlsv3.UpstreamTlsContext{}); ok {
+			if text = "over TLS"; context.Sni != "" {
+				text += " with server name " + context.Sni
+			}
+		}
+		facts = append(facts, text)
+	}
+	if o := c.GetOutlierDetection(); o != nil {
+		if n := o.GetConsecutive_5Xx().GetValue(); n > 0 {
+			facts = append(facts, fmt.Sprintf("leaves out endpoints with %d errors in a row", n))
+		} else {
+			facts = append(facts, "leaves out endpoints with errors (outlier detection)")
+		}
+	}
+	e.step("cluster", name, r.Origins, append(facts, e.refusal(key)...)...)
+	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
+		e.step("endpoints", name, nil, "where the connection was addressed to")
+		return "", ""
+	}
+	assignment, origins := c.GetLoadAssignment(), r.Origins
+	if c.GetEdsClusterConfig() != nil {
+		service := c.EdsClusterConfig.ServiceName
+		if service == "" {
+			service = name
+		}
+		endpoints := e.proxy.Resources.Get(resource.Key{Type: resource.EndpointType, Name: service})
+		if endpoints == nil {
+			return fmt.Sprintf("nobody says what endpoints cluster %s has", name), e.cureCluster(name)
+		}
+		if assignment, err = decode(endpoints, &endpointv3.ClusterLoadAssignment{}); err != nil {
+			return err.Error(), ""
+		}
+		origins = endpoints.Origins
+	}
+	return e.endpoints(name, assignment, origins)
+}
+
+func (e *explanation) endpoints(name string, assignment *endpointv3.ClusterLoadAssignment, origins []resource.Origin) (reason, cure string) {
+	var facts []string
+	total, usable := 0, 0
+	for _, place := range assignment.GetEndpoints() {
+		for _, ep := range place.LbEndpoints {
+			total++
+			if ep.HealthStatus != corev3.HealthStatus_UNHEALTHY && ep.HealthStatus != corev3.HealthStatus_DRAINING && ep.HealthStatus != corev3.HealthStatus_TIMEOUT {
+				usable++
+			}
+			if total <= mostEndpoints {
+				facts = append(facts, endpointWords(place, ep))
+			}
+		}
+	}
+	if total > mostEndpoints {
+		facts = append(facts, fmt.Sprintf("and %d more", total-mostEndpoints))
+	}
+	if total > 0 {
+		e.step("endpoints", name, origins, facts...)
+	}
+	if usable > 0 {
+		return "", ""
+	}
+	return fmt.Sprintf("cluster %s has no endpoint", name), e.cureCluster(name)
+}
+
+func endpointWords(place *endpointv3.LocalityLbEndpoints, ep *endpointv3.LbEndpoint) string {
+	text := addressWords(ep.GetEndpoint().GetAddress())
+	if where := place.GetLocality(); where != nil {
+		text += " in " + strings.TrimRight(where.Region+"/"+where.Zone+"/"+where.SubZone, "/")
+	}
+	if weight := ep.GetLoadBalancingWeight().GetValue(); weight > 1 {
+		text += fmt.Sprintf(", weight %d", weight)
+	}
+	if place.Priority > 0 {
+		text += fmt.Sprintf(", priority %d", place.Priority)
+	}
+	if ep.HealthStatus != corev3.HealthStatus_UNKNOWN && ep.HealthStatus != corev3.HealthStatus_HEALTHY {
+		text += ", " + strings.ToLower(ep.HealthStatus.String())
+	}
+	return text
+}
+
+func addressWords(a *corev3.Address) string {
+	if path := a.GetPipe().GetPath(); path != "" {
+		return path
+	}
+	s := a.GetSocketAddress()
+	return net.JoinHostPort(s.GetAddress(), fmt.Sprint(s.GetPortValue()))
+}
+
+// cureCluster tells what would make a cluster of a name of Istio's form one that works.
+func (e *explanation) cureCluster(name string) string {
+	parts := strings.SplitN(name, "|", 4)
+	switch {
+	case name == "BlackHoleCluster":
+		return e.cureHost() + ", or outboundTrafficPolicy ALLOW_ANY"
+	case len(parts) != 4 || parts[0] != "outbound":
+		return ""
+	case parts[2] != "":
+		return fmt.Sprintf("give a DestinationRule for %s the subset %s, with labels that endpoints of its ServiceEntry have", parts[3], parts[2])
+	}
+	return fmt.Sprintf("add a ServiceEntry with the host %s, the port %s and an endpoint", parts[3], parts[1])
+}

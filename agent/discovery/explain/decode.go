@@ -1,0 +1,23 @@
+package explain
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// decode reads a resource into a message of its type.
+func decode[T proto.Message](r *resource.Resource, into T) (T, error) {
+	if err := proto.Unmarshal(r.Value(), into); err != nil {
+		return into, fmt.Errorf("read %s: %w", r.Name, err)
+	}
+	return into, nil
+}
+
+// unpack reads a packed message if it is of the type.
+func unpack[T proto.Message](packed *anypb.Any, into T) (T, bool) {
+	return into, packed.MessageIs(into) && packed.UnmarshalTo(into) == nil
+}

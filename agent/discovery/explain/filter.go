@@ -1,0 +1,88 @@
+package explain
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// The HTTP filters that are followed here, in their order in Outrider's listeners.
+const (
+	faultFilter  = "envoy.filters.http.fault"
+	corsFilter   = "envoy.filters.http.cors"
+	routerFilter = "envoy.filters.http.router"
+)
+
+// perRoute is what a route, or else its virtual host, says to a filter.
+func perRoute[T proto.Message](filter string, host *routev3.VirtualHost, r *routev3.Route, into T) bool {
+	packed := r.TypedPerFilterConfig[filter]
+	if packed == nil {
+		packed = host.TypedPerFilterConfig[filter]
+	}
+	_, ok := unpack(packed, into)
+	return ok
+}
+
+// fault says which faults a route has; true if one ends the request for certain.
+func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route, origins []resource.Origin) bool {
+	f := &faultv3.HTTPFault{}
+	if !perRoute(faultFilter, host, r, f) {
+		return false
+	}
+	var facts []string
+	if d := f.GetDelay(); d != nil {
+		facts = append(facts, fmt.Sprintf("delays %g %% by %v", percent(d.GetPercentage()), d.GetFixedDelay().AsDuration()))
+	}
+	abort, share := f.GetAbort(), percent(f.GetAbort().GetPercentage())
+	if abort != nil {
+		what := fmt.Sprintf("status %d", abort.GetHttpStatus())
+		if abort.GetGrpcStatus() != 0 {
+			what = fmt.Sprintf("gRPC status %d", abort.GetGrpcStatus())
+		}
+		facts = append(facts, fmt.Sprintf("answers %g %% with %s", share, what))
+	}
+	if len(facts) == 0 {
+		return false
+	}
+	e.step("fault", "", origins, facts...)
+	if abort == nil || share < 100 {
+		return false
+	}
+	e.answer.Outcome, e.answer.Status = Answered, int(abort.GetHttpStatus())
+	if abort.GetGrpcStatus() != 0 {
+		e.answer.Status = 200 // gRPC tells its status in a trailer
+	}
+	return true
+}
+
+// preflight tells whether the proxy answers a browser's question of whether it may ask.
+func (e *explanation) preflight(host *routev3.VirtualHost, r *routev3.Route, origins []resource.Origin) bool {
+	policy := &corsv3.CorsPolicy{}
+	origin, from := e.header("origin")
+	_, asks := e.header("access-control-request-method")
+	if e.request.Method != http.MethodOptions || !from || !asks || !perRoute(corsFilter, host, r, policy) {
+		return false
+	}
+	allowed := slices.ContainsFunc(policy.AllowOriginStringMatch, func(m *matcherv3.StringMatcher) bool {
+		holds, _ := matchString(m, origin)
+		return holds || m.GetExact() == "*"
+	})
+	if !allowed && (policy.ForwardNotMatchingPreflights == nil || policy.ForwardNotMatchingPreflights.Value) {
+		return false
+	}
+	fact := "origin " + origin + " is allowed"
+	if !allowed {
+		fact = "origin " + origin + " is not allowed"
+	}
+	e.answer.Outcome, e.answer.Status = Answered, 200
+	e.step("CORS", "", origins, fact, "answers the preflight itself")
+	return true
+}

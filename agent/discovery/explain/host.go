@@ -1,0 +1,164 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// manager follows a request through an HTTP connection manager.
+func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
+	for _, f := range m.HttpFilters {
+		if f.Name != faultFilter && f.Name != corsFilter && f.Name != routerFilter && !f.Disabled {
+			e.unknown("what HTTP filter %s of listener %s does with the request", f.Name, d.Name)
+		}
+	}
+	e.request.Path = normalized(m, e.request.Path)
+	routes, origins := m.GetRouteConfig(), d.resource.Origins
+	if name := m.GetRds().GetRouteConfigName(); name != "" {
+		key := resource.Key{Type: resource.RouteType, Name: name}
+		r := e.proxy.Resources.Get(key)
+		if r == nil {
+			e.end(Answered, 404, fmt.Sprintf("the listener asks for route configuration %s, which there is none of", name), "look at outrider mesh check")
+			return
+		}
+		var err error
+		if routes, err = decode(r, &routev3.RouteConfiguration{}); err != nil {
+			e.end(Closed, 0, err.Error(), "")
+			return
+		}
+		origins = r.Origins
+		e.step("routes", name, nil, append([]string{count(len(routes.VirtualHosts), "virtual host")}, e.refusal(key)...)...)
+	}
+	if routes == nil {
+		e.unknown("the routes of listener %s, which come from elsewhere", d.Name)
+		e.end(Answered, 0, "where the listener's routes come from is not known", "")
+		return
+	}
+	host, domain := findHost(routes, e.authority())
+	if host == nil {
+		e.end(Answered, 404, fmt.Sprintf("no virtual host of the routes %s is for %s", routes.Name, e.authority()), e.cureHost())
+		return
+	}
+	if e.proxy.Origins != nil {
+		if of := e.proxy.Origins(routes.Name, host.Domains[0]); of != nil {
+			origins = of
+		} else if e.isFallback(host) {
+			origins = nil
+		}
+	}
+	e.step("virtual host", host.Name, origins, "has the domain "+domain)
+	e.routes(host, origins)
+}
+
+// isFallback tells whether a virtual host is for hosts that nobody names.
+func (e *explanation) isFallback(host *routev3.VirtualHost) bool {
+	return host.Name == "block_all" || host.Name == "allow_any"
+}
+
+func (e *explanation) cureHost() string {
+	if e.proxy.Router {
+		return fmt.Sprintf("bind a VirtualService with the host %s to a Gateway of this proxy, whose server has the host too", e.request.Host)
+	}
+	return fmt.Sprintf("add a ServiceEntry with the host %s and the port %d; a Sidecar's egress has to let it in", e.request.Host, e.request.Port)
+}
+
+// normalized is a path as a manager hands it to the routes.
+func normalized(m *hcmv3.HttpConnectionManager, target string) string {
+	before, query, hasQuery := strings.Cut(target, "?")
+	p := before
+	if m.PathWithEscapedSlashesAction == hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD {
+		p = strings.NewReplacer("%2F", "/", "%2f", "/", "%5C", `\`, "%5c", `\`).Replace(p)
+	}
+	if m.GetNormalizePath().GetValue() {
+		p = strings.NewReplacer("%2E", ".", "%2e", ".", `\`, "/").Replace(p)
+		p = dotless(p)
+	}
+	if m.MergeSlashes {
+		for strings.Contains(p, "//") {
+			p = strings.ReplaceAll(p, "//", "/")
+		}
+	}
+	if hasQuery {
+		p += "?" + query
+	}
+	return p
+}
+
+// dotless removes the segments . and .. and leaves empty ones (RFC 3986, 5.2.4).
+func dotless(p string) string {
+	if !strings.Contains(p, "/.") {
+		return p
+	}
+	var out []string
+	segments := strings.Split(p, "/")
+	for i, segment := range segments {
+		last := i == len(segments)-1
+		switch segment {
+		case ".", "..":
+			if segment == ".." && len(out) > 1 {
+				out = out[:len(out)-1]
+			}
+			if last {
+				out = append(out, "")
+			}
+		default:
+			out = append(out, segment)
+		}
+	}
+	return strings.Join(out, "/")
+}
+
+// findHost finds the virtual host of an authority: the exact domain, the longest that begins with *, the longest that ends
+// with *, then * alone.
+func findHost(routes *routev3.RouteConfiguration, authority string) (*routev3.VirtualHost, string) {
+	authority = strings.ToLower(authority)
+	if routes.IgnorePortInHostMatching {
+		authority = withoutPort(authority)
+	}
+	var best *routev3.VirtualHost
+	found, highest := "", 0
+	for _, host := range routes.VirtualHosts {
+		for _, domain := range host.Domains {
+			if near := closeness(strings.ToLower(domain), authority); near > highest {
+				best, found, highest = host, domain, near
+			}
+		}
+	}
+	return best, found
+}
+
+// closeness orders domains that match an authority; 0: it does not.
+func closeness(domain, authority string) int {
+	const exact, suffix, prefix = 1 << 30, 1 << 20, 1 << 10 // more than any length
+	switch {
+	case domain == authority:
+		return exact
+	case domain == "*":
+		return 1
+	case strings.HasPrefix(domain, "*") && strings.HasSuffix(authority, domain[1:]) && len(authority) >= len(domain):
+		return suffix + len(domain)
+	case strings.HasSuffix(domain, "*") && strings.HasPrefix(authority, domain[:len(domain)-1]) && len(authority) >= len(domain):
+		return prefix + len(domain)
+	}
+	return 0
+}
+
+// withoutPort cuts a port off an authority; an address of IPv6 keeps its brackets.
+func withoutPort(authority string) string {
+	if at := strings.LastIndexByte(authority, ':'); at > strings.LastIndexByte(authority, ']') {
+		return authority[:at]
+	}
+	return authority
+}
+
+func count(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

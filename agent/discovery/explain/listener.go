@@ -1,0 +1,153 @@
+package explain
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// door is a listener that was found.
+type door struct {
+	*listenerv3.Listener
+	resource *resource.Resource
+	address  netip.Addr
+	port     uint32
+}
+
+// connect finds the listener that takes the connection.
+func (e *explanation) connect() {
+	doors, err := e.doors()
+	if err != nil {
+		e.end(Refused, 0, err.Error(), "")
+		return
+	}
+	var d *door
+	switch {
+	case e.proxy.Captured:
+		d = e.captured(doors)
+	default:
+		d = e.bound(doors)
+	}
+	if d != nil {
+		e.listen(d)
+	}
+}
+
+func (e *explanation) listen(d *door) {
+	facts := []string{fmt.Sprintf("listens on %s", netip.AddrPortFrom(d.address, uint16(d.port)))}
+	if d.BindToPort != nil && !d.BindToPort.Value {
+		facts = []string{fmt.Sprintf("takes captured connections to %s", netip.AddrPortFrom(d.address, uint16(d.port)))}
+	}
+	e.step("listener", d.Name, d.resource.Origins, append(facts, e.refusal(resource.Key{Type: d.resource.Type, Name: d.resource.Name})...)...)
+	e.chain(d)
+}
+
+// doors are all listeners, by name.
+func (e *explanation) doors() ([]*door, error) {
+	set := e.proxy.Resources.Set(resource.ListenerType)
+	var doors []*door
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		l, err := decode(set[name], &listenerv3.Listener{})
+		if err != nil {
+			return nil, err
+		}
+		socket := l.GetAddress().GetSocketAddress()
+		address, err := netip.ParseAddr(socket.GetAddress())
+		if err != nil {
+			continue // a Unix socket, or internal
+		}
+		doors = append(doors, &door{Listener: l, resource: set[name], address: address, port: socket.GetPortValue()})
+	}
+	return doors, nil
+}
+
+// bound finds a listener that has bound a port. Without an address an application's is meant: the one that the proxy listens
+// on for others.
+func (e *explanation) bound(doors []*door) *door {
+	var here, elsewhere []*door
+	for _, d := range doors {
+		switch {
+		case d.BindToPort != nil && !d.BindToPort.Value || d.port != e.request.Port:
+		case e.request.Address.IsValid() && d.address != e.request.Address && !d.address.IsUnspecified():
+			elsewhere = append(elsewhere, d)
+		default:
+			here = append(here, d)
+		}
+	}
+	// An address binds closer than all addresses do, and what goes out is meant rather than what comes in.
+	slices.SortStableFunc(here, func(a, b *door) int { return e.rank(a) - e.rank(b) })
+	if len(here) > 1 {
+		e.unknown("%d listeners have port %d: this is about the one on %s", len(here), e.request.Port, here[0].address)
+	}
+	if len(here) > 0 {
+		return here[0]
+	}
+	if len(elsewhere) > 0 {
+		e.end(Refused, 0, fmt.Sprintf("nothing listens on %s port %d: the listener of that port is on %s", e.request.Address, e.request.Port, elsewhere[0].address),
+			fmt.Sprintf("connect to %s", elsewhere[0].address))
+		return nil
+	}
+	reason := fmt.Sprintf("nothing listens on port %d", e.request.Port)
+	cure := fmt.Sprintf("add port %d to a ServiceEntry for %s (without interception applications connect to 127.0.0.1)", e.request.Port, e.request.Host)
+	if e.proxy.Router {
+		cure = fmt.Sprintf("add a server with port %d to a Gateway that selects this proxy", e.request.Port)
+	}
+	e.end(Refused, 0, reason, cure)
+	return nil
+}
+
+// rank orders listeners of one port, the closest first.
+func (e *explanation) rank(d *door) int {
+	rank := 0
+	if d.address.IsUnspecified() {
+		rank = 2
+	} else if !d.address.IsLoopback() && !e.request.Address.IsValid() {
+		rank = 1
+	}
+	if d.TrafficDirection == corev3.TrafficDirection_INBOUND && !e.request.Address.IsValid() {
+		rank += 4
+	}
+	return rank
+}
+
+// captured finds the listener of a captured connection: of those that come in the one of all, else that of the address
+// and port, else that of the port, else the one where all arrive.
+func (e *explanation) captured(doors []*door) *door {
+	for _, d := range doors {
+		if (d.BindToPort == nil || d.BindToPort.Value) && !d.UseOriginalDst.GetValue() && e.request.Address.IsValid() && d.address == e.request.Address && d.port == e.request.Port {
+			return d // connected to straight
+		}
+	}
+	inbound := e.request.Address.IsValid() && slices.Contains(e.proxy.Own, e.request.Address)
+	var arrival, byPort, exact *door
+	for _, d := range doors {
+		switch out := d.TrafficDirection != corev3.TrafficDirection_INBOUND; {
+		case inbound && !out && d.Name == "virtualInbound":
+			return d
+		case inbound || !out:
+		case d.UseOriginalDst.GetValue():
+			arrival = d
+		case d.port != e.request.Port:
+		case d.address.IsUnspecified():
+			byPort = d
+		case d.address == e.request.Address:
+			exact = d
+		}
+	}
+	if !e.request.Address.IsValid() {
+		e.unknown("which address is connected to: this is about one that no service has for itself")
+	}
+	for _, d := range []*door{exact, byPort, arrival} {
+		if d != nil {
+			return d
+		}
+	}
+	e.end(Refused, 0, "no listener takes captured connections", "look at outrider proxy status")
+	return nil
+}

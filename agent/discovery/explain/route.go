@@ -1,0 +1,116 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// routes finds the first route that matches.
+func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origin) {
+	if host.RequireTls != routev3.VirtualHost_NONE && !e.request.TLS {
+		e.answer.Outcome, e.answer.Status, e.answer.Location = Redirect, 301, "https://"+e.authority()+e.request.Path
+		e.step("action", "redirect", origins, "the virtual host takes requests over TLS only: 301 to "+e.answer.Location)
+		return
+	}
+	for _, r := range host.Routes {
+		m := e.match(r.GetMatch())
+		if !m.holds {
+			continue
+		}
+		for _, open := range m.open {
+			e.unknown("%s, which route %s asks for", open, routeName(r))
+		}
+		if m.certain() {
+			e.step("route", routeName(r), origins, "matches "+matchWords(r.Match))
+			e.action(host, r, origins)
+			return
+		}
+		e.step("route", routeName(r), origins, "matches "+matchWords(r.Match)+" in part: passed over here as if it did not")
+	}
+	e.end(Answered, 404, fmt.Sprintf("no route of virtual host %s matches %s %s", host.Name, e.request.Method, e.request.Path),
+		"add a route without a match to the end of the VirtualService")
+}
+
+func routeName(r *routev3.Route) string {
+	if r.Name == "" {
+		return "(without a name)"
+	}
+	return r.Name
+}
+
+func matchWords(m *routev3.RouteMatch) string {
+	var words []string
+	switch p := m.GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Path:
+		words = append(words, "path "+p.Path)
+	case *routev3.RouteMatch_Prefix:
+		words = append(words, "prefix "+p.Prefix)
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		words = append(words, "path "+p.PathSeparatedPrefix+" and below")
+	case *routev3.RouteMatch_SafeRegex:
+		words = append(words, "regex "+p.SafeRegex.GetRegex())
+	}
+	for _, h := range m.GetHeaders() {
+		words = append(words, "header "+h.Name)
+	}
+	for _, q := range m.GetQueryParameters() {
+		words = append(words, "query parameter "+q.Name)
+	}
+	return strings.Join(words, ", ")
+}
+
+// location is where a redirect leads.
+func location(r *routev3.RedirectAction, match *routev3.RouteMatch, request Request, authority string) string {
+	scheme := "http"
+	if request.TLS {
+		scheme = "https"
+	}
+	before := scheme
+	if r.GetHttpsRedirect() {
+		scheme = "https"
+	} else if r.GetSchemeRedirect() != "" {
+		scheme = r.GetSchemeRedirect()
+	}
+	host := authority
+	if scheme != before && (before == "http" && strings.HasSuffix(host, ":80") || before == "https" && strings.HasSuffix(host, ":443")) {
+		host = withoutPort(host)
+	}
+	if r.HostRedirect != "" {
+		host = r.HostRedirect
+	}
+	if r.PortRedirect != 0 {
+		host = fmt.Sprintf("%s:%d", withoutPort(host), r.PortRedirect)
+	}
+	p, query, _ := strings.Cut(request.Path, "?")
+	switch to := r.GetPathRewriteSpecifier().(type) {
+	case *routev3.RedirectAction_PathRedirect:
+		if p = to.PathRedirect; strings.Contains(p, "?") {
+			query = ""
+		}
+	case *routev3.RedirectAction_PrefixRewrite:
+		p = to.PrefixRewrite + p[min(len(p), matchedPrefix(match)):]
+	case *routev3.RedirectAction_RegexRewrite:
+		p = replaceAll(to.RegexRewrite, p)
+	}
+	if query != "" && !r.StripQuery {
+		p += "?" + query
+	}
+	return scheme + "://" + host + p
+}
+
+// matchedPrefix is how much of a path a rewrite of the prefix replaces.
+func matchedPrefix(m *routev3.RouteMatch) int {
+	switch p := m.GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Path:
+		return len(p.Path)
+	case *routev3.RouteMatch_Prefix:
+		return len(p.Prefix)
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		return len(p.PathSeparatedPrefix)
+	}
+	return 0
+}

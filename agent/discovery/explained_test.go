@@ -1,0 +1,152 @@
+package discovery_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/explain"
+)
+
+// explainer compares what is said of requests with what a real Envoy did with them.
+type explainer struct {
+	server *discovery.Server
+	node   *corev3.Node
+	ports  map[string]string // of backends, by their name in capitals
+}
+
+// newExplainer is for an Envoy of a kind (see bootstrapOf).
+func newExplainer(t *testing.T, server *discovery.Server, kind string, variables map[string]string) explainer {
+	t.Helper()
+	var started bootstrapv3.Bootstrap
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(bootstrapOf(kind, "admin", `{"pipe": {"path": "xds"}}`)), &started); err != nil {
+		t.Fatal(err)
+	}
+	return explainer{server, started.Node, variables}
+}
+
+// compare asks what becomes of a request that was made; port is that of its case.
+func (e explainer) compare(t *testing.T, x *exchange, port int) {
+	t.Helper()
+	request, ok := asked(x, port)
+	if !ok {
+		return
+	}
+	said, err := e.server.Explain(e.node, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range x.replies {
+		if problem := e.differs(said, r); problem != "" {
+			t.Errorf("%s: %s\n explained as %s\n but %s", x.where, strings.Join(x.ask, " | "), described(said), problem)
+			return
+		}
+	}
+}
+
+// asked is an exchange's request; connections without HTTP are not explained.
+func asked(x *exchange, port int) (explain.Request, bool) {
+	method, target, _ := strings.Cut(x.ask[0], " ")
+	if method == "TCP" {
+		return explain.Request{}, false
+	}
+	request := explain.Request{Method: method, Port: uint32(port), Address: netip.MustParseAddr("127.0.0.1")}
+	scheme, rest, ok := strings.Cut(target, "://")
+	if !ok {
+		scheme, rest = "http", target
+	}
+	host, path, _ := strings.Cut(rest, "/")
+	request.TLS, request.Path, request.Literal, request.Host = scheme == "https", "/"+path, host, host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		request.Host = name
+	}
+	for _, line := range x.ask[1:] {
+		name, value, _ := strings.Cut(line, ": ")
+		switch name {
+		case "times", "parallel", "certificate", "tls", "cipher":
+		case "to":
+			to := netip.MustParseAddrPort(value)
+			request.Address, request.Port = to.Addr(), uint32(to.Port())
+		default:
+			request.Headers = append(request.Headers, explain.Header{Name: name, Value: value})
+		}
+	}
+	return request, true
+}
+
+// differs is how a reply is not what was said, "" if it is.
+func (e explainer) differs(said discovery.Explanation, r reply) string {
+	answered := r.seen.Backend != ""
+	switch {
+	case len(said.Unknown) > 0 && said.Outcome != explain.Forwarded:
+		return "" // what was told not to be known may be why
+	case answered && said.Outcome != explain.Forwarded:
+		return "backend " + r.seen.Backend + " answered"
+	case answered:
+		return e.elsewhere(said, r)
+	case said.Outcome == explain.Closed || said.Outcome == explain.Refused:
+		if r.err == nil {
+			return fmt.Sprintf("there was an answer of status %d", r.status)
+		}
+	case said.Outcome == explain.Forwarded:
+		// Nobody says what a backend does; but only for want of one does the proxy answer, or something that was told.
+		if r.err == nil && r.status < 500 && r.status != 0 && len(said.Unknown) == 0 && !slices.ContainsFunc(said.Steps, func(s explain.Step) bool { return s.What == "fault" }) {
+			return fmt.Sprintf("the proxy answered with status %d", r.status)
+		}
+	case r.err != nil:
+		return fmt.Sprintf("there was no answer: %v", r.err)
+	case r.status != said.Status:
+		return fmt.Sprintf("the status was %d", r.status)
+	case said.Outcome == explain.Redirect && r.header.Get("location") != said.Location:
+		return "it was redirected to " + r.header.Get("location")
+	case said.Body != "" && r.body != said.Body:
+		return fmt.Sprintf("the body was %q", r.body)
+	}
+	return ""
+}
+
+// elsewhere tells whether another backend answered than was said, or was asked for another path.
+func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
+	if r.seen.Backend == "socket" || r.seen.Backend == "unknown" {
+		return "" // no address that the text tells
+	}
+	var endpoints []string
+	for _, s := range said.Steps {
+		if s.What == "endpoints" && slices.ContainsFunc(said.Clusters, func(c explain.Target) bool { return c.Cluster == s.Name }) {
+			endpoints = append(endpoints, s.Facts...)
+		}
+	}
+	port := e.ports[strings.ToUpper(r.seen.Backend)]
+	if _, err := strconv.Atoi(port); err == nil && !slices.ContainsFunc(endpoints, func(fact string) bool {
+		return strings.Contains(fact, ":"+port) || strings.Contains(fact, "was addressed to")
+	}) {
+		return fmt.Sprintf("backend %s at port %s answered, endpoints %q", r.seen.Backend, port, endpoints)
+	}
+	for _, s := range said.Steps {
+		for _, fact := range s.Facts {
+			if to, ok := strings.CutPrefix(fact, "rewrites the path to "); ok {
+				if path, _, _ := strings.Cut(to, "?"); path != r.seen.Path {
+					return "the path was " + r.seen.Path
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func described(said discovery.Explanation) string {
+	text := fmt.Sprintf("%s %d %s %v (%s)", said.Outcome, said.Status, said.Location, said.Clusters, said.Reason)
+	for _, s := range said.Steps {
+		text += fmt.Sprintf("\n   %s %s: %s", s.What, s.Name, strings.Join(s.Facts, "; "))
+	}
+	return text + fmt.Sprintf("\n   unknown: %q", said.Unknown)
+}

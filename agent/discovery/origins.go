@@ -1,0 +1,64 @@
+package discovery
+
+import (
+	"cmp"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Origin is what a resource, or a part of it, came from.
+type Origin struct {
+	Type        string            // type URL
+	Name        string            // of the resource
+	VirtualHost string            // of a route configuration, that this is about; "": all of it
+	Origins     []resource.Origin // the deciding one first
+}
+
+// Origins are where everything comes from that a proxy gets, by type, name and virtual host. What no object decides is not
+// among it. An error says why there is nothing for such a proxy.
+func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
+	v, err := s.viewOf(node)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	hosts := v.Hosts()
+	snapshot, _ := v.Feed().Current()
+	s.mu.Unlock()
+	var all []Origin
+	for _, h := range hosts {
+		all = append(all, Origin{resource.RouteType, h.Routes, h.VirtualHost, h.Origins})
+	}
+	for _, kind := range snapshot.Types() {
+		for name, r := range snapshot.Set(kind) {
+			if len(r.Origins) > 0 {
+				all = append(all, Origin{Type: kind, Name: name, Origins: r.Origins})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Origin) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name), cmp.Compare(a.VirtualHost, b.VirtualHost))
+	})
+	return all, nil
+}
+
+// viewOf is what a proxy sees.
+func (s *Server) viewOf(node *corev3.Node) (*view.View, error) {
+	if _, err := s.Feed(node); err != nil {
+		return nil, err
+	}
+	n, err := parseNode(node, s.options.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	if !n.Captured() && !s.options.OwnAddresses {
+		n.Addresses = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.views[nodeKey(n)], nil
+}

@@ -1,0 +1,89 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Node is what the view is for.
+func (v *View) Node() model.Node { return v.node }
+
+// HostOrigins are the objects that decide the virtual host of a domain in a route configuration, the deciding one first, then
+// the EnvoyFilters that changed the configuration; nil where there is none of its own.
+func (v *View) HostOrigins(routes, domain string) []resource.Origin {
+	origins := slices.Clone(v.kind.hostOrigins(routes, domain))
+	if origins == nil {
+		return nil
+	}
+	if r := v.current(resource.Key{Type: resource.RouteType, Name: routes}); r != nil {
+		for _, o := range r.Origins {
+			if o.Kind == "EnvoyFilter" && !slices.Contains(origins, o) {
+				origins = append(origins, o)
+			}
+		}
+	}
+	return origins
+}
+
+// HostOrigin is where a virtual host comes from.
+type HostOrigin struct {
+	Routes, VirtualHost string // names
+	Origins             []resource.Origin
+}
+
+// Hosts are all virtual hosts that objects of their own decide.
+func (v *View) Hosts() []HostOrigin {
+	var all []HostOrigin
+	v.kind.eachHost(func(routes string, port uint32, domain string) {
+		all = append(all, HostOrigin{routes, fmt.Sprintf("%s:%d", domain, port), v.HostOrigins(routes, domain)})
+	})
+	return all
+}
+
+func (v *View) current(key resource.Key) *resource.Resource {
+	snapshot, _ := v.feed.Current()
+	return snapshot.Get(key)
+}
+
+func (s *sidecar) hostOrigins(routes, domain string) []resource.Origin {
+	number, err := strconv.ParseUint(routes, 10, 16)
+	if err != nil || s.ports[uint32(number)] == nil {
+		return nil
+	}
+	if vh := s.ports[uint32(number)].hosts[domain]; vh != nil {
+		return vh.Origins
+	}
+	return nil
+}
+
+func (s *sidecar) eachHost(tell func(routes string, port uint32, domain string)) {
+	for number, p := range s.ports {
+		for domain := range p.hosts {
+			if p.listens {
+				tell(fmt.Sprint(number), number, domain)
+			}
+		}
+	}
+}
+
+func (r *router) eachHost(tell func(routes string, port uint32, domain string)) {
+	for name, routes := range r.routes {
+		for domain := range routes.hosts {
+			tell(name, routes.port, domain)
+		}
+	}
+}
+
+func (r *router) hostOrigins(routes, domain string) []resource.Origin {
+	if r.routes[routes] == nil {
+		return nil
+	}
+	if h := r.routes[routes].hosts[domain]; h != nil {
+		return h.virtualHost.Origins
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/explain"
+)
+
+// MeshProblems are what is wrong in the embedded server's files, and what Envoy refused of them.
+func (b backend) MeshProblems(context.Context) ([]api.MeshProblem, error) {
+	return problemsForAPI(b.discovery.Problems()), nil
+}
+
+func problemsForAPI(found []discovery.Problem) []api.MeshProblem {
+	problems := []api.MeshProblem{}
+	for _, p := range found {
+		message := p.Message
+		if p.Cure != "" {
+			message += "; " + p.Cure
+		}
+		problems = append(problems, api.MeshProblem{File: p.File, Line: p.Line, Object: p.Object, Field: p.Field, Severity: string(p.Severity), Message: message})
+	}
+	return problems
+}
+
+// meshNode is how the Envoy introduced itself that took listeners last.
+func (b backend) meshNode() (*corev3.Node, error) {
+	if node := b.meshPorts.lastNode(); node != nil {
+		return node, nil
+	}
+	return nil, api.Refuse("no Envoy has taken listeners of the embedded discovery server yet; see outrider proxy status")
+}
+
+// MeshExplain says what the Envoy that took listeners last would do with a request.
+func (b backend) MeshExplain(_ context.Context, request api.MeshRequest) (api.MeshExplanation, error) {
+	node, err := b.meshNode()
+	if err != nil {
+		return api.MeshExplanation{}, err
+	}
+	asked := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port, Path: request.Path, TLS: request.TLS}
+	if request.Address != "" {
+		if asked.Address, err = netip.ParseAddr(request.Address); err != nil {
+			return api.MeshExplanation{}, api.Refuse(fmt.Sprintf("address %q is no IP address", request.Address))
+		}
+	}
+	for _, h := range request.Headers {
+		asked.Headers = append(asked.Headers, explain.Header(h))
+	}
+	said, err := b.discovery.Explain(node, asked)
+	if err != nil {
+		return api.MeshExplanation{}, err
+	}
+	out := api.MeshExplanation{Outcome: string(said.Outcome), Status: said.Status, Location: said.Location, Body: said.Body, Steps: []api.MeshStep{},
+		Reason: said.Reason, Cure: said.Cure, Unknown: said.Unknown, Problems: problemsForAPI(said.Problems)}
+	for _, t := range said.Clusters {
+		out.Clusters = append(out.Clusters, api.MeshTarget(t))
+	}
+	for _, t := range said.Mirrors {
+		out.Mirrors = append(out.Mirrors, api.MeshTarget(t))
+	}
+	for _, s := range said.Steps {
+		out.Steps = append(out.Steps, api.MeshStep(s))
+	}
+	return out, nil
+}
+
+// MeshOrigins are where the resources of the Envoy come from that took listeners last; before there is one, none.
+func (b backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
+	out := []api.MeshOrigin{}
+	node := b.meshPorts.lastNode()
+	if node == nil {
+		return out, nil
+	}
+	origins, err := b.discovery.Origins(node)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range origins {
+		out = append(out, api.MeshOrigin(o))
+	}
+	return out, nil
+}

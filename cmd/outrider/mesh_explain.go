@@ -1,0 +1,223 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/explain"
+	"outrider.org/outrider/agent/resource"
+)
+
+func (a *app) meshExplainCommand() *cobra.Command {
+	var request api.MeshRequest
+	var headers, files []string
+	var nodeType, meshConfig string
+	command := &cobra.Command{
+		Use:   "explain HOST[:PORT][/PATH]",
+		Short: "Say what would happen to a request, and which objects decide it",
+		Long: "Say what would happen to a request, and which objects decide it: follows a request through what the proxy really\n" +
+			"has (listener, filter chain, virtual host, route, clusters, endpoints) and names the file and line behind each step.\n" +
+			"No request is sent. What the command line does not tell, such as a share of the requests, is said. Where nothing\n" +
+			"takes the request the exit code is 1, and why and what would cure it are said last.\n\n" +
+			"The port is 80, with --tls or https:// 443. With --files no agent is asked: the files and folders are read as\n" +
+			"by \"mesh check\".",
+		Example: "  outrider mesh explain reviews.example.com/v2\n" +
+			"  outrider mesh explain https://shop.example.com --header 'x-user: jason'\n" +
+			"  outrider mesh explain reviews.example.com:8080 --files ./mesh.d --type sidecar",
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			if err := readTarget(arguments[0], headers, &request); err != nil {
+				return err
+			}
+			if len(files) == 0 && command.Flags().Changed("type") {
+				return usagef("--type is for --files: the running proxy has its type")
+			}
+			var said api.MeshExplanation
+			var err error
+			if len(files) > 0 {
+				said, err = a.explainFiles(files, nodeType, meshConfig, request)
+			} else {
+				client := a.client()
+				defer client.Close()
+				said, err = client.MeshExplain(command.Context(), request)
+			}
+			if err != nil {
+				return err
+			}
+			return a.printExplanation(request, said)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVarP(&request.Method, "method", "X", "GET", "the request's `method`")
+	flags.StringArrayVarP(&headers, "header", "H", nil, "a `header` of the request, 'name: value'; may be given many times")
+	flags.BoolVar(&request.TLS, "tls", false, "the client speaks TLS to the proxy, with the host as server name")
+	flags.StringVar(&request.Address, "to", "", "the `IP` address that is connected to, where that decides")
+	flags.StringSliceVar(&files, "files", nil, "explain what these files and folders would do, without an agent")
+	flags.StringVar(&nodeType, "type", "", "with --files, the `type` of proxy: sidecar or router (default that of the configuration)")
+	flags.StringVar(&meshConfig, "mesh-config", "", "with --files, `file` with Istio's MeshConfig (default that of the configuration)")
+	return command
+}
+
+// readTarget reads HOST[:PORT][/PATH], which may begin with http:// or https://, and headers.
+func readTarget(target string, headers []string, into *api.MeshRequest) error {
+	scheme, rest, ok := strings.Cut(target, "://")
+	if !ok {
+		scheme, rest = "http", target
+	}
+	if scheme != "http" && scheme != "https" {
+		return usagef("%s: the scheme is http or https", target)
+	}
+	into.TLS = into.TLS || scheme == "https"
+	parsed, err := url.Parse("//" + rest)
+	if err != nil || parsed.Hostname() == "" {
+		return usagef("%q is not of the form HOST[:PORT][/PATH]", target)
+	}
+	into.Host, into.Path, into.Port = parsed.Hostname(), parsed.RequestURI(), 80
+	if into.TLS {
+		into.Port = 443
+	}
+	if text := parsed.Port(); text != "" {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || port == 0 {
+			return usagef("%s: port %s is not one of 1 to 65535", target, text)
+		}
+		into.Port = uint32(port)
+	}
+	if into.Address != "" {
+		if _, err := netip.ParseAddr(into.Address); err != nil {
+			return usagef("--to %s is no IP address", into.Address)
+		}
+	}
+	for _, line := range headers {
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || strings.TrimSpace(name) == "" {
+			return usagef("--header %q is not of the form 'name: value'", line)
+		}
+		into.Headers = append(into.Headers, api.MeshHeader{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)})
+	}
+	return nil
+}
+
+// explainFiles asks files instead of an agent.
+func (a *app) explainFiles(files []string, nodeType, meshConfig string, request api.MeshRequest) (api.MeshExplanation, error) {
+	options, _, err := a.checkOptions(meshConfig)
+	if err != nil {
+		options = discovery.CheckOptions{MeshConfigFile: meshConfig} // the files can be read without the agent's configuration
+	}
+	if nodeType != "" {
+		options.Type = nodeType
+	}
+	asked := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port, Path: request.Path, TLS: request.TLS}
+	if request.Address != "" {
+		asked.Address = netip.MustParseAddr(request.Address)
+	}
+	for _, h := range request.Headers {
+		asked.Headers = append(asked.Headers, explain.Header(h))
+	}
+	said, err := discovery.Explain(files, options, asked)
+	if err != nil {
+		return api.MeshExplanation{}, err
+	}
+	out := api.MeshExplanation{Outcome: string(said.Outcome), Status: said.Status, Location: said.Location, Body: said.Body, Steps: []api.MeshStep{},
+		Reason: said.Reason, Cure: said.Cure, Unknown: said.Unknown}
+	for _, t := range said.Clusters {
+		out.Clusters = append(out.Clusters, api.MeshTarget(t))
+	}
+	for _, t := range said.Mirrors {
+		out.Mirrors = append(out.Mirrors, api.MeshTarget(t))
+	}
+	for _, s := range said.Steps {
+		out.Steps = append(out.Steps, api.MeshStep(s))
+	}
+	for _, p := range said.Problems {
+		if p.Cure != "" {
+			p.Message += "; " + p.Cure
+		}
+		out.Problems = append(out.Problems, api.MeshProblem{File: p.File, Line: p.Line, Object: p.Object, Field: p.Field, Severity: string(p.Severity), Message: p.Message})
+	}
+	return out, nil
+}
+
+// mostOrigins are shown of one step.
+const mostOrigins = 8
+
+func (a *app) printExplanation(request api.MeshRequest, said api.MeshExplanation) error {
+	if a.json {
+		if err := a.printJSON(said); err != nil {
+			return err
+		}
+	} else {
+		a.showExplanation(request, said)
+	}
+	if said.Reason != "" {
+		return silentError{api.ExitRefused}
+	}
+	return nil
+}
+
+func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation) {
+	scheme := "http"
+	if request.TLS {
+		scheme = "https"
+	}
+	fmt.Fprintf(a.out, "%s %s://%s%s\n", request.Method, scheme, net.JoinHostPort(request.Host, fmt.Sprint(request.Port)), request.Path)
+	var before []resource.Origin
+	for _, s := range said.Steps {
+		fmt.Fprintln(a.out, strings.TrimSpace(a.paint(cell{s.What, bold})+" "+s.Name))
+		for _, fact := range s.Facts {
+			fmt.Fprintf(a.out, "    %s\n", fact)
+		}
+		if slices.Equal(s.Origins, before) {
+			continue // the same objects decide
+		}
+		before = s.Origins
+		for i, o := range s.Origins {
+			if i == mostOrigins {
+				fmt.Fprintf(a.out, "    from %d more\n", len(s.Origins)-mostOrigins)
+				break
+			}
+			fmt.Fprintf(a.out, "    %s\n", a.paint(cell{"from " + o.String(), dim}))
+		}
+	}
+	for _, text := range said.Unknown {
+		fmt.Fprintf(a.out, "%s %s\n", a.paint(cell{"not known:", yellow}), text)
+	}
+	for _, p := range problemsOf(said.Problems) {
+		fmt.Fprintf(a.out, "%s: %s\n", p.Severity, p)
+	}
+	outcome := said.Outcome
+	switch {
+	case said.Location != "":
+		outcome += fmt.Sprintf(" with %d to %s", said.Status, said.Location)
+	case said.Status != 0:
+		outcome += fmt.Sprintf(" with status %d", said.Status)
+	}
+	var shares []string
+	for _, t := range said.Clusters {
+		if len(said.Clusters) == 1 {
+			shares = append(shares, t.Cluster)
+		} else {
+			shares = append(shares, fmt.Sprintf("%.4g %% %s", t.Percent, t.Cluster))
+		}
+	}
+	if len(shares) > 0 && said.Reason == "" {
+		outcome += ": " + strings.Join(shares, ", ")
+	}
+	if said.Reason == "" {
+		fmt.Fprintf(a.out, "=> %s\n", a.paint(cell{outcome, green}))
+		return
+	}
+	fmt.Fprintf(a.out, "=> %s: %s\n", a.paint(cell{outcome, red}), said.Reason)
+	if said.Cure != "" {
+		fmt.Fprintf(a.out, "   %s\n", said.Cure)
+	}
+}
