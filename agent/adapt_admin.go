@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -16,6 +17,7 @@ type epochAdmin struct {
 	*envoy.Admin
 	closeDoors func(context.Context) error // see keeper.Client.CloseDoors
 	own        bool                        // the address is this epoch's alone, not one that a bootstrap of the user's gives to all
+	started    atomic.Bool                 // of an own one, workersStarted was 1: it stays so
 }
 
 // epochAdmin returns what asks the epoch at an address.
@@ -35,7 +37,7 @@ func splitAddress(address string) (network, where string) {
 // workersStarted is the gauge that is 1 once the listeners accept connections.
 const workersStarted = "listener_manager.workers_started"
 
-// State asks /ready first, five bytes, and the gauge once it is. Who answers on an epoch's own socket is that epoch. Of an address that
+// State asks /ready first, five bytes, and the gauge once it is, until that is set: an epoch that serves is asked all its life. Who answers on an epoch's own socket is that epoch. Of an address that
 // all have, /server_info tells, whose 250 KB take Envoy's main thread and the agent 10 ms (the gauge server.hot_restart_epoch is right only
 // seconds later).
 func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
@@ -46,9 +48,14 @@ func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
 	if !ready && state != envoy.StateDraining {
 		return epoch.State{Server: state}, nil
 	}
-	gauges, err := a.Gauges(ctx, "^"+workersStarted+"$")
-	if err != nil {
-		return epoch.State{}, err
+	started := a.own && a.started.Load()
+	if !started {
+		gauges, err := a.Gauges(ctx, "^"+workersStarted+"$")
+		if err != nil {
+			return epoch.State{}, err
+		}
+		started = gauges[workersStarted] == 1
+		a.started.Store(started)
 	}
 	number := epoch.OwnAddress
 	if !a.own {
@@ -58,7 +65,7 @@ func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
 		}
 		number = info.RestartEpoch
 	}
-	return epoch.State{Server: state, RestartEpoch: number, WorkersStarted: gauges[workersStarted] == 1}, nil
+	return epoch.State{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
 }
 
 // DrainListeners closes the listeners: at once, which is how a stop does it, not before Envoy has taken the connections that wait.

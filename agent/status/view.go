@@ -38,6 +38,7 @@ type View struct {
 	server  *http.Server
 	full    atomic.Bool
 	ready   chan struct{}
+	lost    chan struct{} // holds one: the listener failed
 
 	mu       sync.Mutex
 	port     int          // that was asked for
@@ -51,7 +52,7 @@ const conditionView = "admin-port-unavailable"
 
 // NewView returns a view; Run serves.
 func NewView(options ViewOptions) *View {
-	v := &View{options: options, ready: make(chan struct{}), port: options.Config.Port}
+	v := &View{options: options, ready: make(chan struct{}), lost: make(chan struct{}, 1), port: options.Config.Port}
 	v.full.Store(options.Config.Full)
 	v.server = newHTTPServer(v.Handler(), options.Logger)
 	v.server.WriteTimeout = 0 // a CPU profile or a log of lookups takes as long as it takes; full is for operators
@@ -79,15 +80,18 @@ func (v *View) Run(ctx context.Context) error {
 	v.mu.Lock()
 	v.running = true
 	v.mu.Unlock()
-	tick := time.NewTicker(bindRetryAfter)
-	defer tick.Stop()
 	for first := true; ; first = false {
-		v.retry()
+		var again <-chan time.Time // none once it listens: an agent that is idle is not woken
+		if !v.retry() {
+			again = time.After(bindRetryAfter)
+		}
 		if first {
 			close(v.ready)
 		}
 		select {
-		case <-tick.C:
+		case <-again:
+		case <-v.lost:
+			_ = pause(ctx, bindRetryAfter)
 		case <-ctx.Done():
 			v.mu.Lock()
 			v.running = false
@@ -99,17 +103,19 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// retry binds the port that was asked for, if it is not yet bound.
-func (v *View) retry() {
+// retry binds the port that was asked for, if it is not yet bound. False: it could not.
+func (v *View) retry() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.listener != nil || v.port == 0 {
-		return
+		return true
 	}
 	if err := v.open(v.port); err != nil {
 		v.options.Board.Raise(conditionView, condition.Warning,
 			fmt.Sprintf("%v; it is tried again every second", err))
+		return false
 	}
+	return true
 }
 
 // open binds a port in place of the one before. With mu held.
@@ -131,7 +137,11 @@ func (v *View) open(port int) error {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		if v.listener == listener {
-			v.close() // retry opens it again
+			v.close()
+			select {
+			case v.lost <- struct{}{}: // Run opens it again
+			default:
+			}
 		}
 	})
 	return nil

@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// What an epoch's own admin has told once is not asked again; an address that several epochs share is asked each time.
+func TestStateAsksWhatIsNotKnown(t *testing.T) {
+	own, shared := []string{"/ready", "/stats"}, []string{"/ready", "/stats", "/server_info"}
+	for _, c := range []struct {
+		own    bool
+		number int
+		steps  [][]string // Envoy's workers start after the first question
+	}{
+		{true, epoch.OwnAddress, [][]string{own, own, {"/ready"}}},
+		{false, 3, [][]string{shared, shared, shared}},
+	} {
+		address := filepath.Join(parts.ShortDir(t), "admin.sock")
+		listener, err := net.Listen("unix", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asked []string
+		workers := 0
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked = append(asked, r.URL.Path)
+			switch r.URL.Path {
+			case "/ready":
+				fmt.Fprintln(w, "LIVE")
+			case "/stats":
+				fmt.Fprintf(w, "%s: %d\n", workersStarted, workers)
+			case "/server_info":
+				fmt.Fprintln(w, `{"state":"LIVE","uptime_current_epoch":"1s","uptime_all_epochs":"1s","command_line_options":{"restart_epoch":3}}`)
+			}
+		})}
+		go func() { _ = server.Serve(listener) }()
+		t.Cleanup(func() { _ = server.Close() })
+		admin := &epochAdmin{Admin: envoy.NewAdmin(splitAddress(address)), own: c.own}
+		for i, want := range c.steps {
+			asked, workers = nil, min(i, 1)
+			state, err := admin.State(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			told := epoch.State{Server: "LIVE", RestartEpoch: c.number, WorkersStarted: i > 0}
+			if diff := cmp.Diff(told, state) + cmp.Diff(want, asked); diff != "" {
+				t.Errorf("own %t, question %d: %s", c.own, i, diff)
+			}
+		}
+	}
+}
