@@ -45,6 +45,7 @@ type Agent struct {
 	level   *slog.LevelVar
 	board   *condition.Board
 
+	first      <-chan firstLook
 	lockFile   *os.File
 	keeper     *keeperLink
 	supervisor *epoch.Supervisor
@@ -149,7 +150,7 @@ func Run(ctx context.Context, options Options) (err error) {
 
 // parts are what runs beside the supervisor.
 func (a *Agent) parts() []part {
-	parts := []part{a.keeper, a.reloader, a.discovery, a.meshWatch, a.meshPorts, a.xdsSocket, a.api, a.view}
+	parts := []part{a.keeper, a.reloader, &lateDiscovery{a.discovery, a.supervisor}, a.meshWatch, a.meshPorts, a.xdsSocket, a.api, a.view}
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}
@@ -165,7 +166,9 @@ func (a *Agent) parts() []part {
 // begin asks for the first epoch, or for none if what was adopted is what is wanted.
 func (a *Agent) begin(ctx context.Context) error {
 	current := a.reloader.inForce()
-	files := a.maker.files(ctx, current)
+	first := <-a.first
+	a.expect(first.bootstrap)
+	files := first.files
 	if a.watched != nil {
 		a.watched.set(current, files)
 	}
@@ -180,16 +183,28 @@ func (a *Agent) begin(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	first := &reload{reason: "start", ifChanged: true, first: true}
-	result, err := a.reloader.Reload(ctx, first)
+	start := &reload{reason: "start", ifChanged: true, first: true}
+	result, err := a.reloader.Reload(ctx, start)
 	if err != nil || ctx.Err() != nil || result.Outcome != api.OutcomeRefused {
+		a.readAgain(ctx, current)
 		settle(ctx)
 		return nil //nolint:nilerr // the agent ends, or Envoy serves
 	}
-	if _, live := a.proxy.liveEpoch(); !live && first.err != nil {
-		return first.err // no Envoy can be made of this configuration, and none is there to go on
+	if _, live := a.proxy.liveEpoch(); !live && start.err != nil {
+		return start.err // no Envoy can be made of this configuration, and none is there to go on
 	}
 	return nil // one was started and failed: the guard goes on, or gives up
+}
+
+// readAgain asks for a reload if the configuration changed after it was read and before it was watched.
+func (a *Agent) readAgain(ctx context.Context, started *config.Loaded) {
+	if a.watched == nil {
+		return
+	}
+	if now, err := config.Load(a.options.Config); err != nil || now.Hash != started.Hash {
+		// Its outcome is logged, and a condition stands if it was refused.
+		_, _ = a.reloader.Reload(ctx, &reload{reason: "changed while outriderd started", ifChanged: true})
+	}
 }
 
 // environment looks up variables.

@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// compose makes all parts and connects them. Nothing runs yet but the keeper.
+// compose makes all parts and connects them. Nothing runs yet but the keeper, and beside its start the making of the bootstrap.
 func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	c := loaded.Config
 	a.reloader = newReloader(a.board, a.logOf("reload"), loaded)
@@ -27,13 +27,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if err != nil {
 		return err
 	}
-	if err := a.openKeeper(ctx, c, other); err != nil {
-		return err
-	}
-	a.composeEpochs(c)
-	if err := a.composeDiscovery(c, other); err != nil {
-		return err
-	}
+	a.keeper = a.newKeeperLink(ctx, c, other)
 	a.maker = &specMaker{
 		Maker:  a.blueprints(c),
 		keeper: func() keeper.Info { return a.keeper.get().Info() },
@@ -42,7 +36,16 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		},
 		runner: runner{a.keeper},
 	}
-	a.reloader.load = a.load
+	a.first = a.maker.begin(ctx, loaded)
+	if err := a.openKeeper(ctx); err != nil {
+		return err
+	}
+	a.composeEpochs(c)
+	if err := a.composeDiscovery(c, other); err != nil {
+		return err
+	}
+	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
+	a.reloader.check = a.checkClaims
 	a.reloader.make = a.maker.make
 	a.reloader.apply = a.supervisor.Apply
 	a.reloader.serves = func() (string, int, bool) {
@@ -61,8 +64,8 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	return a.composeViews(c)
 }
 
-// openKeeper connects to the keeper: systemd's (a socket in the runtime folder) or, in the foreground, one of our own.
-func (a *Agent) openKeeper(ctx context.Context, c *config.Config, other *keeper.User) error {
+// newKeeperLink is the way to the keeper: systemd's (a socket in the runtime folder) or, in the foreground, one of our own.
+func (a *Agent) newKeeperLink(ctx context.Context, c *config.Config, other *keeper.User) *keeperLink {
 	connect := func(ctx context.Context) (*keeper.Client, error) {
 		return keeper.StartKeeper(ctx, keeper.LaunchOptions{
 			Folder: keeperFolder(c.Paths.RuntimeDir), BaseID: uint32(c.Envoy.BaseID), User: other, Stderr: os.Stderr,
@@ -74,13 +77,17 @@ func (a *Agent) openKeeper(ctx context.Context, c *config.Config, other *keeper.
 		connect = func(ctx context.Context) (*keeper.Client, error) { return keeper.Dial(ctx, socket) }
 	}
 	upgrade := func(ctx context.Context) error { return keeper.Upgrade(ctx, socket) }
-	a.keeper = &keeperLink{connect: connect, upgrade: upgrade, log: a.logOf("keeper"), lines: a.logs.envoy,
+	return &keeperLink{connect: connect, upgrade: upgrade, log: a.logOf("keeper"), lines: a.logs.envoy,
 		envoy: func() bool { return a.reloader.inForce().Config.Log.Envoy },
 		changed: func(connection *connection) {
 			if err := a.supervisor.SetKeeper(ctx, connection); err != nil && ctx.Err() == nil {
 				a.logOf("epoch").Error("the supervisor did not take the new keeper", "error", err)
 			}
 		}}
+}
+
+// openKeeper connects to the keeper.
+func (a *Agent) openKeeper(ctx context.Context) error {
 	err := a.keeper.open(ctx)
 	if errors.Is(err, keeper.ErrBusy) {
 		return exitf(ExitAlreadyRuns, "another outriderd runs on this configuration: %w", err)

@@ -1,14 +1,21 @@
 package agent
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/watch"
 )
 
@@ -58,6 +65,63 @@ func meshSettings(c *config.Config) discovery.Settings {
 		MeshConfigFile: c.Discovery.MeshConfigFile,
 		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile, Format: c.Telemetry.AccessLogFormat},
+	}
+}
+
+// lateDiscovery is the embedded discovery server, whose files Envoy needs some 60 ms after it was started: until then the processor is for
+// those who start Envoy.
+type lateDiscovery struct {
+	*discovery.Server
+	supervisor *epoch.Supervisor
+}
+
+// headStart is how long Envoy's start has precedence.
+const headStart = 200 * time.Millisecond
+
+// Run waits until an Envoy runs, for a moment at most, and then serves until ctx ends.
+func (l *lateDiscovery) Run(ctx context.Context) error {
+	late := time.NewTimer(headStart)
+	defer late.Stop()
+	for over := false; !over; {
+		changed := l.supervisor.Changed()
+		if slices.ContainsFunc(l.supervisor.Epochs(), func(e epoch.Epoch) bool { return e.PID != 0 }) {
+			break
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			over = true
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return l.Server.Run(ctx)
+}
+
+// expect has the discovery server make what the Envoy of a bootstrap is going to ask for, before it asks: once the files are read. An Envoy
+// that says something else of itself gets what it asks for then.
+func (a *Agent) expect(text []byte) {
+	var parsed struct {
+		Node struct {
+			ID       string
+			Metadata map[string]any
+			Locality struct {
+				Region, Zone string
+				SubZone      string `json:"sub_zone"`
+			}
+		}
+	}
+	if json.Unmarshal(text, &parsed) != nil {
+		return // there is no bootstrap
+	}
+	said := parsed.Node
+	metadata, err := structpb.NewStruct(said.Metadata)
+	if err == nil {
+		_, err = a.discovery.Feed(&corev3.Node{Id: said.ID, Metadata: metadata,
+			Locality: &corev3.Locality{Region: said.Locality.Region, Zone: said.Locality.Zone, SubZone: said.Locality.SubZone}})
+	}
+	if err != nil {
+		a.logOf("discovery").Debug("nothing is made before Envoy asks for it", "error", err)
 	}
 }
 

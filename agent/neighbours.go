@@ -54,12 +54,8 @@ func envoyLives(runtimeDir string) bool {
 	return false
 }
 
-// load reads the configuration, and looks whether all that it asks for can be had beside the others on this host.
-func (a *Agent) load() (*config.Loaded, error) {
-	loaded, err := config.Load(a.options.Config)
-	if err != nil {
-		return nil, err
-	}
+// checkClaims looks whether all that a configuration asks for can be had beside the others on this host.
+func (a *Agent) checkClaims(loaded *config.Loaded) error {
 	wants := *loaded
 	wants.Config = config.Keep(a.reloader.started, loaded.Config)
 	_, live := a.proxy.liveEpoch()
@@ -68,9 +64,9 @@ func (a *Agent) load() (*config.Loaded, error) {
 		Name:  a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.get().Info().UID,
 	})
 	if len(report.Clashes) > 0 {
-		return nil, report.Clashes
+		return report.Clashes
 	}
-	return loaded, nil
+	return nil
 }
 
 // checkNeighbours looks for what a configuration that is only checked could not have. An agent that runs on it has it already.

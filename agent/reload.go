@@ -24,6 +24,7 @@ import (
 // epochs they ask for. Of several, the one that was asked for last counts.
 type reloader struct {
 	load   func() (*config.Loaded, error)
+	check  func(loaded *config.Loaded) error // that what it asks for can be had
 	make   func(ctx context.Context, loaded *config.Loaded, tell func(phase string)) (*wanted, error)
 	apply  func(context.Context, epoch.Request) (epoch.Result, error)
 	serves func() (hash string, number int, ok bool)     // the live epoch
@@ -62,7 +63,7 @@ type prepared struct {
 type reload struct {
 	reason    string
 	ifChanged bool
-	first     bool     // the start of the agent: nothing is in force
+	first     bool     // the start of the agent: its configuration has just been read
 	files     []string // that changed, where a file's change is the reason
 	progress  func(api.Progress)
 	answer    chan api.ReloadResult // holds one

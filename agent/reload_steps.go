@@ -50,7 +50,7 @@ func (r *reloader) inLoop(ctx context.Context, request *reload, step func()) {
 
 // prepare reads the configuration and makes what it asks for; it runs beside the loop.
 func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, error) {
-	loaded, err := r.load()
+	loaded, err := r.configuration(request)
 	if err != nil {
 		return nil, &ExitError{Code: ExitConfiguration, Err: err}
 	}
@@ -60,6 +60,18 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	defer cancel()
 	read.wanted, err = r.make(ctx, loaded, func(phase string) { request.progress(api.Progress{Phase: phase}) })
 	return read, err
+}
+
+// configuration reads the configuration, unless it has just been, and has it checked.
+func (r *reloader) configuration(request *reload) (*config.Loaded, error) {
+	loaded := new(config.Loaded)
+	if *loaded = *r.inForce(); !request.first {
+		var err error
+		if loaded, err = r.load(); err != nil {
+			return nil, err
+		}
+	}
+	return loaded, r.check(loaded)
 }
 
 // decide asks for the epoch that a configuration needs, or puts it in force if it needs none.

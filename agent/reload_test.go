@@ -57,7 +57,7 @@ func newReloads(t *testing.T) *reloads {
 		t.Fatal(err)
 	}
 	r.reloader = newReloader(condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
-	r.load = r.read
+	r.load, r.check = r.read, func(*config.Loaded) error { return nil }
 	r.make = func(ctx context.Context, loaded *config.Loaded, tell func(string)) (*wanted, error) {
 		if err := r.resolve(ctx, loaded, tell); err != nil {
 			return nil, err

@@ -98,13 +98,26 @@ func (m *specMaker) spec(c *config.Config, plan *blueprint.Blueprint, binary *en
 	return spec, nil
 }
 
-// files are those that Envoy itself reads at its start. What is wrong with the configuration is told when it is started.
-func (m *specMaker) files(ctx context.Context, loaded *config.Loaded) []string {
-	plan, err := m.Make(ctx, loaded)
-	if err != nil {
-		return blueprint.Unique(slices.Clone(loaded.Config.Reload.Files))
-	}
-	return plan.Files()
+// firstLook is what a start needs to know of its bootstrap before it is wanted.
+type firstLook struct {
+	files     []string // that Envoy itself reads at its start
+	bootstrap []byte   // JSON; nil: there is none
+}
+
+// begin makes the first bootstrap beside whatever else a start does. It is remembered for when it is wanted; what is wrong with the
+// configuration is told then.
+func (m *specMaker) begin(ctx context.Context, loaded *config.Loaded) <-chan firstLook {
+	first := make(chan firstLook, 1)
+	go func() {
+		plan, err := m.Make(ctx, loaded)
+		if err != nil {
+			first <- firstLook{files: blueprint.Unique(slices.Clone(loaded.Config.Reload.Files))}
+			return
+		}
+		text, _ := plan.Render("") // no socket's path is too short
+		first <- firstLook{plan.Files(), text}
+	}()
+	return first
 }
 
 // envoyEnvironment is Envoy's environment: nothing of the agent's or the keeper's is its business.
