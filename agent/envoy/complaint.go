@@ -13,14 +13,15 @@ var logPrefix = regexp.MustCompile(`^(\[[^\]]*\]\s*)+`)
 // maxComplaint bounds what a refusal quotes, in bytes.
 const maxComplaint = 1000
 
-// Complaint is what a validation that failed says: from its first error on, without the prefixes of log lines.
+// Complaint is what a validation that failed says: from its first error on, without the prefixes of log lines and without what it
+// quotes of the configuration.
 func Complaint(output []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(bytes.ToValidUTF8(output, []byte("?")))), "\n")
+	lines := Discreet(strings.Split(strings.TrimSpace(string(bytes.ToValidUTF8(output, []byte("?")))), "\n"))
 	first := slices.IndexFunc(lines, func(line string) bool {
 		return strings.Contains(line, "[critical]") || strings.Contains(line, "[error]")
 	})
 	if first < 0 {
-		first = len(lines) - 1
+		first = max(0, len(lines)-1)
 	}
 	said := make([]string, 0, len(lines)-first)
 	for _, line := range lines[first:] {
