@@ -47,7 +47,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
 	a.reloader.check = a.checkClaims
 	a.reloader.make = a.maker.make
-	a.reloader.apply = a.supervisor.Apply
+	a.reloader.ask = a.supervisor.Ask
 	a.reloader.serves = func() (string, int, bool) {
 		live, ok := a.proxy.liveEpoch()
 		return live.Hash, live.Number, ok

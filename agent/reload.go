@@ -26,9 +26,9 @@ type reloader struct {
 	load   func() (*config.Loaded, error)
 	check  func(loaded *config.Loaded) error // that what it asks for can be had
 	make   func(ctx context.Context, loaded *config.Loaded, tell func(phase string)) (*wanted, error)
-	apply  func(context.Context, epoch.Request) (epoch.Result, error)
-	serves func() (hash string, number int, ok bool)     // the live epoch
-	enact  func(old, now *config.Loaded, files []string) // puts the [live] keys of what is now in force into effect
+	ask    func(epoch.Request) (wait func(context.Context) (epoch.Result, error)) // for an epoch; of several, the one asked for last counts
+	serves func() (hash string, number int, ok bool)                              // the live epoch
+	enact  func(old, now *config.Loaded, files []string)                          // puts the [live] keys of what is now in force into effect
 
 	board *condition.Board
 	log   *slog.Logger

@@ -108,9 +108,10 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	}
 	r.asked = append(r.asked, read)
 	request.progress(api.Progress{Phase: "starting a new epoch"})
+	wait := r.ask(epoch.Request{Spec: spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
+		OnWait: func(until time.Time, why string) { request.progress(api.Progress{Phase: why, Until: until}) }}) // here, not below: in order
 	waiting.Go(func() {
-		outcome, err := r.apply(ctx, epoch.Request{Spec: spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
-			OnWait: func(until time.Time, why string) { request.progress(api.Progress{Phase: why, Until: until}) }})
+		outcome, err := wait(ctx)
 		r.inLoop(ctx, request, func() { r.applied(request, result, read, outcome, err) })
 	})
 }

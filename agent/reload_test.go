@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
@@ -28,9 +30,10 @@ type reloads struct {
 	number  int
 	enacted []string
 	applied int
-	waiting int           // calls of apply that have not returned
-	fail    error         // of the next apply
-	hold    chan struct{} // apply waits for it
+	wishes  []string      // hashes of the epochs that were asked for, in order
+	waiting int           // epochs that were asked for and have no outcome yet
+	fail    error         // of the next one
+	hold    chan struct{} // they wait for it
 	hangs   chan struct{} // the resolver, for configurations with a name to look up
 }
 
@@ -73,30 +76,36 @@ func newReloads(t *testing.T) *reloads {
 		return r.live, r.number, r.number >= 0
 	}
 	r.enact = func(_, now *config.Loaded, _ []string) { r.enacted = append(r.enacted, now.Config.Log.Level) }
-	r.apply = func(_ context.Context, request epoch.Request) (epoch.Result, error) {
-		r.mu.Lock()
-		hold, fail := r.hold, r.fail
-		r.waiting++
-		r.mu.Unlock()
-		if hold != nil {
-			<-hold
-		}
+	r.reloader.ask = func(request epoch.Request) func(context.Context) (epoch.Result, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.waiting--
-		if fail != nil {
-			return epoch.Result{}, fail
-		}
-		previous := r.number
-		if request.IfChanged && r.live == request.Spec.Hash {
-			return epoch.Result{Epoch: r.number, Previous: r.number, Mode: epoch.Unchanged}, nil
-		}
-		r.applied++
-		r.number++
-		r.live = request.Spec.Hash
-		return epoch.Result{Epoch: r.number, Previous: previous, Mode: epoch.Hot}, nil
+		hold, fail := r.hold, r.fail
+		r.waiting++
+		r.wishes = append(r.wishes, request.Spec.Hash)
+		return func(context.Context) (epoch.Result, error) { return r.serve(request, hold, fail) }
 	}
 	return r
+}
+
+// serve is the supervisor's part of a reload.
+func (r *reloads) serve(request epoch.Request, hold chan struct{}, fail error) (epoch.Result, error) {
+	if hold != nil {
+		<-hold
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting--
+	if fail != nil {
+		return epoch.Result{}, fail
+	}
+	previous := r.number
+	if request.IfChanged && r.live == request.Spec.Hash {
+		return epoch.Result{Epoch: r.number, Previous: r.number, Mode: epoch.Unchanged}, nil
+	}
+	r.applied++
+	r.number++
+	r.live = request.Spec.Hash
+	return epoch.Result{Epoch: r.number, Previous: previous, Mode: epoch.Hot}, nil
 }
 
 func (r *reloads) read() (*config.Loaded, error) {
@@ -359,5 +368,41 @@ func TestARefusalStandsThoughAnOlderReloadIsPutInForce(t *testing.T) {
 	}
 	if standing := r.board.Conditions(); len(standing) != 1 || standing[0].Code != conditionRefused {
 		t.Errorf("what is on disk is not told as refused any more: %+v", standing)
+	}
+}
+
+func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			r := newReloads(t)
+			gates := map[string]chan struct{}{"1s": make(chan struct{}), "2s": make(chan struct{})}
+			build := r.make
+			r.make = func(ctx context.Context, loaded *config.Loaded, tell func(string)) (*wanted, error) {
+				<-gates[loaded.Config.Envoy.ConnectTimeout.String()]
+				return build(ctx, loaded, tell)
+			}
+			r.run(t)
+			outcomes := make(chan api.ReloadResult, 2)
+			for _, timeout := range []string{"1s", "2s"} {
+				r.write(t, "[envoy]\nconnect_timeout = \""+timeout+"\"\n")
+				go func() {
+					result, _ := r.Reload(t.Context(), &reload{reason: timeout, ifChanged: true})
+					outcomes <- result
+				}()
+				synctest.Wait() // it is read
+			}
+			release := make(chan struct{})
+			r.finished <- func() { <-release }
+			for _, timeout := range []string{"1s", "2s"} {
+				close(gates[timeout])
+				synctest.Wait() // what it asks for is known, and waits for the loop
+			}
+			close(release)
+			<-outcomes
+			<-outcomes
+			if diff := cmp.Diff([]string{"1s", "2s"}, r.wishes); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }

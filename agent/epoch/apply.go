@@ -39,10 +39,25 @@ func (p *pending) ifChanged() bool {
 // the supervisor or ctx has ended). Requests that come while another is under way are merged: the newest spec wins, and all
 // callers get the outcome of the one that ran. A caller whose ctx ends takes nothing back.
 func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
+	return s.Ask(request)(ctx)
+}
+
+// Ask is Apply in two steps, for a caller that must not wait: it returns at once, and what it returns waits for the outcome.
+// The order of the calls of Ask is the order of the requests.
+func (s *Supervisor) Ask(request Request) (wait func(context.Context) (Result, error)) {
 	c := &caller{request: request, answer: make(chan answer, 1)}
-	if err := s.call(ctx, func() { s.request(c) }); err != nil {
-		return Result{}, err
+	s.mu.Lock()
+	s.asked = append(s.asked, c)
+	s.mu.Unlock()
+	select {
+	case s.asking <- struct{}{}:
+	default: // the owner is about to look
 	}
+	return func(ctx context.Context) (Result, error) { return s.outcomeOf(ctx, c) }
+}
+
+// outcomeOf waits for the answer to a caller.
+func (s *Supervisor) outcomeOf(ctx context.Context, c *caller) (Result, error) {
 	select {
 	case a := <-c.answer:
 		return a.result, a.err
@@ -55,6 +70,17 @@ func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error)
 		return a.result, a.err
 	default:
 		return Result{}, ErrEnded
+	}
+}
+
+// takeRequests takes in what was asked for, in order.
+func (s *Supervisor) takeRequests() {
+	s.mu.Lock()
+	asked := s.asked
+	s.asked = nil
+	s.mu.Unlock()
+	for _, c := range asked {
+		s.request(c)
 	}
 }
 

@@ -93,6 +93,24 @@ func TestRequestsInTheOverlapAreMerged(t *testing.T) {
 	})
 }
 
+func TestTheLastOfManyRequestsCounts(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		var waits []func(context.Context) (Result, error)
+		for i := range 26 {
+			waits = append(waits, h.s.Ask(Request{Spec: specOf(string(rune('A' + i))), Reason: "test"}))
+		}
+		for _, wait := range waits {
+			if _, err := wait(h.t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if live, _, _ := h.s.Live(); live.Hash != "Z" {
+			t.Errorf("live: %+v, want the one that was asked for last", live)
+		}
+	})
+}
+
 func TestReloadStorm(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))

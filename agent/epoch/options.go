@@ -77,6 +77,7 @@ func New(options Options) *Supervisor {
 		log:     options.Logger,
 		keeper:  options.Keeper,
 		inbox:   make(chan func()),
+		asking:  make(chan struct{}, 1),
 		ended:   make(chan struct{}),
 		changed: make(chan struct{}),
 		hints:   make(chan struct{}, 1),

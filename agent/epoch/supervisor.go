@@ -14,6 +14,7 @@ type Supervisor struct {
 	options Options
 	log     *slog.Logger
 	inbox   chan func()   // what happened, run by the owner
+	asking  chan struct{} // there is something in asked; holds one
 	ended   chan struct{} // closed when Run returns
 	prefix  string        // of process IDs: differs between agents
 	hints   chan struct{} // see Hint; holds one
@@ -43,6 +44,7 @@ type Supervisor struct {
 	wake      time.Time // when decide wants to run again; zero = only when something happens
 
 	mu       sync.Mutex
+	asked    []*caller // requests that the owner has not taken yet, in order
 	snapshot []Epoch
 	liveView *view
 	changed  chan struct{}
@@ -91,6 +93,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		select {
 		case happened := <-s.inbox:
 			happened()
+		case <-s.asking:
+			s.takeRequests()
 		case process, open := <-exits:
 			if !open {
 				s.keeperLost()
