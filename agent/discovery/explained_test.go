@@ -27,11 +27,17 @@ type explainer struct {
 // newExplainer is for an Envoy of a kind (see bootstrapOf).
 func newExplainer(t *testing.T, server *discovery.Server, kind string, variables map[string]string) explainer {
 	t.Helper()
+	return explainer{server, nodeOf(t, kind), variables}
+}
+
+// nodeOf is how an Envoy of a kind introduces itself.
+func nodeOf(t *testing.T, kind string) *corev3.Node {
+	t.Helper()
 	var started bootstrapv3.Bootstrap
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(bootstrapOf(kind, "admin", `{"pipe": {"path": "xds"}}`)), &started); err != nil {
 		t.Fatal(err)
 	}
-	return explainer{server, started.Node, variables}
+	return started.Node
 }
 
 // compare asks what becomes of a request that was made; port is that of its case.

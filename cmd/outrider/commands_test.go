@@ -23,8 +23,16 @@ func TestTables(t *testing.T) {
 			{Epoch: 2, Type: "type.googleapis.com/envoy.config.cluster.v3.Cluster", State: "accepted", Version: "v1", Resources: 10, Since: ago(time.Hour), Source: "embedded"},
 		},
 		AdminAnswers: adminAnswers(),
-		DiffValue:    api.ConfigDiff{Changes: []api.Change{{Key: "envoy.concurrency", Old: "0", New: "2", Effect: "epoch"}, {Key: "log.level", Old: `"info"`, New: `"debug"`, Effect: "live"}, {Key: "node.labels.app", New: `"x"`, Effect: "epoch"}}},
-		ConfigValue:  api.Config{Text: "[envoy]\nconcurrency = 2 # outrider.toml:3\n"},
+		Origins: []api.MeshOrigin{
+			{Type: resource.ClusterType, Name: "outbound|80||a.example.com", Origins: []resource.Origin{{File: "a.yaml", Line: 1}, {File: "b.yaml", Line: 9}}},
+			{Type: resource.ListenerType, Name: "web", Origins: []resource.Origin{{File: "a.yaml", Line: 1}, {File: "b.yaml", Line: 9}, {File: "c.yaml", Line: 1}, {File: "d.yaml", Line: 1}}},
+			{Type: resource.ListenerType, Name: "bad", Origins: []resource.Origin{{File: "bad.yaml", Line: 7}}},
+			{Type: resource.RouteType, Name: "web", Origins: []resource.Origin{{File: "other.yaml", Line: 1}}},
+			{Type: resource.RouteType, Name: "web", VirtualHost: "v", Origins: []resource.Origin{{File: "v.yaml", Line: 3}}},
+			{Type: resource.SecretType, Name: "default", Origins: []resource.Origin{{File: "g.yaml", Line: 3}}},
+		},
+		DiffValue:   api.ConfigDiff{Changes: []api.Change{{Key: "envoy.concurrency", Old: "0", New: "2", Effect: "epoch"}, {Key: "log.level", Old: `"info"`, New: `"debug"`, Effect: "live"}, {Key: "node.labels.app", New: `"x"`, Effect: "epoch"}}},
+		ConfigValue: api.Config{Text: "[envoy]\nconcurrency = 2 # outrider.toml:3\n"},
 	}
 	m := newMachine(t, backend)
 	for _, test := range []struct{ golden, arguments string }{

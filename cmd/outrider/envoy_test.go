@@ -33,11 +33,11 @@ func TestProxyCommandsOfARealEnvoy(t *testing.T) {
 		command string
 		want    []string
 	}{
-		{"clusters", []string{"one STATIC LEAST_REQUEST static - active 1/1"}},
-		{"listeners", []string{"web 127.0.0.1:0 static - active 1"}},
-		{"routes", []string{"web static v * /api* one", "web static v * /gone answer 410"}},
-		{"endpoints", []string{"127.0.0.1:9 one healthy 3 0 0 0"}},
-		{"secrets", []string{"roots roots static - active spiffe://cluster.local/ns/default/sa/web 2026-03-01 13:00:00Z"}},
+		{"clusters", []string{"one STATIC LEAST_REQUEST static - active 1/1 -"}},
+		{"listeners", []string{"web 127.0.0.1:0 static - active 1 -"}},
+		{"routes", []string{"web static v * /api* one -", "web static v * /gone answer 410 -"}},
+		{"endpoints", []string{"127.0.0.1:9 one healthy 3 0 0 0 -"}},
+		{"secrets", []string{"roots roots static - active spiffe://cluster.local/ns/default/sa/web 2026-03-01 13:00:00Z -"}},
 		{"bootstrap", []string{`"id": "sidecar~x",`}},
 	} {
 		code, out, problems := m.outrider("proxy", test.command)

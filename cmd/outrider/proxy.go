@@ -15,10 +15,10 @@ import (
 
 func (a *app) proxyCommand() *cobra.Command {
 	command := group("proxy", "What Envoy runs now",
-		a.proxyView("clusters", "Clusters: type, source, healthy endpoints", []string{"cluster", "c"}, a.showClusters),
-		a.proxyView("listeners", "Listeners: address, source, filter chains", []string{"listener", "l"}, a.showListeners),
-		a.proxyView("routes", "Routes: virtual host, domains, match, target", []string{"route", "r"}, a.showRoutes),
-		a.proxyView("endpoints", "Endpoints: address, health, weight, connections, requests", []string{"endpoint", "ep", "e"}, a.showEndpoints),
+		a.proxyView("clusters", "Clusters: type, healthy endpoints, the file and line they come from", []string{"cluster", "c"}, a.showClusters),
+		a.proxyView("listeners", "Listeners: address, filter chains, the file and line they come from", []string{"listener", "l"}, a.showListeners),
+		a.proxyView("routes", "Routes: virtual host, domains, match, target, the file and line they come from", []string{"route", "r"}, a.showRoutes),
+		a.proxyView("endpoints", "Endpoints: address, health, weight, connections, requests, the file and line they come from", []string{"endpoint", "ep", "e"}, a.showEndpoints),
 		a.proxyView("secrets", "Secrets: type, state, validity; never key material", []string{"secret", "s"}, a.showSecrets),
 		a.proxyView("bootstrap", "The bootstrap of the epoch that serves, as JSON", []string{"b"}, a.showBootstrap),
 		a.proxyStatusCommand("status", []string{"ps"}),
@@ -79,19 +79,23 @@ func dump(ctx context.Context, client *api.Client, message string) (json.RawMess
 	return json.RawMessage("{}"), nil
 }
 
-// decodeDump reads a part of the dump, or prints it raw where JSON was asked for (printed is true then).
-func (a *app) decodeDump(ctx context.Context, client *api.Client, message string, into any) (printed bool, err error) {
+// decodeDump reads a part of the dump, or prints it raw where JSON was asked for (printed is true then), with where its
+// resources come from.
+func (a *app) decodeDump(ctx context.Context, client *api.Client, message string, into any, types ...string) (from origins, printed bool, err error) {
 	part, err := dump(ctx, client, message)
 	if err != nil {
-		return false, err
+		return origins{}, false, err
+	}
+	if from, err = originsOf(ctx, client, types...); err != nil {
+		return origins{}, false, err
 	}
 	if a.json {
-		return true, a.printJSON(part)
+		return from, true, a.printWith(part, from)
 	}
 	if err := json.Unmarshal(part, into); err != nil {
-		return false, fmt.Errorf("read Envoy's %s: %w", message, err)
+		return origins{}, false, fmt.Errorf("read Envoy's %s: %w", message, err)
 	}
-	return false, nil
+	return from, false, nil
 }
 
 // short is a version or another long word, cut to what tells it from others.

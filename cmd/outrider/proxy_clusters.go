@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/resource"
 )
 
 // cluster is what the table needs of envoy.config.cluster.v3.Cluster.
@@ -33,7 +34,8 @@ type dynamicCluster struct {
 
 func (a *app) showClusters(ctx context.Context, client *api.Client) error {
 	var dumped clustersDump
-	if printed, err := a.decodeDump(ctx, client, "ClustersConfigDump", &dumped); printed || err != nil {
+	from, printed, err := a.decodeDump(ctx, client, "ClustersConfigDump", &dumped, resource.ClusterType)
+	if printed || err != nil {
 		return err
 	}
 	status, err := clusterStatuses(ctx, client)
@@ -57,7 +59,7 @@ func (a *app) showClusters(ctx context.Context, client *api.Client) error {
 		}
 		endpoints[s.Name] = shown
 	}
-	t := &table{head: []string{"CLUSTER", "TYPE", "BALANCER", "SOURCE", "VERSION", "STATE", "HEALTHY"}}
+	t := &table{head: []string{"CLUSTER", "TYPE", "BALANCER", "SOURCE", "VERSION", "STATE", "HEALTHY", "FROM"}}
 	add := func(c cluster, source, version, state string) {
 		healthy, ok := endpoints[c.Name]
 		if !ok {
@@ -65,7 +67,7 @@ func (a *app) showClusters(ctx context.Context, client *api.Client) error {
 		}
 		kind := cmp.Or(c.Type, c.Custom.Name, "STATIC") // Envoy leaves out what has its default
 		t.add(text("%s", c.Name), text("%s", kind), text("%s", cmp.Or(c.Policy, "ROUND_ROBIN")), text("%s", source),
-			text("%s", short(version)), cell{state, stateWord(state)}, healthy)
+			text("%s", short(version)), cell{state, stateWord(state)}, healthy, from.cell(resource.ClusterType, c.Name))
 	}
 	for _, c := range dumped.Static {
 		add(c.Cluster, "static", "", "active")

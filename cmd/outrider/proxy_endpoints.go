@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/resource"
 )
 
 // statuses is /clusters?format=json (envoy.admin.v3.Clusters).
@@ -87,21 +88,33 @@ func (a *app) showEndpoints(ctx context.Context, client *api.Client) error {
 		if err := adminJSON(ctx, client, "clusters", url.Values{"format": {"json"}}, &raw); err != nil {
 			return err
 		}
-		return a.printJSON(raw)
+		from, err := originsOf(ctx, client, resource.EndpointType, resource.ClusterType)
+		if err != nil {
+			return err
+		}
+		return a.printWith(raw, from)
 	}
 	all, err := clusterStatuses(ctx, client)
 	if err != nil {
 		return err
 	}
-	t := &table{head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS", "ERRORS"}}
+	from, err := originsOf(ctx, client, resource.EndpointType, resource.ClusterType)
+	if err != nil {
+		return err
+	}
+	t := &table{head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS", "ERRORS", "FROM"}}
 	for _, c := range all.Clusters {
+		origin := from.cell(resource.EndpointType, c.Name)
+		if origin.text == "-" {
+			origin = from.cell(resource.ClusterType, c.Name) // that has its endpoints in itself
+		}
 		for _, h := range c.Hosts {
 			colour := green
 			if !h.healthy() {
 				colour = red
 			}
 			t.add(text("%s", h.Address), text("%s", c.Name), cell{h.words(), colour}, text("%s", fmt.Sprint(max(1, h.Weight))),
-				text("%s", h.stat("cx_active")), text("%s", h.stat("rq_total")), text("%s", h.stat("rq_error")))
+				text("%s", h.stat("cx_active")), text("%s", h.stat("rq_total")), text("%s", h.stat("rq_error")), origin)
 		}
 	}
 	slices.SortStableFunc(t.rows, func(x, y []cell) int {

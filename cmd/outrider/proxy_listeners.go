@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/resource"
 )
 
 // listener is what the table needs of envoy.config.listener.v3.Listener.
@@ -39,17 +40,19 @@ type listenersDump struct {
 
 func (a *app) showListeners(ctx context.Context, client *api.Client) error {
 	var dumped listenersDump
-	if printed, err := a.decodeDump(ctx, client, "ListenersConfigDump", &dumped); printed || err != nil {
+	from, printed, err := a.decodeDump(ctx, client, "ListenersConfigDump", &dumped, resource.ListenerType)
+	if printed || err != nil {
 		return err
 	}
-	t := &table{head: []string{"LISTENER", "ADDRESS", "SOURCE", "VERSION", "STATE", "CHAINS"}}
+	t := &table{head: []string{"LISTENER", "ADDRESS", "SOURCE", "VERSION", "STATE", "CHAINS", "FROM"}}
 	add := func(name string, l listener, source, version, state string) {
 		chains := len(l.Chains)
 		if len(l.Default) > 0 {
 			chains++
 		}
 		t.add(text("%s", cmp.Or(l.Name, name, "-")), text("%s", l.Address), text("%s", source), text("%s", short(version)),
-			cell{state, stateWord(state)}, text("%d", chains))
+			cell{state, stateWord(state)}, text("%d", chains),
+			from.cell(resource.ListenerType, cmp.Or(l.Name, name)))
 	}
 	for _, l := range dumped.Static {
 		add("", l.Listener, "static", "", "active")
@@ -61,7 +64,8 @@ func (a *app) showListeners(ctx context.Context, client *api.Client) error {
 			}
 		}
 		if l.Error != nil {
-			t.add(text("%s", l.Name), text("-"), text("xds"), text("-"), cell{"refused: " + l.Error.Details, red}, text("-"))
+			t.add(text("%s", l.Name), text("-"), text("xds"), text("-"), cell{"refused: " + l.Error.Details, red}, text("-"),
+				from.cell(resource.ListenerType, l.Name))
 		}
 	}
 	slices.SortStableFunc(t.rows, func(x, y []cell) int {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/resource"
 )
 
 // routeConfig is what the table needs of envoy.config.route.v3.RouteConfiguration.
@@ -67,15 +68,17 @@ type routesDump struct {
 
 func (a *app) showRoutes(ctx context.Context, client *api.Client) error {
 	var dumped routesDump
-	if printed, err := a.decodeDump(ctx, client, "RoutesConfigDump", &dumped); printed || err != nil {
+	from, printed, err := a.decodeDump(ctx, client, "RoutesConfigDump", &dumped, resource.RouteType, resource.ClusterType)
+	if printed || err != nil {
 		return err
 	}
-	t := &table{head: []string{"ROUTES", "SOURCE", "VIRTUAL HOST", "DOMAINS", "MATCH", "TARGET"}}
+	t := &table{head: []string{"ROUTES", "SOURCE", "VIRTUAL HOST", "DOMAINS", "MATCH", "TARGET", "FROM"}}
 	add := func(config routeConfig, source string) {
 		for _, host := range config.VirtualHosts {
 			for _, r := range host.Routes {
 				t.add(text("%s", orDash(config.Name)), text("%s", source), text("%s", orDash(host.Name)),
-					text("%s", fewOf(host.Domains)), text("%s", r.matchWords()), text("%s", r.targetWords()))
+					text("%s", fewOf(host.Domains)), text("%s", r.matchWords()), text("%s", r.targetWords()),
+					from.host(config.Name, host.Name))
 			}
 		}
 	}

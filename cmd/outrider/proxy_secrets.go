@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/resource"
 )
 
 // secret is what the table needs of a secret in the dump (Envoy has removed the keys).
@@ -39,18 +40,19 @@ type secretsDump struct {
 
 func (a *app) showSecrets(ctx context.Context, client *api.Client) error {
 	var dumped secretsDump
-	if printed, err := a.decodeDump(ctx, client, "SecretsConfigDump", &dumped); printed || err != nil {
+	from, printed, err := a.decodeDump(ctx, client, "SecretsConfigDump", &dumped, resource.SecretType)
+	if printed || err != nil {
 		return err
 	}
-	t := &table{head: []string{"SECRET", "TYPE", "SOURCE", "VERSION", "STATE", "SUBJECT", "VALID UNTIL"}}
+	t := &table{head: []string{"SECRET", "TYPE", "SOURCE", "VERSION", "STATE", "SUBJECT", "VALID UNTIL", "FROM"}}
 	for _, s := range dumped.Static {
-		t.add(a.secretRow(s, "static", "active")...)
+		t.add(append(a.secretRow(s, "static", "active"), from.cell(resource.SecretType, s.Name))...)
 	}
 	for _, s := range dumped.Active {
-		t.add(a.secretRow(s, "sds", "active")...)
+		t.add(append(a.secretRow(s, "sds", "active"), from.cell(resource.SecretType, s.Name))...)
 	}
 	for _, s := range dumped.Warming {
-		t.add(a.secretRow(s, "sds", "warming")...)
+		t.add(append(a.secretRow(s, "sds", "warming"), from.cell(resource.SecretType, s.Name))...)
 	}
 	slices.SortStableFunc(t.rows, func(x, y []cell) int { return cmp.Compare(x[0].text, y[0].text) })
 	a.write(t, "no secret")

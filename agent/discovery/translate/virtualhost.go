@@ -119,8 +119,8 @@ func (r *Router) finish(host string, message *routev3.VirtualHost, from ...*obje
 const virtualHostsField = 2
 
 // RouteConfiguration puts virtual hosts together, in their order. fallback answers requests to other hosts; nil leaves
-// them to Envoy's 404. changed are the origins of what is new in it: they come first in the resource's.
-func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost, changed []resource.Origin) *resource.Resource {
+// them to Envoy's 404. changed are the origins of what is new in it: they come first in the resource's, and also last.
+func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost, changed []resource.Origin, also ...resource.Origin) *resource.Resource {
 	head := &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false), IgnorePortInHostMatching: true,
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse)}
 	if fallback != nil {
@@ -145,7 +145,7 @@ func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.Vir
 			origins = append(origins, h.Origins...)
 		}
 	}
-	return resource.FromEncoded(resource.RouteType, name, encoded, compact(origins)...)
+	return resource.FromEncoded(resource.RouteType, name, encoded, compact(append(origins, also...))...)
 }
 
 const (

@@ -91,11 +91,11 @@ func (g *gatewayRoutes) publish(v *View, name string, changed []resource.Origin)
 	if len(hosts) > 0 {
 		fallback = nil
 	}
-	origins := slices.Clone(changed)
+	var gateways []resource.Origin
 	for _, s := range g.servers {
-		origins = append(origins, s.origin())
+		gateways = append(gateways, s.origin())
 	}
-	v.put("route/"+name, translate.RouteConfiguration(name, hosts, fallback, origins))
+	v.put("route/"+name, translate.RouteConfiguration(name, hosts, fallback, changed, gateways...))
 }
 
 // gateways are the names of all gateways that share the routes.
