@@ -59,3 +59,11 @@ func visible(exportTo, mesh []string, own, reader string) bool {
 	}
 	return false
 }
+
+// isPrivate tells whether an object of a namespace that says exportTo (nothing: as the mesh says) counts there alone.
+func isPrivate(exportTo, mesh []string, own string) bool {
+	if len(exportTo) == 0 {
+		exportTo = mesh
+	}
+	return len(exportTo) == 1 && (exportTo[0] == "." || exportTo[0] == own)
+}

@@ -90,12 +90,13 @@ func newRules(host string, objects []*object.Object) []*ruleSet {
 
 // rule merges what counts for a proxy; nil if nothing does. Objects with a workloadSelector count for the workloads of
 // their own namespace that it chooses, before those for everyone, whose subsets and policy fill in. Of several that
-// choose a workload by different labels the oldest counts.
-func (s *ruleSet) rule(exportTo []string, reader Node) *Rule {
+// choose a workload by different labels the oldest counts. private leaves those that are for other namespaces too.
+func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
 	var chosen, others, everyone []*object.Object
 	for _, o := range s.objects {
 		selector := ruleSpec(o).WorkloadSelector
 		switch {
+		case private && !isPrivate(ruleSpec(o).ExportTo, exportTo, s.namespace):
 		case selector == nil:
 			if visible(ruleSpec(o).ExportTo, exportTo, s.namespace, reader.Namespace) {
 				everyone = append(everyone, o)
@@ -132,24 +133,25 @@ func sameSelector(a, b *object.Object) bool {
 }
 
 // Rule returns what counts for a service in the eyes of a proxy: the rule of the proxy's namespace, else of the
-// service's, else of the root namespace; in each the one that names the host most exactly. nil if there is none.
+// service's, else of the root namespace; in each the one that names the host most exactly. nil if there is none. For
+// proxies of the root namespace what is there for the whole mesh comes last too.
 func (w *World) Rule(service *Service, reader Node) *Rule {
-	for i, place := range [...]string{reader.Namespace, service.Namespace, w.mesh.RootNamespace} {
-		if i > 0 && place == reader.Namespace {
-			continue
-		}
-		if r := w.ruleOf(service.Host, place, reader); r != nil {
+	if r := w.ruleOf(service.Host, reader.Namespace, reader, reader.Namespace == w.mesh.RootNamespace); r != nil {
+		return r
+	}
+	for _, place := range [...]string{service.Namespace, w.mesh.RootNamespace} {
+		if r := w.ruleOf(service.Host, place, reader, false); r != nil {
 			return r
 		}
 	}
 	return nil
 }
 
-func (w *World) ruleOf(host, place string, reader Node) *Rule {
+func (w *World) ruleOf(host, place string, reader Node, private bool) *Rule {
 	of := func(host string) *Rule {
 		for _, s := range w.rules[host] {
 			if s.namespace == place {
-				return s.rule(w.mesh.RuleExportTo, reader)
+				return s.rule(w.mesh.RuleExportTo, reader, private)
 			}
 		}
 		return nil

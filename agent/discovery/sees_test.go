@@ -1,0 +1,77 @@
+package discovery_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+)
+
+// meshOf writes objects, each "Kind namespace/name: spec" with the spec in YAML's flow style, and returns the folder.
+func meshOf(t *testing.T, objects ...string) string {
+	t.Helper()
+	directory := t.TempDir()
+	for i, text := range objects {
+		head, spec, _ := strings.Cut(text, ": ")
+		kind, key, _ := strings.Cut(head, " ")
+		namespace, name, _ := strings.Cut(key, "/")
+		write(t, filepath.Join(directory, fmt.Sprintf("%02d.yaml", i)),
+			fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", kind, name, namespace, spec))
+	}
+	return directory
+}
+
+// readableResource is a resource as text without white space, "" if there is none.
+func readableResource(t *testing.T, r *resource.Resource) string {
+	t.Helper()
+	if r == nil {
+		return ""
+	}
+	message, err := (&anypb.Any{TypeUrl: r.Type, Value: r.Value()}).UnmarshalNew()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(prototext.Format(message)), "")
+}
+
+// TestWhatIsNotSeenChangesNothing has objects that do not count for a proxy beside those that do.
+func TestWhatIsNotSeenChangesNothing(t *testing.T) {
+	const (
+		static  = "resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], endpoints: [{address: 10.0.0.1, labels: {version: v1}}]"
+		version = "{hosts: [x.test], " + static + "}"
+		subset  = "{host: x.test, subsets: [{name: v1, labels: {version: v1}}]}"
+	)
+	cluster := resource.Key{Type: resource.ClusterType, Name: "outbound|80|v1|x.test"}
+	for _, test := range []struct {
+		name      string
+		kind      string
+		namespace string
+		key       resource.Key
+		want      string // part of the resource; "" where there is to be none
+		objects   []string
+	}{
+		{"a rule for the whole mesh, in its own namespace", "router", "istio-system", cluster, "outbound|80|v1|x.test", []string{
+			"ServiceEntry shop/x: " + version, "DestinationRule shop/d: " + subset, "DestinationRule istio-system/all: {host: '*.test', trafficPolicy: {loadBalancer: {simple: RANDOM}}}"}},
+		{"a rule for the root namespace alone", "router", "istio-system", cluster, "", []string{
+			"ServiceEntry shop/x: " + version, "DestinationRule shop/d: " + subset, "DestinationRule istio-system/all: {host: '*.test', exportTo: [.], trafficPolicy: {loadBalancer: {simple: RANDOM}}}"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)}})
+			feed, err := server.Feed(node(test.kind, test.namespace, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			snapshot, _ := feed.Current()
+			got := readableResource(t, snapshot.Get(test.key))
+			if !strings.Contains(got, test.want) || test.want == "" && got != "" {
+				t.Errorf("%v is %s; it should have %q", test.key, got, test.want)
+			}
+		})
+	}
+}
