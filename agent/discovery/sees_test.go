@@ -46,8 +46,9 @@ func TestWhatIsNotSeenChangesNothing(t *testing.T) {
 		static  = "resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], endpoints: [{address: 10.0.0.1, labels: {version: v1}}]"
 		version = "{hosts: [x.test], " + static + "}"
 		subset  = "{host: x.test, subsets: [{name: v1, labels: {version: v1}}]}"
+		answer  = "http: [{directResponse: {status: 201}}]"
 	)
-	cluster := resource.Key{Type: resource.ClusterType, Name: "outbound|80|v1|x.test"}
+	route, cluster := resource.Key{Type: resource.RouteType, Name: "80"}, resource.Key{Type: resource.ClusterType, Name: "outbound|80|v1|x.test"}
 	for _, test := range []struct {
 		name      string
 		kind      string
@@ -60,6 +61,10 @@ func TestWhatIsNotSeenChangesNothing(t *testing.T) {
 			"ServiceEntry shop/x: " + version, "DestinationRule shop/d: " + subset, "DestinationRule istio-system/all: {host: '*.test', trafficPolicy: {loadBalancer: {simple: RANDOM}}}"}},
 		{"a rule for the root namespace alone", "router", "istio-system", cluster, "", []string{
 			"ServiceEntry shop/x: " + version, "DestinationRule shop/d: " + subset, "DestinationRule istio-system/all: {host: '*.test', exportTo: [.], trafficPolicy: {loadBalancer: {simple: RANDOM}}}"}},
+		{"a service of another namespace, under a wildcard", "sidecar", "shop", route, `domains:"*.foo.test"`, []string{"ServiceEntry shop/other: {hosts: [other.net], " + static + "}",
+			"VirtualService shop/v: {hosts: ['*.foo.test'], " + answer + "}", "ServiceEntry bank/a: {hosts: [a.foo.test], exportTo: [.], " + static + "}"}},
+		{"a service that the Sidecar leaves out, under a wildcard", "sidecar", "shop", route, `domains:"*.foo.test"`, []string{"ServiceEntry shop/other: {hosts: [other.net], " + static + "}",
+			"VirtualService shop/v: {hosts: ['*.foo.test'], " + answer + "}", "ServiceEntry bank/a: {hosts: [a.foo.test], " + static + "}", "Sidecar shop/s: {egress: [{hosts: ['./*']}]}"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)}})

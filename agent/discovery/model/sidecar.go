@@ -109,6 +109,16 @@ func (s *Scope) Imports(w *World, host string) *Service {
 	return nil
 }
 
+// HasServiceLike tells whether a service that a pattern covers is let in.
+func (s *Scope) HasServiceLike(w *World, pattern string) bool {
+	for host := range w.services {
+		if Covers(pattern, host) && s.Imports(w, host) != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Ports are those of a host's services whose listeners let them in, each with the service that counts there.
 func (s *Scope) Ports(w *World, host string) map[uint32]*Service {
 	found := map[uint32]*Service{}

@@ -106,7 +106,7 @@ func (s *sidecar) wanted(v *View, host string, reads map[string]struct{}) (map[u
 		}
 		return ports, all
 	}
-	if model.IsWildcard(host) && v.world.HasServiceLike(host) {
+	if model.IsWildcard(host) && s.scope.HasServiceLike(v.world, host) {
 		return ports, nil
 	}
 	for _, e := range s.scope.Listeners() {
