@@ -28,6 +28,11 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 	if out := h.MustRun(t, "systemd-analyze", append([]string{"verify", "--man=no"}, ours...)...); out != "" {
 		t.Errorf("systemd-analyze verify:\n%s", out)
 	}
+	for _, unit := range []string{"outrider.service", "outrider@web.service", "outrider-envoy.service", "outrider-envoy@web.service"} {
+		if policy := h.MustRun(t, "systemctl", "show", "--property=OOMPolicy", "--value", unit); strings.TrimSpace(policy) != "continue" {
+			t.Errorf("OOMPolicy of %s is %q: a child that the kernel ends would stop all of it", unit, policy)
+		}
+	}
 	exposure := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`)
 	for unit, most := range map[string]float64{
 		"outrider.service": 1.5, "outrider@web.service": 1.5, "outrider-envoy.service": 1.7, "outrider-envoy@web.service": 1.7,
