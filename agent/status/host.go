@@ -27,6 +27,20 @@ func ownHost(next http.Handler) http.Handler {
 	})
 }
 
+// ownPage refuses requests that may change something and come from a page of another origin: a browser sends a POST without asking
+// this host first. Envoy's own admin page, and what is no browser, go through.
+func ownPage(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := protection.Check(r); err != nil {
+			say(w, http.StatusForbidden, fmt.Sprintf("%s %s is refused for another site's page (%v): ask from a shell, or from Envoy's own admin page",
+				r.Method, r.URL.Path, err))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // isOwn tells whether a Host header names the machine of the given name: an address, localhost, or the name, in full or its
 // first part. HTTP/1.0 needs no Host; no browser leaves it out.
 func isOwn(host, machine string) bool {

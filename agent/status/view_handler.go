@@ -28,7 +28,7 @@ var redacted = []string{"/config_dump", "/init_dump"}
 
 // Handler is the view without its listener, with the access that is configured, for requests that are meant for this host.
 func (v *View) Handler() http.Handler {
-	pass := v.reverseProxy()
+	pass := ownPage(v.reverseProxy())
 	read := v.ReadHandler()
 	return ownHost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v.full.Load() {

@@ -62,6 +62,16 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	if err := view.SetConfig(ViewConfig{Port: view.port, Full: true}); err != nil {
 		t.Fatal(err)
 	}
+	for _, foreign := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example.com"}, {"Origin", "null"}} {
+		if code, body, _ := ask(t, "POST", url+"/logging?http=trace", foreign...); code != 403 || !strings.Contains(body, "another site's page") {
+			t.Errorf("full: POST /logging with %v: %d %s", foreign, code, body)
+		}
+	}
+	for _, own := range [][]string{{"Sec-Fetch-Site", "same-origin", "Origin", url}, {"Origin", url}} {
+		if code, body, _ := ask(t, "POST", url+"/logging?http=debug", own...); code != 200 {
+			t.Errorf("full: POST /logging with %v: %d %s", own, code, body)
+		}
+	}
 	if code, body, _ := ask(t, "POST", url+"/logging?http=debug"); code != 200 || !strings.Contains(body, "http: debug") {
 		t.Errorf("full: POST /logging: %d %s", code, body)
 	}
