@@ -55,6 +55,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	a.reloader.enact = a.enact
 	if c.Reload.Watch {
 		a.watched = newWatched(a.reloader, a.logOf("watch"))
+		a.reloader.expect, a.reloader.over = a.watched.expect, a.watched.over
 	}
 	if c.Bus.Enabled {
 		if a.bus, err = a.newBus(); err != nil {

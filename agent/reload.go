@@ -25,10 +25,12 @@ import (
 type reloader struct {
 	load   func() (*config.Loaded, error)
 	check  func(loaded *config.Loaded) error // that what it asks for can be had
-	make   func(ctx context.Context, loaded *config.Loaded, tell func(phase string)) (*wanted, error)
+	make   func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
 	ask    func(epoch.Request) (wait func(context.Context) (epoch.Result, error)) // for an epoch; of several, the one asked for last counts
 	serves func() (hash string, number int, ok bool)                              // the live epoch
 	enact  func(old, now *config.Loaded, files []string)                          // puts the [live] keys of what is now in force into effect
+	expect func(id uint64, loaded *config.Loaded, files []string)                 // has watched what a reload is about to read
+	over   func(id uint64, refused bool)                                          // ends what expect began
 
 	board *condition.Board
 	log   *slog.Logger
@@ -77,7 +79,8 @@ type reload struct {
 
 func newReloader(board *condition.Board, log *slog.Logger, started *config.Loaded) *reloader {
 	return &reloader{board: board, log: log, requests: make(chan *reload), finished: make(chan func()),
-		current: started, started: started.Config, phases: map[*reload]string{}}
+		current: started, started: started.Config, phases: map[*reload]string{},
+		expect: func(uint64, *config.Loaded, []string) {}, over: func(uint64, bool) {}}
 }
 
 // Name is the part's name.
@@ -185,6 +188,7 @@ func (r *reloader) end(request *reload, result api.ReloadResult) {
 	delete(r.phases, request)
 	r.last = &api.LastReload{Time: time.Now(), Outcome: result.Outcome, Epoch: result.Epoch, Reasons: result.Reasons}
 	r.mu.Unlock()
+	r.over(request.id, result.Outcome == api.OutcomeRefused)
 	r.board.Publish(condition.Event{Kind: condition.KindReloadFinished, Epoch: result.Epoch,
 		Sentence: fmt.Sprintf("reload finished (%s): %s, %s", request.reason, result.Outcome, describe(result)),
 		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "outcome": string(result.Outcome), "pending": strings.Join(result.Pending, " "),

@@ -58,7 +58,11 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	loaded.Config = config.Keep(r.started, loaded.Config)
 	ctx, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
-	read.wanted, err = r.make(ctx, loaded, func(phase string) { request.progress(api.Progress{Phase: phase}) })
+	r.expect(request.id, loaded, nil) // before they are read: no change is missed, though the epoch may have to wait for its turn
+	read.wanted, err = r.make(ctx, loaded, listener{
+		phase: func(phase string) { request.progress(api.Progress{Phase: phase}) },
+		files: func(files []string) { r.expect(request.id, loaded, files) },
+	})
 	return read, err
 }
 

@@ -38,11 +38,11 @@ type reloads struct {
 }
 
 // resolve looks up what a configuration names.
-func (r *reloads) resolve(ctx context.Context, loaded *config.Loaded, tell func(string)) error {
+func (r *reloads) resolve(ctx context.Context, loaded *config.Loaded, to listener) error {
 	if loaded.Config.Telemetry.StatsdUDPAddress == "" {
 		return nil
 	}
-	tell("looking up " + loaded.Config.Telemetry.StatsdUDPAddress)
+	to.phase("looking up " + loaded.Config.Telemetry.StatsdUDPAddress)
 	select {
 	case <-r.hangs:
 		return nil
@@ -61,8 +61,8 @@ func newReloads(t *testing.T) *reloads {
 	}
 	r.reloader = newReloader(condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
 	r.load, r.check = r.read, func(*config.Loaded) error { return nil }
-	r.make = func(ctx context.Context, loaded *config.Loaded, tell func(string)) (*wanted, error) {
-		if err := r.resolve(ctx, loaded, tell); err != nil {
+	r.make = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
+		if err := r.resolve(ctx, loaded, to); err != nil {
 			return nil, err
 		}
 		if loaded.Config.Node.Network == "impossible" {
@@ -377,9 +377,9 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 			r := newReloads(t)
 			gates := map[string]chan struct{}{"1s": make(chan struct{}), "2s": make(chan struct{})}
 			build := r.make
-			r.make = func(ctx context.Context, loaded *config.Loaded, tell func(string)) (*wanted, error) {
+			r.make = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 				<-gates[loaded.Config.Envoy.ConnectTimeout.String()]
-				return build(ctx, loaded, tell)
+				return build(ctx, loaded, to)
 			}
 			r.run(t)
 			outcomes := make(chan api.ReloadResult, 2)

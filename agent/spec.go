@@ -28,14 +28,20 @@ type wanted struct {
 	files []string // that Envoy itself reads at its start: they are awaited, and watched
 }
 
+// listener is told how making an epoch goes on.
+type listener struct {
+	phase func(phase string)   // what is done now, or waited for
+	files func(files []string) // that Envoy itself reads, before they are read
+}
+
 // make reads everything an epoch is made of, so that the functions of the result need nothing more: what was read now is what
-// is started, however long it waits for its turn. tell is told what is waited for.
-func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, tell func(phase string)) (*wanted, error) {
+// is started, however long it waits for its turn.
+func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	if err != nil {
 		return nil, &ExitError{Code: ExitNoEnvoy, Err: err}
 	}
-	tell("asking Envoy what it is")
+	to.phase("asking Envoy what it is")
 	binary, err := m.inspect(ctx, path)
 	if err != nil {
 		return nil, &ExitError{Code: ExitNoEnvoy, Err: err}
@@ -45,10 +51,10 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, tell func(p
 	}
 	maker := m.Maker
 	maker.Resolve = func(ctx context.Context, address string) (netip.AddrPort, error) {
-		tell("looking up " + address)
+		to.phase("looking up " + address)
 		return m.Resolve(ctx, address)
 	}
-	tell("making the bootstrap")
+	to.phase("making the bootstrap")
 	plan, err := maker.Make(ctx, loaded)
 	if err == nil {
 		err = plan.Suits(binary)
@@ -56,6 +62,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, tell func(p
 	if err != nil {
 		return nil, &ExitError{Code: ExitConfiguration, Err: err}
 	}
+	to.files(plan.Files())
 	spec, err := m.spec(loaded.Config, plan, binary)
 	if err != nil {
 		return nil, &ExitError{Code: ExitConfiguration, Err: err}

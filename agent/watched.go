@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -66,10 +67,15 @@ type watched struct {
 	watcher  *watch.Watcher
 	reloader *reloader
 	log      *slog.Logger
+
+	mu       sync.Mutex
+	inForce  []string            // paths of the configuration in force
+	expected map[uint64][]string // of those that reloads read, by id of the reload
+	refused  uint64              // the one of these that is over; 0: none
 }
 
 func newWatched(r *reloader, log *slog.Logger) *watched {
-	return &watched{reloader: r, log: log, watcher: watch.New(watch.Options{
+	return &watched{reloader: r, log: log, expected: map[uint64][]string{}, watcher: watch.New(watch.Options{
 		Debounce: func() time.Duration { return r.inForce().Config.Reload.Debounce },
 		MaxDelay: func() time.Duration { return r.inForce().Config.Reload.MaxDelay },
 		Suffixes: []string{".toml"},
@@ -82,7 +88,43 @@ func (w *watched) Name() string { return "watch" }
 
 // set watches what a configuration is made of, and the files that Envoy reads with it.
 func (w *watched) set(loaded *config.Loaded, read []string) {
-	if err := w.watcher.Set(watchPaths(loaded, read)); err != nil {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inForce = watchPaths(loaded, read)
+	w.update()
+}
+
+// expect watches in addition what a reload is about to read, until it is over.
+func (w *watched) expect(id uint64, loaded *config.Loaded, read []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refused != 0 && w.refused < id {
+		delete(w.expected, w.refused)
+		w.refused = 0
+	}
+	w.expected[id] = watchPaths(loaded, read)
+	w.update()
+}
+
+// over is told the end of each reload. What the last one named is watched on if it was refused: the cure may be in one of these files.
+func (w *watched) over(id uint64, refused bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if refused && w.expected[id] != nil && id == slices.Max(slices.Collect(maps.Keys(w.expected))) {
+		w.refused = id
+	} else {
+		delete(w.expected, id)
+	}
+	w.update()
+}
+
+// update has the watcher watch what is in force or expected; the lock is held.
+func (w *watched) update() {
+	paths := slices.Clone(w.inForce)
+	for _, more := range w.expected {
+		paths = append(paths, more...)
+	}
+	if err := w.watcher.Set(blueprint.Unique(paths)); err != nil {
 		w.log.Warn("not all files can be watched", "error", err)
 	}
 }

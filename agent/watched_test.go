@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// withTemplate is a reloader of Envoys that are made of a template and a certificate, whose changes are watched; the configuration that
+// names them is written.
+func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
+	t.Helper()
+	r = newReloads(t)
+	template, certificate = filepath.Join(t.TempDir(), "new.tmpl"), filepath.Join(t.TempDir(), "new.pem")
+	put(t, template, "first")
+	put(t, certificate, "first")
+	r.make = func(_ context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
+		path := loaded.Config.Envoy.TemplateFile
+		if path == "" {
+			return &wanted{spec: &epoch.Spec{Hash: "built"}}, nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if string(text) == "broken" {
+			return nil, errors.New("broken")
+		}
+		to.files([]string{certificate})
+		more, err := os.ReadFile(certificate)
+		if err != nil {
+			return nil, err
+		}
+		return &wanted{spec: &epoch.Spec{Hash: string(text) + " " + string(more)}, files: []string{certificate}}, nil
+	}
+	w := newWatched(r.reloader, slog.New(slog.DiscardHandler))
+	r.enact = func(_, now *config.Loaded, files []string) { w.set(now, files) }
+	r.expect, r.over = w.expect, w.over
+	w.set(r.inForce(), nil)
+	r.run(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+	return r, template, certificate
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wished waits until an epoch was asked for.
+func (r *reloads) wished(t *testing.T, hash string) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		r.mu.Lock()
+		last := r.wishes[len(r.wishes)-1]
+		r.mu.Unlock()
+		if last == hash {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the last epoch that was asked for is %q, want %q", last, hash)
+		}
+	}
+}
+
+func TestNewlyNamedFileIsWatchedWhileItsEpochWaits(t *testing.T) {
+	r, template, certificate := withTemplate(t)
+	r.mu.Lock()
+	r.hold = make(chan struct{})
+	r.mu.Unlock()
+	defer close(r.hold)
+	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n") // which is watched too
+	r.wished(t, "first first")
+	put(t, template, "second")
+	r.wished(t, "second first")
+	put(t, certificate, "second")
+	r.wished(t, "second second")
+}
+
+func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
+	r, template, _ := withTemplate(t)
+	put(t, template, "broken")
+	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n")
+	if got := r.ask(t, reload{reason: "broken", ifChanged: true}); got.Outcome != api.OutcomeRefused || !strings.Contains(got.Reasons[0], "broken") {
+		t.Fatalf("%+v", got)
+	}
+	put(t, template, "cured")
+	r.wished(t, "cured first")
+}
+
+func TestNothingMoreIsWatchedThanWhatIsNamed(t *testing.T) {
+	r, template, _ := withTemplate(t)
+	w := newWatched(r.reloader, slog.New(slog.DiscardHandler))
+	named := &config.Loaded{Config: &config.Config{Envoy: config.Envoy{TemplateFile: template}}}
+	w.expect(1, named, nil)
+	w.over(1, true)
+	w.expect(2, named, nil)
+	w.expect(3, named, nil)
+	w.over(2, true)
+	w.over(3, false)
+	if len(w.expected) != 0 {
+		t.Errorf("still watched: %v", w.expected)
+	}
+}
