@@ -46,7 +46,7 @@ const (
 func (l *keeperLink) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
 	defer cancel()
-	client, err := l.reach(ctx)
+	client, err := l.reach(ctx, new(bool))
 	if err != nil {
 		return err
 	}
@@ -54,17 +54,20 @@ func (l *keeperLink) open(ctx context.Context) error {
 	return nil
 }
 
-// reach connects. A keeper of an older agent, which speaks another protocol, is asked to re-execute itself from the program that is
-// installed now; its Envoys go on.
-func (l *keeperLink) reach(ctx context.Context) (*keeper.Client, error) {
+// reach connects. A keeper of an older agent, which speaks an older protocol, is asked to re-execute itself from the program that is
+// installed now; its Envoys go on. It is done once, which replaced remembers: were the installed program no cure, asking again would
+// only disturb the agent that the keeper suits. One that is newer than this agent stays as it is.
+func (l *keeperLink) reach(ctx context.Context, replaced *bool) (*keeper.Client, error) {
 	client, err := l.connect(ctx)
-	if !errors.Is(err, keeper.ErrVersion) {
+	version, ok := errors.AsType[*keeper.VersionError](err)
+	if !ok || version.Keeper >= version.Agent || *replaced {
 		return client, err
 	}
-	l.log.Info("the keeper is of another version: it is asked to replace itself by the installed program", "why", err.Error())
+	l.log.Info("the keeper is of an older version: it is asked to replace itself by the installed program", "why", err.Error())
 	if failed := l.upgrade(ctx); failed != nil {
 		return nil, fmt.Errorf("%w; asked to replace itself it refused: %w", err, failed)
 	}
+	*replaced = true
 	return l.connect(ctx)
 }
 
@@ -109,9 +112,10 @@ func (l *keeperLink) find(ctx context.Context) (*keeper.Client, error) {
 		l.log.Error("the connection to the keeper is lost: Envoy goes on as long as its keeper lives, but can be neither started nor ended", "pid", before.PID)
 	})
 	defer late.Stop()
+	var replaced bool
 	for pause := keeperPause; ; pause = min(2*pause, keeperPauseMax) {
 		attempt, cancel := context.WithTimeout(ctx, keeperTimeout)
-		client, err := l.reach(attempt)
+		client, err := l.reach(attempt, &replaced)
 		cancel()
 		if err == nil {
 			l.found(before, client.Info())

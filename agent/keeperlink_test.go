@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// A keeper of another protocol is asked to replace itself, once, and then connected to.
-func TestKeeperOfAnotherVersionIsUpgraded(t *testing.T) {
-	older := &keeper.VersionError{Keeper: 1, Agent: 2}
+// A keeper of an older protocol is asked to replace itself, once, and then connected to; a newer one never is.
+func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
+	older, newer := &keeper.VersionError{Keeper: 1, Agent: 2}, &keeper.VersionError{Keeper: 2, Agent: 1}
 	for _, c := range []struct {
 		name     string
 		answers  []error // of connecting
@@ -23,6 +23,8 @@ func TestKeeperOfAnotherVersionIsUpgraded(t *testing.T) {
 		{"the same version", []error{nil}, nil, 0, ""},
 		{"cured", []error{older, nil}, nil, 1, ""},
 		{"the installed one is as old", []error{older, older}, nil, 1, "version 1"},
+		{"and stays so", []error{older, older, older}, nil, 1, "version 1"},
+		{"it is newer", []error{newer, newer}, nil, 0, "version 2"},
 		{"it refuses", []error{older}, errors.New("no such program"), 1, "no such program"},
 		{"no keeper", []error{keeper.ErrNotRunning}, nil, 0, "no keeper"},
 	} {
@@ -37,9 +39,12 @@ func TestKeeperOfAnotherVersionIsUpgraded(t *testing.T) {
 			return &keeper.Client{}, nil
 		}
 		link.upgrade = func(context.Context) error { upgrades++; return c.refuses }
-		client, err := link.reach(t.Context())
-		if upgrades != c.upgrades || len(c.answers) != 0 || (client == nil) != (err != nil) {
-			t.Errorf("%s: %d upgrades, %d answers left, %v", c.name, upgrades, len(c.answers), err)
+		client, err := (*keeper.Client)(nil), error(nil)
+		for replaced := false; len(c.answers) > 0; {
+			client, err = link.reach(t.Context(), &replaced)
+		}
+		if upgrades != c.upgrades || (client == nil) != (err != nil) {
+			t.Errorf("%s: %d upgrades, %v", c.name, upgrades, err)
 		}
 		if c.fails == "" && err != nil || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.fails)
