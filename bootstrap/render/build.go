@@ -230,9 +230,13 @@ func (b *builder) overloadManager() *overloadv3.OverloadManager {
 	}
 }
 
+// maxRegexProgram is Istio's. Without it Envoy refuses all routes of a port for one regular expression of more than 100
+// instructions, as many have. discovery/validate lets none through that comes near it.
+const maxRegexProgram = 32768
+
 // layeredRuntime keeps the layer that the admin interface writes to, as an Envoy without any layers has it.
 func (b *builder) layeredRuntime() *bootstrapv3.LayeredRuntime {
-	values := map[string]*structpb.Value{}
+	values := map[string]*structpb.Value{"re2.max_program_size.error_level": structpb.NewNumberValue(maxRegexProgram)}
 	if b.in.Tracing != nil {
 		values["tracing.random_sampling"] = b.sampling()
 	}

@@ -12,10 +12,7 @@ var (
 	headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9a-zA-Z]+$")
 )
 
-const (
-	longestHost  = 255
-	longestRegex = 1024 // Istio's limit, for fear of what Envoy makes of it
-)
+const longestHost = 255
 
 // whyNoHost says what is wrong with a host name; "" if nothing is. wildcard lets its first label be * or *-text.
 func whyNoHost(host string, wildcard bool) string {
@@ -97,17 +94,6 @@ func (c *checker) seenBy(exportTo []string, hides bool) {
 func (c *checker) header(field, name string) {
 	if !headerName.MatchString(name) {
 		c.fail(field, fmt.Sprintf("%q is no header's name", name), "write letters, digits and -")
-	}
-}
-
-// regex is checked with Go's engine, which takes the same language as Envoy's.
-func (c *checker) regex(field, expression string) {
-	if expression == "" {
-		c.fail(field, "the regular expression is empty", "write .* to take everything")
-	} else if len(expression) > longestRegex {
-		c.fail(field, fmt.Sprintf("the regular expression has %d characters, more than %d", len(expression), longestRegex), "write a shorter one")
-	} else if _, err := regexp.Compile(expression); err != nil {
-		c.fail(field, fmt.Sprintf("%q is no regular expression: %v", expression, err), "Envoy's are RE2: no look-around, no back-references")
 	}
 }
 
