@@ -60,5 +60,5 @@ func read(paths []string, options CheckOptions) (checked, error) {
 		changes = append(changes, model.Change(c))
 	}
 	v.Update(world.Apply(changes))
-	return checked{world, v, gather(slices.Concat(s.Problems(), problems), map[string]*view.View{"": v}, nil)}, nil
+	return checked{world, v, gather(slices.Concat(s.Problems(), problems), map[string]*served{"": {View: v}}, nil)}, nil
 }

@@ -48,9 +48,6 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 
 // viewOf is what a proxy sees.
 func (s *Server) viewOf(node *corev3.Node) (*view.View, error) {
-	if _, err := s.Feed(node); err != nil {
-		return nil, err
-	}
 	n, err := parseNode(node, s.options.Namespace)
 	if err != nil {
 		return nil, err
@@ -60,5 +57,5 @@ func (s *Server) viewOf(node *corev3.Node) (*view.View, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.views[nodeKey(n)], nil
+	return s.viewFor(n)
 }

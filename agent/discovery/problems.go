@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -78,7 +77,7 @@ func (s *Server) raise() {
 }
 
 // gather puts the problems of all rooms together, each once.
-func gather(stored []Problem, views map[string]*view.View, refusals map[resource.Key]refusal) []Problem {
+func gather(stored []Problem, views map[string]*served, refusals map[resource.Key]refusal) []Problem {
 	all := slices.Clone(stored)
 	for _, v := range views {
 		for _, problems := range v.Problems() {

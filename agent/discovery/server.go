@@ -42,6 +42,7 @@ type Options struct {
 	OwnAddresses bool
 	Identity     bool // proxies get a certificate of the mesh over SDS; without it ISTIO_MUTUAL cannot be
 
+	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
 	SystemRoots string // file of the authorities trusted where a rule names none; "" is the system's
 
 	// Changes brings paths that changed: files, or directories to look through. nil: nothing changes.
@@ -72,7 +73,7 @@ type Server struct {
 	loaded       bool
 	world        *model.World
 	cache        *view.Cache
-	views        map[string]*view.View // by kind of proxy
+	views        map[string]*served // by kind of proxy
 	settings     Settings
 	stored       []Problem    // of the store
 	mesh         *mesh.Config // as the file was last without an error
@@ -89,7 +90,7 @@ func New(options Options) (*Server, error) {
 	}
 	fill(&options)
 	s := &Server{options: options, store: newStore(options), ready: make(chan struct{}), rescan: make(chan struct{}, 1),
-		cache: view.NewCache(), views: map[string]*view.View{}, settings: options.Settings, mesh: mesh.Default(),
+		cache: view.NewCache(), views: map[string]*served{}, settings: options.Settings, mesh: mesh.Default(),
 		objects: map[object.Kind]int{}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
 	s.readMesh()
 	s.world = model.NewWorld(options.Domain, s.effectiveMesh())
@@ -102,6 +103,9 @@ func fill(o *Options) {
 	}
 	if o.Domain == "" {
 		o.Domain = "cluster.local"
+	}
+	if o.MaxViews == 0 {
+		o.MaxViews = defaultMaxViews
 	}
 	if o.SystemRoots == "" {
 		o.SystemRoots = systemRoots()
@@ -195,6 +199,7 @@ func (s *Server) push(changes []store.Change) {
 	s.count(changes)
 	touched := s.world.Apply(applied)
 	s.cache.Drop(touched)
+	s.dropIdle(time.Now())
 	for _, v := range s.views {
 		v.Update(touched)
 	}
@@ -203,7 +208,8 @@ func (s *Server) push(changes []store.Change) {
 }
 
 // Feed is what a proxy gets: that of its kind, shared by all that are alike. It publishes for the first time once the
-// files were read. An error says why there is nothing for such a proxy.
+// files were read. An error says why there is nothing for such a proxy. Whoever reads from the feed follows it: one that
+// nobody follows is kept up to date for some minutes only.
 func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	n, err := parseNode(node, s.options.Namespace)
 	if err != nil {
@@ -214,17 +220,9 @@ func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	if !n.Captured() && !s.options.OwnAddresses {
 		n.Addresses = nil
 	}
-	key := nodeKey(n)
-	v := s.views[key]
-	if v == nil {
-		if v, err = view.New(s.world, n, s.cache); err != nil {
-			return nil, fmt.Errorf("node %q: %w", node.GetId(), err)
-		}
-		s.views[key] = v
-		if s.loaded {
-			v.Update(s.world.Everything())
-			s.tellProblems()
-		}
+	v, err := s.viewFor(n)
+	if err != nil {
+		return nil, fmt.Errorf("node %q: %w", node.GetId(), err)
 	}
 	return v.Feed(), nil
 }

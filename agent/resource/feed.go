@@ -48,11 +48,14 @@ type Feed struct {
 	next     chan struct{}
 	changed  [history][]Key // keys changed by the snapshot with sequence i, at i % history
 	complete bool
+
+	followers int
+	left      time.Time // when the last follower left, or the feed was made
 }
 
 // NewFeed returns a feed whose snapshot is empty and not yet complete.
 func NewFeed() *Feed {
-	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{}, changed: map[string]uint64{}}, next: make(chan struct{})}
+	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{}, changed: map[string]uint64{}}, next: make(chan struct{}), left: time.Now()}
 }
 
 // Publish applies a change and returns the new snapshot; a change that changes nothing returns the current one. The
@@ -138,4 +141,27 @@ func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
 		}
 	}
 	return keys, true
+}
+
+// Follow counts a reader until it calls what it is given, once.
+func (f *Feed) Follow() (leave func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.followers++
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.followers--
+		f.left = time.Now()
+	}
+}
+
+// Idle is since when nobody follows the feed, zero while somebody does.
+func (f *Feed) Idle() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.followers > 0 {
+		return time.Time{}
+	}
+	return f.left
 }

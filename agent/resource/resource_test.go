@@ -3,6 +3,8 @@ package resource
 import (
 	"bytes"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -109,4 +111,24 @@ func TestChangedTellsWhichTypesChanged(t *testing.T) {
 	if c, r, l := now.Changed(ClusterType), now.Changed(RouteType), now.Changed(ListenerType); c != 2 || r != 1 || l != 0 {
 		t.Errorf("changed by: cluster %d, route %d, listener %d", c, r, l)
 	}
+}
+
+func TestFeedTellsSinceWhenNobodyFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := time.Now()
+		f := NewFeed()
+		time.Sleep(time.Second)
+		if !f.Idle().Equal(made) {
+			t.Errorf("a new feed is idle since %v", f.Idle())
+		}
+		one, other := f.Follow(), f.Follow()
+		one()
+		if !f.Idle().IsZero() {
+			t.Errorf("a followed feed is idle since %v", f.Idle())
+		}
+		other()
+		if !f.Idle().Equal(time.Now()) {
+			t.Errorf("a feed that was left is idle since %v", f.Idle())
+		}
+	})
 }

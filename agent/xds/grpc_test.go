@@ -191,6 +191,17 @@ func TestMaxStreams(t *testing.T) {
 	if stats := server.Stats(); stats.RefusedStreams != 1 || stats.StreamsTotal != 1 {
 		t.Errorf("stats: %+v", stats)
 	}
+	if !feed.Idle().IsZero() {
+		t.Error("nobody follows the feed of an open stream")
+	}
+	if err := connection.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); feed.Idle().IsZero(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the feed of a stream that ended is followed still")
+		}
+	}
 }
 
 func TestSlowClientHoldsUpNobodyAndIsDisconnected(t *testing.T) {

@@ -89,6 +89,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		}
 		return err
 	}
+	defer feed.Follow()()
 	shared := s.share(feed)
 	st.feed = feed // from here on leave gives it back
 	snapshot, newer := feed.Current()
