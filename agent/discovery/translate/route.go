@@ -20,6 +20,9 @@ type Router struct {
 	Port    uint32   // of the listener
 	TLS     bool     // requests come over TLS
 
+	Sees   func(host string) *model.Service // the service that a host means to the proxy; nil: as World.Service has it
+	Beside func(host string) *model.Service // the service of a host that shares the listener's routes; nil with gateways
+
 	reads    map[string]struct{}
 	problems []object.Problem
 }
@@ -39,6 +42,9 @@ func (r *Router) service(host string) *model.Service {
 		r.reads = map[string]struct{}{}
 	}
 	r.reads[host] = struct{}{}
+	if r.Sees != nil {
+		return r.Sees(host)
+	}
 	return r.World.Service(host, r.Node.Namespace)
 }
 

@@ -53,12 +53,7 @@ func (r *Router) addresses(service *model.Service) []string {
 	if service == nil {
 		return nil
 	}
-	domains := r.World.Addresses(service, r.Port, func(host string) *model.Service {
-		if host == service.Host {
-			return service
-		}
-		return r.World.Service(host, r.Node.Namespace)
-	})
+	domains := r.World.Addresses(service, r.Port, r.Beside)
 	for i, address := range domains {
 		if strings.Contains(address, ":") {
 			domains[i] = "[" + address + "]"

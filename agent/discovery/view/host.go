@@ -34,8 +34,10 @@ func (s *sidecar) read(host string, reads map[string]struct{}) {
 }
 
 // outbound translates for a port of this sidecar.
-func outbound(v *View, port uint32) *translate.Router {
-	return &translate.Router{World: v.world, Node: v.node, Gateway: []string{model.MeshGateway}, Port: port}
+func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
+	return &translate.Router{World: v.world, Node: v.node, Gateway: []string{model.MeshGateway}, Port: port,
+		Sees:   func(host string) *model.Service { return s.means(v, host) },
+		Beside: func(host string) *model.Service { return s.port(port).members[host].service }}
 }
 
 // requests makes the host's virtual hosts.
@@ -45,7 +47,7 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 	counts := map[*model.Routing]bool{}
 	wanted, routings := s.wanted(v, host, reads)
 	for _, number := range slices.Sorted(maps.Keys(wanted)) {
-		vh, routing := outbound(v, number).ServiceVirtualHost(host, s.port(number).members[host].service, wanted[number])
+		vh, routing := s.outbound(v, number).ServiceVirtualHost(host, s.port(number).members[host].service, wanted[number])
 		if vh == nil {
 			continue
 		}
@@ -179,7 +181,7 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 			delete(p.connections, host)
 			continue
 		}
-		made := outbound(v, sp.Number).ServiceConnections(p.members[host].service, sp, deciding)
+		made := s.outbound(v, sp.Number).ServiceConnections(p.members[host].service, sp, deciding)
 		p.listenerDirty = p.listenerDirty || !p.connections[host].Equal(made)
 		p.connections[host] = made
 		problems = append(problems, made.Problems...)

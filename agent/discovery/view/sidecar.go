@@ -109,13 +109,18 @@ func (s *sidecar) join(v *View, host string) {
 
 // service is whose clusters a host has: what is let in, or else is where a VirtualService that is let in sends to.
 func (s *sidecar) service(v *View, host string) *model.Service {
+	if found := s.scope.Imports(v.world, host); found != nil || len(s.readers.of(host)) == 0 {
+		return found
+	}
+	return s.means(v, host)
+}
+
+// means is the service that a destination with a host means: what is let in, else what the proxy's namespace sees.
+func (s *sidecar) means(v *View, host string) *model.Service {
 	if found := s.scope.Imports(v.world, host); found != nil {
 		return found
 	}
-	if len(s.readers.of(host)) > 0 {
-		return v.world.Service(host, v.node.Namespace)
-	}
-	return nil
+	return v.world.Service(host, v.node.Namespace)
 }
 
 // set keeps only lists that hold something.
