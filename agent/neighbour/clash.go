@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -73,12 +74,12 @@ func (s Self) precedes(other neighbour, want config.Claim) bool {
 
 // has tells whether self's configuration in force claims the same already.
 func (s Self) has(want config.Claim) bool {
-	for _, claim := range s.Claims {
-		if claim.Clashes(want) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Claims, want.Clashes)
+}
+
+// envoyHas tells whether self's Envoy listens there already.
+func (s Self) envoyHas(want config.Claim) bool {
+	return slices.ContainsFunc(s.Claims, func(claim config.Claim) bool { return claim.Envoy && claim.Clashes(want) })
 }
 
 func clash(want, claim config.Claim, other neighbour) string {
@@ -102,19 +103,34 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 	}
 	var clashes config.Errors
 	for _, want := range wants {
-		if !want.Envoy || taken[want.Key] || self.Serves && self.has(want) {
+		if !want.Envoy || taken[want.Key] || self.Serves && self.envoyHas(want) {
 			continue
 		}
 		for _, socket := range sockets {
-			if socket.UID == self.EnvoyUID || !want.Clashes(config.Claim{Host: socket.Address.Addr().String(), Port: int(socket.Address.Port())}) {
+			if socket.UID == self.EnvoyUID || !want.Clashes(socket.claim()) {
 				continue
 			}
-			clashes = append(clashes, self.Wants.Fault(want.Key, fmt.Sprintf("%s is taken: a program of user %s listens on %s", want.Text(), userName(socket.UID),
-				socket.Address), "end it, or give Envoy another port"))
+			message := fmt.Sprintf("%s is taken: a program of user %s listens on %s", want.Text(), userName(socket.UID), socket.Address)
+			cure := "end it, or give Envoy another port"
+			if key := self.listensBy(socket); key != "" { // a new epoch comes first, and the agent's own listeners move when it is live
+				message += ", as " + key + " in force says"
+				cure = "put the change of " + key + " in force first, then this one, or give Envoy another port"
+			}
+			clashes = append(clashes, self.Wants.Fault(want.Key, message, cure))
 			break
 		}
 	}
 	return clashes
+}
+
+// listensBy is the key by which the agent itself, and not its Envoy, listens on a socket; "" = it does not.
+func (s Self) listensBy(socket Socket) string {
+	for _, claim := range s.Claims {
+		if !claim.Envoy && claim.Clashes(socket.claim()) {
+			return claim.Key
+		}
+	}
+	return ""
 }
 
 // userName is the name of a user, or the number if it has none.

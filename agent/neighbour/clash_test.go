@@ -96,6 +96,11 @@ func TestCheck(t *testing.T) {
 			s.sockets = []Socket{stranger}
 			self.Serves, self.Claims = true, self.Wants.Config.Claims()
 		}, nil, nil},
+		{"where the agent itself listens until Envoy serves", "", func(s *street, self *Self) {
+			s.sockets = []Socket{stranger}
+			self.Serves, self.Claims = true, []config.Claim{{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 16090}}
+		}, []string{"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090, as envoy.admin_port in force says; " +
+			"put the change of envoy.admin_port in force first, then this one"}, nil},
 		{"an Envoy that ends", "", func(s *street, _ *Self) { s.sockets = []Socket{{stranger.Address, envoyUID}} }, nil, nil},
 		{"the agent says itself where it cannot listen", "", func(s *street, _ *Self) {
 			s.sockets = []Socket{{netip.MustParseAddrPort("127.0.0.1:16000"), 0}}

@@ -12,12 +12,18 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"outrider.org/outrider/agent/config"
 )
 
 // Socket is a TCP socket that listens.
 type Socket struct {
 	Address netip.AddrPort // [::] takes IPv4 as well, as far as can be seen
 	UID     int            // of its owner
+}
+
+func (s Socket) claim() config.Claim {
+	return config.Claim{Host: s.Address.Addr().String(), Port: int(s.Address.Port())}
 }
 
 // Sockets reads the kernel's tables of this network namespace.
