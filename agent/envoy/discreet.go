@@ -11,6 +11,9 @@ import (
 const (
 	debugMark  = "goo.gle/debug"
 	afterDebug = ": " // begins the line that goes on after it; no line of the text does
+
+	// beforeNothing is before a text that is empty, as nobody starts an Envoy with a message in memory (source/server/server.cc).
+	beforeNothing = "initializing config '"
 )
 
 var quotedJSON = regexp.MustCompile(`(Unable to parse JSON as proto \(.*?\)): `)
@@ -26,20 +29,18 @@ func Discreet(lines []string) []string {
 		case begins:
 			begun, quoting = true, false
 		case quoting && follows:
-			kept[len(kept)-1] += " " + rest
+			line, kept = kept[len(kept)-1]+" "+rest, kept[:len(kept)-1]
 			quoting = false
-			continue
 		case quoting:
 			continue
 		case !begun && follows: // all before it was quoted, by a message whose beginning is gone
-			kept, begun = append(kept[:0], rest), true
-			continue
+			line, kept, begun = rest, kept[:0], true
 		case !begun && line == "}":
 			kept = kept[:0]
 			continue
 		}
 		if before, _, found := strings.Cut(line, debugMark); found {
-			line, quoting = strings.TrimSpace(before), true
+			line, quoting = strings.TrimSpace(before), !strings.HasSuffix(before, beforeNothing)
 		} else if found := quotedJSON.FindStringSubmatchIndex(line); found != nil {
 			line, quoting = line[:found[3]], true
 		}

@@ -30,6 +30,11 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 			if err != nil || exit == 0 {
 				t.Fatalf("exit %d, %v", exit, err)
 			}
+			if _, started, _, err := (Local{}).Run(t.Context(), path, []string{"--disable-hot-restart", "-c", file}); err != nil ||
+				strings.Contains(strings.Join(Discreet(strings.Split(string(started), "\n")), "\n"), credential) ||
+				!strings.Contains(ExplainExit(1, "", false, Discreet(strings.Split(string(started), "\n"))), test.want) {
+				t.Errorf("%v: %s", err, started)
+			}
 			got := Complaint(append(stdout, stderr...))
 			if strings.Contains(got, credential) || !strings.Contains(got, test.want) {
 				t.Errorf("%s", got)
@@ -51,9 +56,13 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 func TestDiscreet(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	for name, test := range map[string]struct{ lines, want []string }{
-		"nothing":          {nil, []string{}},
-		"nothing quoted":   {[]string{"a", prefix + "b", "c", ": d"}, []string{"a", prefix + "b", "c", ": d"}},
-		"debug":            {[]string{"a", prefix + "b: goo.gle/debugstr  ", "c {", "  d: 1", "}", ": e", prefix + "f"}, []string{"a", prefix + "b: e", prefix + "f"}},
+		"nothing":        {nil, []string{}},
+		"nothing quoted": {[]string{"a", prefix + "b", "c", ": d"}, []string{"a", prefix + "b", "c", ": d"}},
+		"debug":          {[]string{"a", prefix + "b: goo.gle/debugstr  ", "c {", "  d: 1", "}", ": e", prefix + "f"}, []string{"a", prefix + "b: e", prefix + "f"}},
+		"cannot start": {[]string{prefix + "error `x` initializing config 'goo.gle/debugproto  ", "  b.json'", "x"},
+			[]string{prefix + "error `x` initializing config '", "  b.json'", "x"}},
+		"cannot start, debug": {[]string{prefix + "error `goo.gle/debugstr  ", "c {", "}", ": e` initializing config 'goo.gle/debugproto  ", "  b.json'", "goo.gle/debugstr", "c {", "}", ": e"},
+			[]string{prefix + "error ` e` initializing config '", "  b.json'", " e"}},
 		"debug, on a line": {[]string{prefix + "b: goo.gle/debugproto c { d: 1 }", "e", prefix + "f"}, []string{prefix + "b:", prefix + "f"}},
 		"debug, its end":   {[]string{"  d: 1", "}", "g: 1", ": e (f)", "h"}, []string{"e (f)", "h"}},
 		"JSON": {[]string{prefix + "Unable to parse JSON as proto (x (y)): {", "  1", "}", "", prefix + "f"},
