@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/bootstrap"
 )
 
 // specMaker turns a configuration into the Envoy it asks for.
@@ -56,6 +58,9 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	}
 	to.phase("making the bootstrap")
 	plan, err := maker.Make(ctx, loaded)
+	if _, passing := errors.AsType[*bootstrap.ProgramError](err); passing {
+		return nil, &ExitError{Code: ExitInternal, Err: err} // systemd tries again
+	}
 	if err == nil {
 		err = plan.Suits(binary)
 	}

@@ -13,6 +13,15 @@ type Error struct {
 	Message string
 }
 
+// ProgramError says that outrider-bootstrap did not answer: nothing is known about what was to be rendered, and the next attempt may succeed.
+type ProgramError struct{ Err error }
+
+// Error implements error.
+func (e *ProgramError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *ProgramError) Unwrap() error { return e.Err }
+
 // Error implements error: "file:line: path: message".
 func (e *Error) Error() string {
 	var text strings.Builder

@@ -39,7 +39,7 @@ type Program struct {
 	kept *Rendered
 }
 
-// Render renders a bootstrap. What is wrong with a file of the user's is an *Error.
+// Render renders a bootstrap. What is wrong with a file of the user's is an *Error; where the program does not answer it is a *ProgramError.
 func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error) {
 	request.Input.AdminSocket = AnySocket
 	question, err := json.Marshal(Question{Protocol: Protocol, Time: p.time(), Memory: p.memory(), Request: request})
@@ -95,7 +95,7 @@ func (r Request) fault(format string, arguments ...any) error {
 			return &Error{File: file.Path, Message: fmt.Sprintf(format, arguments...)}
 		}
 	}
-	return fmt.Errorf("bootstrap: "+format, arguments...)
+	return &ProgramError{fmt.Errorf("bootstrap: "+format, arguments...)}
 }
 
 // What a template does is not known before it has done it.
@@ -127,21 +127,23 @@ func (p *Program) ask(ctx context.Context, question []byte) (*Rendered, error) {
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			complaint, _, _ := bytes.Cut(exit.Stderr, []byte("\n"))
-			return nil, fmt.Errorf("render the bootstrap: %s: %w: %s", path, err, complaint)
+			return nil, &ProgramError{fmt.Errorf("render the bootstrap: %s: %w: %s", path, err, complaint)}
 		}
-		return nil, fmt.Errorf("render the bootstrap: %w", err)
+		return nil, &ProgramError{fmt.Errorf("render the bootstrap: %w", err)}
 	}
 	var answer Answer
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return nil, fmt.Errorf("render the bootstrap: the answer of %s: %w", path, err)
+		return nil, &ProgramError{fmt.Errorf("render the bootstrap: the answer of %s: %w", path, err)}
 	}
 	switch {
 	case answer.Fault != nil:
 		return nil, answer.Fault
 	case answer.Failure != "":
 		return nil, errors.New(answer.Failure)
+	case answer.Unable != "":
+		return nil, &ProgramError{errors.New(answer.Unable)}
 	case answer.Rendered == nil:
-		return nil, fmt.Errorf("render the bootstrap: the answer of %s is empty", path)
+		return nil, &ProgramError{fmt.Errorf("render the bootstrap: the answer of %s is empty", path)}
 	}
 	return answer.Rendered, nil
 }
@@ -152,7 +154,7 @@ func (p *Program) find() (string, error) {
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("find outrider-bootstrap: %w", err)
+		return "", &ProgramError{fmt.Errorf("find outrider-bootstrap: %w", err)}
 	}
 	tried := []string{filepath.Join(filepath.Dir(self), "outrider-bootstrap"), installedProgram}
 	for _, path := range tried {
@@ -160,5 +162,5 @@ func (p *Program) find() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("find outrider-bootstrap: neither %s nor %s can be executed; install it there", tried[0], tried[1])
+	return "", &ProgramError{fmt.Errorf("find outrider-bootstrap: neither %s nor %s can be executed; install it there", tried[0], tried[1])}
 }

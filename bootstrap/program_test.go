@@ -148,6 +148,8 @@ func TestFailures(t *testing.T) {
 		want  string
 	}{
 		"input":    {program, refused, "bootstrap: the node's ID is missing"},
+		"killed":   {script("kill -KILL $$"), everything(), "signal: killed"},
+		"another":  {script(`cat >/dev/null; echo '{"Unable": "restart outriderd"}'`), everything(), "restart outriderd"},
 		"absent":   {"/nonexistent/program", everything(), "/nonexistent/program: no such file"},
 		"not here": {"", everything(), "outrider-bootstrap can be executed; install it there"},
 		"fails":    {script("cat >/dev/null; echo why >&2; exit 3"), everything(), "exit status 3: why"},
@@ -158,6 +160,9 @@ func TestFailures(t *testing.T) {
 			_, err := (&bootstrap.Program{Path: test.path}).Render(t.Context(), bootstrap.Request{Input: test.input})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got  %v\nwant %s", err, test.want)
+			}
+			if _, passing := errors.AsType[*bootstrap.ProgramError](err); passing == (name == "input") {
+				t.Errorf("taken for the program's (%t): %v", passing, err)
 			}
 		})
 	}

@@ -63,5 +63,6 @@ type Question struct {
 type Answer struct {
 	Rendered *Rendered `json:",omitempty"`
 	Fault    *Error    `json:",omitempty"` // something is wrong with a file of the user's
-	Failure  string    `json:",omitempty"` // anything else
+	Failure  string    `json:",omitempty"` // something else is wrong with what was to be rendered
+	Unable   string    `json:",omitempty"` // why the program cannot tell: see ProgramError
 }

@@ -41,7 +41,8 @@ type Blueprint struct {
 	files    []string // that Envoy reads at its start
 }
 
-// Make reads, resolves and renders what a configuration asks for. Its error is config.Errors, all that is wrong.
+// Make reads, resolves and renders what a configuration asks for. Its error is config.Errors, all that is wrong; or a
+// *bootstrap.ProgramError, which says nothing about the configuration.
 func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
 	b := &Blueprint{loaded: loaded}
 	c := loaded.Config
@@ -55,7 +56,11 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 		return nil, errs
 	}
 	request.Input, b.Command = input, commandLine(c, node)
-	if b.rendered, err = m.Render(ctx, request); err != nil {
+	b.rendered, err = m.Render(ctx, request)
+	if _, passing := errors.AsType[*bootstrap.ProgramError](err); passing {
+		return nil, err
+	}
+	if err != nil {
 		return nil, config.Errors{b.refused(err)}
 	}
 	b.files = Unique(slices.Concat(c.Reload.Files, b.rendered.Files))

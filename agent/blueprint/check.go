@@ -12,6 +12,7 @@ import (
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/bootstrap"
 )
 
 // Checker is how a configuration is checked. The zero Runner is the Envoy of this host, run by this process: as root with the
@@ -28,6 +29,7 @@ type Report struct {
 	Errors   config.Errors // what a start or a reload would refuse
 	Warnings config.Errors // what is hardly meant, and what could not be checked here
 	NoEnvoy  bool          // the Envoy that the configuration names cannot be run: one of Errors
+	Passing  bool          // what the check needs failed, which says nothing about the configuration: one of Errors
 }
 
 func (r *Report) refuse(err error) {
@@ -70,6 +72,7 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	}
 	plan, err := how.Maker.Make(ctx, loaded)
 	if err != nil {
+		_, report.Passing = errors.AsType[*bootstrap.ProgramError](err)
 		report.refuse(err)
 		return report
 	}

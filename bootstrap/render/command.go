@@ -51,7 +51,7 @@ func Command(arguments []string, version string, in io.Reader, out, complaints i
 // within answers in the question's time. What takes longer goes on until the process ends, which is at once.
 func within(question bootstrap.Question) bootstrap.Answer {
 	if question.Protocol != bootstrap.Protocol {
-		return bootstrap.Answer{Failure: fmt.Sprintf("outrider-bootstrap speaks version %d of its protocol and outriderd version %d: restart outriderd",
+		return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its protocol and outriderd version %d: restart outriderd",
 			bootstrap.Protocol, question.Protocol)}
 	}
 	answers := make(chan bootstrap.Answer, 1)
@@ -66,7 +66,7 @@ func within(question bootstrap.Question) bootstrap.Answer {
 				return bootstrap.Answer{Fault: &bootstrap.Error{File: file.Path, Message: late}}
 			}
 		}
-		return bootstrap.Answer{Failure: "bootstrap: " + late}
+		return bootstrap.Answer{Unable: "bootstrap: " + late}
 	}
 }
 

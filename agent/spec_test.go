@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"outrider.org/outrider/agent/blueprint"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/bootstrap"
+)
+
+// What passes must not keep systemd from starting the agent again.
+func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "outrider.toml")
+	put(t, file, "")
+	loaded, err := config.Load(config.Options{Path: file, Environment: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded.Config.Envoy.Binary = binary
+	for name, test := range map[string]struct {
+		err  error
+		code int
+	}{
+		"a file":      {&bootstrap.Error{File: "a.tmpl", Message: "wrong"}, ExitConfiguration},
+		"the input":   {errors.New("the node's ID is missing"), ExitConfiguration},
+		"the program": {&bootstrap.ProgramError{Err: errors.New("signal: killed")}, ExitInternal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &specMaker{Maker: blueprint.ThisHost(), inspect: func(context.Context, string) (*envoy.Binary, error) { return &envoy.Binary{}, nil }}
+			m.Render = func(context.Context, bootstrap.Request) (*bootstrap.Rendered, error) { return nil, test.err }
+			_, err := m.make(t.Context(), loaded, listener{phase: func(string) {}, files: func([]string) {}})
+			if exit, ok := errors.AsType[*ExitError](err); !ok || exit.Code != test.code {
+				t.Errorf("%v (%+v), want the code %d", err, exit, test.code)
+			}
+		})
+	}
+}
