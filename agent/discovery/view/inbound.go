@@ -21,6 +21,7 @@ import (
 // an endpoint here.
 type inbound struct {
 	served map[string][]served // by host
+	own    map[uint32]door     // those with a listener of their own, by port
 }
 
 // served is a port of a service that this machine serves.
@@ -38,7 +39,7 @@ type door struct {
 	host   string // of the service; "" with a Sidecar
 }
 
-func newInbound() inbound { return inbound{served: map[string][]served{}} }
+func newInbound() inbound { return inbound{served: map[string][]served{}, own: map[uint32]door{}} }
 
 // update finds the ports of services that changed and makes everything anew that came out different.
 func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
@@ -205,6 +206,7 @@ func meetsItself(bind, endpoint string, port uint32) bool {
 // make publishes listeners and clusters of what comes in.
 func (in inbound) make(v *View, scope *model.Scope) {
 	const unit = "inbound"
+	clear(in.own)
 	var resources []*resource.Resource
 	if !v.node.Captured() && len(scope.Spec.GetIngress()) == 0 {
 		v.put(unit)
@@ -226,6 +228,10 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		return true
 	}
 	for _, d := range doors {
+		if d.isReserved(v) {
+			problems = append(problems, d.reserved())
+			continue
+		}
 		origin := d.object.Origin()
 		r, err := d.Cluster(v.world.Mesh(), v.node, origin)
 		if err == nil {
@@ -245,7 +251,9 @@ func (in inbound) make(v *View, scope *model.Scope) {
 			continue
 		}
 		r, err = d.Listener(v.world.Mesh(), origin)
-		publish(d, r, err)
+		if publish(d, r, err) {
+			in.own[d.Port] = d
+		}
 	}
 	if v.node.Captured() {
 		r, err := translate.VirtualInbound(v.world.Mesh(), v.node, captured, origins...)

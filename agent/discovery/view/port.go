@@ -87,6 +87,10 @@ func (p *port) listen(v *View, s *sidecar) {
 	problems = append(problems, told...)
 	if at.address != "" {
 		for _, lane := range p.lanes(at) {
+			if by := s.taken(v, lane.address, p.number); by != "" {
+				problems = append(problems, lane.crowdedOut(p.number, by)...)
+				continue
+			}
 			listener, told := p.lane(v, s, lane)
 			listeners, problems = append(listeners, listener), append(problems, told...)
 		}

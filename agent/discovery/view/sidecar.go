@@ -72,12 +72,12 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 }
 
 func (s *sidecar) relisten(v *View) {
+	s.inbound.make(v, s.scope) // first: it says which places are taken
 	for _, p := range s.ports {
 		p.listenerDirty, p.routesDirty = true, true
 		p.settle(v, s)
 	}
 	s.capture(v)
-	s.inbound.make(v, s.scope)
 }
 
 // join makes a host's services members of the ports at which they are let in.

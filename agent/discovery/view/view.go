@@ -25,6 +25,7 @@ type View struct {
 	feed  *resource.Feed
 
 	units    map[string][]resource.Key           // what each unit published last
+	owners   map[resource.Key]string             // the unit that published it last
 	problems map[string][]object.Problem         // by unit
 	change   map[resource.Key]*resource.Resource // gathered for the next publication; nil: to be removed
 	secrets  secrets
@@ -42,7 +43,7 @@ type kind interface {
 
 // New returns a view of a world that has published nothing yet.
 func New(world *model.World, node model.Node, cache *Cache) (*View, error) {
-	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(), units: map[string][]resource.Key{}, problems: map[string][]object.Problem{},
+	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(), units: map[string][]resource.Key{}, owners: map[resource.Key]string{}, problems: map[string][]object.Problem{},
 		change: map[resource.Key]*resource.Resource{}, secrets: newSecrets(), patches: newPatches()}
 	switch node.Type {
 	case model.Sidecar:
@@ -108,11 +109,13 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 	for _, r := range resources {
 		if r != nil {
 			keys = append(keys, keyOf(r))
+			v.owners[keyOf(r)] = unit
 			v.emit(r)
 		}
 	}
 	for _, key := range before {
-		if !slices.Contains(keys, key) {
+		if !slices.Contains(keys, key) && v.owners[key] == unit { // else another unit has just taken it over
+			delete(v.owners, key)
 			v.retract(key)
 		}
 	}
