@@ -80,3 +80,13 @@ func TestWhatIsNotSeenChangesNothing(t *testing.T) {
 		})
 	}
 }
+
+// contains tells what parts a text lacks.
+func contains(t *testing.T, what, got string, want ...string) {
+	t.Helper()
+	for _, part := range want {
+		if !strings.Contains(got, part) {
+			t.Errorf("%s is %s; it should have %s", what, got, part)
+		}
+	}
+}

@@ -97,7 +97,7 @@ func within(where model.Locality, rule string) bool {
 // those that have it of the second too, and so on. The network as first label orders the whole twice: the own network's
 // before all others'. Places are split where their endpoints differ.
 func byLabels(groups []group, node model.Node, labels []string) []group {
-	if len(node.Labels) == 0 && node.Locality == (model.Locality{}) && node.Network == "" {
+	if isNowhere(node) {
 		return groups
 	}
 	rank := func(e *model.Endpoint) int {
@@ -134,6 +134,11 @@ func byLabels(groups []group, node model.Node, labels []string) []group {
 		}
 	}
 	return out
+}
+
+// isNowhere tells whether a proxy says nothing of itself that endpoints could have in common with it.
+func isNowhere(node model.Node) bool {
+	return len(node.Labels) == 0 && node.Locality == (model.Locality{}) && node.Network == ""
 }
 
 // byRegion prefers the proxy's own subzone, zone, region, then the region that is named for its own, then all others.
@@ -175,13 +180,13 @@ func withoutGaps(groups []group) []group {
 // ReaderKey is equal for proxies that get the same clusters of a service under a rule (nil: none).
 func ReaderKey(m *mesh.Config, rule *model.Rule, node model.Node) string {
 	key := fmt.Sprintf("%s captured=%t", node.Type, node.Captured())
-	if rule == nil {
-		return key
-	}
 	near, labels := false, map[string]bool{}
-	policies := []*networking.TrafficPolicy{rule.Policy}
-	for i := range rule.Subsets {
-		policies = append(policies, rule.Subsets[i].TrafficPolicy)
+	policies := []*networking.TrafficPolicy{nil} // without a rule the mesh's settings count alone
+	if rule != nil {
+		policies[0] = rule.Policy
+		for i := range rule.Subsets {
+			policies = append(policies, rule.Subsets[i].TrafficPolicy)
+		}
 	}
 	look := func(l *networking.LoadBalancerSettings, o *networking.OutlierDetection) {
 		setting := policy{loadBalancer: l}.localityOf(m)
@@ -198,6 +203,9 @@ func ReaderKey(m *mesh.Config, rule *model.Rule, node model.Node) string {
 	}
 	if near {
 		key += fmt.Sprintf("\n%q", node.Locality)
+		if len(labels) > 0 && isNowhere(node) {
+			key += "\nnowhere"
+		}
 		for _, label := range slices.Sorted(maps.Keys(labels)) {
 			name, _, _ := strings.Cut(label, "=")
 			key += fmt.Sprintf("\n%q", node.Label(name))
