@@ -177,7 +177,11 @@ type OutboundPolicy struct {
 // Policy returns what the Sidecar says, else the mesh.
 func (s *Scope) Policy(w *World) OutboundPolicy {
 	if p := s.Spec.GetOutboundTrafficPolicy(); p != nil {
-		return OutboundPolicy{AllowAny: p.Mode == networking.OutboundTrafficPolicy_ALLOW_ANY, Proxy: p.EgressProxy}
+		policy := OutboundPolicy{AllowAny: p.Mode == networking.OutboundTrafficPolicy_ALLOW_ANY}
+		if to := p.EgressProxy; to != nil {
+			policy.Proxy = &networking.Destination{Host: FullName(to.Host, s.Object.Namespace, w.domain), Subset: to.Subset, Port: to.Port}
+		}
+		return policy
 	}
 	return OutboundPolicy{AllowAny: w.mesh.AllowAny}
 }
