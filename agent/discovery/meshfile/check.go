@@ -76,6 +76,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 		c.fail("outboundTrafficPolicy.mode", "ALLOW_ANY_DYNAMIC_DNS is not carried out by this version of Outrider", "write ALLOW_ANY or REGISTRY_ONLY")
 	}
 	c.findings = append(c.findings, validate.Retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)...)
+	c.findings = append(c.findings, validate.Localities("localityLbSetting", m.LocalityLbSetting)...)
 	c.keepalive(m.TcpKeepalive)
 	c.accessLog(m)
 	c.defaultConfig(m.DefaultConfig)

@@ -52,6 +52,13 @@ func Retries(field string, r *networking.HTTPRetry) []object.Finding {
 	return c.findings
 }
 
+// Localities returns what is wrong with the preference of localities for services whose rules have none of their own.
+func Localities(field string, l *networking.LocalityLoadBalancerSetting) []object.Finding {
+	c := &checker{}
+	c.localityLoadBalancer(field, l, &networking.OutlierDetection{}) // rules give it
+	return c.findings
+}
+
 type checker struct {
 	namespace string // of the object
 	findings  []object.Finding
