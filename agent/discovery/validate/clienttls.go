@@ -24,6 +24,8 @@ func (c *checker) clientTLS(field string, t *networking.ClientTLSSettings) {
 			c.fail(field+"."+f.name, "excludes credentialName, and both are given", "keep one")
 		case !path.IsAbs(f.path):
 			c.fail(field+"."+f.name, fmt.Sprintf("%q is no absolute path", f.path), "write where the file is, from / on")
+		default:
+			c.tilde(field+"."+f.name, f.path)
 		}
 	}
 	if t.CredentialName != "" && origin {

@@ -83,8 +83,16 @@ func (c *checker) pair(field, certificate, key string) {
 }
 
 func (c *checker) path(field, path string) {
+	c.tilde(field, path)
 	if path != "" && !filepath.IsAbs(path) {
 		c.warn(field, fmt.Sprintf("%q is read below the folder that Envoy was started in", path), "write an absolute path")
+	}
+}
+
+// tilde refuses what the names of secrets part paths with: of two of them the one would be taken for the other.
+func (c *checker) tilde(field, path string) {
+	if strings.Contains(path, "~") {
+		c.fail(field, fmt.Sprintf("%q has a ~, which paths of certificates must not have", path), "move the file, or make a symbolic link to it")
 	}
 }
 

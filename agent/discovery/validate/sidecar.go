@@ -135,17 +135,21 @@ func (c *checker) socket(field, socket string) {
 	}
 }
 
+const noUnixListener = "outbound listeners on Unix sockets are not carried out by this version of Outrider"
+
 func (c *checker) egress(field string, l *networking.IstioEgressListener, ports map[uint32]bool, last bool, namespace string) {
 	switch {
 	case l.GetPort() == nil:
 		if !last {
 			c.fail(field+".port", "the listener without a port takes what all others leave, and must be the last", "move it to the end, or give it a port")
 		}
-		if l.GetBind() != "" && !strings.HasPrefix(l.Bind, unixScheme) {
-			c.bind(field+".bind", l.Bind)
+		if strings.HasPrefix(l.GetBind(), unixScheme) {
+			c.fail(field+".bind", noUnixListener, "give the listener a port, and an IP address as bind")
+		} else {
+			c.bind(field+".bind", l.GetBind())
 		}
 	case l.Port.Number == 0:
-		c.fail(field+".port.number", "outbound listeners on Unix sockets are not carried out by this version of Outrider", "give the listener a port")
+		c.fail(field+".port.number", noUnixListener, "give the listener a port")
 	case strings.EqualFold(l.Port.Protocol, "HTTP_PROXY"):
 		c.fail(field+".port.protocol", "HTTP_PROXY is not carried out by this version of Outrider", "write HTTP")
 	default:
