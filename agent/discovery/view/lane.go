@@ -61,8 +61,8 @@ func (p *port) lanes(at place) []lane {
 	byAddress := map[string][]member{}
 	for _, m := range members {
 		addresses := m.addresses(at.captured)
-		if len(addresses) == 0 {
-			addresses = []string{at.address}
+		if len(addresses) == 0 || len(m.blocks(at)) > 0 && !slices.Contains(addresses, at.address) {
+			addresses = append(addresses, at.address)
 		}
 		for _, address := range addresses {
 			byAddress[address] = append(byAddress[address], m)
@@ -83,16 +83,17 @@ func (m member) addresses(captured bool) []string {
 	}
 	var found []string
 	for _, text := range m.port.Entry.Addresses {
-		if address, err := netip.ParseAddr(text); err == nil {
+		if address, err := netip.ParseAddr(text); err == nil && !slices.Contains(found, address.String()) {
 			found = append(found, address.String())
 		}
 	}
 	return found
 }
 
-// blocks are the blocks of addresses of a member that captured connections are told apart by.
-func (m member) blocks(captured bool) []netip.Prefix {
-	if !captured || m.port.Protocol.IsHTTP() || len(m.addresses(captured)) > 0 {
+// blocks are the blocks of addresses of a member by which captured connections are told apart at a place, but at an address
+// of the member's own.
+func (m member) blocks(at place) []netip.Prefix {
+	if !at.captured || m.port.Protocol.IsHTTP() || slices.Contains(m.addresses(at.captured), at.address) {
 		return nil
 	}
 	var found []netip.Prefix

@@ -109,7 +109,7 @@ func (p *port) lane(v *View, s *sidecar, l lane) (*resource.Resource, []object.P
 	var connected *member // the oldest that takes all connections
 	origins := []resource.Origin{oldest.port.Object.Origin()}
 	for i, m := range l.members {
-		blocks := m.blocks(l.captured)
+		blocks := m.blocks(l.place)
 		switch {
 		case m.class() != class, class == model.TCP && connected != nil && len(blocks) == 0:
 			problems = append(problems, p.conflict(l, m, oldest))
