@@ -65,6 +65,12 @@ func TestWhatIsNotSeenChangesNothing(t *testing.T) {
 			"VirtualService shop/v: {hosts: ['*.foo.test'], " + answer + "}", "ServiceEntry bank/a: {hosts: [a.foo.test], exportTo: [.], " + static + "}"}},
 		{"a service that the Sidecar leaves out, under a wildcard", "sidecar", "shop", route, `domains:"*.foo.test"`, []string{"ServiceEntry shop/other: {hosts: [other.net], " + static + "}",
 			"VirtualService shop/v: {hosts: ['*.foo.test'], " + answer + "}", "ServiceEntry bank/a: {hosts: [a.foo.test], " + static + "}", "Sidecar shop/s: {egress: [{hosts: ['./*']}]}"}},
+		{"a VirtualService of another namespace for a service's address", "sidecar", "shop", route, `domains:"x.test"domains:"10.3.0.1"`, []string{
+			"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}", "VirtualService bank/v: {hosts: [10.3.0.1], exportTo: [.], " + answer + "}"}},
+		{"a VirtualService for connections to a service's address", "sidecar", "shop", route, `domains:"x.test"domains:"10.3.0.1"`, []string{
+			"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}", "VirtualService shop/v: {hosts: [10.3.0.1], tcp: [{route: [{destination: {host: x.test}}]}]}"}},
+		{"a VirtualService for a service's address", "sidecar", "shop", route, `domains:"10.3.0.1"routes:{match`, []string{
+			"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}", "VirtualService shop/v: {hosts: [10.3.0.1], " + answer + "}"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)}})

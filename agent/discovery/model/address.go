@@ -50,12 +50,13 @@ func (w *World) sharing(address string, hosts map[string]struct{}) {
 }
 
 // Addresses are those by which requests on an HTTP port may name a service in place of its host: what no VirtualService
-// names by itself, and no older service has on that port. sees tells the service of a host that counts.
-func (w *World) Addresses(service *Service, port uint32, sees func(host string) *Service) []string {
+// names by itself, and no older service has on that port. named tells of an address whether a VirtualService that counts
+// names it, sees the service of a host that counts.
+func (w *World) Addresses(service *Service, port uint32, named func(address string) bool, sees func(host string) *Service) []string {
 	var found []string
 	for _, o := range service.Entries {
 		for _, address := range entryAddresses(o) {
-			if len(w.routings[address]) == 0 && w.ownerOf(address, port, sees) == service {
+			if w.ownerOf(address, port, sees) == service && !named(address) {
 				found = append(found, address)
 			}
 		}

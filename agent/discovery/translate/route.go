@@ -22,6 +22,7 @@ type Router struct {
 
 	Sees   func(host string) *model.Service // the service that a host means to the proxy; nil: as World.Service has it
 	Beside func(host string) *model.Service // the service of a host that shares the listener's routes; nil with gateways
+	Named  func(host string) bool           // whether a VirtualService for the listener's requests names a host itself; nil with gateways
 
 	reads    map[string]struct{}
 	problems []object.Problem

@@ -53,7 +53,7 @@ func (r *Router) addresses(service *model.Service) []string {
 	if service == nil {
 		return nil
 	}
-	domains := r.World.Addresses(service, r.Port, r.Beside)
+	domains := r.World.Addresses(service, r.Port, r.Named, r.Beside)
 	for i, address := range domains {
 		if strings.Contains(address, ":") {
 			domains[i] = "[" + address + "]"

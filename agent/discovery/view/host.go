@@ -37,7 +37,14 @@ func (s *sidecar) read(host string, reads map[string]struct{}) {
 func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
 	return &translate.Router{World: v.world, Node: v.node, Gateway: []string{model.MeshGateway}, Port: port,
 		Sees:   func(host string) *model.Service { return s.means(v, host) },
-		Beside: func(host string) *model.Service { return s.port(port).members[host].service }}
+		Beside: func(host string) *model.Service { return s.port(port).members[host].service },
+		Named:  func(host string) bool { return s.named(v, host, port) }}
+}
+
+// named tells whether a VirtualService for requests at a port names a host itself.
+func (s *sidecar) named(v *View, host string, port uint32) bool {
+	e := s.scope.Egress(port)
+	return e != nil && slices.ContainsFunc(e.Requests(v.world, host), func(r *model.Routing) bool { return routesHTTP(r) && slices.Contains(r.Hosts, host) })
 }
 
 // requests makes the host's virtual hosts.
