@@ -22,6 +22,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
@@ -60,8 +61,9 @@ type Agent struct {
 	status     *status.Server // nil: off
 	view       *status.View
 	api        *api.Server
-	bus        *bus.Server // nil: off
-	watched    *watched    // nil: off
+	presence   *neighbour.Presence // for other agents
+	bus        *bus.Server         // nil: off
+	watched    *watched            // nil: off
 
 	binary   atomic.Pointer[envoy.Binary] // that the next epoch runs
 	detach   context.CancelFunc           // ends the agent; Envoy goes on serving

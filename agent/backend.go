@@ -23,7 +23,7 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 	current := b.reloader.inForce()
 	last, pending, _ := b.reloader.standing()
 	status := api.Status{
-		Version: b.options.Version, Instance: b.options.Config.Instance, PID: os.Getpid(), Started: b.started,
+		Version: b.options.Version, Instance: b.options.Config.Instance, PID: os.Getpid(), Started: b.started, Present: b.presence.Since(),
 		State: b.state(), Ready: ready, ReadyReason: reason,
 		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
 		Epochs:     b.epochs(ctx),

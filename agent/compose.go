@@ -15,6 +15,7 @@ import (
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/xds"
 )
@@ -168,6 +169,7 @@ func (a *Agent) composeViews(c *config.Config) error {
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName), Rule: rule, Backend: backend{a},
 		Events: a.board, Logger: a.logOf("api")})
+	a.presence = neighbour.NewPresence(a.api.Ready())
 	return nil
 }
 

@@ -29,7 +29,7 @@ func askNeighbour(ctx context.Context, runtimeDir string) (neighbour.Agent, bool
 		_, absent := errors.AsType[*api.NotRunningError](err)
 		return neighbour.Agent{}, !absent
 	}
-	agent := neighbour.Agent{Started: status.Started, Claims: status.Claims}
+	agent := neighbour.Agent{Started: status.Present, Claims: status.Claims}
 	for _, e := range status.Epochs {
 		agent.Serves = agent.Serves || e.State != api.EpochExited
 	}
@@ -60,7 +60,7 @@ func (a *Agent) checkClaims(loaded *config.Loaded) error {
 	wants.Config = config.Keep(a.reloader.started, loaded.Config)
 	_, live := a.proxy.liveEpoch()
 	report := neighbourhood(a.options.Config).Check(context.Background(), neighbour.Self{
-		Agent: neighbour.Agent{Started: a.started, Serves: live, Claims: a.reloader.inForce().Config.Claims()},
+		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live, Claims: a.reloader.inForce().Config.Claims()},
 		Name:  a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.get().Info().UID,
 	})
 	if len(report.Clashes) > 0 {

@@ -69,8 +69,8 @@ func (s *Server) Run(ctx context.Context) error {
 		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
+	close(s.ready) // it takes connections; whoever gets an answer can rely on it
 	go func() { served <- server.Serve(listener) }()
-	close(s.ready)
 	select {
 	case err = <-served:
 		close(s.ending)

@@ -36,6 +36,7 @@ type Status struct {
 	Instance     string                `json:"instance,omitempty"`
 	PID          int                   `json:"pid"`
 	Started      time.Time             `json:"started"`
+	Present      time.Time             `json:"present,omitzero"` // other agents can ask this one since; of two that start the earlier goes first
 	State        State                 `json:"state"`
 	Ready        bool                  `json:"ready"`
 	ReadyReason  string                `json:"ready_reason,omitempty"` // why not

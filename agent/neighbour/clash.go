@@ -58,7 +58,7 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 }
 
 // precedes tells whether self goes first where both want the same: it has it already and serves with it, or both only start and it
-// began earlier. Both sides decide alike.
+// could be asked earlier. Both sides decide alike.
 func (s Self) precedes(other neighbour, want config.Claim) bool {
 	switch {
 	case s.Serves && s.has(want):

@@ -15,7 +15,7 @@ import (
 
 // Agent is what a running agent says of itself.
 type Agent struct {
-	Started time.Time
+	Started time.Time      // when it could first be asked (Presence); zero: not known
 	Serves  bool           // an Envoy of its lives
 	Claims  []config.Claim // of the configuration in force
 }

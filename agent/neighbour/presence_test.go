@@ -1,0 +1,45 @@
+package neighbour
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// In whatever order two agents begin, can be asked, and ask, exactly one of them goes first.
+func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
+	const same = "envoy.admin_port = 16000\nstatus.address = \"\"\ntelemetry.prometheus_address = \"\""
+	for _, order := range []string{"a+ a? b+ b?", "a+ b+ a? b?", "a+ b+ b? a?", "b+ a+ a? b?", "b+ a+ b? a?", "b+ b? a+ a?"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStreet(t, map[string]string{"a": same, "b": same})
+			answers := map[string]chan struct{}{"a": make(chan struct{}), "b": make(chan struct{})}
+			presences := map[string]*Presence{"a": NewPresence(answers["a"]), "b": NewPresence(answers["b"])}
+			refused := 0
+			for step := range strings.FieldsSeq(order) {
+				time.Sleep(time.Millisecond) // of the bubble's clock
+				name := step[:1]
+				if step[1] == '+' {
+					if !presences[name].Since().IsZero() {
+						t.Errorf("%s: %s is there before it can be asked", order, name)
+					}
+					close(answers[name])
+					continue
+				}
+				for other, presence := range presences { // those that can be asked answer
+					if since := presence.Since(); !since.IsZero() {
+						s.runs(other, false, 0)
+						agent := s.running["/run/outrider/"+other]
+						agent.Started = since
+						s.running["/run/outrider/"+other] = agent
+					}
+				}
+				self := Self{Name: name, Wants: s.load(name), EnvoyUID: envoyUID, Agent: Agent{Started: presences[name].Since()}}
+				refused += min(1, len(s.Check(t.Context(), self).Clashes))
+			}
+			if refused != 1 {
+				t.Errorf("%s: %d are refused", order, refused)
+			}
+		})
+	}
+}
