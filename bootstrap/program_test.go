@@ -132,6 +132,34 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+func TestLargeBootstrap(t *testing.T) {
+	var text strings.Builder
+	text.WriteString(`{"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 9901}}}, "static_resources": {"clusters": [`)
+	for i := range 16 << 20 / 128 {
+		if i > 0 {
+			text.WriteByte(',')
+		}
+		_, _ = fmt.Fprintf(&text, `{"name": "cluster-%06d", "connect_timeout": "1s", "type": "STATIC", "alt_stat_name": "a name that makes it longer, %06d"}`+"\n", i, i)
+	}
+	text.WriteString("]}}")
+	start := time.Now()
+	rendered, err := (&bootstrap.Program{Path: program}).Render(t.Context(), bootstrap.Request{Custom: file("large.json", text.String())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes of %d in %v", len(rendered.Text), text.Len(), time.Since(start))
+}
+
+func TestLowerLimitOfMemory(t *testing.T) {
+	limited := filepath.Join(t.TempDir(), "limited")
+	if err := os.WriteFile(limited, []byte("#!/bin/sh\nulimit -d 262144 && exec "+program+"\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	if _, err := (&bootstrap.Program{Path: limited}).Render(t.Context(), bootstrap.Request{Input: everything()}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFailures(t *testing.T) {
 	script := func(text string) string {
 		path := filepath.Join(t.TempDir(), "program")

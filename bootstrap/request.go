@@ -54,10 +54,13 @@ const Protocol = 1
 // Question is what the program reads from its standard input, in JSON.
 type Question struct {
 	Protocol int
-	Time     time.Duration // it may take
+	Time     time.Duration // of a processor that it may take
 	Memory   uint64        // bytes that it may take
 	Request  Request
 }
+
+// Wait is how long to wait for the answer: longer than Time, as a host that starts is busy with more than this.
+func (q Question) Wait() time.Duration { return q.Time + time.Minute }
 
 // Answer is what the program writes to its standard output, in JSON: one of its fields.
 type Answer struct {

@@ -13,11 +13,15 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// collectAt is the collector's percentage: the ordinary bootstrap is rendered without a collection.
+// collectAt is the collector's percentage: the ordinary bootstrap is rendered without a collection. A large one is collected as it comes
+// near to what the question allows.
 const collectAt = 400
 
+// lookEvery is how often it is looked at how much time of a processor was taken.
+const lookEvery = 20 * time.Millisecond
+
 // Command is outrider-bootstrap: it reads a bootstrap.Question, writes a bootstrap.Answer, and returns the exit code: 0 where there
-// is an answer. What a user's template does is bounded as the question says: its time by the clock, its memory by the kernel, which makes
+// is an answer. What a user's template does is bounded as the question says: its time by that of the processors and by the clock, its memory by the kernel, which makes
 // Go's runtime end the process. Nobody calls the program by hand.
 func Command(arguments []string, version string, in io.Reader, out, complaints io.Writer) int {
 	complain := func(err error) int {
@@ -38,14 +42,28 @@ func Command(arguments []string, version string, in io.Reader, out, complaints i
 	if err := decoder.Decode(&question); err != nil {
 		return complain(fmt.Errorf("read the question: %w", err))
 	}
-	limit := unix.Rlimit{Cur: question.Memory, Max: question.Memory}
-	if err := unix.Setrlimit(unix.RLIMIT_DATA, &limit); err != nil {
-		return complain(fmt.Errorf("limit its own memory to %d bytes: %w", question.Memory, err))
+	if err := limitMemory(question.Memory); err != nil {
+		return complain(err)
 	}
 	if err := json.NewEncoder(out).Encode(within(question)); err != nil {
 		return complain(fmt.Errorf("write the answer: %w", err))
 	}
 	return 0
+}
+
+// limitMemory limits this process to a number of bytes, or to what it may have anyway (LimitDATA= of the agent's unit).
+func limitMemory(bytes uint64) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_DATA, &limit); err != nil {
+		return fmt.Errorf("ask how much memory it may have: %w", err)
+	}
+	limit.Max = min(limit.Max, bytes)
+	limit.Cur = limit.Max
+	if err := unix.Setrlimit(unix.RLIMIT_DATA, &limit); err != nil {
+		return fmt.Errorf("limit its own memory to %d bytes: %w", limit.Max, err)
+	}
+	debug.SetMemoryLimit(int64(limit.Max / 4 * 3)) //nolint:gosec // three quarters of any uint64 less than 2^63 bytes, or no limit
+	return nil
 }
 
 // within answers in the question's time. What takes longer goes on until the process ends, which is at once.
@@ -56,18 +74,42 @@ func within(question bootstrap.Question) bootstrap.Answer {
 	}
 	answers := make(chan bootstrap.Answer, 1)
 	go func() { answers <- answer(question.Request) }()
-	select {
-	case given := <-answers:
-		return given
-	case <-time.After(question.Time):
-		late := fmt.Sprintf("rendering it takes more than %v", question.Time)
-		for _, file := range []*bootstrap.File{question.Request.Template, question.Request.Custom, question.Request.Override} {
-			if file != nil {
-				return bootstrap.Answer{Fault: &bootstrap.Error{File: file.Path, Message: late}}
+	busy := time.After(question.Wait())
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case given := <-answers:
+			return given
+		case <-busy:
+			return bootstrap.Answer{Unable: fmt.Sprintf("bootstrap: rendering it is not done after %v, of which it had a processor for %v",
+				question.Wait(), processorTime().Round(time.Millisecond))}
+		case <-look.C:
+			if processorTime() > question.Time {
+				return late(question)
 			}
 		}
-		return bootstrap.Answer{Unable: "bootstrap: " + late}
 	}
+}
+
+// late is the answer where rendering takes too much time.
+func late(question bootstrap.Question) bootstrap.Answer {
+	message := fmt.Sprintf("rendering it takes more than %v", question.Time)
+	for _, file := range []*bootstrap.File{question.Request.Template, question.Request.Custom, question.Request.Override} {
+		if file != nil {
+			return bootstrap.Answer{Fault: &bootstrap.Error{File: file.Path, Message: message}}
+		}
+	}
+	return bootstrap.Answer{Unable: "bootstrap: " + message}
+}
+
+// processorTime is for how long this process has had processors.
+func processorTime() time.Duration {
+	var usage unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &usage) != nil {
+		return 0 // it cannot fail
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 func answer(request bootstrap.Request) bootstrap.Answer {
