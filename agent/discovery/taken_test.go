@@ -60,3 +60,24 @@ func TestAListenerHasOneOwner(t *testing.T) {
 		}
 	}
 }
+
+// TestAnAddressHasOneListener writes one address of a Gateway in several ways: it is one listener, with one route configuration.
+func TestAnAddressHasOneListener(t *testing.T) {
+	for _, addresses := range [][2]string{{"", "0.0.0.0"}, {"0.0.0.0", ""}, {"'::'", "'0:0:0:0:0:0:0:0'"}, {"'FD00::1'", "'fd00:0::1'"}} {
+		directory := t.TempDir()
+		for i, address := range addresses {
+			write(t, filepath.Join(directory, fmt.Sprintf("%d.yaml", i)), fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g%d, namespace: shop}\nspec:\n"+
+				"  selector: {app: edge}\n  servers: [{port: {number: 80, name: http, protocol: HTTP}, bind: %s, hosts: [h%d.test]}]\n---\n"+
+				"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v%[1]d, namespace: shop}\nspec:\n"+
+				"  hosts: [h%[1]d.test]\n  gateways: [g%[1]d]\n  http: [{directResponse: {status: 201}}]\n", i, address, i))
+		}
+		server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
+		snapshot, _ := feedOf(t, server, "router").Current()
+		if listeners, routes := len(snapshot.Set(resource.ListenerType)), len(snapshot.Set(resource.RouteType)); listeners != 1 || routes != 1 {
+			t.Errorf("%v: %d listeners, %d route configurations", addresses, listeners, routes)
+		}
+		for _, p := range server.Problems() {
+			t.Errorf("%v: %s", addresses, p)
+		}
+	}
+}

@@ -48,16 +48,13 @@ func (r *router) regroup(v *View) {
 	var problems []object.Problem
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		for _, s := range serversOf(o) {
-			address := s.spec.Bind
-			if address == "" {
-				address = "0.0.0.0"
-			}
-			name := translate.ListenerName(address, s.spec.Port.Number)
+			name := s.listenerName()
 			l := r.listeners[name]
 			if l == nil {
 				l = &gatewayListener{bind: s.spec.Bind, port: s.spec.Port.Number, names: map[string]server{}, dirty: true}
 				r.listeners[name] = l
 			}
+			s.bind = l.bind
 			if problem := l.join(s); problem != nil {
 				problems = append(problems, *problem)
 			} else if s.routesRequests() {

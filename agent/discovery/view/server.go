@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -19,12 +20,13 @@ type server struct {
 	object *object.Object
 	spec   *networking.Server
 	index  int
+	bind   string // the address of its listener, as the oldest server there writes it
 }
 
 func serversOf(o *object.Object) []server {
 	var all []server
 	for i, spec := range o.Spec.(*networking.Gateway).Servers {
-		all = append(all, server{object: o, spec: spec, index: i})
+		all = append(all, server{object: o, spec: spec, index: i, bind: spec.Bind})
 	}
 	return all
 }
@@ -62,7 +64,16 @@ func (s server) routeName() string {
 	if s.class() == model.TLS {
 		return translate.HTTPSRouteName(s.spec.Port.Number, s.spec.Port.Name, s.object.Name, s.object.Namespace, s.spec.Bind)
 	}
-	return translate.HTTPRouteName(s.spec.Port.Number, s.spec.Bind)
+	return translate.HTTPRouteName(s.spec.Port.Number, s.bind)
+}
+
+// listenerName is the same for all servers of an address and port, however they write the address.
+func (s server) listenerName() string {
+	address := anyAddress
+	if parsed, err := netip.ParseAddr(s.spec.Bind); err == nil {
+		address = parsed.String()
+	}
+	return translate.ListenerName(address, s.spec.Port.Number)
 }
 
 // hostNames are the server's hosts without their namespaces, each once.
