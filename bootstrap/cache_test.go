@@ -75,6 +75,18 @@ func TestTheNextStartNeedsNoProgram(t *testing.T) {
 	}
 }
 
+func TestSecretsAreNotWrittenToDisk(t *testing.T) {
+	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
+	request := bootstrap.Request{Input: everything(), Secret: true}
+	c.start(cache, "1", request)
+	if _, err := os.Stat(cache); !os.IsNotExist(err) {
+		t.Errorf("a bootstrap with a secret is remembered (%v)", err)
+	}
+	if c.start(cache, "1", request); c.asked() != 2 {
+		t.Errorf("the program was asked %d times, want 2", c.asked())
+	}
+}
+
 // Whatever a bootstrap is made of, and whoever makes it: a change of it is rendered anew.
 func TestWhatIsRememberedAnswersOneQuestion(t *testing.T) {
 	const admin = `"admin": {"address": {"pipe": {"path": "/admin"}}}`

@@ -30,7 +30,7 @@ type Program struct {
 	Path    string        // "" = looked for
 	Time    time.Duration // of a processor that rendering may take; 0 = 20 s
 	Memory  uint64        // bytes that it may take; 0 = 512 MiB
-	Cache   string        // path of the file that remembers the last answer from run to run, 0600; "" = none
+	Cache   string        // path of the file that remembers the last answer from run to run, 0600, but for secrets; "" = none
 	Version string        // that the program is expected to have; of another one nothing is remembered
 	Log     *slog.Logger  // where it is told that an answer could not be remembered; nil = nowhere
 
@@ -52,7 +52,11 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	if p.kept != nil && p.last == sum {
 		return p.kept, nil
 	}
-	rendered, err := p.known(ctx, question)
+	known := p.known
+	if request.Secret {
+		known = p.ask
+	}
+	rendered, err := known(ctx, question)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && outOfMemory.Match(exit.Stderr) {
 		return nil, request.fault("rendering it takes more than %d MiB of memory", p.memory()>>20)
 	}

@@ -14,6 +14,7 @@ type Request struct {
 	Custom   *File // nil = none; a complete bootstrap
 	Template *File // nil = none; a text/template of one
 	Override *File // nil = none; merged into the result
+	Secret   bool  `json:"-"` // it holds what is not to be written to a disk: it is not remembered in a Program's Cache
 }
 
 // File is a file of the user's, as it was read.

@@ -56,6 +56,7 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 		return nil, errs
 	}
 	request.Input, b.Command = input, commandLine(c, node)
+	request.Secret = request.Secret || input.Tracing != nil && input.Tracing.AccessToken != ""
 	b.rendered, err = m.Render(ctx, request)
 	if _, passing := errors.AsType[*bootstrap.ProgramError](err); passing {
 		return nil, err
@@ -86,6 +87,7 @@ func (b *Blueprint) read() (request bootstrap.Request, errs config.Errors) {
 			errs = append(errs, fault)
 		}
 		*file.into = &bootstrap.File{Path: file.path, Content: content}
+		request.Secret = request.Secret || b.loaded.FromCredential(file.path)
 	}
 	return request, errs
 }

@@ -11,6 +11,11 @@ const credentialPrefix = "credential:"
 // IsCredential tells whether the path of a key is the name of a credential still: with CheckOnly it is, as there is no unit to have it from.
 func IsCredential(path string) bool { return strings.HasPrefix(path, credentialPrefix) }
 
+// FromCredential tells whether the file that a key names is one of systemd's credentials, which are never written to a disk.
+func (l *Loaded) FromCredential(path string) bool {
+	return l.credentials != "" && filepath.Dir(path) == filepath.Clean(l.credentials)
+}
+
 // credentials finds systemd's credentials.
 type credentials struct {
 	folder    string // $CREDENTIALS_DIRECTORY, "" if there is none

@@ -37,7 +37,8 @@ type Loaded struct {
 	Warnings Errors              // what is allowed but hardly meant
 	Hash     string              // of the effective values: equal configurations have equal hashes
 
-	derived map[string]string // dotted key → what its value follows from, if not from a file
+	derived     map[string]string // dotted key → what its value follows from, if not from a file
+	credentials string            // systemd's folder of them; "" if there is none
 }
 
 // Load reads and checks a configuration. Its error is Errors: everything that is wrong.
@@ -68,6 +69,7 @@ func build(sources []source, complete bool, place place, options Options) (*Load
 	}
 	d := newDecoder(c, credentials{options.Environment("CREDENTIALS_DIRECTORY"), options.CheckOnly})
 	loaded := &Loaded{Config: c, Dirs: []string{place.dropIns}, Sources: d.positions, derived: map[string]string{}}
+	loaded.credentials = options.Environment("CREDENTIALS_DIRECTORY")
 	for _, s := range sources {
 		loaded.Files = append(loaded.Files, s.path)
 		d.file(s)
