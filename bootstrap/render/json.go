@@ -37,8 +37,9 @@ func (r *jsonReader) fail(err error) error {
 		return err
 	}
 	line := r.at()
-	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		line = 1 + bytes.Count(r.content[:min(int(syntax.Offset), len(r.content))], []byte("\n"))
+	var all json.RawMessage // a decoder of tokens counts from where a value begins, Unmarshal from where the document does
+	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(r.content, &all)); ok {
+		line = 1 + bytes.Count(r.content[:max(0, syntax.Offset-1)], []byte("\n"))
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return &bootstrap.Error{File: r.file, Line: line, Message: "the document ends in the middle"}

@@ -1,9 +1,7 @@
 package render
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -37,25 +35,15 @@ func Template(file string, content []byte, in bootstrap.Input) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	rendered := &limited{}
+	rendered := newRendering(content, parsed)
 	if err := parsed.Execute(rendered, data); err != nil {
 		return nil, templateError(file, err)
 	}
-	document, err := parse(file+" (as rendered)", rendered.text.Bytes())
+	document, err := parse(file+" (as rendered)", rendered.text.Bytes()) // whatever the template is called, what it renders is JSON or YAML
 	if err != nil {
-		return nil, withLine(err, rendered.text.Bytes())
+		return nil, rendered.place(file, err)
 	}
 	return document.encode()
-}
-
-// limited is a buffer that refuses more than maxRendered bytes.
-type limited struct{ text bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.text.Len()+len(p) > maxRendered {
-		return 0, fmt.Errorf("it writes more than %d bytes", maxRendered)
-	}
-	return l.text.Write(p)
 }
 
 func toJSON(v any) (string, error) {
@@ -71,17 +59,4 @@ func templateError(file string, err error) error {
 	}
 	line, _ := strconv.Atoi(match[1])
 	return &bootstrap.Error{File: file, Line: line, Message: message[len(match[0]):]}
-}
-
-// withLine quotes the line that an error in rendered text is about: the user has no file to look it up in.
-func withLine(err error, rendered []byte) error {
-	wrong, ok := err.(*bootstrap.Error) //nolint:errorlint // parse wraps nothing
-	if !ok || wrong.Line == 0 {
-		return err
-	}
-	lines := strings.Split(string(rendered), "\n")
-	if wrong.Line <= len(lines) {
-		wrong.Message += ": " + strconv.Quote(strings.TrimSpace(lines[wrong.Line-1]))
-	}
-	return wrong
 }

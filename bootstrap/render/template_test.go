@@ -61,11 +61,13 @@ func TestTemplateErrorsHavePositions(t *testing.T) {
 		"unknown name":   {"{\n\n\"a\": {{ .nodeId }}\n}", "a:b.tmpl:3: <.nodeId>: map has no entry for key \"nodeId\""},
 		"unknown func":   {"{{ nonesuch }}", `a:b.tmpl:1: function "nonesuch" not defined`},
 		"of a value":     {"{{ .config.Nonesuch }}", `a:b.tmpl:1: <.config.Nonesuch>: map has no entry for key "Nonesuch"`},
-		"bad outcome":    {"{\n\"node\": {{ .nodeID }}\n}", `a:b.tmpl (as rendered):2: not JSON: invalid character 's'`},
-		"quotes it":      {"{\n\"node\": {{ .nodeID }}\n}", `"\"node\": sidecar~10.0.0.1~vm1.default~default.svc.cluster.local"`},
-		"no bootstrap":   {"- a", "a:b.tmpl (as rendered):1: is a list"},
+		"bad outcome":    {"{\n\"node\": {{ .nodeID }}\n}", `a:b.tmpl:2: not JSON: invalid character 's'`},
+		"far below":      {"{{/* a\n comment */ -}}\n\n{\n{{- if .nodeID }}\n\"a\": [\n  1,\n {{ range (split \",\" \"1,2\") }}\n {{ . }},\n{{ end }}\n2],\n{{ end }}\n\"b\": oops\n}", `a:b.tmpl:13: not JSON`},
+		"in a loop":      {"{\n\"a\": [\n{{ range (split \",\" \"1,2,x\") }}\n  {{ . }},\n{{ end }}\n2]}", `a:b.tmpl:4: not JSON`},
+		"in a part":      {"{{ define \"x\" }}\n\noops{{ end }}{\n\"a\":\n{{ template \"x\" }}}", `a:b.tmpl:3: not JSON`},
+		"no bootstrap":   {"- a", "a:b.tmpl:1: is a list"},
 		"endless":        {`{{ define "x" }}{{ template "x" }}{{ end }}{{ template "x" }}`, "exceeded maximum template depth"},
-		"nothing at all": {"{{/* */}}", "a:b.tmpl (as rendered): is empty"},
+		"nothing at all": {"{{/* */}}", "a:b.tmpl: is empty, as rendered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Template("a:b.tmpl", []byte(test.text), defaults())
@@ -76,6 +78,17 @@ func TestTemplateErrorsHavePositions(t *testing.T) {
 				t.Errorf("%T", err)
 			}
 		})
+	}
+}
+
+// What is rendered may hold credentials: no error quotes it.
+func TestTemplateErrorsHoldNoCredentials(t *testing.T) {
+	in := defaults()
+	in.Node.Metadata = map[string]any{"TOKEN": "s3cret-value"}
+	for _, text := range []string{`{"a": {{ .metadata.TOKEN }}}`, "a: {{ .metadata.TOKEN }}: b", "{{ .metadata.TOKEN }}", "a: '{{ .metadata.TOKEN }}", `{"a": "{{ .metadata.TOKEN }}" b}`} {
+		if _, err := Template("x.tmpl", []byte(text), in); err == nil || strings.Contains(err.Error(), "s3cret-value") {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 
@@ -98,6 +111,9 @@ func TestCustom(t *testing.T) {
 	}
 	if got, err := Custom("c.yaml", []byte("admin: {}")); err != nil || string(got) != "{\n  \"admin\": {}\n}\n" {
 		t.Errorf("%s, %v", got, err)
+	}
+	if _, err := Custom("c.json", []byte("{\"a\": [\n1,\n\noops]}")); err == nil || !strings.HasPrefix(err.Error(), "c.json:4: not JSON") {
+		t.Errorf("got %v", err)
 	}
 	if _, err := Custom("c.yaml", []byte("admin: }")); err == nil || !strings.HasPrefix(err.Error(), "c.yaml:1: not YAML") {
 		t.Errorf("got %v", err)

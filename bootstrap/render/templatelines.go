@@ -1,0 +1,89 @@
+package render
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"text/template"
+	tree "text/template/parse"
+
+	"outrider.org/outrider/bootstrap"
+)
+
+// rendering is what a template renders, of at most maxRendered bytes, and where in the template each line of it comes from: the user can look
+// there, while what was rendered is nowhere, and may hold credentials.
+type rendering struct {
+	text    bytes.Buffer
+	begins  map[*byte]int // lines of the template in which its literal texts begin, by their first byte: text/template writes them uncopied
+	line    int           // of the template, that is rendered now
+	sources []int         // of each line rendered, but the first, the template's line in which it begins
+}
+
+// newRendering is for a template of the given source.
+func newRendering(source []byte, parsed *template.Template) *rendering {
+	r := &rendering{begins: map[*byte]int{}, line: 1}
+	for _, one := range parsed.Templates() {
+		if one.Tree != nil {
+			r.index(source, one.Root)
+		}
+	}
+	return r
+}
+
+// index finds the literal texts.
+func (r *rendering) index(source []byte, node tree.Node) {
+	branch := func(b tree.BranchNode) {
+		r.index(source, b.List)
+		if b.ElseList != nil {
+			r.index(source, b.ElseList)
+		}
+	}
+	switch node := node.(type) {
+	case *tree.ListNode:
+		for _, child := range node.Nodes {
+			r.index(source, child)
+		}
+	case *tree.TextNode:
+		r.begins[&node.Text[0]] = 1 + bytes.Count(source[:node.Pos], []byte("\n"))
+	case *tree.IfNode:
+		branch(node.BranchNode)
+	case *tree.RangeNode:
+		branch(node.BranchNode)
+	case *tree.WithNode:
+		branch(node.BranchNode)
+	}
+}
+
+// Write takes a literal text or a value.
+func (r *rendering) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if r.text.Len()+len(p) > maxRendered {
+		return 0, fmt.Errorf("it writes more than %d bytes", maxRendered)
+	}
+	begins, literal := r.begins[&p[0]]
+	if literal {
+		r.line = begins
+	}
+	for range bytes.Count(p, []byte("\n")) {
+		if literal {
+			r.line++
+		}
+		r.sources = append(r.sources, r.line)
+	}
+	return r.text.Write(p)
+}
+
+// place says of an error in what was rendered where in the template it comes from.
+func (r *rendering) place(file string, err error) error {
+	wrong, ok := errors.AsType[*bootstrap.Error](err)
+	if !ok {
+		return err
+	}
+	placed := &bootstrap.Error{File: file, Line: wrong.Line, Message: wrong.Message + ", as rendered"}
+	if index := wrong.Line - 2; index >= 0 && index < len(r.sources) {
+		placed.Line = r.sources[index]
+	}
+	return placed
+}
