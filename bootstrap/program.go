@@ -34,7 +34,8 @@ type Program struct {
 	Version string        // that the program is expected to have; of another one nothing is remembered
 	Log     *slog.Logger  // where it is told that an answer could not be remembered; nil = nowhere
 
-	mu   sync.Mutex
+	once sync.Once
+	turn chan struct{}     // holds the one who renders; he owns what follows
 	last [sha256.Size]byte // the question that was answered last
 	kept *Rendered
 }
@@ -47,8 +48,13 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	sum := sha256.Sum256(question)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.once.Do(func() { p.turn = make(chan struct{}, 1) })
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return nil, &ProgramError{fmt.Errorf("render the bootstrap: another one is still being rendered: %w", context.Cause(ctx))}
+	}
 	if p.kept != nil && p.last == sum {
 		return p.kept, nil
 	}

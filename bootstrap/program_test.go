@@ -1,6 +1,7 @@
 package bootstrap_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/bootstrap"
 	"outrider.org/outrider/bootstrap/render"
@@ -193,6 +195,36 @@ func TestFailures(t *testing.T) {
 				t.Errorf("taken for the program's (%t): %v", passing, err)
 			}
 		})
+	}
+}
+
+func TestNobodyWaitsForAnothersBootstrapForEver(t *testing.T) {
+	folder := t.TempDir()
+	slow, asked := filepath.Join(folder, "slow"), filepath.Join(folder, "asked")
+	if err := os.WriteFile(slow, []byte("#!/bin/sh\necho >"+asked+"\nexec sleep 600\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(asked, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &bootstrap.Program{Path: slow}
+	first, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := p.Render(first, bootstrap.Request{Input: everything()})
+		ended <- err
+	}()
+	if _, err := os.ReadFile(asked); err != nil { // until the program is asked
+		t.Error(err)
+	}
+	second, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Render(second, bootstrap.Request{Input: everything()}); !errors.Is(err, context.Canceled) {
+		t.Errorf("the second: %v", err)
+	}
+	end()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first: %v", err)
 	}
 }
 
