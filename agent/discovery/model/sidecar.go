@@ -143,6 +143,14 @@ func (s *Scope) Ports(w *World, host string) map[uint32]*Service {
 	return found
 }
 
+// GetProtocol is what the listener's port is said to speak, "" where nothing is said.
+func (e *Egress) GetProtocol() string {
+	if e == nil {
+		return ""
+	}
+	return e.Spec.GetPort().GetProtocol()
+}
+
 // Service returns the service of a host as World.Service does, among those that are let in.
 func (e *Egress) Service(w *World, host string) *Service {
 	return w.service(host, e.reader, func(s *Service) bool {

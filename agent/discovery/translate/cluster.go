@@ -48,6 +48,7 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule, n
 		}
 	}
 	out.tellShadowed(service, rule)
+	out.tellIdle(service, rule)
 	return out
 }
 

@@ -28,6 +28,16 @@ func (c *checker) clientTLS(field string, t *networking.ClientTLSSettings) {
 			c.tilde(field+"."+f.name, f.path)
 		}
 	}
+	if t.CredentialName != "" && !origin {
+		c.warn(field+".credentialName", fmt.Sprintf("has no effect with mode %s", t.Mode), "remove it or write SIMPLE or MUTUAL")
+	}
+	if t.Mode == networking.ClientTLSSettings_DISABLE {
+		for name, given := range map[string]bool{"sni": t.Sni != "", "subjectAltNames": len(t.SubjectAltNames) > 0} {
+			if given {
+				c.warn(field+"."+name, "has no effect with mode DISABLE", "remove it or write SIMPLE or MUTUAL")
+			}
+		}
+	}
 	if t.CredentialName != "" && origin {
 		c.fail(field+".credentialName", "a certificate by the name of a secret is not carried out by this version of Outrider",
 			"write clientCertificate, privateKey and caCertificates with paths of files")

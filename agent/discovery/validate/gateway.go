@@ -57,6 +57,9 @@ func (c *checker) server(field string, s *networking.Server) {
 		c.serverHost(fmt.Sprintf("%s.hosts[%d]", field, i), host)
 	}
 	c.serverProtocol(field, s)
+	if s.Name != "" && (!strings.EqualFold(s.Port.Protocol, "HTTPS") || s.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH) {
+		c.warn(field+".name", "has no effect: only metrics of HTTPS servers that end TLS have the server's name", "remove it")
+	}
 }
 
 const gatewayProtocols = "write HTTP, HTTP2, GRPC, HTTPS, TLS or TCP"
@@ -76,6 +79,8 @@ func (c *checker) serverProtocol(field string, s *networking.Server) {
 	case parsed.IsHTTP():
 		if t := s.Tls; t != nil && (t.Mode != networking.ServerTLSSettings_PASSTHROUGH || usesCertificates(t)) {
 			c.fail(field+".tls", fmt.Sprintf("port %s speaks %s: of TLS it can only have httpsRedirect", s.Port.Name, protocol), "write protocol: HTTPS")
+		} else if t != nil {
+			c.idleTLS(field+".tls", t, fmt.Sprintf("port %s speaks %s", s.Port.Name, protocol))
 		}
 	case s.Tls != nil:
 		c.fail(field+".tls", fmt.Sprintf("port %s speaks %s, which has no TLS", s.Port.Name, protocol), "write protocol: TLS")

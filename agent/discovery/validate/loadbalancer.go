@@ -26,6 +26,15 @@ func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings,
 // warmup checks both forms, of which the newer counts.
 func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
 	c.duration(field+".warmupDurationSecs", l.WarmupDurationSecs, false) //nolint:staticcheck // deprecated, still valid YAML
+	if l.GetSimple() == networking.LoadBalancerSettings_RANDOM || l.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH || l.GetConsistentHash() != nil {
+		const message, cure = "only ROUND_ROBIN and LEAST_REQUEST warm endpoints up", "choose one of them or remove it"
+		if l.Warmup != nil {
+			c.warn(field+".warmup", message, cure)
+		}
+		if l.WarmupDurationSecs != nil { //nolint:staticcheck // deprecated, still valid YAML
+			c.warn(field+".warmupDurationSecs", message, cure)
+		}
+	}
 	w := l.Warmup
 	if w == nil {
 		return
@@ -39,9 +48,6 @@ func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
 	}
 	if a := w.Aggression; a != nil && !(a.Value > 0) {
 		c.fail(field+".warmup.aggression", fmt.Sprintf("%v is not above 0", a.Value), "leave it out for 1")
-	}
-	if l.GetSimple() == networking.LoadBalancerSettings_RANDOM || l.GetConsistentHash() != nil {
-		c.warn(field+".warmup", "only ROUND_ROBIN and LEAST_REQUEST warm endpoints up", "choose one of them or remove warmup")
 	}
 }
 

@@ -22,8 +22,10 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 	if t.HttpsRedirect {
 		c.warn(field+".httpsRedirect", "has no effect: only plain HTTP can be redirected to HTTPS", "write it into the server of the HTTP port")
 	}
-	c.protocolVersions(field, t)
-	c.cipherSuites(field+".cipherSuites", t.CipherSuites)
+	if t.Mode != networking.ServerTLSSettings_PASSTHROUGH {
+		c.protocolVersions(field, t)
+		c.cipherSuites(field+".cipherSuites", t.CipherSuites)
+	}
 	switch t.Mode {
 	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
 		c.serverCertificates(field, t)
@@ -32,6 +34,7 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 		if usesCertificates(t) {
 			c.warn(field, "PASSTHROUGH passes TLS on as it comes, so the certificates have no effect", "remove them, or write mode: SIMPLE")
 		}
+		c.idleTLS(field, t, "PASSTHROUGH passes TLS on as it comes")
 	case networking.ServerTLSSettings_AUTO_PASSTHROUGH:
 		c.fail(field+".mode", "AUTO_PASSTHROUGH belongs to meshes of several clusters and is not carried out", "write PASSTHROUGH, and route by server name in a VirtualService")
 	case networking.ServerTLSSettings_ISTIO_MUTUAL:
@@ -41,6 +44,18 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 		c.fail(field+".mode", "ISTIO_MUTUAL is not carried out by this version of Outrider", "write MUTUAL with the files of the certificates")
 	default:
 		c.fail(field+".mode", fmt.Sprintf("%d is no mode", t.Mode), "write SIMPLE, MUTUAL, OPTIONAL_MUTUAL or PASSTHROUGH")
+	}
+}
+
+// idleTLS warns of all but certificates that is said of TLS that is not ended here, or is none.
+func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why string) {
+	for name, given := range map[string]bool{"minProtocolVersion": t.MinProtocolVersion != networking.ServerTLSSettings_TLS_AUTO,
+		"maxProtocolVersion": t.MaxProtocolVersion != networking.ServerTLSSettings_TLS_AUTO, "cipherSuites": len(t.CipherSuites) > 0,
+		"subjectAltNames": len(t.SubjectAltNames) > 0, "verifyCertificateSpki": len(t.VerifyCertificateSpki) > 0,
+		"verifyCertificateHash": len(t.VerifyCertificateHash) > 0, "insecureSkipVerify": t.InsecureSkipVerify.GetValue()} {
+		if given {
+			c.warn(field+"."+name, "has no effect: "+why, "remove it")
+		}
 	}
 }
 

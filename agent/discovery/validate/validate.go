@@ -72,6 +72,11 @@ func (c *checker) warn(field, message, cure string) {
 	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure})
 }
 
+// note tells of what most can do without, and what is in files that are made for Istio.
+func (c *checker) note(field, message, cure string) {
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Info, Message: message, Cure: cure})
+}
+
 // absent refuses what this version does not carry out and whose absence would change where requests go or who may see them.
 func (c *checker) absent(field string) {
 	c.fail(field, "is not carried out by this version of Outrider", "remove it")

@@ -21,7 +21,7 @@ const (
 )
 
 // TestSpecs gives each spec to the validator. want is "" for a good one, else the field and a part of what is said of it:
-// "field: words"; a ! before it stands for an error, a ? for a warning.
+// "field: words"; a ! before it stands for an error, a ? for a warning, a - for what is only noted.
 func TestSpecs(t *testing.T) {
 	se, dr, vs, gw, ef := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway", "EnvoyFilter"
 	patched := func(patch string) string { return "configPatches: [{" + patch + "}]" }
@@ -53,6 +53,10 @@ func TestSpecs(t *testing.T) {
 		{se, chosenEntry + "workloadSelector: {labels: {a: b}}", ""},
 		{se, chosenEntry + "workloadSelector: {labels: {a: '*'}}", "!workloadSelector.labels[\"a\"]: stands for itself"},
 		{se, chosenEntry + "workloadSelector: {}", "?workloadSelector: every WorkloadEntry"},
+		{se, goodEntry + "location: MESH_EXTERNAL", ""},
+		{se, goodEntry + "location: MESH_INTERNAL", "-location: no effect"},
+		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, serviceAccount: a}", 1), "?endpoints[0].serviceAccount: no effect"},
+		{"WorkloadEntry", "address: 10.0.0.1\nserviceAccount: a", "?serviceAccount: no effect"},
 		{se, goodEntry + "subjectAltNames: ['']", "!subjectAltNames[0]: is empty"},
 
 		{"WorkloadEntry", "address: 10.0.0.1\nports: {http: 80}\nlabels: {a: b}", ""},
@@ -61,7 +65,7 @@ func TestSpecs(t *testing.T) {
 		{"WorkloadEntry", "address: a b", "!address: no host name"},
 		{"WorkloadEntry", "address: 10.0.0.1\nports: {http: 0}", "!ports[\"http\"]: 0 is no port"},
 		{"WorkloadEntry", "address: unix:///run/x.sock\nports: {http: 80}", "!address: one port"},
-		{"WorkloadGroup", "template: {ports: {http: 80}}\nprobe: {httpGet: {port: 80}}", ""},
+		{"WorkloadGroup", "template: {ports: {http: 80}}\nprobe: {httpGet: {port: 80}}", "?: no effect"},
 		{"WorkloadGroup", "metadata: {}", "!template: is missing"},
 		{"WorkloadGroup", "template: {}\nmetadata: {labels: {'a b': c}}", "!metadata.labels: is no label"},
 		{"WorkloadGroup", "template: {address: 10.0.0.1}", "?template.address: no effect"},
@@ -91,6 +95,12 @@ func TestSpecs(t *testing.T) {
 		{dr, "host: a\ntrafficPolicy: {tls: {mode: MUTUAL, clientCertificate: /c}}", "!trafficPolicy.tls.privateKey: is missing"},
 		{dr, "host: a\ntrafficPolicy: {tls: {mode: MUTUAL, clientCertificate: c, privateKey: /k}}", "!trafficPolicy.tls.clientCertificate: no absolute path"},
 		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE, caCertificates: /a~b}}", "!trafficPolicy.tls.caCertificates: has a ~"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: DISABLE, sni: a.test}}", "?trafficPolicy.tls.sni: no effect"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: DISABLE, subjectAltNames: [a]}}", "?trafficPolicy.tls.subjectAltNames: no effect"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: DISABLE, credentialName: a}}", "?trafficPolicy.tls.credentialName: no effect"},
+		{dr, "host: a\ntrafficPolicy: {tls: {mode: ISTIO_MUTUAL, sni: a.test, subjectAltNames: [a]}}", ""},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {simple: RANDOM, warmupDurationSecs: 10s}}", "?trafficPolicy.loadBalancer.warmupDurationSecs: only ROUND_ROBIN"},
+		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {useSourceIp: true}, warmupDurationSecs: 10s}}", "?trafficPolicy.loadBalancer.warmupDurationSecs: only ROUND_ROBIN"},
 		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE, credentialName: x}}", "!trafficPolicy.tls.credentialName: by the name of a secret"},
 		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE, credentialName: x, caCertificates: /c}}", "!trafficPolicy.tls.caCertificates: excludes credentialName"},
 		{dr, "host: a\ntrafficPolicy: {tls: {mode: SIMPLE, insecureSkipVerify: true, caCertificates: /c}}", "!trafficPolicy.tls.caCertificates: excludes insecureSkipVerify"},
@@ -288,6 +298,15 @@ func TestSpecs(t *testing.T) {
 		{gw, "servers: [{port: {number: 80, name: h, protocol: MONGO}, hosts: ['*'], tls: {mode: SIMPLE}}]", "!servers[0].tls: has no TLS"},
 		{gw, "servers: [{port: {number: 80, name: h, protocol: TLS}, hosts: ['*']}]", "!servers[0].tls: needs tls"},
 		{gw, "servers: [{port: {number: 80, name: h, protocol: TLS}, hosts: ['*'], tls: {mode: PASSTHROUGH}}]", ""},
+		{gw, httpsPort + "{mode: PASSTHROUGH, minProtocolVersion: TLSV1_3}", "?servers[0].tls.minProtocolVersion: no effect"},
+		{gw, httpsPort + "{mode: PASSTHROUGH, cipherSuites: [none]}", "?servers[0].tls.cipherSuites: no effect"},
+		{gw, httpsPort + "{mode: PASSTHROUGH, subjectAltNames: [a]}", "?servers[0].tls.subjectAltNames: no effect"},
+		{gw, httpsPort + "{mode: PASSTHROUGH, verifyCertificateHash: [a]}", "?servers[0].tls.verifyCertificateHash: no effect"},
+		{gw, httpsPort + "{mode: PASSTHROUGH}\n  name: a", "?servers[0].name: no effect"},
+		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c, privateKey: /k}\n  name: a", ""},
+		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: ['*'], tls: {httpsRedirect: true, minProtocolVersion: TLSV1_3}}]", "?servers[0].tls.minProtocolVersion: no effect"},
+		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: ['*'], tls: {httpsRedirect: true, subjectAltNames: [a]}}]", "?servers[0].tls.subjectAltNames: no effect"},
+		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: ['*'], name: a}]", "?servers[0].name: no effect"},
 		{gw, httpsPort + "{mode: PASSTHROUGH, serverCertificate: /c}", "?servers[0].tls: no effect"},
 		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: ['a b/*']}]", "!servers[0].hosts[0]: no namespace"},
 		{gw, "servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: ['*'], tls: {mode: SIMPLE}}]", "!servers[0].tls: httpsRedirect"},
@@ -373,7 +392,7 @@ func TestSpecs(t *testing.T) {
 				return
 			}
 			field, words, _ := strings.Cut(test.want[1:], ": ")
-			severity := map[byte]string{'!': "error", '?': "warning"}[test.want[0]]
+			severity := map[byte]string{'!': "error", '?': "warning", '-': "info"}[test.want[0]]
 			for _, f := range found {
 				if f.Field == field && strings.Contains(f.Message+f.Cure, words) && string(f.Severity) == severity {
 					return

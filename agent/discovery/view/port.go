@@ -85,6 +85,7 @@ func (p *port) listen(v *View, s *sidecar) {
 	var listeners []*resource.Resource
 	at, told := s.place(v, p.number)
 	problems = append(problems, told...)
+	problems = append(problems, p.otherProtocol(s.scope)...)
 	if at.address != "" {
 		for _, lane := range p.lanes(at) {
 			if by := s.taken(v, lane.address, p.number); by != "" {
@@ -149,6 +150,27 @@ func (p *port) conflict(l lane, m, oldest member) object.Problem {
 	}
 	return portProblem(m, fmt.Sprintf("nothing listens for host %s: %s:%d belongs to host %s of %s:%d, which is older",
 		m.service.Host, l.address, p.number, oldest.service.Host, oldest.port.Object.File, oldest.port.Object.Line), cure)
+}
+
+// otherProtocol tells of a Sidecar that says of the port's protocol what its services do not.
+func (p *port) otherProtocol(scope *model.Scope) []object.Problem {
+	e := scope.Egress(p.number)
+	says, ok := model.ParseProtocol(e.GetProtocol(), "")
+	if !ok || says == model.Auto {
+		return nil
+	}
+	var first *member
+	for _, m := range p.members {
+		if m.class() != (member{port: &model.Port{Protocol: says}}).class() && (first == nil || m.older(*first)) {
+			first = &m
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return []object.Problem{scope.Object.Problem(object.Finding{Field: fmt.Sprintf("egress[%d].port.protocol", e.Index), Severity: condition.Warning,
+		Message: fmt.Sprintf("%s has no effect: port %d of host %s is given another protocol at %s:%d, which counts", e.GetProtocol(), p.number,
+			first.service.Host, first.port.Object.File, first.port.Object.Line), Cure: "write the same protocol in both"})}
 }
 
 func portProblem(m member, message, cure string) object.Problem {
