@@ -12,6 +12,13 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
+// Bounds of what one VirtualService becomes with its delegates: each match of a route is met with each of its delegate's.
+// Far more than anybody writes; up to them merging takes a fraction of a second.
+const (
+	mostMerged   = 10_000  // matches
+	mostCompared = 200_000 // pairs of matches, most of which have nothing in common
+)
+
 // delegateKey is the VirtualService that a route of another one delegates to.
 func delegateKey(root *object.Object, d *networking.Delegate) object.Key {
 	key := object.Key{Kind: object.VirtualService, Namespace: d.Namespace, Name: d.Name}
@@ -79,8 +86,21 @@ func (w *World) delegated(r *Routing, index int) {
 	if !slices.Contains(r.Delegates, o) {
 		r.Delegates = append(r.Delegates, o)
 	}
+	before, outer := len(r.HTTP), withGateways(root.Match, r.Object.Namespace)
 	for i, route := range spec.Http {
-		matches, ok := mergeMatches(root.Match, r.Object.Namespace, route.Match, o.Namespace)
+		var matches []*networking.HTTPMatchRequest
+		ok := true
+		if r.compared += max(1, len(outer)) * max(1, len(route.Match)); r.compared <= mostCompared {
+			matches, ok = mergeMatches(outer, route.Match, o.Namespace, mostMerged-r.merged)
+			r.merged += max(1, len(matches))
+		}
+		if r.compared > mostCompared || r.merged > mostMerged {
+			r.HTTP = r.HTTP[:before]
+			r.Problems = append(r.Problems, r.Object.Problem(object.Finding{Field: field, Severity: condition.Error,
+				Message: fmt.Sprintf("with %s at %s:%d the delegates come to more than %d matches, or more than %d pairs to compare: the route has no effect",
+					key, o.File, o.Line, mostMerged, mostCompared), Cure: "write fewer matches in the VirtualService, whose number is multiplied with that in its delegates"}))
+			return
+		}
 		if !ok {
 			tell(o, fmt.Sprintf("http[%d].match", i), fmt.Sprintf("takes nothing that http[%d] of %s at %s:%d takes: the route has no effect there",
 				index, r.Object.Key, r.Object.File, r.Object.Line), "narrow what the root matches, or remove the match")

@@ -35,7 +35,7 @@ func TestMergeMatches(t *testing.T) {
 		{`{"gateways":["gw"]}`, `{"gateways":["gw"]}`, ``},
 		{`{"name":"a","statPrefix":"s"}`, `{"name":"b"}`, `{"name":"a-b","statPrefix":"s"}`},
 	} {
-		got, ok := mergeMatches(parseMatches(t, test.root), "root", parseMatches(t, test.delegate), "other")
+		got, ok := mergeMatches(withGateways(parseMatches(t, test.root), "root"), parseMatches(t, test.delegate), "other", mostMerged)
 		if diff := cmp.Diff(parseMatches(t, test.merged), got, protocmp.Transform()); diff != "" || ok != (test.merged != "") {
 			t.Errorf("%s with %s: %v (-want +got):\n%s", test.root, test.delegate, ok, diff)
 		}

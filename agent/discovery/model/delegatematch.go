@@ -9,10 +9,10 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// mergeMatches is what both a root and a delegate match. Each match of the delegate must be a part of one of the root's; if
-// one is not, there is none.
-func mergeMatches(root []*networking.HTTPMatchRequest, rootNamespace string, delegate []*networking.HTTPMatchRequest, namespace string) ([]*networking.HTTPMatchRequest, bool) {
-	root, delegate = withGateways(root, rootNamespace), withGateways(delegate, namespace)
+// mergeMatches is what both a root, with gateways in full, and a delegate match. Each match of the delegate must be a part of one of the root's; if
+// one is not, there is none. It stops at the first above most.
+func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace string, most int) ([]*networking.HTTPMatchRequest, bool) {
+	delegate = withGateways(delegate, namespace)
 	if len(root) == 0 {
 		return delegate, true
 	}
@@ -26,6 +26,9 @@ func mergeMatches(root []*networking.HTTPMatchRequest, rootNamespace string, del
 			if !contradict(outer, match) {
 				merged = append(merged, mergeMatch(outer, match))
 				met = true
+			}
+			if len(merged) > most {
+				return merged, true
 			}
 		}
 		if !met {

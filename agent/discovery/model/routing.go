@@ -22,6 +22,8 @@ type Routing struct {
 	Problems  []object.Problem // of delegating
 	Hosts     []string         // full names, lower case
 	Gateways  []string         // MeshGateway or "namespace/name"
+
+	merged, compared int // matches with delegates' ones, see mostMerged
 }
 
 // HTTPRoute is one route of a VirtualService, or one of a delegate's with what its root says of all of them. Names in it
