@@ -146,15 +146,16 @@ func objectText(t *testing.T, kind, name, namespace string, spec proto.Message) 
 
 // settled tells whether Envoy has answered for a snapshot: its clusters at least, and nothing is on the way.
 func (e *envoy) settled(t *testing.T, snapshot *resource.Snapshot) (bool, string) {
-	for _, stream := range e.ads.Status(t.Context()) {
-		for _, typ := range stream.Types {
-			if typ.Type == resource.ClusterType && len(typ.Refused) == 0 && typ.Accepted.Before(snapshot.Published) || typ.Pending > 0 {
-				return false, fmt.Sprintf("%+v", typ)
-			}
-		}
-		return true, ""
+	streams := e.ads.Status(t.Context())
+	if len(streams) == 0 {
+		return false, "no stream"
 	}
-	return false, "no stream"
+	for _, typ := range streams[0].Types {
+		if typ.Type == resource.ClusterType && len(typ.Refused) == 0 && typ.Accepted.Before(snapshot.Published) || typ.Pending > 0 {
+			return false, fmt.Sprintf("%+v", typ)
+		}
+	}
+	return true, ""
 }
 
 // refusals are what Envoy does not take.

@@ -125,7 +125,6 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(s.options.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(maxStreamsPerClient),
 		grpc.ReadBufferSize(readBuffer),
-		grpc.SharedWriteBuffer(true), // a client that is served needs none
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: keepaliveInterval, Timeout: keepaliveTimeout, MaxConnectionAge: s.options.MaxConnectionAge,
 		}),
