@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+)
+
+func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReloads(t)
+		r.hangs = make(chan struct{})
+		r.run(t)
+		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+		r.write(t, slow)
+		waiting := make(chan api.ReloadResult, 1)
+		go func() {
+			result, _ := r.Reload(t.Context(), &reload{reason: "slow", ifChanged: true})
+			waiting <- result
+		}()
+		synctest.Wait()
+		if err := r.beat(t.Context()); err != nil {
+			t.Errorf("the loop does not turn: %v", err)
+		}
+		if got := r.doing(); got != "reloading (slow): looking up statsd.test:8125" {
+			t.Errorf("what is waited for: %q", got)
+		}
+		r.write(t, "[log]\nlevel = \"debug\"\n[envoy]\nconnect_timeout = \"3s\"\n")
+		if got := r.ask(t, reload{reason: "later", ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 1 || got.Newer {
+			t.Errorf("the later one: %+v", got)
+		}
+		close(r.hangs)
+		got := <-waiting // what it read is not on disk any more
+		if !got.Newer || *got.Epoch != 1 || len(got.Changes) != 0 || r.inForce().Config.Envoy.ConnectTimeout != 3*time.Second {
+			t.Errorf("the one that was late: %+v; in force: %v", got, r.inForce().Config.Envoy.ConnectTimeout)
+		}
+		if got := r.doing(); got != "" {
+			t.Errorf("still %q", got)
+		}
+	})
+}
+
+func TestAResolverThatNeverAnswersIsARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReloads(t)
+		r.run(t)
+		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+		r.write(t, slow)
+		if got := r.ask(t, reload{reason: "slow", ifChanged: true}); got.Outcome != api.OutcomeRefused || !strings.Contains(got.Reasons[0], "deadline") {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestARefusalStandsThoughAnOlderReloadIsPutInForce(t *testing.T) {
+	r := newReloads(t)
+	r.run(t)
+	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+	r.mu.Lock()
+	r.hold = make(chan struct{})
+	r.mu.Unlock()
+	r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
+	waiting := make(chan api.ReloadResult, 1)
+	go func() {
+		result, _ := r.Reload(t.Context(), &reload{reason: "waits", ifChanged: true})
+		waiting <- result
+	}()
+	r.waits(t, 1)
+	r.write(t, "[envoy]\nconnect_timeout = 3\n")
+	r.ask(t, reload{reason: "broken", ifChanged: true})
+	close(r.hold)
+	if got := <-waiting; got.Outcome != api.OutcomeRestarted {
+		t.Errorf("%+v", got)
+	}
+	if standing := r.board.Conditions(); len(standing) != 1 || standing[0].Code != conditionRefused {
+		t.Errorf("what is on disk is not told as refused any more: %+v", standing)
+	}
+}
+
+func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			r := newReloads(t)
+			gates := map[string]chan struct{}{"1s": make(chan struct{}), "2s": make(chan struct{})}
+			build := r.make
+			r.make = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
+				<-gates[loaded.Config.Envoy.ConnectTimeout.String()]
+				return build(ctx, loaded, to)
+			}
+			r.run(t)
+			outcomes := make(chan api.ReloadResult, 2)
+			for _, timeout := range []string{"1s", "2s"} {
+				r.write(t, "[envoy]\nconnect_timeout = \""+timeout+"\"\n")
+				go func() {
+					result, _ := r.Reload(t.Context(), &reload{reason: timeout, ifChanged: true})
+					outcomes <- result
+				}()
+				synctest.Wait() // it is read
+			}
+			release := make(chan struct{})
+			r.finished <- func() { <-release }
+			for _, timeout := range []string{"1s", "2s"} {
+				close(gates[timeout])
+				synctest.Wait() // what it asks for is known, and waits for the loop
+			}
+			close(release)
+			<-outcomes
+			<-outcomes
+			if diff := cmp.Diff([]string{"1s", "2s"}, r.wishes); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
