@@ -4,18 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/validate"
-)
-
-// What specs are made of where a row is about something else.
-const (
-	goodEntry   = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\nendpoints: [{address: 10.0.0.1}]\n"
-	chosenEntry = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\n"
-	goodRoute   = "hosts: [a.test]\nhttp: [{route: [{destination: {host: a.test}}]}]\n"
-	locality    = "host: a\ntrafficPolicy: {loadBalancer: {localityLbSetting: {"
-	httpsPort   = "servers:\n- port: {number: 443, name: s, protocol: HTTPS}\n  hosts: ['*']\n  tls: "
 )
 
 // TestSpecs gives each spec to the validator. want is "" for a good one, else the field and a part of what is said of it:
