@@ -36,7 +36,7 @@ func (s *Server) Refused(typeURL string, names []string, reason error) {
 		for _, name := range mentioned {
 			if r := set[name]; r != nil {
 				found = true
-				s.refusals[resource.Key{Type: typeURL, Name: name}] = refusal{version: r.Version, reason: reason.Error(), problem: refusedProblem(r, reason)}
+				s.refusals[resource.Key{Type: typeURL, Name: name}] = refusal{version: r.Version, reason: reason.Error(), problem: refusedProblem(r, guilty(v.View, r, reason.Error()), reason)}
 			}
 		}
 	}
@@ -94,12 +94,12 @@ func mentions(text, name string) bool {
 	}
 }
 
-func refusedProblem(r *resource.Resource, reason error) Problem {
+func refusedProblem(r *resource.Resource, origins []resource.Origin, reason error) Problem {
 	kind := r.Type[strings.LastIndexByte(r.Type, '.')+1:]
 	p := Problem{Severity: condition.Error, Message: fmt.Sprintf("Envoy refused the %s %s: %v", kind, r.Name, reason),
 		Cure: "correct what it names; the version before goes on"}
-	if len(r.Origins) > 0 {
-		o := r.Origins[0]
+	if len(origins) > 0 {
+		o := origins[0]
 		p.File, p.Line, p.Object = o.File, o.Line, fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)
 	}
 	return p
