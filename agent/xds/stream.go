@@ -89,7 +89,8 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		}
 		return err
 	}
-	defer feed.Follow()()
+	unfollow := feed.Follow()
+	defer unfollow()
 	shared := s.share(feed)
 	st.feed = feed // from here on leave gives it back
 	snapshot, newer := feed.Current()
