@@ -31,9 +31,9 @@ func TestLife(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "enable", "--now", "outrider.service")
 	h.Serves()
-	if state, text := h.Property("outrider", "ActiveState"), h.Property("outrider", "StatusText"); state != "active" || !strings.HasPrefix(text, "epoch 0 serves") {
-		t.Errorf("%s: %s", state, text)
-	}
+	h.Eventually(10*time.Second, "active, and epoch 0 serves", func() bool {
+		return h.Property("outrider", "ActiveState") == "active" && strings.HasPrefix(h.Property("outrider", "StatusText"), "epoch 0 serves")
+	})
 	if failed := h.MustRun(t, "systemctl", "list-units", "--failed", "--no-legend"); failed != "" {
 		t.Errorf("failed units: %s", failed)
 	}
@@ -168,7 +168,8 @@ func reload(t *testing.T, h *Host) {
 	h.Eventually(10*time.Second, "STATUS tells file and line", func() bool {
 		return strings.Contains(h.Property("outrider", "StatusText"), "50-broken.toml:2")
 	})
-	if h.Property("outrider", "ActiveState") != "active" || h.Live().PID != after.PID {
+	h.Eventually(10*time.Second, "the agent has come to rest", func() bool { return h.Property("outrider", "ActiveState") == "active" })
+	if h.Live().PID != after.PID {
 		t.Error("a refused reload changed something")
 	}
 	h.Serves()
