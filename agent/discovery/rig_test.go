@@ -1,6 +1,7 @@
 package discovery_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdsa"
@@ -305,13 +306,9 @@ func echoTCP(t testing.TB, name string) int {
 			}
 			connections.Go(func() {
 				defer func() { _ = connection.Close() }()
-				buffer := make([]byte, 256)
-				for {
-					n, err := connection.Read(buffer)
-					if err != nil {
-						return
-					}
-					if _, err := io.WriteString(connection, name+":"+string(buffer[:n])); err != nil {
+				lines := bufio.NewScanner(connection) // a line may come in pieces
+				for lines.Scan() {
+					if _, err := io.WriteString(connection, name+":"+lines.Text()+"\n"); err != nil {
 						return
 					}
 				}
