@@ -155,7 +155,7 @@ func TestExitCodes(t *testing.T) {
 		{stopped, "status", 3, "$DIR/run/outrider.sock"},
 		{running, "-i other status", 3, "$DIR/run/other/outrider.sock"},
 		{stopped, "reload", 3, "not running"},
-		{stopped, "wait --timeout 300ms", 3, "not running"},
+		{stopped, "wait --timeout 2s", 3, "not running"},
 		{forbids, "status", 4, "not authorised"},
 	}
 	for _, test := range tests {
