@@ -116,12 +116,7 @@ func (w *World) delegated(r *Routing, index int) {
 // of whom it is from.
 func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string, delegate *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
 	own, its := w.resolved(delegate, namespace), w.resolved(root, rootNamespace)
-	switch {
-	case own.Name == "":
-		own.Name = its.Name
-	case its.Name != "":
-		own.Name = its.Name + "-" + own.Name
-	}
+	own.Name = joined(its.Name, own.Name)
 	inherit(&own.Rewrite, its.Rewrite)
 	inherit(&own.DirectResponse, its.DirectResponse)
 	inherit(&own.Timeout, its.Timeout)
@@ -142,6 +137,14 @@ func inherit[T any](own **T, root *T) {
 	if *own == nil {
 		*own = root
 	}
+}
+
+// joined is the name of what a delegate has in a root: either may have none.
+func joined(root, own string) string {
+	if root == "" || own == "" {
+		return root + own
+	}
+	return root + "-" + own
 }
 
 // resolved is a copy of a route whose destinations have full names.

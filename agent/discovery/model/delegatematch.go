@@ -56,12 +56,7 @@ func withGateways(matches []*networking.HTTPMatchRequest, namespace string) []*n
 
 func mergeMatch(root, delegate *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
 	own := proto.Clone(delegate).(*networking.HTTPMatchRequest)
-	switch {
-	case own.Name == "":
-		own.Name = root.Name
-	case root.Name != "":
-		own.Name = root.Name + "-" + own.Name
-	}
+	own.Name = joined(root.Name, own.Name)
 	inherit(&own.Uri, root.Uri)
 	inherit(&own.Scheme, root.Scheme)
 	inherit(&own.Method, root.Method)

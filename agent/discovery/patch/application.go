@@ -54,6 +54,21 @@ func (a *application) mergeInto(p *patch, dst proto.Message) bool {
 	return ok
 }
 
+// apply has patches change what they meet, in their order; false once one of them removes it.
+func (a *application) apply(patches []*patch, meets func(*patch) bool, change func(*patch)) bool {
+	for _, p := range patches {
+		switch {
+		case !meets(p):
+		case p.operation == networking.EnvoyFilter_Patch_REMOVE:
+			a.use(p)
+			return false
+		default:
+			change(p)
+		}
+	}
+	return true
+}
+
 // configured is what has a name and a packed configuration: filters and transport sockets.
 type configured interface {
 	GetName() string

@@ -12,22 +12,15 @@ import (
 
 // cluster patches a cluster; false removes it.
 func (a *application) cluster(c *clusterv3.Cluster) bool {
-	for _, p := range a.of(networking.EnvoyFilter_CLUSTER) {
-		if !meetsCluster(p, c.Name) {
-			continue
-		}
-		if p.operation == networking.EnvoyFilter_Patch_REMOVE {
-			a.use(p)
-			return false
-		}
+	meets := func(p *patch) bool { return meetsCluster(p, c.Name) }
+	return a.apply(a.of(networking.EnvoyFilter_CLUSTER), meets, func(p *patch) {
 		if replace, ok := p.merges(); ok {
 			value := proto.Clone(p.value).(*clusterv3.Cluster)
 			a.clusterSocket(p, c, value)
 			merge(c.ProtoReflect(), value.ProtoReflect(), replace)
 			a.use(p)
 		}
-	}
-	return true
+	})
 }
 
 // clusterSocket takes the transport socket out of a value and merges it where it belongs.

@@ -18,15 +18,9 @@ const (
 
 // listener patches a listener with all that is in it; false removes it.
 func (a *application) listener(l *listenerv3.Listener) bool {
-	for _, p := range a.of(networking.EnvoyFilter_LISTENER) {
-		if !meetsListener(p, l) {
-			continue
-		}
-		if p.operation == networking.EnvoyFilter_Patch_REMOVE {
-			a.use(p)
-			return false
-		}
-		a.mergeInto(p, l)
+	meets := func(p *patch) bool { return meetsListener(p, l) }
+	if !a.apply(a.of(networking.EnvoyFilter_LISTENER), meets, func(p *patch) { a.mergeInto(p, l) }) {
+		return false
 	}
 	a.listenerFilters(l)
 	a.filterChains(l)
@@ -88,21 +82,16 @@ func (a *application) filterChains(l *listenerv3.Listener) {
 
 // filterChain patches a chain with its filters; false removes it.
 func (a *application) filterChain(l *listenerv3.Listener, c *listenerv3.FilterChain) bool {
-	for _, p := range a.of(networking.EnvoyFilter_FILTER_CHAIN) {
-		if !meetsListener(p, l) || !meetsChain(p, l, c) {
-			continue
-		}
-		if p.operation == networking.EnvoyFilter_Patch_REMOVE {
-			a.use(p)
-			return false
-		}
-		if _, ok := p.merges(); ok {
+	meets := func(p *patch) bool { return meetsListener(p, l) && meetsChain(p, l, c) }
+	if !a.apply(a.of(networking.EnvoyFilter_FILTER_CHAIN), meets, func(p *patch) {
+		if replace, ok := p.merges(); ok {
 			value := proto.Clone(p.value).(*listenerv3.FilterChain)
 			c.TransportSocket, value.TransportSocket = a.transportSocket(p, c.TransportSocket, value.TransportSocket), nil
-			replace, _ := p.merges()
 			merge(c.ProtoReflect(), value.ProtoReflect(), replace)
 			a.use(p)
 		}
+	}) {
+		return false
 	}
 	a.networkFilters(l, c)
 	return true

@@ -35,21 +35,17 @@ func (a *application) here(kind applyTo, name string) []*patch {
 
 // virtualHost patches a virtual host with its routes; false removes it.
 func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch) bool {
-	for _, p := range hosts {
-		if !meetsHost(p, h) {
-			continue
-		}
-		switch p.operation {
-		case networking.EnvoyFilter_Patch_REMOVE:
-			a.use(p)
-			return false
-		case networking.EnvoyFilter_Patch_REPLACE:
-			proto.Reset(h)
-			proto.Merge(h, p.value)
-			a.use(p)
-		default:
+	kept := a.apply(hosts, func(p *patch) bool { return meetsHost(p, h) }, func(p *patch) {
+		if p.operation != networking.EnvoyFilter_Patch_REPLACE {
 			a.mergeInto(p, h)
+			return
 		}
+		proto.Reset(h)
+		proto.Merge(h, p.value)
+		a.use(p)
+	})
+	if !kept {
+		return false
 	}
 	h.Routes = slices.DeleteFunc(h.Routes, func(r *routev3.Route) bool { return !a.route(r, h, routes) })
 	for _, p := range routes {
@@ -76,17 +72,8 @@ func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch
 
 // route merges into a route; false removes it.
 func (a *application) route(r *routev3.Route, h *routev3.VirtualHost, patches []*patch) bool {
-	for _, p := range patches {
-		if !meetsHost(p, h) || !meetsRoute(p, r) {
-			continue
-		}
-		if p.operation == networking.EnvoyFilter_Patch_REMOVE {
-			a.use(p)
-			return false
-		}
-		a.mergeInto(p, r)
-	}
-	return true
+	meets := func(p *patch) bool { return meetsHost(p, h) && meetsRoute(p, r) }
+	return a.apply(patches, meets, func(p *patch) { a.mergeInto(p, r) })
 }
 
 // meetsRoutes tells whether a route configuration is one that a patch is for: of sidecars by name and port, of gateways by
