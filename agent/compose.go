@@ -141,7 +141,7 @@ func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
 		folder: func() string { return c.Paths.RuntimeDir }}
 	log := a.logOf("xds")
 	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts, a.supervisor.Hint}, Logger: log,
-		ControlPlane: "outriderd " + a.options.Version})
+		ControlPlane: "outriderd " + a.options.Version, Words: envoy.DiscreetMessage})
 	if err != nil {
 		return err
 	}

@@ -148,7 +148,7 @@ func (l *keeperLink) found(before, now keeper.Info) {
 
 // follow passes on the events of one connection until it is lost or ctx ends.
 func (l *keeperLink) follow(ctx context.Context, c *connection) {
-	parsers := map[string]*envoy.LogParser{}
+	logs := map[string]*envoyLog{}
 	for {
 		select {
 		case event, open := <-c.Events():
@@ -156,14 +156,14 @@ func (l *keeperLink) follow(ctx context.Context, c *connection) {
 			case !open:
 				return
 			case event.Exited != nil:
-				delete(parsers, event.Exited.ID)
+				delete(logs, event.Exited.ID)
 				select {
 				case c.exits <- processOf(*event.Exited):
 				case <-ctx.Done():
 					return
 				}
 			case event.Log != nil:
-				l.passOn(parsers, event.Log)
+				l.passOn(logs, event.Log)
 			}
 		case <-c.Done():
 			return
@@ -173,20 +173,27 @@ func (l *keeperLink) follow(ctx context.Context, c *connection) {
 	}
 }
 
-// passOn logs Envoy's lines.
-func (l *keeperLink) passOn(parsers map[string]*envoy.LogParser, batch *keeper.Log) {
+// envoyLog is how far the log of one Envoy is read.
+type envoyLog struct {
+	discretion envoy.Discretion
+	parser     envoy.LogParser
+}
+
+// passOn logs Envoy's lines, without what they quote of its configuration.
+func (l *keeperLink) passOn(logs map[string]*envoyLog, batch *keeper.Log) {
+	if logs[batch.ID] == nil {
+		logs[batch.ID] = &envoyLog{}
+	}
+	log := logs[batch.ID]
 	if batch.Dropped > 0 {
+		log.discretion.Lost()
 		l.log.Warn("lines of Envoy's log were lost because nobody took them", "epoch", batch.Epoch, "lines", batch.Dropped)
 	}
 	if !l.envoy() {
+		log.discretion.Lost()
 		return
 	}
-	parser := parsers[batch.ID]
-	if parser == nil {
-		parser = &envoy.LogParser{}
-		parsers[batch.ID] = parser
-	}
-	for _, line := range parser.Parse(batch.Lines) {
+	for _, line := range log.parser.Parse(log.discretion.Take(batch.Lines)) {
 		logEnvoyLine(l.lines, batch.Epoch, line)
 	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -49,5 +50,35 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 		if c.fails == "" && err != nil || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.fails)
 		}
+	}
+}
+
+// What Envoy quotes of its configuration is not passed on, however its lines arrive.
+func TestEnvoysLinesArePassedOnDiscreetly(t *testing.T) {
+	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
+	var out bytes.Buffer
+	passed := true
+	link := &keeperLink{log: slog.New(slog.DiscardHandler), lines: slog.New(slog.NewTextHandler(&out, nil)), envoy: func() bool { return passed }}
+	logs := map[string]*envoyLog{}
+	for _, batch := range []*keeper.Log{
+		{ID: "a", Lines: []string{prefix + "first: goo.gle/debugonly  ", "c {"}},
+		{ID: "b", Lines: []string{"of another"}},
+		{ID: "a", Lines: []string{"  hidden: 1"}},
+		{ID: "a", Dropped: 7, Lines: []string{"  hidden: 2", "}", ": reason"}},
+	} {
+		link.passOn(logs, batch)
+	}
+	passed = false
+	link.passOn(logs, &keeper.Log{ID: "a", Lines: []string{prefix + "off: goo.gle/debugonly  ", "c {"}})
+	passed = true
+	link.passOn(logs, &keeper.Log{ID: "a", Lines: []string{"  hidden: 3", "}", ": on"}})
+	said := out.String()
+	for _, want := range []string{"first:", "of another", "reason", "on"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if strings.Contains(said, "hidden") || strings.Contains(said, "off") {
+		t.Errorf("told: %s", said)
 	}
 }

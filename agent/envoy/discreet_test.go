@@ -1,15 +1,105 @@
 package envoy
 
 import (
+	"bufio"
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"outrider.org/outrider/scripts/parts"
 )
+
+// An Envoy that lives and refuses what it is given says why, and all else that it says passes.
+func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
+	const credential, cluster = "s3cret-value", `{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "a", "connect_timeout": "1s", ` +
+		`"typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {"@type": "type.googleapis.com/%s}}}`
+	path := parts.Envoy(t)
+	for name, test := range map[string]struct{ resource, want string }{
+		"another type": {fmt.Sprintf(cluster, `envoy.config.core.v3.HeaderValue", "key": "x", "value": "s3cret-value"`), "cluster 'a' config rejected: Unable to unpack as envoy.ext"},
+		"constraint": {fmt.Sprintf(cluster, `envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "upstream_http_protocol_options": {"override_auto_sni_header": "s3cret-value"}`),
+			`Proto constraint validation failed (field: "upstream_protocol_options", reason: is required)`},
+		"no JSON": {"\n\"s3cret-value\"\n", "Unable to parse JSON as proto (INVALID_ARGUMENT: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, text := range map[string]string{
+				"clusters.json":  `{"resources": [` + test.resource + `]}`,
+				"bootstrap.json": `{"node": {"id": "n", "cluster": "c"}, "dynamic_resources": {"cds_config": {"path_config_source": {"path": "` + dir + `/clusters.json"}}}}`,
+			} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			command := exec.CommandContext(ctx, path, "--disable-hot-restart", "-c", filepath.Join(dir, "bootstrap.json"))
+			said, err := command.StderrPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := command.Start(); err != nil {
+				t.Fatal(err)
+			}
+			const last = "starting main dispatch loop"
+			var discretion Discretion
+			var raw, kept []string
+			for lines := bufio.NewScanner(said); lines.Scan() && !strings.Contains(lines.Text(), last); {
+				raw = append(raw, lines.Text())
+				kept = append(kept, discretion.Take([]string{lines.Text()})...)
+			}
+			cancel()
+			_ = command.Wait()
+			text := strings.Join(kept, "\n")
+			if !strings.Contains(strings.Join(raw, "\n"), credential) || strings.Contains(text, credential) || !strings.Contains(text, test.want) ||
+				!strings.Contains(text, "all dependencies initialized") {
+				t.Errorf("%s\nof\n%s", text, strings.Join(raw, "\n"))
+			}
+		})
+	}
+}
+
+// However the lines are dealt out, what is hidden is the same; also where the beginning of a message was lost.
+func TestDiscretionRemembers(t *testing.T) {
+	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
+	const hidden = "s3cret"
+	lines := []string{prefix + "a: goo.gle/debugonly  ", "node {", `  id: "s3cret"`, "}", `password: "s3cret"`, ": why", prefix + "Unable to parse JSON as proto (e): {", ` "s3cret",`, `"id": "s3cret"`, "}", "",
+		prefix + "b: goo.gle/debugstr  ", "[s3cret] {", "}", "", "GET /", `[2026-11-21T15:41:49.385Z] "GET /"`, `{"method": "GET"}`}
+	for first := range lines {
+		for size := 1; size <= len(lines); size++ {
+			var discretion Discretion
+			discretion.Take([]string{prefix + "x: goo.gle/debugstr", "y {"})
+			discretion.Lost()
+			var kept []string
+			for batch := range slices.Chunk(lines[first:], size) {
+				kept = append(kept, discretion.Take(batch)...)
+			}
+			text := strings.Join(kept, "\n")
+			if strings.Contains(text, hidden) || first <= 5 && !strings.Contains(text, "why") || !strings.HasSuffix(text, strings.Join(lines[max(first, len(lines)-3):], "\n")) {
+				t.Errorf("from line %d on, %d at a time: %s", first, size, text)
+			}
+		}
+	}
+}
+
+func TestDiscreetMessage(t *testing.T) {
+	const message = "Error adding/updating listener(s) a: goo.gle/debugstr  \nc {\n  d: \"s3cret\"\n}\n: why\nb: Unable to unpack as X: goo.gle/debugproto \n[Y] {\n  d: \"s3cret\"\n}\n\nc: cannot bind\n"
+	const want = "Error adding/updating listener(s) a: why\nb: Unable to unpack as X:\nc: cannot bind\n"
+	if diff := cmp.Diff(want, DiscreetMessage(message)); diff != "" {
+		t.Error(diff)
+	}
+	for _, plain := range []string{"", "a: cannot bind", "  x\n"} {
+		if got := DiscreetMessage(plain); got != plain {
+			t.Errorf("%q became %q", plain, got)
+		}
+	}
+}
 
 // Whatever Envoy complains about, it is told without what Envoy quotes of the bootstrap, also where only the last lines are known.
 func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
@@ -62,9 +152,12 @@ func TestDiscreet(t *testing.T) {
 		"cannot start": {[]string{prefix + "error `x` initializing config 'goo.gle/debugproto  ", "  b.json'", "x"},
 			[]string{prefix + "error `x` initializing config '", "  b.json'", "x"}},
 		"cannot start, debug": {[]string{prefix + "error `goo.gle/debugstr  ", "c {", "}", ": e` initializing config 'goo.gle/debugproto  ", "  b.json'", "goo.gle/debugstr", "c {", "}", ": e"},
-			[]string{prefix + "error ` e` initializing config '", "  b.json'", " e"}},
-		"debug, on a line": {[]string{prefix + "b: goo.gle/debugproto c { d: 1 }", "e", prefix + "f"}, []string{prefix + "b:", prefix + "f"}},
+			[]string{prefix + "error ` e` initializing config '", "  b.json'", "e"}},
+		"debug, on a line": {[]string{prefix + "b: goo.gle/debugproto c { d: 1 }", "e", prefix + "f"}, []string{prefix + "b:", "e", prefix + "f"}},
 		"debug, its end":   {[]string{"  d: 1", "}", "g: 1", ": e (f)", "h"}, []string{"e (f)", "h"}},
+		"two resources": {[]string{prefix + "x a: goo.gle/debugstr  ", "c {", "}", ": e, b: goo.gle/debugproto ", "[d] {", "}", "", "c: why", prefix + "f"},
+			[]string{prefix + "x a: e, b:", "c: why", prefix + "f"}},
+		"two resources, the first without a reason": {[]string{prefix + "x a: goo.gle/debugproto  ", "c {", "}", ", b: why", "c: 1"}, []string{prefix + "x a:, b: why", "c: 1"}},
 		"JSON": {[]string{prefix + "Unable to parse JSON as proto (x (y)): {", "  1", "}", "", prefix + "f"},
 			[]string{prefix + "Unable to parse JSON as proto (x (y))", prefix + "f"}},
 		"JSON, its end": {[]string{"  1", "}", "", prefix + "f", "}"}, []string{"", prefix + "f", "}"}},

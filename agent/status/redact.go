@@ -19,6 +19,8 @@ const redactedText = "[redacted]"
 //   - {"access_token": "x"}, {"tokens": ["x"]}, {"password": {"inline_string": "x"}}
 //   - {"key": "authorization", "value": "x"} (a header; "name" too)
 //   - {"name": "cookie", "string_match": {"exact": "x"}} (a header matcher)
+//
+// Where Envoy says what it does not like of a message it quotes the message, without names that would tell: that is taken out whole.
 type redactor struct {
 	out   *bufio.Writer
 	stack []frame
@@ -28,6 +30,7 @@ type redactor struct {
 	isKey    bool // the string is a member's name
 	hidden   bool // the string is a credential
 	text     []byte
+	marked   int // bytes of quoteMark that the string just had
 }
 
 // frame is one open object or array.
@@ -38,6 +41,9 @@ type frame struct {
 	label  string // what the object's "key" or "name" says
 	hide   bool   // what holds a value in here is a credential
 }
+
+// quoteMark begins a message that Envoy quotes ("details" of a configuration that it refused); agent/envoy knows it, too.
+const quoteMark = "goo.gle/debug"
 
 // nameAtMost is how much of a string is kept to be looked at as a name.
 const nameAtMost = 256
@@ -114,7 +120,7 @@ func (r *redactor) push(object bool) {
 
 // begin starts a string and decides whether it is a credential.
 func (r *redactor) begin() {
-	r.inString, r.escaped, r.hidden = true, false, false
+	r.inString, r.escaped, r.hidden, r.marked = true, false, false, 0
 	r.text = r.text[:0]
 	top := r.top()
 	r.isKey = top != nil && top.object && !top.value
@@ -134,8 +140,20 @@ func (r *redactor) stringByte(c byte) {
 	if len(r.text) < nameAtMost {
 		r.text = append(r.text, c)
 	}
-	if !r.hidden {
-		_ = r.out.WriteByte(c)
+	if r.hidden {
+		return
+	}
+	_ = r.out.WriteByte(c)
+	switch {
+	case c == quoteMark[r.marked]:
+		r.marked++
+	case c == quoteMark[0]:
+		r.marked = 1
+	default:
+		r.marked = 0
+	}
+	if r.marked == len(quoteMark) {
+		r.hidden, r.marked = !r.isKey, 0
 	}
 }
 

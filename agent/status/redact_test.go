@@ -46,6 +46,8 @@ func TestRedactor(t *testing.T) {
 			`{"secret_name": "a", "tls_certificate_sds_secret_configs": [{"name": "default"}], "token_bucket": {"fill_interval": "1s"}, "name": "auth", "secret": {"name": "b", "type": "c"}, "token_file": "/x", "private_key": {"filename": "/k"}}`},
 		{"a cluster named auth", `{"name": "auth", "type": "STATIC", "endpoints": [{"address": "x"}]}`,
 			`{"name": "auth", "type": "STATIC", "endpoints": [{"address": "x"}]}`},
+		{"what Envoy quotes", `{"details": "a: ggoo.gle/debugonly  \n{ id: \"x\" }\n: why", "goo.gle/debug": "y"}`,
+			`{"details": "a: ggoo.gle/debug[redacted]", "goo.gle/debug": "y"}`},
 		{"no JSON", `}}]] "x : , {`, `}}]] "x : , {`},
 		{"numbers and literals", `{"password": null, "token": 5, "a": [true]}`, `{"password": null, "token": 5, "a": [true]}`},
 	}

@@ -98,7 +98,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		guilty = suspects
 	case w.trial == nil:
 		slices.Sort(suspects)
-		w.trial = &trial{rounds: 1, charge: &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: clip(message), Resources: suspects}}
+		w.trial = &trial{rounds: 1, charge: &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message), Resources: suspects}}
 		w.trial.split(slices.Clone(suspects))
 		return
 	case late: // one trial at a time: these are sent again after it, and judged then
@@ -127,7 +127,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 
 // refuse records that the client does not take these of the resources of a response, and tells.
 func (s *session) refuse(w *watch, r *response, message string, names []string) {
-	told := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: clip(message), Resources: names}
+	told := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message), Resources: names}
 	if len(names) == 0 { // of nothing new: whatever it is about, it is in this response
 		for _, sent := range r.resources {
 			told.Resources = append(told.Resources, sent.Name)
@@ -268,6 +268,10 @@ func quoted(before, after string) bool {
 		strings.HasSuffix(before, "'") && strings.HasPrefix(after, "'")
 }
 
-func clip(message string) string {
+// told is what of a client's message is passed on.
+func (s *session) told(message string) string {
+	if s.words != nil {
+		message = s.words(message)
+	}
 	return strings.ToValidUTF8(message[:min(len(message), clipLength)], "")
 }

@@ -50,6 +50,20 @@ func TestRefusedByNameTheRestIsSentAgain(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "cured CDS [b]")
 }
 
+// What is told of a refusal is what Options.Words leave of it; the names that it gives count all the same.
+func TestWordsOfARefusal(t *testing.T) {
+	p := newTable(t, true)
+	p.session.words = func(message string) string { return strings.ReplaceAll(message, "quoted", "…") }
+	p.publish(cluster("a=1"), cluster("b=1"))
+	p.ask(&request{typeURL: cds})
+	p.sends("CDS a=1 b=1")
+	p.nack(cds, "Error adding/updating cluster(s) quoted, b: bad")
+	p.saw("refused CDS [b]")
+	if got, want := p.session.watches[cds].refused["b"].message, "Error adding/updating cluster(s) …, b: bad"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestRefusedThenRemoved(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("new=1"))

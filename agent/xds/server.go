@@ -40,6 +40,9 @@ type Options struct {
 	Logger       *slog.Logger // nil: discarded
 	ControlPlane string       // what clients are told about who serves them; "": nothing
 
+	// Words are what of a client's refusal is told, which may quote what it was sent; nil: all of it.
+	Words func(message string) string
+
 	MaxStreams           int           // at the same time; 0: 10,000
 	ConnectsPerSecond    int           // streams that begin; more wait for up to a second, then are refused; 0: no bound
 	SendTimeout          time.Duration // a client that does not read for so long is disconnected; 0: 30 s

@@ -24,7 +24,8 @@ type session struct {
 	since    func(sequence uint64) ([]resource.Key, bool) // resource.Feed.Since
 	shared   *bodies
 	report   reporter
-	only     string // the one type served; "" = any
+	words    func(message string) string // Options.Words; nil: all
+	only     string                      // the one type served; "" = any
 
 	watches   map[string]*watch
 	order     []*watch // by rank
@@ -74,7 +75,7 @@ func (s *session) handle(r *request) error {
 	if answered := w.answered(r.nonce); answered != nil {
 		s.settle(w, answered, r.refusal)
 	} else if r.refusal != nil { // of a response that is forgotten
-		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce, Error: clip(r.refusal.GetMessage())})
+		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce, Error: s.told(r.refusal.GetMessage())})
 	}
 	if s.delta {
 		return s.subscribe(w, r, !known)

@@ -97,7 +97,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	st.session = &session{
 		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot, since: feed.Since,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes, bytes: s.options.MaxSubscriptionBytes},
-		shared: shared, report: st, watches: map[string]*watch{},
+		shared: shared, report: st, words: s.options.Words, watches: map[string]*watch{},
 	}
 	connected = true
 	s.observer.Connected(st.Stream)
