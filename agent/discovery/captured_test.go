@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,25 +26,20 @@ func TestCaptured(t *testing.T) {
 		return
 	}
 	redirect(t)
-	files, err := filepath.Glob(filepath.Join("testdata", "conformance", "captured", "*.txtar"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases: %v", err)
-	}
-	variables, backends, take := conformanceBackends(t)
+	s := newSuite(t)
 	for _, name := range []string{"here", "unknown"} {
 		listener, err := net.Listen("tcp", net.JoinHostPort(capturedAddress, "0"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		variables[strings.ToUpper(name)] = strconv.Itoa(run(t, &http.Server{Handler: &backend{name: name}}, listener))
+		s.variables[strings.ToUpper(name)] = strconv.Itoa(run(t, &http.Server{Handler: &backend{name: name}}, listener))
 	}
-	for _, path := range files {
-		name := strings.TrimSuffix(filepath.Base(path), ".txtar")
+	for _, c := range s.cases(t, "captured") {
 		kind := "REDIRECT"
-		if strings.HasPrefix(name, "tproxy") {
+		if strings.HasPrefix(c.name, "tproxy") {
 			kind = "TPROXY" // that Envoy takes it; routing connections to it is the machine's
 		}
-		t.Run(name, func(t *testing.T) { alone(t, kind, path, variables, backends, take) })
+		t.Run(c.name, func(t *testing.T) { alone(t, kind, c, s) })
 	}
 }
 

@@ -7,10 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
@@ -29,17 +27,12 @@ const secretsCluster = `{
 // TestIstiodAnswersTheSame gives the cases of TestConformance to a real istiod with an Envoy on it: the answers are the same, but
 // for the differences that testdata/conformance/istiod lists with their reasons; one that is listed and is none fails the test.
 func TestIstiodAnswersTheSame(t *testing.T) {
-	variables, backends, take := conformanceBackends(t)
+	s := newSuite(t)
 	differences := readDifferences(t)
 	for _, kind := range []string{"sidecar", "router"} {
-		files, err := filepath.Glob(filepath.Join("testdata", "conformance", kind, "*.txtar"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("no cases for %s: %v", kind, err)
-		}
 		directory := t.TempDir()
 		var cases []*conformanceCase
-		for _, path := range files {
-			c := readCase(t, path, variables, take(), take())
+		for _, c := range s.cases(t, kind) {
 			if _, left := differences[kind+"/"+c.name]["*"]; left {
 				delete(differences[kind+"/"+c.name], "*")
 				continue
@@ -66,7 +59,7 @@ func TestIstiodAnswersTheSame(t *testing.T) {
 							t.Error(difference)
 						}
 						if len(found) == 0 {
-							x.aside(t, e, backends)
+							x.aside(t, e, s.backends)
 						}
 					case len(found) == 0 && !strings.HasPrefix(reason, "(not always) "):
 						t.Errorf("%s: no difference, but one is listed: %s", x.where, reason)
@@ -141,22 +134,13 @@ func inNamespace(t *testing.T, mesh, namespace string) string {
 // writes it.
 func startIstiod(t *testing.T, folder string) string {
 	t.Helper()
-	path, err := parts.Istiod()
+	ports := [3]int(freePorts(t, 3))
+	istiod, err := parts.IstiodCommand(folder, "enableAutoMtls: false\n", t.TempDir(), ports) // certificates would come over SDS, from an agent
 	if err != nil {
 		t.Fatal(err)
 	}
-	work := t.TempDir()
-	mesh := filepath.Join(work, "mesh.yaml")
-	write(t, mesh, "enableAutoMtls: false\n") // certificates would come over SDS, from an agent
-	ports := freePorts(t, 3)
-	address := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
 	var said bytes.Buffer
-	istiod := exec.Command(path, "discovery", "--configDir", folder, "--registries=", "--meshConfig", mesh, "--networksConfig", filepath.Join(work, "none.yaml"),
-		"--grpcAddr", address(0), "--secureGRPCAddr=", "--httpAddr", address(1), "--httpsAddr=", "--monitoringAddr", address(2), "--ctrlz_port", "0")
-	istiod.Dir = work
-	istiod.Env = append(os.Environ(), parts.IstiodEnvironment...)
 	istiod.Stdout, istiod.Stderr = &said, &said
-	istiod.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := istiod.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +153,7 @@ func startIstiod(t *testing.T, folder string) string {
 			t.Fatalf("istiod ended: %s", said.String())
 		default:
 		}
-		connection, err := net.Dial("tcp", address(0))
+		connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[0]))
 		if err != nil {
 			return false, err.Error()
 		}

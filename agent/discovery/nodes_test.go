@@ -3,7 +3,6 @@ package discovery_test
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"outrider.org/outrider/agent/condition"
@@ -15,19 +14,14 @@ func TestAlone(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
-	files, err := filepath.Glob(filepath.Join("testdata", "conformance", "alone", "*.txtar"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases: %v", err)
-	}
-	variables, backends, take := conformanceBackends(t)
-	for _, path := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) { alone(t, "sidecar", path, variables, backends, take) })
+	s := newSuite(t)
+	for _, c := range s.cases(t, "alone") {
+		t.Run(c.name, func(t *testing.T) { alone(t, "sidecar", c, s) })
 	}
 }
 
 // alone gives a case to an Envoy of a kind that has no other.
-func alone(t *testing.T, kind, path string, variables map[string]string, backends map[string]*backend, take func() int) {
-	c := readCase(t, path, variables, take(), take())
+func alone(t *testing.T, kind string, c *conformanceCase, s *suite) {
 	directory := t.TempDir()
 	file := filepath.Join(directory, c.name+".yaml")
 	write(t, file, c.mesh)
@@ -44,15 +38,7 @@ func alone(t *testing.T, kind, path string, variables map[string]string, backend
 			t.Errorf("unexpected problem: %s", p)
 		}
 	}
-	explainer := newExplainer(t, server, kind, variables)
-	for _, x := range c.exchanges {
-		x.must(t, c.port)
-		x.aside(t, e, backends)
-		explainer.compare(t, x, c.port)
-	}
-	for _, want := range c.problems {
-		t.Errorf("problem not told: %s", want)
-	}
+	c.ask(t, e, s, newExplainer(t, server, kind, s.variables))
 }
 
 // TestWhatASidecarDoesNotLetInIsNotSent changes services that a proxy does not see, and one that it does.

@@ -72,24 +72,15 @@ func (s *discoveryServer) start(t *stage) {
 	}
 }
 
-// istiod makes its command line: without Kubernetes, authorities and injection, as the peer's figures were taken.
+// istiod makes its command line, as the peer's figures were taken.
 func (s *discoveryServer) istiod(t *stage, folder string) {
 	t.Helper()
-	path, err := parts.Istiod()
-	if err != nil {
+	ports := [3]int{rig.FreePort(t), rig.FreePort(t), rig.FreePort(t)}
+	s.address = fmt.Sprintf("127.0.0.1:%d", ports[0])
+	var err error
+	if s.process, err = parts.IstiodCommand(folder, "", parts.ShortDir(t), ports); err != nil {
 		t.Fatal(err)
 	}
-	work := parts.ShortDir(t)
-	mesh := filepath.Join(work, "mesh.yaml")
-	if err := os.WriteFile(mesh, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	port := func() string { return fmt.Sprintf("127.0.0.1:%d", rig.FreePort(t)) }
-	s.address = port()
-	s.process = exec.Command(path, "discovery", "--configDir", folder, "--registries=", "--meshConfig", mesh, "--networksConfig", filepath.Join(work, "none.yaml"),
-		"--grpcAddr", s.address, "--secureGRPCAddr=", "--httpAddr", port(), "--httpsAddr=", "--monitoringAddr", port(), "--ctrlz_port", "0")
-	s.process.Dir = work
-	s.process.Env = append(os.Environ(), parts.IstiodEnvironment...)
 }
 
 func (s *discoveryServer) stop() {

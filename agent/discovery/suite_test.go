@@ -1,0 +1,159 @@
+package discovery_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"outrider.org/outrider/agent/discovery"
+)
+
+// suite is what cases send to.
+type suite struct {
+	variables map[string]string // what cases call it
+	backends  map[string]*backend
+	ports     []int // that nobody took yet
+}
+
+// newSuite runs it until the test ends.
+func newSuite(t *testing.T) *suite {
+	t.Helper()
+	variables, backends := map[string]string{}, map[string]*backend{}
+	for name, two := range map[string]bool{"a": false, "b": false, "c": false, "bad": false, "two": true} {
+		backends[name] = &backend{name: name}
+		variables[strings.ToUpper(name)] = strconv.Itoa(backends[name].serve(t, two))
+	}
+	variables["CONNECT"] = strconv.Itoa(connectProxy(t))
+	variables["SOCKET"] = (&backend{name: "socket"}).serveUnix(t)
+	s := &suite{variables, backends, freePorts(t, 1+2*len(caseFiles(t, "*")))}
+	variables["CLOSED"] = strconv.Itoa(s.take())
+	variables["TCP"] = strconv.Itoa(echoTCP(t, "tcp"))
+	variables["CERT"], variables["KEY"] = certificate(t)
+	maps.Copy(variables, clients(t, variables["CERT"], variables["KEY"]))
+	variables["TLS"] = strconv.Itoa((&backend{name: "tls"}).serveTLS(t, variables["CERT"], variables["KEY"]))
+	return s
+}
+
+func (s *suite) take() int {
+	port := s.ports[0]
+	s.ports = s.ports[1:]
+	return port
+}
+
+// cases reads the cases of a folder.
+func (s *suite) cases(t *testing.T, folder string) []*conformanceCase {
+	t.Helper()
+	var cases []*conformanceCase
+	for _, path := range caseFiles(t, folder) {
+		cases = append(cases, readCase(t, path, s.variables, s.take(), s.take()))
+	}
+	return cases
+}
+
+// caseFiles are the files of the cases in a folder, or in all folders: "*".
+func caseFiles(t *testing.T, folder string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", "conformance", folder, "*.txtar"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases in %s: %v", folder, err)
+	}
+	return files
+}
+
+type conformanceCase struct {
+	name, mesh string
+	meshConfig string
+	port       int
+	exchanges  []*exchange
+	problems   []string // parts of problems that are expected and were not seen yet
+}
+
+// ask makes the requests of a case through its Envoy; the problems that it expects are left out of it by now.
+func (c *conformanceCase) ask(t *testing.T, e *envoy, s *suite, explainer explainer) {
+	t.Helper()
+	for _, x := range c.exchanges {
+		x.must(t, c.port)
+		x.aside(t, e, s.backends)
+		explainer.compare(t, x, c.port)
+	}
+	for _, want := range c.problems {
+		t.Errorf("problem not told: %s", want)
+	}
+}
+
+func findCase(cases []*conformanceCase, name string) *conformanceCase {
+	for _, c := range cases {
+		if c.name == name {
+			return c
+		}
+	}
+	return &conformanceCase{}
+}
+
+// missing returns a problem that a case expects and that is not told, "" if there is none. What Envoy refuses is told once
+// it is known which of many resources it was.
+func missing(cases []*conformanceCase, told []discovery.Problem) string {
+	for _, c := range cases {
+		for _, want := range c.problems {
+			if !slices.ContainsFunc(told, func(p discovery.Problem) bool { return strings.Contains(p.String(), want) }) {
+				return c.name + ": " + want
+			}
+		}
+	}
+	return ""
+}
+
+// expects tells whether a problem is one the case asks for.
+func (c *conformanceCase) expects(p discovery.Problem) bool {
+	for i, want := range c.problems {
+		if strings.Contains(p.String(), want) {
+			c.problems = append(c.problems[:i], c.problems[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+func readCase(t *testing.T, path string, variables map[string]string, port, other int) *conformanceCase {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &conformanceCase{name: strings.TrimSuffix(filepath.Base(path), ".txtar"), port: port}
+	expand := func(text []byte) string {
+		return os.Expand(string(text), func(name string) string {
+			switch value, ok := variables[name]; {
+			case name == "PORT":
+				return strconv.Itoa(c.port)
+			case name == "OTHER":
+				return strconv.Itoa(other)
+			case ok:
+				return value
+			}
+			t.Fatalf("%s: unknown variable $%s", path, name)
+			return ""
+		})
+	}
+	for _, f := range txtar.Parse(content).Files {
+		switch f.Name {
+		case "mesh.yaml":
+			c.mesh = expand(f.Data)
+		case "meshconfig.yaml":
+			c.meshConfig = expand(f.Data)
+		case "requests":
+			c.exchanges = readExchanges(t, path, expand(f.Data))
+		case "problems":
+			c.problems = strings.FieldsFunc(strings.TrimSpace(string(f.Data)), func(r rune) bool { return r == '\n' })
+		default:
+			t.Fatalf("%s: unknown file %s", path, f.Name)
+		}
+	}
+	return c
+}
