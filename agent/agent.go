@@ -25,7 +25,6 @@ import (
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/systemd"
-	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -54,7 +53,7 @@ type Agent struct {
 	reloader   *reloader
 	maker      *specMaker
 	discovery  *discovery.Server
-	meshWatch  *watch.Watcher
+	meshWatch  *meshWatch
 	meshPorts  *meshPorts
 	xds        *xds.Server
 	xdsSocket  *socketServer

@@ -129,12 +129,11 @@ func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
 }
 
 func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
-	mesh, err := newMeshWatcher(c, a.logOf("watch"))
-	if err != nil {
+	var err error
+	if a.meshWatch, err = newMeshWatch(c, a.logOf("watch")); err != nil {
 		return err
 	}
-	a.meshWatch = mesh
-	if a.discovery, err = discovery.New(a.discoveryOptions(c, mesh.Changes())); err != nil {
+	if a.discovery, err = discovery.New(a.discoveryOptions(c)); err != nil {
 		return err
 	}
 	a.meshPorts = &meshPorts{host: neighbourhood(a.options.Config), feed: a.discovery.Feed, board: a.board, log: a.logOf("discovery"), taken: make(chan struct{}, 1),
@@ -229,7 +228,7 @@ func (a *Agent) enact(old, now *config.Loaded, files []string) {
 	if err := a.view.SetConfig(viewConfig(c)); err != nil {
 		a.logOf("status").Warn("the admin view", "error", err)
 	}
-	if err := a.meshWatch.Set(meshPaths(c)); err != nil { // before the files are read: no change is missed
+	if err := a.meshWatch.setMesh(meshPaths(c)); err != nil { // before the files are read: no change is missed
 		a.log.Error("the embedded discovery server's files are watched as before", "error", err)
 	}
 	if err := a.discovery.Configure(meshSettings(c)); err != nil {

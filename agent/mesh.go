@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -26,18 +27,40 @@ const meshDebounce = time.Millisecond
 // meshSuffixes are the files that the discovery server reads in a folder.
 var meshSuffixes = []string{".yaml", ".yml", ".json"}
 
-// newMeshWatcher watches the files of the embedded discovery server.
-func newMeshWatcher(c *config.Config, log *slog.Logger) (*watch.Watcher, error) {
-	watcher := watch.New(watch.Options{
+// meshWatch watches what the embedded discovery server reads, and the certificates that its objects have Envoy read.
+type meshWatch struct {
+	*watch.Watcher
+	mu                 sync.Mutex
+	mesh, certificates []string
+}
+
+func newMeshWatch(c *config.Config, log *slog.Logger) (*meshWatch, error) {
+	m := &meshWatch{Watcher: watch.New(watch.Options{
 		Debounce: func() time.Duration { return meshDebounce },
 		MaxDelay: func() time.Duration { return meshDebounce },
 		Suffixes: meshSuffixes,
 		Logger:   log,
-	})
-	if err := watcher.Set(meshPaths(c)); err != nil {
+	})}
+	if err := m.setMesh(meshPaths(c)); err != nil {
 		return nil, fmt.Errorf("watch discovery.files: %w", err)
 	}
-	return watcher, nil
+	return m, nil
+}
+
+// setMesh makes paths those that are read.
+func (m *meshWatch) setMesh(paths []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mesh = paths
+	return m.Set(slices.Concat(m.mesh, m.certificates))
+}
+
+// setCertificates makes files those that Envoy reads.
+func (m *meshWatch) setCertificates(files []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.certificates = files
+	return m.Set(slices.Concat(m.mesh, m.certificates))
 }
 
 // meshPaths are what the discovery server reads.
@@ -53,9 +76,9 @@ func meshPaths(c *config.Config) []string {
 }
 
 // discoveryOptions are the embedded server's part of a configuration.
-func (a *Agent) discoveryOptions(c *config.Config, changes <-chan []string) discovery.Options {
+func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	return discovery.Options{
-		Files: c.Discovery.Files, Namespace: c.Node.Namespace, OwnAddresses: true, Changes: changes, Settings: meshSettings(c), Board: a.board, Logger: a.logOf("discovery"),
+		Files: c.Discovery.Files, Namespace: c.Node.Namespace, OwnAddresses: true, Changes: a.meshWatch.Changes(), Watch: a.meshWatch.setCertificates, Settings: meshSettings(c), Board: a.board, Logger: a.logOf("discovery"),
 	}
 }
 

@@ -35,6 +35,7 @@ func (s *Server) reconfigure() {
 		for _, v := range s.views {
 			v.Reconfigure(everything)
 		}
+		s.watchCertificates()
 	}
 	s.tellProblems()
 }

@@ -48,6 +48,10 @@ type Options struct {
 	// Changes brings paths that changed: files, or directories to look through. nil: nothing changes.
 	Changes <-chan []string
 
+	// Watch has Changes bring the paths of these files too, in place of those of the call before: proxies read certificates
+	// from them, and are told to do it again. It must not wait for Changes. nil: proxies are on other machines.
+	Watch func(files []string) error
+
 	Board  *condition.Board // nil: problems are only returned
 	Logger *slog.Logger     // nil: nothing is logged
 }
@@ -79,6 +83,7 @@ type Server struct {
 	mesh         *mesh.Config // as the file was last without an error
 	meshProblems []Problem
 	objects      map[object.Kind]int
+	certificates *certificates
 	refusals     map[resource.Key]refusal
 	problems     []Problem // all, as last told
 }
@@ -91,7 +96,7 @@ func New(options Options) (*Server, error) {
 	fill(&options)
 	s := &Server{options: options, store: newStore(options), ready: make(chan struct{}), rescan: make(chan struct{}, 1),
 		cache: view.NewCache(), views: map[string]*served{}, settings: options.Settings, mesh: mesh.Default(),
-		objects: map[object.Kind]int{}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
+		objects: map[object.Kind]int{}, certificates: &certificates{watch: options.Watch, logger: options.Logger, files: map[string]*certificateFile{}}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
 	s.readMesh()
 	s.world = model.NewWorld(options.Domain, s.effectiveMesh())
 	return s, nil
@@ -122,7 +127,7 @@ func newStore(o Options) *store.Store {
 // Run reads the files at once, and again what changes, until the context ends; its error is nil then.
 func (s *Server) Run(ctx context.Context) error {
 	started := time.Now()
-	s.push(s.store.Load())
+	s.push(s.store.Load(), nil)
 	close(s.ready)
 	s.mu.Lock()
 	s.options.Logger.Info("mesh configuration loaded", "services", s.world.Hosts(), "problems", len(s.problems), "took", time.Since(started))
@@ -133,7 +138,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case <-s.rescan:
 			s.remesh(nil)
-			s.push(s.store.Load())
+			s.push(s.store.Load(), s.certificateFiles())
 		case paths, ok := <-s.options.Changes:
 			if !ok {
 				s.options.Changes = nil
@@ -144,7 +149,7 @@ func (s *Server) Run(ctx context.Context) error {
 				s.debounced.Observe(time.Since(begun))
 				begun = time.Now()
 				s.remesh(paths)
-				s.push(s.store.Reload(paths))
+				s.push(s.store.Reload(paths), paths)
 				s.pushed.Observe(time.Since(begun))
 			}
 		}
@@ -187,10 +192,11 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 	}
 }
 
-// push takes changes of objects in and publishes what they change in every view.
-func (s *Server) push(changes []store.Change) {
+// push takes changes of objects and of files in, and publishes what they change in every view.
+func (s *Server) push(changes []store.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.reread(paths)
 	applied := make([]model.Change, len(changes))
 	for i, c := range changes {
 		applied[i] = model.Change(c)
@@ -203,6 +209,7 @@ func (s *Server) push(changes []store.Change) {
 	for _, v := range s.views {
 		v.Update(touched)
 	}
+	s.watchCertificates()
 	s.stored = s.store.Problems()
 	s.tellProblems()
 }

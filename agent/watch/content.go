@@ -26,8 +26,9 @@ const (
 
 // content is what a path holds, comparable.
 type content struct {
-	kind kind
-	sum  [sha256.Size]byte // of a file
+	kind  kind
+	sum   [sha256.Size]byte // of a file
+	stamp stamp             // of an unreadable regular file, of which it is all that is known
 }
 
 // stamp is what the kernel changes whenever a file's content may have changed. The zero stamp equals no file's.
@@ -46,7 +47,7 @@ func readContent(path string, before content, beforeStamp stamp) (content, stamp
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			return content{}, stamp{}
 		}
-		return content{kind: unreadable}, stamp{}
+		return contentUnread(path), stamp{}
 	}
 	opened := os.NewFile(uintptr(descriptor), path)
 	defer func() { _ = opened.Close() }() // it was only read
@@ -55,7 +56,7 @@ func readContent(path string, before content, beforeStamp stamp) (content, stamp
 	if err := unix.Fstat(descriptor, &status); err != nil || status.Mode&unix.S_IFMT != unix.S_IFREG {
 		return content{kind: unreadable}, stamp{}
 	}
-	now := stamp{device: status.Dev, inode: status.Ino, size: status.Size, changed: status.Ctim}
+	now := stampOf(&status)
 	if now == beforeStamp {
 		return before, now
 	}
@@ -69,4 +70,17 @@ func readContent(path string, before content, beforeStamp stamp) (content, stamp
 		now = stamp{}
 	}
 	return result, now
+}
+
+func stampOf(status *unix.Stat_t) stamp {
+	return stamp{device: status.Dev, inode: status.Ino, size: status.Size, changed: status.Ctim}
+}
+
+// contentUnread is what can be told of a path that cannot be opened.
+func contentUnread(path string) content {
+	var status unix.Stat_t
+	if unix.Lstat(path, &status) != nil || status.Mode&unix.S_IFMT != unix.S_IFREG {
+		return content{kind: unreadable}
+	}
+	return content{kind: unreadable, stamp: stampOf(&status)}
 }

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,13 +15,9 @@ import (
 // or directories as Set takes them; suffixes are those of Options. It is the same in whatever order, and however often,
 // the paths are given. A file that is not there is part of the digest, one that cannot be read an error.
 func Digest(paths []string, suffixes ...string) (string, error) {
-	tree := newTree(suffixes, slog.New(slog.DiscardHandler))
-	if err := tree.set(paths); err != nil {
+	all, err := readAll(paths, suffixes)
+	if err != nil {
 		return "", err
-	}
-	var all []*node
-	for _, path := range slices.Sorted(maps.Keys(tree.roots)) {
-		all = tree.roots[path].below(all)
 	}
 	hash := sha256.New()
 	var failed []error
@@ -31,6 +28,33 @@ func Digest(paths []string, suffixes ...string) (string, error) {
 		fmt.Fprintf(hash, "%d:%s %d %x\n", len(n.name), n.name, n.now.kind, n.now.sum)
 	}
 	return hex.EncodeToString(hash.Sum(nil)), errors.Join(failed...)
+}
+
+// Fingerprint is 64 bits that change when what the file at path holds does, or when it comes or goes. A file that cannot be
+// read, as a key of another user's may be, counts by what the kernel says of it: its number, size and time of change.
+func Fingerprint(path string) (uint64, error) {
+	all, err := readAll([]string{path}, nil)
+	if err != nil {
+		return 0, err
+	}
+	hash := sha256.New()
+	for _, n := range all {
+		s := n.now.stamp
+		fmt.Fprintf(hash, "%d %x %d %d %d %d.%d\n", n.now.kind, n.now.sum, s.device, s.inode, s.size, s.changed.Sec, s.changed.Nsec)
+	}
+	return binary.BigEndian.Uint64(hash.Sum(nil)), nil
+}
+
+// readAll reads paths, as Set takes them, and returns their nodes by name.
+func readAll(paths, suffixes []string) (all []*node, err error) {
+	tree := newTree(suffixes, slog.New(slog.DiscardHandler))
+	if err := tree.set(paths); err != nil {
+		return nil, err
+	}
+	for _, path := range slices.Sorted(maps.Keys(tree.roots)) {
+		all = tree.roots[path].below(all)
+	}
+	return all, nil
 }
 
 // below appends n and the nodes below it, by name.

@@ -2,7 +2,7 @@
 // inotify, renames, editors' habits and symlink farms.
 //
 // What counts is whether a file is there and what it holds (SHA-256), never the event: a file that was touched, or was
-// replaced by an equal one, has not changed. Paths need not exist. Every folder and every symbolic link on the way to a
+// replaced by an equal one, has not changed. One that cannot be read has when the kernel's stamp of it has. Paths need not exist. Every folder and every symbolic link on the way to a
 // path is watched too, so that a parent that is created later, moved away or replaced is seen like the file itself.
 //
 // In a directory, files whose name starts with a dot are nobody's configuration (editors' swap files and locks,

@@ -20,12 +20,14 @@ type Refusal struct {
 	Origins   []resource.Origin `json:"origins"` // the objects those resources came from
 }
 
-// refused is a resource that the client does not take. It is not sent again until its content changes.
+// refused is a resource that the client does not take. It is not sent again until its content changes, or what the client
+// may have refused it for.
 type refused struct {
 	resource *resource.Resource // what it refused
 	held     *resource.Resource // what it keeps instead; nil: nothing
 	message  string
 	since    time.Time
+	again    bool // it is to be sent once more
 }
 
 // trial finds the resources that a client refuses where its error does not name them: the suspects are sent in halves
@@ -80,7 +82,11 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	if refusal == nil {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()
 		s.report.accepted(r)
-		s.tellCured(w, w.cured(r))
+		cured := w.cured(r)
+		s.tellCured(w, cured)
+		if w.typeURL == resource.SecretType && (len(cured) > 0 || r.replaces()) {
+			s.retry()
+		}
 		if w.trial != nil && !late {
 			if charge := w.trial.pass(w); charge != nil {
 				s.report.refused(*charge)
@@ -152,7 +158,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 			}
 		}
 		if d, ok := w.differs[name]; ok && len(names) > 0 {
-			w.refused[name] = &refused{one, d.held, told.Error, time.Now()}
+			w.refused[name] = &refused{resource: one, held: d.held, message: told.Error, since: time.Now()}
 		}
 	}
 	s.report.refused(told)
@@ -161,12 +167,34 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 // cured returns what was refused before and is accepted with a response.
 func (w *watch) cured(r *response) (names []string) {
 	for name, was := range w.refused {
-		if c, ok := r.changes[name]; ok && !same(c.after, was.resource) && !same(c.after, was.held) {
+		if c, ok := r.changes[name]; ok && (was.again || !same(c.after, was.resource)) && !same(c.after, was.held) {
 			delete(w.refused, name)
 			names = append(names, name)
 		}
 	}
 	return names
+}
+
+// replaces tells whether a response changes what the client held.
+func (r *response) replaces() bool {
+	for _, c := range r.changes {
+		if c.before != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// retry has listeners and clusters that were refused sent once more. Envoy refuses one that needs a secret which it has and which is
+// not right, as a certificate is that has been renewed and whose key has not.
+func (s *session) retry() {
+	for _, typeURL := range [...]string{resource.ListenerType, resource.ClusterType} {
+		if w := s.watches[typeURL]; w != nil {
+			for _, r := range w.refused {
+				r.again = true
+			}
+		}
+	}
 }
 
 func (s *session) tellCured(w *watch, names []string) {

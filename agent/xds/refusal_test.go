@@ -115,6 +115,40 @@ func TestRefusedOnlyTheFirstTimeAllAreNamed(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "refused CDS [a b]")
 }
 
+func TestARefusedListenerIsTriedAgainOnceASecretIsAnother(t *testing.T) {
+	for _, delta := range []bool{true, false} {
+		p := newTable(t, delta)
+		p.publish(made(resource.SecretType, "s=1"), made(resource.SecretType, "t=1"), made(lds, "l=1"))
+		p.ask(&request{typeURL: lds})
+		p.ask(&request{typeURL: resource.SecretType, names: []string{"s"}, subscribe: []string{"s"}})
+		p.sends("SDS s=1", "LDS l=1")
+		p.ack(lds)
+		p.ack(resource.SecretType, "s")
+		p.publish(made(lds, "l=2"))
+		p.sends("LDS l=2")
+		p.nack(lds, "Error adding/updating listener(s) l: a certificate is not right")
+		p.events = nil
+		p.ask(&request{typeURL: resource.SecretType, names: []string{"s", "t"}, subscribe: []string{"t"}, nonce: p.last[resource.SecretType].nonce})
+		p.sends("SDS t=1")
+		p.ack(resource.SecretType, "s", "t")
+		p.sends() // what it had of secrets is as it was
+		p.publish(made(resource.SecretType, "s=2"))
+		p.sends("SDS s=2")
+		p.ack(resource.SecretType, "s", "t")
+		p.sends("LDS l=2")
+		p.nack(lds, "Error adding/updating listener(s) l: still not right")
+		p.sends()
+		p.publish(made(resource.SecretType, "s=3"))
+		p.sends("SDS s=3")
+		p.ack(resource.SecretType, "s", "t")
+		p.sends("LDS l=2")
+		p.events = nil
+		p.ack(lds)
+		p.saw("accepted LDS", "cured LDS [l]")
+		p.sends()
+	}
+}
+
 // client answers as an Envoy that refuses some contents, with a message that names nothing, until nothing is sent.
 func (p *table) client(bad map[string]bool, names ...string) (rounds int) {
 	for ; rounds < 200; rounds++ {

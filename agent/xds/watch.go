@@ -88,9 +88,9 @@ func (w *watch) drop(name string) {
 	delete(w.refused, name)
 }
 
-// target is what the client should hold: what the snapshot holds, unless it refused exactly that.
+// target is what the client should hold: what the snapshot holds, unless it refused exactly that for good.
 func (w *watch) target(name string, held, now *resource.Resource) *resource.Resource {
-	if r := w.refused[name]; r != nil && same(r.resource, now) {
+	if r := w.refused[name]; r != nil && !r.again && same(r.resource, now) {
 		return held
 	}
 	return now

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"path/filepath"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
@@ -9,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// FileSecret is a certificate with its key, or authorities, in files that Envoy reads by itself, and again when one of
-// them is replaced by a rename: a renewed certificate changes no listener. Outrider never sees a key.
+// FileSecret is a certificate with its key, or authorities, in files that Envoy reads by itself: a renewed certificate
+// changes no listener, and no key travels.
 type FileSecret struct {
 	Certificate, Key     string // of a certificate
 	Authorities, Revoked string // of authorities; Revoked is a CRL and may be ""
@@ -27,15 +28,30 @@ func (s FileSecret) Name() string {
 	return "file-root:" + s.Authorities + "~" + s.Revoked
 }
 
-// Resource is the secret as Envoy asks for it by name.
-func (s FileSecret) Resource(origins ...resource.Origin) (*resource.Resource, error) {
+// Files are those that Envoy reads for the secret.
+func (s FileSecret) Files() []string {
+	switch {
+	case s.Authorities == "":
+		return []string{s.Certificate, s.Key}
+	case s.Revoked == "":
+		return []string{s.Authorities}
+	}
+	return []string{s.Authorities, s.Revoked}
+}
+
+// Resource is the secret as Envoy asks for it by name. Envoy reads the files when it is given a secret other than the one it has,
+// and of itself only when something is renamed into their folder; so print stands for what they hold, where somebody knows it
+// (else 0), and makes the secret another when that changes.
+func (s FileSecret) Resource(print uint32, origins ...resource.Origin) (*resource.Resource, error) {
 	out := &tlsv3.Secret{Name: s.Name()}
 	if s.Authorities == "" {
-		out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: file(s.Certificate), PrivateKey: file(s.Key),
-			WatchedDirectory: watched(s.Certificate, s.Key)}}
+		certificate := &tlsv3.TlsCertificate{CertificateChain: file(s.Certificate), PrivateKey: file(s.Key), WatchedDirectory: watched(s.Certificate, s.Key)}
+		certificate.CertificateChain.WatchedDirectory = spelled(filepath.Dir(s.Certificate), print)
+		out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: certificate}
 		return resource.New(out.Name, out, compact(origins)...)
 	}
 	check := &tlsv3.CertificateValidationContext{TrustedCa: file(s.Authorities), WatchedDirectory: watched(s.Authorities, s.Revoked)}
+	check.TrustedCa.WatchedDirectory = spelled(filepath.Dir(s.Authorities), print)
 	if s.Revoked != "" {
 		check.Crl = file(s.Revoked)
 	}
@@ -51,6 +67,21 @@ func watched(path, other string) *corev3.WatchedDirectory {
 		return nil
 	}
 	return &corev3.WatchedDirectory{Path: folder}
+}
+
+// spelled is a folder in the one of its many spellings that print stands for, each bit a "/" or a "/." at its end; nil for 0.
+// A secret has no field for a version. This one is beside the point in a secret (Envoy watches for the secret as a whole), and
+// true all the same.
+func spelled(folder string, print uint32) *corev3.WatchedDirectory {
+	if print == 0 {
+		return nil
+	}
+	var path strings.Builder
+	path.WriteString(folder)
+	for ; print != 0; print >>= 1 {
+		path.WriteString([2]string{"/", "/."}[print&1])
+	}
+	return &corev3.WatchedDirectory{Path: path.String()}
 }
 
 func file(path string) *corev3.DataSource {

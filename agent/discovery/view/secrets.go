@@ -14,13 +14,17 @@ import (
 
 // secrets are the files' secrets of a view. Units may need the same one: it is published once, and for as long as one does.
 type secrets struct {
-	users map[translate.FileSecret]map[string][]resource.Origin // by unit
-	needs map[string][]translate.FileSecret
-	dirty map[translate.FileSecret]struct{} // whose users changed
+	prints Prints
+	users  map[translate.FileSecret]map[string][]resource.Origin // by unit
+	needs  map[string][]translate.FileSecret
+	dirty  map[translate.FileSecret]struct{} // whose users changed, or whose files
 }
 
-func newSecrets() secrets {
-	return secrets{users: map[translate.FileSecret]map[string][]resource.Origin{}, needs: map[string][]translate.FileSecret{},
+// Prints stands for what the files of secrets hold, in their order: a number that changes when that does, 0 where nobody knows.
+type Prints func([]translate.FileSecret) []uint32
+
+func newSecrets(prints Prints) secrets {
+	return secrets{prints: prints, users: map[translate.FileSecret]map[string][]resource.Origin{}, needs: map[string][]translate.FileSecret{},
 		dirty: map[translate.FileSecret]struct{}{}}
 }
 
@@ -48,16 +52,35 @@ func (s *secrets) need(unit string, wanted map[translate.FileSecret][]resource.O
 	}
 }
 
+// reread has secrets made anew that read one of the files.
+func (s *secrets) reread(files map[string]bool) {
+	for secret := range s.users {
+		if slices.ContainsFunc(secret.Files(), func(path string) bool { return files[path] }) {
+			s.dirty[secret] = struct{}{}
+		}
+	}
+}
+
 // publish publishes what is needed now and takes back what is needed no more.
 func (s *secrets) publish(v *View) {
+	var needed []translate.FileSecret
 	for secret := range s.dirty {
-		unit := "secret/" + secret.Name()
-		if len(s.users[secret]) == 0 {
-			delete(s.users, secret)
-			v.put(unit)
-			v.tell(unit, nil)
+		if len(s.users[secret]) > 0 {
+			needed = append(needed, secret)
 			continue
 		}
+		unit := "secret/" + secret.Name()
+		delete(s.users, secret)
+		v.put(unit)
+		v.tell(unit, nil)
+	}
+	clear(s.dirty)
+	if len(needed) == 0 {
+		return
+	}
+	prints := s.prints(needed)
+	for i, secret := range needed {
+		unit := "secret/" + secret.Name()
 		var origins []resource.Origin
 		for _, from := range s.users[secret] {
 			origins = append(origins, from...)
@@ -65,7 +88,7 @@ func (s *secrets) publish(v *View) {
 		slices.SortFunc(origins, func(a, b resource.Origin) int {
 			return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Name, b.Name))
 		})
-		out, err := secret.Resource(origins...)
+		out, err := secret.Resource(prints[i], origins...)
 		var problems []object.Problem
 		if err != nil {
 			o := origins[0]
@@ -75,5 +98,4 @@ func (s *secrets) publish(v *View) {
 		v.put(unit, out)
 		v.tell(unit, problems)
 	}
-	clear(s.dirty)
 }

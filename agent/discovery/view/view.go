@@ -42,9 +42,9 @@ type kind interface {
 }
 
 // New returns a view of a world that has published nothing yet.
-func New(world *model.World, node model.Node, cache *Cache) (*View, error) {
+func New(world *model.World, node model.Node, cache *Cache, prints Prints) (*View, error) {
 	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(), units: map[string][]resource.Key{}, owners: map[resource.Key]string{}, problems: map[string][]object.Problem{},
-		change: map[resource.Key]*resource.Resource{}, secrets: newSecrets(), patches: newPatches()}
+		change: map[resource.Key]*resource.Resource{}, secrets: newSecrets(prints), patches: newPatches()}
 	switch node.Type {
 	case model.Sidecar:
 		v.kind = newSidecar()
@@ -61,6 +61,18 @@ func (v *View) Feed() *resource.Feed { return v.feed }
 
 // Problems returns what translation found wrong, by unit of work.
 func (v *View) Problems() map[string][]object.Problem { return v.problems }
+
+// Reread has the next update take in that files changed which secrets name.
+func (v *View) Reread(files map[string]bool) { v.secrets.reread(files) }
+
+// SecretFiles adds the files that the view's secrets name.
+func (v *View) SecretFiles(files map[string]bool) {
+	for secret := range v.secrets.users {
+		for _, path := range secret.Files() {
+			files[path] = true
+		}
+	}
+}
 
 // Update brings the view up to date with what was touched, and publishes.
 func (v *View) Update(touched model.Touched) {

@@ -1,0 +1,138 @@
+package discovery
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/watch"
+)
+
+// certificates knows what the files hold that proxies read certificates and authorities from, where they are on this machine.
+type certificates struct {
+	watch  func(files []string) error // nil: they are elsewhere
+	logger *slog.Logger
+	files  map[string]*certificateFile // that are watched
+}
+
+// certificateFile is what is known of a file.
+type certificateFile struct {
+	stale   bool   // it is to be read again
+	held    uint64 // when it was read last (watch.Fingerprint)
+	changes uint64 // of held: Envoy has to read again what is again as it was: it does not go back to it when it refuses what came between
+}
+
+// prints implements view.Prints. Files are watched before they are read: no change is missed.
+func (c *certificates) prints(secrets []translate.FileSecret) []uint32 {
+	prints := make([]uint32, len(secrets))
+	if c.watch == nil {
+		return prints
+	}
+	more := false
+	for _, secret := range secrets {
+		for _, path := range secret.Files() {
+			if _, known := c.files[path]; !known && watchable(path) {
+				c.files[path], more = &certificateFile{stale: true}, true
+			}
+		}
+	}
+	if more {
+		c.set()
+	}
+	for i, secret := range secrets {
+		var held []byte
+		for _, path := range secret.Files() {
+			held = c.read(path).append(held)
+		}
+		prints[i] = max(crc32.ChecksumIEEE(held), 1) // 0 is that nobody knows
+	}
+	return prints
+}
+
+// watchable tells whether a path says the same to Envoy, the agent and package watch.
+func watchable(path string) bool { return filepath.IsAbs(path) && !strings.HasSuffix(path, "/...") }
+
+// read is what is known of a file, read anew if it may have changed; nil if it is not watched.
+func (c *certificates) read(path string) *certificateFile {
+	file := c.files[path]
+	if file == nil || !file.stale {
+		return file
+	}
+	held, err := watch.Fingerprint(path)
+	if err != nil {
+		c.logger.Warn("a changed certificate is taken with the next epoch only", "file", path, "error", err)
+	}
+	if file.stale = false; held != file.held {
+		file.held = held
+		file.changes++
+	}
+	return file
+}
+
+func (f *certificateFile) append(print []byte) []byte {
+	if f == nil {
+		f = &certificateFile{}
+	}
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(print, f.held), f.changes)
+}
+
+// changed returns those of paths that are files of certificates; they are read again when they are asked for.
+func (c *certificates) changed(paths []string) map[string]bool {
+	found := map[string]bool{}
+	for _, path := range paths {
+		if file := c.files[path]; file != nil {
+			file.stale, found[path] = true, true
+		}
+	}
+	return found
+}
+
+// keep ends the watch of all files but those that are used.
+func (c *certificates) keep(used map[string]bool) {
+	before := len(c.files)
+	maps.DeleteFunc(c.files, func(path string, _ *certificateFile) bool { return !used[path] })
+	if len(c.files) < before {
+		c.set()
+	}
+}
+
+func (c *certificates) set() {
+	if err := c.watch(slices.Sorted(maps.Keys(c.files))); err != nil {
+		c.logger.Warn("not all files of certificates are watched: a change of another is taken with the next epoch only", "error", err)
+	}
+}
+
+// certificateFiles are all that are watched.
+func (s *Server) certificateFiles() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.certificates.files))
+}
+
+// reread has the views take in that files changed. Callers hold mu.
+func (s *Server) reread(paths []string) {
+	files := s.certificates.changed(paths)
+	if len(files) == 0 {
+		return
+	}
+	for _, v := range s.views {
+		v.Reread(files)
+	}
+}
+
+// watchCertificates ends the watch of files that no view needs any more. Callers hold mu.
+func (s *Server) watchCertificates() {
+	if s.certificates.watch == nil {
+		return
+	}
+	used := map[string]bool{}
+	for _, v := range s.views {
+		v.SecretFiles(used)
+	}
+	s.certificates.keep(used)
+}

@@ -1,0 +1,351 @@
+package discovery_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/watch"
+)
+
+// authority issues certificates.
+type authority struct{ tls.Certificate }
+
+func newAuthority(t *testing.T) authority {
+	t.Helper()
+	signer, err := tls.LoadX509KeyPair(certificate(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return authority{signer}
+}
+
+// issue returns a certificate and its key, for files.
+func (a authority) issue(t *testing.T, serial int64, name string) (certificate, key []byte) {
+	t.Helper()
+	both := filepath.Join(t.TempDir(), "both.pem")
+	issue(t, a.Leaf, a.PrivateKey.(*ecdsa.PrivateKey), serial, name, both)
+	content, err := os.ReadFile(both)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, rest := pem.Decode(content)
+	return pem.EncodeToMemory(first), rest
+}
+
+// startWatching runs a server whose mesh's files and certificates are watched as the agent does it.
+func startWatching(t *testing.T, folder string, options discovery.Options) *discovery.Server {
+	t.Helper()
+	watcher := watch.New(watch.Options{Debounce: func() time.Duration { return time.Millisecond }, Suffixes: []string{".yaml"}})
+	set := func(files []string) error { return watcher.Set(append([]string{folder + "/..."}, files...)) }
+	if err := set(nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	watched := make(chan error, 1)
+	go func() { watched <- watcher.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-watched; err != nil {
+			t.Error(err)
+		}
+	})
+	options.Files, options.Watch = []string{folder}, set
+	server, changes := start(t, options)
+	forwarded := make(chan struct{})
+	go func() {
+		defer close(forwarded)
+		for {
+			select {
+			case paths := <-watcher.Changes():
+				select {
+				case changes <- paths:
+				case <-ctx.Done():
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-forwarded })
+	return server
+}
+
+// door is a TLS server of a gateway, asked all the time.
+type door struct {
+	host string
+	port int
+}
+
+// ask makes a request on a connection of its own and returns the serial number of the server's certificate.
+func (d door) ask() (string, error) {
+	var serial string
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: d.host,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			serial = state.PeerCertificates[0].SerialNumber.String()
+			return nil
+		}}, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)))
+	}}
+	defer transport.CloseIdleConnections()
+	answer, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Get("https://" + d.host + "/")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		return "", err
+	}
+	if answer.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("status %d", answer.StatusCode)
+	}
+	return serial, nil
+}
+
+// serves waits until the door shows a certificate.
+func (d door) serves(t *testing.T, serial int64) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s shows certificate %d", d.host, serial), func() (bool, string) {
+		seen, err := d.ask()
+		return seen == strconv.FormatInt(serial, 10), fmt.Sprint(seen, err)
+	})
+}
+
+// keepAsking makes requests at doors, in turn, until stop: none may be lost.
+func keepAsking(t *testing.T, doors []door) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		asked := 0
+		for ; ctx.Err() == nil; asked++ {
+			if _, err := doors[asked%len(doors)].ask(); err != nil {
+				t.Errorf("%s: a request was lost: %v", doors[asked%len(doors)].host, err)
+			}
+		}
+		t.Logf("%d requests", asked)
+	}()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return stop
+}
+
+// habits are how certificates are renewed. Each writes a pair into cert.pem and key.pem of a folder, which is not there at first.
+var habits = []struct {
+	name  string
+	write func(t *testing.T, folder string, certificate, key []byte)
+}{
+	{"in place", func(t *testing.T, folder string, certificate, key []byte) {
+		writePair(t, folder, certificate, key)
+	}},
+	{"rename over", func(t *testing.T, folder string, certificate, key []byte) {
+		next := filepath.Join(folder, "next")
+		writePair(t, next, certificate, key)
+		for _, name := range []string{"cert.pem", "key.pem"} {
+			must(t, os.Rename(filepath.Join(next, name), filepath.Join(folder, name)))
+		}
+	}},
+	{"links made anew", func(t *testing.T, folder string, certificate, key []byte) { // as certbot does
+		must(t, os.MkdirAll(folder, 0o700))
+		archive, err := os.MkdirTemp(t.TempDir(), "archive")
+		must(t, err)
+		writePair(t, archive, certificate, key)
+		for _, name := range []string{"cert.pem", "key.pem"} {
+			if err := os.Remove(filepath.Join(folder, name)); err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+			must(t, os.Symlink(filepath.Join(archive, name), filepath.Join(folder, name)))
+		}
+	}},
+	{"folder's link made anew", func(t *testing.T, folder string, certificate, key []byte) {
+		archive, err := os.MkdirTemp(t.TempDir(), "archive")
+		must(t, err)
+		writePair(t, archive, certificate, key)
+		must(t, os.RemoveAll(folder))
+		must(t, os.Symlink(archive, folder))
+	}},
+	{"folder made anew", func(t *testing.T, folder string, certificate, key []byte) {
+		must(t, os.RemoveAll(folder))
+		writePair(t, folder, certificate, key)
+	}},
+}
+
+func writePair(t *testing.T, folder string, certificate, key []byte) {
+	t.Helper()
+	must(t, os.MkdirAll(folder, 0o700))
+	must(t, os.WriteFile(filepath.Join(folder, "cert.pem"), certificate, 0o600))
+	must(t, os.WriteFile(filepath.Join(folder, "key.pem"), key, 0o600))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const doorGateway = `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: %[1]s}
+spec:
+  selector: {app: edge}
+  servers:
+  - port: {number: %[2]d, name: https, protocol: HTTPS}
+    hosts: [%[1]s.test]
+    tls: {mode: SIMPLE, serverCertificate: %[3]s/cert.pem, privateKey: %[3]s/key.pem}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %[1]s}
+spec:
+  hosts: [%[1]s.test]
+  gateways: [%[1]s]
+  http: [{directResponse: {status: 200}}]
+`
+
+// noProblems waits until nothing is wrong.
+func noProblems(t *testing.T, server *discovery.Server) {
+	t.Helper()
+	eventually(t, "nothing is wrong", func() (bool, string) {
+		problems := server.Problems()
+		return len(problems) == 0, fmt.Sprint(problems)
+	})
+}
+
+// TestARenewedCertificateIsServedHoweverItIsWritten has Envoy told of certificates that are not there yet; then they come, and
+// are renewed twice, by each habit: no listener is made anew, no request lost, and nothing stays told that is over.
+func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
+	a := newAuthority(t)
+	mesh := t.TempDir()
+	ports := freePorts(t, len(habits))
+	doors, folders := make([]door, len(habits)), make([]string, len(habits))
+	for i := range habits {
+		folders[i] = filepath.Join(t.TempDir(), "live")
+		doors[i] = door{host: fmt.Sprintf("door-%d.test", i), port: ports[i]}
+		write(t, filepath.Join(mesh, fmt.Sprintf("door-%d.yaml", i)), fmt.Sprintf(doorGateway, fmt.Sprintf("door-%d", i), ports[i], folders[i]))
+	}
+	server := startWatching(t, mesh, discovery.Options{Namespace: "shop", Settings: discovery.Settings{DebounceAfter: 20 * time.Millisecond, DebounceMax: time.Second}})
+	e := startEnvoy(t, "router", server)
+	eventually(t, "what Envoy misses is told", func() (bool, string) { // of the first only: Envoy names no other
+		problems := server.Problems()
+		return len(problems) > 0, fmt.Sprint(problems)
+	})
+	renew := func(serial int64) {
+		for i, habit := range habits {
+			certificate, key := a.issue(t, serial, fmt.Sprintf("door-%d", i))
+			habit.write(t, folders[i], certificate, key)
+			doors[i].serves(t, serial)
+		}
+		noProblems(t, server)
+	}
+	renew(10)
+	stop := keepAsking(t, doors)
+	renew(11)
+	renew(12)
+	stop()
+	if n := e.stat("listener_manager.listener_modified"); n != 0 {
+		t.Errorf("%d listeners were made anew", n)
+	}
+}
+
+// TestAPairThatIsWrittenByHalvesIsNotServed leaves a new certificate with the old key, and changes the listener meanwhile: the old
+// pair is served until the new one is whole, and then the changed listener is taken too.
+func TestAPairThatIsWrittenByHalvesIsNotServed(t *testing.T) {
+	a := newAuthority(t)
+	mesh, folder := t.TempDir(), t.TempDir()
+	d := door{host: "door.test", port: freePort(t)}
+	write(t, filepath.Join(mesh, "door.yaml"), fmt.Sprintf(doorGateway, "door", d.port, folder))
+	certificate, key := a.issue(t, 10, "door")
+	writePair(t, folder, certificate, key)
+	server := startWatching(t, mesh, discovery.Options{Namespace: "shop"})
+	startEnvoy(t, "router", server)
+	d.serves(t, 10)
+	defer keepAsking(t, []door{d})()
+
+	certificate, newKey := a.issue(t, 11, "door")
+	writePair(t, folder, certificate, key)
+	eventually(t, "the half is told", func() (bool, string) {
+		problems := server.Problems()
+		return len(problems) == 1 && strings.Contains(problems[0].Message, folder), fmt.Sprint(problems)
+	})
+	changed := strings.Replace(doorGateway, "mode: SIMPLE", "mode: SIMPLE, minProtocolVersion: TLSV1_3", 1)
+	write(t, filepath.Join(mesh, "door.yaml"), fmt.Sprintf(changed, "door", d.port, folder))
+	eventually(t, "the listener cannot be changed", func() (bool, string) {
+		problems := server.Problems()
+		return len(problems) == 2, fmt.Sprint(problems)
+	})
+	d.serves(t, 10)
+	writePair(t, folder, certificate, newKey)
+	d.serves(t, 11)
+	noProblems(t, server)
+}
+
+const trustingRule = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: far}
+spec:
+  hosts: [far.test]
+  resolution: STATIC
+  ports: [{number: %[1]d, name: p, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.1, ports: {p: %[2]d}}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: far}
+spec:
+  host: far.test
+  trafficPolicy:
+    connectionPool: {http: {maxRequestsPerConnection: 1}}
+    tls: {mode: MUTUAL, clientCertificate: %[3]s/cert.pem, privateKey: %[3]s/key.pem, caCertificates: %[4]s}
+`
+
+// TestARenewedClientCertificateIsShown renews what a DestinationRule shows to a service, and whom it trusts, in place.
+func TestARenewedClientCertificateIsShown(t *testing.T) {
+	a := newAuthority(t)
+	mesh, folder, port := t.TempDir(), t.TempDir(), freePort(t)
+	roots := filepath.Join(folder, "roots.pem")
+	serving, servingKey := certificate(t)
+	trusted, err := os.ReadFile(serving)
+	must(t, err)
+	client, key := a.issue(t, 10, "first")
+	writePair(t, folder, client, key)
+	write(t, roots, string(trusted))
+	far := (&backend{name: "far"}).serveTLS(t, serving, servingKey)
+	write(t, filepath.Join(mesh, "far.yaml"), fmt.Sprintf(trustingRule, port, far, folder, roots))
+	server := startWatching(t, mesh, discovery.Options{Namespace: "shop"})
+	startEnvoy(t, "sidecar", server)
+	sees := func(want string) {
+		t.Helper()
+		eventually(t, want, func() (bool, string) {
+			ask := &exchange{ask: []string{"GET far.test/"}, expect: []string{want}, times: 1}
+			differences := ask.run(port)
+			return len(differences) == 0, strings.Join(differences, "; ")
+		})
+	}
+	sees("saw x-tls-client: first")
+	client, key = a.issue(t, 11, "second")
+	writePair(t, folder, client, key)
+	sees("saw x-tls-client: second")
+	other, _ := certificate(t)
+	untrusted, err := os.ReadFile(other)
+	must(t, err)
+	write(t, roots, string(untrusted))
+	sees("status 503")
+	write(t, roots, string(trusted))
+	sees("saw x-tls-client: second")
+	noProblems(t, server)
+}

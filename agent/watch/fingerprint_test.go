@@ -1,0 +1,94 @@
+package watch
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFingerprintFollowsTheContent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	print := func() uint64 {
+		t.Helper()
+		sum, err := Fingerprint(path)
+		must(t, err)
+		return sum
+	}
+	absent := print()
+	write(t, path, "one")
+	one := print()
+	write(t, path, "two")
+	two := print()
+	replace(t, path, "one")
+	if again := print(); one == absent || two == one || again != one {
+		t.Errorf("absent %x, one %x, two %x, one again %x", absent, one, two, again)
+	}
+	if _, err := Fingerprint(""); err == nil {
+		t.Error("no path has a fingerprint")
+	}
+}
+
+// TestAFileThatCannotBeReadChangesWithItsStamp looks as somebody who may not read it.
+func TestAFileThatCannotBeReadChangesWithItsStamp(t *testing.T) {
+	dir := t.TempDir()
+	for _, folder := range []string{dir, filepath.Dir(dir)} { // ways in for others
+		must(t, os.Chmod(folder, 0o711)) //nolint:gosec // of tests
+	}
+	path := filepath.Join(dir, "key.pem")
+	write(t, path, "one")
+	must(t, os.Chmod(path, 0o200))
+	print := func() uint64 {
+		t.Helper()
+		sum, err := Fingerprint(path)
+		must(t, err)
+		return sum
+	}
+	nobody(t)
+	if _, err := os.ReadFile(path); err == nil {
+		t.Fatal("it can be read")
+	}
+	one := print()
+	if again := print(); again != one {
+		t.Errorf("%x, and then %x", one, again)
+	}
+	deadline := time.Now().Add(patience)
+	for print() == one { // the kernel's clock ticks
+		if time.Now().After(deadline) {
+			t.Fatal("a change of a file that cannot be read is not seen")
+		}
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil { // nobody may not write it either
+			rootWrites(t, path)
+			continue
+		}
+		_, err = file.WriteString("two")
+		must(t, err)
+		must(t, file.Close())
+	}
+}
+
+// nobody has this test look at files as a user without rights, where it runs as root.
+func nobody(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	runtime.LockOSThread()
+	must(t, unix.Setfsuid(65534))
+	t.Cleanup(func() {
+		must(t, unix.Setfsuid(0))
+		runtime.UnlockOSThread()
+	})
+}
+
+// rootWrites changes a file from another thread, which has kept its rights.
+func rootWrites(t *testing.T, path string) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- os.WriteFile(path, []byte("two"), 0o200) }()
+	must(t, <-done)
+}
