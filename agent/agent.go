@@ -97,7 +97,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	defer a.logs.close()
 	a.log = a.logs.agent
 	if _, err := envoy.Find(loaded.Config.Envoy.Binary); err != nil {
-		return &ExitError{Code: ExitNoEnvoy, Err: err}
+		return &ExitError{Code: ExitNoProgram, Err: err}
 	}
 	if err := a.prepare(loaded.Config); err != nil {
 		return err

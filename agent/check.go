@@ -26,8 +26,8 @@ func Check(ctx context.Context, options Options, out io.Writer) error {
 		}
 	}
 	switch {
-	case report.NoEnvoy && len(report.Errors) == 1:
-		return &ExitError{Code: ExitNoEnvoy, Err: report.Errors}
+	case report.Missing && len(report.Errors) == 1:
+		return &ExitError{Code: ExitNoProgram, Err: report.Errors}
 	case report.Passing && len(report.Errors) == 1:
 		return &ExitError{Code: ExitInternal, Err: report.Errors}
 	case len(report.Errors) > 0:

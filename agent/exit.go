@@ -5,7 +5,7 @@ import "fmt"
 // The exit codes of outriderd (interfaces.md, "Programs"; names from sysexits.h).
 const (
 	ExitOK            = 0
-	ExitNoEnvoy       = 69 // EX_UNAVAILABLE: Envoy is missing or not executable
+	ExitNoProgram     = 69 // EX_UNAVAILABLE: Envoy or outrider-bootstrap is missing or not executable
 	ExitInternal      = 70 // EX_SOFTWARE
 	ExitAlreadyRuns   = 73 // EX_CANTCREAT: another outriderd runs on this configuration
 	ExitGaveUp        = 75 // EX_TEMPFAIL: restart_limit within restart_window

@@ -41,12 +41,12 @@ type listener struct {
 func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	if err != nil {
-		return nil, &ExitError{Code: ExitNoEnvoy, Err: err}
+		return nil, &ExitError{Code: ExitNoProgram, Err: err}
 	}
 	to.phase("asking Envoy what it is")
 	binary, err := m.inspect(ctx, path)
 	if err != nil {
-		return nil, &ExitError{Code: ExitNoEnvoy, Err: err}
+		return nil, &ExitError{Code: ExitNoProgram, Err: err}
 	}
 	if err := blueprint.Writable(ctx, m.runner, loaded); err != nil {
 		return nil, &ExitError{Code: ExitConfiguration, Err: err}
@@ -58,7 +58,9 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	}
 	to.phase("making the bootstrap")
 	plan, err := maker.Make(ctx, loaded)
-	if _, passing := errors.AsType[*bootstrap.ProgramError](err); passing {
+	if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok && failed.Missing {
+		return nil, &ExitError{Code: ExitNoProgram, Err: err}
+	} else if ok {
 		return nil, &ExitError{Code: ExitInternal, Err: err} // systemd tries again
 	}
 	if err == nil {

@@ -33,6 +33,7 @@ func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 		"a file":      {&bootstrap.Error{File: "a.tmpl", Message: "wrong"}, ExitConfiguration},
 		"the input":   {errors.New("the node's ID is missing"), ExitConfiguration},
 		"the program": {&bootstrap.ProgramError{Err: errors.New("signal: killed")}, ExitInternal},
+		"no program":  {&bootstrap.ProgramError{Err: errors.New("no such file"), Missing: true}, ExitNoProgram},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &specMaker{Maker: blueprint.ThisHost(), inspect: func(context.Context, string) (*envoy.Binary, error) { return &envoy.Binary{}, nil }}

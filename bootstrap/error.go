@@ -13,8 +13,12 @@ type Error struct {
 	Message string
 }
 
-// ProgramError says that outrider-bootstrap did not answer: nothing is known about what was to be rendered, and the next attempt may succeed.
-type ProgramError struct{ Err error }
+// ProgramError says that outrider-bootstrap did not answer: nothing is known about what was to be rendered, and the next attempt may succeed,
+// unless there is no such program.
+type ProgramError struct {
+	Err     error
+	Missing bool // the program is not there, or cannot be executed
+}
 
 // Error implements error.
 func (e *ProgramError) Error() string { return e.Err.Error() }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -53,7 +54,7 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	case p.turn <- struct{}{}:
 		defer func() { <-p.turn }()
 	case <-ctx.Done():
-		return nil, &ProgramError{fmt.Errorf("render the bootstrap: another one is still being rendered: %w", context.Cause(ctx))}
+		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: another one is still being rendered: %w", context.Cause(ctx))}
 	}
 	if p.kept != nil && p.last == sum {
 		return p.kept, nil
@@ -105,7 +106,7 @@ func (r Request) fault(format string, arguments ...any) error {
 			return &Error{File: file.Path, Message: fmt.Sprintf(format, arguments...)}
 		}
 	}
-	return &ProgramError{fmt.Errorf("bootstrap: "+format, arguments...)}
+	return &ProgramError{Err: fmt.Errorf("bootstrap: "+format, arguments...)}
 }
 
 // What a template does is not known before it has done it. A JSON bootstrap of 16 MB takes about 6 s of a processor.
@@ -139,18 +140,18 @@ func (p *Program) ask(ctx context.Context, question []byte) (*Rendered, error) {
 	command.WaitDelay = time.Second
 	out, err := command.Output()
 	if err != nil && ctx.Err() != nil {
-		return nil, &ProgramError{fmt.Errorf("render the bootstrap: %s was ended before it answered: %w", path, context.Cause(ctx))}
+		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: %s was ended before it answered: %w", path, context.Cause(ctx))}
 	}
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			complaint, _, _ := bytes.Cut(exit.Stderr, []byte("\n"))
-			return nil, &ProgramError{fmt.Errorf("render the bootstrap: %s: %w: %s", path, err, complaint)}
+			return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: %s: %w: %s", path, err, complaint)}
 		}
-		return nil, &ProgramError{fmt.Errorf("render the bootstrap: %w", err)}
+		return nil, notRun(fmt.Errorf("render the bootstrap: %w", err))
 	}
 	var answer Answer
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return nil, &ProgramError{fmt.Errorf("render the bootstrap: the answer of %s: %w", path, err)}
+		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: the answer of %s: %w", path, err)}
 	}
 	switch {
 	case answer.Fault != nil:
@@ -158,9 +159,9 @@ func (p *Program) ask(ctx context.Context, question []byte) (*Rendered, error) {
 	case answer.Failure != "":
 		return nil, errors.New(answer.Failure)
 	case answer.Unable != "":
-		return nil, &ProgramError{errors.New(answer.Unable)}
+		return nil, &ProgramError{Err: errors.New(answer.Unable)}
 	case answer.Rendered == nil:
-		return nil, &ProgramError{fmt.Errorf("render the bootstrap: the answer of %s is empty", path)}
+		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: the answer of %s is empty", path)}
 	}
 	return answer.Rendered, nil
 }
@@ -171,7 +172,7 @@ func (p *Program) find() (string, error) {
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return "", &ProgramError{fmt.Errorf("find outrider-bootstrap: %w", err)}
+		return "", &ProgramError{Err: fmt.Errorf("find outrider-bootstrap: %w", err)}
 	}
 	tried := []string{filepath.Join(filepath.Dir(self), "outrider-bootstrap"), installedProgram}
 	for _, path := range tried {
@@ -179,5 +180,11 @@ func (p *Program) find() (string, error) {
 			return path, nil
 		}
 	}
-	return "", &ProgramError{fmt.Errorf("find outrider-bootstrap: neither %s nor %s can be executed; install it there", tried[0], tried[1])}
+	return "", &ProgramError{Missing: true, Err: fmt.Errorf("outrider-bootstrap, which renders Envoy's bootstrap, is missing: "+
+		"neither %s nor %s can be executed; install it there", tried[0], tried[1])}
+}
+
+// notRun is why the program did not run: it is not there, may not be executed, or is none; whatever else it is may pass.
+func notRun(err error) error {
+	return &ProgramError{Err: err, Missing: errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOEXEC)}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +171,12 @@ func TestFailures(t *testing.T) {
 		}
 		return path
 	}
+	notExecutable, noProgram := filepath.Join(t.TempDir(), "program"), filepath.Join(t.TempDir(), "program")
+	for path, mode := range map[string]os.FileMode{notExecutable: 0o600, noProgram: 0o700} {
+		if err := os.WriteFile(path, []byte("no program"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
 	refused := everything()
 	refused.Node.ID = ""
 	for name, test := range map[string]struct {
@@ -181,6 +188,8 @@ func TestFailures(t *testing.T) {
 		"killed":   {script("kill -KILL $$"), everything(), "signal: killed"},
 		"another":  {script(`cat >/dev/null; echo '{"Unable": "restart outriderd"}'`), everything(), "restart outriderd"},
 		"absent":   {"/nonexistent/program", everything(), "/nonexistent/program: no such file"},
+		"not exec": {notExecutable, everything(), "permission denied"},
+		"no ELF":   {noProgram, everything(), "exec format error"},
 		"not here": {"", everything(), "outrider-bootstrap can be executed; install it there"},
 		"fails":    {script("cat >/dev/null; echo why >&2; exit 3"), everything(), "exit status 3: why"},
 		"mute":     {script("cat >/dev/null"), everything(), "unexpected end of JSON input"},
@@ -191,8 +200,12 @@ func TestFailures(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got  %v\nwant %s", err, test.want)
 			}
-			if _, passing := errors.AsType[*bootstrap.ProgramError](err); passing == (name == "input") {
-				t.Errorf("taken for the program's (%t): %v", passing, err)
+			failed, itsOwn := errors.AsType[*bootstrap.ProgramError](err)
+			if itsOwn == (name == "input") {
+				t.Errorf("taken for the program's (%t): %v", itsOwn, err)
+			}
+			if itsOwn && failed.Missing != slices.Contains([]string{"absent", "not exec", "no ELF", "not here"}, name) {
+				t.Errorf("missing: %t", failed.Missing)
 			}
 		})
 	}

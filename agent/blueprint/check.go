@@ -28,7 +28,7 @@ type Report struct {
 	Files    []string      // of the configuration, as far as they were read
 	Errors   config.Errors // what a start or a reload would refuse
 	Warnings config.Errors // what is hardly meant, and what could not be checked here
-	NoEnvoy  bool          // the Envoy that the configuration names cannot be run: one of Errors
+	Missing  bool          // the Envoy that the configuration names, or outrider-bootstrap, cannot be run: one of Errors
 	Passing  bool          // what the check needs failed, which says nothing about the configuration: one of Errors
 }
 
@@ -72,7 +72,9 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	}
 	plan, err := how.Maker.Make(ctx, loaded)
 	if err != nil {
-		_, report.Passing = errors.AsType[*bootstrap.ProgramError](err)
+		if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok {
+			report.Missing, report.Passing = report.Missing || failed.Missing, !failed.Missing
+		}
 		report.refuse(err)
 		return report
 	}
@@ -150,7 +152,7 @@ func (p *place) find(ctx context.Context, loaded *config.Loaded, report *Report)
 		binary, err = envoy.Inspect(ctx, p.runner, path)
 	}
 	if err != nil {
-		report.NoEnvoy = true
+		report.Missing = true
 		report.Errors = append(report.Errors, loaded.Fault("envoy.binary", err.Error(), "name an Envoy that can be run, or take the key out"))
 		return nil
 	}

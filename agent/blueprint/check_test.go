@@ -117,7 +117,7 @@ func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
 			t.Errorf("line %d of %s\nshould have %s", i+1, got, want)
 		}
 	}
-	if !report.NoEnvoy {
+	if !report.Missing {
 		t.Error("it is not told that there is no Envoy")
 	}
 }

@@ -27,6 +27,8 @@ func TestErrorsThatStay(t *testing.T) {
 		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy", "69", "0", "/usr/local/bin/envoy (there is none)"},
 		{"not the Envoy that is configured", "printf '[envoy]\\nbinary = \"/opt/none/envoy\"\\n' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml",
 			"69", "2", "/opt/none/envoy: no such file"}, // ENOENT
+		{"no outrider-bootstrap", "mv /usr/libexec/outrider/outrider-bootstrap /root", "mv /root/outrider-bootstrap /usr/libexec/outrider", "69", "0",
+			"neither /usr/sbin/outrider-bootstrap nor /usr/libexec/outrider/outrider-bootstrap can be executed; install it there"},
 		{"another agent on the same configuration",
 			"systemd-run --quiet --unit=another -p Type=notify -p User=outrider -p SupplementaryGroups=outrider-envoy /usr/sbin/outriderd", "systemctl stop another.service",
 			"73", "0", "another outriderd (pid "},
