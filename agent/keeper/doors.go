@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -140,44 +139,27 @@ func (l listeners) coming(inodes map[string]bool) uint64 {
 	return total
 }
 
-// listening reads the kernel's tables.
+// listening reads the kernel's tables. The second half of a listening socket's queue is the length of its accept queue; a handshake has
+// the local address of its listener, and no inode.
 func (u usage) listening() (listeners, error) {
+	const handshake, listen = "03", "0A" // SYN_RECV, LISTEN
 	found := listeners{queues: map[string]queue{}, handshakes: map[string]uint64{}}
-	err4 := u.readListening("tcp", found)
-	err6 := u.readListening("tcp6", found)
-	if errors.Is(err6, os.ErrNotExist) {
-		err6 = nil // a kernel without IPv6
-	}
-	return found, errors.Join(err4, err6)
-}
-
-// readListening reads a table (see established). State 0A is LISTEN, and rx then the length of the accept queue, in hex; 03 is
-// SYN_RECV, a handshake, which has the local address of its listener and no inode.
-func (u usage) readListening(table string, into listeners) error {
-	file, err := os.Open(filepath.Join(u.proc, "self", "net", table))
-	if err != nil {
-		return fmt.Errorf("look at listening sockets: %w", err)
-	}
-	defer func() { _ = file.Close() }()
-	const localColumn, stateColumn, queueColumn, inodeColumn = 1, 3, 4, 9
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		fields := bytes.Fields(lines.Bytes())
-		if len(fields) <= inodeColumn {
-			continue
-		}
-		_, port, _ := bytes.Cut(fields[localColumn], []byte(":"))
-		switch string(fields[stateColumn]) {
-		case "03":
-			into.handshakes[string(port)]++
-		case "0A":
-			_, rx, _ := bytes.Cut(fields[queueColumn], []byte(":"))
+	err := u.sockets(func(s socket) error {
+		switch string(s.state) {
+		case handshake:
+			found.handshakes[string(s.port)]++
+		case listen:
+			_, rx, _ := bytes.Cut(s.queue, []byte(":"))
 			length, err := strconv.ParseUint(string(rx), 16, 64)
 			if err != nil {
-				return fmt.Errorf("look at listening sockets: queue %q: %w", fields[queueColumn], err)
+				return fmt.Errorf("queue %q: %w", s.queue, err)
 			}
-			into.queues[string(fields[inodeColumn])] = queue{port: string(port), length: length}
+			found.queues[string(s.inode)] = queue{port: string(s.port), length: length}
 		}
+		return nil
+	})
+	if err != nil {
+		return found, fmt.Errorf("look at listening sockets: %w", err)
 	}
-	return lines.Err()
+	return found, nil
 }

@@ -54,32 +54,58 @@ func (u usage) connections(pids []int) (map[int]uint64, error) {
 	if len(owner) == 0 {
 		return counts, nil
 	}
-	err4 := u.established("tcp", owner, counts)
-	err6 := u.established("tcp6", owner, counts)
-	if errors.Is(err6, os.ErrNotExist) {
-		err6 = nil // a kernel without IPv6
-	}
-	return counts, errors.Join(err4, err6)
-}
-
-// established reads a table: "sl local remote st tx:rx tr:when retrnsmt uid timeout inode …", state 01 is ESTABLISHED.
-func (u usage) established(table string, owner map[string]int, counts map[int]uint64) error {
-	file, err := os.Open(filepath.Join(u.proc, "self", "net", table))
-	if err != nil {
-		return fmt.Errorf("count connections: %w", err)
-	}
-	defer func() { _ = file.Close() }()
-	const stateColumn, inodeColumn = 3, 9
-	for lines := bufio.NewScanner(file); ; {
-		if !lines.Scan() {
-			return lines.Err()
-		}
-		fields := bytes.Fields(lines.Bytes())
-		if len(fields) <= inodeColumn || string(fields[stateColumn]) != "01" {
-			continue
-		}
-		if pid, ok := owner[string(fields[inodeColumn])]; ok {
+	const established = "01" // TCP_ESTABLISHED
+	err := u.sockets(func(s socket) error {
+		if pid, ok := owner[string(s.inode)]; ok && string(s.state) == established {
 			counts[pid]++
 		}
+		return nil
+	})
+	if err != nil {
+		return counts, fmt.Errorf("count connections: %w", err)
 	}
+	return counts, nil
+}
+
+// socket is a line of the kernel's tables of TCP sockets; it is valid until the next one is read.
+type socket struct {
+	port  []byte // the local one, in hex
+	state []byte // TCP_* of the kernel, two digits in hex
+	queue []byte // "tx:rx", in hex
+	inode []byte // "0": it has none
+}
+
+// sockets calls f with each line of the kernel's tables: "sl local remote st tx:rx tr:when retrnsmt uid timeout inode …".
+func (u usage) sockets(f func(socket) error) error {
+	for _, table := range []string{"tcp", "tcp6"} {
+		err := u.table(table, f)
+		if table == "tcp6" && errors.Is(err, os.ErrNotExist) {
+			err = nil // a kernel without IPv6
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u usage) table(name string, f func(socket) error) error {
+	file, err := os.Open(filepath.Join(u.proc, "self", "net", name))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	const localColumn, stateColumn, queueColumn, inodeColumn = 1, 3, 4, 9
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		fields := bytes.Fields(lines.Bytes())
+		if len(fields) <= inodeColumn {
+			continue
+		}
+		_, port, _ := bytes.Cut(fields[localColumn], []byte(":"))
+		if err := f(socket{port: port, state: fields[stateColumn], queue: fields[queueColumn], inode: fields[inodeColumn]}); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
 }
