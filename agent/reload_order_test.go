@@ -20,11 +20,7 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 		r.run(t)
 		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
 		r.write(t, slow)
-		waiting := make(chan api.ReloadResult, 1)
-		go func() {
-			result, _ := r.Reload(t.Context(), &reload{reason: "slow", ifChanged: true})
-			waiting <- result
-		}()
+		waiting := r.begin(t, "slow")
 		synctest.Wait()
 		if err := r.beat(t.Context()); err != nil {
 			t.Errorf("the loop does not turn: %v", err)
@@ -63,19 +59,14 @@ func TestARefusalStandsThoughAnOlderReloadIsPutInForce(t *testing.T) {
 	r := newReloads(t)
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	r.mu.Lock()
-	r.hold = make(chan struct{})
-	r.mu.Unlock()
+	release := r.holdEpochs()
+	defer release()
 	r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
-	waiting := make(chan api.ReloadResult, 1)
-	go func() {
-		result, _ := r.Reload(t.Context(), &reload{reason: "waits", ifChanged: true})
-		waiting <- result
-	}()
+	waiting := r.begin(t, "waits")
 	r.waits(t, 1)
 	r.write(t, "[envoy]\nconnect_timeout = 3\n")
 	r.ask(t, reload{reason: "broken", ifChanged: true})
-	close(r.hold)
+	release()
 	if got := <-waiting; got.Outcome != api.OutcomeRestarted {
 		t.Errorf("%+v", got)
 	}
@@ -95,13 +86,10 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 				return build(ctx, loaded, to)
 			}
 			r.run(t)
-			outcomes := make(chan api.ReloadResult, 2)
+			var outcomes []<-chan api.ReloadResult
 			for _, timeout := range []string{"1s", "2s"} {
 				r.write(t, "[envoy]\nconnect_timeout = \""+timeout+"\"\n")
-				go func() {
-					result, _ := r.Reload(t.Context(), &reload{reason: timeout, ifChanged: true})
-					outcomes <- result
-				}()
+				outcomes = append(outcomes, r.begin(t, timeout))
 				synctest.Wait() // it is read
 			}
 			release := make(chan struct{})
@@ -111,8 +99,9 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 				synctest.Wait() // what it asks for is known, and waits for the loop
 			}
 			close(release)
-			<-outcomes
-			<-outcomes
+			for _, outcome := range outcomes {
+				<-outcome
+			}
 			if diff := cmp.Diff([]string{"1s", "2s"}, r.wishes); diff != "" {
 				t.Error(diff)
 			}

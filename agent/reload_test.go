@@ -127,6 +127,26 @@ func (r *reloads) ask(t *testing.T, request reload) api.ReloadResult {
 	return result
 }
 
+// begin begins a reload of a change, and tells its outcome.
+func (r *reloads) begin(t *testing.T, reason string) <-chan api.ReloadResult {
+	t.Helper()
+	outcome := make(chan api.ReloadResult, 1)
+	go func() {
+		result, _ := r.Reload(t.Context(), &reload{reason: reason, ifChanged: true})
+		outcome <- result
+	}()
+	return outcome
+}
+
+// holdEpochs makes the epochs that are asked for from now on wait until release is called.
+func (r *reloads) holdEpochs() (release func()) {
+	hold := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hold = hold
+	return sync.OnceFunc(func() { close(hold) })
+}
+
 func (r *reloads) run(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -197,21 +217,16 @@ func TestBrokenChangeIsToldWhileAnEpochWaits(t *testing.T) {
 	r := newReloads(t)
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	r.mu.Lock()
-	r.hold = make(chan struct{})
-	r.mu.Unlock()
+	release := r.holdEpochs()
+	defer release()
 	r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
-	waiting := make(chan api.ReloadResult, 1)
-	go func() {
-		result, _ := r.Reload(t.Context(), &reload{reason: "waits", ifChanged: true})
-		waiting <- result
-	}()
+	waiting := r.begin(t, "waits")
 	r.waits(t, 1) // it has read its configuration
 	r.write(t, "[envoy]\nconnect_timeout = 3\n")
 	if got := r.ask(t, reload{reason: "broken", ifChanged: true}); got.Outcome != api.OutcomeRefused {
 		t.Errorf("broken: %+v", got)
 	}
-	close(r.hold)
+	release()
 	if got := <-waiting; got.Outcome != api.OutcomeRestarted || r.inForce().Config.Envoy.ConnectTimeout != 3*time.Second {
 		t.Errorf("the one that waited: %+v", got)
 	}
@@ -248,23 +263,18 @@ func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {
 	r := newReloads(t)
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	r.mu.Lock()
-	r.hold = make(chan struct{})
-	r.mu.Unlock()
-	release := sync.OnceFunc(func() { close(r.hold) })
+	release := r.holdEpochs()
 	defer release()
-	outcomes := make(chan api.ReloadResult, 2)
+	var outcomes []<-chan api.ReloadResult
 	for i, text := range []string{"[envoy]\nconnect_timeout = \"3s\"\n", "# as before\n"} {
 		r.write(t, text)
-		go func() {
-			result, _ := r.Reload(t.Context(), &reload{reason: "change", ifChanged: true})
-			outcomes <- result
-		}()
+		outcomes = append(outcomes, r.begin(t, "change"))
 		r.waits(t, i+1) // the second is not answered by what is live now: that is about to be replaced
 	}
 	release()
-	<-outcomes
-	<-outcomes
+	for _, outcome := range outcomes {
+		<-outcome
+	}
 }
 
 func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
@@ -272,22 +282,17 @@ func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
 	// Two reloads that want the same epoch, so that one is made for both, and the later one is told first.
-	holds := []chan struct{}{make(chan struct{}), make(chan struct{})}
-	outcomes := []chan api.ReloadResult{make(chan api.ReloadResult, 1), make(chan api.ReloadResult, 1)}
+	var releases []func()
+	var outcomes []<-chan api.ReloadResult
 	for i, level := range []string{"warn", "debug"} {
-		r.mu.Lock()
-		r.hold = holds[i]
-		r.mu.Unlock()
+		releases = append(releases, r.holdEpochs())
 		r.write(t, "[log]\nlevel = \""+level+"\"\n[envoy]\nconnect_timeout = \"3s\"\n")
-		go func() {
-			result, _ := r.Reload(t.Context(), &reload{reason: level, ifChanged: true})
-			outcomes[i] <- result
-		}()
+		outcomes = append(outcomes, r.begin(t, level))
 		r.waits(t, i+1)
 	}
-	close(holds[1])
+	releases[1]()
 	<-outcomes[1]
-	close(holds[0])
+	releases[0]()
 	if older := <-outcomes[0]; !older.Newer || len(older.Changes) != 2 || older.Changes[1].New != `"debug"` {
 		t.Errorf("the older one tells of what is not in force: %+v", older)
 	}

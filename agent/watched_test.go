@@ -84,10 +84,7 @@ func (r *reloads) wished(t *testing.T, hash string) {
 
 func TestNewlyNamedFileIsWatchedWhileItsEpochWaits(t *testing.T) {
 	r, template, certificate := withTemplate(t)
-	r.mu.Lock()
-	r.hold = make(chan struct{})
-	r.mu.Unlock()
-	defer close(r.hold)
+	defer r.holdEpochs()()
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n") // which is watched too
 	r.wished(t, "first first")
 	put(t, template, "second")
