@@ -75,6 +75,7 @@ type reload struct {
 	began  time.Time
 	before *config.Config // in force when it was decided what the change needs
 	err    error          // why no epoch was asked for; valid once answered
+	quiet  bool           // nobody asked for it, and it is not known to have an effect: the agent is not "reloading"
 }
 
 func newReloader(board *condition.Board, log *slog.Logger, started *config.Loaded) *reloader {
@@ -220,11 +221,31 @@ func (r *reloader) setPhase(request *reload, p api.Progress) {
 	}
 }
 
-// begun registers a reload as under way, until it ends.
+// begun registers a reload as under way, until it ends, and tells it unless it is quiet.
 func (r *reloader) begun(request *reload) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	request.quiet = len(request.files) > 0
 	r.phases[request] = ""
+	r.mu.Unlock()
+	if !request.quiet {
+		r.tellBegun(request)
+	}
+}
+
+// acts tells a reload that is found to have an effect, if that was not clear from the beginning.
+func (r *reloader) acts(request *reload) {
+	r.mu.Lock()
+	was := request.quiet
+	request.quiet = false
+	r.mu.Unlock()
+	if was {
+		r.tellBegun(request)
+	}
+}
+
+func (r *reloader) tellBegun(request *reload) {
+	r.board.Publish(condition.Event{Kind: condition.KindReloadStarted, Sentence: "reload: " + request.reason,
+		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "reason": request.reason}})
 }
 
 // doing says what the reloads under way do: the oldest of them, and how many there are.
@@ -260,11 +281,14 @@ func (r *reloader) inForce() *config.Loaded {
 	return r.current
 }
 
-// standing is how reloads stand, for the status.
+// standing is how reloads stand, for the status; busy is whether one is under way that is not quiet.
 func (r *reloader) standing() (last *api.LastReload, pending []string, busy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.last, r.pending, len(r.phases) > 0
+	for request := range r.phases {
+		busy = busy || !request.quiet
+	}
+	return r.last, r.pending, busy
 }
 
 // reasons turns an error into sentences, one per thing that is wrong.

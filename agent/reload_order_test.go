@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 )
 
@@ -39,6 +40,70 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 		}
 		if got := r.doing(); got != "" {
 			t.Errorf("still %q", got)
+		}
+	})
+}
+
+// A change of a file is a reload that is told only once it has an effect: nobody asked for it.
+func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
+	const epochKey, liveKey, broken = "[envoy]\nconnect_timeout = \"3s\"\n", "[log]\nlevel = \"debug\"\n" + "[envoy]\nconnect_timeout = \"3s\"\n", "[envoy]\nconnect_timeout = 3\n"
+	synctest.Test(t, func(t *testing.T) {
+		r := newReloads(t)
+		r.hangs = make(chan struct{})
+		r.run(t)
+		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+		events, cancel := r.board.Watch(64)
+		defer cancel()
+		for _, step := range []struct {
+			name, toml  string
+			asked       bool
+			outcome     api.Outcome
+			read, epoch bool // told as a reload while it is read, and while its epoch starts
+		}{
+			{"nothing", "# nothing\n", false, api.OutcomeUnchanged, false, false},
+			{"nothing, asked for", "# still nothing\n", true, api.OutcomeUnchanged, true, false},
+			{"an epoch", epochKey, false, api.OutcomeRestarted, false, true},
+			{"a live key", liveKey, false, api.OutcomeApplied, false, false},
+			{"broken", broken, false, api.OutcomeRefused, false, false},
+			{"back", liveKey, false, api.OutcomeUnchanged, false, false},
+		} {
+			r.write(t, step.toml)
+			request := &reload{reason: step.name, ifChanged: true}
+			if !step.asked {
+				request.files = []string{r.file}
+			}
+			gate, release := make(chan struct{}), r.holdEpochs()
+			load := r.load
+			r.load = func() (*config.Loaded, error) { <-gate; return load() }
+			outcome := make(chan api.ReloadResult, 1)
+			go func() {
+				result, _ := r.Reload(t.Context(), request)
+				outcome <- result
+			}()
+			synctest.Wait()
+			if _, _, busy := r.standing(); busy != step.read || r.doing() == "" {
+				t.Errorf("%s: while it is read: told %t, %q", step.name, busy, r.doing())
+			}
+			close(gate)
+			synctest.Wait()
+			if _, _, busy := r.standing(); busy != step.epoch {
+				t.Errorf("%s: once it is read: told %t, %q", step.name, busy, r.doing())
+			}
+			release()
+			if got := <-outcome; got.Outcome != step.outcome {
+				t.Errorf("%s: %+v", step.name, got)
+			}
+			synctest.Wait()
+			started := 0
+			for len(events) > 0 {
+				if event := <-events; event.Kind == condition.KindReloadStarted {
+					started++
+				}
+			}
+			if effect := step.asked || step.outcome == api.OutcomeRestarted || step.outcome == api.OutcomeApplied; started > 1 || (started == 1) != effect {
+				t.Errorf("%s: told %d times that it begins", step.name, started)
+			}
+			r.load = load
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,8 +30,6 @@ func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.Wait
 	r.begun(request)
 	request.accepted <- request.id
 	request.progress(api.Progress{Phase: "reading the configuration"})
-	r.board.Publish(condition.Event{Kind: condition.KindReloadStarted, Sentence: "reload: " + request.reason,
-		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "reason": request.reason}})
 	waiting.Go(func() {
 		read, err := r.prepare(ctx, request)
 		r.inLoop(ctx, request, func() { r.decide(ctx, request, read, err, waiting) })
@@ -101,6 +98,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 		for _, change := range result.Changes {
 			if change.Effect == config.Live.String() {
 				result.Outcome = api.OutcomeApplied
+				r.acts(request)
 			}
 		}
 		r.finish(request, result)
@@ -112,6 +110,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	}
 	r.asked = append(r.asked, read)
 	request.progress(api.Progress{Phase: "starting a new epoch"})
+	r.acts(request)
 	wait := r.ask(epoch.Request{Spec: spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
 		OnWait: func(until time.Time, why string) { request.progress(api.Progress{Phase: why, Until: until}) }}) // here, not below: in order
 	waiting.Go(func() {
