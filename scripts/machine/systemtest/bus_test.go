@@ -22,17 +22,10 @@ const (
 	busInterface = "/usr/share/dbus-1/interfaces"
 )
 
-const installBus = `set -eu
-install -D -m 0644 -t /usr/share/dbus-1/system.d /opt/packaging/dbus/org.outrider.Agent1.conf
-install -D -m 0644 -t /usr/share/dbus-1/interfaces /opt/packaging/dbus/interfaces/*.xml
-install -D -m 0644 -t /usr/share/polkit-1/actions /opt/packaging/polkit/org.outrider.agent1.policy
-systemctl reload dbus.service`
-
 // NewBusHost is a host whose agent is on the bus.
 func NewBusHost(t *testing.T, more ...string) *Host {
 	t.Helper()
 	h := NewHost(t, more...)
-	h.Script(installBus)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.OnBus(busName)
 	return h
@@ -288,7 +281,6 @@ func TestBusOfDbusBroker(t *testing.T) {
 	h.Script("cp -a /opt/dbus-broker/usr /; getent group nobody >/dev/null || groupadd nobody")
 	h.Script("install -m 0644 /opt/dbus-broker/lib/systemd/system/dbus-broker.service /etc/systemd/system/dbus-broker.service")
 	h.Script("systemctl stop dbus.service; ln -sf dbus-broker.service /etc/systemd/system/dbus.service; systemctl daemon-reload; systemctl start dbus.service")
-	h.Script(installBus)
 	if names := h.Processes("dbus-broker"); len(names) == 0 {
 		t.Fatal("dbus-broker does not run")
 	}
@@ -320,5 +312,25 @@ func TestBusOfDbusBroker(t *testing.T) {
 	})
 	if out, err := h.As("nobody", "call", "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "RequestName", "su", busName+".Instance._evil", "4"); err == nil {
 		t.Errorf("nobody may be an agent: %s", out)
+	}
+
+	// It knows no rule for a prefix: an instance's methods are called all the same, its properties once a rule names it.
+	instance, read := busName+".Instance._web_2d1", []string{"get-property", busName + ".Instance._web_2d1", busObject, busManager, "Ready"}
+	h.Instance("web-1", 0)
+	h.MustRun(t, "systemctl", "start", "outrider@web-1.service")
+	h.OnBus(instance)
+	if got := h.MustAs("nobody", "call", instance, busObject, busManager, "ListEpochs"); !strings.HasPrefix(got, "a(uosut) 1 0 ") {
+		t.Errorf("the epochs of the instance: %s", got)
+	}
+	if out, err := h.As("nobody", read...); err == nil || !strings.Contains(out, "Access denied") {
+		t.Errorf("without a rule: %v %s", err, out)
+	}
+	h.Write("/etc/dbus-1/system.d/outrider-web-1.conf", `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><policy context="default"><allow send_destination="`+instance+`"/></policy></busconfig>
+`)
+	h.MustRun(t, "systemctl", "reload", "dbus.service")
+	if got := h.MustAs("nobody", read...); got != "b true" {
+		t.Errorf("with a rule: %s", got)
 	}
 }

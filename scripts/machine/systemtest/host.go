@@ -60,12 +60,16 @@ install -D -m 0644 -t /usr/lib/systemd/system-preset /opt/packaging/preset/*
 install -D -m 0644 -t /usr/lib/systemd/catalog /opt/packaging/catalog/*
 install -D -m 0644 -t /usr/lib/sysusers.d /opt/packaging/sysusers.d/*
 install -D -m 0644 -t /usr/lib/tmpfiles.d /opt/packaging/tmpfiles.d/*
+install -D -m 0644 -t /usr/share/dbus-1/system.d /opt/packaging/dbus/org.outrider.Agent1.conf
+install -D -m 0644 -t /usr/share/dbus-1/interfaces /opt/packaging/dbus/interfaces/*.xml
+install -D -m 0644 -t /usr/share/polkit-1/actions /opt/packaging/polkit/org.outrider.agent1.policy
 ln -sfn /opt/envoy/envoy /usr/local/bin/envoy
 mkdir -p /etc/outrider/conf.d /etc/outrider/mesh.d
 systemd-sysusers outrider.conf
 systemd-tmpfiles --create outrider.conf
 journalctl --update-catalog
 systemctl daemon-reload
+systemctl reload dbus.service
 systemctl preset outrider.service`
 
 const configuration = `
