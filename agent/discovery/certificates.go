@@ -74,11 +74,11 @@ func (c *certificates) read(path string) *certificateFile {
 	return file
 }
 
-func (f *certificateFile) append(print []byte) []byte {
+func (f *certificateFile) append(content []byte) []byte {
 	if f == nil {
 		f = &certificateFile{}
 	}
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(print, f.held), f.changes)
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(content, f.held), f.changes)
 }
 
 // changed returns those of paths that are files of certificates; they are read again when they are asked for.

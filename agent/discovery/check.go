@@ -44,7 +44,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if node.Type == "" {
 		node.Type = model.Sidecar
 	}
-	m, problems := meshfile.Read(options.MeshConfigFile)
+	m, problems := meshfile.Read(options.MeshConfigFile, o.Identity)
 	if m == nil {
 		m = mesh.Default() // as an agent that starts with such a file
 	}

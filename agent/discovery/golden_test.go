@@ -93,7 +93,11 @@ func readable(t *testing.T, feed *resource.Feed) []txtar.File {
 			for _, o := range r.Origins {
 				origins = append(origins, fmt.Sprintf("%s:%d %s", filepath.Base(o.File), o.Line, o.Name))
 			}
-			files = append(files, txtar.File{Name: typeURL[strings.LastIndexByte(typeURL, '.')+1:] + " " + name + " from " + strings.Join(origins, ", "), Data: text.Bytes()})
+			title := typeURL[strings.LastIndexByte(typeURL, '.')+1:] + " " + name
+			if len(origins) > 0 {
+				title += " from " + strings.Join(origins, ", ")
+			}
+			files = append(files, txtar.File{Name: title, Data: text.Bytes()})
 		}
 	}
 	slices.SortFunc(files, func(a, b txtar.File) int { return strings.Compare(a.Name, b.Name) })

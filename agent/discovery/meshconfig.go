@@ -10,7 +10,7 @@ import (
 
 // readMesh reads the configuration of the mesh anew. One with an error leaves that before in force.
 func (s *Server) readMesh() {
-	read, problems := meshfile.Read(s.settings.MeshConfigFile)
+	read, problems := meshfile.Read(s.settings.MeshConfigFile, s.options.Identity)
 	s.meshProblems = problems
 	if read != nil {
 		s.mesh = read

@@ -274,7 +274,7 @@ func TestAPairThatIsWrittenByHalvesIsNotServed(t *testing.T) {
 	server := startWatching(t, mesh, discovery.Options{Namespace: "shop"})
 	startEnvoy(t, "router", server)
 	d.serves(t, 10)
-	defer keepAsking(t, []door{d})()
+	keepAsking(t, []door{d})
 
 	certificate, newKey := a.issue(t, 11, "door")
 	writePair(t, folder, certificate, key)

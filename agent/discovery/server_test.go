@@ -343,7 +343,7 @@ func TestMeshConfigIsReadAgain(t *testing.T) {
 	}{
 		{"connectTimeout: 2s\n", 2 * time.Second, ""},
 		{"connectTimeout: two\n", 2 * time.Second, "mesh.yml:1: connectTimeout"},
-		{"connectTimeout: 3s\ntrustDomain: a.test\n", 3 * time.Second, "mesh.yml:2: trustDomain"},
+		{"connectTimeout: 3s\nenableAutoMtls: true\n", 3 * time.Second, "mesh.yml:2: enableAutoMtls"},
 		{"", 10 * time.Second, ""},
 	} {
 		write(t, file, step.content)

@@ -20,6 +20,7 @@ const (
 	SecretType        = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 	ExtensionType     = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 	RuntimeType       = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
+	ProxyConfigType   = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig" // which agents ask for, and no Envoy
 	typeURLPrefix     = "type.googleapis.com/"
 	versionCharacters = 16
 )

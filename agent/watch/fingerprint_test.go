@@ -12,19 +12,19 @@ import (
 
 func TestFingerprintFollowsTheContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	print := func() uint64 {
+	sum := func() uint64 {
 		t.Helper()
-		sum, err := Fingerprint(path)
+		held, err := Fingerprint(path)
 		must(t, err)
-		return sum
+		return held
 	}
-	absent := print()
+	absent := sum()
 	write(t, path, "one")
-	one := print()
+	one := sum()
 	write(t, path, "two")
-	two := print()
+	two := sum()
 	replace(t, path, "one")
-	if again := print(); one == absent || two == one || again != one {
+	if again := sum(); one == absent || two == one || again != one {
 		t.Errorf("absent %x, one %x, two %x, one again %x", absent, one, two, again)
 	}
 	if _, err := Fingerprint(""); err == nil {
@@ -41,22 +41,22 @@ func TestAFileThatCannotBeReadChangesWithItsStamp(t *testing.T) {
 	path := filepath.Join(dir, "key.pem")
 	write(t, path, "one")
 	must(t, os.Chmod(path, 0o200))
-	print := func() uint64 {
+	sum := func() uint64 {
 		t.Helper()
-		sum, err := Fingerprint(path)
+		held, err := Fingerprint(path)
 		must(t, err)
-		return sum
+		return held
 	}
 	nobody(t)
 	if _, err := os.ReadFile(path); err == nil {
 		t.Fatal("it can be read")
 	}
-	one := print()
-	if again := print(); again != one {
+	one := sum()
+	if again := sum(); again != one {
 		t.Errorf("%x, and then %x", one, again)
 	}
 	deadline := time.Now().Add(patience)
-	for print() == one { // the kernel's clock ticks
+	for sum() == one { // the kernel's clock ticks
 		if time.Now().After(deadline) {
 			t.Fatal("a change of a file that cannot be read is not seen")
 		}

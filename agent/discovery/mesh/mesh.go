@@ -31,6 +31,11 @@ type Config struct {
 	TrustedProxies    uint32 // in front of gateways, whose x-forwarded-for is believed
 	AccessLog         AccessLog
 
+	TLS                *meshapi.MeshConfig_TLSConfig // of servers and of services in files that say nothing else; nil: none is said
+	TrustDomain        string                        // of service accounts
+	TrustDomainAliases []string                      // whose workloads are the same
+	Authorities        []string                      // trusted beside those of the mesh: certificates, PEM, sorted
+
 	// Of the machine, not of the file:
 	Identity    bool   // proxies get a certificate of the mesh over SDS
 	SystemRoots string // file of the authorities that the system trusts
@@ -38,17 +43,18 @@ type Config struct {
 
 // Default is a mesh without a file.
 func Default() *Config {
-	return &Config{RootNamespace: "istio-system", AllowAny: true, OutboundPort: 15001, InboundPort: 15006, ConnectTimeout: 10 * time.Second, DNSRefresh: time.Minute}
+	return &Config{RootNamespace: "istio-system", AllowAny: true, OutboundPort: 15001, InboundPort: 15006, ConnectTimeout: 10 * time.Second, DNSRefresh: time.Minute,
+		TrustDomain: "cluster.local"}
 }
 
 // Equal tells whether two configurations say the same.
 func (m *Config) Equal(other *Config) bool {
 	a, b := *m, *other
-	for _, pair := range [][2]proto.Message{{a.Keepalive, b.Keepalive}, {a.Retry, b.Retry}, {a.Locality, b.Locality}} {
+	for _, pair := range [][2]proto.Message{{a.Keepalive, b.Keepalive}, {a.Retry, b.Retry}, {a.Locality, b.Locality}, {a.TLS, b.TLS}} {
 		if !proto.Equal(pair[0], pair[1]) {
 			return false
 		}
 	}
-	a.Keepalive, a.Retry, a.Locality = b.Keepalive, b.Retry, b.Locality
+	a.Keepalive, a.Retry, a.Locality, a.TLS = b.Keepalive, b.Retry, b.Locality, b.TLS
 	return reflect.DeepEqual(a, b)
 }

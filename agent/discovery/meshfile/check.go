@@ -17,7 +17,10 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-type checker struct{ findings []object.Finding }
+type checker struct {
+	identity bool // proxies have a certificate of the mesh
+	findings []object.Finding
+}
 
 func (c *checker) fail(field, message, cure string) {
 	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Error, Message: message, Cure: cure})
@@ -33,6 +36,7 @@ var carriedOut = map[protoreflect.Name]bool{
 	"outbound_traffic_policy": true, "protocol_detection_timeout": true, "connect_timeout": true, "dns_refresh_rate": true, "tcp_keepalive": true,
 	"default_http_retry_policy": true, "locality_lb_setting": true, "h2_upgrade_policy": true, "path_normalization": true, "access_log_file": true,
 	"access_log_format": true, "access_log_encoding": true, "default_config": true, "proxy_listen_port": true, "proxy_inbound_listen_port": true,
+	"tls_defaults": true, "mesh_mTLS": true, "trust_domain": true, "trust_domain_aliases": true, "ca_certificates": true,
 }
 
 // refused would change where requests go or who may see them.
@@ -79,6 +83,8 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 	c.findings = append(c.findings, validate.Localities("localityLbSetting", m.LocalityLbSetting)...)
 	c.keepalive(m.TcpKeepalive)
 	c.accessLog(m)
+	c.tls(m)
+	c.trust(m)
 	c.defaultConfig(m.DefaultConfig)
 }
 

@@ -11,8 +11,9 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Read reads a file; "" is the defaults. The configuration is nil where there is an error among the problems.
-func Read(path string) (*mesh.Config, []object.Problem) {
+// Read reads a file; "" is the defaults. Without identity, proxies have no certificate of the mesh, and what is said of it has no
+// effect. The configuration is nil where there is an error among the problems.
+func Read(path string, identity bool) (*mesh.Config, []object.Problem) {
 	if path == "" {
 		return mesh.Default(), nil
 	}
@@ -20,14 +21,14 @@ func Read(path string) (*mesh.Config, []object.Problem) {
 	if err != nil {
 		return nil, []object.Problem{{File: path, Line: 1, Severity: condition.Error, Message: err.Error(), Cure: "create it or take it out of [discovery] mesh_config_file"}}
 	}
-	return Parse(path, content)
+	return Parse(path, content, identity)
 }
 
 // Parse is Read of a file's content.
-func Parse(path string, content []byte) (*mesh.Config, []object.Problem) {
+func Parse(path string, content []byte, identity bool) (*mesh.Config, []object.Problem) {
 	in := &meshapi.MeshConfig{}
 	problems := store.Message(path, content, in, func() []object.Finding {
-		c := &checker{}
+		c := &checker{identity: identity}
 		c.mesh(in)
 		return c.findings
 	})
@@ -63,6 +64,10 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	m.AccessLog = mesh.AccessLog{File: in.AccessLogFile, Format: in.AccessLogFormat, JSON: in.AccessLogEncoding == meshapi.MeshConfig_JSON}
 	if topology := in.DefaultConfig.GetGatewayTopology(); topology != nil {
 		m.TrustedProxies = topology.NumTrustedProxies
+	}
+	m.TLS, m.TrustDomainAliases, m.Authorities = in.TlsDefaults, in.TrustDomainAliases, authorities(in)
+	if in.TrustDomain != "" {
+		m.TrustDomain = in.TrustDomain
 	}
 	m.OutboundPort, m.InboundPort = port(in.ProxyListenPort, m.OutboundPort), port(in.ProxyInboundListenPort, m.InboundPort)
 	return m

@@ -6,12 +6,14 @@ import (
 	"testing"
 	"time"
 
+	meshapi "istio.io/api/mesh/v1alpha1"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// TestFields gives each field to the reader. want is "" where nothing is wrong, else "field:line: words"; a ! before it
+// TestFields gives each field to the reader, for proxies without identity. want is "" where nothing is wrong, else "field:line: words"; a ! before it
 // stands for an error, a ? for a warning.
 func TestFields(t *testing.T) {
 	for _, test := range []struct{ yaml, want string }{
@@ -40,7 +42,19 @@ func TestFields(t *testing.T) {
 		{"accessLogFile: log", "!accessLogFile:1: no absolute path"},
 		{"accessLogFile: /dev/stdout\naccessLogEncoding: JSON\naccessLogFormat: '%PROTOCOL%'", "!accessLogFormat:3: is a line of text"},
 		{"accessLogFormat: '{\"a\": '", "!accessLogFormat:1: no JSON object"},
-		{"trustDomain: example.com", "?trustDomain:1: not carried out"},
+		{"trustDomain: example.com\ntrustDomainAliases: [cluster.local, a.b.]", ""},
+		{"trustDomain: spiffe://example.com", "!trustDomain:1: no trust domain"},
+		{"trustDomainAliases:\n- a\n- A_b", "!trustDomainAliases[1]:3: no trust domain"},
+		{"trustDomainAliases: ['']", "!trustDomainAliases[0]:1: no trust domain"},
+		{"tlsDefaults: {minProtocolVersion: TLSV1_3, cipherSuites: [ECDHE-RSA-AES128-GCM-SHA256], ecdhCurves: [X25519MLKEM768, P-256]}", ""},
+		{"tlsDefaults: {minProtocolVersion: TLSV1_1}", "!tlsDefaults.minProtocolVersion:1: is not one of"},
+		{"tlsDefaults:\n  ecdhCurves:\n  - P-224", "?tlsDefaults.ecdhCurves[0]:3: no curve"},
+		{"tlsDefaults: {ecdhCurves: [P-256, P-256]}", "?tlsDefaults.ecdhCurves[1]:1: twice"},
+		{"tlsDefaults: {cipherSuites: [NONE]}", "?tlsDefaults.cipherSuites[0]:1: no cipher suite"},
+		{"meshMTLS: {minProtocolVersion: TLSV1_3}", "?meshMTLS:1: mutual TLS between workloads"},
+		{"caCertificates: [{pem: nothing}]", "!caCertificates[0].pem:1: holds no PEM"},
+		{"caCertificates: [{}]", "!caCertificates[0].pem:1: holds no PEM"},
+		{"caCertificates:\n- spiffeBundleUrl: https://a.test/bundle", "?caCertificates[0].spiffeBundleUrl:2: not carried out"},
 		{"enableAutoMtls: true", "?enableAutoMtls:1: not carried out"},
 		{"discoverySelectors: [{matchLabels: {a: b}}]", "!discoverySelectors:1: not carried out"},
 		{"defaultConfig:\n  drainDuration: 10s", "?defaultConfig.drainDuration:2: outrider.toml: [envoy] drain_duration"},
@@ -51,7 +65,7 @@ func TestFields(t *testing.T) {
 		{"[", "!:1: no valid YAML"},
 		{"- a", "!:1: must be a mapping"},
 	} {
-		m, problems := meshfile.Parse("mesh.yaml", []byte(test.yaml))
+		m, problems := meshfile.Parse("mesh.yaml", []byte(test.yaml), false)
 		if test.want == "" {
 			if len(problems) > 0 || m == nil {
 				t.Errorf("%s\n got %v", test.yaml, problems)
@@ -89,7 +103,10 @@ accessLogFile: /dev/stdout
 accessLogEncoding: JSON
 proxyListenPort: 1
 proxyInboundListenPort: 2
-`))
+tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256]}
+trustDomain: example.com
+trustDomainAliases: [cluster.local]
+`), false)
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -97,6 +114,8 @@ proxyInboundListenPort: 2
 	want.RootNamespace, want.AllowAny, want.UpgradeHTTP2 = "mesh", false, true
 	want.ServiceExportTo, want.RoutingExportTo, want.RuleExportTo = []string{"."}, []string{"*"}, []string{"shop"}
 	want.ProtocolDetection, want.ConnectTimeout, want.DNSRefresh = time.Second, 2*time.Second, 3*time.Second
+	want.TLS = &meshapi.MeshConfig_TLSConfig{MinProtocolVersion: meshapi.MeshConfig_TLSConfig_TLSV1_3, EcdhCurves: []string{"P-256"}}
+	want.TrustDomain, want.TrustDomainAliases = "example.com", []string{"cluster.local"}
 	want.AccessLog, want.OutboundPort, want.InboundPort = mesh.AccessLog{File: "/dev/stdout", JSON: true}, 1, 2
 	if !m.Equal(want) {
 		t.Errorf("got %+v, want %+v", m, want)
@@ -107,7 +126,7 @@ proxyInboundListenPort: 2
 }
 
 func TestAFileThatIsMissingIsTold(t *testing.T) {
-	m, problems := meshfile.Read(filepath.Join(t.TempDir(), "mesh.yaml"))
+	m, problems := meshfile.Read(filepath.Join(t.TempDir(), "mesh.yaml"), false)
 	if m != nil || len(problems) != 1 || !strings.Contains(problems[0].String(), "mesh_config_file") {
 		t.Errorf("%v, %v", m, problems)
 	}
@@ -116,7 +135,7 @@ func TestAFileThatIsMissingIsTold(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("connectTimeout: 3s\ndefaultConfig: {gatewayTopology: {numTrustedProxies: 2}}"))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		m, problems := meshfile.Parse("mesh.yaml", content)
+		m, problems := meshfile.Parse("mesh.yaml", content, false)
 		if m == nil && len(problems) == 0 {
 			t.Error("neither a configuration nor a reason")
 		}

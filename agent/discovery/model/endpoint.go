@@ -2,6 +2,7 @@ package model
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -72,6 +73,19 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 		return found[:1] // all that such a cluster can have
 	}
 	return found
+}
+
+// Accounts are the service accounts of the service's endpoints.
+func (s *Service) Accounts() []string {
+	var accounts []string
+	for i, o := range s.Entries {
+		for _, e := range s.served(i, o.Spec.(*networking.ServiceEntry)) {
+			if e.ServiceAccount != "" && !slices.Contains(accounts, e.ServiceAccount) {
+				accounts = append(accounts, e.ServiceAccount)
+			}
+		}
+	}
+	return accounts
 }
 
 // served are the workloads that an entry of the service names, chooses, or stands for.

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
@@ -11,6 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
 )
 
 // The names under which a proxy's own certificate and its authorities are served, and the cluster that serves them:
@@ -21,8 +24,8 @@ const (
 	secretCluster  = "sds-grpc"
 )
 
-// applyTLS says how connections are encrypted. names are those that the service's entry expects in certificates, for a
-// policy that names none itself; serverName is what ISTIO_MUTUAL asks for where the policy does not say.
+// applyTLS says how connections are encrypted. names are those that the service expects in certificates, for a policy that
+// names none itself; serverName is what ISTIO_MUTUAL asks for where the policy does not say.
 func (d *draft) applyTLS(names []string, serverName string) {
 	if context := d.tlsContext(names, serverName); context != nil {
 		d.TransportSocket = transportSocket("envoy.transport_sockets.tls", context)
@@ -35,6 +38,18 @@ func (d *draft) applyTLS(names []string, serverName string) {
 		d.TransportSocket = transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{
 			Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_Version(in.Version)}, TransportSocket: inner}) // the same numbers
 	}
+}
+
+// peers are the names that a service's certificates have: those that its entry gives, and of its endpoints' service accounts.
+func (d *draft) peers(service *model.Service, port *model.Port) []string {
+	if d.policy.tls == nil {
+		return nil
+	}
+	names := slices.Clone(port.Entry.SubjectAltNames)
+	for _, account := range service.Accounts() {
+		names = append(names, d.mesh.Account(service.Namespace, account))
+	}
+	return d.mesh.Peers(names)
 }
 
 func transportSocket(name string, config proto.Message) *corev3.TransportSocket {
@@ -58,6 +73,7 @@ func (d *draft) tlsContext(names []string, serverName string) *tlsv3.UpstreamTls
 func (d *draft) originTLS(in *networking.ClientTLSSettings, names []string) *tlsv3.UpstreamTlsContext {
 	out := d.newTLS(in.Sni)
 	common := out.CommonTlsContext
+	common.TlsParams.CipherSuites, common.TlsParams.EcdhCurves = model.CipherSuites(d.mesh.TLS.GetCipherSuites()), model.Curves(d.mesh.TLS.GetEcdhCurves())
 	verify := !in.GetInsecureSkipVerify().GetValue()
 	if in.Sni == "" {
 		options := &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: verify && len(in.SubjectAltNames) == 0}

@@ -131,7 +131,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	c.applyPool()
 	c.applyOutlier()
 	c.applyBalancer()
-	c.applyTLS(port.Entry.SubjectAltNames, meshServerName(port.Number, subsetName, service.Host))
+	c.applyTLS(c.peers(service, port), meshServerName(port.Number, subsetName, service.Host))
 	for _, secret := range c.secrets {
 		out.need(secret, rule)
 	}

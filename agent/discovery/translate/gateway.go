@@ -82,7 +82,7 @@ func (c GatewayChain) translate(statPrefix string, m *mesh.Config) (*listenerv3.
 	if c.TLS == nil {
 		return out, nil
 	}
-	context := downstreamTLS(c.TLS)
+	context := downstreamTLS(c.TLS, m)
 	if err := context.Validate(); err != nil {
 		return nil, fmt.Errorf("TLS of %s: %w", c.Name, err)
 	}

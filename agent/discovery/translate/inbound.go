@@ -130,7 +130,7 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 	add := func(filter *listenerv3.Filter, match *listenerv3.FilterChainMatch) error {
 		chain := &listenerv3.FilterChain{Name: in.chainName(), FilterChainMatch: match, Filters: []*listenerv3.Filter{filter}}
 		if in.TLS != nil {
-			context := downstreamTLS(in.TLS)
+			context := downstreamTLS(in.TLS, m)
 			if err := context.Validate(); err != nil {
 				return fmt.Errorf("TLS of port %d: %w", in.Port, err)
 			}

@@ -40,18 +40,18 @@ func (s FileSecret) Files() []string {
 }
 
 // Resource is the secret as Envoy asks for it by name. Envoy reads the files when it is given a secret other than the one it has,
-// and of itself only when something is renamed into their folder; so print stands for what they hold, where somebody knows it
+// and of itself only when something is renamed into their folder; so fingerprint stands for what they hold, where somebody knows it
 // (else 0), and makes the secret another when that changes.
-func (s FileSecret) Resource(print uint32, origins ...resource.Origin) (*resource.Resource, error) {
+func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*resource.Resource, error) {
 	out := &tlsv3.Secret{Name: s.Name()}
 	if s.Authorities == "" {
 		certificate := &tlsv3.TlsCertificate{CertificateChain: file(s.Certificate), PrivateKey: file(s.Key), WatchedDirectory: watched(s.Certificate, s.Key)}
-		certificate.CertificateChain.WatchedDirectory = spelled(filepath.Dir(s.Certificate), print)
+		certificate.CertificateChain.WatchedDirectory = spelled(filepath.Dir(s.Certificate), fingerprint)
 		out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: certificate}
 		return resource.New(out.Name, out, compact(origins)...)
 	}
 	check := &tlsv3.CertificateValidationContext{TrustedCa: file(s.Authorities), WatchedDirectory: watched(s.Authorities, s.Revoked)}
-	check.TrustedCa.WatchedDirectory = spelled(filepath.Dir(s.Authorities), print)
+	check.TrustedCa.WatchedDirectory = spelled(filepath.Dir(s.Authorities), fingerprint)
 	if s.Revoked != "" {
 		check.Crl = file(s.Revoked)
 	}
@@ -69,17 +69,17 @@ func watched(path, other string) *corev3.WatchedDirectory {
 	return &corev3.WatchedDirectory{Path: folder}
 }
 
-// spelled is a folder in the one of its many spellings that print stands for, each bit a "/" or a "/." at its end; nil for 0.
+// spelled is a folder in the one of its many spellings that fingerprint stands for, each bit a "/" or a "/." at its end; nil for 0.
 // A secret has no field for a version. This one is beside the point in a secret (Envoy watches for the secret as a whole), and
 // true all the same.
-func spelled(folder string, print uint32) *corev3.WatchedDirectory {
-	if print == 0 {
+func spelled(folder string, fingerprint uint32) *corev3.WatchedDirectory {
+	if fingerprint == 0 {
 		return nil
 	}
 	var path strings.Builder
 	path.WriteString(folder)
-	for ; print != 0; print >>= 1 {
-		path.WriteString([2]string{"/", "/."}[print&1])
+	for ; fingerprint != 0; fingerprint >>= 1 {
+		path.WriteString([2]string{"/", "/."}[fingerprint&1])
 	}
 	return &corev3.WatchedDirectory{Path: path.String()}
 }

@@ -5,8 +5,10 @@ import (
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 )
 
@@ -45,12 +47,16 @@ func asksClients(in *networking.ServerTLSSettings) bool {
 	return in.Mode == networking.ServerTLSSettings_MUTUAL || in.Mode == networking.ServerTLSSettings_OPTIONAL_MUTUAL
 }
 
-// downstreamTLS is how a server proves itself, and what it asks of clients.
-func downstreamTLS(in *networking.ServerTLSSettings) *tlsv3.DownstreamTlsContext {
+// downstreamTLS is how a server proves itself, and what it asks of clients. What it does not say of the protocol, the mesh says.
+func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.DownstreamTlsContext {
+	suites := in.CipherSuites
+	if len(suites) == 0 {
+		suites = m.TLS.GetCipherSuites()
+	}
 	common := &tlsv3.CommonTlsContext{
 		AlpnProtocols: []string{"h2", "http/1.1"},
-		TlsParams: &tlsv3.TlsParameters{CipherSuites: model.CipherSuites(in.CipherSuites),
-			TlsMinimumProtocolVersion: tlsVersion(in.MinProtocolVersion, tlsv3.TlsParameters_TLSv1_2),
+		TlsParams: &tlsv3.TlsParameters{CipherSuites: model.CipherSuites(suites), EcdhCurves: model.Curves(m.TLS.GetEcdhCurves()),
+			TlsMinimumProtocolVersion: tlsVersion(in.MinProtocolVersion, lowestVersion(m)),
 			TlsMaximumProtocolVersion: tlsVersion(in.MaxProtocolVersion, tlsv3.TlsParameters_TLS_AUTO)},
 	}
 	for _, secret := range serverCertificates(in) {
@@ -70,6 +76,20 @@ func downstreamTLS(in *networking.ServerTLSSettings) *tlsv3.DownstreamTlsContext
 		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{DefaultValidationContext: check,
 			ValidationContextSdsSecretConfig: secretSource(serverAuthorities(in))}}
 	return out
+}
+
+// lowestVersion is that of servers that say none.
+func lowestVersion(m *mesh.Config) tlsv3.TlsParameters_TlsProtocol {
+	if m.TLS.GetMinProtocolVersion() == meshapi.MeshConfig_TLSConfig_TLSV1_3 {
+		return tlsv3.TlsParameters_TLSv1_3
+	}
+	return tlsv3.TlsParameters_TLSv1_2
+}
+
+// SpeaksAny tells whether the mesh's lowest version leaves a server one that it speaks. What the server itself says is not judged.
+func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
+	return in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO || lowestVersion(m) == tlsv3.TlsParameters_TLSv1_2 ||
+		tlsVersion(in.GetMaxProtocolVersion(), tlsv3.TlsParameters_TLSv1_3) == tlsv3.TlsParameters_TLSv1_3
 }
 
 // subjectAltNameTypes are where a name is looked for.

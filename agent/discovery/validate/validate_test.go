@@ -43,8 +43,8 @@ func TestSpecs(t *testing.T) {
 		{se, chosenEntry + "workloadSelector: {}", "?workloadSelector: every WorkloadEntry"},
 		{se, goodEntry + "location: MESH_EXTERNAL", ""},
 		{se, goodEntry + "location: MESH_INTERNAL", "-location: no effect"},
-		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, serviceAccount: a}", 1), "?endpoints[0].serviceAccount: no effect"},
-		{"WorkloadEntry", "address: 10.0.0.1\nserviceAccount: a", "?serviceAccount: no effect"},
+		{se, strings.Replace(goodEntry, "10.0.0.1}", "10.0.0.1, serviceAccount: a}", 1), ""},
+		{"WorkloadEntry", "address: 10.0.0.1\nserviceAccount: a", ""},
 		{se, goodEntry + "subjectAltNames: ['']", "!subjectAltNames[0]: is empty"},
 
 		{"WorkloadEntry", "address: 10.0.0.1\nports: {http: 80}\nlabels: {a: b}", ""},

@@ -28,9 +28,6 @@ func (c *checker) endpoint(prefix string, e *networking.WorkloadEntry, s *networ
 		c.host(prefix+"address", e.Address, false)
 	}
 	c.workload(prefix, e)
-	if e.ServiceAccount != "" {
-		c.warn(prefix+"serviceAccount", "has no effect: whose certificates are taken is what subjectAltNames say", "write it into the ServiceEntry's subjectAltNames, or remove it")
-	}
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
 		if s != nil && !slices.ContainsFunc(s.Ports, func(p *networking.ServicePort) bool { return p.GetName() == name }) {
 			c.fail(fmt.Sprintf("%sports[%q]", prefix, name), fmt.Sprintf("the ServiceEntry has no port called %s", name), "name one of its ports")

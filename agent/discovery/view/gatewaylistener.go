@@ -70,6 +70,10 @@ func (l *gatewayListener) publish(v *View, name string) {
 	var origins []resource.Origin
 	for _, s := range l.servers {
 		origins = append(origins, s.origin())
+		if !s.passes() && !translate.SpeaksAny(s.spec.Tls, v.world.Mesh()) {
+			c.problems = append(c.problems, s.problem("tls.maxProtocolVersion", fmt.Sprintf("%s is below the minimum of the mesh (tlsDefaults): no client can connect", s.spec.Tls.MaxProtocolVersion),
+				"raise it, or write a minProtocolVersion of the server's own"))
+		}
 		switch {
 		case s.class() == model.HTTP:
 			c.chains = []translate.GatewayChain{{RouteName: s.routeName()}}

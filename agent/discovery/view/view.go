@@ -31,6 +31,7 @@ type View struct {
 	secrets  secrets
 	patches  patches
 	kind     kind
+	told     *mesh.Config // whose authorities were published
 }
 
 // kind is what differs between sidecars and routers.
@@ -85,6 +86,7 @@ func (v *View) Update(touched model.Touched) {
 	if touched.Gateways || len(touched.Bindings) > 0 {
 		v.orphanedBindings()
 	}
+	v.authorities()
 	v.kind.update(v, touched)
 	v.settleAdded()
 	v.idle()

@@ -1,0 +1,33 @@
+package mesh
+
+import (
+	"slices"
+	"strings"
+)
+
+const spiffe = "spiffe://"
+
+// Account is the name in the certificates of a service account.
+func (m *Config) Account(namespace, account string) string {
+	return spiffe + m.TrustDomain + "/ns/" + namespace + "/sa/" + account
+}
+
+// Peers are the names to expect in certificates where these are: with those that the aliases of the trust domain give service
+// accounts, each once, sorted.
+func (m *Config) Peers(names []string) []string {
+	peers := slices.Clone(names)
+	for _, name := range names {
+		domain, rest, ok := strings.Cut(strings.TrimPrefix(name, spiffe), "/")
+		if !strings.HasPrefix(name, spiffe) || !ok || domain == "" {
+			continue
+		}
+		if parts := strings.Split(rest, "/"); len(parts) != 4 || parts[0] != "ns" || parts[2] != "sa" {
+			continue
+		}
+		for _, alias := range m.TrustDomainAliases {
+			peers = append(peers, spiffe+alias+"/"+rest)
+		}
+	}
+	slices.Sort(peers)
+	return slices.Compact(peers)
+}
