@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,9 +87,22 @@ func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 func meshSettings(c *config.Config) discovery.Settings {
 	return discovery.Settings{
 		MeshConfigFile: c.Discovery.MeshConfigFile,
+		Taken:          takenByAgent(c),
 		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile, Format: c.Telemetry.AccessLogFormat},
 	}
+}
+
+// takenByAgent is where the agent listens, and the bootstrap that it makes.
+func takenByAgent(c *config.Config) []discovery.Taken {
+	var taken []discovery.Taken
+	for _, claim := range c.Claims() {
+		if claim.Port != 0 {
+			table, key, _ := strings.Cut(claim.Key, ".")
+			taken = append(taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port), By: fmt.Sprintf("[%s] %s of the agent", table, key), Envoy: claim.Envoy})
+		}
+	}
+	return taken
 }
 
 // lateDiscovery is the embedded discovery server, whose files Envoy needs some 60 ms after it was started: until then the processor is for

@@ -20,7 +20,7 @@ func (s *Server) readMesh() {
 // effectiveMesh is what the file says under what the settings say.
 func (s *Server) effectiveMesh() *mesh.Config {
 	m := *s.mesh
-	m.Identity, m.SystemRoots = s.options.Identity, s.options.SystemRoots
+	m.Identity, m.SystemRoots, m.Taken = s.options.Identity, s.options.SystemRoots, s.settings.Taken
 	if s.settings.AccessLog.File != "" {
 		m.AccessLog = s.settings.AccessLog
 	}

@@ -30,6 +30,9 @@ type Problem = object.Problem
 // AccessLog is where generated listeners log requests and connections.
 type AccessLog = mesh.AccessLog
 
+// Taken is an address of the machine that somebody listens on who is no part of the mesh.
+type Taken = mesh.Taken
+
 // Options of a Server.
 type Options struct {
 	Files     []string // files, and directories with all *.yaml, *.yml and *.json below them
@@ -59,6 +62,7 @@ type Options struct {
 // Settings are what can change while the server runs.
 type Settings struct {
 	MeshConfigFile string        // Istio's MeshConfig; "" = its defaults
+	Taken          []Taken       // where nothing of the mesh can listen
 	AccessLog      AccessLog     // "" = as MeshConfig has it
 	DebounceAfter  time.Duration // quiet time before a push; 0: at once
 	DebounceMax    time.Duration // longest delay of a push

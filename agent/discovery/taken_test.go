@@ -2,8 +2,10 @@ package discovery_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,6 +59,47 @@ func TestAListenerHasOneOwner(t *testing.T) {
 		}
 		if told != step.told {
 			t.Errorf("%+v: told: %v", step, server.Problems())
+		}
+	}
+}
+
+// TestWhatListensBesideTheMeshKeepsItsPlace has services, a Sidecar and a Gateway on ports of the agent and of the bootstrap.
+func TestWhatListensBesideTheMeshKeepsItsPlace(t *testing.T) {
+	taken := []discovery.Taken{{Port: 15090, By: "the metrics", Envoy: true}, {Address: "127.0.0.1", Port: 15000, By: "the admin view"}}
+	const entry = "ServiceEntry shop/x: {hosts: [x.test], addresses: [10.9.0.1], resolution: STATIC, ports: [{number: 15090, name: http, protocol: HTTP}, {number: 15000, name: tcp, protocol: TCP}, " +
+		"{number: 80, name: free, protocol: HTTP}], endpoints: [{address: 10.0.0.7}]}"
+	const ingress = "Sidecar shop/s: {ingress: [{port: {number: 15090, name: http, protocol: HTTP}, bind: 10.0.0.1, defaultEndpoint: '127.0.0.1:81'}, " +
+		"{port: {number: 15000, name: tcp, protocol: TCP}, bind: 10.0.0.1, defaultEndpoint: '127.0.0.1:82'}]}"
+	const gateway = "Gateway shop/g: {selector: {app: edge}, servers: [{port: {number: 15090, name: a, protocol: HTTP}, hosts: [a.test]}, {port: {number: 8080, name: b, protocol: HTTP}, hosts: [b.test]}]}"
+	const route = "VirtualService shop/v: {hosts: ['*'], gateways: [g], http: [{directResponse: {status: 200}}]}"
+	for _, test := range []struct {
+		kind    string
+		objects []string
+		want    []string // listeners
+		told    []string
+	}{
+		{"sidecar", []string{entry}, []string{"127.0.0.1_80"}, []string{"127.0.0.1:15090 belongs to the metrics", "127.0.0.1:15000 belongs to the admin view"}},
+		{"REDIRECT", []string{entry}, []string{"0.0.0.0_80", "10.9.0.1_15000", "virtualInbound", "virtualOutbound"}, []string{"0.0.0.0:15090 belongs to the metrics"}},
+		{"sidecar", []string{ingress}, []string{"10.0.0.1_15000"}, []string{"10.0.0.1:15090, which belongs to the metrics"}},
+		{"router", []string{gateway, route}, []string{"0.0.0.0_8080"}, []string{"port 15090 belongs to the metrics"}},
+	} {
+		server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)}, Namespace: "shop", Settings: discovery.Settings{Taken: taken}})
+		feed := feedOf(t, server, test.kind)
+		snapshot, _ := feed.Current()
+		if got := slices.Sorted(maps.Keys(snapshot.Set(resource.ListenerType))); !slices.Equal(got, test.want) {
+			t.Errorf("%s %.20s: listeners %v, want %v", test.kind, test.objects[0], got, test.want)
+		}
+		problems := server.Problems()
+		for _, want := range test.told {
+			if !slices.ContainsFunc(problems, func(p discovery.Problem) bool { return strings.Contains(p.Message, want) }) {
+				t.Errorf("%s %.20s: not told: %s", test.kind, test.objects[0], want)
+			}
+		}
+		if len(problems) != len(test.told) {
+			t.Errorf("%s %.20s: told %v", test.kind, test.objects[0], problems)
+		}
+		if err := server.Configure(discovery.Settings{}); err != nil || len(server.Problems()) != 0 {
+			t.Errorf("once the ports are free: %v, %v", err, server.Problems())
 		}
 	}
 }

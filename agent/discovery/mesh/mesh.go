@@ -39,6 +39,7 @@ type Config struct {
 	// Of the machine, not of the file:
 	Identity    bool   // proxies get a certificate of the mesh over SDS
 	SystemRoots string // file of the authorities that the system trusts
+	Taken       []Taken
 }
 
 // Default is a mesh without a file.

@@ -66,6 +66,10 @@ func (l *gatewayListener) settle(v *View, name string, touched model.Touched) {
 // publish makes the listener's resource.
 func (l *gatewayListener) publish(v *View, name string) {
 	l.dirty = false
+	if by := v.world.Mesh().TakenBy(l.bind, l.port, false); by != "" {
+		l.crowdedOut(v, name, by)
+		return
+	}
 	c := &connections{listener: l, view: v, reads: map[string]struct{}{}}
 	var origins []resource.Origin
 	for _, s := range l.servers {
@@ -100,6 +104,16 @@ func (l *gatewayListener) publish(v *View, name string) {
 	}
 	v.put(unit, listener)
 	v.tell(unit, dedupe(c.problems))
+}
+
+// crowdedOut tells all servers that somebody else has their place.
+func (l *gatewayListener) crowdedOut(v *View, name, by string) {
+	var problems []object.Problem
+	for _, s := range l.servers {
+		problems = append(problems, s.problem("port", fmt.Sprintf("nothing listens for the server: port %d belongs to %s", l.port, by), "give the server another port"))
+	}
+	v.put("listener/" + name)
+	v.tell("listener/"+name, problems)
 }
 
 // serverNames are the hosts that Envoy can tell by the server name of TLS, and what is wrong with the others.

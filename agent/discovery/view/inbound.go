@@ -228,8 +228,8 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		return true
 	}
 	for _, d := range doors {
-		if d.isReserved(v) {
-			problems = append(problems, d.reserved())
+		if problem := d.reserved(v); problem != nil {
+			problems = append(problems, *problem)
 			continue
 		}
 		origin := d.object.Origin()

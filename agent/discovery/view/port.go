@@ -88,7 +88,7 @@ func (p *port) listen(v *View, s *sidecar) {
 	problems = append(problems, p.otherProtocol(s.scope)...)
 	if at.address != "" {
 		for _, lane := range p.lanes(at) {
-			if by := s.taken(v, lane.address, p.number); by != "" {
+			if by := s.taken(v, lane.place, p.number); by != "" {
 				problems = append(problems, lane.crowdedOut(p.number, by)...)
 				continue
 			}
