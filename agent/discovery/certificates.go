@@ -2,14 +2,18 @@ package discovery
 
 import (
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/watch"
 )
 
@@ -22,16 +26,17 @@ type certificates struct {
 
 // certificateFile is what is known of a file.
 type certificateFile struct {
-	stale   bool   // it is to be read again
+	stale   bool // it is to be read again
+	missing bool
 	held    uint64 // when it was read last (watch.Fingerprint)
 	changes uint64 // of held: Envoy has to read again what is again as it was: it does not go back to it when it refuses what came between
 }
 
-// prints implements view.Prints. Files are watched before they are read: no change is missed.
-func (c *certificates) prints(secrets []translate.FileSecret) []uint32 {
-	prints := make([]uint32, len(secrets))
+// look implements view.Look. Files are watched before they are read: no change is missed.
+func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
+	found := make([]view.Held, len(secrets))
 	if c.watch == nil {
-		return prints
+		return found
 	}
 	more := false
 	for _, secret := range secrets {
@@ -47,11 +52,14 @@ func (c *certificates) prints(secrets []translate.FileSecret) []uint32 {
 	for i, secret := range secrets {
 		var held []byte
 		for _, path := range secret.Files() {
-			held = c.read(path).append(held)
+			file := c.read(path)
+			if held = file.append(held); file != nil && file.missing && !slices.Contains(found[i].Missing, path) {
+				found[i].Missing = append(found[i].Missing, path)
+			}
 		}
-		prints[i] = max(crc32.ChecksumIEEE(held), 1) // 0 is that nobody knows
+		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1) // 0 is that nobody knows
 	}
-	return prints
+	return found
 }
 
 // watchable tells whether a path says the same to Envoy, the agent and package watch.
@@ -67,6 +75,8 @@ func (c *certificates) read(path string) *certificateFile {
 	if err != nil {
 		c.logger.Warn("a changed certificate is taken with the next epoch only", "file", path, "error", err)
 	}
+	_, err = os.Stat(path)
+	file.missing = errors.Is(err, fs.ErrNotExist)
 	if file.stale = false; held != file.held {
 		file.held = held
 		file.changes++

@@ -50,7 +50,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	}
 	m.Identity, m.SystemRoots = o.Identity, o.SystemRoots
 	world := model.NewWorld(o.Domain, m)
-	v, err := view.New(world, node, view.NewCache(), (&certificates{}).prints)
+	v, err := view.New(world, node, view.NewCache(), (&certificates{}).look)
 	if err != nil {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}

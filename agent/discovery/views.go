@@ -30,7 +30,7 @@ func (s *Server) viewFor(n model.Node) (*view.View, error) {
 	if len(s.views) >= s.options.MaxViews {
 		return nil, fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ in labels, metadata or locality", len(s.views))
 	}
-	v, err := view.New(s.world, n, s.cache, s.certificates.prints)
+	v, err := view.New(s.world, n, s.cache, s.certificates.look)
 	if err != nil {
 		return nil, err
 	}

@@ -14,17 +14,23 @@ import (
 
 // secrets are the files' secrets of a view. Units may need the same one: it is published once, and for as long as one does.
 type secrets struct {
-	prints Prints
-	users  map[translate.FileSecret]map[string][]resource.Origin // by unit
-	needs  map[string][]translate.FileSecret
-	dirty  map[translate.FileSecret]struct{} // whose users changed, or whose files
+	look  Look
+	users map[translate.FileSecret]map[string][]resource.Origin // by unit
+	needs map[string][]translate.FileSecret
+	dirty map[translate.FileSecret]struct{} // whose users changed, or whose files
 }
 
-// Prints stands for what the files of secrets hold, in their order: a number that changes when that does, 0 where nobody knows.
-type Prints func([]translate.FileSecret) []uint32
+// Look looks at the files of secrets, and tells what they hold in the order of these.
+type Look func([]translate.FileSecret) []Held
 
-func newSecrets(prints Prints) secrets {
-	return secrets{prints: prints, users: map[translate.FileSecret]map[string][]resource.Origin{}, needs: map[string][]translate.FileSecret{},
+// Held is what the files of a secret hold.
+type Held struct {
+	Fingerprint uint32   // changes when what they hold does; 0 where nobody knows
+	Missing     []string // of the files
+}
+
+func newSecrets(look Look) secrets {
+	return secrets{look: look, users: map[translate.FileSecret]map[string][]resource.Origin{}, needs: map[string][]translate.FileSecret{},
 		dirty: map[translate.FileSecret]struct{}{}}
 }
 
@@ -78,7 +84,7 @@ func (s *secrets) publish(v *View) {
 	if len(needed) == 0 {
 		return
 	}
-	prints := s.prints(needed)
+	found := s.look(needed)
 	for i, secret := range needed {
 		unit := "secret/" + secret.Name()
 		var origins []resource.Origin
@@ -88,12 +94,18 @@ func (s *secrets) publish(v *View) {
 		slices.SortFunc(origins, func(a, b resource.Origin) int {
 			return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Name, b.Name))
 		})
-		out, err := secret.Resource(prints[i], origins...)
+		out, err := secret.Resource(found[i].Fingerprint, origins...)
 		var problems []object.Problem
-		if err != nil {
+		tell := func(severity condition.Severity, message, cure string) {
 			o := origins[0]
-			problems = append(problems, object.Problem{File: o.File, Line: o.Line, Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Severity: condition.Error,
-				Message: "Envoy would refuse the certificate: " + err.Error(), Cure: "correct the value it names"})
+			problems = append(problems, object.Problem{File: o.File, Line: o.Line, Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Severity: severity,
+				Message: message, Cure: cure})
+		}
+		if err != nil {
+			tell(condition.Error, "Envoy would refuse the certificate: "+err.Error(), "correct the value it names")
+		}
+		for _, path := range found[i].Missing {
+			tell(condition.Warning, path+" does not exist: Envoy goes on with what it read there before, and without that connections fail", "create it")
 		}
 		v.put(unit, out)
 		v.tell(unit, problems)

@@ -43,9 +43,9 @@ type kind interface {
 }
 
 // New returns a view of a world that has published nothing yet.
-func New(world *model.World, node model.Node, cache *Cache, prints Prints) (*View, error) {
+func New(world *model.World, node model.Node, cache *Cache, look Look) (*View, error) {
 	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(), units: map[string][]resource.Key{}, owners: map[resource.Key]string{}, problems: map[string][]object.Problem{},
-		change: map[resource.Key]*resource.Resource{}, secrets: newSecrets(prints), patches: newPatches()}
+		change: map[resource.Key]*resource.Resource{}, secrets: newSecrets(look), patches: newPatches()}
 	switch node.Type {
 	case model.Sidecar:
 		v.kind = newSidecar()
