@@ -2,6 +2,7 @@ package discovery_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/scripts/parts"
 )
@@ -75,4 +78,78 @@ func (b *backend) serveUnix(t testing.TB) string {
 	}
 	run(t, b.server(), listener)
 	return path
+}
+
+// mute takes connections until the test ends and never answers, and returns its port.
+func mute(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var connections sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	connections.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
+			connections.Go(func() {
+				_, _ = io.Copy(io.Discard, connection)
+				stop()
+				_ = connection.Close()
+			})
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); cancel(); connections.Wait() })
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// full listens until the test ends, but has as many connections waiting as there may be: others do not come about. It returns
+// its port.
+func full(t testing.TB) int {
+	t.Helper()
+	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(listener) })
+	if err := errors.Join(unix.Bind(listener, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(listener, 0)); err != nil {
+		t.Fatal(err)
+	}
+	address, err := unix.Getsockname(listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := address.(*unix.SockaddrInet4).Port
+	waiting, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = waiting.Close() })
+	return port
+}
+
+// greeter says its name on each connection until the test ends, and returns its port.
+func greeter(t testing.TB, name string) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var connections sync.WaitGroup
+	connections.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(connection, name+"\n")
+			_ = connection.Close()
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); connections.Wait() })
+	return listener.Addr().(*net.TCPAddr).Port
 }

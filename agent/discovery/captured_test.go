@@ -27,19 +27,21 @@ func TestCaptured(t *testing.T) {
 	}
 	redirect(t)
 	s := newSuite(t)
-	for _, name := range []string{"here", "unknown"} {
-		listener, err := net.Listen("tcp", net.JoinHostPort(capturedAddress, "0"))
+	s.onMachine(t)
+	for _, c := range s.cases(t, "captured") {
+		t.Run(c.name, func(t *testing.T) { alone(t, c, s) })
+	}
+}
+
+// onMachine runs what only captured cases send to: $HERE and $UNKNOWN on the machine's address, $FAR on another one.
+func (s *suite) onMachine(t *testing.T) {
+	t.Helper()
+	for name, address := range map[string]string{"here": capturedAddress, "unknown": capturedAddress, "far": "10.9.0.7"} {
+		listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.variables[strings.ToUpper(name)] = strconv.Itoa(run(t, &http.Server{Handler: &backend{name: name}}, listener))
-	}
-	for _, c := range s.cases(t, "captured") {
-		kind := "REDIRECT"
-		if strings.HasPrefix(c.name, "tproxy") {
-			kind = "TPROXY" // that Envoy takes it; routing connections to it is the machine's
-		}
-		t.Run(c.name, func(t *testing.T) { alone(t, kind, c, s) })
 	}
 }
 
@@ -48,6 +50,7 @@ func TestCaptured(t *testing.T) {
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) == "" {
+		t.Parallel()
 		command := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
 		command.Env = append(os.Environ(), insideEnv+"=1")
 		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}

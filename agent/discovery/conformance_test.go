@@ -13,6 +13,7 @@ import (
 // TestConformance gives the YAML of all cases in testdata/conformance to one real Envoy of each kind and asks what the
 // cases ask. testdata/conformance/README says how a case is written.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	s := newSuite(t)
 	for _, kind := range []string{"sidecar", "router"} {
 		directory := t.TempDir()
@@ -20,7 +21,7 @@ func TestConformance(t *testing.T) {
 		for _, c := range cases {
 			write(t, filepath.Join(directory, c.name+".yaml"), c.mesh)
 		}
-		server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
+		server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 		e := startEnvoy(t, kind, server)
 		e.listens(t)
 		eventually(t, "expected problems are told", func() (bool, string) {
@@ -34,7 +35,13 @@ func TestConformance(t *testing.T) {
 		}
 		explainer := newExplainer(t, server, kind, s.variables)
 		for _, c := range cases {
-			t.Run(kind+"/"+c.name, func(t *testing.T) { c.ask(t, e, s, explainer) })
+			t.Run(kind+"/"+c.name, func(t *testing.T) {
+				c.ask(t, e, s, explainer, func(objects string) {
+					file := filepath.Join(directory, c.name+".yaml")
+					write(t, file, objects)
+					changes <- []string{file}
+				})
+			})
 		}
 		if strings.Contains(e.said(), "deprecated") {
 			t.Errorf("Envoy %s warns of something deprecated: %s", kind, regexp.MustCompile(`.*deprecated.*`).FindString(e.said()))

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,19 +28,27 @@ type exchange struct {
 	ask      []string // lines after >
 	expect   []string // lines after <
 	times    int
-	parallel int // how many at once; 0 is one
+	parallel int  // how many at once; 0 is one
+	later    bool // the objects of later.yaml are there from here on
 	replies  []reply
 }
+
+// options are lines of a request that are no headers.
+var options = []string{"times", "parallel", "to", "http", "certificate", "tls", "cipher"}
 
 func readExchanges(t *testing.T, path, text string) []*exchange {
 	var all []*exchange
 	var current *exchange
+	later := false
 	for i, line := range strings.Split(text, "\n") {
 		kind, rest, _ := strings.Cut(line, " ")
 		switch {
 		case line == "" || strings.HasPrefix(line, "#"):
+		case line == "= later.yaml":
+			later = true
 		case kind == ">" && (current == nil || len(current.expect) > 0):
-			current = &exchange{where: fmt.Sprintf("%s: requests, line %d", path, i+1), ask: []string{rest}, times: 1}
+			current = &exchange{where: fmt.Sprintf("%s: requests, line %d", path, i+1), ask: []string{rest}, times: 1, later: later}
+			later = false
 			all = append(all, current)
 		case kind == ">":
 			current.ask = append(current.ask, rest)
@@ -105,7 +114,7 @@ func (x *exchange) run(port int) (differences []string) {
 	}
 	_ = atOnce.Wait()
 	for _, want := range x.expect {
-		if what, _, _ := strings.Cut(want, " "); what == "also" || what == "counted" {
+		if what, _, _ := strings.Cut(want, " "); slices.Contains(beside, what) {
 			continue
 		}
 		if problem := x.check(want); problem != "" {
@@ -115,27 +124,6 @@ func (x *exchange) run(port int) (differences []string) {
 	return differences
 }
 
-// aside checks what becomes true beside the answers: that a backend was asked too, that Envoy counted.
-func (x *exchange) aside(t *testing.T, e *envoy, backends map[string]*backend) {
-	t.Helper()
-	for _, want := range x.expect {
-		what, value, _ := strings.Cut(want, " ")
-		switch what {
-		case "also":
-			name, asked, _ := strings.Cut(value, " ")
-			eventually(t, fmt.Sprintf("%s: %s is asked for %s", x.where, name, asked), func() (bool, string) {
-				_, ok := backends[name].asked.Load(asked)
-				return ok, ""
-			})
-		case "counted":
-			eventually(t, fmt.Sprintf("%s: %s is counted", x.where, value), func() (bool, string) {
-				n := e.stat(value)
-				return n > 0, fmt.Sprint(n)
-			})
-		}
-	}
-}
-
 func exchangeTCP(to, text string) (r reply) {
 	connection, err := net.DialTimeout("tcp", to, 5*time.Second)
 	if err != nil {
@@ -143,9 +131,12 @@ func exchangeTCP(to, text string) (r reply) {
 	}
 	defer func() { _ = connection.Close() }()
 	_ = connection.SetDeadline(time.Now().Add(5 * time.Second))
-	if _, r.err = fmt.Fprintln(connection, text); r.err == nil {
-		r.body, r.err = bufio.NewReader(connection).ReadString('\n')
+	if text != "" {
+		if _, err := fmt.Fprintln(connection, text); err != nil {
+			return reply{err: err}
+		}
 	}
+	r.body, r.err = bufio.NewReader(connection).ReadString('\n')
 	return r
 }
 
@@ -160,7 +151,11 @@ func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
 	if err != nil {
 		return reply{err: err}
 	}
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: config,
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(headers.Get("http") != "2")
+	protocols.SetUnencryptedHTTP2(headers.Get("http") == "2")
+	headers.Del("http")
+	transport := &http.Transport{Protocols: protocols, DisableKeepAlives: true, TLSClientConfig: config,
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, to)
 		}}

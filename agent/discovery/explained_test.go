@@ -77,12 +77,11 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 	}
 	for _, line := range x.ask[1:] {
 		name, value, _ := strings.Cut(line, ": ")
-		switch name {
-		case "times", "parallel", "certificate", "tls", "cipher":
-		case "to":
+		switch {
+		case name == "to":
 			to := netip.MustParseAddrPort(value)
 			request.Address, request.Port = to.Addr(), uint32(to.Port())
-		default:
+		case !slices.Contains(options, name):
 			request.Headers = append(request.Headers, explain.Header{Name: name, Value: value})
 		}
 	}

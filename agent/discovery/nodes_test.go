@@ -16,12 +16,12 @@ func TestAlone(t *testing.T) {
 	}
 	s := newSuite(t)
 	for _, c := range s.cases(t, "alone") {
-		t.Run(c.name, func(t *testing.T) { alone(t, "sidecar", c, s) })
+		t.Run(c.name, func(t *testing.T) { alone(t, c, s) })
 	}
 }
 
-// alone gives a case to an Envoy of a kind that has no other.
-func alone(t *testing.T, kind string, c *conformanceCase, s *suite) {
+// alone gives a case to an Envoy that has no other.
+func alone(t *testing.T, c *conformanceCase, s *suite) {
 	directory := t.TempDir()
 	file := filepath.Join(directory, c.name+".yaml")
 	write(t, file, c.mesh)
@@ -30,15 +30,18 @@ func alone(t *testing.T, kind string, c *conformanceCase, s *suite) {
 		options.Settings.MeshConfigFile = filepath.Join(directory, "mesh")
 		write(t, options.Settings.MeshConfigFile, c.meshConfig)
 	}
-	server, _ := start(t, options)
-	e := startEnvoy(t, kind, server)
+	server, changes := start(t, options)
+	e := startEnvoy(t, c.node, server)
 	e.listens(t)
 	for _, p := range server.Problems() {
 		if p.Severity != condition.Info && !c.expects(p) {
 			t.Errorf("unexpected problem: %s", p)
 		}
 	}
-	c.ask(t, e, s, newExplainer(t, server, kind, s.variables))
+	c.ask(t, e, s, newExplainer(t, server, c.node, s.variables), func(objects string) {
+		write(t, file, objects)
+		changes <- []string{file}
+	})
 }
 
 // TestWhatASidecarDoesNotLetInIsNotSent changes services that a proxy does not see, and one that it does.

@@ -93,7 +93,7 @@ func clientTLS(host string, headers http.Header) (*tls.Config, error) {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	if version := headers.Get("tls"); version != "" {
-		versions := map[string]uint16{"1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+		versions := map[string]uint16{"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 		config.MinVersion, config.MaxVersion = versions[version], versions[version]
 	}
 	if suite := headers.Get("cipher"); suite != "" {

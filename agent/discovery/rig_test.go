@@ -17,6 +17,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,7 +133,7 @@ func startEnvoyOn(t *testing.T, admin, bootstrap string) *envoy {
 	t.Helper()
 	e := &envoy{}
 	command := exec.Command(parts.Envoy(t), "--config-yaml", bootstrap,
-		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
+		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info", "--file-flush-interval-msec", "100")
 	command.Stdout, command.Stderr = e, e
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {
@@ -163,9 +164,9 @@ func (e *envoy) listens(t *testing.T) {
 	})
 }
 
-// stat returns a counter or gauge, -1 if there is none.
+// stat returns a counter or gauge, by a regular expression; -1 if there is none.
 func (e *envoy) stat(name string) int {
-	answer, err := e.admin.Get("http://admin/stats?format=json&filter=^" + name + "$")
+	answer, err := e.admin.Get("http://admin/stats?format=json&filter=" + url.QueryEscape("^"+name+"$"))
 	if err != nil {
 		return -1
 	}
@@ -217,7 +218,7 @@ type echo struct {
 }
 
 // backend answers with what it saw. Paths below /status/ answer with that status, those below /delay/ after that time;
-// one called bad answers every request with 503.
+// one called bad answers every request with 503, one called slow each after 300 ms.
 type backend struct {
 	name  string
 	seen  atomic.Int64
@@ -231,13 +232,17 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if text, ok := strings.CutPrefix(r.URL.Path, "/status/"); ok {
 		_, _ = fmt.Sscan(text, &status)
 	}
+	delay := time.Duration(0)
+	if b.name == "slow" {
+		delay = 300 * time.Millisecond
+	}
 	if text, ok := strings.CutPrefix(r.URL.Path, "/delay/"); ok {
-		delay, _ := time.ParseDuration(text)
-		select {
-		case <-time.After(delay):
-		case <-r.Context().Done():
-			return
-		}
+		delay, _ = time.ParseDuration(text)
+	}
+	select {
+	case <-time.After(delay):
+	case <-r.Context().Done():
+		return
 	}
 	if b.name == "bad" {
 		status = http.StatusServiceUnavailable

@@ -25,11 +25,13 @@ type suite struct {
 func newSuite(t *testing.T) *suite {
 	t.Helper()
 	variables, backends := map[string]string{}, map[string]*backend{}
-	for name, two := range map[string]bool{"a": false, "b": false, "c": false, "bad": false, "two": true} {
+	for name, two := range map[string]bool{"a": false, "b": false, "c": false, "bad": false, "slow": false, "two": true} {
 		backends[name] = &backend{name: name}
 		variables[strings.ToUpper(name)] = strconv.Itoa(backends[name].serve(t, two))
 	}
 	variables["CONNECT"] = strconv.Itoa(connectProxy(t))
+	variables["MUTE"], variables["FULL"] = strconv.Itoa(mute(t)), strconv.Itoa(full(t))
+	variables["GREET"] = strconv.Itoa(greeter(t, "greet"))
 	variables["SOCKET"] = (&backend{name: "socket"}).serveUnix(t)
 	s := &suite{variables, backends, freePorts(t, 1+2*len(caseFiles(t, "*")))}
 	variables["CLOSED"] = strconv.Itoa(s.take())
@@ -37,6 +39,7 @@ func newSuite(t *testing.T) *suite {
 	variables["CERT"], variables["KEY"] = certificate(t)
 	maps.Copy(variables, clients(t, variables["CERT"], variables["KEY"]))
 	variables["TLS"] = strconv.Itoa((&backend{name: "tls"}).serveTLS(t, variables["CERT"], variables["KEY"]))
+	variables["LAPSED"] = strconv.Itoa((&backend{name: "lapsed"}).serveTLS(t, variables["REVOKED"], variables["REVOKED"]))
 	return s
 }
 
@@ -68,16 +71,22 @@ func caseFiles(t *testing.T, folder string) []string {
 
 type conformanceCase struct {
 	name, mesh string
+	later      string // objects in place of mesh, from some request on
 	meshConfig string
+	node       string // the kind of its Envoy: see bootstrapOf
 	port       int
 	exchanges  []*exchange
 	problems   []string // parts of problems that are expected and were not seen yet
 }
 
-// ask makes the requests of a case through its Envoy; the problems that it expects are left out of it by now.
-func (c *conformanceCase) ask(t *testing.T, e *envoy, s *suite, explainer explainer) {
+// ask makes the requests of a case through its Envoy; the problems that it expects are left out of it by now. change puts other
+// objects in place of the case's.
+func (c *conformanceCase) ask(t *testing.T, e *envoy, s *suite, explainer explainer, change func(objects string)) {
 	t.Helper()
 	for _, x := range c.exchanges {
+		if x.later {
+			change(c.later)
+		}
 		x.must(t, c.port)
 		x.aside(t, e, s.backends)
 		explainer.compare(t, x, c.port)
@@ -127,6 +136,7 @@ func readCase(t *testing.T, path string, variables map[string]string, port, othe
 		t.Fatal(err)
 	}
 	c := &conformanceCase{name: strings.TrimSuffix(filepath.Base(path), ".txtar"), port: port}
+	c.node = nodeFor(filepath.Base(filepath.Dir(path)), c.name)
 	expand := func(text []byte) string {
 		return os.Expand(string(text), func(name string) string {
 			switch value, ok := variables[name]; {
@@ -147,6 +157,8 @@ func readCase(t *testing.T, path string, variables map[string]string, port, othe
 			c.mesh = expand(f.Data)
 		case "meshconfig.yaml":
 			c.meshConfig = expand(f.Data)
+		case "later.yaml":
+			c.later = expand(f.Data)
 		case "requests":
 			c.exchanges = readExchanges(t, path, expand(f.Data))
 		case "problems":
@@ -156,4 +168,17 @@ func readCase(t *testing.T, path string, variables map[string]string, port, othe
 		}
 	}
 	return c
+}
+
+// nodeFor is the kind of Envoy (see bootstrapOf) that a case in a folder is given to.
+func nodeFor(folder, name string) string {
+	switch {
+	case folder == "router", folder == "alone" && strings.HasPrefix(name, "router-"):
+		return "router"
+	case folder == "captured" && strings.HasPrefix(name, "tproxy"):
+		return "TPROXY" // that Envoy takes it; routing connections to it is the machine's
+	case folder == "captured":
+		return "REDIRECT"
+	}
+	return "sidecar"
 }

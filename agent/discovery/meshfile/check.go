@@ -39,6 +39,21 @@ var carriedOut = map[protoreflect.Name]bool{
 	"tls_defaults": true, "mesh_mTLS": true, "trust_domain": true, "trust_domain_aliases": true, "ca_certificates": true,
 }
 
+// CarriedOut tells whether a field of a message that MeshConfig has counts.
+func CarriedOut(field protoreflect.FieldDescriptor) bool {
+	switch field.ContainingMessage().FullName() {
+	case "istio.mesh.v1alpha1.MeshConfig":
+		return carriedOut[field.Name()]
+	case "istio.mesh.v1alpha1.ProxyConfig":
+		return field.Name() == "gateway_topology"
+	case "istio.mesh.v1alpha1.MeshConfig.OutboundTrafficPolicy":
+		return field.Name() == "mode"
+	case "istio.mesh.v1alpha1.Topology":
+		return field.Name() == "num_trusted_proxies"
+	}
+	return true
+}
+
 // refused would change where requests go or who may see them.
 var refused = map[protoreflect.Name]string{
 	"proxy_http_port":          "an outbound HTTP proxy",
@@ -56,7 +71,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 		name := field.JSONName()
 		what, refuse := refused[field.Name()]
 		switch {
-		case carriedOut[field.Name()]:
+		case CarriedOut(field):
 		case refuse:
 			c.fail(name, fmt.Sprintf("is not carried out by this version of Outrider (%s)", what), "remove it")
 		default:
@@ -78,6 +93,9 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 	}
 	if m.OutboundTrafficPolicy.GetMode() == meshapi.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
 		c.fail("outboundTrafficPolicy.mode", "ALLOW_ANY_DYNAMIC_DNS is not carried out by this version of Outrider", "write ALLOW_ANY or REGISTRY_ONLY")
+	}
+	if m.OutboundTrafficPolicy.GetTls() != nil {
+		c.fail("outboundTrafficPolicy.tls", "is not carried out by this version of Outrider", "remove it; TLS to a host is said in a DestinationRule")
 	}
 	c.findings = append(c.findings, validate.Retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)...)
 	c.findings = append(c.findings, validate.Localities("localityLbSetting", m.LocalityLbSetting)...)
@@ -157,7 +175,7 @@ func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 	p.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		name := field.JSONName()
 		switch key := elsewhere[name]; {
-		case name == "gatewayTopology":
+		case CarriedOut(field):
 		case key != "":
 			c.warn("defaultConfig."+name, "is the agent's and has no effect here", "write it into outrider.toml: "+key)
 		default:
@@ -167,7 +185,7 @@ func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 	})
 	if topology := p.GatewayTopology; topology != nil {
 		topology.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
-			if field.Name() != "num_trusted_proxies" {
+			if !CarriedOut(field) {
 				c.warn("defaultConfig.gatewayTopology."+field.JSONName(), "is not carried out by this version of Outrider and has no effect", "remove it to be rid of this warning")
 			}
 			return true

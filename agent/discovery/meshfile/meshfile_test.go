@@ -33,6 +33,7 @@ func TestFields(t *testing.T) {
 		{"rootNamespace: Not.A", "!rootNamespace:1: no namespace"},
 		{"defaultServiceExportTo: ['a b']", "!defaultServiceExportTo[0]:1: no namespace"},
 		{"outboundTrafficPolicy: {mode: ALLOW_ANY_DYNAMIC_DNS}", "!outboundTrafficPolicy.mode:1: not carried out"},
+		{"outboundTrafficPolicy: {tls: {mode: SIMPLE}}", "!outboundTrafficPolicy.tls:1: not carried out"},
 		{"outboundTrafficPolicy: {mode: ANY}", "!outboundTrafficPolicy.mode:1: is not one of"},
 		{"defaultHttpRetryPolicy: {attempts: 2, retryOn: sometimes}", "!defaultHttpRetryPolicy.retryOn:1: no condition"},
 		{"localityLbSetting: {failover: [{from: eu, to: us}], enabled: true}", ""},

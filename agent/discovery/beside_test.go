@@ -1,0 +1,63 @@
+package discovery_test
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// beside are the expectations of what is not in an answer.
+var beside = []string{"also", "never", "counted", "logged"}
+
+// aside checks what becomes true beside the answers: that a backend was asked too, that Envoy counted or logged.
+func (x *exchange) aside(t *testing.T, e *envoy, backends map[string]*backend) {
+	t.Helper()
+	for _, want := range x.expect {
+		if what, value, _ := strings.Cut(want, " "); slices.Contains(beside, what) {
+			eventually(t, fmt.Sprintf("%s: %s", x.where, want), func() (bool, string) { return x.holds(e, backends, what, value) })
+		}
+	}
+}
+
+// lacks tells whether an expectation beside the answers does not become true in time.
+func (x *exchange) lacks(e *envoy, backends map[string]*backend, limit time.Duration) bool {
+	for _, want := range x.expect {
+		what, value, _ := strings.Cut(want, " ")
+		if !slices.Contains(beside, what) {
+			continue
+		}
+		deadline := time.Now().Add(limit)
+		for ok, _ := x.holds(e, backends, what, value); !ok; ok, _ = x.holds(e, backends, what, value) {
+			if time.Now().After(deadline) {
+				return true
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	return false
+}
+
+// holds tells whether an expectation beside the answers is true by now, and what was seen.
+func (x *exchange) holds(e *envoy, backends map[string]*backend, what, value string) (bool, string) {
+	switch name, rest, _ := strings.Cut(value, " "); what {
+	case "also", "never":
+		_, asked := backends[name].asked.Load(rest)
+		return asked == (what == "also"), ""
+	case "counted":
+		low, high := 1, math.MaxInt
+		if rest != "" {
+			if n, err := fmt.Sscanf(rest, "%d-%d", &low, &high); n < 1 {
+				return false, err.Error()
+			}
+		}
+		n := e.stat(name)
+		return low <= n && n <= high, strconv.Itoa(n)
+	}
+	logged := regexp.MustCompile("(?m)^(?:" + value + ")$").MatchString(e.said())
+	return logged, ""
+}

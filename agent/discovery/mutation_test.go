@@ -1,0 +1,202 @@
+package discovery_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	meshapi "istio.io/api/mesh/v1alpha1"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
+)
+
+// TestAFieldThatIsTakenOutIsMissed takes fields out of the cases that have them: requests are no longer answered as expected, or
+// the case would not show what the field does. OUTRIDER_FIELDS is how many are tried, chosen at random, or a key; "" is 4.
+func TestAFieldThatIsTakenOutIsMissed(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	redirect(t)
+	api, s := readAPI(), newSuite(t)
+	s.onMachine(t)
+	having := map[string][]*conformanceCase{}
+	for _, c := range s.cases(t, "*") {
+		keys := map[string]bool{}
+		api.collect(t, c.mesh, c.meshConfig, keys)
+		for key := range keys {
+			having[key] = append(having[key], c)
+		}
+	}
+	unshown := readUnshown(t, api)
+	maps.DeleteFunc(having, func(key string, _ []*conformanceCase) bool {
+		_, known := slices.BinarySearch(api.keys, key)
+		return !known || unshown[key] != ""
+	})
+	whole := map[*conformanceCase]bool{} // cases whose requests are answered as expected, here too
+	for _, key := range chosen(t, slices.Sorted(maps.Keys(having))) {
+		t.Run(key, func(t *testing.T) {
+			var names []string
+			for _, c := range having[key] {
+				if !whole[c] {
+					t.Run(c.name+" whole", func(t *testing.T) { whole[c] = !api.isMissed(t, "", c, s) })
+				}
+				if !whole[c] {
+					t.Fatalf("with all that %s has its requests are not answered as expected", c.name)
+				}
+				missed := false
+				t.Run(c.name, func(t *testing.T) { missed = api.isMissed(t, key, c, s) })
+				if missed {
+					return
+				}
+				names = append(names, c.name)
+			}
+			t.Errorf("%s: without it all requests of %s are answered as with it", key, strings.Join(names, ", "))
+		})
+	}
+}
+
+// chosen are the keys that are tried.
+func chosen(t *testing.T, keys []string) []string {
+	t.Helper()
+	text := os.Getenv("OUTRIDER_FIELDS")
+	if slices.Contains(keys, text) {
+		return []string{text}
+	}
+	count := 4
+	if text != "" {
+		var err error
+		if count, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("OUTRIDER_FIELDS=%s: a number, or a field that a case has", text)
+		}
+	}
+	if count < len(keys) {
+		rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+		keys = keys[:count]
+	}
+	return keys
+}
+
+// isMissed tells whether requests of a case are answered otherwise without a field; "" takes none out.
+func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *suite) bool {
+	t.Helper()
+	directory := t.TempDir()
+	file := filepath.Join(directory, c.name+".yaml")
+	options := discovery.Options{Files: []string{directory}, Namespace: "shop", OwnAddresses: true}
+	objects, stripped := a.without(t, key, c.mesh)
+	write(t, file, objects)
+	if _, also := a.without(t, key, c.later); also > 0 {
+		stripped++
+	}
+	if c.meshConfig != "" {
+		var m meshapi.MeshConfig
+		store.Message("mesh", []byte(c.meshConfig), &m, nothing)
+		stripped += a.strip("MeshConfig", m.ProtoReflect(), key)
+		left, err := protojson.Marshal(&m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		options.Settings.MeshConfigFile = filepath.Join(t.TempDir(), "mesh")
+		write(t, options.Settings.MeshConfigFile, string(left))
+	}
+	if stripped == 0 && key != "" {
+		return true // what is meant without a word
+	}
+	for _, b := range s.backends {
+		b.asked.Clear()
+	}
+	server, changes := start(t, options)
+	e := startEnvoy(t, c.node, server)
+	limit := 3 * time.Second // without the field nobody knows how long to wait
+	if key == "" {
+		limit = 30 * time.Second
+	}
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if e.stat("listener_manager.workers_started") == 1 && e.stat("listener_manager.total_listeners_warming") == 0 {
+			break
+		}
+	}
+	for _, x := range c.exchanges {
+		if x.later {
+			objects, _ := a.without(t, key, c.later)
+			write(t, file, objects)
+			changes <- []string{file}
+		}
+		if len(x.run(c.port)) > 0 || x.lacks(e, s.backends, limit) {
+			return true
+		}
+	}
+	return false
+}
+
+// without takes a field out of objects, and returns how often.
+func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "mesh.yaml")
+	write(t, file, objects)
+	stripped := 0
+	var text strings.Builder
+	for _, change := range store.New(store.Options{Paths: []string{file}, Namespace: "shop"}).Load() {
+		o := change.New
+		stripped += a.strip(string(o.Kind), o.Spec.ProtoReflect(), key)
+		spec, err := protojson.Marshal(o.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		metadata := map[string]any{"name": o.Name, "namespace": o.Namespace, "labels": o.Labels, "annotations": o.Annotations}
+		if !o.Created.IsZero() {
+			metadata["creationTimestamp"] = o.Created
+		}
+		var conditions []map[string]string
+		for name, value := range o.Conditions {
+			conditions = append(conditions, map[string]string{"type": name, "status": value})
+		}
+		object, err := json.Marshal(map[string]any{"apiVersion": o.APIVersion, "kind": o.Kind, "metadata": metadata,
+			"spec": json.RawMessage(spec), "status": map[string]any{"conditions": conditions}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&text, "---\n%s\n", object)
+	}
+	return text.String(), stripped
+}
+
+// strip takes a field out of a message and all below it, or a value of an enumeration, and returns how often.
+func (a *istioAPI) strip(kind string, m protoreflect.Message, key string) (count int) {
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		path := a.paths[kind][m.Descriptor().FullName()] + "." + field.JSONName()
+		enum, message := valueOf(field).Enum(), valueOf(field).Message()
+		is := func(v protoreflect.Value) bool {
+			return path == key || enum != nil && path+"="+string(enum.Values().ByNumber(v.Enum()).Name()) == key
+		}
+		switch {
+		case path == key, !field.IsList() && !field.IsMap() && is(value):
+			m.Clear(field)
+			count++
+		case message == nil || !isIstios(message):
+		case field.IsList():
+			for i := range value.List().Len() {
+				count += a.strip(kind, value.List().Get(i).Message(), key)
+			}
+		case field.IsMap():
+			value.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+				count += a.strip(kind, v.Message(), key)
+				return true
+			})
+		default:
+			count += a.strip(kind, value.Message(), key)
+		}
+		return true
+	})
+	return count
+}

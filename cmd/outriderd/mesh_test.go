@@ -1,0 +1,92 @@
+package main_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// TestALiveAgentTellsWhereThingsComeFrom asks an agent whose Envoy runs what it would do with requests, and where each resource is
+// written.
+func TestALiveAgentTellsWhereThingsComeFrom(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"routes.yaml": `# the first line
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: default}
+spec:
+  hosts: [web.test]
+  http:
+  - match: [{uri: {exact: /gone}}]
+    directResponse: {status: 410}
+  - route: [{destination: {host: web.test}}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: web, namespace: default}
+spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
+`}})
+	r.StartReady()
+	web := filepath.Join(r.Dir, "mesh.d", "web.yaml") + ":1"
+	route := filepath.Join(r.Dir, "mesh.d", "routes.yaml") + ":2"
+	rule := filepath.Join(r.Dir, "mesh.d", "routes.yaml") + ":12"
+	cluster := fmt.Sprintf("outbound|%d||web.test", r.Ports.HTTP)
+
+	for _, test := range []struct {
+		path    string
+		status  int
+		outcome string
+		decides []string
+	}{
+		{"/x", 200, "forwarded", []string{cluster, web, route, rule, fmt.Sprintf("127.0.0.1:%d", r.Ports.Backend)}},
+		{"/gone", 410, "410", []string{route}},
+	} {
+		if code, _, err := r.Get(test.path); err != nil || code != test.status {
+			t.Errorf("GET %s: %d %v", test.path, code, err)
+		}
+		told := r.Outrider("mesh", "explain", fmt.Sprintf("web.test:%d%s", r.Ports.HTTP, test.path))
+		if told.Exit != 0 || !strings.Contains(told.Out, test.outcome) || told.Err != "" {
+			t.Errorf("explain %s: exit %d: %s%s", test.path, told.Exit, told.Out, told.Err)
+		}
+		for _, want := range test.decides {
+			if !strings.Contains(told.Out, want) {
+				t.Errorf("explain %s does not tell %s: %s", test.path, want, told.Out)
+			}
+		}
+	}
+	if told := r.Outrider("mesh", "explain", "web.test:1"); told.Exit != api.ExitRefused {
+		t.Errorf("explain of a port where nothing listens: exit %d: %s", told.Exit, told.Out)
+	}
+
+	for _, test := range []struct{ command, name, from string }{
+		{"clusters", cluster, rule},
+		{"listeners", fmt.Sprintf("127.0.0.1_%d", r.Ports.HTTP), web},
+		{"routes", "web.test", route},
+		{"endpoints", cluster, web},
+	} {
+		told := r.Outrider("proxy", test.command)
+		found := false
+		for line := range strings.Lines(told.Out) {
+			found = found || strings.Contains(line, test.name) && strings.Contains(line, test.from)
+		}
+		if told.Exit != 0 || !found {
+			t.Errorf("proxy %s: exit %d: no line with %s and %s: %s%s", test.command, told.Exit, test.name, test.from, told.Out, told.Err)
+		}
+	}
+
+	if told := r.Outrider("mesh", "check"); told.Exit != 0 || !strings.Contains(told.Out, "valid") {
+		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	r.Write("mesh.d/bad.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad}\nspec: {hosts: ['a b'], http: [{directResponse: {status: 200}}]}\n")
+	rig.Eventually(t, 30*time.Second, "the agent has read the bad file", func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
+	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, filepath.Join(r.Dir, "mesh.d", "bad.yaml")+":4: VirtualService default/bad: spec.hosts[0]") {
+		t.Errorf("check: %s%s", told.Out, told.Err)
+	}
+	if code, _, err := r.Get("/gone"); err != nil || code != 410 {
+		t.Errorf("GET beside a bad object: %d %v", code, err)
+	}
+}
