@@ -84,7 +84,8 @@ func (r *reloads) wished(t *testing.T, hash string) {
 
 func TestNewlyNamedFileIsWatchedWhileItsEpochWaits(t *testing.T) {
 	r, template, certificate := withTemplate(t)
-	defer r.holdEpochs()()
+	release := r.holdEpochs()
+	defer release()
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n") // which is watched too
 	r.wished(t, "first first")
 	put(t, template, "second")

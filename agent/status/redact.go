@@ -144,10 +144,10 @@ func (r *redactor) stringByte(c byte) {
 		return
 	}
 	_ = r.out.WriteByte(c)
-	switch {
-	case c == quoteMark[r.marked]:
+	switch c {
+	case quoteMark[r.marked]:
 		r.marked++
-	case c == quoteMark[0]:
+	case quoteMark[0]:
 		r.marked = 1
 	default:
 		r.marked = 0

@@ -20,26 +20,34 @@ func (s nodes) remove(n *node) { delete(s, n) }
 
 // folder is a folder that something depends on. Its path is free of symbolic links.
 type folder struct {
-	watched bool
+	watched scope
 	points  map[string]nodes // by name: whose way leads through it
+	looks   nodes            // whose way needs its entries watched
+	ends    nodes            // whose way ends here
 	lists   nodes            // directories whose entries are in it
 }
 
-// look makes sure that the folder is watched before somebody looks into it.
-func (t *tree) look(path string) {
+// at is the folder of a path.
+func (t *tree) at(path string) *folder {
 	f := t.folders[path]
 	if f == nil {
-		f = &folder{points: map[string]nodes{}, lists: nodes{}}
+		f = &folder{points: map[string]nodes{}, looks: nodes{}, ends: nodes{}, lists: nodes{}}
 		t.folders[path] = f
 		t.idle[path] = struct{}{}
 	}
-	if f.watched || t.kernel == nil {
+	return f
+}
+
+// look makes sure that the folder's entries are watched before somebody looks into it.
+func (t *tree) look(path string) {
+	f := t.at(path)
+	if f.watched == entries || t.kernel == nil {
 		return
 	}
-	err := t.kernel.add(path)
+	err := t.kernel.add(path, entries)
 	switch {
 	case err == nil:
-		f.watched = true
+		f.watched = entries
 		delete(t.blind, path)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		// It has just gone: the event of the folder above says so.
@@ -56,16 +64,52 @@ func (t *tree) look(path string) {
 	}
 }
 
+// hold makes sure that the folder which has this path now is watched itself. That one has it for which a watch may stand is not known
+// before the kernel is asked.
+func (t *tree) hold(path string) bool {
+	if t.kernel == nil {
+		return false
+	}
+	how := itself
+	if f := t.folders[path]; f != nil {
+		how = max(how, f.watched)
+	}
+	if err := t.kernel.add(path, how); err != nil {
+		if f := t.folders[path]; f != nil {
+			f.watched = unwatched
+		}
+		return false // whoever depends on it looks into the folder above
+	}
+	t.at(path).watched = how
+	return true
+}
+
 // release returns the folder, of which somebody is about to let go.
 func (t *tree) release(path string) *folder {
 	t.idle[path] = struct{}{}
 	return t.folders[path]
 }
 
-// aim makes points what n depends on.
-func (t *tree) aim(n *node, points []point) {
+// aim makes n depend on what was found of its path.
+func (t *tree) aim(n *node, found resolution) {
+	points, looks := found.points, found.looks
+	if n.end != nil {
+		t.release(n.end.folder).ends.remove(n)
+	}
+	if n.end = found.end; n.end != nil {
+		t.at(n.end.folder).ends.add(n)
+	}
+	for _, path := range looks {
+		t.folders[path].looks.add(n)
+	}
+	for _, path := range n.looks {
+		if !slices.Contains(looks, path) {
+			t.release(path).looks.remove(n)
+		}
+	}
+	n.looks = slices.Clip(looks)
 	for _, p := range points {
-		set := t.folders[p.folder].points[p.name]
+		set := t.at(p.folder).points[p.name]
 		if set == nil {
 			set = nodes{}
 			t.folders[p.folder].points[p.name] = set
@@ -87,18 +131,24 @@ func (t *tree) aim(n *node, points []point) {
 	n.points = slices.Clip(points)
 }
 
-// sweep ends the watch of folders that serve nobody any more.
+// sweep ends the watch of folders that serve nobody any more, and of entries that nobody needs.
 func (t *tree) sweep() {
 	for path := range t.idle {
 		f := t.folders[path]
-		if f == nil || len(f.points) > 0 || len(f.lists) > 0 {
+		if f == nil || len(f.looks) > 0 || len(f.lists) > 0 {
 			continue
 		}
-		if f.watched {
+		delete(t.blind, path)
+		if len(f.points) > 0 {
+			if f.watched == entries && t.kernel.add(path, itself) == nil {
+				f.watched = itself
+			}
+			continue
+		}
+		if f.watched != unwatched {
 			t.kernel.remove(path)
 		}
 		delete(t.folders, path)
-		delete(t.blind, path)
 	}
 	clear(t.idle)
 }
@@ -127,6 +177,13 @@ func (t *tree) event(event kernelEvent) bool {
 	}
 	concerns := false
 	through := slices.Collect(maps.Keys(f.points[event.name]))
+	if event.left {
+		for n := range f.ends {
+			if !n.end.stands() && !slices.Contains(through, n) {
+				through = append(through, n)
+			}
+		}
+	}
 	listing := slices.Collect(maps.Keys(f.lists))
 	if !event.written {
 		t.unwatch(filepath.Join(event.folder, event.name))
@@ -167,9 +224,9 @@ func (t *tree) unwatch(path string) {
 		return
 	}
 	for below, f := range t.folders {
-		if f.watched && (below == path || strings.HasPrefix(below, path+"/")) {
+		if f.watched != unwatched && (below == path || strings.HasPrefix(below, path+"/")) {
 			t.kernel.remove(below)
-			f.watched = false
+			f.watched = unwatched
 		}
 	}
 }
@@ -177,9 +234,9 @@ func (t *tree) unwatch(path string) {
 // rescan looks at everything anew, since events were lost or cannot be had. Files whose stamp is the same are not read.
 func (t *tree) rescan() {
 	for path, f := range t.folders {
-		if f.watched {
+		if f.watched != unwatched {
 			t.kernel.remove(path)
-			f.watched = false
+			f.watched = unwatched
 		}
 	}
 	for _, root := range t.roots {
@@ -197,7 +254,7 @@ func (t *tree) attach(source *kernel) {
 // detach ends watching; the kernel's side is closed by its owner.
 func (t *tree) detach() {
 	for _, f := range t.folders {
-		f.watched = false
+		f.watched = unwatched
 	}
 	t.kernel = nil
 	clear(t.blind)

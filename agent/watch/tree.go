@@ -17,6 +17,8 @@ type node struct {
 	recursive bool   // its sub-directories are watched too
 
 	points   []point          // what it depends on; of an entry without the first, which the parent's folder holds
+	looks    []string         // the folders whose entries must be watched for it, of an entry but the parent's
+	end      *end             // where the path ends that leads nowhere; nil: nobody needs to know
 	real     string           // where it leads; "" nowhere
 	listed   string           // the folder whose entries are the children; "" where it is not a directory
 	children map[string]*node // by name in listed
@@ -105,11 +107,12 @@ func (t *tree) locate(n *node) {
 	var found resolution
 	switch {
 	case n.parent == nil:
-		found = resolve("/", n.path, t.look)
+		found = resolve("/", n.path, t)
 	case n.parent.listed != "":
-		found = resolve(n.parent.listed, n.path, t.look)
+		found = resolve(n.parent.listed, n.path, t)
 		n.gone = len(found.points) == 1 && found.info == nil
 		found.points = found.points[1:]
+		found.looks = slices.DeleteFunc(found.looks, func(folder string) bool { return folder == n.parent.listed })
 	default:
 		n.gone = true
 	}
@@ -127,7 +130,7 @@ func (t *tree) locate(n *node) {
 		n.gone = true // seen only because it might have been a directory
 	}
 	n.real = found.real
-	t.aim(n, found.points)
+	t.aim(n, found)
 	t.list(n, list)
 }
 
@@ -195,7 +198,7 @@ func (t *tree) hasSuffix(name string) bool {
 
 // drop forgets a node and what is below it.
 func (t *tree) drop(n *node) {
-	t.aim(n, nil)
+	t.aim(n, resolution{})
 	if n.listed != "" {
 		t.release(n.listed).lists.remove(n)
 		n.listed = ""

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
@@ -142,7 +141,7 @@ func TestOverflowLooksAtEverything(t *testing.T) {
 	watcher := New(testOptions())
 	watcher.open = func() (*kernel, error) {
 		return &kernel{
-			add:    func(string) error { return nil }, // and never an event
+			add:    func(string, scope) error { return nil }, // and never an event
 			remove: func(string) {},
 			errors: lost,
 			close:  func() {},
@@ -152,7 +151,7 @@ func TestOverflowLooksAtEverything(t *testing.T) {
 	quiet(t, watcher)
 	write(t, dir+"/f", "new")
 	write(t, dir+"/later", "new")
-	lost <- fsnotify.ErrEventOverflow
+	lost <- errOverflow
 	if diff := cmp.Diff([]string{dir + "/f", dir + "/later"}, next(t, watcher)); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}

@@ -12,7 +12,6 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/trace/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	_ "github.com/fsnotify/fsnotify"
 	_ "github.com/godbus/dbus/v5"
 	_ "github.com/google/go-cmp/cmp"
 	_ "github.com/google/renameio/v2"
