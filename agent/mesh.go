@@ -40,6 +40,7 @@ func newMeshWatch(c *config.Config, log *slog.Logger) (*meshWatch, error) {
 		Debounce: func() time.Duration { return meshDebounce },
 		MaxDelay: func() time.Duration { return meshDebounce },
 		Suffixes: meshSuffixes,
+		Access:   true, // Envoy may be of another user than the agent, and reads the certificates
 		Logger:   log,
 	})}
 	if err := m.setMesh(meshPaths(c)); err != nil {

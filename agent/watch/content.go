@@ -26,10 +26,14 @@ const (
 
 // content is what a path holds, comparable.
 type content struct {
-	kind  kind
-	sum   [sha256.Size]byte // of a file
-	stamp stamp             // of an unreadable regular file, of which it is all that is known
+	kind   kind
+	sum    [sha256.Size]byte // of a file
+	stamp  stamp             // of an unreadable regular file, of which it is all that is known
+	access access            // of a file that can be read, where it counts
 }
+
+// access is who may do what with a file.
+type access struct{ mode, user, group uint32 }
 
 // stamp is what the kernel changes whenever a file's content may have changed. The zero stamp equals no file's.
 type stamp struct {
@@ -39,8 +43,9 @@ type stamp struct {
 }
 
 // readContent reads the file at path (free of symbolic links), unless its stamp is the one of what was read before.
-// It returns the zero stamp where the file is too fresh for its stamp to be trusted.
-func readContent(path string, before content, beforeStamp stamp) (content, stamp) {
+// It returns the zero stamp where the file is too fresh for its stamp to be trusted. Who may read it is a part of the content if
+// withAccess.
+func readContent(path string, before content, beforeStamp stamp, withAccess bool) (content, stamp) {
 	// Not blocking: opening a FIFO would wait for its writer.
 	descriptor, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -66,6 +71,9 @@ func readContent(path string, before content, beforeStamp stamp) (content, stamp
 		return content{kind: unreadable}, stamp{}
 	}
 	hash.Sum(result.sum[:0])
+	if withAccess {
+		result.access = access{status.Mode, status.Uid, status.Gid}
+	}
 	if time.Since(time.Unix(status.Ctim.Unix())) < settled {
 		now = stamp{}
 	}

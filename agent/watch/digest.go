@@ -15,7 +15,7 @@ import (
 // or directories as Set takes them; suffixes are those of Options. It is the same in whatever order, and however often,
 // the paths are given. A file that is not there is part of the digest, one that cannot be read an error.
 func Digest(paths []string, suffixes ...string) (string, error) {
-	all, err := readAll(paths, suffixes)
+	all, err := readAll(paths, suffixes, false)
 	if err != nil {
 		return "", err
 	}
@@ -30,24 +30,25 @@ func Digest(paths []string, suffixes ...string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), errors.Join(failed...)
 }
 
-// Fingerprint is 64 bits that change when what the file at path holds does, or when it comes or goes. A file that cannot be
+// Fingerprint is 64 bits that change when what the file at path holds does, its mode or owner, or when it comes or goes. A file that cannot be
 // read, as a key of another user's may be, counts by what the kernel says of it: its number, size and time of change.
 func Fingerprint(path string) (uint64, error) {
-	all, err := readAll([]string{path}, nil)
+	all, err := readAll([]string{path}, nil, true)
 	if err != nil {
 		return 0, err
 	}
 	hash := sha256.New()
 	for _, n := range all {
 		s := n.now.stamp
-		fmt.Fprintf(hash, "%d %x %d %d %d %d.%d\n", n.now.kind, n.now.sum, s.device, s.inode, s.size, s.changed.Sec, s.changed.Nsec)
+		fmt.Fprintf(hash, "%d %x %v %d %d %d %d.%d\n", n.now.kind, n.now.sum, n.now.access, s.device, s.inode, s.size, s.changed.Sec, s.changed.Nsec)
 	}
 	return binary.BigEndian.Uint64(hash.Sum(nil)), nil
 }
 
 // readAll reads paths, as Set takes them, and returns their nodes by name.
-func readAll(paths, suffixes []string) (all []*node, err error) {
+func readAll(paths, suffixes []string, withAccess bool) (all []*node, err error) {
 	tree := newTree(suffixes, slog.New(slog.DiscardHandler))
+	tree.access = withAccess
 	if err := tree.set(paths); err != nil {
 		return nil, err
 	}

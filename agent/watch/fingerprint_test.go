@@ -27,6 +27,10 @@ func TestFingerprintFollowsTheContent(t *testing.T) {
 	if again := sum(); one == absent || two == one || again != one {
 		t.Errorf("absent %x, one %x, two %x, one again %x", absent, one, two, again)
 	}
+	must(t, os.Chmod(path, 0o640))
+	if open := sum(); open == one {
+		t.Error("who may read it makes no difference")
+	}
 	if _, err := Fingerprint(""); err == nil {
 		t.Error("no path has a fingerprint")
 	}
@@ -91,4 +95,20 @@ func rootWrites(t *testing.T, path string) {
 	done := make(chan error, 1)
 	go func() { done <- os.WriteFile(path, []byte("two"), 0o200) }()
 	must(t, <-done)
+}
+
+// TestAccessCountsWhereItIsAskedFor lets others read a file, and writes it again as it was.
+func TestAccessCountsWhereItIsAskedFor(t *testing.T) {
+	path := filepath.Join(tempDir(t), "key.pem")
+	write(t, path, "one")
+	options := testOptions()
+	options.Access = true
+	watcher := run(t, options, path)
+	must(t, os.Chmod(path, 0o640))
+	if told := next(t, watcher); len(told) != 1 || told[0] != path {
+		t.Errorf("told %q", told)
+	}
+	now := time.Now()
+	must(t, os.Chtimes(path, now, now))
+	quiet(t, watcher)
 }

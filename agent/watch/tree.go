@@ -32,6 +32,7 @@ type node struct {
 // tree holds the nodes, what is watched for their sake, and which of them changed. It belongs to the Watcher's lock.
 type tree struct {
 	suffixes []string
+	access   bool // of files is a part of what counts
 	logger   *slog.Logger
 	kernel   *kernel // nil before Run
 

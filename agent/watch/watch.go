@@ -2,7 +2,7 @@
 // inotify, renames, editors' habits and symlink farms.
 //
 // What counts is whether a file is there and what it holds (SHA-256), never the event: a file that was touched, or was
-// replaced by an equal one, has not changed. One that cannot be read has when the kernel's stamp of it has. Paths need not exist. Every folder and every symbolic link on the way to a
+// replaced by an equal one, has not changed (but see Options.Access). One that cannot be read has when the kernel's stamp of it has. Paths need not exist. Every folder and every symbolic link on the way to a
 // path is watched too, so that a parent that is created later, moved away or replaced is seen like the file itself.
 //
 // In a directory, files whose name starts with a dot are nobody's configuration (editors' swap files and locks,
@@ -29,6 +29,7 @@ type Options struct {
 	Debounce func() time.Duration // quiet time after the last change before it is told; asked at each change; nil: 100 ms
 	MaxDelay func() time.Duration // longest time from the first change until it is told; nil: 10 s
 	Suffixes []string             // of the files looked at in directories (".yaml"); none: all files
+	Access   bool                 // a change of a file's mode or owner counts too: another process reads it
 	Logger   *slog.Logger         // nil: silent
 }
 
@@ -54,12 +55,14 @@ func New(options Options) *Watcher {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
+	tree := newTree(options.Suffixes, options.Logger)
+	tree.access = options.Access
 	return &Watcher{
 		options: options,
 		open:    openKernel,
 		changes: make(chan []string),
 		wake:    make(chan struct{}, 1),
-		tree:    newTree(options.Suffixes, options.Logger),
+		tree:    tree,
 	}
 }
 
