@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -99,8 +98,7 @@ func takenByAgent(c *config.Config) []discovery.Taken {
 	var taken []discovery.Taken
 	for _, claim := range c.Claims() {
 		if claim.Port != 0 {
-			table, key, _ := strings.Cut(claim.Key, ".")
-			taken = append(taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port), By: fmt.Sprintf("[%s] %s of the agent", table, key), Envoy: claim.Envoy})
+			taken = append(taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port), By: claim.Setting() + " of the agent", Envoy: claim.Envoy})
 		}
 	}
 	return taken

@@ -26,6 +26,12 @@ func (c Claim) Text() string {
 	return c.listener().text()
 }
 
+// Setting is the key as a file has it: "[envoy] admin_port".
+func (c Claim) Setting() string {
+	table, key, _ := strings.Cut(c.Key, ".")
+	return fmt.Sprintf("[%s] %s", table, key)
+}
+
 // Clashes tells whether two agents of one host cannot both have what they claim.
 func (c Claim) Clashes(other Claim) bool {
 	if c.Port == 0 || other.Port == 0 {

@@ -17,7 +17,8 @@ type CheckOptions struct {
 	Labels    map[string]string // of the proxy: which gateways are its own
 	Domain    string            // what short host names end in; "" is cluster.local
 
-	MeshConfigFile string // Istio's MeshConfig; "" = its defaults
+	MeshConfigFile string  // Istio's MeshConfig; "" = its defaults
+	Taken          []Taken // where nothing of the mesh can listen
 }
 
 // Check reads files and directories as the server does, once, and returns what is wrong, by place. An error means that it
@@ -48,7 +49,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if m == nil {
 		m = mesh.Default() // as an agent that starts with such a file
 	}
-	m.Identity, m.SystemRoots = o.Identity, o.SystemRoots
+	m.Identity, m.SystemRoots, m.Taken = o.Identity, o.SystemRoots, options.Taken
 	world := model.NewWorld(o.Domain, m)
 	v, err := view.New(world, node, view.NewCache(), (&certificates{}).look)
 	if err != nil {

@@ -290,6 +290,10 @@ func TestMeshCheck(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &problems); err != nil || code != 1 || len(problems) == 0 || problems[0]["severity"] != "error" {
 		t.Errorf("%d %s %v", code, out, err)
 	}
+	own := m.write("own.yaml", "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata:\n  name: a\nspec:\n  hosts: [a.example.com]\n  resolution: STATIC\n  ports:\n  - {number: 15090, name: http, protocol: HTTP}\n  endpoints:\n  - address: 127.0.0.1\n")
+	if _, out, errors := m.outrider("mesh", "check", own); !strings.Contains(out+errors, "127.0.0.1:15090 belongs to [telemetry] prometheus_address of the agent") {
+		t.Errorf("%s %s", out, errors)
+	}
 	config := m.write("mesh", "connectTimeout: 1h\n")
 	if code, _, errors := m.outrider("mesh", "check", "--mesh-config", config); code != 1 || !strings.Contains(errors, "$DIR/mesh:1: ") {
 		t.Errorf("%d %s", code, errors)

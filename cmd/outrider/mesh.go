@@ -72,7 +72,13 @@ func (a *app) checkOptions(meshConfig string) (discovery.CheckOptions, []string,
 		return discovery.CheckOptions{}, nil, err
 	}
 	node, from := loaded.Config.Node, loaded.Config.Discovery
-	return discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace, Labels: node.Labels, MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile)}, from.Files, nil
+	options := discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace, Labels: node.Labels, MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile)}
+	for _, claim := range loaded.Config.Claims() {
+		if claim.Port != 0 {
+			options.Taken = append(options.Taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port), By: claim.Setting() + " of the agent", Envoy: claim.Envoy})
+		}
+	}
+	return options, from.Files, nil
 }
 
 // problemsOf are the problems as the agent tells them.
