@@ -39,7 +39,7 @@ func (a *Agent) obey(ctx context.Context, signals signals) error {
 			case unix.SIGUSR1:
 				do(func() { a.reopenLogs(ctx) })
 			default:
-				do(func() { a.stop(ctx, received.String()) })
+				do(func() { a.stop(ctx, signalName(received)) })
 			}
 		case <-a.quit:
 			do(func() { a.stop(ctx, "/quitquitquit") })
@@ -47,6 +47,14 @@ func (a *Agent) obey(ctx context.Context, signals signals) error {
 			return nil
 		}
 	}
+}
+
+// signalName is "SIGTERM", not "terminated".
+func signalName(received os.Signal) string {
+	if number, ok := received.(unix.Signal); ok {
+		return unix.SignalName(number)
+	}
+	return received.String()
 }
 
 // reopenLogs makes every epoch whose admin interface answers open its access logs again.

@@ -36,7 +36,9 @@ func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 			return words + ": " + hint.words + " (" + message(line) + ")"
 		}
 	}
-	if line := telling(last); line != "" {
+	name := signalName(signal)
+	fromOutside := name == "SIGKILL" || name == "SIGTERM" // what Envoy said before has nothing to do with it, unless it was in trouble
+	if line := telling(last, !fromOutside); line != "" {
 		words += "; it said last: " + line
 	}
 	return words
@@ -106,14 +108,17 @@ func lastWith(lines []string, text string) string {
 	return ""
 }
 
-// telling returns the message of the last line that is critical, else of the last error, else of the last line.
-func telling(lines []string) string {
+// telling returns the message of the last line that is critical, else of the last error, else, where any line will do, of the last one.
+func telling(lines []string, anyLine bool) string {
 	for _, level := range []string{"critical", "error"} {
 		for i := len(lines) - 1; i >= 0; i-- {
 			if line, ok := ParseLogLine(lines[i]); ok && line.Level == level && line.Component != "backtrace" {
 				return line.Message
 			}
 		}
+	}
+	if !anyLine {
+		return ""
 	}
 	last := ""
 	for i := len(lines) - 1; i >= 0; i-- {

@@ -15,14 +15,16 @@ func TestExplainExit(t *testing.T) {
 		last     []string
 		want     string
 	}{
-		"asked":        {want: "exited as asked (status 0)", last: said},
-		"status":       {code: 1, last: said, want: "exited with status 1; it said last: something broke"},
-		"silent":       {code: 1, want: "exited with status 1"},
-		"not found":    {code: 127, want: "exited with status 127 (it was not found, or a library of it was not)"},
-		"status of 9":  {code: 137, want: "exited with status 137 (as after SIGKILL)"},
-		"OOM":          {signal: "SIGKILL", want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator"},
-		"signal words": {signal: "killed", want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator"},
-		"crash":        {signal: "SIGSEGV", coreDump: true, want: "was ended by SIGSEGV: a crash inside Envoy; it left a core dump (coredumpctl)"},
+		"asked":                  {want: "exited as asked (status 0)", last: said},
+		"status":                 {code: 1, last: said, want: "exited with status 1; it said last: something broke"},
+		"silent":                 {code: 1, want: "exited with status 1"},
+		"not found":              {code: 127, want: "exited with status 127 (it was not found, or a library of it was not)"},
+		"status of 9":            {code: 137, want: "exited with status 137 (as after SIGKILL)"},
+		"OOM":                    {signal: "SIGKILL", want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator"},
+		"OOM, of one that talks": {signal: "SIGKILL", last: said[:1], want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator"},
+		"OOM, of one in trouble": {signal: "SIGKILL", last: said, want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator; it said last: something broke"},
+		"signal words":           {signal: "killed", want: "was ended by SIGKILL: killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator"},
+		"crash":                  {signal: "SIGSEGV", coreDump: true, want: "was ended by SIGSEGV: a crash inside Envoy; it left a core dump (coredumpctl)"},
 		"backtrace": {signal: "SIGABRT", last: []string{
 			"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][backtrace] Caught Aborted, suspect faulting address 0x1",
 			"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][backtrace] #0: [0x7f0000000000]"},

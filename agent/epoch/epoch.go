@@ -5,6 +5,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Phase is where an epoch stands in its life.
@@ -122,9 +124,9 @@ func (s *Supervisor) signal(p *process, signal syscall.Signal, why string) {
 	if signal == syscall.SIGKILL {
 		p.killed = time.Now()
 	}
-	s.log.Info("signal to Envoy", "epoch", p.Number, "signal", signal.String(), "why", why)
+	s.log.Info("signal to Envoy", "epoch", p.Number, "signal", unix.SignalName(signal), "why", why)
 	err := s.ask(func(ctx context.Context, k Keeper) error { return k.Signal(ctx, p.ID, signal) })
 	if err != nil {
-		s.log.Warn("signal to Envoy failed", "epoch", p.Number, "signal", signal.String(), "error", err)
+		s.log.Warn("signal to Envoy failed", "epoch", p.Number, "signal", unix.SignalName(signal), "error", err)
 	}
 }

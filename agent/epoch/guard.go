@@ -70,9 +70,9 @@ func (s *Supervisor) bury(p *process, exit *Exit, cause string) {
 		p.Exited = exit.At
 	}
 	if p.asked != "" && !p.killed.IsZero() && exit.Signal != "" {
-		p.Cause = "killed by the agent: " + p.asked // who did it is known: no guess at the kernel
+		p.Cause = "was killed by the agent: " + p.asked // who did it is known: no guess at the kernel
 	}
-	sentence := fmt.Sprintf("epoch %d exited: %s", p.Number, p.Cause)
+	sentence := fmt.Sprintf("epoch %d %s", p.Number, p.Cause)
 	switch {
 	case p.asked != "" && p.Cause == cause:
 		sentence += " (" + p.asked + ")"
@@ -156,13 +156,13 @@ func (s *Supervisor) crashed(p *process) {
 	}
 	delay := g.delay(settings)
 	g.at = now.Add(delay)
-	g.reason = fmt.Sprintf("epoch %d exited: %s", p.Number, p.Cause)
+	g.reason = fmt.Sprintf("epoch %d %s", p.Number, p.Cause)
 	when := "it is started again at once"
 	if delay > 0 {
 		when = fmt.Sprintf("it is started again in %s", delay)
 	}
 	s.options.Board.Raise(conditionDown, condition.Error,
-		fmt.Sprintf("No Envoy serves: epoch %d exited (%s); %s.", p.Number, p.Cause, when))
+		fmt.Sprintf("No Envoy serves: epoch %d %s; %s.", p.Number, p.Cause, when))
 }
 
 // delay is how long to wait before the next start: not at all after the first exit, then doubling.
@@ -177,11 +177,12 @@ func (g *guard) delay(settings Settings) time.Duration {
 }
 
 func (s *Supervisor) giveUp(p *process, within int, settings Settings) {
-	sentence := fmt.Sprintf("Envoy exited %d times within %s (restart_limit = %d), the last time because it %s; giving up.",
+	why := fmt.Sprintf("Envoy exited %d times within %s (restart_limit = %d), the last time because it %s",
 		within, settings.Window, settings.Limit, p.Cause)
+	sentence := why + "; giving up."
 	s.options.Board.Raise(conditionGaveUp, condition.Error, sentence)
 	s.event(condition.KindGaveUp, p, sentence, nil)
 	s.finished = true
-	s.outcome = fmt.Errorf("%w: %s", ErrGaveUp, sentence)
+	s.outcome = fmt.Errorf("%w: %s", ErrGaveUp, why)
 	s.killAll("given up")
 }

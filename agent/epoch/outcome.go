@@ -181,6 +181,6 @@ func (s *Supervisor) refuse(a *attempt, cause error) {
 	if a.process.Exit != nil {
 		refused.LastLines = a.process.Exit.LastLines
 	}
-	s.log.Warn("epoch refused", "epoch", refused.Number, "error", refused)
+	s.log.Warn("epoch refused", "epoch", refused.Number, "why", strings.Join(refused.Reasons, "; "))
 	s.reply(a.callers, answer{err: refused})
 }

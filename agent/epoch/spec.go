@@ -94,7 +94,7 @@ func (r *Refused) Unwrap() error { return r.cause }
 
 // The errors of this package.
 var (
-	ErrGaveUp   = errors.New("gave up: Envoy exits again and again")     // of Run; exit code 75
+	ErrGaveUp   = errors.New("gave up")                                  // of Run; exit code 75
 	ErrStopping = errors.New("the agent is stopping")                    // of Apply while Stop is under way
 	ErrAborted  = errors.New("aborted on request")                       // of Apply whose epoch was ended by Abort
 	ErrNotLive  = errors.New("no epoch is live")                         // of Drain and Undrain

@@ -75,7 +75,7 @@ func (a *app) printEvent(event condition.Event) error {
 		return a.printLine(event)
 	}
 	about := ""
-	if event.Epoch != nil {
+	if event.Epoch != nil && !strings.HasPrefix(event.Sentence, fmt.Sprintf("epoch %d ", *event.Epoch)) {
 		about = fmt.Sprintf("epoch %d: ", *event.Epoch)
 	}
 	_, err := fmt.Fprintf(a.out, "%s  %s  %s%s\n", a.paint(cell{event.Time.Local().Format("15:04:05.000"), dim}),
