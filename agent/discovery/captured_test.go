@@ -46,7 +46,7 @@ func (s *suite) onMachine(t *testing.T) {
 }
 
 // inNetwork tells whether the test runs in a network namespace of its own, where nobody else takes a port. If not it runs
-// the test again in one.
+// the test again in one, beside others that do.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) == "" {
