@@ -88,6 +88,28 @@ func TestDiscretionRemembers(t *testing.T) {
 	}
 }
 
+// Whatever is quoted, a message that quotes nothing is passed on.
+func FuzzDiscretion(f *testing.F) {
+	f.Add("[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] a: goo.gle/debugonly  \nnode {\n  id: 1\n}\n: why\nrest", 3)
+	f.Add("x\n: y\n, z\n\nUnable to parse JSON as proto (e): {\n}\n[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] b", 1)
+	f.Fuzz(func(t *testing.T, text string, size int) {
+		lines := strings.Split(text, "\n")
+		var discretion Discretion
+		var kept []string
+		for batch := range slices.Chunk(lines, min(max(size, 1), len(lines))) {
+			kept = append(kept, discretion.Take(batch)...)
+		}
+		if got := strings.Join(kept, "\n"); len(got) > len(text) {
+			t.Errorf("%q became %q", text, got)
+		}
+		for _, line := range lines {
+			if _, begins := ParseLogLine(line); begins && !strings.Contains(line, debugMark) && !quotedJSON.MatchString(line) && !slices.Contains(kept, line) {
+				t.Errorf("of %q is missing: %q", text, line)
+			}
+		}
+	})
+}
+
 func TestDiscreetMessage(t *testing.T) {
 	const message = "Error adding/updating listener(s) a: goo.gle/debugstr  \nc {\n  d: \"s3cret\"\n}\n: why\nb: Unable to unpack as X: goo.gle/debugproto \n[Y] {\n  d: \"s3cret\"\n}\n\nc: cannot bind\n"
 	const want = "Error adding/updating listener(s) a: why\nb: Unable to unpack as X:\nc: cannot bind\n"

@@ -91,7 +91,7 @@ func (m Manager) Job(ctx context.Context) (Job, error) {
 	case "stop":
 		return Stop, nil
 	case "":
-		return Stop, fmt.Errorf("ask systemd for the job of %s: it has none", unit)
+		return Stop, fmt.Errorf("%s has no job: the signal came from somebody else", unit)
 	default:
 		return Stop, fmt.Errorf("ask systemd for the job of %s: it has one of type %s, which stops nothing", unit, kind)
 	}

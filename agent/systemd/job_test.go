@@ -132,7 +132,7 @@ func TestJob(t *testing.T) {
 		{"try-restart", "try-restart", ours, Restart, ""},
 		{"stop", "stop", ours, Stop, ""},
 		{"start", "start", ours, Stop, "type start"},
-		{"none", "", ours, Stop, "has none"},
+		{"none", "", ours, Stop, "has no job"},
 		{"another unit", "restart", "0::/system.slice/x.service\n", Stop, "UnknownObject"},
 		{"no unit", "restart", "0::/init.scope\n", Stop, "not of a service"},
 	} {

@@ -155,6 +155,8 @@ func TestExitCodes(t *testing.T) {
 		{stopped, "status", 3, "$DIR/run/outrider.sock"},
 		{running, "-i other status", 3, "$DIR/run/other/outrider.sock"},
 		{stopped, "reload", 3, "not running"},
+		{stopped, "status", 3, "Start it with \"systemctl start outrider\".\n"},
+		{running, "-i other status", 3, "Start it with \"systemctl start outrider@other\".\n"},
 		{stopped, "wait --timeout 2s", 3, "not running"},
 		{forbids, "status", 4, "not authorised"},
 	}

@@ -80,6 +80,13 @@ func (a *app) run(ctx context.Context, arguments []string) int {
 		fmt.Fprintf(a.err, "See \"%s --help\".\n", command.CommandPath())
 		return api.ExitUsage
 	}
+	if _, ok := errors.AsType[*api.NotRunningError](err); ok && a.socket == "" {
+		unit := "outrider"
+		if a.instance != "" {
+			unit += "@" + a.instance
+		}
+		fmt.Fprintf(a.err, "Start it with \"systemctl start %s\".\n", unit)
+	}
 	return api.ExitCode(err)
 }
 
