@@ -70,6 +70,7 @@ type Agent struct {
 	kept     atomic.Bool            // Envoy is kept: systemd restarts the agent
 	awaited  atomic.Pointer[string] // what the start waits for, in words; nil: nothing
 	quit     chan struct{}          // an orderly stop is wanted
+	decided  chan struct{}          // closed once the outcome of the start is known
 }
 
 // part is a long-running part of the agent.
@@ -81,8 +82,9 @@ type part interface {
 // Run runs the agent until it is told to stop by a signal or a request, or cannot go on. An *ExitError says with which code
 // the program is to end. When ctx ends Envoy goes on serving, as after a crash; only a stop ends it.
 func Run(ctx context.Context, options Options) (err error) {
-	debug.SetGCPercent(collectAt)
-	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1)}
+	debug.SetGCPercent(collectFirst)
+	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1),
+		decided: make(chan struct{})}
 	a.log = slog.New(newLogHandler(options.Output, "auto", a.level))
 	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.logOf("systemd")})
 	defer func() { farewell(notifier, err) }()
@@ -151,7 +153,8 @@ func Run(ctx context.Context, options Options) (err error) {
 
 // parts are what runs beside the supervisor.
 func (a *Agent) parts() []part {
-	parts := []part{a.keeper, a.reloader, &lateDiscovery{a.discovery, a.supervisor}, a.meshWatch, a.meshPorts, a.xdsSocket, a.api, a.view}
+	parts := []part{a.keeper, a.reloader, &late{rehearsed{a.discovery}, a.spawned, meshHeadStart}, &late{a.meshWatch, a.begun, watchHeadStart},
+		a.meshPorts, a.xdsSocket, a.api, a.view}
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}
@@ -159,7 +162,7 @@ func (a *Agent) parts() []part {
 		parts = append(parts, a.bus)
 	}
 	if a.watched != nil {
-		parts = append(parts, a.watched)
+		parts = append(parts, &late{a.watched, a.begun, watchHeadStart})
 	}
 	return parts
 }
@@ -186,6 +189,7 @@ func (a *Agent) begin(ctx context.Context) error {
 	}
 	start := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.Reload(ctx, start)
+	close(a.decided)
 	if err != nil || ctx.Err() != nil || result.Outcome != api.OutcomeRefused {
 		a.readAgain(ctx, current)
 		settle(ctx)

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/watch"
 )
 
@@ -102,36 +100,6 @@ func takenByAgent(c *config.Config) []discovery.Taken {
 		}
 	}
 	return taken
-}
-
-// lateDiscovery is the embedded discovery server, whose files Envoy needs some 60 ms after it was started: until then the processor is for
-// those who start Envoy.
-type lateDiscovery struct {
-	*discovery.Server
-	supervisor *epoch.Supervisor
-}
-
-// headStart is how long Envoy's start has precedence.
-const headStart = 200 * time.Millisecond
-
-// Run waits until an Envoy runs, for a moment at most, and then serves until ctx ends.
-func (l *lateDiscovery) Run(ctx context.Context) error {
-	late := time.NewTimer(headStart)
-	defer late.Stop()
-	for over := false; !over; {
-		changed := l.supervisor.Changed()
-		if slices.ContainsFunc(l.supervisor.Epochs(), func(e epoch.Epoch) bool { return e.PID != 0 }) {
-			break
-		}
-		select {
-		case <-changed:
-		case <-late.C:
-			over = true
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	return l.Server.Run(ctx)
 }
 
 // expect has the discovery server make what the Envoy of a bootstrap is going to ask for, before it asks: once the files are read. An Envoy

@@ -51,8 +51,11 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	if err != nil {
 		return nil, &ExitError{Code: ExitConfiguration, Err: err}
 	}
-	read := &prepared{id: request.id, loaded: loaded, pending: pendingKeys(r.started, loaded.Config)}
-	loaded.Config = config.Keep(r.started, loaded.Config)
+	read := &prepared{id: request.id, loaded: loaded}
+	if !request.first {
+		read.pending = pendingKeys(r.started, loaded.Config)
+		loaded.Config = config.Keep(r.started, loaded.Config)
+	}
 	ctx, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
 	r.expect(request.id, loaded, nil) // before they are read: no change is missed, though the epoch may have to wait for its turn

@@ -24,7 +24,7 @@ type LaunchOptions struct {
 	User     *User         // nil = the agent's own; another one needs root
 	IdleExit time.Duration // how long a keeper without agent and Envoy stays; 0 = a minute
 	Stderr   *os.File      // where the keeper complains; nil = nowhere
-	Env      []string      // of the keeper itself, not of Envoy
+	Env      []string      // of the keeper itself, not of Envoy; nil = the agent's
 }
 
 // User is whom the keeper, and so Envoy, runs as.
@@ -131,13 +131,24 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 	process, err := os.StartProcess(binary, []string{
 		binary, "-folder", options.Folder, "-socket", socket, "-base-id", strconv.FormatUint(uint64(options.BaseID), 10),
 		"-idle-exit", idle.String(), "-listen-fd", strconv.Itoa(listenFD), "-lock-fd", strconv.Itoa(lockFD),
-	}, &os.ProcAttr{Dir: "/", Env: options.Env, Files: []*os.File{null, null, stderr, listening, lock}, Sys: attributes})
+	}, &os.ProcAttr{Dir: "/", Env: append(options.environment(), oneProcessor), Files: []*os.File{null, null, stderr, listening, lock}, Sys: attributes})
 	if err != nil {
 		_ = os.Remove(socket)
 		return fmt.Errorf("start the keeper: %w", err)
 	}
 	go func() { _, _ = process.Wait() }() // as long as the keeper lives, so that it leaves no zombie
 	return nil
+}
+
+// oneProcessor is in the environment of a keeper, which needs no more: it costs memory to have had them, a quarter of a megabyte on two
+// processors.
+const oneProcessor = "GOMAXPROCS=1"
+
+func (o LaunchOptions) environment() []string {
+	if o.Env != nil {
+		return o.Env
+	}
+	return os.Environ()
 }
 
 // giveFolder lets the keeper's user write in the folder that root made.

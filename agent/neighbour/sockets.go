@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"outrider.org/outrider/agent/config"
 )
 
@@ -26,8 +28,22 @@ func (s Socket) claim() config.Claim {
 	return config.Claim{Host: s.Address.Addr().String(), Port: int(s.Address.Port())}
 }
 
-// Sockets reads the kernel's tables of this network namespace.
+// Sockets are the listening TCP sockets of this network namespace, as the kernel tells them; where it cannot be asked (a kernel without
+// inet_diag, a sandbox without netlink), its tables are read.
 func Sockets() ([]Socket, error) {
+	var all []Socket
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		sockets, err := diagnose(family)
+		if err != nil {
+			return tables()
+		}
+		all = append(all, sockets...)
+	}
+	return all, nil
+}
+
+// tables reads the kernel's tables.
+func tables() ([]Socket, error) {
 	var all []Socket
 	for _, path := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
 		table, err := os.Open(path)

@@ -3,9 +3,13 @@ package xds
 import (
 	"fmt"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that requests go through
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // frame is an encoded message. Its buffers are shared with other streams and never written to: the codec hands them to the
@@ -27,4 +31,27 @@ func (c codec) Marshal(message any) (mem.BufferSlice, error) {
 		return nil, fmt.Errorf("encode %T: %w", message, err)
 	}
 	return buffers, nil
+}
+
+// Rehearse decodes a request like the one that an Envoy begins with. Protobuf makes its tables of a message when it first meets one,
+// which takes 2 ms for all that is in this one: they are better spent before Envoy waits for the answer.
+func Rehearse() error {
+	version := &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1}, Metadata: text("key", "value")}
+	message, err := newCodec().Marshal(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "type", ResourceNamesSubscribe: []string{"name"}, Node: &corev3.Node{
+		Id: "id", Metadata: text("key", "value"), Locality: &corev3.Locality{Zone: "zone"},
+		UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: version},
+		Extensions:           []*corev3.Extension{{Name: "name", Version: version, TypeUrls: []string{"type"}}},
+	}})
+	if err != nil {
+		return fmt.Errorf("rehearse a request: %w", err)
+	}
+	defer message.Free()
+	if err := newCodec().Unmarshal(message, new(discoveryv3.DeltaDiscoveryRequest)); err != nil {
+		return fmt.Errorf("rehearse a request: %w", err)
+	}
+	return nil
+}
+
+func text(key, value string) *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}}
 }

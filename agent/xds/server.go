@@ -20,7 +20,9 @@ import (
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"outrider.org/outrider/agent/resource"
@@ -121,11 +123,16 @@ func setDefault[T int | time.Duration](value *T, standard T) {
 	}
 }
 
+// receiveBuffers are the sizes of the buffers that requests are read into. After 32 KB gRPC's own list goes on with a megabyte, which every
+// Envoy's first request takes: it says all its extensions in 40 KB.
+var receiveBuffers = []int{256, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
+
 // ServerOptions are what a gRPC server needs to serve this one: the codec that sends shared bytes, and the bounds.
 func (s *Server) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(s.options.MaxMessageBytes),
+		experimental.BufferPool(mem.NewTieredBufferPool(receiveBuffers...)),
 		grpc.MaxConcurrentStreams(maxStreamsPerClient),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{

@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/xds"
+)
+
+// late is a part whose work can wait: on few processors it would take the time of those who start Envoy.
+type late struct {
+	part
+	due    func(ctx context.Context) // returns when it may begin, or ctx ends
+	atMost time.Duration
+}
+
+// Run waits until the part is due, for a moment at most, and then is the part.
+func (l *late) Run(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, l.atMost)
+	l.due(waiting)
+	cancel()
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // the agent ends
+	}
+	return l.part.Run(ctx)
+}
+
+const (
+	// meshHeadStart is how long Envoy's start has precedence over the files of the embedded discovery server, which Envoy asks for
+	// some 50 ms after it was started.
+	meshHeadStart = 200 * time.Millisecond
+	// watchHeadStart is the same for watching files, and watchPause comes after it: those who wait for a ready proxy are answered
+	// first. What changes before is told then, as a watcher knows what the files were when it was told of them.
+	watchHeadStart = 2 * time.Second
+	watchPause     = 200 * time.Millisecond
+)
+
+// spawned returns once there is an Envoy.
+func (a *Agent) spawned(ctx context.Context) {
+	for {
+		changed := a.supervisor.Changed()
+		if slices.ContainsFunc(a.supervisor.Epochs(), func(e epoch.Epoch) bool { return e.PID != 0 }) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// begun returns a moment after the outcome of the start is known.
+func (a *Agent) begun(ctx context.Context) {
+	select {
+	case <-a.decided:
+	case <-ctx.Done():
+		return
+	}
+	pause := time.NewTimer(watchPause)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
+}
+
+// rehearsed is the embedded discovery server, with what Envoy's first request needs besides.
+type rehearsed struct{ *discovery.Server }
+
+// Run rehearses, and serves until ctx ends.
+func (r rehearsed) Run(ctx context.Context) error {
+	tidyFirst()
+	if err := xds.Rehearse(); err != nil {
+		return err
+	}
+	return r.Server.Run(ctx)
+}
