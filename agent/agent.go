@@ -192,13 +192,11 @@ func (a *Agent) begin(ctx context.Context) error {
 	close(a.decided)
 	if err != nil || ctx.Err() != nil || result.Outcome != api.OutcomeRefused {
 		a.readAgain(ctx, current)
-		settle(ctx)
-		return nil //nolint:nilerr // the agent ends, or Envoy serves
-	}
-	if _, live := a.proxy.liveEpoch(); !live && start.err != nil {
+	} else if _, live := a.proxy.liveEpoch(); !live && start.err != nil {
 		return start.err // no Envoy can be made of this configuration, and none is there to go on
-	}
-	return nil // one was started and failed: the guard goes on, or gives up
+	} // else one was started and failed: the guard goes on, or gives up
+	settle(ctx)
+	return nil //nolint:nilerr // the agent ends, or Envoy serves
 }
 
 // readAgain asks for a reload if the configuration changed after it was read and before it was watched.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -131,7 +132,7 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 	process, err := os.StartProcess(binary, []string{
 		binary, "-folder", options.Folder, "-socket", socket, "-base-id", strconv.FormatUint(uint64(options.BaseID), 10),
 		"-idle-exit", idle.String(), "-listen-fd", strconv.Itoa(listenFD), "-lock-fd", strconv.Itoa(lockFD),
-	}, &os.ProcAttr{Dir: "/", Env: append(options.environment(), oneProcessor), Files: []*os.File{null, null, stderr, listening, lock}, Sys: attributes})
+	}, &os.ProcAttr{Dir: "/", Env: append(slices.Clone(options.environment()), oneProcessor), Files: []*os.File{null, null, stderr, listening, lock}, Sys: attributes})
 	if err != nil {
 		_ = os.Remove(socket)
 		return fmt.Errorf("start the keeper: %w", err)
@@ -140,8 +141,8 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 	return nil
 }
 
-// oneProcessor is in the environment of a keeper, which needs no more: it costs memory to have had them, a quarter of a megabyte on two
-// processors.
+// oneProcessor is in the environment of a keeper, as in its unit: Command says so too, but by then Go's runtime has what belongs to
+// each processor, a quarter of a megabyte for a second one.
 const oneProcessor = "GOMAXPROCS=1"
 
 func (o LaunchOptions) environment() []string {

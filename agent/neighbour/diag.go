@@ -80,14 +80,10 @@ func diagAnswer(datagram []byte) (sockets []Socket, done bool, err error) {
 	}
 	for _, message := range messages {
 		switch message.Header.Type {
-		case unix.NLMSG_DONE:
-			return sockets, true, nil
+		case unix.NLMSG_DONE: // how the listing ended: a kernel that has no tcp_diag says so here
+			return sockets, true, diagError(message.Data, nil)
 		case unix.NLMSG_ERROR:
-			if len(message.Data) < 4 {
-				return sockets, true, errors.New("netlink: an error without a number")
-			}
-			number := int32(binary.NativeEndian.Uint32(message.Data))
-			return sockets, true, os.NewSyscallError("netlink", syscall.Errno(-number))
+			return sockets, true, diagError(message.Data, errors.New("netlink: an error without a number"))
 		case unix.SOCK_DIAG_BY_FAMILY:
 			if socket, ok := diagSocket(message.Data); ok {
 				sockets = append(sockets, socket)
@@ -95,6 +91,17 @@ func diagAnswer(datagram []byte) (sockets []Socket, done bool, err error) {
 		}
 	}
 	return sockets, false, nil
+}
+
+// diagError is the error that a message begins with, as a negative number; otherwise where there is none.
+func diagError(body []byte, otherwise error) error {
+	if len(body) < 4 {
+		return otherwise
+	}
+	if number := int32(binary.NativeEndian.Uint32(body)); number < 0 {
+		return os.NewSyscallError("netlink", syscall.Errno(-number))
+	}
+	return otherwise
 }
 
 func diagSocket(body []byte) (Socket, bool) {

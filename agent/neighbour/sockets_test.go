@@ -83,6 +83,7 @@ func TestDiagAnswer(t *testing.T) {
 	}{
 		"one":       {datagram: message(unix.SOCK_DIAG_BY_FAMILY, one...), sockets: 1},
 		"last":      {datagram: append(message(unix.SOCK_DIAG_BY_FAMILY, one...), message(unix.NLMSG_DONE, 0, 0, 0, 0)...), sockets: 1, done: true},
+		"not there": {datagram: message(unix.NLMSG_DONE, notFound...), done: true, err: "no such file or directory"},
 		"too short": {datagram: message(unix.SOCK_DIAG_BY_FAMILY, one[:20]...)},
 		"error":     {datagram: message(unix.NLMSG_ERROR, notFound...), done: true, err: "no such file or directory"},
 		"no number": {datagram: message(unix.NLMSG_ERROR), done: true, err: "without a number"},
