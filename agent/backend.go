@@ -8,7 +8,6 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/epoch"
 )
 
 // backend is the agent as the private socket shows it (api.Backend).
@@ -49,7 +48,7 @@ func (b backend) epochs(ctx context.Context) []api.Epoch {
 	all := []api.Epoch{}
 	for _, e := range b.supervisor.Epochs() {
 		shown := api.Epoch{
-			Number: e.Number, State: api.EpochState(e.Phase), PID: e.PID, Mode: modeWords(e.Mode), Reason: e.Reason,
+			Number: e.Number, State: api.EpochState(e.Phase), PID: e.PID, Mode: string(e.Mode), Reason: e.Reason,
 			BootstrapPath: e.BootstrapPath, Started: e.Started, Live: e.Live, Exited: e.Exited, ExitCause: e.Cause,
 		}
 		if e.Exit != nil {
@@ -61,13 +60,6 @@ func (b backend) epochs(ctx context.Context) []api.Epoch {
 		all = append(all, shown)
 	}
 	return all
-}
-
-func modeWords(mode epoch.Mode) string {
-	if mode == epoch.Hot {
-		return "hot-restart"
-	}
-	return string(mode)
 }
 
 // state is the agent's state as on the bus.
@@ -95,11 +87,7 @@ func (b backend) WaitReady(ctx context.Context, progress func(api.Progress)) err
 
 // Reload is what SIGHUP does, with an answer.
 func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress func(api.Progress)) (api.ReloadResult, error) {
-	result, err := b.reloader.Reload(ctx, &reload{reason: "asked for by outrider reload", ifChanged: request.IfChanged, progress: progress})
-	if err == nil {
-		result.Mode = modeWords(epoch.Mode(result.Mode))
-	}
-	return result, err
+	return b.reloader.Reload(ctx, &reload{reason: "asked for by outrider reload", ifChanged: request.IfChanged, progress: progress})
 }
 
 // drainPoll is how often a drain that is waited for is looked at.

@@ -156,6 +156,9 @@ func (l *keeperLink) follow(ctx context.Context, c *connection) {
 			case !open:
 				return
 			case event.Exited != nil:
+				if log := logs[event.Exited.ID]; log != nil {
+					l.tellLeftOut(log.discretion.LeftOut(true), event.Exited.Number)
+				}
 				delete(logs, event.Exited.ID)
 				select {
 				case c.exits <- processOf(*event.Exited):
@@ -195,6 +198,13 @@ func (l *keeperLink) passOn(logs map[string]*envoyLog, batch *keeper.Log) {
 	}
 	for _, line := range log.parser.Parse(log.discretion.Take(batch.Lines)) {
 		logEnvoyLine(l.lines, batch.Epoch, line)
+	}
+	l.tellLeftOut(log.discretion.LeftOut(false), batch.Epoch)
+}
+
+func (l *keeperLink) tellLeftOut(lines, epoch int) {
+	if lines > 0 {
+		l.log.Warn(fmt.Sprintf("%d lines of Envoy's log were left out: they quote its configuration, or look like it", lines), "epoch", epoch)
 	}
 }
 

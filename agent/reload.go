@@ -49,6 +49,7 @@ type reloader struct {
 	current *config.Loaded // in force
 	started *config.Config // as the agent started: what [start] keys still say
 	last    *api.LastReload
+	told    uint64             // how many reloads were told to begin
 	pending []string           // [start] keys that differ on disk
 	phases  map[*reload]string // what the reloads under way do
 }
@@ -75,7 +76,7 @@ type reload struct {
 	began  time.Time
 	before *config.Config // in force when it was decided what the change needs
 	err    error          // why no epoch was asked for; valid once answered
-	quiet  bool           // nobody asked for it, and it is not known to have an effect: the agent is not "reloading"
+	quiet  bool           // nobody asked for it, and it is not known to have an effect: nobody is told of it
 }
 
 func newReloader(board *condition.Board, log *slog.Logger, started *config.Loaded) *reloader {
@@ -160,6 +161,7 @@ func pendingKeys(started, next *config.Config) []string {
 
 func (r *reloader) refuse(request *reload, why []string) {
 	r.refused = max(r.refused, request.id)
+	r.acts(request)
 	_, number, live := r.serves()
 	result := api.ReloadResult{ID: request.id, Outcome: api.OutcomeRefused, Reasons: why, Files: request.files, Duration: time.Since(request.began)}
 	goesOn := "no epoch is live"
@@ -188,12 +190,15 @@ func (r *reloader) end(request *reload, result api.ReloadResult) {
 	r.mu.Lock()
 	delete(r.phases, request)
 	r.last = &api.LastReload{Time: time.Now(), Outcome: result.Outcome, Epoch: result.Epoch, Reasons: result.Reasons}
+	quiet := request.quiet
 	r.mu.Unlock()
 	r.over(request.id, result.Outcome == api.OutcomeRefused)
-	r.board.Publish(condition.Event{Kind: condition.KindReloadFinished, Epoch: result.Epoch,
-		Sentence: fmt.Sprintf("reload finished (%s): %s, %s", request.reason, result.Outcome, describe(result)),
-		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "outcome": string(result.Outcome), "pending": strings.Join(result.Pending, " "),
-			"reasons": strings.Join(result.Reasons, "\n")}})
+	if !quiet {
+		r.board.Publish(condition.Event{Kind: condition.KindReloadFinished, Epoch: result.Epoch,
+			Sentence: fmt.Sprintf("reload finished (%s): %s, %s", request.reason, result.Outcome, describe(result)),
+			Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "outcome": string(result.Outcome), "pending": strings.Join(result.Pending, " "),
+				"reasons": strings.Join(result.Reasons, "\n")}})
+	}
 	request.answer <- result
 }
 
@@ -221,31 +226,38 @@ func (r *reloader) setPhase(request *reload, p api.Progress) {
 	}
 }
 
-// begun registers a reload as under way, until it ends, and tells it unless it is quiet.
+// begun registers a reload as under way, until it ends, and tells it if somebody asked for it.
 func (r *reloader) begun(request *reload) {
 	r.mu.Lock()
-	request.quiet = len(request.files) > 0
+	request.quiet = true
 	r.phases[request] = ""
 	r.mu.Unlock()
-	if !request.quiet {
-		r.tellBegun(request)
+	if len(request.files) == 0 {
+		r.acts(request)
 	}
 }
 
-// acts tells a reload that is found to have an effect, if that was not clear from the beginning.
+// acts tells that a reload has begun, once: when it is asked for, or when a changed file is found to have an effect. A refusal is one.
 func (r *reloader) acts(request *reload) {
 	r.mu.Lock()
-	was := request.quiet
+	quiet := request.quiet
 	request.quiet = false
-	r.mu.Unlock()
-	if was {
-		r.tellBegun(request)
+	if quiet {
+		r.told++
 	}
-}
-
-func (r *reloader) tellBegun(request *reload) {
+	r.mu.Unlock()
+	if !quiet {
+		return
+	}
 	r.board.Publish(condition.Event{Kind: condition.KindReloadStarted, Sentence: "reload: " + request.reason,
 		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "reason": request.reason}})
+}
+
+// begunSoFar is how many reloads were told to begin.
+func (r *reloader) begunSoFar() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.told
 }
 
 // doing says what the reloads under way do: the oldest of them, and how many there are.

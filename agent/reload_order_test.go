@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -44,7 +45,7 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// A change of a file is a reload that is told only once it has an effect: nobody asked for it.
+// A change of a file is a reload that is told, from its beginning to its end, only once it has an effect: nobody asked for it.
 func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 	const epochKey, liveKey, broken = "[envoy]\nconnect_timeout = \"3s\"\n", "[log]\nlevel = \"debug\"\n" + "[envoy]\nconnect_timeout = \"3s\"\n", "[envoy]\nconnect_timeout = 3\n"
 	synctest.Test(t, func(t *testing.T) {
@@ -66,6 +67,8 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 			{"a live key", liveKey, false, api.OutcomeApplied, false, false},
 			{"broken", broken, false, api.OutcomeRefused, false, false},
 			{"back", liveKey, false, api.OutcomeUnchanged, false, false},
+			{"a start key", liveKey + "[bus]\nenabled = false\n", false, api.OutcomeUnchanged, false, false},
+			{"a start key, as before", liveKey + "[bus]\nenabled = false\n# nothing\n", false, api.OutcomeUnchanged, false, false},
 		} {
 			r.write(t, step.toml)
 			request := &reload{reason: step.name, ifChanged: true}
@@ -94,14 +97,23 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 				t.Errorf("%s: %+v", step.name, got)
 			}
 			synctest.Wait()
-			started := 0
+			var told, want []string
 			for len(events) > 0 {
-				if event := <-events; event.Kind == condition.KindReloadStarted {
-					started++
+				switch event := <-events; event.Kind {
+				case condition.KindReloadStarted, condition.KindReloadRefused, condition.KindReloadFinished:
+					told = append(told, event.Kind+" "+event.Fields["id"])
 				}
 			}
-			if effect := step.asked || step.outcome == api.OutcomeRestarted || step.outcome == api.OutcomeApplied; started > 1 || (started == 1) != effect {
-				t.Errorf("%s: told %d times that it begins", step.name, started)
+			id := strconv.FormatUint(request.id, 10)
+			if step.asked || step.outcome != api.OutcomeUnchanged || step.name == "a start key" {
+				want = append(want, condition.KindReloadStarted+" "+id)
+				if step.outcome == api.OutcomeRefused {
+					want = append(want, condition.KindReloadRefused+" "+id)
+				}
+				want = append(want, condition.KindReloadFinished+" "+id)
+			}
+			if diff := cmp.Diff(want, told); diff != "" {
+				t.Errorf("%s: %s", step.name, diff)
 			}
 			r.load = load
 		}

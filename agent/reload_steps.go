@@ -97,12 +97,15 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	// While another reload waits for its epoch, what is live is not what will be: the supervisor decides which one wins.
 	if live && hash == spec.Hash && (request.ifChanged || !always) && !request.first && len(r.asked) == 0 {
 		result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, Previous: &number}
+		_, pending, _ := r.standing()
 		r.settled(request, &result, read)
 		for _, change := range result.Changes {
 			if change.Effect == config.Live.String() {
 				result.Outcome = api.OutcomeApplied
-				r.acts(request)
 			}
+		}
+		if _, now, _ := r.standing(); result.Outcome == api.OutcomeApplied || !slices.Equal(pending, now) {
+			r.acts(request)
 		}
 		r.finish(request, result)
 		return

@@ -26,6 +26,7 @@ func (t *teller) Name() string { return "teller" }
 func (t *teller) Run(ctx context.Context) error {
 	events, cancel := t.board.Watch(64)
 	defer cancel()
+	var told uint64 // how many reloads had begun when it was looked last
 	for {
 		changed := t.supervisor.Changed()
 		number := -1
@@ -33,7 +34,15 @@ func (t *teller) Run(ctx context.Context) error {
 			number = live.Number
 		}
 		t.logs.setEpoch(number)
+		begun := t.reloader.begunSoFar()
 		state, sentence := t.now()
+		switch {
+		case state == api.StateReloading:
+			begun = t.reloader.begunSoFar() // all of them are told by this one
+		case begun != told && t.told():
+			t.notifier.Set(systemd.Reloading, "reloading") // one that was over before it was looked at, as refusals are
+		}
+		told = begun
 		t.notifier.Set(systemd.State(state), sentence)
 		var tick <-chan time.Time
 		var timer *time.Timer

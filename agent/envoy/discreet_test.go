@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"outrider.org/outrider/agent/quote"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -88,6 +90,39 @@ func TestDiscretionRemembers(t *testing.T) {
 	}
 }
 
+// What others write to Envoy's standard output is lost with a quote for a bounded time only, and it is told how much that is.
+func TestAQuoteIsBounded(t *testing.T) {
+	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
+	access := []string{`"GET / HTTP/1.1" 200`, "word: GET", " GET"}
+	for name, begin := range map[string][]string{
+		"JSON":          {prefix + "Unable to parse JSON as proto (e): {"},
+		"a message":     {prefix + "a: goo.gle/debugonly  ", "c {"},
+		"not known yet": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var discretion Discretion
+				discretion.Take(begin)
+				quoted := len(begin[min(len(begin), 1):]) + len(access)
+				if kept := discretion.Take(access); len(kept) > 0 || discretion.LeftOut(false) != 0 {
+					t.Errorf("kept of what may be quoted: %q", kept)
+				}
+				time.Sleep(quoteTime + 1)
+				if diff := cmp.Diff(access, discretion.Take(access)); diff != "" {
+					t.Error(diff)
+				}
+				if told := discretion.LeftOut(false); told != quoted || discretion.LeftOut(true) != 0 {
+					t.Errorf("%d lines are told as left out, want %d", told, quoted)
+				}
+				discretion.Take([]string{prefix + "Unable to parse JSON as proto (e): {", "}"})
+				if told := discretion.LeftOut(true); told != 1 {
+					t.Errorf("%d lines are told at the end", told)
+				}
+			})
+		})
+	}
+}
+
 // Whatever is quoted, a message that quotes nothing is passed on.
 func FuzzDiscretion(f *testing.F) {
 	f.Add("[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] a: goo.gle/debugonly  \nnode {\n  id: 1\n}\n: why\nrest", 3)
@@ -103,7 +138,7 @@ func FuzzDiscretion(f *testing.F) {
 			t.Errorf("%q became %q", text, got)
 		}
 		for _, line := range lines {
-			if _, begins := ParseLogLine(line); begins && !strings.Contains(line, debugMark) && !quotedJSON.MatchString(line) && !slices.Contains(kept, line) {
+			if _, begins := ParseLogLine(line); begins && !strings.Contains(line, quote.Message) && !quotedJSON.MatchString(line) && !slices.Contains(kept, line) {
 				t.Errorf("of %q is missing: %q", text, line)
 			}
 		}
@@ -112,7 +147,7 @@ func FuzzDiscretion(f *testing.F) {
 
 func TestDiscreetMessage(t *testing.T) {
 	const message = "Error adding/updating listener(s) a: goo.gle/debugstr  \nc {\n  d: \"s3cret\"\n}\n: why\nb: Unable to unpack as X: goo.gle/debugproto \n[Y] {\n  d: \"s3cret\"\n}\n\nc: cannot bind\n"
-	const want = "Error adding/updating listener(s) a: why\nb: Unable to unpack as X:\nc: cannot bind\n"
+	const want = "Error adding/updating listener(s) a: why\nb: Unable to unpack as X: (not shown)\nc: cannot bind\n"
 	if diff := cmp.Diff(want, DiscreetMessage(message)); diff != "" {
 		t.Error(diff)
 	}
@@ -175,14 +210,16 @@ func TestDiscreet(t *testing.T) {
 			[]string{prefix + "error `x` initializing config '", "  b.json'", "x"}},
 		"cannot start, debug": {[]string{prefix + "error `goo.gle/debugstr  ", "c {", "}", ": e` initializing config 'goo.gle/debugproto  ", "  b.json'", "goo.gle/debugstr", "c {", "}", ": e"},
 			[]string{prefix + "error ` e` initializing config '", "  b.json'", "e"}},
-		"debug, on a line": {[]string{prefix + "b: goo.gle/debugproto c { d: 1 }", "e", prefix + "f"}, []string{prefix + "b:", "e", prefix + "f"}},
+		"debug, on a line": {[]string{prefix + "b: goo.gle/debugproto c { d: 1 }", "e", prefix + "f"}, []string{prefix + "b: (not shown)", "e", prefix + "f"}},
 		"debug, its end":   {[]string{"  d: 1", "}", "g: 1", ": e (f)", "h"}, []string{"e (f)", "h"}},
 		"two resources": {[]string{prefix + "x a: goo.gle/debugstr  ", "c {", "}", ": e, b: goo.gle/debugproto ", "[d] {", "}", "", "c: why", prefix + "f"},
-			[]string{prefix + "x a: e, b:", "c: why", prefix + "f"}},
+			[]string{prefix + "x a: e, b: (not shown)", "c: why", prefix + "f"}},
 		"two resources, the first without a reason": {[]string{prefix + "x a: goo.gle/debugproto  ", "c {", "}", ", b: why", "c: 1"}, []string{prefix + "x a:, b: why", "c: 1"}},
 		"JSON": {[]string{prefix + "Unable to parse JSON as proto (x (y)): {", "  1", "}", "", prefix + "f"},
 			[]string{prefix + "Unable to parse JSON as proto (x (y))", prefix + "f"}},
-		"JSON, its end": {[]string{"  1", "}", "", prefix + "f", "}"}, []string{"", prefix + "f", "}"}},
+		"its end is quoted": {[]string{prefix + "a: goo.gle/debugonly  ", "c {", "}", prefix + "f"}, []string{prefix + "a: (not shown)", prefix + "f"}},
+		"no more is known":  {[]string{"x", prefix + "a: goo.gle/debugonly  ", "c {"}, []string{"x", prefix + "a: (not shown)"}},
+		"JSON, its end":     {[]string{"  1", "}", "", prefix + "f", "}"}, []string{"", prefix + "f", "}"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, Discreet(test.lines)); diff != "" {

@@ -58,7 +58,7 @@ type Mode string
 // The modes.
 const (
 	First      Mode = "first"        // nobody served before it
-	Hot        Mode = "hot"          // hot restart from the previous epoch
+	Hot        Mode = "hot-restart"  // hot restart from the previous epoch
 	SideBySide Mode = "side-by-side" // beside the previous epoch, which is drained
 	Unchanged  Mode = "unchanged"    // no new epoch: the live one is what was asked for
 )

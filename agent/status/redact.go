@@ -2,12 +2,15 @@ package status
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"io"
 	"regexp"
 	"slices"
 	"strings"
 	"unicode"
+
+	"outrider.org/outrider/agent/quote"
 )
 
 // redactedText stands in place of a credential.
@@ -30,7 +33,7 @@ type redactor struct {
 	isKey    bool // the string is a member's name
 	hidden   bool // the string is a credential
 	text     []byte
-	marked   int // bytes of quoteMark that the string just had
+	last     []byte // of the string, at least as much as a mark of what Envoy quotes is long
 }
 
 // frame is one open object or array.
@@ -42,8 +45,11 @@ type frame struct {
 	hide   bool   // what holds a value in here is a credential
 }
 
-// quoteMark begins a message that Envoy quotes ("details" of a configuration that it refused); agent/envoy knows it, too.
-const quoteMark = "goo.gle/debug"
+// marks are before what Envoy quotes, in JSON as elsewhere.
+var marks = quote.Marks()
+
+// lastAtMost bounds what is kept of a string to find a mark in it: half of it is longer than any mark.
+const lastAtMost = 128
 
 // nameAtMost is how much of a string is kept to be looked at as a name.
 const nameAtMost = 256
@@ -120,8 +126,8 @@ func (r *redactor) push(object bool) {
 
 // begin starts a string and decides whether it is a credential.
 func (r *redactor) begin() {
-	r.inString, r.escaped, r.hidden, r.marked = true, false, false, 0
-	r.text = r.text[:0]
+	r.inString, r.escaped, r.hidden = true, false, false
+	r.text, r.last = r.text[:0], r.last[:0]
 	top := r.top()
 	r.isKey = top != nil && top.object && !top.value
 	if top == nil || r.isKey {
@@ -144,17 +150,22 @@ func (r *redactor) stringByte(c byte) {
 		return
 	}
 	_ = r.out.WriteByte(c)
-	switch c {
-	case quoteMark[r.marked]:
-		r.marked++
-	case quoteMark[0]:
-		r.marked = 1
-	default:
-		r.marked = 0
+	r.hidden = r.quotes(c) && !r.isKey
+}
+
+// quotes takes the next byte of a string and tells whether it ends a mark: what follows is a quote ("details" of a configuration that
+// Envoy refused).
+func (r *redactor) quotes(c byte) bool {
+	if len(r.last) == lastAtMost {
+		r.last = r.last[:copy(r.last, r.last[lastAtMost/2:])]
 	}
-	if r.marked == len(quoteMark) {
-		r.hidden, r.marked = !r.isKey, 0
+	r.last = append(r.last, c)
+	for _, mark := range marks {
+		if c == mark[len(mark)-1] && bytes.HasSuffix(r.last, []byte(mark)) {
+			return true
+		}
 	}
+	return false
 }
 
 func (r *redactor) end() {

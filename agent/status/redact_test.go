@@ -3,6 +3,7 @@ package status
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,6 +49,8 @@ func TestRedactor(t *testing.T) {
 			`{"name": "auth", "type": "STATIC", "endpoints": [{"address": "x"}]}`},
 		{"what Envoy quotes", `{"details": "a: ggoo.gle/debugonly  \n{ id: \"x\" }\n: why", "goo.gle/debug": "y"}`,
 			`{"details": "a: ggoo.gle/debug[redacted]", "goo.gle/debug": "y"}`},
+		{"a mark that begins twice, and JSON", `["goo.goo.gle/debugstr x", "` + strings.Repeat("g", 500) + `goo.gle/debugstr x", "Unable to parse JSON as proto (e): {\"x\"", "z"]`,
+			`["goo.goo.gle/debug[redacted]", "` + strings.Repeat("g", 500) + `goo.gle/debug[redacted]", "Unable to parse JSON as proto[redacted]", "z"]`},
 		{"no JSON", `}}]] "x : , {`, `}}]] "x : , {`},
 		{"numbers and literals", `{"password": null, "token": 5, "a": [true]}`, `{"password": null, "token": 5, "a": [true]}`},
 	}

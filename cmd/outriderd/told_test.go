@@ -1,0 +1,79 @@
+package main_test
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// A changed file that is refused is a reload like any other to the service manager; one whose change is none is not.
+func TestRefusedChangesAreToldToTheManager(t *testing.T) {
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", manager.LocalAddr().String())
+	told := make(chan string, 1024)
+	go func() {
+		defer close(told)
+		for buffer := make([]byte, 1<<16); ; {
+			n, err := manager.Read(buffer)
+			if err != nil {
+				return
+			}
+			for line := range strings.Lines(string(buffer[:n])) {
+				if line = strings.TrimSpace(line); line == "RELOADING=1" || line == "READY=1" || strings.HasPrefix(line, "STATUS=epoch") {
+					told <- line
+				}
+			}
+		}
+	}()
+	until := func(end string) (states []string) {
+		t.Helper()
+		deadline := time.After(time.Minute)
+		for {
+			select {
+			case line := <-told:
+				if strings.Contains(line, "=1") {
+					states = append(states, line)
+				}
+				if strings.Contains(line, end) {
+					return states
+				}
+			case <-deadline:
+				t.Fatalf("%q is not told; %q is", end, states)
+			}
+		}
+	}
+	r := rig.New(t, rig.Options{Race: true})
+	r.Set("")
+	r.StartReady()
+	until("serves") // the keeper, which is a child here, has told that it is ready, too
+	for i, broken := range []string{"concurrency = \"many\"\n", "concurrency = false\n"} {
+		r.Set("[envoy]\n" + broken)
+		if diff := cmp.Diff([]string{"RELOADING=1", "READY=1"}, until([]string{`"many"`, "false"}[i])); diff != "" {
+			t.Errorf("refused: %s", diff)
+		}
+	}
+	r.Set("# nothing\n")
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var status api.Status
+		if r.JSON(&status, "status"); status.LastReload != nil && status.LastReload.Outcome == api.OutcomeUnchanged {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the cure is not read")
+		}
+	}
+	if diff := cmp.Diff([]string(nil), until("serves")); diff != "" {
+		t.Errorf("put back: %s", diff)
+	}
+}
