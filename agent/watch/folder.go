@@ -44,13 +44,12 @@ func (t *tree) look(path string) {
 	if f.watched == entries || t.kernel == nil {
 		return
 	}
-	err := t.kernel.add(path, entries)
+	err := t.watch(path, entries)
 	switch {
 	case err == nil:
-		f.watched = entries
 		delete(t.blind, path)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		// It has just gone: the event of the folder above says so.
+		// It has just gone: its event, or that of the folder above, says so.
 	default:
 		if _, known := t.blind[path]; !known {
 			cure := "let the user of this process read it"
@@ -74,14 +73,28 @@ func (t *tree) hold(path string) bool {
 	if f := t.folders[path]; f != nil {
 		how = max(how, f.watched)
 	}
-	if err := t.kernel.add(path, how); err != nil {
-		if f := t.folders[path]; f != nil {
-			f.watched = unwatched
-		}
-		return false // whoever depends on it looks into the folder above
+	if t.watch(path, how) == nil {
+		return true
 	}
-	t.at(path).watched = how
-	return true
+	if f := t.folders[path]; f != nil {
+		f.watched = unwatched // which folder has the path is not known
+		if how == entries {
+			t.look(path) // others need them
+		}
+	}
+	return false // whoever depends on it looks into the folder above
+}
+
+// watch watches the folder that has this path now. After an error the one that had it before is watched as it was.
+func (t *tree) watch(path string, how scope) error {
+	replaced, err := t.kernel.add(path, how)
+	if replaced {
+		t.replaced[path] = struct{}{}
+	}
+	if err == nil {
+		t.at(path).watched = how
+	}
+	return err
 }
 
 // release returns the folder, of which somebody is about to let go.
@@ -140,14 +153,12 @@ func (t *tree) sweep() {
 		}
 		delete(t.blind, path)
 		if len(f.points) > 0 {
-			if f.watched == entries && t.kernel.add(path, itself) == nil {
-				f.watched = itself
+			if f.watched == entries {
+				_ = t.watch(path, itself) // or it stays as it is: more than is needed
 			}
 			continue
 		}
-		if f.watched != unwatched {
-			t.kernel.remove(path)
-		}
+		t.leave(path, f)
 		delete(t.folders, path)
 	}
 	clear(t.idle)
@@ -217,27 +228,43 @@ func (t *tree) event(event kernelEvent) bool {
 	return concerns
 }
 
+// catchUp takes in what the kernel does not tell any more: that a folder was replaced which another path was found to lead through
+// before the event was read. It says whether that concerns any node.
+func (t *tree) catchUp() bool {
+	concerns := false
+	for len(t.replaced) > 0 {
+		for path := range t.replaced {
+			delete(t.replaced, path)
+			concerns = t.event(kernelEvent{folder: filepath.Dir(path), name: filepath.Base(path)}) || concerns
+		}
+	}
+	return concerns
+}
+
 // unwatch ends the watch of the folder that had this path, and of those below it: another one may have it by now.
 // Whoever depends on them is located again, and that watches the folders that are there.
 func (t *tree) unwatch(path string) {
-	if t.folders[path] == nil || t.kernel == nil {
+	if t.folders[path] == nil {
 		return
 	}
 	for below, f := range t.folders {
-		if f.watched != unwatched && (below == path || strings.HasPrefix(below, path+"/")) {
-			t.kernel.remove(below)
-			f.watched = unwatched
+		if below == path || strings.HasPrefix(below, path+"/") {
+			t.leave(below, f)
 		}
+	}
+}
+
+// leave ends the watch of a folder, also one of which only the kernel's part is left.
+func (t *tree) leave(path string, f *folder) {
+	if f.watched = unwatched; t.kernel != nil {
+		t.kernel.remove(path)
 	}
 }
 
 // rescan looks at everything anew, since events were lost or cannot be had. Files whose stamp is the same are not read.
 func (t *tree) rescan() {
 	for path, f := range t.folders {
-		if f.watched != unwatched {
-			t.kernel.remove(path)
-			f.watched = unwatched
-		}
+		t.leave(path, f)
 	}
 	for _, root := range t.roots {
 		t.locate(root)

@@ -43,29 +43,44 @@ func (i *inotify) close() {
 	i.ended.Wait()
 }
 
-// add watches a folder, or more or less of it than before.
-func (i *inotify) add(folder string, how scope) error {
+// add watches a folder, or more or less of it than before: see kernel. After an error what was watched still is.
+func (i *inotify) add(folder string, how scope) (replaced bool, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	mask := uint32(itselfMask)
-	if how == entries {
-		mask = entriesMask
+	mask := uint32(entriesMask)
+	if how == itself {
+		mask = itselfMask | unix.IN_MASK_ADD // the entries of the same folder may be watched at another path
 	}
 	number, err := i.watch(folder, mask)
 	if err != nil {
+		return false, err
+	}
+	wide := i.wide(number)
+	replaced = i.enter(folder, number, how)
+	if wide && !i.wide(number) {
+		if number, err = i.watch(folder, itselfMask); err != nil {
+			return replaced, err
+		}
+		replaced = i.enter(folder, number, how) || replaced
+	}
+	return replaced, nil
+}
+
+// wide says whether the entries of a folder are watched at any of its paths.
+func (i *inotify) wide(number int32) bool {
+	return slices.ContainsFunc(i.paths[number], func(path string) bool { return i.scopes[path] == entries })
+}
+
+// enter notes the number of the folder that has a path now, and says whether it is another one than before.
+func (i *inotify) enter(folder string, number int32, how scope) (replaced bool) {
+	before, known := i.numbers[folder]
+	if replaced = known && before != number; replaced {
 		i.forget(folder)
-		return err
 	}
-	if before, known := i.numbers[folder]; known && before != number {
-		i.forget(folder) // another folder has its path now
-	}
-	if i.scopes[folder] = how; !slices.Contains(i.paths[number], folder) {
+	if i.scopes[folder] = how; !known || replaced {
 		i.numbers[folder], i.paths[number] = number, append(i.paths[number], folder)
 	}
-	if how == itself && slices.ContainsFunc(i.paths[number], func(path string) bool { return i.scopes[path] == entries }) {
-		_, err = i.watch(folder, entriesMask) // for the same folder at another path
-	}
-	return err
+	return replaced
 }
 
 func (i *inotify) watch(folder string, mask uint32) (number int32, err error) {

@@ -27,7 +27,9 @@ const (
 
 // kernel is inotify as the tree sees it: folders in, events out.
 type kernel struct {
-	add    func(folder string, how scope) error // also of a folder that is watched, if another one has its path by now
+	// add watches a folder, also one that is watched. If another one has its path by now it is replaced, and no event of the one
+	// before comes any more. After an error what was watched still is: if it has gone, its event is yet to come.
+	add    func(folder string, how scope) (replaced bool, err error)
 	remove func(folder string)
 	events <-chan kernelEvent
 	errors <-chan error // events were lost (queue overflow, reading failed)
@@ -37,7 +39,7 @@ type kernel struct {
 // noKernel watches nothing, so that every folder is polled.
 func noKernel(reason error) *kernel {
 	return &kernel{
-		add:    func(string, scope) error { return reason },
+		add:    func(string, scope) (bool, error) { return false, reason },
 		remove: func(string) {},
 		close:  func() {},
 	}

@@ -36,13 +36,14 @@ type tree struct {
 	logger   *slog.Logger
 	kernel   *kernel // nil before Run
 
-	roots   map[string]*node // by path as given
-	folders map[string]*folder
-	idle    map[string]struct{} // folders that may serve no node any more
-	blind   map[string]struct{} // folders that cannot be watched
-	dirty   map[*node]struct{}  // to be read again
-	pending map[*node]struct{}  // changed, and not told yet
-	reads   int                 // files looked at so far: the cost follows the changes
+	roots    map[string]*node // by path as given
+	folders  map[string]*folder
+	idle     map[string]struct{} // folders that may serve no node any more
+	blind    map[string]struct{} // folders that cannot be watched
+	replaced map[string]struct{} // folders of which no event says that another one has their path: see catchUp
+	dirty    map[*node]struct{}  // to be read again
+	pending  map[*node]struct{}  // changed, and not told yet
+	reads    int                 // files looked at so far: the cost follows the changes
 }
 
 func newTree(suffixes []string, logger *slog.Logger) *tree {
@@ -53,6 +54,7 @@ func newTree(suffixes []string, logger *slog.Logger) *tree {
 		folders:  map[string]*folder{},
 		idle:     map[string]struct{}{},
 		blind:    map[string]struct{}{},
+		replaced: map[string]struct{}{},
 		dirty:    map[*node]struct{}{},
 		pending:  map[*node]struct{}{},
 	}

@@ -2,8 +2,11 @@
 // inotify, renames, editors' habits and symlink farms.
 //
 // What counts is whether a file is there and what it holds (SHA-256), never the event: a file that was touched, or was
-// replaced by an equal one, has not changed (but see Options.Access). One that cannot be read has when the kernel's stamp of it has. Paths need not exist. Every folder and every symbolic link on the way to a
-// path is watched too, so that a parent that is created later, moved away or replaced is seen like the file itself.
+// replaced by an equal one, has not changed (but see Options.Access). Of a file that cannot be read the kernel's stamp
+// counts instead: its number, size and time of change.
+//
+// Paths need not exist. Every folder and every symbolic link on the way to a path is watched too, so that a parent that
+// is created later, moved away or replaced is seen like the file itself.
 //
 // In a directory, files whose name starts with a dot are nobody's configuration (editors' swap files and locks,
 // Kubernetes' ..data) and are not looked at; nor are files without one of the suffixes in Options.
@@ -38,7 +41,7 @@ type Watcher struct {
 	options Options
 	open    func() (*kernel, error) // inotify; replaced in tests
 	changes chan []string
-	wake    chan struct{} // Set dropped paths: the batch on offer may name them
+	wake    chan struct{} // Set dropped paths: the batch on offer may name them; or it found that a folder was replaced
 
 	mu   sync.Mutex
 	tree *tree
@@ -119,6 +122,9 @@ func (w *Watcher) loop(ctx context.Context, source *kernel) error {
 
 	var offered batch
 	for {
+		if w.catchUp() {
+			settle.Reset(quiet.touch(time.Now()))
+		}
 		var changes chan<- []string
 		if len(offered.names) > 0 {
 			changes = w.changes
@@ -160,6 +166,12 @@ func (w *Watcher) event(event kernelEvent) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.tree.event(event)
+}
+
+func (w *Watcher) catchUp() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tree.catchUp()
 }
 
 func (w *Watcher) rescan() {

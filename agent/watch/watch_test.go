@@ -141,7 +141,7 @@ func TestOverflowLooksAtEverything(t *testing.T) {
 	watcher := New(testOptions())
 	watcher.open = func() (*kernel, error) {
 		return &kernel{
-			add:    func(string, scope) error { return nil }, // and never an event
+			add:    func(string, scope) (bool, error) { return false, nil }, // and never an event
 			remove: func(string) {},
 			errors: lost,
 			close:  func() {},

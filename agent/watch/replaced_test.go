@@ -1,0 +1,146 @@
+package watch
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A folder is replaced, and the event of it is still in the kernel's queue as another path is found to lead through it.
+func TestAReplacedFolderIsSeenThroughAnotherPathFirst(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		put  bool   // another folder takes its place at once
+		via  string // what finds it: Set, or the event of a link
+	}{{"put, Set", true, "set"}, {"removed, Set", false, "set"}, {"put, event", true, "event"}, {"removed, event", false, "event"}} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := tempDir(t)
+			folder, file, link1 := dir+"/a/b", dir+"/a/b/f", dir+"/links/one"
+			mkdir(t, folder)
+			mkdir(t, dir+"/links")
+			mkdir(t, dir+"/next")
+			write(t, file, "old")
+			write(t, dir+"/next/f", "new")
+			link(t, "nowhere", link1)
+			watcher := run(t, testOptions(), file, link1)
+			quiet(t, watcher)
+
+			watcher.mu.Lock()
+			if test.via == "event" {
+				link(t, "../a/b/other", dir+"/links/two")
+				rename(t, dir+"/links/two", link1)
+			}
+			for i := range 5 { // one is taken, and the next holds up all that follow
+				write(t, fmt.Sprintf("%s/%d", folder, i), "")
+			}
+			rename(t, folder, dir+"/away")
+			if test.put {
+				rename(t, dir+"/next", folder)
+			}
+			paths := []string{file, link1}
+			if test.via == "set" {
+				paths = append(paths, folder+"/other")
+				if err := watcher.tree.set(paths); err != nil {
+					t.Error(err)
+				}
+			}
+			watcher.mu.Unlock()
+			must(t, watcher.Set(paths))
+
+			if diff := cmp.Diff([]string{file}, next(t, watcher)); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+			mkdir(t, folder)
+			write(t, file, "newer")
+			if diff := cmp.Diff([]string{file}, next(t, watcher)); diff != "" {
+				t.Errorf("told of the write after it (-want +got):\n%s", diff)
+			}
+			quiet(t, watcher)
+		})
+	}
+}
+
+// What is watched goes on being seen after its folder may not be listed any more, and another path below it is asked for.
+func TestAFolderThatMayNotBeListedAnyMore(t *testing.T) {
+	dir := searchable(t)
+	folder, file := dir+"/conf", dir+"/conf/f"
+	mkdir(t, folder+"/sub")
+	must(t, os.Chmod(folder+"/sub", 0o755)) //nolint:gosec // of tests
+	write(t, folder+"/sub/neighbour", "")
+	write(t, file, "old")
+	must(t, os.Chmod(file, 0o644)) //nolint:gosec // of tests
+	watcher := run(t, testOptions(), file)
+	quiet(t, watcher)
+	must(t, os.Chmod(folder, 0o311))                       //nolint:gosec // of tests
+	t.Cleanup(func() { must(t, os.Chmod(folder, 0o700)) }) //nolint:gosec // of tests
+	again := nobody(t, file)
+	watcher.mu.Lock()
+	err := watcher.tree.set([]string{file, folder + "/sub/g"})
+	_, blind := watcher.tree.blind[folder]
+	watcher.mu.Unlock()
+	again()
+	if err != nil || !blind {
+		t.Errorf("error %v, looked at every few seconds: %v", err, blind)
+	}
+	for _, name := range []string{"f", "sub/g"} {
+		write(t, filepath.Join(folder, name), "new")
+		if diff := cmp.Diff([]string{filepath.Join(folder, name)}, next(t, watcher)); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// One folder at two paths, of which one needs its entries and the other comes and goes: no entry is missed.
+func TestOneFolderAtTwoPaths(t *testing.T) {
+	const files = 2000
+	dir := tempDir(t)
+	same := "/proc/self/root" + dir
+	source, err := openKernel()
+	must(t, err)
+	defer source.close()
+	_, err = source.add(dir, entries)
+	must(t, err)
+	done := make(chan error, 1)
+	go func() {
+		for i := range files {
+			if err := os.WriteFile(fmt.Sprintf("%s/%d", dir, i), nil, 0o600); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				ended <- nil
+				return
+			default:
+			}
+			if replaced, err := source.add(same, itself); err != nil || replaced {
+				ended <- fmt.Errorf("replaced: %v, %w", replaced, err)
+				return
+			}
+		}
+	}()
+	seen := map[string]bool{}
+	for patient := time.After(patience); len(seen) < files && !t.Failed(); {
+		select {
+		case event := <-source.events:
+			if event.folder == dir {
+				seen[event.name] = true
+			}
+		case <-patient:
+			t.Errorf("%d of %d files were seen", len(seen), files)
+		}
+	}
+	close(stop)
+	must(t, <-ended)
+	must(t, <-done)
+}
