@@ -59,9 +59,11 @@ func inNetwork(t *testing.T) bool {
 			command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 			command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 		}
-		if said, err := command.CombinedOutput(); err != nil {
+		said, err := command.CombinedOutput()
+		if err != nil {
 			t.Fatalf("in a network of its own: %v\n%s", err, said)
 		}
+		t.Logf("in a network of its own:\n%s", said)
 		return false
 	}
 	for _, arguments := range []string{"link set lo up", "address add " + capturedAddress + "/32 dev lo", "address add 10.9.0.0/16 dev lo"} {

@@ -24,14 +24,18 @@ func TestEveryFieldHasACase(t *testing.T) {
 	s := newSuite(t)
 	s.variables["HERE"], s.variables["UNKNOWN"], s.variables["FAR"] = "8001", "8002", "8003" // nobody is asked
 	shown := map[string]bool{}
-	for _, c := range s.cases(t, "*") {
+	cases := s.cases(t, "*")
+	for _, c := range cases {
 		if len(c.exchanges) > 0 {
 			api.collect(t, c.mesh, c.meshConfig, shown)
 		}
 	}
 	unshown := readUnshown(t, api)
+	known := everyConfiguration(t, cases)
 	for _, key := range api.keys {
 		switch reason := unshown[key]; {
+		case strings.HasPrefix(reason, "default"):
+			api.isDefault(t, key, known)
 		case shown[key] && reason != "" && !inCases(reason):
 			t.Errorf("testdata/conformance/unshown has %s, and so has a case", key)
 		case shown[key]:
@@ -51,10 +55,12 @@ type istioAPI struct {
 	paths map[string]map[protoreflect.FullName]string
 	// keys are fields by path, KIND.FIELD.FIELD, and values of enumerations, KIND.FIELD=VALUE.
 	keys []string
+	// wordless are the values that an enumeration has without a word: nobody can take them out.
+	wordless map[string]bool
 }
 
 func readAPI() *istioAPI {
-	a := &istioAPI{paths: map[string]map[protoreflect.FullName]string{}, kinds: map[string]proto.Message{
+	a := &istioAPI{paths: map[string]map[protoreflect.FullName]string{}, wordless: map[string]bool{}, kinds: map[string]proto.Message{
 		"VirtualService": &networking.VirtualService{}, "DestinationRule": &networking.DestinationRule{}, "Gateway": &networking.Gateway{},
 		"ServiceEntry": &networking.ServiceEntry{}, "WorkloadEntry": &networking.WorkloadEntry{}, "WorkloadGroup": &networking.WorkloadGroup{},
 		"Sidecar": &networking.Sidecar{}, "EnvoyFilter": &networking.EnvoyFilter{}, "MeshConfig": &meshapi.MeshConfig{}}}
@@ -80,7 +86,9 @@ func (a *istioAPI) walk(kind string, root protoreflect.MessageDescriptor) {
 			value := valueOf(field)
 			if enum := value.Enum(); enum != nil {
 				for j := range enum.Values().Len() {
-					a.keys = append(a.keys, path+"="+string(enum.Values().Get(j).Name()))
+					key := path + "=" + string(enum.Values().Get(j).Name())
+					a.keys = append(a.keys, key)
+					a.wordless[key] = enum.Values().Get(j).Number() == 0 && !field.HasPresence() && !field.IsList() && !field.IsMap()
 				}
 				continue
 			}

@@ -37,24 +37,19 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			directory := t.TempDir()
-			write(t, filepath.Join(directory, "mesh.yaml"), string(archive.Files[0].Data))
-			given, settings := 1, discovery.Settings{AccessLog: discovery.AccessLog{File: "/dev/stdout"}}
-			if text := fileOf(archive, "meshconfig.yaml"); text != "" {
-				given, settings.MeshConfigFile = 2, filepath.Join(t.TempDir(), "mesh")
-				write(t, settings.MeshConfigFile, text)
-			}
-			line, _, _ := strings.Cut(string(archive.Comment), "\n")
-			kind, rest, _ := strings.Cut(line, " ")
-			server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop", Identity: rest == "identity", SystemRoots: "/etc/ssl/certs/ca-certificates.crt",
-				Settings: settings})
+			c := goldenConfiguration(archive)
+			server := c.serve(t)
 			for _, p := range server.Problems() {
 				if p.Severity != condition.Info && !strings.Contains(p.Message, "old form") {
 					t.Error(p)
 				}
 			}
+			given := 1
+			if c.meshConfig != "" {
+				given = 2
+			}
 			got := &txtar.Archive{Comment: archive.Comment, Files: archive.Files[:given:given]}
-			got.Files = append(got.Files, readable(t, feedOf(t, server, kind))...)
+			got.Files = append(got.Files, readable(t, feedOf(t, server, c.kind))...)
 			if *update {
 				if err := os.WriteFile(path, txtar.Format(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -65,6 +60,34 @@ func TestGolden(t *testing.T) {
 			}
 		})
 	}
+}
+
+// configuration is what becomes resources for a kind of proxy (see feedOf).
+type configuration struct {
+	name, kind       string
+	mesh, meshConfig string
+	identity         bool
+}
+
+func goldenConfiguration(archive *txtar.Archive) configuration {
+	line, _, _ := strings.Cut(string(archive.Comment), "\n")
+	kind, rest, _ := strings.Cut(line, " ")
+	return configuration{kind: kind, identity: rest == "identity", mesh: string(archive.Files[0].Data), meshConfig: fileOf(archive, "meshconfig.yaml")}
+}
+
+// serve starts a server of it.
+func (c configuration) serve(t *testing.T) *discovery.Server {
+	t.Helper()
+	directory := t.TempDir()
+	write(t, filepath.Join(directory, "mesh.yaml"), c.mesh)
+	settings := discovery.Settings{AccessLog: discovery.AccessLog{File: "/dev/stdout"}}
+	if c.meshConfig != "" {
+		settings.MeshConfigFile = filepath.Join(t.TempDir(), "mesh")
+		write(t, settings.MeshConfigFile, c.meshConfig)
+	}
+	server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop", Identity: c.identity,
+		SystemRoots: "/etc/ssl/certs/ca-certificates.crt", Settings: settings})
+	return server
 }
 
 // readable are the resources of a feed as JSON, by type and name.

@@ -22,8 +22,10 @@ import (
 )
 
 // TestAFieldThatIsTakenOutIsMissed takes fields out of the cases that have them: requests are no longer answered as expected, or
-// the case would not show what the field does. OUTRIDER_FIELDS is how many are tried, chosen at random, or a key; "" is 4.
+// the case would not show what the field does. OUTRIDER_FIELDS is how many are tried, or a key; "" is 4. They are chosen at random:
+// OUTRIDER_SEED repeats a choice.
 func TestAFieldThatIsTakenOutIsMissed(t *testing.T) {
+	_, _ = os.Getenv("OUTRIDER_FIELDS"), os.Getenv("OUTRIDER_SEED") // go test asks again for what it keeps if they changed
 	if !inNetwork(t) {
 		return
 	}
@@ -41,7 +43,7 @@ func TestAFieldThatIsTakenOutIsMissed(t *testing.T) {
 	unshown := readUnshown(t, api)
 	maps.DeleteFunc(having, func(key string, _ []*conformanceCase) bool {
 		_, known := slices.BinarySearch(api.keys, key)
-		return !known || unshown[key] != ""
+		return !known || unshown[key] != "" || api.wordless[key]
 	})
 	whole := map[*conformanceCase]bool{} // cases whose requests are answered as expected, here too
 	for _, key := range chosen(t, slices.Sorted(maps.Keys(having))) {
@@ -76,15 +78,18 @@ func chosen(t *testing.T, keys []string) []string {
 	count := 4
 	if text != "" {
 		var err error
-		if count, err = strconv.Atoi(text); err != nil {
+		if count, err = strconv.Atoi(text); err != nil || count < 1 {
 			t.Fatalf("OUTRIDER_FIELDS=%s: a number, or a field that a case has", text)
 		}
 	}
-	if count < len(keys) {
-		rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
-		keys = keys[:count]
+	if count >= len(keys) {
+		return keys
 	}
-	return keys
+	seed := randomSeed(t)
+	random := rand.New(rand.NewPCG(seed, 0))
+	random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	t.Logf("OUTRIDER_FIELDS=%d OUTRIDER_SEED=%d: %s", count, seed, strings.Join(keys[:count], " "))
+	return keys[:count]
 }
 
 // isMissed tells whether requests of a case are answered otherwise without a field; "" takes none out.
@@ -95,36 +100,32 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	options := discovery.Options{Files: []string{directory}, Namespace: "shop", OwnAddresses: true}
 	objects, stripped := a.without(t, key, c.mesh)
 	write(t, file, objects)
-	if _, also := a.without(t, key, c.later); also > 0 {
-		stripped++
-	}
+	_, also := a.without(t, key, c.later)
+	stripped += also
 	if c.meshConfig != "" {
-		var m meshapi.MeshConfig
-		store.Message("mesh", []byte(c.meshConfig), &m, nothing)
-		stripped += a.strip("MeshConfig", m.ProtoReflect(), key)
-		left, err := protojson.Marshal(&m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		left, also := a.withoutInMesh(t, key, c.meshConfig)
+		stripped += also
 		options.Settings.MeshConfigFile = filepath.Join(t.TempDir(), "mesh")
-		write(t, options.Settings.MeshConfigFile, string(left))
+		write(t, options.Settings.MeshConfigFile, left)
 	}
 	if stripped == 0 && key != "" {
-		return true // what is meant without a word
+		t.Fatalf("%s has %s, but nothing was taken out", c.name, key)
 	}
 	for _, b := range s.backends {
 		b.asked.Clear()
 	}
 	server, changes := start(t, options)
 	e := startEnvoy(t, c.node, server)
+	eventually(t, "Envoy runs", func() (bool, string) { // else nobody answers requests, with the field or without it
+		workers := e.stat("listener_manager.workers_started")
+		return workers == 1, fmt.Sprintf("workers %d", workers)
+	})
 	limit := 3 * time.Second // without the field nobody knows how long to wait
 	if key == "" {
 		limit = 30 * time.Second
 	}
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if e.stat("listener_manager.workers_started") == 1 && e.stat("listener_manager.total_listeners_warming") == 0 {
-			break
-		}
+	for deadline := time.Now().Add(limit); e.stat("listener_manager.total_listeners_warming") != 0 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
 	}
 	for _, x := range c.exchanges {
 		if x.later {
@@ -169,6 +170,19 @@ func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 		fmt.Fprintf(&text, "---\n%s\n", object)
 	}
 	return text.String(), stripped
+}
+
+// withoutInMesh takes a field out of MeshConfig, and returns how often.
+func (a *istioAPI) withoutInMesh(t *testing.T, key, text string) (string, int) {
+	t.Helper()
+	var m meshapi.MeshConfig
+	store.Message("mesh", []byte(text), &m, nothing)
+	stripped := a.strip("MeshConfig", m.ProtoReflect(), key)
+	left, err := protojson.Marshal(&m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(left), stripped
 }
 
 // strip takes a field out of a message and all below it, or a value of an enumeration, and returns how often.

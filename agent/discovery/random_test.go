@@ -48,17 +48,25 @@ var randomKinds = []struct {
 
 // TestRandom gives random configurations to one Envoy of each kind, one after the other: what validation lets through, Envoy takes.
 func TestRandom(t *testing.T) {
-	seed := rand.Uint64()
-	if text := os.Getenv("OUTRIDER_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
+	seed := randomSeed(t)
 	t.Logf("OUTRIDER_SEED=%d repeats this run", seed)
 	for _, kind := range []string{"sidecar", "router"} {
 		t.Run(kind, func(t *testing.T) { randomConfigurations(t, kind, seed) })
 	}
+}
+
+// randomSeed is OUTRIDER_SEED, or a random number.
+func randomSeed(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("OUTRIDER_SEED")
+	if text == "" {
+		return rand.Uint64()
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("OUTRIDER_SEED=%s: a number that a run told", text)
+	}
+	return seed
 }
 
 func randomConfigurations(t *testing.T, kind string, seed uint64) {
