@@ -15,20 +15,24 @@ import (
 // read leaves the same time. Kernels tick every 1 to 10 ms.
 const settled = 100 * time.Millisecond
 
+// mostHashed is the largest file, in bytes, that is read for no other reason than to tell changes of what another process reads: what
+// is larger is no certificate, but a mistake or a log that grows all the time. The authorities of a system have a quarter of it.
+const mostHashed = 1 << 20
+
 type kind uint8
 
 const (
 	absent kind = iota
 	file
 	directory
-	unreadable // it is there, but cannot be read or is not a regular file
+	unreadable // it is there, but cannot be read, is not a regular file or is too large to be read for others
 )
 
 // content is what a path holds, comparable.
 type content struct {
 	kind   kind
 	sum    [sha256.Size]byte // of a file
-	stamp  stamp             // of an unreadable regular file, of which it is all that is known
+	stamp  stamp             // of a regular file that is not read, of which it is all that is known
 	access access            // of a file that can be read, where it counts
 }
 
@@ -44,8 +48,8 @@ type stamp struct {
 
 // readContent reads the file at path (free of symbolic links), unless its stamp is the one of what was read before.
 // It returns the zero stamp where the file is too fresh for its stamp to be trusted. Who may read it is a part of the content if
-// withAccess.
-func readContent(path string, before content, beforeStamp stamp, withAccess bool) (content, stamp) {
+// forOthers: another process reads it. Then it is not read if it is large, and counts by its stamp.
+func readContent(path string, before content, beforeStamp stamp, forOthers bool) (content, stamp) {
 	// Not blocking: opening a FIFO would wait for its writer.
 	descriptor, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -65,13 +69,16 @@ func readContent(path string, before content, beforeStamp stamp, withAccess bool
 	if now == beforeStamp {
 		return before, now
 	}
+	if forOthers && status.Size > mostHashed {
+		return content{kind: unreadable, stamp: now}, now
+	}
 	result := content{kind: file}
 	hash := sha256.New()
 	if _, err := io.Copy(hash, opened); err != nil {
 		return content{kind: unreadable}, stamp{}
 	}
 	hash.Sum(result.sum[:0])
-	if withAccess {
+	if forOthers {
 		result.access = access{status.Mode, status.Uid, status.Gid}
 	}
 	if time.Since(time.Unix(status.Ctim.Unix())) < settled {

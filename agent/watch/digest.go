@@ -31,7 +31,7 @@ func Digest(paths []string, suffixes ...string) (string, error) {
 }
 
 // Fingerprint is 64 bits that change when what the file at path holds does, its mode or owner, or when it comes or goes. A file that cannot be
-// read, as a key of another user's may be, counts by what the kernel says of it: its number, size and time of change.
+// read, as a key of another user's may be, or is larger than 1 MiB counts by what the kernel says of it: its number, size and time of change.
 func Fingerprint(path string) (uint64, error) {
 	all, err := readAll([]string{path}, nil, true)
 	if err != nil {

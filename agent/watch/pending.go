@@ -14,7 +14,7 @@ func (t *tree) read(n *node) {
 		n.now, n.stamp = content{}, stamp{}
 	default:
 		t.reads++
-		n.now, n.stamp = readContent(n.real, n.now, n.stamp, t.access)
+		n.now, n.stamp = readContent(n.real, n.now, n.stamp, t.forOthers(n))
 	}
 }
 

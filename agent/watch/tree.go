@@ -124,9 +124,11 @@ func (t *tree) locate(n *node) {
 	}
 	list := ""
 	if found.info != nil && found.info.IsDir() {
-		if n.parent == nil || n.parent.recursive && !n.within(found.real) {
+		switch {
+		case t.forOthers(n): // not a file yet
+		case n.parent == nil, n.parent.recursive && !n.within(found.real):
 			list = found.real
-		} else {
+		default:
 			n.gone = true
 		}
 	} else if n.parent != nil && !t.hasSuffix(n.path) {
@@ -136,6 +138,9 @@ func (t *tree) locate(n *node) {
 	t.aim(n, found)
 	t.list(n, list)
 }
+
+// forOthers says whether n is a file that another process reads: see Options.Access.
+func (t *tree) forOthers(n *node) bool { return t.access && n.parent == nil && !n.recursive }
 
 // within says whether folder is one that n or a directory above it lists: a symbolic link that leads back.
 func (n *node) within(folder string) bool {

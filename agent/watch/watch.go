@@ -32,7 +32,7 @@ type Options struct {
 	Debounce func() time.Duration // quiet time after the last change before it is told; asked at each change; nil: 100 ms
 	MaxDelay func() time.Duration // longest time from the first change until it is told; nil: 10 s
 	Suffixes []string             // of the files looked at in directories (".yaml"); none: all files
-	Access   bool                 // a change of a file's mode or owner counts too: another process reads it
+	Access   bool                 // other processes read what is given without "/...": files, whose mode and owner count too, and above 1 MiB the stamp alone
 	Logger   *slog.Logger         // nil: silent
 }
 
