@@ -125,12 +125,12 @@ func (x *exchange) run(port int) (differences []string) {
 }
 
 func exchangeTCP(to, text string) (r reply) {
-	connection, err := net.DialTimeout("tcp", to, 5*time.Second)
+	connection, err := net.DialTimeout("tcp", to, 20*time.Second)
 	if err != nil {
 		return reply{err: err}
 	}
 	defer func() { _ = connection.Close() }()
-	_ = connection.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = connection.SetDeadline(time.Now().Add(20 * time.Second))
 	if text != "" {
 		if _, err := fmt.Fprintln(connection, text); err != nil {
 			return reply{err: err}
