@@ -62,14 +62,15 @@ func (m *meshWatch) setCertificates(files []string) error {
 	return m.Set(slices.Concat(m.mesh, m.certificates))
 }
 
-// meshPaths are what the discovery server reads.
+// meshPaths are what the discovery server reads: a folder with all below it, of a file just the file. What the agent reads itself has not
+// changed when only its mode or owner has (watch.Options.Access).
 func meshPaths(c *config.Config) []string {
 	var paths []string
 	for _, path := range c.Discovery.Files {
-		paths = append(paths, path+"/...") // a folder with all below it; of a file just the file
+		paths = append(paths, path+"/...")
 	}
 	if c.Discovery.MeshConfigFile != "" {
-		paths = append(paths, c.Discovery.MeshConfigFile)
+		paths = append(paths, c.Discovery.MeshConfigFile+"/...")
 	}
 	return paths
 }
