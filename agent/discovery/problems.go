@@ -26,7 +26,7 @@ func (s *Server) tellProblems() {
 	before := s.problems
 	s.forgetRefusals()
 	s.problems = gather(slices.Concat(s.stored, s.meshProblems), s.views, s.refusals)
-	if s.options.Board == nil {
+	if s.options.Board == nil || slices.Equal(before, s.problems) {
 		return
 	}
 	known := make(map[Problem]bool, len(before))

@@ -101,6 +101,10 @@ func (r *discoveryRow) judge(t *stage, s settings) {
 	t.target(s, r.StartRSS <= mostStartRSS, "%d MB after the start", r.StartRSS>>20)
 }
 
+// afterConnect lets a server take the acknowledgements of clients that have everything, and what its collector makes of their connecting:
+// they are not a change's.
+const afterConnect = 3 * time.Second
+
 // discoveryOnce measures one server with one set of files.
 func discoveryOnce(t *stage, s settings, name string, services int, programs string) *discoveryRow {
 	folder := writeServices(t, services)
@@ -116,6 +120,7 @@ func discoveryOnce(t *stage, s settings, name string, services int, programs str
 		row.One = min(row.One, one)
 	}
 	row.Connect, row.ConnectProcessor = connect(t, server, s.clients, func(load *adsload.Load) {
+		time.Sleep(afterConnect)
 		before := server.processor(t)
 		var took []time.Duration
 		for i := range s.changes {

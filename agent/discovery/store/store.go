@@ -37,6 +37,7 @@ type Store struct {
 	roots      map[string]object.Problem       // of Options.Paths that cannot be read
 	devices    map[string]uint64               // of Options.Paths, when they were last looked through
 	duplicates map[object.Key][]object.Problem
+	ofFiles    []object.Problem // what is wrong in all files, by place: a change sorts it again only if it has to; nil: to be made anew
 }
 
 // New returns an empty store.
@@ -207,8 +208,13 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 			}
 		}
 	}
+	var had, has []object.Problem
+	if s.files[path] != nil {
+		had = s.files[path].problems
+	}
 	same := map[*object.Object]bool{}
 	if next != nil {
+		has = next.problems
 		for _, o := range next.objects {
 			same[o] = true
 		}
@@ -226,6 +232,9 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 				delete(s.candidates, o.Key)
 			}
 		}
+	}
+	if !slices.Equal(had, has) {
+		s.ofFiles = nil
 	}
 	if next == nil {
 		delete(s.files, path)
@@ -273,12 +282,16 @@ func either(c Change) *object.Object {
 
 // Problems returns what is wrong, by place.
 func (s *Store) Problems() []object.Problem {
-	var all []object.Problem
+	if s.ofFiles == nil {
+		s.ofFiles = []object.Problem{}
+		for _, f := range s.files {
+			s.ofFiles = append(s.ofFiles, f.problems...)
+		}
+		slices.SortFunc(s.ofFiles, object.Problem.Compare)
+	}
+	all := slices.Clone(s.ofFiles)
 	for _, p := range s.roots {
 		all = append(all, p)
-	}
-	for _, f := range s.files {
-		all = append(all, f.problems...)
 	}
 	for _, p := range s.duplicates {
 		all = append(all, p...)
