@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"fmt"
-	"slices"
 
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/meshfile"
@@ -61,5 +60,5 @@ func read(paths []string, options CheckOptions) (checked, error) {
 		changes = append(changes, model.Change(c))
 	}
 	v.Update(world.Apply(changes))
-	return checked{world, v, gather(slices.Concat(s.Problems(), problems), map[string]*served{"": {View: v}}, nil)}, nil
+	return checked{world, v, gather(s.Problems(), problems, map[string]*served{"": {View: v}}, nil)}, nil
 }

@@ -25,7 +25,7 @@ func (s *Server) Problems() []Problem {
 func (s *Server) tellProblems() {
 	before := s.problems
 	s.forgetRefusals()
-	s.problems = gather(slices.Concat(s.stored, s.meshProblems), s.views, s.refusals)
+	s.problems = gather(s.stored, s.meshProblems, s.views, s.refusals)
 	if s.options.Board == nil || slices.Equal(before, s.problems) {
 		return
 	}
@@ -77,16 +77,20 @@ func (s *Server) raise() {
 }
 
 // gather puts the problems of all rooms together, each once.
-func gather(stored []Problem, views map[string]*served, refusals map[resource.Key]refusal) []Problem {
-	all := slices.Clone(stored)
+func gather(stored, ofMesh []Problem, views map[string]*served, refusals map[resource.Key]refusal) []Problem {
+	more := slices.Clone(ofMesh)
 	for _, v := range views {
 		for _, problems := range v.Problems() {
-			all = append(all, problems...)
+			more = append(more, problems...)
 		}
 	}
 	for _, r := range refusals {
-		all = append(all, r.problem)
+		more = append(more, r.problem)
 	}
+	if len(more) == 0 {
+		return stored // thousands of notes, perhaps, and as often as a push is
+	}
+	all := slices.Concat(stored, more)
 	slices.SortFunc(all, Problem.Compare)
 	return slices.Compact(all)
 }

@@ -280,7 +280,7 @@ func either(c Change) *object.Object {
 	return c.Old
 }
 
-// Problems returns what is wrong, by place.
+// Problems returns what is wrong, by place. It is not to be changed.
 func (s *Store) Problems() []object.Problem {
 	if s.ofFiles == nil {
 		s.ofFiles = []object.Problem{}
@@ -288,6 +288,10 @@ func (s *Store) Problems() []object.Problem {
 			s.ofFiles = append(s.ofFiles, f.problems...)
 		}
 		slices.SortFunc(s.ofFiles, object.Problem.Compare)
+		s.ofFiles = slices.Compact(s.ofFiles)
+	}
+	if len(s.roots)+len(s.duplicates) == 0 {
+		return s.ofFiles
 	}
 	all := slices.Clone(s.ofFiles)
 	for _, p := range s.roots {
