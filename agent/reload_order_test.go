@@ -133,15 +133,7 @@ func TestAResolverThatNeverAnswersIsARefusal(t *testing.T) {
 }
 
 func TestARefusalStandsThoughAnOlderReloadIsPutInForce(t *testing.T) {
-	r := newReloads(t)
-	r.run(t)
-	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	release := r.holdEpochs()
-	defer release()
-	r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
-	waiting := r.begin(t, "waits")
-	r.waits(t, 1)
-	r.write(t, "[envoy]\nconnect_timeout = 3\n")
+	r, waiting, release := brokenWhileOneWaits(t)
 	r.ask(t, reload{reason: "broken", ifChanged: true})
 	release()
 	if got := <-waiting; got.Outcome != api.OutcomeRestarted {

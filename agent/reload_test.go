@@ -213,16 +213,23 @@ func TestRefusedEpochKeepsTheConfigurationInForce(t *testing.T) {
 	}
 }
 
-func TestBrokenChangeIsToldWhileAnEpochWaits(t *testing.T) {
-	r := newReloads(t)
+// brokenWhileOneWaits is a reload that waits for its epoch until release, and a broken configuration that was written meanwhile.
+func brokenWhileOneWaits(t *testing.T) (r *reloads, waiting <-chan api.ReloadResult, release func()) {
+	t.Helper()
+	r = newReloads(t)
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	release := r.holdEpochs()
-	defer release()
+	release = r.holdEpochs()
+	t.Cleanup(release)
 	r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
-	waiting := r.begin(t, "waits")
+	waiting = r.begin(t, "waits")
 	r.waits(t, 1) // it has read its configuration
 	r.write(t, "[envoy]\nconnect_timeout = 3\n")
+	return r, waiting, release
+}
+
+func TestBrokenChangeIsToldWhileAnEpochWaits(t *testing.T) {
+	r, waiting, release := brokenWhileOneWaits(t)
 	if got := r.ask(t, reload{reason: "broken", ifChanged: true}); got.Outcome != api.OutcomeRefused {
 		t.Errorf("broken: %+v", got)
 	}

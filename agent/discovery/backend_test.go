@@ -83,27 +83,36 @@ func (b *backend) serveUnix(t testing.TB) string {
 // mute takes connections until the test ends and never answers, and returns its port.
 func mute(t testing.TB) int {
 	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	port := serveTCP(t, func(connection net.Conn) {
+		defer context.AfterFunc(ctx, func() { _ = connection.Close() })()
+		_, _ = io.Copy(io.Discard, connection)
+	})
+	t.Cleanup(cancel) // before the connections are waited for
+	return port
+}
+
+// serveTCP has each connection served until the test ends, and closed after it, and returns the port.
+func serveTCP(t testing.TB, serve func(net.Conn)) int {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var connections sync.WaitGroup
-	ctx, cancel := context.WithCancel(context.Background())
 	connections.Go(func() {
 		for {
 			connection, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
 			connections.Go(func() {
-				_, _ = io.Copy(io.Discard, connection)
-				stop()
-				_ = connection.Close()
+				defer func() { _ = connection.Close() }()
+				serve(connection)
 			})
 		}
 	})
-	t.Cleanup(func() { _ = listener.Close(); cancel(); connections.Wait() })
+	t.Cleanup(func() { _ = listener.Close(); connections.Wait() })
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
@@ -135,21 +144,5 @@ func full(t testing.TB) int {
 // greeter says its name on each connection until the test ends, and returns its port.
 func greeter(t testing.TB, name string) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var connections sync.WaitGroup
-	connections.Go(func() {
-		for {
-			connection, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(connection, name+"\n")
-			_ = connection.Close()
-		}
-	})
-	t.Cleanup(func() { _ = listener.Close(); connections.Wait() })
-	return listener.Addr().(*net.TCPAddr).Port
+	return serveTCP(t, func(connection net.Conn) { _, _ = io.WriteString(connection, name+"\n") })
 }

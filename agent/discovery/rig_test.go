@@ -298,30 +298,14 @@ func (b *backend) serveTLS(t testing.TB, certificate, key string) int {
 // echoTCP answers every line with its name before it.
 func echoTCP(t testing.TB, name string) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var connections sync.WaitGroup
-	connections.Go(func() {
-		for {
-			connection, err := listener.Accept()
-			if err != nil {
+	return serveTCP(t, func(connection net.Conn) {
+		lines := bufio.NewScanner(connection) // a line may come in pieces
+		for lines.Scan() {
+			if _, err := io.WriteString(connection, name+":"+lines.Text()+"\n"); err != nil {
 				return
 			}
-			connections.Go(func() {
-				defer func() { _ = connection.Close() }()
-				lines := bufio.NewScanner(connection) // a line may come in pieces
-				for lines.Scan() {
-					if _, err := io.WriteString(connection, name+":"+lines.Text()+"\n"); err != nil {
-						return
-					}
-				}
-			})
 		}
 	})
-	t.Cleanup(func() { _ = listener.Close(); connections.Wait() })
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // certificate writes a certificate for *.test that signs itself, and its key, and returns their paths.

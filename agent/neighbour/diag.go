@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"syscall"
@@ -109,14 +110,11 @@ func diagSocket(body []byte) (Socket, bool) {
 		return Socket{}, false
 	}
 	id := body[diagMessageSockid:]
-	length := net4
+	length := net.IPv4len
 	if body[0] == unix.AF_INET6 {
-		length = net6
+		length = net.IPv6len
 	}
 	address, ok := netip.AddrFromSlice(id[sockidSource : sockidSource+length])
 	port := binary.BigEndian.Uint16(id[sockidPort:])
 	return Socket{netip.AddrPortFrom(address.Unmap(), port), int(binary.NativeEndian.Uint32(body[diagMessageUID:]))}, ok
 }
-
-// Lengths of addresses.
-const net4, net6 = 4, 16

@@ -183,14 +183,7 @@ func startAlone(t *stage, folder string, bootstrap map[string]any, baseID, epoch
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", a.admin)
 		}}}
-	for {
-		if answer, err := client.Get("http://envoy/ready"); err == nil {
-			_, _ = io.Copy(io.Discard, answer.Body)
-			_ = answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				break
-			}
-		}
+	for !ready(client, "http://envoy/ready") {
 		select {
 		case <-a.done:
 			t.Fatalf("Envoy alone ended: %s", log.String())
@@ -203,6 +196,17 @@ func startAlone(t *stage, folder string, bootstrap map[string]any, baseID, epoch
 	}
 	a.took = time.Since(begun)
 	return a
+}
+
+// ready tells whether 200 is the answer.
+func ready(client *http.Client, address string) bool {
+	answer, err := client.Get(address)
+	if err != nil {
+		return false
+	}
+	_, _ = io.Copy(io.Discard, answer.Body)
+	_ = answer.Body.Close()
+	return answer.StatusCode == http.StatusOK
 }
 
 // readyPoll is how often a start is asked whether it is ready.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -88,19 +87,13 @@ func startOnce(t *stage, r *rig.Rig) time.Duration {
 	address := fmt.Sprintf("http://127.0.0.1:%d/healthz/ready", r.Ports.Status)
 	begun := time.Now()
 	daemon := r.Start()
-	for {
-		if answer, err := client.Get(address); err == nil {
-			_, _ = io.Copy(io.Discard, answer.Body)
-			_ = answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				return time.Since(begun)
-			}
-		}
+	for !ready(client, address) {
 		if !daemon.Running() || time.Since(begun) > 30*time.Second {
 			t.Fatalf("outriderd is not ready after %v:\n%s", time.Since(begun), daemon.Output())
 		}
 		time.Sleep(readyPoll)
 	}
+	return time.Since(begun)
 }
 
 func stopOnce(t *stage, r *rig.Rig) {

@@ -25,9 +25,12 @@ func (m *Config) TakenBy(address string, port uint32, captured bool) string {
 	return ""
 }
 
-func isAll(address string) bool {
+func isAll(address string) bool { return address == "" || Unspecified(address) }
+
+// Unspecified tells whether a text is 0.0.0.0 or ::, in whatever way it is written.
+func Unspecified(address string) bool {
 	parsed, err := netip.ParseAddr(address)
-	return address == "" || err == nil && parsed.IsUnspecified()
+	return err == nil && parsed.IsUnspecified()
 }
 
 // SameAddress tells whether two texts are one address, which IPv6 lets be written in many ways.

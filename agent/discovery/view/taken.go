@@ -2,7 +2,6 @@ package view
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"outrider.org/outrider/agent/condition"
@@ -18,7 +17,7 @@ func (s *sidecar) taken(v *View, at place, number uint32) string {
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {
 		return fmt.Sprintf("%s of %s at %s:%d", d.field, d.object.Key, d.object.File, d.object.Line)
 	}
-	if v.node.Captured() && isAny(address) && slices.Contains([]uint32{v.world.Mesh().OutboundPort, v.world.Mesh().InboundPort}, number) {
+	if v.node.Captured() && mesh.Unspecified(address) && slices.Contains([]uint32{v.world.Mesh().OutboundPort, v.world.Mesh().InboundPort}, number) {
 		return "the proxy itself, which takes captured connections there"
 	}
 	return v.world.Mesh().TakenBy(address, number, at.captured)
@@ -37,7 +36,7 @@ func (l lane) crowdedOut(number uint32, by string) []object.Problem {
 // reserved tells that a door is where captured connections arrive, or of somebody who is no part of the mesh; nil: it is free.
 func (d door) reserved(v *View) *object.Problem {
 	m, message := v.world.Mesh(), ""
-	if v.node.Captured() && (d.Port == m.InboundPort || d.Port == m.OutboundPort && isAny(d.Bind)) {
+	if v.node.Captured() && (d.Port == m.InboundPort || d.Port == m.OutboundPort && mesh.Unspecified(d.Bind)) {
 		message = fmt.Sprintf("port %d is the proxy's own, which takes captured connections there: nothing else comes in by it", d.Port)
 	} else if by := m.TakenBy(d.Bind, d.Port, false); d.Bind != "" && by != "" {
 		message = fmt.Sprintf("nothing comes in by %s:%d, which belongs to %s", d.Bind, d.Port, by)
@@ -47,9 +46,4 @@ func (d door) reserved(v *View) *object.Problem {
 	}
 	problem := d.object.Problem(object.Finding{Field: d.field, Severity: condition.Warning, Message: message, Cure: "let the application listen on another port"})
 	return &problem
-}
-
-func isAny(address string) bool {
-	parsed, err := netip.ParseAddr(address)
-	return err == nil && parsed.IsUnspecified()
 }
