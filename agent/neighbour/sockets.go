@@ -13,9 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // Socket is a TCP socket that listens.
@@ -31,13 +30,22 @@ func (s Socket) claim() config.Claim {
 // Sockets are the listening TCP sockets of this network namespace, as the kernel tells them; where it cannot be asked (a kernel without
 // inet_diag, a sandbox without netlink), its tables are read.
 func Sockets() ([]Socket, error) {
-	var all []Socket
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		sockets, err := diagnose(family)
-		if err != nil {
-			return tables()
-		}
-		all = append(all, sockets...)
+	all, err := netlink()
+	if err != nil {
+		return tables()
+	}
+	return all, nil
+}
+
+// netlink asks the kernel.
+func netlink() ([]Socket, error) {
+	listening, err := sockdiag.Listening()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Socket, len(listening))
+	for i, s := range listening {
+		all[i] = Socket{netip.AddrPortFrom(s.Address.Addr().Unmap(), s.Address.Port()), int(s.UID)}
 	}
 	return all, nil
 }
