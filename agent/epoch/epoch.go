@@ -66,6 +66,7 @@ type process struct {
 	killed    time.Time     // SIGKILL was sent
 	asked     string        // why we ended it; "" = we did not
 	stopDrain func()        // ends the helper that drains it side by side
+	closes    time.Time     // of one that drains side by side: when its listeners close, as far as can be foreseen
 	misses    int           // probes in a row that got no answer
 	cured     time.Time     // when a cure was last tried
 	stopping  bool          // a stop has begun to drain it: from then on it may have closed its listeners

@@ -22,6 +22,7 @@ type world struct {
 	keeper    *fakeKeeper // the agent's connection
 	behaviour map[string]behaviour
 	rescue    bool // the keeper takes the place of a parent that died too early
+	unsteered bool // the keeper cannot steer connections
 	unclear   bool // the flag in shared memory cannot be cleared
 	allowed   bool // an old epoch may be killed before its time (Abort)
 	runs      int  // of --mode validate
@@ -64,6 +65,8 @@ type fakeEnvoy struct {
 	stopped    bool
 	wedged     bool // its main thread never comes back, whatever it is sent
 	unhealthy  bool
+	steered    bool       // it gets no new connection
+	closes     time.Time  // when it is expected to close its listeners
 	parent     *fakeEnvoy // that it believes to have
 	forgotten  bool
 	note       json.RawMessage
@@ -227,6 +230,16 @@ func (w *world) liven(e *fakeEnvoy, b behaviour, parent *fakeEnvoy) {
 		w.later(e, b.crashAt, func() { w.end(e, -1, b.crashWith) })
 	}
 	w.look()
+}
+
+// closeListeners is the end of a drain. What waits in the queues of the listeners is reset.
+func (w *world) closeListeners(e *fakeEnvoy) {
+	e.listening = false
+	for _, other := range w.all {
+		if other != e && other.listening && !w.unsteered && !(e.steered && !e.closes.After(time.Now())) {
+			w.fault("epoch %d closed its listeners while connections came in, beside epoch %d", e.Number, other.Number)
+		}
+	}
 }
 
 // end is the process's exit.

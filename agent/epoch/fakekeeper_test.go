@@ -3,6 +3,7 @@ package epoch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"syscall"
@@ -114,6 +115,27 @@ func (k *fakeKeeper) ClearInitializing(_ context.Context, lineage int) error {
 	return nil
 }
 
+func (k *fakeKeeper) Steer(_ context.Context, from, to string, closes time.Duration) error {
+	k.w.mu.Lock()
+	unsteered := k.w.unsteered
+	k.w.mu.Unlock()
+	if unsteered {
+		return errors.New("the keeper does not know the operation \"steer\"")
+	}
+	if err := k.with(to, func(e *fakeEnvoy) error {
+		if e.exit != nil {
+			return fmt.Errorf("epoch %d has ended", e.Number)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return k.with(from, func(e *fakeEnvoy) error {
+		e.steered, e.closes = true, time.Now().Add(closes)
+		return nil
+	})
+}
+
 func (k *fakeKeeper) Cleanup(context.Context) error {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
@@ -179,7 +201,7 @@ func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 			e.listening = false
 			return
 		}
-		a.w.later(e, e.drain, func() { e.listening = false })
+		a.w.later(e, e.drain, func() { a.w.closeListeners(e) })
 	})
 }
 

@@ -39,6 +39,9 @@ type Repair interface {
 	Run(ctx context.Context, command Command) (RunResult, error)
 	// ClearInitializing clears the flag that a failed start leaves in the shared memory of a lineage.
 	ClearInitializing(ctx context.Context, lineage int) error
+	// Steer has new connections of the ports that two processes share go to one of them alone, until the other ends, which is to close
+	// its listeners after a time.
+	Steer(ctx context.Context, from, to string, closes time.Duration) error
 	// Cleanup removes what ended Envoys leave behind: sockets and shared memory. Nothing of a living process.
 	Cleanup(ctx context.Context) error
 }

@@ -46,6 +46,7 @@ const (
 	parentGrace      = 300 * time.Millisecond // a child whose parent died may get live within this
 	overdue          = 1500 * time.Millisecond
 	// overdue: an epoch that its child should have ended is killed this long after it was due. Envoy does it within 100 ms.
+	steerSettle      = time.Second            // an epoch that gets no new connection has accepted those that wait by then
 	terminateTimeout = 5 * time.Second        // SIGTERM to SIGKILL
 	abortTimeout     = time.Second            // the same when a stop is aborted
 	keeperPatience   = 5 * time.Second        // with a keeper that is gone: it may be replacing itself

@@ -88,6 +88,9 @@ func (s *Supervisor) replaceOlder(newest *process) {
 		case p.child != "side" || p.Ends.IsZero():
 			// It lost its child, and with it the one that would end it; its listeners and its admin are closed already.
 			p.child, p.Ends = "side", newest.Live.Add(newest.spec.ParentShutdown)
+		case !p.closes.IsZero():
+			closes := p.closes
+			s.help(func(ctx context.Context) { s.steer(ctx, p, closes) }) // the one that got its connections has died
 		}
 		s.annotate(p)
 	}

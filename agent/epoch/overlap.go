@@ -42,22 +42,29 @@ func (s *Supervisor) drainSideBySide(p *process) {
 	s.watchDrain(p, begun)
 }
 
-// watchDrain runs the helper that drains p. It may have been told before, by an agent before this one: Envoy ignores that.
+// watchDrain runs the helper that drains p, which gets no new connection any more: one that it had not accepted when its listeners
+// close would be reset. It may have been told before, by an agent before this one: Envoy ignores that.
 func (s *Supervisor) watchDrain(p *process, begun time.Time) {
-	if p.AdminLost {
-		return // nothing can be asked of it; it goes at p.Ends
-	}
 	ctx, cancel := context.WithDeadline(s.running, p.Ends)
 	p.stopDrain = cancel
 	keeper, id, admin, drain := s.keeper, p.ID, p.admin, p.spec.Drain
+	drainable, brief, closes := !p.AdminLost, drain < steerSettle, begun.Add(drain)
+	if !drainable || closes.After(p.Ends) { // of one whose admin is lost nothing can be asked; it goes then
+		closes = p.Ends
+	}
+	p.closes = closes
 	s.helpers.Go(func() {
 		defer cancel()
+		s.steer(ctx, p, closes)
+		if !drainable || brief && !sleep(ctx, steerSettle) {
+			return
+		}
 		if err := s.tellDrain(ctx, keeper, id, admin); err != nil {
 			s.post(func() { s.undrainable(p, err) })
 			return
 		}
-		// Until its drain time is over it takes new connections, so that zero means nothing before.
-		if !sleep(ctx, time.Until(begun.Add(drain))) {
+		// Until its drain time is over it may get new connections, so that zero means nothing before.
+		if !sleep(ctx, time.Until(closes)) {
 			return
 		}
 		for {

@@ -241,8 +241,7 @@ func (r *realRig) settled(want string) {
 }
 
 // load sends requests, each on a connection of its own, until the function it returns is called, which counts those lost:
-// those that were reset, and others. Where two Envoys share a port (side by side) the kernel resets a connection that waits in
-// the queue of the listener that closes, but for net.ipv4.tcp_migrate_req=1; a hot restart hands the queue over.
+// those that were reset, and others.
 func (r *realRig) load() (lost func() (reset, other int64)) {
 	var failed, resets, sent atomic.Int64
 	ctx, cancel := context.WithCancel(r.Context())

@@ -194,6 +194,14 @@ func (c *Client) CloseDoors(ctx context.Context) error {
 	return err
 }
 
+// Steer has every new connection of a port that an Envoy (from) shares with others of this keeper go to one of them (to), as a hot
+// restart would, until the first ends, which is to close its listeners after a time. An error tells what could not be had: there the
+// kernel shares out as before.
+func (c *Client) Steer(ctx context.Context, from, to string, closes time.Duration) error {
+	_, err := c.ask(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closes})
+	return err
+}
+
 // Cleanup removes the sockets and the shared memory that Envoys left; none may live.
 func (c *Client) Cleanup(ctx context.Context) error {
 	_, err := c.ask(ctx, request{Operation: operationCleanup})

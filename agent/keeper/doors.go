@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -67,23 +64,13 @@ func (u usage) refuseConnections(pid int, inodes map[string]bool) error {
 		return fmt.Errorf("open process %d: %w", pid, err)
 	}
 	defer func() { _ = unix.Close(handle) }()
-	folder := filepath.Join(u.proc, strconv.Itoa(pid), "fd")
-	descriptors, err := os.ReadDir(folder)
+	descriptors, err := u.descriptors(pid)
 	if err != nil {
-		return fmt.Errorf("look at the sockets of process %d: %w", pid, err)
+		return err
 	}
 	var failures []error
-	for _, descriptor := range descriptors {
-		target, err := os.Readlink(filepath.Join(folder, descriptor.Name()))
-		if err != nil {
-			continue // closed meanwhile
-		}
-		inode := strings.TrimSuffix(strings.TrimPrefix(target, "socket:["), "]")
+	for inode, number := range descriptors {
 		if _, listens := sockets.queues[inode]; !listens || inodes[inode] {
-			continue
-		}
-		number, err := strconv.Atoi(descriptor.Name())
-		if err != nil {
 			continue
 		}
 		inodes[inode] = true

@@ -3,6 +3,7 @@ package keeper
 import (
 	"bufio"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -14,6 +15,9 @@ import (
 func fake(steps []string) int {
 	out := bufio.NewWriter(os.Stderr)
 	signals := make(chan os.Signal, 1)
+	var name string
+	var sockets int
+	var listeners []net.Listener
 	for _, step := range steps {
 		verb, value, _ := strings.Cut(step, "=")
 		number, _ := strconv.Atoi(value)
@@ -48,6 +52,24 @@ func fake(steps []string) int {
 				if _, err := fmt.Fprintf(out, "flood %d %s\n", i, strings.Repeat("y", 100)); err != nil {
 					return 9
 				}
+			}
+		case "name": // what listeners answer
+			name = value
+		case "sockets": // of an address
+			sockets = number
+		case "listen": // on an address that others may share
+			for range sockets {
+				listener, err := sharedListener(value)
+				if err != nil {
+					_, _ = fmt.Fprintln(out, err)
+					return 8
+				}
+				listeners = append(listeners, listener)
+				go answer(listener, name)
+			}
+		case "close":
+			for _, listener := range listeners {
+				_ = listener.Close()
 			}
 		case "exit":
 			_ = out.Flush()

@@ -49,6 +49,8 @@ func (s *server) handle(c *connection, r request) {
 		s.answerDone(c, r.Number, cleared, err)
 	case operationCloseDoors:
 		s.beside(c, func() { s.answerDone(c, r.Number, false, s.closeDoors()) })
+	case operationSteer:
+		s.beside(c, func() { s.answerDone(c, r.Number, false, s.steer(r.ID, r.To, r.Closes)) })
 	case operationCleanup:
 		s.answerDone(c, r.Number, false, s.cleanup())
 	case operationShutdown:

@@ -56,6 +56,11 @@ func (s *server) exited(c *child, exit Exit) {
 	s.rescueChildOf(c)
 	s.removeAdminSocket(c)
 	s.forgetOldest()
+	if s.steered != nil && s.steered.from == c.process.ID {
+		s.steered.closing.Stop()
+		s.steered = nil
+		go s.release()
+	}
 	close(s.changed)
 	s.changed = make(chan struct{})
 	s.considerIdle()

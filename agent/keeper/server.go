@@ -40,6 +40,7 @@ type server struct {
 	program  string // what re-execution executes
 
 	measuring sync.Mutex // one reading of the kernel's tables at a time
+	attaching sync.Mutex // one change of who gets connections at a time
 
 	mu       sync.Mutex
 	children []*child             // in the order of their start; those that exited until forgotten
@@ -49,6 +50,7 @@ type server struct {
 	all      map[*connection]bool // every connection
 	changed  chan struct{}        // closed and renewed when an Envoy exits
 	idle     *time.Timer          // counts towards IdleExit
+	steered  *steering            // nil: nobody is
 	stopping bool
 	quitOnce sync.Once
 	serving  sync.WaitGroup // connections

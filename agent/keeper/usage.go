@@ -35,19 +35,12 @@ func (u usage) memory(pid int) (uint64, error) {
 func (u usage) connections(pids []int) (map[int]uint64, error) {
 	owner := map[string]int{} // inode → process
 	for _, pid := range pids {
-		folder := filepath.Join(u.proc, strconv.Itoa(pid), "fd")
-		descriptors, err := os.ReadDir(folder)
+		descriptors, err := u.descriptors(pid)
 		if err != nil {
 			continue // it has exited
 		}
-		for _, descriptor := range descriptors {
-			target, err := os.Readlink(filepath.Join(folder, descriptor.Name()))
-			if err != nil {
-				continue
-			}
-			if inode, ok := strings.CutPrefix(target, "socket:["); ok {
-				owner[strings.TrimSuffix(inode, "]")] = pid
-			}
+		for inode := range descriptors {
+			owner[inode] = pid
 		}
 	}
 	counts := map[int]uint64{}
@@ -65,6 +58,28 @@ func (u usage) connections(pids []int) (map[int]uint64, error) {
 		return counts, fmt.Errorf("count connections: %w", err)
 	}
 	return counts, nil
+}
+
+// descriptors are those of a process's sockets, by inode.
+func (u usage) descriptors(pid int) (map[string]int, error) {
+	folder := filepath.Join(u.proc, strconv.Itoa(pid), "fd")
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, fmt.Errorf("look at the sockets of process %d: %w", pid, err)
+	}
+	found := map[string]int{}
+	for _, entry := range entries {
+		target, err := os.Readlink(filepath.Join(folder, entry.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		inode, isSocket := strings.CutPrefix(target, "socket:[")
+		number, err := strconv.Atoi(entry.Name())
+		if isSocket && err == nil {
+			found[strings.TrimSuffix(inode, "]")] = number
+		}
+	}
+	return found, nil
 }
 
 // socket is a line of the kernel's tables of TCP sockets; it is valid until the next one is read.

@@ -39,6 +39,7 @@ const (
 	operationList              = "list"
 	operationMeasure           = "measure"
 	operationCloseDoors        = "close-doors"
+	operationSteer             = "steer"
 	operationAnnotate          = "annotate"
 	operationForget            = "forget"
 	operationRun               = "run"
@@ -56,6 +57,8 @@ type request struct {
 	Start     *StartSpec      `json:"start,omitempty"`
 	Run       *runSpec        `json:"run,omitempty"`
 	ID        string          `json:"id,omitempty"`     // of a process
+	To        string          `json:"to,omitempty"`     // steer: the process that gets the connections
+	Closes    time.Duration   `json:"closes,omitempty"` // steer: until the other process closes its listeners; nanoseconds
 	Signal    int             `json:"signal,omitempty"` // its number
 	Note      json.RawMessage `json:"note,omitempty"`
 	Cancel    uint64          `json:"cancel,omitempty"` // the number of a run that is no longer wanted

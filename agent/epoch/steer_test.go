@@ -1,0 +1,114 @@
+package epoch
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// expectSteering checks whether an Envoy is kept from new connections, and how long it is expected to listen still.
+func (h *harness) expectSteering(e *fakeEnvoy, steered bool, listens time.Duration) {
+	h.t.Helper()
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	if e.steered != steered || steered && time.Until(e.closes) != listens {
+		h.t.Errorf("epoch %d: steered %v, closes in %v; should be %v, %v", e.Number, e.steered, time.Until(e.closes), steered, listens)
+	}
+}
+
+// The fake Envoy complains if it closes its listeners while it gets connections.
+func TestSteerSideBySide(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		old := h.newest()
+		h.must(version("b", "12.1"))
+		h.do(func() { old.tunnels = 1 })
+		h.wait(0)
+		h.expectSteering(old, true, 5*time.Second)
+		h.wait(5001 * time.Millisecond)
+		if listens, _ := h.state(old); listens {
+			t.Error("its drain is over, and it listens")
+		}
+	})
+	onHost(t, func(h *harness) { // a hot restart hands its listeners over
+		h.must(specOf("a"))
+		old := h.newest()
+		h.must(specOf("b"))
+		h.wait(7 * time.Second)
+		h.expectSteering(old, false, 0)
+	})
+}
+
+// The next agent goes on with it.
+func TestSteerAdopted(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		old := h.newest()
+		h.must(version("b", "12.1"))
+		h.do(func() { old.tunnels = 1 })
+		h.leave()
+		h.wait(time.Second)
+		h.do(func() { old.closes = time.Time{} })
+		h.begin()
+		h.expectSteering(old, true, 4*time.Second)
+		h.wait(time.Minute)
+		h.expect("1 live")
+	})
+}
+
+// A drain that is too short to accept what waits begins later.
+func TestSteerBriefDrain(t *testing.T) {
+	onHost(t, func(h *harness) {
+		spec := specOf("a")
+		spec.Drain = 0
+		spec.Command = func(Launch) (Command, error) {
+			return Command{Path: "envoy", Args: []string{"a", "0s", "8s"}}, nil
+		}
+		h.must(spec)
+		old := h.newest()
+		h.must(version("b", "12.1"))
+		h.do(func() { old.tunnels = 1 })
+		h.wait(0)
+		h.expectSteering(old, true, 0)
+		h.wait(900 * time.Millisecond)
+		if listens, _ := h.state(old); !listens {
+			t.Error("it closed its listeners before it had accepted what waited")
+		}
+		h.wait(200 * time.Millisecond)
+		if listens, _ := h.state(old); listens {
+			t.Error("it was not drained")
+		}
+	})
+}
+
+// One that cannot be asked to drain goes when its time is over.
+func TestSteerWithoutAdmin(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		old := h.newest()
+		h.w.behaviour["bad"] = behaviour{late: true}
+		h.refused(specOf("bad"))
+		h.must(version("b", "12.1"))
+		h.wait(0)
+		h.expectSteering(old, true, 8*time.Second)
+		h.wait(8100 * time.Millisecond)
+		h.expect("1 live")
+	})
+}
+
+// A keeper that does not know how is no reason to do without the new epoch.
+func TestSteerImpossible(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.do(func() { h.w.unsteered = true })
+		h.must(specOf("a"))
+		h.must(version("b", "12.1"))
+		h.wait(10 * time.Second)
+		h.expect("1 live")
+		if !strings.Contains(h.log.String(), "may be reset when it closes its listeners") {
+			t.Errorf("nobody was told:\n%s", h.log.String())
+		}
+		if len(h.conditions()) != 0 || h.outage() != 0 {
+			t.Errorf("conditions: %v, nobody served for %s", h.conditions(), h.outage())
+		}
+	})
+}
