@@ -1,6 +1,8 @@
 # `make help` lists the targets. Everything a target needs that is missing on the machine is installed by scripts/setup.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
+# Tests are built as programs are.
+export GOFLAGS += -tags=$(shell cat scripts/tags)
 PROGRAMS := $(notdir $(patsubst %/,%,$(dir $(wildcard cmd/*/main.go))))
 
 .PHONY: help run test build bench lint package clean

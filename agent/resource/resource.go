@@ -75,9 +75,9 @@ func New(name string, message proto.Message, origins ...Origin) (*Resource, erro
 			return nil, fmt.Errorf("%s %q: %w", message.ProtoReflect().Descriptor().Name(), name, err)
 		}
 	}
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	value, err := Encode(message)
 	if err != nil {
-		return nil, fmt.Errorf("encode %q: %w", name, err)
+		return nil, fmt.Errorf("%q: %w", name, err)
 	}
 	return FromEncoded(typeURLPrefix+string(message.ProtoReflect().Descriptor().FullName()), name, value, origins...), nil
 }

@@ -38,7 +38,7 @@ var more = map[string][]string{
 // The limits.
 const (
 	mostLines      = 400
-	mostBytes      = 26e6 // of outriderd, stripped; the promise is 30 MB
+	mostBytes      = 28e6 // of outriderd, stripped; the promise is 30 MB
 	forbiddenTexts = "t.Skip( t.SkipNow( b.Skip("
 )
 
@@ -200,7 +200,14 @@ func TestOutriderdIsSmall(t *testing.T) {
 			t.Errorf("outriderd links %s, which calls methods by name", caller)
 		}
 	}
-	for _, p := range list(t, "-tags=grpcnotrace", "./cmd/outriderd") {
+	tags, err := os.ReadFile(filepath.Join(parts.Root(), "scripts", "tags"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range list(t, "-tags="+strings.TrimSpace(string(tags)), "./cmd/outriderd") {
+		if !slices.Contains(p.Deps, "github.com/planetscale/vtprotobuf/protohelpers") {
+			t.Error("outriderd is built without Envoy's own encoders")
+		}
 		for _, dependency := range p.Deps {
 			if slices.Contains([]string{"text/template", "html/template", "golang.org/x/net/trace", "encoding/gob", module + "bootstrap/render"}, dependency) {
 				t.Errorf("outriderd links %s", dependency)

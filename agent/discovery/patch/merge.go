@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"outrider.org/outrider/agent/resource"
 )
 
 // merge lays src over dst, a message of the same type: single fields are overwritten, messages merged, values that JSON has as one
@@ -89,9 +91,9 @@ func pack(message proto.Message) (*anypb.Any, error) {
 			return nil, err
 		}
 	}
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	value, err := resource.Encode(message)
 	if err != nil {
-		return nil, fmt.Errorf("encode %T: %w", message, err)
+		return nil, err
 	}
 	return &anypb.Any{TypeUrl: typePrefix + string(message.ProtoReflect().Descriptor().FullName()), Value: value}, nil
 }

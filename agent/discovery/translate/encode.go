@@ -3,7 +3,6 @@
 package translate
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
 )
 
 // Limits of what Envoy takes.
@@ -31,9 +31,9 @@ func typed(message proto.Message) *anypb.Any {
 
 // encode marshals; only text that is not UTF-8 cannot be, and YAML does not bring that.
 func encode(message proto.Message) []byte {
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	value, err := resource.Encode(message)
 	if err != nil {
-		panic(fmt.Sprintf("encode %T: %v", message, err))
+		panic(err.Error())
 	}
 	return value
 }

@@ -8,7 +8,6 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
@@ -99,7 +98,7 @@ func (r *Router) finish(host string, message *routev3.VirtualHost, from ...*obje
 	}
 	err := message.Validate()
 	if err == nil {
-		out.Encoded, err = proto.MarshalOptions{Deterministic: true}.Marshal(message)
+		out.Encoded, err = resource.Encode(message)
 	}
 	if err != nil {
 		for _, o := range from[:min(len(from), 1)] {
