@@ -75,7 +75,7 @@ func (o observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	for _, origin := range refusal.Origins {
 		origins = append(origins, origin.String())
 	}
-	sentence := fmt.Sprintf("Envoy refused %s %s: %s; what it had before goes on", typeName(refusal.Type), strings.Join(refusal.Resources, ", "), refusal.Error)
+	sentence := fmt.Sprintf("Envoy refused %s %s: %s; %s", typeName(refusal.Type), strings.Join(refusal.Resources, ", "), refusal.Error, goesOn(refusal))
 	if len(origins) > 0 {
 		sentence += " (from " + strings.Join(origins, ", ") + ")"
 	}
@@ -86,6 +86,21 @@ func (o observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence, Fields: map[string]string{
 		"type": refusal.Type, "error": refusal.Error, "resources": strings.Join(refusal.Resources, " "), "origins": strings.Join(origins, "\n")}})
 	o.mesh.Refused(refusal.Type, refusal.Resources, errors.New(refusal.Error))
+}
+
+// goesOn says what Envoy has in place of what it refused.
+func goesOn(refusal xds.Refusal) string {
+	switch kept := slices.DeleteFunc(slices.Clone(refusal.Kept), func(version string) bool { return version == "" }); {
+	case len(kept) == 0 && len(refusal.Kept) > 0:
+		return "there was nothing before that could go on"
+	case len(kept) == 1 && len(refusal.Kept) == 1:
+		return "what it had before goes on (version " + kept[0] + ")"
+	case len(kept) < len(refusal.Kept):
+		return fmt.Sprintf("what it had before goes on of %d (version %s), of the others there was nothing", len(kept), strings.Join(kept[:min(len(kept), toldRefusals)], ", "))
+	case len(kept) > 0:
+		return "what it had before goes on (versions " + strings.Join(kept[:min(len(kept), toldRefusals)], ", ") + ")"
+	}
+	return "what it had before goes on"
 }
 
 // Cured ends a refusal.

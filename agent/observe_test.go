@@ -69,3 +69,20 @@ func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestWhichVersionGoesOnIsTold(t *testing.T) {
+	for _, test := range []struct {
+		kept []string
+		want string
+	}{
+		{nil, "what it had before goes on"},
+		{[]string{"1"}, "what it had before goes on (version 1)"},
+		{[]string{"1", "2"}, "what it had before goes on (versions 1, 2)"},
+		{[]string{""}, "there was nothing before that could go on"},
+		{[]string{"1", "", ""}, "what it had before goes on of 1 (version 1), of the others there was nothing"},
+	} {
+		if got := goesOn(xds.Refusal{Kept: test.kept}); got != test.want {
+			t.Errorf("%q: %s", test.kept, got)
+		}
+	}
+}

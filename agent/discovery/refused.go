@@ -36,7 +36,8 @@ func (s *Server) Refused(typeURL string, names []string, reason error) {
 		for _, name := range mentioned {
 			if r := set[name]; r != nil {
 				found = true
-				s.refusals[resource.Key{Type: typeURL, Name: name}] = refusal{version: r.Version, reason: reason.Error(), problem: refusedProblem(r, guilty(v.View, r, reason.Error()), reason)}
+				key := resource.Key{Type: typeURL, Name: name}
+				s.refusals[key] = refusal{version: r.Version, reason: reason.Error(), problem: refusedProblem(r, s.standIn(key), guilty(v.View, r, reason.Error()), reason)}
 			}
 		}
 	}
@@ -94,10 +95,13 @@ func mentions(text, name string) bool {
 	}
 }
 
-func refusedProblem(r *resource.Resource, origins []resource.Origin, reason error) Problem {
+func refusedProblem(r, standIn *resource.Resource, origins []resource.Origin, reason error) Problem {
 	kind := r.Type[strings.LastIndexByte(r.Type, '.')+1:]
 	p := Problem{Severity: condition.Error, Message: fmt.Sprintf("Envoy refused the %s %s: %v", kind, r.Name, reason),
-		Cure: "correct what it names; the version before goes on"}
+		Cure: "correct what it names; what Envoy had of it before, if anything, goes on"}
+	if standIn != nil {
+		p.Cure = "correct what it names; the version before goes on (" + standIn.Version + ")"
+	}
 	if len(origins) > 0 {
 		o := origins[0]
 		p.File, p.Line, p.Object = o.File, o.Line, fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)

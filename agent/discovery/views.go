@@ -2,6 +2,8 @@ package discovery
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"outrider.org/outrider/agent/discovery/model"
@@ -16,7 +18,8 @@ const (
 // served is the view of one kind of proxy.
 type served struct {
 	*view.View
-	asked time.Time // for its feed, last
+	namespace string    // of its proxies
+	asked     time.Time // for its feed, last
 }
 
 // viewFor returns the view of a proxy's kind, and makes it if there is none. Callers hold mu.
@@ -34,14 +37,20 @@ func (s *Server) viewFor(n model.Node) (*view.View, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.views[key] = &served{View: v, asked: now}
+	s.views[key] = &served{View: v, namespace: n.Namespace, asked: now}
 	if s.loaded {
 		v.Update(s.world.Everything())
+		s.borrowStandIns(s.views[key])
 	}
 	if s.loaded || dropped {
 		s.tellProblems()
 	}
 	return v, nil
+}
+
+// newest are the views, the one that was asked for last first. Callers hold mu.
+func (s *Server) newest() []*served {
+	return slices.SortedFunc(maps.Values(s.views), func(x, y *served) int { return y.asked.Compare(x.asked) })
 }
 
 // dropIdle forgets the views that no proxy followed or asked for since idleAfter, and tells whether there were any. The

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -48,6 +49,9 @@ type Feed struct {
 	next     chan struct{}
 	changed  [history][]Key // keys changed by the snapshot with sequence i, at i % history
 	complete bool
+	standIns atomic.Pointer[map[Key]*Resource] // nil if there are none; the map is never written to
+	refusers map[Key]int                       // how many clients refuse what is newest
+	resting  map[Key]*Resource                 // stand-ins that are not needed, it seems
 
 	followers int
 	left      time.Time // when the last follower left, or the feed was made
@@ -107,12 +111,18 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	}
 	f.current = &Snapshot{Sequence: sequence, Published: time.Now(), sets: sets, changed: changed}
 	f.changed[f.current.Sequence%history] = keys
-	close(f.next)
-	f.next = make(chan struct{})
+	f.outdate(keys)
+	f.wake()
 	return f.current
 }
 
-// Current returns the newest snapshot and a channel that is closed when a newer one is there. Sequence 0 means that
+// wake has those who read look again. Callers hold mu.
+func (f *Feed) wake() {
+	close(f.next)
+	f.next = make(chan struct{})
+}
+
+// Current returns the newest snapshot and a channel that is closed when a newer one is there, or another stand-in. Sequence 0 means that
 // nothing was published yet: whoever serves from it waits.
 func (f *Feed) Current() (*Snapshot, <-chan struct{}) {
 	f.mu.Lock()

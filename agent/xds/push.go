@@ -152,7 +152,7 @@ func (s *session) build(w *watch, removals bool) *response {
 			continue
 		}
 		now := set[name]
-		switch target := w.target(name, d.held, now); {
+		switch target := s.target(w, name, d.held, now); {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
 		case target == nil && (d.forced || removals):
@@ -213,6 +213,7 @@ func (s *session) buildFirst(w *watch) *response {
 	}
 	s.pack(w, r, w.wildcard || len(r.resources) > 1 && len(r.resources) == len(set))
 	w.blank = false
+	s.substitute(w, r)
 	return r
 }
 
@@ -224,7 +225,7 @@ func (s *session) buildFull(w *watch, removals bool) *response {
 	tell := w.answer
 	targets := make(map[string]*resource.Resource, len(w.differs))
 	for name, d := range w.differs {
-		target := w.target(name, d.held, set[name])
+		target := s.target(w, name, d.held, set[name])
 		switch {
 		case w.trial != nil && !w.trial.has(name):
 			target = d.held

@@ -17,6 +17,7 @@ type Refusal struct {
 	Version   string            `json:"version"` // of that response
 	Error     string            `json:"error"`   // in the client's words, at most 4 KiB
 	Resources []string          `json:"resources"`
+	Kept      []string          `json:"kept"`    // of each of those the version that goes on, "" if none does; nil: not known which of them it is about
 	Origins   []resource.Origin `json:"origins"` // the objects those resources came from
 }
 
@@ -25,6 +26,7 @@ type Refusal struct {
 type refused struct {
 	resource *resource.Resource // what it refused
 	held     *resource.Resource // what it keeps instead; nil: nothing
+	earlier  string             // version of the stand-in that it refused before, or of that in whose place it refuses the stand-in; "": none
 	message  string
 	since    time.Time
 	again    bool // it is to be sent once more
@@ -82,7 +84,8 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	if refusal == nil {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()
 		s.report.accepted(r)
-		cured := w.cured(r)
+		cured := s.cured(w, r)
+		s.feed.Taken(r.resources)
 		s.tellCured(w, cured)
 		if w.typeURL == resource.SecretType && (len(cured) > 0 || r.replaces()) {
 			s.retry()
@@ -144,6 +147,8 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	for _, one := range r.resources {
 		sent[one.Name] = one
 	}
+	var keys []resource.Key
+	var standIns []*resource.Resource
 	for _, name := range told.Resources {
 		one := sent[name]
 		if one == nil { // suspect since an earlier round
@@ -157,18 +162,42 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 				told.Origins = append(told.Origins, origin)
 			}
 		}
-		if d, ok := w.differs[name]; ok && len(names) > 0 {
-			w.refused[name] = &refused{resource: one, held: d.held, message: told.Error, since: time.Now()}
+		d, ok := w.differs[name]
+		if !ok || len(names) == 0 {
+			continue
+		}
+		earlier := s.alternative(w, one)
+		s.forgive(w, name)
+		w.refused[name] = &refused{resource: one, held: d.held, earlier: earlier, message: told.Error, since: time.Now()}
+		keys = append(keys, w.key(name))
+		if d.held != nil && sendable(d.held) && w.typeURL != resource.SecretType { // a secret is refused for its files, which the one before names too
+			standIns = append(standIns, d.held)
+		}
+	}
+	s.feed.Refused(keys, standIns)
+	if len(names) > 0 {
+		told.Kept = make([]string, len(told.Resources))
+	}
+	for i, name := range told.Resources {
+		if r := w.refused[name]; r != nil && len(names) > 0 {
+			if goesOn := s.target(w, name, r.held, r.resource); goesOn != nil {
+				told.Kept[i] = goesOn.Version
+			}
 		}
 	}
 	s.report.refused(told)
 }
 
 // cured returns what was refused before and is accepted with a response.
-func (w *watch) cured(r *response) (names []string) {
+func (s *session) cured(w *watch, r *response) (names []string) {
 	for name, was := range w.refused {
-		if c, ok := r.changes[name]; ok && (was.again || !same(c.after, was.resource)) && !same(c.after, was.held) {
-			delete(w.refused, name)
+		c, ok := r.changes[name]
+		switch {
+		case !ok:
+		case c.after != nil && same(c.after, s.feed.StandIn(w.key(name))):
+			was.held = c.after
+		case (was.again || !same(c.after, was.resource)) && !same(c.after, was.held):
+			s.forgive(w, name)
 			names = append(names, name)
 		}
 	}

@@ -21,7 +21,7 @@ type session struct {
 	limits   limits
 	patience time.Duration // how long an answer to a response is awaited
 	snapshot *resource.Snapshot
-	since    func(sequence uint64) ([]resource.Key, bool) // resource.Feed.Since
+	feed     *resource.Feed // snapshot is of it; may have a newer one
 	shared   *bodies
 	report   reporter
 	words    func(message string) string // Options.Words; nil: all
@@ -219,9 +219,15 @@ func (s *session) endWildcard(w *watch) {
 	w.wildcard, w.answer = false, false
 	for name := range w.differs {
 		if !w.wants(name) {
-			w.drop(name)
+			s.drop(w, name)
 		}
 	}
+}
+
+// drop forgets where the client stands with a name that it no longer wants.
+func (s *session) drop(w *watch, name string) {
+	delete(w.differs, name)
+	s.forgive(w, name)
 }
 
 // addName subscribes to a name. It keeps the snapshot's copy of the string, so that the request can be freed.
@@ -247,13 +253,13 @@ func (s *session) removeName(w *watch, name string) {
 		s.nameBytes -= len(name)
 		delete(w.names, name)
 	}
-	w.drop(name)
+	s.drop(w, name)
 }
 
 // advance takes in a newer snapshot.
 func (s *session) advance(to *resource.Snapshot) {
 	from := s.snapshot
-	keys, ok := s.since(from.Sequence)
+	keys, ok := s.feed.Since(from.Sequence)
 	s.snapshot = to
 	if ok {
 		for _, key := range keys {
@@ -287,7 +293,7 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 	}
 	now := s.get(w, name)
 	if r := w.refused[name]; r != nil && same(r.held, now) { // what it refused has been taken back
-		delete(w.refused, name)
+		s.forgive(w, name)
 		s.tellCured(w, []string{name})
 	}
 	w.note(name, from.Set(w.typeURL)[name], now, false)

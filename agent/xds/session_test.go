@@ -21,19 +21,22 @@ type table struct {
 	now     time.Time
 	events  []string
 	last    map[string]*response
+
+	refusals []Refusal
 }
 
 func newTable(t testing.TB, delta bool) *table {
 	feed := resource.NewFeed()
 	empty, _ := feed.Current()
 	p := &table{t: t, feed: feed, now: time.Unix(1000, 0), last: map[string]*response{}}
-	p.session = &session{delta: delta, patience: defaultTimeout, snapshot: empty, since: feed.Since, shared: newBodies(), report: p,
+	p.session = &session{delta: delta, patience: defaultTimeout, snapshot: empty, feed: feed, shared: newBodies(), report: p,
 		limits: limits{types: 4, nameBytes: 100, bytes: 1000}, watches: map[string]*watch{}}
 	return p
 }
 
 func (p *table) accepted(r *response) { p.events = append(p.events, "accepted "+short(r.typeURL)) }
 func (p *table) refused(r Refusal) {
+	p.refusals = append(p.refusals, r)
 	p.events = append(p.events, fmt.Sprintf("refused %s %v", short(r.Type), r.Resources))
 }
 func (p *table) cured(typeURL string, names []string) {

@@ -66,6 +66,9 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		}
 		close(st.done)
 		s.leave(st)
+		if st.session != nil {
+			st.session.end()
+		}
 		if connected {
 			reason := err
 			if status.Code(err) == codes.Canceled { // the client is gone, or the server stops
@@ -95,7 +98,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	st.feed = feed // from here on leave gives it back
 	snapshot, newer := feed.Current()
 	st.session = &session{
-		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot, since: feed.Since,
+		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot, feed: feed,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes, bytes: s.options.MaxSubscriptionBytes},
 		shared: shared, report: st, words: s.options.Words, watches: map[string]*watch{},
 	}

@@ -82,19 +82,7 @@ func (w *watch) hold(name string, held, now *resource.Resource, forced bool) {
 	w.differs[name] = difference{held, forced}
 }
 
-// drop forgets where the client stands with a name that it no longer wants.
-func (w *watch) drop(name string) {
-	delete(w.differs, name)
-	delete(w.refused, name)
-}
-
-// target is what the client should hold: what the snapshot holds, unless it refused exactly that for good.
-func (w *watch) target(name string, held, now *resource.Resource) *resource.Resource {
-	if r := w.refused[name]; r != nil && !r.again && same(r.resource, now) {
-		return held
-	}
-	return now
-}
+func (w *watch) key(name string) resource.Key { return resource.Key{Type: w.typeURL, Name: name} }
 
 // same tells whether two resources have the same content; nil is one that does not exist.
 func same(x, y *resource.Resource) bool {
