@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -78,7 +79,8 @@ func meshPaths(c *config.Config) []string {
 // discoveryOptions are the embedded server's part of a configuration.
 func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	return discovery.Options{
-		Files: c.Discovery.Files, Namespace: c.Node.Namespace, OwnAddresses: true, Changes: a.meshWatch.Changes(), Watch: a.meshWatch.setCertificates, Settings: meshSettings(c), Board: a.board, Logger: a.logOf("discovery"),
+		Files: c.Discovery.Files, Namespace: c.Node.Namespace, OwnAddresses: true, Changes: a.meshWatch.Changes(), Watch: a.meshWatch.setCertificates, Settings: meshSettings(c),
+		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board, Logger: a.logOf("discovery"),
 	}
 }
 

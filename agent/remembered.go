@@ -23,6 +23,9 @@ const inspectedName = "envoy-binary.json"
 // agent, and to run it takes a fifth of the time from the agent's start to Envoy's.
 const renderedName = "bootstrap.json"
 
+// lastGoodName is the file in the state folder with what of the mesh is in force though its files are bad now, or refused by Envoy. It is there only then.
+const lastGoodName = "mesh-last-good.json"
+
 // blueprints makes blueprints of Envoys on this host, and remembers their bootstraps.
 func (a *Agent) blueprints(c *config.Config) blueprint.Maker {
 	maker := blueprint.ThisHost()

@@ -44,7 +44,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if node.Type == "" {
 		node.Type = model.Sidecar
 	}
-	m, problems := meshfile.Read(options.MeshConfigFile, o.Identity)
+	m, _, problems := meshfile.Read(options.MeshConfigFile, o.Identity)
 	if m == nil {
 		m = mesh.Default() // as an agent that starts with such a file
 	}
@@ -54,7 +54,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if err != nil {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
-	s := newStore(o)
+	s := newStore(o, nil)
 	var changes []model.Change
 	for _, c := range s.Load() {
 		changes = append(changes, model.Change(c))

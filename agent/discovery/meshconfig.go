@@ -10,10 +10,10 @@ import (
 
 // readMesh reads the configuration of the mesh anew. One with an error leaves that before in force.
 func (s *Server) readMesh() {
-	read, problems := meshfile.Read(s.settings.MeshConfigFile, s.options.Identity)
-	s.meshProblems = problems
+	read, text, problems := meshfile.Read(s.settings.MeshConfigFile, s.options.Identity)
+	s.meshProblems, s.meshBad = problems, read == nil
 	if read != nil {
-		s.mesh = read
+		s.mesh, s.meshText = read, text
 	}
 }
 

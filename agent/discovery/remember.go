@@ -1,6 +1,94 @@
 package discovery
 
-import "outrider.org/outrider/agent/resource"
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/discovery/lastgood"
+	"outrider.org/outrider/agent/discovery/meshfile"
+	"outrider.org/outrider/agent/discovery/validate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// kept is what Options.LastGood holds.
+type kept struct {
+	mu    sync.Mutex
+	state lastgood.State // as was last written, or tried
+	stale bool           // the file says something else
+
+	failing bool // it cannot be written, and that is told
+}
+
+// recall reads what the server before this one had in force though its text was bad. stale tells that not all of it was taken.
+func recall(o Options) (state lastgood.State, stale bool) {
+	if o.LastGood == "" {
+		return lastgood.State{}, false
+	}
+	state, wrong := lastgood.Read(o.LastGood, validate.Object)
+	for _, err := range wrong {
+		o.Logger.Warn("a last good version from before this start cannot be used: what only it served is withdrawn until its file is corrected", "error", err)
+	}
+	return state, len(wrong) > 0
+}
+
+// restoreMesh puts the configuration of the mesh into force that the server before this one had, though its file was bad.
+func (s *Server) restoreMesh(text []byte) {
+	if len(text) == 0 {
+		return
+	}
+	read, problems := meshfile.Parse(s.settings.MeshConfigFile, text, s.options.Identity)
+	if read == nil {
+		s.options.Logger.Warn("the last good version of MeshConfig from before this start cannot be used: while its file is bad the defaults are in force", "error", problems[0].Message)
+		return
+	}
+	s.mesh, s.meshText = read, text
+}
+
+// tellRecalled tells what is served that no file says.
+func (s *Server) tellRecalled() {
+	now := s.inForce()
+	if now.Empty() {
+		return
+	}
+	s.options.Logger.Info("last good versions from before this start go on in place of what is bad now", "objects", len(now.Objects), "mesh_config", len(now.Mesh) > 0, "resources", len(now.StandIns))
+}
+
+// inForce is what is in force though its text is bad now.
+func (s *Server) inForce() lastgood.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := lastgood.State{Objects: s.held}
+	if s.meshBad {
+		state.Mesh = s.meshText
+	}
+	state.StandIns = slices.Clone(s.recalled)
+	newest := s.newest()
+	for key, v := range s.views {
+		if v != newest[0] && !v.Feed().Idle().IsZero() {
+			continue // its proxy is of another kind now
+		}
+		for _, r := range v.Feed().StandIns() {
+			state.StandIns = append(state.StandIns, lastgood.StandIn{View: key, Resource: r})
+		}
+	}
+	slices.SortFunc(state.StandIns, func(x, y lastgood.StandIn) int {
+		return cmp.Or(cmp.Compare(x.View, y.View), cmp.Compare(x.Resource.Type, y.Resource.Type), cmp.Compare(x.Resource.Name, y.Resource.Name))
+	})
+	return state
+}
+
+// restoreStandIns has a view that is new go on with what the server before this one had for proxies of its kind. Callers hold mu.
+func (s *Server) restoreStandIns(key string, feed *resource.Feed) {
+	s.recalled = slices.DeleteFunc(s.recalled, func(in lastgood.StandIn) bool {
+		if in.View == key {
+			feed.Recall(in.Resource)
+		}
+		return in.View == key
+	})
+}
 
 // borrowStandIns has a view that is new go on as others of its namespace do where the newest is the same for them: the next epoch may
 // be of another kind, as it has other labels. Callers hold mu.
@@ -29,4 +117,38 @@ func (s *Server) standIn(key resource.Key) *resource.Resource {
 		}
 	}
 	return nil
+}
+
+// forgetRecalled forgets what no proxy came for, in the time for which it would have found its view as it was. Callers hold mu.
+func (s *Server) forgetRecalled(now time.Time) {
+	if now.Sub(s.began) > idleAfter {
+		s.recalled = nil
+	}
+}
+
+// rememberSoon has Run remember, for those who must not wait for a file.
+func (s *Server) rememberSoon() {
+	select {
+	case s.unwritten <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// remember writes what is in force though its text is bad now, for the server after this one, if that has changed.
+func (s *Server) remember() {
+	if s.options.LastGood == "" {
+		return
+	}
+	s.kept.mu.Lock()
+	defer s.kept.mu.Unlock()
+	now := s.inForce()
+	if !s.kept.stale && slices.Equal(now.Objects, s.kept.state.Objects) && slices.Equal(now.StandIns, s.kept.state.StandIns) && bytes.Equal(now.Mesh, s.kept.state.Mesh) {
+		return
+	}
+	failing := s.kept.failing
+	err := lastgood.Write(s.options.LastGood, now)
+	s.kept.state, s.kept.stale, s.kept.failing = now, err != nil, err != nil // then it is tried again at the next push
+	if err != nil && !failing {
+		s.options.Logger.Warn("what is served though its file is bad now could not be remembered: correct the file before a restart, which withdraws it", "error", err)
+	}
 }

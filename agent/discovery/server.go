@@ -8,12 +8,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
@@ -45,6 +47,10 @@ type Options struct {
 	OwnAddresses bool
 	Identity     bool // proxies get a certificate of the mesh over SDS; without it ISTIO_MUTUAL cannot be
 
+	// LastGood is the file that remembers from run to run what is in force though its text is bad now, or refused, 0600; "": nothing does,
+	// and a server that starts while a file is bad does not serve what it held.
+	LastGood string
+
 	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
 	SystemRoots string // file of the authorities trusted where a rule names none; "" is the system's
 
@@ -72,8 +78,12 @@ type Settings struct {
 type Server struct {
 	options Options
 	store   *store.Store // owned by Run
+	kept    kept
 	ready   chan struct{}
 	rescan  chan struct{}
+	began   time.Time
+
+	unwritten chan struct{} // what is in force may have changed without a file having
 
 	debounced, pushed *histogram.Histogram
 
@@ -83,8 +93,12 @@ type Server struct {
 	cache        *view.Cache
 	views        map[string]*served // by kind of proxy
 	settings     Settings
-	stored       []Problem    // of the store
-	mesh         *mesh.Config // as the file was last without an error
+	stored       []Problem          // of the store
+	held         []*object.Object   // by the store, though their text is bad now
+	recalled     []lastgood.StandIn // from before this start, of views that nobody has asked for yet
+	mesh         *mesh.Config       // as the file was last without an error
+	meshText     []byte             // the file's, then
+	meshBad      bool               // it has an error now
 	meshProblems []Problem
 	objects      map[object.Kind]int
 	certificates *certificates
@@ -98,9 +112,13 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	fill(&options)
-	s := &Server{options: options, store: newStore(options), ready: make(chan struct{}), rescan: make(chan struct{}, 1),
+	lastGood, stale := recall(options)
+	s := &Server{options: options, store: newStore(options, lastGood.Objects), held: lastGood.Objects,
+		kept: kept{state: lastGood, stale: stale}, ready: make(chan struct{}), rescan: make(chan struct{}, 1),
+		began: time.Now(), unwritten: make(chan struct{}, 1), recalled: slices.Clone(lastGood.StandIns),
 		cache: view.NewCache(), views: map[string]*served{}, settings: options.Settings, mesh: mesh.Default(),
 		objects: map[object.Kind]int{}, certificates: &certificates{watch: options.Watch, logger: options.Logger, files: map[string]*certificateFile{}}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
+	s.restoreMesh(lastGood.Mesh)
 	s.readMesh()
 	s.world = model.NewWorld(options.Domain, s.effectiveMesh())
 	return s, nil
@@ -124,8 +142,8 @@ func fill(o *Options) {
 	}
 }
 
-func newStore(o Options) *store.Store {
-	return store.New(store.Options{Paths: o.Files, Namespace: o.Namespace, Validate: validate.Object})
+func newStore(o Options, lastGood []*object.Object) *store.Store {
+	return store.New(store.Options{Paths: o.Files, Namespace: o.Namespace, Validate: validate.Object, LastGood: lastGood})
 }
 
 // Run reads the files at once, and again what changes, until the context ends; its error is nil then.
@@ -136,6 +154,8 @@ func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.options.Logger.Info("mesh configuration loaded", "services", s.world.Hosts(), "problems", len(s.problems), "took", time.Since(started))
 	s.mu.Unlock()
+	s.tellRecalled()
+	s.remember()
 	for {
 		select {
 		case <-ctx.Done():
@@ -143,6 +163,9 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-s.rescan:
 			s.remesh(nil)
 			s.push(s.store.Load(), s.certificateFiles())
+			s.remember()
+		case <-s.unwritten:
+			s.remember()
 		case paths, ok := <-s.options.Changes:
 			if !ok {
 				s.options.Changes = nil
@@ -155,6 +178,7 @@ func (s *Server) Run(ctx context.Context) error {
 				s.remesh(paths)
 				s.push(s.store.Reload(paths), paths)
 				s.pushed.Observe(time.Since(begun))
+				s.remember()
 			}
 		}
 	}
@@ -210,11 +234,12 @@ func (s *Server) push(changes []store.Change, paths []string) {
 	touched := s.world.Apply(applied)
 	s.cache.Drop(touched)
 	s.dropIdle(time.Now())
+	s.forgetRecalled(time.Now())
 	for _, v := range s.views {
 		v.Update(touched)
 	}
 	s.watchCertificates()
-	s.stored = s.store.Problems()
+	s.stored, s.held = s.store.Problems(), s.store.Held()
 	s.tellProblems()
 }
 
@@ -244,10 +269,11 @@ func (s *Server) Configure(settings Settings) error {
 		return err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.settings = settings
 	s.readMesh()
 	s.reconfigure()
+	s.mu.Unlock()
+	s.rememberSoon() // whoever puts settings into effect does not wait for a disk
 	return nil
 }
 

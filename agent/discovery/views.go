@@ -37,10 +37,12 @@ func (s *Server) viewFor(n model.Node) (*view.View, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.restoreStandIns(key, v.Feed())
 	s.views[key] = &served{View: v, namespace: n.Namespace, asked: now}
 	if s.loaded {
 		v.Update(s.world.Everything())
 		s.borrowStandIns(s.views[key])
+		s.rememberSoon() // what was restored may not fit any more
 	}
 	if s.loaded || dropped {
 		s.tellProblems()

@@ -11,20 +11,24 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Read reads a file; "" is the defaults. Without identity, proxies have no certificate of the mesh, and what is said of it has no
-// effect. The configuration is nil where there is an error among the problems.
-func Read(path string, identity bool) (*mesh.Config, []object.Problem) {
+// Read reads a file, and returns its text too; "" is the defaults. Without identity, proxies have no certificate of the mesh, and what
+// is said of it has no effect. The configuration and the text are nil where there is an error among the problems.
+func Read(path string, identity bool) (*mesh.Config, []byte, []object.Problem) {
 	if path == "" {
-		return mesh.Default(), nil
+		return mesh.Default(), nil, nil
 	}
 	content, err := store.ReadAll(path)
 	if err != nil {
-		return nil, []object.Problem{{File: path, Line: 1, Severity: condition.Error, Message: err.Error(), Cure: "create it or take it out of [discovery] mesh_config_file"}}
+		return nil, nil, []object.Problem{{File: path, Line: 1, Severity: condition.Error, Message: err.Error(), Cure: "create it or take it out of [discovery] mesh_config_file"}}
 	}
-	return Parse(path, content, identity)
+	read, problems := Parse(path, content, identity)
+	if read == nil {
+		content = nil
+	}
+	return read, content, problems
 }
 
-// Parse is Read of a file's content.
+// Parse is Read of a file's text.
 func Parse(path string, content []byte, identity bool) (*mesh.Config, []object.Problem) {
 	in := &meshapi.MeshConfig{}
 	problems := store.Message(path, content, in, func() []object.Finding {

@@ -127,8 +127,8 @@ trustDomainAliases: [cluster.local]
 }
 
 func TestAFileThatIsMissingIsTold(t *testing.T) {
-	m, problems := meshfile.Read(filepath.Join(t.TempDir(), "mesh.yaml"), false)
-	if m != nil || len(problems) != 1 || !strings.Contains(problems[0].String(), "mesh_config_file") {
+	m, text, problems := meshfile.Read(filepath.Join(t.TempDir(), "mesh.yaml"), false)
+	if m != nil || text != nil || len(problems) != 1 || !strings.Contains(problems[0].String(), "mesh_config_file") {
 		t.Errorf("%v, %v", m, problems)
 	}
 }

@@ -33,6 +33,14 @@ var specs = map[object.Kind]func() proto.Message{
 	object.Sidecar:         func() proto.Message { return &networking.Sidecar{} },
 }
 
+// NewSpec makes an empty spec of a kind; nil if the kind is not carried out.
+func NewSpec(kind object.Kind) proto.Message {
+	if makeSpec := specs[kind]; makeSpec != nil {
+		return makeSpec()
+	}
+	return nil
+}
+
 // kinds are all of the group, for the nearest name.
 var kinds = []string{string(object.ServiceEntry), string(object.VirtualService), string(object.DestinationRule), string(object.Gateway),
 	string(object.Sidecar), string(object.EnvoyFilter), string(object.WorkloadEntry), string(object.WorkloadGroup), string(object.ProxyConfig)}

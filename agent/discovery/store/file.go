@@ -25,6 +25,7 @@ type file struct {
 	read      time.Time
 	documents []readDocument
 	objects   []*object.Object // of all documents, and the last good versions of those that are bad now
+	held      []*object.Object // of objects: these last good versions; all, where the file cannot be read
 	problems  []object.Problem
 }
 
@@ -44,7 +45,7 @@ func readFile(path string, previous *file, options Options) *file {
 		return nil
 	case err != nil:
 		if previous != nil {
-			next.documents, next.objects = previous.documents, previous.objects
+			next.documents, next.objects, next.held = previous.documents, previous.objects, previous.objects
 		}
 		next.problems = []object.Problem{{File: path, Line: 1, Severity: condition.Error, Message: fmt.Sprintf("cannot be read: %v", err)}}
 		return next
@@ -133,7 +134,8 @@ func (f *file) collect(previous *file) {
 	}
 	for _, o := range previous.objects {
 		if !present[o.Key] && (broken || bad[o.Key]) {
-			f.objects = append(f.objects, o)
+			f.held = append(f.held, o)
 		}
 	}
+	f.objects = append(f.objects, f.held...)
 }

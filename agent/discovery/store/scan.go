@@ -1,6 +1,8 @@
 package store
 
 import (
+	"cmp"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -69,6 +71,7 @@ func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool,
 	if err != nil {
 		return err
 	}
+	var failed error // the first; the rest is looked through all the same
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), ".") || entry.Type().IsRegular() && !isMesh(entry.Name()) {
 			continue
@@ -76,14 +79,16 @@ func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool,
 		path := filepath.Join(directory, entry.Name())
 		info, err := os.Stat(path)
 		switch {
+		case errors.Is(err, fs.ErrPermission):
+			failed = cmp.Or(failed, err)
 		case err != nil: // gone, or a link to nothing
 		case info.IsDir():
-			if err := scanDirectory(path, info, above, found); err != nil && !os.IsNotExist(err) {
-				return err
+			if err := scanDirectory(path, info, above, found); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				failed = cmp.Or(failed, err)
 			}
 		case info.Mode().IsRegular() && isMesh(entry.Name()):
 			found(path, info)
 		}
 	}
-	return nil
+	return failed
 }

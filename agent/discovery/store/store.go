@@ -24,6 +24,9 @@ type Options struct {
 
 	// Validate finds what is wrong with an object's spec; one with an error is not taken. nil: nothing is.
 	Validate func(*object.Object) []object.Finding
+
+	// LastGood are what a store before this one held on to (Held).
+	LastGood []*object.Object
 }
 
 // Change is an object before and after; nil where there is none.
@@ -33,6 +36,7 @@ type Change struct{ Old, New *object.Object }
 type Store struct {
 	options    Options
 	files      map[string]*file
+	held       map[string][]*object.Object     // by file: last good versions of what is bad now, and of files not looked at yet
 	candidates map[object.Key][]*object.Object // of one key, the oldest first; the first one counts
 	roots      map[string]object.Problem       // of Options.Paths that cannot be read
 	devices    map[string]uint64               // of Options.Paths, when they were last looked through
@@ -46,8 +50,12 @@ func New(options Options) *Store {
 	for i, path := range options.Paths {
 		options.Paths[i] = filepath.Clean(path)
 	}
-	return &Store{options: options, files: map[string]*file{}, candidates: map[object.Key][]*object.Object{},
+	s := &Store{options: options, files: map[string]*file{}, held: map[string][]*object.Object{}, candidates: map[object.Key][]*object.Object{},
 		roots: map[string]object.Problem{}, devices: map[string]uint64{}, duplicates: map[object.Key][]object.Problem{}}
+	for _, o := range options.LastGood {
+		s.held[o.File] = append(s.held[o.File], o)
+	}
+	return s
 }
 
 // Load reads everything that changed since it was last read.
@@ -57,7 +65,7 @@ func (s *Store) Load() []Change { return s.Reload(s.options.Paths) }
 // below them whose time stamps moved). A trailing "/..." is ignored. What is gone of a folder is withdrawn; of a configured path that is
 // gone itself everything stays as it was last read, and a problem says so.
 func (s *Store) Reload(paths []string) []Change {
-	var read, gone []string
+	var read, gone, unseen []string
 	vanished := map[string]bool{}
 	for _, path := range paths {
 		path = filepath.Clean(strings.TrimSuffix(path, "/..."))
@@ -78,17 +86,21 @@ func (s *Store) Reload(paths []string) []Change {
 			read = append(read, path)
 			continue
 		}
-		changed, vanished := s.compare(path, path == root)
-		read, gone = append(read, changed...), append(gone, vanished...)
+		changed, vanished, hidden := s.compare(path, path == root)
+		read, gone, unseen = append(read, changed...), append(gone, vanished...), append(unseen, hidden...)
 	}
+	read = append(read, unseen...)
 	slices.Sort(read)
-	return s.apply(slices.Compact(read), gone)
+	changes := s.apply(slices.Compact(read), gone)
+	s.holdUnseen(unseen)
+	s.forget()
+	return changes
 }
 
 // rootOf returns the configured path that path is or is below, "" if there is none.
 func (s *Store) rootOf(path string) string {
 	for _, root := range s.options.Paths {
-		if path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/") {
+		if within(root, path) {
 			return root
 		}
 	}
@@ -100,7 +112,7 @@ func (s *Store) rootOf(path string) string {
 func (s *Store) vanished(root string) bool {
 	held := 0
 	for known := range s.files {
-		if known == root || strings.HasPrefix(known, strings.TrimSuffix(root, "/")+"/") {
+		if within(root, known) {
 			held++
 		}
 	}
@@ -132,8 +144,9 @@ func holdsNothing(folder string) bool {
 	return err == nil && nothing
 }
 
-// compare finds the files at and below a path that changed, and those that are gone.
-func (s *Store) compare(path string, isRoot bool) (changed, gone []string) {
+// compare finds the files at and below a path that changed, those that are gone, and where not all can be looked through those
+// that may be either: what cannot be listed now is not thereby deleted, and reading it tells.
+func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []string) {
 	present := map[string]bool{}
 	err := scan(path, func(found string, info fs.FileInfo) {
 		if found == path && !isRoot && !isMesh(filepath.Base(path)) {
@@ -159,15 +172,19 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone []string) {
 		s.roots[path] = object.Problem{File: path, Line: 1, Severity: severity, Message: message, Cure: "create it or take it out of [discovery] files"}
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return changed, nil // what cannot be listed now is not thereby deleted
+		return changed, nil, s.unseen(path, present)
 	}
-	prefix := strings.TrimSuffix(path, "/") + "/"
 	for known := range s.files {
-		if (known == path || strings.HasPrefix(known, prefix)) && !present[known] {
+		if within(path, known) && !present[known] {
 			gone = append(gone, known)
 		}
 	}
-	return changed, gone
+	return changed, gone, nil
+}
+
+// within tells whether a path is a folder or file, or below it.
+func within(folder, path string) bool {
+	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
 }
 
 // apply reads files, all processors at once, and folds what they hold into the store.
@@ -178,7 +195,7 @@ func (s *Store) apply(read, gone []string) []Change {
 	for range min(runtime.GOMAXPROCS(0), len(read)) {
 		readers.Go(func() {
 			for i := range work {
-				results[i] = readFile(read[i], s.files[read[i]], s.options)
+				results[i] = readFile(read[i], s.before(read[i]), s.options)
 			}
 		})
 	}
@@ -236,6 +253,7 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 	if !slices.Equal(had, has) {
 		s.ofFiles = nil
 	}
+	s.hold(path, next)
 	if next == nil {
 		delete(s.files, path)
 		return

@@ -1,0 +1,194 @@
+// Package lastgood keeps from one run of a program to the next what of the mesh is in force though its text is bad now, or is
+// refused by a proxy: who starts anew would know the bad text alone, and withdraw what the run before served.
+package lastgood
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/resource"
+)
+
+// State is what is in force though its text is bad now.
+type State struct {
+	Objects  []*object.Object
+	Mesh     []byte // the text of the mesh's configuration; empty: that in force is as its file says, or the default
+	StandIns []StandIn
+}
+
+// StandIn is a resource that proxies of a kind go on with because they refused the newest (resource.Feed.StandIn).
+type StandIn struct {
+	View     string // the kind
+	Resource *resource.Resource
+}
+
+// Empty tells that all is as its text says.
+func (s State) Empty() bool { return len(s.Objects) == 0 && len(s.Mesh) == 0 && len(s.StandIns) == 0 }
+
+const (
+	version  = 1
+	maxBytes = 16 << 20 // of the file: a start has to read it
+)
+
+// written is the file, in JSON.
+type written struct {
+	Version int      `json:"version"`
+	Objects []record `json:"objects,omitempty"`
+	Mesh    []byte   `json:"mesh,omitempty"` // as it stood in its file, of whatever encoding
+
+	StandIns []standIn `json:"standIns,omitempty"`
+}
+
+// standIn is a StandIn in the file.
+type standIn struct {
+	View    string            `json:"view"`
+	Type    string            `json:"type"`
+	Name    string            `json:"name"`
+	Origins []resource.Origin `json:"origins,omitempty"`
+	Value   []byte            `json:"value"` // encoded, without its Any
+}
+
+// record is an object in the file.
+type record struct {
+	File        string            `json:"file"`
+	Line        int               `json:"line"`
+	Index       int               `json:"index,omitempty"`
+	APIVersion  string            `json:"apiVersion"`
+	Kind        object.Kind       `json:"kind"`
+	Namespace   string            `json:"namespace"`
+	Name        string            `json:"name"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Conditions  map[string]string `json:"conditions,omitempty"`
+	Created     time.Time         `json:"created,omitzero"`
+	Spec        json.RawMessage   `json:"spec"` // as protobuf's JSON has it, which is strict: what this version does not know is an error
+}
+
+// Read reads a file that Write has written; one that does not exist holds nothing. The errors say what could not be taken:
+// the file, or objects that validate finds errors in. The state holds all else.
+func Read(path string, validate func(*object.Object) []object.Finding) (State, []error) {
+	text, err := read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{}, nil
+	}
+	var in written
+	if err == nil {
+		err = json.Unmarshal(text, &in)
+	}
+	if err == nil && in.Version != version {
+		err = fmt.Errorf("it is of version %d, and %d is what is read", in.Version, version)
+	}
+	if err != nil {
+		return State{}, []error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
+	}
+	state := State{Mesh: in.Mesh}
+	var wrong []error
+	for _, r := range in.Objects {
+		o, err := r.object(validate)
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("the last good version of %s %s/%s, of %s:%d, is not valid any more: %w", r.Kind, r.Namespace, r.Name, r.File, r.Line, err))
+			continue
+		}
+		state.Objects = append(state.Objects, o)
+	}
+	for _, in := range in.StandIns {
+		state.StandIns = append(state.StandIns, StandIn{in.View, resource.FromEncoded(in.Type, in.Name, in.Value, in.Origins...)})
+	}
+	return state, wrong
+}
+
+func read(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err == nil && len(text) > maxBytes {
+		err = fmt.Errorf("it has more than %d bytes", maxBytes)
+	}
+	return text, err
+}
+
+// Write puts a state in the place of what a file held, at once or not at all; one that is empty is no file. The objects may
+// hold secrets, so that nobody else may read it.
+func Write(path string, state State) error {
+	if state.Empty() {
+		return remove(path)
+	}
+	out := written{Version: version, Mesh: state.Mesh, Objects: make([]record, len(state.Objects))}
+	for i, o := range state.Objects {
+		r, err := recordOf(o)
+		if err != nil {
+			return err
+		}
+		out.Objects[i] = r
+	}
+	for _, in := range state.StandIns {
+		r := in.Resource
+		out.StandIns = append(out.StandIns, standIn{View: in.View, Type: r.Type, Name: r.Name, Origins: r.Origins, Value: r.Value()})
+	}
+	text, err := json.Marshal(out)
+	if err != nil {
+		return fmt.Errorf("write the last good versions: %w", err)
+	}
+	if len(text) > maxBytes && len(state.StandIns) > 0 {
+		return errors.Join(fmt.Errorf("what proxies go on with that they refused would make it %d bytes, more than the %d that are kept", len(text), maxBytes),
+			Write(path, State{Objects: state.Objects, Mesh: state.Mesh}))
+	}
+	if len(text) > maxBytes {
+		return errors.Join(fmt.Errorf("the last good versions have %d bytes, more than the %d that are kept", len(text), maxBytes), remove(path))
+	}
+	if err := renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path))); err != nil {
+		return fmt.Errorf("write the last good versions into %s: %w", path, err)
+	}
+	return nil
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove last good versions that are not needed any more: %w", err)
+	}
+	return nil
+}
+
+func recordOf(o *object.Object) (record, error) {
+	spec, err := protojson.Marshal(o.Spec)
+	if err != nil {
+		return record{}, fmt.Errorf("write the last good version of %s: %w", o, err)
+	}
+	return record{File: o.File, Line: o.Line, Index: o.Index, APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name,
+		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created, Spec: spec}, nil
+}
+
+// object is what a record was made of, if it is as valid as an object from a file has to be.
+func (r record) object(validate func(*object.Object) []object.Finding) (*object.Object, error) {
+	spec := store.NewSpec(r.Kind)
+	if spec == nil {
+		return nil, errors.New("its kind is not carried out")
+	}
+	if err := protojson.Unmarshal(r.Spec, spec); err != nil {
+		return nil, fmt.Errorf("its spec cannot be read: %w", err)
+	}
+	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name}, APIVersion: r.APIVersion, Labels: r.Labels,
+		Annotations: r.Annotations, Conditions: r.Conditions, Created: r.Created, File: r.File, Line: r.Line, Index: r.Index, Spec: spec}
+	for _, finding := range validate(o) {
+		if finding.Severity == condition.Error {
+			return nil, errors.New(o.Problem(finding).Message)
+		}
+	}
+	return o, nil
+}

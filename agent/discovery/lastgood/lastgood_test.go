@@ -1,0 +1,173 @@
+package lastgood_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/lastgood"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/discovery/validate"
+	"outrider.org/outrider/agent/resource"
+)
+
+const mesh = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: shop, labels: {a: b}, creationTimestamp: 2026-01-02T03:04:05Z}
+spec: {hosts: [web.test], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: 10.0.0.1}]}
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: networking.istio.io/v1beta1
+  kind: VirtualService
+  metadata: {name: web, annotations: {c: d}}
+  spec: {hosts: [web.test], http: [{timeout: 1.5s, route: [{destination: {host: web.test}}]}]}
+- apiVersion: networking.istio.io/v1
+  kind: WorkloadEntry
+  metadata: {name: vm}
+  spec: {address: 10.0.0.2}
+  status: {conditions: [{type: Healthy, status: "True"}]}
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: filter}
+spec:
+  configPatches:
+  - {applyTo: CLUSTER, match: {context: ANY}, patch: {operation: MERGE, value: {type: STATIC, odd: [null, 1.5, "ü", {}]}}}
+`
+
+// objects are those of a file as a store reads them: the ServiceEntry is the youngest.
+func objects(t *testing.T) []*object.Object {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "mesh.yaml")
+	if err := os.WriteFile(path, []byte(mesh), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := store.New(store.Options{Paths: []string{path}, Namespace: "default"})
+	var all []*object.Object
+	for _, change := range s.Load() {
+		all = append(all, change.New)
+	}
+	if len(all) != 4 {
+		t.Fatalf("%d objects, problems %v", len(all), s.Problems())
+	}
+	return all
+}
+
+func nothing(*object.Object) []object.Finding { return nil }
+
+func TestWhatIsWrittenIsRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "last-good.json")
+	want := lastgood.State{Objects: objects(t), Mesh: []byte("connectTimeout: 1s\n"), StandIns: []lastgood.StandIn{{View: "sidecar\n\"a\"=\"b\"", Resource: resource.FromEncoded(resource.ClusterType,
+		"outbound|80||web.test", []byte{10, 1, 0xff}, resource.Origin{File: "web.yaml", Line: 3, Kind: "ServiceEntry", Namespace: "shop", Name: "web"})}}}
+	for range 2 {
+		if err := lastgood.Write(path, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	got, wrong := lastgood.Read(path, nothing)
+	if diff := cmp.Diff(want, got, protocmp.Transform(), cmp.AllowUnexported(resource.Resource{})); diff != "" || len(wrong) > 0 {
+		t.Errorf("%v (-want +got):\n%s", wrong, diff)
+	}
+	if err := lastgood.Write(path, lastgood.State{Objects: []*object.Object{}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("an empty state: %v", err)
+	}
+	if err := lastgood.Write(path, lastgood.State{}); err != nil {
+		t.Errorf("an empty state again: %v", err)
+	}
+	if got, wrong := lastgood.Read(path, nothing); !got.Empty() || len(wrong) > 0 {
+		t.Errorf("no file: %v, %v", got, wrong)
+	}
+}
+
+func TestAnObjectThatIsNotValidAnyMoreIsLeftOut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "last-good.json")
+	all := objects(t)
+	if err := lastgood.Write(path, lastgood.State{Objects: all}); err != nil {
+		t.Fatal(err)
+	}
+	got, wrong := lastgood.Read(path, func(o *object.Object) []object.Finding {
+		findings := []object.Finding{{Severity: condition.Warning, Message: "odd"}}
+		if o.Kind == object.VirtualService {
+			findings = append(findings, object.Finding{Field: "http", Severity: condition.Error, Message: "cannot be"})
+		}
+		return findings
+	})
+	if len(got.Objects) != len(all)-1 || len(wrong) != 1 {
+		t.Fatalf("%v, %v", got.Objects, wrong)
+	}
+	if text := wrong[0].Error(); !strings.Contains(text, "VirtualService default/web, of "+all[0].File) || !strings.Contains(text, "cannot be") {
+		t.Error(text)
+	}
+}
+
+func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "last-good.json")
+	if err := lastgood.Write(path, lastgood.State{Objects: objects(t)[3:]}); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		text []byte
+		want string
+	}{
+		{"empty", nil, "unexpected end of JSON input"},
+		{"cut off", whole[:len(whole)/2], "unexpected end of JSON input"},
+		{"of another version", bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":2`), 1), "of version 2, and 1 is what is read"},
+		{"of another type", bytes.Replace(whole, []byte(`"line":1`), []byte(`"line":"one"`), 1), "line"},
+		{"of an unknown kind", bytes.Replace(whole, []byte(`"ServiceEntry"`), []byte(`"ServiceExit"`), 1), "its kind is not carried out"},
+		{"of another kind", bytes.Replace(whole, []byte(`"ServiceEntry"`), []byte(`"Gateway"`), 1), "its spec cannot be read"},
+		{"with a field of another version", bytes.Replace(whole, []byte(`"resolution"`), []byte(`"revolution"`), 1), "its spec cannot be read"},
+		{"too large", bytes.Repeat([]byte(" "), 16<<20+1), "more than 16777216 bytes"},
+	} {
+		if err := os.WriteFile(path, test.text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		state, wrong := lastgood.Read(path, validate.Object)
+		if !state.Empty() || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), test.want) {
+			t.Errorf("%s: %v, %v", test.name, state.Objects, wrong)
+		}
+	}
+	if state, wrong := lastgood.Read(folder, validate.Object); !state.Empty() || len(wrong) != 1 {
+		t.Errorf("a folder: %v, %v", state, wrong)
+	}
+	link := filepath.Join(folder, "link")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if state, wrong := lastgood.Read(link, validate.Object); !state.Empty() || len(wrong) != 1 {
+		t.Errorf("a link: %v, %v", state, wrong)
+	}
+}
+
+func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "last-good.json")
+	if err := lastgood.Write(path, lastgood.State{Mesh: []byte("a")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := lastgood.Write(path, lastgood.State{Mesh: bytes.Repeat([]byte("a"), 16<<20)}); err == nil || !strings.Contains(err.Error(), "more than the 16777216 that are kept") {
+		t.Errorf("too large: %v", err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("what was there before: %v", err)
+	}
+}

@@ -1,0 +1,220 @@
+package discovery_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+)
+
+// lives runs servers on the same files, one after the other, as restarts of an agent do.
+type lives struct {
+	t                         *testing.T
+	objects, mesh, remembered string
+	log                       bytes.Buffer
+	server                    *discovery.Server
+	changes                   chan []string
+	end                       func()
+}
+
+func newLives(t *testing.T) *lives {
+	directory := t.TempDir()
+	l := &lives{t: t, objects: filepath.Join(directory, "mesh.d"), mesh: filepath.Join(directory, "mesh.yml"), remembered: filepath.Join(directory, "last-good.json"), end: func() {}}
+	if err := os.Mkdir(l.objects, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.end() })
+	return l
+}
+
+// next ends the server that runs and starts another one.
+func (l *lives) next() {
+	l.t.Helper()
+	l.end()
+	l.log.Reset()
+	l.changes = make(chan []string)
+	var err error
+	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects}, Settings: l.settings(), LastGood: l.remembered, Changes: l.changes,
+		Logger: slog.New(slog.NewTextHandler(&l.log, nil))})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.server.Run(ctx) }()
+	l.end = func() {
+		cancel()
+		if err := <-done; err != nil {
+			l.t.Error(err)
+		}
+		l.end = func() {}
+	}
+	l.changes <- nil // taken once all is read and remembered
+}
+
+func (l *lives) settings() discovery.Settings {
+	return discovery.Settings{MeshConfigFile: l.mesh}
+}
+
+// put writes a file of the mesh, and has the server read it.
+func (l *lives) put(name, text string) {
+	l.t.Helper()
+	path := l.mesh
+	if name != "" {
+		path = filepath.Join(l.objects, name)
+	}
+	write(l.t, path, text)
+	if l.server != nil {
+		l.changes <- []string{path}
+		l.changes <- nil // taken once the one before is done
+	}
+}
+
+// expect compares what is served: each host with its connect timeout. problems are parts of what is wrong, in order.
+func (l *lives) expect(what, hosts string, remembers bool, problems ...string) {
+	l.t.Helper()
+	snapshot, _ := feedOf(l.t, l.server, "sidecar").Current()
+	got := ""
+	for _, host := range []string{"a", "b"} {
+		if r := snapshot.Set(resource.ClusterType)["outbound|80||"+host+".test"]; r != nil {
+			var cluster clusterv3.Cluster
+			if err := proto.Unmarshal(r.Value(), &cluster); err != nil {
+				l.t.Fatal(err)
+			}
+			got += fmt.Sprintf("%s %v ", host, cluster.ConnectTimeout.AsDuration())
+		}
+	}
+	if got = strings.TrimSpace(got); got != hosts {
+		l.t.Errorf("%s: %q is served, want %q", what, got, hosts)
+	}
+	_, err := os.Stat(l.remembered)
+	if err == nil != remembers || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.t.Errorf("%s: the file: %v", what, err)
+	}
+	told := l.server.Problems()
+	if len(told) != len(problems) {
+		l.t.Fatalf("%s: problems %v, want %v", what, told, problems)
+	}
+	for i, problem := range problems {
+		if !strings.Contains(told[i].String(), problem) {
+			l.t.Errorf("%s: problem %v, want %s", what, told[i], problem)
+		}
+	}
+}
+
+func TestWhatIsBadNowIsServedByTheNextServer(t *testing.T) {
+	l := newLives(t)
+	a, b := fmt.Sprintf(webEntry, "a", "10.0.0.1"), fmt.Sprintf(webEntry, "b", "10.0.0.2")
+	l.put("a.yaml", a)
+	l.put("b.yaml", b)
+	l.put("", "connectTimeout: 2s\n")
+	l.next()
+	l.expect("all is good", "a 2s b 2s", false)
+	l.next()
+	l.expect("all was good", "a 2s b 2s", false)
+
+	l.put("a.yaml", strings.Replace(a, "STATIC", "STATISCH", 1))
+	l.expect("an object is bad", "a 2s b 2s", true, "STATISCH")
+	l.put("", "connectTimeout: two\n")
+	bad := []string{"STATISCH", "connectTimeout"}
+	l.expect("so is the mesh's configuration", "a 2s b 2s", true, bad...)
+	written, err := os.Stat(l.remembered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		l.next()
+		l.expect("they are bad still", "a 2s b 2s", true, bad...)
+	}
+	l.put("b.yaml", b+"# harmless\n")
+	l.server.Rescan()
+	if err := l.server.Configure(l.settings()); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := os.Stat(l.remembered); err != nil || !os.SameFile(now, written) {
+		t.Errorf("written anew though it is the same: %v", err)
+	}
+
+	l.put("", "connectTimeout: 3s\n")
+	l.expect("the mesh's configuration is cured", "a 3s b 3s", true, "STATISCH")
+	if err := os.Remove(filepath.Join(l.objects, "a.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	l.next()
+	l.expect("the object is gone", "b 3s", false)
+
+	l.put("", "connectTimeout: two\n")
+	l.expect("bad once more", "b 3s", true, "connectTimeout")
+	if err := l.server.Configure(discovery.Settings{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nothing is remembered", func() (bool, string) { // beside whoever put the settings into effect
+		_, err := os.Stat(l.remembered)
+		return os.IsNotExist(err), fmt.Sprint(err)
+	})
+	l.expect("without the mesh's configuration", "b 10s", false)
+	if text := l.log.String(); strings.Contains(text, "level=WARN") {
+		t.Error(text)
+	}
+}
+
+// TestAStartGoesOnWithoutItsMemory damages the file, and has it hold what is not valid any more.
+func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
+	l := newLives(t)
+	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
+	l.put("", "connectTimeout: two\n")
+	for _, test := range []struct{ name, text string }{
+		{"damaged", "{"},
+		{"of another version", `{"version":99}`},
+		{"an object that is not valid", `{"version":1,"objects":[{"kind":"ServiceEntry","namespace":"shop","name":"a","file":"` + l.objects + `/a.yaml","spec":{"hosts":["a b"]}}]}`},
+		{"a configuration of the mesh that is not valid", `{"version":1,"mesh":"Y29ubmVjdFRpbWVvdXQ6IHR3bwo="}`},
+	} {
+		write(t, l.remembered, test.text)
+		l.next()
+		l.expect(test.name, "b 10s", false, "connectTimeout")
+		if got := strings.Count(l.log.String(), "level=WARN"); got != 1 {
+			t.Errorf("%s: %d warnings: %s", test.name, got, l.log.String())
+		}
+	}
+
+	// A folder in its place can neither be read nor replaced.
+	if err := os.MkdirAll(filepath.Join(l.remembered, "full"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l.put("", "connectTimeout: 2s\n")
+	l.next()
+	l.expect("a folder", "b 2s", true)
+	l.put("b.yaml", "a: [")
+	l.expect("that cannot be written", "b 2s", true, "no valid YAML")
+	if text := l.log.String(); !strings.Contains(text, "could not be remembered") {
+		t.Error(text)
+	}
+}
+
+// TestWhatIsReadNoMoreIsForgotten has [discovery] files name another folder at the next start.
+func TestWhatIsReadNoMoreIsForgotten(t *testing.T) {
+	l := newLives(t)
+	l.put("", "connectTimeout: 2s\n")
+	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
+	l.next()
+	l.put("a.yaml", "a: [")
+	l.expect("bad", "a 2s", true, "no valid YAML")
+	l.objects = filepath.Join(filepath.Dir(l.objects), "elsewhere")
+	if err := os.Mkdir(l.objects, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l.next()
+	l.expect("elsewhere", "", false)
+}

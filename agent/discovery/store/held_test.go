@@ -1,0 +1,206 @@
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/discovery/validate"
+)
+
+// again replaces the store by one that starts with what it held on to, as after a restart.
+func (f *files) again() {
+	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validate.Object, LastGood: f.store.Held()})
+}
+
+func (f *files) expectHeld(what string, names ...string) {
+	f.t.Helper()
+	var got []string
+	for _, o := range f.store.Held() {
+		got = append(got, strings.TrimPrefix(o.File, f.directory+"/")+" "+o.Name)
+	}
+	if diff := cmp.Diff(names, got); diff != "" {
+		f.t.Errorf("held %s (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestWhatIsBadIsHeldByTheNextStore(t *testing.T) {
+	f := newFiles(t)
+	bad := strings.Replace(entry("b", "b2.test"), "STATIC", "STATISCH", 1)
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test"))
+	f.write("broken.yaml", entry("c", "c.test")+"---\n"+entry("d", "d.test"))
+	f.write("large.yaml", entry("e", "e.test"))
+	f.store.Load()
+	f.expectHeld("of what is good")
+	f.again()
+	f.expect("nothing was bad", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test", "d: - → d.test", "e: - → e.test")
+
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+bad)
+	f.write("broken.yaml", "a: [\n---\n"+entry("d", "d.test"))
+	f.write("large.yaml", entry("e", "e2.test"))
+	if err := os.Truncate(f.path("large.yaml"), maxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	f.expect("made bad", f.store.Load())
+	for range 2 { // a restart, and one more
+		f.expectHeld("of what is bad", "all.yaml b", "broken.yaml c", "large.yaml e")
+		before, problems := f.store.Held(), f.problems()
+		f.again()
+		f.expect("bad still", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test", "d: - → d.test", "e: - → e.test")
+		if diff := cmp.Diff(problems, f.problems()); diff != "" {
+			t.Errorf("problems (-before +after):\n%s", diff)
+		}
+		for i, o := range f.store.Held() {
+			if o != before[i] {
+				t.Errorf("%s is held anew", o)
+			}
+		}
+	}
+
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b3.test"))
+	f.write("broken.yaml", entry("d", "d.test"))
+	f.remove("large.yaml")
+	f.again()
+	f.expect("cured or gone meanwhile", f.store.Load(), "a: - → a.test", "b: - → b3.test", "d: - → d.test")
+	f.expectHeld("of what is cured or gone")
+	f.expectProblems()
+}
+
+func TestWhatIsHeldIsOfItsFile(t *testing.T) {
+	f := newFiles(t)
+	f.write("a.yaml", entry("a", "a.test"))
+	f.store.Load()
+	f.write("a.yaml", "a: [")
+	f.store.Load()
+	f.remove("a.yaml")
+	f.write("b.yaml", "a: [")
+	f.again()
+	f.expect("another file is bad now", f.store.Load())
+	f.expectHeld("of a file that is gone")
+	f.write("a.yaml", "a: [")
+	f.expect("the file is there again", f.store.Load())
+
+	f.write("a.yaml", entry("a", "a.test"))
+	f.store.Load()
+	f.write("a.yaml", "a: [")
+	f.store.Load()
+	f.store.options.Paths = []string{f.path("b.yaml")}
+	f.again()
+	f.store.Load()
+	f.expectHeld("of what is read no more")
+}
+
+func TestWhatIsHeldWaitsForItsFolder(t *testing.T) {
+	f := newFiles(t)
+	f.write("a.yaml", entry("a", "a.test"))
+	f.store.Load()
+	f.write("a.yaml", "a: [")
+	f.store.Load()
+	away := f.directory + ".away"
+	if err := os.Rename(f.directory, away); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(away) })
+	f.again()
+	f.expect("not there yet", f.store.Load())
+	f.expectHeld("of a folder that is not there", "a.yaml a")
+	if err := os.Rename(away, f.directory); err != nil {
+		t.Fatal(err)
+	}
+	f.expect("there", f.store.Reload([]string{f.directory}), "a: - → a.test")
+	f.expectHeld("of a folder that is there", "a.yaml a")
+}
+
+// TestWhatMayNotBeReadIsHeld takes rights away: of a file, of a folder to list it, and to search it.
+func TestWhatMayNotBeReadIsHeld(t *testing.T) {
+	for _, test := range []struct {
+		name, path string
+		mode       os.FileMode
+		held       []string
+	}{
+		{"a file", "below/a.yaml", 0, []string{"below/a.yaml a"}},
+		{"a folder that cannot be listed", "below", 0o311, []string{"below/a.yaml a", "below/b.yaml b"}},
+		{"a folder that cannot be searched", "below", 0o644, []string{"below/a.yaml a", "below/b.yaml b"}},
+		{"a folder that cannot be read at all", "below", 0, []string{"below/a.yaml a", "below/b.yaml b"}},
+		{"all that is configured", ".", 0o644, []string{"a.yaml z", "below/a.yaml a", "below/b.yaml b", "c.yaml c"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := newFiles(t)
+			f.write("a.yaml", entry("z", "z.test"))
+			f.write("below/a.yaml", entry("a", "a.test"))
+			f.write("below/b.yaml", entry("b", "b.test"))
+			f.write("c.yaml", entry("c", "c.test"))
+			for _, folder := range []string{f.directory, filepath.Dir(f.directory)} { // t.TempDir lets nobody else in
+				if err := os.Chmod(folder, 0o755); err != nil { //nolint:gosec // of tests
+					t.Fatal(err)
+				}
+			}
+			withoutRights(t)
+			f.expect("at first", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test", "z: - → z.test")
+			asRoot(t, func() error { return os.Chmod(f.path(test.path), test.mode) })
+			for _, when := range []string{"read again", "once more"} {
+				f.expect(when, f.store.Load())
+				f.expectHeld(when, test.held...)
+			}
+			if len(f.store.Problems()) == 0 {
+				t.Error("nothing is told")
+			}
+			f.again()
+			f.expect("by the next store", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test", "z: - → z.test")
+			f.expectHeld("by the next store", test.held...)
+			asRoot(t, func() error {
+				mode := os.FileMode(0o755)
+				if strings.HasSuffix(test.path, ".yaml") {
+					mode = 0o644
+				}
+				return os.Chmod(f.path(test.path), mode)
+			})
+			f.store.Load()
+			f.expectProblems()
+			f.expectHeld("of what can be read")
+		})
+	}
+}
+
+const nobody = 65534
+
+// withoutRights makes this whole process, where root runs it, a user without rights until the test ends: the store reads in
+// goroutines, which may be on any thread.
+func withoutRights(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := syscall.Seteuid(nobody); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Seteuid(0); err != nil {
+			panic(err) // what follows would run without rights
+		}
+	})
+}
+
+// asRoot does something with the rights that withoutRights took.
+func asRoot(t *testing.T, do func() error) {
+	t.Helper()
+	effective := os.Geteuid()
+	if os.Getuid() == 0 {
+		if err := syscall.Seteuid(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := do()
+	if os.Getuid() == 0 {
+		if err := syscall.Seteuid(effective); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

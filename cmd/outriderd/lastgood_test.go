@@ -1,0 +1,62 @@
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// TestWhatIsBadNowOutlivesTheAgent breaks the file that all requests go by, and kills the agent, twice: each next agent tells Envoy
+// something new, and withdraws nothing.
+func TestWhatIsBadNowOutlivesTheAgent(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	daemon := r.StartReady()
+	remembered := filepath.Join(r.Dir, "state", "mesh-last-good.json")
+	if _, err := os.Stat(remembered); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nothing is bad, and yet: %v", err)
+	}
+	r.Write("mesh.d/web.yaml", strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", "STATISCH", 1))
+	rig.Eventually(t, 30*time.Second, "the agent remembers what it serves", func() bool {
+		info, err := os.Stat(remembered)
+		return err == nil && info.Mode() == 0o600
+	})
+
+	stop := asking(r)
+	for i := range 4 {
+		if i%2 == 0 {
+			if err := daemon.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			daemon.Wait(t, 30*time.Second)
+		}
+		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
+			"  hosts: [web.test]\n  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n  - route: [{destination: {host: web.test}}]\n", i))
+		if i%2 == 0 {
+			daemon = r.StartReady()
+		}
+		rig.Eventually(t, 30*time.Second, "Envoy does what the next agent says", func() bool {
+			code, _, err := r.Get(fmt.Sprintf("/new%d", i))
+			return err == nil && code == 418
+		})
+	}
+	if wrong := stop(); len(wrong) > 0 {
+		t.Errorf("%d requests were lost: %q", len(wrong), wrong)
+	}
+	if told := r.Outrider("mesh", "check"); told.Exit != api.ExitRefused || !strings.Contains(told.Err, "STATISCH") {
+		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+
+	r.Write("mesh.d/web.yaml", r.WebYAML(r.Ports.Backend))
+	rig.Eventually(t, 30*time.Second, "nothing is bad and nothing remembered", func() bool {
+		_, err := os.Stat(remembered)
+		return errors.Is(err, fs.ErrNotExist) && r.Outrider("mesh", "check").Exit == 0
+	})
+}
