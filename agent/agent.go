@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -64,13 +63,14 @@ type Agent struct {
 	bus        *bus.Server         // nil: off
 	watched    *watched            // nil: off
 
-	binary   atomic.Pointer[envoy.Binary] // that the next epoch runs
-	detach   context.CancelFunc           // ends the agent; Envoy goes on serving
-	stopping atomic.Bool
-	kept     atomic.Bool            // Envoy is kept: systemd restarts the agent
-	awaited  atomic.Pointer[string] // what the start waits for, in words; nil: nothing
-	quit     chan struct{}          // an orderly stop is wanted
-	decided  chan struct{}          // closed once the outcome of the start is known
+	collector collector
+	binary    atomic.Pointer[envoy.Binary] // that the next epoch runs
+	detach    context.CancelFunc           // ends the agent; Envoy goes on serving
+	stopping  atomic.Bool
+	kept      atomic.Bool            // Envoy is kept: systemd restarts the agent
+	awaited   atomic.Pointer[string] // what the start waits for, in words; nil: nothing
+	quit      chan struct{}          // an orderly stop is wanted
+	decided   chan struct{}          // closed once the outcome of the start is known
 }
 
 // part is a long-running part of the agent.
@@ -82,9 +82,9 @@ type part interface {
 // Run runs the agent until it is told to stop by a signal or a request, or cannot go on. An *ExitError says with which code
 // the program is to end. When ctx ends Envoy goes on serving, as after a crash; only a stop ends it.
 func Run(ctx context.Context, options Options) (err error) {
-	debug.SetGCPercent(collectFirst)
 	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1),
 		decided: make(chan struct{})}
+	a.collector.rest()
 	a.log = slog.New(newLogHandler(options.Output, "auto", a.level))
 	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.logOf("systemd")})
 	defer func() { farewell(notifier, err) }()
@@ -122,15 +122,22 @@ func Run(ctx context.Context, options Options) (err error) {
 			return nil
 		})
 	}
-	for _, p := range append(a.parts(), notifier, &teller{backend{a}, notifier}) {
+	group.Go(func() error { return a.obey(ctx, signals) })
+	for _, p := range []part{notifier, a.keeper, a.reloader, a.api} {
 		run(p)
 	}
 	group.Go(func() error {
 		defer a.detach() // Envoy has ended as it was told to: so do all
-		return a.supervisor.Run(ctx)
+		return a.supervisor.Run(ctx, a.keeper.get())
 	})
 	group.Go(func() error { return a.begin(ctx) })
-	group.Go(func() error { return a.obey(ctx, signals) })
+	group.Go(func() error {
+		soon(ctx, a.spawned, headStart)
+		for _, p := range append(a.parts(), &teller{backend{a}, notifier}) {
+			run(p)
+		}
+		return nil
+	})
 	err = group.Wait()
 	switch {
 	case errors.Is(err, epoch.ErrGaveUp):
@@ -151,10 +158,9 @@ func Run(ctx context.Context, options Options) (err error) {
 	return nil
 }
 
-// parts are what runs beside the supervisor.
+// parts are what runs once there is an Envoy, or does not come soon.
 func (a *Agent) parts() []part {
-	parts := []part{a.keeper, a.reloader, &late{rehearsed{a.discovery}, a.spawned, meshHeadStart}, &late{a.meshWatch, a.begun, watchHeadStart},
-		a.meshPorts, a.xdsSocket, a.api, a.view}
+	parts := []part{rehearsed{a.discovery}, a.xdsSocket, a.view, &late{a.meshWatch, a.begun, watchHeadStart}, a.meshPorts}
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}
@@ -190,12 +196,13 @@ func (a *Agent) begin(ctx context.Context) error {
 	start := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.Reload(ctx, start)
 	close(a.decided)
+	a.collector.set(collectStarting, false)
 	if err != nil || ctx.Err() != nil || result.Outcome != api.OutcomeRefused {
 		a.readAgain(ctx, current)
 	} else if _, live := a.proxy.liveEpoch(); !live && start.err != nil {
 		return start.err // no Envoy can be made of this configuration, and none is there to go on
 	} // else one was started and failed: the guard goes on, or gives up
-	settle(ctx)
+	a.collector.settle(ctx)
 	return nil //nolint:nilerr // the agent ends, or Envoy serves
 }
 

@@ -20,7 +20,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// compose makes all parts and connects them. Nothing runs yet but the keeper, and beside its start the making of the bootstrap.
+// compose makes all parts and connects them. Nothing runs yet; the keeper starts meanwhile, and the bootstrap is made.
 func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	c := loaded.Config
 	a.reloader = newReloader(a.board, a.logOf("reload"), loaded)
@@ -29,6 +29,21 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		return err
 	}
 	a.keeper = a.newKeeperLink(ctx, c, other)
+	opened := make(chan error, 1)
+	go func() { opened <- a.openKeeper(ctx) }()
+	err = a.composeParts(ctx, loaded)
+	if err := <-opened; err != nil {
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return a.listenXDS(c, other) // not before: the socket of another agent, whose keeper this is, stays
+}
+
+// composeParts makes what does not need the keeper yet.
+func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err error) {
+	c := loaded.Config
 	a.maker = &specMaker{
 		Maker:  a.blueprints(c),
 		keeper: func() keeper.Info { return a.keeper.get().Info() },
@@ -38,11 +53,8 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 		runner: runner{a.keeper},
 	}
 	a.first = a.maker.begin(ctx, loaded)
-	if err := a.openKeeper(ctx); err != nil {
-		return err
-	}
 	a.composeEpochs(c)
-	if err := a.composeDiscovery(c, other); err != nil {
+	if err := a.composeDiscovery(c); err != nil {
 		return err
 	}
 	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
@@ -99,7 +111,7 @@ func (a *Agent) openKeeper(ctx context.Context) error {
 
 func (a *Agent) composeEpochs(c *config.Config) {
 	a.supervisor = epoch.New(epoch.Options{
-		Keeper: a.keeper.get(), Admin: func(address string) epoch.Admin { return a.epochAdmin(address) },
+		Admin: func(address string) epoch.Admin { return a.epochAdmin(address) },
 		Board: a.board, Logger: a.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
 		Settings: func() epoch.Settings {
 			now := a.reloader.inForce().Config.Envoy
@@ -128,7 +140,7 @@ func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
 		Minimum: c.MinimumDrainDuration, Maximum: c.MaximumDrainDuration, Now: now}
 }
 
-func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
+func (a *Agent) composeDiscovery(c *config.Config) error {
 	var err error
 	if a.meshWatch, err = newMeshWatch(c, a.logOf("watch")); err != nil {
 		return err
@@ -139,12 +151,13 @@ func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
 	a.meshPorts = &meshPorts{host: neighbourhood(a.options.Config), feed: a.discovery.Feed, board: a.board, log: a.logOf("discovery"), taken: make(chan struct{}, 1),
 		folder: func() string { return c.Paths.RuntimeDir }}
 	log := a.logOf("xds")
-	server, err := xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts, a.supervisor.Hint}, Logger: log,
+	a.xds, err = xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts, a.supervisor.Hint}, Logger: log,
 		ControlPlane: "outriderd " + a.options.Version, Words: envoy.DiscreetMessage})
-	if err != nil {
-		return err
-	}
-	listen := xds.ListenOptions{Path: c.XDS.Socket, Logger: log}
+	return err
+}
+
+func (a *Agent) listenXDS(c *config.Config, other *keeper.User) error {
+	listen := xds.ListenOptions{Path: c.XDS.Socket, Logger: a.logOf("xds")}
 	if other != nil {
 		listen.Group = int(other.GID)
 	}
@@ -152,7 +165,7 @@ func (a *Agent) composeDiscovery(c *config.Config, other *keeper.User) error {
 	if err != nil {
 		return err
 	}
-	a.xds, a.xdsSocket = server, &socketServer{server: server, bound: bound}
+	a.xdsSocket = &socketServer{server: a.xds, bound: bound}
 	return nil
 }
 

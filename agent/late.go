@@ -19,19 +19,24 @@ type late struct {
 
 // Run waits until the part is due, for a moment at most, and then is the part.
 func (l *late) Run(ctx context.Context) error {
-	waiting, cancel := context.WithTimeout(ctx, l.atMost)
-	l.due(waiting)
-	cancel()
+	soon(ctx, l.due, l.atMost)
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // the agent ends
 	}
 	return l.part.Run(ctx)
 }
 
+// soon returns when something is due, when its time is over, or when ctx ends.
+func soon(ctx context.Context, due func(ctx context.Context), atMost time.Duration) {
+	waiting, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	due(waiting)
+}
+
 const (
-	// meshHeadStart is how long Envoy's start has precedence over the files of the embedded discovery server, which Envoy asks for
-	// some 50 ms after it was started.
-	meshHeadStart = 200 * time.Millisecond
+	// headStart is how long Envoy's start has precedence over all that it needs later or never. What it asks first, the embedded
+	// discovery server, it asks some 50 ms after it was started.
+	headStart = 200 * time.Millisecond
 	// watchHeadStart is the same for watching files, and watchPause comes after it: those who wait for a ready proxy are answered
 	// first. What changes before is told then, as a watcher knows what the files were when it was told of them.
 	watchHeadStart = 2 * time.Second
@@ -73,7 +78,9 @@ type rehearsed struct{ *discovery.Server }
 
 // Run rehearses, and serves until ctx ends.
 func (r rehearsed) Run(ctx context.Context) error {
-	tidyFirst()
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // the agent ends before it began
+	}
 	if err := xds.Rehearse(); err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func (a *Agent) inspect(ctx context.Context, stateDir, path string) (*envoy.Bina
 	a.binary.Store(found)
 	text, err := json.Marshal(found)
 	if err == nil {
-		err = renameio.WriteFile(remembered, text, 0o600)
+		err = renameio.WriteFile(remembered, text, 0o600, renameio.WithTempDir(filepath.Dir(remembered)))
 	}
 	if err != nil {
 		a.log.Warn("what Envoy is could not be remembered: the next start takes longer", "error", err)

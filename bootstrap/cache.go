@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
@@ -71,7 +72,7 @@ func (p *Program) remember(question string, rendered *Rendered) error {
 	case len(text) > maxCached:
 		err = fmt.Errorf("it has more than %d bytes", maxCached)
 	default:
-		err = renameio.WriteFile(p.Cache, text, 0o600, renameio.IgnoreUmask())
+		err = renameio.WriteFile(p.Cache, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(p.Cache)))
 	}
 	if err != nil {
 		return fmt.Errorf("remember the bootstrap in %s: %w", p.Cache, err)

@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/renameio/v2"
-
 	"outrider.org/outrider/agent/condition"
 )
 
@@ -118,11 +116,29 @@ func writeBootstrap(spec *Spec, launch Launch) error {
 	if err != nil {
 		return fmt.Errorf("build the bootstrap of epoch %d: %w", launch.Number, err)
 	}
-	// Envoy's user reads it through the folder's group, which only a file that is made in the folder has.
-	if err := renameio.WriteFile(launch.BootstrapPath, content, 0o640, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(launch.BootstrapPath))); err != nil {
+	if err := replaceFile(launch.BootstrapPath, content); err != nil {
 		return fmt.Errorf("write the bootstrap of epoch %d: %w", launch.Number, err)
 	}
 	return nil
+}
+
+// replaceFile writes a file of a runtime folder: whole or not at all. It need not outlive the machine, so that nobody waits for a disk.
+func replaceFile(path string, content []byte) (err error) {
+	// Envoy's user reads it through the folder's group, which only a file that is made in the folder has.
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Chmod(0o640), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
 }
 
 // starting makes the process one of ours, before the keeper knows it: its exit may be told before its start.

@@ -60,13 +60,12 @@ func (h *harness) begin() {
 	}
 	out = io.MultiWriter(out, &h.log)
 	h.s = New(Options{
-		Keeper: h.w.connect(), Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Board: h.board,
+		Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Board: h.board,
 		Logger: slog.New(slog.NewTextHandler(out, nil)), ConfigDir: h.dir, Settings: func() Settings { return h.settings },
 	})
 	h.cancel, h.ended = cancel, make(chan error, 1)
-	s := h.s
-	ended := h.ended
-	go func() { ended <- s.Run(ctx) }()
+	s, ended, keeper := h.s, h.ended, h.w.connect()
+	go func() { ended <- s.Run(ctx, keeper) }()
 	synctest.Wait()
 }
 

@@ -9,9 +9,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Options are what a Supervisor is made of. Keeper, Admin, Board and ConfigDir are needed.
+// Options are what a Supervisor is made of. Admin, Board and ConfigDir are needed.
 type Options struct {
-	Keeper    Keeper
 	Admin     func(address string) Admin // a client for what Spec.AdminAddress named; it must not connect yet
 	Board     *condition.Board
 	Logger    *slog.Logger // nil = slog.Default()
@@ -76,7 +75,6 @@ func New(options Options) *Supervisor {
 	return &Supervisor{
 		options: options,
 		log:     options.Logger,
-		keeper:  options.Keeper,
 		inbox:   make(chan func()),
 		asking:  make(chan struct{}, 1),
 		ended:   make(chan struct{}),

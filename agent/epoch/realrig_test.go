@@ -133,7 +133,7 @@ func newReal(t *testing.T) *realRig {
 func (r *realRig) begin() {
 	l := link{r.client, make(chan epoch.Process)}
 	ctx, cancel := context.WithCancel(context.Background())
-	r.s = epoch.New(epoch.Options{Keeper: l, Board: r.board, ConfigDir: r.folder, Explain: envoy.ExplainExit,
+	r.s = epoch.New(epoch.Options{Board: r.board, ConfigDir: r.folder, Explain: envoy.ExplainExit,
 		Logger: slog.New(slog.NewTextHandler(r.Output(), nil)),
 		Admin:  func(address string) epoch.Admin { return admin{envoy.NewAdmin("unix", address)} }})
 	r.ended = make(chan error, 1)
@@ -155,7 +155,7 @@ func (r *realRig) begin() {
 		}
 	})
 	s, ended := r.s, r.ended
-	all.Go(func() { ended <- s.Run(ctx) })
+	all.Go(func() { ended <- s.Run(ctx, l) })
 	r.leave = func() { cancel(); all.Wait() }
 }
 

@@ -57,7 +57,8 @@ type view struct {
 
 // Run adopts what the keeper has, then supervises until ctx ends (Envoy goes on serving, for the next agent to adopt;
 // returns nil), until Stop is done (nil), or until it gives up (ErrGaveUp). It is to be called once.
-func (s *Supervisor) Run(ctx context.Context) error {
+func (s *Supervisor) Run(ctx context.Context, keeper Keeper) error {
+	s.keeper = keeper
 	running, cancel := context.WithCancel(ctx)
 	s.running = running
 	defer func() {
