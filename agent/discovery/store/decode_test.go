@@ -1,6 +1,7 @@
 package store
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -110,12 +111,14 @@ func FuzzParse(f *testing.F) {
 		"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec:\n  selector: {a: b}\n  servers:\n  - port: {number: 443, name: s, protocol: HTTPS}\n    hosts: ['*']\n    tls: {mode: SIMPLE}\n",
 		"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: x}\nspec: {host: a, trafficPolicy: {loadBalancer: {consistentHash: {maglev: {tableSize: 18446744073709551615}}}}, subsets: [null]}\n",
 		"<<: {kind: List}\n<<: [{items: []}]\n? [a]\n: b\n", "\xff\xfe", "%YAML 1.1\n---\na: !!binary x\n", "kind: .nan\nspec: 0x\n",
+		"\r\u0085\u2028\u2029\"", "kind: a\r\n---\rkind: \"", "\xff\xfe\x85\x00\x85\x00\"\x00", "\xfe\xff\x00\n\x00-\x00-\x00-",
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		r := &reader{file: "f.yaml", namespace: "ns", validate: validate.Object}
-		lines := strings.Count(string(content), "\n") + 1
+		content = inUTF8(content)
+		lines := len(regexp.MustCompile("\r\n|[\n\r\u0085\u2028\u2029]").Split(string(content), -1))
 		parts, first := split(content)
 		for i, part := range parts {
 			d := r.read(part, first[i])
@@ -131,4 +134,17 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestUTF16IsReadAsItsText(t *testing.T) {
+	text := entry("a", "a.test") + "---\n" + entry("b", "b.test")
+	for _, test := range []struct{ mark, before, after string }{{"\xff\xfe", "", "\x00"}, {"\xfe\xff", "\x00", ""}} {
+		content := test.mark
+		for _, c := range []byte(text) {
+			content += test.before + string(c) + test.after
+		}
+		if got := inUTF8([]byte(content)); string(got) != text {
+			t.Errorf("%q became %q", content, got)
+		}
+	}
 }

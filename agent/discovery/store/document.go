@@ -53,29 +53,6 @@ type document struct {
 	broken   bool // something could not even be named
 }
 
-// split cuts a file at the lines that begin with "---", as kubectl does; the line itself begins the next document.
-// first holds the number of each document's first line, from 1.
-func split(content []byte) (documents [][]byte, first []int) {
-	start, line, startLine := 0, 1, 1
-	for at := 0; at < len(content); {
-		if at > start && isSeparator(content[at:]) {
-			documents, first = append(documents, content[start:at]), append(first, startLine)
-			start, startLine = at, line
-		}
-		end := bytes.IndexByte(content[at:], '\n')
-		if end < 0 {
-			break
-		}
-		at += end + 1
-		line++
-	}
-	return append(documents, content[start:]), append(first, startLine)
-}
-
-func isSeparator(line []byte) bool {
-	return bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0)
-}
-
 // reader reads the documents of one file.
 type reader struct {
 	file      string

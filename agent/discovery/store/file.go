@@ -91,7 +91,7 @@ func readAll(path string, into *file) ([]byte, error) {
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	return content[:n], nil
+	return inUTF8(content[:n]), nil
 }
 
 // moved returns the document at another line of its file.
