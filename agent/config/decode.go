@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/BurntSushi/toml"
+
+	"outrider.org/outrider/agent/lazy"
 )
 
 // source is one file of a configuration: the main file or a drop-in.
@@ -81,14 +82,14 @@ func syntaxError(path string, places *index, err error) *Error {
 			}
 		}
 	}
-	if m := bareWord.FindStringSubmatch(places.lineText(line)); m != nil && e.Cure == "" {
+	if m := bareWord().FindStringSubmatch(places.lineText(line)); m != nil && e.Cure == "" {
 		e.Cure = "a text is written in quotes: " + quote(m[1])
 	}
 	return e
 }
 
 // bareWord is a line that sets a key to something without quotes that begins no number, list or table.
-var bareWord = regexp.MustCompile(`^[^="'#]+=\s*([^"'\[{\s#][^"'#]*?)\s*(?:#.*)?$`)
+var bareWord = lazy.Regexp(`^[^="'#]+=\s*([^"'\[{\s#][^"'#]*?)\s*(?:#.*)?$`)
 
 // fileDecoder walks over one file.
 type fileDecoder struct {

@@ -2,13 +2,14 @@ package envoy
 
 import (
 	"bytes"
-	"regexp"
 	"slices"
 	"strings"
+
+	"outrider.org/outrider/agent/lazy"
 )
 
 // logPrefix is what Envoy puts before a message, in its own format or the agent's: [epoch] [time][thread][level][component].
-var logPrefix = regexp.MustCompile(`^(\[[^\]]*\]\s*)+`)
+var logPrefix = lazy.Regexp(`^(\[[^\]]*\]\s*)+`)
 
 // maxComplaint bounds what a refusal quotes, in bytes.
 const maxComplaint = 1000
@@ -25,7 +26,7 @@ func Complaint(output []byte) string {
 	}
 	said := make([]string, 0, len(lines)-first)
 	for _, line := range lines[first:] {
-		said = append(said, strings.TrimSpace(logPrefix.ReplaceAllString(line, "")))
+		said = append(said, strings.TrimSpace(logPrefix().ReplaceAllString(line, "")))
 	}
 	text := strings.Join(said, " ")
 	if len(text) > maxComplaint {

@@ -5,11 +5,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 
+	"outrider.org/outrider/agent/lazy"
 	"outrider.org/outrider/agent/quote"
 )
 
@@ -63,9 +63,9 @@ var holders = []string{"inline_string", "inline_bytes", "value", "raw_value", "s
 var matchers = []string{"string_match", "safe_regex_match", "safe_regex"}
 
 var (
-	secretMember = regexp.MustCompile(`(^|_)(token|password|passwd|passphrase|secret|authorization|cookie|apikey|api_key|` +
+	secretMember = lazy.Regexp(`(^|_)(token|password|passwd|passphrase|secret|authorization|cookie|apikey|api_key|` +
 		`access_key|private_key|secret_key|credential)(s|_value|_data|_bytes|_string|_base64)?$`)
-	secretHeader = regexp.MustCompile(`(^|[-_.])(token|authorization|cookie|secret|password|api[-_]?key|access[-_]?key|` +
+	secretHeader = lazy.Regexp(`(^|[-_.])(token|authorization|cookie|secret|password|api[-_]?key|access[-_]?key|` +
 		`signature|session|auth|jwt|credential)s?([-_.]|$)`)
 )
 
@@ -115,8 +115,8 @@ func (r *redactor) top() *frame {
 func (r *redactor) push(object bool) {
 	next := frame{object: object}
 	if top := r.top(); top != nil {
-		next.hide = top.hide || secretMember.MatchString(top.key) ||
-			secretHeader.MatchString(top.label) && slices.Contains(matchers, top.key)
+		next.hide = top.hide || secretMember().MatchString(top.key) ||
+			secretHeader().MatchString(top.label) && slices.Contains(matchers, top.key)
 		if !object {
 			next.key, next.label = top.key, top.label
 		}
@@ -134,7 +134,7 @@ func (r *redactor) begin() {
 		return
 	}
 	holds := slices.Contains(holders, top.key)
-	r.hidden = secretMember.MatchString(top.key) || holds && (top.hide || secretHeader.MatchString(top.label))
+	r.hidden = secretMember().MatchString(top.key) || holds && (top.hide || secretHeader().MatchString(top.label))
 }
 
 func (r *redactor) stringByte(c byte) {
