@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -23,19 +24,26 @@ const (
 // the interface of another epoch, nothing stays open and there is nothing to close. Safe for concurrent use.
 type Admin struct {
 	network, address string
-	transport        *http.Transport
+	dialer           net.Dialer
+	transport        *http.Transport // of RoundTrip
 }
 
 // NewAdmin returns a client of the admin interface at the address: network "unix" and a path, or "tcp" and host:port.
 func NewAdmin(network, address string) *Admin {
-	dialer := &net.Dialer{Timeout: adminDialTimeout}
-	return &Admin{network: network, address: address, transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialer.DialContext(ctx, network, address)
-		},
+	a := &Admin{network: network, address: address}
+	if network != "unix" { // there a connection is made at once or not at all, and a timer would wake an idle agent
+		a.dialer.Timeout = adminDialTimeout
+	}
+	a.transport = &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return a.dial(ctx) },
 		DisableKeepAlives:  true,
 		DisableCompression: true,
-	}}
+	}
+	return a
+}
+
+func (a *Admin) dial(ctx context.Context) (net.Conn, error) {
+	return a.dialer.DialContext(ctx, a.network, a.address)
 }
 
 // String names the address for errors and logs.
@@ -92,13 +100,32 @@ func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
 	return body, nil
 }
 
-func (a *Admin) send(request *http.Request) ([]byte, error) {
-	response, err := a.transport.RoundTrip(request)
+// send makes one exchange, and all of it in the calling goroutine: an http.Transport has three of each connection, and to wake them took
+// most of the processor time that an idle agent needs to look after Envoy.
+func (a *Admin) send(request *http.Request) (body []byte, err error) {
+	ctx := request.Context()
+	defer func() {
+		if _, answered := errors.AsType[*StatusError](err); err != nil && !answered && ctx.Err() != nil {
+			err = ctx.Err()
+		}
+	}()
+	connection, err := a.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = connection.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	request.Close = true
+	if err := request.Write(connection); err != nil {
+		return nil, err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(connection), request)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, adminMaxResponse+1))
+	body, err = io.ReadAll(io.LimitReader(response.Body, adminMaxResponse+1))
 	switch {
 	case err != nil:
 		return nil, err
