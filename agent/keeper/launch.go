@@ -11,11 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"outrider.org/outrider/agent/keeper/prestart"
 )
-
-// installedKeeper is where packages put the program.
-const installedKeeper = "/usr/libexec/outrider/outrider-keeper"
 
 // LaunchOptions say how the foreground agent starts its keeper.
 type LaunchOptions struct {
@@ -26,6 +23,10 @@ type LaunchOptions struct {
 	IdleExit time.Duration // how long a keeper without agent and Envoy stays; 0 = a minute
 	Stderr   *os.File      // where the keeper complains; nil = nowhere
 	Env      []string      // of the keeper itself, not of Envoy; nil = the agent's
+
+	// Waiting is a keeper that was started already, with the agent's environment and standard error (prestart.Take); nil = none. It is used
+	// where it can be, and is closed.
+	Waiting *os.File
 }
 
 // User is whom the keeper, and so Envoy, runs as.
@@ -42,6 +43,9 @@ const (
 // StartKeeper connects to the keeper of a folder, and starts one if there is none. That one is a session of its own: it
 // outlives the agent, kill -9 included. The errors are those of Dial, or tell why it could not be started.
 func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
+	if options.Waiting != nil {
+		defer func(waiting *os.File) { _ = waiting.Close() }(options.Waiting)
+	}
 	folder, err := filepath.Abs(options.Folder)
 	if err != nil {
 		return nil, fmt.Errorf("the keeper's folder: %w", err)
@@ -61,7 +65,11 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 			if err != nil {
 				return nil, err
 			}
-			return Dial(ctx, socket)
+			if client, err = Dial(ctx, socket); err == nil || options.Waiting == nil {
+				return client, err
+			}
+			options.Waiting = nil // whatever it is, it is no keeper: the ordinary way
+			continue
 		}
 		if !errors.Is(err, errLocked) {
 			return nil, err
@@ -75,19 +83,7 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 }
 
 // FindKeeper is the keeper's program: beside the running program, else where packages put it.
-func FindKeeper() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find outrider-keeper: %w", err)
-	}
-	tried := []string{filepath.Join(filepath.Dir(self), "outrider-keeper"), installedKeeper}
-	for _, path := range tried {
-		if unix.Access(path, unix.X_OK) == nil {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("find outrider-keeper: neither %s nor %s can be executed; install it there", tried[0], tried[1])
-}
+func FindKeeper() (string, error) { return prestart.Find() }
 
 // launch starts the program with a listening socket that waits for it: connecting succeeds from now on.
 func launch(options LaunchOptions, socket string, lock *os.File) error {
@@ -108,42 +104,39 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 		return fmt.Errorf("start %s: %w", binary, err)
 	}
 	defer func() { _ = listening.Close() }()
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return fmt.Errorf("start %s: %w", binary, err)
-	}
-	defer func() { _ = null.Close() }()
-	stderr := options.Stderr
-	if stderr == nil {
-		stderr = null
-	}
-	attributes := &syscall.SysProcAttr{Setsid: true}
-	if user := options.User; user != nil {
-		attributes.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
-		if err := giveFolder(options.Folder, lock.Name(), user); err != nil {
-			return err
-		}
-	}
 	idle := options.IdleExit
 	if idle == 0 {
 		idle = defaultIdleExit
 	}
+	arguments := []string{"-folder", options.Folder, "-socket", socket, "-base-id", strconv.FormatUint(uint64(options.BaseID), 10), "-idle-exit", idle.String()}
+	var credential *syscall.Credential
+	if user := options.User; user != nil {
+		credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
+		if err := giveFolder(options.Folder, lock.Name(), user); err != nil {
+			return err
+		}
+	}
+	if options.suits() && prestart.HandOver(options.Waiting, arguments, listening, lock) == nil {
+		return nil
+	} // else it has ended, and another one can say why
 	const listenFD, lockFD = 3, 4
-	process, err := os.StartProcess(binary, []string{
-		binary, "-folder", options.Folder, "-socket", socket, "-base-id", strconv.FormatUint(uint64(options.BaseID), 10),
-		"-idle-exit", idle.String(), "-listen-fd", strconv.Itoa(listenFD), "-lock-fd", strconv.Itoa(lockFD),
-	}, &os.ProcAttr{Dir: "/", Env: append(slices.Clone(options.environment()), oneProcessor), Files: []*os.File{null, null, stderr, listening, lock}, Sys: attributes})
-	if err != nil {
+	command := append([]string{binary}, handedIn(arguments, listenFD, lockFD)...)
+	if err := prestart.Start(command, options.environment(), options.Stderr, credential, listening, lock); err != nil {
 		_ = os.Remove(socket)
 		return fmt.Errorf("start the keeper: %w", err)
 	}
-	go func() { _, _ = process.Wait() }() // as long as the keeper lives, so that it leaves no zombie
 	return nil
 }
 
-// oneProcessor is in the environment of a keeper, as in its unit: Command says so too, but by then Go's runtime has what belongs to
-// each processor, a quarter of a megabyte for a second one.
-const oneProcessor = "GOMAXPROCS=1"
+// suits tells whether the keeper that waits is one of these options.
+func (o LaunchOptions) suits() bool {
+	return o.Waiting != nil && o.Binary == "" && o.User == nil && o.Env == nil && o.Stderr == os.Stderr
+}
+
+// handedIn adds to a keeper's arguments which descriptors are its socket and its folder's lock.
+func handedIn(arguments []string, listenFD, lockFD int) []string {
+	return append(slices.Clip(arguments), "-"+flagListen, strconv.Itoa(listenFD), "-"+flagLock, strconv.Itoa(lockFD))
+}
 
 func (o LaunchOptions) environment() []string {
 	if o.Env != nil {

@@ -11,10 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flags that one image of the keeper gives the next.
+// Flags that one image of the keeper gives the next, or who starts it.
 const (
-	flagState = "state-fd" // descriptor of the state
-	flagTakes = "takes"    // exit 0 when a state of this format can be taken over
+	flagListen = "listen-fd"
+	flagLock   = "lock-fd"
+	flagState  = "state-fd" // descriptor of the state
+	flagTakes  = "takes"    // exit 0 when a state of this format can be taken over
 )
 
 const (
@@ -51,7 +53,7 @@ func (s *server) reexecute() error {
 	if err != nil {
 		return refuse(CodeReexecute, "the keeper goes on as it is: %v", err)
 	}
-	arguments := append(ownArguments(), "-"+flagState+"="+strconv.Itoa(state))
+	arguments := append(s.ownArguments(), "-"+flagState+"="+strconv.Itoa(state))
 	s.main.do(func() { // an exec from another thread would end this one, and tell Envoy that its parent has died
 		if err = blockSignals(); err != nil {
 			return
@@ -63,8 +65,8 @@ func (s *server) reexecute() error {
 }
 
 // ownArguments are those this image was started with, but for what the image before added.
-func ownArguments() []string {
-	return slices.DeleteFunc(slices.Clone(os.Args), func(argument string) bool {
+func (s *server) ownArguments() []string {
+	return slices.DeleteFunc(append([]string{os.Args[0]}, s.options.arguments...), func(argument string) bool {
 		return strings.HasPrefix(argument, "-"+flagState+"=")
 	})
 }

@@ -23,7 +23,8 @@ type Options struct {
 	Version    string        // of the program
 	Log        io.Writer     // for sentences about what goes wrong; errors of it are ignored
 
-	sharedMemory string // folder of the shared memory files, for tests; "" = /dev/shm
+	arguments    []string // of the program, for the image after it
+	sharedMemory string   // folder of the shared memory files, for tests; "" = /dev/shm
 }
 
 // server is the keeper's side.

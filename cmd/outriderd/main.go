@@ -10,6 +10,7 @@ import (
 
 	"outrider.org/outrider/agent"
 	"outrider.org/outrider/agent/config"
+	_ "outrider.org/outrider/cmd/outriderd/early" // before all else
 )
 
 // version is set by the build.
