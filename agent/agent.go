@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -86,6 +87,9 @@ func Run(ctx context.Context, options Options) (err error) {
 		decided: make(chan struct{})}
 	a.collector.rest()
 	a.log = slog.New(newLogHandler(options.Output, "auto", a.level))
+	catching := sync.OnceValue(catchSignals)
+	go catching() // beside the configuration: Go changes the masks of threads, one signal after the other
+	defer func() { catching().stop() }()
 	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.logOf("systemd")})
 	defer func() { farewell(notifier, err) }()
 	loaded, err := config.Load(options.Config)
@@ -105,9 +109,8 @@ func Run(ctx context.Context, options Options) (err error) {
 		return err
 	}
 	defer a.release()
-	signals := catchSignals()
-	defer signals.stop()
 
+	signals := catching() // from here on none is deadly
 	ctx, a.detach = context.WithCancel(ctx)
 	defer a.detach()
 	if err := a.compose(ctx, loaded); err != nil {

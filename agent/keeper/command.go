@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -97,6 +98,9 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 
 // awaited is Command with the arguments that come over a socket; without any the agent wants no keeper.
 func awaited(descriptor int, version string, stdout, stderr io.Writer) int {
+	// While nobody waits for an answer: the first to catch a signal makes Go change the masks of threads, one signal after the other.
+	signals := catchSignals()
+	defer signal.Stop(signals)
 	if err := rehearse(); err != nil {
 		return fail(stderr, exitFailed, err)
 	}

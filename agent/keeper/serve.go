@@ -15,9 +15,7 @@ import (
 // locked to the main thread by an init function. state is what the image before left (nil at a first start).
 func Serve(options Options, state *os.File) error {
 	s := newServer(options)
-	// Caught, not ignored: an ignored signal would stay ignored in Envoy. SIGPIPE and SIGHUP mean nothing to a keeper.
-	signals := make(chan os.Signal, 64)
-	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE, unix.SIGUSR2, unix.SIGCHLD)
+	signals := catchSignals()
 	defer signal.Stop(signals)
 	unblockSignals()
 
@@ -59,6 +57,13 @@ func Serve(options Options, state *os.File) error {
 	<-handled
 	s.serving.Wait()
 	return err
+}
+
+// catchSignals catches all that a keeper may get. SIGPIPE and SIGHUP mean nothing to it, but an ignored signal would stay ignored in Envoy.
+func catchSignals() chan os.Signal {
+	signals := make(chan os.Signal, 64)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE, unix.SIGUSR2, unix.SIGCHLD)
+	return signals
 }
 
 // prepare makes what a first start needs.
