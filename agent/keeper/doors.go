@@ -1,14 +1,14 @@
 package keeper
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // Connections that the kernel has taken, and Envoy not yet, are reset when Envoy closes its listeners. So before it does, no new
@@ -41,11 +41,11 @@ func (s *server) closeDoors() error {
 	}
 	began := time.Now()
 	for len(waiting) > 0 && time.Since(began) < doorsAtMost {
-		sockets, err := system.listening()
+		sockets, err := sockdiag.Coming()
 		if err != nil {
 			return errors.Join(append(failures, err)...)
 		}
-		if sockets.coming(waiting) == 0 && time.Since(began) >= doorsAtLeast {
+		if coming(sockets, waiting) == 0 && time.Since(began) >= doorsAtLeast {
 			break
 		}
 		time.Sleep(doorsPoll)
@@ -55,98 +55,54 @@ func (s *server) closeDoors() error {
 
 // refuseConnections lets no new connection in to the listening TCP sockets of a process, and adds their inodes.
 func (u usage) refuseConnections(pid int, inodes map[string]bool) error {
-	sockets, err := u.listening()
+	listeners, err := sockdiag.Listening()
 	if err != nil {
 		return err
 	}
-	handle, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return fmt.Errorf("open process %d: %w", pid, err)
-	}
-	defer func() { _ = unix.Close(handle) }()
-	descriptors, err := u.descriptors(pid)
+	owned, err := openProcesses(u, []int{pid})
+	defer owned.close()
 	if err != nil {
 		return err
 	}
 	var failures []error
-	for inode, number := range descriptors {
-		if _, listens := sockets.queues[inode]; !listens || inodes[inode] {
+	for _, listener := range listeners {
+		inode := inodeOf(listener)
+		if _, ours := owned.owner[inode]; !ours || inodes[inode] {
 			continue
 		}
 		inodes[inode] = true
-		if err := unplug(handle, number); err != nil {
+		if err := owned.with(inode, unplug); err != nil {
 			failures = append(failures, fmt.Errorf("close the listeners of process %d to new connections: %w", pid, err))
 		}
 	}
 	return errors.Join(failures...)
 }
 
-// unplug binds another process's socket to no interface, through a descriptor of our own, unless it is already.
-func unplug(process, number int) error {
-	socket, err := unix.PidfdGetfd(process, number, 0)
-	if err != nil {
-		return fmt.Errorf("share descriptor %d: %w", number, err)
-	}
-	defer func() { _ = unix.Close(socket) }()
+// unplug binds a socket to no interface, unless it is already.
+func unplug(socket int) error {
 	if bound, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); err == nil && bound == noInterface {
 		return nil
 	}
 	if err := unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, noInterface); err != nil {
 		// It is bound to one by its configuration. The next best: the kernel takes at most one more before Envoy takes it.
-		return errors.Join(fmt.Errorf("unplug descriptor %d: %w", number, err), unix.Listen(socket, 0))
+		return errors.Join(fmt.Errorf("unplug a listener: %w", err), unix.Listen(socket, 0))
 	}
 	return nil
 }
 
-// listeners are the listening TCP sockets.
-type listeners struct {
-	queues     map[string]queue  // by inode
-	handshakes map[string]uint64 // that have begun, by port (hex)
-}
-
-// queue is that of one listening socket.
-type queue struct {
-	port   string // hex
-	length uint64 // connections that wait to be accepted
-}
-
-// coming is how many connections wait to be accepted on sockets, or will once their handshake is done.
-func (l listeners) coming(inodes map[string]bool) uint64 {
-	var total uint64
-	ports := map[string]bool{}
-	for inode := range inodes {
-		if queue, open := l.queues[inode]; open {
-			total += queue.length
-			ports[queue.port] = true
+// coming is how many connections wait to be accepted on listening sockets, given by inode, or will once their handshake is done.
+func coming(sockets []sockdiag.Socket, inodes map[string]bool) int {
+	ports, total := map[uint16]bool{}, 0
+	for _, s := range sockets {
+		if !s.Handshake && inodes[inodeOf(s)] {
+			total += int(s.Waiting)
+			ports[s.Address.Port()] = true
 		}
 	}
-	for port := range ports {
-		total += l.handshakes[port]
+	for _, s := range sockets {
+		if s.Handshake && ports[s.Address.Port()] {
+			total++
+		}
 	}
 	return total
-}
-
-// listening reads the kernel's tables. The second half of a listening socket's queue is the length of its accept queue; a handshake has
-// the local address of its listener, and no inode.
-func (u usage) listening() (listeners, error) {
-	const handshake, listen = "03", "0A" // SYN_RECV, LISTEN
-	found := listeners{queues: map[string]queue{}, handshakes: map[string]uint64{}}
-	err := u.sockets(func(s socket) error {
-		switch string(s.state) {
-		case handshake:
-			found.handshakes[string(s.port)]++
-		case listen:
-			_, rx, _ := bytes.Cut(s.queue, []byte(":"))
-			length, err := strconv.ParseUint(string(rx), 16, 64)
-			if err != nil {
-				return fmt.Errorf("queue %q: %w", s.queue, err)
-			}
-			found.queues[string(s.inode)] = queue{port: string(s.port), length: length}
-		}
-		return nil
-	})
-	if err != nil {
-		return found, fmt.Errorf("look at listening sockets: %w", err)
-	}
-	return found, nil
 }

@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // After the doors are closed nobody comes in, and who is in is served.
@@ -61,7 +63,7 @@ func TestUnplugWithoutPrivilege(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	if err := withoutPrivilege(func() error { return unplugOwn(int(file.Fd())) }); err != nil {
+	if err := withoutPrivilege(func() error { return unplug(int(file.Fd())) }); err != nil {
 		t.Fatal(err)
 	}
 	if connection, err := net.Dial("tcp", listener.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -72,15 +74,6 @@ func TestUnplugWithoutPrivilege(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = accepted.Close()
-}
-
-func unplugOwn(descriptor int) error {
-	handle, err := unix.PidfdOpen(os.Getpid(), 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(handle) }()
-	return unplug(handle, descriptor)
 }
 
 // withoutPrivilege runs do on a thread that is nobody's and has no capability, and ends with it.
@@ -98,37 +91,75 @@ func withoutPrivilege(do func() error) error {
 	return <-result
 }
 
+// A listener that defers (TCP_DEFER_ACCEPT) keeps a handshake open until its client speaks.
 func TestComing(t *testing.T) {
-	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-	const tcp = head +
-		"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000003 00:00000000 00000000   990        0 700 1 0 100 0 0 10 0\n" + // three wait
-		"   1: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000   990        0 701 1 0 100 0 0 10 0\n" +
-		"   2: 0100007F:1F91 00000000:0000 0A 00000000:00000005 00:00000000 00000000   990        0 702 1 0 100 0 0 10 0\n" +
-		"   3: 0100007F:1F90 0200007F:D431 03 00000000:00000000 01:00000000 00000000     0        0 0 1 0 20 4 0 10 -1\n" + // one shakes hands
-		"   4: 0100007F:1F91 0200007F:D432 03 00000000:00000000 01:00000000 00000000     0        0 0 1 0 20 4 0 10 -1\n" +
-		"   5: 0100007F:1F90 0200007F:D433 01 00000000:00000009 00:00000000 00000000   990        0 703 1 0 20 4 30 10 -1\n"
-	const tcp6 = head +
-		"   0: 00000000000000000000000000000000:1F92 00000000000000000000000000000000:0000 0A 00000000:00000001 00:00000000 00000000   990        0 704 1 0 100 0 0 10 0\n"
-	proc := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(proc, "self", "net"), 0o700); err != nil {
-		t.Fatal(err)
+	config := net.ListenConfig{}
+	config.SetMultipathTCP(false)
+	listen := func(network, address string) *net.TCPListener {
+		listener, err := config.Listen(t.Context(), network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = listener.Close() })
+		return listener.(*net.TCPListener)
 	}
-	for name, content := range map[string]string{"tcp": tcp, "tcp6": tcp6} {
-		if err := os.WriteFile(filepath.Join(proc, "self", "net", name), []byte(content), 0o600); err != nil {
+	shared := listen("tcp4", "127.0.0.1:0")
+	port := shared.Addr().(*net.TCPAddr).Port
+	other, six, apart := listen("tcp4", fmt.Sprintf("127.0.0.2:%d", port)), listen("tcp6", "[::1]:0"), listen("tcp4", "127.0.0.1:0")
+	defers := func(l *net.TCPListener, seconds int) {
+		raw, err := l.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(descriptor uintptr) {
+				if err := unix.SetsockoptInt(int(descriptor), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, seconds); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	sockets, err := usage{proc}.listening()
+	connect := func(l *net.TCPListener, times int) {
+		for range times {
+			connection, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = connection.Close() })
+		}
+	}
+	connect(shared, 3)
+	connect(six, 1)
+	defers(shared, 30)
+	connect(shared, 1)
+	defers(apart, 30)
+	connect(apart, 2)
+
+	inode := func(l *net.TCPListener) string {
+		file, err := l.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = file.Close() }()
+		var status unix.Stat_t
+		if err := unix.Fstat(int(file.Fd()), &status); err != nil {
+			t.Fatal(err)
+		}
+		return strconv.FormatUint(status.Ino, 10)
+	}
+	sockets, err := sockdiag.Coming()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]uint64{}
-	for name, inodes := range map[string]map[string]bool{
-		"both of a port": {"700": true, "701": true}, "IPv6": {"704": true}, "closed meanwhile": {"999": true}, "no listener": {"703": true},
-	} {
-		got[name] = sockets.coming(inodes)
+	got := map[string]int{}
+	for name, listeners := range map[string][]*net.TCPListener{"one port": {shared, other}, "IPv6": {six}, "handshakes": {apart}, "nobody comes": {}} {
+		inodes := map[string]bool{"0": true, "4294967295": true}
+		for _, l := range listeners {
+			inodes[inode(l)] = true
+		}
+		got[name] = coming(sockets, inodes)
 	}
-	want := map[string]uint64{"both of a port": 4, "IPv6": 1, "closed meanwhile": 0, "no listener": 0}
+	want := map[string]int{"one port": 4, "IPv6": 1, "handshakes": 2, "nobody comes": 0}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -48,11 +48,10 @@ func (u usage) connections(pids []int) (map[int]uint64, error) {
 		return counts, nil
 	}
 	const established = "01" // TCP_ESTABLISHED
-	err := u.sockets(func(s socket) error {
+	err := u.sockets(func(s socket) {
 		if pid, ok := owner[string(s.inode)]; ok && string(s.state) == established {
 			counts[pid]++
 		}
-		return nil
 	})
 	if err != nil {
 		return counts, fmt.Errorf("count connections: %w", err)
@@ -84,14 +83,12 @@ func (u usage) descriptors(pid int) (map[string]int, error) {
 
 // socket is a line of the kernel's tables of TCP sockets; it is valid until the next one is read.
 type socket struct {
-	port  []byte // the local one, in hex
 	state []byte // TCP_* of the kernel, two digits in hex
-	queue []byte // "tx:rx", in hex
 	inode []byte // "0": it has none
 }
 
 // sockets calls f with each line of the kernel's tables: "sl local remote st tx:rx tr:when retrnsmt uid timeout inode …".
-func (u usage) sockets(f func(socket) error) error {
+func (u usage) sockets(f func(socket)) error {
 	for _, table := range []string{"tcp", "tcp6"} {
 		err := u.table(table, f)
 		if table == "tcp6" && errors.Is(err, os.ErrNotExist) {
@@ -104,23 +101,20 @@ func (u usage) sockets(f func(socket) error) error {
 	return nil
 }
 
-func (u usage) table(name string, f func(socket) error) error {
+func (u usage) table(name string, f func(socket)) error {
 	file, err := os.Open(filepath.Join(u.proc, "self", "net", name))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	const localColumn, stateColumn, queueColumn, inodeColumn = 1, 3, 4, 9
+	const stateColumn, inodeColumn = 3, 9
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		fields := bytes.Fields(lines.Bytes())
 		if len(fields) <= inodeColumn {
 			continue
 		}
-		_, port, _ := bytes.Cut(fields[localColumn], []byte(":"))
-		if err := f(socket{port: port, state: fields[stateColumn], queue: fields[queueColumn], inode: fields[inodeColumn]}); err != nil {
-			return err
-		}
+		f(socket{state: fields[stateColumn], inode: fields[inodeColumn]})
 	}
 	return lines.Err()
 }

@@ -1,6 +1,6 @@
 // Package sockdiag asks the kernel over netlink who listens (sock_diag(7)), which costs as much as there are listeners. The tables in
 // /proc cost as much as there are connections (two seconds at 39,000 of them on a busy machine), and a walk over a hash table that is
-// made for a million of them.
+// made for a million of them. To learn of handshakes too costs the walk, but no connection is written down.
 package sockdiag
 
 import (
@@ -15,16 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a TCP socket that listens.
+// Socket is a TCP socket that listens, or a handshake that one has begun.
 type Socket struct {
-	Address netip.AddrPort // as its family has it: IPv4 within IPv6 stays so
-	Device  uint32         // the index of the network interface it is bound to; 0: none
-	UID     uint32         // who made it
-	Inode   uint32
+	Handshake bool           // of the address, for whoever listens there; it is nobody's yet and has no inode
+	Waiting   uint32         // connections that wait to be accepted
+	Address   netip.AddrPort // as its family has it: IPv4 within IPv6 stays so
+	Device    uint32         // the index of the network interface it is bound to; 0: none
+	UID       uint32         // who made it
+	Inode     uint32
 }
 
 const (
-	tcpListen = 10 // TCP_LISTEN, include/net/tcp_states.h
+	// include/net/tcp_states.h: TCP_SYN_RECV, TCP_LISTEN.
+	tcpHandshake = 3
+	tcpListen    = 10
 
 	// Offsets in struct inet_diag_sockid: source port, destination port, source, destination, interface, cookie. Ports and addresses are in
 	// the order of the network.
@@ -37,20 +41,27 @@ const (
 	requestLength = 8 + sockidLength
 
 	// struct inet_diag_msg: family, state, timer, retransmissions, sockid, expires, two queues, uid, inode.
-	messageLength = 4 + sockidLength + 20
-	messageSockid = 4
-	messageUID    = 4 + sockidLength + 12
-	messageInode  = messageUID + 4
+	messageLength  = 4 + sockidLength + 20
+	messageState   = 1
+	messageSockid  = 4
+	messageWaiting = 4 + sockidLength + 4 // the first queue, that of a listening socket
+	messageUID     = 4 + sockidLength + 12
+	messageInode   = messageUID + 4
 
 	bufferLength = 32 << 10 // what the kernel fills at most in one go
 )
 
 // Listening tells the listening TCP sockets of this network namespace. Those of one address are in the order of the kernel's list: the
 // youngest first for IPv4, last for IPv6 (__inet_hash in net/ipv4/inet_hashtables.c).
-func Listening() ([]Socket, error) {
+func Listening() ([]Socket, error) { return inStates(1 << tcpListen) }
+
+// Coming tells the same, and the handshakes that have begun.
+func Coming() ([]Socket, error) { return inStates(1<<tcpListen | 1<<tcpHandshake) }
+
+func inStates(states uint32) ([]Socket, error) {
 	var all []Socket
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		found, err := ask(family)
+		found, err := ask(family, states)
 		if err != nil {
 			return nil, fmt.Errorf("look at listening sockets: %w", err)
 		}
@@ -59,14 +70,14 @@ func Listening() ([]Socket, error) {
 	return all, nil
 }
 
-// ask is Listening for one family.
-func ask(family uint8) ([]Socket, error) {
+// ask is inStates for one family.
+func ask(family uint8, states uint32) ([]Socket, error) {
 	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	defer func() { _ = unix.Close(socket) }()
-	if err := unix.Sendto(socket, request(family), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(socket, request(family, states), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, os.NewSyscallError("sendto", err)
 	}
 	var sockets []Socket
@@ -87,7 +98,7 @@ func ask(family uint8) ([]Socket, error) {
 	}
 }
 
-func request(family uint8) []byte {
+func request(family uint8, states uint32) []byte {
 	const length = unix.SizeofNlMsghdr + requestLength
 	message := make([]byte, length)
 	binary.NativeEndian.PutUint32(message[0:], length)
@@ -95,7 +106,7 @@ func request(family uint8) []byte {
 	binary.NativeEndian.PutUint16(message[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
 	body := message[unix.SizeofNlMsghdr:]
 	body[0], body[1] = family, unix.IPPROTO_TCP
-	binary.NativeEndian.PutUint32(body[4:], 1<<tcpListen)
+	binary.NativeEndian.PutUint32(body[4:], states)
 	return message
 }
 
@@ -142,9 +153,11 @@ func socketOf(body []byte) (Socket, bool) {
 	}
 	address, ok := netip.AddrFromSlice(id[sockidSource : sockidSource+length])
 	return Socket{
-		Address: netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
-		Device:  binary.NativeEndian.Uint32(id[sockidDevice:]),
-		UID:     binary.NativeEndian.Uint32(body[messageUID:]),
-		Inode:   binary.NativeEndian.Uint32(body[messageInode:]),
+		Handshake: body[messageState] == tcpHandshake,
+		Waiting:   binary.NativeEndian.Uint32(body[messageWaiting:]),
+		Address:   netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
+		Device:    binary.NativeEndian.Uint32(id[sockidDevice:]),
+		UID:       binary.NativeEndian.Uint32(body[messageUID:]),
+		Inode:     binary.NativeEndian.Uint32(body[messageInode:]),
 	}, ok
 }
