@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestEnvoyHotRestart(t *testing.T) {
@@ -194,4 +196,23 @@ func TestParentHangsAndDies(t *testing.T) {
 		t.Errorf("%q, %v", body, err)
 	}
 	l.startEnvoy(2, envoyOptions{port: port}).live()
+}
+
+// A large program that is killed takes the kernel a moment. Somebody must be there to reap it, or the keeper waits for ever.
+func TestKeeperEndsWhileACommandRuns(t *testing.T) {
+	envoy := parts.Envoy(t)
+	for delay := 10 * time.Millisecond; delay <= 80*time.Millisecond; delay += 10 * time.Millisecond {
+		l := newLab(t)
+		pid, ran := l.client.Info().PID, make(chan struct{})
+		go func() {
+			defer close(ran)
+			_, _ = l.client.Run(t.Context(), envoy, []string{"--version"})
+		}()
+		time.Sleep(delay)
+		if err := unix.Kill(pid, unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		l.eventually("the keeper ends", func() bool { return unix.Kill(pid, 0) != nil })
+		<-ran
+	}
 }

@@ -53,9 +53,9 @@ func Serve(options Options, state *os.File) error {
 	go s.accept()
 	s.notify(daemon.SdNotifyReady)
 	err = s.main.run()
+	s.serving.Wait() // a command that is being ended has to be reaped
 	close(stop)
 	<-handled
-	s.serving.Wait()
 	return err
 }
 
