@@ -124,7 +124,10 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = response.Body.Close() }()
+	defer func() {
+		_ = connection.Close() // first: what is left of too long an answer is not read
+		_ = response.Body.Close()
+	}()
 	body, err = io.ReadAll(io.LimitReader(response.Body, adminMaxResponse+1))
 	switch {
 	case err != nil:
