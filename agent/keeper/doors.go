@@ -14,9 +14,12 @@ import (
 // Connections that the kernel has taken, and Envoy not yet, are reset when Envoy closes its listeners. So before it does, no new
 // ones are let in: whoever comes then is refused by the kernel, as after the close; what is there is taken by Envoy.
 const (
-	doorsAtLeast = 20 * time.Millisecond // what the kernel works on in this moment is in its tables then
-	doorsAtMost  = time.Second           // a handshake whose client is gone lasts longer
-	doorsPoll    = 10 * time.Millisecond
+	doorsAtMost = time.Second // a handshake whose client is gone lasts longer
+	doorsPoll   = 10 * time.Millisecond
+
+	// doorsQuiet is how often in a row nothing may wait: a handshake that is done between the kernel's list of listeners and that of handshakes
+	// is in neither, and what the kernel works on in the moment is in its tables after the first pause.
+	doorsQuiet = 3
 )
 
 // noInterface is the index of a network interface that does not exist: the kernel counts them up from 1. A listening socket that
@@ -40,42 +43,56 @@ func (s *server) closeDoors() error {
 		}
 	}
 	began := time.Now()
-	for len(waiting) > 0 && time.Since(began) < doorsAtMost {
+	for quiet := 0; len(waiting) > 0 && quiet < doorsQuiet && time.Since(began) < doorsAtMost; time.Sleep(doorsPoll) {
 		sockets, err := sockdiag.Coming()
-		if err != nil {
-			return errors.Join(append(failures, err)...)
+		switch {
+		case err != nil: // then nothing tells what waits: all the time that is needed at most
+		case coming(sockets, waiting) == 0:
+			quiet++
+		default:
+			quiet = 0
 		}
-		if coming(sockets, waiting) == 0 && time.Since(began) >= doorsAtLeast {
-			break
-		}
-		time.Sleep(doorsPoll)
 	}
 	return errors.Join(failures...)
 }
 
 // refuseConnections lets no new connection in to the listening TCP sockets of a process, and adds their inodes.
 func (u usage) refuseConnections(pid int, inodes map[string]bool) error {
-	listeners, err := sockdiag.Listening()
-	if err != nil {
-		return err
-	}
 	owned, err := openProcesses(u, []int{pid})
 	defer owned.close()
 	if err != nil {
 		return err
 	}
 	var failures []error
-	for _, listener := range listeners {
-		inode := inodeOf(listener)
-		if _, ours := owned.owner[inode]; !ours || inodes[inode] {
+	for inode := range owned.owner {
+		if inodes[inode] {
 			continue
 		}
-		inodes[inode] = true
-		if err := owned.with(inode, unplug); err != nil {
+		listens := false
+		err := owned.with(inode, func(socket int) error {
+			if listens = isTCPListener(socket); !listens {
+				return nil
+			}
+			return unplug(socket)
+		})
+		if listens {
+			inodes[inode] = true
+		}
+		if err != nil {
 			failures = append(failures, fmt.Errorf("close the listeners of process %d to new connections: %w", pid, err))
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// isTCPListener asks the socket itself: what else Envoy has open it is not worth to list all listeners for, which some kernels cannot.
+func isTCPListener(socket int) bool {
+	protocol, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || protocol != unix.IPPROTO_TCP {
+		return false
+	}
+	listens, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	return err == nil && listens == 1
 }
 
 // unplug binds a socket to no interface, unless it is already.
