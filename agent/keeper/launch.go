@@ -121,7 +121,7 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 	} // else it has ended, and another one can say why
 	const listenFD, lockFD = 3, 4
 	command := append([]string{binary}, handedIn(arguments, listenFD, lockFD)...)
-	if err := prestart.Start(command, options.environment(), options.Stderr, credential, listening, lock); err != nil {
+	if _, err := prestart.Start(command, options.environment(), options.Stderr, credential, listening, lock); err != nil {
 		_ = os.Remove(socket)
 		return fmt.Errorf("start the keeper: %w", err)
 	}

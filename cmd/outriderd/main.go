@@ -10,6 +10,7 @@ import (
 
 	"outrider.org/outrider/agent"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/keeper/prestart"
 	_ "outrider.org/outrider/cmd/outriderd/early" // before all else
 )
 
@@ -17,7 +18,9 @@ import (
 var version = "development"
 
 func main() {
-	os.Exit(run())
+	code := run()
+	prestart.Dismiss()
+	os.Exit(code)
 }
 
 func run() int {

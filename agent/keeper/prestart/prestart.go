@@ -10,13 +10,14 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"time"
 )
 
 // Installed is where packages put the keeper's program.
 const Installed = "/usr/libexec/outrider/outrider-keeper"
 
-// FlagAwait and FlagFor are the keeper's: the descriptor where its arguments come, and the arguments of the agent that started it,
-// which only ps shows.
+// FlagAwait and FlagFor are the keeper's: the descriptor where its arguments come, and the configuration or instance of the agent that
+// started it, which only ps shows.
 const (
 	FlagAwait = "await-fd"
 	FlagFor   = "for"
@@ -26,42 +27,48 @@ const (
 const awaitFD = "3"
 
 var (
-	begun   chan struct{} // nil: Begin was not called; closed once it is known what became of it
-	control *os.File      // this side of the socket; nil: there is no keeper
+	begun   chan struct{}   // nil: Begin was not called; closed once it is known what became of it
+	control *os.File        // this side of the socket; nil: there is no keeper
+	ended   <-chan struct{} // closed once that keeper has ended
 )
 
 // Begin starts a keeper if these arguments of outriderd will want one: in the foreground, where it is to serve. It does not wait. What
 // goes wrong is left to those who start a keeper in the ordinary way.
 func Begin(arguments []string, environment func(string) string) {
-	if !serves(arguments) || environment("INVOCATION_ID") != "" && environment("NOTIFY_SOCKET") != "" {
+	configuration, ok := serves(arguments)
+	if !ok || environment("INVOCATION_ID") != "" && environment("NOTIFY_SOCKET") != "" {
 		return
 	}
 	begun = make(chan struct{})
 	go func() {
 		defer close(begun)
-		control, _ = start(arguments)
+		control, _ = start(configuration)
 	}()
 }
 
-// serves tells whether outriderd is to serve: nothing but the name of a configuration is given.
-func serves(arguments []string) bool {
+// serves tells whether outriderd is to serve: nothing but the name of a configuration, or of an instance, is given.
+func serves(arguments []string) (configuration string, ok bool) {
 	for i := 0; i < len(arguments); i++ {
 		name := arguments[i]
 		for len(name) > 0 && name[0] == '-' && len(arguments[i])-len(name) < 2 {
 			name = name[1:]
 		}
-		if len(name) == len(arguments[i]) {
-			return false
-		}
 		switch {
-		case name == "config", name == "instance":
-			i++ // its value
-		case begins(name, "config="), begins(name, "instance="):
+		case len(name) == len(arguments[i]):
+			return "", false
+		case begins(name, "config="):
+			configuration = name[len("config="):]
+		case begins(name, "instance="):
+			configuration = name[len("instance="):]
+		case name != "config" && name != "instance":
+			return "", false
 		default:
-			return false
+			if i++; i < len(arguments) {
+				configuration = arguments[i]
+			}
 		}
 	}
-	return true
+	return configuration, true
 }
 
 func begins(text, with string) bool { return len(text) >= len(with) && text[:len(with)] == with }
@@ -86,7 +93,7 @@ func Find() (string, error) {
 	return "", errors.New("find outrider-keeper: neither " + beside + " nor " + Installed + " can be executed; install it there")
 }
 
-func start(arguments []string) (*os.File, error) {
+func start(configuration string) (*os.File, error) {
 	program, err := Find()
 	if err != nil {
 		return nil, err
@@ -98,14 +105,10 @@ func start(arguments []string) (*os.File, error) {
 	ours, theirs := os.NewFile(uintptr(ends[0]), "keeper in waiting"), os.NewFile(uintptr(ends[1]), "agent")
 	defer func() { _ = theirs.Close() }()
 	command := []string{program, "-" + FlagAwait, awaitFD}
-	if len(arguments) > 0 {
-		text := arguments[0]
-		for _, argument := range arguments[1:] {
-			text += " " + argument
-		}
-		command = append(command, "-"+FlagFor, text)
+	if configuration != "" {
+		command = append(command, "-"+FlagFor, configuration)
 	}
-	if err := Start(command, os.Environ(), os.Stderr, nil, theirs); err != nil {
+	if ended, err = Start(command, os.Environ(), os.Stderr, nil, theirs); err != nil {
 		_ = ours.Close()
 		return nil, err
 	}
@@ -117,11 +120,11 @@ func start(arguments []string) (*os.File, error) {
 const oneProcessor = "GOMAXPROCS=1"
 
 // Start runs the keeper's program, in a session of its own: it outlives the agent, kill -9 included. Files come after standard error.
-// credential is whom it runs as, nil the agent's user.
-func Start(command, environment []string, stderr *os.File, credential *syscall.Credential, files ...*os.File) error {
+// credential is whom it runs as, nil the agent's user. What it returns is closed when the keeper has ended.
+func Start(command, environment []string, stderr *os.File, credential *syscall.Credential, files ...*os.File) (<-chan struct{}, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = null.Close() }()
 	if stderr == nil {
@@ -137,10 +140,14 @@ func Start(command, environment []string, stderr *os.File, credential *syscall.C
 		Sys: &syscall.SysProcAttr{Setsid: true, Credential: credential},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	go func() { _, _ = syscall.Wait4(pid, nil, 0, nil) }() // as long as the keeper lives, so that it leaves no zombie
-	return nil
+	ended := make(chan struct{})
+	go func() { // as long as the keeper lives, so that it leaves no zombie
+		defer close(ended)
+		_, _ = syscall.Wait4(pid, nil, 0, nil)
+	}()
+	return ended, nil
 }
 
 // Take is this side of the socket of the keeper that waits, whose owner the caller becomes; nil if none does.
@@ -152,4 +159,20 @@ func Take() *os.File {
 	waiting := control
 	control = nil
 	return waiting
+}
+
+// dismissal is how long Dismiss waits for a keeper to end.
+const dismissal = 200 * time.Millisecond
+
+// Dismiss ends the keeper that waits, if nobody took it, and reaps it: the agent ends, and who started that may not reap what it leaves.
+func Dismiss() {
+	waiting := Take()
+	if waiting == nil {
+		return
+	}
+	_ = waiting.Close()
+	select {
+	case <-ended:
+	case <-time.After(dismissal):
+	}
 }

@@ -11,13 +11,17 @@ import (
 )
 
 func TestOnlyAnAgentThatServesWantsAKeeper(t *testing.T) {
-	for line, want := range map[string]bool{
-		"": true, "--config /x": true, "-config=/x": true, "--instance=a": true, "-instance a": true, "-config --check": true,
-		"--check": false, "--config /x --check": false, "--version": false, "-h": false, "x": false, "---config /x": false, "-": false, "--": false,
-		"-configuration": false, "-test.run=X": false, "-config /x more": false,
+	for line, want := range map[string]string{
+		"": "", "--config /x": "/x", "-config=/x": "/x", "--instance=a": "a", "-instance a": "a", "-config --check": "--check", "-config": "",
+		"--check": "none", "--config /x --check": "none", "--version": "none", "-h": "none", "x": "none", "---config /x": "none", "-": "none", "--": "none",
+		"-configuration": "none", "-test.run=X": "none", "-config /x more": "none",
 	} {
-		if got := serves(strings.Fields(line)); got != want {
-			t.Errorf("%q: %v", line, got)
+		got, ok := serves(strings.Fields(line))
+		if !ok {
+			got = "none"
+		}
+		if got != want {
+			t.Errorf("%q: %q", line, got)
 		}
 	}
 }
