@@ -1,5 +1,5 @@
 // Command check runs the checks and tests of the project and ends with one line: "N passed, N failed". The exit status is 1
-// if any failed, or if no test ran.
+// if any failed, or if no test ran. All is built with the tags of scripts/tags, as programs are.
 //
 //	go run ./scripts/check [-only step,…] [-fuzztime 60s] [packages]
 package main
@@ -77,9 +77,31 @@ func main() {
 			os.Exit(2)
 		}
 	}
+	if err := setTags(); err != nil {
+		fmt.Fprintf(os.Stderr, "check: %v\n", err)
+		os.Exit(1)
+	}
 	if !run(chosen, options) {
 		os.Exit(1)
 	}
+}
+
+// setTags has the go command, and all that asks it, build with the tags that programs are built with.
+func setTags() error {
+	tags, err := os.ReadFile("scripts/tags")
+	if err != nil {
+		return fmt.Errorf("build tags (run it in the root of the repository): %w", err)
+	}
+	return os.Setenv("GOFLAGS", withTags(os.Getenv("GOFLAGS"), strings.TrimSpace(string(tags))))
+}
+
+// withTags adds build tags to flags of the go command, of which the last one counts.
+func withTags(flags, tags string) string {
+	all := strings.Fields(flags)
+	if flag := "-tags=" + tags; len(all) == 0 || all[len(all)-1] != flag {
+		all = append(all, flag)
+	}
+	return strings.Join(all, " ")
 }
 
 // run does the chosen steps, and says whether all is well.

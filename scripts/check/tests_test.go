@@ -1,8 +1,11 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestFollowCounts(t *testing.T) {
@@ -52,6 +55,39 @@ func TestFollowCounts(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestTagsAreThoseOfPrograms(t *testing.T) {
+	for flags, want := range map[string]string{
+		"":                    "-tags=a,b",
+		"-tags=a,b":           "-tags=a,b",
+		"-mod=mod":            "-mod=mod -tags=a,b",
+		"-tags=a,b  -mod=mod": "-tags=a,b -mod=mod -tags=a,b",
+		"-tags=c":             "-tags=c -tags=a,b",
+	} {
+		if got := withTags(flags, "a,b"); got != want {
+			t.Errorf("%q becomes %q, want %q", flags, got, want)
+		}
+	}
+	t.Setenv("GOFLAGS", "-tags=another")
+	t.Chdir(parts.Root())
+	if err := setTags(); err != nil {
+		t.Fatal(err)
+	}
+	programs, err := os.ReadFile("scripts/tags")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tag := range strings.Split(strings.TrimSpace(string(programs)), ",") {
+		out, err := output(t.Context(), "go", "list", "-f", "{{context.BuildTags}}", "./scripts/check")
+		if err != nil || !strings.Contains(out, tag) {
+			t.Errorf("the go command builds with %s, %v, and not with %s", out, err, tag)
+		}
+	}
+	t.Chdir(t.TempDir())
+	if err := setTags(); err == nil {
+		t.Error("another folder than the repository's root will do")
 	}
 }
 
