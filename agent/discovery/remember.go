@@ -47,16 +47,18 @@ func (s *Server) restoreMesh(text []byte) {
 	s.mesh, s.meshText = read, text
 }
 
-// tellRecalled tells what is served that no file says.
+// tellRecalled tells what is served that no file says, and what is not though it was kept. Only Run may call it.
 func (s *Server) tellRecalled() {
-	now := s.inForce()
-	if now.Empty() {
-		return
+	now, waiting := s.inForce(), s.store.Waiting()
+	if objects := len(now.Objects) - waiting; objects+len(now.Mesh)+len(now.StandIns) > 0 {
+		s.options.Logger.Info("last good versions from before this start go on in place of what is bad now", "objects", objects, "mesh_config", len(now.Mesh) > 0, "resources", len(now.StandIns))
 	}
-	s.options.Logger.Info("last good versions from before this start go on in place of what is bad now", "objects", len(now.Objects), "mesh_config", len(now.Mesh) > 0, "resources", len(now.StandIns))
+	if waiting > 0 {
+		s.options.Logger.Warn("last good versions from before this start are kept, and not served: what held their files is not there", "objects", waiting)
+	}
 }
 
-// inForce is what is in force though its text is bad now.
+// inForce is what is in force though its text is bad now, or waits for its file.
 func (s *Server) inForce() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -218,3 +218,38 @@ func TestWhatIsReadNoMoreIsForgotten(t *testing.T) {
 	l.next()
 	l.expect("elsewhere", "", false)
 }
+
+// TestWhatWaitsForItsFolderIsNotSaidToGoOn takes the folder away while no server runs.
+func TestWhatWaitsForItsFolderIsNotSaidToGoOn(t *testing.T) {
+	l := newLives(t)
+	l.put("", "connectTimeout: 2s\n")
+	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
+	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
+	l.next()
+	l.put("a.yaml", "a: [")
+	l.expect("bad", "a 2s b 2s", true, "no valid YAML")
+	l.end()
+	l.server = nil
+	away := l.objects + ".away"
+	if err := os.Rename(l.objects, away); err != nil {
+		t.Fatal(err)
+	}
+	const goesOn = "go on in place of what is bad now"
+	for range 2 {
+		l.next()
+		l.expect("without the folder", "", true, "does not exist")
+		if text := l.log.String(); strings.Contains(text, goesOn) || !strings.Contains(text, "kept, and not served") {
+			t.Error(text)
+		}
+	}
+	l.end()
+	l.server = nil
+	if err := os.Rename(away, l.objects); err != nil {
+		t.Fatal(err)
+	}
+	l.next()
+	l.expect("with the folder", "a 2s b 2s", true, "no valid YAML")
+	if text := l.log.String(); !strings.Contains(text, goesOn) || strings.Contains(text, "not served") {
+		t.Error(text)
+	}
+}

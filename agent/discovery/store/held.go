@@ -7,14 +7,25 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Held returns what is in force though its text is bad now or cannot be read, by file: for the LastGood of a store that
-// follows this one. The objects are the same as before as long as they are held.
+// Held returns what is in force though its text is bad now or cannot be read, or waits for its file, by file: for the LastGood of a store
+// that follows this one. The objects are the same as before as long as they are held.
 func (s *Store) Held() []*object.Object {
 	var all []*object.Object
 	for _, path := range slices.Sorted(maps.Keys(s.held)) {
 		all = append(all, s.held[path]...)
 	}
 	return all
+}
+
+// Waiting is how many of those are not in force: no file was come by that held them, as what they are below is not there.
+func (s *Store) Waiting() int {
+	waiting := 0
+	for path, objects := range s.held {
+		if s.files[path] == nil {
+			waiting += len(objects)
+		}
+	}
+	return waiting
 }
 
 // before is what a file held when it was last read, by this store or the one before it; nil: nothing.

@@ -108,11 +108,17 @@ func TestWhatIsHeldWaitsForItsFolder(t *testing.T) {
 	f.again()
 	f.expect("not there yet", f.store.Load())
 	f.expectHeld("of a folder that is not there", "a.yaml a")
+	if n := f.store.Waiting(); n != 1 {
+		t.Errorf("%d wait for their folder", n)
+	}
 	if err := os.Rename(away, f.directory); err != nil {
 		t.Fatal(err)
 	}
 	f.expect("there", f.store.Reload([]string{f.directory}), "a: - → a.test")
 	f.expectHeld("of a folder that is there", "a.yaml a")
+	if n := f.store.Waiting(); n != 0 {
+		t.Errorf("%d wait for a folder that is there", n)
+	}
 }
 
 // TestWhatMayNotBeReadIsHeld takes rights away: of a file, of a folder to list it, and to search it.
