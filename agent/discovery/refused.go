@@ -38,7 +38,7 @@ func (s *Server) Refused(typeURL string, names []string, reason error) {
 			if r := set[name]; r != nil {
 				found = true
 				key := resource.Key{Type: typeURL, Name: name}
-				s.refusals[key] = refusal{version: r.Version, reason: reason.Error(), problem: refusedProblem(r, s.standIn(key), guilty(v.View, r, reason.Error()), reason)}
+				s.refusals[key] = refusal{version: r.Version, reason: reason.Error(), problem: refusedProblem(r, s.standIn(r), guilty(v.View, r, reason.Error()), reason)}
 			}
 		}
 	}

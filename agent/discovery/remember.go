@@ -72,12 +72,12 @@ func (s *Server) inForce() lastgood.State {
 		if v != newest[0] && !v.Feed().Idle().IsZero() {
 			continue // its proxy is of another kind now
 		}
-		for _, r := range v.Feed().StandIns() {
-			state.StandIns = append(state.StandIns, lastgood.StandIn{View: key, Resource: r})
+		for _, in := range v.Feed().StandIns() {
+			state.StandIns = append(state.StandIns, lastgood.StandIn{StandIn: in, View: key})
 		}
 	}
 	slices.SortFunc(state.StandIns, func(x, y lastgood.StandIn) int {
-		return cmp.Or(cmp.Compare(x.View, y.View), cmp.Compare(x.Resource.Type, y.Resource.Type), cmp.Compare(x.Resource.Name, y.Resource.Name))
+		return cmp.Or(cmp.Compare(x.View, y.View), cmp.Compare(x.Type, y.Type), cmp.Compare(x.Name, y.Name))
 	})
 	return state
 }
@@ -86,7 +86,7 @@ func (s *Server) inForce() lastgood.State {
 func (s *Server) restoreStandIns(key string, feed *resource.Feed) {
 	s.recalled = slices.DeleteFunc(s.recalled, func(in lastgood.StandIn) bool {
 		if in.View == key {
-			feed.Recall(in.Resource)
+			feed.Recall(in.StandIn)
 		}
 		return in.View == key
 	})
@@ -101,21 +101,20 @@ func (s *Server) borrowStandIns(to *served) {
 			continue
 		}
 		theirs, _ := v.Feed().Current()
-		for _, r := range v.Feed().StandIns() {
-			key := resource.Key{Type: r.Type, Name: r.Name}
-			now, same := mine.Get(key), theirs.Get(key)
-			if now != nil && same != nil && now.Version == same.Version && to.Feed().StandIn(key) == nil {
-				to.Feed().Recall(r)
+		for _, in := range v.Feed().StandIns() {
+			now, same := mine.Get(in.Key()), theirs.Get(in.Key())
+			if now != nil && same != nil && now.Version == same.Version && to.Feed().StandIn(now) == nil {
+				to.Feed().Recall(in)
 			}
 		}
 	}
 }
 
-// standIn is what goes on under a key in place of what was refused, nil if that is not known. Callers hold mu.
-func (s *Server) standIn(key resource.Key) *resource.Resource {
+// standIn is what goes on in place of what was refused, nil if that is not known. Callers hold mu.
+func (s *Server) standIn(refused *resource.Resource) *resource.Resource {
 	for _, v := range s.newest() {
-		if r := v.Feed().StandIn(key); r != nil {
-			return r
+		if in := v.Feed().StandIn(refused); in != nil {
+			return in
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ spec: {hosts: [web.test], resolution: STATIC, ports: [{number: 80, name: http, p
 	l.put("", "connectTimeout: 2s")
 	refused := newest()
 	refuse := func() {
-		feedOf(t, l.server, "sidecar").Refused([]resource.Key{key}, []*resource.Resource{accepted})
+		feedOf(t, l.server, "sidecar").Refused(resource.Refusal{Key: key, Version: refused.Version, Held: accepted})
 		l.server.Refused(key.Type, []string{key.Name}, errors.New("it is bad"))
 		remembered(true)
 		if told := l.server.Problems(); len(told) != 1 || !strings.Contains(told[0].Cure, accepted.Version) {
@@ -47,7 +47,7 @@ spec: {hosts: [web.test], resolution: STATIC, ports: [{number: 80, name: http, p
 
 	for range 2 { // the second server was told by nobody
 		l.next()
-		if in := feedOf(t, l.server, "sidecar").StandIn(key); in == nil || in.Version != accepted.Version || len(in.Origins) != 1 || in.Origins[0].Name != "web" {
+		if in := feedOf(t, l.server, "sidecar").StandIn(newest()); in == nil || in.Version != accepted.Version || len(in.Origins) != 1 || in.Origins[0].Name != "web" {
 			t.Errorf("stands in: %+v, want %+v", in, accepted)
 		}
 	}
@@ -58,7 +58,7 @@ spec: {hosts: [web.test], resolution: STATIC, ports: [{number: 80, name: http, p
 		}
 		return feed
 	}
-	if in := labelled("shop").StandIn(key); in == nil || in.Version != accepted.Version {
+	if in := labelled("shop").StandIn(refused); in == nil || in.Version != accepted.Version {
 		t.Errorf("another kind that has the same: %v", in)
 	}
 	if in := labelled("bank").StandIns(); in != nil {

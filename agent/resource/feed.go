@@ -49,9 +49,9 @@ type Feed struct {
 	next     chan struct{}
 	changed  [history][]Key // keys changed by the snapshot with sequence i, at i % history
 	complete bool
-	standIns atomic.Pointer[map[Key]*Resource] // nil if there are none; the map is never written to
-	refusers map[Key]int                       // how many clients refuse what is newest
-	resting  map[Key]*Resource                 // stand-ins that are not needed, it seems
+	standIns atomic.Pointer[map[Key]StandIn] // nil if there are none; the map is never written to
+	refusers map[Key]int                     // how many clients refuse what is newest, or was
+	resting  map[Key]StandIn                 // those that are not needed, it seems
 
 	followers int
 	left      time.Time // when the last follower left, or the feed was made

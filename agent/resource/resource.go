@@ -116,6 +116,9 @@ func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resourc
 	return r
 }
 
+// Key is what names it.
+func (r *Resource) Key() Key { return Key{r.Type, r.Name} }
+
 // Delta is the encoded envoy.service.discovery.v3.Resource (incremental xDS). Not to be written to.
 func (r *Resource) Delta() []byte { return r.encoded[r.delta:] }
 

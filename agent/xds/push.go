@@ -197,23 +197,36 @@ func (s *session) pack(w *watch, r *response, everything bool) {
 	r.body = newBody(r.resources, s.delta)
 }
 
-// buildFirst makes the first response of a type, nil if nothing was asked for.
+// buildFirst makes the first response of a type, nil if nothing was asked for. What stands in for others is in it in their place; they are
+// sent after it.
 func (s *session) buildFirst(w *watch) *response {
 	if !w.wildcard && len(w.names) == 0 {
 		return nil
 	}
-	set := s.snapshot.Set(w.typeURL)
+	set, standIns := s.snapshot.Set(w.typeURL), s.standIns(w)
 	r := &response{first: true}
+	add := func(name string, now *resource.Resource) {
+		target := now
+		if in := standIns[name]; in != nil {
+			target = in
+			w.hold(name, in, now, false)
+		}
+		r.resources = append(r.resources, target)
+	}
 	for name := range w.names {
 		if now := set[name]; now == nil {
 			r.removed = append(r.removed, name)
 		} else if !w.wildcard {
-			r.resources = append(r.resources, now)
+			add(name, now)
 		}
 	}
-	s.pack(w, r, w.wildcard || len(r.resources) > 1 && len(r.resources) == len(set))
+	if w.wildcard && len(standIns) > 0 {
+		for name, now := range set {
+			add(name, now)
+		}
+	}
+	s.pack(w, r, len(standIns) == 0 && (w.wildcard || len(r.resources) > 1 && len(r.resources) == len(set)))
 	w.blank = false
-	s.substitute(w, r)
 	return r
 }
 

@@ -147,8 +147,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	for _, one := range r.resources {
 		sent[one.Name] = one
 	}
-	var keys []resource.Key
-	var standIns []*resource.Resource
+	var refusals []resource.Refusal
 	for _, name := range told.Resources {
 		one := sent[name]
 		if one == nil { // suspect since an earlier round
@@ -169,12 +168,13 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		earlier := s.alternative(w, one)
 		s.forgive(w, name)
 		w.refused[name] = &refused{resource: one, held: d.held, earlier: earlier, message: told.Error, since: time.Now()}
-		keys = append(keys, w.key(name))
+		refusal := resource.Refusal{Key: w.key(name), Version: one.Version}
 		if d.held != nil && sendable(d.held) && w.typeURL != resource.SecretType { // a secret is refused for its files, which the one before names too
-			standIns = append(standIns, d.held)
+			refusal.Held = d.held
 		}
+		refusals = append(refusals, refusal)
 	}
-	s.feed.Refused(keys, standIns)
+	s.feed.Refused(refusals...)
 	if len(names) > 0 {
 		told.Kept = make([]string, len(told.Resources))
 	}
@@ -194,7 +194,7 @@ func (s *session) cured(w *watch, r *response) (names []string) {
 		c, ok := r.changes[name]
 		switch {
 		case !ok:
-		case c.after != nil && same(c.after, s.feed.StandIn(w.key(name))):
+		case c.after != nil && same(c.after, s.feed.StandIn(was.resource)):
 			was.held = c.after
 		case (was.again || !same(c.after, was.resource)) && !same(c.after, was.held):
 			s.forgive(w, name)

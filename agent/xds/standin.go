@@ -1,18 +1,14 @@
 package xds
 
-import (
-	"slices"
-
-	"outrider.org/outrider/agent/resource"
-)
+import "outrider.org/outrider/agent/resource"
 
 // target is what the client should hold of a name of which it holds held, and the snapshot now: the latter, unless the client refused
 // exactly that for good. One that holds nothing, as the Envoy of a new epoch, first gets what stands in for it, which others go on
 // with that refused the newest: it serves as they do, whatever it makes of the newest afterwards.
 func (s *session) target(w *watch, name string, held, now *resource.Resource) *resource.Resource {
 	r := w.refused[name]
-	if held == nil && now != nil {
-		if in := s.feed.StandIn(w.key(name)); in != nil && !r.has(in) {
+	if held == nil {
+		if in := s.feed.StandIn(now); in != nil && !r.has(in) {
 			return in
 		}
 	}
@@ -22,28 +18,20 @@ func (s *session) target(w *watch, name string, held, now *resource.Resource) *r
 	return now
 }
 
-// substitute puts what stands in for others in their place in a first response. The others are sent after it.
-func (s *session) substitute(w *watch, r *response) {
-	var mixed []*resource.Resource
+// standIns are what stands in for resources that the client wants, by name; nil if nothing does.
+func (s *session) standIns(w *watch) map[string]*resource.Resource {
+	var all map[string]*resource.Resource
 	for _, in := range s.feed.StandIns() {
 		now := s.get(w, in.Name)
-		if in.Type != w.typeURL || same(in, now) {
+		if in.Type != w.typeURL || now == nil || now.Version != in.Refused || !w.wants(in.Name) {
 			continue
 		}
-		i := slices.IndexFunc(r.resources, func(one *resource.Resource) bool { return one.Name == in.Name })
-		if i < 0 {
-			continue // it did not ask for that
+		if all == nil {
+			all = map[string]*resource.Resource{}
 		}
-		if mixed == nil {
-			mixed = slices.Clone(r.resources)
-		}
-		mixed[i] = in
-		w.hold(in.Name, in, now, false)
+		all[in.Name] = in.Resource
 	}
-	if mixed != nil {
-		r.resources = mixed
-		s.pack(w, r, false)
-	}
+	return all
 }
 
 // has tells whether a resource is among what the client refused for good.
@@ -54,8 +42,8 @@ func (r *refused) has(one *resource.Resource) bool {
 // alternative is the version of what the client refused for good before it refused one, if one of the two stands in for the
 // other: neither is sent again then.
 func (s *session) alternative(w *watch, one *resource.Resource) string {
-	before, in := w.refused[one.Name], s.feed.StandIn(w.key(one.Name))
-	if before == nil || before.again || in == nil || !same(in, one) && !same(in, before.resource) {
+	before := w.refused[one.Name]
+	if before == nil || before.again || !same(one, s.feed.StandIn(before.resource)) && !same(before.resource, s.feed.StandIn(one)) {
 		return ""
 	}
 	return before.resource.Version

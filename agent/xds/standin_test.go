@@ -277,7 +277,7 @@ func TestRandomClients(t *testing.T) {
 			w := c.session.watches[cds]
 			for name, now := range c.session.snapshot.Set(cds) {
 				d, differs := w.differs[name]
-				in := p.feed.StandIn(w.key(name))
+				in := p.feed.StandIn(now)
 				switch {
 				case !differs:
 				case !c.bad[name+"="+string(now.Value())]:
@@ -292,4 +292,20 @@ func TestRandomClients(t *testing.T) {
 			return
 		}
 	}
+}
+
+// What was refused is not the newest any more: who has nothing gets the newest, until that is refused too.
+func TestNothingStandsInForWhatNobodyRefused(t *testing.T) {
+	both(t, func(t *testing.T, delta bool) {
+		p := refusing(t, delta)
+		p.publish(cluster("b=3"))
+		next := p.another(delta)
+		next.ask(&request{typeURL: cds})
+		next.sends("CDS a=1 b=3")
+		p.sends(whole(delta, "CDS a=1 b=3", "CDS b=3"))
+		p.nack(cds, "Error adding/updating cluster(s) b: bad")
+		third := p.another(delta)
+		third.ask(&request{typeURL: cds})
+		third.sends("CDS a=1 b=1")
+	})
 }

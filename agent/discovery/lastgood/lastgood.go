@@ -29,10 +29,10 @@ type State struct {
 	StandIns []StandIn
 }
 
-// StandIn is a resource that proxies of a kind go on with because they refused the newest (resource.Feed.StandIn).
+// StandIn is a resource that proxies of a kind go on with because they refused another (resource.Feed.StandIn).
 type StandIn struct {
-	View     string // the kind
-	Resource *resource.Resource
+	resource.StandIn
+	View string // the kind
 }
 
 // Empty tells that all is as its text says.
@@ -55,6 +55,7 @@ type written struct {
 // standIn is a StandIn in the file.
 type standIn struct {
 	View    string            `json:"view"`
+	Refused string            `json:"refused"`
 	Type    string            `json:"type"`
 	Name    string            `json:"name"`
 	Origins []resource.Origin `json:"origins,omitempty"`
@@ -105,7 +106,8 @@ func Read(path string, validate func(*object.Object) []object.Finding) (State, [
 		state.Objects = append(state.Objects, o)
 	}
 	for _, in := range in.StandIns {
-		state.StandIns = append(state.StandIns, StandIn{in.View, resource.FromEncoded(in.Type, in.Name, in.Value, in.Origins...)})
+		one := resource.StandIn{Resource: resource.FromEncoded(in.Type, in.Name, in.Value, in.Origins...), Refused: in.Refused}
+		state.StandIns = append(state.StandIns, StandIn{one, in.View})
 	}
 	return state, wrong
 }
@@ -139,7 +141,7 @@ func Write(path string, state State) error {
 	}
 	for _, in := range state.StandIns {
 		r := in.Resource
-		out.StandIns = append(out.StandIns, standIn{View: in.View, Type: r.Type, Name: r.Name, Origins: r.Origins, Value: r.Value()})
+		out.StandIns = append(out.StandIns, standIn{View: in.View, Refused: in.Refused, Type: r.Type, Name: r.Name, Origins: r.Origins, Value: r.Value()})
 	}
 	text, err := json.Marshal(out)
 	if err != nil {
