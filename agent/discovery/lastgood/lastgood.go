@@ -52,16 +52,6 @@ type written struct {
 	StandIns []standIn `json:"standIns,omitempty"`
 }
 
-// standIn is a StandIn in the file.
-type standIn struct {
-	View    string            `json:"view"`
-	Refused string            `json:"refused"`
-	Type    string            `json:"type"`
-	Name    string            `json:"name"`
-	Origins []resource.Origin `json:"origins,omitempty"`
-	Value   []byte            `json:"value"` // encoded, without its Any
-}
-
 // record is an object in the file.
 type record struct {
 	File        string            `json:"file"`
@@ -79,7 +69,7 @@ type record struct {
 }
 
 // Read reads a file that Write has written; one that does not exist holds nothing. The errors say what could not be taken:
-// the file, or objects that validate finds errors in. The state holds all else.
+// the file, objects that validate finds errors in, or resources that are damaged. The state holds all else.
 func Read(path string, validate func(*object.Object) []object.Finding) (State, []error) {
 	text, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -105,9 +95,13 @@ func Read(path string, validate func(*object.Object) []object.Finding) (State, [
 		}
 		state.Objects = append(state.Objects, o)
 	}
-	for _, in := range in.StandIns {
-		one := resource.StandIn{Resource: resource.FromEncoded(in.Type, in.Name, in.Value, in.Origins...), Refused: in.Refused}
-		state.StandIns = append(state.StandIns, StandIn{one, in.View})
+	for _, r := range in.StandIns {
+		in, err := r.standIn()
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("the %s %q that proxies went on with is not as it was: %w", r.Type, r.Name, err))
+			continue
+		}
+		state.StandIns = append(state.StandIns, in)
 	}
 	return state, wrong
 }
@@ -140,8 +134,7 @@ func Write(path string, state State) error {
 		out.Objects[i] = r
 	}
 	for _, in := range state.StandIns {
-		r := in.Resource
-		out.StandIns = append(out.StandIns, standIn{View: in.View, Refused: in.Refused, Type: r.Type, Name: r.Name, Origins: r.Origins, Value: r.Value()})
+		out.StandIns = append(out.StandIns, standInOf(in))
 	}
 	text, err := json.Marshal(out)
 	if err != nil {
