@@ -19,7 +19,7 @@ type refusal struct {
 // Refused tells that Envoy refused resources of a type; the version it had goes on. names may be empty where Envoy does
 // not say which: those that its words mention are taken then. Each becomes a problem of the object it came from.
 func (s *Server) Refused(typeURL string, names []string, reason error) {
-	defer s.rememberSoon()
+	defer s.rememberTold()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found := false
@@ -51,7 +51,7 @@ func (s *Server) Refused(typeURL string, names []string, reason error) {
 
 // Cured tells that Envoy takes resources that it refused before.
 func (s *Server) Cured(typeURL string, names []string) {
-	defer s.rememberSoon()
+	defer s.rememberTold()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {

@@ -68,8 +68,14 @@ func (s *Server) inForce() lastgood.State {
 	}
 	state.StandIns = slices.Clone(s.recalled)
 	newest := s.newest()
+	if !s.ending() { // which cuts them off
+		s.followed = map[string]bool{}
+		for key, v := range s.views {
+			s.followed[key] = v.Feed().Idle().IsZero()
+		}
+	}
 	for key, v := range s.views {
-		if v != newest[0] && !v.Feed().Idle().IsZero() {
+		if v != newest[0] && !s.followed[key] {
 			continue // its proxy is of another kind now
 		}
 		for _, in := range v.Feed().StandIns() {
@@ -127,11 +133,30 @@ func (s *Server) forgetRecalled(now time.Time) {
 	}
 }
 
+// ending tells whether Run has ended, or is about to.
+func (s *Server) ending() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // rememberSoon has Run remember, for those who must not wait for a file.
 func (s *Server) rememberSoon() {
 	select {
 	case s.unwritten <- struct{}{}:
 	default: // it is about to
+	}
+}
+
+// rememberTold has what a proxy said remembered, by Run or, once that has ended, here: a proxy may say something while all ends.
+func (s *Server) rememberTold() {
+	if s.ending() {
+		s.remember()
+	} else {
+		s.rememberSoon()
 	}
 }
 

@@ -84,6 +84,7 @@ type Server struct {
 	began   time.Time
 
 	unwritten chan struct{} // what is in force may have changed without a file having
+	ended     chan struct{} // closed when Run ends
 
 	debounced, pushed *histogram.Histogram
 
@@ -92,6 +93,7 @@ type Server struct {
 	world        *model.World
 	cache        *view.Cache
 	views        map[string]*served // by kind of proxy
+	followed     map[string]bool    // of which kinds there were proxies, when that was last looked at
 	settings     Settings
 	stored       []Problem          // of the store
 	held         []*object.Object   // by the store, though their text is bad now
@@ -115,7 +117,7 @@ func New(options Options) (*Server, error) {
 	lastGood, stale := recall(options)
 	s := &Server{options: options, store: newStore(options, lastGood.Objects), held: lastGood.Objects,
 		kept: kept{state: lastGood, stale: stale}, ready: make(chan struct{}), rescan: make(chan struct{}, 1),
-		began: time.Now(), unwritten: make(chan struct{}, 1), recalled: slices.Clone(lastGood.StandIns),
+		began: time.Now(), unwritten: make(chan struct{}, 1), ended: make(chan struct{}), recalled: slices.Clone(lastGood.StandIns),
 		cache: view.NewCache(), views: map[string]*served{}, settings: options.Settings, mesh: mesh.Default(),
 		objects: map[object.Kind]int{}, certificates: &certificates{watch: options.Watch, logger: options.Logger, files: map[string]*certificateFile{}}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
 	s.restoreMesh(lastGood.Mesh)
@@ -156,16 +158,23 @@ func (s *Server) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	s.tellRecalled()
 	s.remember()
+	remember := func() {
+		if ctx.Err() == nil { // else it is done once more, below
+			s.remember()
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
+			close(s.ended) // what is told from here on is written by those who tell
+			s.remember()
 			return nil
 		case <-s.rescan:
 			s.remesh(nil)
 			s.push(s.store.Load(), s.certificateFiles())
-			s.remember()
+			remember()
 		case <-s.unwritten:
-			s.remember()
+			remember()
 		case paths, ok := <-s.options.Changes:
 			if !ok {
 				s.options.Changes = nil
@@ -178,7 +187,7 @@ func (s *Server) Run(ctx context.Context) error {
 				s.remesh(paths)
 				s.push(s.store.Reload(paths), paths)
 				s.pushed.Observe(time.Since(begun))
-				s.remember()
+				remember()
 			}
 		}
 	}

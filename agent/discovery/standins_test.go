@@ -2,6 +2,7 @@ package discovery_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,4 +80,46 @@ spec: {hosts: [web.test], resolution: STATIC, ports: [{number: 80, name: http, p
 		t.Errorf("what was removed meanwhile: %v", in)
 	}
 	remembered(false)
+}
+
+// What is refused while the server ends is written all the same: told by the feed alone, or to the server that has ended already. What
+// is cut off by the end of the server is not taken for what has left.
+func TestWhatIsRefusedAtTheEndIsRemembered(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		refuse func(l *lives, refuse func())
+	}{
+		{"just before the end", func(l *lives, refuse func()) { refuse(); l.end() }},
+		{"after the end", func(l *lives, refuse func()) {
+			l.end()
+			refuse()
+			l.server.Refused(resource.ClusterType, []string{"outbound|80||web.test"}, errors.New("it is bad"))
+		}},
+	} {
+		l := newLives(t)
+		l.put("", "connectTimeout: 1s")
+		l.put("web.yaml", fmt.Sprintf(webEntry, "web", "10.0.0.1"))
+		l.next()
+		feed := feedOf(t, l.server, "sidecar")
+		leave := feed.Follow()
+		key := resource.Key{Type: resource.ClusterType, Name: "outbound|80||web.test"}
+		now := func() *resource.Resource {
+			snapshot, _ := feed.Current()
+			return snapshot.Get(key)
+		}
+		accepted := now()
+		l.put("", "connectTimeout: 2s")
+		refused := now()
+		feedOf(t, l.server, "router") // another kind comes last
+		l.put("", "connectTimeout: 2s\n")
+		test.refuse(l, func() { feed.Refused(resource.Refusal{Key: key, Version: refused.Version, Held: accepted}) })
+		leave()
+		l.server.Cured(resource.ClusterType, []string{"unrelated"})
+		l.server = nil
+		l.next()
+		if in := feedOf(t, l.server, "sidecar").StandIn(refused); in == nil || in.Version != accepted.Version {
+			t.Errorf("%s: stands in: %v", test.name, in)
+		}
+		l.end()
+	}
 }
