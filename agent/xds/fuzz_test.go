@@ -22,6 +22,7 @@ func FuzzSession(f *testing.F) {
 	f.Add(true, []byte{0x00, 0x07, 0x01, 0x06, 0x08, 0x0f, 0x02})
 	f.Add(false, []byte{0x08, 0x48, 0x07, 0x05, 0x06, 0x01, 0x0f, 0x03, 0x07})
 	f.Add(true, []byte{0x20, 0x04, 0x24, 0x44, 0x07, 0x03, 0x07, 0x06, 0x26})
+	f.Add(true, []byte{0x00, 0x06, 0xe7, 0xe7, 0x06, 0xe7, 0xc3, 0x06, 0xe7, 0xc4, 0xc0}) // answers that come late
 	f.Fuzz(func(t *testing.T, delta bool, program []byte) {
 		program = program[:min(len(program), 256)]
 		p := newTable(t, delta)
@@ -30,11 +31,17 @@ func FuzzSession(f *testing.F) {
 		contents := 0
 		for i, b := range program {
 			typeURL, name := types[b>>3&3], names[b>>5]
-			var nonce string
+			var nonce, version string
 			if w := p.session.watches[typeURL]; w != nil {
 				nonce = w.lastNonce
+				if name >= "c" {
+					version = w.versionSent
+				}
+				if name >= "g" && len(w.late) > 0 {
+					nonce = w.late[0].nonce
+				}
 			}
-			r := &request{typeURL: typeURL, nonce: nonce, names: []string{name}}
+			r := &request{typeURL: typeURL, nonce: nonce, version: version, names: []string{name}}
 			switch b & 7 {
 			case 0:
 				r.nonce, r.names, r.subscribe = "", nil, nil

@@ -1,8 +1,8 @@
 package xds
 
 import (
-	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"outrider.org/outrider/agent/resource"
@@ -79,14 +79,7 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 	for _, w := range s.order {
 		if r := w.inflight; r != nil && !now.Before(w.answerUntil) {
 			unanswered = append(unanswered, r)
-			w.inflight = nil
-			if len(w.late) == maxLate {
-				w.late = slices.Delete(w.late, 0, 1)
-			}
-			w.late = append(w.late, r)
-			if w.trial != nil {
-				w.trial.pass(w)
-			}
+			w.delay()
 		}
 	}
 	return unanswered
@@ -96,7 +89,10 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	s.nonce++
 	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10), strconv.FormatUint(s.snapshot.Sequence, 10)
-	r.published, r.sent = s.snapshot.Published, now
+	if sent, _, _ := strings.Cut(w.versionSent, "."); !s.delta && sent == r.version {
+		r.version += "." + r.nonce // another response of the same snapshot: the client says which of them it took (judgeSkipped)
+	}
+	r.published, r.sent, r.trial = s.snapshot.Published, now, w.trial
 	w.inflight, w.lastNonce, w.answer = r, r.nonce, false
 	w.answerUntil = now.Add(s.patience)
 	if w.typeURL == resource.ClusterType {

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -77,12 +78,13 @@ func (t *trial) split(names []string) {
 
 // settle takes in the client's word on a response.
 func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
-	late := r != w.inflight
-	if !late {
+	if r == w.inflight {
 		w.inflight = nil
 	}
+	onTrial := w.trial != nil && r.trial == w.trial
 	if refusal == nil {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()
+		w.acknowledge(r)
 		s.report.accepted(r)
 		cured := s.cured(w, r)
 		s.feed.Taken(r.resources)
@@ -90,27 +92,41 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		if w.typeURL == resource.SecretType && (len(cured) > 0 || r.replaces()) {
 			s.retry()
 		}
-		if w.trial != nil && !late {
+		if onTrial {
 			if charge := w.trial.pass(w); charge != nil {
 				s.report.refused(*charge)
 			}
 		}
 		return
 	}
+	if next := w.oldest(); w.full && next != nil { // which says all of it again: the answer to that counts
+		next.absorb(r)
+		return
+	}
 	s.revert(w, r)
-	suspects := w.suspects(r)
+	open, past := s.suspects(w, r)
+	suspects := slices.Concat(open, past)
+	slices.Sort(suspects)
 	message := refusal.GetMessage()
 	guilty := named(message, suspects)
+	charge := func() *Refusal {
+		return &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message), Resources: suspects}
+	}
 	switch {
 	case len(guilty) > 0:
 	case len(suspects) <= 1:
 		guilty = suspects
+	case len(past) > 0: // it may be about those. The others are sent again, and judged then
+		if !onTrial {
+			s.report.refused(*charge())
+			s.tellCured(w, suspects)
+		}
+		return
 	case w.trial == nil:
-		slices.Sort(suspects)
-		w.trial = &trial{rounds: 1, charge: &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message), Resources: suspects}}
+		w.trial = &trial{rounds: 1, charge: charge()}
 		w.trial.split(slices.Clone(suspects))
 		return
-	case late: // one trial at a time: these are sent again after it, and judged then
+	case !onTrial: // one trial at a time: these are sent again after it, and judged then
 		return
 	case w.trial.rounds < maxRounds:
 		w.trial.rounds++
@@ -125,7 +141,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		}
 		guilty, w.trial = suspects, nil
 	}
-	if w.trial != nil && !late {
+	if w.trial != nil && onTrial {
 		w.trial.charge = nil
 		if len(guilty) >= len(suspects) {
 			w.trial.pass(w)
@@ -148,11 +164,10 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		sent[one.Name] = one
 	}
 	var refusals []resource.Refusal
+	var over []string // that the client has, or is told, something else already
 	for _, name := range told.Resources {
-		one := sent[name]
-		if one == nil { // suspect since an earlier round
-			one = s.get(w, name)
-		}
+		now := s.get(w, name)
+		one := cmp.Or(r.changes[name].after, sent[name], now) // the last: suspect since an earlier round
 		if one == nil {
 			continue
 		}
@@ -161,31 +176,45 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 				told.Origins = append(told.Origins, origin)
 			}
 		}
-		d, ok := w.differs[name]
-		if !ok || len(names) == 0 {
-			continue
+		held := w.goesOn(name, now)
+		switch {
+		case len(names) == 0:
+		case !w.wants(name) || w.changing(name) == nil && same(held, now):
+			s.forgive(w, name)
+			over = append(over, name)
+		default:
+			refusals = append(refusals, s.convict(w, &refused{resource: one, held: held, message: told.Error, since: time.Now()}))
 		}
-		earlier := s.alternative(w, one)
-		s.forgive(w, name)
-		w.refused[name] = &refused{resource: one, held: d.held, earlier: earlier, message: told.Error, since: time.Now()}
-		refusal := resource.Refusal{Key: w.key(name), Version: one.Version}
-		if d.held != nil && sendable(d.held) && w.typeURL != resource.SecretType { // a secret is refused for its files, which the one before names too
-			refusal.Held = d.held
-		}
-		refusals = append(refusals, refusal)
 	}
 	s.feed.Refused(refusals...)
 	if len(names) > 0 {
 		told.Kept = make([]string, len(told.Resources))
 	}
-	for i, name := range told.Resources {
-		if r := w.refused[name]; r != nil && len(names) > 0 {
-			if goesOn := s.target(w, name, r.held, r.resource); goesOn != nil {
-				told.Kept[i] = goesOn.Version
-			}
+	for i := range told.Kept {
+		name := told.Resources[i]
+		goesOn := w.goesOn(name, s.get(w, name))
+		if r := w.refused[name]; r != nil {
+			goesOn = s.target(w, name, r.held, r.resource)
+		}
+		if goesOn != nil {
+			told.Kept[i] = goesOn.Version
 		}
 	}
 	s.report.refused(told)
+	s.tellCured(w, over)
+}
+
+// convict records that the client does not take a resource, and returns what others are to know of that.
+func (s *session) convict(w *watch, r *refused) resource.Refusal {
+	name := r.resource.Name
+	r.earlier = s.alternative(w, r.resource)
+	s.forgive(w, name)
+	w.refused[name] = r
+	refusal := resource.Refusal{Key: w.key(name), Version: r.resource.Version}
+	if last := w.acknowledged(name, r.held); last != nil && sendable(last) && w.typeURL != resource.SecretType { // a secret is refused for its files, which the one before names too
+		refusal.Held = last
+	}
+	return refusal
 }
 
 // cured returns what was refused before and is accepted with a response.
@@ -231,60 +260,6 @@ func (s *session) tellCured(w *watch, names []string) {
 		slices.Sort(names)
 		s.report.cured(w.typeURL, names)
 	}
-}
-
-// maxLate bounds the responses of a type that may still be answered after they were given up on.
-const maxLate = 8
-
-// revert takes back that the client holds what a response told it. Removals are taken as done: there is nothing to be put
-// right.
-func (s *session) revert(w *watch, r *response) {
-	set := s.snapshot.Set(w.typeURL)
-	undo := func(before, sent *resource.Resource) {
-		name := sent.Name
-		if d, ok := w.differs[name]; ok && same(d.held, sent) {
-			w.hold(name, before, set[name], d.forced)
-		} else if !ok && same(set[name], sent) && w.wants(name) {
-			w.hold(name, before, set[name], false)
-		}
-	}
-	if r.first {
-		for _, sent := range r.resources {
-			undo(nil, sent)
-		}
-	}
-	for _, c := range r.changes {
-		if c.after != nil {
-			undo(c.before, c.after)
-		}
-	}
-}
-
-// answered returns the response that a nonce is about, nil if it is not known any more. Answers come in order: those
-// before it get none.
-func (w *watch) answered(nonce string) *response {
-	if w.inflight != nil && nonce == w.inflight.nonce {
-		w.late = nil
-		return w.inflight
-	}
-	for i, r := range w.late {
-		if r.nonce == nonce {
-			w.late = w.late[i+1:]
-			return r
-		}
-	}
-	return nil
-}
-
-// suspects are the resources of a response that the client did not hold before.
-func (w *watch) suspects(r *response) []string {
-	var names []string
-	for _, sent := range r.resources {
-		if d, ok := w.differs[sent.Name]; ok && !same(d.held, sent) {
-			names = append(names, sent.Name)
-		}
-	}
-	return names
 }
 
 // named returns those of the names that an error message gives. Envoy's messages read "Error adding/updating cluster(s) a:

@@ -25,7 +25,7 @@ const (
 type response struct {
 	typeURL   string
 	nonce     string
-	version   string               // of the snapshot it was made from
+	version   string               // of the snapshot it was made from; with state of the world no two have the same
 	resources []*resource.Resource // what it carries; possibly shared between streams, never written to
 	removed   []string             // what it says does not exist (delta)
 	body      *body                // resources as buffers
@@ -36,6 +36,8 @@ type response struct {
 	// takes that back. Of a first response nothing was held before, and changes is nil.
 	first   bool
 	changes map[string]change
+
+	trial *trial // whose round it is; nil: none's, or its answer comes late
 }
 
 // change is what a response changes of a name; nil is one that does not exist.

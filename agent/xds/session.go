@@ -69,15 +69,18 @@ func (s *session) handle(r *request) error {
 			s.report.notOffered(r.typeURL)
 		}
 	}
-	if !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce {
-		return nil // about an older response; the client will answer the newer one too
-	}
-	if answered := w.answered(r.nonce); answered != nil {
+	older := !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce // the client will answer the newer one too, and repeat what it wants
+	answered := s.answered(w, r)
+	w.confirmed = r.version
+	if answered != nil {
 		s.settle(w, answered, r.refusal)
-	} else if r.refusal != nil { // of a response that is forgotten
+	} else if r.refusal != nil && !older { // of a response that is forgotten
 		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce, Error: s.told(r.refusal.GetMessage())})
 	}
-	if s.delta {
+	switch {
+	case older:
+		return nil
+	case s.delta:
 		return s.subscribe(w, r, !known)
 	}
 	return s.setNames(w, r)
@@ -227,6 +230,7 @@ func (s *session) endWildcard(w *watch) {
 // drop forgets where the client stands with a name that it no longer wants.
 func (s *session) drop(w *watch, name string) {
 	delete(w.differs, name)
+	delete(w.unsure, name)
 	s.forgive(w, name)
 }
 

@@ -21,8 +21,8 @@ type TypeStatus struct {
 	Type            string
 	Wildcard        bool   // it asked for everything
 	Names           int    // it asked for by name
-	VersionSent     string // of the snapshot last sent from; "": nothing was
-	VersionAccepted string // of the snapshot last accepted; "": nothing was
+	VersionSent     string // of the response last sent: its snapshot's, with more where several were made of that; "": nothing was
+	VersionAccepted string // of the response last accepted; "": nothing was
 	Sent, Accepted  time.Time
 	Pushes          uint64
 	Pending         int // resources that it should hold and does not yet; what it refused not counted

@@ -25,7 +25,9 @@ type watch struct {
 	inflight    *response // sent and not answered yet: nothing else of this type is sent meanwhile
 	answerUntil time.Time // when its answer is no longer waited for
 	late        []*response
+	unsure      map[string]*resource.Resource // what the client said last that it took, where it never answered what it was told after that
 	lastNonce   string
+	confirmed   string // state of the world: the version that the client said last that it took
 
 	pushes                       uint64
 	versionSent, versionAccepted string
