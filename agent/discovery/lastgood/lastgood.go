@@ -98,7 +98,7 @@ func Read(path string, validate func(*object.Object) []object.Finding) (State, [
 	for _, r := range in.StandIns {
 		in, err := r.standIn()
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("the %s %q that proxies went on with is not as it was: %w", r.Type, r.Name, err))
+			wrong = append(wrong, fmt.Errorf("the %s %q that proxies went on with is left out: %w", r.Type, r.Name, err))
 			continue
 		}
 		state.StandIns = append(state.StandIns, in)

@@ -39,6 +39,9 @@ func (r standIn) sum() []byte {
 
 // standIn is what a record was made of, if it is that still: a proxy would be sent anything else unseen.
 func (r standIn) standIn() (StandIn, error) {
+	if len(r.Sum) == 0 { // as an older agent wrote it
+		return StandIn{}, errors.New("it has no checksum")
+	}
 	if !bytes.Equal(r.Sum, r.sum()) {
 		return StandIn{}, errors.New("it is damaged")
 	}

@@ -50,11 +50,15 @@ func TestAResourceThatIsDamagedIsLeftOut(t *testing.T) {
 	for before, after := range map[string]string{
 		value: other, cluster.Type: resource.EndpointType, cluster.Name: "outbound|80||wob.test", "0123": "0124", "sidecar": "router", `"sum":`: `"some":`,
 	} {
+		want := "it is damaged"
+		if before == `"sum":` {
+			want = "it has no checksum"
+		}
 		damaged := bytes.Replace(whole, []byte(before), []byte(after), 1)
 		if err := os.WriteFile(path, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if state, wrong := lastgood.Read(path, nothing); len(state.StandIns) != 1 || state.StandIns[0].Name != "other" || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), "is damaged") {
+		if state, wrong := lastgood.Read(path, nothing); len(state.StandIns) != 1 || state.StandIns[0].Name != "other" || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), want) {
 			t.Errorf("%s instead of %s: %v, %v", after, before, state.StandIns, wrong)
 		}
 	}
