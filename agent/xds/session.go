@@ -220,17 +220,33 @@ func (s *session) startWildcard(w *watch, versions map[string]string) {
 
 func (s *session) endWildcard(w *watch) {
 	w.wildcard, w.answer = false, false
-	for name := range w.differs {
+	drop := func(name string) {
 		if !w.wants(name) {
 			s.drop(w, name)
 		}
 	}
+	for name := range w.differs {
+		drop(name)
+	}
+	for name := range w.unsure {
+		drop(name)
+	}
+	for r := range w.unanswered {
+		for name := range r.changes {
+			drop(name)
+		}
+	}
 }
 
-// drop forgets where the client stands with a name that it no longer wants.
+// drop forgets where the client stands with a name that it no longer wants. Refusals that are late do not bring back what it had before.
 func (s *session) drop(w *watch, name string) {
 	delete(w.differs, name)
 	delete(w.unsure, name)
+	for r := range w.unanswered {
+		if r.changes[name].before != nil {
+			r.rebase(name, nil)
+		}
+	}
 	s.forgive(w, name)
 }
 

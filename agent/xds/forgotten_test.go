@@ -1,0 +1,37 @@
+package xds
+
+import (
+	"testing"
+
+	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
+)
+
+// A client unsubscribes from a name and subscribes to it again while its refusals are late: it has nothing of what it had before.
+func TestWhatWasUnsubscribedIsNotHeldAgain(t *testing.T) {
+	for name, names := range map[string][]string{"by name": {"a", "b"}, "wildcard": {wildcard}} {
+		t.Run(name, func(t *testing.T) {
+			p := newTable(t, true)
+			p.publish(cluster("a=1"), cluster("b=1"))
+			p.ask(&request{typeURL: cds, subscribe: names})
+			p.sends("CDS a=1 b=1")
+			p.ack(cds)
+			p.publish(cluster("a=2"), cluster("b=6"))
+			p.sends("CDS a=2 b=6")
+			first := p.last[cds].nonce
+			p.tire()
+			again := names[len(names)-1:]
+			p.ask(&request{typeURL: cds, unsubscribe: again})
+			p.ask(&request{typeURL: cds, subscribe: again})
+			p.publish(cluster("a=3"), cluster("b=5"))
+			p.sends("CDS a=3 b=5")
+			p.events = nil
+			p.ask(&request{typeURL: cds, nonce: first, refusal: &statusv3.Status{Message: bIsBad}})
+			p.nack(cds, bIsBad)
+			p.saw("refused CDS [b]", "refused CDS [b]") // and not a, which came with it
+			p.sends("CDS a=3")
+			p.ack(cds)
+			p.publish(cluster("b=1"))
+			p.sends("CDS b=1")
+		})
+	}
+}
