@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"fmt"
 	"testing"
 
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
@@ -34,4 +35,40 @@ func TestWhatWasUnsubscribedIsNotHeldAgain(t *testing.T) {
 			p.sends("CDS b=1")
 		})
 	}
+}
+
+// Of a client that never answers, nothing is kept for names that it has no more.
+func TestNamesThatAreGoneAreNotKept(t *testing.T) {
+	both(t, func(t *testing.T, delta bool) {
+		p := &pipeline{table: newTable(t, delta), typeURL: cds}
+		p.put("a=1")
+		p.ask(&request{typeURL: cds})
+		p.take(p.sent())
+		for i := range 3 * maxLate {
+			name := fmt.Sprint("gone", i)
+			p.put(name + "=1")
+			p.unanswered()
+			p.remove(cds, name)
+			p.unanswered()
+		}
+		if unsure := p.session.watches[cds].unsure; len(unsure) > 1 {
+			t.Errorf("kept: %v", unsure)
+		}
+	})
+	t.Run("unsubscribed", func(t *testing.T) {
+		p := &pipeline{table: newTable(t, true), typeURL: cds}
+		p.put("a=1", "b=1")
+		p.ask(&request{typeURL: cds, subscribe: []string{"a", "b"}})
+		p.take(p.sent())
+		p.put("b=2")
+		p.unanswered()
+		p.ask(&request{typeURL: cds, unsubscribe: []string{"b"}})
+		for i := range maxLate {
+			p.put(fmt.Sprint("a=", 2+i))
+			p.unanswered()
+		}
+		if unsure := p.session.watches[cds].unsure; len(unsure) > 0 {
+			t.Errorf("kept: %v", unsure)
+		}
+	})
 }

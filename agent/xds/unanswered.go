@@ -96,6 +96,9 @@ func (w *watch) forget(r *response) {
 		w.unsure = map[string]*resource.Resource{}
 	}
 	told := func(name string, before *resource.Resource) {
+		if !w.wants(name) {
+			return
+		}
 		if _, unsure := w.unsure[name]; !unsure {
 			w.unsure[name] = before
 		}
@@ -106,9 +109,11 @@ func (w *watch) forget(r *response) {
 		}
 	}
 	for name, c := range r.changes {
-		if told(name, c.before); c.after == nil { // whatever it had: it is gone
-			w.unsure[name] = nil
+		if c.after == nil { // whatever it had: it is gone
+			delete(w.unsure, name)
+			continue
 		}
+		told(name, c.before)
 	}
 }
 
