@@ -89,8 +89,9 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	s.nonce++
 	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10), strconv.FormatUint(s.snapshot.Sequence, 10)
-	if sent, _, _ := strings.Cut(w.versionSent, "."); !s.delta && sent == r.version {
-		r.version += "." + r.nonce // another response of the same snapshot: the client says which of them it took (judgeSkipped)
+	sent, _, _ := strings.Cut(w.versionSent, ".")
+	for !s.delta && (r.version == sent || r.version == w.confirmed) {
+		r.version += "." + r.nonce // another of the same snapshot, or one of another stream: the client says which it took (judgeSkipped)
 	}
 	r.published, r.sent, r.trial = s.snapshot.Published, now, w.trial
 	w.inflight, w.lastNonce, w.answer = r, r.nonce, false

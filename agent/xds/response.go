@@ -25,7 +25,7 @@ const (
 type response struct {
 	typeURL   string
 	nonce     string
-	version   string               // of the snapshot it was made from; with state of the world no two have the same
+	version   string               // of the snapshot it was made from; with state of the world no two have the same, nor that which the client brought
 	resources []*resource.Resource // what it carries; possibly shared between streams, never written to
 	removed   []string             // what it says does not exist (delta)
 	body      *body                // resources as buffers
