@@ -102,3 +102,42 @@ func TestAVersionOfAnEarlierStreamIsNotSent(t *testing.T) {
 		}
 	}
 }
+
+// A client answers one response after the other, more than may be answered late. Each has all, so that the refusal of one that is forgotten
+// shows in the others; what is the same in them all is not to blame.
+func TestARefusalThatWasForgottenBlamesNobodyElse(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		t.Run(fmt.Sprint("taken ", taken), func(t *testing.T) {
+			p := &pipeline{table: newTable(t, false), typeURL: cds, whole: true}
+			p.put("a=1", "b=1", "c=1")
+			p.ask(&request{typeURL: cds})
+			p.take(p.sent())
+			p.put("b=2")
+			all := []*response{p.unanswered()}
+			for i := range maxLate + 1 {
+				p.put(fmt.Sprint("c=", 2+i))
+				all = append(all, p.unanswered())
+			}
+			p.events = nil
+			bad := bIsBad
+			if taken { // it is c that is bad
+				p.take(all[0])
+				all, bad = all[1:], "Error adding/updating cluster(s) c: bad"
+			}
+			for _, r := range all {
+				p.refuse(r, bad)
+			}
+			if taken {
+				p.saw("refused CDS [c]")
+				p.has("b=2")
+				p.sends()
+				return
+			}
+			p.saw("refused CDS [b]")
+			p.has("b=1")
+			if got, want := line(p.sent()), fmt.Sprintf("CDS a=1 b=1 c=%d", 2+maxLate); got != want {
+				t.Errorf("sent %q, want %q", got, want)
+			}
+		})
+	}
+}

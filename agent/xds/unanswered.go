@@ -95,6 +95,9 @@ func (w *watch) forget(r *response) {
 	if w.unsure == nil {
 		w.unsure = map[string]*resource.Resource{}
 	}
+	if len(w.unsure) == 0 {
+		w.unsureSince = w.confirmed
+	}
 	told := func(name string, before *resource.Resource) {
 		if !w.wants(name) {
 			return
@@ -130,7 +133,7 @@ func (s *session) answered(w *watch, r *request) *response {
 	default:
 		return nil
 	}
-	if len(skipped) == 0 {
+	if len(skipped) == 0 && (s.delta || r.refusal == nil || !w.full || len(w.unsure) == 0) {
 		return answered
 	}
 	chain := append(slices.Clone(skipped), answered)
@@ -154,7 +157,7 @@ func (s *session) answered(w *watch, r *request) *response {
 // that.
 func (s *session) judgeSkipped(w *watch, chain []*response, version string) {
 	last, taken := len(chain)-1, -1
-	if version == w.confirmed { // none, and nothing that was forgotten either
+	if version == w.unsureSince { // none, and nothing that was forgotten either
 		for name, before := range w.unsure {
 			if at := slices.IndexFunc(chain, func(r *response) bool { return r.tells(name) }); at >= 0 {
 				chain[at].rebase(name, before)
