@@ -1,6 +1,7 @@
 package systemtest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ case "$1" in
 esac
 `
 
-// What a restart would not cure is not restarted, and says why: in the last line of its log, in STATUS and, where there is one, with
+// What a restart would not cure is not restarted, and says why: in what it prints at its end, in STATUS and, where there is one, with
 // the number of the error.
 func TestErrorsThatStay(t *testing.T) {
 	h := NewHost(t)
@@ -40,6 +41,7 @@ func TestErrorsThatStay(t *testing.T) {
 			h.MustRun(t, "systemctl", "start", "outrider.service")
 			h.MustRun(t, "systemctl", "stop", "outrider.service")
 			h.Script(c.script)
+			since := "@" + strings.TrimSpace(h.MustRun(t, "date", "+%s.%N"))
 			if out, err := h.Run(t.Context(), "systemctl", "start", "outrider.service"); err == nil {
 				t.Errorf("it starts: %s", out)
 			}
@@ -49,13 +51,19 @@ func TestErrorsThatStay(t *testing.T) {
 			if text, errno := h.Property("outrider", "StatusText"), h.Property("outrider", "StatusErrno"); !strings.Contains(text, c.sentence) || errno != c.errno {
 				t.Errorf("STATUS %q, ERRNO %s, want %q and %s", text, errno, c.sentence, c.errno)
 			}
-			var lines []string
+			// journald reads what a program prints and what comes over its own socket one after the other, in no order.
+			var last string
 			h.Eventually(10*time.Second, "the journal has the end of the agent", func() bool {
-				lines = strings.Split(h.Journal("-o", "cat", "-n", "20", "-u", "outrider.service", "SYSLOG_IDENTIFIER=outriderd"), "\n")
-				return strings.HasPrefix(lines[len(lines)-1], "outriderd: ")
+				lines := strings.Split(h.Journal("-o", "cat", "-n", "20", "-u", "outrider.service", "SYSLOG_IDENTIFIER=outriderd", "--since", since), "\n")
+				end := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "outriderd: ") })
+				if end < 0 {
+					return false
+				}
+				last = lines[end]
+				return true
 			})
-			if last := lines[len(lines)-1]; !strings.Contains(last, c.sentence) {
-				t.Errorf("the last line is %q", last)
+			if !strings.Contains(last, c.sentence) {
+				t.Errorf("it ends with %q", last)
 			}
 			h.Script(c.undo)
 		})
