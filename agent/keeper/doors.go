@@ -64,28 +64,47 @@ func (u usage) refuseConnections(pid int, inodes map[string]bool) error {
 		return err
 	}
 	var failures []error
-	for inode := range owned.owner {
+	for _, inode := range owned.listeners() {
 		if inodes[inode] {
 			continue
 		}
-		listens := false
-		err := owned.with(inode, func(socket int) error {
-			if listens = isTCPListener(socket); !listens {
-				return nil
-			}
-			return unplug(socket)
-		})
-		if listens {
-			inodes[inode] = true
-		}
-		if err != nil {
+		inodes[inode] = true
+		if err := owned.with(inode, unplug); err != nil {
 			failures = append(failures, fmt.Errorf("close the listeners of process %d to new connections: %w", pid, err))
 		}
 	}
 	return errors.Join(failures...)
 }
 
-// isTCPListener asks the socket itself: what else Envoy has open it is not worth to list all listeners for, which some kernels cannot.
+// listeners are the sockets, by inode, that take TCP connections. Where the kernel cannot list all that listen, the sockets are asked.
+func (p *processes) listeners() []string {
+	var found []string
+	if all, err := sockdiag.Listening(); err == nil {
+		for _, s := range all {
+			if _, ours := p.owner[inodeOf(s)]; ours {
+				found = append(found, inodeOf(s))
+			}
+		}
+		return found
+	}
+	return p.askedListeners()
+}
+
+func (p *processes) askedListeners() (found []string) {
+	for inode := range p.owner {
+		listens := false
+		_ = p.with(inode, func(socket int) error { // one that is closed by now does not listen
+			listens = isTCPListener(socket)
+			return nil
+		})
+		if listens {
+			found = append(found, inode)
+		}
+	}
+	return found
+}
+
+// isTCPListener asks a socket whether it takes TCP connections.
 func isTCPListener(socket int) bool {
 	protocol, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_PROTOCOL)
 	if err != nil || protocol != unix.IPPROTO_TCP {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,6 +75,39 @@ func TestUnplugWithoutPrivilege(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = accepted.Close()
+}
+
+// Where no list of listeners can be had the sockets say the same.
+func TestListenersAreToldByTheListOrByThemselves(t *testing.T) {
+	plain := net.ListenConfig{}
+	plain.SetMultipathTCP(false) // as Envoy's
+	listener, err := plain.Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	second, err := plain.Listen(t.Context(), "tcp6", "[::1]:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = second.Close() }()
+	connection, err := net.Dial("tcp", second.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	own, err := openProcesses(usage{proc: "/proc"}, []int{os.Getpid()})
+	defer own.close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.owner["4294967295"] = owner{os.Getpid(), own.handles[0], 1 << 20} // closed meanwhile
+	listed, asked := own.listeners(), own.askedListeners()
+	slices.Sort(listed)
+	slices.Sort(asked)
+	if len(listed) == 0 || !slices.Equal(slices.Compact(listed), asked) {
+		t.Errorf("listed %v, asked %v", listed, asked)
+	}
 }
 
 // withoutPrivilege runs do on a thread that is nobody's and has no capability, and ends with it.
