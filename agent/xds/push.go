@@ -114,20 +114,13 @@ func (s *session) resendEndpoints(r *response) {
 	if endpoints == nil || endpoints.blank {
 		return // a client that gets its endpoints elsewhere, or none so far
 	}
-	resend := func(cluster *resource.Resource) {
-		if name, ok := endpointsOf(cluster.Value()); ok && endpoints.wants(name) {
+	for _, cluster := range r.told {
+		if cluster.after == nil {
+			continue
+		}
+		if name, ok := endpointsOf(cluster.after.Value()); ok && endpoints.wants(name) {
 			current := s.get(endpoints, name)
 			endpoints.note(name, current, current, true)
-		}
-	}
-	if r.first {
-		for _, cluster := range r.resources {
-			resend(cluster)
-		}
-	}
-	for _, c := range r.changes {
-		if c.after != nil {
-			resend(c.after)
 		}
 	}
 }

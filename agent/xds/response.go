@@ -54,6 +54,22 @@ func (r *response) note(name string, before, after *resource.Resource) {
 	r.changes[name] = change{before, after}
 }
 
+// told yields all that a response changes of names, of a first one too.
+func (r *response) told(yield func(name string, c change) bool) {
+	if r.first {
+		for _, sent := range r.resources {
+			if !yield(sent.Name, change{after: sent}) {
+				return
+			}
+		}
+	}
+	for name, c := range r.changes {
+		if !yield(name, c) {
+			return
+		}
+	}
+}
+
 // body is the resources of a response, as the transport wants them.
 type body struct {
 	resources []*resource.Resource

@@ -51,11 +51,7 @@ func both(t *testing.T, test func(t *testing.T, delta bool)) {
 func TestANewClientGetsWhatOthersGoOnWithBeforeTheNewest(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := refusing(t, delta)
-		next := p.another(delta)
-		next.ask(&request{typeURL: cds})
-		next.sends("CDS a=1 b=1")
-		next.ack(cds)
-		next.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
+		next := p.offered(delta)
 		next.nack(cds, "Error adding/updating cluster(s) b: bad")
 		next.sends()
 		next.saw("accepted CDS", "refused CDS [b]")
@@ -81,16 +77,22 @@ func TestANewClientGetsWhatOthersGoOnWithBeforeTheNewest(t *testing.T) {
 	})
 }
 
+// offered is a further client: it took what stands in, and was sent the newest after it.
+func (p *table) offered(delta bool) *table {
+	next := p.another(delta)
+	next.ask(&request{typeURL: cds})
+	next.sends("CDS a=1 b=1")
+	next.ack(cds)
+	next.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
+	return next
+}
+
 // That one takes what another refuses is no proof: an Envoy that drains takes any listener.
 func TestOneClientTakesWhatAnotherRefuses(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := refusing(t, delta)
 		for range 2 {
-			next := p.another(delta)
-			next.ask(&request{typeURL: cds})
-			next.sends("CDS a=1 b=1")
-			next.ack(cds)
-			next.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
+			next := p.offered(delta)
 			next.ack(cds)
 			next.session.end()
 		}
@@ -101,11 +103,7 @@ func TestAnotherClientTakesWhatOneRefused(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := refusing(t, delta)
 		p.session.end()
-		next := p.another(delta)
-		next.ask(&request{typeURL: cds})
-		next.sends("CDS a=1 b=1")
-		next.ack(cds)
-		next.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
+		next := p.offered(delta)
 		next.ack(cds)
 		next.sends()
 		third := p.another(delta)
@@ -121,11 +119,7 @@ func TestAnotherClientTakesWhatOneRefused(t *testing.T) {
 func TestWhatIsRefusedAndRemovedHasNoStandIn(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := refusing(t, delta)
-		next := p.another(delta)
-		next.ask(&request{typeURL: cds})
-		next.sends("CDS a=1 b=1")
-		next.ack(cds)
-		next.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
+		next := p.offered(delta)
 		next.nack(cds, "Error adding/updating cluster(s) b: bad")
 		next.remove(cds, "b")
 		next.sends(whole(delta, "CDS a=1 -b", "CDS -b"))

@@ -98,25 +98,14 @@ func (w *watch) forget(r *response) {
 	if len(w.unsure) == 0 {
 		w.unsureSince = w.confirmed
 	}
-	told := func(name string, before *resource.Resource) {
-		if !w.wants(name) {
-			return
-		}
-		if _, unsure := w.unsure[name]; !unsure {
-			w.unsure[name] = before
-		}
-	}
-	if r.first {
-		for _, sent := range r.resources {
-			told(sent.Name, nil)
-		}
-	}
-	for name, c := range r.changes {
-		if c.after == nil { // whatever it had: it is gone
+	for name, c := range r.told {
+		_, unsure := w.unsure[name]
+		switch {
+		case c.after == nil: // whatever it had: it is gone
 			delete(w.unsure, name)
-			continue
+		case !unsure && w.wants(name):
+			w.unsure[name] = c.before
 		}
-		told(name, c.before)
 	}
 }
 
@@ -190,21 +179,13 @@ func (r *response) tells(name string) bool {
 
 // absorb has the answer to a response count for the one before it too. Removals are taken as done.
 func (r *response) absorb(older *response) {
-	tell := func(name string, before, after *resource.Resource) {
+	for name, c := range older.told {
 		switch {
 		case !r.tells(name):
-			r.note(name, before, after)
-		case after != nil:
-			r.rebase(name, before)
+			r.note(name, c.before, c.after)
+		case c.after != nil:
+			r.rebase(name, c.before)
 		}
-	}
-	if older.first {
-		for _, sent := range older.resources {
-			tell(sent.Name, nil, sent)
-		}
-	}
-	for name, c := range older.changes {
-		tell(name, c.before, c.after)
 	}
 }
 
@@ -219,26 +200,16 @@ func (r *response) rebase(name string, before *resource.Resource) {
 // Removals are taken as done: there is nothing to be put right.
 func (s *session) revert(w *watch, r *response) {
 	set := s.snapshot.Set(w.typeURL)
-	undo := func(before, sent *resource.Resource) {
-		name := sent.Name
+	for name, c := range r.told {
+		if c.after == nil {
+			continue
+		}
 		if later := w.changing(name); later != nil {
-			later.rebase(name, before)
-			return
-		}
-		if d, ok := w.differs[name]; ok && same(d.held, sent) {
-			w.hold(name, before, set[name], d.forced)
-		} else if !ok && same(set[name], sent) && w.wants(name) {
-			w.hold(name, before, set[name], false)
-		}
-	}
-	if r.first {
-		for _, sent := range r.resources {
-			undo(nil, sent)
-		}
-	}
-	for _, c := range r.changes {
-		if c.after != nil {
-			undo(c.before, c.after)
+			later.rebase(name, c.before)
+		} else if d, ok := w.differs[name]; ok && same(d.held, c.after) {
+			w.hold(name, c.before, set[name], d.forced)
+		} else if !ok && same(set[name], c.after) && w.wants(name) {
+			w.hold(name, c.before, set[name], false)
 		}
 	}
 }
@@ -246,23 +217,13 @@ func (s *session) revert(w *watch, r *response) {
 // suspects are what a response that was reverted told anew: what the client would be sent again, and what something else has taken the
 // place of since.
 func (s *session) suspects(w *watch, r *response) (open, past []string) {
-	suspect := func(name string) {
+	for name, c := range r.told {
 		switch {
-		case !w.wants(name):
+		case c.after == nil || !w.wants(name):
 		case s.outdated(w, name):
 			past = append(past, name)
 		default:
 			open = append(open, name)
-		}
-	}
-	if r.first {
-		for _, sent := range r.resources {
-			suspect(sent.Name)
-		}
-	}
-	for name, c := range r.changes {
-		if c.after != nil {
-			suspect(name)
 		}
 	}
 	return open, past
