@@ -44,7 +44,7 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	flags.IntVar(&listenFD, flagListen, -1, "a listening socket that was handed in")
 	flags.IntVar(&lockFD, flagLock, -1, "the folder's lock that was handed in")
 	flags.IntVar(&awaitFD, prestart.FlagAwait, -1, "where all other arguments come from (internal)")
-	flags.String(prestart.FlagFor, "", "the arguments of the agent that started it, for those who read them here (internal)")
+	flags.String(prestart.FlagFor, "", "the configuration or instance of the agent that started it, for those who read it here (internal)")
 	flags.IntVar(&stateFD, flagState, -1, "what the keeper before left (internal)")
 	flags.IntVar(&takes, flagTakes, 0, "tell whether a state of this `format` can be taken over (internal)")
 	flags.BoolVar(&showVersion, "version", false, "print the version")

@@ -82,15 +82,12 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	}
 }
 
-// FindKeeper is the keeper's program: beside the running program, else where packages put it.
-func FindKeeper() (string, error) { return prestart.Find() }
-
 // launch starts the program with a listening socket that waits for it: connecting succeeds from now on.
 func launch(options LaunchOptions, socket string, lock *os.File) error {
 	binary := options.Binary
 	if binary == "" {
 		var err error
-		if binary, err = FindKeeper(); err != nil {
+		if binary, err = prestart.Find(); err != nil {
 			return err
 		}
 	}
