@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // TestARenewedCertificateDrainsNoListener renames a new certificate over the old one: new connections meet it, old ones go
@@ -24,7 +25,7 @@ func TestARenewedCertificateDrainsNoListener(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "server.pem")
 	issue(t, signer.Leaf, signer.PrivateKey.(*ecdsa.PrivateKey), 10, "server", path)
-	port := freePort(t)
+	port := parts.FreePort(t)
 	directory := t.TempDir()
 	write(t, filepath.Join(directory, "mesh.yaml"), fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: Gateway

@@ -137,7 +137,7 @@ func upstreamTLS(t *testing.T, server *discovery.Server) *tlsv3.UpstreamTlsConte
 // mesh's, then another, then an alias.
 func TestServiceAccountsAreExpectedInCertificates(t *testing.T) {
 	a := newAuthority(t)
-	mesh, config, port := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml"), freePort(t)
+	mesh, config, port := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml"), parts.FreePort(t)
 	cert, key := a.issue(t, 10, "ns/shop/sa/far")
 	writePair(t, mesh, cert, key)
 	roots := filepath.Join(t.TempDir(), "roots.pem")

@@ -17,6 +17,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // configurations is how many TestRandom tries: OUTRIDER_RANDOM, or 300.
@@ -73,7 +74,7 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 	r := &randomizer{Rand: rand.New(rand.NewPCG(seed, 0)), hosts: []string{"a.test", "b.test", "c.test", "d.other"}, gateways: []string{"mesh", "mesh", "shop/one", "two"}}
 	r.certificate, r.key = certificate(t)
 	for range 4 {
-		r.ports = append(r.ports, freePort(t))
+		r.ports = append(r.ports, parts.FreePort(t))
 	}
 	directory := t.TempDir()
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})

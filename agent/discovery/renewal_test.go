@@ -19,6 +19,7 @@ import (
 
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // authority issues certificates.
@@ -272,7 +273,7 @@ func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
 func TestAPairThatIsWrittenByHalvesIsNotServed(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder := t.TempDir(), t.TempDir()
-	d := door{host: "door.test", port: freePort(t)}
+	d := door{host: "door.test", port: parts.FreePort(t)}
 	write(t, filepath.Join(mesh, "door.yaml"), fmt.Sprintf(doorGateway, "door", d.port, folder))
 	certificate, key := a.issue(t, 10, "door")
 	writePair(t, folder, certificate, key)
@@ -321,7 +322,7 @@ spec:
 // TestARenewedClientCertificateIsShown renews what a DestinationRule shows to a service, and whom it trusts, in place.
 func TestARenewedClientCertificateIsShown(t *testing.T) {
 	a := newAuthority(t)
-	mesh, folder, port := t.TempDir(), t.TempDir(), freePort(t)
+	mesh, folder, port := t.TempDir(), t.TempDir(), parts.FreePort(t)
 	roots := filepath.Join(folder, "roots.pem")
 	serving, servingKey := certificate(t)
 	trusted, err := os.ReadFile(serving)

@@ -33,7 +33,6 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/scripts/parts"
-	"outrider.org/outrider/scripts/rig"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -194,15 +193,12 @@ func eventually(t *testing.T, what string, holds func() (bool, string)) {
 	}
 }
 
-// freePort is a port nobody listens on now.
-func freePort(t testing.TB) int { return freePorts(t, 1)[0] }
-
 // freePorts are different ports nobody listens on now.
 func freePorts(t testing.TB, count int) []int {
 	t.Helper()
 	ports := make([]int, count)
 	for i := range ports {
-		ports[i] = rig.FreePort(t) // never that of an outgoing connection
+		ports[i] = parts.FreePort(t)
 	}
 	return ports
 }

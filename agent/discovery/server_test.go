@@ -19,6 +19,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
 )
 
 const (
@@ -158,10 +159,10 @@ spec:
   - {port: {number: %d, name: https, protocol: HTTPS}, hosts: ["*"], tls: {mode: SIMPLE, serverCertificate: %s, privateKey: %s}}
 `, port, certificate, key)
 	}
-	path, port := filepath.Join(directory, "gw.yaml"), freePort(t)
+	path, port := filepath.Join(directory, "gw.yaml"), parts.FreePort(t)
 	write(t, path, gateway(port, certificate+".missing"))
 	write(t, filepath.Join(directory, "good.yaml"), fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: good, namespace: shop}\n"+
-		"spec: {servers: [{port: {number: %d, name: http, protocol: HTTP}, hosts: ['*']}]}\n", freePort(t)))
+		"spec: {servers: [{port: {number: %d, name: http, protocol: HTTP}, hosts: ['*']}]}\n", parts.FreePort(t)))
 	board := condition.NewBoard()
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Board: board})
 	e := startEnvoy(t, "router", server)

@@ -75,7 +75,7 @@ func start(t *testing.T, command CommandLine) *running {
 	}
 	t.Cleanup(func() { _ = backend.Close() })
 	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
-	web, tunnel := freePort(t), freePort(t)
+	web, tunnel := parts.FreePort(t), parts.FreePort(t)
 	socket := filepath.Join(dir, "admin.sock")
 	command.ConfigFile = filepath.Join(dir, "envoy.json")
 	text := fmt.Sprintf(testBootstrap, socket, port(backend), web, tunnel)
@@ -139,16 +139,6 @@ func (e *running) next(t *testing.T) *running {
 	}
 	following.launch(t)
 	return &following
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // eventually polls until the condition holds, for at most thirty seconds.

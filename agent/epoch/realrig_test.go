@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -106,7 +105,7 @@ func (a admin) Activity(ctx context.Context) (epoch.Activity, error) {
 
 func newReal(t *testing.T) *realRig {
 	t.Helper()
-	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(), port: freePort(t)}
+	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(), port: parts.FreePort(t)}
 	program := filepath.Join(r.folder, "outrider-keeper")
 	if out, err := exec.Command("go", "build", "-o", program, "outrider.org/outrider/cmd/outrider-keeper").CombinedOutput(); err != nil {
 		t.Fatalf("build the keeper: %v\n%s", err, out)
@@ -157,15 +156,6 @@ func (r *realRig) begin() {
 	s, ended := r.s, r.ended
 	all.Go(func() { ended <- s.Run(ctx, l) })
 	r.leave = func() { cancel(); all.Wait() }
-}
-
-func freePort(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 const bootstrapFormat = `{"admin": {"address": {"pipe": {"path": %q, "mode": 432}}}, "static_resources": {"listeners": [

@@ -16,12 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/sockdiag"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // After the doors are closed nobody comes in, and who is in is served.
 func TestDoors(t *testing.T) {
 	l := newLab(t)
-	port := freePort(t)
+	port := parts.FreePort(t)
 	l.startEnvoy(0, envoyOptions{port: port}).live()
 	inside, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {

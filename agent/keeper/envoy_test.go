@@ -15,7 +15,7 @@ import (
 
 func TestEnvoyHotRestart(t *testing.T) {
 	t.Parallel()
-	l, port := newLab(t), freePort(t)
+	l, port := newLab(t), parts.FreePort(t)
 	o := envoyOptions{port: port}
 	first := l.startEnvoy(0, o).live()
 	second := l.startEnvoy(1, o).live()
@@ -41,7 +41,7 @@ func TestRescue(t *testing.T) {
 	for _, signal := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
 		t.Run(unix.SignalName(signal), func(t *testing.T) {
 			t.Parallel()
-			l, port := newLab(t), freePort(t)
+			l, port := newLab(t), parts.FreePort(t)
 			o := envoyOptions{port: port, drain: 1, parentShutdown: 4}
 			first := l.startEnvoy(0, o).live()
 			second := l.startEnvoy(1, o).live()
@@ -69,7 +69,7 @@ func TestRescue(t *testing.T) {
 
 func TestClearInitializing(t *testing.T) {
 	t.Parallel()
-	l, port := newLab(t), freePort(t)
+	l, port := newLab(t), parts.FreePort(t)
 	o := envoyOptions{port: port}
 	first := l.startEnvoy(0, o).live()
 	broken := o
@@ -95,7 +95,7 @@ func TestClearInitializing(t *testing.T) {
 
 func TestKilledKeeperLeavesNoOrphan(t *testing.T) {
 	t.Parallel()
-	l, port := newLab(t), freePort(t)
+	l, port := newLab(t), parts.FreePort(t)
 	hot := l.startEnvoy(0, envoyOptions{port: port}).live()
 	beside := l.startEnvoy(7, envoyOptions{port: port, sideBySide: true}).live()
 	if err := unix.Kill(l.client.Info().PID, unix.SIGKILL); err != nil {
@@ -119,7 +119,7 @@ func TestKilledKeeperLeavesNoOrphan(t *testing.T) {
 
 func TestUnreadAgentNeverStopsEnvoy(t *testing.T) {
 	t.Parallel()
-	l, port := newLab(t), freePort(t)
+	l, port := newLab(t), parts.FreePort(t)
 	e := l.startEnvoy(0, envoyOptions{port: port, level: "trace"}).live()
 	l.client.Close() // nobody is connected
 	asked := 0
@@ -154,7 +154,7 @@ func TestParentDiesWhileChildStarts(t *testing.T) {
 	for round := range 7 {
 		delay := time.Duration(round) * 8 * time.Millisecond
 		t.Run(delay.String(), func(t *testing.T) {
-			l, port := newLab(t), freePort(t)
+			l, port := newLab(t), parts.FreePort(t)
 			first := l.startEnvoy(0, envoyOptions{port: port}).live()
 			second := l.startEnvoy(1, envoyOptions{port: port})
 			time.Sleep(delay) // the moment is what is varied, nothing is waited for
@@ -176,7 +176,7 @@ func TestParentDiesWhileChildStarts(t *testing.T) {
 // answers for it.
 func TestParentHangsAndDies(t *testing.T) {
 	t.Parallel()
-	l, port := newLab(t), freePort(t)
+	l, port := newLab(t), parts.FreePort(t)
 	first := l.startEnvoy(0, envoyOptions{port: port}).live()
 	if err := l.client.Signal(l.context(), first.ID, unix.SIGSTOP); err != nil {
 		t.Fatal(err)

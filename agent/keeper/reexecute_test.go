@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // copyProgram makes a keeper's program that a test may replace.
@@ -39,7 +41,7 @@ func TestReexecute(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "outrider-keeper")
 	copyProgram(t, program)
-	l, port := newLabWith(t, program), freePort(t)
+	l, port := newLabWith(t, program), parts.FreePort(t)
 	o := envoyOptions{port: port, drain: 1, parentShutdown: 4}
 	before := l.client.Info()
 	first := l.startEnvoy(0, o).live()

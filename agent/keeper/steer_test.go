@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // sharedListener listens on an address that others may listen on too.
@@ -113,7 +115,7 @@ func TestSteer(t *testing.T) {
 	}{{"127.0.0.1", 1, 1}, {"127.0.0.1", 2, 2}, {"0.0.0.0", 2, 4}, {"[::1]", 2, 2}, {"[::]", 3, 3}} {
 		t.Run(fmt.Sprintf("%s from %d to %d", test.host, test.old, test.fresh), func(t *testing.T) {
 			l := newLab(t)
-			address := fmt.Sprintf("%s:%d", test.host, freePort(t))
+			address := fmt.Sprintf("%s:%d", test.host, parts.FreePort(t))
 			old := l.listens("old", address, test.old)
 			fresh := l.listens("fresh", address, test.fresh)
 			if counts := l.answers(address, 100); counts["old"] == 0 || counts["fresh"] == 0 {
@@ -151,7 +153,7 @@ func TestSteeredToWhoDies(t *testing.T) {
 	t.Parallel()
 	for _, sockets := range []struct{ old, fresh int }{{2, 2}, {1, 3}, {3, 1}} {
 		l := newLab(t)
-		address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+		address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 		old := l.listens("old", address, sockets.old)
 		fresh := l.listens("fresh", address, sockets.fresh)
 		if err := l.client.Steer(l.context(), old.ID, fresh.ID, time.Hour); err != nil {
@@ -174,7 +176,7 @@ func TestSteeredToWhoDies(t *testing.T) {
 func TestSteerWithoutCertainty(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	first := l.listens("first", address, 2)
 	second := l.listens("second", address, 2)
 	for _, test := range []struct{ from, to, says string }{

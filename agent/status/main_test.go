@@ -164,17 +164,6 @@ func eventually(t *testing.T, what string, wanted func() bool) {
 	}
 }
 
-// freePort is a port of loopback that nobody listens on.
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
-}
-
 // startEnvoy runs a real Envoy with a bootstrap of JSON members beside admin, and returns its admin's socket and what
 // ends it.
 func startEnvoy(t *testing.T, members string) (socket string, stop func()) {

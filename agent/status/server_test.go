@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestReadinessSaysWhyNot(t *testing.T) {
@@ -95,7 +97,7 @@ func TestControlFollowsTheConfiguration(t *testing.T) {
 }
 
 func TestAnAddressThatIsTakenIsToldAndHadLater(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)))
 	if err != nil {
 		t.Fatal(err)
 	}

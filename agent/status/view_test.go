@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 const secretBootstrap = `, "node": {"id": "x", "cluster": "y", "metadata": {"UPSTREAM_PASSWORD": "hunter2-metadata"}},
@@ -27,7 +29,7 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	socket, stop := startEnvoy(t, secretBootstrap)
 	envoy := &proxy{}
 	envoy.set(unixAdmin(t, socket), 4, "")
-	view, _ := startView(t, ViewConfig{Port: freePort(t)}, envoy)
+	view, _ := startView(t, ViewConfig{Port: parts.FreePort(t)}, envoy)
 	url := "http://" + view.Address()
 
 	for _, path := range readable {
@@ -91,7 +93,7 @@ func TestViewOfARealEnvoy(t *testing.T) {
 func TestViewSurvivesAChangeOfEpoch(t *testing.T) {
 	envoy := &proxy{}
 	envoy.set(nil, 0, "no epoch is live: epoch 0 is starting")
-	view, _ := startView(t, ViewConfig{Port: freePort(t)}, envoy)
+	view, _ := startView(t, ViewConfig{Port: parts.FreePort(t)}, envoy)
 	url := "http://" + view.Address()
 	if code, body, _ := ask(t, "GET", url+"/stats"); code != 503 || body != "no epoch is live: epoch 0 is starting\n" {
 		t.Errorf("%d %s", code, body)
@@ -117,7 +119,7 @@ func TestViewSurvivesAChangeOfEpoch(t *testing.T) {
 func TestViewMovesToAnotherPort(t *testing.T) {
 	envoy := &proxy{}
 	envoy.set(answering(map[string]string{"/stats": "x"}), 0, "")
-	first, second := freePort(t), freePort(t)
+	first, second := parts.FreePort(t), parts.FreePort(t)
 	view, board := startView(t, ViewConfig{Port: first}, envoy)
 	at := func(port int) int {
 		response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/stats", port))
@@ -157,7 +159,7 @@ func TestViewMovesToAnotherPort(t *testing.T) {
 }
 
 func TestViewWaitsForAPortThatIsTaken(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)))
 	if err != nil {
 		t.Fatal(err)
 	}

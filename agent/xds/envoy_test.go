@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // bothModes runs a test with incremental and with state-of-the-world xDS.
@@ -35,11 +36,11 @@ func (r *recorder) expect(t *testing.T, want ...string) {
 
 func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
-		one, two, port := backend(t, "one"), backend(t, "two"), freePort(t)
+		one, two, port := backend(t, "one"), backend(t, "two"), parts.FreePort(t)
 		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 		server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 		envoy := startEnvoy(t, "node", socket, delta)
-		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", freePort(t), two)...)})
+		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", parts.FreePort(t), two)...)})
 		eventually(t, "first answer", func() bool { return ask(port) == "one" })
 		seen.take()
 
@@ -128,7 +129,7 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 
 func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
-		one, port, second, third := backend(t, "one"), freePort(t), freePort(t), freePort(t)
+		one, port, second, third := backend(t, "one"), parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)
 		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 		server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 		envoy := startEnvoy(t, "node", socket, delta)
@@ -210,7 +211,7 @@ func TestEnvoyRefusesOneClusterAndTakesTheRest(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			bothModes(t, func(t *testing.T, delta bool) {
-				one, first, third := backend(t, "one"), freePort(t), freePort(t)
+				one, first, third := backend(t, "one"), parts.FreePort(t), parts.FreePort(t)
 				feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 				server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 				startEnvoy(t, "node", socket, delta)
@@ -242,8 +243,8 @@ func TestEnvoyRefusesOneClusterAndTakesTheRest(t *testing.T) {
 
 func TestEnvoyReconnectsToANewServer(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
-		one, two, port := backend(t, "one"), backend(t, "two"), freePort(t)
-		resources := append(site(t, "a", port, one), site(t, "b", freePort(t), one)...)
+		one, two, port := backend(t, "one"), backend(t, "two"), parts.FreePort(t)
+		resources := append(site(t, "a", port, one), site(t, "b", parts.FreePort(t), one)...)
 		feed, socket := resource.NewFeed(), socketPath(t)
 		_, stop := serve(t, socket, Options{Source: oneFeed{feed}})
 		startEnvoy(t, "node", socket, delta)
@@ -283,7 +284,7 @@ func TestEnvoyReconnectsToANewServer(t *testing.T) {
 
 func TestTwoEnvoysEachHaveTheirStream(t *testing.T) {
 	one, two := backend(t, "one"), backend(t, "two")
-	port := freePort(t)
+	port := parts.FreePort(t)
 	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 	first, second := startEnvoy(t, "same", socket, true), startEnvoy(t, "same", socket, false)

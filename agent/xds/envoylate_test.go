@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // silent is a port where connections are made and nothing is answered.
@@ -29,7 +30,7 @@ func silent(t *testing.T) int {
 // it refuses one version of another cluster after the next has been sent, which it refuses too.
 func TestEnvoyRefusesTwoVersionsLate(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
-		one, port := backend(t, "one"), freePort(t)
+		one, port := backend(t, "one"), parts.FreePort(t)
 		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 		server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 		startEnvoy(t, "node", socket, delta)

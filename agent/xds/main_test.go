@@ -3,7 +3,6 @@ package xds
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -170,14 +169,4 @@ func encoded(t testing.TB, name string, message proto.Message, origins ...resour
 		t.Fatal(err)
 	}
 	return r
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().(*net.TCPAddr).Port
 }

@@ -155,8 +155,8 @@ func live(t *testing.T, dir, admin string) bootstrap.Input {
 	in.AdminSocket = filepath.Join(dir, admin)
 	in.Discovery.Socket = filepath.Join(dir, "xds.sock")
 	in.SDSSocket = filepath.Join(dir, "sds.sock")
-	in.Prometheus = fmt.Sprintf("0.0.0.0:%d", freePort(t))
-	in.Ready.Port = freePort(t)
+	in.Prometheus = fmt.Sprintf("0.0.0.0:%d", parts.FreePort(t))
+	in.Ready.Port = parts.FreePort(t)
 	return in
 }
 
@@ -272,8 +272,8 @@ func TestIPv6NodeListensOnBoth(t *testing.T) {
 	dir := parts.ShortDir(t)
 	in := input(inputs["ipv6"])
 	in.AdminSocket, in.Discovery, in.SDSSocket, in.Tracing = filepath.Join(dir, "a.sock"), bootstrap.Discovery{}, "", nil
-	port := freePort(t)
-	in.Prometheus, in.Ready.Port = fmt.Sprintf(":%d", port), freePort(t)
+	port := parts.FreePort(t)
+	in.Prometheus, in.Ready.Port = fmt.Sprintf(":%d", port), parts.FreePort(t)
 	run(t, dir, in.AdminSocket, render(t, in))
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		address := net.JoinHostPort(host, fmt.Sprint(port))

@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"flag"
 	"math/big"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,17 +94,6 @@ func validate(t *testing.T, dir string, rendered []byte) {
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Errorf("Envoy refuses it: %v\n%s", err, output)
 	}
-}
-
-// freePort is a TCP port that nobody listens on, on any address.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", ":0") //nolint:gosec // closed at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // eventually polls until the condition holds, for at most thirty seconds.

@@ -81,7 +81,7 @@ func TestOverrideIsEnvoysMerge(t *testing.T) {
 	in := input(inputs["minimal"])
 	in.AdminSocket = filepath.Join(dir, "admin.sock")
 	in.Node.Metadata = map[string]any{"x": map[string]any{"a": 1, "b": 2}, "y": 1}
-	in.Prometheus = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	in.Prometheus = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	base := render(t, in)
 	override := `
 node: {metadata: {x: {c: 3}}, locality: {zone: z}}

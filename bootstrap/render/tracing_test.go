@@ -42,7 +42,7 @@ func TestSpansGoToTheProviderBySampling(t *testing.T) {
 			in.AdminSocket = filepath.Join(dir, "admin.sock")
 			in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Zipkin, Sampling: test.sampling,
 				Service: bootstrap.Service{Address: strings.TrimPrefix(collector.URL, "http://")}}
-			port := freePort(t)
+			port := parts.FreePort(t)
 			merged, err := Override(render(t, in), "bootstrap", "traced.json", fmt.Appendf(nil, traced, port))
 			if err != nil {
 				t.Fatal(err)

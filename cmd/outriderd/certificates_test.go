@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -20,7 +21,7 @@ func TestAuthoritiesThatComeLateAreTrustedWithoutAnEpoch(t *testing.T) {
 	defer server.Close()
 	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 	r := rig.New(t, rig.Options{Race: true})
-	port, roots := rig.FreePort(t), filepath.Join(r.Dir, "tls", "roots.pem")
+	port, roots := parts.FreePort(t), filepath.Join(r.Dir, "tls", "roots.pem")
 	r.Write("mesh.d/far.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: far}

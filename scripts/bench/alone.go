@@ -140,7 +140,7 @@ func movePorts(t *stage, listeners any) {
 	for _, listener := range list(listeners) {
 		address, _ := listener["address"].(map[string]any)
 		if socket, ok := address["socket_address"].(map[string]any); ok && socket["port_value"] != nil {
-			socket["port_value"] = rig.FreePort(t)
+			socket["port_value"] = parts.FreePort(t)
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"outrider.org/outrider/scripts/parts"
-	"outrider.org/outrider/scripts/rig"
 )
 
 // The debounces of istiod that the time of a change is told without: the file source waits for 250 ms, fixed
@@ -38,7 +37,7 @@ func startServer(t *stage, name, folder, programs string) *discoveryServer {
 	switch name {
 	case "outrider":
 		s.debounce = pushDebounce
-		s.address = fmt.Sprintf("127.0.0.1:%d", rig.FreePort(t))
+		s.address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 		s.process = exec.Command(filepath.Join(programs, "adsserve"), "-files", folder, "-listen", s.address)
 	case "istiod":
 		s.debounce = istiodFileDebounce + pushDebounce
@@ -75,7 +74,7 @@ func (s *discoveryServer) start(t *stage) {
 // istiod makes its command line, as the peer's figures were taken.
 func (s *discoveryServer) istiod(t *stage, folder string) {
 	t.Helper()
-	ports := [3]int{rig.FreePort(t), rig.FreePort(t), rig.FreePort(t)}
+	ports := [3]int{parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)}
 	s.address = fmt.Sprintf("127.0.0.1:%d", ports[0])
 	var err error
 	if s.process, err = parts.IstiodCommand(folder, "", parts.ShortDir(t), ports); err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/scripts/adsload"
-	"outrider.org/outrider/scripts/rig"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // sustainResult is a mesh that changes all the time.
@@ -29,7 +29,7 @@ const (
 // sustain makes ten changes a second. The quiet time before a push is 10 ms: the default of 100 ms would merge them.
 func sustain(t *stage, s settings, programs string) *sustainResult {
 	folder := writeServices(t, sustainServices)
-	address := fmt.Sprintf("127.0.0.1:%d", rig.FreePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	server := &discoveryServer{address: address,
 		process: exec.Command(filepath.Join(programs, "adsserve"), "-files", folder, "-listen", address, "-debounce-after", "10ms", "-debounce-max", "100ms")}
 	server.start(t)

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // faulty is a server that does to every few exchanges what a fault does, and knows what that must be counted as.
@@ -186,9 +188,7 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	listener := listen(t)
-	address := listener.Addr().String()
-	_ = listener.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)) // not one at which a connection could meet itself
 	report := runFor(t, 300*time.Millisecond, Config{HTTP: address, HTTP2: address, TCP: address})
 	if report.Total == 0 || report.Lost != report.Total {
 		t.Errorf("%d of %d lost", report.Lost, report.Total)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -54,7 +53,7 @@ func New(t testing.TB, options Options) *Rig {
 	}
 	for _, port := range []*int{&r.Ports.Admin, &r.Ports.Status, &r.Ports.Ready, &r.Ports.Prometheus, &r.Ports.HTTP,
 		&r.Ports.TCP, &r.Ports.Backend, &r.Ports.Echo} {
-		*port = FreePort(t)
+		*port = parts.FreePort(t)
 	}
 	r.Write("outrider.toml", fmt.Sprintf(`
 [paths]
@@ -109,38 +108,6 @@ spec:
   - address: 127.0.0.1
     ports: {http: %d, tcp: %d}
 `, r.Ports.HTTP, r.Ports.TCP, backend, r.Ports.Echo)
-}
-
-var ports struct {
-	sync.Mutex
-	given map[int]bool
-}
-
-// FreePort is a TCP port that was free a moment ago and was not given to anyone in this process, below the ephemeral range so that
-// no outgoing connection takes it.
-func FreePort(t testing.TB) int {
-	t.Helper()
-	ports.Lock()
-	defer ports.Unlock()
-	if ports.given == nil {
-		ports.given = map[int]bool{}
-	}
-	start := 10000 + os.Getpid()%20000
-	for i := range 20000 {
-		port := 10000 + (start+i*7)%22000
-		if ports.given[port] {
-			continue
-		}
-		listener, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
-		if err != nil {
-			continue
-		}
-		_ = listener.Close()
-		ports.given[port] = true
-		return port
-	}
-	t.Fatal("no free port")
-	return 0
 }
 
 // Write writes a file of the rig by rename, as careful editors do.

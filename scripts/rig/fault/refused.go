@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -59,7 +60,7 @@ func listener(port int, cluster string) string {
 
 func unknownClusterValidated(s *Scene) {
 	before := s.Live()
-	s.override(listener(rig.FreePort(s.TB), "not-there"))
+	s.override(listener(parts.FreePort(s.TB), "not-there"))
 	s.refused("not-there")
 	s.stillServes(before)
 	if err := s.AdminAnswers(); err != nil {
@@ -69,7 +70,7 @@ func unknownClusterValidated(s *Scene) {
 
 func unknownCluster(s *Scene) {
 	before := s.Live()
-	s.override(listener(rig.FreePort(s.TB), "not-there"))
+	s.override(listener(parts.FreePort(s.TB), "not-there"))
 	s.refused("not-there")
 	s.stillServes(before)
 }

@@ -1,0 +1,65 @@
+package parts
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	firstPort = 10000
+	lastPort  = 32767 // the kernel gives outgoing connections, and listeners at port 0, those above (ip_local_port_range)
+	agentPort = 15000 // and the hundred after it are the defaults of Outrider and Istio: those of an agent that runs here
+)
+
+// FreePort is a TCP port that nobody listens at, on any address, and that is the caller's until the test has ended: no outgoing
+// connection is given it, and no other test, of this process or another, is told of it. An abstract Unix socket named after the
+// port is the lease: it lives in the network namespace as the port does, and goes with the process.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	const count = lastPort - firstPort + 1
+	start := rand.IntN(count)
+	for i := range count {
+		port := firstPort + (start+i)%count
+		if port >= agentPort && port < agentPort+100 {
+			continue
+		}
+		lease, err := leasePort(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease < 0 {
+			continue
+		}
+		t.Cleanup(func() { _ = unix.Close(lease) })
+		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port)) //nolint:gosec // of all addresses none may be taken; closed at once
+		if err != nil {
+			continue
+		}
+		_ = listener.Close()
+		return port
+	}
+	t.Fatalf("no free port between %d and %d", firstPort, lastPort)
+	return 0
+}
+
+// leasePort is the descriptor of a port's lease, or -1 while somebody else has it.
+func leasePort(port int) (int, error) {
+	lease, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("lease port %d: %w", port, err)
+	}
+	err = unix.Bind(lease, &unix.SockaddrUnix{Name: fmt.Sprintf("@outrider-test-port-%d", port)})
+	if err == nil {
+		return lease, nil
+	}
+	_ = unix.Close(lease)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return -1, nil
+	}
+	return -1, fmt.Errorf("lease port %d: %w", port, err)
+}
