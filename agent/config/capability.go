@@ -17,6 +17,7 @@ const (
 	dnsProxy         capability = "the DNS proxy"
 	interception     capability = "transparent interception"
 	tokenExchange    capability = "the token exchange (STS)"
+	secretSocket     capability = "the socket that Envoy asks for secrets (SDS)"
 )
 
 // missing lists what this version does not have yet. A capability that has come is taken off this list, and its keys are
@@ -36,12 +37,14 @@ func missing() map[capability]bool {
 		dnsProxy:         true,
 		interception:     true,
 		tokenExchange:    true,
+		secretSocket:     true,
 	}
 }
 
-// unavailable tells which missing capability the value of a key needs, "" if none.
+// unavailable tells which missing capability the value of a key needs, "" if none. The default needs none, nor what an empty
+// one stands for, which Show spells out.
 func (k key) unavailable(missing map[capability]bool) capability {
-	if k.isDefault() {
+	if k.isDefault() || k.derived != nil && k.get() == k.derived() {
 		return ""
 	}
 	if text, ok := k.get().(string); ok && missing[k.valueCapability[text]] {

@@ -87,13 +87,13 @@ reload.watch = false`)
 envoy.concurrency = 3
 status.probe.app.tcp = "127.0.0.1:1"
 discovery.files = ["/other"]
-sds.socket = "/s"`)
+xds.socket = "/s"`)
 	kept := Keep(running.Config, next.Config)
 	want := of(t, `paths.runtime_dir = "/a"
 reload.watch = false
 envoy.concurrency = 3
 status.probe.app.tcp = "127.0.0.1:1"
-sds.socket = "/s"`)
+xds.socket = "/s"`)
 	if diff := cmp.Diff(want.Config, kept); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
