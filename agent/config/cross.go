@@ -185,9 +185,6 @@ func (x *crossCheck) tls(table, service string, s TLSSettings, address string) {
 		x.warn([]string{cert, key, mode}, "set mode = \"mutual\", or take them out",
 			"cert_file and key_file do nothing with mode %s", quote(s.Mode))
 	}
-	if s.Mode != "disable" && s.CAFile == "" {
-		x.warn([]string{mode, table + ".ca_file"}, "set ca_file", "without ca_file the server's certificate is not verified")
-	}
 	if s.Mode != "disable" && address == "" {
 		x.warn([]string{mode, service}, "set "+service, "does nothing without %s", service)
 	}
