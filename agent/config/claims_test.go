@@ -26,6 +26,15 @@ func TestClaims(t *testing.T) {
 	}
 }
 
+// Envoy listens on the port for readiness only where there is a status address to ask.
+func TestAReadyPortWithoutAStatusAddressIsNotClaimed(t *testing.T) {
+	for _, claim := range of(t, "status.address = \"\"\n").Config.Claims() {
+		if claim.Key == "status.ready_port" {
+			t.Errorf("claimed is %+v", claim)
+		}
+	}
+}
+
 func TestClaimsClash(t *testing.T) {
 	for _, c := range []struct {
 		one, two Claim

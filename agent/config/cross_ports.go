@@ -87,7 +87,9 @@ func (c *Config) listening() []listener {
 	add("envoy.admin_port", loopback, c.Envoy.AdminPort)
 	address("status.address", c.Status.Address)
 	if c.Envoy.Enabled && c.Envoy.CustomConfigFile == "" { // a bootstrap of the user's own has listeners of its own
-		add("status.ready_port", "", c.Status.ReadyPort)
+		if c.Status.Address != "" { // it is asked there
+			add("status.ready_port", "", c.Status.ReadyPort)
+		}
 		address("telemetry.prometheus_address", c.Telemetry.PrometheusAddress)
 	}
 	if c.Discovery.Address != "" {
