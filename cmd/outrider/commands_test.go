@@ -64,20 +64,6 @@ func TestCerts(t *testing.T) {
 	golden(t, "certs.txt", out)
 }
 
-func TestListingsTakeJSON(t *testing.T) {
-	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers()})
-	for _, arguments := range []string{"status", "epochs", "log-level", "proxy clusters", "proxy listeners", "proxy routes", "proxy endpoints",
-		"proxy secrets", "proxy bootstrap", "proxy status", "certs", "config show", "config diff", "version", "undrain", "drain", "reload", "wait"} {
-		code, out, errors := m.outrider(append(strings.Fields(arguments), "--json")...)
-		if code != 0 || !json.Valid([]byte(out)) {
-			t.Errorf("%s: exit code %d, %s, %s", arguments, code, out, errors)
-		}
-		if strings.TrimSpace(out) == "null" {
-			t.Errorf("%s: null is no answer", arguments)
-		}
-	}
-}
-
 func TestReload(t *testing.T) {
 	changes := []api.Change{{Key: "envoy.concurrency", Old: "0", New: "2", Effect: "epoch"}}
 	tests := []struct {

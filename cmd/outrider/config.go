@@ -143,13 +143,29 @@ func (a *app) configDefaultsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "defaults",
 		Short: "All keys with their defaults and what they mean, as a file",
-		Args:  cobra.NoArgs,
+		Long: "Defaults prints a file of all keys with their defaults and what they mean. With --json that file is the text, beside\n" +
+			"a list of all keys and their defaults.",
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if a.json {
-				return usagef("the defaults are a file of TOML; \"outrider config show --json\" lists all values")
+				return a.printJSON(defaultsInJSON())
 			}
 			fmt.Fprint(a.out, config.Defaults())
 			return nil
 		},
 	}
+}
+
+// shownDefaults are the defaults as config show has what is in force.
+type shownDefaults struct {
+	Text   string            `json:"text"`
+	Values []api.ConfigValue `json:"values"`
+}
+
+func defaultsInJSON() shownDefaults {
+	shown := shownDefaults{Text: config.Defaults()}
+	for _, value := range config.DefaultValues() {
+		shown.Values = append(shown.Values, api.ConfigValue{Key: value.Key, Value: value.Text, Source: value.Source})
+	}
+	return shown
 }

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/api/apitest"
+	"outrider.org/outrider/agent/condition"
+)
+
+// commandPaths are the commands that do something themselves, by what is typed for them.
+func commandPaths(command *cobra.Command) []string {
+	children := shown(command)
+	if len(children) == 0 {
+		return []string{strings.TrimPrefix(command.CommandPath(), "outrider ")}
+	}
+	var paths []string
+	for _, child := range children {
+		paths = append(paths, commandPaths(child)...)
+	}
+	return paths
+}
+
+// Each command takes --json and prints nothing else then, but the one that prints a script.
+func TestCommandsTakeJSON(t *testing.T) {
+	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(), Explanation: api.MeshExplanation{Outcome: "forwarded"}})
+	m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Sentence: "it serves"})
+	m.write("etc/outrider.toml", "")
+	noJSON := map[string]bool{"completion": true}
+	arguments := map[string][]string{
+		"events": {"--no-follow"}, "mesh explain": {"a.test"}, "bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
+	}
+	for _, path := range commandPaths(newApp(os.Stdout, os.Stderr).root()) {
+		if noJSON[path] {
+			continue
+		}
+		t.Run(path, func(t *testing.T) {
+			code, out, problems := m.outrider(append(append(strings.Fields(path), arguments[path]...), "--json")...)
+			if code != 0 {
+				t.Errorf("exit code %d: %s", code, problems)
+			}
+			decoder := json.NewDecoder(strings.NewReader(out))
+			values := 0
+			for ; ; values++ {
+				var value any
+				if err := decoder.Decode(&value); errors.Is(err, io.EOF) {
+					break
+				} else if err != nil || value == nil {
+					t.Fatalf("%v is no answer (%v): %s", value, err, out)
+				}
+			}
+			if values == 0 {
+				t.Error("it prints nothing")
+			}
+		})
+	}
+}
+
+func TestDefaultsInJSON(t *testing.T) {
+	m := newMachine(t, nil)
+	code, out, _ := m.outrider("config", "defaults", "--json")
+	var said shownDefaults
+	if err := json.Unmarshal([]byte(out), &said); err != nil || code != 0 {
+		t.Fatalf("%d %s %v", code, out, err)
+	}
+	if _, file, _ := m.outrider("config", "defaults"); said.Text != file {
+		t.Errorf("the text is not the file:\n%s", cmp.Diff(file, said.Text))
+	}
+	values := map[string]string{}
+	for _, value := range said.Values {
+		values[value.Key] = value.Value
+		if value.Source != "default" {
+			t.Errorf("%s comes from %s", value.Key, value.Source)
+		}
+	}
+	for key, want := range map[string]string{"envoy.drain_duration": `"45s"`, "status.ready_port": "15021", "sds.socket": `""`, "capture.exclude_inbound_ports": "[22]"} {
+		if values[key] != want {
+			t.Errorf("%s is %s, not %s", key, values[key], want)
+		}
+	}
+}
