@@ -56,7 +56,7 @@ type Agent struct {
 	meshWatch  *meshWatch
 	meshPorts  *meshPorts
 	xds        *xds.Server
-	xdsSocket  *socketServer
+	xdsSockets *xdsSockets
 	status     *status.Server // nil: off
 	view       *status.View
 	api        *api.Server
@@ -163,7 +163,7 @@ func Run(ctx context.Context, options Options) (err error) {
 
 // parts are what runs once there is an Envoy, or does not come soon.
 func (a *Agent) parts() []part {
-	parts := []part{rehearsed{a.discovery}, a.xdsSocket, a.view, &late{a.meshWatch, a.begun, watchHeadStart}, a.meshPorts}
+	parts := []part{rehearsed{a.discovery}, a.xdsSockets, a.view, &late{a.meshWatch, a.begun, watchHeadStart}, a.meshPorts}
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}

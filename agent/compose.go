@@ -39,7 +39,8 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if err != nil {
 		return err
 	}
-	return a.listenXDS(c, other) // not before: the socket of another agent, whose keeper this is, stays
+	a.xdsSockets, err = a.newXDSSockets(c, other) // not before: the socket of another agent, whose keeper this is, stays
+	return err
 }
 
 // composeParts makes what does not need the keeper yet.
@@ -67,9 +68,17 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 		return live.Hash, live.Number, ok
 	}
 	a.reloader.enact = a.enact
+	a.reloader.hold = func(id uint64, read *prepared) error {
+		return a.xdsSockets.want(id, read.wanted.spec.Hash, read.loaded)
+	}
+	a.reloader.over = func(id uint64, _ bool) { a.xdsSockets.over(id) }
 	if c.Reload.Watch {
 		a.watched = newWatched(a.reloader, a.logOf("watch"))
-		a.reloader.expect, a.reloader.over = a.watched.expect, a.watched.over
+		a.reloader.expect = a.watched.expect
+		a.reloader.over = func(id uint64, refused bool) {
+			a.watched.over(id, refused)
+			a.xdsSockets.over(id)
+		}
 	}
 	if c.Bus.Enabled {
 		if a.bus, err = a.newBus(); err != nil {
@@ -157,19 +166,6 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	return err
 }
 
-func (a *Agent) listenXDS(c *config.Config, other *keeper.User) error {
-	listen := xds.ListenOptions{Path: c.XDS.Socket, Logger: a.logOf("xds")}
-	if other != nil {
-		listen.Group = int(other.GID)
-	}
-	bound, err := xds.Listen(listen)
-	if err != nil {
-		return err
-	}
-	a.xdsSocket = &socketServer{server: a.xds, bound: bound}
-	return nil
-}
-
 // composeViews makes what shows the agent: status address, admin view, private socket.
 func (a *Agent) composeViews(c *config.Config) error {
 	if c.Status.Address != "" {
@@ -220,8 +216,9 @@ func (c control) Quit(context.Context) error {
 const enactTime = 5 * time.Second
 
 // enact puts the [live] keys of a configuration that is now in force into effect, and watches what Envoy reads with it.
-func (a *Agent) enact(old, now *config.Loaded, files []string) {
-	c, before := now.Config, old.Config
+func (a *Agent) enact(old *config.Loaded, won *prepared) {
+	c, before := won.loaded.Config, old.Config
+	a.xdsSockets.commit(won.wanted.spec.Hash, c)
 	if c.Log.Level != before.Log.Level {
 		a.level.Set(slogLevel(c.Log.Level))
 	}
@@ -249,6 +246,6 @@ func (a *Agent) enact(old, now *config.Loaded, files []string) {
 		a.logOf("discovery").Error("the embedded discovery server keeps its settings", "error", err)
 	}
 	if a.watched != nil {
-		a.watched.set(now, files)
+		a.watched.set(won.loaded, won.wanted.files)
 	}
 }

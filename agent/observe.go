@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -120,18 +119,6 @@ func (o observer) tell(typeURL string, cured []string) {
 		o.mesh.Cured(typeURL, cured)
 	}
 }
-
-// socketServer serves xDS on the socket that Envoy asks.
-type socketServer struct {
-	server *xds.Server
-	bound  net.Listener
-}
-
-// Name is the part's name.
-func (s *socketServer) Name() string { return "xds" }
-
-// Run serves until ctx ends.
-func (s *socketServer) Run(ctx context.Context) error { return s.server.Serve(ctx, s.bound) }
 
 // statusTime bounds the question to the streams where they stand.
 const statusTime = time.Second

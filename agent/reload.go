@@ -28,9 +28,10 @@ type reloader struct {
 	make   func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
 	ask    func(epoch.Request) (wait func(context.Context) (epoch.Result, error)) // for an epoch; of several, the one asked for last counts
 	serves func() (hash string, number int, ok bool)                              // the live epoch
-	enact  func(old, now *config.Loaded, files []string)                          // puts the [live] keys of what is now in force into effect
+	hold   func(id uint64, read *prepared) error                                  // has there what the epoch needs of the agent, until over
+	enact  func(old *config.Loaded, won *prepared)                                // puts the [live] keys of what is now in force into effect
 	expect func(id uint64, loaded *config.Loaded, files []string)                 // has watched what a reload is about to read
-	over   func(id uint64, refused bool)                                          // ends what expect began
+	over   func(id uint64, refused bool)                                          // ends what expect and hold began
 
 	board *condition.Board
 	log   *slog.Logger
@@ -82,6 +83,7 @@ type reload struct {
 func newReloader(board *condition.Board, log *slog.Logger, started *config.Loaded) *reloader {
 	return &reloader{board: board, log: log, requests: make(chan *reload), finished: make(chan func()),
 		current: started, started: started.Config, phases: map[*reload]string{},
+		hold:   func(uint64, *prepared) error { return nil },
 		expect: func(uint64, *config.Loaded, []string) {}, over: func(uint64, bool) {}}
 }
 

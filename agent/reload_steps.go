@@ -63,6 +63,9 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 		phase: func(phase string) { request.progress(api.Progress{Phase: phase}) },
 		files: func(files []string) { r.expect(request.id, loaded, files) },
 	})
+	if err == nil {
+		err = r.hold(request.id, read)
+	}
 	return read, err
 }
 
@@ -83,12 +86,14 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	switch {
 	case r.newest != nil && r.newest.id > request.id:
 		read = r.newest // what took longer to read is not what is on disk any more
-	case err != nil:
+		err = r.hold(request.id, read)
+	case err == nil:
+		r.newest = read
+	}
+	if err != nil {
 		request.err = err
 		r.refuse(request, reasons(err))
 		return
-	default:
-		r.newest = read
 	}
 	request.before = r.inForce().Config
 	spec := read.wanted.spec
@@ -195,5 +200,5 @@ func (r *reloader) commit(won *prepared) {
 	for _, warning := range loaded.Warnings {
 		r.log.Warn("configuration", "warning", warning.Error())
 	}
-	r.enact(old, loaded, won.wanted.files)
+	r.enact(old, won)
 }

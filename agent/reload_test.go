@@ -73,7 +73,7 @@ func newReloads(t *testing.T) *reloads {
 		defer r.mu.Unlock()
 		return r.live, r.number, r.number >= 0
 	}
-	r.enact = func(_, now *config.Loaded, _ []string) { r.enacted = append(r.enacted, now.Config.Log.Level) }
+	r.enact = func(_ *config.Loaded, won *prepared) { r.enacted = append(r.enacted, won.loaded.Config.Log.Level) }
 	r.reloader.ask = func(request epoch.Request) func(context.Context) (epoch.Result, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

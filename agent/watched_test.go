@@ -42,7 +42,7 @@ func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 		return &wanted{spec: &epoch.Spec{Hash: string(text) + " " + string(more)}, files: []string{certificate}}, nil
 	}
 	w := newWatched(r.reloader, slog.New(slog.DiscardHandler))
-	r.enact = func(_, now *config.Loaded, files []string) { w.set(now, files) }
+	r.enact = func(_ *config.Loaded, won *prepared) { w.set(won.loaded, won.wanted.files) }
 	r.expect, r.over = w.expect, w.over
 	w.set(r.inForce(), nil)
 	r.run(t)

@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// sockets are real ones, for epochs of which a test says which there are.
+type sockets struct {
+	*xdsSockets
+	folder string
+	mu     sync.Mutex
+	live   []epoch.Epoch
+	broken chan error // what serving ends with
+}
+
+func newSockets(t *testing.T) *sockets {
+	t.Helper()
+	s := &sockets{folder: parts.ShortDir(t), broken: make(chan error, 1)}
+	s.xdsSockets = &xdsSockets{
+		listen: func(path string) (net.Listener, error) { return xds.Listen(xds.ListenOptions{Path: path}) },
+		serve: func(ctx context.Context, bound net.Listener) error {
+			defer func() { _ = bound.Close() }()
+			select {
+			case err := <-s.broken:
+				return err
+			case <-ctx.Done():
+				return nil
+			}
+		},
+		epochs: func() []epoch.Epoch {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return slices.Clone(s.live)
+		},
+		changed: func() <-chan struct{} { return nil },
+		log:     slog.New(slog.DiscardHandler),
+	}
+	if err := s.start(filepath.Join(s.folder, "a")); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// epochs has others live: "hash" is one that is live, "hash-" one that drains.
+func (s *sockets) now(hashes ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live = []epoch.Epoch{{Hash: "ended", Phase: epoch.Exited}}
+	for _, hash := range hashes {
+		e := epoch.Epoch{Hash: hash, Phase: epoch.Live}
+		if name, drains := strings.CutSuffix(hash, "-"); drains {
+			e.Hash, e.Phase = name, epoch.Draining
+		}
+		s.live = append(s.live, e)
+	}
+}
+
+func (s *sockets) at(name string) *config.Loaded {
+	return &config.Loaded{Config: &config.Config{XDS: config.XDS{Socket: filepath.Join(s.folder, name)}},
+		Sources: map[string]config.Position{"xds.socket": {File: "outrider.toml", Line: 3, Column: 1}}}
+}
+
+func (s *sockets) expect(t *testing.T, when string, names ...string) {
+	t.Helper()
+	var found []string
+	entries, err := os.ReadDir(s.folder)
+	for _, entry := range entries {
+		found = append(found, entry.Name())
+	}
+	if err != nil || !slices.Equal(found, names) {
+		t.Errorf("%s: %q, %v, want %q", when, found, err, names)
+	}
+}
+
+func (s *sockets) reload(t *testing.T, id uint64, hash, name string, commits bool) {
+	t.Helper()
+	if err := s.want(id, hash, s.at(name)); err != nil {
+		t.Fatal(err)
+	}
+	if commits {
+		s.commit(hash, s.at(name).Config)
+	}
+	s.over(id)
+}
+
+func TestSocketsLiveAsLongAsTheirEpochs(t *testing.T) {
+	s := newSockets(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.reload(t, 1, "1", "a", true)
+	s.reload(t, 2, "2", "b", false)
+	s.expect(t, "no epoch is live, and what was refused may be tried again", "a", "b")
+	s.now("1")
+	s.over(2)
+	s.expect(t, "the refused one's is closed before any is served", "a")
+
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	if err := s.want(3, "3", s.at("b")); err != nil {
+		t.Fatal(err)
+	}
+	s.reload(t, 4, "3", "b", false)
+	s.expect(t, "another reload wants it still", "a", "b")
+	s.now("1-", "3")
+	s.commit("3", s.at("b").Config)
+	s.over(3)
+	s.expect(t, "the older epoch lives", "a", "b")
+	s.reload(t, 5, "5", "c", false)
+	s.expect(t, "one that is refused meanwhile", "a", "b")
+	s.now("3")
+	s.over(0)
+	s.expect(t, "the older epoch has ended", "b")
+	s.reload(t, 6, "6", "a", true)
+	s.now("6", "3-")
+	s.over(0)
+	s.expect(t, "back again", "a", "b")
+	s.reload(t, 7, "6", "c", true)
+	s.expect(t, "the same Envoy, which asks nobody, at another path", "a", "b", "c")
+	s.now("6")
+	s.over(0)
+	s.expect(t, "and once the older one has ended", "a", "c")
+
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	s.expect(t, "the agent has ended")
+	if err := s.want(8, "8", s.at("d")); err == nil {
+		t.Error("a socket is bound once the agent has ended")
+	}
+}
+
+func TestTheSocketOfAnEarlierAgentsEpochs(t *testing.T) {
+	s := newSockets(t)
+	s.now("unknown")
+	s.reload(t, 1, "1", "b", true)
+	s.now("unknown-", "1")
+	s.over(0)
+	s.expect(t, "an adopted epoch lives", "a", "b")
+	s.now("1")
+	s.over(0)
+	s.expect(t, "it has ended", "b")
+}
+
+func TestASocketThatCannotBeHad(t *testing.T) {
+	s := newSockets(t)
+	s.now("1")
+	for name, says := range map[string]string{"none/x": "make the folder ", strings.Repeat("x", 90): "shorten it"} {
+		err := s.want(1, "2", s.at(name))
+		if list, ok := errors.AsType[config.Errors](err); !ok || len(list) != 1 || !strings.HasPrefix(list[0].Error(), "outrider.toml:3:1: xds.socket: ") || !strings.Contains(list[0].Error(), says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.over(1)
+	}
+	s.expect(t, "after what was refused", "a")
+
+	failed := errors.New("broken")
+	s.broken <- failed
+	if err := s.Run(t.Context()); !errors.Is(err, failed) {
+		t.Errorf("a socket that fails ends its part with %v", err)
+	}
+	s.expect(t, "after it has failed")
+}

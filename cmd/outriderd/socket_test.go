@@ -1,0 +1,114 @@
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// TestTheSocketOfXDSMoves changes [xds] socket by reloads: those that are refused leave all as it was, and with one that is not each
+// epoch has its own until it has ended, whatever the mesh changes meanwhile.
+func TestTheSocketOfXDSMoves(t *testing.T) {
+	const toml, watch = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n", "[reload]\nwatch = false\n"
+	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
+	daemon := r.StartReady()
+	folder := filepath.Join(r.Dir, "run", "envoy")
+	path := func(name string) string { return filepath.Join(folder, name) }
+	at := func(socket, envoy string) string {
+		return toml + envoy + watch + fmt.Sprintf("[xds]\nsocket = %q\n", socket)
+	}
+	there := func(name string) bool {
+		info, err := os.Lstat(path(name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return err == nil && info.Mode() == 0o660|fs.ModeSocket
+	}
+	changes := 0
+	follows := func(when string) {
+		t.Helper()
+		changes++
+		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
+			"  hosts: [web.test]\n  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n  - route: [{destination: {host: web.test}}]\n", changes))
+		rig.Eventually(t, 30*time.Second, "Envoy takes a change "+when, func() bool {
+			code, _, err := r.Get(fmt.Sprintf("/new%d", changes))
+			return err == nil && code == 418
+		})
+	}
+
+	stop := asking(r)
+	before := current(t, r)
+	taken, err := net.Listen("unix", path("taken.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	r.Write("bad.json", `{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)
+	position := filepath.Join(r.Dir, "conf.d", "50-test.toml") + ":7:"
+	for _, refused := range []struct{ name, toml, says, cure string }{
+		{"no folder", at(filepath.Join(r.Dir, "none", "xds.sock"), ""), position, "make the folder " + filepath.Join(r.Dir, "none")},
+		{"somebody else's", at(path("taken.sock"), ""), position, "stop it first"},
+		{"too long", at(path(strings.Repeat("x", 100-len(folder))), ""), position, "shorten it"},
+		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json"))), "malformed IP address", ""},
+	} {
+		r.Set(refused.toml)
+		told := r.Outrider("reload")
+		if told.Exit != api.ExitRefused || !strings.Contains(told.Err, refused.says) || !strings.Contains(told.Err, refused.cure) ||
+			refused.cure != "" && !strings.Contains(told.Err, "xds.socket: ") {
+			t.Errorf("%s: exit %d: %s%s", refused.name, told.Exit, told.Out, told.Err)
+		}
+		rig.Eventually(t, 10*time.Second, refused.name+": the socket of what was refused is gone", func() bool { return !there("xds2.sock") })
+		if now := current(t, r); now.PID != before.PID || !there("xds.sock") {
+			t.Errorf("%s: epoch %+v", refused.name, now)
+		}
+	}
+	follows("after what was refused")
+
+	r.Set(at(path("xds2.sock"), ""))
+	if told := r.Outrider("reload"); told.Exit != 0 || !strings.Contains(told.Out, "0 → 1") {
+		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	if !there("xds.sock") || !there("xds2.sock") {
+		t.Errorf("while both epochs live: xds.sock %v, xds2.sock %v", there("xds.sock"), there("xds2.sock"))
+	}
+	follows("at its new socket")
+	rig.Eventually(t, 30*time.Second, "the old socket is gone with the epoch that used it", func() bool { return !there("xds.sock") })
+	var status api.Status
+	r.JSON(&status, "status")
+	for _, epoch := range status.Epochs {
+		if epoch.Number == before.Number && epoch.State != api.EpochExited {
+			t.Errorf("the socket of %+v is gone", epoch)
+		}
+	}
+	follows("once the old socket is gone")
+
+	// Back again, and the agent dies while both epochs live: what drains serves on without a stream.
+	r.Set(at(path("xds.sock"), ""))
+	if told := r.Outrider("reload"); told.Exit != 0 {
+		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	if err := daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	daemon.Wait(t, 30*time.Second)
+	r.StartReady()
+	follows("of the next agent")
+	r.Set(at(path("xds2.sock"), "")) // where the agent that was killed left a socket
+	if told := r.Outrider("reload"); told.Exit != 0 {
+		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	follows("at a socket that was left behind")
+	rig.Eventually(t, 30*time.Second, "the old socket is gone", func() bool { return !there("xds.sock") && there("xds2.sock") })
+	if lost := stop(); len(lost) > 0 {
+		t.Errorf("%d requests were lost: %q", len(lost), lost)
+	}
+}
