@@ -37,7 +37,7 @@ func (p *proxy) Live() (http.RoundTripper, int, error) {
 		return nil, 0, fmt.Errorf("no epoch is live: %s", reason)
 	}
 	if e.AdminLost {
-		return nil, 0, fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch that then failed; the next epoch brings it back", e.Number)
+		return nil, 0, fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch that then failed; the agent starts one that brings it back", e.Number)
 	}
 	return p.admin(e.AdminAddress), e.Number, nil
 }

@@ -31,7 +31,8 @@
 //     Envoy end the first at once. Requests meanwhile are merged; the newest Spec wins and all callers learn its outcome.
 //   - An attempt that fails leaves the live epoch serving, the flag that Envoy leaves in shared memory cleared, and a
 //     reason. Its cost may be the live epoch's admin interface, which Envoy closes when its child starts (condition
-//     admin-lost); that comes back with the next epoch.
+//     admin-lost). So an epoch of what is known to be good follows at once, unless a request waits; if it fails too, another one
+//     follows a minute later.
 //   - An epoch that its child will end is not signalled before it is overdue: a child that misses its parent aborts itself.
 //   - A live epoch that exits is started again: under the same number while an older one is left, else as number 0 (one that an
 //     agent before this one started keeps its number until Apply tells its configuration: its file and socket carry it).

@@ -117,7 +117,8 @@ func randomLife(h *harness, random *rand.Rand) {
 		}
 	}
 	callers.Wait()
-	h.wait(30 * time.Second)
+	h.wait(cureInterval + 30*time.Second)
+	h.adminIsBack()
 	last := specOf("last")
 	h.must(last)
 	h.wait(20 * time.Second)

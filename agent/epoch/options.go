@@ -58,7 +58,7 @@ const (
 	probeMisses      = 3                      // in a row make an epoch silent
 	preflightHurry   = 500 * time.Millisecond // the parent's admin before a hot restart: one that was stopped serves nobody until it is woken
 	preflightTimeout = time.Second            // the same once it was
-	cureInterval     = time.Minute            // between two attempts to cure a silent epoch
+	cureInterval     = time.Minute            // between two attempts to cure an epoch that is silent or without admin
 )
 
 // New returns a supervisor; nothing happens before Run.

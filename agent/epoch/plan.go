@@ -38,8 +38,7 @@ func (s *Supervisor) decideNext() {
 	}
 	if live != nil && s.good != nil && s.good.frozen == nil && len(s.processes) == 1 && s.wantsCure(live) {
 		live.cured = now
-		s.begin(&attempt{spec: s.good, reason: "the admin interface of epoch " + fmt.Sprint(live.Number) + " does not answer",
-			guard: true})
+		s.begin(&attempt{spec: s.good, reason: cureReason(live), guard: true})
 	}
 }
 

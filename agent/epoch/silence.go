@@ -115,9 +115,9 @@ func (s *Supervisor) probed(p *process, err error) {
 	}
 }
 
-// wantsCure is whether a live epoch should be replaced because its admin does not answer.
+// wantsCure is whether a live epoch should be replaced because its admin does not answer, or is gone.
 func (s *Supervisor) wantsCure(p *process) bool {
-	if !p.Silent || p.misses == probeMisses && !p.AdminLost {
+	if !p.AdminLost && (!p.Silent || p.misses == probeMisses) {
 		return false // the probe after waking it tells
 	}
 	if again := p.cured.Add(cureInterval); !p.cured.IsZero() && time.Now().Before(again) {
@@ -127,10 +127,18 @@ func (s *Supervisor) wantsCure(p *process) bool {
 	return true
 }
 
-// adminLost notes that a live epoch has no admin interface any more.
+// cureReason is why the epoch is started that cures p.
+func cureReason(p *process) string {
+	if p.AdminLost && !p.Silent {
+		return fmt.Sprintf("it brings back the admin interface that epoch %d closed for one that failed", p.Number)
+	}
+	return fmt.Sprintf("the admin interface of epoch %d does not answer", p.Number)
+}
+
+// adminLost notes that a live epoch has no admin interface any more; decideNext starts another one.
 func (s *Supervisor) adminLost(p *process, why string) {
 	p.AdminLost = true
 	s.annotate(p)
 	s.options.Board.Raise(conditionAdminLost, condition.Warning, fmt.Sprintf("Epoch %d serves, but its admin interface is gone "+
-		"(%s): no statistics, no drain. The next epoch brings it back.", p.Number, why))
+		"(%s): no statistics, no drain. The agent starts an epoch that brings it back as soon as there can be one.", p.Number, why))
 }

@@ -86,9 +86,10 @@ func TestSteerWithoutAdmin(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		old := h.newest()
-		h.w.behaviour["bad"] = behaviour{late: true}
-		h.refused(specOf("bad"))
-		h.must(version("b", "12.1"))
+		h.w.behaviour["bad"] = behaviour{never: true}
+		go func() { _, _ = h.apply(specOf("bad")) }()
+		h.wait(time.Second)
+		h.must(version("b", "12.1")) // waits, so that no other epoch brings back the admin interface
 		h.wait(0)
 		h.expectSteering(old, true, 8*time.Second)
 		h.wait(8100 * time.Millisecond)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,11 +21,34 @@ func (s *Scene) override(content string) {
 	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(s.Dir, "override.json"))))
 }
 
-// stillServes checks that the epoch of before serves, and is ready.
+// stillServes checks that the epoch of before serves, is ready, and has its admin interface.
 func (s *Scene) stillServes(before api.Epoch) {
 	s.Helper()
 	if now := s.Live(); now.PID != before.PID {
 		s.Errorf("another epoch is live: %+v, before %+v", now, before)
+	}
+	if ready, reason := s.Ready(); !ready {
+		s.Errorf("not ready: %s", reason)
+	}
+	if err := s.AdminAnswers(); err != nil {
+		s.Errorf("the refusal cost the admin interface: %v", err)
+	}
+}
+
+// goesOn checks that what served before serves, and is ready, although its epoch closed its admin interface for the one that was
+// refused: another epoch of the same configuration brings that back soon.
+func (s *Scene) goesOn(before api.Epoch) {
+	s.Helper()
+	if ready, reason := s.Ready(); !ready {
+		s.Errorf("not ready: %s", reason)
+	}
+	var now api.Epoch
+	rig.Eventually(s.TB, 10*time.Second, "an epoch brings back the admin interface", func() bool {
+		now = s.Live()
+		return now.PID != before.PID && s.AdminAnswers() == nil
+	})
+	if !strings.Contains(now.Reason, "brings back the admin interface") || now.Mode != "hot-restart" {
+		s.Errorf("epoch %d is live, and is not what brings back the admin interface: %+v", now.Number, now)
 	}
 	if ready, reason := s.Ready(); !ready {
 		s.Errorf("not ready: %s", reason)
@@ -63,16 +87,13 @@ func unknownClusterValidated(s *Scene) {
 	s.override(listener(parts.FreePort(s.TB), "not-there"))
 	s.refused("not-there")
 	s.stillServes(before)
-	if err := s.AdminAnswers(); err != nil {
-		s.Errorf("validation cost the admin interface: %v", err)
-	}
 }
 
 func unknownCluster(s *Scene) {
 	before := s.Live()
 	s.override(listener(parts.FreePort(s.TB), "not-there"))
 	s.refused("not-there")
-	s.stillServes(before)
+	s.goesOn(before)
 }
 
 func portInUse(s *Scene) {
@@ -84,9 +105,10 @@ func portInUse(s *Scene) {
 	defer func() { _ = taken.Close() }()
 	s.override(listener(taken.Addr().(*net.TCPAddr).Port, "agent"))
 	s.refused("")
-	s.stillServes(before)
-	s.refused("") // again, though the flag was set and the admin interface is gone
-	s.stillServes(before)
+	s.goesOn(before)
+	before = s.Live()
+	s.refused("") // again, though the flag was set; it waits for the end of the epoch that was replaced
+	s.goesOn(before)
 }
 
 // blackHole takes connections and never answers, until the scene is over.
@@ -153,5 +175,5 @@ func neverLive(s *Scene) {
 	before := s.Live()
 	s.neverInitialises()
 	s.refused("live_timeout")
-	s.stillServes(before)
+	s.goesOn(before)
 }

@@ -1,0 +1,146 @@
+package epoch
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// loses names what an epoch may do that costs the one before it its admin interface.
+var loses = map[string]behaviour{"port in use": {late: true}, "never live": {never: true}}
+
+// adminIsBack checks that the live epoch, if it can be started again, has its admin interface.
+func (h *harness) adminIsBack() {
+	h.t.Helper()
+	synctest.Wait()
+	known := false
+	if err := h.s.call(h.t.Context(), func() { known = h.s.good != nil && h.s.good.frozen == nil && h.s.live() != nil }); err != nil {
+		h.t.Fatal(err)
+	}
+	if !known {
+		return
+	}
+	live, admin, _ := h.s.Live()
+	if _, err := admin.State(h.t.Context()); err != nil || live.AdminLost || slices.Contains(h.conditions(), conditionAdminLost) {
+		h.t.Errorf("epoch %d has no admin interface (%v); conditions: %v", live.Number, err, h.conditions())
+	}
+}
+
+func TestAdminLostIsBroughtBack(t *testing.T) {
+	for name, bad := range loses {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				h.w.behaviour["bad"] = bad
+				for round := range 3 { // the second and the third wait for the overlap's end
+					refused := h.refused(specOf("bad"))
+					if refused.Remaining != round || refused.Number != round+1 {
+						t.Errorf("refused: %+v", refused)
+					}
+					h.wait(200 * time.Millisecond)
+					live, _, _ := h.s.Live()
+					if live.Hash != "a" || live.Number != round+1 || live.Mode != Hot || !strings.Contains(live.Reason, "brings back the admin interface") {
+						t.Errorf("live: %+v", live)
+					}
+					h.adminIsBack()
+				}
+				h.wait(10 * time.Minute)
+				h.expect("3 live") // no more than that
+				if got := h.must(specOf("b")); got != (Result{Epoch: 4, Previous: 3, Mode: Hot}) {
+					t.Errorf("the next: %+v", got)
+				}
+				if h.outage() != 0 || len(h.conditions()) != 0 {
+					t.Errorf("nobody served for %s; conditions %v", h.outage(), h.conditions())
+				}
+				raised := 0
+				for _, e := range h.board.Events(0) {
+					if e.Kind == condition.KindConditionRaised && e.Fields["code"] == conditionAdminLost {
+						raised++
+					}
+				}
+				if raised != 3 {
+					t.Errorf("told %d times that the admin interface was lost", raised)
+				}
+			})
+		})
+	}
+}
+
+func TestRequestThatWaitsTakesTheCuresPlace(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.w.behaviour["bad"] = behaviour{never: true}
+		first, second := make(chan error, 1), make(chan Result, 1)
+		go func() { _, err := h.apply(specOf("bad")); first <- err }()
+		h.wait(time.Second)
+		go func() { result, _ := h.apply(specOf("b")); second <- result }()
+		if err := <-first; err == nil {
+			t.Error("it was not refused")
+		}
+		if got := <-second; got != (Result{Epoch: 1, Previous: 0, Mode: Hot}) {
+			t.Errorf("what waited: %+v", got)
+		}
+		h.wait(time.Minute)
+		h.expect("1 live")
+		h.adminIsBack()
+	})
+}
+
+func TestCureThatFailsIsBackedOff(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.w.behaviour["bad"] = behaviour{late: true}
+		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} }) // what was good does not start any more
+		h.refused(specOf("bad"))
+		starts := func() (n int) {
+			h.do(func() { n = len(h.w.all) })
+			return n
+		}
+		before := starts()
+		h.wait(5*cureInterval + time.Second)
+		if tries := starts() - before; tries < 5 || tries > 6 {
+			t.Errorf("%d tries in five intervals", tries)
+		}
+		h.expect("0 live")
+		if got := h.conditions(); !slices.Equal(got, []string{conditionAdminLost}) {
+			t.Errorf("conditions: %v", got)
+		}
+		h.do(func() { delete(h.w.behaviour, "a") })
+		h.wait(cureInterval)
+		h.expect("1 live, 0 draining")
+		h.adminIsBack()
+		if h.outage() != 0 {
+			t.Errorf("nobody served for %s", h.outage())
+		}
+	})
+}
+
+// An agent that finds an epoch without admin interface knows no way to start it as another epoch, until it is told its configuration.
+func TestAdoptedEpochGetsItsAdminBack(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.w.behaviour["bad"] = behaviour{late: true}
+		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
+		h.refused(specOf("bad"))
+		h.wait(time.Second)
+		h.leave()
+		h.do(func() { delete(h.w.behaviour, "a") })
+		h.begin()
+		h.wait(time.Second)
+		h.expect("0 live")
+		result, err := h.s.Apply(h.t.Context(), Request{Spec: specOf("a"), IfChanged: true})
+		if err != nil || result.Mode != Unchanged {
+			t.Errorf("%+v, %v", result, err)
+		}
+		h.wait(time.Second)
+		h.expect("1 live, 0 draining")
+		h.adminIsBack()
+		if h.outage() != 0 {
+			t.Errorf("nobody served for %s", h.outage())
+		}
+	})
+}
