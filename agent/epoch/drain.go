@@ -9,43 +9,57 @@ import (
 )
 
 // Drain makes the live epoch fail its health checks and close its listeners at the end of its drain time; nothing in
-// flight is aborted. It is a standing wish: an epoch that comes later drains as well, until Undrain.
+// flight is aborted. It is a standing wish: an epoch that comes later drains as well, until Undrain. A Drain that fails changes nothing.
 func (s *Supervisor) Drain(ctx context.Context) error { return s.setDrained(ctx, true) }
 
-// Undrain takes Drain back. Listeners that have closed return with the next epoch.
+// Undrain takes Drain back. Listeners that have closed return with the next epoch. An Undrain that fails changes nothing.
 func (s *Supervisor) Undrain(ctx context.Context) error { return s.setDrained(ctx, false) }
 
 func (s *Supervisor) setDrained(ctx context.Context, drained bool) error {
 	var live *process
-	if err := s.call(ctx, func() { live, s.drained = s.live(), drained }); err != nil {
+	before := false
+	if err := s.call(ctx, func() {
+		if live = s.live(); live != nil {
+			before = live.Drained
+		}
+	}); err != nil {
 		return err
 	}
 	if live == nil {
 		return ErrNotLive
 	}
 	kind, sentence := condition.KindUndrained, "takes new connections again, but for listeners that have closed"
-	var err error
 	if drained {
 		kind, sentence = condition.KindDraining, "drains: its listeners close at the end of its drain time"
-		err = drainLive(ctx, live.admin)
-	} else {
-		err = live.admin.OKHealthcheck(ctx)
 	}
-	if err != nil {
+	settled := context.WithoutCancel(ctx) // what Envoy was told is to be known, whoever waits for it
+	if err := tellDrained(ctx, live.admin, drained); err != nil {
+		if drained != before { // it may have done a part of it, or all and not answered in time
+			taking, cancel := context.WithTimeout(settled, probeTimeout)
+			defer cancel()
+			_ = tellHealth(taking, live.admin, !before)
+		}
 		return fmt.Errorf("epoch %d: %w", live.Number, err)
 	}
-	return s.call(ctx, func() {
+	return s.call(settled, func() {
+		s.drained = drained
 		if live.Phase == Live {
 			live.Drained = drained
 			s.annotate(live)
+		} else if now := s.live(); now != nil { // it got live meanwhile
+			s.drainAgain(now)
 		}
 		s.event(kind, live, fmt.Sprintf("epoch %d %s", live.Number, sentence), nil)
 	})
 }
 
-func drainLive(ctx context.Context, admin Admin) error {
-	if err := admin.FailHealthcheck(ctx); err != nil {
-		return fmt.Errorf("fail the health check: %w", err)
+// tellDrained tells an epoch to drain, or not to.
+func tellDrained(ctx context.Context, admin Admin, drained bool) error {
+	if err := tellHealth(ctx, admin, !drained); err != nil {
+		return fmt.Errorf("set the health check: %w", err)
+	}
+	if !drained {
+		return nil
 	}
 	if err := admin.DrainListeners(ctx, true); err != nil {
 		return fmt.Errorf("drain the listeners: %w", err)
@@ -53,16 +67,23 @@ func drainLive(ctx context.Context, admin Admin) error {
 	return nil
 }
 
-// drainAgain makes a new epoch drain because the operator wants the host drained.
+func tellHealth(ctx context.Context, admin Admin, healthy bool) error {
+	if healthy {
+		return admin.OKHealthcheck(ctx)
+	}
+	return admin.FailHealthcheck(ctx)
+}
+
+// drainAgain has a new epoch do what the operator wants of the host: drain, or not.
 func (s *Supervisor) drainAgain(p *process) {
-	p.Drained = true
+	p.Drained = s.drained
 	s.annotate(p)
-	admin, number := p.admin, p.Number
+	admin, number, drained := p.admin, p.Number, s.drained
 	s.help(func(ctx context.Context) {
 		asking, cancel := context.WithTimeout(ctx, probeTimeout)
 		defer cancel()
-		if err := drainLive(asking, admin); err != nil {
-			s.log.Warn("a new epoch could not be drained", "epoch", number, "error", err)
+		if err := tellDrained(asking, admin, drained); err != nil {
+			s.log.Warn("a new epoch could not be told whether to drain", "epoch", number, "drain", drained, "error", err)
 		}
 	})
 }

@@ -50,26 +50,28 @@ type memory struct{ initializing, stale bool }
 
 type fakeEnvoy struct {
 	StartSpec
-	pid        int
-	started    time.Time
-	exit       *Exit
-	hash       string
-	drain      time.Duration
-	shutdown   time.Duration
-	handshaken bool
-	live       time.Time
-	told       bool // to exit, by its child
-	listening  bool
-	admin      bool
-	closing    bool // stopped, with a message to close its admin in its socket
-	stopped    bool
-	wedged     bool // its main thread never comes back, whatever it is sent
-	unhealthy  bool
-	steered    bool       // it gets no new connection
-	closes     time.Time  // when it is expected to close its listeners
-	parent     *fakeEnvoy // that it believes to have
-	forgotten  bool
-	note       json.RawMessage
+	pid         int
+	started     time.Time
+	exit        *Exit
+	hash        string
+	drain       time.Duration
+	shutdown    time.Duration
+	handshaken  bool
+	live        time.Time
+	told        bool // to exit, by its child
+	listening   bool
+	admin       bool
+	closing     bool // stopped, with a message to close its admin in its socket
+	stopped     bool
+	wedged      bool // its main thread never comes back, whatever it is sent
+	unhealthy   bool
+	undrainable bool          // its admin interface refuses to drain the listeners
+	slowAdmin   time.Duration // that its admin interface takes for its health
+	steered     bool          // it gets no new connection
+	closes      time.Time     // when it is expected to close its listeners
+	parent      *fakeEnvoy    // that it believes to have
+	forgotten   bool
+	note        json.RawMessage
 
 	requests, tunnels, idle uint64
 }

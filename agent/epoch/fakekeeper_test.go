@@ -188,21 +188,44 @@ func (a fakeAdmin) State(ctx context.Context) (state State, err error) {
 }
 
 func (a fakeAdmin) FailHealthcheck(ctx context.Context) error {
+	a.pause()
 	return a.with(ctx, func(e *fakeEnvoy) { e.unhealthy = true })
 }
 
 func (a fakeAdmin) OKHealthcheck(ctx context.Context) error {
+	a.pause()
 	return a.with(ctx, func(e *fakeEnvoy) { e.unhealthy = false })
 }
 
-func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
-	return a.with(ctx, func(e *fakeEnvoy) {
-		if !graceful {
-			e.listening = false
-			return
+// pause is what an admin interface takes to change the health, if it is slow.
+func (a fakeAdmin) pause() {
+	a.w.mu.Lock()
+	var slow time.Duration
+	for _, e := range a.w.all {
+		if fmt.Sprintf("admin-%d.sock", e.Number) == a.address {
+			slow = e.slowAdmin
 		}
-		a.w.later(e, e.drain, func() { a.w.closeListeners(e) })
+	}
+	a.w.mu.Unlock()
+	time.Sleep(slow)
+}
+
+func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
+	refused := false
+	err := a.with(ctx, func(e *fakeEnvoy) {
+		switch {
+		case e.undrainable:
+			refused = true
+		case !graceful:
+			e.listening = false
+		default:
+			a.w.later(e, e.drain, func() { a.w.closeListeners(e) })
+		}
 	})
+	if refused {
+		return syscall.ENOENT
+	}
+	return err
 }
 
 func (a fakeAdmin) Activity(ctx context.Context) (activity Activity, err error) {

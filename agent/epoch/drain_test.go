@@ -1,0 +1,126 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// expectDrained checks whether an Envoy drains: within its drain time it still listens.
+func (h *harness) expectDrained(e *fakeEnvoy, want bool) {
+	h.t.Helper()
+	h.wait(6 * time.Second)
+	live, _, _ := h.s.Live()
+	if listening, unhealthy := h.state(e); listening == want || unhealthy != want || live.Drained != want {
+		h.t.Errorf("epoch %d: listens %t, unhealthy %t, said to drain %t; to drain is %t", e.Number, listening, unhealthy, live.Drained, want)
+	}
+}
+
+// What was refused changes nothing, now or later.
+func TestARefusedDrainChangesNothing(t *testing.T) {
+	for name, refuse := range map[string]func(h *harness) error{
+		"no epoch is live": func(h *harness) error {
+			h.kill(h.newest(), "SIGSEGV") // started again at once,
+			h.wait(time.Second)
+			h.kill(h.newest(), "SIGSEGV") // and then not
+			err := h.s.Drain(h.t.Context())
+			if !errors.Is(err, ErrNotLive) {
+				h.t.Errorf("with nothing to drain: %v", err)
+			}
+			h.wait(5 * time.Second)
+			return err
+		},
+		"its admin is gone": func(h *harness) error {
+			e := h.newest()
+			h.do(func() { e.admin = false })
+			return h.s.Drain(h.t.Context())
+		},
+		"it hangs": func(h *harness) error {
+			e := h.newest()
+			h.do(func() { e.stopped = true })
+			ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
+			defer cancel()
+			err := h.s.Drain(ctx)
+			h.do(func() { e.stopped = false })
+			return err
+		},
+		"half of it": func(h *harness) error {
+			e := h.newest()
+			h.do(func() { e.undrainable = true })
+			return h.s.Drain(h.t.Context())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				if err := refuse(h); err == nil {
+					t.Fatal("it was not refused")
+				}
+				h.expectDrained(h.newest(), false)
+				h.must(specOf("b"))
+				h.expectDrained(h.newest(), false)
+			})
+		})
+	}
+}
+
+func TestARefusedUndrainChangesNothing(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		if err := h.s.Drain(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		e := h.newest()
+		h.do(func() { e.admin = false })
+		if err := h.s.Undrain(h.t.Context()); err == nil {
+			t.Fatal("it was not refused")
+		}
+		h.expectDrained(h.newest(), true)
+		h.must(specOf("b"))
+		h.expectDrained(h.newest(), true)
+	})
+}
+
+// A drain that is asked for again and then refused leaves the one before as it was.
+func TestADrainThatIsRefusedTheSecondTime(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		if err := h.s.Drain(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		e := h.newest()
+		h.do(func() { e.undrainable = true })
+		if err := h.s.Drain(h.t.Context()); err == nil {
+			t.Fatal("it was not refused")
+		}
+		h.expectDrained(h.newest(), true)
+	})
+}
+
+// An epoch that gets live while the one before is told to drain drains as well; and the other way round.
+func TestADrainThatANewEpochOvertakes(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		for _, drain := range []bool{true, false} {
+			old := h.newest()
+			h.do(func() { old.slowAdmin = 3 * time.Second })
+			done := make(chan error, 1)
+			go func() { done <- h.s.setDrained(h.t.Context(), drain) }()
+			h.wait(time.Second)
+			h.must(version(map[bool]string{true: "b", false: "c"}[drain], map[bool]string{true: "12.1", false: "13.1"}[drain]))
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			h.wait(10 * time.Second)
+			if _, unhealthy := h.state(h.newest()); unhealthy != drain {
+				t.Errorf("the new epoch is unhealthy: %t, and it was asked to drain: %t", unhealthy, drain)
+			}
+			h.must(specOf(map[bool]string{true: "d", false: "e"}[drain]))
+			h.wait(10 * time.Second)
+			if _, unhealthy := h.state(h.newest()); unhealthy != drain {
+				t.Errorf("the one after it is unhealthy: %t, and it was asked to drain: %t", unhealthy, drain)
+			}
+		}
+	})
+}
