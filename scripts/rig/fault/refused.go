@@ -166,8 +166,8 @@ func killedWhileInitialising(s *Scene) {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
 	// Whether it had been live for a moment cannot be known, so the agent may have put a good one in its place.
-	if !rig.Alive(before.PID) && s.Live().PID == before.PID {
-		s.Error("the epoch before it is gone")
+	if now := s.Live(); !rig.Alive(now.PID) {
+		s.Errorf("the epoch that is said to be live is gone: %+v, before %+v", now, before)
 	}
 }
 
