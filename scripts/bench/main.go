@@ -33,7 +33,7 @@ type settings struct {
 	faultShutdown  time.Duration
 	fault          string // only this one
 	kills          int
-	reloads        int // of a storm
+	reloads        int // of a storm: it lasts as many seconds
 	flood          time.Duration
 	idle           time.Duration
 	clients        int           // of a discovery server
@@ -75,7 +75,7 @@ func main() {
 	flag.DurationVar(&s.faultDrain, "fault-drain", time.Second, "drain_duration of the faults")
 	flag.DurationVar(&s.faultShutdown, "fault-parent-shutdown", 3*time.Second, "parent_shutdown_duration of the faults")
 	flag.IntVar(&s.kills, "kills", 20, "kills of the agent at random moments")
-	flag.IntVar(&s.reloads, "storm", 30, "reloads of a storm")
+	flag.IntVar(&s.reloads, "storm", 30, "reloads of a storm, which lasts as many seconds")
 	flag.DurationVar(&s.flood, "flood", time.Minute, "how long nobody takes Envoy's log")
 	flag.DurationVar(&s.idle, "idle", 10*time.Second, "how long nothing happens")
 	flag.IntVar(&s.clients, "clients", 100, "clients of a discovery server; ten times as many of one that changes all the time")

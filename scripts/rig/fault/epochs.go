@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -152,15 +153,24 @@ func parentStoppedBefore(s *Scene) {
 	}
 }
 
-func storm(s *Scene) {
+// storm asks for a reload each second, quickStorm much faster than an epoch can take over from another.
+func storm(s *Scene)      { s.reloadEvery(time.Second) }
+func quickStorm(s *Scene) { s.reloadEvery(200 * time.Millisecond) }
+
+// reloadEvery asks for a reload after each gap, whatever has come of those before, for as many seconds as a storm has reloads.
+func (s *Scene) reloadEvery(gap time.Duration) {
+	s.Helper()
+	before := s.Live()
+	asked := s.Options.Reloads * int(time.Second/gap)
 	var reloads sync.WaitGroup
-	for range s.Options.Reloads {
+	for range asked {
 		reloads.Go(func() {
 			if result := s.Outrider("reload"); result.Exit != 0 {
 				s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 			}
 		})
-		time.Sleep(time.Second)
+		time.Sleep(gap)
 	}
 	reloads.Wait()
+	s.figure = fmt.Sprintf("%d reloads made %d epochs", asked, s.Live().Number-before.Number)
 }

@@ -48,7 +48,7 @@ type Options struct {
 	Rate           float64 // of the load, a factor on the standard one
 	Drain          time.Duration
 	ParentShutdown time.Duration
-	Reloads        int           // of a storm
+	Reloads        int           // of a storm: it lasts as many seconds
 	Kills          int           // of the agent, at random moments
 	Flood          time.Duration // of Envoy's log with nobody to take it
 	Strict         bool          // a busy machine is no excuse for a late recovery

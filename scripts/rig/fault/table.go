@@ -24,6 +24,7 @@ func All() []Fault {
 		{Name: "parent stopped", What: "SIGSTOP in the overlap: its child's admin answers throughout, then it is killed (15)", Inject: parentStopped},
 		{Name: "parent stopped before", What: "SIGSTOP before the new one starts: it is woken, or done without", Inject: parentStoppedBefore},
 		{Name: "storm", What: "a reload each second: none starts before the one before the last has ended (6)", Inject: storm},
+		{Name: "quick storm", What: "a reload each 0.2 s, so that many wait at once (6)", Inject: quickStorm},
 		// The epoch that serves alone.
 		{Name: "Envoy killed", What: "SIGKILL", Harm: Outage, Inject: envoyKilled},
 		{Name: "Envoy terminated", What: "SIGTERM by somebody else", Harm: Outage, Inject: envoyTerminated},
