@@ -51,7 +51,7 @@ type bench struct {
 
 var benches = []bench{
 	{"epochs", "epochs in a row under the standard load", epochs},
-	{"restart", "a change of epoch beside stopping and starting a plain Envoy, as systemctl restart does", restart},
+	{"restart", "a change of epoch beside stopping and starting a plain Envoy: the signal that systemctl restart sends, without systemd", restart},
 	{"start", "exec of outriderd to ready, beside Envoy alone", start},
 	{"idle", "what agent and keeper need when nothing happens", idle},
 	{"flood", "Envoy at debug level, nobody to take its log", flood},

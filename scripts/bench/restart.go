@@ -17,8 +17,8 @@ type restartResult struct {
 // restarts is how often each of both changes its configuration.
 const restarts = 3
 
-// restart puts a change of epoch beside what `systemctl restart` does to a plain Envoy with the same configuration on the
-// same ports: SIGTERM, wait for its end, start it again.
+// restart puts a change of epoch beside a stop and start of a plain Envoy with the same configuration on the same ports: SIGTERM, wait
+// for its end, start it again. That is what `systemctl restart` does, here without systemd.
 func restart(t *stage, s settings) any {
 	every := s.parentShutdown + 4*time.Second
 	result := &restartResult{}
@@ -58,7 +58,7 @@ func restart(t *stage, s settings) any {
 	}
 	svg := plot("Latency and failed requests while the configuration changes", []series{
 		{title: fmt.Sprintf("outrider reload: %d of %d requests lost", result.Outrider.Lost, result.Outrider.Total), report: result.Outrider},
-		{title: fmt.Sprintf("systemctl restart of a plain Envoy: %d of %d lost, %d more cut off and to be tried again", result.Plain.Lost, result.Plain.Total, result.Plain.Reuse), report: result.Plain},
+		{title: fmt.Sprintf("stop and start of a plain Envoy: %d of %d lost, %d more cut off and to be tried again", result.Plain.Lost, result.Plain.Total, result.Plain.Reuse), report: result.Plain},
 	})
 	if err := writeText(s.out, "restart.svg", svg); err != nil {
 		t.Error(err)
