@@ -61,6 +61,7 @@ type prepared struct {
 	loaded  *config.Loaded
 	pending []string // [start] keys that wait for the next start
 	wanted  *wanted
+	epoch   bool // one was asked for; the loop's
 }
 
 // reload is one request.
@@ -75,6 +76,7 @@ type reload struct {
 
 	id     uint64
 	began  time.Time
+	read   *prepared      // for it, though a newer one may take its place; nil: it could not be
 	before *config.Config // in force when it was decided what the change needs
 	err    error          // why no epoch was asked for; valid once answered
 	quiet  bool           // nobody asked for it, and it is not known to have an effect: nobody is told of it

@@ -177,3 +177,77 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 		})
 	}
 }
+
+// A file's change and a request that follows it read the same content. What one of them asks for is one epoch, whichever is read first,
+// and neither was overtaken by a newer configuration.
+func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
+	for name, watchFirst := range map[string]bool{"the request is decided first": false, "the watch overtakes it": true} {
+		for _, live := range []bool{false, true} { // the first epoch is live before the other is decided
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newReloads(t)
+					r.run(t)
+					r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+					gates := []chan struct{}{make(chan struct{}), make(chan struct{})}
+					reads := 0
+					r.load = func() (*config.Loaded, error) {
+						r.mu.Lock()
+						gate := gates[reads]
+						reads++
+						r.mu.Unlock()
+						<-gate
+						return r.read()
+					}
+					r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
+					release := r.holdEpochs()
+					defer release()
+					if live {
+						release()
+					}
+					var outcomes []<-chan api.ReloadResult
+					for _, request := range []*reload{{reason: "asked for"}, {reason: "changed", ifChanged: true, files: []string{r.file}}} {
+						outcomes = append(outcomes, r.beginOf(t, request))
+						synctest.Wait()
+					}
+					if watchFirst {
+						gates[0], gates[1] = gates[1], gates[0]
+					}
+					close(gates[0])
+					synctest.Wait()
+					close(gates[1])
+					synctest.Wait()
+					release()
+					for i, outcome := range outcomes {
+						if got := <-outcome; got.Newer || *got.Epoch != 1 {
+							t.Errorf("request %d: %+v", i, got)
+						}
+					}
+					if r.applied != 2 {
+						t.Errorf("%d epochs, want 2", r.applied)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A request that is overtaken by one that needed no epoch still gets its own.
+func TestARequestThatIsOvertakenByOneWithoutEffectHasItsEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReloads(t)
+		r.run(t)
+		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+		gate, load := make(chan struct{}), r.load
+		r.load = func() (*config.Loaded, error) { <-gate; return load() }
+		asked := r.beginOf(t, &reload{reason: "asked for"})
+		synctest.Wait()
+		r.load = load
+		if got := r.ask(t, reload{reason: "changed", ifChanged: true, files: []string{r.file}}); got.Outcome != api.OutcomeUnchanged {
+			t.Errorf("the watch: %+v", got)
+		}
+		close(gate)
+		if got := <-asked; got.Outcome != api.OutcomeRestarted || *got.Epoch != 1 || got.Newer {
+			t.Errorf("the request: %+v", got)
+		}
+	})
+}

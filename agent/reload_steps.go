@@ -83,8 +83,10 @@ func (r *reloader) configuration(request *reload) (*config.Loaded, error) {
 
 // decide asks for the epoch that a configuration needs, or puts it in force if it needs none.
 func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, err error, waiting *sync.WaitGroup) {
+	request.read = read
+	overtaken := r.newest != nil && r.newest.id > request.id
 	switch {
-	case r.newest != nil && r.newest.id > request.id:
+	case overtaken:
 		read = r.newest // what took longer to read is not what is on disk any more
 		err = r.hold(request.id, read)
 	case err == nil:
@@ -98,9 +100,10 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	request.before = r.inForce().Config
 	spec := read.wanted.spec
 	hash, number, live := r.serves()
-	always := read.loaded.Config.Reload.OnRequest == "always"
+	// One that overtook it may have asked for the epoch that it is to have.
+	ifChanged := request.ifChanged || request.first || read.loaded.Config.Reload.OnRequest != "always" || overtaken && read.epoch
 	// While another reload waits for its epoch, what is live is not what will be: the supervisor decides which one wins.
-	if live && hash == spec.Hash && (request.ifChanged || !always) && !request.first && len(r.asked) == 0 {
+	if live && hash == spec.Hash && ifChanged && !request.first && len(r.asked) == 0 {
 		result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, Previous: &number}
 		_, pending, _ := r.standing()
 		r.settled(request, &result, read)
@@ -119,10 +122,10 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	if live {
 		result.Previous = &number
 	}
-	r.asked = append(r.asked, read)
+	r.asked, read.epoch = append(r.asked, read), true
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	r.acts(request)
-	wait := r.ask(epoch.Request{Spec: spec, Reason: request.reason, IfChanged: request.ifChanged || !always || request.first,
+	wait := r.ask(epoch.Request{Spec: spec, Reason: request.reason, IfChanged: ifChanged,
 		OnWait: func(until time.Time, why string) { request.progress(api.Progress{Phase: why, Until: until}) }}) // here, not below: in order
 	waiting.Go(func() {
 		outcome, err := wait(ctx)
@@ -135,6 +138,7 @@ func (r *reloader) applied(request *reload, result api.ReloadResult, read *prepa
 	won := r.winner(read)
 	r.asked = slices.Delete(r.asked, slices.Index(r.asked, read), slices.Index(r.asked, read)+1)
 	if err != nil {
+		read.epoch = false
 		r.refuse(request, reasons(err))
 		return
 	}
@@ -175,11 +179,16 @@ func (r *reloader) settled(request *reload, result *api.ReloadResult, won *prepa
 		r.committed = won
 		r.commit(won)
 	}
-	result.Newer = r.committed != nil && r.committed.id > request.id
+	result.Newer = r.committed != nil && r.committed.id > request.id && !r.committed.same(request.read)
 	result.Files = request.files
 	for _, change := range config.Compare(request.before, r.inForce().Config) {
 		result.Changes = append(result.Changes, api.Change{Key: change.Key, Old: change.Old, New: change.New, Effect: change.Effect.String()})
 	}
+}
+
+// same is whether two reloads have read the same.
+func (p *prepared) same(other *prepared) bool {
+	return other != nil && other.wanted != nil && other.loaded.Hash == p.loaded.Hash && other.wanted.spec.Hash == p.wanted.spec.Hash
 }
 
 // commit puts a configuration in force.

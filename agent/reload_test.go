@@ -130,9 +130,15 @@ func (r *reloads) ask(t *testing.T, request reload) api.ReloadResult {
 // begin begins a reload of a change, and tells its outcome.
 func (r *reloads) begin(t *testing.T, reason string) <-chan api.ReloadResult {
 	t.Helper()
+	return r.beginOf(t, &reload{reason: reason, ifChanged: true})
+}
+
+// beginOf begins a reload, and tells its outcome.
+func (r *reloads) beginOf(t *testing.T, request *reload) <-chan api.ReloadResult {
+	t.Helper()
 	outcome := make(chan api.ReloadResult, 1)
 	go func() {
-		result, _ := r.Reload(t.Context(), &reload{reason: reason, ifChanged: true})
+		result, _ := r.Reload(t.Context(), request)
 		outcome <- result
 	}()
 	return outcome

@@ -160,7 +160,7 @@ type ReloadResult struct {
 	Epoch    *int          `json:"epoch,omitempty"`    // epoch that serves now
 	Mode     string        `json:"mode,omitempty"`     // first, hot-restart, side-by-side
 	Changes  []Change      `json:"changes,omitempty"`  // of what is in force, since the reload was asked for
-	Newer    bool          `json:"newer,omitempty"`    // a configuration that was asked for later is in force
+	Newer    bool          `json:"newer,omitempty"`    // a configuration that was asked for later, and is not the same, is in force
 	Files    []string      `json:"files,omitempty"`    // whose content changed (certificates, template, override)
 	Pending  []string      `json:"pending,omitempty"`  // keys that are in force at the next start only
 	Reasons  []string      `json:"reasons,omitempty"`  // of a refusal
