@@ -199,10 +199,10 @@ func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 						return r.read()
 					}
 					r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
-					release := r.holdEpochs()
-					defer release()
+					first := r.holdEpochs()
+					defer first()
 					if live {
-						release()
+						first()
 					}
 					var outcomes []<-chan api.ReloadResult
 					for _, request := range []*reload{{reason: "asked for"}, {reason: "changed", ifChanged: true, files: []string{r.file}}} {
@@ -214,9 +214,13 @@ func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 					}
 					close(gates[0])
 					synctest.Wait()
+					second := r.holdEpochs()
+					defer second()
 					close(gates[1])
 					synctest.Wait()
-					release()
+					first() // the supervisor answers them in order
+					synctest.Wait()
+					second()
 					for i, outcome := range outcomes {
 						if got := <-outcome; got.Newer || *got.Epoch != 1 {
 							t.Errorf("request %d: %+v", i, got)
