@@ -52,6 +52,7 @@ type Agent struct {
 	proxy      *proxy
 	reloader   *reloader
 	maker      *specMaker
+	tuner      *tuner
 	discovery  *discovery.Server
 	meshWatch  *meshWatch
 	meshPorts  *meshPorts

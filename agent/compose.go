@@ -3,13 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/envoy"
@@ -68,6 +65,10 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 		return live.Hash, live.Number, ok
 	}
 	a.reloader.enact = a.enact
+	a.tuner = &tuner{renew: a.supervisor.Renew, live: a.proxy.liveEpoch, board: a.board, log: a.logOf("epoch"),
+		set: func(ctx context.Context, e epoch.Epoch, level, components string) error {
+			return a.proxy.admin(e.AdminAddress).SetLogLevels(ctx, level, components)
+		}}
 	a.reloader.hold = func(id uint64, read *prepared) error {
 		return a.xdsSockets.want(id, read.wanted.spec.Hash, read.loaded)
 	}
@@ -212,9 +213,6 @@ func (c control) Quit(context.Context) error {
 	return nil
 }
 
-// enactTime bounds telling Envoy its new log levels.
-const enactTime = 5 * time.Second
-
 // enact puts the [live] keys of a configuration that is now in force into effect, and watches what Envoy reads with it.
 func (a *Agent) enact(old *config.Loaded, won *prepared) {
 	c, before := won.loaded.Config, old.Config
@@ -222,17 +220,7 @@ func (a *Agent) enact(old *config.Loaded, won *prepared) {
 	if c.Log.Level != before.Log.Level {
 		a.level.Set(slogLevel(c.Log.Level))
 	}
-	if c.Envoy.LogLevel != before.Envoy.LogLevel || c.Envoy.ComponentLogLevel != before.Envoy.ComponentLogLevel {
-		ctx, cancel := context.WithTimeout(context.Background(), enactTime)
-		defer cancel()
-		if live, ok := a.proxy.liveEpoch(); ok {
-			if err := a.proxy.admin(live.AdminAddress).SetLogLevels(ctx, c.Envoy.LogLevel, c.Envoy.ComponentLogLevel); err != nil {
-				a.board.Raise("log-level-not-applied", condition.Warning, fmt.Sprintf("epoch %d did not take its new log level: %v; the next epoch has it", live.Number, err))
-			} else {
-				a.board.Clear("log-level-not-applied")
-			}
-		}
-	}
+	a.tuner.tune(c, won.wanted.spec)
 	if a.status != nil {
 		a.status.SetConfig(statusConfig(c))
 	}

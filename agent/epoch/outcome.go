@@ -45,7 +45,10 @@ func (s *Supervisor) commit(a *attempt) {
 	p.Live = now
 	s.last, s.doubt, s.guard.at = p, time.Time{}, time.Time{}
 	if a.spec.Command != nil {
-		s.good, s.wanted = a.spec, nil
+		if renewed := a.guard && s.good != nil && s.good.Hash == a.spec.Hash; !renewed { // the guard's may have got old meanwhile
+			s.good = a.spec
+		}
+		s.wanted = nil
 	}
 	s.forgetMourned()
 	result := Result{Epoch: p.Number, Previous: previous, Mode: p.Mode}

@@ -25,7 +25,7 @@ type Command struct {
 
 // Spec is an Envoy that is wanted. Its functions are called from helper goroutines and must be pure.
 type Spec struct {
-	Hash string // of everything that makes a difference; equal hashes are the same Envoy
+	Hash string // of everything that makes a difference; equal hashes are the same Envoy. What may differ yet: see Renew
 
 	Bootstrap    func(Launch) ([]byte, error)  // content of Launch.BootstrapPath
 	Command      func(Launch) (Command, error) // the command line that runs it

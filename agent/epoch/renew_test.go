@@ -1,0 +1,106 @@
+package epoch
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// levelled is a spec whose command line has a log level, which makes no other Envoy of it.
+func levelled(hash, level string) *Spec {
+	spec := specOf(hash)
+	command := spec.Command
+	spec.Command = func(l Launch) (Command, error) {
+		c, err := command(l)
+		c.Args = append(slices.Clone(c.Args), level)
+		return c, err
+	}
+	return spec
+}
+
+// expectLevel checks which log level the newest Envoy was started with.
+func (h *harness) expectLevel(want string) {
+	h.t.Helper()
+	if got := h.newest().Command.Args[3]; got != want {
+		h.t.Errorf("epoch %d was started with %s, want %s", h.newest().Number, got, want)
+	}
+}
+
+// renew hands in a spec that is in force, and checks whether the live epoch has to be told.
+func (h *harness) renew(spec *Spec, differs bool) {
+	h.t.Helper()
+	if got, err := h.s.Renew(h.t.Context(), spec); err != nil || got != differs {
+		h.t.Errorf("the live epoch has another command line: %t, %v; want %t", got, err, differs)
+	}
+}
+
+// adoptAs has the next agent adopt what serves, as the same Envoy.
+func (h *harness) adoptAs(spec *Spec) {
+	h.t.Helper()
+	h.leave()
+	h.begin()
+	result, err := h.s.Apply(h.t.Context(), Request{Spec: spec, Reason: "start", IfChanged: true})
+	if err != nil || result.Mode != Unchanged {
+		h.t.Fatalf("%+v, %v", result, err)
+	}
+}
+
+func TestAnEnvoyThatDiedIsStartedAsLastRenewed(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(levelled("a", "warning"))
+		h.renew(levelled("a", "warning"), false)
+		brief := levelled("a", "info")
+		brief.LiveTimeout = 3 * time.Second
+		h.renew(brief, true)
+		h.renew(brief, false)
+		h.kill(h.newest(), "SIGKILL")
+		h.wait(time.Second)
+		h.expectLevel("info")
+		h.do(func() { h.w.behaviour["a"] = behaviour{never: true} })
+		h.kill(h.newest(), "SIGKILL")
+		h.wait(6 * time.Second)
+		if !strings.Contains(h.log.String(), "not live within 3s") {
+			t.Error("live_timeout is as it was")
+		}
+	})
+}
+
+func TestOnlyTheSameEnvoyIsRenewed(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.renew(levelled("a", "info"), false)
+		h.must(levelled("a", "warning"))
+		h.renew(levelled("b", "info"), false)
+		h.kill(h.newest(), "SIGKILL")
+		h.wait(time.Second)
+		h.expectLevel("warning")
+	})
+}
+
+// One that failed is tried again with what is in force now.
+func TestAnEnvoyThatNeverWasLiveIsRenewed(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
+		h.refused(levelled("a", "warning"))
+		h.renew(levelled("a", "info"), false)
+		h.wait(5 * time.Second)
+		h.expectLevel("info")
+	})
+}
+
+// The agent's note says what the live epoch was told last: the next agent tells it only what differs.
+func TestAnAdoptedEpochIsRenewed(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(levelled("a", "warning"))
+		h.renew(levelled("a", "info"), true)
+		h.adoptAs(levelled("a", "info"))
+		h.renew(levelled("a", "info"), false)
+		h.adoptAs(levelled("a", "error"))
+		h.renew(levelled("a", "error"), true)
+		h.leave()
+		h.begin()
+		h.kill(h.newest(), "SIGKILL") // before it is known what is wanted
+		h.wait(time.Second)
+		h.expectLevel("error")
+	})
+}

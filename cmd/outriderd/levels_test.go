@@ -1,0 +1,49 @@
+package main_test
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// What is in force is what Envoy has, though it died, or though the agent was not there when it was written.
+func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	daemon := r.StartReady()
+	eventually := func(want string) {
+		t.Helper()
+		rig.Eventually(t, 20*time.Second, "Envoy logs at "+want, func() bool {
+			var levels api.LogLevels
+			r.JSON(&levels, "log-level")
+			return levels.Envoy == want
+		})
+	}
+	r.Set("[envoy]\nlog_level = \"info\"\n")
+	eventually("info")
+	before := current(t, r)
+	if err := syscall.Kill(before.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, 20*time.Second, "Envoy is started again", func() bool {
+		var status api.Status
+		r.JSON(&status, "status")
+		return status.Envoy.Live && current(t, r).PID != before.PID
+	})
+	eventually("info")
+
+	_ = daemon.Process.Kill()
+	daemon.Wait(t, 5*time.Second)
+	r.Set("[envoy]\nlog_level = \"error\"\n")
+	daemon = r.StartReady()
+	eventually("error")
+	if result := r.Outrider("log-level", "envoy=debug"); result.Exit != 0 {
+		t.Fatal(result.Err)
+	}
+	_ = daemon.Process.Kill()
+	daemon.Wait(t, 5*time.Second)
+	r.StartReady()
+	eventually("debug") // set by hand, and no key has changed
+}
