@@ -68,7 +68,8 @@ func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
 	return epoch.State{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
 }
 
-// DrainListeners closes the listeners: at once, which is how a stop does it, not before Envoy has taken the connections that wait.
+// DrainListeners closes the listeners: at once, which is how a stop does it, not before Envoy has taken the connections that wait. Then
+// no new ones come in even if Envoy cannot be told.
 func (a *epochAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 	if graceful {
 		return a.Admin.DrainListeners(ctx, true)

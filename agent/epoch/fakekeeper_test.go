@@ -211,14 +211,20 @@ func (a fakeAdmin) pause() {
 }
 
 func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
+	if !graceful { // the keeper closes the doors of all
+		a.w.mu.Lock()
+		for _, e := range a.w.all {
+			e.listening = false
+		}
+		a.w.look()
+		a.w.mu.Unlock()
+	}
 	refused := false
 	err := a.with(ctx, func(e *fakeEnvoy) {
 		switch {
 		case e.undrainable:
 			refused = true
-		case !graceful:
-			e.listening = false
-		default:
+		case graceful:
 			a.w.later(e, e.drain, func() { a.w.closeListeners(e) })
 		}
 	})

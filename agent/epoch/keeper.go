@@ -89,7 +89,8 @@ type Admin interface {
 	// FailHealthcheck and OKHealthcheck are /healthcheck/fail and /healthcheck/ok.
 	FailHealthcheck(ctx context.Context) error
 	OKHealthcheck(ctx context.Context) error
-	// DrainListeners is /drain_listeners: closes them at once, or, if graceful, when the drain time is over.
+	// DrainListeners is /drain_listeners: closes them at once, or, if graceful, when the drain time is over. At once no Envoy is
+	// let a new connection in any more, even if none can be asked.
 	DrainListeners(ctx context.Context, graceful bool) error
 	Activity(ctx context.Context) (Activity, error)
 }

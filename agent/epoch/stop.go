@@ -77,21 +77,23 @@ func (s *Supervisor) beginStop(options StopOptions) {
 	for _, p := range s.older() {
 		ending[p.ID] = p.Ends
 	}
-	keeper, admin := s.keeper, live.admin
+	keeper, admin, id, number, until := s.keeper, live.admin, live.ID, live.Number, time.Now().Add(options.Maximum)
 	s.helpers.Go(func() {
 		defer cancel()
-		if err := s.drainToStop(ctx, admin, options); err != nil {
-			s.log.Warn("draining for the stop was cut short", "error", err)
+		if err := s.drainToStop(ctx, admin, options); err != nil && ctx.Err() == nil {
+			s.log.Warn("what Envoy has in flight is not known: the stop waits until it has no connection left, upstream ones included",
+				"epoch", number, "until", until.Format(time.TimeOnly), "error", err)
+			ending[id] = until
 		}
 		if keeper != nil {
-			s.awaitOlder(ctx, keeper, ending)
+			s.awaitConnections(ctx, keeper, ending)
 		}
 		s.post(func() { s.stop.drained = true })
 	})
 }
 
-// drainToStop returns when no request is in flight and no tunnel open, when ctx ends, or when nothing can be known. It runs
-// in a helper.
+// drainToStop returns when no request is in flight and no tunnel open, when ctx ends, or with an error when nothing can be
+// known: no new connection is let in then either. It runs in a helper.
 func (s *Supervisor) drainToStop(ctx context.Context, admin Admin, options StopOptions) error {
 	ask := func(question func(context.Context) error) error {
 		asking, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -107,7 +109,7 @@ func (s *Supervisor) drainToStop(ctx context.Context, admin Admin, options StopO
 			return nil
 		}
 		if err := s.awaitActivity(ctx, admin, 0, func(a Activity) bool { return a.Connections == 0 }); err != nil {
-			return err
+			s.log.Warn("whether Envoy has connections is not known: its listeners close", "error", err)
 		}
 	} else if !sleep(ctx, options.TerminationDrain) {
 		return nil
@@ -144,9 +146,9 @@ func (s *Supervisor) awaitActivity(ctx context.Context, admin Admin, lasting tim
 	return nil
 }
 
-// awaitOlder returns when the epochs that an earlier restart replaced have no connection left or should have gone. Nobody
-// can ask them what they are doing: their admin is closed.
-func (s *Supervisor) awaitOlder(ctx context.Context, keeper Keeper, ending map[string]time.Time) {
+// awaitConnections returns when epochs, given by id, have no connection left or should have gone. It is for those that nobody
+// can ask what they are doing: their admin closed for the next one, whether that replaced them or failed.
+func (s *Supervisor) awaitConnections(ctx context.Context, keeper Keeper, ending map[string]time.Time) {
 	for len(ending) > 0 && ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, askTimeout)
 		listed, err := keeper.Processes(asking)

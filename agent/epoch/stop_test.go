@@ -76,6 +76,34 @@ func TestStop(t *testing.T) {
 		"admin gone": {options: stopDefaults, want: 5 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.admin = false })
 		}},
+		"admin gone, a request in flight": {options: stopDefaults, want: 12 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+			h.do(func() { e.admin = false })
+			h.wait(2 * time.Second)
+			h.do(func() { e.requests = 1 })
+			h.wait(2900 * time.Millisecond)
+			if listening, _ := h.state(e); !listening {
+				h.t.Error("within termination_drain_duration connections are taken")
+			}
+			h.wait(200 * time.Millisecond)
+			if listening, _ := h.state(e); listening {
+				h.t.Error("connections are taken while those that are left are counted")
+			}
+			h.wait(6800 * time.Millisecond)
+			h.do(func() { e.requests = 0 })
+		}},
+		"admin gone, an idle connection": {options: stopDefaults, want: 60 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+			h.do(func() { e.admin, e.idle = false, 1 })
+		}},
+		"admin goes while connections are awaited": {options: exitOnZero, want: 28 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+			h.do(func() { e.idle = 1 })
+			h.wait(20 * time.Second)
+			h.do(func() { e.admin = false })
+			h.wait(7800 * time.Millisecond)
+			if listening, _ := h.state(e); listening {
+				h.t.Error("connections are taken while those that are left are counted")
+			}
+			h.do(func() { e.idle = 0 })
+		}},
 		"Envoy exits": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.wait(2 * time.Second)
 			h.kill(e, "SIGKILL")
@@ -155,6 +183,33 @@ func TestStopDuringAStart(t *testing.T) {
 			t.Errorf("listeners closed %s before the end", h.outage())
 		}
 	})
+}
+
+// The one that serves has closed its admin interface for one that is ended with the stop, or that failed and was not cured.
+func TestStopWhenAdminIsLost(t *testing.T) {
+	for name, bad := range loses {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				old := h.newest()
+				h.do(func() { h.w.behaviour["a"], h.w.behaviour["bad"] = behaviour{late: true}, bad })
+				go func() { _, _ = h.apply(specOf("bad")) }()
+				h.wait(2 * time.Second)
+				go func() {
+					h.wait(2 * time.Second)
+					h.do(func() { old.requests = 1 })
+					h.wait(8 * time.Second)
+					h.do(func() { old.requests = 0 })
+				}()
+				if took := h.stopIn(stopDefaults); took < 10*time.Second || took > 11*time.Second {
+					t.Errorf("took %s, the request ended after 10 s", took)
+				}
+				if old.exit.Signal != "" {
+					t.Errorf("%+v", old.exit)
+				}
+			})
+		})
+	}
 }
 
 func TestStopWithoutEnvoy(t *testing.T) {

@@ -1,12 +1,17 @@
 package main_test
 
 import (
+	"fmt"
+	"net"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
+	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/scripts/load"
 	"outrider.org/outrider/scripts/rig"
+	"outrider.org/outrider/scripts/rig/fault"
 )
 
 // A drain tells every client to come again on a new connection, up to the moment in which the listeners close: none of them is
@@ -33,5 +38,49 @@ func TestStopUnderLoadCutsNoExchange(t *testing.T) {
 	}
 	if report.Total < 100 {
 		t.Errorf("only %d requests were made", report.Total)
+	}
+}
+
+// An epoch that starts has made the one that serves close its admin interface. A stop then ends the one that starts, and cuts nothing of
+// the other, which nobody can ask any more.
+func TestStopWithoutAdminCutsNoRequest(t *testing.T) {
+	const longest = 8 * time.Second // Envoy keeps its connection to the backend
+	toml := fmt.Sprintf("[reload]\nwatch = false\n[envoy]\nmaximum_drain_duration = %q\n", longest)
+	r := rig.New(t, rig.Options{TOML: toml})
+	daemon := r.StartReady()
+	blackHole, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = blackHole.Close() }()
+	r.Write("override.json", fault.NeverLive(blackHole.Addr().(*net.TCPAddr).Port))
+	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "override.json")))
+	reloaded := make(chan rig.Result, 1)
+	go func() { reloaded <- r.Outrider("reload") }()
+	r.InState(api.EpochStarting, 10*time.Second)
+	rig.Eventually(t, 5*time.Second, "the admin interface is closed", func() bool { return r.AdminAnswers() != nil })
+
+	began := time.Now()
+	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond) // termination_drain_duration is one second
+	if code, body, err := r.Get("/sleep/4s"); err != nil || code != 200 {
+		t.Errorf("a request that came in time: %d %q %v", code, body, err)
+	}
+	if took := time.Since(began); took < 4*time.Second {
+		t.Errorf("the request took %v", took)
+	}
+	if code, _, err := r.Get("/"); err == nil {
+		t.Errorf("a request is still taken: %d", code)
+	}
+	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {
+		t.Errorf("exit %d", exit)
+	}
+	if took := time.Since(began); took > longest+5*time.Second {
+		t.Errorf("the stop took %v, maximum_drain_duration is %v", took, longest)
+	}
+	if result := <-reloaded; result.Exit == 0 {
+		t.Errorf("the reload: %+v", result)
 	}
 }

@@ -134,17 +134,23 @@ func (s *Scene) blackHole() int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// neverInitialises makes the next epoch one that waits for ever for the endpoints of a cluster.
-func (s *Scene) neverInitialises() {
-	s.Helper()
-	s.override(fmt.Sprintf(`{"static_resources": {"clusters": [
+// NeverLive is a bootstrap_override with which Envoy waits for ever for the endpoints of a cluster: the port is of one who takes
+// connections and does not answer.
+func NeverLive(blackHole int) string {
+	return fmt.Sprintf(`{"static_resources": {"clusters": [
   {"name": "black-hole", "type": "STATIC", "connect_timeout": "1s",
    "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
      "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}},
    "load_assignment": {"cluster_name": "black-hole", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}}}}]}]}},
   {"name": "waits", "type": "EDS", "connect_timeout": "1s", "eds_cluster_config": {"eds_config": {"resource_api_version": "V3", "initial_fetch_timeout": "0s",
    "api_config_source": {"api_type": "GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "black-hole"}}]}}}}]}}`,
-		s.blackHole()))
+		blackHole)
+}
+
+// neverInitialises makes the next epoch one that is never live.
+func (s *Scene) neverInitialises() {
+	s.Helper()
+	s.override(NeverLive(s.blackHole()))
 }
 
 // initialising starts an epoch that never gets live, and returns it once it is past the hand-over from the one before.
