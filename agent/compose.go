@@ -70,15 +70,20 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 			return a.proxy.admin(e.AdminAddress).SetLogLevels(ctx, level, components)
 		}}
 	a.reloader.hold = func(id uint64, read *prepared) error {
+		a.discovery.Expect(id, read.loaded.Config.Node.Namespace)
 		return a.xdsSockets.want(id, read.wanted.spec.Hash, read.loaded)
 	}
-	a.reloader.over = func(id uint64, _ bool) { a.xdsSockets.over(id) }
+	release := func(id uint64) {
+		a.xdsSockets.over(id)
+		a.discovery.Over(id)
+	}
+	a.reloader.over = func(id uint64, _ bool) { release(id) }
 	if c.Reload.Watch {
 		a.watched = newWatched(a.reloader, a.logOf("watch"))
 		a.reloader.expect = a.watched.expect
 		a.reloader.over = func(id uint64, refused bool) {
 			a.watched.over(id, refused)
-			a.xdsSockets.over(id)
+			release(id)
 		}
 	}
 	if c.Bus.Enabled {

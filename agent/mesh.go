@@ -79,14 +79,15 @@ func meshPaths(c *config.Config) []string {
 // discoveryOptions are the embedded server's part of a configuration.
 func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	return discovery.Options{
-		Files: c.Discovery.Files, Namespace: c.Node.Namespace, OwnAddresses: true, Changes: a.meshWatch.Changes(), Watch: a.meshWatch.setCertificates, Settings: meshSettings(c),
+		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(), Watch: a.meshWatch.setCertificates, Settings: meshSettings(c),
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board, Logger: a.logOf("discovery"),
 	}
 }
 
-// meshSettings are its [live] keys.
+// meshSettings are its [live] keys, and what of an epoch's is its too.
 func meshSettings(c *config.Config) discovery.Settings {
 	return discovery.Settings{
+		Namespace:      c.Node.Namespace,
 		MeshConfigFile: c.Discovery.MeshConfigFile,
 		Taken:          takenByAgent(c),
 		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,

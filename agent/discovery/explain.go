@@ -33,8 +33,8 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request) (Explanatio
 		return Explanation{}, err
 	}
 	s.mu.Lock()
-	proxy, refusals := proxyOf(v), maps.Clone(s.refusals)
-	request = addressed(request, v.Node(), s.world)
+	proxy, refusals := proxyOf(v.View), maps.Clone(s.refusals)
+	request = addressed(request, v.Node(), v.realm.world)
 	problems := s.problems
 	s.mu.Unlock()
 

@@ -29,12 +29,21 @@ func (s *Server) effectiveMesh() *mesh.Config {
 
 // reconfigure makes what counts for everything count, if it changed.
 func (s *Server) reconfigure() {
-	if m := s.effectiveMesh(); !m.Equal(s.world.Mesh()) {
-		everything := s.world.SetMesh(m)
-		s.cache.Clear()
-		for _, v := range s.views {
-			v.Reconfigure(everything)
+	m, changed := s.effectiveMesh(), false
+	for _, r := range s.realms {
+		if m.Equal(r.world.Mesh()) {
+			continue
 		}
+		changed = true
+		everything := r.world.SetMesh(m)
+		r.cache.Clear()
+		for _, v := range s.views {
+			if v.realm == r {
+				v.Reconfigure(everything)
+			}
+		}
+	}
+	if changed {
 		s.watchCertificates()
 	}
 	s.tellProblems()

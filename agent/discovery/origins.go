@@ -2,11 +2,11 @@ package discovery
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
-	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -47,15 +47,19 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 }
 
 // viewOf is what a proxy sees.
-func (s *Server) viewOf(node *corev3.Node) (*view.View, error) {
-	n, err := parseNode(node, s.options.Namespace)
+func (s *Server) viewOf(node *corev3.Node) (*served, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := parseNode(node, s.namespace())
 	if err != nil {
 		return nil, err
 	}
 	if !n.Captured() && !s.options.OwnAddresses {
 		n.Addresses = nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.viewFor(n)
+	v, err := s.viewFor(n)
+	if err != nil {
+		return nil, fmt.Errorf("node %q: %w", node.GetId(), err)
+	}
+	return v, nil
 }

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -25,7 +26,9 @@ func (s *Server) Problems() []Problem {
 func (s *Server) tellProblems() {
 	before := s.problems
 	s.forgetRefusals()
-	s.problems = gather(s.stored, s.meshProblems, s.views, s.refusals)
+	views := maps.Clone(s.views)
+	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here }) // else one thing is told twice
+	s.problems = gather(s.here.stored, s.meshProblems, views, s.refusals)
 	if s.options.Board == nil || slices.Equal(before, s.problems) {
 		return
 	}

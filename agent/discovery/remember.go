@@ -49,7 +49,10 @@ func (s *Server) restoreMesh(text []byte) {
 
 // tellRecalled tells what is served that no file says, and what is not though it was kept. Only Run may call it.
 func (s *Server) tellRecalled() {
-	now, waiting := s.inForce(), s.store.Waiting()
+	s.mu.Lock()
+	here := s.here
+	s.mu.Unlock()
+	now, waiting := s.inForce(), here.store.Waiting()
 	if objects := len(now.Objects) - waiting; objects+len(now.Mesh)+len(now.StandIns) > 0 {
 		s.options.Logger.Info("last good versions from before this start go on in place of what is bad now", "objects", objects, "mesh_config", len(now.Mesh) > 0, "resources", len(now.StandIns))
 	}
@@ -62,7 +65,7 @@ func (s *Server) tellRecalled() {
 func (s *Server) inForce() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := lastgood.State{Objects: s.held}
+	state := lastgood.State{Objects: s.here.held}
 	if s.meshBad {
 		state.Mesh = s.meshText
 	}

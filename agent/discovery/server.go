@@ -6,7 +6,6 @@ package discovery
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -21,7 +20,6 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/discovery/validate"
-	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/histogram"
 	"outrider.org/outrider/agent/resource"
 )
@@ -38,7 +36,7 @@ type Taken = mesh.Taken
 // Options of a Server.
 type Options struct {
 	Files     []string // files, and directories with all *.yaml, *.yml and *.json below them
-	Namespace string   // of objects and proxies that name none; "" is default
+	Namespace string   // of objects and proxies that name none, where Settings do not say it; "" is default
 	Domain    string   // what short host names end in; "" is cluster.local
 	Settings  Settings // at first; see Configure
 
@@ -67,6 +65,7 @@ type Options struct {
 
 // Settings are what can change while the server runs.
 type Settings struct {
+	Namespace      string        // of objects and proxies that name none; "" = Options.Namespace
 	MeshConfigFile string        // Istio's MeshConfig; "" = its defaults
 	Taken          []Taken       // where nothing of the mesh can listen
 	AccessLog      AccessLog     // "" = as MeshConfig has it
@@ -77,10 +76,10 @@ type Settings struct {
 // Server turns files into resources for as long as it runs.
 type Server struct {
 	options Options
-	store   *store.Store // owned by Run
 	kept    kept
 	ready   chan struct{}
 	rescan  chan struct{}
+	joining chan struct{} // there are realms to be filled
 	began   time.Time
 
 	unwritten chan struct{} // what is in force may have changed without a file having
@@ -88,21 +87,18 @@ type Server struct {
 
 	debounced, pushed *histogram.Histogram
 
-	mu           sync.Mutex // guards what follows
-	loaded       bool
-	world        *model.World
-	cache        *view.Cache
+	mu           sync.Mutex         // guards what follows
+	realms       map[string]*realm  // by namespace
+	here         *realm             // the one that counts: of the settings, once it is filled
+	expected     []expected         // the newest last
 	views        map[string]*served // by kind of proxy
 	followed     map[string]bool    // of which kinds there were proxies, when that was last looked at
 	settings     Settings
-	stored       []Problem          // of the store
-	held         []*object.Object   // by the store, though their text is bad now
 	recalled     []lastgood.StandIn // from before this start, of views that nobody has asked for yet
 	mesh         *mesh.Config       // as the file was last without an error
 	meshText     []byte             // the file's, then
 	meshBad      bool               // it has an error now
 	meshProblems []Problem
-	objects      map[object.Kind]int
 	certificates *certificates
 	refusals     map[resource.Key]refusal
 	problems     []Problem // all, as last told
@@ -115,20 +111,24 @@ func New(options Options) (*Server, error) {
 	}
 	fill(&options)
 	lastGood, stale := recall(options)
-	s := &Server{options: options, store: newStore(options, lastGood.Objects), held: lastGood.Objects,
-		kept: kept{state: lastGood, stale: stale}, ready: make(chan struct{}), rescan: make(chan struct{}, 1),
+	s := &Server{options: options, kept: kept{state: lastGood, stale: stale}, ready: make(chan struct{}), rescan: make(chan struct{}, 1), joining: make(chan struct{}, 1),
 		began: time.Now(), unwritten: make(chan struct{}, 1), ended: make(chan struct{}), recalled: slices.Clone(lastGood.StandIns),
-		cache: view.NewCache(), views: map[string]*served{}, settings: options.Settings, mesh: mesh.Default(),
-		objects: map[object.Kind]int{}, certificates: &certificates{watch: options.Watch, logger: options.Logger, files: map[string]*certificateFile{}}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
+		realms: map[string]*realm{}, views: map[string]*served{}, settings: options.Settings, mesh: mesh.Default(),
+		certificates: &certificates{watch: options.Watch, logger: options.Logger, files: map[string]*certificateFile{}}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
 	s.restoreMesh(lastGood.Mesh)
 	s.readMesh()
-	s.world = model.NewWorld(options.Domain, s.effectiveMesh())
+	s.here = s.newRealm(options.Settings.Namespace)
+	s.here.store, s.here.held = newStore(options, lastGood.Objects), lastGood.Objects
+	s.realms[s.here.namespace] = s.here
 	return s, nil
 }
 
 func fill(o *Options) {
 	if o.Namespace == "" {
 		o.Namespace = "default"
+	}
+	if o.Settings.Namespace == "" {
+		o.Settings.Namespace = o.Namespace
 	}
 	if o.Domain == "" {
 		o.Domain = "cluster.local"
@@ -145,16 +145,16 @@ func fill(o *Options) {
 }
 
 func newStore(o Options, lastGood []*object.Object) *store.Store {
-	return store.New(store.Options{Paths: o.Files, Namespace: o.Namespace, Validate: validate.Object, LastGood: lastGood})
+	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace, Validate: validate.Object, LastGood: lastGood})
 }
 
 // Run reads the files at once, and again what changes, until the context ends; its error is nil then.
 func (s *Server) Run(ctx context.Context) error {
 	started := time.Now()
-	s.push(s.store.Load(), nil)
+	s.read((*store.Store).Load, nil)
 	close(s.ready)
 	s.mu.Lock()
-	s.options.Logger.Info("mesh configuration loaded", "services", s.world.Hosts(), "problems", len(s.problems), "took", time.Since(started))
+	s.options.Logger.Info("mesh configuration loaded", "services", s.here.world.Hosts(), "problems", len(s.problems), "took", time.Since(started))
 	s.mu.Unlock()
 	s.tellRecalled()
 	s.remember()
@@ -171,7 +171,10 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case <-s.rescan:
 			s.remesh(nil)
-			s.push(s.store.Load(), s.certificateFiles())
+			s.read((*store.Store).Load, s.certificateFiles())
+			remember()
+		case <-s.joining:
+			s.join()
 			remember()
 		case <-s.unwritten:
 			remember()
@@ -185,7 +188,7 @@ func (s *Server) Run(ctx context.Context) error {
 				s.debounced.Observe(time.Since(begun))
 				begun = time.Now()
 				s.remesh(paths)
-				s.push(s.store.Reload(paths), paths)
+				s.read(func(of *store.Store) []store.Change { return of.Reload(paths) }, paths)
 				s.pushed.Observe(time.Since(begun))
 				remember()
 			}
@@ -223,32 +226,50 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 				s.options.Changes = nil
 			}
 			paths = append(paths, more...)
+		case <-s.joining: // a proxy may wait for it
+			quiet.Stop()
+			s.join()
 		case <-quiet.C:
 			return paths
 		}
 	}
 }
 
-// push takes changes of objects and of files in, and publishes what they change in every view.
-func (s *Server) push(changes []store.Change, paths []string) {
+// read reads for all realms, and publishes. Only Run may call it.
+func (s *Server) read(read func(*store.Store) []store.Change, paths []string) {
+	changes := map[*realm][]store.Change{}
+	for _, r := range s.filled() {
+		changes[r] = read(r.store)
+	}
+	s.push(changes, paths)
+}
+
+// push takes changes of objects, by realm, and of files in, and publishes what they change in every view. Only Run may call it.
+func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reread(paths)
-	applied := make([]model.Change, len(changes))
-	for i, c := range changes {
-		applied[i] = model.Change(c)
+	touched := map[*realm]model.Touched{}
+	for r, of := range changes {
+		applied := make([]model.Change, len(of))
+		for i, c := range of {
+			applied[i] = model.Change(c)
+		}
+		r.loaded = true
+		r.count(of)
+		touched[r] = r.world.Apply(applied)
+		r.cache.Drop(touched[r])
+		r.stored, r.held = r.store.Problems(), r.store.Held()
 	}
-	s.loaded = true
-	s.count(changes)
-	touched := s.world.Apply(applied)
-	s.cache.Drop(touched)
+	s.settle()
 	s.dropIdle(time.Now())
 	s.forgetRecalled(time.Now())
 	for _, v := range s.views {
-		v.Update(touched)
+		if of, ok := touched[v.realm]; ok {
+			v.Update(of)
+		}
 	}
 	s.watchCertificates()
-	s.stored, s.held = s.store.Problems(), s.store.Held()
 	s.tellProblems()
 }
 
@@ -256,18 +277,9 @@ func (s *Server) push(changes []store.Change, paths []string) {
 // files were read. An error says why there is nothing for such a proxy. Whoever reads from the feed follows it: one that
 // nobody follows is kept up to date for some minutes only.
 func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
-	n, err := parseNode(node, s.options.Namespace)
+	v, err := s.viewOf(node)
 	if err != nil {
 		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !n.Captured() && !s.options.OwnAddresses {
-		n.Addresses = nil
-	}
-	v, err := s.viewFor(n)
-	if err != nil {
-		return nil, fmt.Errorf("node %q: %w", node.GetId(), err)
 	}
 	return v.Feed(), nil
 }
@@ -277,8 +289,13 @@ func (s *Server) Configure(settings Settings) error {
 	if err := settings.AccessLog.Validate(); err != nil {
 		return err
 	}
+	if settings.Namespace == "" {
+		settings.Namespace = s.options.Namespace
+	}
 	s.mu.Lock()
 	s.settings = settings
+	s.need(settings.Namespace)
+	s.settle()
 	s.readMesh()
 	s.reconfigure()
 	s.mu.Unlock()

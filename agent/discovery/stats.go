@@ -29,18 +29,18 @@ func newDurations() *histogram.Histogram {
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Stats{Services: s.world.Hosts(), Objects: maps.Clone(s.objects), Views: len(s.views), Problems: len(s.problems),
+	return Stats{Services: s.here.world.Hosts(), Objects: maps.Clone(s.here.objects), Views: len(s.views), Problems: len(s.problems),
 		Debounce: s.debounced.Read(), Push: s.pushed.Read()}
 }
 
 // count keeps the number of objects. Callers hold mu.
-func (s *Server) count(changes []store.Change) {
+func (r *realm) count(changes []store.Change) {
 	for _, c := range changes {
 		if c.Old != nil {
-			s.objects[c.Old.Kind]--
+			r.objects[c.Old.Kind]--
 		}
 		if c.New != nil {
-			s.objects[c.New.Kind]++
+			r.objects[c.New.Kind]++
 		}
 	}
 }

@@ -18,33 +18,39 @@ const (
 // served is the view of one kind of proxy.
 type served struct {
 	*view.View
+	realm     *realm
 	namespace string    // of its proxies
 	asked     time.Time // for its feed, last
 }
 
 // viewFor returns the view of a proxy's kind, and makes it if there is none. Callers hold mu.
-func (s *Server) viewFor(n model.Node) (*view.View, error) {
-	key, now := nodeKey(n), time.Now()
+func (s *Server) viewFor(n model.Node) (*served, error) {
+	r, key, now := s.realmOf(n.Namespace), nodeKey(n), time.Now()
+	if r.namespace != n.Namespace {
+		key += "\n" + r.namespace
+	}
 	if v := s.views[key]; v != nil {
 		v.asked = now
-		return v.View, nil
+		return v, nil
 	}
 	dropped := s.dropIdle(now)
 	if len(s.views) >= s.options.MaxViews {
 		return nil, fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ in labels, metadata or locality", len(s.views))
 	}
-	v, err := view.New(s.world, n, s.cache, s.certificates.look)
+	made, err := view.New(r.world, n, r.cache, s.certificates.look)
 	if err != nil {
 		return nil, err
 	}
+	s.realms[r.namespace] = r // it may have been dropped just now
+	v := &served{View: made, realm: r, namespace: n.Namespace, asked: now}
 	s.restoreStandIns(key, v.Feed())
-	s.views[key] = &served{View: v, namespace: n.Namespace, asked: now}
-	if s.loaded {
-		v.Update(s.world.Everything())
-		s.borrowStandIns(s.views[key])
+	s.views[key] = v
+	if r.loaded {
+		v.Update(r.world.Everything())
+		s.borrowStandIns(v)
 		s.rememberSoon() // what was restored may not fit any more
 	}
-	if s.loaded || dropped {
+	if r.loaded || dropped {
 		s.tellProblems()
 	}
 	return v, nil
@@ -73,7 +79,10 @@ func (s *Server) dropIdle(now time.Time) bool {
 		}
 	}
 	if dropped {
-		s.cache.Clear() // of what was shared by them alone
+		for _, r := range s.realms {
+			r.cache.Clear() // of what was shared by them alone
+		}
+		s.dropRealms()
 		s.watchCertificates()
 	}
 	return dropped

@@ -60,6 +60,7 @@ type record struct {
 	APIVersion  string            `json:"apiVersion"`
 	Kind        object.Kind       `json:"kind"`
 	Namespace   string            `json:"namespace"`
+	Defaulted   bool              `json:"defaulted,omitempty"` // the object names none
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -165,7 +166,7 @@ func recordOf(o *object.Object) (record, error) {
 	if err != nil {
 		return record{}, fmt.Errorf("write the last good version of %s: %w", o, err)
 	}
-	return record{File: o.File, Line: o.Line, Index: o.Index, APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name,
+	return record{File: o.File, Line: o.Line, Index: o.Index, APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Defaulted: o.Defaulted, Name: o.Name,
 		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created, Spec: spec}, nil
 }
 
@@ -178,7 +179,7 @@ func (r record) object(validate func(*object.Object) []object.Finding) (*object.
 	if err := protojson.Unmarshal(r.Spec, spec); err != nil {
 		return nil, fmt.Errorf("its spec cannot be read: %w", err)
 	}
-	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name}, APIVersion: r.APIVersion, Labels: r.Labels,
+	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name}, Defaulted: r.Defaulted, APIVersion: r.APIVersion, Labels: r.Labels,
 		Annotations: r.Annotations, Conditions: r.Conditions, Created: r.Created, File: r.File, Line: r.Line, Index: r.Index, Spec: spec}
 	for _, finding := range validate(o) {
 		if finding.Severity == condition.Error {

@@ -41,6 +41,7 @@ func (k Key) String() string { return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespac
 // Object is one object as it was read. It is immutable and shared.
 type Object struct {
 	Key
+	Defaulted   bool   // it names no namespace: Key's is the default
 	APIVersion  string // "networking.istio.io/v1"
 	Labels      map[string]string
 	Annotations map[string]string
@@ -50,6 +51,16 @@ type Object struct {
 	Line        int           // of the object's first key, from 1
 	Index       int           // counts the objects of one document (a List has many)
 	Spec        proto.Message // of istio.io/api/networking/v1alpha3, never nil
+}
+
+// In is the object where another namespace is the default; itself if that makes no difference.
+func (o *Object) In(namespace string) *Object {
+	if !o.Defaulted || o.Namespace == namespace {
+		return o
+	}
+	moved := *o
+	moved.Namespace = namespace
+	return &moved
 }
 
 // Origin is where the object was written.

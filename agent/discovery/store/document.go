@@ -110,6 +110,7 @@ func shift(node *yaml.Node, by int) {
 // header is what every object begins with.
 type header struct {
 	apiVersion, kind, name, namespace string
+	defaulted                         bool // namespace is the default
 	created                           time.Time
 	labels, annotations               map[string]string
 	spec, items                       *yaml.Node
@@ -198,7 +199,7 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 	case h.spec == nil:
 		d.refuse(node, &path{name: "spec"}, "the object has no spec", "")
 	}
-	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name}, APIVersion: h.apiVersion, Labels: h.labels,
+	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name}, Defaulted: h.defaulted, APIVersion: h.apiVersion, Labels: h.labels,
 		Annotations: h.annotations, Conditions: h.conditions, Created: h.created, File: r.file, Line: node.Line, Index: len(found.objects) + len(found.bad)}
 	if !d.failed {
 		o.Spec = makeSpec()
@@ -237,7 +238,7 @@ func group(apiVersion string) string {
 
 // header reads what is around the spec. Other keys of metadata (uid, managedFields, …) are a cluster's and left alone.
 func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
-	h := &header{namespace: r.namespace}
+	h := &header{namespace: r.namespace, defaulted: true}
 	d.pairs(node, nil, func(key, value *yaml.Node) {
 		at := &path{name: key.Value}
 		value, ok := d.visit(value, at, depth)
@@ -285,7 +286,7 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 		h.name = d.text(value, at)
 	case "namespace":
 		if namespace := d.text(value, at); namespace != "" {
-			h.namespace = namespace
+			h.namespace, h.defaulted = namespace, false
 		}
 	case "labels":
 		h.labels = d.texts(value, at, depth)

@@ -25,7 +25,7 @@ type Options struct {
 	// Validate finds what is wrong with an object's spec; one with an error is not taken. nil: nothing is.
 	Validate func(*object.Object) []object.Finding
 
-	// LastGood are what a store before this one held on to (Held).
+	// LastGood are what a store before this one held on to (Held); those that name no namespace are in that of this one.
 	LastGood []*object.Object
 }
 
@@ -53,7 +53,7 @@ func New(options Options) *Store {
 	s := &Store{options: options, files: map[string]*file{}, held: map[string][]*object.Object{}, candidates: map[object.Key][]*object.Object{},
 		roots: map[string]object.Problem{}, devices: map[string]uint64{}, duplicates: map[object.Key][]object.Problem{}}
 	for _, o := range options.LastGood {
-		s.held[o.File] = append(s.held[o.File], o)
+		s.held[o.File] = append(s.held[o.File], o.In(options.Namespace))
 	}
 	return s
 }

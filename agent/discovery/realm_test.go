@@ -1,0 +1,100 @@
+package discovery_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
+)
+
+// homeEntry names no namespace, and is for its own alone.
+const homeEntry = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: home}
+spec: {hosts: [home.test], exportTo: ["."], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: %s}]}
+`
+
+// TestProxiesMoveToAnotherNamespace has proxies of the former namespace and the next one served at the same time: whatever becomes of
+// the change, each has what is private to its own.
+func TestProxiesMoveToAnotherNamespace(t *testing.T) {
+	directory := t.TempDir()
+	path := filepath.Join(directory, "home.yaml")
+	write(t, path, fmt.Sprintf(homeEntry, "10.0.0.1"))
+	synctest.Test(t, func(t *testing.T) {
+		server, changes := start(t, discovery.Options{Files: []string{directory}, Settings: discovery.Settings{Namespace: "one"}})
+		feedOf := func(namespace string) *resource.Feed {
+			t.Helper()
+			feed, err := server.Feed(node("sidecar", namespace, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return feed
+		}
+		serves := func(when string, feed *resource.Feed, address string) {
+			t.Helper()
+			synctest.Wait()
+			snapshot, _ := feed.Current()
+			found := snapshot.Get(resource.Key{Type: resource.EndpointType, Name: "outbound|80||home.test"})
+			if address == "" && found != nil || address != "" && (found == nil || !strings.Contains(readableResource(t, found), address)) {
+				t.Errorf("%s: %v, want %q", when, found, address)
+			}
+		}
+		put := func(text string) {
+			write(t, path, text)
+			changes <- []string{path}
+			changes <- nil // taken once the one before is done
+		}
+		one := feedOf("one")
+		defer one.Follow()()
+		serves("at first", one, "10.0.0.1")
+
+		server.Expect(1, "two")
+		two := feedOf("two")
+		leave := two.Follow()
+		serves("one that is expected", two, "10.0.0.1")
+		serves("while another is expected", one, "10.0.0.1")
+		put(fmt.Sprintf(homeEntry, "10.0.0.2"))
+		serves("a change, of one that is expected", two, "10.0.0.2")
+		serves("a change, while another is expected", one, "10.0.0.2")
+		serves("a stranger", feedOf("three"), "")
+
+		server.Over(1) // refused
+		leave()
+		put(fmt.Sprintf(homeEntry, "10.0.0.3"))
+		serves("after a refusal", one, "10.0.0.3")
+		if problems := server.Problems(); len(problems) > 0 {
+			t.Errorf("problems: %v", problems)
+		}
+
+		server.Expect(2, "two")
+		defer feedOf("two").Follow()()
+		if err := server.Configure(discovery.Settings{Namespace: "two"}); err != nil {
+			t.Fatal(err)
+		}
+		server.Over(2)
+		put("a: [") // the last good version of each goes on
+		serves("a file that is bad, in the next namespace", feedOf("two"), "10.0.0.3")
+		serves("a file that is bad, in the former one", one, "10.0.0.3")
+		put(fmt.Sprintf(homeEntry, "10.0.0.4"))
+		serves("in the next namespace", feedOf("two"), "10.0.0.4")
+		serves("in the former one", one, "10.0.0.4")
+		if stats := server.Stats(); stats.Services != 1 || stats.Objects["ServiceEntry"] != 1 {
+			t.Errorf("two namespaces count for one: %+v", stats)
+		}
+
+		// What nobody expects is filled as it is made.
+		if err := server.Configure(discovery.Settings{Namespace: "four"}); err != nil {
+			t.Fatal(err)
+		}
+		serves("set at once", feedOf("four"), "10.0.0.4")
+		time.Sleep(time.Hour)
+		put(fmt.Sprintf(homeEntry, "10.0.0.5"))
+		serves("of a namespace that nobody is in any more", feedOf("two"), "10.0.0.5") // its proxies follow it still
+		serves("a stranger to all", feedOf("three"), "")
+	})
+}

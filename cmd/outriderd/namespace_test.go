@@ -1,0 +1,79 @@
+package main_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// TestTheNamespaceMovesWithItsObjects changes [node] namespace where all that is served names none and is for its own alone.
+func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
+	const toml = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n"
+	const watch = "[reload]\nwatch = false\n"
+	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
+	private := func(backend int) {
+		r.Write("mesh.d/web.yaml", strings.Replace(strings.Replace(r.WebYAML(backend), "  namespace: default\n", "", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))
+	}
+	private(r.Ports.Backend)
+	daemon := r.StartReady()
+	stop := asking(r)
+	route := 0
+	follows := func(when string) {
+		t.Helper()
+		route++
+		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web}\nspec:\n"+
+			"  hosts: [web.test]\n  exportTo: [\".\"]\n  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n  - route: [{destination: {host: web.test}}]\n", route))
+		rig.Eventually(t, 30*time.Second, "Envoy takes a change "+when, func() bool {
+			code, _, err := r.Get(fmt.Sprintf("/new%d", route))
+			return err == nil && code == 418
+		})
+	}
+	follows("at first")
+	move := func(namespace string) {
+		t.Helper()
+		r.Set(toml + watch + fmt.Sprintf("[node]\nnamespace = %q\n", namespace))
+		if told := r.Outrider("reload"); told.Exit != 0 {
+			t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+		}
+		follows("in " + namespace)
+	}
+	move("shop")
+	rig.Eventually(t, 30*time.Second, "the older epoch has ended", func() bool { return len(r.Pids("envoy")) == 1 })
+	follows("once the older epoch has ended")
+
+	r.Write("bad.json", `{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)
+	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json")) + watch + "[node]\nnamespace = \"bank\"\n")
+	if told := r.Outrider("reload"); told.Exit != api.ExitRefused {
+		t.Errorf("a bad reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	follows("after what was refused")
+	if told := r.Outrider("proxy", "clusters", "--json"); told.Exit != 0 || !strings.Contains(told.Out, "shop") || strings.Contains(told.Out, "bank") {
+		t.Errorf("after what was refused: %s%s", told.Out, told.Err)
+	}
+	move("bank")
+	move("shop") // there and back while an epoch of each may live
+
+	// What is bad goes on in the next namespace, and in that of the next agent.
+	web := strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", "STATISCH", 1)
+	r.Write("mesh.d/web.yaml", strings.Replace(strings.Replace(web, "  namespace: default\n", "", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))
+	rig.Eventually(t, 30*time.Second, "the agent has read the bad file", func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
+	move("mall")
+	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, "ServiceEntry mall/web") || strings.Contains(told.Err, "shop/web") {
+		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	if err := daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	daemon.Wait(t, 30*time.Second)
+	r.StartReady()
+	follows("of the next agent")
+	private(r.Ports.Backend)
+	if lost := stop(); len(lost) > 0 {
+		t.Errorf("%d requests were lost: %q", len(lost), lost)
+	}
+}
