@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"time"
 
@@ -88,38 +87,6 @@ func (b backend) WaitReady(ctx context.Context, progress func(api.Progress)) err
 // Reload is what SIGHUP does, with an answer.
 func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress func(api.Progress)) (api.ReloadResult, error) {
 	return b.reloader.Reload(ctx, &reload{reason: "asked for by outrider reload", ifChanged: request.IfChanged, progress: progress})
-}
-
-// drainPoll is how often a drain that is waited for is looked at.
-const drainPoll = 200 * time.Millisecond
-
-// Drain stops taking new connections.
-func (b backend) Drain(ctx context.Context, request api.DrainRequest, progress func(api.Progress)) (api.DrainResult, error) {
-	if err := b.supervisor.Drain(ctx); err != nil {
-		return api.DrainResult{}, api.Refuse(err.Error())
-	}
-	told := ^uint64(0)
-	for {
-		e, ok := b.proxy.liveEpoch()
-		if !ok {
-			return api.DrainResult{}, nil // it ended: nothing is left
-		}
-		activity, err := b.epochAdmin(e.AdminAddress).Activity(ctx)
-		if err != nil {
-			return api.DrainResult{}, fmt.Errorf("count the connections of epoch %d: %w", e.Number, err)
-		}
-		if left := activity.Connections; left == 0 || !request.Wait {
-			return api.DrainResult{Connections: left}, nil
-		} else if left != told {
-			told = left
-			progress(api.Progress{Phase: "draining", Epoch: &e.Number, Connections: &left})
-		}
-		select {
-		case <-time.After(drainPoll):
-		case <-ctx.Done():
-			return api.DrainResult{}, context.Cause(ctx)
-		}
-	}
 }
 
 // Undrain takes a drain back.

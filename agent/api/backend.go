@@ -37,7 +37,7 @@ type Reloader interface {
 
 // Drainer drains.
 type Drainer interface {
-	// Drain starts draining and, if asked to, returns only when no connection is left. The end of ctx ends the waiting,
+	// Drain starts draining and, if asked to, returns only when the listeners are closed and no connection is left. The end of ctx ends the waiting,
 	// not the drain.
 	Drain(ctx context.Context, request DrainRequest, progress func(Progress)) (DrainResult, error)
 	Undrain(ctx context.Context) error

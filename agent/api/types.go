@@ -169,7 +169,7 @@ type ReloadResult struct {
 
 // DrainRequest asks for a drain.
 type DrainRequest struct {
-	Wait bool `json:"wait,omitempty"` // until no connection is left
+	Wait bool `json:"wait,omitempty"` // until the listeners are closed and no connection is left
 }
 
 // DrainResult is how a drain stands when the request returns.

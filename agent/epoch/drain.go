@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"syscall"
+	"time"
 
 	"outrider.org/outrider/agent/condition"
 )
@@ -41,16 +42,31 @@ func (s *Supervisor) setDrained(ctx context.Context, drained bool) error {
 		}
 		return fmt.Errorf("epoch %d: %w", live.Number, err)
 	}
-	return s.call(settled, func() {
+	seen := make(chan struct{})
+	if err := s.call(settled, func() {
 		s.drained = drained
 		if live.Phase == Live {
 			live.Drained = drained
+			live.drains()
 			s.annotate(live)
 		} else if now := s.live(); now != nil { // it got live meanwhile
 			s.drainAgain(now)
 		}
 		s.event(kind, live, fmt.Sprintf("epoch %d %s", live.Number, sentence), nil)
-	})
+		s.replies = append(s.replies, func() { close(seen) })
+	}); err != nil {
+		return err
+	}
+	<-seen // by readers
+	return nil
+}
+
+// drains notes when the listeners close of an epoch that has taken that it is to drain. Envoy counts from the first time that it is told,
+// whatever it is told later: nothing ends that.
+func (p *process) drains() {
+	if p.Drained && p.DrainEnds.IsZero() {
+		p.DrainEnds = time.Now().Add(p.spec.Drain)
+	}
 }
 
 // tellDrained tells an epoch to drain, or not to.
@@ -84,7 +100,12 @@ func (s *Supervisor) drainAgain(p *process) {
 		defer cancel()
 		if err := tellDrained(asking, admin, drained); err != nil {
 			s.log.Warn("a new epoch could not be told whether to drain", "epoch", number, "drain", drained, "error", err)
+			return
 		}
+		s.post(func() {
+			p.drains()
+			s.annotate(p)
+		})
 	})
 }
 

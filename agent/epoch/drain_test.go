@@ -124,3 +124,39 @@ func TestADrainThatANewEpochOvertakes(t *testing.T) {
 		}
 	})
 }
+
+// When the listeners of an epoch that drains close is known, from the first time that it was told on; also to the next agent.
+func TestWhenADrainEnds(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		ends := func() time.Duration {
+			live, _, _ := h.s.Live()
+			return time.Until(live.DrainEnds).Round(time.Millisecond)
+		}
+		drain := func() {
+			if err := h.s.Drain(h.t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		drain()
+		if got := ends(); got != 5*time.Second { // at once
+			t.Errorf("it ends in %s", got)
+		}
+		h.wait(2 * time.Second)
+		drain()
+		if err := h.s.Undrain(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		drain()
+		h.leave()
+		h.begin()
+		if got := ends(); got != 3*time.Second {
+			t.Errorf("it ends in %s", got)
+		}
+		h.must(specOf("b"))
+		h.wait(0)
+		if got := ends(); got != 5*time.Second {
+			t.Errorf("of the next epoch it ends in %s", got)
+		}
+	})
+}

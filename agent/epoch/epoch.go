@@ -40,6 +40,7 @@ type Epoch struct {
 	AdminLost     bool      // it serves, but its admin interface is gone
 	Silent        bool      // it lives, but its admin interface does not answer
 	Drained       bool      // it was told to drain by Drain
+	DrainEnds     time.Time // when it closes its listeners for that; zero = it has not taken it yet
 	Exit          *Exit
 	Cause         string // why it ended, in words
 }

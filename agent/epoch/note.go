@@ -30,6 +30,7 @@ type note struct {
 	Child             string        `json:"child,omitempty"`
 	AdminLost         bool          `json:"admin_lost,omitempty"`
 	Drained           bool          `json:"drained,omitempty"`
+	DrainEnds         time.Time     `json:"drain_ends,omitzero"`
 	Asked             string        `json:"asked,omitempty"`
 	Stopping          bool          `json:"stopping,omitempty"`
 	Command           Command       `json:"command"`
@@ -44,7 +45,7 @@ func noteOf(p *process) json.RawMessage {
 		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.Phase, Mode: p.Mode, Hash: p.Hash,
 		Reason: p.Reason, BootstrapPath: p.BootstrapPath, AdminAddress: p.AdminAddress,
 		Started: p.Started, Live: p.Live, Ends: p.Ends, Child: p.child,
-		AdminLost: p.AdminLost, Drained: p.Drained, Asked: p.asked, Stopping: p.stopping, Command: p.command,
+		AdminLost: p.AdminLost, Drained: p.Drained, DrainEnds: p.DrainEnds, Asked: p.asked, Stopping: p.stopping, Command: p.command,
 		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
 	})
 	if err != nil {
@@ -58,7 +59,7 @@ func processOf(n note, admin func(string) Admin) *process {
 	p := &process{
 		Epoch: Epoch{Number: n.Number, RestartEpoch: n.RestartEpoch, Lineage: n.Lineage, Phase: n.Phase, Mode: n.Mode,
 			Hash: n.Hash, Reason: n.Reason, BootstrapPath: n.BootstrapPath, AdminAddress: n.AdminAddress,
-			Started: n.Started, Live: n.Live, Ends: n.Ends, AdminLost: n.AdminLost, Drained: n.Drained},
+			Started: n.Started, Live: n.Live, Ends: n.Ends, AdminLost: n.AdminLost, Drained: n.Drained, DrainEnds: n.DrainEnds},
 		spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion, LiveTimeout: n.LiveTimeout, Drain: n.Drain,
 			ParentShutdown: n.ParentShutdown},
 		admin: admin(n.AdminAddress), root: n.Root, hot: n.HotRestart, child: n.Child, asked: n.Asked, stopping: n.Stopping,

@@ -35,6 +35,6 @@ func (a *app) drainCommand() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().BoolVar(&wait, "wait", false, "return only when no connection is left")
+	command.Flags().BoolVar(&wait, "wait", false, "return only when the listeners are closed and no connection is left")
 	return command
 }

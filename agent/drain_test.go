@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// A connection may come until the listeners are closed: that none is left means nothing before.
+func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
+	for name, test := range map[string]struct {
+		wait  bool
+		live  func(after time.Duration, e *epoch.Epoch) bool
+		count func(after time.Duration) uint64
+		took  time.Duration
+		left  uint64
+		fails string
+		told  []string
+	}{
+		"nobody waits":  {left: 2, count: func(time.Duration) uint64 { return 2 }},
+		"no connection": {wait: true, took: 20 * time.Second, told: []string{"0 until 20s"}},
+		"connections come": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s", "1 until 20s", "1"}, count: func(after time.Duration) uint64 {
+			if after > 4*time.Second && after < 30*time.Second {
+				return 1
+			}
+			return 0
+		}},
+		"a new epoch, which is told later": {wait: true, took: 40 * time.Second, told: []string{"0 until 20s", "0", "0 until 40s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
+			if after > 10*time.Second {
+				e.DrainEnds = time.Time{}
+			}
+			if after > 20*time.Second {
+				e.DrainEnds = time.Now().Add(40*time.Second - after)
+			}
+			return true
+		}},
+		"it is taken back": {wait: true, took: 5 * time.Second, fails: "taken back", told: []string{"0 until 20s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
+			e.Drained = after < 5*time.Second
+			return true
+		}},
+		"Envoy ends": {wait: true, took: 5 * time.Second, told: []string{"0 until 20s"}, live: func(after time.Duration, _ *epoch.Epoch) bool {
+			return after < 5*time.Second
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begun := time.Now()
+				var told []string
+				result, err := drainWait{
+					live: func() (epoch.Epoch, bool) {
+						e := epoch.Epoch{Drained: true, DrainEnds: begun.Add(20 * time.Second)}
+						ok := test.live == nil || test.live(time.Since(begun), &e)
+						return e, ok
+					},
+					count: func(context.Context, epoch.Epoch) (uint64, error) {
+						if test.count == nil {
+							return 0, nil
+						}
+						return test.count(time.Since(begun)), nil
+					},
+					progress: func(p api.Progress) {
+						text := fmt.Sprint(*p.Connections)
+						if !p.Until.IsZero() {
+							text += " until " + p.Until.Sub(begun).String()
+						}
+						told = append(told, text)
+					},
+				}.until(t.Context(), test.wait)
+				if took := time.Since(begun); took < test.took || took > test.took+3*drainPoll {
+					t.Errorf("took %s, want %s", took, test.took)
+				}
+				if result.Connections != test.left || (err == nil) != (test.fails == "") || err != nil && !strings.Contains(err.Error(), test.fails) {
+					t.Errorf("%+v, %v", result, err)
+				}
+				if diff := cmp.Diff(test.told, told); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
