@@ -62,27 +62,15 @@ func (p *proxy) Ready() (bool, string) {
 	ready, state, err := p.admin(e.AdminAddress).Ready(ctx)
 	switch {
 	case err != nil:
-		if now, still := p.liveEpoch(); !still || now.ID != e.ID || now.AdminLost {
-			return still, "an epoch is being replaced" // in between, somebody serves all the time
-		}
-		if p.handingOver() {
-			return true, "" // the old admin closes when the new epoch starts: its listeners serve
+		if now, still := p.liveEpoch(); !still || now.ID != e.ID || now.AdminLost || now.HandsOver {
+			// In between somebody serves all the time: the old admin closes when the new epoch starts, its listeners do not.
+			return still, "an epoch is being replaced"
 		}
 		return false, fmt.Sprintf("epoch %d does not say whether it is ready: %v", e.Number, err)
 	case !ready:
 		return false, fmt.Sprintf("epoch %d is %s", e.Number, state)
 	}
 	return true, ""
-}
-
-// handingOver is whether an epoch is starting beside the live one.
-func (p *proxy) handingOver() bool {
-	for _, e := range p.supervisor.Epochs() {
-		if e.Phase == epoch.Starting {
-			return true
-		}
-	}
-	return false
 }
 
 // notLive says why no epoch is live.

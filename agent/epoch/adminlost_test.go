@@ -144,3 +144,30 @@ func TestAdoptedEpochGetsItsAdminBack(t *testing.T) {
 		}
 	})
 }
+
+// Whoever asks the live epoch and finds no admin interface can tell, at any moment, that another epoch is why.
+func TestClosedAdminHasAReasonThroughout(t *testing.T) {
+	for name, bad := range loses {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				h.w.behaviour["bad"] = bad
+				go func() { _, _ = h.apply(specOf("bad")) }()
+				for until := time.Now().Add(30 * time.Second); time.Now().Before(until); {
+					changed := h.s.Changed()
+					live, admin, _ := h.s.Live()
+					if _, err := admin.State(h.t.Context()); err != nil {
+						if now, _, _ := h.s.Live(); now.ID == live.ID && !now.AdminLost && !now.HandsOver {
+							t.Errorf("%s: %v, and %+v", time.Now().Format("05.000"), err, now)
+						}
+					}
+					select {
+					case <-changed:
+					case <-time.After(time.Millisecond):
+					}
+				}
+				h.expect("1 live")
+			})
+		})
+	}
+}

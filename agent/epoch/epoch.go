@@ -39,6 +39,7 @@ type Epoch struct {
 	Ends          time.Time // draining: when it is ended at the latest; zero = not known
 	AdminLost     bool      // it serves, but its admin interface is gone
 	Silent        bool      // it lives, but its admin interface does not answer
+	HandsOver     bool      // it serves, and another one is being started, or has failed and it is being asked what that cost
 	Drained       bool      // it was told to drain by Drain
 	DrainEnds     time.Time // when it closes its listeners for that; zero = it has not taken it yet
 	Exit          *Exit

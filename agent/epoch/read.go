@@ -7,6 +7,7 @@ func (s *Supervisor) publish() {
 	snapshot := slices.Clone(s.history)
 	var live *view
 	for _, p := range s.processes {
+		p.HandsOver = p.Phase == Live && (s.attempt != nil || s.examining)
 		snapshot = append(snapshot, p.Epoch)
 		if p.Phase == Live {
 			live = &view{epoch: p.Epoch, admin: p.admin}

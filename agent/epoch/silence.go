@@ -64,7 +64,9 @@ func (s *Supervisor) decideProbe() {
 
 // examine asks an epoch's admin at once: an epoch that failed may have made it close.
 func (s *Supervisor) examine(p *process) {
+	s.examining = true
 	s.probe(p, func(p *process, err error) {
+		s.examining = false
 		if err != nil && !hangs(err) && p.Phase == Live {
 			s.adminLost(p, "an epoch that failed took it over")
 		}

@@ -35,6 +35,7 @@ type Supervisor struct {
 	guard     guard
 	doubt     time.Time // not zero: from then on, the live epoch may have closed its listeners for a child that died: replace it; see conclude
 	probing   bool
+	examining bool // see examine
 	probeAt   time.Time
 	drained   bool // the operator's wish, until Undrain
 	stop      *stop
