@@ -69,6 +69,9 @@ func (s *Supervisor) assignRoles(dead []Process) {
 		switch p.Phase {
 		case Live:
 			s.drained = p.Drained
+			if p.Drained && p.DrainEnds.IsZero() { // it has not said that it drains
+				s.drainAgain(p)
+			}
 			if p.stopping { // its stop was not finished, and there is no way back: a new one takes over
 				s.doubt = time.Now()
 				s.guard.reason = fmt.Sprintf("the agent before this one ended while it stopped epoch %d", p.Number)

@@ -2,6 +2,7 @@ package epoch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -10,17 +11,30 @@ import (
 )
 
 // Drain makes the live epoch fail its health checks and close its listeners at the end of its drain time; nothing in
-// flight is aborted. It is a standing wish: an epoch that comes later drains as well, until Undrain. A Drain that fails changes nothing.
+// flight is aborted. It is a standing wish: an epoch that comes later drains as well, until Undrain. It stands also where Envoy may
+// have taken it and did not say so, or is about to be replaced: then it is told until it does. A Drain that fails changes nothing.
 func (s *Supervisor) Drain(ctx context.Context) error { return s.setDrained(ctx, true) }
 
 // Undrain takes Drain back. Listeners that have closed return with the next epoch. An Undrain that fails changes nothing.
 func (s *Supervisor) Undrain(ctx context.Context) error { return s.setDrained(ctx, false) }
 
+// errUnconfirmed is about a drain that Envoy may carry out later, as it was busy when it was told: nothing takes that back.
+var errUnconfirmed = errors.New("it is not known whether Envoy drains")
+
 func (s *Supervisor) setDrained(ctx context.Context, drained bool) error {
+	select {
+	case s.telling <- struct{}{}:
+		defer func() { <-s.telling }()
+	case <-s.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	var live *process
+	var running context.Context
 	before := false
 	if err := s.call(ctx, func() {
-		if live = s.live(); live != nil {
+		if live, running = s.live(), s.running; live != nil {
 			before = live.Drained
 		}
 	}); err != nil {
@@ -29,36 +43,55 @@ func (s *Supervisor) setDrained(ctx context.Context, drained bool) error {
 	if live == nil {
 		return ErrNotLive
 	}
-	kind, sentence := condition.KindUndrained, "takes new connections again, but for listeners that have closed"
-	if drained {
-		kind, sentence = condition.KindDraining, "drains: its listeners close at the end of its drain time"
-	}
-	settled := context.WithoutCancel(ctx) // what Envoy was told is to be known, whoever waits for it
-	if err := tellDrained(ctx, live.admin, drained); err != nil {
-		if drained != before { // it may have done a part of it, or all and not answered in time
-			taking, cancel := context.WithTimeout(settled, probeTimeout)
-			defer cancel()
-			_ = tellHealth(taking, live.admin, !before)
+	// From here on whoever asked may leave: what Envoy was told is to be known.
+	err := tellDrained(running, live.admin, drained)
+	stands, seen := false, make(chan struct{})
+	if called := s.call(context.WithoutCancel(ctx), func() {
+		if stands = err == nil || errors.Is(err, errUnconfirmed) || s.handsOver(live); stands {
+			s.wish(live, drained, err)
 		}
-		return fmt.Errorf("epoch %d: %w", live.Number, err)
-	}
-	seen := make(chan struct{})
-	if err := s.call(settled, func() {
-		s.drained = drained
-		if live.Phase == Live {
-			live.Drained = drained
-			live.drains()
-			s.annotate(live)
-		} else if now := s.live(); now != nil { // it got live meanwhile
-			s.drainAgain(now)
-		}
-		s.event(kind, live, fmt.Sprintf("epoch %d %s", live.Number, sentence), nil)
 		s.replies = append(s.replies, func() { close(seen) })
-	}); err != nil {
-		return err
+	}); called != nil {
+		return called
 	}
 	<-seen // by readers
-	return nil
+	if stands {
+		return nil
+	}
+	if drained != before { // it may have done a part of it, or does it when it answers again
+		taking, cancel := context.WithTimeout(context.WithoutCancel(running), probeTimeout)
+		defer cancel()
+		_ = tellHealth(taking, live.admin, !before)
+	}
+	return fmt.Errorf("epoch %d: %w", live.Number, err)
+}
+
+// handsOver is whether another epoch serves in the place of one that was, or is about to: that one will be told what is wanted.
+func (s *Supervisor) handsOver(was *process) bool {
+	now := s.live()
+	return now != nil && (now != was || now.AdminLost || s.attempt != nil || s.examining)
+}
+
+// wish notes what the operator wants of the host after an epoch was told; err is why it has not said that it does it.
+func (s *Supervisor) wish(told *process, drained bool, err error) {
+	s.drained = drained
+	switch now := s.live(); {
+	case now == told && err == nil:
+		now.Drained = drained
+		now.drains()
+		s.annotate(now)
+	case now != nil:
+		s.drainAgain(now)
+	}
+	kind, does, todo := condition.KindUndrained, "takes new connections again, but for listeners that have closed", "take new connections again"
+	if drained {
+		kind, does, todo = condition.KindDraining, "drains: its listeners close at the end of its drain time", "drain"
+	}
+	sentence := fmt.Sprintf("epoch %d %s", told.Number, does)
+	if err != nil {
+		sentence = fmt.Sprintf("epoch %d is to %s and has not said that it does; it, or the one that replaces it, is told until it does (%v)", told.Number, todo, err)
+	}
+	s.event(kind, told, sentence, nil)
 }
 
 // drains notes when the listeners close of an epoch that has taken that it is to drain. Envoy counts from the first time that it is told,
@@ -69,15 +102,20 @@ func (p *process) drains() {
 	}
 }
 
-// tellDrained tells an epoch to drain, or not to.
+// tellDrained tells an epoch to drain, or not to, within tellTimeout.
 func tellDrained(ctx context.Context, admin Admin, drained bool) error {
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
 	if err := tellHealth(ctx, admin, !drained); err != nil {
 		return fmt.Errorf("set the health check: %w", err)
 	}
 	if !drained {
 		return nil
 	}
-	if err := admin.DrainListeners(ctx, true); err != nil {
+	switch err := admin.DrainListeners(ctx, true); {
+	case hangs(err):
+		return fmt.Errorf("%w: drain the listeners: %w", errUnconfirmed, err)
+	case err != nil:
 		return fmt.Errorf("drain the listeners: %w", err)
 	}
 	return nil
@@ -90,23 +128,46 @@ func tellHealth(ctx context.Context, admin Admin, healthy bool) error {
 	return admin.FailHealthcheck(ctx)
 }
 
-// drainAgain has a new epoch do what the operator wants of the host: drain, or not.
+// drainAgain has an epoch do what the operator wants of the host, drain or not, and tells it until it does.
 func (s *Supervisor) drainAgain(p *process) {
 	p.Drained = s.drained
 	s.annotate(p)
-	admin, number, drained := p.admin, p.Number, s.drained
 	s.help(func(ctx context.Context) {
-		asking, cancel := context.WithTimeout(ctx, probeTimeout)
-		defer cancel()
-		if err := tellDrained(asking, admin, drained); err != nil {
-			s.log.Warn("a new epoch could not be told whether to drain", "epoch", number, "drain", drained, "error", err)
-			return
+		for try := 1; ; try++ {
+			settled, err := s.tellWish(ctx, p)
+			if settled {
+				return
+			}
+			if try == 1 {
+				s.log.Warn("epoch could not be told whether to drain; it is told again", "epoch", p.Number, "error", err)
+			}
+			if !sleep(ctx, probeInterval) {
+				return
+			}
 		}
-		s.post(func() {
-			p.drains()
-			s.annotate(p)
-		})
 	})
+}
+
+// tellWish tells an epoch once whether to drain. It is settled when it has taken that, or is not to be told any more. It runs in a helper.
+func (s *Supervisor) tellWish(ctx context.Context, p *process) (settled bool, err error) {
+	select {
+	case s.telling <- struct{}{}:
+		defer func() { <-s.telling }()
+	case <-ctx.Done():
+		return true, nil
+	}
+	over, drained := false, false
+	if err := s.call(ctx, func() { over, drained = p.Phase != Live || s.stop != nil, s.drained }); err != nil || over {
+		return true, nil //nolint:nilerr // Run has ended
+	}
+	if err := tellDrained(ctx, p.admin, drained); err != nil {
+		return false, err
+	}
+	s.post(func() {
+		p.drains()
+		s.annotate(p)
+	})
+	return true, nil
 }
 
 // Abort kills an epoch: a starting one is refused, one that serves is started again by the guard, and of one that was

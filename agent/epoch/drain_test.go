@@ -42,7 +42,7 @@ func TestARefusedDrainChangesNothing(t *testing.T) {
 			ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
 			defer cancel()
 			err := h.s.Drain(ctx)
-			h.do(func() { e.stopped = false })
+			h.do(func() { h.w.wake(e) })
 			return err
 		},
 		"half of it": func(h *harness) error {

@@ -44,6 +44,7 @@ type behaviour struct {
 	slow      time.Duration // to get live
 	crashWith string        // signal that ends it
 	crashAt   time.Duration // after it got live
+	sick      func(e *fakeEnvoy)
 }
 
 type memory struct{ initializing, stale bool }
@@ -63,7 +64,9 @@ type fakeEnvoy struct {
 	admin       bool
 	closing     bool // stopped, with a message to close its admin in its socket
 	stopped     bool
-	wedged      bool // its main thread never comes back, whatever it is sent
+	stalls      bool                 // it stops when it is asked to drain its listeners
+	late        []func(e *fakeEnvoy) // what it was told while it was stopped: nobody waits any more, and it does it
+	wedged      bool                 // its main thread never comes back, whatever it is sent
 	unhealthy   bool
 	undrainable bool          // its admin interface refuses to drain the listeners
 	slowAdmin   time.Duration // that its admin interface takes for its health
@@ -145,6 +148,9 @@ func (w *world) start(spec StartSpec) *fakeEnvoy {
 	}
 	w.all = append(w.all, e)
 	b := w.behaviour[e.hash]
+	if b.sick != nil {
+		b.sick(e)
+	}
 	if e.HotRestart {
 		if other := w.find(e.Lineage, e.RestartEpoch); other != e || w.find(e.Lineage, e.RestartEpoch+3) != nil {
 			w.later(e, 5*time.Millisecond, func() { w.end(e, 1, "", "unable to bind domain socket with base_id=1, id=0, errno=98") })
@@ -236,6 +242,9 @@ func (w *world) liven(e *fakeEnvoy, b behaviour, parent *fakeEnvoy) {
 
 // closeListeners is the end of a drain. What waits in the queues of the listeners is reset.
 func (w *world) closeListeners(e *fakeEnvoy) {
+	if !e.listening { // its child has them
+		return
+	}
 	e.listening = false
 	for _, other := range w.all {
 		if other != e && other.listening && !w.unsteered && !(e.steered && !e.closes.After(time.Now())) {
@@ -281,9 +290,7 @@ func (w *world) signal(e *fakeEnvoy, signal syscall.Signal) {
 		w.end(e, -1, "SIGKILL")
 	case syscall.SIGCONT:
 		if e.stopped && !e.wedged {
-			e.stopped = false
-			e.admin = e.admin && !e.closing
-			w.look()
+			w.wake(e)
 		}
 	case syscall.SIGSTOP:
 		e.stopped = true
@@ -297,6 +304,17 @@ func (w *world) signal(e *fakeEnvoy, signal syscall.Signal) {
 			w.end(e, 0, "")
 		})
 	}
+}
+
+// wake continues a process that was stopped.
+func (w *world) wake(e *fakeEnvoy) {
+	e.stopped = false
+	e.admin = e.admin && !e.closing
+	for _, act := range e.late {
+		act(e)
+	}
+	e.late = nil
+	w.look()
 }
 
 // hang stops a process for good.

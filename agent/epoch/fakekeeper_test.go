@@ -154,7 +154,12 @@ type fakeAdmin struct {
 	address string
 }
 
-func (a fakeAdmin) with(ctx context.Context, f func(*fakeEnvoy)) error {
+func (a fakeAdmin) with(ctx context.Context, f func(*fakeEnvoy)) error { return a.ask(ctx, f, false) }
+
+// change is with for what Envoy does also when it answers too late.
+func (a fakeAdmin) change(ctx context.Context, f func(*fakeEnvoy)) error { return a.ask(ctx, f, true) }
+
+func (a fakeAdmin) ask(ctx context.Context, f func(*fakeEnvoy), late bool) error {
 	a.w.mu.Lock()
 	var found *fakeEnvoy
 	for _, e := range a.w.all {
@@ -167,6 +172,9 @@ func (a fakeAdmin) with(ctx context.Context, f func(*fakeEnvoy)) error {
 		return syscall.ECONNREFUSED
 	}
 	if found.stopped {
+		if late {
+			found.late = append(found.late, f)
+		}
 		a.w.mu.Unlock()
 		<-ctx.Done()
 		return ctx.Err()
@@ -189,12 +197,12 @@ func (a fakeAdmin) State(ctx context.Context) (state State, err error) {
 
 func (a fakeAdmin) FailHealthcheck(ctx context.Context) error {
 	a.pause()
-	return a.with(ctx, func(e *fakeEnvoy) { e.unhealthy = true })
+	return a.change(ctx, func(e *fakeEnvoy) { e.unhealthy = true })
 }
 
 func (a fakeAdmin) OKHealthcheck(ctx context.Context) error {
 	a.pause()
-	return a.with(ctx, func(e *fakeEnvoy) { e.unhealthy = false })
+	return a.change(ctx, func(e *fakeEnvoy) { e.unhealthy = false })
 }
 
 // pause is what an admin interface takes to change the health, if it is slow.
@@ -220,18 +228,20 @@ func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 		a.w.mu.Unlock()
 	}
 	refused := false
-	err := a.with(ctx, func(e *fakeEnvoy) {
-		switch {
-		case e.undrainable:
-			refused = true
-		case graceful:
-			a.w.later(e, e.drain, func() { a.w.closeListeners(e) })
-		}
-	})
+	if err := a.with(ctx, func(e *fakeEnvoy) {
+		refused = e.undrainable
+		e.stopped = e.stopped || e.stalls
+	}); err != nil {
+		return err
+	}
 	if refused {
 		return syscall.ENOENT
 	}
-	return err
+	return a.change(ctx, func(e *fakeEnvoy) {
+		if graceful {
+			a.w.later(e, e.drain, func() { a.w.closeListeners(e) })
+		}
+	})
 }
 
 func (a fakeAdmin) Activity(ctx context.Context) (activity Activity, err error) {

@@ -55,6 +55,7 @@ const (
 	handshakeTries   = 3                      // of a hot restart that fails in its handshake, the flag cleared between
 	probeInterval    = 5 * time.Second        // of the live epoch's admin
 	probeTimeout     = 2 * time.Second        //
+	tellTimeout      = 5 * time.Second        // the live epoch whether to drain
 	probeMisses      = 3                      // in a row make an epoch silent
 	preflightHurry   = 500 * time.Millisecond // the parent's admin before a hot restart: one that was stopped serves nobody until it is woken
 	preflightTimeout = time.Second            // the same once it was
@@ -80,6 +81,7 @@ func New(options Options) *Supervisor {
 		ended:   make(chan struct{}),
 		changed: make(chan struct{}),
 		hints:   make(chan struct{}, 1),
+		telling: make(chan struct{}, 1),
 		prefix:  fmt.Sprintf("%08x", rand.Uint32()),
 	}
 }

@@ -18,6 +18,7 @@ type Supervisor struct {
 	ended   chan struct{} // closed when Run returns
 	prefix  string        // of process IDs: differs between agents
 	hints   chan struct{} // see Hint; holds one
+	telling chan struct{} // holds one while the live epoch is told whether to drain, so that what it is told last is what is wanted
 	helpers sync.WaitGroup
 
 	// The owner's.

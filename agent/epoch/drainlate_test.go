@@ -1,0 +1,126 @@
+package epoch
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// What Envoy was told and does later stands, whoever waited for it; or it does not, and Envoy does nothing.
+func TestADrainThatEnvoyConfirmsTooLate(t *testing.T) {
+	for name, later := range map[string]func(h *harness, e *fakeEnvoy){
+		"it answers again": func(h *harness, e *fakeEnvoy) {
+			h.do(func() { e.stalls = false; h.w.wake(e) })
+		},
+		"to the next agent": func(h *harness, e *fakeEnvoy) {
+			h.leave()
+			h.do(func() { e.stalls = false; h.w.wake(e) })
+			h.begin()
+		},
+		"another one replaces it": func(h *harness, e *fakeEnvoy) {
+			h.do(func() { e.wedged = true })
+			h.wait(2 * time.Minute)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				e := h.newest()
+				h.do(func() { e.stalls = true })
+				ctx, cancel := context.WithTimeout(h.t.Context(), time.Second) // whoever asks goes away first
+				defer cancel()
+				err := h.s.Drain(ctx)
+				h.wait(0)
+				if live, _, _ := h.s.Live(); live.Drained != (err == nil) {
+					t.Errorf("it is said to drain: %t, and was refused: %v", live.Drained, err)
+				}
+				later(h, e)
+				h.wait(probeInterval)
+				h.expectDrained(h.newest(), err == nil)
+				if live, _, _ := h.s.Live(); live.DrainEnds.IsZero() {
+					t.Error("when it ends is not known")
+				}
+			})
+		})
+	}
+}
+
+// One failed try is not the last.
+func TestANewEpochIsToldToDrainUntilItDoes(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		if err := h.s.Drain(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h.w.behaviour["b"] = behaviour{sick: func(e *fakeEnvoy) { e.undrainable = true }}
+		h.must(specOf("b"))
+		h.wait(20 * time.Second)
+		e := h.newest()
+		if live, _, _ := h.s.Live(); !live.Drained || !live.DrainEnds.IsZero() {
+			t.Errorf("before it drains: %+v", live)
+		}
+		h.do(func() { e.undrainable = false })
+		h.wait(probeInterval)
+		h.expectDrained(e, true)
+		if live, _, _ := h.s.Live(); live.DrainEnds.IsZero() {
+			t.Error("when it ends is not known")
+		}
+	})
+}
+
+// What a new epoch is told because of a drain does not outlive the undrain.
+func TestAnUndrainWhileANewEpochIsToldToDrain(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		if err := h.s.Drain(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h.w.behaviour["b"] = behaviour{sick: func(e *fakeEnvoy) { e.slowAdmin = 4 * time.Second }}
+		h.must(specOf("b"))
+		h.wait(time.Second)
+		e := h.newest()
+		h.do(func() { e.slowAdmin = 0 })
+		if err := h.s.Undrain(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h.wait(time.Minute)
+		if live, _, _ := h.s.Live(); live.Drained {
+			t.Error("it is said to drain")
+		}
+		if _, unhealthy := h.state(e); unhealthy {
+			t.Error("its health checks fail")
+		}
+	})
+}
+
+// The admin interface of the one that serves closes when another one takes over; a drain that is asked for then is not lost.
+func TestADrainDuringAHandOver(t *testing.T) {
+	for name, test := range map[string]struct {
+		next behaviour
+		wait time.Duration // until it is asked for
+	}{
+		"it gets live":            {behaviour{slow: 10 * time.Second}, time.Second},
+		"it fails":                {behaviour{never: true}, time.Second},
+		"the one before has none": {behaviour{late: true}, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				h.w.behaviour["b"] = test.next
+				if test.next.late { // nor is there a cure, for a while
+					h.w.behaviour["a"] = behaviour{late: true}
+				}
+				done := make(chan struct{})
+				go func() { defer close(done); _, _ = h.apply(specOf("b")) }()
+				h.wait(test.wait)
+				h.do(func() { h.w.behaviour["a"] = behaviour{} })
+				if err := h.s.Drain(h.t.Context()); err != nil {
+					t.Error(err)
+				}
+				<-done
+				h.wait(2 * time.Minute)
+				h.expectDrained(h.newest(), true)
+			})
+		})
+	}
+}
