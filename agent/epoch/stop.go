@@ -80,7 +80,11 @@ func (s *Supervisor) beginStop(options StopOptions) {
 	keeper, admin, id, number, until := s.keeper, live.admin, live.ID, live.Number, time.Now().Add(options.Maximum)
 	s.helpers.Go(func() {
 		defer cancel()
-		if err := s.drainToStop(ctx, admin, options); err != nil && ctx.Err() == nil {
+		switch err := s.drainToStop(ctx, keeper, id, admin, options); {
+		case err == nil || ctx.Err() != nil:
+		case hangs(err): // it answers nobody
+			s.log.Warn("Envoy hangs: the stop does not wait for its connections", "epoch", number, "error", err)
+		default:
 			s.log.Warn("what Envoy has in flight is not known: the stop waits until it has no connection left, upstream ones included",
 				"epoch", number, "until", until.Format(time.TimeOnly), "error", err)
 			ending[id] = until
@@ -93,12 +97,20 @@ func (s *Supervisor) beginStop(options StopOptions) {
 }
 
 // drainToStop returns when no request is in flight and no tunnel open, when ctx ends, or with an error when nothing can be
-// known: no new connection is let in then either. It runs in a helper.
-func (s *Supervisor) drainToStop(ctx context.Context, admin Admin, options StopOptions) error {
-	ask := func(question func(context.Context) error) error {
+// known: no new connection is let in then either. An Envoy that hangs is woken first, and asked once more: it may have been stopped. It
+// runs in a helper.
+func (s *Supervisor) drainToStop(ctx context.Context, keeper Keeper, id string, admin Admin, options StopOptions) error {
+	once := func(question func(context.Context) error) error {
 		asking, cancel := context.WithTimeout(ctx, probeTimeout)
 		defer cancel()
 		return question(asking)
+	}
+	ask := func(question func(context.Context) error) error {
+		err := once(question)
+		if !hangs(err) || ctx.Err() != nil || keeper == nil || s.wakeUp(ctx, keeper, id) != nil {
+			return err
+		}
+		return once(question)
 	}
 	failing := ask(admin.FailHealthcheck)
 	if failing != nil {

@@ -108,8 +108,18 @@ func TestStop(t *testing.T) {
 			h.wait(2 * time.Second)
 			h.kill(e, "SIGKILL")
 		}},
-		"Envoy hangs": {options: stopDefaults, want: 14 * time.Second, before: func(h *harness, e *fakeEnvoy) {
+		"Envoy hangs": {options: stopDefaults, want: 18 * time.Second, before: func(h *harness, e *fakeEnvoy) {
 			h.w.hang(e)
+		}},
+		"Envoy hangs, with connections": {options: stopDefaults, want: 18 * time.Second, before: func(h *harness, e *fakeEnvoy) {
+			h.do(func() { e.requests, e.idle = 1, 1 })
+			h.w.hang(e)
+		}},
+		"Envoy was stopped, with a request in flight": {options: stopDefaults, want: 12 * time.Second, before: func(h *harness, e *fakeEnvoy) {
+			h.do(func() { e.stopped, e.requests = true, 1 })
+		}, during: func(h *harness, e *fakeEnvoy) {
+			h.wait(11 * time.Second)
+			h.do(func() { e.requests = 0 })
 		}},
 		"a second one": {options: stopDefaults, want: 2 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.requests = 1 })
