@@ -27,7 +27,7 @@ func recall(o Options) (state lastgood.State, stale bool) {
 	if o.LastGood == "" {
 		return lastgood.State{}, false
 	}
-	state, wrong := lastgood.Read(o.LastGood, validate.Object)
+	state, wrong := lastgood.Read(o.LastGood, o.Settings.Namespace, validate.Object)
 	for _, err := range wrong {
 		o.Logger.Warn("a last good version from before this start cannot be used: what only it served is withdrawn until its file is corrected", "error", err)
 	}

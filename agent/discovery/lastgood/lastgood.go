@@ -60,7 +60,7 @@ type record struct {
 	APIVersion  string            `json:"apiVersion"`
 	Kind        object.Kind       `json:"kind"`
 	Namespace   string            `json:"namespace"`
-	Defaulted   bool              `json:"defaulted,omitempty"` // the object names none
+	Named       *bool             `json:"named,omitempty"` // the object names its namespace; nil: older agents did not write it
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -70,8 +70,9 @@ type record struct {
 }
 
 // Read reads a file that Write has written; one that does not exist holds nothing. The errors say what could not be taken:
-// the file, objects that validate finds errors in, or resources that are damaged. The state holds all else.
-func Read(path string, validate func(*object.Object) []object.Finding) (State, []error) {
+// the file, objects that validate finds errors in, or resources that are damaged. The state holds all else. The namespace is the
+// default that is in force.
+func Read(path, namespace string, validate func(*object.Object) []object.Finding) (State, []error) {
 	text, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return State{}, nil
@@ -89,7 +90,7 @@ func Read(path string, validate func(*object.Object) []object.Finding) (State, [
 	state := State{Mesh: in.Mesh}
 	var wrong []error
 	for _, r := range in.Objects {
-		o, err := r.object(validate)
+		o, err := r.object(namespace, validate)
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("the last good version of %s %s/%s, of %s:%d, is not valid any more: %w", r.Kind, r.Namespace, r.Name, r.File, r.Line, err))
 			continue
@@ -166,12 +167,12 @@ func recordOf(o *object.Object) (record, error) {
 	if err != nil {
 		return record{}, fmt.Errorf("write the last good version of %s: %w", o, err)
 	}
-	return record{File: o.File, Line: o.Line, Index: o.Index, APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Defaulted: o.Defaulted, Name: o.Name,
+	return record{File: o.File, Line: o.Line, Index: o.Index, APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Named: new(!o.Defaulted), Name: o.Name,
 		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created, Spec: spec}, nil
 }
 
 // object is what a record was made of, if it is as valid as an object from a file has to be.
-func (r record) object(validate func(*object.Object) []object.Finding) (*object.Object, error) {
+func (r record) object(namespace string, validate func(*object.Object) []object.Finding) (*object.Object, error) {
 	spec := store.NewSpec(r.Kind)
 	if spec == nil {
 		return nil, errors.New("its kind is not carried out")
@@ -179,7 +180,11 @@ func (r record) object(validate func(*object.Object) []object.Finding) (*object.
 	if err := protojson.Unmarshal(r.Spec, spec); err != nil {
 		return nil, fmt.Errorf("its spec cannot be read: %w", err)
 	}
-	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name}, Defaulted: r.Defaulted, APIVersion: r.APIVersion, Labels: r.Labels,
+	defaulted := r.Namespace == namespace // as good as can be known, where it is not said
+	if r.Named != nil {
+		defaulted = !*r.Named
+	}
+	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name}, Defaulted: defaulted, APIVersion: r.APIVersion, Labels: r.Labels,
 		Annotations: r.Annotations, Conditions: r.Conditions, Created: r.Created, File: r.File, Line: r.Line, Index: r.Index, Spec: spec}
 	for _, finding := range validate(o) {
 		if finding.Severity == condition.Error {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,7 +77,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	got, wrong := lastgood.Read(path, nothing)
+	got, wrong := lastgood.Read(path, "default", nothing)
 	if diff := cmp.Diff(want, got, protocmp.Transform(), cmp.AllowUnexported(resource.Resource{})); diff != "" || len(wrong) > 0 {
 		t.Errorf("%v (-want +got):\n%s", wrong, diff)
 	}
@@ -88,8 +90,44 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	if err := lastgood.Write(path, lastgood.State{}); err != nil {
 		t.Errorf("an empty state again: %v", err)
 	}
-	if got, wrong := lastgood.Read(path, nothing); !got.Empty() || len(wrong) > 0 {
+	if got, wrong := lastgood.Read(path, "default", nothing); !got.Empty() || len(wrong) > 0 {
 		t.Errorf("no file: %v, %v", got, wrong)
+	}
+}
+
+// Older agents did not write whether an object names its namespace: one in that of the proxies is taken for one that does not.
+func TestWhichObjectsMoveWithTheProxyIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "last-good.json")
+	if err := lastgood.Write(path, lastgood.State{Objects: objects(t)}); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := regexp.MustCompile(`"(named|defaulted)":(true|false),`).ReplaceAll(whole, nil)
+	for _, test := range []struct {
+		name, namespace string
+		text            []byte
+		want            []bool
+	}{
+		{"as written", "default", whole, []bool{true, true, true, false}},
+		{"in another namespace", "other", whole, []bool{true, true, true, false}},
+		{"in that of the object that names one", "shop", whole, []bool{true, true, true, false}},
+		{"of an older agent", "default", older, []bool{true, true, true, false}},
+		{"of an older agent, in another namespace", "other", older, []bool{false, false, false, false}},
+	} {
+		if err := os.WriteFile(path, test.text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		state, wrong := lastgood.Read(path, test.namespace, nothing)
+		var got []bool
+		for _, o := range state.Objects {
+			got = append(got, o.Defaulted)
+		}
+		if !slices.Equal(got, test.want) || len(wrong) > 0 {
+			t.Errorf("%s: defaulted %v, %v, want %v", test.name, got, wrong, test.want)
+		}
 	}
 }
 
@@ -99,7 +137,7 @@ func TestAnObjectThatIsNotValidAnyMoreIsLeftOut(t *testing.T) {
 	if err := lastgood.Write(path, lastgood.State{Objects: all}); err != nil {
 		t.Fatal(err)
 	}
-	got, wrong := lastgood.Read(path, func(o *object.Object) []object.Finding {
+	got, wrong := lastgood.Read(path, "default", func(o *object.Object) []object.Finding {
 		findings := []object.Finding{{Severity: condition.Warning, Message: "odd"}}
 		if o.Kind == object.VirtualService {
 			findings = append(findings, object.Finding{Field: "http", Severity: condition.Error, Message: "cannot be"})
@@ -141,19 +179,19 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 		if err := os.WriteFile(path, test.text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		state, wrong := lastgood.Read(path, validate.Object)
+		state, wrong := lastgood.Read(path, "default", validate.Object)
 		if !state.Empty() || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), test.want) {
 			t.Errorf("%s: %v, %v", test.name, state.Objects, wrong)
 		}
 	}
-	if state, wrong := lastgood.Read(folder, validate.Object); !state.Empty() || len(wrong) != 1 {
+	if state, wrong := lastgood.Read(folder, "default", validate.Object); !state.Empty() || len(wrong) != 1 {
 		t.Errorf("a folder: %v, %v", state, wrong)
 	}
 	link := filepath.Join(folder, "link")
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
-	if state, wrong := lastgood.Read(link, validate.Object); !state.Empty() || len(wrong) != 1 {
+	if state, wrong := lastgood.Read(link, "default", validate.Object); !state.Empty() || len(wrong) != 1 {
 		t.Errorf("a link: %v, %v", state, wrong)
 	}
 }

@@ -58,7 +58,7 @@ func TestAResourceThatIsDamagedIsLeftOut(t *testing.T) {
 		if err := os.WriteFile(path, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if state, wrong := lastgood.Read(path, nothing); len(state.StandIns) != 1 || state.StandIns[0].Name != "other" || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), want) {
+		if state, wrong := lastgood.Read(path, "default", nothing); len(state.StandIns) != 1 || state.StandIns[0].Name != "other" || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), want) {
 			t.Errorf("%s instead of %s: %v, %v", after, before, state.StandIns, wrong)
 		}
 	}
@@ -83,7 +83,7 @@ func TestAResourceThatCannotBeSentIsLeftOut(t *testing.T) {
 		if err := lastgood.Write(path, lastgood.State{StandIns: []lastgood.StandIn{bad, good}}); err != nil {
 			t.Fatal(err)
 		}
-		state, wrong := lastgood.Read(path, nothing)
+		state, wrong := lastgood.Read(path, "default", nothing)
 		if len(state.StandIns) != 1 || state.StandIns[0].Name != "other" || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), want) {
 			t.Errorf("%s: %v, %v", want, state.StandIns, wrong)
 		}
