@@ -33,6 +33,9 @@ type reloader struct {
 	expect func(id uint64, loaded *config.Loaded, files []string)                 // has watched what a reload is about to read
 	over   func(id uint64, refused bool)                                          // ends what expect and hold began
 
+	changed func() <-chan struct{} // closed when the live epoch may be another one
+	follow  func()                 // has an epoch that got live by itself as what is in force asks for
+
 	board *condition.Board
 	log   *slog.Logger
 
@@ -86,7 +89,8 @@ func newReloader(board *condition.Board, log *slog.Logger, started *config.Loade
 	return &reloader{board: board, log: log, requests: make(chan *reload), finished: make(chan func()),
 		current: started, started: started.Config, phases: map[*reload]string{},
 		hold:   func(uint64, *prepared) error { return nil },
-		expect: func(uint64, *config.Loaded, []string) {}, over: func(uint64, bool) {}}
+		expect: func(uint64, *config.Loaded, []string) {}, over: func(uint64, bool) {},
+		changed: func() <-chan struct{} { return nil }, follow: func() {}}
 }
 
 // Name is the part's name.
@@ -97,7 +101,12 @@ func (r *reloader) Run(ctx context.Context) error {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	for {
+		changed := r.changed() // before the look: nothing is missed
+		if len(r.asked) == 0 { // else a reload's epoch may be live whose configuration is not in force yet
+			r.follow()
+		}
 		select {
+		case <-changed:
 		case request := <-r.requests:
 			r.take(ctx, request, &waiting)
 		case finish := <-r.finished:

@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,7 +9,7 @@ import (
 
 // Renew hands in the spec of the configuration that is in force now, though no epoch had to be started for it: one of equal hash that is
 // older is never used again, as it may differ in what makes no other Envoy (log levels in the command line, LiveTimeout). It returns
-// whether the live epoch's command line is another one, so that it has to be told; once, as the note says from then on that it was.
+// whether the live epoch's command line is another one, so that it has to be told, until Told.
 func (s *Supervisor) Renew(ctx context.Context, spec *Spec) (differs bool, err error) {
 	called := s.call(ctx, func() { differs, err = s.renew(spec) })
 	if called != nil {
@@ -36,7 +37,25 @@ func (s *Supervisor) renew(spec *Spec) (bool, error) {
 	if slices.Equal(command.Args, live.command.Args) {
 		return false, nil
 	}
-	live.command = command
-	s.annotate(live)
 	return true, nil
+}
+
+// Told hands in that an epoch was told what is another in the command line of the given spec: the note says so, for the next agent.
+func (s *Supervisor) Told(ctx context.Context, id string, spec *Spec) (err error) {
+	called := s.call(ctx, func() { err = s.told(id, spec) })
+	return cmp.Or(called, err)
+}
+
+func (s *Supervisor) told(id string, spec *Spec) error {
+	p := s.find(id)
+	if p == nil || p.Hash != spec.Hash {
+		return nil // it has ended
+	}
+	command, err := spec.Command(p.launch())
+	if err != nil {
+		return fmt.Errorf("build the command line of epoch %d: %w", p.Number, err)
+	}
+	p.command = command
+	s.annotate(p)
+	return nil
 }

@@ -27,11 +27,22 @@ func (h *harness) expectLevel(want string) {
 	}
 }
 
-// renew hands in a spec that is in force, and checks whether the live epoch has to be told.
+// differs hands in a spec that is in force, and checks whether the live epoch has to be told.
+func (h *harness) differs(spec *Spec, want bool) {
+	h.t.Helper()
+	if got, err := h.s.Renew(h.t.Context(), spec); err != nil || got != want {
+		h.t.Errorf("the live epoch has another command line: %t, %v; want %t", got, err, want)
+	}
+}
+
+// renew hands in a spec that is in force, and that the live epoch was told if it has to be.
 func (h *harness) renew(spec *Spec, differs bool) {
 	h.t.Helper()
-	if got, err := h.s.Renew(h.t.Context(), spec); err != nil || got != differs {
-		h.t.Errorf("the live epoch has another command line: %t, %v; want %t", got, err, differs)
+	h.differs(spec, differs)
+	if live, _, _ := h.s.Live(); differs {
+		if err := h.s.Told(h.t.Context(), live.ID, spec); err != nil {
+			h.t.Error(err)
+		}
 	}
 }
 
@@ -102,5 +113,42 @@ func TestAnAdoptedEpochIsRenewed(t *testing.T) {
 		h.kill(h.newest(), "SIGKILL") // before it is known what is wanted
 		h.wait(time.Second)
 		h.expectLevel("error")
+	})
+}
+
+// An Envoy that was not told has to be told, also by the next agent.
+func TestAnEpochThatWasNotToldHasToBe(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(levelled("a", "warning"))
+		h.differs(levelled("a", "info"), true)
+		h.differs(levelled("a", "info"), true)
+		h.adoptAs(levelled("a", "info"))
+		h.renew(levelled("a", "info"), true)
+		h.renew(levelled("a", "info"), false)
+		if err := h.s.Told(h.t.Context(), "who has ended", levelled("a", "error")); err != nil {
+			t.Error(err)
+		}
+		h.renew(levelled("a", "info"), false)
+	})
+}
+
+// What is renewed while a cure starts is not what the cure is started with.
+func TestACureThatBeganBeforeHasToBeTold(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(levelled("a", "warning"))
+		h.do(func() {
+			h.w.behaviour["bad"], h.w.behaviour["a"] = behaviour{late: true}, behaviour{slow: 10 * time.Second}
+		})
+		h.refused(specOf("bad"))
+		h.wait(time.Second)
+		h.expectLevel("warning")
+		h.differs(levelled("a", "info"), true)
+		h.wait(time.Minute)
+		h.adminIsBack()
+		h.renew(levelled("a", "info"), true)
+		h.renew(levelled("a", "info"), false)
+		h.kill(h.newest(), "SIGKILL")
+		h.wait(time.Second)
+		h.expectLevel("info")
 	})
 }
