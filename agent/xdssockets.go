@@ -5,8 +5,11 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"outrider.org/outrider/agent/config"
@@ -26,9 +29,9 @@ type xdsSockets struct {
 	failed  chan error // of a socket that is served; holds one
 
 	mu      sync.Mutex
-	running context.Context // of Run; nil: sockets are bound, and served once it runs
-	open    map[string]*xdsSocket
-	first   string // path of the start: also that of epochs of an earlier agent, whose own is not known
+	running context.Context       // of Run; nil: sockets are bound, and served once it runs
+	open    map[string]*xdsSocket // by path; one may be there under several spellings of its own
+	first   string                // path of the start: also that of epochs of an earlier agent, whose own is not known
 	inForce xdsUse
 	asked   map[uint64]xdsUse // by reload under way
 	uses    map[xdsUse]bool   // of epochs that may live
@@ -81,7 +84,9 @@ func (s *xdsSockets) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.running = ctx
 	for _, socket := range s.open {
-		s.begin(socket)
+		if socket.cancel == nil {
+			s.begin(socket)
+		}
 	}
 	s.mu.Unlock()
 	defer func() {
@@ -155,6 +160,10 @@ func (s *xdsSockets) bind(path string) error {
 	if s.running != nil && s.running.Err() != nil {
 		return context.Cause(s.running)
 	}
+	if socket := s.sameAs(path); socket != nil {
+		s.open[path] = socket
+		return nil
+	}
 	bound, err := s.listen(path)
 	if err != nil {
 		return err
@@ -163,6 +172,20 @@ func (s *xdsSockets) bind(path string) error {
 	if s.running != nil {
 		s.begin(s.open[path])
 		s.log.Info("serving xDS on another socket", "socket", path)
+	}
+	return nil
+}
+
+// sameAs is the socket that is open at a path under another spelling of it (/var/run for /run); nil: none is.
+func (s *xdsSockets) sameAs(path string) *xdsSocket {
+	there, err := os.Lstat(path) // not what a link in the socket's place leads to: the next start could not listen there
+	if err != nil {
+		return nil
+	}
+	for spelling, socket := range s.open {
+		if file, err := os.Lstat(spelling); err == nil && os.SameFile(file, there) {
+			return socket
+		}
 	}
 	return nil
 }
@@ -182,16 +205,20 @@ func (s *xdsSockets) begin(socket *xdsSocket) {
 	}()
 }
 
-// shut closes a socket, and returns once it is gone.
-func (s *xdsSockets) shut(path string) {
+// shut closes a socket, and returns once it is gone; false: it is used under another spelling of its path, and stays.
+func (s *xdsSockets) shut(path string) bool {
 	socket := s.open[path]
 	delete(s.open, path)
+	if slices.Contains(slices.Collect(maps.Values(s.open)), socket) {
+		return false
+	}
 	if socket.cancel != nil {
 		socket.cancel()
 		<-socket.ended
 	} else if err := socket.bound.Close(); err != nil {
 		s.log.Warn("a socket that is used no more", "socket", path, "error", err)
 	}
+	return true
 }
 
 // sweep closes what nobody uses any more. While no epoch is live nothing is: the supervisor may start what was tried before.
@@ -224,8 +251,7 @@ func (s *xdsSockets) sweep() {
 		}
 	}
 	for path := range s.open {
-		if !needed[path] {
-			s.shut(path)
+		if !needed[path] && s.shut(path) {
 			s.log.Info("xDS is served no more on a socket that no epoch uses", "socket", path)
 		}
 	}

@@ -70,7 +70,10 @@ func (s *sockets) now(hashes ...string) {
 }
 
 func (s *sockets) at(name string) *config.Loaded {
-	return &config.Loaded{Config: &config.Config{XDS: config.XDS{Socket: filepath.Join(s.folder, name)}},
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(s.folder, name)
+	}
+	return &config.Loaded{Config: &config.Config{XDS: config.XDS{Socket: name}},
 		Sources: map[string]config.Position{"xds.socket": {File: "outrider.toml", Line: 3, Column: 1}}}
 }
 
@@ -174,4 +177,59 @@ func TestASocketThatCannotBeHad(t *testing.T) {
 		t.Errorf("a socket that fails ends its part with %v", err)
 	}
 	s.expect(t, "after it has failed")
+}
+
+func TestASocketUnderAnotherSpellingOfItsPath(t *testing.T) {
+	s := newSockets(t)
+	link := filepath.Join(parts.ShortDir(t), "link")
+	if err := os.Symlink(s.folder, link); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(link, "a")
+	s.reload(t, 1, "1", "a", true)
+	s.now("1")
+	if err := s.want(2, "2", s.at(other)); err != nil { // before it is served
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	answers := func(when, path string) {
+		t.Helper()
+		s.expect(t, when, "a")
+		connection, err := net.Dial("unix", path)
+		if err != nil {
+			t.Errorf("%s: %v", when, err)
+			return
+		}
+		_ = connection.Close()
+	}
+	s.over(2)
+	answers("the other spelling is refused", filepath.Join(s.folder, "a"))
+	s.reload(t, 3, "3", other, true)
+	answers("it is in force, and both live", other)
+	s.now("3")
+	s.over(0)
+	answers("nobody uses the first spelling", other)
+	s.reload(t, 4, "4", "a", true)
+	s.now("4")
+	s.over(0)
+	answers("back again", filepath.Join(s.folder, "a"))
+	s.reload(t, 5, "5", "b", true)
+	s.now("5")
+	s.over(0)
+	s.expect(t, "nobody uses either", "b")
+
+	if err := os.Symlink("b", filepath.Join(s.folder, "c")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.want(6, "6", s.at("c")); err == nil || !strings.Contains(err.Error(), "something else than a socket") {
+		t.Errorf("a link in the socket's place, where none could be made at the next start: %v", err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	s.expect(t, "the agent has ended", "c")
 }
