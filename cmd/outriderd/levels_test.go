@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
 	rig.Eventually(t, 20*time.Second, "Envoy is started again", func() bool {
 		var status api.Status
 		r.JSON(&status, "status")
-		return status.Envoy.Live && current(t, r).PID != before.PID
+		return slices.ContainsFunc(status.Epochs, func(e api.Epoch) bool { return e.State == api.EpochLive && e.PID != before.PID })
 	})
 	eventually("info")
 
