@@ -12,6 +12,9 @@ import (
 // drainPoll is how often a drain that is waited for is looked at.
 const drainPoll = 200 * time.Millisecond
 
+// drainBlind is how long the connections of an epoch that is said to serve may not be known while a drain is waited for.
+const drainBlind = 10 * time.Second
+
 // Drain stops taking new connections.
 func (b backend) Drain(ctx context.Context, request api.DrainRequest, progress func(api.Progress)) (api.DrainResult, error) {
 	if err := b.supervisor.Drain(ctx); err != nil {
@@ -32,9 +35,9 @@ type drainWait struct {
 }
 
 // until returns how many connections are left: at once, or once none is and none can come. An epoch that drains takes new ones
-// until its drain time is over, so that zero means nothing before.
+// until its drain time is over, so that zero means nothing before. That it cannot be asked is no news while another epoch takes over.
 func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error) {
-	told := api.Progress{}
+	told, counted := api.Progress{}, time.Now()
 	for {
 		e, ok := w.live()
 		if !ok {
@@ -43,21 +46,30 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 		if !e.Drained {
 			return api.DrainResult{}, api.Refuse("the drain was taken back")
 		}
+		if !wait && e.DrainEnds.IsZero() {
+			return api.DrainResult{Unknown: fmt.Sprintf("epoch %d has not said yet that it drains, and is told until it does", e.Number)}, nil
+		}
 		closed := !e.DrainEnds.IsZero() && time.Since(e.DrainEnds) > drainPoll // Envoy's workers close them a moment later
 		left, err := w.count(ctx, e)
-		if err != nil {
-			return api.DrainResult{}, fmt.Errorf("count the connections of epoch %d: %w", e.Number, err)
+		if err == nil || w.handsOver(e) {
+			counted = time.Now()
 		}
-		if !wait || closed && left == 0 {
+		switch {
+		case err != nil && !wait:
+			return api.DrainResult{Unknown: fmt.Sprintf("epoch %d does not say how many connections are left: %v", e.Number, err)}, nil
+		case err != nil && time.Since(counted) > drainBlind:
+			return api.DrainResult{}, fmt.Errorf("count the connections of epoch %d, which drains: %w", e.Number, err)
+		case err == nil && (!wait || closed && left == 0):
 			return api.DrainResult{Connections: left}, nil
-		}
-		now := api.Progress{Phase: "draining", Epoch: &e.Number, Connections: &left}
-		if !closed {
-			now.Phase, now.Until = "draining; new connections are taken until the listeners close", e.DrainEnds
-		}
-		if told.Connections == nil || *told.Connections != left || told.Phase != now.Phase || !told.Until.Equal(now.Until) {
-			told = now
-			w.progress(now)
+		case err == nil:
+			now := api.Progress{Phase: "draining", Epoch: &e.Number, Connections: &left}
+			if !closed {
+				now.Phase, now.Until = "draining; new connections are taken until the listeners close", e.DrainEnds
+			}
+			if told.Connections == nil || *told.Connections != left || told.Phase != now.Phase || !told.Until.Equal(now.Until) {
+				told = now
+				w.progress(now)
+			}
 		}
 		select {
 		case <-time.After(drainPoll):
@@ -65,4 +77,11 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 			return api.DrainResult{}, context.Cause(ctx)
 		}
 	}
+}
+
+// handsOver is whether an epoch could not be asked because another one takes over, or because it has not taken the drain yet: the
+// supervisor sees to both.
+func (w drainWait) handsOver(was epoch.Epoch) bool {
+	now, ok := w.live()
+	return !ok || now.ID != was.ID || now.HandsOver || now.AdminLost || now.DrainEnds.IsZero()
 }

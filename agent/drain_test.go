@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,8 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 		count func(after time.Duration) uint64
 		took  time.Duration
 		left  uint64
+		mute  func(after time.Duration) bool // it cannot be asked
+		known string                         // why it is not known how many are left
 		fails string
 		told  []string
 	}{
@@ -46,6 +49,26 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 			e.Drained = after < 5*time.Second
 			return true
 		}},
+		"an epoch changes hands": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s", "0 until 30s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
+			e.HandsOver = after > 3*time.Second && after < 18*time.Second
+			if after > 18*time.Second {
+				e.ID, e.DrainEnds = "1", e.DrainEnds.Add(10*time.Second)
+			}
+			return true
+		}, mute: func(after time.Duration) bool { return after > 3*time.Second && after < 18*time.Second }},
+		"its admin interface is lost for a while": {wait: true, took: 25 * time.Second, told: []string{"0 until 20s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
+			e.AdminLost = after > 3*time.Second && after < 25*time.Second
+			return true
+		}, mute: func(after time.Duration) bool { return after > 3*time.Second && after < 25*time.Second }},
+		"a moment without an answer": {wait: true, took: 20 * time.Second, told: []string{"0 until 20s"},
+			mute: func(after time.Duration) bool { return after > 3*time.Second && after < 12*time.Second }},
+		"no answer any more": {wait: true, took: 15 * time.Second, fails: "connection refused", told: []string{"0 until 20s"},
+			mute: func(after time.Duration) bool { return after >= 5*time.Second }},
+		"nobody waits or answers": {known: "connection refused", mute: func(time.Duration) bool { return true }},
+		"nobody waits, and it has not been taken": {known: "has not said yet", live: func(_ time.Duration, e *epoch.Epoch) bool {
+			e.DrainEnds = time.Time{}
+			return true
+		}},
 		"Envoy ends": {wait: true, took: 5 * time.Second, told: []string{"0 until 20s"}, live: func(after time.Duration, _ *epoch.Epoch) bool {
 			return after < 5*time.Second
 		}},
@@ -61,6 +84,9 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 						return e, ok
 					},
 					count: func(context.Context, epoch.Epoch) (uint64, error) {
+						if test.mute != nil && test.mute(time.Since(begun)) {
+							return 0, syscall.ECONNREFUSED
+						}
 						if test.count == nil {
 							return 0, nil
 						}
@@ -76,6 +102,9 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 				}.until(t.Context(), test.wait)
 				if took := time.Since(begun); took < test.took || took > test.took+3*drainPoll {
 					t.Errorf("took %s, want %s", took, test.took)
+				}
+				if (result.Unknown == "") != (test.known == "") || !strings.Contains(result.Unknown, test.known) {
+					t.Errorf("%+v", result)
 				}
 				if result.Connections != test.left || (err == nil) != (test.fails == "") || err != nil && !strings.Contains(err.Error(), test.fails) {
 					t.Errorf("%+v, %v", result, err)

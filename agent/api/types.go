@@ -174,7 +174,8 @@ type DrainRequest struct {
 
 // DrainResult is how a drain stands when the request returns.
 type DrainResult struct {
-	Connections uint64 `json:"connections"` // left
+	Connections uint64 `json:"connections"`       // left
+	Unknown     string `json:"unknown,omitempty"` // why it is not known how many are left
 }
 
 // WaitResult is how a wait for readiness ended.

@@ -165,6 +165,13 @@ func TestDrainAndUndrain(t *testing.T) {
 	}
 }
 
+func TestADrainOfUncountedConnections(t *testing.T) {
+	code, out, errors := newMachine(t, &apitest.Backend{Uncounted: "epoch 0 does not say"}).outrider("drain")
+	if code != 0 || out != "draining; epoch 0 does not say\n" {
+		t.Errorf("%d %q %s", code, out, errors)
+	}
+}
+
 func TestWait(t *testing.T) {
 	if code, out, _ := newMachine(t, &apitest.Backend{}).outrider("wait"); code != 0 || out != "ready\n" {
 		t.Errorf("%d %q", code, out)

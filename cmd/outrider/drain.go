@@ -27,6 +27,8 @@ func (a *app) drainCommand() *cobra.Command {
 			switch {
 			case a.json:
 				return a.printJSON(result)
+			case result.Unknown != "":
+				fmt.Fprintf(a.out, "draining; %s\n", result.Unknown)
 			case result.Connections == 0:
 				fmt.Fprintln(a.out, "draining; no connection is left")
 			default:

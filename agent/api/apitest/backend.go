@@ -27,6 +27,7 @@ type Backend struct {
 	ReloadValue   api.ReloadResult
 	ReloadSteps   []api.Progress
 	Left          []uint64          // connections left, as a drain goes on
+	Uncounted     string            // why it is not known how many are left
 	AdminAnswers  map[string]string // path or path?query → body
 	AdminFrom     http.RoundTripper // if set, answers in place of AdminAnswers: a real Envoy admin interface
 	NotReady      string            // why the proxy never gets ready; "" = it is
@@ -102,7 +103,7 @@ func (b *Backend) Drain(_ context.Context, request api.DrainRequest, progress fu
 		if len(b.Left) > 0 {
 			left = b.Left[0]
 		}
-		return api.DrainResult{Connections: left}, b.Err
+		return api.DrainResult{Connections: left, Unknown: b.Uncounted}, b.Err
 	}
 	for _, left := range b.Left {
 		progress(api.Progress{Phase: "draining", Connections: &left})
