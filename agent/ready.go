@@ -49,13 +49,8 @@ func (p *proxy) Ready() (bool, string) {
 	if !ok {
 		return false, p.notLive()
 	}
-	switch {
-	case e.AdminLost:
-		return true, "" // its data plane serves; there is nobody to ask for more
-	case e.Drained:
-		return false, fmt.Sprintf("epoch %d drains as it was told to (outrider undrain ends it)", e.Number)
-	case e.Silent:
-		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer", e.Number)
+	if ready, reason, known := readyUnasked(e); known {
+		return ready, reason
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
 	defer cancel()
@@ -71,6 +66,20 @@ func (p *proxy) Ready() (bool, string) {
 		return false, fmt.Sprintf("epoch %d is %s", e.Number, state)
 	}
 	return true, ""
+}
+
+// readyUnasked is whether the live epoch is ready where that is known without asking it. A drain comes first: it stands also for an epoch
+// that cannot be told.
+func readyUnasked(e epoch.Epoch) (ready bool, reason string, known bool) {
+	switch {
+	case e.Drained:
+		return false, fmt.Sprintf("epoch %d drains as it was told to (outrider undrain ends it)", e.Number), true
+	case e.AdminLost:
+		return true, "", true // its data plane serves; there is nobody to ask for more
+	case e.Silent:
+		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer", e.Number), true
+	}
+	return false, "", false
 }
 
 // notLive says why no epoch is live.

@@ -1,0 +1,29 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/epoch"
+)
+
+func TestReadinessThatIsKnownWithoutAsking(t *testing.T) {
+	for name, test := range map[string]struct {
+		epoch        epoch.Epoch
+		ready, known bool
+		reason       string
+	}{
+		"it serves":                         {},
+		"it has lost its admin":             {epoch: epoch.Epoch{AdminLost: true}, ready: true, known: true},
+		"it has lost its admin, and drains": {epoch: epoch.Epoch{AdminLost: true, Drained: true}, known: true, reason: "drains"},
+		"it drains":                         {epoch: epoch.Epoch{Drained: true}, known: true, reason: "drains"},
+		"it is silent":                      {epoch: epoch.Epoch{Silent: true}, known: true, reason: "does not answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ready, reason, known := readyUnasked(test.epoch)
+			if ready != test.ready || known != test.known || !strings.Contains(reason, test.reason) || (reason == "") != (test.reason == "") {
+				t.Errorf("%t %q %t", ready, reason, known)
+			}
+		})
+	}
+}
