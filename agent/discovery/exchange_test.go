@@ -170,7 +170,7 @@ func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
 	started := time.Now()
 	answer, err := client.Do(request)
 	r.elapsed = time.Since(started)
-	if scheme == "https" && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)) {
+	if scheme == "https" && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)) {
 		err = fmt.Errorf("%w: %w", err, hungUp(to, transport.TLSClientConfig))
 	}
 	if err != nil {
@@ -186,7 +186,8 @@ func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
 }
 
 // hungUp says why a server hangs up after the handshake of TLS 1.3, in which it sees the client's certificate last: a client
-// that writes may meet the end before it reads the reason, one that only reads is told.
+// that writes may meet the end before it reads the reason (its writer is told so, or its reader, or the reader that the writer has
+// closed the connection), one that only reads is told.
 func hungUp(to string, config *tls.Config) error {
 	connection, err := tls.Dial("tcp", to, config)
 	if err != nil {
