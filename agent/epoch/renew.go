@@ -12,10 +12,7 @@ import (
 // whether the live epoch's command line is another one, so that it has to be told, until Told.
 func (s *Supervisor) Renew(ctx context.Context, spec *Spec) (differs bool, err error) {
 	called := s.call(ctx, func() { differs, err = s.renew(spec) })
-	if called != nil {
-		return false, called
-	}
-	return differs, err
+	return differs, cmp.Or(called, err)
 }
 
 func (s *Supervisor) renew(spec *Spec) (bool, error) {
@@ -34,10 +31,7 @@ func (s *Supervisor) renew(spec *Spec) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("build the command line of epoch %d: %w", live.Number, err)
 	}
-	if slices.Equal(command.Args, live.command.Args) {
-		return false, nil
-	}
-	return true, nil
+	return !slices.Equal(command.Args, live.command.Args), nil
 }
 
 // Told hands in that an epoch was told what is another in the command line of the given spec: the note says so, for the next agent.

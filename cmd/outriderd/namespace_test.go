@@ -2,7 +2,6 @@ package main_test
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,23 +15,14 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	const toml = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n"
 	const watch = "[reload]\nwatch = false\n"
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
-	private := func(backend int) {
-		r.Write("mesh.d/web.yaml", strings.Replace(strings.Replace(r.WebYAML(backend), "  namespace: default\n", "", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))
+	private := func(resolution string) {
+		web := strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", resolution, 1)
+		r.Write("mesh.d/web.yaml", strings.Replace(strings.Replace(web, "  namespace: default\n", "", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))
 	}
-	private(r.Ports.Backend)
+	private("STATIC")
 	daemon := r.StartReady()
 	stop := asking(r)
-	route := 0
-	follows := func(when string) {
-		t.Helper()
-		route++
-		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web}\nspec:\n"+
-			"  hosts: [web.test]\n  exportTo: [\".\"]\n  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n  - route: [{destination: {host: web.test}}]\n", route))
-		rig.Eventually(t, 30*time.Second, "Envoy takes a change "+when, func() bool {
-			code, _, err := r.Get(fmt.Sprintf("/new%d", route))
-			return err == nil && code == 418
-		})
-	}
+	follows := follower(t, r, "", "  exportTo: [\".\"]\n")
 	follows("at first")
 	move := func(namespace string) {
 		t.Helper()
@@ -46,8 +36,7 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	rig.Eventually(t, 30*time.Second, "the older epoch has ended", func() bool { return len(r.Pids("envoy")) == 1 })
 	follows("once the older epoch has ended")
 
-	r.Write("bad.json", `{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)
-	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json")) + watch + "[node]\nnamespace = \"bank\"\n")
+	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)) + watch + "[node]\nnamespace = \"bank\"\n")
 	if told := r.Outrider("reload"); told.Exit != api.ExitRefused {
 		t.Errorf("a bad reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
@@ -59,8 +48,7 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	move("shop") // there and back while an epoch of each may live
 
 	// What is bad goes on in the next namespace, and in that of the next agent.
-	web := strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", "STATISCH", 1)
-	r.Write("mesh.d/web.yaml", strings.Replace(strings.Replace(web, "  namespace: default\n", "", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))
+	private("STATISCH")
 	rig.Eventually(t, 30*time.Second, "the agent has read the bad file", func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
 	move("mall")
 	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, "ServiceEntry mall/web") || strings.Contains(told.Err, "shop/web") {
@@ -72,7 +60,7 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	daemon.Wait(t, 30*time.Second)
 	r.StartReady()
 	follows("of the next agent")
-	private(r.Ports.Backend)
+	private("STATIC")
 	if lost := stop(); len(lost) > 0 {
 		t.Errorf("%d requests were lost: %q", len(lost), lost)
 	}

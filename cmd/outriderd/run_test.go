@@ -87,9 +87,8 @@ func TestBrokenChangeChangesNothing(t *testing.T) {
 	for _, broken := range []struct{ name, toml, says string }{
 		{"unknown key", "[envoy]\nconcurency = 2\n", "concurrency"},
 		{"not TOML", "[envoy\n", "50-test.toml:1"},
-		{"bootstrap Envoy refuses", "[reload]\nwatch = false\n[envoy]\nbootstrap_override = \"" + filepath.Join(r.Dir, "bad.json") + "\"\n", "malformed IP address"},
+		{"bootstrap Envoy refuses", "[reload]\nwatch = false\n[envoy]\nbootstrap_override = \"" + badBootstrap(r) + "\"\n", "malformed IP address"},
 	} {
-		r.Write("bad.json", `{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)
 		r.Set(broken.toml)
 		result := r.Outrider("reload")
 		if result.Exit != 1 || !strings.Contains(result.Err, broken.says) || !strings.Contains(result.Err, "epoch 0") {

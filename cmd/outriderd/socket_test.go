@@ -33,17 +33,7 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 		}
 		return err == nil && info.Mode() == 0o660|fs.ModeSocket
 	}
-	changes := 0
-	follows := func(when string) {
-		t.Helper()
-		changes++
-		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
-			"  hosts: [web.test]\n  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n  - route: [{destination: {host: web.test}}]\n", changes))
-		rig.Eventually(t, 30*time.Second, "Envoy takes a change "+when, func() bool {
-			code, _, err := r.Get(fmt.Sprintf("/new%d", changes))
-			return err == nil && code == 418
-		})
-	}
+	follows := follower(t, r, ", namespace: default", "")
 
 	stop := asking(r)
 	before := current(t, r)
@@ -52,13 +42,12 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = taken.Close() }()
-	r.Write("bad.json", `{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)
 	position := filepath.Join(r.Dir, "conf.d", "50-test.toml") + ":7:"
 	for _, refused := range []struct{ name, toml, says, cure string }{
 		{"no folder", at(filepath.Join(r.Dir, "none", "xds.sock"), ""), position, "make the folder " + filepath.Join(r.Dir, "none")},
 		{"somebody else's", at(path("taken.sock"), ""), position, "stop it first"},
 		{"too long", at(path(strings.Repeat("x", 104-len(folder))), ""), position, "shorten it"}, // 105 bytes; it is bound under a longer name first
-		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json"))), "malformed IP address", ""},
+		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r))), "malformed IP address", ""},
 	} {
 		r.Set(refused.toml)
 		told := r.Outrider("reload")
