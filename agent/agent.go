@@ -200,12 +200,15 @@ func (a *Agent) begin(ctx context.Context) error {
 	start := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.Reload(ctx, start)
 	close(a.decided)
-	a.collector.set(collectStarting, false)
-	if err != nil || ctx.Err() != nil || result.Outcome != api.OutcomeRefused {
-		a.readAgain(ctx, current)
-	} else if _, live := a.proxy.liveEpoch(); !live && start.err != nil {
+	refused := err == nil && ctx.Err() == nil && result.Outcome == api.OutcomeRefused
+	if _, live := a.proxy.liveEpoch(); refused && !live && start.err != nil {
 		return start.err // no Envoy can be made of this configuration, and none is there to go on
-	} // else one was started and failed: the guard goes on, or gives up
+	}
+	a.begun(ctx) // those who wait for a ready proxy are answered first, on the processors that Envoy's workers start on
+	a.collector.set(collectStarting, false)
+	if !refused { // else one was started and failed: the guard goes on, or gives up
+		a.readAgain(ctx, current)
+	}
 	a.collector.settle(ctx)
 	return nil //nolint:nilerr // the agent ends, or Envoy serves
 }

@@ -21,7 +21,7 @@ type collector struct {
 
 const (
 	collectFirst    = 400 // percent of new memory, of what is in use, that starts a collection. The first one is at 16 MB
-	collectStarting = 100 // after that, or once the start is decided
+	collectStarting = 100 // after that, or a moment after the start is decided
 	collectAt       = 40  // once the agent has settled
 	settleAfter     = 2 * time.Second
 )

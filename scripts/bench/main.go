@@ -68,7 +68,7 @@ func main() {
 	flag.IntVar(&s.epochs, "epochs", 20, "epochs in a row")
 	flag.DurationVar(&s.drain, "drain", 5*time.Second, "drain_duration in the benches of epochs")
 	flag.DurationVar(&s.parentShutdown, "parent-shutdown", 8*time.Second, "parent_shutdown_duration in the benches of epochs")
-	flag.IntVar(&s.runs, "runs", 15, "starts of each kind")
+	flag.IntVar(&s.runs, "runs", 40, "starts of each kind: single ones differ by a third")
 	flag.IntVar(&s.services, "services", 100, "services of a start")
 	flag.IntVar(&s.rounds, "rounds", 10, "rounds of each fault")
 	flag.StringVar(&s.fault, "fault", "", "only the fault of this `name`")
