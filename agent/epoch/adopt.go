@@ -25,7 +25,7 @@ func (s *Supervisor) adopt() error {
 	var dead []Process
 	for _, one := range listed {
 		known := s.find(one.ID)
-		if known == nil && slices.Contains(s.guard.mourned, one.ID) {
+		if known == nil && s.guard.mourns(one.ID) {
 			continue
 		}
 		if known == nil {

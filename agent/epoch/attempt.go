@@ -2,6 +2,8 @@ package epoch
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,7 +80,8 @@ func (s *Supervisor) launch(ctx context.Context, keeper Keeper, a *attempt, serv
 			return err
 		}
 	}
-	if err := writeBootstrap(a.spec, p.launch()); err != nil {
+	sum, err := writeBootstrap(a.spec, p.launch())
+	if err != nil {
 		return err
 	}
 	if serving && a.spec.Validation != nil && a.tries == 0 && !a.sideBySide && !a.guard {
@@ -90,7 +93,7 @@ func (s *Supervisor) launch(ctx context.Context, keeper Keeper, a *attempt, serv
 	if err != nil {
 		return fmt.Errorf("build the command line of epoch %d: %w", p.Number, err)
 	}
-	if err := s.call(ctx, func() { s.starting(a, command) }); err != nil {
+	if err := s.call(ctx, func() { s.starting(a, command, sum) }); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -111,15 +114,22 @@ func (s *Supervisor) launch(ctx context.Context, keeper Keeper, a *attempt, serv
 	return s.awaitLive(ctx, a, serving)
 }
 
-func writeBootstrap(spec *Spec, launch Launch) error {
+// writeBootstrap writes an epoch's file and returns the sum of what it holds.
+func writeBootstrap(spec *Spec, launch Launch) (sum string, err error) {
 	content, err := spec.Bootstrap(launch)
 	if err != nil {
-		return fmt.Errorf("build the bootstrap of epoch %d: %w", launch.Number, err)
+		return "", fmt.Errorf("build the bootstrap of epoch %d: %w", launch.Number, err)
 	}
 	if err := replaceFile(launch.BootstrapPath, content); err != nil {
-		return fmt.Errorf("write the bootstrap of epoch %d: %w", launch.Number, err)
+		return "", fmt.Errorf("write the bootstrap of epoch %d: %w", launch.Number, err)
 	}
-	return nil
+	return sumOf(content), nil
+}
+
+// sumOf tells one bootstrap from another: hexadecimal SHA-256.
+func sumOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
 }
 
 // replaceFile writes a file of a runtime folder: whole or not at all. It need not outlive the machine, so that nobody waits for a disk.
@@ -142,12 +152,12 @@ func replaceFile(path string, content []byte) (err error) {
 }
 
 // starting makes the process one of ours, before the keeper knows it: its exit may be told before its start.
-func (s *Supervisor) starting(a *attempt, command Command) {
+func (s *Supervisor) starting(a *attempt, command Command, sum string) {
 	if s.attempt != a || a.failure != nil {
 		return
 	}
 	a.started = true
-	a.process.Started, a.process.command = time.Now(), command
+	a.process.Started, a.process.command, a.process.sum = time.Now(), command, sum
 	if a.tries == 0 { // validation is not part of live_timeout
 		a.liveBy = a.process.Started.Add(a.spec.LiveTimeout)
 	}
@@ -257,8 +267,13 @@ func (s *Supervisor) lingers(p *process) {
 	p.Ends = time.Now()
 }
 
-// removeBootstrap removes an epoch's file, unless another living epoch has the same number.
+// removeBootstrap removes an epoch's file, unless another living epoch has the same number, or it may be what is known to work.
 func (s *Supervisor) removeBootstrap(path string) {
+	for _, m := range s.guard.mourned {
+		if m.bootstrap == path {
+			return
+		}
+	}
 	for _, p := range s.processes {
 		if p.BootstrapPath == path {
 			return

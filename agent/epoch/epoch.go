@@ -62,6 +62,7 @@ type process struct {
 	root    int  // number of its lineage's first epoch
 	hot     bool // runs with hot restart
 	command Command
+	sum     string // of its bootstrap: sumOf
 	child   string // "hot": its child ends it; "side": the supervisor drains and ends it
 
 	ended     chan struct{} // closed when it has exited

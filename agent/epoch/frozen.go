@@ -19,10 +19,11 @@ type frozen struct {
 // errFrozen is why an adopted epoch cannot be started otherwise than it was.
 var errFrozen = errors.New("it was started by an agent before this one, and its configuration is not known yet")
 
-// thaw makes the spec of an adopted epoch one that can be started again, if its file is still there.
+// thaw makes the spec of an adopted epoch one that can be started again, if its file is still there: another attempt of the same number
+// may have written its own.
 func thaw(p *process) {
 	content, err := os.ReadFile(p.BootstrapPath)
-	if err != nil || p.command.Path == "" {
+	if err != nil || p.command.Path == "" || p.sum != "" && p.sum != sumOf(content) {
 		return
 	}
 	was, command, address := p.launch(), p.command, p.AdminAddress

@@ -23,14 +23,22 @@ type guard struct {
 	at      time.Time   // when the next start is due; zero = none is
 	reason  string      // for the epoch that it starts
 	exits   []time.Time // abnormal exits within the window, oldest first
-	mourned []string    // epochs that served and ended, and have no live successor yet
+	mourned []mourned   // those that served and ended, and have no live successor yet
 	streak  int         // exits in a row, none further than forgetExits from the one before
+}
+
+// mourned is an epoch of which the keeper's note and the file stay, for an agent after this one.
+type mourned struct{ id, bootstrap string }
+
+// mourns tells whether an epoch, by its keeper's name, ended before it had a successor.
+func (g *guard) mourns(id string) bool {
+	return slices.ContainsFunc(g.mourned, func(m mourned) bool { return m.id == id })
 }
 
 // exited takes in that a process ended.
 func (s *Supervisor) exited(ended Process) {
 	p := s.find(ended.ID)
-	if p == nil && slices.Contains(s.guard.mourned, ended.ID) {
+	if p == nil && s.guard.mourns(ended.ID) {
 		return
 	}
 	if p == nil {
@@ -44,22 +52,32 @@ func (s *Supervisor) exited(ended Process) {
 	if exit == nil {
 		exit = &Exit{Code: -1, At: time.Now()}
 	}
-	served := p.Phase == Live
-	s.bury(p, exit, s.options.Explain(exit.Code, exit.Signal, exit.CoreDump, exit.LastLines))
-	if served && s.stop == nil {
-		s.guard.mourned = append(s.guard.mourned, p.ID)
-		return
+	served := p.Phase == Live && s.stop == nil
+	if served {
+		s.guard.mourned = append(s.guard.mourned, mourned{p.ID, p.BootstrapPath})
 	}
-	s.forget(ended.ID)
+	s.bury(p, exit, s.options.Explain(exit.Code, exit.Signal, exit.CoreDump, exit.LastLines))
+	if !served {
+		s.forget(ended.ID)
+	}
 }
 
 // forgetMourned lets the keeper forget the epochs that have a live successor. Until then an agent after this one must
-// learn of them: from the epochs that live it could not tell that none of them serves.
+// learn of them: from the epochs that live it could not tell that none of them serves, nor what is known to work.
 func (s *Supervisor) forgetMourned() {
-	for _, id := range s.guard.mourned {
-		s.forget(id)
+	for _, m := range s.guard.mourned {
+		s.forget(m.id)
 	}
+	s.removeMourned()
+}
+
+// removeMourned removes what is left of the epochs that ended before they had a successor.
+func (s *Supervisor) removeMourned() {
+	gone := s.guard.mourned
 	s.guard.mourned = nil
+	for _, m := range gone {
+		s.removeBootstrap(m.bootstrap)
+	}
 }
 
 // bury takes a process that ended out of those that live, and decides what its end means.
@@ -182,6 +200,7 @@ func (s *Supervisor) giveUp(p *process, within int, settings Settings) {
 	sentence := why + "; giving up."
 	s.options.Board.Raise(conditionGaveUp, condition.Error, sentence)
 	s.event(condition.KindGaveUp, p, sentence, nil)
+	s.removeMourned()
 	s.finished = true
 	s.outcome = fmt.Errorf("%w: %s", ErrGaveUp, why)
 	s.killAll("given up")

@@ -23,6 +23,7 @@ type note struct {
 	Hash              string        `json:"hash"`
 	Reason            string        `json:"reason"`
 	BootstrapPath     string        `json:"bootstrap_path"`
+	BootstrapSum      string        `json:"bootstrap_sum,omitempty"` // see sumOf; "": an older agent's
 	AdminAddress      string        `json:"admin_address"`
 	Started           time.Time     `json:"started"`
 	Live              time.Time     `json:"live"`
@@ -43,7 +44,7 @@ func noteOf(p *process) json.RawMessage {
 	encoded, err := json.Marshal(note{
 		Number: p.Number, RestartEpoch: p.RestartEpoch, Lineage: p.Lineage, Root: p.root,
 		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.Phase, Mode: p.Mode, Hash: p.Hash,
-		Reason: p.Reason, BootstrapPath: p.BootstrapPath, AdminAddress: p.AdminAddress,
+		Reason: p.Reason, BootstrapPath: p.BootstrapPath, BootstrapSum: p.sum, AdminAddress: p.AdminAddress,
 		Started: p.Started, Live: p.Live, Ends: p.Ends, Child: p.child,
 		AdminLost: p.AdminLost, Drained: p.Drained, DrainEnds: p.DrainEnds, Asked: p.asked, Stopping: p.stopping, Command: p.command,
 		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
@@ -63,7 +64,7 @@ func processOf(n note, admin func(string) Admin) *process {
 		spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion, LiveTimeout: n.LiveTimeout, Drain: n.Drain,
 			ParentShutdown: n.ParentShutdown},
 		admin: admin(n.AdminAddress), root: n.Root, hot: n.HotRestart, child: n.Child, asked: n.Asked, stopping: n.Stopping,
-		command: n.Command, ended: make(chan struct{}),
+		command: n.Command, sum: n.BootstrapSum, ended: make(chan struct{}),
 	}
 	thaw(p)
 	return p

@@ -235,5 +235,6 @@ func (s *Supervisor) terminate() {
 // finish makes Run return.
 func (s *Supervisor) finish(err error) {
 	s.stop.cancel()
+	s.removeMourned()
 	s.finished, s.outcome = true, err
 }

@@ -1,0 +1,73 @@
+package epoch
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestAgentDiesJustAfterEnvoy has the agent see that Envoy died, and die before it has another; what the next agent is asked for never
+// gets live, so that all depends on what it can know of the one that died.
+func TestAgentDiesJustAfterEnvoy(t *testing.T) {
+	for name, was := range map[string]struct {
+		file   func(path string) error // what becomes of its file meanwhile
+		serves bool
+	}{
+		"at once":             {func(string) error { return nil }, true},
+		"its file is another": {func(path string) error { return os.WriteFile(path, []byte("never 1"), 0o600) }, false},
+		"its file is gone":    {os.Remove, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.w.behaviour["never"] = behaviour{never: true}
+				h.must(specOf("a"))
+				h.must(specOf("b"))
+				h.wait(20 * time.Second)
+				h.kill(h.newest(), "SIGKILL")
+				h.wait(time.Millisecond)
+				h.leave()
+				for _, e := range h.alive() { // what the guard has started has its parent's life
+					h.kill(e, "SIGKILL")
+				}
+				if err := was.file(filepath.Join(h.dir, "envoy-rev1.json")); err != nil {
+					t.Fatal(err)
+				}
+				before := h.outage()
+				h.begin()
+				go func() { _, _ = h.apply(specOf("never")) }()
+				h.wait(3 * time.Second)
+				live, _, serves := h.s.Live()
+				if serves != was.serves || serves && live.Hash != "b" {
+					t.Fatalf("serves: %v, live: %+v", serves, live)
+				}
+				if down := h.outage() - before; serves && down > time.Second {
+					t.Errorf("nobody served for %s", down)
+				}
+				h.must(specOf("c"))
+				h.wait(20 * time.Second)
+				if live, _, _ := h.s.Live(); live.Hash != "c" || len(h.files()) != 1 {
+					t.Errorf("live: %+v; files: %v", live, h.files())
+				}
+			})
+		})
+	}
+}
+
+// TestNothingIsLeftOfOneThatDied stops when Envoy has just died: its file was kept for the next agent, of which there is none.
+func TestNothingIsLeftOfOneThatDied(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.settings.BackoffMin, h.settings.BackoffMax = time.Minute, time.Minute
+		h.must(specOf("a"))
+		for range 2 { // the second time the guard waits
+			h.kill(h.newest(), "SIGKILL")
+			h.wait(time.Second)
+		}
+		if got := h.files(); !cmp.Equal(got, []string{"envoy-rev0.json"}) {
+			t.Errorf("files while nobody serves: %v", got)
+		}
+		h.stopIn(stopDefaults)
+	})
+}
