@@ -137,7 +137,12 @@ func Run(ctx context.Context, options Options) (err error) {
 	group.Go(func() error { return a.begin(ctx) })
 	group.Go(func() error {
 		soon(ctx, a.spawned, headStart)
-		for _, p := range append(a.parts(), &teller{backend{a}, notifier}) {
+		if a.supervisor.Beat(ctx) != nil { // what was adopted is known
+			return nil //nolint:nilerr // the agent ends
+		}
+		homes := &inhabited{Agent: a}
+		homes.tell() // before any Envoy is served
+		for _, p := range append(a.parts(), homes, &teller{backend{a}, notifier}) {
 			run(p)
 		}
 		return nil

@@ -73,6 +73,44 @@ func (a *Agent) begun(ctx context.Context) {
 	}
 }
 
+// inhabited tells the embedded discovery server which namespaces Envoys are in: one that an agent before this one has started may be in
+// another than this agent's.
+type inhabited struct {
+	*Agent
+	told []string
+}
+
+// Name is the part's name in logs and errors.
+func (*inhabited) Name() string { return "namespaces" }
+
+// tell tells what has changed, and returns what is closed when it may have changed again.
+func (i *inhabited) tell() <-chan struct{} {
+	changed := i.supervisor.Changed()
+	var now []string
+	for _, e := range i.supervisor.Epochs() {
+		if e.Exited.IsZero() && e.Namespace != "" {
+			now = append(now, e.Namespace)
+		}
+	}
+	slices.Sort(now)
+	if now = slices.Compact(now); !slices.Equal(now, i.told) {
+		i.told = now
+		i.discovery.Keep(now)
+	}
+	return changed
+}
+
+// Run tells until ctx ends.
+func (i *inhabited) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-i.tell():
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // rehearsed is the embedded discovery server, with what Envoy's first request needs besides.
 type rehearsed struct{ *discovery.Server }
 

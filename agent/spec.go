@@ -100,6 +100,7 @@ func (m *specMaker) spec(c *config.Config, plan *blueprint.Blueprint, binary *en
 		},
 		AdminAddress:      func(l epoch.Launch) string { return plan.AdminAddress(socket(l)) },
 		HotRestartVersion: binary.HotRestartVersion,
+		Namespace:         c.Node.Namespace,
 		LiveTimeout:       c.Envoy.LiveTimeout,
 		Drain:             c.Envoy.DrainDuration,
 		ParentShutdown:    c.Envoy.ParentShutdownDuration,

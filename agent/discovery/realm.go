@@ -49,6 +49,18 @@ func (s *Server) Over(id uint64) {
 	s.dropRealms()
 }
 
+// Keep has there what proxies of these namespaces get, and says that all others which were kept are not needed any more. It is for
+// proxies that live: those of a run before this one, whose namespace nobody expects.
+func (s *Server) Keep(namespaces []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inhabited = namespaces
+	for _, namespace := range namespaces {
+		s.need(namespace)
+	}
+	s.dropRealms()
+}
+
 func (s *Server) forgetExpected(id uint64) {
 	for i, e := range s.expected {
 		if e.id == id {
@@ -98,11 +110,14 @@ func (s *Server) settle() {
 	}
 }
 
-// dropRealms forgets those that no view is left of and that nobody expects.
+// dropRealms forgets those that no view is left of, that nobody is in and that nobody expects.
 func (s *Server) dropRealms() {
 	used := map[string]bool{s.settings.Namespace: true, s.here.namespace: true}
 	for _, e := range s.expected {
 		used[e.namespace] = true
+	}
+	for _, namespace := range s.inhabited {
+		used[namespace] = true
 	}
 	for _, v := range s.views {
 		used[v.realm.namespace] = true

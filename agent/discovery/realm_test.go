@@ -92,6 +92,12 @@ func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		serves("set at once", feedOf("four"), "10.0.0.4")
+
+		// One is told to be in a namespace that nobody expected, before it asks.
+		server.Keep([]string{"five"})
+		serves("one that is kept", feedOf("five"), "10.0.0.4")
+		server.Keep(nil)
+
 		time.Sleep(time.Hour)
 		put(fmt.Sprintf(homeEntry, "10.0.0.5"))
 		serves("of a namespace that nobody is in any more", feedOf("two"), "10.0.0.5") // its proxies follow it still

@@ -91,6 +91,7 @@ type Server struct {
 	realms       map[string]*realm  // by namespace
 	here         *realm             // the one that counts: of the settings, once it is filled
 	expected     []expected         // the newest last
+	inhabited    []string           // namespaces that proxies are in; see Keep
 	views        map[string]*served // by kind of proxy
 	followed     map[string]bool    // of which kinds there were proxies, when that was last looked at
 	settings     Settings

@@ -30,6 +30,7 @@ type Epoch struct {
 	Mode          Mode
 	PID           int
 	Hash          string // of its Spec
+	Namespace     string // of its Spec
 	Reason        string // why it was started
 	BootstrapPath string
 	AdminAddress  string

@@ -21,6 +21,7 @@ type note struct {
 	Phase             Phase         `json:"phase"`
 	Mode              Mode          `json:"mode"`
 	Hash              string        `json:"hash"`
+	Namespace         string        `json:"namespace,omitempty"` // "": an older agent's
 	Reason            string        `json:"reason"`
 	BootstrapPath     string        `json:"bootstrap_path"`
 	BootstrapSum      string        `json:"bootstrap_sum,omitempty"` // see sumOf; "": an older agent's
@@ -43,7 +44,7 @@ type note struct {
 func noteOf(p *process) json.RawMessage {
 	encoded, err := json.Marshal(note{
 		Number: p.Number, RestartEpoch: p.RestartEpoch, Lineage: p.Lineage, Root: p.root,
-		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.Phase, Mode: p.Mode, Hash: p.Hash,
+		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.Phase, Mode: p.Mode, Hash: p.Hash, Namespace: p.Namespace,
 		Reason: p.Reason, BootstrapPath: p.BootstrapPath, BootstrapSum: p.sum, AdminAddress: p.AdminAddress,
 		Started: p.Started, Live: p.Live, Ends: p.Ends, Child: p.child,
 		AdminLost: p.AdminLost, Drained: p.Drained, DrainEnds: p.DrainEnds, Asked: p.asked, Stopping: p.stopping, Command: p.command,
@@ -59,9 +60,9 @@ func noteOf(p *process) json.RawMessage {
 func processOf(n note, admin func(string) Admin) *process {
 	p := &process{
 		Epoch: Epoch{Number: n.Number, RestartEpoch: n.RestartEpoch, Lineage: n.Lineage, Phase: n.Phase, Mode: n.Mode,
-			Hash: n.Hash, Reason: n.Reason, BootstrapPath: n.BootstrapPath, AdminAddress: n.AdminAddress,
+			Hash: n.Hash, Namespace: n.Namespace, Reason: n.Reason, BootstrapPath: n.BootstrapPath, AdminAddress: n.AdminAddress,
 			Started: n.Started, Live: n.Live, Ends: n.Ends, AdminLost: n.AdminLost, Drained: n.Drained, DrainEnds: n.DrainEnds},
-		spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion, LiveTimeout: n.LiveTimeout, Drain: n.Drain,
+		spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion, Namespace: n.Namespace, LiveTimeout: n.LiveTimeout, Drain: n.Drain,
 			ParentShutdown: n.ParentShutdown},
 		admin: admin(n.AdminAddress), root: n.Root, hot: n.HotRestart, child: n.Child, asked: n.Asked, stopping: n.Stopping,
 		command: n.Command, sum: n.BootstrapSum, ended: make(chan struct{}),

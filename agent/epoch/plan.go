@@ -50,7 +50,7 @@ func (s *Supervisor) plan(a *attempt) {
 			parent.spec.HotRestartVersion == a.spec.HotRestartVersion
 	}
 	p := &process{spec: a.spec, hot: capable, ended: make(chan struct{})}
-	p.Phase, p.Hash, p.Reason = Starting, a.spec.Hash, a.reason
+	p.Phase, p.Hash, p.Namespace, p.Reason = Starting, a.spec.Hash, a.spec.Namespace, a.reason
 	live := s.live()
 	a.parent, a.mode = live, SideBySide
 	switch {

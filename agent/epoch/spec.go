@@ -34,6 +34,8 @@ type Spec struct {
 
 	HotRestartVersion string // of the binary ("11.104"); "" = it has no hot restart
 
+	Namespace string // of the mesh, that its proxy says it is in; what it is fed depends on it. "" = not known
+
 	LiveTimeout    time.Duration // an epoch that is not live by then is aborted
 	Drain          time.Duration // --drain-time-s: how long this epoch drains once it is replaced
 	ParentShutdown time.Duration // --parent-shutdown-time-s: when this epoch, once live, ends the one before it

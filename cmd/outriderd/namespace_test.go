@@ -61,6 +61,18 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	r.StartReady()
 	follows("of the next agent")
 	private("STATIC")
+
+	// The next agent is in another namespace than the Envoy that it adopts.
+	if err := r.Daemon().Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r.Daemon().Wait(t, 30*time.Second)
+	r.Set(toml + watch + "[node]\nnamespace = \"attic\"\n")
+	r.StartReady()
+	rig.Eventually(t, 30*time.Second, "the Envoy of the next agent is live", func() bool { return len(r.Pids("envoy")) == 2 })
+	follows("while Envoys of both agents live")
+	rig.Eventually(t, 30*time.Second, "the older epoch has ended", func() bool { return len(r.Pids("envoy")) == 1 })
+	follows("of the next agent's alone")
 	if lost := stop(); len(lost) > 0 {
 		t.Errorf("%d requests were lost: %q", len(lost), lost)
 	}
