@@ -137,11 +137,10 @@ func Run(ctx context.Context, options Options) (err error) {
 	group.Go(func() error { return a.begin(ctx) })
 	group.Go(func() error {
 		soon(ctx, a.spawned, headStart)
-		if a.supervisor.Beat(ctx) != nil { // what was adopted is known
-			return nil //nolint:nilerr // the agent ends
-		}
 		homes := &inhabited{Agent: a}
-		homes.tell() // before any Envoy is served
+		if a.supervisor.Beat(ctx) == nil { // what was adopted is known
+			homes.tell() // before any Envoy is served
+		} // else the agent ends, and so do those that follow: what they have, sockets, goes with them
 		for _, p := range append(a.parts(), homes, &teller{backend{a}, notifier}) {
 			run(p)
 		}
@@ -206,7 +205,7 @@ func (a *Agent) begin(ctx context.Context) error {
 	result, err := a.reloader.Reload(ctx, start)
 	close(a.decided)
 	refused := err == nil && ctx.Err() == nil && result.Outcome == api.OutcomeRefused
-	if _, live := a.proxy.liveEpoch(); refused && !live && start.err != nil {
+	if refused && start.err != nil && !a.serves(ctx) {
 		return start.err // no Envoy can be made of this configuration, and none is there to go on
 	}
 	a.begun(ctx) // those who wait for a ready proxy are answered first, on the processors that Envoy's workers start on
@@ -216,6 +215,27 @@ func (a *Agent) begin(ctx context.Context) error {
 	}
 	a.collector.settle(ctx)
 	return nil //nolint:nilerr // the agent ends, or Envoy serves
+}
+
+// lookAgain is how often it is looked whether there is still something that may serve: an attempt can end without an epoch to show for it.
+const lookAgain = time.Second
+
+// serves waits as long as what is known to work is being brought back, and tells whether an Envoy serves, or the agent ends.
+func (a *Agent) serves(ctx context.Context) bool {
+	for {
+		changed := a.supervisor.Changed()
+		if _, live := a.proxy.liveEpoch(); live || ctx.Err() != nil {
+			return true
+		}
+		if !a.supervisor.Recovers(ctx) {
+			return ctx.Err() != nil
+		}
+		select {
+		case <-changed:
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // readAgain asks for a reload if the configuration changed after it was read and before it was watched.

@@ -40,6 +40,9 @@ func (s *Supervisor) adopt() error {
 				known.Started = one.Started
 			}
 			s.processes = append(s.processes, known)
+			if known.sum != n.BootstrapSum && one.Exit == nil {
+				s.annotate(known)
+			}
 			s.log.Info("adopted", "epoch", known.Number, "pid", known.PID, "phase", known.Phase, "exited", one.Exit != nil)
 		}
 		if one.Exit != nil {

@@ -110,8 +110,7 @@ func (s *Supervisor) answerUnchanged() {
 		return
 	}
 	if live.spec.frozen != nil || live.spec.Command == nil { // adopted: now it can be started again in any way
-		live.spec = s.pending.spec
-		s.good = live.spec
+		s.respecify(live, s.pending.spec)
 	}
 	if !s.pending.ifChanged() {
 		return

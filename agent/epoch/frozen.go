@@ -26,6 +26,7 @@ func thaw(p *process) {
 	if err != nil || p.command.Path == "" || p.sum != "" && p.sum != sumOf(content) {
 		return
 	}
+	p.sum = sumOf(content) // an older agent's note has none
 	was, command, address := p.launch(), p.command, p.AdminAddress
 	p.spec.frozen = &frozen{number: p.Number, lineage: p.Lineage}
 	p.spec.AdminAddress = func(Launch) string { return address }

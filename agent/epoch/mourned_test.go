@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -69,5 +70,68 @@ func TestNothingIsLeftOfOneThatDied(t *testing.T) {
 			t.Errorf("files while nobody serves: %v", got)
 		}
 		h.stopIn(stopDefaults)
+	})
+}
+
+// TestCuredConfigurationComesAfterOneTry has an agent start with a configuration that works, after an Envoy died whose own does not any
+// more: it is tried once.
+func TestCuredConfigurationComesAfterOneTry(t *testing.T) {
+	for name, test := range map[string]struct {
+		ails behaviour
+		down time.Duration // nobody serves for so long at most
+	}{"it fails": {behaviour{late: true}, time.Second}, "it hangs": {behaviour{never: true}, specOf("").LiveTimeout + time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				h.wait(time.Minute)
+				h.w.behaviour["a"] = test.ails
+				h.kill(h.newest(), "SIGKILL")
+				for len(h.alive()) > 0 {
+					h.wait(100 * time.Millisecond)
+				}
+				h.wait(100 * time.Millisecond) // the guard waits
+				h.leave()
+				h.wait(time.Second)
+				h.settings.Limit = 2
+				before := h.outage()
+				h.begin()
+				h.must(specOf("cured"))
+				if down := h.outage() - before; down > test.down {
+					t.Errorf("nobody served for %s", down)
+				}
+			})
+		})
+	}
+}
+
+// TestNoteOfAnOlderAgent has an Envoy adopted whose note says neither what its file holds nor its namespace.
+func TestNoteOfAnOlderAgent(t *testing.T) {
+	onHost(t, func(h *harness) {
+		spec := specOf("a")
+		spec.Namespace = "shop"
+		h.must(spec)
+		h.leave()
+		envoy := h.newest()
+		noted := func() (n note) {
+			if err := json.Unmarshal(envoy.note, &n); err != nil {
+				t.Error(err)
+			}
+			return n
+		}
+		h.do(func() {
+			old := noted()
+			old.BootstrapSum, old.Namespace = "", ""
+			envoy.note, _ = json.Marshal(old)
+		})
+		h.begin()
+		h.unchanged(spec)
+		h.do(func() {
+			if n := noted(); n.BootstrapSum != sumOf([]byte("a 0")) || n.Namespace != "shop" {
+				t.Errorf("%+v", n)
+			}
+		})
+		if live, _, _ := h.s.Live(); live.Namespace != "shop" {
+			t.Errorf("%+v", live)
+		}
 	})
 }

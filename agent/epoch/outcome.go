@@ -50,7 +50,6 @@ func (s *Supervisor) commit(a *attempt) {
 		}
 		s.wanted = nil
 	}
-	s.forgetMourned()
 	result := Result{Epoch: p.Number, Previous: previous, Mode: p.Mode}
 	if !p.alive() { // it was live, if only for a moment: the epoch before it has closed its listeners
 		s.replaceOlder(p)
@@ -58,6 +57,7 @@ func (s *Supervisor) commit(a *attempt) {
 		s.crashed(p)
 		return
 	}
+	s.forgetMourned()
 	p.Phase = Live
 	s.annotate(p)
 	s.replaceOlder(p)

@@ -26,7 +26,8 @@ func (s *Supervisor) decideNext() {
 			return
 		}
 		s.at(due)
-		if live == nil && due.Sub(now) <= provenFirst {
+		tried := spec.frozen != nil && s.guard.streak > 1 // of an earlier agent, whose configuration may have been the trouble
+		if live == nil && due.Sub(now) <= provenFirst && (s.pending == nil || !tried) {
 			return
 		}
 	}

@@ -26,12 +26,21 @@ func (s *Supervisor) renew(spec *Spec) (bool, error) {
 	if live == nil || live.Hash != spec.Hash {
 		return false, nil
 	}
-	live.spec, s.good = spec, spec
+	s.respecify(live, spec)
 	command, err := spec.Command(live.launch())
 	if err != nil {
 		return false, fmt.Errorf("build the command line of epoch %d: %w", live.Number, err)
 	}
 	return !slices.Equal(command.Args, live.command.Args), nil
+}
+
+// respecify makes the live epoch one of a newer spec of equal hash.
+func (s *Supervisor) respecify(live *process, spec *Spec) {
+	live.spec, s.good = spec, spec
+	if live.Namespace != spec.Namespace { // an older agent's note has none
+		live.Namespace = spec.Namespace
+		s.annotate(live)
+	}
 }
 
 // Told hands in that an epoch was told what is another in the command line of the given spec: the note says so, for the next agent.

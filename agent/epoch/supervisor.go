@@ -166,6 +166,14 @@ func (s *Supervisor) call(ctx context.Context, function func()) error {
 // Beat returns once the loop of Run has turned.
 func (s *Supervisor) Beat(ctx context.Context) error { return s.call(ctx, func() {}) }
 
+// Recovers tells whether an epoch serves, or is being started, or what is known to work will be: by the guard, which may be waiting.
+func (s *Supervisor) Recovers(ctx context.Context) (recovers bool) {
+	_ = s.call(ctx, func() {
+		recovers = s.live() != nil || s.attempt != nil || s.good != nil && !s.guard.at.IsZero()
+	})
+	return recovers
+}
+
 // Hint says that an epoch which is starting may be live from now on. To ask it all the time would keep its main thread, which has better
 // to do, and there may be nothing to hint at.
 func (s *Supervisor) Hint() {

@@ -1,0 +1,77 @@
+package main_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/rig"
+)
+
+// TestAStartThatIsStoppedLeavesNothing stops the agent at moments of its start, before there is an Envoy and after.
+func TestAStartThatIsStoppedLeavesNothing(t *testing.T) {
+	r := rig.New(t, rig.Options{})
+	left := func() []string {
+		var found []string
+		for _, pattern := range []string{"run/*.sock", "run/envoy/*.sock", "run/envoy/envoy-rev*"} {
+			names, err := filepath.Glob(filepath.Join(r.Dir, pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, names...)
+		}
+		return found
+	}
+	stop := func(daemon *rig.Daemon) (found []string) {
+		t.Helper()
+		if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if daemon.Wait(t, 60*time.Second) != 0 {
+			return nil // by the signal itself: it was not caught yet
+		}
+		return left()
+	}
+	if ordinary := stop(r.StartReady()); len(ordinary) > 0 {
+		t.Fatalf("an ordinary stop leaves %q", ordinary)
+	}
+	for after := 6 * time.Millisecond; after < 50*time.Millisecond; after += 4 * time.Millisecond {
+		daemon := r.Start()
+		time.Sleep(after)
+		if found := stop(daemon); len(found) > 0 {
+			t.Errorf("stopped after %v, it leaves %q", after, found)
+		}
+	}
+}
+
+// TestABadConfigurationAfterADeathKeepsWhatWorked has the agent die while the guard waits, and the next one start with a configuration of
+// which no Envoy can be made: what worked serves again.
+func TestABadConfigurationAfterADeathKeepsWhatWorked(t *testing.T) {
+	const toml = "[envoy]\nrestart_backoff_min = \"50s\"\nrestart_backoff_max = \"60s\"\n"
+	r := rig.New(t, rig.Options{TOML: toml})
+	r.StartReady()
+	r.Signal(r.Live().PID, syscall.SIGKILL)
+	rig.Eventually(t, 30*time.Second, "the guard has brought Envoy back", func() bool {
+		ready, _ := r.Ready()
+		return ready && len(r.Pids("envoy")) == 1
+	})
+	r.Signal(r.Live().PID, syscall.SIGKILL)
+	rig.Eventually(t, 30*time.Second, "the guard waits", func() bool { return len(r.Pids("envoy")) == 0 })
+	r.KillAgent()
+	r.Write("bad.json", "{")
+	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json")))
+	daemon := r.StartReady()
+	if code, _, err := r.Get("/hello"); code != 200 {
+		t.Errorf("what worked: %d, %v", code, err)
+	}
+	if told := r.Outrider("status"); !daemon.Running() || !strings.Contains(told.Out, "configuration-refused") {
+		t.Errorf("status: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	r.Set(toml)
+	if told := r.Outrider("reload"); told.Exit != 0 {
+		t.Errorf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+}
