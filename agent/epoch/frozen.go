@@ -14,7 +14,12 @@ import (
 type frozen struct {
 	number  int
 	lineage int
+	tried   bool // since it was live, and did not get live again
 }
+
+// tried tells whether the spec is an earlier agent's and has not come back when it was started again: its configuration may be the trouble, and
+// what this agent asks for the cure.
+func (s *Spec) tried() bool { return s.frozen != nil && s.frozen.tried }
 
 // errFrozen is why an adopted epoch cannot be started otherwise than it was.
 var errFrozen = errors.New("it was started by an agent before this one, and its configuration is not known yet")

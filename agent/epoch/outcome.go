@@ -58,6 +58,9 @@ func (s *Supervisor) commit(a *attempt) {
 		return
 	}
 	s.forgetMourned()
+	if frozen := a.spec.frozen; frozen != nil {
+		frozen.tried = false
+	}
 	p.Phase = Live
 	s.annotate(p)
 	s.replaceOlder(p)
@@ -102,6 +105,9 @@ func (s *Supervisor) replaceOlder(newest *process) {
 // conclude decides what follows a failed process, which has exited by now: another try, another way, or a refusal.
 func (s *Supervisor) conclude(a *attempt) {
 	p, exit := a.process, a.process.Exit
+	if frozen := a.spec.frozen; frozen != nil { // who was killed by somebody else says nothing of its configuration
+		frozen.tried = frozen.tried || exit == nil || exit.Signal != "SIGKILL" || p.asked != ""
+	}
 	if p.hot && a.started {
 		// Whatever failed, its flag blocks every later epoch of this lineage.
 		err := s.ask(func(ctx context.Context, k Keeper) error { return k.ClearInitializing(ctx, p.Lineage) })

@@ -26,8 +26,7 @@ func (s *Supervisor) decideNext() {
 			return
 		}
 		s.at(due)
-		tried := spec.frozen != nil && s.guard.streak > 1 // of an earlier agent, whose configuration may have been the trouble
-		if live == nil && due.Sub(now) <= provenFirst && (s.pending == nil || !tried) {
+		if live == nil && due.Sub(now) <= provenFirst && (s.pending == nil || !spec.tried()) {
 			return
 		}
 	}
