@@ -28,10 +28,14 @@ var errFrozen = errors.New("it was started by an agent before this one, and its 
 // may have written its own.
 func thaw(p *process) {
 	content, err := os.ReadFile(p.BootstrapPath)
-	if err != nil || p.command.Path == "" || p.sum != "" && p.sum != sumOf(content) {
+	if err != nil || p.command.Path == "" {
 		return
 	}
-	p.sum = sumOf(content) // an older agent's note has none
+	sum := sumOf(content)
+	if p.sum != "" && p.sum != sum {
+		return
+	}
+	p.sum = sum // an older agent's note has none
 	was, command, address := p.launch(), p.command, p.AdminAddress
 	p.spec.frozen = &frozen{number: p.Number, lineage: p.Lineage}
 	p.spec.AdminAddress = func(Launch) string { return address }

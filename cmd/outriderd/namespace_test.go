@@ -20,7 +20,7 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 		r.Write("mesh.d/web.yaml", strings.Replace(strings.Replace(web, "  namespace: default\n", "", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))
 	}
 	private("STATIC")
-	daemon := r.StartReady()
+	r.StartReady()
 	stop := asking(r)
 	follows := follower(t, r, "", "  exportTo: [\".\"]\n")
 	follows("at first")
@@ -54,19 +54,13 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, "ServiceEntry mall/web") || strings.Contains(told.Err, "shop/web") {
 		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
-	if err := daemon.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	daemon.Wait(t, 30*time.Second)
+	r.KillAgent()
 	r.StartReady()
 	follows("of the next agent")
 	private("STATIC")
 
 	// The next agent is in another namespace than the Envoy that it adopts.
-	if err := r.Daemon().Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	r.Daemon().Wait(t, 30*time.Second)
+	r.KillAgent()
 	r.Set(toml + watch + "[node]\nnamespace = \"attic\"\n")
 	r.StartReady()
 	rig.Eventually(t, 30*time.Second, "the Envoy of the next agent is live", func() bool { return len(r.Pids("envoy")) == 2 })
