@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/sockdiag"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -80,6 +82,21 @@ func (l *lab) answers(address string, connections int) map[string]int {
 	return counts
 }
 
+// unplugged counts the listening sockets of an address to which the kernel gives nothing.
+func (l *lab) unplugged(address string) (count int) {
+	l.Helper()
+	listeners, err := sockdiag.Listening()
+	if err != nil {
+		l.Fatal(err)
+	}
+	for _, s := range listeners {
+		if s.Address == netip.MustParseAddrPort(address) && s.Device == noInterface {
+			count++
+		}
+	}
+	return count
+}
+
 // crowd connects all the time until it is told to stop; then it says how many connections were made and which were lost.
 func crowd(address string) (stop func() (made int64, lost []error)) {
 	var made atomic.Int64
@@ -122,13 +139,16 @@ func TestSteer(t *testing.T) {
 				t.Errorf("before, the kernel deals out: %v", counts)
 			}
 			stop := crowd(address)
-			for _, closes := range []time.Duration{time.Hour, 0} { // what comes before it does, and from then on
+			for _, closes := range []time.Duration{time.Hour, 0, 0} { // what comes before it does, and from then on; and once more
 				if err := l.client.Steer(l.context(), old.ID, fresh.ID, closes); err != nil {
 					t.Fatal(err)
 				}
 				if counts := l.answers(address, 100); counts["fresh"] != 100 {
 					t.Errorf("steered, closes in %v: %v", closes, counts)
 				}
+			}
+			if unplugged, isIPv6 := l.unplugged(address), test.host[0] == '['; isIPv6 && unplugged != test.old || !isIPv6 && unplugged != 0 {
+				t.Errorf("%d sockets are unplugged before they close", unplugged)
 			}
 			if err := l.client.Signal(l.context(), old.ID, unix.SIGTERM); err != nil {
 				t.Fatal(err)
