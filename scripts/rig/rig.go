@@ -155,12 +155,18 @@ const leftTime = 5 * time.Second
 func (r *Rig) cleanup() {
 	d := r.Daemon()
 	if d != nil && d.Running() {
-		_ = d.Process.Signal(syscall.SIGTERM)
-		_ = d.Process.Signal(syscall.SIGTERM) // the second one: now
-		select {
-		case <-d.done:
-		case <-time.After(15 * time.Second):
-			r.t.Errorf("outriderd did not end on two SIGTERMs; its last lines:\n%s", d.Output())
+		// The second one says: now. To the kernel it is none if the first is still to be delivered, so there is a pause, and a third.
+		for _, patience := range []time.Duration{50 * time.Millisecond, 5 * time.Second, 10 * time.Second} {
+			_ = d.Process.Signal(syscall.SIGTERM)
+			select {
+			case <-d.done:
+			case <-time.After(patience):
+				continue
+			}
+			break
+		}
+		if d.Running() {
+			r.t.Errorf("outriderd did not end on three SIGTERMs; its last lines:\n%s", d.Output())
 			_ = d.Process.Kill()
 		}
 	}
