@@ -306,6 +306,9 @@ func (c *connection) Cleanup(ctx context.Context) error { return c.Client.Cleanu
 
 func processOf(p keeper.Process) epoch.Process {
 	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Connections, Note: p.Note}
+	if p.Downstream != nil {
+		process.Connections = *p.Downstream
+	}
 	if p.Exit != nil {
 		process.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump, At: p.Exit.At,
 			LastLines: envoy.Discreet(p.LastLines)}

@@ -63,7 +63,7 @@ type Process struct {
 	PID         int
 	Started     time.Time
 	Exit        *Exit  // nil = it lives
-	Connections uint64 // established connections of the process, 0 if not known
+	Connections uint64 // established ones that clients have made; all of the process where its keeper cannot tell; 0 if not known
 	Note        json.RawMessage
 }
 

@@ -85,7 +85,7 @@ func (s *Supervisor) beginStop(options StopOptions) {
 		case hangs(err): // it answers nobody
 			s.log.Warn("Envoy hangs: the stop does not wait for its connections", "epoch", number, "error", err)
 		default:
-			s.log.Warn("what Envoy has in flight is not known: the stop waits until it has no connection left, upstream ones included",
+			s.log.Warn("what Envoy has in flight is not known: the stop waits until no client is connected to it",
 				"epoch", number, "until", until.Format(time.TimeOnly), "error", err)
 			ending[id] = until
 		}
@@ -158,7 +158,7 @@ func (s *Supervisor) awaitActivity(ctx context.Context, admin Admin, lasting tim
 	return nil
 }
 
-// awaitConnections returns when epochs, given by id, have no connection left or should have gone. It is for those that nobody
+// awaitConnections returns when no client is connected to epochs, given by id, or they should have gone. It is for those that nobody
 // can ask what they are doing: their admin closed for the next one, whether that replaced them or failed.
 func (s *Supervisor) awaitConnections(ctx context.Context, keeper Keeper, ending map[string]time.Time) {
 	for len(ending) > 0 && ctx.Err() == nil {

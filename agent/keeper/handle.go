@@ -1,6 +1,9 @@
 package keeper
 
-import "errors"
+import (
+	"errors"
+	"maps"
+)
 
 // handle does what a request asks. What takes long is done beside the reader, so that requests do not wait for each other.
 func (s *server) handle(c *connection, r request) {
@@ -127,21 +130,33 @@ func (s *server) measure() []Process {
 		}
 	}
 	system := usage{proc: "/proc"}
-	connections, err := system.connections(pids)
+	s.mu.Lock()
+	listened := maps.Clone(s.listened)
+	s.mu.Unlock()
+	connections, err := system.connections(pids, listened)
 	if err != nil {
 		s.complain("%v", err)
 	}
+	s.remember(listened)
 	for i := range processes {
 		p := &processes[i]
 		if p.Exit != nil {
 			continue
 		}
-		p.Connections = connections[p.PID]
+		count := connections[p.PID]
+		p.Connections, p.Downstream = count.all, &count.downstream
 		if p.MemoryBytes, err = system.memory(p.PID); err != nil {
 			p.MemoryBytes = 0 // it has just exited
 		}
 	}
 	return processes
+}
+
+// remember adds to the ports on which Envoys have listened.
+func (s *server) remember(ports map[uint16]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.listened, ports)
 }
 
 // cleanup removes what Envoys leave behind, once none lives.

@@ -87,8 +87,9 @@ type Process struct {
 	Rescued    bool            `json:"rescued,omitempty"` // its parent died early and the keeper stands in for it
 
 	// Only from Measure, and only while it lives.
-	MemoryBytes uint64 `json:"memory_bytes,omitempty"` // resident
-	Connections uint64 `json:"connections,omitempty"`  // established TCP connections, upstream and admin ones included
+	MemoryBytes uint64  `json:"memory_bytes,omitempty"` // resident
+	Connections uint64  `json:"connections,omitempty"`  // established TCP connections, upstream and admin ones included
+	Downstream  *uint64 `json:"downstream,omitempty"`   // those of them that came in, as their ports tell; nil: an older keeper, which does not tell
 }
 
 // Exit is how a process ended.

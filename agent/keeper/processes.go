@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // processes are Envoys whose sockets are at hand.
@@ -54,4 +56,15 @@ func (p *processes) with(inode string, do func(socket int) error) error {
 	}
 	defer func() { _ = unix.Close(socket) }()
 	return do(socket)
+}
+
+// ports are those on which the processes listen.
+func (p *processes) ports(listeners []sockdiag.Socket) map[uint16]bool {
+	found := map[uint16]bool{}
+	for _, l := range listeners {
+		if _, ours := p.owner[inodeOf(l)]; ours {
+			found[l.Address.Port()] = true
+		}
+	}
+	return found
 }

@@ -75,10 +75,12 @@ func (s *server) divert(from, to string, closing bool) error {
 	if err != nil {
 		return err
 	}
-	before, err := groups(processes, target)
+	listeners, err := sockdiag.Listening()
 	if err != nil {
 		return err
 	}
+	s.remember(processes.ports(listeners)) // the old one will close its own
+	before := groups(processes, target, listeners)
 	var failures []error
 	for key, group := range before {
 		if err := group.steer(processes, closing); err != nil {
@@ -87,10 +89,10 @@ func (s *server) divert(from, to string, closing bool) error {
 		}
 	}
 	// Whoever opened or closed a listener meanwhile has changed what the program's numbers mean.
-	now, err := groups(processes, target)
-	if err != nil {
+	if listeners, err = sockdiag.Listening(); err != nil {
 		return errors.Join(append(failures, err)...)
 	}
+	now := groups(processes, target, listeners)
 	for key, group := range before {
 		if !slices.Equal(group.members, now[key].members) {
 			_ = processes.with(group.fresh[0], detach)
@@ -160,11 +162,7 @@ type groupKey struct {
 func inodeOf(s sockdiag.Socket) string { return strconv.FormatUint(uint64(s.Inode), 10) }
 
 // groups are those that an Envoy, target, has in common with others.
-func groups(processes *processes, target int) (map[groupKey]group, error) {
-	listeners, err := sockdiag.Listening()
-	if err != nil {
-		return nil, err
-	}
+func groups(processes *processes, target int, listeners []sockdiag.Socket) map[groupKey]group {
 	found := map[groupKey]group{}
 	for _, l := range listeners {
 		key, inode := groupKey{l.Address, l.Device, l.UID}, inodeOf(l)
@@ -188,7 +186,7 @@ func groups(processes *processes, target int) (map[groupKey]group, error) {
 		found[key] = g
 	}
 	maps.DeleteFunc(found, func(_ groupKey, g group) bool { return len(g.fresh) == len(g.members) || len(g.fresh) == 0 })
-	return found, nil
+	return found
 }
 
 // steer attaches the program, if it is certain which of the group's sockets are whose.
