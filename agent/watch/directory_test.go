@@ -104,12 +104,12 @@ func TestDirectories(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			dir := tempDir(t)
-			if c.before != nil {
-				c.before(t, dir)
-			}
-			watcher := run(t, testOptions(".yaml"), dir+"/"+c.path)
-			c.do(t, dir)
+			dir, watcher := together(t, func(dir string) *Watcher {
+				if c.before != nil {
+					c.before(t, dir)
+				}
+				return run(t, testOptions(".yaml"), dir+"/"+c.path)
+			}, func(dir string) { c.do(t, dir) })
 			var want []string
 			for _, name := range c.want {
 				want = append(want, filepath.Join(dir, name))

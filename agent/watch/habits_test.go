@@ -108,13 +108,13 @@ func TestHabitsAreOneChange(t *testing.T) {
 	for _, habit := range habits {
 		t.Run(habit.name, func(t *testing.T) {
 			t.Parallel()
-			dir := tempDir(t)
-			write(t, dir+"/f.toml", "old")
-			if habit.prepare != nil {
-				habit.prepare(t, dir)
-			}
-			watcher := run(t, testOptions(), dir+"/f.toml")
-			habit.do(t, dir)
+			dir, watcher := together(t, func(dir string) *Watcher {
+				write(t, dir+"/f.toml", "old")
+				if habit.prepare != nil {
+					habit.prepare(t, dir)
+				}
+				return run(t, testOptions(), dir+"/f.toml")
+			}, func(dir string) { habit.do(t, dir) })
 			if !habit.silent {
 				if diff := cmp.Diff([]string{dir + "/f.toml"}, next(t, watcher)); diff != "" {
 					t.Errorf("told (-want +got):\n%s", diff)
@@ -224,12 +224,12 @@ func TestTheWayToAFile(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			dir := tempDir(t)
-			if c.before != nil {
-				c.before(t, dir)
-			}
-			watcher := run(t, testOptions(), dir+"/"+path)
-			c.do(t, dir)
+			dir, watcher := together(t, func(dir string) *Watcher {
+				if c.before != nil {
+					c.before(t, dir)
+				}
+				return run(t, testOptions(), dir+"/"+path)
+			}, func(dir string) { c.do(t, dir) })
 			if !c.silent {
 				if diff := cmp.Diff([]string{dir + "/" + path}, next(t, watcher)); diff != "" {
 					t.Errorf("told (-want +got):\n%s", diff)

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Times of the tests: long enough that a slow machine does a habit's steps within one debounce.
+// Times of the tests: long enough that a slow machine mostly does a habit's steps within one debounce (see together).
 const (
 	testDebounce = 120 * time.Millisecond
 	patience     = 10 * time.Second
@@ -56,6 +56,23 @@ func start(t *testing.T, watcher *Watcher, paths ...string) {
 			t.Fatal("the watcher does not start")
 		}
 	}
+}
+
+// together does the steps of one change until they took less than a debounce: else the machine stood still between two of them, and
+// they are rightly told as more than one. Each try has a folder and a watcher of its own; whatever is told of the last one counts.
+func together(t *testing.T, prepare func(dir string) *Watcher, steps func(dir string)) (dir string, watcher *Watcher) {
+	t.Helper()
+	for range 20 {
+		dir = tempDir(t)
+		watcher = prepare(dir)
+		began := time.Now()
+		steps(dir)
+		if took := time.Since(began); took < testDebounce {
+			return dir, watcher
+		}
+	}
+	t.Fatalf("the steps never took less than %v", testDebounce)
+	return "", nil
 }
 
 // next is the next batch of changes.
