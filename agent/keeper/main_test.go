@@ -290,12 +290,12 @@ func (e envoy) live() envoy {
 
 // get asks the lab's listener on a connection of its own.
 func get(port int) (string, error) {
-	connection, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), time.Second)
+	connection, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), 20*time.Second)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = connection.Close() }()
-	_ = connection.SetDeadline(time.Now().Add(2 * time.Second))
+	_ = connection.SetDeadline(time.Now().Add(20 * time.Second)) // Envoy's threads may be stopped for seconds
 	if _, err := fmt.Fprint(connection, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
 		return "", err
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +23,10 @@ func copyProgram(t *testing.T, to string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = from.Close() }()
+	// Until it is closed nobody forks: a child that another test starts would hold it for writing until it executes its own program,
+	// and this one could not be executed ("text file busy").
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	file, err := os.OpenFile(to+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +50,6 @@ func TestReexecute(t *testing.T) {
 	o := envoyOptions{port: port, drain: 1, parentShutdown: 4}
 	before := l.client.Info()
 	first := l.startEnvoy(0, o).live()
-	second := l.startEnvoy(1, o).live()
 	failed := l.startFake(0, false, "say=the last word", "exit=3")
 	l.exitOf(failed.ID)
 	quiet := l.startFake(0, false, "handle=ready", "unended=half a ", "wait", "say=line", "exit=4")
@@ -53,7 +57,8 @@ func TestReexecute(t *testing.T) {
 	if err := l.client.Annotate(l.context(), first.ID, json.RawMessage(`{"kept":true}`)); err != nil {
 		t.Fatal(err)
 	}
-	// The parent dies in the overlap: its rescue has to survive the re-execution as well.
+	second := l.startEnvoy(1, o).live()
+	// The parent dies in the overlap, which is short: its rescue has to survive the re-execution as well.
 	if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +93,7 @@ func TestReexecute(t *testing.T) {
 	if err := l.client.Signal(l.context(), quiet.ID, unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
+	l.says(quiet.ID, "half a line") // which may be read after the exit
 	if p := l.exitOf(quiet.ID); p.Exit.Code != 4 || len(p.LastLines) != 2 || p.LastLines[1] != "half a line" {
 		t.Errorf("after the re-execution it ended as %+v, %q", p.Exit, p.LastLines)
 	}
