@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/keeper"
 )
 
 func TestRealRestartsLoseNothing(t *testing.T) {
@@ -90,8 +92,15 @@ func TestRealFailures(t *testing.T) {
 	r.settled("3 live")
 
 	r.leave()
-	kill(r.live().PID, syscall.SIGKILL)
-	time.Sleep(100 * time.Millisecond) // nobody is there: nothing to wait for
+	victim = r.live()
+	kill(victim.PID, syscall.SIGKILL)
+	r.eventually("the keeper has seen it end", func() bool {
+		processes, err := r.client.Processes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(processes, func(p keeper.Process) bool { return p.PID == victim.PID && p.Exit != nil })
+	})
 	began = time.Now()
 	r.begin()
 	r.eventually("an Envoy serves", func() bool { return r.live().Phase == epoch.Live })

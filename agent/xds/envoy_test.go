@@ -36,12 +36,12 @@ func (r *recorder) expect(t *testing.T, want ...string) {
 
 func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
-		one, two, port := backend(t, "one"), backend(t, "two"), parts.FreePort(t)
+		one, two, port, other := backend(t, "one"), backend(t, "two"), parts.FreePort(t), parts.FreePort(t)
 		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 		server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 		envoy := startEnvoy(t, "node", socket, delta)
-		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", parts.FreePort(t), two)...)})
-		eventually(t, "first answer", func() bool { return ask(port) == "one" })
+		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", other, two)...)})
+		eventually(t, "first answers", func() bool { return ask(port) == "one" && ask(other) == "two" }) // no push is left to come
 		seen.take()
 
 		// One endpoint: nothing else is sent.
