@@ -161,17 +161,22 @@ func (s *Supervisor) awaitActivity(ctx context.Context, admin Admin, lasting tim
 // awaitConnections returns when no client is connected to epochs, given by id, or they should have gone. It is for those that nobody
 // can ask what they are doing: their admin closed for the next one, whether that replaced them or failed.
 func (s *Supervisor) awaitConnections(ctx context.Context, keeper Keeper, ending map[string]time.Time) {
-	for len(ending) > 0 && ctx.Err() == nil {
+	waits := func(id string) bool {
+		ends, ours := ending[id]
+		return ours && time.Now().Before(ends)
+	}
+	for ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, askTimeout)
 		listed, err := keeper.Processes(asking)
 		cancel()
-		if err != nil {
-			return
-		}
 		busy := false
 		for _, one := range listed {
-			ends, ours := ending[one.ID]
-			busy = busy || ours && one.Exit == nil && one.Connections > 0 && time.Now().Before(ends)
+			busy = busy || waits(one.ID) && one.Exit == nil && one.Connections > 0
+		}
+		if err != nil { // it is busy, or replaces itself: that says nothing of Envoy
+			for id := range ending {
+				busy = busy || waits(id)
+			}
 		}
 		if !busy {
 			return

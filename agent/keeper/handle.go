@@ -1,9 +1,6 @@
 package keeper
 
-import (
-	"errors"
-	"maps"
-)
+import "errors"
 
 // handle does what a request asks. What takes long is done beside the reader, so that requests do not wait for each other.
 func (s *server) handle(c *connection, r request) {
@@ -130,33 +127,22 @@ func (s *server) measure() []Process {
 		}
 	}
 	system := usage{proc: "/proc"}
-	s.mu.Lock()
-	listened := maps.Clone(s.listened)
-	s.mu.Unlock()
-	connections, err := system.connections(pids, listened)
+	found, err := system.traffic(pids, s.info.Folder)
 	if err != nil {
 		s.complain("%v", err)
 	}
-	s.remember(listened)
 	for i := range processes {
 		p := &processes[i]
 		if p.Exit != nil {
 			continue
 		}
-		count := connections[p.PID]
-		p.Connections, p.Downstream = count.all, &count.downstream
+		its := found[p.PID]
+		p.Connections, p.Downstream = its.established, &its.downstream
 		if p.MemoryBytes, err = system.memory(p.PID); err != nil {
 			p.MemoryBytes = 0 // it has just exited
 		}
 	}
 	return processes
-}
-
-// remember adds to the ports on which Envoys have listened.
-func (s *server) remember(ports map[uint16]bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.Copy(s.listened, ports)
 }
 
 // cleanup removes what Envoys leave behind, once none lives.

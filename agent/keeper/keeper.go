@@ -89,7 +89,7 @@ type Process struct {
 	// Only from Measure, and only while it lives.
 	MemoryBytes uint64  `json:"memory_bytes,omitempty"` // resident
 	Connections uint64  `json:"connections,omitempty"`  // established TCP connections, upstream and admin ones included
-	Downstream  *uint64 `json:"downstream,omitempty"`   // those of them that came in, as their ports tell; nil: an older keeper, which does not tell
+	Downstream  *uint64 `json:"downstream,omitempty"`   // connections of clients, TCP or of Unix sockets; nil: an older keeper, which does not tell
 }
 
 // Exit is how a process ended.

@@ -4,8 +4,6 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
-
-	"outrider.org/outrider/agent/sockdiag"
 )
 
 // processes are Envoys whose sockets are at hand.
@@ -26,16 +24,26 @@ func openProcesses(system usage, pids []int) (*processes, error) {
 		if err != nil {
 			return p, fmt.Errorf("open process %d: %w", pid, err)
 		}
-		p.handles = append(p.handles, handle)
-		descriptors, err := system.descriptors(pid)
-		if err != nil {
+		if err := p.add(system, pid, handle); err != nil {
 			return p, err
-		}
-		for inode, descriptor := range descriptors {
-			p.owner[inode] = owner{pid, handle, descriptor}
 		}
 	}
 	return p, nil
+}
+
+// add adds those of a process with a handle; -1: it has none, and its sockets can be looked at only.
+func (p *processes) add(system usage, pid, handle int) error {
+	if handle >= 0 {
+		p.handles = append(p.handles, handle)
+	}
+	descriptors, err := system.descriptors(pid)
+	if err != nil {
+		return err
+	}
+	for inode, descriptor := range descriptors {
+		p.owner[inode] = owner{pid, handle, descriptor}
+	}
+	return nil
 }
 
 func (p *processes) close() {
@@ -56,15 +64,4 @@ func (p *processes) with(inode string, do func(socket int) error) error {
 	}
 	defer func() { _ = unix.Close(socket) }()
 	return do(socket)
-}
-
-// ports are those on which the processes listen.
-func (p *processes) ports(listeners []sockdiag.Socket) map[uint16]bool {
-	found := map[uint16]bool{}
-	for _, l := range listeners {
-		if _, ours := p.owner[inodeOf(l)]; ours {
-			found[l.Address.Port()] = true
-		}
-	}
-	return found
 }

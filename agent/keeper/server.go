@@ -52,7 +52,6 @@ type server struct {
 	changed  chan struct{}        // closed and renewed when an Envoy exits
 	idle     *time.Timer          // counts towards IdleExit
 	steered  *steering            // nil: nobody is
-	listened map[uint16]bool      // ports on which an Envoy has been seen to listen
 	stopping bool
 	quitOnce sync.Once
 	serving  sync.WaitGroup // connections
@@ -69,7 +68,6 @@ func newServer(options Options) *server {
 	return &server{
 		options: options, memory: sharedMemory{memory}, main: newMainThread(), lines: newBacklog(),
 		commands: map[int]chan<- Exit{}, all: map[*connection]bool{}, changed: make(chan struct{}),
-		listened: map[uint16]bool{},
 	}
 }
 

@@ -28,7 +28,6 @@ type savedState struct {
 	Children []savedChild `json:"children"`
 	Commands []int        `json:"commands"` // pids; nobody waits for them any more
 	Lines    []Log        `json:"lines"`
-	Listened []uint16     `json:"listened,omitempty"` // ports
 }
 
 type savedChild struct {
@@ -71,7 +70,6 @@ func (s *server) save(to *inherited) (stateFD int, err error) {
 	state := savedState{
 		Format: stateFormat, Info: s.info, Program: s.program,
 		Commands: slices.Collect(maps.Keys(s.commands)), Lines: s.lines.snapshot(),
-		Listened: slices.Collect(maps.Keys(s.listened)),
 	}
 	state.Info.Reexecuted++
 	if state.Listener, err = to.add(s.listener); err != nil {
@@ -136,9 +134,6 @@ func (s *server) restore(file *os.File) error {
 	}
 	s.lock = inheritedFile(state.Lock, lockName)
 	s.lines.restore(state.Lines)
-	for _, port := range state.Listened {
-		s.listened[port] = true
-	}
 	for _, saved := range state.Children {
 		s.children = append(s.children, s.restoreChild(saved))
 	}

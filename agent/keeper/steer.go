@@ -75,12 +75,10 @@ func (s *server) divert(from, to string, closing bool) error {
 	if err != nil {
 		return err
 	}
-	listeners, err := sockdiag.Listening()
+	before, err := groups(processes, target)
 	if err != nil {
 		return err
 	}
-	s.remember(processes.ports(listeners)) // the old one will close its own
-	before := groups(processes, target, listeners)
 	var failures []error
 	for key, group := range before {
 		if err := group.steer(processes, closing); err != nil {
@@ -89,10 +87,10 @@ func (s *server) divert(from, to string, closing bool) error {
 		}
 	}
 	// Whoever opened or closed a listener meanwhile has changed what the program's numbers mean.
-	if listeners, err = sockdiag.Listening(); err != nil {
+	now, err := groups(processes, target)
+	if err != nil {
 		return errors.Join(append(failures, err)...)
 	}
-	now := groups(processes, target, listeners)
 	for key, group := range before {
 		if !slices.Equal(group.members, now[key].members) {
 			_ = processes.with(group.fresh[0], detach)
@@ -162,7 +160,11 @@ type groupKey struct {
 func inodeOf(s sockdiag.Socket) string { return strconv.FormatUint(uint64(s.Inode), 10) }
 
 // groups are those that an Envoy, target, has in common with others.
-func groups(processes *processes, target int, listeners []sockdiag.Socket) map[groupKey]group {
+func groups(processes *processes, target int) (map[groupKey]group, error) {
+	listeners, err := sockdiag.Listening()
+	if err != nil {
+		return nil, err
+	}
 	found := map[groupKey]group{}
 	for _, l := range listeners {
 		key, inode := groupKey{l.Address, l.Device, l.UID}, inodeOf(l)
@@ -186,7 +188,7 @@ func groups(processes *processes, target int, listeners []sockdiag.Socket) map[g
 		found[key] = g
 	}
 	maps.DeleteFunc(found, func(_ groupKey, g group) bool { return len(g.fresh) == len(g.members) || len(g.fresh) == 0 })
-	return found
+	return found, nil
 }
 
 // steer attaches the program, if it is certain which of the group's sockets are whose.
@@ -217,7 +219,7 @@ func (g group) steer(processes *processes, closing bool) error {
 
 // program chooses by chance among the sockets of the new Envoy. The kernel keeps a group as an array to which each socket is added as
 // it begins to listen, so the new ones are the last; a number that there is none of makes it choose by hash among all, as without a
-// program (net/core/sock_reuseport.c). So nothing is lost when the new Envoy dies.
+// program (net/core/sock_reuseport.c). So nothing is lost when the new Envoy dies, unless the old one has been unplugged.
 //
 // When a socket closes the last one takes its place. While the old Envoy closes its own one by one, a number from the end may be one
 // that there is none of any more, and the kernel might choose an old one. Those from the first new one on, up to as many as there are

@@ -84,37 +84,3 @@ func TestStopWithoutAdminCutsNoRequest(t *testing.T) {
 		t.Errorf("the reload: %+v", result)
 	}
 }
-
-// A stop in an overlap waits for what the older epoch has in flight, and for nothing more.
-func TestStopInAnOverlapWaitsForRequestsAlone(t *testing.T) {
-	toml := "[reload]\nwatch = false\n[envoy]\ndrain_duration = \"50s\"\nparent_shutdown_duration = \"55s\"\n"
-	r := rig.New(t, rig.Options{TOML: toml})
-	daemon := r.StartReady()
-	type outcome struct {
-		code int
-		err  error
-	}
-	slow := make(chan outcome, 1)
-	go func() {
-		code, _, err := r.Get("/sleep/4s")
-		slow <- outcome{code, err}
-	}()
-	rig.Eventually(t, 3*time.Second, "the client is connected, and Envoy to the backend", func() bool { return r.Live().Connections >= 2 })
-	r.Set(toml + "concurrency = 1\n")
-	if told := r.Outrider("reload"); told.Exit != 0 {
-		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
-	}
-	began := time.Now()
-	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-slow; got.err != nil || got.code != 200 {
-		t.Errorf("the request at the older epoch: %+v", got)
-	}
-	if exit := daemon.Wait(t, time.Minute); exit != 0 {
-		t.Errorf("exit %d", exit)
-	}
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("the stop took %v", took)
-	}
-}

@@ -1,0 +1,183 @@
+package main_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// unusual are listeners of a bootstrap_override that no configuration of Outrider's makes.
+type unusual struct {
+	inRange int    // an HTTP port that the kernel might give to outgoing connections too
+	socket  string // HTTP on a Unix socket
+	tcp     int    // a proxy for slow
+	slow    net.Listener
+}
+
+// unusualOf makes them, and their backend: it reads a question to its end and answers some seconds later.
+func unusualOf(t *testing.T, r *rig.Rig) unusual {
+	t.Helper()
+	slow, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = slow.Close() })
+	go func() {
+		for {
+			connection, err := slow.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.ReadAll(connection)
+				time.Sleep(answerTime)
+				_, _ = io.WriteString(connection, "answer")
+				_ = connection.Close()
+			}()
+		}
+	}()
+	return unusual{outgoingPort(t), filepath.Join(r.Dir, "app.sock"), parts.FreePort(t), slow}
+}
+
+// outgoingPort is a port that the kernel could give to an outgoing connection, and gives to nobody until the end of the test: a socket is
+// bound to it, beside which Envoy's (SO_REUSEPORT) can be.
+func outgoingPort(t *testing.T) int {
+	t.Helper()
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(socket) })
+	err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	err = errors.Join(err, unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	name, failure := unix.Getsockname(socket)
+	if err = errors.Join(err, failure); err != nil {
+		t.Fatal(err)
+	}
+	return name.(*unix.SockaddrInet4).Port
+}
+
+const answerTime = 7 * time.Second // of a backend; longer than a stop takes that waits for nothing
+
+func (u unusual) override(backend int) string {
+	const filters = "envoy.extensions.filters."
+	http := `{"name": "http", "typed_config": {"@type": "type.googleapis.com/` + filters + `network.http_connection_manager.v3.HttpConnectionManager",
+  "stat_prefix": "unusual", "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/` + filters + `http.router.v3.Router"}}],
+  "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "backend", "timeout": "0s"}}]}]}}}`
+	tcp := `{"name": "tcp", "typed_config": {"@type": "type.googleapis.com/` + filters + `network.tcp_proxy.v3.TcpProxy", "stat_prefix": "unusual", "cluster": "slow"}}`
+	port := func(port int) string {
+		return fmt.Sprintf(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`, port)
+	}
+	listener := func(name, address, filter string) string {
+		return fmt.Sprintf(`{"name": %q, "address": %s, "filter_chains": [{"filters": [%s]}]}`, name, address, filter)
+	}
+	cluster := func(name string, to int) string {
+		return fmt.Sprintf(`{"name": %q, "type": "STATIC", "load_assignment": {"cluster_name": %q, "endpoints": [{"lb_endpoints": [{"endpoint": {"address": %s}}]}]}}`,
+			name, name, port(to))
+	}
+	return fmt.Sprintf(`{"static_resources": {"listeners": [%s, %s, %s], "clusters": [%s, %s]}}`, listener("in-range", port(u.inRange), http),
+		listener("socket", fmt.Sprintf(`{"pipe": {"path": %q}}`, u.socket), http), listener("tcp", port(u.tcp), tcp),
+		cluster("backend", backend), cluster("slow", u.slow.Addr().(*net.TCPAddr).Port))
+}
+
+// request makes a slow request over a connection of its own.
+func request(network, address string) error {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	answer, err := client.Get(fmt.Sprintf("http://web.test/sleep/%v", answerTime))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	return nil
+}
+
+// ask sends a question, says that it was all, and waits for the answer.
+func (u unusual) ask() error {
+	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", u.tcp))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }()
+	_, err = io.WriteString(connection, "question")
+	err = errors.Join(err, connection.(*net.TCPConn).CloseWrite())
+	text, failure := io.ReadAll(connection)
+	if err = errors.Join(err, failure); err == nil && string(text) != "answer" {
+		return fmt.Errorf("the answer is %q", text)
+	}
+	return err
+}
+
+// A stop in an overlap waits for what the older epoch has in flight, which nobody can ask any more, and for nothing more: not for its
+// pooled connections to backends.
+func TestStopInAnOverlapCutsNoRequest(t *testing.T) {
+	type scene struct {
+		rig *rig.Rig
+		unusual
+	}
+	for name, test := range map[string]struct {
+		request func(scene) error
+		removed bool // the next epoch does not listen there
+	}{
+		"HTTP":                             {request: func(s scene) error { return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.rig.Ports.HTTP)) }},
+		"a port of outgoing connections":   {request: func(s scene) error { return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.inRange)) }},
+		"one that the next epoch has not":  {request: func(s scene) error { return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.inRange)) }, removed: true},
+		"a Unix socket":                    {request: func(s scene) error { return request("unix", s.socket) }},
+		"TCP, with a client that says all": {request: func(s scene) error { return s.ask() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			toml := "[reload]\nwatch = false\n[envoy]\ndrain_duration = \"50s\"\nparent_shutdown_duration = \"55s\"\nmaximum_drain_duration = \"50s\"\n"
+			r := rig.New(t, rig.Options{TOML: toml})
+			s := scene{r, unusualOf(t, r)}
+			r.Write("override.json", s.override(r.Ports.Backend))
+			with := toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "override.json"))
+			r.Set(with)
+			daemon := r.StartReady()
+			if _, _, err := r.Get("/"); err != nil { // from now on there is a pooled connection to a backend
+				t.Fatal(err)
+			}
+			outcome := make(chan error, 1)
+			go func() { outcome <- test.request(s) }()
+			time.Sleep(500 * time.Millisecond) // it is under way
+			next := with
+			if test.removed {
+				next = toml
+			}
+			r.Set(next + "concurrency = 1\n")
+			if told := r.Outrider("reload"); told.Exit != 0 {
+				t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+			}
+			began := time.Now()
+			if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-outcome; err != nil {
+				t.Errorf("the request at the older epoch: %v", err)
+			}
+			if exit := daemon.Wait(t, time.Minute); exit != 0 {
+				t.Errorf("exit %d", exit)
+			}
+			if took := time.Since(began); took > 35*time.Second {
+				t.Errorf("the stop took %v", took)
+			}
+		})
+	}
+}
