@@ -143,12 +143,12 @@ const faultsRun = 700 * time.Millisecond
 // patience is the longest time of an operation: so long that none that is answered on a busy machine is given up.
 func patience(fault string) time.Duration {
 	if fault == "silence" {
-		return 3 * time.Second
+		return 6 * time.Second
 	}
 	return 20 * time.Second
 }
 
-// runFor is a short run.
+// runFor is a short run, longer on a machine so busy that hardly anything was sent in that time: no fault would have struck.
 func runFor(t *testing.T, duration time.Duration, config Config) Report {
 	t.Helper()
 	run, err := Start(t.Context(), config)
@@ -156,7 +156,22 @@ func runFor(t *testing.T, duration time.Duration, config Config) Report {
 		t.Fatal(err)
 	}
 	time.Sleep(duration)
+	for deadline := time.Now().Add(30 * time.Second); !run.sentEnough() && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
 	return run.Stop()
+}
+
+// sentEnough is whether each class has sent something, and all together so much that every fault has struck.
+func (r *Run) sentEnough() bool {
+	r.recorder.mu.Lock()
+	defer r.recorder.mu.Unlock()
+	all, each := 0, true
+	for _, class := range r.recorder.classes {
+		n := class.total()
+		all, each = all+n, each && n > 0
+	}
+	return each && all >= 50
 }
 
 func compare(t *testing.T, server *faulty, report Report, classes ...string) {
