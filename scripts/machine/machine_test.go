@@ -79,6 +79,7 @@ func TestBootAndPowerOff(t *testing.T) {
 	}
 	m.MustRun(t, "systemctl", "daemon-reload")
 	m.MustRun(t, "systemctl", "start", "hello")
+	m.MustRun(t, "journalctl", "--sync") // what the unit printed may not have been read when it has ended
 	if text := m.MustRun(t, "journalctl", "-u", "hello", "-o", "cat"); !strings.Contains(text, "hello from ") {
 		t.Errorf("the journal holds %q", text)
 	}
@@ -204,9 +205,17 @@ func TestKilledOwnerLeavesNothing(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	sweep() // as the next Boot does
-	if left := leftovers(t, name, leader); left != nil {
-		t.Errorf("left behind: %q", left)
+	// The first process of the namespace ends after all others, and holds the mounts and the control group until then.
+	for {
+		sweep() // as the next Boot does
+		left := leftovers(t, name, leader)
+		if left == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("left behind: %q", left)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -215,9 +224,9 @@ func TestBootThatFailsSaysWhy(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "/nonexistent") {
 		t.Errorf("%v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // and not after a while: in any a busy machine may have booted before it is asked
 	if _, err := Boot(ctx, Options{}); err == nil {
-		t.Error("booted within a millisecond")
+		t.Error("booted for nobody")
 	}
 }

@@ -58,10 +58,12 @@ func (s *notifySocket) read() {
 func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error {
 	select {
 	case <-s.up:
-		return nil
 	case <-exited:
 		return errors.New("it ended before it was up")
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for it to be up: %w", ctx.Err())
 	}
+	if err := ctx.Err(); err != nil { // of two that are true select takes any
+		return fmt.Errorf("waiting for it to be up: %w", err)
+	}
+	return nil
 }
