@@ -58,7 +58,7 @@ func TestTheKeeperThatWaitedIsTheKeeper(t *testing.T) {
 	}
 	r.KillAgent()
 	r.StartReady() // its own one waits in vain
-	rig.Eventually(t, 5*time.Second, "one keeper is left", func() bool {
+	rig.Eventually(t, 30*time.Second, "one keeper is left", func() bool {
 		now := r.Pids("outrider-keeper")
 		return len(now) == 1 && now[0] == keepers[0]
 	})
@@ -78,7 +78,7 @@ func TestNoKeeperStaysWithoutAnAgent(t *testing.T) {
 	}
 	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
 	r := rig.New(t, rig.Options{TOML: "[envoy]\nlog_level = \"loud\"\n"})
-	if exit := r.Start().Wait(t, 10*time.Second); exit != 78 {
+	if exit := r.Start().Wait(t, 30*time.Second); exit != 78 {
 		t.Errorf("exit %d", exit)
 	}
 	processes, err := filepath.Glob("/proc/[0-9]*/stat")

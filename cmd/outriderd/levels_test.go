@@ -36,7 +36,7 @@ func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
 	eventually("info")
 
 	_ = daemon.Process.Kill()
-	daemon.Wait(t, 5*time.Second)
+	daemon.Wait(t, 30*time.Second)
 	r.Set("[envoy]\nlog_level = \"error\"\n")
 	daemon = r.StartReady()
 	eventually("error")
@@ -44,7 +44,7 @@ func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
 		t.Fatal(result.Err)
 	}
 	_ = daemon.Process.Kill()
-	daemon.Wait(t, 5*time.Second)
+	daemon.Wait(t, 30*time.Second)
 	r.StartReady()
 	eventually("debug") // set by hand, and no key has changed
 }

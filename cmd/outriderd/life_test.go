@@ -139,7 +139,7 @@ func TestAStopEndsWithTheLastConnection(t *testing.T) {
 	}
 	exchange()
 	_ = daemon.Process.Signal(syscall.SIGTERM)
-	rig.Eventually(t, 10*time.Second, "the proxy is not ready while it drains", func() bool { ready, _ := r.Ready(); return !ready })
+	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains", func() bool { ready, _ := r.Ready(); return !ready })
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		exchange() // past the minimum: it waits for this connection
 	}

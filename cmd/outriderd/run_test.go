@@ -68,7 +68,7 @@ func TestServesReloadsAndStops(t *testing.T) {
 	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {
 		t.Errorf("exit %d\n%s", exit, daemon.Output())
 	}
-	rig.Eventually(t, 3*time.Second, "no process is left", func() bool {
+	rig.Eventually(t, 30*time.Second, "no process is left", func() bool {
 		return len(r.Pids("envoy")) == 0 && len(r.Pids("outrider-keeper")) == 0
 	})
 	left, _ := filepath.Glob(filepath.Join(r.Dir, "run", "*"))
@@ -113,7 +113,7 @@ func TestChangedFileStartsAnEpochOnlyIfItsEffectCallsForOne(t *testing.T) {
 	epochs := func() int { return current(t, r).Number }
 	r.Set("# a comment\n")
 	r.Set("[log]\nlevel = \"info\"\n")
-	rig.Eventually(t, 5*time.Second, "the log level is applied", func() bool {
+	rig.Eventually(t, 30*time.Second, "the log level is applied", func() bool {
 		var levels api.LogLevels
 		r.JSON(&levels, "log-level")
 		return levels.Agent == "info"
@@ -133,7 +133,7 @@ func TestKilledAgentIsAdoptedFrom(t *testing.T) {
 	}
 	before := current(t, r)
 	_ = daemon.Process.Kill()
-	daemon.Wait(t, 5*time.Second)
+	daemon.Wait(t, 30*time.Second)
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Fatalf("GET without an agent: %d %v", code, err)
 	}
@@ -158,7 +158,7 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	rig.Eventually(t, 20*time.Second, "the agent says so", func() bool { return strings.Contains(daemon.Output(), "is replaced in place") })
-	rig.Eventually(t, 10*time.Second, "no condition stands", func() bool { return len(conditions(t, r)) == 0 })
+	rig.Eventually(t, 30*time.Second, "no condition stands", func() bool { return len(conditions(t, r)) == 0 })
 	if output := daemon.Output(); strings.Contains(output, `"ERROR"`) || strings.Contains(output, `"WARN"`) {
 		t.Errorf("a planned re-execution alarms:\n%s", output)
 	}
@@ -174,7 +174,7 @@ func TestSecondAgentRefuses(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	first := r.StartReady()
 	second := r.Start()
-	if exit := second.Wait(t, 10*time.Second); exit != 73 {
+	if exit := second.Wait(t, 30*time.Second); exit != 73 {
 		t.Errorf("exit %d: %s", exit, second.Output())
 	}
 	if !strings.Contains(second.Output(), strconv.Itoa(first.Process.Pid)) {
@@ -209,7 +209,7 @@ func TestExitCodes(t *testing.T) {
 	} {
 		r.Set(c.toml)
 		daemon := r.Start()
-		if exit := daemon.Wait(t, 10*time.Second); exit != c.exit || !strings.Contains(daemon.Output(), c.says) {
+		if exit := daemon.Wait(t, 30*time.Second); exit != c.exit || !strings.Contains(daemon.Output(), c.says) {
 			t.Errorf("%s: exit %d: %s", c.name, exit, daemon.Output())
 		}
 	}
@@ -267,9 +267,9 @@ func TestHangupReloadsAndSecondTerminationAborts(t *testing.T) {
 	_ = daemon.Process.Signal(syscall.SIGHUP)
 	rig.Eventually(t, 20*time.Second, "SIGHUP starts an epoch", func() bool { return current(t, r).Number == 1 })
 	_ = daemon.Process.Signal(syscall.SIGUSR1)
-	rig.Eventually(t, 5*time.Second, "SIGUSR1 reopens the access logs", func() bool { return strings.Contains(daemon.Output(), "access logs reopened") })
+	rig.Eventually(t, 30*time.Second, "SIGUSR1 reopens the access logs", func() bool { return strings.Contains(daemon.Output(), "access logs reopened") })
 	_ = daemon.Process.Signal(syscall.SIGTERM)
-	rig.Eventually(t, 5*time.Second, "the proxy is not ready while it drains", func() bool { ready, _ := r.Ready(); return !ready })
+	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains", func() bool { ready, _ := r.Ready(); return !ready })
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Errorf("a new connection during the drain: %d %v", code, err)
 	}
@@ -306,7 +306,7 @@ func TestBrokenMeshFileLeavesTheRestServing(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	r.Write("mesh.d/broken.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad}\nspec:\n  hosts: [web.test]\n  http:\n  - rout: []\n")
-	rig.Eventually(t, 10*time.Second, "the problem is told with file, line and field", func() bool {
+	rig.Eventually(t, 30*time.Second, "the problem is told with file, line and field", func() bool {
 		for _, condition := range conditions(t, r) {
 			if strings.Contains(condition, "broken.yaml:7") && strings.Contains(condition, "rout") {
 				return true
@@ -320,7 +320,7 @@ func TestBrokenMeshFileLeavesTheRestServing(t *testing.T) {
 	if err := os.Remove(filepath.Join(r.Dir, "mesh.d/broken.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 10*time.Second, "the condition is gone", func() bool { return len(conditions(t, r)) == 0 })
+	rig.Eventually(t, 30*time.Second, "the condition is gone", func() bool { return len(conditions(t, r)) == 0 })
 }
 
 func TestMeshFolderThatIsRenamedAwayWithdrawsNothing(t *testing.T) {
@@ -334,7 +334,7 @@ func TestMeshFolderThatIsRenamedAwayWithdrawsNothing(t *testing.T) {
 		}
 	}
 	rename(folder, folder+".away")
-	rig.Eventually(t, 10*time.Second, "a condition names the folder and the cure", func() bool {
+	rig.Eventually(t, 30*time.Second, "a condition names the folder and the cure", func() bool {
 		standing := conditions(t, r)
 		return len(standing) == 1 && strings.Contains(standing[0], folder) && strings.Contains(standing[0], "rename or mount it back")
 	})
@@ -342,11 +342,11 @@ func TestMeshFolderThatIsRenamedAwayWithdrawsNothing(t *testing.T) {
 		t.Errorf("GET without the folder: %d %v", code, err)
 	}
 	rename(folder+".away", folder)
-	rig.Eventually(t, 10*time.Second, "the condition is gone", func() bool { return len(conditions(t, r)) == 0 })
+	rig.Eventually(t, 30*time.Second, "the condition is gone", func() bool { return len(conditions(t, r)) == 0 })
 	if err := os.Remove(filepath.Join(folder, "web.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 10*time.Second, "a file that is deleted is withdrawn", func() bool { _, _, err := r.Get("/hello"); return err != nil })
+	rig.Eventually(t, 30*time.Second, "a file that is deleted is withdrawn", func() bool { _, _, err := r.Get("/hello"); return err != nil })
 }
 
 // conditions are the sentences of those that stand.

@@ -55,7 +55,7 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 			refused.cure != "" && !strings.Contains(told.Err, "xds.socket: ") {
 			t.Errorf("%s: exit %d: %s%s", refused.name, told.Exit, told.Out, told.Err)
 		}
-		rig.Eventually(t, 10*time.Second, refused.name+": the socket of what was refused is gone", func() bool { return !there("xds2.sock") })
+		rig.Eventually(t, 30*time.Second, refused.name+": the socket of what was refused is gone", func() bool { return !there("xds2.sock") })
 		if now := current(t, r); now.PID != before.PID || !there("xds.sock") {
 			t.Errorf("%s: epoch %+v", refused.name, now)
 		}

@@ -56,14 +56,23 @@ func (r *Rig) Get(path string) (int, string, error) {
 	return r.GetHost("web.test", r.Ports.HTTP, path)
 }
 
+// GetSlow is Get of what takes its time: /sleep/8s.
+func (r *Rig) GetSlow(path string) (int, string, error) {
+	return get("web.test", r.Ports.HTTP, path, time.Minute)
+}
+
 // GetHost sends one request with a Host header of its own on a connection of its own.
 func (r *Rig) GetHost(host string, port int, path string) (int, string, error) {
+	return get(host, port, path, 5*time.Second)
+}
+
+func get(host string, port int, path string, limit time.Duration) (int, string, error) {
 	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
 	if err != nil {
 		return 0, "", err
 	}
 	request.Host = host
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: limit, Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Do(request)
 	if err != nil {
 		return 0, "", err

@@ -102,7 +102,7 @@ func (d *Daemon) Output() string { return d.output.String() }
 
 // Ready asks /healthz/ready; the text is the reason when not.
 func (r *Rig) Ready() (bool, string) {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz/ready", r.Ports.Status))
 	if err != nil {
 		return false, err.Error()

@@ -124,7 +124,7 @@ func (r *Rig) KillAgent() {
 	if err := d.Process.Kill(); err != nil {
 		r.t.Errorf("kill outriderd: %v", err)
 	}
-	d.Wait(r.t, 10*time.Second)
+	d.Wait(r.t, 30*time.Second)
 }
 
 // KeepRunning starts outriderd whenever it is not there, as an init system does, until the returned function is called,

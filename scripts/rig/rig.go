@@ -137,7 +137,7 @@ func (r *Rig) startBackend() {
 	if err := r.backend.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	Eventually(r.t, 5*time.Second, "the backend listens", func() bool {
+	Eventually(r.t, 30*time.Second, "the backend listens", func() bool {
 		connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", r.Ports.Backend))
 		if err == nil {
 			_ = connection.Close()
@@ -150,7 +150,7 @@ func (r *Rig) startBackend() {
 func (r *Rig) End() { r.ended.Do(r.cleanup) }
 
 // leftTime is how long a keeper may take to go after the agent that ended it.
-const leftTime = 5 * time.Second
+const leftTime = 20 * time.Second
 
 func (r *Rig) cleanup() {
 	d := r.Daemon()

@@ -105,7 +105,7 @@ func parentKilledAtStart(s *Scene) {
 	s.sound()
 	s.Strike()
 	s.Signal(before.PID, syscall.SIGKILL)
-	rig.Eventually(s.TB, 10*time.Second, "an Envoy that works is live", func() bool {
+	rig.Eventually(s.TB, 30*time.Second, "an Envoy that works is live", func() bool {
 		now := s.Live()
 		return now.PID != before.PID && now.PID != child.PID
 	})
@@ -128,7 +128,7 @@ func parentStopped(s *Scene) {
 	// Its drain is over, so that it holds none of HTTP's connections any more.
 	time.Sleep(time.Until(child.Live.Add(s.Options.Drain + quiet)))
 	s.Signal(parent.PID, syscall.SIGSTOP)
-	end := child.Live.Add(s.Options.ParentShutdown + 4*time.Second)
+	end := child.Live.Add(s.Options.ParentShutdown + 10*time.Second)
 	for rig.Alive(parent.PID) {
 		if err := s.AdminAnswers(); err != nil {
 			s.Errorf("the child's admin while its parent hangs: %v", err)

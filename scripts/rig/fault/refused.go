@@ -43,7 +43,7 @@ func (s *Scene) goesOn(before api.Epoch) {
 		s.Errorf("not ready: %s", reason)
 	}
 	var now api.Epoch
-	rig.Eventually(s.TB, 10*time.Second, "an epoch brings back the admin interface", func() bool {
+	rig.Eventually(s.TB, 30*time.Second, "an epoch brings back the admin interface", func() bool {
 		now = s.Live()
 		return now.PID != before.PID && s.AdminAnswers() == nil
 	})
