@@ -34,7 +34,8 @@ func NewBusHost(t *testing.T, more ...string) *Host {
 // OnBus waits until a name is taken.
 func (h *Host) OnBus(name string) {
 	h.t.Helper()
-	h.Eventually(20*time.Second, name+" is on the bus", func() bool {
+	// An agent that has lost the bus asks for it every 30 seconds at most.
+	h.Eventually(time.Minute, name+" is on the bus", func() bool {
 		out, err := h.Run(h.t.Context(), "busctl", "list", "--acquired", "--no-legend")
 		return err == nil && strings.Contains(out, name+" ")
 	})
@@ -203,10 +204,10 @@ func TestBusTellsWhatHappens(t *testing.T) {
 	}
 	h.monitor("root", "/run/root.txt", "busctl", "monitor", "--json=short", busName)
 	h.monitor("nobody", "/run/nobody.txt", "dbus-monitor", "--system", "type='signal',sender='"+busName+"'")
-	h.Eventually(10*time.Second, "the monitors listen", func() bool {
+	h.Eventually(30*time.Second, "the monitors listen", func() bool {
 		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer", "Ping")
-		out, err := h.Run(t.Context(), "sh", "-c", "grep -c Ping /run/root.txt; grep -c NameAcquired /run/nobody.txt")
-		return err == nil && !strings.Contains(out, "0")
+		_, err := h.Run(t.Context(), "sh", "-c", "grep -q Ping /run/root.txt && grep -q NameAcquired /run/nobody.txt")
+		return err == nil
 	})
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
 	t.Cleanup(func() {
@@ -221,7 +222,7 @@ func TestBusTellsWhatHappens(t *testing.T) {
 		for _, pattern := range patterns {
 			script += fmt.Sprintf(" && grep -E -q '%s' %s", pattern, file)
 		}
-		h.Eventually(10*time.Second, what+": "+script, func() bool { _, err := h.Run(t.Context(), "sh", "-c", script); return err == nil })
+		h.Eventually(30*time.Second, what+": "+script, func() bool { _, err := h.Run(t.Context(), "sh", "-c", script); return err == nil })
 	}
 	told("a reload", "/run/root.txt",
 		`"path":"/org/outrider/Agent1","interface":"org.freedesktop.DBus.Properties","member":"PropertiesChanged".*"State":\{"type":"s","data":"reloading"\}`,
@@ -247,7 +248,7 @@ func TestBusRestarts(t *testing.T) {
 	h.MustRun(t, "systemctl", "stop", "dbus.socket", "dbus.service")
 	h.Serves()
 	h.MustRun(t, "outrider", "reload")
-	h.Eventually(10*time.Second, "its absence is a condition", func() bool { return strings.Contains(fmt.Sprint(h.Status().Conditions), "bus-unavailable") })
+	h.Eventually(30*time.Second, "its absence is a condition", func() bool { return strings.Contains(fmt.Sprint(h.Status().Conditions), "bus-unavailable") })
 	h.MustRun(t, "systemctl", "start", "dbus.socket", "dbus.service")
 	h.Eventually(time.Minute, "the agent is back", func() bool {
 		out, err := h.As("root", "get-property", busName, busObject, busManager, "CurrentEpoch")
@@ -255,7 +256,7 @@ func TestBusRestarts(t *testing.T) {
 	})
 	h.MustRun(t, "systemctl", "restart", "dbus.service")
 	h.OnBus(busName)
-	h.Eventually(10*time.Second, "the condition is gone", func() bool { return len(h.Status().Conditions) == 0 })
+	h.Eventually(30*time.Second, "the condition is gone", func() bool { return len(h.Status().Conditions) == 0 })
 	if now := h.MainPID("outrider"); now != agent {
 		t.Errorf("agent %d became %d", agent, now)
 	}
@@ -298,7 +299,7 @@ func TestBusOfDbusBroker(t *testing.T) {
 		}
 	}
 	h.monitor("root", "/run/root.txt", "busctl", "monitor", "--json=short", busName)
-	h.Eventually(10*time.Second, "the monitor listens", func() bool {
+	h.Eventually(30*time.Second, "the monitor listens", func() bool {
 		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer", "Ping")
 		_, err := h.Run(t.Context(), "grep", "-q", "Ping", "/run/root.txt")
 		return err == nil

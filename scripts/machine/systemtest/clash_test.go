@@ -72,18 +72,18 @@ func TestClashOfInstances(t *testing.T) {
 			return strings.Contains(h.MustRun(t, "outrider", "-i", name, "--json", "status"), "port-shared")
 		}
 		if name == "a" {
-			h.Eventually(10*time.Second, "Envoy listens", func() bool { return h.Get() == "200" })
+			h.Eventually(30*time.Second, "Envoy listens", func() bool { return h.Get() == "200" })
 			if shared() {
 				t.Error("the first one shares its port")
 			}
 			continue
 		}
-		h.Eventually(10*time.Second, "the second one says that it shares its port", shared)
+		h.Eventually(30*time.Second, "the second one says that it shares its port", shared)
 		if got := h.MustRun(t, "outrider", "-i", name, "status"); !strings.Contains(got, `instance "a" (outrider@a.service), which runs`) {
 			t.Errorf("status: %s", got)
 		}
 		h.Write("/etc/outrider/b.mesh.d/web.yaml", strings.NewReplacer("number: 80,", "number: 800,", "number: 81,", "number: 801,").Replace(mesh))
-		h.Eventually(10*time.Second, "it is cured", func() bool { return !shared() })
+		h.Eventually(30*time.Second, "it is cured", func() bool { return !shared() })
 	}
 
 	h.MustRun(t, "systemctl", "stop", "outrider@b.service")
