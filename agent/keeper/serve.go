@@ -50,8 +50,8 @@ func Serve(options Options, state *os.File) error {
 	s.reap() // what ended while nobody looked
 	s.considerIdle()
 	s.mu.Unlock()
+	s.notify(daemon.SdNotifyReady) // the socket listens: whoever comes now waits, and finds a keeper that is known to be ready
 	go s.accept()
-	s.notify(daemon.SdNotifyReady)
 	err = s.main.run()
 	s.serving.Wait() // a command that is being ended has to be reaped
 	close(stop)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -192,6 +193,21 @@ func TestWait(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 1 || result.Ready || result.Reason == "" {
 		t.Errorf("%d %q %v", code, out, err)
 	}
+}
+
+// The time may be over just as the agent is about to be asked again: that it does not run is known nevertheless.
+func TestWaitEndsBetweenTwoTries(t *testing.T) {
+	m := newMachine(t, nil)
+	var all sync.WaitGroup
+	for more := range 60 {
+		all.Go(func() {
+			timeout := askAgainAfter + time.Duration(more)*50*time.Microsecond
+			if code, _, errors := m.outrider("wait", "--timeout", timeout.String()); code != api.ExitNotRunning {
+				t.Errorf("%v: %d %s", timeout, code, errors)
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestWaitForAnAgentThatStarts(t *testing.T) {

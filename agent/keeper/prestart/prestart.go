@@ -161,8 +161,8 @@ func Take() *os.File {
 	return waiting
 }
 
-// dismissal is how long Dismiss waits for a keeper to end.
-const dismissal = 200 * time.Millisecond
+// dismissal is how long Dismiss waits for a keeper to end: it does so in a millisecond, but not on a machine that stands still.
+const dismissal = 3 * time.Second
 
 // Dismiss ends the keeper that waits, if nobody took it, and reaps it: the agent ends, and who started that may not reap what it leaves.
 func Dismiss() {
