@@ -195,13 +195,17 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// The time may be over just as the agent is about to be asked again: that it does not run is known nevertheless.
+// The time may be over just as the agent is about to be asked again, or before it could be asked at all: that it does not run is told
+// nevertheless.
 func TestWaitEndsBetweenTwoTries(t *testing.T) {
 	m := newMachine(t, nil)
 	var all sync.WaitGroup
 	for more := range 60 {
 		all.Go(func() {
-			timeout := askAgainAfter + time.Duration(more)*50*time.Microsecond
+			timeout := time.Duration(1)
+			if more > 0 {
+				timeout = askAgainAfter + time.Duration(more)*50*time.Microsecond
+			}
 			if code, _, errors := m.outrider("wait", "--timeout", timeout.String()); code != api.ExitNotRunning {
 				t.Errorf("%v: %d %s", timeout, code, errors)
 			}

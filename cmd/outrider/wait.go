@@ -64,40 +64,47 @@ func (a *app) waitCommand() *cobra.Command {
 // untilReady waits until ctx ends, over restarts of the agent.
 func untilReady(ctx context.Context, client *api.Client, tell func(api.Progress)) (api.WaitResult, error) {
 	reason := ""
-	var missing error // the agent does not run, as far as is known
 	for {
 		result, err := client.Wait(ctx, func(p api.Progress) {
-			reason, missing = p.Phase, nil
+			reason = p.Phase
 			tell(p)
 		})
 		if err == nil && result.Ready {
 			return result, nil
 		}
-		if _, absent := errors.AsType[*api.NotRunningError](err); absent {
-			reason, missing = "", err
-			tell(api.Progress{Phase: "waiting for the agent to start"})
-		} else if ctx.Err() == nil { // otherwise the time was over before it could be asked again
-			missing = nil
-		}
+		_, absent := errors.AsType[*api.NotRunningError](err)
 		switch {
-		case ctx.Err() != nil && missing != nil:
-			return result, missing
-		case ctx.Err() != nil && reason != "":
+		case ctx.Err() != nil && !absent && reason != "":
 			return api.WaitResult{Reason: "the proxy is not ready: " + reason}, nil
-		case ctx.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
-			return api.WaitResult{}, errors.New("the agent did not answer in time")
+		case ctx.Err() != nil && !absent && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
+			return api.WaitResult{}, silence(ctx, client)
 		case ctx.Err() != nil:
 			return result, err
 		}
 		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == 403 {
 			return result, err
 		}
+		if absent {
+			reason = ""
+			tell(api.Progress{Phase: "waiting for the agent to start"})
+		}
 		select {
 		case <-time.After(askAgainAfter):
 		case <-ctx.Done():
-			if missing != nil {
-				return result, missing
+			if absent {
+				return result, err
 			}
 		}
 	}
+}
+
+// silence is why nobody answered before ctx ended, which may have been before anybody could be asked.
+func silence(ctx context.Context, client *api.Client) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_, err := client.Status(ctx)
+	if _, absent := errors.AsType[*api.NotRunningError](err); absent {
+		return err
+	}
+	return errors.New("the agent did not answer in time")
 }
