@@ -240,11 +240,7 @@ func TestKeeperReplacesItself(t *testing.T) {
 				go func() { _, err := h.apply(spec); done <- err }()
 				h.wait(20 * time.Millisecond)
 			}
-			h.w.mu.Lock()
-			lost := h.w.keeper
-			h.w.keeper = nil
-			close(lost.done)
-			h.w.mu.Unlock()
+			h.w.lose()
 			h.wait(100 * time.Millisecond)
 			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
 				t.Fatal(err)
@@ -283,11 +279,7 @@ func TestStopWhileTheKeeperReplacesItself(t *testing.T) {
 		h.must(specOf("a"))
 		e := h.newest()
 		h.do(func() { e.requests = 1 })
-		h.w.mu.Lock()
-		lost := h.w.keeper
-		h.w.keeper = nil
-		close(lost.done)
-		h.w.mu.Unlock()
+		h.w.lose()
 		h.wait(100 * time.Millisecond)
 		go func() {
 			h.wait(2 * time.Second)

@@ -25,6 +25,15 @@ func (w *world) connect() *fakeKeeper {
 	return w.keeper
 }
 
+// lose ends the agent's connection to the keeper, which replaces itself; its Envoys live on.
+func (w *world) lose() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lost := w.keeper
+	w.keeper = nil
+	close(lost.done)
+}
+
 // die ends the keeper, and its Envoys with it.
 func (w *world) die() {
 	w.mu.Lock()
@@ -77,6 +86,9 @@ func (k *fakeKeeper) Done() <-chan struct{} { return k.done }
 func (k *fakeKeeper) Processes(context.Context) ([]Process, error) {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
+	if k.w.keeper != k {
+		return nil, errKeeperLost
+	}
 	var all []Process
 	for _, e := range k.w.all {
 		if !e.forgotten {

@@ -93,11 +93,7 @@ func randomLife(h *harness, random *rand.Rand) {
 			h.begin()
 			ask(Request{Spec: latest, Reason: latest.Hash, IfChanged: true})
 		case 11:
-			h.w.mu.Lock()
-			lost := h.w.keeper
-			h.w.keeper = nil
-			close(lost.done)
-			h.w.mu.Unlock()
+			h.w.lose()
 			h.wait(50 * time.Millisecond)
 			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
 				h.t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"syscall"
 	"time"
 
@@ -89,9 +90,7 @@ func (s *Supervisor) beginStop(options StopOptions) {
 				"epoch", number, "until", until.Format(time.TimeOnly), "error", err)
 			ending[id] = until
 		}
-		if keeper != nil {
-			s.awaitConnections(ctx, keeper, ending)
-		}
+		s.awaitConnections(ctx, ending)
 		s.post(func() { s.stop.drained = true })
 	})
 }
@@ -160,29 +159,37 @@ func (s *Supervisor) awaitActivity(ctx context.Context, admin Admin, lasting tim
 
 // awaitConnections returns when no client is connected to epochs, given by id, or they should have gone. It is for those that nobody
 // can ask what they are doing: their admin closed for the next one, whether that replaced them or failed.
-func (s *Supervisor) awaitConnections(ctx context.Context, keeper Keeper, ending map[string]time.Time) {
-	waits := func(id string) bool {
-		ends, ours := ending[id]
-		return ours && time.Now().Before(ends)
-	}
-	for ctx.Err() == nil {
-		asking, cancel := context.WithTimeout(ctx, askTimeout)
-		listed, err := keeper.Processes(asking)
-		cancel()
-		busy := false
-		for _, one := range listed {
-			busy = busy || waits(one.ID) && one.Exit == nil && one.Connections > 0
+func (s *Supervisor) awaitConnections(ctx context.Context, ending map[string]time.Time) {
+	for ; ctx.Err() == nil; sleep(ctx, countEvery) {
+		waits := maps.Clone(ending)
+		maps.DeleteFunc(waits, func(_ string, ends time.Time) bool { return !time.Now().Before(ends) })
+		connected, err := s.connected(ctx)
+		if err == nil { // else it is busy, or replaces itself: that says nothing of Envoy
+			maps.DeleteFunc(waits, func(id string, _ time.Time) bool { return !connected[id] })
 		}
-		if err != nil { // it is busy, or replaces itself: that says nothing of Envoy
-			for id := range ending {
-				busy = busy || waits(id)
-			}
-		}
-		if !busy {
+		if len(waits) == 0 {
 			return
 		}
-		sleep(ctx, countEvery)
 	}
+}
+
+// connected asks the keeper which processes, by id, clients are connected to.
+func (s *Supervisor) connected(ctx context.Context) (map[string]bool, error) {
+	var keeper Keeper
+	if err := s.call(ctx, func() { keeper = s.keeper }); err != nil {
+		return nil, err
+	}
+	if keeper == nil {
+		return nil, errKeeperLost
+	}
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	listed, err := keeper.Processes(asking)
+	found := map[string]bool{}
+	for _, one := range listed {
+		found[one.ID] = one.Exit == nil && one.Connections > 0
+	}
+	return found, err
 }
 
 // decideStop goes on with the stop: SIGTERM once all is drained, SIGKILL later, the end when nothing is left.

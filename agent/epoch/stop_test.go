@@ -222,6 +222,31 @@ func TestStopWhenAdminIsLost(t *testing.T) {
 	}
 }
 
+// The connections of an epoch that nobody can ask are the keeper's to count, also of one that replaces itself meanwhile.
+func TestStopWithoutAdminWhileTheKeeperReplacesItself(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		old := h.newest()
+		h.w.behaviour["bad"] = loses["never live"]
+		go func() { _, _ = h.apply(specOf("bad")) }()
+		h.wait(2 * time.Second)
+		h.do(func() { old.requests = 1 })
+		go func() {
+			h.wait(8 * time.Second)
+			h.w.lose()
+			h.wait(100 * time.Millisecond)
+			if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+				t.Error(err)
+			}
+			h.wait(4 * time.Second)
+			h.do(func() { old.requests = 0 })
+		}()
+		if took := h.stopIn(stopDefaults); took < 12*time.Second || took > 13*time.Second || old.exit.Signal != "" {
+			t.Errorf("took %s, the request ended after 12 s; %+v", took, old.exit)
+		}
+	})
+}
+
 func TestStopWithoutEnvoy(t *testing.T) {
 	onHost(t, func(h *harness) {
 		if took := h.stopIn(stopDefaults); took != 0 {

@@ -142,8 +142,8 @@ func (c *Client) Processes(ctx context.Context) ([]Process, error) {
 	return c.list(ctx, operationList)
 }
 
-// Measure is Processes with the memory and the connections of those that live. It reads the kernel's connection tables:
-// for people who look, not for a loop.
+// Measure is Processes with the memory and the connections of those that live. It reads the kernel's connection tables (a third of a second
+// at 20,000 of them on a busy machine): for people who look, and for a stop.
 func (c *Client) Measure(ctx context.Context) ([]Process, error) {
 	return c.list(ctx, operationMeasure)
 }

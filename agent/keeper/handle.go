@@ -128,7 +128,8 @@ func (s *server) measure() []Process {
 	}
 	system := usage{proc: "/proc"}
 	found, err := system.traffic(pids, s.info.Folder)
-	if err != nil {
+	failed := err != nil
+	if failed {
 		s.complain("%v", err)
 	}
 	for i := range processes {
@@ -137,6 +138,9 @@ func (s *server) measure() []Process {
 			continue
 		}
 		its := found[p.PID]
+		if failed { // a stop must not take what was not seen for nothing
+			its.downstream = max(its.downstream, 1)
+		}
 		p.Connections, p.Downstream = its.established, &its.downstream
 		if p.MemoryBytes, err = system.memory(p.PID); err != nil {
 			p.MemoryBytes = 0 // it has just exited

@@ -10,6 +10,7 @@ import (
 type processes struct {
 	handles []int            // pidfds
 	owner   map[string]owner // by inode
+	sharers map[string][]int // all that have one, by inode
 }
 
 // owner is who has a socket, and as what.
@@ -18,7 +19,7 @@ type owner struct{ pid, handle, descriptor int }
 // openProcesses gets at the sockets of processes; those that several have are the last one's. What it returns is to be closed, whatever
 // the error.
 func openProcesses(system usage, pids []int) (*processes, error) {
-	p := &processes{owner: map[string]owner{}}
+	p := &processes{owner: map[string]owner{}, sharers: map[string][]int{}}
 	for _, pid := range pids {
 		handle, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
@@ -42,6 +43,7 @@ func (p *processes) add(system usage, pid, handle int) error {
 	}
 	for inode, descriptor := range descriptors {
 		p.owner[inode] = owner{pid, handle, descriptor}
+		p.sharers[inode] = append(p.sharers[inode], pid)
 	}
 	return nil
 }

@@ -34,6 +34,7 @@ const (
 //
 // An Envoy that drains has closed its listeners, and its admin. What tells its clients from its upstreams, whose connections it keeps for an
 // hour, is SO_REUSEADDR: Envoy sets it for its listeners, a socket that is accepted has it from its listener, and one that connects has not.
+// For UDP it is SO_REUSEPORT, which only those have that listen. With an error, what is found may be too little.
 func (u usage) traffic(pids []int, folder string) (map[int]traffic, error) {
 	all, err := u.open(pids)
 	defer all.close()
@@ -56,13 +57,16 @@ func (u usage) traffic(pids []int, folder string) (map[int]traffic, error) {
 		default:
 			return
 		}
-		if !outgoing(s.port()) || all.accepted(string(s.inode)) {
+		if !outgoing(s.port()) || all.has(string(s.inode), unix.SO_REUSEADDR) {
 			one.downstream++
 		}
 		found[owner.pid] = one
 	}), u.sockets("udp", func(s socket) {
-		if owner, ours := all.owner[string(s.inode)]; ours && string(s.state) == tcpUnconnected && !outgoing(s.port()) {
-			datagrams[owner.pid] = true
+		sharers := all.sharers[string(s.inode)] // a hot restart hands the sockets over
+		if len(sharers) > 0 && string(s.state) == tcpUnconnected && (!outgoing(s.port()) || all.has(string(s.inode), unix.SO_REUSEPORT)) {
+			for _, pid := range sharers {
+				datagrams[pid] = true
+			}
 		}
 	}), u.unixSockets(func(inode, state, path []byte) {
 		// The side that accepts has its listener's path, the one that connects has none.
@@ -85,7 +89,7 @@ func (u usage) traffic(pids []int, folder string) (map[int]traffic, error) {
 
 // open gets at the sockets of those of some processes that live.
 func (u usage) open(pids []int) (*processes, error) {
-	all := &processes{owner: map[string]owner{}}
+	all := &processes{owner: map[string]owner{}, sharers: map[string][]int{}}
 	var failures []error
 	for _, pid := range pids {
 		handle, err := unix.PidfdOpen(pid, 0)
@@ -99,20 +103,20 @@ func (u usage) open(pids []int) (*processes, error) {
 	return all, errors.Join(failures...)
 }
 
-// accepted tells whether a client has made the connection. One that cannot be asked is taken for such.
-func (p *processes) accepted(inode string) bool {
-	reuses := 1
+// has tells whether a socket has an option set. One that cannot be asked is taken for such.
+func (p *processes) has(inode string, option int) bool {
+	value := 1
 	_ = p.with(inode, func(socket int) error {
 		var status unix.Stat_t
 		if err := unix.Fstat(socket, &status); err != nil || strconv.FormatUint(status.Ino, 10) != inode {
 			return err // it is another one by now
 		}
-		if value, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR); err == nil {
-			reuses = value
+		if its, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, option); err == nil {
+			value = its
 		}
 		return nil
 	})
-	return reuses != 0
+	return value != 0
 }
 
 // outgoingPorts tells the ports that the kernel gives to outgoing connections; where it does not say which, all may be.

@@ -1,11 +1,16 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/scripts/parts"
 )
@@ -59,6 +64,9 @@ func TestDownstream(t *testing.T) {
 			if err := tcp.CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
+			for measure(os.Getpid()).established != before.established { // until the other side knows
+				time.Sleep(time.Millisecond)
+			}
 			check("half closed", 0)
 		}
 		_ = client.Close()
@@ -67,6 +75,18 @@ func TestDownstream(t *testing.T) {
 	if gone := measure(1 << 30); gone != (traffic{}) {
 		t.Errorf("of no process: %+v", gone)
 	}
+}
+
+// subset is /proc as a unit with ProcSubset=pid has it: processes alone.
+func subset(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	for _, process := range []string{"self", fmt.Sprint(os.Getpid())} {
+		if err := os.Symlink("/proc/"+process, filepath.Join(folder, process)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
 }
 
 // Who serves UDP may have anything in flight.
@@ -81,19 +101,45 @@ func TestDownstreamOfUDP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Close() }()
-	for _, test := range []struct {
-		port int
-		all  bool
-	}{{0, false}, {parts.FreePort(t), true}} {
-		datagrams, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: test.port})
+	for name, test := range map[string]struct {
+		system    string
+		reusePort int
+		port      int
+		all       bool
+	}{
+		"a client":       {"/proc", 0, 0, false},
+		"a fixed port":   {"/proc", 0, parts.FreePort(t), true},
+		"Envoy's":        {"/proc", 1, 0, true},
+		"ProcSubset=pid": {subset(t), 1, parts.FreePort(t), true},
+	} {
+		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := usage{proc: "/proc"}.traffic([]int{os.Getpid()}, "")
+		err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEPORT, test.reusePort)
+		if err = errors.Join(err, unix.Bind(socket, &unix.SockaddrInet4{Port: test.port, Addr: [4]byte{127, 0, 0, 1}})); err != nil {
+			t.Fatal(err)
+		}
+		// A hot restart hands the sockets over: two processes have them.
+		file := os.NewFile(uintptr(socket), "datagrams")
+		heir := exec.Command("sleep", "60")
+		heir.ExtraFiles = []*os.File{file}
+		if err := heir.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for name := ""; name != "sleep\n"; { // until then it has what it closes when it executes its program
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", heir.Process.Pid))
+			if name = string(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found, err := usage{proc: test.system}.traffic([]int{os.Getpid(), heir.Process.Pid}, "")
 		now := found[os.Getpid()]
 		if err != nil || now.established == 0 || (now.downstream >= now.established) != test.all {
-			t.Errorf("port %d: %+v, %v", test.port, now, err)
+			t.Errorf("%s: %+v, %v", name, now, err)
 		}
-		_ = datagrams.Close()
+		_ = file.Close()
+		_ = heir.Process.Kill()
+		_ = heir.Wait()
 	}
 }
