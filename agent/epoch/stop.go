@@ -24,6 +24,7 @@ type StopOptions struct {
 const (
 	quietFor     = time.Second            // without a request in flight: the drain is done
 	countEvery   = 500 * time.Millisecond // connections of older epochs, asked of the keeper
+	countsQuiet  = 2                      // in a row: a line of the kernel's table may be missed where the table changes while it is read
 	adminRefusal = 10                     // questions in a row without an answer: the admin is gone
 )
 
@@ -160,14 +161,18 @@ func (s *Supervisor) awaitActivity(ctx context.Context, admin Admin, lasting tim
 // awaitConnections returns when no client is connected to epochs, given by id, or they should have gone. It is for those that nobody
 // can ask what they are doing: their admin closed for the next one, whether that replaced them or failed.
 func (s *Supervisor) awaitConnections(ctx context.Context, ending map[string]time.Time) {
-	for ; ctx.Err() == nil; sleep(ctx, countEvery) {
+	for quiet := 0; len(ending) > 0 && ctx.Err() == nil; sleep(ctx, countEvery) {
 		waits := maps.Clone(ending)
 		maps.DeleteFunc(waits, func(_ string, ends time.Time) bool { return !time.Now().Before(ends) })
 		connected, err := s.connected(ctx)
 		if err == nil { // else it is busy, or replaces itself: that says nothing of Envoy
 			maps.DeleteFunc(waits, func(id string, _ time.Time) bool { return !connected[id] })
 		}
-		if len(waits) == 0 {
+		quiet++
+		if len(waits) > 0 {
+			quiet = 0
+		}
+		if quiet == countsQuiet {
 			return
 		}
 	}

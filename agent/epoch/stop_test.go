@@ -73,10 +73,10 @@ func TestStop(t *testing.T) {
 				h.t.Error("then listeners close at once")
 			}
 		}},
-		"admin gone": {options: stopDefaults, want: 5 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"admin gone": {options: stopDefaults, want: 5500 * time.Millisecond, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.admin = false })
 		}},
-		"admin gone, a request in flight": {options: stopDefaults, want: 12 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"admin gone, a request in flight": {options: stopDefaults, want: 12500 * time.Millisecond, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.admin = false })
 			h.wait(2 * time.Second)
 			h.do(func() { e.requests = 1 })
@@ -94,7 +94,7 @@ func TestStop(t *testing.T) {
 		"admin gone, an idle connection": {options: stopDefaults, want: 60 * time.Second, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.admin, e.idle = false, 1 })
 		}},
-		"admin goes while connections are awaited": {options: exitOnZero, want: 28 * time.Second, during: func(h *harness, e *fakeEnvoy) {
+		"admin goes while connections are awaited": {options: exitOnZero, want: 28500 * time.Millisecond, during: func(h *harness, e *fakeEnvoy) {
 			h.do(func() { e.idle = 1 })
 			h.wait(20 * time.Second)
 			h.do(func() { e.admin = false })

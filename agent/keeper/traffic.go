@@ -43,12 +43,14 @@ func (u usage) traffic(pids []int, folder string) (map[int]traffic, error) {
 		return found, err
 	}
 	outgoing := u.outgoingPorts()
+	seen := map[string]bool{}   // the kernel tells the last of a table that grows meanwhile more than once (tcp_seq_start)
 	datagrams := map[int]bool{} // who serves UDP: what it has in flight is not seen
 	err = errors.Join(err, u.sockets("tcp", func(s socket) {
 		owner, ours := all.owner[string(s.inode)]
-		if !ours {
+		if !ours || seen[string(s.inode)] {
 			return
 		}
+		seen[string(s.inode)] = true
 		one := found[owner.pid]
 		switch string(s.state) {
 		case tcpEstablished:

@@ -77,6 +77,49 @@ func TestDownstream(t *testing.T) {
 	}
 }
 
+// A table that grows while it is read tells some of its lines twice.
+func TestTrafficIsCountedOnce(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	client, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	var inode uint64
+	raw, err := client.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Control(func(fd uintptr) {
+		var status unix.Stat_t
+		if err := unix.Fstat(int(fd), &status); err != nil {
+			t.Error(err)
+		}
+		inode = status.Ino
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	line := fmt.Sprintf("0: 0100007F:A000 0100007F:1F90 01 00000000:00000000 00:00000000 00000000 0 0 %d 1 0 20 4 30 10 -1\n", inode)
+	for name, text := range map[string]string{"tcp": line + line, "udp": "", "unix": ""} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(folder, "self/net"), 0o755), os.WriteFile(filepath.Join(folder, "self/net", name), []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(fmt.Sprintf("/proc/%d", os.Getpid()), filepath.Join(folder, fmt.Sprint(os.Getpid()))); err != nil {
+		t.Fatal(err)
+	}
+	found, err := usage{proc: folder}.traffic([]int{os.Getpid()}, "")
+	if now := found[os.Getpid()]; err != nil || now != (traffic{established: 1}) {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
 // subset is /proc as a unit with ProcSubset=pid has it: processes alone.
 func subset(t *testing.T) string {
 	t.Helper()
