@@ -98,7 +98,7 @@ func (s *server) divert(from, to string, closing bool) error {
 			continue
 		}
 		if closing && key.device == 0 && key.address.Addr().Is6() {
-			for _, inode := range group.old() {
+			for _, inode := range group.old {
 				_ = processes.with(inode, unplug) // one that is closed by now gets nothing anyway
 			}
 		}
@@ -140,14 +140,10 @@ func (s *server) release() {
 // group is what the kernel chooses a listener from.
 type group struct {
 	members []string // inodes, in the order of the kernel's list
-	fresh   []string // those of the Envoy that gets the connections
+	old     []string // those of other Envoys
+	fresh   []string // and of the one that gets the connections
 	foreign bool     // some are nobody's of ours
 	sorted  bool     // all of the fresh ones were made after all others
-}
-
-// old are the inodes of other Envoys' sockets.
-func (g group) old() []string {
-	return slices.DeleteFunc(slices.Clone(g.members), func(inode string) bool { return slices.Contains(g.fresh, inode) })
 }
 
 // groupKey is what the sockets of a group have in common, but for traits.
@@ -178,16 +174,17 @@ func groups(processes *processes, target int) (map[groupKey]group, error) {
 		isIPv6 := l.Address.Addr().Is6()
 		owner, ours := processes.owner[inode]
 		if ours && owner.pid == target {
-			g.sorted = g.sorted && (isIPv6 || len(g.fresh) == len(g.members))
+			g.sorted = g.sorted && (isIPv6 || len(g.old) == 0)
 			g.fresh = append(g.fresh, inode)
 		} else {
 			g.sorted = g.sorted && (!isIPv6 || len(g.fresh) == 0)
+			g.old = append(g.old, inode)
 			g.foreign = g.foreign || !ours
 		}
 		g.members = append(g.members, inode)
 		found[key] = g
 	}
-	maps.DeleteFunc(found, func(_ groupKey, g group) bool { return len(g.fresh) == len(g.members) || len(g.fresh) == 0 })
+	maps.DeleteFunc(found, func(_ groupKey, g group) bool { return len(g.old) == 0 || len(g.fresh) == 0 })
 	return found, nil
 }
 
@@ -212,9 +209,7 @@ func (g group) steer(processes *processes, closing bool) error {
 			return errors.New("the listeners there differ in IPV6_V6ONLY or SO_REUSEPORT")
 		}
 	}
-	return processes.with(g.fresh[0], func(socket int) error {
-		return attach(socket, program(len(g.members)-len(g.fresh), len(g.fresh), closing))
-	})
+	return processes.with(g.fresh[0], func(socket int) error { return attach(socket, program(len(g.old), len(g.fresh), closing)) })
 }
 
 // program chooses by chance among the sockets of the new Envoy. The kernel keeps a group as an array to which each socket is added as

@@ -30,19 +30,12 @@ func sharedListener(address string) (net.Listener, error) {
 	return config.Listen(context.Background(), "tcp", address)
 }
 
-// answer accepts connections for ever and tells each a name; without one it holds each until its client closes.
+// answer accepts connections for ever and tells each a name.
 func answer(listener net.Listener, name string) {
 	for {
 		connection, err := listener.Accept()
 		if err != nil {
 			return
-		}
-		if name == "" {
-			go func() {
-				_, _ = io.Copy(io.Discard, connection)
-				_ = connection.Close()
-			}()
-			continue
 		}
 		_, _ = io.WriteString(connection, name)
 		_ = connection.Close()

@@ -58,7 +58,7 @@ func TestWhatEnvoyTookOutlivesIt(t *testing.T) {
 		t.Run(fmt.Sprint("delta ", delta), func(t *testing.T) {
 			toml := fmt.Sprintf("[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n[reload]\nwatch = false\n[discovery]\ndelta = %v\n", delta)
 			r := rig.New(t, rig.Options{Race: true, TOML: toml})
-			daemon := r.StartReady()
+			r.StartReady()
 			remembered := filepath.Join(r.Dir, "state", "mesh-last-good.json")
 			patch := func(value, more string) {
 				r.Write("mesh.d/patch.yaml", "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: patch, namespace: default}\nspec:\n"+
@@ -113,10 +113,7 @@ func TestWhatEnvoyTookOutlivesIt(t *testing.T) {
 			refused(true)
 
 			stop = asking(r)
-			if err := daemon.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			daemon.Wait(t, 30*time.Second)
+			r.KillAgent()
 			r.StartReady()
 			change()
 			refused(true)

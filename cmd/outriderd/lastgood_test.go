@@ -18,7 +18,7 @@ import (
 // something new, and withdraws nothing.
 func TestWhatIsBadNowOutlivesTheAgent(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
-	daemon := r.StartReady()
+	r.StartReady()
 	remembered := filepath.Join(r.Dir, "state", "mesh-last-good.json")
 	if _, err := os.Stat(remembered); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing is bad, and yet: %v", err)
@@ -32,15 +32,12 @@ func TestWhatIsBadNowOutlivesTheAgent(t *testing.T) {
 	stop := asking(r)
 	for i := range 4 {
 		if i%2 == 0 {
-			if err := daemon.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			daemon.Wait(t, 30*time.Second)
+			r.KillAgent()
 		}
 		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
 			"  hosts: [web.test]\n  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n  - route: [{destination: {host: web.test}}]\n", i))
 		if i%2 == 0 {
-			daemon = r.StartReady()
+			r.StartReady()
 		}
 		rig.Eventually(t, 30*time.Second, "Envoy does what the next agent says", func() bool {
 			code, _, err := r.Get(fmt.Sprintf("/new%d", i))

@@ -13,7 +13,7 @@ import (
 // What is in force is what Envoy has, though it died, or though the agent was not there when it was written.
 func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
-	daemon := r.StartReady()
+	r.StartReady()
 	eventually := func(want string) {
 		t.Helper()
 		rig.Eventually(t, 20*time.Second, "Envoy logs at "+want, func() bool {
@@ -35,16 +35,14 @@ func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
 	})
 	eventually("info")
 
-	_ = daemon.Process.Kill()
-	daemon.Wait(t, 30*time.Second)
+	r.KillAgent()
 	r.Set("[envoy]\nlog_level = \"error\"\n")
-	daemon = r.StartReady()
+	r.StartReady()
 	eventually("error")
 	if result := r.Outrider("log-level", "envoy=debug"); result.Exit != 0 {
 		t.Fatal(result.Err)
 	}
-	_ = daemon.Process.Kill()
-	daemon.Wait(t, 30*time.Second)
+	r.KillAgent()
 	r.StartReady()
 	eventually("debug") // set by hand, and no key has changed
 }

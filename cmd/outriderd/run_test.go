@@ -127,13 +127,12 @@ func TestChangedFileStartsAnEpochOnlyIfItsEffectCallsForOne(t *testing.T) {
 
 func TestKilledAgentIsAdoptedFrom(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
-	daemon := r.StartReady()
+	r.StartReady()
 	if result := r.Outrider("reload"); result.Exit != 0 {
 		t.Fatalf("reload: %s", result.Err)
 	}
 	before := current(t, r)
-	_ = daemon.Process.Kill()
-	daemon.Wait(t, 30*time.Second)
+	r.KillAgent()
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Fatalf("GET without an agent: %d %v", code, err)
 	}

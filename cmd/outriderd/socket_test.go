@@ -20,7 +20,7 @@ import (
 func TestTheSocketOfXDSMoves(t *testing.T) {
 	const toml, watch = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n", "[reload]\nwatch = false\n"
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
-	daemon := r.StartReady()
+	r.StartReady()
 	folder := filepath.Join(r.Dir, "run", "envoy")
 	path := func(name string) string { return filepath.Join(folder, name) }
 	at := func(socket, envoy string) string {
@@ -85,10 +85,7 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
-	if err := daemon.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	daemon.Wait(t, 30*time.Second)
+	r.KillAgent()
 	r.StartReady()
 	follows("of the next agent")
 	r.Set(at(path("xds2.sock"), "")) // where the agent that was killed left a socket
