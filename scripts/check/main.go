@@ -19,7 +19,10 @@ import (
 )
 
 // result counts tests, and checks as one each.
-type result struct{ passed, failed int }
+type result struct {
+	passed, failed int
+	why            string // the tests that failed, in lines
+}
 
 func (r *result) count(ok bool) {
 	if ok {
@@ -32,6 +35,7 @@ func (r *result) count(ok bool) {
 func (r *result) add(more result) {
 	r.passed += more.passed
 	r.failed += more.failed
+	r.why += more.why
 }
 
 // step is a check.
@@ -124,6 +128,9 @@ func run(chosen []string, options options) bool {
 			fmt.Println("no test ran")
 			ran = false
 		}
+	}
+	if total.why != "" {
+		fmt.Printf("=== what failed\n%s", total.why)
 	}
 	fmt.Printf("%d passed, %d failed\n", total.passed, total.failed)
 	return total.failed == 0 && ran && ctx.Err() == nil

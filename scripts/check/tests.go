@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 )
 
@@ -95,10 +96,46 @@ func (r *result) test(e event, text *strings.Builder, failed map[string]int, out
 		r.failed++
 		failed[e.Package]++
 	}
-	fmt.Fprintf(out, "--- %s %s %s (%.1f s)\n", strings.ToUpper(e.Action), e.Package, e.Test, e.Elapsed)
+	head := fmt.Sprintf("--- %s %s %s (%.1f s)\n", strings.ToUpper(e.Action), e.Package, e.Test, e.Elapsed)
+	fmt.Fprint(out, head)
 	if text != nil {
 		fmt.Fprint(out, text)
 	}
+	if e.Action == "fail" {
+		r.why += head + said(text)
+	}
+}
+
+const (
+	mostSaid    = 10  // lines of a failed test that are told again at the end
+	longestSaid = 400 // bytes of such a line
+)
+
+// message begins what a test says with t.Error, t.Fatal or t.Log.
+var message = regexp.MustCompile(`^ +[A-Za-z0-9_]+\.go:[0-9]+: `)
+
+// said are the first lines of what a test says, without what it quotes: a journal of hundreds of lines hides why it failed.
+func said(text *strings.Builder) string {
+	if text == nil {
+		return ""
+	}
+	var lines strings.Builder
+	count := 0
+	for line := range strings.Lines(text.String()) {
+		if !message.MatchString(line) {
+			continue
+		}
+		if count++; count > mostSaid {
+			lines.WriteString("    …\n")
+			break
+		}
+		line = strings.TrimRight(line, "\n")
+		if len(line) > longestSaid {
+			line = strings.ToValidUTF8(line[:longestSaid], "") + "…"
+		}
+		lines.WriteString(line + "\n")
+	}
+	return lines.String()
 }
 
 // pack counts the end of a package.
@@ -107,12 +144,17 @@ func (r *result) pack(e event, text *strings.Builder, failed map[string]int, out
 	case "pass":
 		fmt.Fprintf(out, "ok   %s (%.1f s)\n", e.Package, e.Elapsed)
 	case "fail":
+		end := fmt.Sprintf("FAIL %s (%.1f s)\n", e.Package, e.Elapsed)
 		if failed[e.Package] == 0 {
 			r.failed++
+			if text != nil {
+				r.why += lastLines(text.String(), mostSaid)
+			}
+			r.why += end
 		}
 		if text != nil {
 			fmt.Fprint(out, text)
 		}
-		fmt.Fprintf(out, "FAIL %s (%.1f s)\n", e.Package, e.Elapsed)
+		fmt.Fprint(out, end)
 	}
 }

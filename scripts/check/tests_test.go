@@ -24,18 +24,26 @@ func TestFollowCounts(t *testing.T) {
 {"Action":"skip","Package":"p","Test":"TestC"}
 {"Action":"fail","Package":"p","Elapsed":1.5}
 {"Action":"pass","Package":"q","Elapsed":2}`,
-			result{2, 1}, []string{"FAIL p TestB", "reason", "SKIP p TestC", "FAIL p (1.5 s)", "ok   q (2.0 s)"}, []string{"chatter"}},
+			result{passed: 2, failed: 1, why: "--- FAIL p TestB (0.0 s)\n"}, []string{"FAIL p TestB", "reason", "SKIP p TestC", "FAIL p (1.5 s)", "ok   q (2.0 s)"}, []string{"chatter"}},
+		{"what a test says", `
+{"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: 1 is not 2:\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"        a journal\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    host.go:70: ` + strings.Repeat("é", 300) + `\n"}
+{"Action":"fail","Package":"p","Test":"TestA","Elapsed":3}`,
+			result{failed: 1, why: "--- FAIL p TestA (3.0 s)\n    a_test.go:7: 1 is not 2:\n    host.go:70: " + strings.Repeat("é", 192) + "…\n"},
+			[]string{"a journal"}, nil},
 		{"a package that does not build", `
 {"ImportPath":"p [p.test]","Action":"build-output","Output":"p/x.go:1: undefined\n"}
 {"ImportPath":"p [p.test]","Action":"build-fail"}
 {"Action":"output","Package":"p","Output":"FAIL p [build failed]\n"}
 {"Action":"fail","Package":"p","FailedBuild":"p [p.test]"}`,
-			result{0, 1}, []string{"undefined", "build failed"}, nil},
+			result{failed: 1, why: "FAIL p [build failed]\nFAIL p (0.0 s)\n"}, []string{"undefined", "build failed"}, nil},
 		{"a package that fails after its tests passed", `
 {"Action":"pass","Package":"p","Test":"TestA"}
 {"Action":"output","Package":"p","Output":"goleak: found unexpected goroutines\n"}
 {"Action":"fail","Package":"p"}`,
-			result{1, 1}, []string{"goleak"}, nil},
+			result{passed: 1, failed: 1, why: "goleak: found unexpected goroutines\nFAIL p (0.0 s)\n"}, []string{"goleak"}, nil},
 		{"no tests at all", `{"Action":"skip","Package":"p"}`, result{}, nil, []string{"p"}},
 	}
 	for _, c := range cases {
