@@ -18,8 +18,11 @@ type polkit struct {
 
 	mu       sync.Mutex
 	answer   polkitResult
+	password bool // whether a person who is asked knows it
 	failure  *dbus.Error
 	hold     chan struct{} // if set, answers wait for it
+	person   chan struct{} // if set, answers to those who let a person be asked wait for it
+	missed   time.Duration // if set, the next answer is no, after this time
 	asked    []question
 	canceled []string
 }
@@ -54,8 +57,17 @@ func (p *polkit) CheckAuthorization(subject struct {
 		kind += " without a unique name"
 	}
 	p.asked = append(p.asked, question{kind, action, flags})
-	hold, answer, failure := p.hold, p.answer, p.failure
+	hold, answer, failure, missed := p.hold, p.answer, p.failure, p.missed
+	p.missed = 0
+	if flags&polkitInteraction != 0 {
+		hold = p.person
+		answer.Authorized = answer.Authorized || p.password
+	}
 	p.mu.Unlock()
+	if missed != 0 {
+		time.Sleep(missed) // polkit answers one question after the other, and so does this one
+		answer = polkitResult{}
+	}
 	if hold != nil {
 		<-hold
 	}
@@ -104,17 +116,24 @@ func TestPolkitIsAskedForEachMethod(t *testing.T) {
 	d, a := running(t)
 	p := startPolkit(t, d, polkitResult{Authorized: true})
 	var want []question
-	for _, c := range changing {
-		for flag, allowed := range map[uint32]string{0: "no", polkitInteraction: "yes"} {
-			d.must(nobody, append([]string{"--allow-interactive-authorization=" + allowed, "call", wellKnownName, c.object}, c.arguments...)...)
-			want = append(want, question{"system-bus-name", "org.outrider.agent1." + c.action, flag})
+	ask := func(interactive string, flags ...uint32) {
+		t.Helper()
+		for _, c := range changing {
+			d.must(nobody, append([]string{"--allow-interactive-authorization=" + interactive, "call", wellKnownName, c.object}, c.arguments...)...)
+			for _, flag := range flags {
+				want = append(want, question{"system-bus-name", "org.outrider.agent1." + c.action, flag})
+			}
 		}
 	}
+	ask("no", 0)
+	ask("yes", 0)
+	p.set(func() { p.answer, p.password = polkitResult{Challenge: true}, true })
+	ask("yes", 0, polkitInteraction)
 	if diff := cmp.Diff(want, p.questions()); diff != "" {
 		t.Errorf("questions:\n%s", diff)
 	}
-	if n := len(a.requests()); n != len(want) {
-		t.Errorf("%d of %d allowed requests reached the agent", n, len(want))
+	if n := len(a.requests()); n != 3*len(changing) {
+		t.Errorf("%d of %d allowed requests reached the agent", n, 3*len(changing))
 	}
 	for _, c := range changing {
 		d.must(0, append([]string{"call", wellKnownName, c.object}, c.arguments...)...)
@@ -174,18 +193,40 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 	want(allow(true), errorPrefix+"NotAuthorized")
 
 	hold := make(chan struct{})
-	p.set(func() { p.hold = hold })
-	ask.limit, ask.interactive = 50*time.Millisecond, 50*time.Millisecond // only now: the answers above may take their time
-	want(allow(false), errorPrefix+"NotAuthorized")
+	p.set(func() { p.person = hold })
+	ask.interactive = 50 * time.Millisecond // only now: the answers above may take their time
 	want(allow(true), errorPrefix+"NotAuthorized")
 	eventually(t, "the question is taken back", func() (so bool) {
 		p.set(func() { so = len(p.canceled) == 1 })
 		return so
 	})
+	p.set(func() { p.hold = hold })
+	ask.limit = 50 * time.Millisecond
+	want(allow(false), errorPrefix+"NotAuthorized")
+	want(allow(true), errorPrefix+"NotAuthorized")
 	close(hold)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	want(ask.allow(ctx, conn.Names()[0], "org.outrider.agent1.reload", false), errorPrefix+"NotAuthorized")
+}
+
+// polkit's no after the time that it gives its rules may be its own mistake, which no test can have it make.
+func TestPolkitIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	conn := d.connect()
+	ask := newAuthority(conn)
+	ask.rules = 50 * time.Millisecond
+	p := startPolkit(t, d, polkitResult{Authorized: true})
+	for _, interactive := range []bool{false, true} {
+		p.set(func() { p.missed = 2 * ask.rules })
+		if err := ask.allow(t.Context(), conn.Names()[0], "org.outrider.agent1.reload", interactive); err != nil {
+			t.Errorf("interactive %v: %v", interactive, err)
+		}
+	}
+	if n := len(p.questions()); n != 4 {
+		t.Errorf("%d questions, want 2 for each of 2", n)
+	}
 }
 
 // TestASlowPolkitHoldsUpNobody: a user that waits for a password, many times, keeps neither readers nor root from the agent.
