@@ -51,7 +51,11 @@ func (d *decoder) learn(t table) {
 
 // file merges one source over what was read before it.
 func (d *decoder) file(s source) {
-	text := strings.TrimPrefix(s.text, "\ufeff")
+	text, wrong := withoutMark(s.text)
+	if wrong != nil {
+		d.errors, d.broken = append(d.errors, &Error{Position{s.path, 1, 1}, "", wrong.message, wrong.cure}), true
+		return
+	}
 	var raw map[string]any
 	places := newIndex(text)
 	if _, err := toml.Decode(text, &raw); err != nil {
@@ -63,6 +67,19 @@ func (d *decoder) file(s source) {
 	for name, probe := range d.probes {
 		d.config.Status.Probes[name] = *probe
 	}
+}
+
+// withoutMark is a text without the byte order mark that UTF-8 may begin with. The parser would pass over another one, of
+// UTF-16 too, after which the places of keys are not those of the file.
+func withoutMark(text string) (string, *problem) {
+	text = strings.TrimPrefix(text, "\ufeff")
+	switch {
+	case strings.HasPrefix(text, "\ufeff"):
+		return "", &problem{message: "is not TOML: it begins with two byte order marks, which editors do not show", cure: "save it without one"}
+	case strings.HasPrefix(text, "\xff\xfe"), strings.HasPrefix(text, "\xfe\xff"):
+		return "", &problem{message: "is not TOML: it begins with the byte order mark of UTF-16", cure: "save it as UTF-8"}
+	}
+	return text, nil
 }
 
 // syntaxError puts the parser's error into our words.

@@ -43,10 +43,28 @@ func TestPositions(t *testing.T) {
 	}
 }
 
+// A second byte order mark, and one of UTF-16, is an error that says so: the parser takes both.
+func TestByteOrderMarks(t *testing.T) {
+	for text, want := range map[string]string{
+		"\ufeff[node]\nid = \"a\"":       "",
+		"\ufeff\ufeff[node]\nid = \"a\"": "/etc/outrider/x.toml:1:1: is not TOML: it begins with two byte order marks, which editors do not show; save it without one",
+		"\xff\xfe[node]\nid = \"a\"":     "/etc/outrider/x.toml:1:1: is not TOML: it begins with the byte order mark of UTF-16; save it as UTF-8",
+		"\xfe\xff\x00[":                  "/etc/outrider/x.toml:1:1: is not TOML: it begins with the byte order mark of UTF-16; save it as UTF-8",
+	} {
+		_, errs := buildAt([]txtar.File{{Name: "x.toml", Data: []byte(text)}}, Options{})
+		if got := errs.Error(); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
 // agree checks the index of a text against the keys that the parser finds, if it takes the text.
 func agree(t *testing.T, text string) {
 	t.Helper()
-	text = strings.TrimPrefix(text, "\ufeff")
+	text, wrong := withoutMark(text)
+	if wrong != nil {
+		return
+	}
 	index := newIndex(text)
 	for name, offset := range index.offsets {
 		line, column := index.position(offset)
@@ -74,7 +92,7 @@ func seeds(f *testing.F) []string {
 	if err != nil || len(paths) == 0 {
 		f.Fatal(paths, err)
 	}
-	texts := []string{Defaults(), "a.b = { c = [ { d = 1 } ] } # e = 1\n[[f]]\n\"g\" = '''h'''\n", "\ufeff[node]\nid = \"a\"",
+	texts := []string{Defaults(), "a.b = { c = [ { d = 1 } ] } # e = 1\n[[f]]\n\"g\" = '''h'''\n", "\ufeff[node]\nid = \"a\"", "\ufeff\ufeff[a]", "\xff\xfe[a]",
 		"a = \"\\\"\" # \"\nb = 'c", "[a]\r\nb = 1\r\n[c.d]\r\n", "x = 1_000\ny = [1,2,\n3]\nz = {a.b = 1,\n c = 2,}"}
 	for _, path := range paths {
 		archive, err := txtar.ParseFile(path)
