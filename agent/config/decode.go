@@ -75,9 +75,9 @@ func withoutMark(text string) (string, *problem) {
 	text = strings.TrimPrefix(text, "\ufeff")
 	switch {
 	case strings.HasPrefix(text, "\ufeff"):
-		return "", &problem{message: "is not TOML: it begins with two byte order marks, which editors do not show", cure: "save it without one"}
+		return "", problemf("save it without one", "is not TOML: it begins with two byte order marks, which editors do not show")
 	case strings.HasPrefix(text, "\xff\xfe"), strings.HasPrefix(text, "\xfe\xff"):
-		return "", &problem{message: "is not TOML: it begins with the byte order mark of UTF-16", cure: "save it as UTF-8"}
+		return "", problemf("save it as UTF-8", "is not TOML: it begins with the byte order mark of UTF-16")
 	}
 	return text, nil
 }
