@@ -21,7 +21,7 @@ import (
 // result counts tests, and checks as one each.
 type result struct {
 	passed, failed int
-	why            string // the tests that failed, in lines
+	failures       []failure // of tests; other checks print theirs
 }
 
 func (r *result) count(ok bool) {
@@ -35,7 +35,7 @@ func (r *result) count(ok bool) {
 func (r *result) add(more result) {
 	r.passed += more.passed
 	r.failed += more.failed
-	r.why += more.why
+	r.failures = append(r.failures, more.failures...)
 }
 
 // step is a check.
@@ -129,9 +129,7 @@ func run(chosen []string, options options) bool {
 			ran = false
 		}
 	}
-	if total.why != "" {
-		fmt.Printf("=== what failed\n%s", total.why)
-	}
+	runAgain(ctx, &total, goTest, os.Stdout)
 	fmt.Printf("%d passed, %d failed\n", total.passed, total.failed)
 	return total.failed == 0 && ran && ctx.Err() == nil
 }

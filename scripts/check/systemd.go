@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 )
@@ -30,7 +29,8 @@ func newerSystemd(ctx context.Context, _ options) result {
 		fmt.Printf("the system tests were NOT run on %s: its root cannot be had here: %v\n%s", newerDebian, err, lastLines(said.String(), 10))
 		return result{}
 	}
-	return goTest(ctx, append(os.Environ(), "OUTRIDER_TEST_ROOT="+strings.TrimSpace(string(root))), "-run", onNewer, "./scripts/machine/systemtest")
+	run := testRun{newerSystemd: strings.TrimSpace(string(root)), pattern: onNewer}
+	return goTest(ctx, run, "./scripts/machine/systemtest")
 }
 
 func lastLines(text string, most int) string {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -21,15 +22,38 @@ type event struct {
 	Elapsed    float64 // seconds
 }
 
-// tests runs all tests.
-func tests(ctx context.Context, options options) result {
-	return goTest(ctx, os.Environ(), options.packages...)
+// failure is a top-level test that failed, with its sub-tests, or a package that failed as a whole.
+type failure struct {
+	pack  string
+	test  string // "" if the whole package has to run again: it failed outside its tests, or panicked
+	count int    // failed tests and sub-tests, as result counts them
+	why   string // the first lines of each
+	run   testRun
 }
 
-// goTest runs tests with the race detector: at most two packages at a time, since many run real servers.
-func goTest(ctx context.Context, environment []string, arguments ...string) result {
-	c := command(ctx, "go", append([]string{"test", "-json", "-race", "-count=1", "-p=2", "-timeout=30m"}, arguments...)...)
-	c.Env, c.Stderr = environment, os.Stderr
+// testRun is how a test is run: it is the same when a failed test runs again.
+type testRun struct {
+	newerSystemd string // OUTRIDER_TEST_ROOT, "" for the systemd of this machine
+	pattern      string // of go test -run, "" for all
+}
+
+// tests runs all tests.
+func tests(ctx context.Context, options options) result {
+	return goTest(ctx, testRun{}, options.packages...)
+}
+
+// goTest runs tests with the race detector: at most two packages at a time, since many run real
+// servers.
+func goTest(ctx context.Context, run testRun, packages ...string) result {
+	arguments := []string{"test", "-json", "-race", "-count=1", "-p=2", "-timeout=30m"}
+	if run.pattern != "" {
+		arguments = append(arguments, "-run", run.pattern)
+	}
+	c := command(ctx, "go", append(arguments, packages...)...)
+	c.Env, c.Stderr = os.Environ(), os.Stderr
+	if run.newerSystemd != "" {
+		c.Env = append(c.Env, "OUTRIDER_TEST_ROOT="+run.newerSystemd)
+	}
 	stdout, err := c.StdoutPipe()
 	if err == nil {
 		err = c.Start()
@@ -43,15 +67,19 @@ func goTest(ctx context.Context, environment []string, arguments ...string) resu
 		fmt.Printf("go test: %v\n", err)
 		r.failed++
 	}
+	for i := range r.failures {
+		r.failures[i].run = run
+	}
 	return r
 }
 
-// follow reads the events of a run, tells what people need to know, and counts tests and their sub-tests. A package that
-// fails without a test that failed (it does not build, a goroutine leaked, it timed out) counts as one.
+// follow reads the events of a run, prints what people need to know, and counts tests and their
+// sub-tests. A package that fails without a test that failed (it does not build, a goroutine leaked,
+// it timed out) counts as one.
 func follow(events io.Reader, out io.Writer) result {
 	var r result
 	printed := map[string]*strings.Builder{} // by package and test, as long as it runs
-	failed := map[string]int{}               // by package
+	panicked := map[string]bool{}            // packages, some of whose tests never ran
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
@@ -69,13 +97,16 @@ func follow(events io.Reader, out io.Writer) result {
 				printed[key] = &strings.Builder{}
 			}
 			printed[key].WriteString(e.Output)
+			if strings.HasPrefix(e.Output, "panic: ") {
+				panicked[e.Package] = true
+			}
 		case "pass", "fail", "skip":
 			text := printed[key]
 			delete(printed, key)
 			if e.Test != "" {
-				r.test(e, text, failed, out)
+				r.test(e, text, out)
 			} else {
-				r.pack(e, text, failed, out)
+				r.pack(e, text, panicked[e.Package], out)
 			}
 		}
 	}
@@ -87,14 +118,10 @@ func follow(events io.Reader, out io.Writer) result {
 }
 
 // test counts the end of a test.
-func (r *result) test(e event, text *strings.Builder, failed map[string]int, out io.Writer) {
-	switch e.Action {
-	case "pass":
+func (r *result) test(e event, text *strings.Builder, out io.Writer) {
+	if e.Action == "pass" {
 		r.passed++
 		return
-	case "fail":
-		r.failed++
-		failed[e.Package]++
 	}
 	head := fmt.Sprintf("--- %s %s %s (%.1f s)\n", strings.ToUpper(e.Action), e.Package, e.Test, e.Elapsed)
 	fmt.Fprint(out, head)
@@ -102,8 +129,22 @@ func (r *result) test(e event, text *strings.Builder, failed map[string]int, out
 		fmt.Fprint(out, text)
 	}
 	if e.Action == "fail" {
-		r.why += head + said(text)
+		top, _, _ := strings.Cut(e.Test, "/")
+		r.fail(e.Package, top, head+said(text))
 	}
+}
+
+// fail counts a failure as one of the top-level test.
+func (r *result) fail(pack, test, why string) {
+	r.failed++
+	for i := range r.failures {
+		if f := &r.failures[i]; f.pack == pack && f.test == test {
+			f.count++
+			f.why += why
+			return
+		}
+	}
+	r.failures = append(r.failures, failure{pack: pack, test: test, count: 1, why: why})
 }
 
 const (
@@ -139,22 +180,40 @@ func said(text *strings.Builder) string {
 }
 
 // pack counts the end of a package.
-func (r *result) pack(e event, text *strings.Builder, failed map[string]int, out io.Writer) {
+func (r *result) pack(e event, text *strings.Builder, panicked bool, out io.Writer) {
 	switch e.Action {
 	case "pass":
 		fmt.Fprintf(out, "ok   %s (%.1f s)\n", e.Package, e.Elapsed)
 	case "fail":
 		end := fmt.Sprintf("FAIL %s (%.1f s)\n", e.Package, e.Elapsed)
-		if failed[e.Package] == 0 {
-			r.failed++
+		failed := slices.ContainsFunc(r.failures, func(f failure) bool { return f.pack == e.Package })
+		if !failed {
+			why := end
 			if text != nil {
-				r.why += lastLines(text.String(), mostSaid)
+				why = lastLines(text.String(), mostSaid) + end
 			}
-			r.why += end
+			r.fail(e.Package, "", why)
+		}
+		if panicked {
+			r.failWhole(e.Package)
 		}
 		if text != nil {
 			fmt.Fprint(out, text)
 		}
 		fmt.Fprint(out, end)
 	}
+}
+
+// failWhole makes one failure of all those of a package, so that all its tests run again.
+func (r *result) failWhole(pack string) {
+	whole := failure{pack: pack}
+	r.failures = slices.DeleteFunc(r.failures, func(f failure) bool {
+		if f.pack != pack {
+			return false
+		}
+		whole.count += f.count
+		whole.why += f.why
+		return true
+	})
+	r.failures = append(r.failures, whole)
 }
