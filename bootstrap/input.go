@@ -69,10 +69,10 @@ type Discovery struct {
 	Delta    bool // incremental xDS
 }
 
-// Ready is the listener that answers readiness through Envoy, so that who asks learns of both.
+// Ready is the listener for readiness probes through Envoy.
 type Ready struct {
-	Port    int    // on all addresses; 0 = none
-	Backend string // host:port of the agent's status server; "" = none
+	Address string // host:port of the listener, no host means all addresses; "" = no listener
+	Backend string // host:port of the agent's status server; "" = Envoy's admin interface answers
 }
 
 // Service is a server that Envoy itself talks to.

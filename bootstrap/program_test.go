@@ -57,7 +57,7 @@ func everything() bootstrap.Input {
 			},
 		},
 		Discovery: bootstrap.Discovery{Socket: "/run/outrider/envoy/xds.sock", Delta: true}, ConnectTimeout: 1500 * time.Millisecond,
-		Prometheus: "0.0.0.0:15090", Ready: bootstrap.Ready{Port: 15021, Backend: "127.0.0.1:15020"},
+		Prometheus: "0.0.0.0:15090", Ready: bootstrap.Ready{Address: ":15021", Backend: "127.0.0.1:15020"},
 		Tracing: &bootstrap.Tracing{Provider: bootstrap.Zipkin, Service: bootstrap.Service{Address: "zipkin:9411"}, Sampling: 12.5},
 	}
 }

@@ -44,8 +44,8 @@ func (m Maker) input(ctx context.Context, loaded *config.Loaded, node config.Nod
 			DrainDuration: c.Envoy.DrainDuration, ParentShutdown: c.Envoy.ParentShutdownDuration,
 		},
 	}
-	if c.Status.Address != "" {
-		input.Ready = bootstrap.Ready{Port: c.Status.ReadyPort, Backend: loopback(c.Status.Address)}
+	if ready := c.Status.ReadyAddress(); ready != "" {
+		input.Ready = bootstrap.Ready{Address: ready, Backend: loopback(c.Status.Address)}
 	}
 	if c.Telemetry.StatsdUDPAddress != "" {
 		address, err := m.Resolve(ctx, c.Telemetry.StatsdUDPAddress)

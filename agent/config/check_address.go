@@ -66,7 +66,7 @@ func listenAddress(value any) *problem {
 
 // envoyListenAddress is where Envoy listens, which takes no names.
 func envoyListenAddress(value any) *problem {
-	return text(`IP:port, such as "0.0.0.0:15090" or "[::]:15090"`, func(s string) bool {
+	return text(`IP:port, such as "127.0.0.1:15090", or "0.0.0.0:15090" for all addresses`, func(s string) bool {
 		host, _, ok := splitAddress(s)
 		return ok && isIP(host)
 	})(value)

@@ -13,8 +13,8 @@ func TestClaims(t *testing.T) {
 	claims := of(t, "paths.state_dir = \"/srv/state/\"\nenvoy.base_id = 7\ntelemetry.prometheus_address = \"127.0.0.1:16090\"\n").Config.Claims()
 	for _, want := range []Claim{
 		{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 15000},
-		{Key: "status.address", Port: 15020},
-		{Key: "status.ready_port", Port: 15021, Envoy: true},
+		{Key: "status.address", Host: "127.0.0.1", Port: 15020},
+		{Key: "status.ready_port", Host: "127.0.0.1", Port: 15021, Envoy: true},
 		{Key: "telemetry.prometheus_address", Host: "127.0.0.1", Port: 16090, Envoy: true},
 		{Key: "paths.state_dir", Name: "/srv/state"},
 		{Key: "xds.socket", Name: "/run/outrider/envoy/xds.sock"},
@@ -26,11 +26,17 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// Envoy listens on the port for readiness only where there is a status address to ask.
-func TestAReadyPortWithoutAStatusAddressIsNotClaimed(t *testing.T) {
-	for _, claim := range of(t, "status.address = \"\"\n").Config.Claims() {
-		if claim.Key == "status.ready_port" {
-			t.Errorf("claimed is %+v", claim)
+func TestReadyAddress(t *testing.T) {
+	for _, c := range []struct{ status, want string }{
+		{`address = "127.0.0.1:15020"`, "127.0.0.1:15021"},
+		{`address = ":15020"`, ":15021"},
+		{`address = "[fd00::5]:15020"`, "[fd00::5]:15021"},
+		{`address = "localhost:15020"`, "127.0.0.1:15021"},
+		{`address = ""`, "127.0.0.1:15021"},
+		{`ready_port = 0`, ""},
+	} {
+		if got := of(t, "[status]\n"+c.status+"\n").Config.Status.ReadyAddress(); got != c.want {
+			t.Errorf("%s: %q, want %q", c.status, got, c.want)
 		}
 	}
 }

@@ -25,7 +25,6 @@ func (x *crossCheck) all() {
 	x.envoy()
 	x.durations()
 	x.probes()
-	x.status()
 	x.telemetry()
 	x.sockets()
 	x.listeners()
@@ -142,14 +141,6 @@ func (x *crossCheck) probes() {
 	if n := count(h.HTTP != "", h.TCP != "", h.GRPC != "", len(h.Exec) > 0, h.Unit != ""); n > 1 {
 		x.refuse([]string{"health.unit", "health.exec", "health.grpc", "health.tcp", "health.http"}, "keep one of them",
 			"[health] has %d of http, tcp, grpc, exec and unit", n)
-	}
-}
-
-// status warns of a port that was asked for and will not be: what Envoy has there, it asks of status.address.
-func (x *crossCheck) status() {
-	const readyPort = "status.ready_port"
-	if _, said := x.positions[readyPort]; said && x.Status.ReadyPort != 0 && x.Status.Address == "" {
-		x.warn([]string{readyPort, "status.address"}, "set status.address, or ready_port = 0", "does nothing without status.address")
 	}
 }
 

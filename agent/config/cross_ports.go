@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net"
 	"net/netip"
 	"strconv"
 )
@@ -87,9 +88,7 @@ func (c *Config) listening() []listener {
 	add("envoy.admin_port", loopback, c.Envoy.AdminPort)
 	address("status.address", c.Status.Address)
 	if c.Envoy.Enabled && c.Envoy.CustomConfigFile == "" { // a bootstrap of the user's own has listeners of its own
-		if c.Status.Address != "" { // it is asked there
-			add("status.ready_port", "", c.Status.ReadyPort)
-		}
+		address("status.ready_port", c.Status.ReadyAddress())
 		address("telemetry.prometheus_address", c.Telemetry.PrometheusAddress)
 	}
 	if c.Discovery.Address != "" {
@@ -102,4 +101,17 @@ func (c *Config) listening() []listener {
 		add("capture.mode", "", inboundPort)
 	}
 	return all
+}
+
+// ReadyAddress is host:port of Envoy's listener for readiness, "" if there is none. The host is that of
+// address, or 127.0.0.1 where the agent serves no status.
+func (s Status) ReadyAddress() string {
+	if s.ReadyPort == 0 {
+		return ""
+	}
+	host, _, ok := splitAddress(s.Address)
+	if !ok || host == "localhost" { // Envoy listens on addresses only
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, strconv.Itoa(s.ReadyPort))
 }

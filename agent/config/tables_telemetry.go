@@ -11,8 +11,8 @@ func telemetryTable(t *Telemetry) table {
 		setting("disable_internal", &t.DisableInternal, false, Epoch,
 			"node metadata and templates only: no Envoy of today reads it").
 			plays("--disableInternalTelemetry"),
-		setting("prometheus_address", &t.PrometheusAddress, "0.0.0.0:15090", Epoch,
-			`Envoy's own metrics listener; "" = off`).
+		setting("prometheus_address", &t.PrometheusAddress, "127.0.0.1:15090", Epoch,
+			`Envoy's own metrics listener; "" = off; 0.0.0.0 in Istio`).
 			must(optional(envoyListenAddress)),
 		setting("access_log_file", &t.AccessLogFile, "", Live,
 			`embedded server only: "" = none; /dev/stdout or a path in /var/log/outrider`).

@@ -25,7 +25,7 @@ import (
 const (
 	DiscoveryCluster   = "xds-grpc"
 	SecretCluster      = "sds-grpc"
-	prometheusCluster  = "prometheus_stats"
+	adminCluster       = "prometheus_stats" // named as in Istio's bootstrap
 	agentCluster       = "agent"
 	metricsCluster     = "envoy_metrics_service"
 	accessLogCluster   = "envoy_accesslog_service"
@@ -136,10 +136,11 @@ func (b *builder) dynamicResources() *bootstrapv3.Bootstrap_DynamicResources {
 
 func (b *builder) clusters() []*clusterv3.Cluster {
 	var clusters []*clusterv3.Cluster
-	if b.in.Prometheus != "" && b.in.AdminSocket != "" {
-		clusters = append(clusters, b.pipeCluster(prometheusCluster, b.in.AdminSocket, localTimeout))
+	asksAdmin := b.in.Prometheus != "" || b.in.Ready.Address != "" && b.in.Ready.Backend == ""
+	if asksAdmin && b.in.AdminSocket != "" {
+		clusters = append(clusters, b.pipeCluster(adminCluster, b.in.AdminSocket, localTimeout))
 	}
-	if b.servesReady() {
+	if b.in.Ready.Address != "" && b.in.Ready.Backend != "" {
 		backend := b.serviceCluster(agentCluster, &bootstrap.Service{Address: b.in.Ready.Backend}, false)
 		backend.ConnectTimeout = durationpb.New(localTimeout)
 		clusters = append(clusters, backend)
@@ -174,13 +175,13 @@ func (b *builder) listeners() []*listenerv3.Listener {
 			listeners = append(listeners, listener)
 		}
 	}
-	if b.servesReady() {
-		listeners = append(listeners, b.readyListener())
+	if b.in.Ready.Address != "" {
+		if listener := b.readyListener(); listener != nil {
+			listeners = append(listeners, listener)
+		}
 	}
 	return listeners
 }
-
-func (b *builder) servesReady() bool { return b.in.Ready.Port != 0 && b.in.Ready.Backend != "" }
 
 func (b *builder) clusterManager() *bootstrapv3.ClusterManager {
 	if b.in.OutlierLogPath == "" {

@@ -24,7 +24,7 @@ func defaults() bootstrap.Input {
 		SystemRoots:    "tls/root.pem",
 		ConnectTimeout: time.Second, DNSRefreshRate: 300 * time.Second,
 		Prometheus: "0.0.0.0:15090",
-		Ready:      bootstrap.Ready{Port: 15021, Backend: "127.0.0.1:15020"},
+		Ready:      bootstrap.Ready{Address: ":15021", Backend: "127.0.0.1:15020"},
 	}
 }
 
@@ -127,7 +127,7 @@ func TestBuildTellsAllThatIsWrong(t *testing.T) {
 	in.AdminSocket = ""
 	in.SDSSocket = "/" + strings.Repeat("x", 107)
 	in.Prometheus = "localhost:15090"
-	in.Ready.Port = 70000
+	in.Ready.Address = ":70000"
 	in.StatsdAddress = "statsd.example.com:8125"
 	in.MetricsService = &bootstrap.Service{Address: "metrics"}
 	in.AccessLogService = &bootstrap.Service{Address: "als:1", TLS: bootstrap.TLS{Mode: "strict"}}
@@ -144,7 +144,7 @@ func TestBuildTellsAllThatIsWrong(t *testing.T) {
 		"node metadata: json: unsupported type",
 		"the path of the admin socket is missing",
 		`address of the Prometheus listener: "localhost:15090": "localhost" is not an IP address`,
-		"port 70000 of the readiness listener is not from 1 to 65535",
+		`address of the readiness listener: ":70000": the port is not a number from 1 to 65535`,
 		`statsd address: "statsd.example.com:8125": "statsd.example.com" is not an IP address (Envoy's statsd sink resolves no names)`,
 		`cluster envoy_metrics_service: address "metrics" is not host:port`,
 		`cluster envoy_accesslog_service: TLS mode "strict" is none of disable, simple, mutual`,

@@ -23,23 +23,35 @@ func (b *builder) prometheusListener() *listenerv3.Listener {
 		b.fail("address of the Prometheus listener: %w", err)
 		return nil
 	}
-	return b.forwardingListener(PrometheusListener, address, "/stats/prometheus", prometheusCluster)
+	const path = "/stats/prometheus"
+	return b.forwardingListener(PrometheusListener, address, path, adminCluster, path)
 }
 
-// readyListener answers as the agent does, and only while Envoy takes traffic.
+// readyListener forwards /healthz/ready to the agent's status server, or to the admin interface of
+// the same Envoy where the agent serves no status.
 func (b *builder) readyListener() *listenerv3.Listener {
-	if b.in.Ready.Port < 1 || b.in.Ready.Port > 65535 {
-		b.fail("port %d of the readiness listener is not from 1 to 65535", b.in.Ready.Port)
+	address, err := b.listenAddress(b.in.Ready.Address)
+	if err != nil {
+		b.fail("address of the readiness listener: %w", err)
+		return nil
 	}
-	return b.forwardingListener(ReadyListener, b.wildcard(uint16(b.in.Ready.Port)), "/healthz/ready", agentCluster)
+	const path = "/healthz/ready"
+	if b.in.Ready.Backend == "" {
+		return b.forwardingListener(ReadyListener, address, path, adminCluster, "/ready")
+	}
+	return b.forwardingListener(ReadyListener, address, path, agentCluster, path)
 }
 
-// forwardingListener passes GET and HEAD of one path on to a cluster, and nothing else: behind one of them is the admin
-// interface, which would itself resolve a /stats/prometheus/../../quitquitquit that a prefix lets through.
+// forwardingListener forwards GET and HEAD of one path to a path of a cluster, and nothing else: the
+// admin interface would resolve a /stats/prometheus/../../quitquitquit that a prefix lets through.
 //
 // It shares its port with the listener of another epoch (SO_REUSEPORT) and does not count against a limit of
 // connections: a full proxy must still tell that it is one.
-func (b *builder) forwardingListener(name string, address *corev3.Address, path, cluster string) *listenerv3.Listener {
+func (b *builder) forwardingListener(name string, address *corev3.Address, path, cluster, target string) *listenerv3.Listener {
+	rewrite := "" // of a matched path the prefix is all of it
+	if target != path {
+		rewrite = target
+	}
 	manager := &managerv3.HttpConnectionManager{
 		StatPrefix: name,
 		RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
@@ -51,6 +63,7 @@ func (b *builder) forwardingListener(name string, address *corev3.Address, path,
 				},
 				Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 					ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+					PrefixRewrite:    rewrite,
 				}},
 			}}}},
 		}},

@@ -156,7 +156,7 @@ func live(t *testing.T, dir, admin string) bootstrap.Input {
 	in.Discovery.Socket = filepath.Join(dir, "xds.sock")
 	in.SDSSocket = filepath.Join(dir, "sds.sock")
 	in.Prometheus = fmt.Sprintf("0.0.0.0:%d", parts.FreePort(t))
-	in.Ready.Port = parts.FreePort(t)
+	in.Ready.Address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	return in
 }
 
@@ -180,7 +180,7 @@ func TestDefaultsAreLiveAndSilent(t *testing.T) {
 		t.Errorf("admin socket: %v, %v", info, err)
 	}
 
-	metrics, readiness := "127.0.0.1"+in.Prometheus[len("0.0.0.0"):], fmt.Sprintf("127.0.0.1:%d", in.Ready.Port)
+	metrics, readiness := "127.0.0.1"+in.Prometheus[len("0.0.0.0"):], in.Ready.Address
 	idle := make([]net.Conn, 3)
 	for i := range idle {
 		var err error
@@ -268,12 +268,40 @@ func TestEverythingIsLiveWithoutUnknownWarnings(t *testing.T) {
 	}
 }
 
+func TestReadyListener_WithoutAgentStatus(t *testing.T) {
+	dir := parts.ShortDir(t)
+	in := live(t, dir, "admin.sock")
+	in.Prometheus, in.Ready.Backend = "", ""
+	discovery(t, in.Discovery.Socket)
+	run(t, dir, in.AdminSocket, render(t, in))
+
+	ready := func(method, path string) int {
+		code, _ := get(t, in.Ready.Address, method, path)
+		return code
+	}
+	if code := ready(http.MethodGet, "/healthz/ready"); code != http.StatusOK {
+		t.Errorf("a live Envoy answers %d", code)
+	}
+	for _, path := range []string{"/ready", "/healthz/ready/../../quitquitquit", "/stats/prometheus"} {
+		if code := ready(http.MethodGet, path); code != http.StatusNotFound {
+			t.Errorf("GET %s: %d, want 404", path, code)
+		}
+	}
+	if code := ready(http.MethodPost, "/healthz/ready"); code != http.StatusNotFound {
+		t.Errorf("POST: %d, want 404", code)
+	}
+	get(t, in.AdminSocket, http.MethodPost, "/healthcheck/fail")
+	if code := ready(http.MethodGet, "/healthz/ready"); code != http.StatusServiceUnavailable {
+		t.Errorf("a draining Envoy answers %d", code)
+	}
+}
+
 func TestIPv6NodeListensOnBoth(t *testing.T) {
 	dir := parts.ShortDir(t)
 	in := input(inputs["ipv6"])
 	in.AdminSocket, in.Discovery, in.SDSSocket, in.Tracing = filepath.Join(dir, "a.sock"), bootstrap.Discovery{}, "", nil
 	port := parts.FreePort(t)
-	in.Prometheus, in.Ready.Port = fmt.Sprintf(":%d", port), parts.FreePort(t)
+	in.Prometheus, in.Ready.Address = fmt.Sprintf(":%d", port), fmt.Sprintf(":%d", parts.FreePort(t))
 	run(t, dir, in.AdminSocket, render(t, in))
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		address := net.JoinHostPort(host, fmt.Sprint(port))

@@ -68,8 +68,8 @@ func (b *builder) metadata() (*structpb.Struct, error) {
 	if n.DisableInternal {
 		values["DISABLE_INTERNAL_TELEMETRY"] = "true"
 	}
-	if b.servesReady() {
-		values["ENVOY_STATUS_PORT"] = b.in.Ready.Port
+	if port := readyPort(b.in.Ready); port != 0 {
+		values["ENVOY_STATUS_PORT"] = port
 	}
 	if _, port, err := net.SplitHostPort(b.in.Prometheus); err == nil {
 		values["ENVOY_PROMETHEUS_PORT"] = json.Number(port)

@@ -55,7 +55,7 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 		"DisableReportCalls":            onlyIf(in.Node.DisableInternal, "true"),
 		"sts":                           in.Template.STSPort > 0,
 		"sts_port":                      in.Template.STSPort,
-		"envoy_status_port":             in.Ready.Port,
+		"envoy_status_port":             readyPort(in.Ready),
 		"envoy_prometheus_port":         "",
 		"workload_identity_socket_file": in.SDSSocket,
 		"inclusionPrefix":               in.Stats.InclusionPrefixes,
@@ -230,4 +230,13 @@ func onlyIf(condition bool, text string) string {
 		return text
 	}
 	return ""
+}
+
+// readyPort is the port of the readiness listener, 0 if there is none.
+func readyPort(ready bootstrap.Ready) int {
+	_, port, err := splitAddress(ready.Address)
+	if err != nil {
+		return 0
+	}
+	return int(port)
 }
