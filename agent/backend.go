@@ -17,7 +17,7 @@ const measureTime = 2 * time.Second
 
 // Status folds the state of all parts into one answer.
 func (b backend) Status(ctx context.Context) (api.Status, error) {
-	ready, reason := b.proxy.Ready()
+	ready, reason := b.proxy.ready(ctx)
 	current := b.reloader.inForce()
 	last, pending, _ := b.reloader.standing()
 	status := api.Status{

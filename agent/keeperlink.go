@@ -39,19 +39,34 @@ const (
 	keeperTimeout  = 10 * time.Second // one attempt
 	keeperPause    = 50 * time.Millisecond
 	keeperPauseMax = 2 * time.Second
-	keeperPatience = 5 * time.Second // for one that replaces itself; then it is lost
+	keeperPatience = 5 * time.Second // for one that replaces itself, or serves an agent that ends
 )
 
-// open connects for the first time.
+// figuresAge is how old the figures may be that people see.
+const figuresAge = time.Second
+
+// open connects for the first time. While the keeper serves another agent it tries again, for
+// keeperPatience: that agent may be ending.
 func (l *keeperLink) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
 	defer cancel()
-	client, err := l.reach(ctx, new(bool))
-	if err != nil {
-		return err
+	var replaced bool
+	for until := time.Now().Add(keeperPatience); ; {
+		client, err := l.reach(ctx, &replaced)
+		if err == nil {
+			l.set(client)
+			return nil
+		}
+		if !errors.Is(err, keeper.ErrBusy) || time.Now().After(until) {
+			return err
+		}
+		l.log.Debug("the keeper serves another agent", "error", err)
+		select {
+		case <-time.After(keeperPause):
+		case <-ctx.Done():
+			return err
+		}
 	}
-	l.set(client)
-	return nil
 }
 
 // reach connects. A keeper of an older agent, which speaks an older protocol, is asked to re-execute itself from the program that is
@@ -211,7 +226,7 @@ func (l *keeperLink) tellLeftOut(lines, epoch int) {
 // measure asks for the memory and connections of the processes, by their ids; what cannot be had is left out.
 func (l *keeperLink) measure(ctx context.Context) map[string]keeper.Process {
 	measured := map[string]keeper.Process{}
-	processes, err := l.get().Measure(ctx)
+	processes, err := l.get().Client.Measure(ctx, figuresAge)
 	if err != nil {
 		l.log.Debug("epochs could not be measured", "error", err)
 	}
@@ -265,9 +280,17 @@ func (c *connection) Signal(ctx context.Context, id string, signal syscall.Signa
 	return c.Client.Signal(ctx, id, signal)
 }
 
-// Processes are all the keeper knows.
+// Processes lists all the keeper knows.
 func (c *connection) Processes(ctx context.Context) ([]epoch.Process, error) {
-	found, err := c.Client.Measure(ctx)
+	return processesOf(c.Client.Processes(ctx))
+}
+
+// Measure is Processes with their connections.
+func (c *connection) Measure(ctx context.Context) ([]epoch.Process, error) {
+	return processesOf(c.Client.Measure(ctx, 0))
+}
+
+func processesOf(found []keeper.Process, err error) ([]epoch.Process, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"outrider.org/outrider/agent/keeper"
 )
@@ -80,5 +82,25 @@ func TestEnvoysLinesArePassedOnDiscreetly(t *testing.T) {
 	}
 	if strings.Contains(said, "hidden") || strings.Contains(said, "off") {
 		t.Errorf("told: %s", said)
+	}
+}
+
+func TestKeeperLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
+	for name, busyFor := range map[string]time.Duration{"it ends": keeperPatience - time.Second, "it goes on": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				link := &keeperLink{log: slog.New(slog.DiscardHandler), connect: func(context.Context) (*keeper.Client, error) {
+					if time.Since(began) < busyFor {
+						return nil, &keeper.BusyError{PID: 1}
+					}
+					return &keeper.Client{}, nil
+				}}
+				err := link.open(t.Context())
+				if ends := busyFor < keeperPatience; ends != (err == nil) || !ends && !errors.Is(err, keeper.ErrBusy) {
+					t.Errorf("after %v: %v", time.Since(began), err)
+				}
+			})
+		})
 	}
 }

@@ -44,7 +44,10 @@ func (p *proxy) Live() (http.RoundTripper, int, error) {
 
 // Ready is whether Envoy is live and has its configuration, and why not (status.Readiness). Envoy is asked each time: it
 // alone knows that it drains.
-func (p *proxy) Ready() (bool, string) {
+func (p *proxy) Ready() (bool, string) { return p.ready(context.Background()) }
+
+// ready is Ready for a caller that may leave before Envoy answers.
+func (p *proxy) ready(ctx context.Context) (bool, string) {
 	e, ok := p.liveEpoch()
 	if !ok {
 		return false, p.notLive()
@@ -52,7 +55,7 @@ func (p *proxy) Ready() (bool, string) {
 	if ready, reason, known := readyUnasked(e); known {
 		return ready, reason
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
 	ready, state, err := p.admin(e.AdminAddress).Ready(ctx)
 	switch {
@@ -107,7 +110,7 @@ func (p *proxy) waitReady(ctx context.Context, progress func(api.Progress)) erro
 	told := ""
 	for {
 		changed := p.supervisor.Changed()
-		ready, reason := p.Ready()
+		ready, reason := p.ready(ctx)
 		if ready {
 			return nil
 		}

@@ -33,6 +33,9 @@ func TestAdoption(t *testing.T) {
 				h.leave()
 				h.wait(away)
 				h.begin()
+				if h.w.measured != 0 {
+					t.Errorf("adoption waited for %d measurements", h.w.measured)
+				}
 				if away == 0 {
 					if diff := cmp.Diff(before, h.s.Epochs()); diff != "" {
 						t.Errorf("adopted, and changed: %s", diff)

@@ -27,6 +27,7 @@ type world struct {
 	allowed   bool // an old epoch may be killed before its time (Abort)
 	runs      int  // of --mode validate
 	cleaned   int
+	measured  int
 
 	faults  []string
 	down    time.Time // nobody has served since; zero = somebody serves

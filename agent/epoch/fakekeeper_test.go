@@ -83,7 +83,22 @@ func (k *fakeKeeper) Signal(_ context.Context, id string, signal syscall.Signal)
 func (k *fakeKeeper) Exits() <-chan Process { return k.exits }
 func (k *fakeKeeper) Done() <-chan struct{} { return k.done }
 
-func (k *fakeKeeper) Processes(context.Context) ([]Process, error) {
+func (k *fakeKeeper) Processes(ctx context.Context) ([]Process, error) {
+	all, err := k.list()
+	for i := range all {
+		all[i].Connections = 0
+	}
+	return all, err
+}
+
+func (k *fakeKeeper) Measure(ctx context.Context) ([]Process, error) {
+	k.w.mu.Lock()
+	k.w.measured++
+	k.w.mu.Unlock()
+	return k.list()
+}
+
+func (k *fakeKeeper) list() ([]Process, error) {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	if k.w.keeper != k {

@@ -27,8 +27,10 @@ type Processes interface {
 
 // Ledger is what the keeper remembers of processes whatever becomes of the agent.
 type Ledger interface {
-	// Processes are all that live, and those that exited and were not forgotten.
+	// Processes lists all that live, and those that exited and were not forgotten.
 	Processes(ctx context.Context) ([]Process, error)
+	// Measure is Processes with their Connections. It may take long on a busy machine.
+	Measure(ctx context.Context) ([]Process, error)
 	Annotate(ctx context.Context, id string, note json.RawMessage) error
 	Forget(ctx context.Context, id string) error
 }
@@ -63,7 +65,7 @@ type Process struct {
 	PID         int
 	Started     time.Time
 	Exit        *Exit  // nil = it lives
-	Connections uint64 // established ones that clients have made; all of the process where its keeper cannot tell; 0 if not known
+	Connections uint64 // only from Measure: made by clients; all of the process if its keeper cannot tell them apart
 	Note        json.RawMessage
 }
 

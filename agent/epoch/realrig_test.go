@@ -56,7 +56,14 @@ func (l link) Signal(ctx context.Context, id string, signal syscall.Signal) erro
 }
 
 func (l link) Processes(ctx context.Context) ([]epoch.Process, error) {
-	found, err := l.Measure(ctx)
+	return processesOf(l.Client.Processes(ctx))
+}
+
+func (l link) Measure(ctx context.Context) ([]epoch.Process, error) {
+	return processesOf(l.Client.Measure(ctx, 0))
+}
+
+func processesOf(found []keeper.Process, err error) ([]epoch.Process, error) {
 	all := make([]epoch.Process, len(found))
 	for i, p := range found {
 		all[i] = processOf(p)

@@ -189,7 +189,7 @@ func (s *Supervisor) connected(ctx context.Context) (map[string]bool, error) {
 	}
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	listed, err := keeper.Processes(asking)
+	listed, err := keeper.Measure(asking)
 	found := map[string]bool{}
 	for _, one := range listed {
 		found[one.ID] = one.Exit == nil && one.Connections > 0

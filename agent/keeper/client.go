@@ -26,6 +26,8 @@ type Client struct {
 
 	writing sync.Mutex // one frame at a time
 
+	measured measurement
+
 	mu     sync.Mutex
 	next   uint64
 	asked  map[uint64]chan<- response
@@ -82,6 +84,11 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	c := &Client{
 		socket: socket, info: *theirs.Info, events: newEventQueue(), out: make(chan Event),
 		done: make(chan struct{}), asked: map[uint64]chan<- response{},
+	}
+	c.measured.take = func() ([]Process, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), measureTimeout)
+		defer cancel()
+		return c.list(ctx, operationMeasure)
 	}
 	c.wait.Go(c.read)
 	c.wait.Go(c.deliver)
@@ -142,10 +149,19 @@ func (c *Client) Processes(ctx context.Context) ([]Process, error) {
 	return c.list(ctx, operationList)
 }
 
-// Measure is Processes with the memory and the connections of those that live. It reads the kernel's connection tables (a third of a second
-// at 20,000 of them on a busy machine): for people who look, and for a stop.
-func (c *Client) Measure(ctx context.Context) ([]Process, error) {
-	return c.list(ctx, operationMeasure)
+// measureTimeout bounds one measurement, whoever waits for it.
+const measureTimeout = 10 * time.Second
+
+// Measure is Processes with the memory and the connections of those that live, for people who look
+// and for a stop: reading the kernel's tables takes a third of a second with 20,000 connections on a
+// busy machine. However many callers there are, one measurement runs at a time; the result is at
+// most maxAge old, and what the keeper adds to that (measurementAge).
+func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, error) {
+	processes, err := c.measured.get(ctx, maxAge)
+	if err != nil {
+		return nil, fmt.Errorf("measure Envoy: %w", err)
+	}
+	return processes, nil
 }
 
 // Annotate keeps the agent's note on a process, at most MaxNote bytes, in place of the one before; it survives the agent.

@@ -79,7 +79,7 @@ func (c *Client) await(ctx context.Context, operation string, number uint64, ans
 		return r, nil
 	case <-ctx.Done():
 		c.forgetRequest(number)
-		if operation == operationRun { // nobody waits for this answer
+		if operation == operationRun || operation == operationMeasure { // nobody waits for this answer
 			_, _, _ = c.send(context.WithoutCancel(ctx), request{Operation: operationCancel, Cancel: number})
 		}
 		return response{}, fmt.Errorf("ask the keeper to %s: %w", operation, ctx.Err())

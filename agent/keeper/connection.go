@@ -28,7 +28,7 @@ type connection struct {
 
 	mu    sync.Mutex
 	exits []Process                     // not yet sent; bounded by the number of processes
-	runs  map[uint64]context.CancelFunc // by request
+	calls map[uint64]context.CancelFunc // that can be cancelled, by request
 
 	writing chan struct{} // full while lines are on their way from the backlog into the socket
 }
@@ -37,7 +37,7 @@ func newConnection(socket *net.UnixConn, as role, pid int) *connection {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &connection{
 		socket: socket, role: as, pid: pid, ctx: ctx, cancel: cancel,
-		replies: make(chan response, repliesQueued), waiting: make(chan struct{}, 1), flushing: make(chan chan struct{}), runs: map[uint64]context.CancelFunc{},
+		replies: make(chan response, repliesQueued), waiting: make(chan struct{}, 1), flushing: make(chan chan struct{}), calls: map[uint64]context.CancelFunc{},
 		writing: make(chan struct{}, 1),
 	}
 }
@@ -134,25 +134,31 @@ func (c *connection) holdLines(wait time.Duration) (release func()) {
 	}
 }
 
-// begin starts a cancelable piece of work for a request.
-func (c *connection) begin(number uint64) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(c.ctx)
+// begin registers a call that can be cancelled; end must be called when it is over.
+func (c *connection) begin(number uint64) (ctx context.Context, end func(), refusal *Error) {
 	c.mu.Lock()
-	c.runs[number] = cancel
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	switch _, taken := c.calls[number]; {
+	case taken:
+		return nil, nil, refuse(CodeInvalid, "request %d is still running", number)
+	case len(c.calls) >= MaxCalls:
+		return nil, nil, refuse(CodeLimit, "%d calls of this connection are running", len(c.calls))
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.calls[number] = cancel
 	return ctx, func() {
 		c.mu.Lock()
-		delete(c.runs, number)
+		delete(c.calls, number)
 		c.mu.Unlock()
 		cancel()
-	}
+	}, nil
 }
 
-// stop cancels the work for a request.
+// stop cancels a call.
 func (c *connection) stop(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cancel, running := c.runs[number]; running {
+	if cancel, running := c.calls[number]; running {
 		cancel()
 	}
 }

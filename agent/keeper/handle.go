@@ -1,6 +1,9 @@
 package keeper
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
 
 // handle does what a request asks. What takes long is done beside the reader, so that requests do not wait for each other.
 func (s *server) handle(c *connection, r request) {
@@ -19,7 +22,14 @@ func (s *server) handle(c *connection, r request) {
 	case operationList:
 		s.answerList(c, r.Number, s.list())
 	case operationMeasure:
-		s.beside(c, func() { s.answerList(c, r.Number, s.measure()) })
+		s.call(c, r.Number, func(ctx context.Context) {
+			processes, err := s.measured.get(ctx, measurementAge)
+			if err != nil {
+				s.answerDone(c, r.Number, false, err)
+				return
+			}
+			s.answerList(c, r.Number, processes)
+		})
 	case operationSignal:
 		s.answerDone(c, r.Number, false, s.signal(r.ID, r.Signal))
 	case operationAnnotate:
@@ -27,9 +37,7 @@ func (s *server) handle(c *connection, r request) {
 	case operationForget:
 		s.answerDone(c, r.Number, false, s.forget(r.ID))
 	case operationRun:
-		ctx, end := c.begin(r.Number)
-		s.beside(c, func() {
-			defer end()
+		s.call(c, r.Number, func(ctx context.Context) {
 			result, err := s.run(ctx, r.Run)
 			if err != nil {
 				c.answer(response{Number: r.Number, Error: asRefusal(err)})
@@ -87,6 +95,20 @@ func (s *server) beside(c *connection, work func()) {
 	}()
 }
 
+// call runs work beside the reader, as beside does, until the request is cancelled or the
+// connection is lost. A connection may have MaxCalls of these at the same time.
+func (s *server) call(c *connection, number uint64, work func(ctx context.Context)) {
+	ctx, end, refusal := c.begin(number)
+	if refusal != nil {
+		s.answerDone(c, number, false, refusal)
+		return
+	}
+	s.beside(c, func() {
+		defer end()
+		work(ctx)
+	})
+}
+
 func (s *server) answerDone(c *connection, number uint64, done bool, err error) {
 	r := response{Number: number, Done: done}
 	if err != nil {
@@ -110,41 +132,6 @@ func (s *server) list() []Process {
 	processes := make([]Process, 0, len(s.children))
 	for _, c := range s.children {
 		processes = append(processes, c.view())
-	}
-	return processes
-}
-
-// measure shows all processes with what the living ones use. It reads the kernel's tables without the lock, and one at a
-// time: they may be long.
-func (s *server) measure() []Process {
-	s.measuring.Lock()
-	defer s.measuring.Unlock()
-	processes := s.list()
-	var pids []int
-	for _, p := range processes {
-		if p.Exit == nil {
-			pids = append(pids, p.PID)
-		}
-	}
-	system := usage{proc: "/proc"}
-	found, err := system.traffic(pids, s.info.Folder)
-	failed := err != nil
-	if failed {
-		s.complain("%v", err)
-	}
-	for i := range processes {
-		p := &processes[i]
-		if p.Exit != nil {
-			continue
-		}
-		its := found[p.PID]
-		if failed { // a stop must not take what was not seen for nothing
-			its.downstream = max(its.downstream, 1)
-		}
-		p.Connections, p.Downstream = its.established, &its.downstream
-		if p.MemoryBytes, err = system.memory(p.PID); err != nil {
-			p.MemoryBytes = 0 // it has just exited
-		}
 	}
 	return processes
 }

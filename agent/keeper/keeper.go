@@ -26,6 +26,7 @@ const (
 	MaxOutput    = 256 << 10 // bytes of stdout, and of stderr, of a command that Run ran
 	MaxExits     = 64        // exits kept until forgotten; the oldest goes first
 	MaxRuns      = 8         // commands run at the same time
+	MaxCalls     = 32        // commands and measurements that a connection waits for
 )
 
 // Info is what a keeper is and where it lets Envoy put its files.

@@ -40,7 +40,7 @@ type server struct {
 	path     string
 	program  string // what re-execution executes
 
-	measuring sync.Mutex // one reading of the kernel's tables at a time
+	measured  measurement
 	attaching sync.Mutex // one change of who gets connections at a time
 
 	mu       sync.Mutex
@@ -65,10 +65,12 @@ func newServer(options Options) *server {
 	if options.sharedMemory != "" {
 		memory = options.sharedMemory
 	}
-	return &server{
+	s := &server{
 		options: options, memory: sharedMemory{memory}, main: newMainThread(), lines: newBacklog(),
 		commands: map[int]chan<- Exit{}, all: map[*connection]bool{}, changed: make(chan struct{}),
 	}
+	s.measured.take = s.measure
+	return s
 }
 
 // complain tells the log what went wrong; a log that cannot be written to changes nothing.
@@ -143,6 +145,7 @@ func (s *server) converse(c *connection) {
 	c.cancel()
 	_ = c.socket.Close()
 	writer.Wait()
+	s.releaseAgent(c) // what it called may still run; the next agent need not wait for that
 	c.running.Wait()
 }
 
@@ -195,9 +198,16 @@ func (s *server) admit(c *connection, theirs hello) *Error {
 func (s *server) disconnected(c *connection) {
 	c.cancel()
 	_ = c.socket.Close()
+	s.releaseAgent(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, c)
+}
+
+// releaseAgent lets another agent connect, if this connection was the agent's.
+func (s *server) releaseAgent(c *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.agent == c {
 		s.agent = nil
 		close(s.released)

@@ -129,7 +129,7 @@ func TestOneAgentAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer observer.Close()
-	if _, err := observer.Measure(l.context()); err != nil {
+	if _, err := observer.Measure(l.context(), 0); err != nil {
 		t.Error(err)
 	}
 	if err := observer.Shutdown(l.context()); !IsCode(err, CodeForbidden) {

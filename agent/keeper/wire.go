@@ -62,7 +62,7 @@ type request struct {
 	Closes    time.Duration   `json:"closes,omitempty"` // steer: until the other process closes its listeners; nanoseconds
 	Signal    int             `json:"signal,omitempty"` // its number
 	Note      json.RawMessage `json:"note,omitempty"`
-	Cancel    uint64          `json:"cancel,omitempty"` // the number of a run that is no longer wanted
+	Cancel    uint64          `json:"cancel,omitempty"` // the number of a run or a measurement that is no longer wanted
 	Lineage   int             `json:"lineage,omitempty"`
 }
 

@@ -1,0 +1,138 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// greet connects as an agent that does not read its answers.
+func (l *lab) greet() net.Conn {
+	l.Helper()
+	connection, err := net.Dial("unix", filepath.Join(l.folder, socketName))
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(func() { _ = connection.Close() })
+	var theirs hello
+	if err := errors.Join(writeFrame(connection, hello{Protocol: ProtocolVersion, Role: roleAgent}), readFrame(connection, &theirs)); err != nil {
+		l.Fatal(err)
+	}
+	return connection
+}
+
+func TestMeasure_AbandonedCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.startFake(0, false, "wait")
+	pid := l.client.Info().PID
+	l.client.Close()
+	before, err := usage{"/proc"}.memory(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connection := l.greet()
+	// Once the keeper takes no more in, it is as large as it gets.
+	_ = connection.SetWriteDeadline(time.Now().Add(3 * time.Second))
+	for number := range uint64(3200) {
+		if writeFrame(connection, request{Number: number + 1, Operation: operationMeasure}) != nil {
+			break
+		}
+	}
+	grown, err := usage{"/proc"}.memory(pid)
+	const most = 16 << 20 // of a race-instrumented keeper, several times the installed one's
+	if err != nil || grown > before+most {
+		t.Errorf("the keeper grew from %d kB to %d kB: %v", before>>10, grown>>10, err)
+	}
+	_ = connection.Close()
+	l.dial()
+}
+
+func TestDial_DoesNotWaitForCallsOfTheAgentBefore(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	port := parts.FreePort(t)
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	p := l.startFake(0, false, "sockets=1", "listen="+address, "handle=listening", "wait")
+	l.says(p.ID, "listening")
+	if err := unix.Kill(p.PID, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waiting, err := net.Dial("tcp", address) // nobody takes it, so closing the doors takes its time
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = waiting.Close() }()
+	l.client.Close()
+	connection := l.greet()
+	if err := writeFrame(connection, request{Number: 1, Operation: operationCloseDoors}); err != nil {
+		t.Fatal(err)
+	}
+	l.eventually("the doors close", func() bool { return isRefused(address) })
+	_ = connection.Close()
+	client, err := Dial(l.context(), filepath.Join(l.folder, socketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.client = client
+	l.Cleanup(client.Close)
+}
+
+// isRefused reports whether a connection is not let in.
+func isRefused(address string) bool {
+	connection, err := net.DialTimeout("tcp", address, time.Second)
+	if err == nil {
+		_ = connection.Close()
+	}
+	return errors.Is(err, unix.ECONNREFUSED)
+}
+
+func TestMeasurement_IsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var taken atomic.Int32
+		failure := errors.New("no answer")
+		m := measurement{take: func() ([]Process, error) {
+			time.Sleep(time.Second)
+			if number := taken.Add(1); number != 4 {
+				return []Process{{PID: int(number)}}, nil
+			}
+			return nil, failure
+		}}
+		check := func(what string, limit, maxAge time.Duration, want int, failed error) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			processes, err := m.get(ctx, maxAge)
+			got := 0
+			if len(processes) > 0 {
+				got = processes[0].PID
+			}
+			if got != want || !errors.Is(err, failed) {
+				t.Errorf("%s: measurement %d, %v; want %d, %v", what, got, err, want, failed)
+			}
+		}
+		for range 100 {
+			go check("its caller leaves", 10*time.Millisecond, time.Minute, 0, context.DeadlineExceeded)
+		}
+		synctest.Wait()
+		check("others wait for it", time.Minute, time.Minute, 1, nil)
+		time.Sleep(time.Second)
+		check("it is new enough", time.Minute, 2*time.Second, 1, nil)
+		check("it is too old", time.Minute, time.Second/2, 2, nil)
+		time.Sleep(time.Second)
+		check("its only caller leaves", time.Millisecond, 0, 0, context.DeadlineExceeded)
+		time.Sleep(2 * time.Second)
+		check("it fails", time.Minute, time.Millisecond, 0, failure)
+		check("a failure is not kept", time.Minute, time.Minute, 5, nil)
+	})
+}

@@ -1,0 +1,96 @@
+package systemtest
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/rig"
+)
+
+// The test's own program abandons calls when this is in its environment, for as many seconds.
+const (
+	abandonEnvironment = "OUTRIDER_TEST_ABANDON"
+	abandonRate        = 500 // calls a second
+)
+
+// abandon calls the private socket and hangs up before the answer comes.
+func abandon() int {
+	seconds, err := strconv.Atoi(os.Getenv(abandonEnvironment))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	ticker := time.NewTicker(time.Second / abandonRate)
+	defer ticker.Stop()
+	taken := 0
+	for began := time.Now(); time.Since(began) < time.Duration(seconds)*time.Second; <-ticker.C {
+		connection, err := net.Dial("unix", "/run/outrider/outrider.sock")
+		if err != nil {
+			continue // a limit of the socket, which is as good
+		}
+		if _, err := io.WriteString(connection, "GET /v1/status HTTP/1.1\r\nHost: outrider\r\n\r\n"); err == nil {
+			taken++
+		}
+		_ = connection.Close()
+	}
+	fmt.Println(taken)
+	return 0
+}
+
+func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
+	seconds, mostTime := 10, 10*time.Second // the latter for a machine that is busy with other tests
+	if full() {
+		seconds, mostTime = 60, 2*time.Second
+	}
+	const mostKeeperGrowth = 2 << 20 // bytes
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := NewHost(t, filepath.Dir(program)+":/opt/test")
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.Serves()
+	running := h.StartLoad(standard())
+	h.Eventually(30*time.Second, "the load has its connections", func() bool { return h.Live().Connections >= 36 })
+	agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
+	before, agentBefore := h.resident("outrider-envoy"), h.resident("outrider")
+
+	running.Mark("abandoned calls")
+	taken := h.MustRun(t, "systemd-run", "--quiet", "--wait", "--pipe", "-p", "User=nobody", "-E", fmt.Sprintf("%s=%d", abandonEnvironment, seconds),
+		"/opt/test/"+filepath.Base(program))
+	if h.MainPID("outrider") != agent {
+		t.Error("the agent did not survive the calls")
+	}
+	agentAfter := h.resident("outrider")
+	running.Mark("restart")
+	began := time.Now()
+	h.MustRun(t, "systemctl", "restart", "outrider.service")
+	took := time.Since(began)
+	peak, err := strconv.Atoi(strings.Fields(h.ProcessStatus(keeper, "VmHWM"))[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	peak <<= 10
+	if h.MainPID("outrider-envoy") != keeper || h.Live().PID != envoy {
+		t.Error("the keeper or Envoy is another one")
+	}
+	report := running.Stop()
+	t.Logf("%s calls in %d s; restarted in %v; keeper: %d kB before, %d kB at most; agent: %d kB before, %d kB after; %d requests, %d lost",
+		taken, seconds, took, before>>10, peak>>10, agentBefore>>10, agentAfter>>10, report.Total, report.Lost)
+	if took > mostTime {
+		t.Errorf("the restart took %v", took)
+	}
+	if peak-before > mostKeeperGrowth {
+		t.Errorf("the keeper grew by %d kB", (peak-before)>>10)
+	}
+	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
+	}
+}
