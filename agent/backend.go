@@ -89,14 +89,6 @@ func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress
 	return b.reloader.Reload(ctx, &reload{reason: "asked for by outrider reload", ifChanged: request.IfChanged, progress: progress})
 }
 
-// Undrain takes a drain back.
-func (b backend) Undrain(ctx context.Context) error {
-	if err := b.supervisor.Undrain(ctx); err != nil {
-		return api.Refuse(err.Error())
-	}
-	return nil
-}
-
 // Config is the configuration in force, without what may be a secret: everyone may ask.
 func (b backend) Config(context.Context) (api.Config, error) {
 	current := b.reloader.inForce()

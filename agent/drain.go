@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,6 +26,29 @@ func (b backend) Drain(ctx context.Context, request api.DrainRequest, progress f
 		return activity.Connections, err
 	}}
 	return waiting.until(ctx, request.Wait)
+}
+
+// Undrain restores service after a drain.
+func (b backend) Undrain(ctx context.Context, progress func(api.Progress)) (api.UndrainResult, error) {
+	begun := time.Now()
+	result, err := b.supervisor.Undrain(ctx, func(until time.Time, why string) {
+		progress(api.Progress{Phase: why, Until: until})
+	})
+	if refused, ok := errors.AsType[*epoch.Refused](err); ok {
+		goesOn := "no epoch is live"
+		if refused.Remaining >= 0 {
+			goesOn = fmt.Sprintf("epoch %d still drains", refused.Remaining)
+		}
+		return api.UndrainResult{}, api.Refuse("the undrain was refused; "+goesOn, refused.Reasons...)
+	}
+	if err != nil {
+		return api.UndrainResult{}, api.Refuse(err.Error())
+	}
+	restored := api.UndrainResult{Epoch: result.Epoch, Mode: string(result.Mode), Duration: time.Since(begun)}
+	if result.Previous >= 0 {
+		restored.Previous = &result.Previous
+	}
+	return restored, nil
 }
 
 // drainWait looks at a drain.

@@ -85,8 +85,14 @@ func (b onBus) Reload(ctx context.Context, ifChanged bool) (uint64, error) {
 // Drain stops taking new connections.
 func (b onBus) Drain(ctx context.Context) error { return refusedOnBus(b.supervisor.Drain(ctx)) }
 
-// Undrain takes a drain back.
-func (b onBus) Undrain(ctx context.Context) error { return refusedOnBus(b.supervisor.Undrain(ctx)) }
+// Undrain restores service. It outlives a caller that the bus does not let wait as long.
+func (b onBus) Undrain(ctx context.Context) error {
+	_, err := b.supervisor.Undrain(ctx, nil)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return bus.Refused("the undrain continues, but no new epoch is live yet; the property State tells when it is done")
+	}
+	return refusedOnBus(err)
+}
 
 // Abort ends an epoch at once.
 func (b onBus) Abort(ctx context.Context, number int) error {

@@ -71,12 +71,15 @@ func (p *proxy) ready(ctx context.Context) (bool, string) {
 	return true, ""
 }
 
-// readyUnasked is whether the live epoch is ready where that is known without asking it. A drain comes first: it stands also for an epoch
-// that cannot be told.
+// readyUnasked reports whether the live epoch is ready where that is known without asking it. A drain comes first: it also
+// stands for an epoch that cannot be told. An epoch whose listeners have closed or may have closed is not ready: Envoy itself
+// does not say so on its admin interface.
 func readyUnasked(e epoch.Epoch) (ready bool, reason string, known bool) {
 	switch {
 	case e.Drained:
 		return false, fmt.Sprintf("epoch %d drains as it was told to (outrider undrain ends it)", e.Number), true
+	case e.MayRefuse:
+		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; it is being replaced", e.Number), true
 	case e.AdminLost:
 		return true, "", true // its data plane serves; there is nobody to ask for more
 	case e.Silent:

@@ -17,6 +17,7 @@ func TestReadinessThatIsKnownWithoutAsking(t *testing.T) {
 		"it has lost its admin":             {epoch: epoch.Epoch{AdminLost: true}, ready: true, known: true},
 		"it has lost its admin, and drains": {epoch: epoch.Epoch{AdminLost: true, Drained: true}, known: true, reason: "drains"},
 		"it drains":                         {epoch: epoch.Epoch{Drained: true}, known: true, reason: "drains"},
+		"its listeners may have closed":     {epoch: epoch.Epoch{AdminLost: true, MayRefuse: true}, known: true, reason: "may have closed"},
 		"it is silent":                      {epoch: epoch.Epoch{Silent: true}, known: true, reason: "does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {

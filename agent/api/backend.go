@@ -40,7 +40,9 @@ type Drainer interface {
 	// Drain starts draining and, if asked to, returns only when the listeners are closed and no connection is left. The end of ctx ends the waiting,
 	// not the drain.
 	Drain(ctx context.Context, request DrainRequest, progress func(Progress)) (DrainResult, error)
-	Undrain(ctx context.Context) error
+	// Undrain restores service and returns when an epoch that takes connections is live. The end of ctx ends the waiting,
+	// not the undrain.
+	Undrain(ctx context.Context, progress func(Progress)) (UndrainResult, error)
 }
 
 // Configurator shows the configuration.

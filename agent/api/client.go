@@ -85,10 +85,9 @@ func (c *Client) Report(ctx context.Context) ([]ReportPiece, error) {
 	return get[[]ReportPiece](ctx, c, "/report")
 }
 
-// Undrain takes a drain back.
-func (c *Client) Undrain(ctx context.Context) error {
-	_, err := call[struct{}](ctx, c, http.MethodPost, "/undrain", nil)
-	return err
+// Undrain restores service after a drain; progress may be nil.
+func (c *Client) Undrain(ctx context.Context, progress func(Progress)) (UndrainResult, error) {
+	return stream[UndrainResult](ctx, c, http.MethodPost, "/undrain", nil, progress)
 }
 
 // Reload reloads; progress may be nil.

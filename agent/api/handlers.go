@@ -33,11 +33,9 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) undrain(w http.ResponseWriter, r *http.Request) {
-	if err := s.options.Backend.Undrain(r.Context()); err != nil {
-		fail(w, err)
-		return
-	}
-	send(w, http.StatusOK, struct{}{})
+	s.stream(w, r, func(line *lines) (any, error) {
+		return s.options.Backend.Undrain(line.context, line.progress)
+	})
 }
 
 func (s *Server) setLogLevels(w http.ResponseWriter, r *http.Request) {

@@ -21,7 +21,7 @@ import (
 func askAsAnotherUser(socket string) {
 	client := api.NewClient(socket)
 	_, readErr := client.Status(context.Background())
-	changeErr := client.Undrain(context.Background())
+	_, changeErr := client.Undrain(context.Background(), nil)
 	fmt.Printf("%d %d\n%v\n", api.ExitCode(readErr), api.ExitCode(changeErr), changeErr)
 }
 

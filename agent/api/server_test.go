@@ -84,7 +84,7 @@ func TestAnErrorOfTheAgentKeepsItsReasons(t *testing.T) {
 	for _, call := range []func(*api.Client) error{
 		func(c *api.Client) error { _, err := c.Status(t.Context()); return err },
 		func(c *api.Client) error { _, err := c.Reload(t.Context(), api.ReloadRequest{}, nil); return err },
-		func(c *api.Client) error { return c.Undrain(t.Context()) },
+		func(c *api.Client) error { _, err := c.Undrain(t.Context(), nil); return err },
 	} {
 		client, _ := serve(t, &apitest.Backend{Err: fmt.Errorf("wrapped: %w", api.Refuse("no", "because", "and because"))})
 		err := call(client)

@@ -178,6 +178,14 @@ type DrainResult struct {
 	Unknown     string `json:"unknown,omitempty"` // why it is not known how many are left
 }
 
+// UndrainResult is the outcome of an undrain. Epoch and Previous are equal if nothing drained.
+type UndrainResult struct {
+	Previous *int          `json:"previous,omitempty"` // epoch that drained; none: it ended before a new one was live
+	Epoch    int           `json:"epoch"`              // epoch that serves now
+	Mode     string        `json:"mode"`               // hot-restart, side-by-side, first, unchanged
+	Duration time.Duration `json:"duration_ns"`
+}
+
 // WaitResult is how a wait for readiness ended.
 type WaitResult struct {
 	Ready  bool   `json:"ready"`

@@ -3,6 +3,7 @@ package epoch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -129,7 +130,11 @@ func (s *Supervisor) reply(callers []*caller, a answer) {
 
 // tellWaiting tells the callers that wait what for and until when.
 func (s *Supervisor) tellWaiting() {
-	if s.pending == nil {
+	waiting := slices.Clone(s.undraining)
+	if s.pending != nil {
+		waiting = append(waiting, s.pending.callers...)
+	}
+	if len(waiting) == 0 {
 		return
 	}
 	until, why := time.Time{}, "waiting for the keeper"
@@ -147,7 +152,7 @@ func (s *Supervisor) tellWaiting() {
 		}
 	}
 	text := why + until.String()
-	for _, c := range s.pending.callers {
+	for _, c := range waiting {
 		if c.told != text && c.request.OnWait != nil {
 			c.told = text
 			c.request.OnWait(until, why)

@@ -21,6 +21,7 @@ type attempt struct {
 	reason  string
 	callers []*caller
 	guard   bool // of the guard, not asked for by anyone
+	undrain bool // of Undrain: a refusal is the outcome of all undrains that wait
 	adopted bool // begun by an agent before this one; the spec has no functions
 
 	process *process // the one it is at

@@ -10,26 +10,16 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Drain makes the live epoch fail its health checks and close its listeners at the end of its drain time; nothing in
-// flight is aborted. It is a standing wish: an epoch that comes later drains as well, until Undrain. It stands also where Envoy may
-// have taken it and did not say so, or is about to be replaced: then it is told until it does. A Drain that fails changes nothing.
-func (s *Supervisor) Drain(ctx context.Context) error { return s.setDrained(ctx, true) }
-
-// Undrain takes Drain back. Listeners that have closed return with the next epoch. An Undrain that fails changes nothing.
-func (s *Supervisor) Undrain(ctx context.Context) error { return s.setDrained(ctx, false) }
-
-// errUnconfirmed is about a drain that Envoy may carry out later, as it was busy when it was told: nothing takes that back.
-var errUnconfirmed = errors.New("it is not known whether Envoy drains")
-
-func (s *Supervisor) setDrained(ctx context.Context, drained bool) error {
-	select {
-	case s.telling <- struct{}{}:
-		defer func() { <-s.telling }()
-	case <-s.ended:
-		return ErrEnded
-	case <-ctx.Done():
-		return ctx.Err()
+// Drain makes the live epoch fail its health checks and close its listeners at the end of its drain time; it aborts
+// nothing in flight. It is a standing request: a later epoch drains as well, until Undrain. It also stands where Envoy may
+// have accepted it without an answer, or is about to be replaced: then the request is repeated until Envoy confirms it.
+// A Drain that fails changes nothing. One that succeeds ends an Undrain under way.
+func (s *Supervisor) Drain(ctx context.Context) error {
+	release, err := s.lockTelling(ctx)
+	if err != nil {
+		return err
 	}
+	defer release()
 	var live *process
 	var running context.Context
 	before := false
@@ -43,12 +33,12 @@ func (s *Supervisor) setDrained(ctx context.Context, drained bool) error {
 	if live == nil {
 		return ErrNotLive
 	}
-	// From here on whoever asked may leave: what Envoy was told is to be known.
-	err := tellDrained(running, live.admin, drained)
+	// From here on the caller may leave: what Envoy was told must be recorded.
+	err = tellDrained(running, live.admin)
 	stands, seen := false, make(chan struct{})
 	if called := s.call(context.WithoutCancel(ctx), func() {
 		if stands = err == nil || errors.Is(err, errUnconfirmed) || s.handsOver(live); stands {
-			s.wish(live, drained, err)
+			s.requireDrain(live, err)
 		}
 		s.replies = append(s.replies, func() { close(seen) })
 	}); called != nil {
@@ -58,59 +48,69 @@ func (s *Supervisor) setDrained(ctx context.Context, drained bool) error {
 	if stands {
 		return nil
 	}
-	if drained != before { // it may have done a part of it, or does it when it answers again
+	if !before { // it may have done a part of it, or does it when it answers again
 		taking, cancel := context.WithTimeout(context.WithoutCancel(running), probeTimeout)
 		defer cancel()
-		_ = tellHealth(taking, live.admin, !before)
+		_ = live.admin.OKHealthcheck(taking)
 	}
 	return fmt.Errorf("epoch %d: %w", live.Number, err)
 }
 
-// handsOver is whether another epoch serves in the place of one that was, or is about to: that one will be told what is wanted.
+// errUnconfirmed is about a drain that Envoy may carry out later, as it was busy when it was told: nothing takes that back.
+var errUnconfirmed = errors.New("it is not known whether Envoy drains")
+
+// lockTelling waits until no other request to drain is being sent to Envoy. The caller must call release.
+func (s *Supervisor) lockTelling(ctx context.Context) (release func(), err error) {
+	select {
+	case s.telling <- struct{}{}:
+		return func() { <-s.telling }, nil
+	case <-s.ended:
+		return nil, ErrEnded
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// handsOver reports whether another epoch serves in place of one, or is about to: that one will be told to drain.
 func (s *Supervisor) handsOver(was *process) bool {
 	now := s.live()
 	return now != nil && (now != was || now.AdminLost || s.attempt != nil || s.examining)
 }
 
-// wish notes what the operator wants of the host after an epoch was told; err is why it has not said that it does it.
-func (s *Supervisor) wish(told *process, drained bool, err error) {
-	s.drained = drained
+// requireDrain records the standing request after an epoch was told; err is why that epoch has not confirmed it.
+func (s *Supervisor) requireDrain(told *process, err error) {
+	s.drained = true
+	s.refuseUndrain(errDrainedAgain)
 	switch now := s.live(); {
 	case now == told && err == nil:
-		now.Drained = drained
+		now.Drained = true
 		now.drains()
 		s.annotate(now)
 	case now != nil:
 		s.drainAgain(now)
 	}
-	kind, does, todo := condition.KindUndrained, "takes new connections again, but for listeners that have closed", "take new connections again"
-	if drained {
-		kind, does, todo = condition.KindDraining, "drains: its listeners close at the end of its drain time", "drain"
-	}
-	sentence := fmt.Sprintf("epoch %d %s", told.Number, does)
+	sentence := fmt.Sprintf("epoch %d drains: its listeners close at the end of its drain time", told.Number)
 	if err != nil {
-		sentence = fmt.Sprintf("epoch %d is to %s and has not said that it does; it, or the one that replaces it, is told until it does (%v)", told.Number, todo, err)
+		sentence = fmt.Sprintf("epoch %d has not confirmed that it drains; the request is repeated until it, or the epoch "+
+			"that replaces it, does (%v)", told.Number, err)
 	}
-	s.event(kind, told, sentence, nil)
+	s.event(condition.KindDraining, told, sentence, nil)
 }
 
-// drains notes when the listeners close of an epoch that has taken that it is to drain. Envoy counts from the first time that it is told,
-// whatever it is told later: nothing ends that.
+// drains notes when the listeners close of an epoch that has confirmed that it drains. Envoy counts from the first request;
+// nothing ends that.
 func (p *process) drains() {
 	if p.Drained && p.DrainEnds.IsZero() {
 		p.DrainEnds = time.Now().Add(p.spec.Drain)
 	}
 }
 
-// tellDrained tells an epoch to drain, or not to, within tellTimeout.
-func tellDrained(ctx context.Context, admin Admin, drained bool) error {
+// tellDrained tells an epoch to drain, within tellTimeout.
+func tellDrained(ctx context.Context, admin Admin) error {
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
-	if err := tellHealth(ctx, admin, !drained); err != nil {
+	if err := admin.FailHealthcheck(ctx); err != nil {
 		return fmt.Errorf("set the health check: %w", err)
-	}
-	if !drained {
-		return nil
 	}
 	switch err := admin.DrainListeners(ctx, true); {
 	case hangs(err):
@@ -121,25 +121,18 @@ func tellDrained(ctx context.Context, admin Admin, drained bool) error {
 	return nil
 }
 
-func tellHealth(ctx context.Context, admin Admin, healthy bool) error {
-	if healthy {
-		return admin.OKHealthcheck(ctx)
-	}
-	return admin.FailHealthcheck(ctx)
-}
-
-// drainAgain has an epoch do what the operator wants of the host, drain or not, and tells it until it does.
+// drainAgain makes an epoch follow the standing request to drain, and repeats that until it does.
 func (s *Supervisor) drainAgain(p *process) {
-	p.Drained = s.drained
+	p.Drained = true
 	s.annotate(p)
 	s.help(func(ctx context.Context) {
 		for try := 1; ; try++ {
-			settled, err := s.tellWish(ctx, p)
+			settled, err := s.tellAgain(ctx, p)
 			if settled {
 				return
 			}
 			if try == 1 {
-				s.log.Warn("epoch could not be told whether to drain; it is told again", "epoch", p.Number, "error", err)
+				s.log.Warn("cannot tell epoch to drain; trying again", "epoch", p.Number, "error", err)
 			}
 			if !sleep(ctx, probeInterval) {
 				return
@@ -148,19 +141,19 @@ func (s *Supervisor) drainAgain(p *process) {
 	})
 }
 
-// tellWish tells an epoch once whether to drain. It is settled when it has taken that, or is not to be told any more. It runs in a helper.
-func (s *Supervisor) tellWish(ctx context.Context, p *process) (settled bool, err error) {
-	select {
-	case s.telling <- struct{}{}:
-		defer func() { <-s.telling }()
-	case <-ctx.Done():
-		return true, nil
-	}
-	over, drained := false, false
-	if err := s.call(ctx, func() { over, drained = p.Phase != Live || s.stop != nil, s.drained }); err != nil || over {
+// tellAgain tells an epoch once to drain. It is settled when the epoch has confirmed it, or need not be told any more. It
+// runs in a helper.
+func (s *Supervisor) tellAgain(ctx context.Context, p *process) (settled bool, err error) {
+	release, err := s.lockTelling(ctx)
+	if err != nil {
 		return true, nil //nolint:nilerr // Run has ended
 	}
-	if err := tellDrained(ctx, p.admin, drained); err != nil {
+	defer release()
+	over := false
+	if err := s.call(ctx, func() { over = p.Phase != Live || s.stop != nil }); err != nil || over {
+		return true, nil //nolint:nilerr // Run has ended
+	}
+	if err := tellDrained(ctx, p.admin); err != nil {
 		return false, err
 	}
 	s.post(func() {

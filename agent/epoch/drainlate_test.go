@@ -68,31 +68,6 @@ func TestANewEpochIsToldToDrainUntilItDoes(t *testing.T) {
 	})
 }
 
-// What a new epoch is told because of a drain does not outlive the undrain.
-func TestAnUndrainWhileANewEpochIsToldToDrain(t *testing.T) {
-	onHost(t, func(h *harness) {
-		h.must(specOf("a"))
-		if err := h.s.Drain(h.t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		h.w.behaviour["b"] = behaviour{sick: func(e *fakeEnvoy) { e.slowAdmin = 4 * time.Second }}
-		h.must(specOf("b"))
-		h.wait(time.Second)
-		e := h.newest()
-		h.do(func() { e.slowAdmin = 0 })
-		if err := h.s.Undrain(h.t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		h.wait(time.Minute)
-		if live, _, _ := h.s.Live(); live.Drained {
-			t.Error("it is said to drain")
-		}
-		if _, unhealthy := h.state(e); unhealthy {
-			t.Error("its health checks fail")
-		}
-	})
-}
-
 // The admin interface of the one that serves closes when another one takes over; a drain that is asked for then is not lost.
 func TestADrainDuringAHandOver(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -41,6 +41,7 @@ type Epoch struct {
 	AdminLost     bool      // it serves, but its admin interface is gone
 	Silent        bool      // it lives, but its admin interface does not answer
 	HandsOver     bool      // it serves, and another one is being started, or has failed and it is being asked what that cost
+	MayRefuse     bool      // it may have closed its listeners for a child that died; it is being replaced
 	Drained       bool      // it was told to drain by Drain
 	DrainEnds     time.Time // when it closes its listeners for that; zero = it has not taken it yet
 	Exit          *Exit

@@ -67,6 +67,8 @@ func processOf(n note, admin func(string) Admin) *process {
 		admin: admin(n.AdminAddress), root: n.Root, hot: n.HotRestart, child: n.Child, asked: n.Asked, stopping: n.Stopping,
 		command: n.Command, sum: n.BootstrapSum, ended: make(chan struct{}),
 	}
+	// An older agent's undrain left the listeners to close.
+	p.Drained = p.Drained || !p.DrainEnds.IsZero()
 	thaw(p)
 	return p
 }

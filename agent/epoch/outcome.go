@@ -70,7 +70,10 @@ func (s *Supervisor) commit(a *attempt) {
 	s.options.Board.Clear(conditionAdminLost)
 	s.options.Board.Clear(conditionSilent)
 	s.probeAt = now.Add(probeInterval)
-	if s.drained {
+	switch {
+	case len(s.undraining) > 0:
+		s.undrained(p, result)
+	case s.drained:
 		s.drainAgain(p)
 	}
 	s.reply(a.callers, answer{result: result})
@@ -195,4 +198,7 @@ func (s *Supervisor) refuse(a *attempt, cause error) {
 	}
 	s.log.Warn("epoch refused", "epoch", refused.Number, "why", strings.Join(refused.Reasons, "; "))
 	s.reply(a.callers, answer{err: refused})
+	if a.undrain {
+		s.refuseUndrain(refused)
+	}
 }

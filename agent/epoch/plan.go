@@ -36,6 +36,10 @@ func (s *Supervisor) decideNext() {
 		s.begin(&attempt{spec: next.spec, reason: next.reason, callers: next.callers})
 		return
 	}
+	if len(s.undraining) > 0 && s.good != nil && s.good.frozen == nil && len(s.processes) == 1 && live != nil {
+		s.begin(&attempt{spec: s.good, reason: reasonUndrain, undrain: true})
+		return
+	}
 	if live != nil && s.good != nil && s.good.frozen == nil && len(s.processes) == 1 && s.wantsCure(live) {
 		live.cured = now
 		s.begin(&attempt{spec: s.good, reason: cureReason(live), guard: true})

@@ -8,6 +8,7 @@ func (s *Supervisor) publish() {
 	var live *view
 	for _, p := range s.processes {
 		p.HandsOver = p.Phase == Live && (s.attempt != nil || s.examining)
+		p.MayRefuse = p.Phase == Live && !s.doubt.IsZero()
 		snapshot = append(snapshot, p.Epoch)
 		if p.Phase == Live {
 			live = &view{epoch: p.Epoch, admin: p.admin}

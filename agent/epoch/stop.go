@@ -63,6 +63,7 @@ func (s *Supervisor) beginStop(options StopOptions) {
 	s.stop = &stop{options: options, cancel: cancel}
 	s.guard.at, s.doubt = time.Time{}, time.Time{}
 	s.refusePending(ErrStopping)
+	s.refuseUndrain(s.refusal(-1, ErrStopping))
 	if s.attempt != nil {
 		s.attempt.cancel(ErrStopping)
 	}

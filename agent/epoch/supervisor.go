@@ -18,32 +18,33 @@ type Supervisor struct {
 	ended   chan struct{} // closed when Run returns
 	prefix  string        // of process IDs: differs between agents
 	hints   chan struct{} // see Hint; holds one
-	telling chan struct{} // holds one while the live epoch is told whether to drain, so that what it is told last is what is wanted
+	telling chan struct{} // holds one while the live epoch is told to drain
 	helpers sync.WaitGroup
 
 	// The owner's.
-	running   context.Context // ends with Run
-	keeper    Keeper          // nil = the connection is lost
-	lostAt    time.Time       // when it was
-	processes []*process      // those that live, oldest first
-	history   []Epoch         // those that ended, oldest first
-	counter   int             // of process IDs
-	last      *process        // the epoch that was live last, dead or not; nil = none since all epochs were gone
-	good      *Spec           // of the last epoch that got live and that this agent can start again
-	wanted    *Spec           // of the last attempt, if there was no good one yet
-	attempt   *attempt        // the one that runs
-	pending   *pending        // the request that waits
-	guard     guard
-	doubt     time.Time // not zero: from then on, the live epoch may have closed its listeners for a child that died: replace it; see conclude
-	probing   bool
-	examining bool // see examine
-	probeAt   time.Time
-	drained   bool // the operator's wish, until Undrain
-	stop      *stop
-	replies   []func()
-	finished  bool // Run is to return outcome
-	outcome   error
-	wake      time.Time // when decide wants to run again; zero = only when something happens
+	running    context.Context // ends with Run
+	keeper     Keeper          // nil = the connection is lost
+	lostAt     time.Time       // when it was
+	processes  []*process      // those that live, oldest first
+	history    []Epoch         // those that ended, oldest first
+	counter    int             // of process IDs
+	last       *process        // the epoch that was live last, dead or not; nil = none since all epochs were gone
+	good       *Spec           // of the last epoch that got live and that this agent can start again
+	wanted     *Spec           // of the last attempt, if there was no good one yet
+	attempt    *attempt        // the one that runs
+	pending    *pending        // the request that waits
+	guard      guard
+	doubt      time.Time // not zero: from then on, the live epoch may have closed its listeners for a child that died: replace it; see conclude
+	probing    bool
+	examining  bool // see examine
+	probeAt    time.Time
+	drained    bool      // a Drain stands, until an Undrain succeeds
+	undraining []*caller // of Undrain: they wait for the next epoch that becomes live
+	stop       *stop
+	replies    []func()
+	finished   bool // Run is to return outcome
+	outcome    error
+	wake       time.Time // when decide wants to run again; zero = only when something happens
 
 	mu       sync.Mutex
 	asked    []*caller // requests that the owner has not taken yet, in order

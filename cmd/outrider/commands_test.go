@@ -157,9 +157,11 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestDrainAndUndrain(t *testing.T) {
-	m := newMachine(t, &apitest.Backend{Left: []uint64{3, 1, 0}})
+	drained := 3
+	m := newMachine(t, &apitest.Backend{Left: []uint64{3, 1, 0}, UndrainValue: api.UndrainResult{Previous: &drained, Epoch: 4, Mode: "hot-restart",
+		Duration: 150 * time.Millisecond}})
 	for _, test := range []struct{ arguments, out string }{
-		{"drain", "draining; 3 connections are left\n"}, {"drain --wait", "draining; no connection is left\n"}, {"undrain", "no longer draining\n"},
+		{"drain", "draining; 3 connections are left\n"}, {"drain --wait", "draining; no connection is left\n"}, {"undrain", "no longer draining; epoch 3 → 4 (hot-restart, 0.15 s)\n"},
 	} {
 		if code, out, errors := m.outrider(strings.Fields(test.arguments)...); code != 0 || out != test.out {
 			t.Errorf("%s: %d %q %s", test.arguments, code, out, errors)

@@ -1,7 +1,10 @@
 package main_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"outrider.org/outrider/scripts/rig"
 )
@@ -14,5 +17,57 @@ func TestADrainThatIsWaitedForLeavesNoListener(t *testing.T) {
 	}
 	if code, _, err := r.Get("/hello"); err == nil {
 		t.Errorf("a connection is taken: %d", code)
+	}
+}
+
+// TestUndrain_RestoresEveryListener drains and undrains a real Envoy, before and after its listeners close: the service, its
+// readiness on ready_port and its metrics answer when undrain returns, and still do when the drain time is over.
+func TestUndrain_RestoresEveryListener(t *testing.T) {
+	const drainTime = time.Second
+	r := rig.New(t, rig.Options{Race: true, TOML: "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n"})
+	r.StartReady()
+	serves := func() string {
+		for port, path := range map[int]string{
+			r.Ports.HTTP: "/hello", r.Ports.Ready: "/healthz/ready", r.Ports.Prometheus: "/stats/prometheus", r.Ports.Status: "/healthz/ready",
+		} {
+			if code, body, err := r.GetHost("web.test", port, path); err != nil || code != 200 {
+				return fmt.Sprintf("127.0.0.1:%d%s: %d %v %s", port, path, code, err, body)
+			}
+		}
+		return ""
+	}
+	rig.Eventually(t, 30*time.Second, "all serve", func() bool { return serves() == "" })
+	for number, closed := range []bool{true, false} {
+		if drained := r.Outrider("drain"); drained.Exit != 0 {
+			t.Fatal(drained.Err)
+		}
+		if ready, why := r.Ready(); ready {
+			t.Errorf("ready while it drains: %s", why)
+		}
+		if waited := r.Outrider("wait", "--timeout", "100ms"); waited.Exit == 0 {
+			t.Error("wait says ready while it drains")
+		}
+		if closed {
+			rig.Eventually(t, 30*time.Second, "the listeners are closed", func() bool {
+				code := 0
+				for _, port := range []int{r.Ports.HTTP, r.Ports.Ready, r.Ports.Prometheus} {
+					answered, _, _ := r.GetHost("web.test", port, "/")
+					code += answered
+				}
+				return code == 0
+			})
+		}
+		undrained := r.Outrider("undrain")
+		if want := fmt.Sprintf("epoch %d → %d (hot-restart", number, number+1); undrained.Exit != 0 || !strings.Contains(undrained.Out, want) {
+			t.Fatalf("undrain: exit %d: %s%s; should say %q", undrained.Exit, undrained.Out, undrained.Err, want)
+		}
+		for end := time.Now().Add(3 * drainTime); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			if lacking := serves(); lacking != "" {
+				t.Fatalf("listeners were closed %t, epoch %d: %s", closed, number+1, lacking)
+			}
+		}
+	}
+	if again := r.Outrider("undrain"); again.Exit != 0 || !strings.Contains(again.Out, "epoch 2 does not drain") {
+		t.Errorf("undrain without a drain: %d %s%s", again.Exit, again.Out, again.Err)
 	}
 }

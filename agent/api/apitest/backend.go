@@ -26,7 +26,8 @@ type Backend struct {
 	Pieces        []api.ReportPiece
 	ReloadValue   api.ReloadResult
 	ReloadSteps   []api.Progress
-	Left          []uint64          // connections left, as a drain goes on
+	Left          []uint64 // connections left, as a drain goes on
+	UndrainValue  api.UndrainResult
 	Uncounted     string            // why it is not known how many are left
 	AdminAnswers  map[string]string // path or path?query → body
 	AdminFrom     http.RoundTripper // if set, answers in place of AdminAnswers: a real Envoy admin interface
@@ -112,11 +113,11 @@ func (b *Backend) Drain(_ context.Context, request api.DrainRequest, progress fu
 }
 
 // Undrain implements api.Backend.
-func (b *Backend) Undrain(context.Context) error {
+func (b *Backend) Undrain(context.Context, func(api.Progress)) (api.UndrainResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.undrains++
-	return b.Err
+	return b.UndrainValue, b.Err
 }
 
 // Config implements api.Backend.

@@ -122,6 +122,9 @@ func TestBusIsReadByEveryone(t *testing.T) {
 	}
 }
 
+// drainTime is the host's drain_duration.
+const drainTime = 2 * time.Second
+
 // changing are the calls that polkit is asked about, by its action.
 var changing = []struct {
 	action    string
@@ -172,6 +175,11 @@ func TestBusIsChangedByAdministrators(t *testing.T) {
 			t.Errorf("%v is not allowed by the rule: %s", c.arguments, out)
 		}
 	}
+	for end := time.Now().Add(2 * drainTime); time.Now().Before(end); { // Undrain has restored service, and it stays
+		if got := h.Get(); got != "200" || !h.Status().Ready {
+			t.Fatalf("after Undrain: %s, %+v", got, h.Status())
+		}
+	}
 	if out, err := call("nobody", "no", changing[0].arguments); err == nil {
 		t.Errorf("the rule allows more than it says: %s", out)
 	}
@@ -180,6 +188,9 @@ func TestBusIsChangedByAdministrators(t *testing.T) {
 	h.Script("systemctl mask --now polkit.service; rm -f /etc/polkit-1/rules.d/10-test.rules")
 	denied("nobody", map[string]string{"no": "not authorised"})
 	for _, c := range changing {
+		if c.action == "abort" {
+			c.arguments = append([]string{fmt.Sprintf("%s/epoch/%d", busObject, h.Live().Number)}, c.arguments[1:]...)
+		}
 		if out, err := call("root", "no", c.arguments); err != nil {
 			t.Errorf("root may not %v: %s", c.arguments, out)
 		}

@@ -1,0 +1,246 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func (h *harness) drain() {
+	h.t.Helper()
+	if err := h.s.Drain(h.t.Context()); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// undrain begins an undrain and returns where its outcome comes.
+func (h *harness) undrain(onWait func(time.Time, string)) <-chan answer {
+	done := make(chan answer, 1)
+	s := h.s
+	go func() {
+		result, err := s.Undrain(h.t.Context(), onWait)
+		done <- answer{result, err}
+	}()
+	h.wait(0)
+	return done
+}
+
+// expectServes checks that the live epoch takes connections, is healthy and stays so.
+func (h *harness) expectServes() {
+	h.t.Helper()
+	h.wait(time.Minute)
+	live, _, _ := h.s.Live()
+	if listening, unhealthy := h.state(h.newest()); !listening || unhealthy || live.Drained {
+		h.t.Errorf("listens %t, unhealthy %t, %+v", listening, unhealthy, live)
+	}
+}
+
+func TestUndrain_RestoresServiceByANewEpoch(t *testing.T) {
+	for name, after := range map[string]time.Duration{
+		"before the listeners close": time.Second,
+		"while they close":           5*time.Second - toLive/2, // specOf drains for 5 s
+		"after they closed":          10 * time.Second,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				h.drain()
+				h.wait(after)
+				a := <-h.undrain(nil)
+				if a.err != nil || a.result != (Result{Epoch: 1, Previous: 0, Mode: Hot}) {
+					t.Fatalf("%+v", a)
+				}
+				if listening, unhealthy := h.state(h.newest()); !listening || unhealthy {
+					t.Errorf("it returned: listens %t, unhealthy %t", listening, unhealthy)
+				}
+				h.expectServes()
+				h.must(specOf("b"))
+				h.expectServes()
+			})
+		})
+	}
+}
+
+func TestUndrain_WithoutADrainDoesNothing(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		a := <-h.undrain(nil)
+		if a.err != nil || a.result != (Result{Mode: Unchanged}) {
+			t.Errorf("%+v", a)
+		}
+		h.expectServes()
+	})
+}
+
+func TestUndrain_ThatFailsChangesNothing(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.drain()
+		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
+		a := <-h.undrain(nil)
+		var refused *Refused
+		if !errors.As(a.err, &refused) || refused.Remaining != 0 {
+			t.Fatalf("%+v", a)
+		}
+		h.do(func() { h.w.behaviour["a"] = behaviour{} })
+		h.wait(2 * time.Minute) // it has an admin interface again
+		h.expectDrained(h.newest(), true)
+		h.must(specOf("b"))
+		h.expectDrained(h.newest(), true)
+		if a := <-h.undrain(nil); a.err != nil {
+			t.Error(a.err)
+		}
+		h.expectServes()
+	})
+}
+
+// An epoch that is started anyway restores service: none is started only for the undrain.
+func TestUndrain_JoinsAReload(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.drain()
+		reload := make(chan error, 1)
+		go func() { _, err := h.apply(specOf("b")); reload <- err }()
+		h.wait(70 * time.Millisecond) // validated, not live
+		a := <-h.undrain(nil)
+		if err := <-reload; err != nil || a.err != nil || a.result.Epoch != 1 {
+			t.Errorf("%v, %+v", err, a)
+		}
+		h.expectServes()
+		h.expect("1 live")
+	})
+}
+
+// A reload that is refused is no reason to refuse the undrain that waited for its epoch.
+func TestUndrain_OutlivesARefusedReload(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.drain()
+		h.w.behaviour["bad"] = behaviour{unparsed: true}
+		reload := make(chan error, 1)
+		go func() { _, err := h.apply(specOf("bad")); reload <- err }()
+		h.wait(70 * time.Millisecond)
+		a := <-h.undrain(nil)
+		if err := <-reload; err == nil || a.err != nil {
+			t.Errorf("%v, %+v", err, a)
+		}
+		h.expectServes()
+	})
+}
+
+func TestUndrain_SaysWhatItWaitsFor(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.must(specOf("b"))
+		old := h.alive()[0]
+		h.do(func() { old.requests = 1 })
+		h.drain()
+		var told []string
+		begun := time.Now()
+		a := <-h.undrain(func(until time.Time, why string) {
+			told = append(told, fmt.Sprintf("%s %s", until.Sub(begun).Round(time.Second), why))
+		})
+		if a.err != nil || len(told) < 2 || !strings.HasPrefix(told[0], "8s ") {
+			t.Errorf("%+v, told %q", a, told)
+		}
+		h.expectServes()
+	})
+}
+
+func TestUndrain_IsEndedByADrain(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.drain()
+		h.w.behaviour["a"] = behaviour{slow: 2 * time.Second}
+		done := h.undrain(nil)
+		h.wait(time.Second)
+		h.drain()
+		if a := <-done; !errors.Is(a.err, errDrainedAgain) {
+			t.Errorf("%+v", a)
+		}
+		h.wait(10 * time.Second)
+		h.expectDrained(h.newest(), true)
+	})
+}
+
+func TestUndrain_OutlivesItsCaller(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.drain()
+		h.w.behaviour["a"] = behaviour{slow: 2 * time.Second}
+		ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
+		defer cancel()
+		if _, err := h.s.Undrain(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		h.expectServes()
+	})
+}
+
+func TestUndrain_DuringACrashAndAStop(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.drain()
+		h.w.behaviour["a"] = behaviour{slow: 5 * time.Second}
+		done := h.undrain(nil)
+		h.wait(time.Second)
+		h.kill(h.alive()[0], "SIGSEGV")
+		if a := <-done; a.err != nil {
+			t.Errorf("%+v", a)
+		}
+		h.expectServes()
+		h.drain()
+		done = h.undrain(nil)
+		h.wait(time.Second)
+		h.stopIn(stopDefaults)
+		if a := <-done; !errors.Is(a.err, ErrStopping) {
+			t.Errorf("%+v", a)
+		}
+	})
+}
+
+// An earlier agent's undrain left the listeners to close: that epoch still drains.
+func TestUndrain_OfAnEarlierAgentThatLeftTheListenersToClose(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.drain()
+		h.leave()
+		e := h.newest()
+		h.do(func() { e.note = []byte(strings.Replace(string(e.note), `"drained":true`, `"drained":false`, 1)) })
+		h.begin()
+		if live, _, _ := h.s.Live(); !live.Drained {
+			t.Errorf("%+v", live)
+		}
+		if a := <-h.undrain(nil); !errors.Is(a.err, errFrozen) {
+			t.Errorf("before its configuration is known: %+v", a)
+		}
+		h.must(specOf("b"))
+		if a := <-h.undrain(nil); a.err != nil {
+			t.Error(a.err)
+		}
+		h.expectServes()
+	})
+}
+
+// While it is not known whether the live epoch closed its listeners for a child that was killed, readers are told.
+func TestMayRefuse(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.w.behaviour["b"] = behaviour{slow: time.Second}
+		h.w.behaviour["a"] = behaviour{slow: time.Second}
+		go func() { _, _ = h.apply(specOf("b")) }()
+		h.wait(500 * time.Millisecond)
+		h.kill(h.newest(), "SIGKILL")
+		h.wait(100 * time.Millisecond)
+		if live, _, _ := h.s.Live(); !live.MayRefuse {
+			t.Errorf("%+v", live)
+		}
+		h.wait(10 * time.Second)
+		if live, _, _ := h.s.Live(); live.MayRefuse {
+			t.Errorf("%+v", live)
+		}
+	})
+}
