@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/packaging/examples"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -31,6 +34,9 @@ func TestLint(t *testing.T) {
 		}
 	})
 }
+
+// examplesPlace is where the packages install packaging/examples.
+const examplesPlace = "/usr/share/doc/outrider/examples"
 
 // installed are the modes and owners of what both packages bring, by path; files without a line here are 0644 root:root.
 var installed = map[string]string{
@@ -59,7 +65,8 @@ func TestContentsOfTheRpm(t *testing.T) {
 		}
 	}
 	for name, got := range listed {
-		if installed[name] == "" && got != "-rw-r--r-- root root" {
+		if installed[name] == "" && got != "-rw-r--r-- root root" &&
+			!(strings.HasPrefix(name, examplesPlace) && got == "drwxr-xr-x root root") {
 			t.Errorf("%s is %s", name, got)
 		}
 	}
@@ -73,6 +80,35 @@ func TestContentsOfTheRpm(t *testing.T) {
 	}
 	if got := run(t, "rpm", "-qp", "-d", path); !strings.Contains(got, "/usr/share/man/man8/outriderd.8.gz") {
 		t.Errorf("documents: %s", got)
+	}
+}
+
+// The examples in the packages are the files that `outrider example` shows and whose tests run,
+// and nothing else.
+func TestExamplesAreThoseThatAreTested(t *testing.T) {
+	unpacked := t.TempDir()
+	run(t, "dpkg-deb", "-x", deb(shared.old(t), oldVersion), unpacked)
+	want := map[string]string{}
+	for _, example := range examples.All() {
+		for _, file := range example.Files {
+			want[filepath.Join(examplesPlace, example.Name, file.Path)] = file.Text
+		}
+	}
+	got := map[string]string{}
+	root := filepath.Join(unpacked, examplesPlace)
+	err := filepath.WalkDir(root, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		got[strings.TrimPrefix(path, unpacked)] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-embedded +installed:\n%s", diff)
 	}
 }
 
@@ -96,8 +132,13 @@ func files(t *testing.T) []string {
 	t.Helper()
 	names := []string{"/usr/lib/systemd/system-preset/90-outrider.preset", "/usr/lib/sysusers.d/outrider.conf", "/usr/lib/tmpfiles.d/outrider.conf",
 		"/usr/lib/systemd/catalog/outrider.catalog", "/usr/share/dbus-1/system.d/org.outrider.Agent1.conf",
-		"/usr/share/polkit-1/actions/org.outrider.agent1.policy", "/usr/share/doc/outrider/NOTICES.gz", "/usr/share/doc/outrider/README.md",
+		"/usr/share/polkit-1/actions/org.outrider.agent1.policy", "/usr/share/doc/outrider/NOTICES.gz",
 		"/usr/share/bash-completion/completions/outrider", "/usr/share/fish/vendor_completions.d/outrider.fish"}
+	for _, example := range examples.All() {
+		for _, file := range example.Files {
+			names = append(names, examplesPlace+"/"+example.Name+"/"+file.Path)
+		}
+	}
 	for pattern, place := range map[string]string{
 		"units/*": "/usr/lib/systemd/system/", "packaging/dbus/interfaces/*.xml": "/usr/share/dbus-1/interfaces/",
 		"packaging/man/*.1": "/usr/share/man/man1/", "packaging/man/*.5": "/usr/share/man/man5/", "packaging/man/*.8": "/usr/share/man/man8/",

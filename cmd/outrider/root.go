@@ -123,7 +123,7 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(a.statusCommand(), a.epochsCommand(), a.reloadCommand(), a.drainCommand(), a.undrainCommand(),
 		a.waitCommand(), a.cleanupCommand(), a.configCommand(), a.meshCommand(), a.analyzeCommand(), a.proxyCommand(),
-		a.proxyStatusAlias(), a.certsCommand(), a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(),
+		a.proxyStatusAlias(), a.certsCommand(), a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.exampleCommand(),
 		a.completionCommand(), a.versionCommand())
 	return root
 }

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/packaging/examples"
+)
+
+func TestExample_ListsAndShowsWhatThePackageInstalls(t *testing.T) {
+	m := newMachine(t, nil)
+	code, list, _ := m.outrider("example", "list")
+	if code != api.ExitDone {
+		t.Errorf("list: exit %d", code)
+	}
+	folders, err := filepath.Glob("../../packaging/examples/*/mesh.d/*.yaml")
+	if err != nil || len(folders) < 6 {
+		t.Fatalf("%v, %v", folders, err)
+	}
+	for _, path := range folders {
+		name := strings.TrimSuffix(filepath.Base(path), ".yaml")
+		if !strings.Contains(list, "\n"+name+" ") {
+			t.Errorf("%s is not listed:\n%s", name, list)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, all, _ := m.outrider("example", "show", name)
+		first := "==> /etc/outrider/mesh.d/" + name + ".yaml <==\n" + string(text)
+		const second = "==> /etc/outrider/conf.d/10-router.toml <=="
+		if code != api.ExitDone || !strings.HasPrefix(all, first) || !strings.Contains(all, second) {
+			t.Errorf("show %s: exit %d:\n%s", name, code, all)
+		}
+		code, one, _ := m.outrider("example", "show", name, "mesh.d/"+name+".yaml")
+		if code != api.ExitDone || one != string(text) {
+			t.Errorf("show %s FILE: exit %d:\n%s", name, code, one)
+		}
+	}
+	for line := range strings.Lines(list) {
+		if len(line) > 81 {
+			t.Errorf("more than 80 columns: %s", line)
+		}
+	}
+	_, text, _ := m.outrider("example", "list", "--json")
+	var listed []examples.Example
+	if err := json.Unmarshal([]byte(text), &listed); err != nil || len(listed) != len(folders) {
+		t.Errorf("--json: %v, %d examples", err, len(listed))
+	}
+}
+
+func TestExample_NamesWhatThereIs(t *testing.T) {
+	m := newMachine(t, nil)
+	for want, arguments := range map[string][]string{
+		`no example "canry"; there are: canary, internal-api,`: {"example", "show", "canry"},
+		`the example canary has no file "conf.d/x"`:            {"example", "show", "canary", "conf.d/x"},
+	} {
+		code, out, errors := m.outrider(arguments...)
+		if code != api.ExitUsage || !strings.Contains(errors, want) || out != "" {
+			t.Errorf("%q: exit %d: %s%s", arguments, code, out, errors)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package examples
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/packaging/man"
+	"outrider.org/outrider/scripts/parts"
+)
+
+var update = flag.Bool("update", false, "write the manual page anew")
+
+// kinds are the objects that mesh.d may hold, in the order of the page.
+var kinds = []struct{ name, text string }{
+	{"Gateway", "Where this host listens: ports, host names, TLS. Nginx: `listen`,\n" +
+		"`server_name`, `ssl_certificate`. Protocols: HTTP, HTTPS, HTTP2, GRPC, TCP,\n" +
+		"TLS. TLS modes: SIMPLE, MUTUAL, OPTIONAL_MUTUAL, PASSTHROUGH. Certificates\n" +
+		"are files that the user outrider-envoy can read; renewed ones are used as\n" +
+		"soon as certificate and key are both replaced. Without a selector a Gateway\n" +
+		"is for every host that reads the file, with one for those whose [node]\n" +
+		"labels match. It needs type = \"router\" in [node]."},
+	{"VirtualService", "Which request goes where: match, weights, rewrite, redirect, direct\n" +
+		"response, headers, timeout, retries, mirror, fault, CORS; TLS by server\n" +
+		"name; TCP. Nginx: `location`, `proxy_pass`, `rewrite`, `return`,\n" +
+		"`split_clients`. Its `gateways` names the Gateways that it belongs to. The\n" +
+		"first match wins."},
+	{"ServiceEntry", "The servers behind: a name for them, their ports, their addresses. Nginx:\n" +
+		"`upstream`. With resolution STATIC the endpoints are addresses, with\n" +
+		"resolution DNS they are names."},
+	{"DestinationRule", "How servers are talked to: subsets, load balancing, connection limits,\n" +
+		"outlier detection, TLS to the server. Nginx: `least_conn`, `max_fails`,\n" +
+		"`proxy_ssl_name`."},
+	{"WorkloadEntry", "One server as an object of its own, for a ServiceEntry with a\n" +
+		"`workloadSelector`."},
+	{"Sidecar", "For type = \"sidecar\" (the default): which services the application on this\n" +
+		"host reaches, on which ports of loopback, and which ports of the application\n" +
+		"are reached from outside."},
+	{"EnvoyFilter", "A patch of the resources that Outrider makes for Envoy, for what the other\n" +
+		"kinds cannot say. BOOTSTRAP is refused: use `bootstrap_override` in [envoy]."},
+	{"WorkloadGroup", "Is checked and has no effect yet."},
+	{"ProxyConfig", "Has no effect; a warning says so."},
+}
+
+// TestManPage compares outrider-mesh(5) with the kinds above and the examples.
+func TestManPage(t *testing.T) {
+	file := filepath.Join(parts.Root(), "packaging", "man", "outrider-mesh.5")
+	want := meshPage()
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(got), want); diff != "" {
+		t.Errorf("%s (-update writes it): -file +definitions:\n%s", file, diff)
+	}
+}
+
+// TestManPage_HasEveryKind compares the page's kinds with those of the discovery server.
+func TestManPage_HasEveryKind(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join(parts.Root(), "agent/discovery/object/object.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	constants := regexp.MustCompile(`Kind = "(\w+)"`).FindAllStringSubmatch(string(source), -1)
+	for _, found := range constants {
+		known[found[1]] = true
+	}
+	described := map[string]bool{}
+	for _, kind := range kinds {
+		described[kind.name] = true
+	}
+	if diff := cmp.Diff(known, described); diff != "" {
+		t.Errorf("-object.go +page:\n%s", diff)
+	}
+}
+
+func meshPage() string {
+	p := man.New("outrider-mesh", 5, "where requests go: the files in /etc/outrider/mesh.d")
+	p.Section("SYNOPSIS")
+	p.Text("`/etc/outrider/mesh.d/*.yaml`")
+	p.Text("`/etc/outrider/`NAME`.mesh.d/*.yaml` for the instance NAME, if [discovery] files names it")
+	p.Section("DESCRIPTION")
+	p.Text(`outrider.toml(5) says how the agent and Envoy run. What Envoy serves is in
+these files: objects of Istio's networking API in YAML, several in a file,
+separated by "---". Istio itself is not needed. How files are named and
+divided makes no difference.
+
+A changed file takes effect within a second: Envoy is neither restarted nor
+reloaded, and no request is lost. An object with an error changes nothing: its
+last good version stays in use. See what is wrong with
+
+  outrider mesh check
+
+and what happens to a request, and which line of which file decides it, with
+
+  outrider mesh explain www.example.com/api/
+
+Every object has apiVersion "networking.istio.io/v1", a kind, a name and a
+spec. The namespace may be left out. Every field is documented in Istio's
+reference, networking.istio.io; what this version does not support is refused
+or warned about by name.`)
+	p.Section("KINDS")
+	for _, kind := range kinds {
+		p.Term(man.Bold(kind.name), kind.text)
+	}
+	p.Text(`Kinds of other groups (AuthorizationPolicy, HTTPRoute, Service and others) are
+ignored, and listed by "outrider mesh check".`)
+	p.Section("ROUTER AND SIDECAR")
+	p.Text(`With type = "router" in [node] this host is a proxy of its own: it listens
+where Gateways say. All examples below are of this kind.
+
+With type = "sidecar", the default, Envoy stands beside an application and
+carries its requests to other services: each port of a ServiceEntry is a
+listener on 127.0.0.1, and the Host header chooses the service.`)
+	p.Section("EXAMPLES")
+	p.Text(`The package has them as files, with instructions, in
+/usr/share/doc/outrider/examples; "outrider example show" NAME prints them.
+Each comes with conf.d/10-router.toml, which sets the type.`)
+	for _, example := range All() {
+		p.Subsection(example.Name + ": " + lowerFirst(example.Summary))
+		p.Example(withoutHeader(example.Files[0].Text))
+	}
+	p.Section("FILES")
+	p.Term(man.Italic("/etc/outrider/mesh.d"),
+		"Read with its subfolders, and watched. Another place: [discovery] `files`.")
+	p.Term(man.Italic("/usr/share/doc/outrider/examples"), "The examples.")
+	p.SeeAlso("outrider-example(1)", "outrider-mesh-check(1)", "outrider-mesh-explain(1)",
+		"outrider-proxy-routes(1)", "outrider.toml(5)", "outriderd(8)")
+	return p.String()
+}
+
+// withoutHeader is the text of a file without the comments that it begins with.
+func withoutHeader(text string) string {
+	_, objects, _ := strings.Cut(text, "\napiVersion:")
+	return "apiVersion:" + objects
+}
+
+func lowerFirst(s string) string {
+	if s[1] >= 'A' && s[1] <= 'Z' {
+		return s
+	}
+	return strings.ToLower(s[:1]) + s[1:]
+}

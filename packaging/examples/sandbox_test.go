@@ -1,0 +1,288 @@
+package examples
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	rig.RemovePrograms()
+	os.Exit(code)
+}
+
+// sandbox is an installed Outrider with one example: a network of its own in which only loopback
+// exists, and an /etc of its own. The test's servers and requests are in that network.
+type sandbox struct {
+	t    *testing.T
+	etc  string      // the folder that lies over /etc
+	dir  string      // runtime and state
+	logs string      // the folder that is /var/log/outrider
+	work chan func() // runs in the sandbox's network
+}
+
+// etcScript lays a folder over /etc and runs the rest of its arguments. What changes while the
+// agent runs is bound: an overlay does not report changes below it.
+const etcScript = `mount -t overlay overlay -o "lowerdir=$1:/etc" /etc
+mount --bind "$1/outrider" /etc/outrider
+mkdir -p /var/log && mount -t tmpfs tmpfs /var/log && mkdir -p /var/log/outrider
+mount --bind "$2" /var/log/outrider
+shift 2 && exec "$@"`
+
+// testSettings are what a test needs on top of the package's configuration.
+const testSettings = `[envoy]
+user = ""
+concurrency = 1
+termination_drain_duration = "100ms"
+[bus]
+enabled = false
+`
+
+// newSandbox installs an example as its comments say. start starts the agent.
+func newSandbox(t *testing.T, name string) *sandbox {
+	t.Helper()
+	s := &sandbox{t: t, dir: parts.ShortDir(t), work: make(chan func())}
+	s.etc, s.logs = filepath.Join(s.dir, "etc"), filepath.Join(s.dir, "log")
+	if err := os.Mkdir(s.logs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.enterNetwork()
+	example, err := Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stub, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "outrider.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write("outrider/outrider.toml", string(stub))
+	s.write("outrider/conf.d/99-test.toml", testSettings)
+	for _, file := range example.Files {
+		s.write(filepath.Join("outrider", file.Path), file.Text)
+	}
+	return s
+}
+
+// enterNetwork starts the goroutine whose thread is in the sandbox's network.
+func (s *sandbox) enterNetwork() {
+	s.t.Helper()
+	entered := make(chan error, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := syscall.Unshare(syscall.CLONE_NEWNET)
+		if err == nil {
+			err = exec.Command("ip", "link", "set", "lo", "up").Run()
+		}
+		entered <- err
+		for job := range s.work {
+			job()
+		}
+	}()
+	s.t.Cleanup(func() {
+		close(s.work)
+		<-ended
+	})
+	if err := <-entered; err != nil {
+		s.t.Fatalf("make a network (as root, with the package iproute2): %v", err)
+	}
+}
+
+// do runs a function in the sandbox's network.
+func (s *sandbox) do(job func()) {
+	done := make(chan struct{})
+	s.work <- func() { defer close(done); job() }
+	<-done
+}
+
+func (s *sandbox) write(name, text string) {
+	s.t.Helper()
+	path := filepath.Join(s.etc, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// start runs outriderd as the package does, and returns once the proxy is ready.
+func (s *sandbox) start() {
+	s.t.Helper()
+	programs := rig.Build(s.t, false)
+	socket := filepath.Join(s.dir, "run", "outrider.sock")
+	inEtc := []string{"--mount", "sh", "-ec", etcScript, "sh", s.etc, s.logs}
+	command := exec.Command("unshare", append(inEtc, programs.Path("outriderd"))...)
+	command.Env = []string{
+		"PATH=" + filepath.Dir(parts.Envoy(s.t)) + ":" + os.Getenv("PATH"),
+		"RUNTIME_DIRECTORY=" + filepath.Join(s.dir, "run"),
+		"STATE_DIRECTORY=" + filepath.Join(s.dir, "state"),
+	}
+	var log bytes.Buffer
+	command.Stdout, command.Stderr = &log, &log
+	var err error
+	s.do(func() { err = command.Start() })
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- command.Wait() }()
+	s.t.Cleanup(func() {
+		_ = command.Process.Signal(syscall.SIGTERM)
+		if err := <-exited; err != nil {
+			s.t.Errorf("outriderd: %v", err)
+		}
+		if s.t.Failed() {
+			s.t.Logf("outriderd's log:\n%s", log.String())
+		}
+	})
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		wait := exec.CommandContext(ctx, programs.Path("outrider"), "--socket", socket,
+			"wait", "--timeout", "50s")
+		out, err := wait.CombinedOutput()
+		if err == nil {
+			break
+		}
+		if !bytes.Contains(out, []byte("not running")) || ctx.Err() != nil {
+			s.t.Fatalf("outrider wait: %v: %s", err, out)
+		}
+	}
+	check := exec.CommandContext(ctx, programs.Path("outrider"), "--socket", socket, "mesh", "check")
+	if out, err := check.CombinedOutput(); err != nil || strings.Contains(string(out), "warning") {
+		s.t.Errorf("outrider mesh check: %v: %s", err, out)
+	}
+}
+
+// listen opens a port in the sandbox. The listener is closed with the test.
+func (s *sandbox) listen(address string) net.Listener {
+	s.t.Helper()
+	var listener net.Listener
+	var err error
+	s.do(func() { listener, err = net.Listen("tcp", address) })
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = listener.Close() })
+	return listener
+}
+
+// backend serves HTTP at an address; config makes it HTTPS.
+func (s *sandbox) backend(address string, config *tls.Config, handler http.HandlerFunc) {
+	s.t.Helper()
+	listener := s.listen(address)
+	if config != nil {
+		listener = tls.NewListener(listener, config)
+	}
+	server := &http.Server{Handler: handler, ErrorLog: quiet()}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener) // until Close
+	}()
+	s.t.Cleanup(func() {
+		_ = server.Close()
+		<-done
+	})
+}
+
+// dial connects to an address in the sandbox.
+func (s *sandbox) dial(address string) (conn net.Conn, err error) {
+	s.do(func() { conn, err = net.DialTimeout("tcp", address, 10*time.Second) })
+	return conn, err
+}
+
+// answer is what a request got.
+type answer struct {
+	status int
+	body   string
+	header http.Header
+}
+
+// request is one request: to is where it is sent, whatever the URL says.
+type request struct {
+	method, url, to string
+	header          http.Header
+	body            string
+	tls             *tls.Config
+	proxy           bool // the request line has the whole URL
+}
+
+// send sends a request on a connection of its own.
+func (s *sandbox) send(r request) (answer, error) {
+	s.t.Helper()
+	transport := &http.Transport{
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return s.dial(r.to)
+		},
+		TLSClientConfig:   r.tls,
+		DisableKeepAlives: true,
+	}
+	defer transport.CloseIdleConnections()
+	var body io.Reader
+	if r.body != "" {
+		body = strings.NewReader(r.body)
+	}
+	made, err := http.NewRequestWithContext(s.t.Context(), r.method, r.url, body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if r.header != nil {
+		made.Header = r.header
+	}
+	if r.proxy {
+		transport.Proxy = http.ProxyURL(parsed(s.t, "http://"+r.to))
+	}
+	response, err := transport.RoundTrip(made)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, string(text), response.Header}, err
+}
+
+// refuses fails the test if a request is answered.
+func (s *sandbox) refuses(who string, r request) {
+	s.t.Helper()
+	if got, err := s.send(r); err == nil {
+		s.t.Errorf("%s: %+v", who, got)
+	}
+}
+
+// get sends a request that must be answered.
+func (s *sandbox) get(r request) answer {
+	s.t.Helper()
+	got, err := s.send(r)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", r.method, r.url, err)
+	}
+	return got
+}
+
+// eventually polls until a condition holds.
+func (s *sandbox) eventually(what string, holds func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("not after 30 s: %s", what)
+		}
+	}
+}
