@@ -85,8 +85,7 @@ func epochs(t *stage, s settings) any {
 	}
 	t.target(s, result.Ratio <= 1.2, "spawn to LIVE is %.2f times that of Envoy alone, not at most 1.2", result.Ratio)
 	t.target(s, result.Blip <= result.Quiet, "the slowest answer in the seconds of the switches took %s, in quiet ones %s", millis(result.Blip), millis(result.Quiet))
-	if err := writeText(s.out, "epochs.svg", plot("A new epoch again and again", []series{{title: fmt.Sprintf("outrider reload, %d times: %d of %d requests lost",
-		s.epochs, result.Load.Lost, result.Load.Total), report: result.Load}})); err != nil {
+	if err := writePlots(s.out, result.plots()); err != nil {
 		t.Error(err)
 	}
 	return result

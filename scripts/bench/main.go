@@ -2,6 +2,7 @@
 // the idle agent needs, what each failure costs. It prints tables, and writes JSON and plots into a folder.
 //
 //	go run ./scripts/bench [-only epochs,restart,start,idle,flood,discovery,faults] [-quick] [-out docs/bench]
+//	go run ./scripts/bench -replot    draws the plots anew from the JSON that is there
 package main
 
 import (
@@ -81,7 +82,15 @@ func main() {
 	flag.IntVar(&s.clients, "clients", 100, "clients of a discovery server; ten times as many of one that changes all the time")
 	flag.IntVar(&s.changes, "changes", 20, "changes of an endpoint")
 	flag.DurationVar(&s.sustain, "sustain", time.Minute, "how long a mesh changes ten times a second")
+	again := flag.Bool("replot", false, "measure nothing: draw the plots anew from the JSON in -out")
 	flag.Parse()
+	if *again {
+		if err := replot(s.out); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	s.judge = !*quick
 	if *quick {
 		hurry()

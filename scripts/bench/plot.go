@@ -25,15 +25,19 @@ const (
 	panelGap    = 74
 )
 
-// style works on light and dark backgrounds: the browser says which one it is.
+// style draws on a ground of its own, so that a plot is readable on every page: pages that are dark
+// while the browser asks for light, and viewers that know no CSS on the root or no media queries.
 const style = `<style>
-svg{font:13px system-ui,-apple-system,"Segoe UI",sans-serif;background:#fff}
-text{fill:#24292f}.dim{fill:#6e7781}.head{font-weight:600;font-size:16px}.title{font-weight:600}
+svg{font:13px system-ui,-apple-system,"Segoe UI",sans-serif}.ground{fill:#fff;stroke:#d8dee4}
+text{fill:#24292f}.dim{fill:#57606a}.head{font-weight:600;font-size:16px}.title{font-weight:600}
 .grid{stroke:#d8dee4;stroke-width:1}.switch{stroke:#8c959f;stroke-width:1;stroke-dasharray:3 4}
-.max{fill:none;stroke:#0969da;stroke-width:1.8;stroke-linejoin:round}.mid{fill:none;stroke:#0969da;stroke-width:1.2;opacity:.45}
-.dot{fill:#0969da}.error{fill:#cf222e}.errors{fill:#cf222e;font-weight:600;text-anchor:middle;font-size:12px}
-@media (prefers-color-scheme:dark){svg{background:#0d1117}text{fill:#e6edf3}.dim{fill:#8d96a0}.grid{stroke:#30363d}.switch{stroke:#6e7681}
-.max,.mid{stroke:#58a6ff}.dot{fill:#58a6ff}.error{fill:#ff7b72}.errors{fill:#ff7b72}}
+.max{fill:none;stroke:#0969da;stroke-width:1.8;stroke-linejoin:round}
+.mid{fill:none;stroke:#0969da;stroke-width:1.2;opacity:.45}
+.dot{fill:#0969da}.error{fill:#cf222e}
+.errors{fill:#cf222e;font-weight:600;text-anchor:middle;font-size:12px}
+@media (prefers-color-scheme:dark){.ground{fill:#0d1117;stroke:#30363d}text{fill:#e6edf3}
+.dim{fill:#9da7b3}.grid{stroke:#30363d}.switch{stroke:#6e7681}.max,.mid{stroke:#58a6ff}
+.dot{fill:#58a6ff}.error{fill:#ff7b72}.errors{fill:#ff7b72}}
 </style>`
 
 // plot draws the runs below one another on the same scales: the largest and the median latency of each second (logarithmic), a
@@ -50,6 +54,7 @@ func plot(title string, runs []series) []byte {
 	var svg strings.Builder
 	fmt.Fprintf(&svg, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-label="%s">`+"\n%s\n",
 		plotWidth, height, plotWidth, height, escape(title), style)
+	fmt.Fprintf(&svg, `<rect x=".5" y=".5" width="%d" height="%d" rx="6" class="ground"/>`+"\n", plotWidth-1, height-1)
 	fmt.Fprintf(&svg, `<text x="%d" y="26" class="head">%s</text>`+"\n", plotLeft, escape(title))
 	fmt.Fprintf(&svg, `<path d="M%d 41h22" class="max"/><text x="%d" y="45" class="dim">slowest answer of each second</text>`, plotLeft, plotLeft+28)
 	fmt.Fprintf(&svg, `<path d="M%d 41h22" class="mid"/><text x="%d" y="45" class="dim">median</text>`, plotLeft+250, plotLeft+278)

@@ -56,11 +56,7 @@ func restart(t *stage, s settings) any {
 	if result.Outrider.Lost > 0 {
 		t.Errorf("lost %d requests\n%v", result.Outrider.Lost, result.Outrider)
 	}
-	svg := plot("Latency and failed requests while the configuration changes", []series{
-		{title: fmt.Sprintf("outrider reload: %d of %d requests lost", result.Outrider.Lost, result.Outrider.Total), report: result.Outrider},
-		{title: fmt.Sprintf("stop and start of a plain Envoy: %d of %d lost, %d more cut off and to be tried again", result.Plain.Lost, result.Plain.Total, result.Plain.Reuse), report: result.Plain},
-	})
-	if err := writeText(s.out, "restart.svg", svg); err != nil {
+	if err := writePlots(s.out, result.plots()); err != nil {
 		t.Error(err)
 	}
 	return result
