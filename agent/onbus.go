@@ -114,7 +114,7 @@ func refusedOnBus(err error) error {
 func (b onBus) CheckConfig(ctx context.Context, path string) ([]string, error) {
 	options := b.options.Config
 	if path != "" {
-		options = config.Options{Path: path, Environment: b.options.environment(), InUnit: options.InUnit}
+		options = config.Options{Directory: options.Directory, Environment: b.options.environment(), InUnit: options.InUnit}.Of(path)
 	}
 	report := blueprint.Check(ctx, options, blueprint.Checker{Maker: b.maker.Maker, Runner: b.maker.runner, Folder: b.reloader.inForce().Config.Envoy.ConfigDir})
 	if len(report.Errors) == 0 {

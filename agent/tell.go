@@ -113,10 +113,12 @@ func (a *Agent) beat(ctx context.Context) error {
 // farewellTime bounds what is still told to the manager at the end.
 const farewellTime = 500 * time.Millisecond
 
-// farewell tells why the agent ends, if that is an error.
+// farewell tells that the agent has ended, and why if that is an error: systemd shows it until the next start.
 func farewell(notifier *systemd.Notifier, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		notifier.Fail(err)
+	} else {
+		notifier.Set(systemd.Stopping, "stopped")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 	defer cancel()

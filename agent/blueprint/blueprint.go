@@ -92,11 +92,13 @@ func (b *Blueprint) read() (request bootstrap.Request, errs config.Errors) {
 	return request, errs
 }
 
-// The keys whose files the bootstrap is made of.
+// The keys whose files the bootstrap is made of, and that of further arguments.
 const (
 	customKey   = "envoy.custom_config_file"
 	templateKey = "envoy.template_file"
 	overrideKey = "envoy.bootstrap_override"
+
+	extraArgsKey = "envoy.extra_args"
 )
 
 // Render returns the bootstrap (JSON) of an epoch whose admin interface is to be on the socket of the given path.
@@ -152,8 +154,15 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 
 // Suits tells what of the configuration an Envoy cannot do; its error is config.Errors.
 func (b *Blueprint) Suits(binary *envoy.Binary) error {
+	var errs config.Errors
 	if b.Command.StatNameLength != defaultStatNameLength && !binary.KnowsStatNameLength() {
-		return config.Errors{b.loaded.Fault("envoy.stat_name_length", "Envoy "+binary.Version+" has no --max-obj-name-len", "take the key out")}
+		errs = append(errs, b.loaded.Fault("envoy.stat_name_length", "Envoy "+binary.Version+" has no --max-obj-name-len", "take the key out"))
+	}
+	if unknown := binary.Unknown(b.Command.ExtraArgs); unknown != "" {
+		errs = append(errs, b.loaded.Fault(extraArgsKey, fmt.Sprintf("Envoy %s has no flag %s", binary.Version, unknown), "take it out"))
+	}
+	if len(errs) > 0 {
+		return errs
 	}
 	return nil
 }

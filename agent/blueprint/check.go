@@ -180,6 +180,10 @@ func (p *place) validate(ctx context.Context, plan *Blueprint, binary *envoy.Bin
 	case err != nil:
 		report.warn(plan.loaded, "Envoy itself did not check the bootstrap: "+err.Error(), "")
 	case exit != 0:
+		if argument, why, ok := envoy.RefusedArgument(append(stdout, stderr...)); ok && len(plan.Command.ExtraArgs) > 0 {
+			report.Errors = append(report.Errors, plan.loaded.Fault(extraArgsKey, argument+": "+why, "correct it, or take it out"))
+			return
+		}
 		complaint := strings.ReplaceAll(envoy.Complaint(append(stdout, stderr...)), path, "the bootstrap")
 		report.Errors = append(report.Errors, plan.fault("Envoy does not accept the bootstrap: "+complaint))
 	}

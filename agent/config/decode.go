@@ -160,8 +160,10 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 				f.words = newVocabulary(tables(f.config))
 			}
 			f.failed[dotted(parent)] = true // what it lacks may be what this was meant to be
-			_, isTables := raw[name].([]map[string]any)
-			f.fail(at, f.words.unknown(parent, name, isTable || isTables))
+			if many, isTables := raw[name].([]map[string]any); isTables {
+				below = many[0] // TOML has no empty array of tables
+			}
+			f.fail(at, f.words.unknown(parent, name, below))
 		}
 	}
 }

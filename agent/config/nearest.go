@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -98,27 +99,30 @@ func (v *vocabulary) name(table []string) string {
 	return dotted(table)
 }
 
-// unknown is the problem of a key or table that the table parent does not have; parent is empty at the top level.
-func (v *vocabulary) unknown(parent []string, name string, isTable bool) *problem {
+// fewKeys is how many keys a table may have for a list of them to be of more help than a key of another table.
+const fewKeys = 8
+
+// unknown is the problem of a key or table that the table parent does not have; parent is empty at the top level. below is
+// the content of a table, nil for a key.
+func (v *vocabulary) unknown(parent []string, name string, below map[string]any) *problem {
 	table := v.name(parent)
+	isTable := below != nil
 	if isTable && table == probesTable+".NAME" && nearest(name, v.keys[table]) == "" {
 		quoted := dotted(child(parent[:2], parent[2]+"."+name))
 		return problemf("a name with a dot is written in quotes: ["+quoted+"]", "there is no such table")
 	}
-	if isTable {
-		if near := v.table(table, name); near != "" {
-			return problemf("did you mean ["+near+"]?", "there is no such table")
-		}
-	}
 	what := "there is no such key"
+	var guesses []string
 	if isTable {
 		what = "there is no such table"
+		if near := cmp.Or(v.table(table, name), v.tableWith(below)); near != "" {
+			return problemf("did you mean ["+near+"]?", "%s", what)
+		}
 	}
-	var guesses []string
 	if near := nearest(name, v.keys[table]); near != "" {
 		guesses = []string{dotted(child(parent, near))}
-	} else {
-		guesses = v.elsewhere(name)
+	} else if !isTable {
+		guesses = v.elsewhere(name, v.keys[table])
 	}
 	switch {
 	case guesses != nil:
@@ -128,6 +132,24 @@ func (v *vocabulary) unknown(parent []string, name string, isTable bool) *proble
 	default:
 		return problemf("the tables are "+enumerate(v.tables), "%s", what)
 	}
+}
+
+// tableWith returns the only table that has all the keys of an unknown one, "" if there is none or several.
+func (v *vocabulary) tableWith(keys map[string]any) string {
+	found := ""
+	for _, t := range v.tables {
+		has := len(keys) > 0
+		for key := range keys {
+			has = has && slices.Contains(v.keys[t], normal(key))
+		}
+		switch {
+		case has && found != "":
+			return ""
+		case has:
+			found = t
+		}
+	}
+	return found
 }
 
 // table finds the table that was meant: of nearly that name, or of the same name in another table.
@@ -147,10 +169,14 @@ func (v *vocabulary) table(parent, name string) string {
 	return ""
 }
 
-// elsewhere finds keys by pilot-agent's names, keys of the same name in all tables, and then keys of nearly that name.
-func (v *vocabulary) elsewhere(name string) []string {
+// elsewhere finds keys of other tables: by pilot-agent's names, by the same name, and, where it is no key of a table of ours,
+// by nearly that name. A table of few keys had better list its own.
+func (v *vocabulary) elsewhere(name string, own []string) []string {
 	if key := v.roles[normal(name)]; key != "" {
 		return []string{key}
+	}
+	if own != nil && len(own) <= fewKeys {
+		return nil
 	}
 	var same, near []string
 	for _, t := range v.tables {
@@ -159,7 +185,7 @@ func (v *vocabulary) elsewhere(name string) []string {
 				same = append(same, t+"."+k)
 			}
 		}
-		if k := nearest(name, v.keys[t]); k != "" {
+		if k := nearest(name, v.keys[t]); k != "" && own == nil {
 			near = append(near, t+"."+k)
 		}
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -57,6 +58,22 @@ func checkInstance(name string) *Error {
 			Cure: "allowed are up to 32 letters, digits, - and _, the first one a letter or digit"}
 	}
 	return nil
+}
+
+// Of returns options that read the given main file. The file of an instance in Directory stands for that instance, with its own
+// drop-ins and folders.
+func (o Options) Of(file string) Options {
+	o.Path = file
+	absolute, err := filepath.Abs(file)
+	if err != nil {
+		return o // Load says so
+	}
+	name, isMain := strings.CutSuffix(filepath.Base(absolute), ".toml")
+	if !isMain || filepath.Dir(absolute) != filepath.Clean(cmp.Or(o.Directory, defaultDirectory)) || checkInstance(name) != nil {
+		return o
+	}
+	o.Path, o.Instance = "", name
+	return o
 }
 
 // place finds out where the configuration is.

@@ -126,6 +126,21 @@ func (b *Binary) lists(flag string) bool { return b != nil && b.Flags[flag] }
 // KnowsStatNameLength tells whether the binary takes --max-obj-name-len at all.
 func (b *Binary) KnowsStatNameLength() bool { return b.lists("max-obj-name-len") }
 
+// Unknown returns the first of further arguments that is a long flag the binary does not list, "" if there is none. An argument
+// after a flag may be the flag's value and passes.
+func (b *Binary) Unknown(args []string) string {
+	value := false
+	for _, arg := range args {
+		name, isLong := strings.CutPrefix(arg, "--")
+		name, _, hasValue := strings.Cut(name, "=")
+		if isLong && !value && !b.knows(name) {
+			return "--" + name
+		}
+		value = !value && strings.HasPrefix(arg, "-") && !hasValue
+	}
+	return ""
+}
+
 // seconds is d in Envoy's granularity, rounded up: a drain of 1.2 s asked for must not become one of 1 s.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((max(d, 0)+time.Second-1)/time.Second), 10)

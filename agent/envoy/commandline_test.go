@@ -178,3 +178,21 @@ func TestCheckExtraArgs(t *testing.T) {
 		}
 	}
 }
+
+func TestUnknownArguments(t *testing.T) {
+	binary := &Binary{Flags: map[string]bool{"stats-tag": true, "cpuset-threads": true}}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"--stats-tag", "a:b", "--cpuset-threads"}, ""},
+		{[]string{"--stats-tag=a:b", "--nonsense=3"}, "--nonsense"},
+		{[]string{"--stats-tag", "--value"}, ""},
+		{[]string{"--stats-tag", "a:b", "--nonsense"}, "--nonsense"},
+	} {
+		if got := binary.Unknown(c.args); got != c.want {
+			t.Errorf("%q: %q, want %q", c.args, got, c.want)
+		}
+	}
+}

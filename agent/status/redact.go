@@ -3,6 +3,7 @@ package status
 import (
 	"bufio"
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"slices"
@@ -33,6 +34,8 @@ type redactor struct {
 	isKey    bool // the string is a member's name
 	hidden   bool // the string is a credential
 	text     []byte
+	withheld bool   // the string is written at its end, if it holds certificates only
+	kept     []byte // of a string that is withheld
 	last     []byte // of the string, at least as much as a mark of what Envoy quotes is long
 }
 
@@ -43,6 +46,7 @@ type frame struct {
 	key    string // of the member; an array has that of the member it is
 	label  string // what the object's "key" or "name" says
 	hide   bool   // what holds a value in here is a credential
+	public bool   // unless it is a certificate
 }
 
 // marks are before what Envoy quotes, in JSON as elsewhere.
@@ -58,6 +62,13 @@ const nameAtMost = 256
 // string match, a typed value.
 var holders = []string{"inline_string", "inline_bytes", "value", "raw_value", "string_value",
 	"exact", "prefix", "suffix", "contains", "regex", "exact_match", "prefix_match", "suffix_match", "contains_match"}
+
+// public are the members of a secret whose content is not confidential, unless a file holds the key beside its certificate.
+var public = []string{"certificate_chain", "trusted_ca", "crl"}
+
+// certificatesAtMost bounds the content of a public member, in bytes: the authorities of a system are some 300 kB in base64.
+// A longer one is hidden.
+const certificatesAtMost = 1 << 20
 
 // matchers are the members of a header matcher whose strings are about the header's value.
 var matchers = []string{"string_match", "safe_regex_match", "safe_regex"}
@@ -117,6 +128,7 @@ func (r *redactor) push(object bool) {
 	if top := r.top(); top != nil {
 		next.hide = top.hide || secretMember().MatchString(top.key) ||
 			secretHeader().MatchString(top.label) && slices.Contains(matchers, top.key)
+		next.public = object && slices.Contains(public, top.key)
 		if !object {
 			next.key, next.label = top.key, top.label
 		}
@@ -126,7 +138,7 @@ func (r *redactor) push(object bool) {
 
 // begin starts a string and decides whether it is a credential.
 func (r *redactor) begin() {
-	r.inString, r.escaped, r.hidden = true, false, false
+	r.inString, r.escaped, r.hidden, r.withheld = true, false, false, false
 	r.text, r.last = r.text[:0], r.last[:0]
 	top := r.top()
 	r.isKey = top != nil && top.object && !top.value
@@ -135,6 +147,9 @@ func (r *redactor) begin() {
 	}
 	holds := slices.Contains(holders, top.key)
 	r.hidden = secretMember().MatchString(top.key) || holds && (top.hide || secretHeader().MatchString(top.label))
+	if r.hidden && holds && top.public {
+		r.hidden, r.withheld, r.kept = false, true, r.kept[:0]
+	}
 }
 
 func (r *redactor) stringByte(c byte) {
@@ -146,7 +161,12 @@ func (r *redactor) stringByte(c byte) {
 	if len(r.text) < nameAtMost {
 		r.text = append(r.text, c)
 	}
-	if r.hidden {
+	switch {
+	case r.hidden:
+		return
+	case r.withheld:
+		r.kept = append(r.kept, c)
+		r.hidden = len(r.kept) > certificatesAtMost
 		return
 	}
 	_ = r.out.WriteByte(c)
@@ -170,6 +190,11 @@ func (r *redactor) quotes(c byte) bool {
 
 func (r *redactor) end() {
 	r.inString = false
+	if r.withheld && !r.hidden {
+		if r.hidden = holdsKey(r.kept); !r.hidden {
+			_, _ = r.out.Write(r.kept)
+		}
+	}
 	if r.hidden {
 		_, _ = r.out.WriteString(redactedText)
 	}
@@ -182,6 +207,14 @@ func (r *redactor) end() {
 	case top.object && (top.key == "key" || top.key == "name"):
 		top.label = strings.ToLower(unescape(r.text))
 	}
+}
+
+// holdsKey reports whether a raw JSON string has a private key in it, as text or as base64.
+func holdsKey(raw []byte) bool {
+	const mark = "PRIVATE KEY"
+	text := unescape(raw)
+	decoded, err := base64.StdEncoding.DecodeString(text)
+	return strings.Contains(text, mark) || err == nil && bytes.Contains(decoded, []byte(mark))
 }
 
 // normalise makes accessToken, Access-Token and ACCESS_TOKEN one name: access_token.

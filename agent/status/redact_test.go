@@ -2,6 +2,7 @@ package status
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -51,6 +52,10 @@ func TestRedactor(t *testing.T) {
 			`{"details": "a: ggoo.gle/debug[redacted]", "goo.gle/debug": "y"}`},
 		{"a mark that begins twice, and JSON", `["goo.goo.gle/debugstr x", "` + strings.Repeat("g", 500) + `goo.gle/debugstr x", "Unable to parse JSON as proto (e): {\"x\"", "z"]`,
 			`["goo.goo.gle/debug[redacted]", "` + strings.Repeat("g", 500) + `goo.gle/debug[redacted]", "Unable to parse JSON as proto[redacted]", "z"]`},
+		{"certificates", `{"secret": {"tls_certificate": {"certificate_chain": {"inline_bytes": "Q0VSVA=="}, "private_key": {"inline_bytes": "S0VZ"}}, "validation_context": {"trusted_ca": {"inline_string": "-----BEGIN CERTIFICATE-----\n"}}}}`,
+			`{"secret": {"tls_certificate": {"certificate_chain": {"inline_bytes": "Q0VSVA=="}, "private_key": {"inline_bytes": ` + gone + `}}, "validation_context": {"trusted_ca": {"inline_string": "-----BEGIN CERTIFICATE-----\n"}}}}`},
+		{"certificates with their key, and too many", `{"secret": [{"certificate_chain": {"inline_bytes": "` + base64.StdEncoding.EncodeToString([]byte("CERT RSA PRIVATE KEY")) + `"}}, {"certificate_chain": {"inline_string": "EC PRIVATE KEY"}}, {"crl": {"inline_bytes": "` + strings.Repeat("A", certificatesAtMost+1) + `"}}]}`,
+			`{"secret": [{"certificate_chain": {"inline_bytes": ` + gone + `}}, {"certificate_chain": {"inline_string": ` + gone + `}}, {"crl": {"inline_bytes": ` + gone + `}}]}`},
 		{"no JSON", `}}]] "x : , {`, `}}]] "x : , {`},
 		{"numbers and literals", `{"password": null, "token": 5, "a": [true]}`, `{"password": null, "token": 5, "a": [true]}`},
 	}

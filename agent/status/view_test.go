@@ -16,7 +16,8 @@ import (
 )
 
 const secretBootstrap = `, "node": {"id": "x", "cluster": "y", "metadata": {"UPSTREAM_PASSWORD": "hunter2-metadata"}},
- "static_resources": {"clusters": [{"name": "one", "connect_timeout": "1s"}], "listeners": [{
+ "static_resources": {"secrets": [{"name": "roots", "validation_context": {"trusted_ca": {"inline_string": "public-roots"}}}],
+  "clusters": [{"name": "one", "connect_timeout": "1s"}], "listeners": [{
   "name": "l", "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}, "filter_chains": [{"filters": [{
    "name": "hcm", "typed_config": {
     "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -41,6 +42,9 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	_, dump, _ := ask(t, "GET", url+"/config_dump", "Accept-Encoding", "gzip")
 	if !json.Valid([]byte(dump)) || strings.Contains(dump, "hunter2") || strings.Count(dump, redactedText) < 3 {
 		t.Errorf("not redacted, or not JSON:\n%s", dump)
+	}
+	if !strings.Contains(dump, "public-roots") {
+		t.Errorf("certificates are redacted:\n%s", dump)
 	}
 	answer, epoch, err := view.Get(t.Context(), "/config_dump", "include_eds")
 	if err != nil {

@@ -38,7 +38,7 @@ func adminAnswers() map[string]string {
  {"@type": "type.googleapis.com/envoy.admin.v3.SecretsConfigDump",
   "static_secrets": [{"name": "roots", "secret": {"validation_context": {"trusted_ca": {"filename": "/etc/ssl/roots.pem"}}}}],
   "dynamic_active_secrets": [{"name": "default", "version_info": "5", "secret": {"tls_certificate": {"certificate_chain": {"inline_bytes": %q}, "private_key": {"inline_bytes": "W3JlZGFjdGVkXQ=="}}}}],
-  "dynamic_warming_secrets": [{"name": "later"}]}]}`, certificateForTests()),
+  "dynamic_warming_secrets": [{"name": "later"}, {"name": "hidden", "secret": {"tls_certificate": {"certificate_chain": {"inline_bytes": "[redacted]"}}}}]}]}`, certificateForTests()),
 		"clusters?format=json": `{"cluster_statuses": [
  {"name": "outbound|80||a.example.com", "host_statuses": [
   {"address": {"socket_address": {"address": "10.0.0.1", "port_value": 80}}, "weight": 1, "health_status": {"eds_health_status": "HEALTHY"},

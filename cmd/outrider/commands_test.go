@@ -156,6 +156,38 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+func TestStatus_SaysWhyTheUnitFailed(t *testing.T) {
+	m := newMachine(t, nil)
+	const absent = "outrider: the agent is not running: nobody answers on $DIR/run/outrider.sock: no such file or directory\n"
+	for _, c := range []struct {
+		state unitState
+		want  string
+	}{
+		{unitState{Active: "inactive", Status: "stopped"}, "Start it with \"systemctl start outrider\".\n"},
+		{unitState{Active: "activating", Status: "starting Envoy"}, "outrider.service is starting: starting Envoy\n"},
+		{unitState{Active: "failed", Result: "exit-code", Exit: "78", Status: "a.toml:1:1: x: wrong"},
+			"outrider.service failed (exit code 78): a.toml:1:1: x: wrong\nSee \"journalctl -u outrider\"; start it again with \"systemctl start outrider\".\n"},
+		{unitState{Active: "failed", Result: "watchdog", Exit: "6"},
+			"outrider.service failed (watchdog)\nSee \"journalctl -u outrider\"; start it again with \"systemctl start outrider\".\n"},
+	} {
+		m.unit = c.state
+		if code, _, errors := m.outrider("status"); code != 3 || errors != absent+c.want {
+			t.Errorf("%+v: %d %s", c.state, code, errors)
+		}
+	}
+}
+
+func TestConfigCheck_ReadsTheDropInsOfTheInstance(t *testing.T) {
+	m := newMachine(t, nil)
+	m.write("etc/web.toml", "")
+	m.write("etc/conf.d/host.toml", "of_the_host = 1\n")
+	m.write("etc/web.conf.d/web.toml", "of_web = 1\n")
+	code, _, errors := m.outrider("config", "check", m.dir+"/etc/web.toml")
+	if code != 1 || !strings.Contains(errors, "of_web") || strings.Contains(errors, "of_the_host") {
+		t.Errorf("%d %s", code, errors)
+	}
+}
+
 func TestDrainAndUndrain(t *testing.T) {
 	drained := 3
 	m := newMachine(t, &apitest.Backend{Left: []uint64{3, 1, 0}, UndrainValue: api.UndrainResult{Previous: &drained, Epoch: 4, Mode: "hot-restart",

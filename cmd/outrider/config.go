@@ -38,7 +38,7 @@ func (a *app) configCheckCommand() *cobra.Command {
 func (a *app) onDisk(arguments []string) config.Options {
 	options := config.Options{Instance: a.instance, Directory: a.places.configuration, CheckOnly: true}
 	if len(arguments) > 0 {
-		options.Path = arguments[0]
+		options = options.Of(arguments[0])
 	}
 	return options
 }

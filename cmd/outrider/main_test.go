@@ -39,6 +39,7 @@ type machine struct {
 	dir    string
 	board  *condition.Board
 	colour bool
+	unit   unitState // of the agent
 }
 
 // newMachine is a machine whose agent answers with backend; nil: none runs.
@@ -61,9 +62,10 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
 		return render.Render(request)
 	}
-	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour, maker: maker, places: places{
-		configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"), keeper: filepath.Join(m.dir, "keeper"),
-		sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc"}}
+	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour, maker: maker,
+		unit: func(context.Context, string) unitState { return m.unit }, places: places{
+			configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"), keeper: filepath.Join(m.dir, "keeper"),
+			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc"}}
 }
 
 // outrider runs a command line; the folder of the machine is written as $DIR in what it prints.

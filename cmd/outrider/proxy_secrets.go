@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"slices"
 
@@ -25,9 +26,9 @@ type secret struct {
 	} `json:"secret"`
 }
 
-// dataSource is envoy.config.core.v3.DataSource.
+// dataSource is envoy.config.core.v3.DataSource. Its content may be redacted.
 type dataSource struct {
-	Bytes []byte `json:"inline_bytes"`
+	Bytes string `json:"inline_bytes"` // base64
 	Text  string `json:"inline_string"`
 	File  string `json:"filename"`
 }
@@ -85,8 +86,8 @@ func (a *app) secretRow(s secret, source, state string) []cell {
 }
 
 func firstCertificate(data dataSource) *x509.Certificate {
-	content := data.Bytes
-	if len(content) == 0 {
+	content, err := base64.StdEncoding.DecodeString(data.Bytes)
+	if err != nil || len(content) == 0 {
 		content = []byte(data.Text)
 	}
 	block, _ := pem.Decode(content)

@@ -24,6 +24,7 @@ type app struct {
 	terminal bool // standard error is a terminal: progress is shown there
 	places   places
 	maker    blueprint.Maker // of what a configuration asks for
+	unit     func(ctx context.Context, unit string) unitState
 
 	instance string
 	socket   string
@@ -42,7 +43,7 @@ type places struct {
 
 func newApp(out, err *os.File) *app {
 	return &app{
-		out: out, err: err, now: time.Now, maker: blueprint.ThisHost(),
+		out: out, err: err, now: time.Now, maker: blueprint.ThisHost(), unit: askSystemd,
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err),
 		places: places{configuration: "/etc/outrider", runtime: "/run/outrider", keeper: "/run/outrider-envoy",
@@ -81,11 +82,7 @@ func (a *app) run(ctx context.Context, arguments []string) int {
 		return api.ExitUsage
 	}
 	if _, ok := errors.AsType[*api.NotRunningError](err); ok && a.socket == "" {
-		unit := "outrider"
-		if a.instance != "" {
-			unit += "@" + a.instance
-		}
-		fmt.Fprintf(a.err, "Start it with \"systemctl start %s\".\n", unit)
+		a.printWhyNotRunning(ctx)
 	}
 	return api.ExitCode(err)
 }

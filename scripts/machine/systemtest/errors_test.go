@@ -51,6 +51,10 @@ func TestErrorsThatStay(t *testing.T) {
 			if text, errno := h.Property("outrider", "StatusText"), h.Property("outrider", "StatusErrno"); !strings.Contains(text, c.sentence) || errno != c.errno {
 				t.Errorf("STATUS %q, ERRNO %s, want %q and %s", text, errno, c.sentence, c.errno)
 			}
+			// On the socket of case 73 the other agent answers.
+			if out, err := h.Run(t.Context(), "outrider", "status"); c.exit != "73" && (err == nil || !strings.Contains(out, "outrider.service failed (exit code "+c.exit+"): ") || !strings.Contains(out, c.sentence)) {
+				t.Errorf("outrider status: %v %s", err, out)
+			}
 			// journald reads what a program prints and what comes over its own socket one after the other, in no order.
 			var last string
 			h.Eventually(10*time.Second, "the journal has the end of the agent", func() bool {
@@ -70,4 +74,9 @@ func TestErrorsThatStay(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
+	h.MustRun(t, "systemctl", "enable", "outrider.service") // systemd forgets the STATUS of a unit that nothing refers to
+	h.MustRun(t, "systemctl", "stop", "outrider.service")
+	if text := h.Property("outrider", "StatusText"); text != "stopped" {
+		t.Errorf("STATUS %q after a stop", text)
+	}
 }

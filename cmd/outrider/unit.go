@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// unitTime bounds the question to systemd about the agent's unit.
+const unitTime = 2 * time.Second
+
+// unitState is what systemd knows of the agent's unit; the zero value if it could not be asked.
+type unitState struct {
+	Active string // ActiveState: failed, inactive, activating, …
+	Result string // exit-code, signal, timeout, …
+	Exit   string // status or signal of the main process
+	Status string // what the agent said last (STATUS= of sd_notify)
+}
+
+// askSystemd asks systemd about a unit. A host without systemd, or without the unit, gives the zero state.
+func askSystemd(ctx context.Context, unit string) unitState {
+	ctx, cancel := context.WithTimeout(ctx, unitTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "--no-pager",
+		"--property=LoadState,ActiveState,Result,ExecMainStatus,StatusText", unit).Output()
+	if err != nil {
+		return unitState{}
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		values[name] = value
+	}
+	if values["LoadState"] != "loaded" {
+		return unitState{}
+	}
+	return unitState{values["ActiveState"], values["Result"], values["ExecMainStatus"], values["StatusText"]}
+}
+
+// unitName is the name of the agent's unit without .service.
+func (a *app) unitName() string {
+	if a.instance != "" {
+		return "outrider@" + a.instance
+	}
+	return "outrider"
+}
+
+// printWhyNotRunning prints what systemd knows of an agent that does not answer, and what to do.
+func (a *app) printWhyNotRunning(ctx context.Context) {
+	name := a.unitName()
+	state := a.unit(context.WithoutCancel(ctx), name+".service") // the context may have ended with the wait for the agent
+	said := ""
+	if state.Status != "" {
+		said = ": " + state.Status
+	}
+	switch state.Active {
+	case "failed":
+		result := state.Result
+		if result == "exit-code" {
+			result = "exit code " + state.Exit
+		}
+		fmt.Fprintf(a.err, "%s.service failed (%s)%s\n", name, result, said)
+		fmt.Fprintf(a.err, "See \"journalctl -u %s\"; start it again with \"systemctl start %s\".\n", name, name)
+	case "activating":
+		fmt.Fprintf(a.err, "%s.service is starting%s\n", name, said)
+	case "active", "reloading", "deactivating":
+		fmt.Fprintf(a.err, "%s.service is %s%s\n", name, state.Active, said)
+	default:
+		fmt.Fprintf(a.err, "Start it with \"systemctl start %s\".\n", name)
+	}
+}
