@@ -175,13 +175,15 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 
 // composeViews makes what shows the agent: status address, admin view, private socket.
 func (a *Agent) composeViews(c *config.Config) error {
+	trusted := trustedUsers(c)
 	if c.Status.Address != "" {
 		a.status = status.NewServer(status.Options{
 			Address: c.Status.Address, Config: statusConfig(c), Readiness: a.proxy, Proxy: a.proxy, Control: control{a},
-			Metrics: a.metrics(), Board: a.board, Logger: a.logOf("status"),
+			Metrics: a.metrics(), Trusted: trusted, Board: a.board, Logger: a.logOf("status"),
 		})
 	}
-	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy, Board: a.board, Logger: a.logOf("status")})
+	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy, Trusted: trusted, Board: a.board,
+		Logger: a.logOf("status")})
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName), Rule: rule, Backend: backend{a},
 		Events: a.board, Logger: a.logOf("api")})

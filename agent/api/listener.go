@@ -8,21 +8,20 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"syscall"
 	"time"
+
+	"outrider.org/outrider/agent/admission"
 )
 
-// listener takes connections with their peers, within the limits.
+// listener accepts connections with their peers.
 type listener struct {
 	*net.UnixListener
-	rule   Rule
-	path   string
-	file   os.FileInfo // the socket as it was made
-	places *places
+	path string
+	file os.FileInfo // the socket as it was made
 }
 
 // listen makes the socket, in place of one that nobody answers on, mode 0666: the rule decides, not the file.
-func listen(path string, rule Rule) (*listener, error) {
+func listen(path string) (*listener, error) {
 	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = probe.Close()
 		return nil, fmt.Errorf("listen on %s: another agent answers there", path)
@@ -46,7 +45,7 @@ func listen(path string, rule Rule) (*listener, error) {
 		_ = made.Close()
 		return nil, fmt.Errorf("look at the private socket: %w", err)
 	}
-	return &listener{UnixListener: unixListener, rule: rule, path: path, file: file, places: newPlaces()}, nil
+	return &listener{UnixListener: unixListener, path: path, file: file}, nil
 }
 
 // Close ends listening and removes the socket if it is still this listener's.
@@ -57,62 +56,67 @@ func (l *listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// tooMany is what a connection beyond the limits is told. It fits into any fresh socket's buffer, so the write cannot
-// block.
+// tooMany answers connections beyond the limits.
 var tooMany = func() []byte {
 	body := `{"error":"the agent has too many connections of this user; try again later"}` + "\n"
 	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"+
 		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }()
 
-// Accept returns the next connection that is within the limits.
+// connection is a connection with its peer.
+type connection struct {
+	*net.UnixConn
+	peer Peer
+}
+
+// Accept returns the next connection whose peer is known. It is a *connection.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.AcceptUnix()
-		if errors.Is(err, syscall.ECONNABORTED) {
-			continue
-		}
 		if err != nil {
 			return nil, err
 		}
-		peer, err := peerOf(accepted)
-		if err != nil {
-			_ = accepted.Close()
-			continue
+		if peer, err := peerOf(accepted); err == nil {
+			return &connection{accepted, peer}, nil
 		}
-		admitted, ok := l.places.admit(accepted, peer, l.rule.privileged(peer))
-		if !ok {
-			_ = accepted.SetWriteDeadline(time.Now().Add(time.Second))
-			_, _ = accepted.Write(tooMany)
-			_ = accepted.Close()
-			continue
-		}
-		return admitted, nil
+		_ = accepted.Close()
 	}
 }
 
-type connectionKey struct{}
+// Limits of connections. Everybody may read, so everybody may try to use the agent up: one user's connections leave those of
+// all others alone, and unprivileged ones never take the place of root's.
+var (
+	privilegedLimits = admission.Limits{Total: 64, PerKey: 64} // of root and the agent's own user
+	everyoneLimits   = admission.Limits{Total: 128, PerKey: 16}
+)
 
-// withConnection is http.Server's ConnContext.
-func withConnection(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connectionKey{}, c)
+// gate admits connections by user.
+type gate struct {
+	rule                 Rule
+	privileged, everyone *admission.Pool
 }
 
-// peerOfRequest is who asks. A request without one (not from this listener) is nobody's, with no right to change.
+func newGate(rule Rule) *gate {
+	return &gate{rule, admission.NewPool(privilegedLimits), admission.NewPool(everyoneLimits)}
+}
+
+func (g *gate) listen(inner net.Listener) net.Listener {
+	return admission.Listen(inner, admission.Options{Refusal: tooMany, Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
+		peer := c.(*connection).peer
+		if g.rule.privileged(peer) {
+			return g.privileged, admission.User(peer.UID)
+		}
+		return g.everyone, admission.User(peer.UID)
+	}})
+}
+
+// peerOfRequest returns who sent a request. One that did not come through the private socket is nobody's, with no right to
+// change.
 func peerOfRequest(r *http.Request) (Peer, bool) {
-	if c, ok := r.Context().Value(connectionKey{}).(*connection); ok {
-		return c.peer, true
+	if admitted := admission.FromContext(r.Context()); admitted != nil {
+		if c, ok := admitted.Conn.(*connection); ok {
+			return c.peer, true
+		}
 	}
 	return Peer{}, false
-}
-
-// stillConnected lets a request go no further whose connection was closed for another one while it was being read: its
-// caller would not hear how it ended.
-func stillConnected(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, ok := r.Context().Value(connectionKey{}).(*connection); ok && !c.places.holds(c) {
-			panic(http.ErrAbortHandler)
-		}
-		next.ServeHTTP(w, r)
-	})
 }

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"outrider.org/outrider/agent/admission"
 )
 
 // Limits of one request.
@@ -36,13 +38,14 @@ type Options struct {
 type Server struct {
 	options Options
 	handler http.Handler
+	gate    *gate
 	ready   chan struct{}
 	ending  chan struct{} // closed when Run ends: streams end with it
 }
 
 // NewServer returns a server; Run serves.
 func NewServer(options Options) *Server {
-	s := &Server{options: options, ready: make(chan struct{}), ending: make(chan struct{})}
+	s := &Server{options: options, gate: newGate(options.Rule), ready: make(chan struct{}), ending: make(chan struct{})}
 	s.handler = s.routes()
 	return s
 }
@@ -53,16 +56,22 @@ func (s *Server) Name() string { return "api" }
 // Ready is closed once the socket takes connections.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
+// Connections returns what has been counted of connections.
+func (s *Server) Connections() admission.Stats {
+	stats, others := s.gate.privileged.Stats(), s.gate.everyone.Stats()
+	return admission.Stats{Evicted: stats.Evicted + others.Evicted, Refused: stats.Refused + others.Refused}
+}
+
 // Run serves until ctx ends, then lets answers under way end for a moment and removes the socket. It runs once.
 func (s *Server) Run(ctx context.Context) error {
-	listener, err := listen(s.options.Socket, s.options.Rule)
+	listener, err := listen(s.options.Socket)
 	if err != nil {
 		return err
 	}
 	server := &http.Server{
-		Handler:           stillConnected(s.handler),
-		ConnContext:       withConnection,
-		ConnState:         markIdle,
+		Handler:           admission.Handler(s.handler),
+		ConnContext:       admission.ConnContext,
+		ConnState:         admission.ConnState,
 		ReadHeaderTimeout: headerTime, // no ReadTimeout: it would end streams
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maximumHeader,
@@ -70,7 +79,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	served := make(chan error, 1)
 	close(s.ready) // it takes connections; whoever gets an answer can rely on it
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(s.gate.listen(listener)) }()
 	select {
 	case err = <-served:
 		close(s.ending)

@@ -23,19 +23,25 @@ type Socket struct {
 	Device    uint32         // the index of the network interface it is bound to; 0: none
 	UID       uint32         // who made it
 	Inode     uint32
+
+	established bool
 }
 
 const (
-	// include/net/tcp_states.h: TCP_SYN_RECV, TCP_LISTEN.
-	tcpHandshake = 3
-	tcpListen    = 10
+	// include/net/tcp_states.h: TCP_ESTABLISHED, TCP_SYN_RECV, TCP_LISTEN.
+	tcpEstablished = 1
+	tcpHandshake   = 3
+	tcpListen      = 10
 
 	// Offsets in struct inet_diag_sockid: source port, destination port, source, destination, interface, cookie. Ports and addresses are in
 	// the order of the network.
-	sockidLength = 48
-	sockidPort   = 0
-	sockidSource = 4
-	sockidDevice = 36
+	sockidLength      = 48
+	sockidPort        = 0
+	sockidPeerPort    = 2
+	sockidSource      = 4
+	sockidDestination = 20
+	sockidDevice      = 36
+	sockidCookie      = 40
 
 	// struct inet_diag_req_v2: family, protocol, extensions, pad, states, sockid.
 	requestLength = 8 + sockidLength
@@ -72,38 +78,45 @@ func inStates(states uint32) ([]Socket, error) {
 
 // ask is inStates for one family.
 func ask(family uint8, states uint32) ([]Socket, error) {
+	var sockets []Socket
+	err := exchange(request(family, states, unix.NLM_F_DUMP), make([]byte, bufferLength), func(datagram []byte) (bool, error) {
+		found, done, err := answer(datagram)
+		sockets = append(sockets, found...)
+		return done, err
+	})
+	return sockets, err
+}
+
+// exchange sends a request and hands over each datagram of the answer, until read reports the last one.
+func exchange(request, buffer []byte, read func(datagram []byte) (done bool, err error)) error {
 	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return os.NewSyscallError("socket", err)
 	}
 	defer func() { _ = unix.Close(socket) }()
-	if err := unix.Sendto(socket, request(family, states), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, os.NewSyscallError("sendto", err)
+	if err := unix.Sendto(socket, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("sendto", err)
 	}
-	var sockets []Socket
-	buffer := make([]byte, bufferLength)
 	for {
 		n, _, err := unix.Recvfrom(socket, buffer, 0)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return nil, os.NewSyscallError("recvfrom", err)
+			return os.NewSyscallError("recvfrom", err)
 		}
-		found, done, err := answer(buffer[:n])
-		sockets = append(sockets, found...)
-		if err != nil || done {
-			return sockets, err
+		if done, err := read(buffer[:n]); err != nil || done {
+			return err
 		}
 	}
 }
 
-func request(family uint8, states uint32) []byte {
+func request(family uint8, states uint32, flags uint16) []byte {
 	const length = unix.SizeofNlMsghdr + requestLength
 	message := make([]byte, length)
 	binary.NativeEndian.PutUint32(message[0:], length)
 	binary.NativeEndian.PutUint16(message[4:], unix.SOCK_DIAG_BY_FAMILY)
-	binary.NativeEndian.PutUint16(message[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	binary.NativeEndian.PutUint16(message[6:], unix.NLM_F_REQUEST|flags)
 	body := message[unix.SizeofNlMsghdr:]
 	body[0], body[1] = family, unix.IPPROTO_TCP
 	binary.NativeEndian.PutUint32(body[4:], states)
@@ -153,11 +166,11 @@ func socketOf(body []byte) (Socket, bool) {
 	}
 	address, ok := netip.AddrFromSlice(id[sockidSource : sockidSource+length])
 	return Socket{
-		Handshake: body[messageState] == tcpHandshake,
-		Waiting:   binary.NativeEndian.Uint32(body[messageWaiting:]),
-		Address:   netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
-		Device:    binary.NativeEndian.Uint32(id[sockidDevice:]),
-		UID:       binary.NativeEndian.Uint32(body[messageUID:]),
-		Inode:     binary.NativeEndian.Uint32(body[messageInode:]),
+		Handshake: body[messageState] == tcpHandshake, established: body[messageState] == tcpEstablished,
+		Waiting: binary.NativeEndian.Uint32(body[messageWaiting:]),
+		Address: netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
+		Device:  binary.NativeEndian.Uint32(id[sockidDevice:]),
+		UID:     binary.NativeEndian.Uint32(body[messageUID:]),
+		Inode:   binary.NativeEndian.Uint32(body[messageInode:]),
 	}, ok
 }

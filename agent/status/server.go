@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/net/netutil"
-
+	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
 )
 
@@ -24,6 +23,7 @@ type Options struct {
 	Proxy     Proxy
 	Control   Control
 	Metrics   prometheus.Gatherer // the agent's own; their names begin with outrider_
+	Trusted   []uint32            // users of this host whose connections no others keep out: root, the agent's, Envoy's
 	Board     *condition.Board
 	Logger    *slog.Logger
 }
@@ -32,6 +32,7 @@ type Options struct {
 type Server struct {
 	options Options
 	config  atomic.Pointer[Config]
+	gate    *gate
 	probes  chan struct{} // places for probes at a time
 	metrics *merger
 	ready   chan struct{}
@@ -46,7 +47,7 @@ const conditionStatus = "status-address-unavailable"
 
 // NewServer returns a server; Run serves.
 func NewServer(options Options) *Server {
-	s := &Server{options: options, probes: make(chan struct{}, probesAtATime), ready: make(chan struct{})}
+	s := &Server{options: options, gate: newGate(options.Trusted), probes: make(chan struct{}, probesAtATime), ready: make(chan struct{})}
 	s.metrics = newMerger(options.Metrics, options.Proxy, func() string { return s.config.Load().ApplicationMetrics })
 	s.SetConfig(options.Config)
 	return s
@@ -66,6 +67,9 @@ func (s *Server) Address() string {
 	return ""
 }
 
+// Connections returns what has been counted of connections to the status address.
+func (s *Server) Connections() admission.Stats { return s.gate.stats() }
+
 // SetConfig makes a changed configuration count from the next request on.
 func (s *Server) SetConfig(config Config) { s.config.Store(&config) }
 
@@ -80,7 +84,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.address.Store(&address)
 	server := newHTTPServer(boundBody(s.routes()), s.options.Logger)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(netutil.LimitListener(listener, connections)) }()
+	go func() { served <- server.Serve(s.gate.listen(listener)) }()
 	s.closeReady()
 	select {
 	case err := <-served:
@@ -192,7 +196,9 @@ func say(w http.ResponseWriter, status int, sentence string) {
 
 func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           handler,
+		Handler:           admission.Handler(handler),
+		ConnState:         admission.ConnState,
+		ConnContext:       admission.ConnContext,
 		ReadHeaderTimeout: headerTime, // no ReadTimeout: at its end net/http cancels the context of handlers that still work
 		WriteTimeout:      scrapeTime + answerTime,
 		IdleTimeout:       idleTime,

@@ -46,7 +46,6 @@ type Probe struct {
 
 // Limits of the servers. The status address is open to the network.
 const (
-	connections    = 256
 	headerTime     = 5 * time.Second
 	bodyTime       = 5 * time.Second
 	answerTime     = 5 * time.Second // to take an answer that is ready

@@ -12,8 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/netutil"
-
+	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
 )
 
@@ -25,10 +24,11 @@ type ViewConfig struct {
 
 // ViewOptions are a View's.
 type ViewOptions struct {
-	Config ViewConfig
-	Proxy  Proxy
-	Board  *condition.Board
-	Logger *slog.Logger
+	Config  ViewConfig
+	Proxy   Proxy
+	Trusted []uint32 // users of this host whose connections no others keep out
+	Board   *condition.Board
+	Logger  *slog.Logger
 }
 
 // View is the view of the live epoch's admin interface. Envoy's own listens on a Unix socket per epoch and is closed when
@@ -37,6 +37,7 @@ type View struct {
 	options ViewOptions
 	server  *http.Server
 	full    atomic.Bool
+	gate    *gate
 	ready   chan struct{}
 	lost    chan struct{} // holds one: the listener failed
 
@@ -52,7 +53,7 @@ const conditionView = "admin-port-unavailable"
 
 // NewView returns a view; Run serves.
 func NewView(options ViewOptions) *View {
-	v := &View{options: options, ready: make(chan struct{}), lost: make(chan struct{}, 1), port: options.Config.Port}
+	v := &View{options: options, gate: newGate(options.Trusted), ready: make(chan struct{}), lost: make(chan struct{}, 1), port: options.Config.Port}
 	v.full.Store(options.Config.Full)
 	v.server = newHTTPServer(v.Handler(), options.Logger)
 	v.server.WriteTimeout = 0 // a CPU profile or a log of lookups takes as long as it takes; full is for operators
@@ -74,6 +75,9 @@ func (v *View) Address() string {
 	}
 	return v.listener.Addr().String()
 }
+
+// Connections returns what has been counted of connections to the view.
+func (v *View) Connections() admission.Stats { return v.gate.stats() }
 
 // Run serves until ctx ends. A port that is taken is a condition and tried again. It runs once.
 func (v *View) Run(ctx context.Context) error {
@@ -129,7 +133,7 @@ func (v *View) open(port int) error {
 	v.listener = listener
 	v.options.Board.Clear(conditionView)
 	v.serving.Go(func() {
-		err := v.server.Serve(netutil.LimitListener(listener, connections))
+		err := v.server.Serve(v.gate.listen(listener))
 		if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
 			return
 		}

@@ -1,0 +1,125 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// crowd takes n places for a key, one second apart, and returns them.
+func crowd(t *testing.T, p *Pool, key Key, n int, idle bool, evicted map[*Place]bool) (places []*Place) {
+	t.Helper()
+	for range n {
+		time.Sleep(time.Second)
+		var place *Place
+		place, ok := p.Enter(key, func() { evicted[place] = true })
+		if !ok {
+			t.Fatalf("no place for %v after %d", key, len(places))
+		}
+		if idle {
+			place.SetIdle()
+		}
+		places = append(places, place)
+	}
+	return places
+}
+
+func TestPool_EvictsLongestIdle(t *testing.T) {
+	type group struct {
+		uid  uint32
+		n    int
+		idle bool
+	}
+	for _, test := range []struct {
+		name   string
+		limits Limits
+		groups []group
+		uid    uint32 // that comes
+		group  int    // that loses its first place; -1: none is needed; -2: there is none to be had
+	}{
+		{"room", Limits{4, 2}, []group{{1, 1, true}, {2, 2, true}}, 1, -1},
+		{"own share full", Limits{9, 2}, []group{{2, 2, true}, {1, 2, true}}, 1, 1},
+		{"own share busy", Limits{9, 2}, []group{{2, 2, true}, {1, 2, false}}, 1, -2},
+		{"total full: who has most loses", Limits{5, 3}, []group{{2, 2, true}, {3, 3, true}}, 1, 1},
+		{"total full: who has most is busy", Limits{5, 3}, []group{{2, 2, true}, {3, 3, false}}, 1, 0},
+		{"total full: of equals the oldest loses", Limits{4, 3}, []group{{2, 2, true}, {3, 2, true}}, 1, 0},
+		{"total full: a larger share takes nothing from a smaller", Limits{3, 3}, []group{{2, 1, true}, {1, 2, false}}, 1, -2},
+		{"total full: but from itself", Limits{3, 3}, []group{{2, 1, true}, {1, 2, true}}, 1, 1},
+		{"all busy", Limits{4, 3}, []group{{2, 2, false}, {3, 2, false}}, 1, -2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, evicted := NewPool(test.limits), map[*Place]bool{}
+				var firsts []*Place
+				for _, g := range test.groups {
+					firsts = append(firsts, crowd(t, p, User(g.uid), g.n, g.idle, evicted)[0])
+				}
+				place, ok := p.Enter(User(test.uid), func() {})
+				if ok != (test.group != -2) || ok != (place != nil) {
+					t.Fatalf("admitted: %v", ok)
+				}
+				if want := test.group >= 0; len(evicted) != 0 != want || want && !evicted[firsts[test.group]] {
+					t.Errorf("evicted: %d", len(evicted))
+				}
+				for i, first := range firsts {
+					if first.Held() != (i != test.group) || first.SetBusy() != (i != test.group) {
+						t.Errorf("first of group %d: held %v", i, first.Held())
+					}
+				}
+				refused := uint64(0)
+				if test.group == -2 {
+					refused = 1
+				}
+				if got := p.Stats(); got != (Stats{uint64(len(evicted)), refused}) {
+					t.Errorf("%+v", got)
+				}
+			})
+		})
+	}
+}
+
+func TestPool_LeavesNothingBehind(t *testing.T) {
+	p := NewPool(Limits{Total: 2, PerKey: 1})
+	for uid := range uint32(100) {
+		place, ok := p.Enter(User(uid), func() {})
+		if !ok {
+			t.Fatalf("no place for %d", uid)
+		}
+		place.SetIdle()
+		place.Leave()
+		place.Leave()
+		place.SetIdle()
+	}
+	if p.size != 0 || p.idle != 0 || len(p.places) != 0 {
+		t.Errorf("%d places, %d idle, %d keys", p.size, p.idle, len(p.places))
+	}
+}
+
+func TestPool_WaitEndsWithAPlaceOrTheContext(t *testing.T) {
+	for name, free := range map[string]func(*Place){"left": (*Place).Leave, "idle": (*Place).SetIdle, "never": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, evicted := NewPool(Limits{Total: 1, PerKey: 1}), false
+				first, _ := p.Enter(User(1), func() { evicted = true })
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if free != nil {
+					time.AfterFunc(time.Second, func() { free(first) })
+				}
+				began := time.Now()
+				place, err := p.Wait(ctx, User(2), func() {})
+				if free == nil {
+					if place != nil || !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%v, %v", place, err)
+					}
+					return
+				}
+				if err != nil || place == nil || time.Since(began) != time.Second || evicted != (name == "idle") {
+					t.Errorf("%v, %v after %s, evicted %v", place, err, time.Since(began), evicted)
+				}
+			})
+		})
+	}
+}

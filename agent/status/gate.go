@@ -1,0 +1,58 @@
+package status
+
+import (
+	"net"
+	"slices"
+
+	"outrider.org/outrider/agent/admission"
+)
+
+// Limits of the connections to one address. Only those of other hosts and of other users keep each other out, and of those
+// only what is busy: see package admission.
+var (
+	trustedLimits = admission.Limits{Total: 128, PerKey: 64} // of root, the agent's own user and Envoy's
+	localLimits   = admission.Limits{Total: 128, PerKey: 32} // of all other users of this host
+	remoteLimits  = admission.Limits{Total: 256, PerKey: 32} // of other hosts
+)
+
+// tooMany answers connections beyond the limits.
+const tooMany = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n" +
+	"Content-Length: 53\r\n\r\nthere are too many connections of this user or host\r\n"
+
+// gate admits connections by user and host.
+type gate struct {
+	trusted                   []uint32
+	privileged, local, remote *admission.Pool
+}
+
+func newGate(trusted []uint32) *gate {
+	return &gate{trusted: trusted, privileged: admission.NewPool(trustedLimits), local: admission.NewPool(localLimits),
+		remote: admission.NewPool(remoteLimits)}
+}
+
+func (g *gate) listen(inner net.Listener) net.Listener {
+	return admission.Listen(inner, admission.Options{Refusal: []byte(tooMany), Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
+		key := admission.KeyOfTCP(c)
+		return g.pool(key), key
+	}})
+}
+
+func (g *gate) pool(key admission.Key) *admission.Pool {
+	switch {
+	case !key.Local():
+		return g.remote
+	case slices.Contains(g.trusted, key.UID):
+		return g.privileged
+	}
+	return g.local
+}
+
+// stats returns what has been counted of all connections.
+func (g *gate) stats() (all admission.Stats) {
+	for _, pool := range []*admission.Pool{g.privileged, g.local, g.remote} {
+		stats := pool.Stats()
+		all.Evicted += stats.Evicted
+		all.Refused += stats.Refused
+	}
+	return all
+}

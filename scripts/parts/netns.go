@@ -1,0 +1,78 @@
+package parts
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// OtherHost is a network namespace that is connected to this host's like another host.
+type OtherHost struct {
+	Peer    string // this host's address, as the other one sees it
+	Address string // the other host's address
+	process *os.Process
+}
+
+// NewOtherHost makes another host until the test ends. It needs root.
+func NewOtherHost(t testing.TB) *OtherHost {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("tests of other hosts must run as root")
+	}
+	holder := exec.Command("sleep", "infinity")
+	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // with the namespace both ends of the link go
+		_ = holder.Process.Kill()
+		_ = holder.Wait()
+	})
+	pid := holder.Process.Pid
+	address := func(host int) string { // of the networks that RFC 2544 keeps for tests
+		return fmt.Sprintf("198.18.%d.%d", pid>>6&0xff, pid<<2&0xff+host)
+	}
+	h := &OtherHost{process: holder.Process, Peer: address(1), Address: address(2)}
+	link, inside := fmt.Sprintf("ot%d", pid), []string{"nsenter", "-t", fmt.Sprint(pid), "-n", "ip"}
+	for _, command := range [][]string{
+		{"ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", fmt.Sprint(pid)},
+		{"ip", "addr", "add", h.Peer + "/30", "dev", link},
+		{"ip", "link", "set", link, "up"},
+		append(inside, "addr", "add", h.Address+"/30", "dev", "eth0"),
+		append(inside, "link", "set", "eth0", "up"),
+	} {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", command, err, out)
+		}
+	}
+	return h
+}
+
+// Do runs do on the other host, in so far as it runs in the calling goroutine: sockets that it makes are that host's.
+func (h *OtherHost) Do(t testing.TB, do func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	namespace := func(path string) *os.File {
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	enter := func(file *os.File) {
+		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+			t.Fatalf("enter the network namespace %s: %v", file.Name(), err)
+		}
+	}
+	own, other := namespace("/proc/thread-self/ns/net"), namespace(fmt.Sprintf("/proc/%d/ns/net", h.process.Pid))
+	defer func() { _, _ = own.Close(), other.Close() }()
+	enter(other)
+	defer enter(own)
+	do()
+}
