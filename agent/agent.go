@@ -257,11 +257,19 @@ func (o Options) environment() func(string) string {
 	return os.Getenv
 }
 
+// answerPatience is how long systemd may take to answer before the journal says what the stop waits for.
+const answerPatience = 500 * time.Millisecond
+
 // restarted is whether systemd ends the agent to start it again at once, by the job of its unit. What cannot be known is a stop.
 func (a *Agent) restarted(ctx context.Context) bool {
+	log := a.logOf("systemd")
+	late := time.AfterFunc(answerPatience, func() {
+		log.Warn("waiting for systemd to say whether this is a stop or a restart; Envoy serves meanwhile")
+	})
+	defer late.Stop()
 	job, err := systemd.Manager{}.Job(ctx)
-	if err != nil {
-		a.logOf("systemd").Warn("why systemd stops the unit is not known: taken as a stop, Envoy ends too", "error", err)
+	if err != nil && ctx.Err() == nil {
+		log.Warn("cannot find out whether this is a stop or a restart: stopping, Envoy ends too", "error", err)
 	}
 	return job == systemd.Restart
 }

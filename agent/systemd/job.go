@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"strconv"
@@ -22,8 +23,15 @@ const (
 	Restart Job = "restart" // restart, try-restart, and with them an upgrade of the package: Envoy goes on serving
 )
 
-// jobTime bounds the question: it is asked while systemd waits for the agent to stop.
-const jobTime = 500 * time.Millisecond
+// StopTimeout is TimeoutStopSec= of the agent's units. The agent extends it as long as it runs.
+const StopTimeout = 90 * time.Second
+
+const (
+	// jobTime is how long the question is repeated: systemd waits for the agent to stop meanwhile,
+	// and a wrong guess ends Envoy.
+	jobTime  = StopTimeout / 2
+	jobPause = 100 * time.Millisecond // between two attempts
+)
 
 // Manager is systemd as the agent asks it.
 type Manager struct {
@@ -72,8 +80,8 @@ func unitOf(content string) (string, error) {
 	return "", errors.New("find the agent's unit: there is no control group of version 2")
 }
 
-// Job is the job that systemd has for the agent's unit. Whatever cannot be known, because there is no job, no bus or no answer in
-// time, is a Stop; the error says why.
+// Job returns the job that systemd has for the agent's unit. Without an answer it asks again, for half of StopTimeout. What remains
+// unknown, because there is no job, no bus or no answer in time, is a Stop; the error says why.
 func (m Manager) Job(ctx context.Context) (Job, error) { return m.jobWithin(ctx, jobTime) }
 
 func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (Job, error) {
@@ -84,6 +92,9 @@ func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (Job, error
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	kind, err := m.jobType(ctx, unit)
+	for err != nil && mayAnswer(err) && pause(ctx) {
+		kind, err = m.jobType(ctx, unit)
+	}
 	if err != nil {
 		return Stop, fmt.Errorf("ask systemd for the job of %s: %w", unit, err)
 	}
@@ -96,6 +107,22 @@ func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (Job, error
 		return Stop, fmt.Errorf("%s has no job: the signal came from somebody else", unit)
 	default:
 		return Stop, fmt.Errorf("ask systemd for the job of %s: it has one of type %s, which stops nothing", unit, kind)
+	}
+}
+
+// mayAnswer reports whether the question may have an answer later: there is a bus, and the agent may ask.
+func mayAnswer(err error) bool {
+	onBus, _ := errors.AsType[dbus.Error](err)
+	return !errors.Is(err, fs.ErrNotExist) && onBus.Name != "org.freedesktop.DBus.Error.AccessDenied"
+}
+
+// pause waits for the next attempt; false means that ctx has ended.
+func pause(ctx context.Context) bool {
+	select {
+	case <-time.After(jobPause):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

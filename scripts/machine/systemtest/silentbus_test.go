@@ -1,0 +1,33 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// On a slow machine the bus does not answer for seconds, while a package that is upgraded restarts the agent.
+func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
+	h := NewHost(t)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	h.Serves()
+	before, agent := h.Live(), h.MainPID("outrider")
+	h.MustRun(t, "systemctl", "kill", "-s", "STOP", "dbus.service")
+	restarted := make(chan error, 1)
+	go func() {
+		_, err := h.Run(t.Context(), "systemctl", "restart", "outrider.service")
+		restarted <- err
+	}()
+	h.Eventually(30*time.Second, "the agent waits for systemd's answer, or has ended without it", func() bool {
+		return strings.Contains(h.Journal("-u", "outrider.service"), "waiting for systemd to say") || h.MainPID("outrider") != agent
+	})
+	h.Serves()
+	h.MustRun(t, "systemctl", "kill", "-s", "CONT", "dbus.service")
+	if err := <-restarted; err != nil {
+		t.Error(err)
+	}
+	h.Serves()
+	if after := h.Live(); after.PID != before.PID || h.MainPID("outrider") == agent {
+		t.Errorf("agent %d became %d; Envoy %d became %d", agent, h.MainPID("outrider"), before.PID, after.PID)
+	}
+}
