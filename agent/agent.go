@@ -127,7 +127,8 @@ func Run(ctx context.Context, options Options) (err error) {
 		})
 	}
 	group.Go(func() error { return a.obey(ctx, signals) })
-	for _, p := range []part{notifier, a.keeper, a.reloader, a.api} {
+	events := &eventLog{a.board, a.logOf("agent")}
+	for _, p := range []part{notifier, a.keeper, a.reloader, a.api, events} {
 		run(p)
 	}
 	group.Go(func() error {

@@ -7,6 +7,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
 )
 
 // backend is the agent as the private socket shows it (api.Backend).
@@ -30,6 +31,8 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: append(current.Config.Claims(), b.meshPorts.now()...),
 		Conditions: b.board.Conditions(), Doing: b.reloader.doing(),
 	}
+	problems := b.discovery.Problems()
+	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])
 	if live, ok := b.proxy.liveEpoch(); ok {
 		status.CurrentEpoch, status.Envoy.Live = &live.Number, true
 	}
@@ -86,7 +89,13 @@ func (b backend) WaitReady(ctx context.Context, progress func(api.Progress)) err
 
 // Reload is what SIGHUP does, with an answer.
 func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress func(api.Progress)) (api.ReloadResult, error) {
-	return b.reloader.Reload(ctx, &reload{reason: "asked for by outrider reload", ifChanged: request.IfChanged, progress: progress})
+	result, err := b.reloader.Reload(ctx, &reload{reason: "asked for by outrider reload", ifChanged: request.IfChanged, progress: progress})
+	for _, c := range b.board.Conditions() {
+		if c.Code == discovery.ConditionProblems {
+			result.Mesh = c.Sentence
+		}
+	}
+	return result, err
 }
 
 // Config is the configuration in force, without what may be a secret: everyone may ask.

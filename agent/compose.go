@@ -165,7 +165,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	if a.discovery, err = discovery.New(a.discoveryOptions(c)); err != nil {
 		return err
 	}
-	a.meshPorts = &meshPorts{host: neighbourhood(a.options.Config), feed: a.discovery.Feed, board: a.board, log: a.logOf("discovery"), taken: make(chan struct{}, 1),
+	a.meshPorts = &meshPorts{host: neighbourhood(a.options.Config), feed: a.discovery.Feed, board: a.board, taken: make(chan struct{}, 1),
 		folder: func() string { return c.Paths.RuntimeDir }}
 	log := a.logOf("xds")
 	a.xds, err = xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts, a.supervisor.Hint}, Logger: log,

@@ -146,7 +146,7 @@ func (b backend) discoveryStatus() api.Discovery {
 	}
 	detail := ""
 	if errors+warnings > 0 {
-		detail = fmt.Sprintf("%d errors, %d warnings: outrider mesh check names them", errors, warnings)
+		detail = fmt.Sprintf("%d errors, %d warnings; run \"outrider mesh check\" for details", errors, warnings)
 	}
 	return api.Discovery{State: "embedded", Since: b.started, Detail: detail}
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -32,7 +31,6 @@ type meshPorts struct {
 	feed   func(*corev3.Node) (*resource.Feed, error)
 	folder func() string // the agent's own runtime folder
 	board  *condition.Board
-	log    *slog.Logger
 	taken  chan struct{} // holds one: Envoy has taken listeners
 
 	mu     sync.Mutex
@@ -120,13 +118,9 @@ func (m *meshPorts) Run(ctx context.Context) error {
 		if len(shared) > 0 {
 			sentence = fmt.Sprintf("%s; connections go to either Envoy: give one of the two another port", strings.Join(shared, ", "))
 		}
-		switch sentence {
-		case told:
-		case "":
-			m.log.Info("no port of the mesh is shared with another agent any more")
+		if sentence == "" {
 			m.board.Clear(conditionPortShared)
-		default:
-			m.log.Error("a port of the mesh is shared with another agent", "what", sentence)
+		} else {
 			m.board.Raise(conditionPortShared, condition.Error, sentence)
 		}
 		told = sentence

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,7 +44,7 @@ func TestSharedPortOfTheMesh(t *testing.T) {
 				return neighbour.Agent{Claims: []config.Claim{{Key: "listener x", Host: "0.0.0.0", Port: int(theirs.Load())}}}, true
 			}},
 			feed: func(*corev3.Node) (*resource.Feed, error) { return feed, nil }, folder: func() string { return "/run/outrider" },
-			board: condition.NewBoard(), log: slog.New(slog.DiscardHandler), taken: make(chan struct{}, 1),
+			board: condition.NewBoard(), taken: make(chan struct{}, 1),
 		}
 		if claims := m.now(); len(claims) != 0 {
 			t.Errorf("before Envoy took anything: %v", claims)

@@ -52,7 +52,11 @@ type Status struct {
 	PendingKeys  []string              `json:"pending_keys,omitempty"` // changed on disk, in force at the next start
 	Claims       []config.Claim        `json:"claims"`                 // what no other agent of this host can have
 	Conditions   []condition.Condition `json:"conditions"`
+	Problems     []MeshProblem         `json:"mesh_problems,omitempty"` // the first MaxMeshProblems; Discovery counts all
 }
+
+// MaxMeshProblems is how many problems of the mesh configuration Status has at most.
+const MaxMeshProblems = 100
 
 // EnvoyStatus is about the program, not about an epoch of it.
 type EnvoyStatus struct {
@@ -164,6 +168,7 @@ type ReloadResult struct {
 	Files    []string      `json:"files,omitempty"`    // whose content changed (certificates, template, override)
 	Pending  []string      `json:"pending,omitempty"`  // keys that are in force at the next start only
 	Reasons  []string      `json:"reasons,omitempty"`  // of a refusal
+	Mesh     string        `json:"mesh,omitempty"`     // what is wrong with the mesh configuration, which a reload does not touch
 	Duration time.Duration `json:"duration_ns"`
 }
 

@@ -49,7 +49,7 @@ const (
 	KindStopping         = "stopping"          //
 	KindSecretRotated    = "secret-rotated"    // fields: resource, not_after
 	KindResourcesRefused = "resources-refused" // fields: type, error, resources
-	KindMeshProblem      = "mesh-problem"      // fields: file, line, object, field
+	KindMeshProblem      = "mesh-problem"      // fields: severity, and of one problem file, line, object, field
 	KindGaveUp           = "gave-up"           //
 	KindConditionRaised  = "condition-raised"  // fields: code, severity
 	KindConditionCleared = "condition-cleared" // fields: code

@@ -27,8 +27,8 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	return &m
 }
 
-// reconfigure makes what counts for everything count, if it changed.
-func (s *Server) reconfigure() {
+// reconfigure applies the configuration of the mesh to everything and reports whether it changed.
+func (s *Server) reconfigure() bool {
 	m, changed := s.effectiveMesh(), false
 	for _, r := range s.realms {
 		if m.Equal(r.world.Mesh()) {
@@ -47,6 +47,7 @@ func (s *Server) reconfigure() {
 		s.watchCertificates()
 	}
 	s.tellProblems()
+	return changed
 }
 
 // remesh reads the configuration of the mesh again if it is among changed paths; nil stands for all.
@@ -58,5 +59,7 @@ func (s *Server) remesh(paths []string) {
 		return
 	}
 	s.readMesh()
-	s.reconfigure()
+	if s.reconfigure() {
+		s.options.Logger.Info("mesh configuration changed", "file", file)
+	}
 }

@@ -10,10 +10,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-const (
-	problemsCode = "mesh-problems" // the condition that stands while there are errors or warnings
-	maxEvents    = 20              // told one by one after one push; of more only how many
-)
+// ConditionProblems is the condition of a mesh configuration with errors or warnings. Each of them is a
+// mesh-problem event besides.
+const ConditionProblems = "mesh-problems"
+
+// maxEvents is how many problems or changes of one push are told one by one; of more only how many.
+const maxEvents = 20
 
 // Problems returns everything that is wrong now, by place.
 func (s *Server) Problems() []Problem {
@@ -43,12 +45,14 @@ func (s *Server) tellProblems() {
 		}
 		if fresh++; fresh <= maxEvents {
 			s.options.Board.Publish(condition.Event{Kind: condition.KindMeshProblem, Sentence: p.String(),
-				Fields: map[string]string{"file": p.File, "line": strconv.Itoa(p.Line), "object": p.Object, "field": p.Field}})
+				Fields: map[string]string{"file": p.File, "line": strconv.Itoa(p.Line), "object": p.Object, "field": p.Field,
+					"severity": string(p.Severity)}})
 		}
 	}
 	if fresh > maxEvents {
 		s.options.Board.Publish(condition.Event{Kind: condition.KindMeshProblem,
-			Sentence: fmt.Sprintf("and %d more problems in the mesh configuration; outrider mesh check lists all", fresh-maxEvents)})
+			Sentence: fmt.Sprintf("%d more problems in the mesh configuration; run \"outrider mesh check\" for details", fresh-maxEvents),
+			Fields:   map[string]string{"severity": string(condition.Warning)}})
 	}
 	s.raise()
 }
@@ -71,11 +75,11 @@ func (s *Server) raise() {
 	}
 	switch {
 	case counts[condition.Error] > 0:
-		s.options.Board.Raise(problemsCode, condition.Error, sentence(condition.Error, "error"))
+		s.options.Board.Raise(ConditionProblems, condition.Error, sentence(condition.Error, "error"))
 	case counts[condition.Warning] > 0:
-		s.options.Board.Raise(problemsCode, condition.Warning, sentence(condition.Warning, "warning"))
+		s.options.Board.Raise(ConditionProblems, condition.Warning, sentence(condition.Warning, "warning"))
 	default:
-		s.options.Board.Clear(problemsCode)
+		s.options.Board.Clear(ConditionProblems)
 	}
 }
 

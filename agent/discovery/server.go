@@ -250,6 +250,9 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reread(paths)
+	if s.here.loaded { // the first load is logged as a whole
+		s.logChanges(changes[s.here])
+	}
 	touched := map[*realm]model.Touched{}
 	for r, of := range changes {
 		applied := make([]model.Change, len(of))

@@ -15,7 +15,9 @@ const (
 	conditionAdminLost = "admin-lost"
 	conditionSilent    = "envoy-silent"
 	conditionKeeper    = "keeper-lost"
-	conditionGaveUp    = "gave-up"
+
+	// ConditionGaveUp says that Envoy exited too often; the event gave-up says the same.
+	ConditionGaveUp = "gave-up"
 )
 
 // guard brings back an Envoy that died.
@@ -198,7 +200,7 @@ func (s *Supervisor) giveUp(p *process, within int, settings Settings) {
 	why := fmt.Sprintf("Envoy exited %d times within %s (restart_limit = %d), the last time because it %s",
 		within, settings.Window, settings.Limit, p.Cause)
 	sentence := why + "; giving up."
-	s.options.Board.Raise(conditionGaveUp, condition.Error, sentence)
+	s.options.Board.Raise(ConditionGaveUp, condition.Error, sentence)
 	s.event(condition.KindGaveUp, p, sentence, nil)
 	s.removeMourned()
 	s.finished = true

@@ -156,7 +156,7 @@ func TestGivesUp(t *testing.T) {
 			t.Errorf("Run returned %v", err)
 		}
 		h.ended <- err
-		if !slices.Contains(h.conditions(), conditionGaveUp) {
+		if !slices.Contains(h.conditions(), ConditionGaveUp) {
 			t.Errorf("conditions: %v", h.conditions())
 		}
 		events := h.board.Events(0)

@@ -19,6 +19,7 @@ const (
 	fieldInstance  = "OUTRIDER_INSTANCE"
 	fieldResource  = "OUTRIDER_RESOURCE" // resource, resources: one field each
 	fieldFile      = "CONFIG_FILE"       // file, config_file
+	fieldFileLine  = "CONFIG_LINE"       // line, in that file, from 1
 	fieldEnvoy     = "ENVOY_COMPONENT"   // envoy_component
 	fieldMessageID = "MESSAGE_ID"        // event: one of condition's kinds
 
@@ -121,8 +122,16 @@ func (l *line) add(group string, a slog.Attr) {
 		for name := range strings.SplitSeq(text, ", ") {
 			l.fields = appendField(l.fields, fieldResource, name)
 		}
-	case "file", "config_file":
+	case "file":
 		l.fields = appendField(l.fields, fieldFile, text)
+	case "line":
+		l.fields = appendField(l.fields, fieldFileLine, text)
+	case "config_file": // the message names them
+		l.fields = appendField(l.fields, fieldFile, text)
+		return
+	case "config_line":
+		l.fields = appendField(l.fields, fieldFileLine, text)
+		return
 	}
 	l.tail = appendPair(l.tail, a.Key, text)
 }

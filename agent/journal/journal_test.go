@@ -182,9 +182,12 @@ func TestFields(t *testing.T) {
 			map[string]string{"MESSAGE": "stopping: epoch 3 drains", "OUTRIDER_EPOCH": "3", "MESSAGE_ID": Draining}},
 		{"an event without an ID", func(l *slog.Logger) { l.Info("x", "event", condition.KindUndrained) }, map[string]string{"MESSAGE": "x", "MESSAGE_ID": ""}},
 		{"resources", func(l *slog.Logger) {
-			l.Error("Envoy refused resources", "resources", "a, b", "config_file", "/etc/outrider/mesh.d/a.yaml", "component", "xds")
-		}, map[string]string{"MESSAGE": `Envoy refused resources resources="a, b" config_file=/etc/outrider/mesh.d/a.yaml`,
-			"OUTRIDER_RESOURCE": "a|b", "CONFIG_FILE": "/etc/outrider/mesh.d/a.yaml", "OUTRIDER_COMPONENT": "xds"}},
+			l.Error("Envoy refused resources", "resources", "a, b", "file", "/etc/outrider/mesh.d/a.yaml", "line", 7, "component", "xds")
+		}, map[string]string{"MESSAGE": `Envoy refused resources resources="a, b" file=/etc/outrider/mesh.d/a.yaml line=7`,
+			"OUTRIDER_RESOURCE": "a|b", "CONFIG_LINE": "7", "CONFIG_FILE": "/etc/outrider/mesh.d/a.yaml", "OUTRIDER_COMPONENT": "xds"}},
+		{"a place that the message names", func(l *slog.Logger) {
+			l.Error("a.yaml:7: wrong", "config_file", "a.yaml", "config_line", 7)
+		}, map[string]string{"MESSAGE": "a.yaml:7: wrong", "CONFIG_FILE": "a.yaml", "CONFIG_LINE": "7"}},
 		{"of Envoy", func(l *slog.Logger) {
 			l.LogAttrs(t.Context(), slog.LevelError+4, "[C1] closing\nreally", slog.String("component", "envoy"), slog.Int("epoch", 2), slog.String("envoy_component", "conn_handler"))
 		}, map[string]string{"MESSAGE": "[C1] closing\nreally", "PRIORITY": "2", "SYSLOG_IDENTIFIER": "envoy", "OUTRIDER_COMPONENT": "envoy",

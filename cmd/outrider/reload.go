@@ -45,8 +45,12 @@ func (a *app) reloadCommand() *cobra.Command {
 	return command
 }
 
-// printReload says what changed and what came of it; a refusal goes to standard error.
+// printReload prints what changed and the outcome; a refusal, and what is wrong with the mesh
+// configuration, go to standard error.
 func (a *app) printReload(r api.ReloadResult) {
+	if r.Mesh != "" {
+		defer fmt.Fprintln(a.err, "outrider: "+r.Mesh+"; run \"outrider mesh check\" for details")
+	}
 	if r.Outcome == api.OutcomeRefused {
 		serves := "no epoch is live"
 		if r.Epoch != nil {

@@ -1,0 +1,27 @@
+package discovery
+
+import (
+	"log/slog"
+
+	"outrider.org/outrider/agent/discovery/store"
+)
+
+// logChanges logs each object whose change takes effect, and where it is written. Of more than
+// maxEvents changes at once it logs how many there are.
+func (s *Server) logChanges(changes []store.Change) {
+	for i, c := range changes {
+		if i == maxEvents {
+			s.options.Logger.Info("more mesh objects changed", "objects", len(changes)-maxEvents)
+			return
+		}
+		what, is := "mesh object changed", c.New
+		switch {
+		case c.Old == nil:
+			what = "mesh object added"
+		case c.New == nil:
+			what, is = "mesh object removed", c.Old
+		}
+		s.options.Logger.Info(what, slog.String("object", is.Key.String()),
+			slog.String("file", is.File), slog.Int("line", is.Line))
+	}
+}

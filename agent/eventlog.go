@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// eventLogBuffer is how many events may wait to be logged: more than one mesh change publishes.
+const eventLogBuffer = 256
+
+// eventLog logs conditions and mesh problems, so that the journal has every problem that a person
+// must act on. The other events are logged where they happen, with more detail.
+type eventLog struct {
+	board *condition.Board
+	log   *slog.Logger
+}
+
+// Name is the part's name.
+func (l *eventLog) Name() string { return "event log" }
+
+// Run logs until ctx ends.
+func (l *eventLog) Run(ctx context.Context) error {
+	events, cancel := l.board.Watch(eventLogBuffer)
+	defer cancel()
+	var last uint64
+	if earlier := l.board.Events(0); len(earlier) > 0 { // published before the watch began
+		for _, event := range earlier {
+			l.write(event)
+			last = event.Sequence
+		}
+	}
+	for {
+		select {
+		case event := <-events:
+			if event.Sequence <= last {
+				continue
+			}
+			if lost := event.Sequence - last - 1; lost > 0 {
+				l.log.Warn("events not logged: too many at once", "events", lost)
+			}
+			last = event.Sequence
+			l.write(event)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// write logs one event. "info" conditions and cleared ones are information, the rest as severe as
+// they are.
+func (l *eventLog) write(event condition.Event) {
+	code, severity := event.Fields["code"], condition.Severity(event.Fields["severity"])
+	attributes := []any{"event", event.Kind}
+	switch event.Kind {
+	case condition.KindConditionRaised, condition.KindConditionCleared:
+		if loggedByItsPart(code) {
+			return
+		}
+		attributes = append(attributes, "condition", code)
+	case condition.KindMeshProblem:
+		for _, key := range []string{"file", "line"} { // the sentence names them
+			if value := event.Fields[key]; value != "" {
+				attributes = append(attributes, "config_"+key, value)
+			}
+		}
+	default:
+		return
+	}
+	l.log.Log(context.Background(), severityLevel(severity), event.Sentence, attributes...)
+}
+
+// loggedByItsPart reports whether the part that raises a condition logs the same problem itself.
+func loggedByItsPart(code string) bool {
+	codes := []string{conditionRefused, discovery.ConditionProblems, epoch.ConditionGaveUp}
+	return slices.Contains(codes, code) ||
+		strings.HasPrefix(code, conditionResources(""))
+}
+
+func severityLevel(severity condition.Severity) slog.Level {
+	switch severity {
+	case condition.Error:
+		return slog.LevelError
+	case condition.Warning:
+		return slog.LevelWarn
+	default:
+		return slog.LevelInfo
+	}
+}

@@ -1,0 +1,69 @@
+package main_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// TestLog_NamesMeshProblemsAndChanges changes a mesh file: the log names each problem and each change
+// once, with its place, status lists the problem, and a reload beside it says so.
+func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	daemon := r.StartReady()
+	logs := func(what string) {
+		t.Helper()
+		rig.Eventually(t, time.Minute, "the log has "+what, func() bool {
+			return strings.Contains(daemon.Output(), what)
+		})
+	}
+	const service = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: db}\n" +
+		"spec: {hosts: [db.example], resolution: STATIC,\n" +
+		"  endpoints: [{address: 127.0.0.1}], ports: [{number: 80, name: http, protocol: HTTP}]}\n"
+	r.Write("mesh.d/db.yaml", service)
+	logs("mesh object added")
+
+	r.Write("mesh.d/db.yaml", strings.Replace(service, "number: 80", "number: 80800", 1))
+	logs("db.yaml:5: ServiceEntry default/db: spec.ports[0].number: ")
+	var status api.Status
+	r.JSON(&status, "status")
+	if len(status.Problems) == 0 || status.Problems[0].Line != 5 || status.Problems[0].Severity != "error" {
+		t.Errorf("status lists %+v", status.Problems)
+	}
+	if reload := r.Outrider("reload"); reload.Exit != 0 || !strings.Contains(reload.Err, "db.yaml:5") {
+		t.Errorf("a reload beside a broken mesh file: %+v", reload)
+	}
+
+	r.Write("mesh.d/db.yaml", strings.Replace(service, "number: 80", "number: 81", 1))
+	logs("mesh object changed")
+	for _, line := range []string{"mesh object added", "mesh object changed", "db.yaml:5: ServiceEntry"} {
+		if n := strings.Count(daemon.Output(), line); n != 1 {
+			t.Errorf("%q is logged %d times:\n%s", line, n, daemon.Output())
+		}
+	}
+}
+
+// TestLog_NamesConditions has another program listen on the status port.
+func TestLog_NamesConditions(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	r.Set("[status]\naddress = \"" + taken.Addr().String() + "\"\n")
+	daemon := r.Start()
+	rig.Eventually(t, time.Minute, "the log has the condition", func() bool {
+		return strings.Contains(daemon.Output(), `"status-address-unavailable"`)
+	})
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, time.Minute, "the log has its end", func() bool {
+		return strings.Contains(daemon.Output(), "no longer: ")
+	})
+}
