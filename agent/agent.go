@@ -95,16 +95,16 @@ func Run(ctx context.Context, options Options) (err error) {
 	defer func() { farewell(notifier, err) }()
 	loaded, err := config.Load(options.Config)
 	if err != nil {
-		return &ExitError{Code: ExitConfiguration, Err: err}
+		return exit(ExitConfiguration, err)
 	}
 	a.level.Set(slogLevel(loaded.Config.Log.Level))
 	if a.logs, err = openLog(options, loaded.Config.Log.Format, a.level); err != nil {
-		return &ExitError{Code: ExitConfiguration, Err: err}
+		return exit(ExitConfiguration, err)
 	}
 	defer a.logs.close()
 	a.log = a.logs.agent
 	if _, err := envoy.Find(loaded.Config.Envoy.Binary); err != nil {
-		return &ExitError{Code: ExitNoProgram, Err: err}
+		return exit(ExitNoProgram, err)
 	}
 	if err := a.prepare(loaded.Config); err != nil {
 		return err

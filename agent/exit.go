@@ -1,12 +1,23 @@
 package agent
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/keeper"
+)
 
 // The exit codes of outriderd (interfaces.md, "Programs"; names from sysexits.h).
 const (
 	ExitOK            = 0
 	ExitNoProgram     = 69 // EX_UNAVAILABLE: Envoy or outrider-bootstrap is missing or not executable
-	ExitInternal      = 70 // EX_SOFTWARE
+	ExitInternal      = 70 // EX_SOFTWARE: anything that may pass; of these codes systemd retries this one
 	ExitAlreadyRuns   = 73 // EX_CANTCREAT: another outriderd runs on this configuration
 	ExitGaveUp        = 75 // EX_TEMPFAIL: restart_limit within restart_window
 	ExitConfiguration = 78 // EX_CONFIG
@@ -25,4 +36,34 @@ func (e *ExitError) Unwrap() error { return e.Err }
 
 func exitf(code int, format string, arguments ...any) error {
 	return &ExitError{Code: code, Err: fmt.Errorf(format, arguments...)}
+}
+
+// exit ends outriderd with a code, or with ExitInternal if the error may pass by itself.
+func exit(code int, err error) *ExitError {
+	if passes(err) {
+		code = ExitInternal
+	}
+	return &ExitError{Code: code, Err: err}
+}
+
+// passing are errors that another attempt may not meet: the machine, the keeper or the network is
+// short of something, starts, or is being replaced.
+var passing = []error{
+	unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOSPC, unix.EINTR, unix.EIO, unix.ETXTBSY, unix.ECONNREFUSED,
+	keeper.ErrClosed, keeper.ErrNotRunning, keeper.ErrBusy, envoy.ErrKilled,
+}
+
+// passes reports whether an error says nothing of the configuration and of what is installed.
+func passes(err error) bool {
+	if all, ok := errors.AsType[config.Errors](err); ok {
+		return len(all) > 0 && !slices.ContainsFunc(all, func(one *config.Error) bool { return !passes(one.Cause) })
+	}
+	if name, ok := errors.AsType[*net.DNSError](err); ok {
+		return !name.IsNotFound
+	}
+	var slow interface{ Timeout() bool }
+	return errors.As(err, &slow) && slow.Timeout() ||
+		slices.ContainsFunc(passing, func(one error) bool { return errors.Is(err, one) }) ||
+		slices.ContainsFunc([]keeper.Code{keeper.CodeInternal, keeper.CodeLimit, keeper.CodeStopping, keeper.CodeReexecute},
+			func(code keeper.Code) bool { return keeper.IsCode(err, code) })
 }

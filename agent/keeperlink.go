@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
@@ -339,10 +341,10 @@ func processOf(p keeper.Process) epoch.Process {
 	return process
 }
 
-// exitStatus is an exit as a shell counts it: the code, or 128 and more for a signal.
+// exitStatus is an exit as a shell counts it: the code, or 128 and the number of a signal.
 func exitStatus(exit keeper.Exit) int {
 	if exit.Signal != "" {
-		return 128
+		return 128 + int(unix.SignalNum(exit.Signal))
 	}
 	return exit.Code
 }
@@ -355,6 +357,9 @@ func (r runner) Run(ctx context.Context, path string, args []string) (stdout, st
 	result, err := r.link.get().Client.Run(ctx, path, args)
 	if err != nil {
 		return nil, nil, 0, err
+	}
+	if result.TimedOut {
+		return nil, nil, 0, fmt.Errorf("%s did not end in time: %w", path, context.DeadlineExceeded)
 	}
 	return result.Stdout, result.Stderr, exitStatus(result.Exit), nil
 }

@@ -49,7 +49,7 @@ func (r *reloader) inLoop(ctx context.Context, request *reload, step func()) {
 func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, error) {
 	loaded, err := r.configuration(request)
 	if err != nil {
-		return nil, &ExitError{Code: ExitConfiguration, Err: err}
+		return nil, exit(ExitConfiguration, err)
 	}
 	read := &prepared{id: request.id, loaded: loaded}
 	if !request.first {

@@ -41,15 +41,15 @@ type listener struct {
 func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	if err != nil {
-		return nil, &ExitError{Code: ExitNoProgram, Err: err}
+		return nil, exit(ExitNoProgram, err)
 	}
 	to.phase("asking Envoy what it is")
 	binary, err := m.inspect(ctx, path)
 	if err != nil {
-		return nil, &ExitError{Code: ExitNoProgram, Err: err}
+		return nil, exit(ExitNoProgram, err)
 	}
 	if err := blueprint.Writable(ctx, m.runner, loaded); err != nil {
-		return nil, &ExitError{Code: ExitConfiguration, Err: err}
+		return nil, exit(ExitConfiguration, err)
 	}
 	maker := m.Maker
 	maker.Resolve = func(ctx context.Context, address string) (netip.AddrPort, error) {
@@ -59,7 +59,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	to.phase("making the bootstrap")
 	plan, err := maker.Make(ctx, loaded)
 	if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok && failed.Missing {
-		return nil, &ExitError{Code: ExitNoProgram, Err: err}
+		return nil, exit(ExitNoProgram, err)
 	} else if ok {
 		return nil, &ExitError{Code: ExitInternal, Err: err} // systemd tries again
 	}
@@ -67,12 +67,12 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 		err = plan.Suits(binary)
 	}
 	if err != nil {
-		return nil, &ExitError{Code: ExitConfiguration, Err: err}
+		return nil, exit(ExitConfiguration, err)
 	}
 	to.files(plan.Files())
 	spec, err := m.spec(loaded.Config, plan, binary)
 	if err != nil {
-		return nil, &ExitError{Code: ExitConfiguration, Err: err}
+		return nil, exit(ExitConfiguration, err)
 	}
 	return &wanted{spec: spec, files: plan.Files()}, nil
 }

@@ -35,7 +35,7 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 	if wrong, ok := errors.AsType[*fs.PathError](err); ok {
 		err = wrong.Err // the path is told already
 	}
-	return nil, loaded.Fault(key, fmt.Sprintf("%s cannot be read: %v", path, err), cure)
+	return nil, loaded.Fault(key, fmt.Sprintf("%s cannot be read: %v", path, err), cure).Because(err)
 }
 
 var errNotRegular = errors.New("it is not a regular file")

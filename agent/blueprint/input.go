@@ -51,7 +51,7 @@ func (m Maker) input(ctx context.Context, loaded *config.Loaded, node config.Nod
 		address, err := m.Resolve(ctx, c.Telemetry.StatsdUDPAddress)
 		if err != nil {
 			errs = append(errs, loaded.Fault("telemetry.statsd_udp_address", "Envoy needs an IP address: "+err.Error(),
-				"write an address, or a name that this host can resolve"))
+				"write an address, or a name that this host can resolve").Because(err))
 		}
 		input.StatsdAddress = address.String()
 	}

@@ -29,7 +29,7 @@ func Writable(ctx context.Context, runner envoy.Runner, loaded *config.Loaded) e
 		// The file itself if it is there, else the folder that it would be made in.
 		_, _, exit, err := runner.Run(ctx, testProgram, []string{"-w", file.path, "-o", "(", "!", "-e", file.path, "-a", "-w", folder, ")"})
 		if err != nil {
-			errs = append(errs, loaded.Fault(file.key, fmt.Sprintf("whether Envoy may write %s could not be found out: %v", file.path, err), ""))
+			errs = append(errs, loaded.Fault(file.key, fmt.Sprintf("whether Envoy may write %s could not be found out: %v", file.path, err), "").Because(err))
 		} else if exit != 0 {
 			errs = append(errs, loaded.Fault(file.key, "Envoy may not write "+file.path, fmt.Sprintf("use a path in /var/log/outrider, or let its "+
 				"user write %s and, under systemd, name it in ReadWritePaths=%s of a drop-in of outrider-envoy.service", folder, folder)))

@@ -53,7 +53,7 @@ func (d *decoder) learn(t table) {
 func (d *decoder) file(s source) {
 	text, wrong := withoutMark(s.text)
 	if wrong != nil {
-		d.errors, d.broken = append(d.errors, &Error{Position{s.path, 1, 1}, "", wrong.message, wrong.cure}), true
+		d.errors, d.broken = append(d.errors, &Error{Position: Position{s.path, 1, 1}, Message: wrong.message, Cure: wrong.cure}), true
 		return
 	}
 	var raw map[string]any
@@ -86,7 +86,7 @@ func withoutMark(text string) (string, *problem) {
 func syntaxError(path string, places *index, err error) *Error {
 	var parse toml.ParseError
 	if !errors.As(err, &parse) {
-		return &Error{Position{path, 1, 1}, "", "is not TOML: " + err.Error(), ""}
+		return &Error{Position: Position{path, 1, 1}, Message: "is not TOML: " + err.Error()}
 	}
 	line, column := places.position(parse.Position.Start)
 	e := &Error{Position: Position{path, line, column}, Message: "is not TOML: " + parse.Message}
@@ -125,7 +125,7 @@ func (f *fileDecoder) fail(key []string, p *problem) {
 	for _, name := range p.below {
 		key = child(key, name)
 	}
-	f.errors = append(f.errors, &Error{f.position(key), dotted(key), p.message, p.cure})
+	f.errors = append(f.errors, &Error{Position: f.position(key), Key: dotted(key), Message: p.message, Cure: p.cure})
 }
 
 // table takes the entries of a table in the order of the file.

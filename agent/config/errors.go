@@ -29,6 +29,16 @@ type Error struct {
 	Key     string // dotted, "" where it is not about a key
 	Message string
 	Cure    string // "" where the message says it
+	Cause   error  // whose text is in the message; nil where the configuration itself is wrong
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Because returns the error with its cause.
+func (e *Error) Because(cause error) *Error {
+	e.Cause = cause
+	return e
 }
 
 // Error is "file:line:column: key: message; cure".

@@ -157,7 +157,7 @@ func fileError(p place, path string, err error) *Error {
 	if errors.As(err, &pathError) {
 		err = pathError.Err // the path is told already
 	}
-	e := &Error{Position: Position{File: path}, Message: "cannot be read: " + err.Error()}
+	e := &Error{Position: Position{File: path}, Message: "cannot be read: " + err.Error(), Cause: err}
 	switch {
 	case path == p.main && errors.Is(err, fs.ErrNotExist):
 		e.Message = "there is no such file"

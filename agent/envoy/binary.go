@@ -58,6 +58,9 @@ func Identify(path string) (Identity, error) {
 // ErrNotFound is wrapped by the errors that mean there is no Envoy that could be run.
 var ErrNotFound = errors.New("no Envoy that can be run")
 
+// ErrKilled is wrapped by the errors of an Envoy that somebody else ended: it may do better next time.
+var ErrKilled = errors.New("it was killed from outside")
+
 // Find returns the path of the Envoy to run. binary is the configured one; "" looks in /usr/local/bin, /usr/bin and
 // $PATH, in this order. The error wraps ErrNotFound and says what was tried.
 func Find(binary string) (string, error) {
@@ -163,6 +166,9 @@ func output(ctx context.Context, runner Runner, path string, flag string) ([]byt
 	stdout, stderr, exit, err := runner.Run(ctx, path, []string{flag})
 	if err != nil {
 		return nil, fmt.Errorf("run %s %s: %w", path, flag, err)
+	}
+	if exit == 128+int(syscall.SIGKILL) || exit == 128+int(syscall.SIGTERM) {
+		return nil, fmt.Errorf("%s %s: %w", path, flag, ErrKilled)
 	}
 	if exit != 0 {
 		return nil, fmt.Errorf("%s %s exits with %d: %q", path, flag, exit, abbreviate(stderr))

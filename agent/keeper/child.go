@@ -65,7 +65,7 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 	pid, err := s.main.fork(command{path: spec.Path, args: spec.Args, env: spec.Env, stdout: output, stderr: output})
 	if err != nil {
 		_ = read.Close()
-		return Process{}, refuse(CodeExecute, "start %s: %v", spec.Path, err)
+		return Process{}, refuse(codeOfFork(err), "start %s: %v", spec.Path, err)
 	}
 	c := &child{
 		process: Process{ID: spec.ID, Epoch: spec.Epoch, Number: spec.Number, Lineage: spec.Lineage, PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(), Note: spec.Note},

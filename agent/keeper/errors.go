@@ -3,6 +3,8 @@ package keeper
 import (
 	"errors"
 	"fmt"
+
+	"golang.org/x/sys/unix"
 )
 
 // What Dial and its like fail with, for errors.Is.
@@ -84,4 +86,14 @@ func asRefusal(err error) *Error {
 		return refusal
 	}
 	return &Error{Code: CodeInternal, Message: err.Error()}
+}
+
+// codeOfFork tells a program that cannot be executed from a machine that cannot start it now.
+func codeOfFork(err error) Code {
+	for _, passing := range []error{unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ETXTBSY, errShutDown} {
+		if errors.Is(err, passing) {
+			return CodeInternal
+		}
+	}
+	return CodeExecute
 }

@@ -42,7 +42,7 @@ func (s *server) run(ctx context.Context, spec *runSpec) (*RunResult, error) {
 	if err == nil {
 		pid, err = s.main.fork(command{path: spec.Path, args: spec.Args, env: spec.Env, stdout: int(stdoutEnd.Fd()), stderr: int(stderrEnd.Fd())})
 		if err != nil {
-			err = refuse(CodeExecute, "run %s: %v", spec.Path, err)
+			err = refuse(codeOfFork(err), "run %s: %v", spec.Path, err)
 		} else {
 			s.commands[pid] = ended
 			s.reap() // it may have exited before it was known here

@@ -201,6 +201,15 @@ func TestRun(t *testing.T) {
 	if _, err = l.client.Run(l.context(), "/nowhere", nil); !IsCode(err, CodeExecute) {
 		t.Errorf("nothing to run: %v", err)
 	}
+	replaced := filepath.Join(t.TempDir(), "replaced")
+	writer, err := os.OpenFile(replaced, os.O_WRONLY|os.O_CREATE, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = writer.Close() }()
+	if _, err = l.client.Run(l.context(), replaced, nil); !IsCode(err, CodeInternal) {
+		t.Errorf("a program that is being written: %v", err)
+	}
 	ctx, cancel := context.WithTimeout(l.context(), 200*time.Millisecond)
 	defer cancel()
 	started := time.Now()

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -176,8 +177,10 @@ func (u usage) table(name string, f func(fields [][]byte)) error {
 	}
 	defer func() { _ = file.Close() }()
 	lines := bufio.NewScanner(file)
+	var fields [][]byte // of all lines in turn: a table may have tens of thousands
 	for lines.Scan() {
-		f(bytes.Fields(lines.Bytes()))
+		fields = slices.AppendSeq(fields[:0], bytes.FieldsSeq(lines.Bytes()))
+		f(fields)
 	}
 	return lines.Err()
 }
