@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	var watch bool
+	var watch, html bool
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "State, readiness and why not, epochs, discovery, identities, last reload",
@@ -32,11 +32,16 @@ func (a *app) statusCommand() *cobra.Command {
 			if a.json {
 				return a.printJSON(status)
 			}
+			if html {
+				return a.printStatusHTML(command.Context(), client, status)
+			}
 			a.printStatus(status)
 			return nil
 		},
 	}
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "show it anew every second, until interrupted")
+	command.Flags().BoolVar(&html, "html", false, "print one HTML page: epochs, clusters, certificates, problems")
+	command.MarkFlagsMutuallyExclusive("watch", "html")
 	return command
 }
 

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+)
+
+// statusPage is the page of `outrider status --html`. It loads nothing and runs no script.
+//
+//go:embed status.html
+var statusPage string
+
+// mostEpochsShown is how many epochs the timeline has, the newest.
+const mostEpochsShown = 8
+
+// htmlStatus is what the page shows. Classes are good, warn, bad or "".
+type htmlStatus struct {
+	Name, Version, Envoy, Now string
+	State, StateClass         string
+	Ready, ReadyClass         string
+	Reload, From              string
+	Problems                  []htmlProblem
+	Epochs                    []htmlEpoch
+	Clusters                  []htmlCluster
+	ClustersError             string
+	Certificates              []htmlCertificate
+	CertificatesError         string
+}
+
+type htmlProblem struct{ Severity, Class, Text string }
+
+type htmlCluster struct {
+	Name, Class    string
+	Healthy, Total int
+	Endpoints      []htmlEndpoint
+}
+
+type htmlEndpoint struct{ Address, Health, Class string }
+
+type htmlCertificate struct{ Path, Names, Until, Class string }
+
+// printStatusHTML prints the state of the agent and of its Envoy as one self-contained HTML page.
+func (a *app) printStatusHTML(ctx context.Context, client *api.Client, s api.Status) error {
+	name := "outrider"
+	if s.Instance != "" {
+		name += "@" + s.Instance
+	}
+	page := htmlStatus{
+		Name: name, Version: s.Version, Envoy: envoyLine(s.Envoy), Now: a.now().Format(time.DateTime + " MST"),
+		State: string(s.State), StateClass: htmlClass(stateStyle(s.State)), Ready: "ready", ReadyClass: "good",
+		Problems: htmlProblems(s),
+	}
+	if !s.Ready {
+		page.Ready, page.ReadyClass = strings.Join(nonEmpty("not ready", s.ReadyReason), ": "), "bad"
+	}
+	if s.LastReload != nil {
+		page.Reload = fmt.Sprintf("%s, %s ago", s.LastReload.Outcome, a.since(s.LastReload.Time))
+	}
+	page.Epochs, page.From = htmlEpochs(s.Epochs, a.now())
+	var err error
+	if page.Clusters, err = htmlClusters(ctx, client); err != nil {
+		page.ClustersError = err.Error()
+	}
+	if page.Certificates, err = htmlCertificates(ctx, client, a.now()); err != nil {
+		page.CertificatesError = err.Error()
+	}
+	parsed, err := template.New("status").Parse(statusPage)
+	if err != nil {
+		return err
+	}
+	return parsed.Execute(a.out, page)
+}
+
+func htmlClass(s style) string {
+	return map[style]string{green: "good", yellow: "warn", red: "bad"}[s]
+}
+
+// htmlProblems are the conditions, then the problems of the mesh configuration.
+func htmlProblems(s api.Status) []htmlProblem {
+	var all []htmlProblem
+	add := func(severity condition.Severity, text string) {
+		all = append(all, htmlProblem{string(severity), htmlClass(severityStyle(severity)), text})
+	}
+	for _, c := range s.Conditions {
+		if c.Code != "mesh-problems" { // each of them follows
+			add(c.Severity, c.Sentence)
+		}
+	}
+	for _, p := range s.Problems {
+		parts := nonEmpty(fmt.Sprintf("%s:%d", p.File, p.Line), p.Object, p.Field, p.Message)
+		add(condition.Severity(p.Severity), strings.Join(parts, ": "))
+	}
+	return all
+}
+
+func htmlClusters(ctx context.Context, client *api.Client) ([]htmlCluster, error) {
+	status, err := clusterStatuses(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	var all []htmlCluster
+	for _, c := range status.Clusters {
+		shown := htmlCluster{Name: c.Name, Total: len(c.Hosts), Class: "good"}
+		for _, host := range c.Hosts {
+			endpoint := htmlEndpoint{Address: host.Address.String(), Health: "healthy"}
+			if host.healthy() {
+				shown.Healthy++
+			} else {
+				endpoint.Health, endpoint.Class = "unhealthy", "bad"
+			}
+			shown.Endpoints = append(shown.Endpoints, endpoint)
+		}
+		switch {
+		case shown.Healthy == 0:
+			shown.Class = "bad"
+		case shown.Healthy < shown.Total:
+			shown.Class = "warn"
+		}
+		all = append(all, shown)
+	}
+	slices.SortFunc(all, func(x, y htmlCluster) int { return cmp.Compare(x.Name, y.Name) })
+	return all, nil
+}
+
+// loadedCertificates is what the page needs of Envoy's GET /certs.
+type loadedCertificates struct {
+	Certificates []struct {
+		Chain []loadedCertificate `json:"cert_chain"`
+		CA    []loadedCertificate `json:"ca_cert"`
+	} `json:"certificates"`
+}
+
+type loadedCertificate struct {
+	Path  string `json:"path"`
+	Names []struct {
+		DNS string `json:"dns"`
+		URI string `json:"uri"`
+		IP  string `json:"ip_address"`
+	} `json:"subject_alt_names"`
+	Expires time.Time `json:"expiration_time"`
+}
+
+// warnBeforeExpiry is how long before its end a certificate is shown as a warning.
+const warnBeforeExpiry = 14 * 24 * time.Hour
+
+func htmlCertificates(ctx context.Context, client *api.Client, now time.Time) ([]htmlCertificate, error) {
+	var loaded loadedCertificates
+	if err := adminJSON(ctx, client, "certs", url.Values{}, &loaded); err != nil {
+		return nil, err
+	}
+	var all []htmlCertificate
+	for _, c := range loaded.Certificates {
+		for _, one := range slices.Concat(c.Chain, c.CA) {
+			path := one.Path
+			if path == "<inline>" { // Envoy's word for a certificate that it got over xDS
+				path = "sent by Outrider"
+			}
+			shown := htmlCertificate{Path: path, Until: one.Expires.Format(time.DateTime + " MST"), Class: "good"}
+			var names []string
+			for _, name := range one.Names {
+				names = append(names, cmp.Or(name.DNS, name.URI, name.IP))
+			}
+			shown.Names = orDash(strings.Join(names, ", "))
+			switch left := one.Expires.Sub(now); {
+			case left <= 0:
+				shown.Class, shown.Until = "bad", shown.Until+" (expired)"
+			case left < warnBeforeExpiry:
+				shown.Class, shown.Until = "warn", shown.Until+" (in "+age(left)+")"
+			}
+			all = append(all, shown)
+		}
+	}
+	slices.SortFunc(all, func(x, y htmlCertificate) int { return cmp.Compare(x.Path, y.Path) })
+	return slices.Compact(all), nil
+}
