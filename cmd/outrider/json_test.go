@@ -37,7 +37,7 @@ func TestCommandsTakeJSON(t *testing.T) {
 	m.write("etc/outrider.toml", "")
 	noJSON := map[string]bool{"completion": true}
 	arguments := map[string][]string{
-		"events": {"--no-follow"}, "mesh explain": {"a.test"}, "bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
+		"events": {"--no-follow"}, "example show": {"canary"}, "mesh explain": {"a.test"}, "bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
 	}
 	for _, path := range commandPaths(newApp(os.Stdout, os.Stderr).root()) {
 		if noJSON[path] {
