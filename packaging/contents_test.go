@@ -50,6 +50,7 @@ var installed = map[string]string{
 	"/usr/libexec/outrider/outrider-bootstrap": "-rwxr-xr-x root root",
 	"/usr/sbin/outriderd":                      "-rwxr-xr-x root root",
 	"/usr/share/doc/outrider":                  "drwxr-xr-x root root",
+	"/usr/share/licenses/outrider":             "drwxr-xr-x root root",
 }
 
 func TestContentsOfTheRpm(t *testing.T) {

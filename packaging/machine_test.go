@@ -64,11 +64,11 @@ spec:
 // The ports of the agent of the host and of the instance edge.
 var ports = map[string]int{"outrider": 80, "outrider@edge": 8080}
 
-func newHost(t *testing.T) *host {
+func newHost(t *testing.T, more ...string) *host {
 	t.Helper()
 	oldFolder, newFolder := shared.old(t), shared.new(t)
-	h := &host{t: t, Machine: machine.Test(t, machine.Options{Bind: []string{
-		oldFolder + ":" + oldPlace, newFolder + ":" + newPlace, filepath.Dir(parts.Envoy(t)) + ":/opt/envoy"}})}
+	h := &host{t: t, Machine: machine.Test(t, machine.Options{Bind: append(more,
+		oldFolder+":"+oldPlace, newFolder+":"+newPlace, filepath.Dir(parts.Envoy(t))+":/opt/envoy")})}
 	h.script(prepare)
 	t.Cleanup(func() {
 		if t.Failed() {
