@@ -13,6 +13,19 @@ mkdir "$dir/upper" "$dir/work" "$dir/root"
 mount -t overlay -o "lowerdir=$lower,upperdir=$dir/upper,workdir=$dir/work" machine "$dir/root"
 etc=$dir/root/etc
 
+# Nothing that an Outrider of this machine has, and no file of its users: a test finds only what it made itself.
+find "$dir/root/etc" "$dir/root/usr" "$dir/root/var" -xdev -maxdepth 5 -iname '*outrider*' -prune -exec rm -rf {} +
+find "$dir/root/var/tmp" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
+for file in "$etc/passwd" "$etc/group" "$etc/shadow" "$etc/gshadow"; do
+	if grep -qs '^outrider' "$file"; then sed -i '/^outrider/d' "$file"; fi
+done
+status=$dir/root/var/lib/dpkg/status
+if grep -qs '^Package: outrider' "$status"; then
+	awk -v RS= -v ORS='\n\n' '!/^Package: outrider/' "$status" >"$status.new"
+	cat "$status.new" >"$status"
+	rm "$status.new"
+fi
+
 # None of what this machine would start, mount or be.
 rm -rf "$etc"/systemd/system/*.wants "$etc"/systemd/system/*.requires
 : >"$etc/fstab"
