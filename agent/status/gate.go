@@ -41,10 +41,14 @@ func (g *gate) pool(key admission.Key) *admission.Pool {
 	switch {
 	case !key.Local():
 		return g.remote
-	case slices.Contains(g.trusted, key.UID):
+	case g.isTrusted(key):
 		return g.privileged
 	}
 	return g.local
+}
+
+func (g *gate) isTrusted(key admission.Key) bool {
+	return key.Local() && slices.Contains(g.trusted, key.UID)
 }
 
 // stats returns what has been counted of all connections.

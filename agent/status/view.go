@@ -38,6 +38,7 @@ type View struct {
 	server  *http.Server
 	full    atomic.Bool
 	gate    *gate
+	dumps   *dumps
 	ready   chan struct{}
 	lost    chan struct{} // holds one: the listener failed
 
@@ -55,6 +56,7 @@ const conditionView = "admin-port-unavailable"
 func NewView(options ViewOptions) *View {
 	v := &View{options: options, gate: newGate(options.Trusted), ready: make(chan struct{}), lost: make(chan struct{}, 1), port: options.Config.Port}
 	v.full.Store(options.Config.Full)
+	v.dumps = newDumps(options.Proxy, v.gate)
 	v.server = newHTTPServer(v.Handler(), options.Logger)
 	v.server.WriteTimeout = 0 // a CPU profile or a log of lookups takes as long as it takes; full is for operators
 	return v

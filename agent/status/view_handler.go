@@ -28,7 +28,7 @@ var redacted = []string{"/config_dump", "/init_dump"}
 
 // Handler is the view without its listener, with the access that is configured, for requests that are meant for this host.
 func (v *View) Handler() http.Handler {
-	pass := ownPage(v.reverseProxy())
+	pass := ownPage(v.reverseProxy(v.dumps))
 	read := v.ReadHandler()
 	return ownHost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v.full.Load() {
@@ -41,11 +41,7 @@ func (v *View) Handler() http.Handler {
 
 // ReadHandler is the view with admin_access = "read" whatever is configured: what may be shown to everybody.
 func (v *View) ReadHandler() http.Handler {
-	pass := v.reverseProxy()
-	pass.ModifyResponse = func(response *http.Response) error {
-		redactResponse(response)
-		return nil
-	}
+	pass := v.reverseProxy(redactedDumps{v.dumps})
 	return boundBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Everybody may read, so nobody may hold a connection for ever by reading slowly.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
@@ -74,11 +70,10 @@ func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int
 	if err != nil {
 		return nil, 0, fmt.Errorf("ask Envoy's admin for %s: %w", path, err)
 	}
-	response, err := live{v.options.Proxy}.RoundTrip(request)
+	response, err := redactedDumps{v.dumps}.RoundTrip(request)
 	if err != nil {
 		return nil, 0, err
 	}
-	redactResponse(response)
 	epoch, _ := strconv.Atoi(response.Header.Get(epochHeader)) // live has set it
 	return response, epoch, nil
 }
@@ -100,7 +95,7 @@ func (v *View) refuse(w http.ResponseWriter, r *http.Request, why string) {
 }
 
 // reverseProxy passes requests on to the live epoch.
-func (v *View) reverseProxy() *httputil.ReverseProxy {
+func (v *View) reverseProxy(transport http.RoundTripper) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(request *httputil.ProxyRequest) {
 			request.Out.URL.Scheme = "http"
@@ -110,7 +105,7 @@ func (v *View) reverseProxy() *httputil.ReverseProxy {
 				request.Out.Body = nil // so that it can be sent again
 			}
 		},
-		Transport: live{v.options.Proxy},
+		Transport: transport,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if unavailable, ok := errors.AsType[*unavailableError](err); ok {
 				say(w, http.StatusServiceUnavailable, unavailable.reason)

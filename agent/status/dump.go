@@ -1,0 +1,168 @@
+package status
+
+import (
+	"bytes"
+	"compress/flate"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"outrider.org/outrider/agent/admission"
+)
+
+// large are the paths whose answers grow with Envoy's configuration. Envoy makes them as a whole, on its main thread, and
+// holds what was not yet read.
+var large = []string{"/certs", "/clusters", "/config_dump", "/init_dump", "/listeners", "/stats", "/stats/prometheus"}
+
+// Limits of large answers.
+var (
+	trustedDumps = admission.Limits{Total: 2, PerKey: 1} // of root, the agent's own user and Envoy's
+	otherDumps   = admission.Limits{Total: 2, PerKey: 1} // of all others
+)
+
+const (
+	dumpAtMost = 32 << 20 // compressed
+	dumpWait   = 30 * time.Second
+	dumpFetch  = 30 * time.Second
+	dumpSlow   = 2 * time.Second // a reader who takes longer gives way to others
+)
+
+var errDumpTooLarge = fmt.Errorf("the answer has more than %d bytes, compressed", dumpAtMost)
+
+// dumps is a transport to the live epoch that bounds how many large answers there are at a time, in Envoy or here. It takes
+// them from Envoy at once and keeps them compressed until they have been read, however slowly.
+type dumps struct {
+	live            live
+	gate            *gate
+	trusted, others *admission.Pool
+	waitFor, slow   time.Duration
+}
+
+func newDumps(proxy Proxy, gate *gate) *dumps {
+	return &dumps{live: live{proxy}, gate: gate, trusted: admission.NewPool(trustedDumps), others: admission.NewPool(otherDumps),
+		waitFor: dumpWait, slow: dumpSlow}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (d *dumps) RoundTrip(request *http.Request) (*http.Response, error) {
+	return d.roundTrip(request, func(*http.Response) {})
+}
+
+// redactedDumps is the same transport, with answers from which credentials are removed.
+type redactedDumps struct{ *dumps }
+
+// RoundTrip implements http.RoundTripper.
+func (d redactedDumps) RoundTrip(request *http.Request) (*http.Response, error) {
+	return d.roundTrip(request, redactResponse)
+}
+
+// roundTrip has the answer redacted before it is kept.
+func (d *dumps) roundTrip(request *http.Request, redact func(*http.Response)) (*http.Response, error) {
+	if !slices.Contains(large, request.URL.Path) || request.Method != http.MethodGet {
+		response, err := d.live.RoundTrip(request)
+		if err == nil {
+			redact(response)
+		}
+		return response, err
+	}
+	body := &dumpBody{}
+	if err := d.enter(request.Context(), body); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(request.Context(), dumpFetch)
+	defer cancel()
+	response, err := d.live.RoundTrip(request.WithContext(ctx))
+	if err == nil {
+		redact(response)
+		err = body.fill(response)
+	}
+	if err != nil {
+		body.place.Leave()
+		return nil, err
+	}
+	body.timer = time.AfterFunc(d.slow, body.place.SetIdle)
+	return response, nil
+}
+
+// enter waits for a place. An eviction ends the reader's connection.
+func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
+	key, conn, pool := admission.KeyFrom(ctx), admission.FromContext(ctx), d.others
+	if d.gate.isTrusted(key) {
+		pool = d.trusted
+	}
+	waiting, cancel := context.WithTimeout(ctx, d.waitFor)
+	defer cancel()
+	body.place, err = pool.Wait(waiting, key, func() {
+		body.evicted.Store(true)
+		if conn != nil {
+			_ = conn.Close()
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		return &unavailableError{"others are reading large answers of Envoy's admin interface: try again later"}
+	}
+	return err
+}
+
+// dumpBody is an answer that was taken from Envoy.
+type dumpBody struct {
+	place   *admission.Place
+	evicted atomic.Bool
+	timer   *time.Timer
+	text    io.ReadCloser
+}
+
+var errEvicted = errors.New("the answer was read so slowly that another reader took its place")
+
+// fill takes the whole body of an answer, and becomes its body.
+func (b *dumpBody) fill(response *http.Response) error {
+	defer response.Body.Close()
+	compressed := &bounded{}
+	writer, err := flate.NewWriter(compressed, flate.BestSpeed)
+	if err != nil {
+		return err
+	}
+	size, err := io.Copy(writer, response.Body)
+	if err == nil {
+		err = writer.Close()
+	}
+	if err != nil {
+		return &unavailableError{fmt.Sprintf("read the answer of Envoy's admin interface: %v", err)}
+	}
+	b.text = flate.NewReader(&compressed.Buffer)
+	response.Body, response.ContentLength = b, size
+	response.Header.Del("Transfer-Encoding")
+	response.Header.Set("Content-Length", fmt.Sprint(size))
+	return nil
+}
+
+// Read implements io.Reader.
+func (b *dumpBody) Read(p []byte) (int, error) {
+	if b.evicted.Load() {
+		return 0, errEvicted
+	}
+	return b.text.Read(p)
+}
+
+// Close implements io.Closer.
+func (b *dumpBody) Close() error {
+	b.timer.Stop()
+	b.place.Leave()
+	return b.text.Close()
+}
+
+// bounded is a buffer of at most dumpAtMost bytes.
+type bounded struct{ bytes.Buffer }
+
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > dumpAtMost {
+		return 0, errDumpTooLarge
+	}
+	return b.Buffer.Write(p)
+}
