@@ -330,7 +330,8 @@ func (c *connection) ClearInitializing(ctx context.Context, lineage int) error {
 func (c *connection) Cleanup(ctx context.Context) error { return c.Client.Cleanup(ctx) }
 
 func processOf(p keeper.Process) epoch.Process {
-	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Connections, Note: p.Note}
+	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Connections,
+		Listening: p.Listening, Note: p.Note}
 	if p.Downstream != nil {
 		process.Connections = *p.Downstream
 	}

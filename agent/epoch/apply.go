@@ -145,7 +145,7 @@ func (s *Supervisor) tellWaiting() {
 			if old.Phase == Live {
 				continue
 			}
-			why = fmt.Sprintf("epoch %d, which was replaced, is still ending", old.Number)
+			why = waitsFor(old)
 			if old.Ends.After(until) {
 				until = old.Ends
 			}

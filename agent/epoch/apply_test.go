@@ -63,6 +63,8 @@ func TestRequestsInTheOverlapAreMerged(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.must(specOf("b"))
+		old := h.alive()[0]
+		h.do(func() { old.requests = 1 })
 		overlapEnds := time.Now().Add(8 * time.Second)
 		var waiting sync.WaitGroup
 		for _, hash := range []string{"c", "d", "e"} {
@@ -113,6 +115,7 @@ func TestTheLastOfManyRequestsCounts(t *testing.T) {
 
 func TestReloadStorm(t *testing.T) {
 	onHost(t, func(h *harness) {
+		h.w.clients = 1
 		h.must(specOf("a"))
 		var waiting sync.WaitGroup
 		for i := range 30 {

@@ -27,8 +27,8 @@
 //
 // # What holds at any time
 //
-//   - At most one attempt to start an epoch runs, and none while an older epoch is still ending: a third generation makes
-//     Envoy end the first at once. Requests meanwhile are merged; the newest Spec wins and all callers learn its outcome.
+//   - At most one attempt to start an epoch runs, and none while clients are connected to an older epoch: a third generation
+//     makes Envoy end the first at once. Requests meanwhile are merged; the newest Spec wins and all callers learn its outcome.
 //   - An attempt that fails leaves the live epoch serving, the flag that Envoy leaves in shared memory cleared, and a
 //     reason. Its cost may be the live epoch's admin interface, which Envoy closes when its child starts (condition
 //     admin-lost). So an epoch of what is known to be good follows at once, unless a request waits; if it fails too, another one

@@ -74,6 +74,10 @@ type process struct {
 	closes    time.Time     // of one that drains side by side: when its listeners close, as far as can be foreseen
 	misses    int           // probes in a row that got no answer
 	cured     time.Time     // when a cure was last tried
+	counting  bool          // a helper counts its connections: a new epoch waits for it
+	left      int           // its connections when they were counted last; -1 = not known
+	idle      bool          // it was replaced, and no client is connected to it any more
+	awaited   bool          // the log says that it is waited for
 	stopping  bool          // a stop has begun to drain it: from then on it may have closed its listeners
 }
 

@@ -17,17 +17,19 @@ type world struct {
 	t  testing.TB
 	mu sync.Mutex
 
-	all       []*fakeEnvoy
-	memory    map[int]*memory
-	keeper    *fakeKeeper // the agent's connection
-	behaviour map[string]behaviour
-	rescue    bool // the keeper takes the place of a parent that died too early
-	unsteered bool // the keeper cannot steer connections
-	unclear   bool // the flag in shared memory cannot be cleared
-	allowed   bool // an old epoch may be killed before its time (Abort)
-	runs      int  // of --mode validate
-	cleaned   int
-	measured  int
+	all        []*fakeEnvoy
+	memory     map[int]*memory
+	keeper     *fakeKeeper // the agent's connection
+	behaviour  map[string]behaviour
+	rescue     bool   // the keeper takes the place of a parent that died too early
+	unsteered  bool   // the keeper cannot steer connections
+	unclear    bool   // the flag in shared memory cannot be cleared
+	allowed    bool   // an old epoch may be killed before its time (Abort)
+	unmeasured bool   // the keeper cannot measure
+	clients    uint64 // idle connections that each Envoy has until it ends
+	runs       int    // of --mode validate
+	cleaned    int
+	measured   int
 
 	faults  []string
 	down    time.Time // nobody has served since; zero = somebody serves
@@ -69,6 +71,7 @@ type fakeEnvoy struct {
 	late        []func(e *fakeEnvoy) // what it was told while it was stopped: nobody waits any more, and it does it
 	wedged      bool                 // its main thread never comes back, whatever it is sent
 	unhealthy   bool
+	datagrams   bool          // it serves UDP, also after its child is live
 	undrainable bool          // its admin interface refuses to drain the listeners
 	slowAdmin   time.Duration // that its admin interface takes for its health
 	steered     bool          // it gets no new connection
@@ -139,7 +142,7 @@ func (w *world) find(lineage, restart int) *fakeEnvoy {
 // start is what exec of an Envoy leads to.
 func (w *world) start(spec StartSpec) *fakeEnvoy {
 	w.pid++
-	e := &fakeEnvoy{StartSpec: spec, pid: w.pid, started: time.Now(), note: spec.Note, hash: spec.Command.Args[0]}
+	e := &fakeEnvoy{StartSpec: spec, pid: w.pid, started: time.Now(), note: spec.Note, hash: spec.Command.Args[0], idle: w.clients}
 	e.drain, _ = time.ParseDuration(spec.Command.Args[1])
 	e.shutdown, _ = time.ParseDuration(spec.Command.Args[2])
 	for _, other := range w.all {
@@ -196,9 +199,13 @@ func (w *world) handshake(e *fakeEnvoy, b behaviour) {
 	default:
 		e.handshaken, parent.admin = true, false
 		if old := parent.parent; old != nil && old.exit == nil {
-			w.fault("epoch %d was started while epoch %d was ending: ended at once", e.Number, old.Number)
+			if old.process().Connections > 0 || old.process().Listening {
+				w.fault("epoch %d was started while epoch %d was ending: its connections are cut", e.Number, old.Number)
+			}
 			old.told = true
-			w.end(old, 0, "")
+			if !old.stopped {
+				w.end(old, 0, "")
+			}
 			parent.parent = nil
 		}
 		w.initialize(e, b, parent)
@@ -328,5 +335,5 @@ func (w *world) hang(e *fakeEnvoy) {
 
 func (e *fakeEnvoy) process() Process {
 	return Process{ID: e.ID, PID: e.pid, Started: e.started, Exit: e.exit, Note: slices.Clone(e.note),
-		Connections: e.requests + e.tunnels + e.idle}
+		Connections: e.requests + e.tunnels + e.idle, Listening: (e.listening || e.datagrams) && e.exit == nil}
 }

@@ -94,7 +94,11 @@ func (k *fakeKeeper) Processes(ctx context.Context) ([]Process, error) {
 func (k *fakeKeeper) Measure(ctx context.Context) ([]Process, error) {
 	k.w.mu.Lock()
 	k.w.measured++
+	unmeasured := k.w.unmeasured
 	k.w.mu.Unlock()
+	if unmeasured {
+		return nil, errors.New("the tables are being read")
+	}
 	return k.list()
 }
 

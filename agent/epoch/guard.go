@@ -96,6 +96,8 @@ func (s *Supervisor) bury(p *process, exit *Exit, cause string) {
 	switch {
 	case p.asked != "" && p.Cause == cause:
 		sentence += " (" + p.asked + ")"
+	case phase == Draining && p.idle:
+		sentence += " (no client was connected to it any more)"
 	case phase == Draining && p.child == "hot" && now.Before(p.Ends.Add(-time.Second)):
 		sentence += fmt.Sprintf(" (%s before it was to; the epoch after it goes on)", p.Ends.Sub(now).Round(time.Second))
 	}

@@ -66,6 +66,7 @@ type Process struct {
 	Started     time.Time
 	Exit        *Exit  // nil = it lives
 	Connections uint64 // only from Measure: made by clients; all of the process if its keeper cannot tell them apart
+	Listening   bool   // it has a socket of a TCP or UDP listener
 	Note        json.RawMessage
 }
 

@@ -60,6 +60,12 @@ func randomLife(h *harness, random *rand.Rand) {
 	for step := range 30 {
 		h.t.Logf("%s step %d", time.Now().Format("15:04:05.000"), step)
 		before, alive := h.outage(), h.alive()
+		h.do(func() { // clients come to epochs that are started from now on; some leave
+			h.w.clients = random.Uint64N(2)
+			for _, e := range alive {
+				e.idle = min(e.idle, random.Uint64N(2))
+			}
+		})
 		limit := time.Second // a parent's grace, a start, a retry or two
 		switch random.IntN(12) {
 		case 0, 1, 2, 3:

@@ -94,6 +94,11 @@ func (s *Supervisor) replaceOlder(newest *process) {
 			p.child, p.Ends = "hot", newest.Live.Add(newest.spec.ParentShutdown)
 		case wasLive:
 			s.drainSideBySide(p)
+		case p.idle && p.child == "hot":
+			// Its child ends it. That has happened already if the child had one itself.
+			if newest.Mode == Hot && newest.Lineage == p.Lineage {
+				p.Ends = newest.Live
+			}
 		case p.child != "side" || p.Ends.IsZero():
 			// It lost its child, and with it the one that would end it; its listeners and its admin are closed already.
 			p.child, p.Ends = "side", newest.Live.Add(newest.spec.ParentShutdown)

@@ -30,17 +30,21 @@ func (s *Supervisor) decideNext() {
 			return
 		}
 	}
-	if s.pending != nil && (live == nil || len(s.processes) == 1) {
+	if s.pending != nil && s.mayStart(s.pending.spec, live) {
 		next := s.pending
 		s.pending = nil
 		s.begin(&attempt{spec: next.spec, reason: next.reason, callers: next.callers})
 		return
 	}
-	if len(s.undraining) > 0 && s.good != nil && s.good.frozen == nil && len(s.processes) == 1 && live != nil {
+	known := live != nil && s.good != nil && s.good.frozen == nil
+	if known && len(s.undraining) > 0 && s.pending == nil && s.mayStart(s.good, live) {
 		s.begin(&attempt{spec: s.good, reason: reasonUndrain, undrain: true})
 		return
 	}
-	if live != nil && s.good != nil && s.good.frozen == nil && len(s.processes) == 1 && s.wantsCure(live) {
+	if live != nil && (s.pending != nil || len(s.undraining) > 0) {
+		s.watchIdle()
+	}
+	if known && len(s.processes) == 1 && s.wantsCure(live) {
 		live.cured = now
 		s.begin(&attempt{spec: s.good, reason: cureReason(live), guard: true})
 	}

@@ -86,7 +86,7 @@ func (l link) ClearInitializing(ctx context.Context, lineage int) error {
 }
 
 func processOf(p keeper.Process) epoch.Process {
-	one := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Note: p.Note}
+	one := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Listening: p.Listening, Note: p.Note}
 	if p.Downstream != nil { // it lives
 		one.Connections = *p.Downstream
 	}

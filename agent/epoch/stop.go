@@ -181,19 +181,10 @@ func (s *Supervisor) awaitConnections(ctx context.Context, ending map[string]tim
 
 // connected asks the keeper which processes, by id, clients are connected to.
 func (s *Supervisor) connected(ctx context.Context) (map[string]bool, error) {
-	var keeper Keeper
-	if err := s.call(ctx, func() { keeper = s.keeper }); err != nil {
-		return nil, err
-	}
-	if keeper == nil {
-		return nil, errKeeperLost
-	}
-	asking, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	listed, err := keeper.Measure(asking)
+	listed, err := s.measured(ctx)
 	found := map[string]bool{}
-	for _, one := range listed {
-		found[one.ID] = one.Exit == nil && one.Connections > 0
+	for id, one := range listed {
+		found[id] = one.Exit == nil && one.Connections > 0
 	}
 	return found, err
 }

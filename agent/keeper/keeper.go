@@ -91,6 +91,7 @@ type Process struct {
 	MemoryBytes uint64  `json:"memory_bytes,omitempty"` // resident
 	Connections uint64  `json:"connections,omitempty"`  // established TCP connections, upstream and admin ones included
 	Downstream  *uint64 `json:"downstream,omitempty"`   // connections of clients, TCP or of Unix sockets; nil: an older keeper, which does not tell
+	Listening   bool    `json:"listening,omitempty"`    // it has a socket of a TCP or UDP listener: clients may connect or be served unseen
 }
 
 // Exit is how a process ended.

@@ -92,7 +92,7 @@ func (s *server) measure() ([]Process, error) {
 		if failed { // a stop must not take what was not seen for nothing
 			its.downstream = max(its.downstream, 1)
 		}
-		p.Connections, p.Downstream = its.established, &its.downstream
+		p.Connections, p.Downstream, p.Listening = its.established, &its.downstream, its.listening
 		if p.MemoryBytes, err = system.memory(p.PID); err != nil {
 			p.MemoryBytes = 0 // it has just exited
 		}

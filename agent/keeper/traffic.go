@@ -18,6 +18,7 @@ import (
 type traffic struct {
 	established uint64 // TCP connections
 	downstream  uint64 // connections that clients have made, TCP or of a Unix socket; what is doubtful counts as one
+	listening   bool   // it has a socket of a TCP or UDP listener
 }
 
 // States of sockets as the kernel's tables have them (include/net/tcp_states.h, include/uapi/linux/net.h).
@@ -26,6 +27,7 @@ const (
 	tcpFinWait1    = "04" // this side has sent all; there may be more to receive
 	tcpFinWait2    = "05"
 	tcpUnconnected = "07" // of UDP
+	tcpListen      = "0A"
 	tcpCloseWait   = "08" // the other side has sent all; it may wait for an answer
 	unixConnected  = "03"
 )
@@ -44,14 +46,25 @@ func (u usage) traffic(pids []int, folder string) (map[int]traffic, error) {
 		return found, err
 	}
 	outgoing := u.outgoingPorts()
-	seen := map[string]bool{}   // the kernel tells the last of a table that grows meanwhile more than once (tcp_seq_start)
-	datagrams := map[int]bool{} // who serves UDP: what it has in flight is not seen
+	seen := map[string]bool{}         // the kernel tells the last of a table that grows meanwhile more than once (tcp_seq_start)
+	datagrams := map[int]bool{}       // who serves UDP: what it has in flight is not seen
+	listening := func(inode []byte) { // a hot restart shares the sockets until the parent closes its own
+		for _, pid := range all.sharers[string(inode)] {
+			one := found[pid]
+			one.listening = true
+			found[pid] = one
+		}
+	}
 	err = errors.Join(err, u.sockets("tcp", func(s socket) {
 		owner, ours := all.owner[string(s.inode)]
 		if !ours || seen[string(s.inode)] {
 			return
 		}
 		seen[string(s.inode)] = true
+		if string(s.state) == tcpListen {
+			listening(s.inode)
+			return
+		}
 		one := found[owner.pid]
 		switch string(s.state) {
 		case tcpEstablished:
@@ -67,6 +80,7 @@ func (u usage) traffic(pids []int, folder string) (map[int]traffic, error) {
 	}), u.sockets("udp", func(s socket) {
 		sharers := all.sharers[string(s.inode)] // a hot restart hands the sockets over
 		if len(sharers) > 0 && string(s.state) == tcpUnconnected && (!outgoing(s.port()) || all.has(string(s.inode), unix.SO_REUSEPORT)) {
+			listening(s.inode)
 			for _, pid := range sharers {
 				datagrams[pid] = true
 			}

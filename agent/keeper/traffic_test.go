@@ -3,10 +3,12 @@ package keeper
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -75,6 +77,65 @@ func TestDownstream(t *testing.T) {
 	if gone := measure(1 << 30); gone != (traffic{}) {
 		t.Errorf("of no process: %+v", gone)
 	}
+}
+
+// A hot restart shares the sockets of listeners: each process listens until it closes its own.
+func TestTraffic_TellsWhoListens(t *testing.T) {
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := listener.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids := sharedWith(t, file)
+	_ = file.Close()
+	listening := func() (all []bool) {
+		found, err := usage{proc: "/proc"}.traffic(pids, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range pids {
+			all = append(all, found[pid].listening)
+		}
+		return all
+	}
+	if all := listening(); !slices.Equal(all, []bool{true, true}) {
+		t.Errorf("both have it: %v", all)
+	}
+	_ = unix.Kill(pids[1], unix.SIGUSR1) // it closes its own
+	for deadline := time.Now().Add(20 * time.Second); !slices.Equal(listening(), []bool{true, false}); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("one has closed it: %v", listening())
+		}
+	}
+	_ = listener.Close()
+}
+
+// sharedWith starts two processes that have a socket; the second closes it on SIGUSR1.
+func sharedWith(t *testing.T, file *os.File) (pids []int) {
+	t.Helper()
+	for range 2 {
+		holder := exec.Command("bash", "-c", `trap 'exec 3>&-' USR1; echo ready; while :; do sleep 0.05; done`)
+		holder.ExtraFiles = []*os.File{file}
+		out, err := holder.StdoutPipe()
+		if err == nil {
+			err = holder.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = holder.Process.Kill()
+			_ = holder.Wait()
+		})
+		if _, err := io.ReadFull(out, make([]byte, len("ready"))); err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, holder.Process.Pid)
+	}
+	return pids
 }
 
 // A table that grows while it is read tells some of its lines twice.

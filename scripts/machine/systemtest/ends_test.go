@@ -91,6 +91,10 @@ termination_drain_duration = "8s"
 	h.Serves()
 	t.Logf("started after %v", time.Since(began))
 
+	// A client that stays: a reload does not wait for an epoch without clients.
+	h.MustRun(t, "systemd-run", "--quiet", "--unit=client", "bash", "-c",
+		"exec 3<>/dev/tcp/127.0.0.1/81; echo hello >&3; read -r -t 30 line <&3; echo \"got $line\"; exec sleep 600")
+	h.Eventually(30*time.Second, "the client is connected", func() bool { return strings.Contains(h.Journal("-u", "client", "-o", "cat"), "got hello") })
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
 	began = time.Now()
 	reloaded := make(chan error, 1)
@@ -98,12 +102,15 @@ termination_drain_duration = "8s"
 		_, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service") // waits for the end of the epoch before
 		reloaded <- err
 	}()
-	h.Eventually(20*time.Second, "STATUS says which epoch is waited for", status("epoch 0, which was replaced, is still ending"))
+	h.Eventually(20*time.Second, "STATUS says which epoch is waited for", status("waiting for epoch 0 to finish draining, 1 connection left, until "))
 	if err := <-reloaded; err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(began); took < overlap/2 {
 		t.Errorf("the second reload took %v: it did not wait", took)
+	}
+	if log := h.Journal("-u", "outrider", "-o", "cat"); !strings.Contains(log, "waiting for epoch 0 to finish draining") {
+		t.Errorf("the journal does not say what was waited for:\n%s", log)
 	}
 	h.Serves()
 	if live := h.Live(); live.Number != 2 {

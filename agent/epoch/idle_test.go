@@ -1,0 +1,148 @@
+package epoch
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// applyIn applies a spec that has to be taken and returns how long that took and what was said meanwhile.
+func (h *harness) applyIn(hash string) (took time.Duration, told []string) {
+	h.t.Helper()
+	begun := time.Now()
+	_, err := h.s.Apply(h.t.Context(), Request{Spec: specOf(hash), Reason: "test", OnWait: func(until time.Time, why string) {
+		told = append(told, fmt.Sprintf("%s until %s", why, until.Sub(begun).Round(time.Second)))
+	}})
+	if err != nil {
+		h.t.Fatalf("apply %q: %v", hash, err)
+	}
+	return time.Since(begun), told
+}
+
+func TestIdle_ReloadsDoNotWaitForAnEpochWithoutClients(t *testing.T) {
+	onHost(t, func(h *harness) {
+		for i := range 10 {
+			if took, _ := h.applyIn(fmt.Sprint(i)); took > 1500*time.Millisecond {
+				t.Errorf("reload %d took %s", i, took)
+			}
+		}
+		h.expect("9 live, 8 draining")
+		h.wait(10 * time.Second)
+		h.expect("9 live")
+		if h.outage() != 0 {
+			t.Errorf("nobody served for %s", h.outage())
+		}
+		if log := h.log.String(); strings.Contains(log, "waiting for epoch") || !strings.Contains(log, "no client was connected") {
+			t.Error("the log says that something waited, or not why an epoch ended")
+		}
+	})
+}
+
+// While clients are connected a reload waits, and says for what; once they have gone it goes on.
+func TestIdle_ReloadWaitsForClients(t *testing.T) {
+	for name, test := range map[string]struct {
+		leave time.Duration // when the clients leave; 0 = they stay
+		least time.Duration
+		most  time.Duration
+	}{
+		"they stay":  {0, 7500 * time.Millisecond, 8500 * time.Millisecond},
+		"they leave": {4 * time.Second, 4 * time.Second, 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				old := h.newest()
+				h.do(func() { old.idle = 50 })
+				h.must(specOf("b"))
+				if test.leave > 0 {
+					go func() {
+						h.wait(test.leave)
+						h.do(func() { old.idle = 0 })
+					}()
+				}
+				took, told := h.applyIn("c")
+				if took < test.least || took > test.most {
+					t.Errorf("took %s, should take %s to %s", took, test.least, test.most)
+				}
+				if all := strings.Join(told, "\n"); !strings.Contains(all, "waiting for epoch 0 to finish draining, 50 connections left until 8s") {
+					t.Errorf("told:\n%s", all)
+				}
+				if log := h.log.String(); strings.Count(log, "waiting for epoch 0 to finish draining") != 1 {
+					t.Error("the log does not say once what is waited for")
+				}
+			})
+		})
+	}
+}
+
+// An epoch that still listens may get a connection that is not counted yet; so may one whose connections are not known.
+func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
+	for name, doubt := range map[string]func(h *harness, old *fakeEnvoy){
+		"it listens":      func(_ *harness, old *fakeEnvoy) { old.datagrams = true },
+		"no measurements": func(h *harness, _ *fakeEnvoy) { h.w.unmeasured = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.must(specOf("a"))
+				old := h.newest()
+				h.must(specOf("b"))
+				h.do(func() { doubt(h, old) })
+				if took, _ := h.applyIn("c"); took < 7*time.Second {
+					t.Errorf("took %s", took)
+				}
+			})
+		})
+	}
+}
+
+// An idle epoch that misses that it is to end is ended by force.
+func TestIdle_EpochThatHangsIsKilled(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		old := h.newest()
+		h.must(specOf("b"))
+		h.wait(time.Second)
+		h.do(func() { old.stopped = true })
+		h.applyIn("c")
+		h.wait(2 * time.Second)
+		h.expect("2 live, 1 draining")
+		if old.exit == nil || old.exit.Signal != "SIGKILL" {
+			t.Errorf("%+v", old.exit)
+		}
+		h.must(specOf("d"))
+	})
+}
+
+// A refused reload has cost nothing but the idle epoch, and the next one does not wait either.
+func TestIdle_RefusedReload(t *testing.T) {
+	for name, bad := range map[string]behaviour{"before the handshake": {unparsed: true}, "after it": {late: true}} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, func(h *harness) {
+				h.w.behaviour["bad"] = bad
+				h.must(specOf("a"))
+				h.must(specOf("b"))
+				h.refused(specOf("bad"))
+				if took, _ := h.applyIn("c"); took > 1500*time.Millisecond {
+					t.Errorf("took %s", took)
+				}
+				if h.outage() != 0 {
+					t.Errorf("nobody served for %s", h.outage())
+				}
+			})
+		})
+	}
+}
+
+// The next agent knows as well that nobody is connected.
+func TestIdle_Adopted(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.must(specOf("b"))
+		h.leave()
+		h.begin()
+		if took, _ := h.applyIn("c"); took > 1500*time.Millisecond {
+			t.Errorf("took %s", took)
+		}
+	})
+}

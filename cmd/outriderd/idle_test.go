@@ -1,0 +1,233 @@
+package main_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// TestReload_TenInARowWithoutClients reloads a real Envoy of which each old epoch would last a minute: none is waited for.
+func TestReload_TenInARowWithoutClients(t *testing.T) {
+	r := rig.New(t, rig.Options{TOML: "[envoy]\ndrain_duration = \"45s\"\nparent_shutdown_duration = \"60s\"\n"})
+	r.StartReady()
+	probe := r.StartProbe() // each request on a connection of its own, which is closed at once
+	begun := time.Now()
+	for i := range 10 {
+		before := time.Now()
+		if result := r.Outrider("reload"); result.Exit != 0 {
+			t.Fatalf("reload %d: %s", i, result.Err)
+		}
+		took := time.Since(before)
+		t.Logf("reload %d took %s", i, took.Round(time.Millisecond))
+		if took > 2*time.Second {
+			t.Errorf("reload %d took %s", i, took)
+		}
+	}
+	probe.Stop()
+	if after, ok := probe.Recovered(begun); after != 0 || !ok {
+		t.Errorf("requests were lost, the last one %s after the first reload began; served at the end: %t", after, ok)
+	}
+	if e := r.Live(); e.Number != 10 {
+		t.Errorf("%+v", e)
+	}
+	if left := r.Pids("envoy"); len(left) > 2 {
+		t.Errorf("%d Envoys run", len(left))
+	}
+}
+
+// TestReload_WithFiftyKeepAliveClients reloads a real Envoy while 50 clients keep their connections: a reload waits for as
+// long as it says, and no request is lost. Clients that send leave when Envoy asks them to; those that are silent stay until
+// the old epoch ends.
+func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
+	for name, silent := range map[string]bool{"they send": false, "they are silent": true} {
+		t.Run(name, func(t *testing.T) {
+			r := rig.New(t, rig.Options{TOML: "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"6s\"\n"})
+			daemon := r.StartReady()
+			var clients keepAliveClients
+			clients.start(t, r, 50, silent)
+			for i := range 3 {
+				before := time.Now()
+				took, until := reloadTelling(t, r)
+				t.Logf("reload %d took %s, said at most %s", i, took.Round(time.Millisecond), until.Sub(before).Round(time.Millisecond))
+				if limit := max(until.Sub(before), 0) + 2*time.Second; took > limit {
+					t.Errorf("reload %d took %s, said %s", i, took, until.Sub(before))
+				}
+				if i > 0 && until.IsZero() {
+					t.Errorf("reload %d waited for clients and did not say until when", i)
+				}
+				if silent {
+					clients.again()
+				}
+			}
+			sent, lost := clients.stop()
+			t.Logf("%d requests", sent)
+			if len(lost) > 0 || sent < 100 {
+				t.Errorf("%d requests, lost %d: %v", sent, len(lost), lost)
+			}
+			if log := daemon.Output(); !strings.Contains(log, "waiting for epoch 0 to finish draining") {
+				t.Error("the log does not say what was waited for")
+			}
+		})
+	}
+}
+
+// reloadTelling reloads and returns how long that took and until when, as was said, it would wait for clients.
+func reloadTelling(t *testing.T, r *rig.Rig) (took time.Duration, until time.Time) {
+	t.Helper()
+	client := api.NewClient(filepath.Join(r.Dir, "run", "outrider.sock"))
+	defer client.Close()
+	before := time.Now()
+	result, err := client.Reload(t.Context(), api.ReloadRequest{}, func(p api.Progress) {
+		if strings.HasPrefix(p.Phase, "waiting for epoch") {
+			until = p.Until
+		}
+	})
+	if err != nil || result.Outcome != api.OutcomeRestarted {
+		t.Fatalf("%+v, %v", result, err)
+	}
+	return time.Since(before), until
+}
+
+// keepAliveClients send requests over connections that they keep until Envoy closes them or asks them to.
+type keepAliveClients struct {
+	address string
+	end     context.CancelFunc
+	all     sync.WaitGroup
+	ready   sync.WaitGroup
+	sent    atomic.Int64
+	wake    []chan struct{}
+
+	mu   sync.Mutex
+	lost []error
+}
+
+// start returns once each client has a connection. Silent ones send only when again is called.
+func (c *keepAliveClients) start(t *testing.T, r *rig.Rig, number int, silent bool) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c.address, c.end = fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), cancel
+	t.Cleanup(func() { cancel(); c.all.Wait() })
+	for range number {
+		wake := make(chan struct{}, 1)
+		c.wake = append(c.wake, wake)
+		c.ready.Add(1)
+		c.all.Go(func() { c.run(ctx, wake, silent) })
+	}
+	c.ready.Wait()
+}
+
+// again makes every silent client send one request.
+func (c *keepAliveClients) again() {
+	c.ready.Add(len(c.wake))
+	for _, wake := range c.wake {
+		wake <- struct{}{}
+	}
+	c.ready.Wait()
+}
+
+func (c *keepAliveClients) stop() (sent int64, lost []error) {
+	c.end()
+	c.all.Wait()
+	return c.sent.Load(), c.lost
+}
+
+func (c *keepAliveClients) run(ctx context.Context, wake chan struct{}, silent bool) {
+	var connection net.Conn
+	var reader *bufio.Reader
+	hangUp := func() {
+		if connection != nil {
+			_ = connection.Close()
+			connection = nil
+		}
+	}
+	defer hangUp()
+	for first := true; ; first = false {
+		if silent && connection != nil && closedByPeer(connection) {
+			hangUp() // as a client with a pool does before it sends
+		}
+		if connection == nil {
+			dialled, err := net.Dial("tcp", c.address)
+			if err != nil {
+				c.lose(err)
+			} else {
+				connection, reader = dialled, bufio.NewReader(dialled)
+			}
+		}
+		if connection != nil {
+			closes, err := exchange(connection, reader)
+			c.sent.Add(1)
+			if err != nil {
+				c.lose(err)
+			}
+			if err != nil || closes {
+				hangUp()
+			}
+		}
+		if first || silent {
+			c.ready.Done()
+		}
+		pause := time.NewTimer(50 * time.Millisecond)
+		if silent {
+			pause.Stop()
+		}
+		select {
+		case <-pause.C:
+		case <-wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *keepAliveClients) lose(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost = append(c.lost, err)
+}
+
+// closedByPeer reports whether the other side has closed an idle connection.
+func closedByPeer(connection net.Conn) bool {
+	raw, err := connection.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return true
+	}
+	closed := false
+	err = raw.Control(func(fd uintptr) {
+		_, _, peeked := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		closed = !errors.Is(peeked, syscall.EAGAIN)
+	})
+	return err != nil || closed
+}
+
+// exchange sends one request and reports whether the connection ends with the answer.
+func exchange(connection net.Conn, reader *bufio.Reader) (closes bool, err error) {
+	_ = connection.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := fmt.Fprint(connection, "GET /hello HTTP/1.1\r\nHost: web.test\r\n\r\n"); err != nil {
+		return true, err
+	}
+	answer, err := http.ReadResponse(reader, nil)
+	if err != nil {
+		return true, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return true, fmt.Errorf("status %d", answer.StatusCode)
+	}
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		return true, err
+	}
+	return answer.Close, nil
+}
