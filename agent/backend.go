@@ -89,7 +89,11 @@ func (b backend) WaitReady(ctx context.Context, progress func(api.Progress)) err
 
 // Reload is what SIGHUP does, with an answer.
 func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress func(api.Progress)) (api.ReloadResult, error) {
-	result, err := b.reloader.Reload(ctx, &reload{reason: "asked for by outrider reload", ifChanged: request.IfChanged, progress: progress})
+	reason := "outrider reload"
+	if request.Systemctl {
+		reason = "systemctl reload"
+	}
+	result, err := b.reloader.Reload(ctx, &reload{reason: reason, ifChanged: request.IfChanged, progress: progress})
 	for _, c := range b.board.Conditions() {
 		if c.Code == discovery.ConditionProblems {
 			result.Mesh = c.Sentence

@@ -110,6 +110,14 @@ func (a *Agent) newKeeperLink(ctx context.Context, c *config.Config, other *keep
 	upgrade := func(ctx context.Context) error { return keeper.Upgrade(ctx, socket) }
 	return &keeperLink{connect: connect, upgrade: upgrade, log: a.logOf("keeper"), lines: a.logs.envoy,
 		envoy: func() bool { return a.reloader.inForce().Config.Log.Envoy },
+		pid: func(id string) int {
+			for _, e := range a.supervisor.Epochs() {
+				if e.ID == id {
+					return e.PID
+				}
+			}
+			return 0
+		},
 		changed: func(connection *connection) {
 			if err := a.supervisor.SetKeeper(ctx, connection); err != nil && ctx.Err() == nil {
 				a.logOf("epoch").Error("the supervisor did not take the new keeper", "error", err)

@@ -22,8 +22,9 @@ type keeperLink struct {
 	connect func(ctx context.Context) (*keeper.Client, error)
 	upgrade func(ctx context.Context) error // makes a keeper of another protocol re-execute itself from the installed program
 	log     *slog.Logger
-	lines   *slog.Logger // where Envoy's lines go
-	envoy   func() bool  // Envoy's lines are passed on
+	lines   *slog.Logger        // where Envoy's lines go
+	envoy   func() bool         // Envoy's lines are passed on
+	pid     func(id string) int // of an epoch, 0 if it is not known yet
 	changed func(*connection)
 
 	mu      sync.Mutex
@@ -197,6 +198,8 @@ func (l *keeperLink) follow(ctx context.Context, c *connection) {
 type envoyLog struct {
 	discretion envoy.Discretion
 	parser     envoy.LogParser
+	routine    envoy.Routine
+	pid        int // 0: not known yet
 }
 
 // passOn logs Envoy's lines, without what they quote of its configuration.
@@ -209,12 +212,22 @@ func (l *keeperLink) passOn(logs map[string]*envoyLog, batch *keeper.Log) {
 		log.discretion.Lost()
 		l.log.Warn("lines of Envoy's log were lost because nobody took them", "epoch", batch.Epoch, "lines", batch.Dropped)
 	}
+	if log.pid == 0 {
+		log.pid = l.pid(batch.ID)
+	}
 	if !l.envoy() {
 		log.discretion.Lost()
 		return
 	}
 	for _, line := range log.parser.Parse(log.discretion.Take(batch.Lines)) {
-		logEnvoyLine(l.lines, batch.Epoch, line)
+		level := envoyLevel(line.Level)
+		if log.routine.Is(line) {
+			level = min(level, slog.LevelDebug)
+			if !l.log.Enabled(context.Background(), level) { // Envoy's lines have no level of the agent's
+				continue
+			}
+		}
+		logEnvoyLine(l.lines, level, batch.Epoch, log.pid, line)
 	}
 	l.tellLeftOut(log.discretion.LeftOut(false), batch.Epoch)
 }

@@ -60,7 +60,8 @@ func TestEnvoysLinesArePassedOnDiscreetly(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	var out bytes.Buffer
 	passed := true
-	link := &keeperLink{log: slog.New(slog.DiscardHandler), lines: slog.New(slog.NewTextHandler(&out, nil)), envoy: func() bool { return passed }}
+	link := &keeperLink{log: slog.New(slog.DiscardHandler), lines: slog.New(slog.NewTextHandler(&out, nil)), envoy: func() bool { return passed },
+		pid: func(string) int { return 0 }}
 	logs := map[string]*envoyLog{}
 	for _, batch := range []*keeper.Log{
 		{ID: "a", Lines: []string{prefix + "first: goo.gle/debugonly  ", "c {"}},

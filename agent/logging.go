@@ -111,11 +111,14 @@ func envoyLevel(level string) slog.Level {
 	}
 }
 
-// logEnvoyLine passes one of Envoy's own lines on, with its level, component and epoch.
-func logEnvoyLine(log *slog.Logger, epoch int, line envoy.LogLine) {
+// logEnvoyLine logs one of Envoy's own lines with its component, epoch and process; pid 0 is unknown.
+func logEnvoyLine(log *slog.Logger, level slog.Level, epoch, pid int, line envoy.LogLine) {
 	attributes := []slog.Attr{slog.String("component", "envoy"), slog.Int("epoch", epoch)}
+	if pid != 0 {
+		attributes = append(attributes, slog.Int("pid", pid))
+	}
 	if line.Component != "" {
 		attributes = append(attributes, slog.String("envoy_component", line.Component))
 	}
-	log.LogAttrs(context.Background(), envoyLevel(line.Level), line.Message, attributes...)
+	log.LogAttrs(context.Background(), level, line.Message, attributes...)
 }

@@ -78,7 +78,11 @@ func (o observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	if len(origins) > 0 {
 		sentence += " (from " + strings.Join(origins, ", ") + ")"
 	}
-	o.log.Error("Envoy refused resources", "pid", stream.Peer.PID, "type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
+	level := slog.LevelError
+	if len(origins) > 0 {
+		level = slog.LevelDebug // a problem of the mesh configuration, which is logged with its place
+	}
+	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID, "type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
 		"error", refusal.Error, "from", strings.Join(origins, ", "))
 	o.refused.add(stream, refusal, sentence)
 	o.tell(refusal.Type, nil)

@@ -183,7 +183,7 @@ func (r *reloader) refuse(request *reload, why []string) {
 		goesOn = fmt.Sprintf("epoch %d goes on", number)
 	}
 	sentence := fmt.Sprintf("reload refused (%s): %s; %s", request.reason, strings.Join(why, "; "), goesOn)
-	r.log.Error("reload refused", "event", condition.KindReloadRefused, "reason", request.reason, "why", strings.Join(why, "; "), "then", goesOn)
+	r.log.Error(sentence, "event", condition.KindReloadRefused)
 	r.board.Raise(conditionRefused, condition.Error, sentence)
 	r.board.Publish(condition.Event{Kind: condition.KindReloadRefused, Epoch: result.Epoch, Sentence: sentence,
 		Fields: map[string]string{"id": strconv.FormatUint(request.id, 10), "reasons": strings.Join(why, "\n")}})
@@ -195,7 +195,12 @@ func (r *reloader) finish(request *reload, result api.ReloadResult) {
 	r.mu.Lock()
 	result.Pending = r.pending
 	r.mu.Unlock()
-	r.log.Info("reload", "reason", request.reason, "outcome", string(result.Outcome), "epoch", describe(result), "took", result.Duration.Round(time.Millisecond).String())
+	level := slog.LevelInfo
+	if result.Outcome == api.OutcomeRestarted {
+		level = slog.LevelDebug // the new epoch says why it was started, and that it is live
+	}
+	r.log.Log(context.Background(), level, "reload", "reason", request.reason, "outcome", string(result.Outcome),
+		"epoch", describe(result), "took", result.Duration.Round(time.Millisecond).String())
 	r.end(request, result)
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"outrider.org/outrider/agent/admission"
@@ -139,7 +140,11 @@ func (s *Server) change(next http.HandlerFunc) http.Handler {
 			fail(w, refused)
 			return
 		}
-		s.options.Logger.Info("asked over the private socket", "path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
+		level := slog.LevelInfo
+		if strings.HasSuffix(r.URL.Path, "/reload") {
+			level = slog.LevelDebug // the reload is logged, with who asked for it
+		}
+		s.options.Logger.Log(r.Context(), level, "request over the private socket", "path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
 		next(w, r)
 	})
 }

@@ -138,6 +138,7 @@ type LastReload struct {
 // ReloadRequest asks for what SIGHUP does.
 type ReloadRequest struct {
 	IfChanged bool `json:"if_changed,omitempty"` // a new epoch only if something that needs one changed
+	Systemctl bool `json:"systemctl,omitempty"`  // ExecReload= of the unit asks: it is logged as systemctl reload
 }
 
 // Progress tells how far a long operation is.

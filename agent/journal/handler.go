@@ -45,10 +45,11 @@ type line struct {
 	problem   string // of error
 	epoch     string
 	component string
+	pid       string // of Envoy, on its own lines
 }
 
 func (l *line) clone() line {
-	return line{slices.Clone(l.fields), slices.Clone(l.tail), l.problem, l.epoch, l.component}
+	return line{slices.Clone(l.fields), slices.Clone(l.tail), l.problem, l.epoch, l.component, l.pid}
 }
 
 // Enabled is whether a level is logged.
@@ -102,6 +103,8 @@ func (l *line) add(group string, a slog.Attr) {
 			l.epoch = text
 			return
 		}
+	case "pid":
+		l.pid = text
 	case "envoy_component":
 		l.fields = appendField(l.fields, fieldEnvoy, text)
 		return
@@ -160,7 +163,10 @@ func (h *handler) Handle(_ context.Context, record slog.Record) error {
 	if epoch != "" {
 		entry = appendField(entry, fieldEpoch, epoch)
 	}
-	if l.component != envoyComponent && record.PC != 0 {
+	switch {
+	case l.component == envoyComponent:
+		entry = appendField(entry, "SYSLOG_PID", l.pid)
+	case record.PC != 0:
 		entry = appendCode(entry, record.PC)
 	}
 	entry = appendField(entry, "MESSAGE", l.message(record.Message))

@@ -189,8 +189,9 @@ func TestFields(t *testing.T) {
 			l.Error("a.yaml:7: wrong", "config_file", "a.yaml", "config_line", 7)
 		}, map[string]string{"MESSAGE": "a.yaml:7: wrong", "CONFIG_FILE": "a.yaml", "CONFIG_LINE": "7"}},
 		{"of Envoy", func(l *slog.Logger) {
-			l.LogAttrs(t.Context(), slog.LevelError+4, "[C1] closing\nreally", slog.String("component", "envoy"), slog.Int("epoch", 2), slog.String("envoy_component", "conn_handler"))
-		}, map[string]string{"MESSAGE": "[C1] closing\nreally", "PRIORITY": "2", "SYSLOG_IDENTIFIER": "envoy", "OUTRIDER_COMPONENT": "envoy",
+			l.LogAttrs(t.Context(), slog.LevelError+4, "[C1] closing\nreally", slog.String("component", "envoy"), slog.Int("epoch", 2),
+				slog.Int("pid", 77), slog.String("envoy_component", "conn_handler"))
+		}, map[string]string{"MESSAGE": "[C1] closing\nreally", "PRIORITY": "2", "SYSLOG_IDENTIFIER": "envoy", "SYSLOG_PID": "77", "OUTRIDER_COMPONENT": "envoy",
 			"ENVOY_COMPONENT": "conn_handler", "OUTRIDER_EPOCH": "2", "CODE_FILE": ""}},
 		{"with and groups", func(l *slog.Logger) {
 			l.With("component", "sds", "a", 1).WithGroup("g").With("b", "x y").Info("m", slog.Group("h", "c", ""), slog.Group("", "epoch", 1))

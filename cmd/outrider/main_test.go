@@ -121,7 +121,7 @@ func someStatus() api.Status {
 			{Number: 0, State: api.EpochExited, PID: 201, Started: ago(3 * time.Hour), Exited: ago(2 * time.Hour), ExitCause: "killed by SIGKILL; the kernel may have been out of memory"},
 		},
 		Discovery:  api.Discovery{State: "embedded", Detail: "3 files, 1 problem"},
-		Identities: []api.Identity{}, Doing: "reloading (asked for by outrider reload): looking up statsd.example.com:8125",
+		Identities: []api.Identity{}, Doing: "reloading (outrider reload): looking up statsd.example.com:8125",
 		LastReload: &api.LastReload{Time: ago(30 * time.Second), Outcome: api.OutcomeRefused, Epoch: number(2), Reasons: []string{"outrider.toml:3:1: envoy.concurrency: must be at least 0"}},
 		ConfigHash: "abc", ConfigFiles: []string{"/etc/outrider/outrider.toml"}, PendingKeys: []string{"paths.state_dir"},
 		Conditions: []condition.Condition{

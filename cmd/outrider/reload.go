@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -23,7 +24,8 @@ func (a *app) reloadCommand() *cobra.Command {
 			defer client.Close()
 			shown := a.startProgress("reloading")
 			defer shown.end()
-			result, err := client.Reload(command.Context(), api.ReloadRequest{IfChanged: ifChanged}, shown.tell)
+			request := api.ReloadRequest{IfChanged: ifChanged, Systemctl: runBySystemd()}
+			result, err := client.Reload(command.Context(), request, shown.tell)
 			shown.end()
 			if err != nil {
 				return err
@@ -33,7 +35,7 @@ func (a *app) reloadCommand() *cobra.Command {
 					return err
 				}
 			} else {
-				a.printReload(result)
+				a.printReload(result, request.Systemctl)
 			}
 			if result.Outcome == api.OutcomeRefused {
 				return silentError{api.ExitRefused}
@@ -45,11 +47,19 @@ func (a *app) reloadCommand() *cobra.Command {
 	return command
 }
 
+// runBySystemd reports whether the command is ExecReload= of a unit (systemd.exec(5)).
+func runBySystemd() bool {
+	return os.Getenv("MAINPID") != "" && os.Getenv("INVOCATION_ID") != ""
+}
+
 // printReload prints what changed and the outcome; a refusal, and what is wrong with the mesh
-// configuration, go to standard error.
-func (a *app) printReload(r api.ReloadResult) {
+// configuration, go to standard error. If it is logged, in the same journal, only the latter is new.
+func (a *app) printReload(r api.ReloadResult, logged bool) {
 	if r.Mesh != "" {
 		defer fmt.Fprintln(a.err, "outrider: "+r.Mesh+"; run \"outrider mesh check\" for details")
+	}
+	if logged {
+		return
 	}
 	if r.Outcome == api.OutcomeRefused {
 		serves := "no epoch is live"

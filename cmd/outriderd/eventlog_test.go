@@ -67,3 +67,46 @@ func TestLog_NamesConditions(t *testing.T) {
 		return strings.Contains(daemon.Output(), "no longer: ")
 	})
 }
+
+// TestLog_ReloadIsThreeLines counts what a reload logs until the old epoch has exited.
+func TestLog_ReloadIsThreeLines(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	r.Set("[log]\nlevel = \"info\"\n")
+	daemon := r.StartReady()
+	exited := func(epochs int) {
+		t.Helper()
+		rig.Eventually(t, time.Minute, "the old epoch has exited", func() bool {
+			return strings.Count(daemon.Output(), `"event":"epoch-exited"`) == epochs
+		})
+	}
+	if strings.Contains(daemon.Output(), `"msg":"reload"`) {
+		t.Errorf("a start logs a reload:\n%s", daemon.Output())
+	}
+	before := len(daemon.Output())
+	if reload := r.Outrider("reload"); reload.Exit != 0 {
+		t.Fatalf("reload: %s", reload.Err)
+	}
+	exited(1)
+	if log := daemon.Output()[before:]; strings.Count(log, "\n") != 3 || !strings.Contains(log, "outrider reload") {
+		t.Errorf("a reload logs:\n%s", log)
+	}
+
+	t.Setenv("MAINPID", "1")
+	t.Setenv("INVOCATION_ID", "0123456789abcdef0123456789abcdef")
+	before = len(daemon.Output())
+	if reload := r.Outrider("reload"); reload.Exit != 0 || reload.Out != "" {
+		t.Fatalf("systemctl reload: %+v", reload)
+	}
+	exited(2)
+	if log := daemon.Output()[before:]; strings.Count(log, "\n") != 3 || !strings.Contains(log, "systemctl reload") {
+		t.Errorf("systemctl reload logs:\n%s", log)
+	}
+
+	r.Set("[log]\nlevel = \"info\"\n[envoy]\nconcurrency = \"a\"\n")
+	if reload := r.Outrider("reload"); reload.Exit != 1 {
+		t.Fatalf("a broken configuration: %+v", reload)
+	}
+	if log := daemon.Output(); !strings.Contains(log, `reload refused (`) || strings.Contains(log, "\\\\") {
+		t.Errorf("a refused reload logs:\n%s", log)
+	}
+}
