@@ -148,7 +148,7 @@ func (a *Agent) composeEpochs(c *config.Config) {
 			return *why
 		}
 		return ""
-	}}
+	}, closed: func() string { return a.discovery.Closed() }}
 }
 
 // closeDoors lets no new connection in to any Envoy.

@@ -18,6 +18,7 @@ const readyTime = time.Second
 type proxy struct {
 	supervisor *epoch.Supervisor
 	starting   func() string // why there is no epoch yet, while the agent starts
+	closed     func() string // why the mesh configuration is not served at all; "": it is
 }
 
 // admin returns a client of an epoch's admin interface.
@@ -51,6 +52,9 @@ func (p *proxy) ready(ctx context.Context) (bool, string) {
 	e, ok := p.liveEpoch()
 	if !ok {
 		return false, p.notLive()
+	}
+	if why := p.closed(); why != "" {
+		return false, why
 	}
 	if ready, reason, known := readyUnasked(e); known {
 		return ready, reason

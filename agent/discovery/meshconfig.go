@@ -38,7 +38,7 @@ func (s *Server) reconfigure() bool {
 		everything := r.world.SetMesh(m)
 		r.cache.Clear()
 		for _, v := range s.views {
-			if v.realm == r {
+			if v.realm == r && !r.closed {
 				v.Reconfigure(everything)
 			}
 		}

@@ -20,6 +20,11 @@ type realm struct {
 	stored  []Problem        // of the store
 	held    []*object.Object // by the store, though their text is bad now
 	objects map[object.Kind]int
+
+	restricted bool                        // the files restrict access in a way that is not carried out; see admit
+	good       []*object.Object            // in force when that began before the realm was filled; nil: unknown
+	withheld   map[object.Key]store.Change // by the files, and not in force
+	closed     bool                        // restricted, and no good state is known: nothing is served
 }
 
 // expected is a namespace that proxies may soon be in.
@@ -156,6 +161,7 @@ func (s *Server) join() {
 	for _, r := range empty {
 		filled, changes := from.store.In(r.namespace)
 		r.store = filled
+		r.inherit(from)
 		s.push(map[*realm][]store.Change{r: append(changes, r.store.Load()...)}, nil)
 	}
 }

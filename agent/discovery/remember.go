@@ -66,6 +66,9 @@ func (s *Server) inForce() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	state := lastgood.State{Objects: s.here.held}
+	if s.here.restricted && s.here.loaded && !s.here.closed {
+		state.Objects, state.Complete = s.here.inForce(), true
+	}
 	if s.meshBad {
 		state.Mesh = s.meshText
 	}
@@ -171,7 +174,7 @@ func (s *Server) remember() {
 	s.kept.mu.Lock()
 	defer s.kept.mu.Unlock()
 	now := s.inForce()
-	if !s.kept.stale && slices.Equal(now.Objects, s.kept.state.Objects) && slices.Equal(now.StandIns, s.kept.state.StandIns) && bytes.Equal(now.Mesh, s.kept.state.Mesh) {
+	if !s.kept.stale && now.Complete == s.kept.state.Complete && slices.Equal(now.Objects, s.kept.state.Objects) && slices.Equal(now.StandIns, s.kept.state.StandIns) && bytes.Equal(now.Mesh, s.kept.state.Mesh) {
 		return
 	}
 	failing := s.kept.failing

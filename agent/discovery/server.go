@@ -120,6 +120,9 @@ func New(options Options) (*Server, error) {
 	s.readMesh()
 	s.here = s.newRealm(options.Settings.Namespace)
 	s.here.store, s.here.held = newStore(options, lastGood.Objects), lastGood.Objects
+	if lastGood.Complete {
+		s.here.recall(lastGood.Objects)
+	}
 	s.realms[s.here.namespace] = s.here
 	return s, nil
 }
@@ -255,6 +258,7 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	}
 	touched := map[*realm]model.Touched{}
 	for r, of := range changes {
+		of = r.admit(of)
 		applied := make([]model.Change, len(of))
 		for i, c := range of {
 			applied[i] = model.Change(c)
@@ -270,7 +274,7 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.forgetRecalled(time.Now())
 	for _, v := range s.views {
 		if of, ok := touched[v.realm]; ok {
-			v.Update(of)
+			v.update(of)
 		}
 	}
 	s.watchCertificates()

@@ -46,7 +46,7 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 	s.restoreStandIns(key, v.Feed())
 	s.views[key] = v
 	if r.loaded {
-		v.Update(r.world.Everything())
+		v.update(r.world.Everything())
 		s.borrowStandIns(v)
 		s.rememberSoon() // what was restored may not fit any more
 	}

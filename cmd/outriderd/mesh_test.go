@@ -90,3 +90,36 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 		t.Errorf("GET beside a bad object: %d %v", code, err)
 	}
 }
+
+// TestRestriction_AgentIsNotReadyWithoutIt starts an agent on files that deny everything.
+func TestRestriction_AgentIsNotReadyWithoutIt(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"policy.yaml": `apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: deny-all, namespace: default}
+spec: {}
+`}})
+	r.Start()
+	const named = "AuthorizationPolicy default/deny-all: kind AuthorizationPolicy restricts access"
+	rig.Eventually(t, time.Minute, "an epoch is live", func() bool { return r.Outrider("proxy", "status").Exit == 0 })
+	rig.Eventually(t, 30*time.Second, "readiness names the policy", func() bool {
+		ready, reason := r.Ready()
+		return !ready && strings.Contains(reason, named)
+	})
+	if code, _, err := r.Get("/"); err == nil {
+		t.Errorf("a request that nobody may send: %d", code)
+	}
+	if told := r.Outrider("status"); !strings.Contains(told.Out, named) {
+		t.Errorf("status: %s%s", told.Out, told.Err)
+	}
+	if told := r.Outrider("mesh", "check"); told.Exit != api.ExitRefused || !strings.Contains(told.Err, named) {
+		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	if said := r.Daemon().Output(); !strings.Contains(said, named) {
+		t.Errorf("the log: %s", said)
+	}
+	r.Write("mesh.d/policy.yaml", "")
+	r.WaitReady(30 * time.Second)
+	if code, _, err := r.Get("/"); err != nil || code != 200 {
+		t.Errorf("GET without the policy: %d %v", code, err)
+	}
+}

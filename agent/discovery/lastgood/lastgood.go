@@ -25,6 +25,7 @@ import (
 // State is what is in force though its text is bad now.
 type State struct {
 	Objects  []*object.Object
+	Complete bool   // Objects are all that is in force: the files restrict access in a way that is not carried out
 	Mesh     []byte // the text of the mesh's configuration; empty: that in force is as its file says, or the default
 	StandIns []StandIn
 }
@@ -36,7 +37,9 @@ type StandIn struct {
 }
 
 // Empty tells that all is as its text says.
-func (s State) Empty() bool { return len(s.Objects) == 0 && len(s.Mesh) == 0 && len(s.StandIns) == 0 }
+func (s State) Empty() bool {
+	return !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 && len(s.StandIns) == 0
+}
 
 const (
 	version  = 1
@@ -48,6 +51,8 @@ type written struct {
 	Version int      `json:"version"`
 	Objects []record `json:"objects,omitempty"`
 	Mesh    []byte   `json:"mesh,omitempty"` // as it stood in its file, of whatever encoding
+
+	Complete bool `json:"complete,omitempty"`
 
 	StandIns []standIn `json:"standIns,omitempty"`
 }
@@ -87,7 +92,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	if err != nil {
 		return State{}, []error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh}
+	state := State{Mesh: in.Mesh, Complete: in.Complete}
 	var wrong []error
 	for _, r := range in.Objects {
 		o, err := r.object(namespace, validate)
@@ -127,7 +132,7 @@ func Write(path string, state State) error {
 	if state.Empty() {
 		return remove(path)
 	}
-	out := written{Version: version, Mesh: state.Mesh, Objects: make([]record, len(state.Objects))}
+	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete, Objects: make([]record, len(state.Objects))}
 	for i, o := range state.Objects {
 		r, err := recordOf(o)
 		if err != nil {
@@ -144,7 +149,7 @@ func Write(path string, state State) error {
 	}
 	if len(text) > maxBytes && len(state.StandIns) > 0 {
 		return errors.Join(fmt.Errorf("what proxies go on with that they refused would make it %d bytes, more than the %d that are kept", len(text), maxBytes),
-			Write(path, State{Objects: state.Objects, Mesh: state.Mesh}))
+			Write(path, State{Objects: state.Objects, Mesh: state.Mesh, Complete: state.Complete}))
 	}
 	if len(text) > maxBytes {
 		return errors.Join(fmt.Errorf("the last good versions have %d bytes, more than the %d that are kept", len(text), maxBytes), remove(path))

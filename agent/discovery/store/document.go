@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 	networking "istio.io/api/networking/v1alpha3"
@@ -19,7 +19,10 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-const apiGroup = "networking.istio.io"
+const (
+	apiGroup   = "networking.istio.io"
+	gatewayAPI = "gateway.networking.k8s.io" // has a Gateway of its own
+)
 
 // specs makes the spec of each kind that is carried out.
 var specs = map[object.Kind]func() proto.Message{
@@ -51,6 +54,8 @@ type document struct {
 	bad      []object.Key // named, but refused: their last good version stays
 	problems []object.Problem
 	broken   bool // something could not even be named
+
+	restricts bool // an object restricts access, or may, and is not carried out
 }
 
 // reader reads the documents of one file.
@@ -107,16 +112,6 @@ func shift(node *yaml.Node, by int) {
 	}
 }
 
-// header is what every object begins with.
-type header struct {
-	apiVersion, kind, name, namespace string
-	defaulted                         bool // namespace is the default
-	created                           time.Time
-	labels, annotations               map[string]string
-	spec, items                       *yaml.Node
-	conditions                        map[string]string
-}
-
 // object reads one object, or the items of a list.
 func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int) {
 	object1 := func(h *header) string {
@@ -148,6 +143,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	current = h
 	switch {
 	case d.failed:
+		found.restricts = found.restricts || h.mayRestrict()
 		r.refused(h, found)
 	case h.kind == "":
 		found.broken = true
@@ -160,13 +156,15 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 			}
 			d.problems = problems
 		}
+	case h.mayRestrict():
+		r.restriction(d, node, h, found, depth)
 	case group(h.apiVersion) != apiGroup:
-		if near := nearest(h.kind, kinds[:4]); near == h.kind {
+		if slices.Contains(kinds, h.kind) && group(h.apiVersion) != gatewayAPI {
 			found.broken = true
 			d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s", h.apiVersion, h.kind), "write networking.istio.io/v1")
 			return
 		}
-		d.tell(condition.Info, node.Line, nil, fmt.Sprintf("kind %s of %q is not of networking.istio.io and is left alone", h.kind, h.apiVersion), "")
+		d.tell(condition.Warning, node.Line, nil, fmt.Sprintf("kind %s of %q is not supported by this version of Outrider and has no effect", h.kind, h.apiVersion), "remove it")
 	default:
 		r.networking(d, node, h, found, depth)
 	}
@@ -190,7 +188,7 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 			d.refuse(node, &path{name: "kind"}, fmt.Sprintf("networking.istio.io has no kind %q", h.kind), cure)
 			return
 		}
-		d.tell(condition.Warning, node.Line, nil, fmt.Sprintf("kind %s is not carried out by this version of Outrider", h.kind), "the object has no effect; remove it or let an istiod serve it")
+		d.tell(condition.Warning, node.Line, nil, fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect", h.kind), "remove it or let an istiod serve it")
 		return
 	case h.name == "":
 		d.refuse(node, &path{name: "metadata"}, "the object has no metadata.name", "")
@@ -234,98 +232,4 @@ func (r *reader) refused(h *header, found *document) {
 func group(apiVersion string) string {
 	before, _, _ := strings.Cut(apiVersion, "/")
 	return before
-}
-
-// header reads what is around the spec. Other keys of metadata (uid, managedFields, …) are a cluster's and left alone.
-func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
-	h := &header{namespace: r.namespace, defaulted: true}
-	d.pairs(node, nil, func(key, value *yaml.Node) {
-		at := &path{name: key.Value}
-		value, ok := d.visit(value, at, depth)
-		if !ok {
-			return
-		}
-		switch key.Value {
-		case "apiVersion":
-			h.apiVersion = d.text(value, at)
-		case "kind":
-			h.kind = d.text(value, at)
-		case "metadata":
-			if value.Kind != yaml.MappingNode {
-				d.refuse(value, at, "must be a mapping, is "+describe(value), "")
-				return
-			}
-			d.pairs(value, at, func(key, value *yaml.Node) { r.metadata(d, h, key, value, at, depth) })
-		case "spec":
-			if !isNull(value) {
-				h.spec = value
-			}
-		case "items":
-			if value.Kind == yaml.SequenceNode {
-				h.items = value
-			}
-		case "status":
-			h.conditions = conditions(value)
-		default:
-			if group(h.apiVersion) == apiGroup {
-				d.tell(condition.Warning, key.Line, at, fmt.Sprintf("unknown key %q beside spec", key.Value), "move it into spec or remove it")
-			}
-		}
-	})
-	return h
-}
-
-func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path, depth int) {
-	at = &path{parent: at, name: key.Value}
-	value, ok := d.visit(value, at, depth)
-	if !ok || isNull(value) {
-		return
-	}
-	switch key.Value {
-	case "name":
-		h.name = d.text(value, at)
-	case "namespace":
-		if namespace := d.text(value, at); namespace != "" {
-			h.namespace, h.defaulted = namespace, false
-		}
-	case "labels":
-		h.labels = d.texts(value, at, depth)
-	case "annotations":
-		h.annotations = d.texts(value, at, depth)
-	case "creationTimestamp":
-		created, err := time.Parse(time.RFC3339, value.Value)
-		if err != nil {
-			d.refuse(value, at, fmt.Sprintf("%q is no time", value.Value), "write it as 2006-01-02T15:04:05Z")
-			return
-		}
-		h.created = created
-	}
-}
-
-// text reads a single text value; "" if it is none, which is told.
-func (d *decoder) text(node *yaml.Node, at *path) string {
-	if node.Kind == yaml.ScalarNode {
-		if s := resolve(node); s.kind == stringScalar {
-			return s.text
-		}
-		d.refuse(node, at, fmt.Sprintf("must be text, is %s (%s)", describe(node), node.Value), fmt.Sprintf("put it in quotes: %q", node.Value))
-		return ""
-	}
-	d.refuse(node, at, "must be text, is "+describe(node), "")
-	return ""
-}
-
-func (d *decoder) texts(node *yaml.Node, at *path, depth int) map[string]string {
-	if node.Kind != yaml.MappingNode {
-		d.refuse(node, at, "must be a mapping, is "+describe(node), "")
-		return nil
-	}
-	texts := make(map[string]string, len(node.Content)/2)
-	d.pairs(node, at, func(key, value *yaml.Node) {
-		here := &path{parent: at, name: key.Value, key: true}
-		if value, ok := d.visit(value, here, depth); ok && !isNull(value) {
-			texts[key.Value] = d.text(value, here)
-		}
-	})
-	return texts
 }

@@ -27,6 +27,9 @@ type file struct {
 	objects   []*object.Object // of all documents, and the last good versions of those that are bad now
 	held      []*object.Object // of objects: these last good versions; all, where the file cannot be read
 	problems  []object.Problem
+
+	restricts bool // document.restricts of one of them
+	broken    bool // document.broken of one of them, or the file cannot be read
 }
 
 // readDocument keeps what a document meant, so that only those that changed are parsed again.
@@ -44,6 +47,7 @@ func readFile(path string, previous *file, options Options) *file {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
+		next.broken = true
 		if previous != nil {
 			next.documents, next.objects, next.held = previous.documents, previous.objects, previous.objects
 		}
@@ -117,7 +121,6 @@ func (d readDocument) moved(first int) readDocument {
 func (f *file) collect(previous *file) {
 	present := map[object.Key]bool{}
 	bad := map[object.Key]bool{}
-	broken := false
 	for _, d := range f.documents {
 		for _, o := range d.objects {
 			present[o.Key] = true
@@ -127,13 +130,13 @@ func (f *file) collect(previous *file) {
 		}
 		f.objects = append(f.objects, d.objects...)
 		f.problems = append(f.problems, d.problems...)
-		broken = broken || d.broken
+		f.broken, f.restricts = f.broken || d.broken, f.restricts || d.restricts
 	}
 	if previous == nil {
 		return
 	}
 	for _, o := range previous.objects {
-		if !present[o.Key] && (broken || bad[o.Key]) {
+		if !present[o.Key] && (f.broken || bad[o.Key]) {
 			f.held = append(f.held, o)
 		}
 	}

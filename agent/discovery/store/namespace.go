@@ -20,7 +20,7 @@ func (s *Store) In(namespace string) (*Store, []Change) {
 	other.roots, other.devices = maps.Clone(s.roots), maps.Clone(s.devices)
 	before := map[object.Key]*object.Object{}
 	for path, known := range s.files {
-		moved := &file{problems: known.problems}
+		moved := &file{problems: known.problems, restricts: known.restricts, broken: known.broken}
 		held := make(map[*object.Object]bool, len(known.held))
 		for _, o := range known.held {
 			held[o] = true

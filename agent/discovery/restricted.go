@@ -1,0 +1,134 @@
+package discovery
+
+import (
+	"fmt"
+	"slices"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Files that restrict access in a way that is not carried out (an AuthorizationPolicy, for example) must not admit what they
+// forbid. While there are such files the realm's world stays as it was before them: the last good state. Without a last
+// good state proxies get no resources at all.
+
+// admit returns the changes of the files that may take effect now; others are withheld until the files restrict nothing.
+// Callers hold the server's mu.
+func (r *realm) admit(changes []store.Change) []store.Change {
+	first := !r.loaded
+	r.restricted = r.store.Restricted(r.restricted)
+	if !r.restricted && len(r.withheld) == 0 {
+		r.good, r.closed = nil, false
+		return changes
+	}
+	if r.withheld == nil {
+		r.withheld = map[object.Key]store.Change{}
+	}
+	for _, c := range changes {
+		r.withhold(c)
+	}
+	if r.restricted {
+		r.closed = r.closed || first && r.good == nil
+		if first {
+			return r.restore()
+		}
+		return nil
+	}
+	var all []store.Change
+	for _, c := range r.withheld {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b store.Change) int { return object.Age(newest(a), newest(b)) })
+	r.withheld, r.good, r.closed = nil, nil, false
+	return all
+}
+
+// withhold folds a change into those that are withheld.
+func (r *realm) withhold(c store.Change) {
+	key := newest(c).Key
+	if earlier, ok := r.withheld[key]; ok {
+		c.Old = earlier.Old
+	}
+	r.withheld[key] = c
+	if c.Old == c.New {
+		delete(r.withheld, key)
+	}
+}
+
+// restore returns the changes that make the last good state, and withholds what the files say instead.
+func (r *realm) restore() []store.Change {
+	var changes []store.Change
+	for _, o := range r.good {
+		changes = append(changes, store.Change{New: o})
+		r.withheld[o.Key] = store.Change{Old: o, New: r.withheld[o.Key].New}
+	}
+	r.good = nil
+	return changes
+}
+
+// inForce returns what is in force, by key, while changes are withheld.
+func (r *realm) inForce() []*object.Object {
+	var all []*object.Object
+	for _, o := range r.store.Objects() {
+		if _, withheld := r.withheld[o.Key]; !withheld {
+			all = append(all, o)
+		}
+	}
+	for _, c := range r.withheld {
+		if c.Old != nil {
+			all = append(all, c.Old)
+		}
+	}
+	slices.SortFunc(all, object.Age)
+	return all
+}
+
+// inherit has a realm that is new begin with the last good state of another one.
+func (r *realm) inherit(from *realm) {
+	if !from.restricted || from.closed {
+		return
+	}
+	r.recall(from.inForce())
+}
+
+// recall makes objects the last good state of a realm that is yet to be filled.
+func (r *realm) recall(objects []*object.Object) {
+	r.restricted, r.good = true, []*object.Object{}
+	for _, o := range objects {
+		r.good = append(r.good, o.In(r.namespace))
+	}
+}
+
+func newest(c store.Change) *object.Object {
+	if c.New != nil {
+		return c.New
+	}
+	return c.Old
+}
+
+// update brings a view up to date, or publishes that there is nothing where its realm is closed.
+func (v *served) update(touched model.Touched) {
+	if v.realm.closed {
+		v.Feed().Publish(resource.Change{})
+		return
+	}
+	v.Update(touched)
+}
+
+// Closed returns why nothing is served though the files were read; "": something is, or the files are yet to be read.
+func (s *Server) Closed() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.here.closed {
+		return ""
+	}
+	for _, p := range s.here.stored {
+		if p.Severity == condition.Error {
+			return fmt.Sprintf("nothing of the mesh configuration is served: %s", p)
+		}
+	}
+	return "nothing of the mesh configuration is served"
+}

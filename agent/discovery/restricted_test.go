@@ -1,0 +1,149 @@
+package discovery_test
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// denyAll allows nothing.
+const denyAll = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: deny-all, namespace: shop}\nspec: {}\n"
+
+// answering is a Gateway that answers every request by itself, with 200.
+const answering = `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: %[1]s, namespace: shop}
+spec: {servers: [{port: {number: %[2]d, name: http, protocol: HTTP}, hosts: ["*"]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %[1]s, namespace: shop}
+spec: {hosts: ["*"], gateways: [%[1]s], http: [{directResponse: {status: 200}}]}
+`
+
+// answer is the status of a request's answer, 0 if there is none.
+func answer(port int) int {
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+	if err != nil {
+		return 0
+	}
+	_ = response.Body.Close()
+	return response.StatusCode
+}
+
+// TestRestriction_NothingIsServedWithoutIt starts a real Envoy on files that deny everything: it must have no listener until
+// the policy is gone.
+func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
+	for _, kind := range []string{"router", "REDIRECT"} {
+		t.Run(kind, func(t *testing.T) {
+			directory, port := t.TempDir(), parts.FreePort(t)
+			policy := filepath.Join(directory, "policy.yaml")
+			write(t, policy, denyAll)
+			write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
+			board := condition.NewBoard()
+			server, changes := start(t, discovery.Options{Files: []string{directory}, Board: board})
+			e := startEnvoy(t, kind, server)
+			e.listens(t)
+			if got := e.stat("listener_manager.total_listeners_active"); got != 0 {
+				t.Errorf("%d listeners", got)
+			}
+			if got := answer(port); got != 0 {
+				t.Errorf("a request that nobody may send: %d", got)
+			}
+			if why := server.Closed(); !strings.Contains(why, "policy.yaml:1: AuthorizationPolicy shop/deny-all: kind AuthorizationPolicy restricts access") {
+				t.Errorf("closed: %q", why)
+			}
+			if conditions := board.Conditions(); len(conditions) != 1 || conditions[0].Severity != condition.Error ||
+				!strings.Contains(conditions[0].Sentence, "AuthorizationPolicy restricts access") {
+				t.Errorf("conditions %v", conditions)
+			}
+			write(t, policy, "")
+			changes <- []string{policy}
+			changes <- nil // taken once the one before is done
+			if why := server.Closed(); why != "" {
+				t.Errorf("still closed: %s", why)
+			}
+			eventually(t, "there are listeners", func() (bool, string) {
+				n := e.stat("listener_manager.total_listeners_active")
+				return n > 0, fmt.Sprint(n)
+			})
+			if kind == "router" {
+				eventually(t, "requests are answered", func() (bool, string) { got := answer(port); return got == 200, fmt.Sprint(got) })
+			}
+		})
+	}
+}
+
+// TestRestriction_TheStateBeforeItGoesOn adds a policy, and a way in that it would close, to files that are served.
+func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
+	directory, port, added := t.TempDir(), parts.FreePort(t), parts.FreePort(t)
+	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
+	server, changes := start(t, discovery.Options{Files: []string{directory}})
+	e := startEnvoy(t, "router", server)
+	eventually(t, "requests are answered", func() (bool, string) { got := answer(port); return got == 200, fmt.Sprint(got) })
+
+	policy, more := filepath.Join(directory, "policy.yaml"), filepath.Join(directory, "more.yaml")
+	write(t, policy, denyAll)
+	write(t, more, fmt.Sprintf(answering, "more", added))
+	changes <- []string{policy, more}
+	changes <- nil // taken once the one before is done
+	feed := feedOf(t, server, "router")
+	snapshot, _ := feed.Current()
+	if listeners := snapshot.Set("type.googleapis.com/envoy.config.listener.v3.Listener"); len(listeners) != 1 {
+		t.Errorf("%d listeners, want the one before the policy", len(listeners))
+	}
+	if got := answer(port); got != 200 {
+		t.Errorf("what was served before: %d", got)
+	}
+	if got := answer(added); got != 0 {
+		t.Errorf("what came with the policy: %d", got)
+	}
+	if why := server.Closed(); why != "" {
+		t.Errorf("closed: %s", why)
+	}
+
+	write(t, policy, "a: [") // the policy may be in it still
+	changes <- []string{policy}
+	changes <- nil
+	if got := answer(added); got != 0 {
+		t.Errorf("what came with the policy, whose file cannot be read now: %d", got)
+	}
+	write(t, policy, strings.Replace(denyAll, "spec: {}", "spec: {rules: [{}]}", 1)) // which allows everything
+	changes <- []string{policy}
+	eventually(t, "what was withheld is served", func() (bool, string) { got := answer(added); return got == 200, fmt.Sprint(got) })
+	if n := e.stat("listener_manager.total_listeners_active"); n != 2 {
+		t.Errorf("%d listeners", n)
+	}
+}
+
+// TestRestriction_TheNextServerGoesOnToo restarts the server while a policy is there.
+func TestRestriction_TheNextServerGoesOnToo(t *testing.T) {
+	l := newLives(t)
+	a, b := fmt.Sprintf(webEntry, "a", "10.0.0.1"), fmt.Sprintf(webEntry, "b", "10.0.0.2")
+	restricts, unread := "kind AuthorizationPolicy restricts access", "no valid YAML"
+	l.put("", "connectTimeout: 10s\n")
+	l.put("a.yaml", a)
+	l.next()
+	l.expect("at first", "a 10s", false)
+	l.put("policy.yaml", denyAll)
+	l.put("b.yaml", b)
+	l.expect("a policy came", "a 10s", true, restricts)
+	l.put("a.yaml", "")
+	l.expect("what was there goes", "a 10s", true, restricts)
+	for range 2 {
+		l.next()
+		l.expect("after a restart", "a 10s", true, restricts)
+	}
+	l.end()
+	write(t, filepath.Join(l.objects, "policy.yaml"), "a: [")
+	l.next()
+	l.expect("restarted with a policy that cannot be read", "a 10s", true, unread)
+	l.put("policy.yaml", "")
+	l.expect("the policy is gone", "b 10s", false)
+}

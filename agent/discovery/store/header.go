@@ -1,0 +1,114 @@
+package store
+
+import (
+	"fmt"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// header is what every object begins with.
+type header struct {
+	apiVersion, kind, name, namespace string
+	defaulted                         bool // namespace is the default
+	created                           time.Time
+	labels, annotations               map[string]string
+	spec, items                       *yaml.Node
+	conditions                        map[string]string
+}
+
+// header reads what is around the spec. Other keys of metadata (uid, managedFields, …) are a cluster's and left alone.
+func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
+	h := &header{namespace: r.namespace, defaulted: true}
+	d.pairs(node, nil, func(key, value *yaml.Node) {
+		at := &path{name: key.Value}
+		value, ok := d.visit(value, at, depth)
+		if !ok {
+			return
+		}
+		switch key.Value {
+		case "apiVersion":
+			h.apiVersion = d.text(value, at)
+		case "kind":
+			h.kind = d.text(value, at)
+		case "metadata":
+			if value.Kind != yaml.MappingNode {
+				d.refuse(value, at, "must be a mapping, is "+describe(value), "")
+				return
+			}
+			d.pairs(value, at, func(key, value *yaml.Node) { r.metadata(d, h, key, value, at, depth) })
+		case "spec":
+			if !isNull(value) {
+				h.spec = value
+			}
+		case "items":
+			if value.Kind == yaml.SequenceNode {
+				h.items = value
+			}
+		case "status":
+			h.conditions = conditions(value)
+		default:
+			if group(h.apiVersion) == apiGroup {
+				d.tell(condition.Warning, key.Line, at, fmt.Sprintf("unknown key %q beside spec", key.Value), "move it into spec or remove it")
+			}
+		}
+	})
+	return h
+}
+
+func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path, depth int) {
+	at = &path{parent: at, name: key.Value}
+	value, ok := d.visit(value, at, depth)
+	if !ok || isNull(value) {
+		return
+	}
+	switch key.Value {
+	case "name":
+		h.name = d.text(value, at)
+	case "namespace":
+		if namespace := d.text(value, at); namespace != "" {
+			h.namespace, h.defaulted = namespace, false
+		}
+	case "labels":
+		h.labels = d.texts(value, at, depth)
+	case "annotations":
+		h.annotations = d.texts(value, at, depth)
+	case "creationTimestamp":
+		created, err := time.Parse(time.RFC3339, value.Value)
+		if err != nil {
+			d.refuse(value, at, fmt.Sprintf("%q is no time", value.Value), "write it as 2006-01-02T15:04:05Z")
+			return
+		}
+		h.created = created
+	}
+}
+
+// text reads a single text value; "" if it is none, which is told.
+func (d *decoder) text(node *yaml.Node, at *path) string {
+	if node.Kind == yaml.ScalarNode {
+		if s := resolve(node); s.kind == stringScalar {
+			return s.text
+		}
+		d.refuse(node, at, fmt.Sprintf("must be text, is %s (%s)", describe(node), node.Value), fmt.Sprintf("put it in quotes: %q", node.Value))
+		return ""
+	}
+	d.refuse(node, at, "must be text, is "+describe(node), "")
+	return ""
+}
+
+func (d *decoder) texts(node *yaml.Node, at *path, depth int) map[string]string {
+	if node.Kind != yaml.MappingNode {
+		d.refuse(node, at, "must be a mapping, is "+describe(node), "")
+		return nil
+	}
+	texts := make(map[string]string, len(node.Content)/2)
+	d.pairs(node, at, func(key, value *yaml.Node) {
+		here := &path{parent: at, name: key.Value, key: true}
+		if value, ok := d.visit(value, here, depth); ok && !isNull(value) {
+			texts[key.Value] = d.text(value, here)
+		}
+	})
+	return texts
+}

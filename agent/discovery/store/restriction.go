@@ -1,0 +1,145 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+	extensions "istio.io/api/extensions/v1alpha1"
+	security "istio.io/api/security/v1beta1"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+const (
+	securityGroup   = "security.istio.io"
+	extensionsGroup = "extensions.istio.io"
+
+	// dryRun is the annotation of an AuthorizationPolicy that is logged and not enforced.
+	dryRun = "istio.io/dry-run"
+)
+
+// restriction is a kind that can restrict access and that is not supported.
+type restriction struct {
+	group     string
+	spec      func() proto.Message
+	restricts func(spec proto.Message) bool // an empty spec included
+}
+
+// restrictions are Istio's kinds that can restrict access, by name.
+var restrictions = map[string]restriction{
+	"AuthorizationPolicy":   {securityGroup, func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts},
+	"PeerAuthentication":    {securityGroup, func() proto.Message { return &security.PeerAuthentication{} }, peerAuthenticationRestricts},
+	"RequestAuthentication": {securityGroup, func() proto.Message { return &security.RequestAuthentication{} }, requestAuthenticationRestricts},
+	"WasmPlugin":            {extensionsGroup, func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts},
+	"TrafficExtension":      {extensionsGroup, func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts},
+}
+
+// securityKinds are those of security.istio.io, for the nearest name.
+var securityKinds = []string{"AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"}
+
+// mayRestrict reports whether an object is of a kind that can restrict access, or names the API group of such kinds.
+func (h *header) mayRestrict() bool {
+	_, known := restrictions[h.kind]
+	return known || group(h.apiVersion) == securityGroup
+}
+
+// restriction reads an object of a kind that can restrict access. One that does, or whose meaning is unknown, sets
+// found.restricts: serving without it would admit what it forbids.
+func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
+	kind, known := restrictions[h.kind]
+	switch {
+	case !known:
+		cure := "remove it"
+		if near := nearest(h.kind, securityKinds); near != "" {
+			cure = fmt.Sprintf("did you mean %s?", near)
+		}
+		found.restricts = true
+		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("%s has no kind %q", securityGroup, h.kind), cure)
+		return
+	case group(h.apiVersion) != kind.group:
+		found.restricts = true
+		d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s", h.apiVersion, h.kind), "write "+kind.group+"/v1")
+		return
+	}
+	spec := kind.spec()
+	if h.spec != nil {
+		d.message(h.spec, spec.ProtoReflect(), &path{name: "spec"}, depth+1)
+	}
+	dry, _ := strconv.ParseBool(h.annotations[dryRun])
+	if !d.failed && (dry && h.kind == "AuthorizationPolicy" || !kind.restricts(spec)) {
+		d.tell(condition.Warning, node.Line, nil, fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect", h.kind),
+			"remove it; this one restricts nothing")
+		return
+	}
+	found.restricts = true
+	d.refuse(node, nil, fmt.Sprintf("kind %s restricts access and is not supported by this version of Outrider", h.kind),
+		"remove it: no change of the mesh configuration takes effect while it is there")
+}
+
+// authorizationRestricts: ALLOW denies what no rule matches, and an empty rule matches everything.
+func authorizationRestricts(spec proto.Message) bool {
+	policy := spec.(*security.AuthorizationPolicy)
+	switch policy.Action {
+	case security.AuthorizationPolicy_AUDIT:
+		return false
+	case security.AuthorizationPolicy_ALLOW:
+		return !slices.ContainsFunc(policy.Rules, func(rule *security.Rule) bool {
+			return len(rule.GetFrom())+len(rule.GetTo())+len(rule.GetWhen()) == 0
+		})
+	}
+	return len(policy.Rules) > 0
+}
+
+// peerAuthenticationRestricts: DISABLE and PERMISSIVE admit plain text, UNSET inherits from another object.
+func peerAuthenticationRestricts(spec proto.Message) bool {
+	authentication := spec.(*security.PeerAuthentication)
+	strict := authentication.Mtls.GetMode() == security.PeerAuthentication_MutualTLS_STRICT
+	for _, port := range authentication.PortLevelMtls {
+		strict = strict || port.GetMode() == security.PeerAuthentication_MutualTLS_STRICT
+	}
+	return strict
+}
+
+// requestAuthenticationRestricts: each rule denies requests with a token that is not valid.
+func requestAuthenticationRestricts(spec proto.Message) bool {
+	return len(spec.(*security.RequestAuthentication).JwtRules) > 0
+}
+
+func wasmRestricts(spec proto.Message) bool {
+	phase := spec.(*extensions.WasmPlugin).Phase
+	return phase == extensions.PluginPhase_AUTHN || phase == extensions.PluginPhase_AUTHZ
+}
+
+func extensionRestricts(spec proto.Message) bool {
+	phase := spec.(*extensions.TrafficExtension).Phase
+	return phase == extensions.TrafficExtension_AUTHN || phase == extensions.TrafficExtension_AUTHZ
+}
+
+// Restricted reports whether the files restrict access in a way that is not carried out. was is what it reported last:
+// while something cannot be read, a restriction that was there may be there still.
+func (s *Store) Restricted(was bool) bool {
+	for _, f := range s.files {
+		if f.restricts || was && f.broken {
+			return true
+		}
+	}
+	for _, p := range s.roots {
+		if was && p.Severity != condition.Info {
+			return true
+		}
+	}
+	return false
+}
+
+// Objects returns the objects that count, of each key one, in no order.
+func (s *Store) Objects() []*object.Object {
+	all := make([]*object.Object, 0, len(s.candidates))
+	for _, candidates := range s.candidates {
+		all = append(all, candidates[0])
+	}
+	return all
+}
