@@ -64,7 +64,7 @@ func (r *randomizer) text(field protoreflect.FieldDescriptor) string {
 	case "hosts":
 		switch parent {
 		case "IstioEgressListener":
-			return r.pick("*/*", "./*", "*/a.test", "shop/*", "~/*")
+			return r.pick("*/*", "./*", "*/a.test", "shop/*", "~bank/*", "~/b.test")
 		case "Server":
 			return r.pick("*", "*.test", "a.test", "shop/b.test", "./c.test", "*/d.other")
 		}

@@ -11,12 +11,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Files that restrict access in a way that is not carried out (an AuthorizationPolicy, for example) must not admit what they
-// forbid. While there are such files the realm's world stays as it was before them: the last good state. Without a last
-// good state proxies get no resources at all.
+// Files that restrict access in a way that is not carried out (an AuthorizationPolicy, for example)
+// must not admit what they forbid. While there are such files the realm's world stays as it was
+// before them: the last good state. Without a last good state proxies get no resources at all.
 
-// admit returns the changes of the files that may take effect now; others are withheld until the files restrict nothing.
-// Callers hold the server's mu.
+// admit returns the changes of the files that may take effect now; others are withheld until the
+// files restrict nothing. Callers hold the server's mu.
 func (r *realm) admit(changes []store.Change) []store.Change {
 	first := !r.loaded
 	r.restricted = r.store.Restricted(r.restricted)
@@ -58,7 +58,8 @@ func (r *realm) withhold(c store.Change) {
 	}
 }
 
-// restore returns the changes that make the last good state, and withholds what the files say instead.
+// restore returns the changes that make the last good state, and withholds what the files say
+// instead.
 func (r *realm) restore() []store.Change {
 	var changes []store.Change
 	for _, o := range r.good {
@@ -118,7 +119,8 @@ func (v *served) update(touched model.Touched) {
 	v.Update(touched)
 }
 
-// Closed returns why nothing is served though the files were read; "": something is, or the files are yet to be read.
+// Closed returns why nothing is served though the files were read; "": something is, or the files
+// are yet to be read.
 func (s *Server) Closed() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

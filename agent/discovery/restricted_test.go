@@ -9,11 +9,16 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/scripts/parts"
 )
 
 // denyAll allows nothing.
-const denyAll = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: deny-all, namespace: shop}\nspec: {}\n"
+const denyAll = `apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: deny-all, namespace: shop}
+spec: {}
+`
 
 // answering is a Gateway that answers every request by itself, with 200.
 const answering = `apiVersion: networking.istio.io/v1
@@ -29,7 +34,8 @@ spec: {hosts: ["*"], gateways: [%[1]s], http: [{directResponse: {status: 200}}]}
 
 // answer is the status of a request's answer, 0 if there is none.
 func answer(port int) int {
-	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
 	if err != nil {
 		return 0
 	}
@@ -37,8 +43,8 @@ func answer(port int) int {
 	return response.StatusCode
 }
 
-// TestRestriction_NothingIsServedWithoutIt starts a real Envoy on files that deny everything: it must have no listener until
-// the policy is gone.
+// TestRestriction_NothingIsServedWithoutIt starts a real Envoy on files that deny everything: it
+// must have no listener until the policy is gone.
 func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 	for _, kind := range []string{"router", "REDIRECT"} {
 		t.Run(kind, func(t *testing.T) {
@@ -56,10 +62,12 @@ func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 			if got := answer(port); got != 0 {
 				t.Errorf("a request that nobody may send: %d", got)
 			}
-			if why := server.Closed(); !strings.Contains(why, "policy.yaml:1: AuthorizationPolicy shop/deny-all: kind AuthorizationPolicy restricts access") {
+			if why := server.Closed(); !strings.Contains(why,
+				"policy.yaml:1: AuthorizationPolicy shop/deny-all: kind AuthorizationPolicy restricts access") {
 				t.Errorf("closed: %q", why)
 			}
-			if conditions := board.Conditions(); len(conditions) != 1 || conditions[0].Severity != condition.Error ||
+			if conditions := board.Conditions(); len(conditions) != 1 ||
+				conditions[0].Severity != condition.Error ||
 				!strings.Contains(conditions[0].Sentence, "AuthorizationPolicy restricts access") {
 				t.Errorf("conditions %v", conditions)
 			}
@@ -74,19 +82,28 @@ func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 				return n > 0, fmt.Sprint(n)
 			})
 			if kind == "router" {
-				eventually(t, "requests are answered", func() (bool, string) { got := answer(port); return got == 200, fmt.Sprint(got) })
+				eventually(t, "requests are answered", func() (bool,
+					string) {
+					got := answer(port)
+					return got == 200, fmt.Sprint(got)
+				})
 			}
 		})
 	}
 }
 
-// TestRestriction_TheStateBeforeItGoesOn adds a policy, and a way in that it would close, to files that are served.
+// TestRestriction_TheStateBeforeItGoesOn adds a policy, and a way in that it would close, to files
+// that are served.
 func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	directory, port, added := t.TempDir(), parts.FreePort(t), parts.FreePort(t)
 	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
 	server, changes := start(t, discovery.Options{Files: []string{directory}})
 	e := startEnvoy(t, "router", server)
-	eventually(t, "requests are answered", func() (bool, string) { got := answer(port); return got == 200, fmt.Sprint(got) })
+	eventually(t, "requests are answered", func() (bool,
+		string) {
+		got := answer(port)
+		return got == 200, fmt.Sprint(got)
+	})
 
 	policy, more := filepath.Join(directory, "policy.yaml"), filepath.Join(directory, "more.yaml")
 	write(t, policy, denyAll)
@@ -95,7 +112,7 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	changes <- nil // taken once the one before is done
 	feed := feedOf(t, server, "router")
 	snapshot, _ := feed.Current()
-	if listeners := snapshot.Set("type.googleapis.com/envoy.config.listener.v3.Listener"); len(listeners) != 1 {
+	if listeners := snapshot.Set(resource.ListenerType); len(listeners) != 1 {
 		t.Errorf("%d listeners, want the one before the policy", len(listeners))
 	}
 	if got := answer(port); got != 200 {
@@ -114,9 +131,14 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	if got := answer(added); got != 0 {
 		t.Errorf("what came with the policy, whose file cannot be read now: %d", got)
 	}
-	write(t, policy, strings.Replace(denyAll, "spec: {}", "spec: {rules: [{}]}", 1)) // which allows everything
+	write(t, policy, strings.Replace(denyAll, "spec: {}", "spec: {rules: [{}]}",
+		1)) // which allows everything
 	changes <- []string{policy}
-	eventually(t, "what was withheld is served", func() (bool, string) { got := answer(added); return got == 200, fmt.Sprint(got) })
+	eventually(t, "what was withheld is served", func() (bool,
+		string) {
+		got := answer(added)
+		return got == 200, fmt.Sprint(got)
+	})
 	if n := e.stat("listener_manager.total_listeners_active"); n != 2 {
 		t.Errorf("%d listeners", n)
 	}

@@ -119,7 +119,5 @@ spec: {}
 	}
 	r.Write("mesh.d/policy.yaml", "")
 	r.WaitReady(30 * time.Second)
-	if code, _, err := r.Get("/"); err != nil || code != 200 {
-		t.Errorf("GET without the policy: %d %v", code, err)
-	}
+	rig.Eventually(t, 30*time.Second, "requests are answered", func() bool { code, _, err := r.Get("/"); return err == nil && code == 200 })
 }

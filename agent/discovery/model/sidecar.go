@@ -23,6 +23,7 @@ type Egress struct {
 	Index   int                             // in the Sidecar's egress
 	reader  string                          // the namespace of the proxy
 	imports []pattern
+	exclude []pattern // of what imports let in
 }
 
 // pattern is "namespace/host" of an egress listener: "*" is every namespace.
@@ -62,10 +63,16 @@ func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope
 		e := &Egress{Spec: listener, Index: i, reader: reader}
 		for _, host := range listener.Hosts {
 			namespace, name, _ := strings.Cut(strings.ToLower(host), "/")
-			if namespace == "." {
+			namespace, excluded := strings.CutPrefix(namespace, "~")
+			switch namespace {
+			case ".":
 				namespace = reader
+			case "": // ~/HOST excludes it in all namespaces
+				namespace = "*"
 			}
-			if namespace != "~" {
+			if excluded {
+				e.exclude = append(e.exclude, pattern{namespace, name})
+			} else {
 				e.imports = append(e.imports, pattern{namespace, name})
 			}
 		}
@@ -154,7 +161,7 @@ func (e *Egress) GetProtocol() string {
 // Service returns the service of a host as World.Service does, among those that are let in.
 func (e *Egress) Service(w *World, host string) *Service {
 	return w.service(host, e.reader, func(s *Service) bool {
-		return slices.ContainsFunc(e.imports, func(p pattern) bool { return p.takes(s.Namespace) && Covers(p.host, host) })
+		return !e.excludes(s.Namespace, host) && slices.ContainsFunc(e.imports, func(p pattern) bool { return p.takes(s.Namespace) && Covers(p.host, host) })
 	})
 }
 
@@ -170,8 +177,15 @@ func (e *Egress) Connections(w *World, host string) []*Routing {
 
 func (e *Egress) lets(r *Routing) bool {
 	return slices.ContainsFunc(e.imports, func(p pattern) bool {
-		return p.takes(r.Object.Namespace) && slices.ContainsFunc(r.Hosts, func(h string) bool { return Covers(p.host, h) || Covers(h, p.host) })
+		return p.takes(r.Object.Namespace) && slices.ContainsFunc(r.Hosts, func(h string) bool {
+			return (Covers(p.host, h) || Covers(h, p.host)) && !e.excludes(r.Object.Namespace, h)
+		})
 	})
+}
+
+// excludes reports whether all of a host, perhaps with a wildcard, is excluded in a namespace.
+func (e *Egress) excludes(namespace, host string) bool {
+	return slices.ContainsFunc(e.exclude, func(p pattern) bool { return p.takes(namespace) && Covers(p.host, host) })
 }
 
 func (p pattern) takes(namespace string) bool { return p.namespace == "*" || p.namespace == namespace }

@@ -60,14 +60,10 @@ func Read(o *object.Object) (*Filter, []object.Finding) {
 			p.version, _ = regexp.Compile(expression) // one that is none was refused when it was read
 		}
 		if value := in.GetPatch().GetValue(); value != nil {
-			message, doubt, err := build(p.applyTo, value)
-			field := fmt.Sprintf("configPatches[%d].patch.value", i)
-			if err != nil {
-				findings = append(findings, object.Finding{Field: field, Severity: condition.Error, Message: err.Error(), Cure: "write it as Envoy's documentation of version 3 has it"})
+			message, wrong := build(p.applyTo, value, fmt.Sprintf("configPatches[%d].patch.value", i))
+			findings = append(findings, wrong...)
+			if message == nil {
 				continue
-			}
-			if doubt != "" {
-				findings = append(findings, object.Finding{Field: field, Severity: condition.Warning, Message: doubt, Cure: "correct or remove it: it has no effect"})
 			}
 			p.value = message
 		}

@@ -82,8 +82,8 @@ func FuzzBuild(f *testing.F) {
 			return
 		}
 		for to := range networking.EnvoyFilter_ApplyTo_name {
-			message, _, err := build(networking.EnvoyFilter_ApplyTo(to), &value)
-			if err != nil {
+			message, _ := build(networking.EnvoyFilter_ApplyTo(to), &value, "value")
+			if message == nil {
 				continue
 			}
 			if _, err := protojson.Marshal(message); err != nil {

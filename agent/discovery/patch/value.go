@@ -18,6 +18,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 // newValue makes the message that a patch's value is, nil if there is none.
@@ -47,29 +49,33 @@ func newValue(to applyTo) proto.Message {
 	return nil
 }
 
-// build makes a patch's value. doubt says which field of it nobody knows; it is left out, as Istio does.
-func build(to applyTo, value *structpb.Struct) (message proto.Message, doubt string, err error) {
-	message = newValue(to)
+// build makes a patch's value. The findings say what is wrong with it, by path; with an error among them the message is nil.
+func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []object.Finding) {
+	c := &conformer{}
+	message := newValue(to)
 	if message == nil {
-		return nil, "", fmt.Errorf("nothing of Envoy's is called %s", to)
+		c.fail(path, fmt.Sprintf("nothing of Envoy's is called %s", to), "")
+		return nil, c.findings
 	}
+	const cure = "write it as Envoy's documentation of version 3 has it"
 	plain, err := portable(value.AsMap())
 	if err != nil {
-		return nil, "", err
+		c.fail(path, err.Error(), cure)
+		return nil, c.findings
 	}
-	encoded, err := json.Marshal(plain)
+	conformed := c.message(plain, message.ProtoReflect().Descriptor(), path)
+	if c.failed() {
+		return nil, c.findings
+	}
+	encoded, err := json.Marshal(conformed)
+	if err == nil {
+		err = protojson.Unmarshal(encoded, message)
+	}
 	if err != nil {
-		return nil, "", fmt.Errorf("the value cannot be written as JSON: %w", err)
+		c.fail(path, fmt.Sprintf("the value is no %s: %s", message.ProtoReflect().Descriptor().Name(), reason(err)), cure)
+		return nil, c.findings
 	}
-	strict := protojson.Unmarshal(encoded, message)
-	if strict == nil {
-		return message, "", nil
-	}
-	message = newValue(to)
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(encoded, message); err != nil {
-		return nil, "", fmt.Errorf("the value is no %s: %s", message.ProtoReflect().Descriptor().Name(), reason(err))
-	}
-	return message, fmt.Sprintf("the value is no %s: %s", message.ProtoReflect().Descriptor().Name(), reason(strict)), nil
+	return message, c.findings
 }
 
 // syntax is how protojson begins an error: a position in the JSON that nobody wrote.

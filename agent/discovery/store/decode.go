@@ -25,6 +25,7 @@ type decoder struct {
 	failed   bool // an error was told since it was last cleared
 	place    func(line int, field string) object.Problem
 	tooMuch  bool // it was told that the document is too much
+	protobuf bool // numbers may be in quotes, and names be numbers, as in protobuf's JSON; an API server refuses both
 }
 
 func (d *decoder) tell(severity condition.Severity, line int, at *path, message, cure string) {
@@ -84,7 +85,7 @@ func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node
 			}
 		}
 		if twice {
-			d.refuse(key, &path{parent: at, name: key.Value}, "given twice in one place", "remove one")
+			d.refuse(key, &path{parent: at, name: key.Value, key: key.Value == ""}, "given twice in one place", "remove one")
 			continue
 		}
 		do(key, node.Content[i+1])
@@ -176,7 +177,7 @@ func (d *decoder) unknown(key *yaml.Node, of protoreflect.MessageDescriptor, at 
 	if near := nearest(key.Value, known); near != "" {
 		cure = fmt.Sprintf("did you mean %s?", near)
 	}
-	d.refuse(key, &path{parent: at, name: key.Value}, fmt.Sprintf("unknown field %q", key.Value), cure)
+	d.refuse(key, &path{parent: at, name: key.Value, key: key.Value == ""}, fmt.Sprintf("unknown field %q", key.Value), cure)
 }
 
 func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protoreflect.FieldDescriptor, at *path, depth int) {

@@ -51,14 +51,14 @@ func TestSpecsAreReadAsKubectlAndProtobufDo(t *testing.T) {
   gateways: null
   http:
   - timeout: 1m30s
-    retries: {attempts: "3", per_try_timeout: 250ms, retryOn: ~}
+    retries: {attempts: 3, per_try_timeout: 250ms, retryOn: ~}
     route: [{destination: {host: a}}]`,
 			&networking.VirtualService{Hosts: []string{"a"}, Http: []*networking.HTTPRoute{{Timeout: durationpb.New(90 * time.Second),
 				Retries: &networking.HTTPRetry{Attempts: 3, PerTryTimeout: durationpb.New(250 * time.Millisecond)},
 				Route:   []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "a"}}}}}}},
 		{"anchors and merge keys", "ServiceEntry", `
   hosts: [a.test]
-  resolution: 1
+  resolution: STATIC
   ports: []
   endpoints:
   - &one {address: 10.0.0.1, weight: 3, labels: {a: b}}

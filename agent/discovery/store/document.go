@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -67,6 +65,7 @@ type reader struct {
 
 // read parses one document that begins at the given line.
 func (r *reader) read(content []byte, first int) (found document) {
+	content = withoutMark(content)
 	parser := yaml.NewDecoder(bytes.NewReader(content))
 	for {
 		var root yaml.Node
@@ -75,9 +74,9 @@ func (r *reader) read(content []byte, first int) (found document) {
 			return found
 		}
 		if err != nil {
-			line, message := yamlError(err)
+			message := yamlError(err)
 			found.broken = true
-			found.problems = append(found.problems, object.Problem{File: r.file, Line: first + max(line, 1) - 1,
+			found.problems = append(found.problems, object.Problem{File: r.file, Line: first + errorLine(content, message) - 1,
 				Severity: condition.Error, Message: "no valid YAML: " + message})
 			return found
 		}
@@ -87,18 +86,6 @@ func (r *reader) read(content []byte, first int) (found document) {
 			r.object(d, root.Content[0], &found, 0)
 		}
 	}
-}
-
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)`)
-
-// yamlError takes the line, from 1 (0 if unknown), out of a parser's error.
-func yamlError(err error) (int, string) {
-	match := yamlLine.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
-	if match == nil {
-		return 0, err.Error()
-	}
-	line, _ := strconv.Atoi(match[1])
-	return line, match[2]
 }
 
 // shift moves the line numbers of a tree. Aliases point into the same tree and are not followed.
@@ -132,7 +119,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	case !ok:
 		found.broken = true
 		return
-	case isNull(node):
+	case isNull(node) && depth == 0:
 		return
 	case node.Kind != yaml.MappingNode:
 		found.broken = true
@@ -149,13 +136,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 		found.broken = true
 		d.refuse(node, &path{name: "kind"}, "the object has no kind", "")
 	case h.kind == "List" || h.items != nil && strings.HasSuffix(h.kind, "List"):
-		if h.items != nil {
-			problems := d.problems
-			for _, item := range h.items.Content {
-				r.object(d, item, found, depth+1)
-			}
-			d.problems = problems
-		}
+		r.list(d, node, h, found, depth)
 	case h.mayRestrict():
 		r.restriction(d, node, h, found, depth)
 	case group(h.apiVersion) != apiGroup:
@@ -167,6 +148,25 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 		d.tell(condition.Warning, node.Line, nil, fmt.Sprintf("kind %s of %q is not supported by this version of Outrider and has no effect", h.kind, h.apiVersion), "remove it")
 	default:
 		r.networking(d, node, h, found, depth)
+	}
+}
+
+// list reads the items of a list.
+func (r *reader) list(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
+	at := &path{name: "items"}
+	switch {
+	case h.items == nil:
+		found.broken = true
+		d.refuse(node, at, "the list has no items", "write objects into it, or [] if there are none")
+	case h.items.Kind != yaml.SequenceNode:
+		found.broken = true
+		d.refuse(h.items, at, "must be a list, is "+describe(h.items), "put - before each object")
+	default:
+		problems := d.problems
+		for _, item := range h.items.Content {
+			r.object(d, item, found, depth+1)
+		}
+		d.problems = problems
 	}
 }
 

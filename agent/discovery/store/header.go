@@ -2,11 +2,10 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"outrider.org/outrider/agent/condition"
 )
 
 // header is what every object begins with.
@@ -19,7 +18,7 @@ type header struct {
 	conditions                        map[string]string
 }
 
-// header reads what is around the spec. Other keys of metadata (uid, managedFields, …) are a cluster's and left alone.
+// header reads what is around the spec.
 func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 	h := &header{namespace: r.namespace, defaulted: true}
 	d.pairs(node, nil, func(key, value *yaml.Node) {
@@ -44,14 +43,12 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 				h.spec = value
 			}
 		case "items":
-			if value.Kind == yaml.SequenceNode {
-				h.items = value
-			}
+			h.items = value
 		case "status":
 			h.conditions = conditions(value)
 		default:
 			if group(h.apiVersion) == apiGroup {
-				d.tell(condition.Warning, key.Line, at, fmt.Sprintf("unknown key %q beside spec", key.Value), "move it into spec or remove it")
+				d.refuse(key, at, fmt.Sprintf("unknown key %q beside spec", key.Value), "move it into spec or remove it")
 			}
 		}
 	})
@@ -61,20 +58,36 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path, depth int) {
 	at = &path{parent: at, name: key.Value}
 	value, ok := d.visit(value, at, depth)
+	if !slices.Contains(metadataKeys, key.Value) && (group(h.apiVersion) == apiGroup || h.mayRestrict()) {
+		cure := "remove it"
+		if near := nearest(key.Value, metadataKeys); near != "" {
+			cure = fmt.Sprintf("did you mean %s?", near)
+		}
+		d.refuse(key, at, fmt.Sprintf("unknown key %q in metadata", key.Value), cure)
+		return
+	}
 	if !ok || isNull(value) {
 		return
 	}
 	switch key.Value {
 	case "name":
 		h.name = d.text(value, at)
+		if h.name != "" && !isSubdomain(h.name) {
+			d.refuse(value, at, fmt.Sprintf("%q is no name of an object", h.name), "write up to 253 lower-case letters, digits, - and ., a letter or digit first and last")
+		}
 	case "namespace":
 		if namespace := d.text(value, at); namespace != "" {
 			h.namespace, h.defaulted = namespace, false
 		}
+		if !h.defaulted && !isLabel(h.namespace) {
+			d.refuse(value, at, fmt.Sprintf("%q is no namespace", h.namespace), "write up to 63 lower-case letters, digits and -, a letter or digit first and last")
+		}
 	case "labels":
 		h.labels = d.texts(value, at, depth)
+		d.labels(value, at, h.labels)
 	case "annotations":
 		h.annotations = d.texts(value, at, depth)
+		d.annotations(value, at, h.annotations)
 	case "creationTimestamp":
 		created, err := time.Parse(time.RFC3339, value.Value)
 		if err != nil {

@@ -32,14 +32,14 @@ func Message(file string, content []byte, into proto.Message, check func() []obj
 		}
 	}
 	if err != nil {
-		line, message := yamlError(err)
-		return []object.Problem{{File: file, Line: max(line, 1), Severity: condition.Error, Message: "no valid YAML: " + message}}
+		message := yamlError(err)
+		return []object.Problem{{File: file, Line: errorLine(content, message), Severity: condition.Error, Message: "no valid YAML: " + message}}
 	}
 	node := root.Content[0]
 	if isNull(node) {
 		return nil
 	}
-	d := &decoder{place: func(line int, field string) object.Problem {
+	d := &decoder{protobuf: true, place: func(line int, field string) object.Problem {
 		return object.Problem{File: file, Line: line, Field: field}
 	}}
 	d.message(node, into.ProtoReflect(), nil, 0)

@@ -31,24 +31,30 @@ type restriction struct {
 
 // restrictions are Istio's kinds that can restrict access, by name.
 var restrictions = map[string]restriction{
-	"AuthorizationPolicy":   {securityGroup, func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts},
-	"PeerAuthentication":    {securityGroup, func() proto.Message { return &security.PeerAuthentication{} }, peerAuthenticationRestricts},
-	"RequestAuthentication": {securityGroup, func() proto.Message { return &security.RequestAuthentication{} }, requestAuthenticationRestricts},
-	"WasmPlugin":            {extensionsGroup, func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts},
-	"TrafficExtension":      {extensionsGroup, func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts},
+	"AuthorizationPolicy": {securityGroup,
+		func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts},
+	"PeerAuthentication": {securityGroup,
+		func() proto.Message { return &security.PeerAuthentication{} }, peerAuthenticationRestricts},
+	"RequestAuthentication": {securityGroup,
+		func() proto.Message { return &security.RequestAuthentication{} }, requestsRestricts},
+	"WasmPlugin": {extensionsGroup,
+		func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts},
+	"TrafficExtension": {extensionsGroup,
+		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts},
 }
 
 // securityKinds are those of security.istio.io, for the nearest name.
 var securityKinds = []string{"AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"}
 
-// mayRestrict reports whether an object is of a kind that can restrict access, or names the API group of such kinds.
+// mayRestrict reports whether an object is of a kind that can restrict access, or names the API
+// group of such kinds.
 func (h *header) mayRestrict() bool {
 	_, known := restrictions[h.kind]
 	return known || group(h.apiVersion) == securityGroup
 }
 
-// restriction reads an object of a kind that can restrict access. One that does, or whose meaning is unknown, sets
-// found.restricts: serving without it would admit what it forbids.
+// restriction reads an object of a kind that can restrict access. One that does, or whose meaning
+// is unknown, sets found.restricts: serving without it would admit what it forbids.
 func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
 	kind, known := restrictions[h.kind]
 	switch {
@@ -62,7 +68,8 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 		return
 	case group(h.apiVersion) != kind.group:
 		found.restricts = true
-		d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s", h.apiVersion, h.kind), "write "+kind.group+"/v1")
+		d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s", h.apiVersion,
+			h.kind), "write "+kind.group+"/v1")
 		return
 	}
 	spec := kind.spec()
@@ -71,12 +78,14 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	}
 	dry, _ := strconv.ParseBool(h.annotations[dryRun])
 	if !d.failed && (dry && h.kind == "AuthorizationPolicy" || !kind.restricts(spec)) {
-		d.tell(condition.Warning, node.Line, nil, fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect", h.kind),
+		d.tell(condition.Warning, node.Line, nil,
+			fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect", h.kind),
 			"remove it; this one restricts nothing")
 		return
 	}
 	found.restricts = true
-	d.refuse(node, nil, fmt.Sprintf("kind %s restricts access and is not supported by this version of Outrider", h.kind),
+	d.refuse(node, nil,
+		fmt.Sprintf("kind %s restricts access and is not supported by this version of Outrider", h.kind),
 		"remove it: no change of the mesh configuration takes effect while it is there")
 }
 
@@ -94,7 +103,8 @@ func authorizationRestricts(spec proto.Message) bool {
 	return len(policy.Rules) > 0
 }
 
-// peerAuthenticationRestricts: DISABLE and PERMISSIVE admit plain text, UNSET inherits from another object.
+// peerAuthenticationRestricts: DISABLE and PERMISSIVE admit plain text, UNSET inherits from another
+// object.
 func peerAuthenticationRestricts(spec proto.Message) bool {
 	authentication := spec.(*security.PeerAuthentication)
 	strict := authentication.Mtls.GetMode() == security.PeerAuthentication_MutualTLS_STRICT
@@ -104,8 +114,8 @@ func peerAuthenticationRestricts(spec proto.Message) bool {
 	return strict
 }
 
-// requestAuthenticationRestricts: each rule denies requests with a token that is not valid.
-func requestAuthenticationRestricts(spec proto.Message) bool {
+// requestsRestricts: each rule denies requests with a token that is not valid.
+func requestsRestricts(spec proto.Message) bool {
 	return len(spec.(*security.RequestAuthentication).JwtRules) > 0
 }
 
@@ -119,8 +129,9 @@ func extensionRestricts(spec proto.Message) bool {
 	return phase == extensions.TrafficExtension_AUTHN || phase == extensions.TrafficExtension_AUTHZ
 }
 
-// Restricted reports whether the files restrict access in a way that is not carried out. was is what it reported last:
-// while something cannot be read, a restriction that was there may be there still.
+// Restricted reports whether the files restrict access in a way that is not carried out. was is
+// what it reported last: while something cannot be read, a restriction that was there may be there
+// still.
 func (s *Store) Restricted(was bool) bool {
 	for _, f := range s.files {
 		if f.restricts || was && f.broken {

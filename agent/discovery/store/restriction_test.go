@@ -15,34 +15,58 @@ func TestRestrictions(t *testing.T) {
 		return "apiVersion: extensions.istio.io/v1alpha1\nkind: " + kind + "\nmetadata: {name: x}\nspec: " + spec
 	}
 	for text, restricts := range map[string]bool{
-		policy("AuthorizationPolicy", "spec: {}"):                                                                                  true, // allows nothing
-		policy("AuthorizationPolicy", ""):                                                                                          true,
-		policy("AuthorizationPolicy", "spec: {rules: [{}]}"):                                                                       false,
-		policy("AuthorizationPolicy", "spec: {rules: [{to: [{operation: {paths: [/a]}}]}]}"):                                       true,
-		policy("AuthorizationPolicy", "spec: {rules: [{to: [{operation: {paths: [/a]}}]}, {}]}"):                                   false,
-		policy("AuthorizationPolicy", "spec: {action: DENY}"):                                                                      false,
-		policy("AuthorizationPolicy", "spec: {action: DENY, rules: [{}]}"):                                                         true,
-		policy("AuthorizationPolicy", "spec: {action: AUDIT, rules: [{}]}"):                                                        false,
-		policy("AuthorizationPolicy", "spec: {action: CUSTOM, provider: {name: a}, rules: [{}]}"):                                  true,
-		policy("AuthorizationPolicy", "spec: {action: DENIED}"):                                                                    true, // nobody knows
-		strings.Replace(policy("AuthorizationPolicy", ""), "name: x", "name: x, annotations: {istio.io/dry-run: 'true'}", 1):       false,
-		policy("PeerAuthentication", "spec: {mtls: {mode: STRICT}}"):                                                               true,
-		policy("PeerAuthentication", "spec: {mtls: {mode: PERMISSIVE}, portLevelMtls: {80: {mode: STRICT}}}"):                      true,
-		policy("PeerAuthentication", "spec: {mtls: {mode: PERMISSIVE}}"):                                                           false,
-		policy("PeerAuthentication", "spec: {mtls: {mode: DISABLE}, portLevelMtls: {80: {mode: UNSET}}}"):                          false,
-		policy("PeerAuthentication", "spec: {}"):                                                                                   false,
-		policy("PeerAuthentication", "spec: {mtls: STRICT}"):                                                                       true, // nobody knows
-		policy("RequestAuthentication", "spec: {jwtRules: [{issuer: a}]}"):                                                         true,
-		policy("RequestAuthentication", "spec: {}"):                                                                                false,
-		policy("AuthorisationPolicy", "spec: {rules: [{}]}"):                                                                       true, // misspelt
+		policy("AuthorizationPolicy",
+			"spec: {}"): true, // allows nothing
+		policy("AuthorizationPolicy",
+			""): true,
+		policy("AuthorizationPolicy",
+			"spec: {rules: [{}]}"): false,
+		policy("AuthorizationPolicy",
+			"spec: {rules: [{to: [{operation: {paths: [/a]}}]}]}"): true,
+		policy("AuthorizationPolicy",
+			"spec: {rules: [{to: [{operation: {paths: [/a]}}]}, {}]}"): false,
+		policy("AuthorizationPolicy",
+			"spec: {action: DENY}"): false,
+		policy("AuthorizationPolicy",
+			"spec: {action: DENY, rules: [{}]}"): true,
+		policy("AuthorizationPolicy",
+			"spec: {action: AUDIT, rules: [{}]}"): false,
+		policy("AuthorizationPolicy",
+			"spec: {action: CUSTOM, provider: {name: a}, rules: [{}]}"): true,
+		policy("AuthorizationPolicy",
+			"spec: {action: DENIED}"): true, // nobody knows
+		strings.Replace(policy("AuthorizationPolicy", ""), "name: x",
+			"name: x, annotations: {istio.io/dry-run: 'true'}", 1): false,
+		policy("PeerAuthentication",
+			"spec: {mtls: {mode: STRICT}}"): true,
+		policy("PeerAuthentication",
+			"spec: {mtls: {mode: PERMISSIVE}, portLevelMtls: {80: {mode: STRICT}}}"): true,
+		policy("PeerAuthentication",
+			"spec: {mtls: {mode: PERMISSIVE}}"): false,
+		policy("PeerAuthentication",
+			"spec: {mtls: {mode: DISABLE}, portLevelMtls: {80: {mode: UNSET}}}"): false,
+		policy("PeerAuthentication",
+			"spec: {}"): false,
+		policy("PeerAuthentication",
+			"spec: {mtls: STRICT}"): true, // nobody knows
+		policy("RequestAuthentication",
+			"spec: {jwtRules: [{issuer: a}]}"): true,
+		policy("RequestAuthentication",
+			"spec: {}"): false,
+		policy("AuthorisationPolicy",
+			"spec: {rules: [{}]}"): true, // misspelt
 		"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: x}}": true,
 		"apiVersion: v1\nkind: AuthorizationPolicy\nmetadata: {name: x}\n":                                                         true,
 		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: 5}\n":                                       true,
-		plugin("WasmPlugin", "{url: file:///a, phase: AUTHZ}"):                                                                     true,
-		plugin("WasmPlugin", "{url: file:///a, phase: STATS}"):                                                                     false,
-		plugin("WasmPlugin", "{url: file:///a}"):                                                                                   false,
-		plugin("TrafficExtension", "{phase: AUTHN}"):                                                                               true,
-		"apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: x}\nspec: {}":                                        false,
+		plugin("WasmPlugin",
+			"{url: file:///a, phase: AUTHZ}"): true,
+		plugin("WasmPlugin",
+			"{url: file:///a, phase: STATS}"): false,
+		plugin("WasmPlugin",
+			"{url: file:///a}"): false,
+		plugin("TrafficExtension",
+			"{phase: AUTHN}"): true,
+		"apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: x}\nspec: {}": false,
 	} {
 		f := newFiles(t)
 		f.write("x.yaml", text+"\n")
@@ -54,7 +78,8 @@ func TestRestrictions(t *testing.T) {
 		if restricts {
 			severity = condition.Error
 		}
-		if problems := f.store.Problems(); len(problems) == 0 || problems[len(problems)-1].Severity != severity {
+		if problems := f.store.Problems(); len(problems) == 0 ||
+			problems[len(problems)-1].Severity != severity {
 			t.Errorf("problems %v, want one of severity %s\n%s", problems, severity, text)
 		}
 	}

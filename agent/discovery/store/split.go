@@ -3,6 +3,9 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
 	"strings"
 	"unicode/utf16"
 )
@@ -10,11 +13,17 @@ import (
 // split cuts a file at the lines that begin with "---", as kubectl does; the line itself begins the next document.
 // first holds the number of each document's first line, from 1, as the YAML parser and editors count them.
 func split(content []byte) (documents [][]byte, first []int) {
+	cut := func(document []byte, line int) {
+		for _, part := range jsonObjects(document) {
+			documents, first = append(documents, part), append(first, line)
+			line += bytes.Count(part, []byte("\n"))
+		}
+	}
 	rare := hasRareBreaks(content)
 	start, line, startLine := 0, 1, 1
 	for at := 0; at < len(content); {
-		if at > start && isSeparator(content[at:]) {
-			documents, first = append(documents, content[start:at]), append(first, startLine)
+		if at > start && isSeparator(bytes.TrimPrefix(content[at:], byteOrderMark)) {
+			cut(content[start:at], startLine)
 			start, startLine = at, line
 		}
 		end := bytes.IndexByte(content[at:], '\n')
@@ -27,7 +36,29 @@ func split(content []byte) (documents [][]byte, first []int) {
 		at += end + 1
 		line++
 	}
-	return append(documents, content[start:]), append(first, startLine)
+	cut(content[start:], startLine)
+	return documents, first
+}
+
+// jsonObjects cuts a document that is several JSON objects in a row, which kubectl takes too.
+func jsonObjects(document []byte) [][]byte {
+	if !bytes.HasPrefix(bytes.TrimLeft(document, " \t\r\n"), []byte("{")) {
+		return [][]byte{document}
+	}
+	var parts [][]byte
+	parser, start := json.NewDecoder(bytes.NewReader(document)), 0
+	for {
+		var object json.RawMessage
+		err := parser.Decode(&object)
+		if errors.Is(err, io.EOF) && len(parts) > 1 {
+			return parts
+		}
+		if err != nil {
+			return [][]byte{document} // YAML, or a fault that its parser tells
+		}
+		end := int(parser.InputOffset())
+		parts, start = append(parts, document[start:end]), end
+	}
 }
 
 func isSeparator(line []byte) bool {

@@ -211,6 +211,17 @@ func TestKinds(t *testing.T) {
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nspec: {}\n", "the object has no metadata.name"},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: yes}\nspec: {}\n", `metadata.name: must be text, is a boolean (yes); put it in quotes: "yes"`},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\n", "the object has no spec"},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, namepsace: y}\nspec: {servers: []}\n", `:3: metadata.namepsace: unknown key "namepsace" in metadata; did you mean namespace?`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: My_Gateway}\nspec: {servers: []}\n", `:3: metadata.name: "My_Gateway" is no name of an object`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, namespace: a.b}\nspec: {servers: []}\n", `metadata.namespace: "a.b" is no namespace`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, labels: {a: b/c}}\nspec: {servers: []}\n", `metadata.labels["a"]: "b/c" is no label's value`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, annotations: {'a b': c}}\nspec: {servers: []}\n", `metadata.annotations["a b"]: "a b" is no annotation`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec: {'': 5}\n", `:4: Gateway ns/x: spec[""]: unknown field ""`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec: {servers: [{port: {number: '80'}}]}\n", `spec.servers[0].port.number: must be a number, is text (80)`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nservers: []\nspec: {}\n", `:4: servers: unknown key "servers" beside spec`},
+		{"apiVersion: v1\nkind: List\nitems: {a: b}\n", `:3: items: must be a list, is a mapping`},
+		{"apiVersion: v1\nkind: List\n", `:1: items: the list has no items`},
+		{"apiVersion: v1\nkind: List\nitems:\n-\n", `an object must be a mapping, this is `},
 		{"- a\n", "an object must be a mapping, this is a list"},
 	} {
 		f := newFiles(t)

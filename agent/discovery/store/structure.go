@@ -15,7 +15,7 @@ func (d *decoder) structure(node *yaml.Node, into *structpb.Struct, at *path, de
 	}
 	into.Fields = map[string]*structpb.Value{}
 	d.pairs(node, at, func(key, value *yaml.Node) {
-		here := path{parent: at, name: key.Value}
+		here := path{parent: at, name: key.Value, key: key.Value == ""}
 		into.Fields[key.Value] = d.anything(value, &here, depth+1)
 	})
 }

@@ -74,7 +74,7 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor, at
 	case protoreflect.EnumKind:
 		return d.enum(node, s, field, at)
 	}
-	if s.kind == stringScalar { // protobuf's JSON takes a number in quotes too
+	if s.kind == stringScalar && d.protobuf {
 		s = resolve(&yaml.Node{Kind: yaml.ScalarNode, Value: s.text, Line: node.Line})
 	}
 	if s.kind != intScalar && s.kind != floatScalar {
@@ -128,6 +128,9 @@ func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescri
 			return protoreflect.ValueOfEnum(v.Number()), true
 		}
 	case intScalar:
+		if !d.protobuf {
+			break
+		}
 		if v := values.ByNumber(protoreflect.EnumNumber(s.integer)); v != nil {
 			return protoreflect.ValueOfEnum(v.Number()), true
 		}

@@ -2,7 +2,6 @@ package validate
 
 import (
 	"fmt"
-	"path"
 
 	networking "istio.io/api/networking/v1alpha3"
 )
@@ -22,10 +21,8 @@ func (c *checker) clientTLS(field string, t *networking.ClientTLSSettings) {
 			c.warn(field+"."+f.name, fmt.Sprintf("has no effect with mode %s", t.Mode), "remove it or write SIMPLE or MUTUAL")
 		case t.CredentialName != "":
 			c.fail(field+"."+f.name, "excludes credentialName, and both are given", "keep one")
-		case !path.IsAbs(f.path):
-			c.fail(field+"."+f.name, fmt.Sprintf("%q is no absolute path", f.path), "write where the file is, from / on")
 		default:
-			c.tilde(field+"."+f.name, f.path)
+			c.path(field+"."+f.name, f.path)
 		}
 	}
 	if t.CredentialName != "" && !origin {

@@ -67,8 +67,8 @@ func (c *checker) configPatch(field string, p *networking.EnvoyFilter_EnvoyConfi
 func (c *checker) patchMatch(field string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch) {
 	match := p.Match
 	if match.GetContext() == networking.EnvoyFilter_WAYPOINT {
-		if match.ObjectTypes != nil && match.GetWaypoint() == nil {
-			c.fail(field, "only waypoint can be matched in the context WAYPOINT", "write waypoint")
+		if match.GetWaypoint() == nil {
+			c.fail(field, "only waypoint can be matched in the context WAYPOINT", "write waypoint, {} for all")
 		}
 		if port := match.GetWaypoint().GetPortNumber(); port > highestPort {
 			c.port(field+".waypoint.portNumber", port)

@@ -95,7 +95,7 @@ func (c *checker) serverHost(field, host string) {
 	if namespace != "*" && namespace != "." && !dnsLabel.MatchString(namespace) {
 		c.fail(field, fmt.Sprintf("%q is no namespace", namespace), "write *, . or a namespace before the /")
 	}
-	if name != "*" {
+	if c.fullHost(field, name) && name != "*" {
 		c.hostOrAddress(field, name)
 	}
 }

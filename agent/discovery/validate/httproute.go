@@ -28,6 +28,9 @@ func (c *checker) redirect(field string, r *networking.HTTPRedirect, matches []*
 			}
 		}
 	}
+	c.oneLine(field+".uri", r.Uri)
+	c.oneLine(field+".authority", r.Authority)
+	c.oneLine(field+".prefixRewrite", r.PrefixRewrite)
 	if r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https" {
 		c.fail(field+".scheme", fmt.Sprintf("%q is no scheme", r.Scheme), "write http or https")
 	}
@@ -64,7 +67,10 @@ func (c *checker) rewrite(field string, r *networking.HTTPRewrite) {
 	if r.Uri == "" && r.Authority == "" && r.UriRegexRewrite == nil {
 		c.fail(field, "the rewrite changes nothing", "write uri or authority in it")
 	}
+	c.oneLine(field+".uri", r.Uri)
+	c.oneLine(field+".authority", r.Authority)
 	if r.UriRegexRewrite != nil {
+		c.oneLine(field+".uriRegexRewrite.rewrite", r.UriRegexRewrite.Rewrite)
 		if r.Uri != "" {
 			c.fail(field+".uri", "excludes uriRegexRewrite, and both are given", "keep one")
 		}

@@ -54,7 +54,7 @@ func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
 func (c *checker) consistentHash(field string, hash *networking.LoadBalancerSettings_ConsistentHashLB) {
 	switch key := hash.HashKey.(type) {
 	case nil:
-		c.fail(field, "it is not said what is hashed", "write httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName")
+		c.warn(field, "it is not said what is hashed: requests go anywhere", "write httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName")
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
 		c.header(field+".httpHeaderName", key.HttpHeaderName)
 	case *networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp:
@@ -76,9 +76,12 @@ func (c *checker) consistentHash(field string, hash *networking.LoadBalancerSett
 	if old != 0 && hash.HashAlgorithm != nil {
 		c.fail(field+".minimumRingSize", "excludes ringHash and maglev", "write it as ringHash.minimumRingSize")
 	}
+	if old != 0 {
+		c.warn(field+".minimumRingSize", "is deprecated", "write it as ringHash.minimumRingSize")
+	}
 	if maglev := hash.GetMaglev(); maglev != nil {
-		if size := maglev.TableSize; size != 0 && (size >= largestTable || !prime(size)) {
-			c.fail(field+".maglev.tableSize", fmt.Sprintf("%d is no prime below %d", size, largestTable), "leave it out for 65537")
+		if size := maglev.TableSize; size >= largestTable || !prime(size) {
+			c.fail(field+".maglev.tableSize", fmt.Sprintf("%d is no prime below %d", size, largestTable), "write for example 65537")
 		}
 	}
 }

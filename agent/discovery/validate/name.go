@@ -34,7 +34,7 @@ func whyNoHost(host string, wildcard bool) string {
 			return fmt.Sprintf("%q is no host name: label %q", host, label)
 		}
 	}
-	if top := labels[len(labels)-1]; len(labels) > 1 && strings.Trim(top, "0123456789") == "" {
+	if top := labels[len(labels)-1]; (len(labels) > 1 || !wildcard) && strings.Trim(top, "0123456789") == "" {
 		return fmt.Sprintf("%q is no host name: its last label is a number", host)
 	}
 	return ""
@@ -44,6 +44,20 @@ func (c *checker) host(field, host string, wildcard bool) {
 	if why := whyNoHost(host, wildcard); why != "" {
 		c.fail(field, why, "write a host such as api.example.com")
 	}
+}
+
+// fullHost reports whether a host of a Gateway or Sidecar has a domain, and at most its whole first label as wildcard.
+func (c *checker) fullHost(field, host string) bool {
+	switch {
+	case host == "*":
+	case strings.HasPrefix(host, "*") && !strings.HasPrefix(host, "*."):
+		c.fail(field, fmt.Sprintf("%q: only a whole first label may be *", host), "write a host such as *.example.com")
+		return false
+	case host != "" && !strings.Contains(host, "."):
+		c.fail(field, fmt.Sprintf("%q is a short name", host), "write it with its domain, for example "+host+".example.com")
+		return false
+	}
+	return true
 }
 
 // hostOrAddress takes hosts, wildcards and IP addresses.
@@ -101,3 +115,10 @@ func (c *checker) header(field, name string) {
 var grpcStatuses = map[string]bool{"OK": true, "CANCELLED": true, "UNKNOWN": true, "INVALID_ARGUMENT": true, "DEADLINE_EXCEEDED": true, "NOT_FOUND": true,
 	"ALREADY_EXISTS": true, "PERMISSION_DENIED": true, "RESOURCE_EXHAUSTED": true, "FAILED_PRECONDITION": true, "ABORTED": true, "OUT_OF_RANGE": true,
 	"UNIMPLEMENTED": true, "INTERNAL": true, "UNAVAILABLE": true, "DATA_LOSS": true, "UNAUTHENTICATED": true}
+
+// oneLine checks what becomes a part of a request's or response's head.
+func (c *checker) oneLine(field, text string) {
+	if strings.ContainsAny(text, "\x00\r\n") {
+		c.fail(field, "has a line break or a NUL, which Envoy refuses", "write it on one line")
+	}
+}

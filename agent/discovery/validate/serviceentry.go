@@ -11,6 +11,9 @@ import (
 )
 
 func (c *checker) serviceEntry(s *networking.ServiceEntry) {
+	if !c.serviceBounds(s) {
+		return
+	}
 	c.serviceHosts(s)
 	c.addresses(s)
 	c.servicePorts(s)
@@ -38,8 +41,13 @@ func (c *checker) serviceHosts(s *networking.ServiceEntry) {
 			continue
 		}
 		c.host(field, host, true)
+		if strings.HasPrefix(host, "*") && !strings.HasPrefix(host, "*.") {
+			c.warn(field, fmt.Sprintf("%q: only a whole first label is a wildcard", host), "write a host such as *.example.com")
+		}
 		if byDNS(s) && len(s.Endpoints) == 0 && s.WorkloadSelector == nil && model.IsWildcard(host) {
 			c.fail(field, "a host with a wildcard cannot be resolved by DNS", "give endpoints, or a host without a wildcard")
+		} else if byDNS(s) && len(s.Endpoints) == 0 && s.WorkloadSelector == nil && strings.Trim(host, "0123456789") == "" {
+			c.host(field, host, false)
 		}
 	}
 }
@@ -87,7 +95,7 @@ func (c *checker) servicePorts(s *networking.ServiceEntry) {
 		if !ok {
 			c.fail(field+".protocol", fmt.Sprintf("%q is no protocol", port.Protocol), "write one of HTTP, HTTP2, GRPC, GRPC-Web, HTTPS, TLS, TCP, MONGO, REDIS, MYSQL")
 		}
-		if ok && len(s.Hosts) > 1 && s.Resolution != networking.ServiceEntry_NONE && !protocol.IsHTTP() && protocol != model.TLS {
+		if ok && len(s.Hosts) > 1 && s.Resolution != networking.ServiceEntry_NONE && (port.GetProtocol() == "" || !protocol.IsHTTP() && protocol != model.TLS) {
 			c.fail(field+".protocol", "connections that are neither HTTP nor TLS do not tell for which of several hosts they are", "write a ServiceEntry for each host")
 		}
 		if port.GetTargetPort() != 0 {

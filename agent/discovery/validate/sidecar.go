@@ -159,30 +159,44 @@ func (c *checker) egress(field string, l *networking.IstioEgressListener, ports 
 	if len(l.GetHosts()) == 0 {
 		c.fail(field+".hosts", "the listener has no host", `write "./*" for those of the Sidecar's namespace, "*/*" for all`)
 	}
+	c.egressHosts(field+".hosts", l.GetHosts(), namespace)
+}
+
+// egressHosts checks the hosts of an egress listener: NAMESPACE/HOST imports, ~NAMESPACE/HOST excludes.
+func (c *checker) egressHosts(field string, hosts []string, namespace string) {
 	seen := map[string]bool{}
-	for i, host := range l.GetHosts() {
-		here := fmt.Sprintf("%s.hosts[%d]", field, i)
+	imports := 0
+	for i, host := range hosts {
+		here := fmt.Sprintf("%s[%d]", field, i)
 		place, name, ok := strings.Cut(host, "/")
 		if !ok {
 			c.fail(here, fmt.Sprintf("%q has no namespace", host), fmt.Sprintf("write ./%s or */%s", host, host))
 			continue
 		}
-		switch {
-		case place == "~" && name != "*":
-			c.fail(here, fmt.Sprintf("%q: ~ is only written as ~/*, which is nothing at all", host), "write ~/*, or another namespace")
-		case place != "*" && place != "." && place != "~" && !dnsLabel.MatchString(place):
-			c.fail(here, fmt.Sprintf("%q is no namespace", place), "write *, ., ~ or a namespace before the /")
+		place, excludes := strings.CutPrefix(place, "~")
+		if !(excludes && place == "") && place != "*" && place != "." && !dnsLabel.MatchString(place) {
+			c.fail(here, fmt.Sprintf("%q is no namespace", place), "write *, ., ~ or a namespace before the /, and a ~ before that to exclude the host")
 		}
-		if name != "*" {
+		switch {
+		case name == "":
+			c.fail(here, "there is no host after the /", "write a host, or * for all of the namespace")
+		case c.fullHost(here, name) && name != "*":
 			c.host(here, name, true)
 		}
+		if excludes {
+			continue
+		}
+		imports++
 		if place == "." {
 			place = namespace
 		}
-		if seen[place+"/"+name] || seen[place+"/*"] || place != "~" && seen["*/*"] {
+		if seen[place+"/"+name] || seen[place+"/*"] || seen["*/*"] {
 			c.warn(here, fmt.Sprintf("%s is named already", host), "remove it")
 		}
 		seen[place+"/"+name] = true
+	}
+	if imports == 0 && len(hosts) > 1 {
+		c.warn(field, "hosts are excluded and none is imported", `write "*/*" beside them to import all others`)
 	}
 }
 
@@ -206,7 +220,7 @@ func (c *checker) outboundTrafficPolicy(p *networking.OutboundTrafficPolicy) {
 		c.fail(field+".port", "the proxy has no port", "write number")
 	}
 	c.destination(field, p.EgressProxy)
-	if host := p.EgressProxy.Host; model.IsWildcard(host) || !strings.Contains(host, ".") {
-		c.fail(field+".host", fmt.Sprintf("%q is no full host name", host), "write it with its domain")
+	if host := p.EgressProxy.Host; model.IsWildcard(host) {
+		c.fail(field+".host", fmt.Sprintf("%q is a wildcard", host), "name one host")
 	}
 }

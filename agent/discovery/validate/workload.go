@@ -48,6 +48,7 @@ func (c *checker) socketEndpoint(prefix string, e *networking.WorkloadEntry, s *
 
 // workload checks what a template has too.
 func (c *checker) workload(prefix string, e *networking.WorkloadEntry) {
+	c.workloadBounds(prefix, e)
 	for _, name := range slices.Sorted(maps.Keys(e.GetPorts())) {
 		field := fmt.Sprintf("%sports[%q]", prefix, name)
 		if !dnsLabel.MatchString(name) {

@@ -1,0 +1,96 @@
+// Package differential holds validation against Istio's own: it gathers objects, mutates them, and
+// compares what both say.
+package differential
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Object is a document of a file that holds an object of a kind that is supported.
+type Object struct {
+	Where    string // file and number of the document
+	Document string
+	value    map[string]any // the document, decoded
+}
+
+var (
+	separator = regexp.MustCompile(`(?m)^---.*\n`)
+	expected  = regexp.MustCompile(`(?m)^_err:.*\n`) // Istio's corpora name the error they want
+	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
+		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
+)
+
+// Objects returns the different objects in the YAML, JSON and txtar files below folders, by place.
+func Objects(folders ...string) ([]Object, error) {
+	var all []Object
+	seen := map[string]bool{}
+	for _, folder := range folders {
+		err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json", ".txtar"},
+				filepath.Ext(path)) {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			name, _ := filepath.Rel(folder, path)
+			for i, document := range documents(string(text)) {
+				value, key := decode(document)
+				if value == nil || seen[key] {
+					continue
+				}
+				seen[key] = true
+				all = append(all, Object{Where: fmt.Sprintf("%s document %d", name, i), Document: document,
+					value: value})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("gather objects: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// documents cuts a file where YAML documents, and the files of a txtar archive, begin.
+func documents(text string) []string {
+	text = regexp.MustCompile(`(?m)^-- .* --$`).ReplaceAllString(text, "---")
+	return separator.Split(expected.ReplaceAllString(text, ""), -1)
+}
+
+// decode returns a document that is an object of a supported kind, and its text in JSON; nil if it
+// is anything else.
+func decode(document string) (map[string]any, string) {
+	if !strings.Contains(document, "networking.istio.io/") {
+		return nil, ""
+	}
+	var value map[string]any
+	if yaml.Unmarshal([]byte(document), &value) != nil {
+		return nil, ""
+	}
+	apiVersion, _ := value["apiVersion"].(string)
+	kind, _ := value["kind"].(string)
+	if !strings.HasPrefix(apiVersion, "networking.istio.io/") || !slices.Contains(supported, kind) {
+		return nil, ""
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, "" // a key that is no text
+	}
+	var plain map[string]any // what JSON can hold, so that a copy is the same
+	if json.NewDecoder(bytes.NewReader(text)).Decode(&plain) != nil {
+		return nil, ""
+	}
+	return plain, string(text)
+}

@@ -1,0 +1,84 @@
+package store
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// metadataKeys are the keys of an object's metadata. Most are a cluster's and have no meaning here.
+var metadataKeys = []string{"name", "namespace", "labels", "annotations", "creationTimestamp",
+	"generateName", "uid", "resourceVersion", "generation",
+	"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "ownerReferences", "managedFields"}
+
+const (
+	longestLabel     = 63
+	longestSubdomain = 253
+	mostAnnotations  = 256 << 10 // bytes of keys and values
+)
+
+// isLabel reports whether a text is a DNS label as an API server takes it: lower-case letters,
+// digits and -.
+func isLabel(text string) bool {
+	return len(text) <= longestLabel && isWord(text, "-") && text == strings.ToLower(text)
+}
+
+// isSubdomain reports whether a text is the name of an object: labels, of any length, with dots
+// between them.
+func isSubdomain(text string) bool {
+	for label := range strings.SplitSeq(text, ".") {
+		if !isWord(label, "-") || label != strings.ToLower(label) {
+			return false
+		}
+	}
+	return len(text) <= longestSubdomain
+}
+
+// isWord reports whether a text has letters and digits, and others only between them.
+func isWord(text, others string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	return text != "" && strings.Trim(text, letters+others) == "" && strings.Contains(letters,
+		text[:1]) && strings.Contains(letters, text[len(text)-1:])
+}
+
+// isQualified reports whether a text is the key of a label or annotation: a name, perhaps with a
+// domain and a slash before it.
+func isQualified(text string) bool {
+	domain, name, found := strings.Cut(text, "/")
+	if !found {
+		domain, name = "x", text
+	}
+	return isSubdomain(domain) && len(name) <= longestLabel && isWord(name, "-_.")
+}
+
+func (d *decoder) labels(node *yaml.Node, at *path, labels map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		here := &path{parent: at, name: key, key: true}
+		if !isQualified(key) {
+			d.refuse(node, here, fmt.Sprintf("%q is no label", key),
+				"write letters, digits and -_. between letters or digits")
+		}
+		if value := labels[key]; value != "" && (len(value) > longestLabel || !isWord(value, "-_.")) {
+			d.refuse(node, here, fmt.Sprintf("%q is no label's value", value),
+				"write up to 63 letters, digits and -_. between letters or digits")
+		}
+	}
+}
+
+func (d *decoder) annotations(node *yaml.Node, at *path, annotations map[string]string) {
+	size := 0
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		size += len(key) + len(annotations[key])
+		if !isQualified(strings.ToLower(key)) {
+			d.refuse(node, &path{parent: at, name: key, key: true}, fmt.Sprintf("%q is no annotation", key),
+				"write letters, digits and -_. between letters or digits")
+		}
+	}
+	if size > mostAnnotations {
+		d.refuse(node, at, fmt.Sprintf("are %d bytes, more than the %d that an API server takes", size,
+			mostAnnotations), "shorten them")
+	}
+}

@@ -1,0 +1,52 @@
+package validate
+
+import (
+	"fmt"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// Bounds of Istio's CRDs.
+const (
+	mostHosts         = 256 // also addresses and ports of a ServiceEntry
+	mostEndpoints     = 4096
+	mostEndpointPorts = 128
+	mostLabels        = 256
+	mostPortPolicies  = 4096
+	longestAddress    = 256
+	longestLocality   = 2048
+	longestAccount    = 253
+)
+
+// most reports whether there are no more of something than an API server takes.
+func (c *checker) most(field string, count, most int) bool {
+	if count > most {
+		c.fail(field, fmt.Sprintf("%d of them are more than the %d that there may be", count, most),
+			"split the object")
+	}
+	return count <= most
+}
+
+func (c *checker) longest(field, text string, longest int) {
+	if len(text) > longest {
+		c.fail(field, fmt.Sprintf("is longer than %d characters", longest), "shorten it")
+	}
+}
+
+// serviceBounds reports whether a ServiceEntry is small enough to be looked at.
+func (c *checker) serviceBounds(s *networking.ServiceEntry) bool {
+	fits := c.most("hosts", len(s.Hosts), mostHosts)
+	fits = c.most("addresses", len(s.Addresses), mostHosts) && fits
+	fits = c.most("ports", len(s.Ports), mostHosts) && fits
+	fits = c.most("endpoints", len(s.Endpoints), mostEndpoints) && fits
+	return c.most("workloadSelector.labels", len(s.WorkloadSelector.GetLabels()), mostLabels) && fits
+}
+
+func (c *checker) workloadBounds(prefix string, e *networking.WorkloadEntry) {
+	c.longest(prefix+"address", e.GetAddress(), longestAddress)
+	c.longest(prefix+"network", e.GetNetwork(), longestLocality)
+	c.longest(prefix+"locality", e.GetLocality(), longestLocality)
+	c.longest(prefix+"serviceAccount", e.GetServiceAccount(), longestAccount)
+	c.most(prefix+"ports", len(e.GetPorts()), mostEndpointPorts)
+	c.most(prefix+"labels", len(e.GetLabels()), mostLabels)
+}
