@@ -11,14 +11,13 @@ import (
 // TestSpecs gives each spec to the validator. want is "" for a good one, else the field and a part of what is said of it:
 // "field: words"; a ! before it stands for an error, a ? for a warning, a - for what is only noted.
 func TestSpecs(t *testing.T) {
-	se, dr, vs, gw, ef := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway", "EnvoyFilter"
-	patched := func(patch string) string { return "configPatches: [{" + patch + "}]" }
+	se, dr, vs, gw := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway"
 	sc := "Sidecar"
 	http := func(route string) string {
 		return "hosts: [a.test]\nhttp:\n- " + strings.ReplaceAll(route, "\n", "\n  ")
 	}
 	to := "route: [{destination: {host: a.test}}]"
-	for _, test := range []struct{ kind, spec, want string }{
+	testSpecs(t, []specCase{
 		{se, goodEntry, ""},
 		{se, strings.Replace(goodEntry, "[a.test]", "[]", 1), "!hosts: no host"},
 		{se, strings.Replace(goodEntry, "[a.test]", "['*']", 1), "!hosts[0]: * alone"},
@@ -342,49 +341,19 @@ func TestSpecs(t *testing.T) {
 		{gw, "servers: [{port: {number: 80, name: a, protocol: HTTP}, hosts: ['*foo.com']}]", "!servers[0].hosts[0]: whole first label"},
 		{gw, "servers: [{port: {number: 80, name: a, protocol: HTTP}, hosts: [localhost]}]", "!servers[0].hosts[0]: short name"},
 		{gw, "servers: [{port: {number: 80, name: a, protocol: HTTP}, hosts: ['*', ./a.test, 10.0.0.1]}]", ""},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: a, type: STRICT_DSN, connect_timeout: 1m}}"), "!configPatches[0].patch.value.type: STRICT_DNS"},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: a, connect_timeout: 500ms, dns_refresh_rate: 1m}}"), ""},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE, value: {load_assignment: {endpoints: [{priority: -1}]}, lb_policy: MAGIC}}"), "!configPatches[0].patch.value.load_assignment.endpoints[0].priority: whole number"},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE, value: {load_assignment: {endpoints: [{priority: -1}]}, lb_policy: MAGIC}}"), "!configPatches[0].patch.value.lb_policy: MAGIC"},
-		{ef, patched("applyTo: NETWORK_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: a, stream_idle_timeout: 500ms, no_such_field: 1}}}"), "?configPatches[0].patch.value.typed_config.no_such_field: no field"},
-		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {}}}"), "!configPatches[0].patch.value.typed_config: has no @type"},
 		{vs, "hosts: [a.test]\nhttp: [{rewrite: {uri: \"/a\\nb\"}, route: [{destination: {host: a.test}}]}]", "!http[0].rewrite.uri: line break"},
 		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {useSourceIp: true, minimumRingSize: 10}}}", "?trafficPolicy.loadBalancer.consistentHash.minimumRingSize: deprecated"},
 		{dr, "host: a\ntrafficPolicy: {loadBalancer: {consistentHash: {useSourceIp: true, maglev: {}}}}", "!trafficPolicy.loadBalancer.consistentHash.maglev.tableSize: prime"},
-		{ef, "{}", ""},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: lua_cluster}}"), ""},
-		{ef, "targetRefs: [{kind: Gateway, name: x}]", "!targetRefs: Kubernetes Gateway API"},
-		{ef, "workloadSelector: {}", "?workloadSelector: every workload"},
-		{ef, "workloadSelector: {labels: {'a*': b}}", "!workloadSelector.labels: no label"},
-		{ef, patched("patch: {operation: REMOVE}"), "!configPatches[0].applyTo: is missing"},
-		{ef, patched("applyTo: CLUSTER"), "!configPatches[0].patch: is missing"},
-		{ef, patched("applyTo: CLUSTER, patch: {}"), "!configPatches[0].patch.operation: is missing"},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE}"), "!configPatches[0].patch.value: is missing"},
-		{ef, patched("applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {admin: {}}}"), "!configPatches[0].applyTo: bootstrap_override"},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE, value: {no_such_field: 1}}"), "?configPatches[0].patch.value.no_such_field: no field"},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: soon}}"), "!configPatches[0].patch.value.connect_timeout: no duration"},
-		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': nonsense}}}"), "!configPatches[0].patch.value: is no type"},
-		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/envoy.config.filter.http.lua.v2.Lua}}}"), "!configPatches[0].patch.value: is gone"},
-		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {'@type': type.googleapis.com/udpa.type.v1.TypedStruct}}}"), "!configPatches[0].patch.value: without type_url"},
-		{ef, patched("applyTo: CLUSTER, match: {proxy: {proxyVersion: '('}}, patch: {operation: REMOVE}"), "!configPatches[0].match.proxy.proxyVersion: no regular expression"},
-		{ef, patched("applyTo: CLUSTER, match: {proxy: {metadata: {NAME: a}}}, patch: {operation: REMOVE}"), "?configPatches[0].match.proxy.metadata: one proxy alone"},
-		{ef, patched("applyTo: CLUSTER, match: {listener: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match: found by cluster"},
-		{ef, patched("applyTo: LISTENER, match: {cluster: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match: found by listener"},
-		{ef, patched("applyTo: VIRTUAL_HOST, match: {cluster: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match: found by routeConfiguration"},
-		{ef, patched("applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: {}}}}, patch: {operation: REMOVE}"), "!configPatches[0].match.listener.filterChain.filter.name: is missing"},
-		{ef, patched("applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: {name: a, subFilter: {name: b}}}}}, patch: {operation: REMOVE}"), "!configPatches[0].match.listener.filterChain.filter.subFilter: HTTP_FILTER only"},
-		{ef, patched("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: a, subFilter: {name: b}}}}}, patch: {operation: REMOVE}"), "!configPatches[0].match.listener.filterChain.filter.name: connection manager"},
-		{ef, patched("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.http_connection_manager}}}}, patch: {operation: ADD, value: {name: a}}"), "?configPatches[0].match.listener.filterChain.filter.name: name of old"},
-		{ef, patched("applyTo: LISTENER, match: {listener: {portName: a}}, patch: {operation: REMOVE}"), "?configPatches[0].match.listener.portName: no effect"},
-		{ef, patched("applyTo: HTTP_FILTER, patch: {operation: REMOVE}"), "?configPatches[0].patch.operation: names the filter"},
-		{ef, patched("applyTo: ROUTE_CONFIGURATION, patch: {operation: REMOVE}"), "?configPatches[0].patch.operation: does nothing"},
-		{ef, patched("applyTo: CLUSTER, patch: {operation: ADD, value: {name: a}, filterClass: AUTHZ}"), "?configPatches[0].patch.filterClass: not carried out"},
-		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, waypoint: {}}, patch: {operation: REMOVE}"), "?configPatches[0].match.context: no waypoints"},
-		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, cluster: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match: only waypoint"},
-		{ef, patched("applyTo: CLUSTER, match: {context: GATEWAY, waypoint: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match.waypoint: context WAYPOINT"},
-		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, waypoint: {portNumber: 65536}}, patch: {operation: REMOVE}"), "!configPatches[0].match.waypoint.portNumber: no port"},
 		{gw, httpsPort + "{mode: SIMPLE, serverCertificate: /c, privateKey: /k, minProtocolVersion: TLSV1_3, maxProtocolVersion: TLSV1_2}", "?servers[0].tls.maxProtocolVersion: below the minimum"},
-	} {
+	})
+}
+
+// specCase is a row of TestSpecs.
+type specCase struct{ kind, spec, want string }
+
+func testSpecs(t *testing.T, cases []specCase) {
+	t.Helper()
+	for _, test := range cases {
 		t.Run(test.kind+"/"+test.want, func(t *testing.T) {
 			var found []object.Finding
 			readOne(t, test.kind, test.spec, func(o *object.Object) []object.Finding {
