@@ -7,6 +7,7 @@ import (
 // call is a method call from the bus.
 type call struct {
 	sender      string // unique name of the connection
+	uid         uint32 // its user
 	serial      uint32
 	path        dbus.ObjectPath
 	kind        string // interface; "" = any that has the member

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -130,6 +131,24 @@ func (d *daemon) stop() {
 func (d *daemon) connect() *dbus.Conn {
 	d.t.Helper()
 	conn, err := dbus.Connect(d.address())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// connectAs is a connection of a user's.
+func (d *daemon) connectAs(uid int) (conn *dbus.Conn) {
+	d.t.Helper()
+	var err error
+	parts.As(d.t, uid, func() { conn, err = dbus.Dial(d.address()) })
+	if err == nil {
+		err = conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(uid))})
+	}
+	if err == nil {
+		err = conn.Hello()
+	}
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -14,16 +14,35 @@ const changeTime = 30 * time.Second
 // handler is one method. Its arguments have the types that the XML says.
 type handler func(ctx context.Context, c *call) ([]any, error)
 
-// take admits a call that came over the wire, or has it refused. It is called by the goroutine that reads, so it never waits.
+// take admits a call that came over the wire once its user is known, or has it refused. It is called by the goroutine that
+// reads, so it never waits.
 func (s *session) take(message *dbus.Message) {
 	c := newCall(message)
 	if !s.signatures[c.signature] {
 		c.args = nil // of no method: what waits in the queue takes little memory
 	}
-	if s.calls.enter(c.sender) {
-		s.queue <- c // holds mostCalls
-		return
+	switch known, kept := s.callers.identify(c); {
+	case known:
+		s.admit(c)
+	case !kept:
+		s.turnAway(c)
 	}
+}
+
+// admit puts a call whose user is known into its queue, or has it refused. It never waits.
+func (s *session) admit(c *call) {
+	switch {
+	case c.uid == 0 && s.rootCalls.enter(c.sender): // nobody else keeps root from being answered
+		s.rootQueue <- c // holds mostRootCalls
+	case c.uid != 0 && s.calls.enter(c.uid):
+		s.queue <- c // holds mostCalls
+	default:
+		s.turnAway(c)
+	}
+}
+
+// turnAway has a call refused.
+func (s *session) turnAway(c *call) {
 	if c.silent {
 		return
 	}
@@ -33,13 +52,26 @@ func (s *session) take(message *dbus.Message) {
 	}
 }
 
-// read answers admitted calls until ctx ends.
+// read answers admitted calls of users until ctx ends.
 func (s *session) read(ctx context.Context) {
 	for {
 		select {
 		case c := <-s.queue:
 			s.serve(ctx, c)
-			s.calls.leave(c.sender)
+			s.calls.leave(c.uid)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// readRoot answers admitted calls of root until ctx ends.
+func (s *session) readRoot(ctx context.Context) {
+	for {
+		select {
+		case c := <-s.rootQueue:
+			s.serve(ctx, c)
+			s.rootCalls.leave(c.sender)
 		case <-ctx.Done():
 			return
 		}
@@ -74,8 +106,8 @@ func (s *session) serve(ctx context.Context, c *call) {
 		s.answer(c, values, err)
 		return
 	}
-	uid, err := s.authority.user(ctx, c.sender)
-	if err != nil {
+	uid := c.uid
+	if uid == unknownUser {
 		s.answer(c, nil, notAuthorized("not authorised: the bus does not say who the caller is"))
 		return
 	}

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"runtime"
@@ -15,34 +16,38 @@ import (
 )
 
 // flood sends calls as fast as the bus takes them, over several connections, until stopped; it tells what came back.
-func flood(t *testing.T, d *daemon, connections int, method string, arguments ...any) (stop func() (answered, busy int)) {
+func flood(t *testing.T, connect func() *dbus.Conn, connections int, method string, arguments ...any) (stop func() (answered, busy int), refused *atomic.Int64) {
 	t.Helper()
-	var ok, refused atomic.Int64
+	var ok atomic.Int64
+	refused = new(atomic.Int64)
 	var group sync.WaitGroup
 	ending := make(chan struct{})
 	for range connections {
-		conn := d.connect()
+		conn := connect()
 		group.Go(func() {
 			pending := make(chan *dbus.Call, 256)
 			for range cap(pending) / 2 {
 				conn.Object(wellKnownName, managerPath).Go(method, 0, pending, arguments...)
 			}
-			for call := range pending {
+			for {
+				var call *dbus.Call
+				select {
+				case call = <-pending:
+				case <-ending: // a refused call may get no answer
+					return
+				}
 				switch {
 				case call.Err == nil:
 					ok.Add(1)
 				case isNamed(call.Err, errorPrefix+nameBusy):
 					refused.Add(1)
+				case isNamed(call.Err, errorUnknownMethod):
+					ok.Add(1)
 				case !isNamed(call.Err, "org.freedesktop.DBus.Error.LimitsExceeded"): // the bus's own
 					t.Errorf("flooding: %v", call.Err)
 					return
 				}
-				select {
-				case <-ending:
-					return
-				default:
-					conn.Object(wellKnownName, managerPath).Go(method, 0, pending, arguments...)
-				}
+				conn.Object(wellKnownName, managerPath).Go(method, 0, pending, arguments...)
 			}
 		})
 	}
@@ -50,13 +55,13 @@ func flood(t *testing.T, d *daemon, connections int, method string, arguments ..
 		close(ending)
 		group.Wait()
 		return int(ok.Load()), int(refused.Load())
-	}
+	}, refused
 }
 
 func TestAFloodHoldsUpNobody(t *testing.T) {
 	d, a := running(t)
 	before := runtime.NumGoroutine()
-	stop := flood(t, d, 4, propertiesName+".GetAll", managerInterface)
+	stop, _ := flood(t, d.connect, 4, propertiesName+".GetAll", managerInterface)
 	most := 0
 	began := time.Now()
 	for i := range 10 {
@@ -87,6 +92,38 @@ func TestAFloodHoldsUpNobody(t *testing.T) {
 	// Each pending call of the flood has a goroutine of godbus's client here: the agent's own are few.
 	if limit := 4*256 + 200; most > limit {
 		t.Errorf("%d more goroutines", most)
+	}
+}
+
+// daemonUser is another user whom every machine knows: the bus refuses others.
+const daemonUser = 1
+
+// Eight connections of one user that are kept full leave root and other users alone.
+func TestFlood_OfOneUserLeavesOthersAlone(t *testing.T) {
+	d, _ := running(t)
+	as := func(uid int) func() *dbus.Conn { return func() *dbus.Conn { return d.connectAs(uid) } }
+	for _, method := range []string{propertiesName + ".GetAll", managerInterface + ".Nonsense"} {
+		t.Run(method, func(t *testing.T) {
+			stop, refused := flood(t, as(nobody), 8, method, managerInterface)
+			eventually(t, "the flood is refused", func() bool { return refused.Load() > 0 })
+			slowest := time.Duration(0)
+			limited, cancel := context.WithTimeout(t.Context(), 2*testTime)
+			defer cancel()
+			for i := range 10 {
+				root, other := d.connect(), as(daemonUser)() // each time a connection that the agent does not know yet
+				sent := time.Now()
+				if err := root.Object(wellKnownName, managerPath).CallWithContext(limited, managerInterface+".Reload", 0, uint64(0)).Err; err != nil {
+					t.Errorf("reload %d of root: %v", i, err)
+				}
+				slowest = max(slowest, time.Since(sent))
+				if err := other.Object(wellKnownName, managerPath).CallWithContext(limited, peerName+".Ping", 0).Err; err != nil {
+					t.Errorf("call %d of another user: %v", i, err)
+				}
+				_, _ = root.Close(), other.Close()
+			}
+			answered, busy := stop()
+			t.Logf("the slowest reload of root took %s beside %d calls that were answered and %d refused", slowest, answered, busy)
+		})
 	}
 }
 

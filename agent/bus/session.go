@@ -38,9 +38,12 @@ type session struct {
 	state   *shown[*snapshot]
 	figures *shown[map[string]Figures]
 
+	callers     *callers
 	queue       chan *call // admitted
+	rootQueue   chan *call // the same, of root's
 	refused     chan *call
-	calls       *limiter[string]
+	calls       *limiter[uint32]
+	rootCalls   *limiter[string]
 	changes     *limiter[uint32]
 	rootChanges *limiter[uint32]
 	running     sync.WaitGroup // changes
@@ -55,8 +58,9 @@ func newSession(options Options, all interfaces) *session {
 		owned:   make(chan bool, 8),
 		state:   newShown[*snapshot](stateAge, patience),
 		figures: newShown[map[string]Figures](figuresAge, patience),
-		queue:   make(chan *call, mostCalls), refused: make(chan *call, mostRefusals),
-		calls:   newLimiter[string](mostCalls, mostOfSender),
+		callers: newCallers(),
+		queue:   make(chan *call, mostCalls), rootQueue: make(chan *call, mostRootCalls), refused: make(chan *call, mostRefusals),
+		calls: newLimiter[uint32](mostCalls, mostCallsOfUser), rootCalls: newLimiter[string](mostRootCalls, mostOfSender),
 		changes: newLimiter[uint32](mostChanges, mostOfUser), rootChanges: newLimiter[uint32](mostRootChanges, mostRootChanges),
 	}
 	s.handlers = s.standardHandlers()
@@ -98,6 +102,10 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 	for range readers {
 		s.running.Go(func() { s.read(ctx) })
 	}
+	for range rootReaders {
+		s.running.Go(func() { s.readRoot(ctx) })
+	}
+	s.running.Go(func() { s.identify(ctx) })
 	s.running.Go(func() { s.refuse(ctx) })
 	s.running.Go(func() { s.measure(ctx) })
 	ours, err := s.takeName(ctx)
