@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
@@ -80,8 +82,18 @@ func meshPaths(c *config.Config) []string {
 func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	return discovery.Options{
 		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(), Watch: a.meshWatch.setCertificates, Settings: meshSettings(c),
+		Denied:   a.deniedToEnvoy,
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board, Logger: a.logOf("discovery"),
 	}
+}
+
+// deniedToEnvoy says why Envoy cannot read a file, see blueprint.Reader.
+func (a *Agent) deniedToEnvoy(path string) string {
+	keeper := a.keeper.get()
+	if keeper == nil {
+		return ""
+	}
+	return blueprint.LookupReader(strconv.Itoa(keeper.Info().UID)).Denied(path)
 }
 
 // meshSettings are its [live] keys, and what of an epoch's is its too.

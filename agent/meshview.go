@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
@@ -12,8 +13,16 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// MeshProblems are what is wrong in the embedded server's files, and what Envoy refused of them.
-func (b backend) MeshProblems(context.Context) ([]api.MeshProblem, error) {
+// rescanTime bounds how long the embedded server may take to read its files again.
+const rescanTime = 30 * time.Second
+
+// MeshProblems are what is wrong in the embedded server's files as they are now, and what Envoy refused of them.
+func (b backend) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
+	ctx, cancel := context.WithTimeout(ctx, rescanTime)
+	defer cancel()
+	if err := b.discovery.Rescan(ctx); err != nil {
+		return nil, api.Refuse(fmt.Sprintf("the mesh configuration could not be read within %v", rescanTime))
+	}
 	return problemsForAPI(b.discovery.Problems()), nil
 }
 

@@ -21,6 +21,8 @@ type Checker struct {
 	Maker  Maker
 	Runner envoy.Runner // runs Envoy where it is going to run, and as whom
 	Folder string       // where Envoy may read what this process writes; only with a Runner
+
+	Agent, Envoy *Reader // whom they will run as, where that is not as this process does; nil: not known
 }
 
 // Report is what a check found.
@@ -65,6 +67,7 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 		return report
 	}
 	defer place.remove()
+	how.readable(loaded, &report)
 	binary := place.find(ctx, loaded, &report)
 	if key, credential := secretElsewhere(loaded.Config); credential != "" {
 		report.warn(loaded, fmt.Sprintf("the bootstrap was not checked: %s is %s, which only the unit has", key, credential), "")
@@ -89,6 +92,7 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 			report.refuse(err)
 		}
 	}
+	how.readableByEnvoy(plan, &report)
 	if len(report.Errors) == 0 {
 		place.validate(ctx, plan, binary, &report)
 	}
@@ -140,20 +144,20 @@ func (c Checker) place(loaded *config.Loaded) (*place, error) {
 	return p, nil
 }
 
-// find looks for Envoy and asks what it is; nil: there is none, which is an error only where the configuration names one.
+// find looks for Envoy and asks what it is; nil: there is none.
 func (p *place) find(ctx context.Context, loaded *config.Loaded, report *Report) *envoy.Binary {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
-	if err != nil && loaded.Config.Envoy.Binary == "" {
-		report.warn(loaded, "Envoy itself did not check the bootstrap: "+err.Error(), "")
-		return nil
-	}
 	var binary *envoy.Binary
 	if err == nil {
 		binary, err = envoy.Inspect(ctx, p.runner, path)
 	}
 	if err != nil {
 		report.Missing = true
-		report.Errors = append(report.Errors, loaded.Fault("envoy.binary", err.Error(), "name an Envoy that can be run, or take the key out"))
+		cure := "name an Envoy that can be run, or take the key out"
+		if loaded.Config.Envoy.Binary == "" {
+			cure = "" // the error has it
+		}
+		report.Errors = append(report.Errors, loaded.Fault("envoy.binary", err.Error(), cure))
 		return nil
 	}
 	return binary

@@ -57,7 +57,7 @@ func (h host) clean(errs config.Errors) string {
 
 // withEnvoy is the table [envoy] with the real Envoy.
 func withEnvoy(t *testing.T, keys string) string {
-	return fmt.Sprintf("[paths]\nruntime_dir = \"/run/outrider-check\"\n[envoy]\nbinary = %q\nuser = \"\"\n%s", parts.Envoy(t), keys)
+	return fmt.Sprintf("discovery.files = [\"/\"]\npaths.runtime_dir = \"/run/outrider-check\"\n[envoy]\nbinary = %q\nuser = \"\"\n%s", parts.Envoy(t), keys)
 }
 
 func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
@@ -126,7 +126,8 @@ func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
 func TestWhatCannotBeCheckedIsSaid(t *testing.T) {
 	h := newHost(t)
 	for _, c := range []struct{ name, toml, want string }{
-		{"a credential", "[envoy]\nuser = \"\"\ntemplate_file = \"credential:bootstrap\"\n", "the bootstrap was not checked: envoy.template_file is credential:bootstrap, which only the unit has"},
+		{"a credential", withEnvoy(t, "template_file = \"credential:bootstrap\"\n"), "the bootstrap was not checked: envoy.template_file is credential:bootstrap, which only the unit has"},
+		{"a folder of the mesh that is missing", strings.Replace(withEnvoy(t, ""), "[\"/\"]", "[\"to-come\"]", 1), "$DIR/outrider.toml:1:1: discovery.files: $DIR/to-come does not exist; create it, or take it out"},
 		{"a certificate that is to come", withEnvoy(t, "[reload]\nfiles = [\"to-come.pem\"]\n"), "Envoy itself did not check the bootstrap: $DIR/to-come.pem cannot be read"},
 	} {
 		report := h.check(c.toml)
@@ -160,5 +161,54 @@ func TestAnEnvoyThatDoesNotEndIsNoRefusal(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(h.dir, ".envoy-check-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestCheck_NeedsAnEnvoy(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	for _, path := range []string{"/usr/local/bin/envoy", "/usr/bin/envoy"} {
+		if _, err := os.Stat(path); err == nil {
+			t.Fatalf("%s is in the way of this test", path)
+		}
+	}
+	report := newHost(t).check("")
+	if got := report.Errors.Error(); !report.Missing || len(report.Errors) != 1 || !strings.Contains(got, "envoy.binary: no Envoy that can be run") {
+		t.Errorf("%t %s", report.Missing, got)
+	}
+}
+
+// What the users of the units cannot read is refused at its key, as a start would, though root reads it.
+func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
+	h := newHost(t)
+	if err := os.Chmod(h.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	private := h.write("override.yaml", "{}\n")
+	if err := os.Chmod(private, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	certificate := h.write("ca.pem", "")
+	if err := os.Chmod(certificate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	main := h.write("outrider.toml", withEnvoy(t, "bootstrap_override = \"override.yaml\"\n[reload]\nfiles = [\"ca.pem\"]\n"))
+	stranger := &Reader{name: "outrider", group: "outrider", uid: 64321}
+	report := Check(t.Context(), config.Options{Path: main, Environment: func(string) string { return "" }}, Checker{Maker: thisHost(), Agent: stranger})
+	want := "$DIR/outrider.toml:6:1: envoy.bootstrap_override: user outrider cannot read $DIR/override.yaml: chgrp outrider $DIR/override.yaml; chmod 640 $DIR/override.yaml\n" +
+		"$DIR/outrider.toml:8:1: reload.files: user outrider cannot read $DIR/ca.pem: chgrp outrider $DIR/ca.pem; chmod 640 $DIR/ca.pem"
+	if got := h.clean(report.Errors); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string { return "" }}, Checker{Maker: thisHost(), Envoy: stranger})
+	_, want, _ = strings.Cut(want, "\n")
+	if got := h.clean(report.Errors); got != want {
+		t.Errorf("Envoy: %s\nwant %s", got, want)
+	}
+	if err := os.Chmod(main, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string { return "" }}, Checker{Maker: thisHost(), Agent: stranger})
+	if got := h.clean(report.Errors); !strings.HasPrefix(got, "$DIR/outrider.toml: user outrider cannot read $DIR/outrider.toml: chgrp outrider $DIR/outrider.toml; chmod 640") {
+		t.Errorf("the main file: %s", got)
 	}
 }

@@ -20,14 +20,20 @@ import (
 // certificates knows what the files hold that proxies read certificates and authorities from, where they are on this machine.
 type certificates struct {
 	watch  func(files []string) error // nil: they are elsewhere
+	denied Denied                     // nil: not known
 	logger *slog.Logger
 	files  map[string]*certificateFile // that are watched
 }
+
+// Denied says why proxies cannot read a file, and the cure: "user envoy cannot read /x: chmod 644 /x". "" says that they can,
+// or that it is not known.
+type Denied func(path string) string
 
 // certificateFile is what is known of a file.
 type certificateFile struct {
 	stale   bool // it is to be read again
 	missing bool
+	denied  string // why the proxy cannot read it, and the cure; "" if it can
 	held    uint64 // when it was read last (watch.Fingerprint)
 	changes uint64 // of held: Envoy has to read again what is again as it was: it does not go back to it when it refuses what came between
 }
@@ -56,6 +62,9 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 			if held = file.append(held); file != nil && file.missing && !slices.Contains(found[i].Missing, path) {
 				found[i].Missing = append(found[i].Missing, path)
 			}
+			if file != nil && file.denied != "" && !slices.Contains(found[i].Denied, file.denied) {
+				found[i].Denied = append(found[i].Denied, file.denied)
+			}
 		}
 		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1) // 0 is that nobody knows
 	}
@@ -77,6 +86,9 @@ func (c *certificates) read(path string) *certificateFile {
 	}
 	_, err = os.Stat(path)
 	file.missing = errors.Is(err, fs.ErrNotExist)
+	if file.denied = ""; c.denied != nil && !file.missing {
+		file.denied = c.denied(path)
+	}
 	if file.stale = false; held != file.held {
 		file.held = held
 		file.changes++

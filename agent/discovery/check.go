@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"fmt"
+	"slices"
 
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/meshfile"
@@ -18,6 +19,9 @@ type CheckOptions struct {
 
 	MeshConfigFile string  // Istio's MeshConfig; "" = its defaults
 	Taken          []Taken // where nothing of the mesh can listen
+
+	Here   bool   // certificates are files of this machine: those that are missing are reported
+	Denied Denied // which of them the proxy cannot read; nil: not known
 }
 
 // Check reads files and directories as the server does, once, and returns what is wrong, by place. An error means that it
@@ -50,7 +54,11 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	}
 	m.Identity, m.SystemRoots, m.Taken = o.Identity, o.SystemRoots, options.Taken
 	world := model.NewWorld(o.Domain, m)
-	v, err := view.New(world, node, view.NewCache(), (&certificates{}).look)
+	files := &certificates{denied: options.Denied, logger: o.Logger, files: map[string]*certificateFile{}}
+	if options.Here {
+		files.watch = func([]string) error { return nil }
+	}
+	v, err := view.New(world, node, view.NewCache(), files.look)
 	if err != nil {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
@@ -59,6 +67,10 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	for _, c := range s.Load() {
 		changes = append(changes, model.Change(c))
 	}
-	v.Update(world.Apply(changes))
-	return checked{world, v, gather(s.Problems(), problems, map[string]*served{"": {View: v}}, nil)}, nil
+	touched := world.Apply(changes)
+	v.Update(touched)
+	refs, views := references{}, map[string]*served{"": {View: v}}
+	refs.update(world, touched)
+	problems = slices.Concat(problems, refs.problems(), unselected(world, views))
+	return checked{world, v, gather(s.Problems(), problems, views, nil)}, nil
 }

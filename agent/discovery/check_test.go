@@ -134,3 +134,49 @@ func TestExplainNamesTheObjects(t *testing.T) {
 		}
 	}
 }
+
+func TestCheck_ReferencesThatNothingDefines(t *testing.T) {
+	const service = "ServiceEntry shop/web: {hosts: [web.test, '*.wild.test'], resolution: STATIC, endpoints: [{address: 10.0.0.1, labels: {version: v1}}], ports: [{number: 80, name: http, protocol: HTTP}]}"
+	const rule = "DestinationRule shop/web: {host: '*.test', subsets: [{name: v1}]}"
+	const gateway = "Gateway shop/edge: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}"
+	const unknown = "no service has the host nowhere.test; requests get 503; add a ServiceEntry or correct the host"
+	route := func(destination string) string {
+		return "VirtualService shop/v: {hosts: [v.test], gateways: [edge], http: [{route: [{destination: {" + destination + "}}]}]}"
+	}
+	edge := map[string]string{"app": "edge"}
+	for _, c := range []struct {
+		name    string
+		options discovery.CheckOptions
+		objects []string
+		want    []string
+	}{
+		{"all is there", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "shop"}, []string{service, gateway, route("host: web.test")}, nil},
+		{"a host", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "shop"}, []string{service, gateway, route("host: nowhere.test")},
+			[]string{"warning VirtualService shop/v: spec.http[0].route[0].destination.host: " + unknown}},
+		{"a host of a Gateway that is not for this proxy", discovery.CheckOptions{}, []string{service, gateway, route("host: nowhere.test")},
+			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\" and labels that its selector app=edge matches in [node]",
+				"warning VirtualService shop/v: spec.http[0].route[0].destination.host: " + unknown}},
+		{"a host that a pattern covers", discovery.CheckOptions{Labels: edge}, []string{service, gateway, route("host: a.wild.test")},
+			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\" in [node]"}},
+		{"a subset", discovery.CheckOptions{Type: "router"}, []string{service, rule, gateway, route("host: web.test, subset: v2")},
+			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: its selector is app=edge, the labels of this proxy are none; set [node] labels, or correct the selector",
+				"warning VirtualService shop/v: spec.http[0].route[0].destination.subset: no DestinationRule for web.test has a subset v2; requests get 503; add the subset or correct its name"}},
+		{"a subset of a pattern's rule", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "bank"}, []string{service, rule, gateway, route("host: web.test, subset: v1")}, nil},
+		{"a mirror", discovery.CheckOptions{Type: "router", Labels: edge}, []string{service, gateway, "VirtualService shop/v: {hosts: [v.test], gateways: [edge], http: [{route: [{destination: {host: web.test}}], mirrors: [{destination: {host: nowhere.test}}]}]}"},
+			[]string{"warning VirtualService shop/v: spec.http[0].mirrors[0].destination.host: " + unknown}},
+	} {
+		folder := meshOf(t, c.objects...)
+		problems, err := discovery.Check([]string{folder}, c.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range problems {
+			_, text, _ := strings.Cut(p.String(), ": ")
+			got = append(got, string(p.Severity)+" "+text)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", c.name, diff)
+		}
+	}
+}

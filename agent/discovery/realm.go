@@ -20,6 +20,7 @@ type realm struct {
 	stored  []Problem        // of the store
 	held    []*object.Object // by the store, though their text is bad now
 	objects map[object.Kind]int
+	refs    references
 
 	restricted bool                        // the files restrict access in a way that is not carried out; see admit
 	good       []*object.Object            // in force when that began before the realm was filled; nil: unknown
@@ -104,7 +105,7 @@ func (s *Server) need(namespace string) {
 }
 
 func (s *Server) newRealm(namespace string) *realm {
-	return &realm{namespace: namespace, cache: view.NewCache(), world: model.NewWorld(s.options.Domain, s.effectiveMesh()), objects: map[object.Kind]int{}}
+	return &realm{namespace: namespace, cache: view.NewCache(), world: model.NewWorld(s.options.Domain, s.effectiveMesh()), objects: map[object.Kind]int{}, refs: references{}}
 }
 
 // settle makes the realm of the settings the one that counts, once it is filled.

@@ -139,7 +139,9 @@ func TestWhatIsBadNowIsServedByTheNextServer(t *testing.T) {
 		l.expect("they are bad still", "a 2s b 2s", true, bad...)
 	}
 	l.put("b.yaml", b+"# harmless\n")
-	l.server.Rescan()
+	if err := l.server.Rescan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := l.server.Configure(l.settings()); err != nil {
 		t.Fatal(err)
 	}

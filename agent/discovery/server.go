@@ -59,6 +59,8 @@ type Options struct {
 	// from them, and are told to do it again. It must not wait for Changes. nil: proxies are on other machines.
 	Watch func(files []string) error
 
+	Denied Denied // which of these files proxies cannot read; nil: not known
+
 	Board  *condition.Board // nil: problems are only returned
 	Logger *slog.Logger     // nil: nothing is logged
 }
@@ -78,8 +80,8 @@ type Server struct {
 	options Options
 	kept    kept
 	ready   chan struct{}
-	rescan  chan struct{}
-	joining chan struct{} // there are realms to be filled
+	rescan  chan chan struct{} // closed once it is done
+	joining chan struct{}      // there are realms to be filled
 	began   time.Time
 
 	unwritten chan struct{} // what is in force may have changed without a file having
@@ -112,10 +114,10 @@ func New(options Options) (*Server, error) {
 	}
 	fill(&options)
 	lastGood, stale := recall(options)
-	s := &Server{options: options, kept: kept{state: lastGood, stale: stale}, ready: make(chan struct{}), rescan: make(chan struct{}, 1), joining: make(chan struct{}, 1),
+	s := &Server{options: options, kept: kept{state: lastGood, stale: stale}, ready: make(chan struct{}), rescan: make(chan chan struct{}), joining: make(chan struct{}, 1),
 		began: time.Now(), unwritten: make(chan struct{}, 1), ended: make(chan struct{}), recalled: slices.Clone(lastGood.StandIns),
 		realms: map[string]*realm{}, views: map[string]*served{}, settings: options.Settings, mesh: mesh.Default(),
-		certificates: &certificates{watch: options.Watch, logger: options.Logger, files: map[string]*certificateFile{}}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
+		certificates: &certificates{watch: options.Watch, denied: options.Denied, logger: options.Logger, files: map[string]*certificateFile{}}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
 	s.restoreMesh(lastGood.Mesh)
 	s.readMesh()
 	s.here = s.newRealm(options.Settings.Namespace)
@@ -173,9 +175,13 @@ func (s *Server) Run(ctx context.Context) error {
 			close(s.ended) // what is told from here on is written by those who tell
 			s.remember()
 			return nil
-		case <-s.rescan:
+		case done := <-s.rescan:
+			waiting := append(s.waiting(), done)
 			s.remesh(nil)
 			s.read((*store.Store).Load, s.certificateFiles())
+			for _, done := range waiting {
+				close(done)
+			}
 			remember()
 		case <-s.joining:
 			s.join()
@@ -203,11 +209,36 @@ func (s *Server) Run(ctx context.Context) error {
 // Ready is closed once the files were read for the first time.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Rescan looks through all files again, without waiting for their watch to tell.
-func (s *Server) Rescan() {
+// Rescan looks through all files again, without waiting for their watch, and returns once Problems are those of what it found. Its
+// error is ctx's.
+func (s *Server) Rescan(ctx context.Context) error {
+	done := make(chan struct{})
 	select {
-	case s.rescan <- struct{}{}:
-	default: // one is due already
+	case s.rescan <- done:
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-done:
+	case <-s.ended:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// waiting takes all further requests for what is about to be read. Only Run may call it.
+func (s *Server) waiting() []chan struct{} {
+	var all []chan struct{}
+	for {
+		select {
+		case done := <-s.rescan:
+			all = append(all, done)
+		default:
+			return all
+		}
 	}
 }
 
@@ -267,6 +298,7 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 		r.count(of)
 		touched[r] = r.world.Apply(applied)
 		r.cache.Drop(touched[r])
+		r.refs.update(r.world, touched[r])
 		r.stored, r.held = r.store.Problems(), r.store.Held()
 	}
 	s.settle()

@@ -14,6 +14,7 @@ import (
 	"outrider.org/outrider/agent/api/apitest"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestTables(t *testing.T) {
@@ -303,10 +304,15 @@ func TestEvents(t *testing.T) {
 
 func TestConfigCheck(t *testing.T) {
 	m := newMachine(t, nil)
-	m.write("etc/outrider.toml", "[log]\nlevel = \"debug\"\n")
+	m.write("etc/outrider.toml", fmt.Sprintf("[log]\nlevel = \"debug\"\n[envoy]\nbinary = %q\n", parts.Envoy(t)))
 	m.write("etc/conf.d/a.toml", "[envoy]\nconcurrency = 2\n")
 	if code, out, errors := m.outrider("config", "check"); code != 0 || !strings.Contains(out, "$DIR/etc/outrider.toml: valid\n$DIR/etc/conf.d/a.toml: valid\n") {
 		t.Errorf("%d %s %s", code, out, errors)
+	}
+	m.unit = unitState{User: "root"}
+	m.write("etc/conf.d/a.toml", "[envoy]\nuser = \"root\"\n")
+	if code, _, errors := m.outrider("config", "check"); code != 1 || !strings.HasPrefix(errors, "$DIR/etc/conf.d/a.toml:2:1: envoy.user: ") {
+		t.Errorf("the unit's configuration: %d %s", code, errors)
 	}
 	bad := m.write("bad.toml", "[envoy]\nconcurency = 2\n\n[log]\nlevel = \"loud\"\n")
 	code, _, errors := m.outrider("config", "check", bad)
@@ -335,6 +341,9 @@ func TestMeshCheck(t *testing.T) {
 		if code, out, errors := m.outrider(strings.Fields(arguments)...); code != 0 || !strings.Contains(out, "mesh.d: valid") {
 			t.Errorf("%s: %d %s %s", arguments, code, out, errors)
 		}
+	}
+	if code, out, errors := m.outrider("mesh", "check", m.dir+"/missing"); code != 1 || out != "" || errors != "outrider: cannot read $DIR/missing: no such file or directory\n" {
+		t.Errorf("a path that is not there: %d %s %s", code, out, errors)
 	}
 	bad := m.write("bad.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata:\n  name: b\nspec:\n  hosts: [b.example.com]\n  htpp: []\n")
 	code, _, errors := m.outrider("mesh", "check", bad)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -21,10 +22,14 @@ func (a *app) configCheckCommand() *cobra.Command {
 		Short: "Check a configuration file and its drop-ins, without an agent",
 		Args:  cobra.MaximumNArgs(1),
 		Long: "Check does what a start does before Envoy runs: it reads the configuration and the files that it names, renders the\n" +
-			"bootstrap, and has Envoy check it (as root with the rights of [envoy] user). Where that cannot be done here, because there\n" +
-			"is no Envoy or a file is still to come, it says so.",
+			"bootstrap, and has Envoy check it (as root with the rights of [envoy] user). What the unit's configuration needs is checked\n" +
+			"for the users of the units: an error here is an error of systemctl start. A file that is still to come is a warning.",
 		RunE: func(command *cobra.Command, arguments []string) error {
-			report := blueprint.Check(command.Context(), a.onDisk(arguments), blueprint.Checker{Maker: a.maker})
+			options, checker := a.onDisk(arguments), blueprint.Checker{Maker: a.maker}
+			if options.Path == "" {
+				a.inUnit(command.Context(), &options, &checker)
+			}
+			report := blueprint.Check(command.Context(), options, checker)
 			result := checkResult{OK: len(report.Errors) == 0, Warnings: sentences(report.Warnings), Errors: sentences(report.Errors)}
 			if result.OK {
 				result.Files = report.Files
@@ -32,6 +37,16 @@ func (a *app) configCheckCommand() *cobra.Command {
 			return a.printCheck(result)
 		},
 	}
+}
+
+// inUnit has a configuration checked as the one of a unit of systemd, if that is installed.
+func (a *app) inUnit(ctx context.Context, options *config.Options, checker *blueprint.Checker) {
+	agent := a.unit(ctx, unitOf("outrider", options.Instance)+".service")
+	if agent.User == "" {
+		return
+	}
+	options.InUnit = true
+	checker.Agent, checker.Envoy = agent.reader(), a.unit(ctx, unitOf("outrider-envoy", options.Instance)+".service").reader()
 }
 
 // onDisk is the configuration that the arguments name.

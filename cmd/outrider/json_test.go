@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/api/apitest"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // commandPaths are the commands that do something themselves, by what is typed for them.
@@ -34,7 +36,7 @@ func commandPaths(command *cobra.Command) []string {
 func TestCommandsTakeJSON(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(), Explanation: api.MeshExplanation{Outcome: "forwarded"}})
 	m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Sentence: "it serves"})
-	m.write("etc/outrider.toml", "")
+	m.write("etc/outrider.toml", fmt.Sprintf("envoy.binary = %q\n", parts.Envoy(t)))
 	noJSON := map[string]bool{"completion": true}
 	arguments := map[string][]string{
 		"events": {"--no-follow"}, "example show": {"canary"}, "mesh explain": {"a.test"}, "bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},

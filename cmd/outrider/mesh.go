@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -44,7 +46,8 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 					return err
 				}
 			}
-			options, files, err := a.checkOptions(meshConfig)
+			named := len(paths) > 0
+			options, files, err := a.checkOptions(command.Context(), meshConfig)
 			switch {
 			case len(paths) > 0 && err != nil:
 				options = discovery.CheckOptions{MeshConfigFile: meshConfig}
@@ -52,6 +55,11 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 				return fmt.Errorf("which files the embedded server reads is not known, name them: the configuration is not valid:\n%w", err)
 			case len(paths) == 0:
 				paths = files
+			}
+			for _, path := range paths {
+				if _, err := os.Stat(path); named && err != nil {
+					return fmt.Errorf("cannot read %s: %w", path, reason(err))
+				}
 			}
 			problems, err := discovery.Check(paths, options)
 			if err != nil {
@@ -66,7 +74,7 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 
 // checkOptions are how the agent would read its files, and the files, as the configuration on disk says; a file of MeshConfig
 // that is given counts before its own.
-func (a *app) checkOptions(meshConfig string) (discovery.CheckOptions, []string, error) {
+func (a *app) checkOptions(ctx context.Context, meshConfig string) (discovery.CheckOptions, []string, error) {
 	loaded, err := config.Load(a.onDisk(nil))
 	if err != nil {
 		return discovery.CheckOptions{}, nil, err
@@ -77,6 +85,10 @@ func (a *app) checkOptions(meshConfig string) (discovery.CheckOptions, []string,
 		if claim.Port != 0 {
 			options.Taken = append(options.Taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port), By: claim.Setting() + " of the agent", Envoy: claim.Envoy})
 		}
+	}
+	options.Here = true
+	if reader := a.unit(ctx, unitOf("outrider-envoy", a.instance)+".service").reader(); reader != nil {
+		options.Denied = reader.Denied
 	}
 	return options, from.Files, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -44,7 +45,7 @@ func (a *app) meshExplainCommand() *cobra.Command {
 			var said api.MeshExplanation
 			var err error
 			if len(files) > 0 {
-				said, err = a.explainFiles(files, nodeType, meshConfig, request)
+				said, err = a.explainFiles(command.Context(), files, nodeType, meshConfig, request)
 			} else {
 				client := a.client()
 				defer client.Close()
@@ -108,8 +109,8 @@ func readTarget(target string, headers []string, into *api.MeshRequest) error {
 }
 
 // explainFiles asks files instead of an agent.
-func (a *app) explainFiles(files []string, nodeType, meshConfig string, request api.MeshRequest) (api.MeshExplanation, error) {
-	options, _, err := a.checkOptions(meshConfig)
+func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshConfig string, request api.MeshRequest) (api.MeshExplanation, error) {
+	options, _, err := a.checkOptions(ctx, meshConfig)
 	if err != nil {
 		options = discovery.CheckOptions{MeshConfigFile: meshConfig} // the files can be read without the agent's configuration
 	}

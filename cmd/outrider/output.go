@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -156,4 +158,12 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
+}
+
+// reason is an error of a file without its path and the name of the call.
+func reason(err error) error {
+	if wrong, ok := errors.AsType[*fs.PathError](err); ok {
+		return wrong.Err
+	}
+	return err
 }

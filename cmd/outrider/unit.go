@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"outrider.org/outrider/agent/blueprint"
 )
 
 // unitTime bounds the question to systemd about the agent's unit.
@@ -13,10 +15,12 @@ const unitTime = 2 * time.Second
 
 // unitState is what systemd knows of the agent's unit; the zero value if it could not be asked.
 type unitState struct {
-	Active string // ActiveState: failed, inactive, activating, …
-	Result string // exit-code, signal, timeout, …
-	Exit   string // status or signal of the main process
-	Status string // what the agent said last (STATUS= of sd_notify)
+	Active string   // ActiveState: failed, inactive, activating, …
+	Result string   // exit-code, signal, timeout, …
+	Exit   string   // status or signal of the main process
+	Status string   // what the agent said last (STATUS= of sd_notify)
+	User   string   // whom it runs as
+	Hidden []string // folders that it does not see, see blueprint.Reader
 }
 
 // askSystemd asks systemd about a unit. A host without systemd, or without the unit, gives the zero state.
@@ -24,7 +28,7 @@ func askSystemd(ctx context.Context, unit string) unitState {
 	ctx, cancel := context.WithTimeout(ctx, unitTime)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "systemctl", "show", "--no-pager",
-		"--property=LoadState,ActiveState,Result,ExecMainStatus,StatusText", unit).Output()
+		"--property=LoadState,ActiveState,Result,ExecMainStatus,StatusText,User,ProtectHome,PrivateTmp", unit).Output()
 	if err != nil {
 		return unitState{}
 	}
@@ -36,15 +40,41 @@ func askSystemd(ctx context.Context, unit string) unitState {
 	if values["LoadState"] != "loaded" {
 		return unitState{}
 	}
-	return unitState{values["ActiveState"], values["Result"], values["ExecMainStatus"], values["StatusText"]}
+	state := unitState{Active: values["ActiveState"], Result: values["Result"], Exit: values["ExecMainStatus"], Status: values["StatusText"],
+		User: values["User"]}
+	hide := func(setting, off string, folders ...string) {
+		if value := values[setting]; value != off && value != "read-only" {
+			for _, folder := range folders {
+				state.Hidden = append(state.Hidden, fmt.Sprintf("%s (%s=%s)", folder, setting, value))
+			}
+		}
+	}
+	hide("ProtectHome", "no", "/home", "/root", "/run/user")
+	hide("PrivateTmp", "no", "/tmp", "/var/tmp")
+	return state
+}
+
+// reader is whom the unit runs as; nil if that is not known.
+func (u unitState) reader() *blueprint.Reader {
+	if u.User == "" {
+		return nil
+	}
+	reader := blueprint.LookupReader(u.User)
+	if reader != nil {
+		reader.Hidden = u.Hidden
+	}
+	return reader
 }
 
 // unitName is the name of the agent's unit without .service.
-func (a *app) unitName() string {
-	if a.instance != "" {
-		return "outrider@" + a.instance
+func (a *app) unitName() string { return unitOf("outrider", a.instance) }
+
+// unitOf is the unit of a program for an instance.
+func unitOf(program, instance string) string {
+	if instance == "" {
+		return program
 	}
-	return "outrider"
+	return program + "@" + instance
 }
 
 // printWhyNotRunning prints what systemd knows of an agent that does not answer, and what to do.

@@ -27,6 +27,7 @@ type Look func([]translate.FileSecret) []Held
 type Held struct {
 	Fingerprint uint32   // changes when what they hold does; 0 where nobody knows
 	Missing     []string // of the files
+	Denied      []string // why the proxy cannot read files, and the cure
 }
 
 func newSecrets(look Look) secrets {
@@ -106,6 +107,9 @@ func (s *secrets) publish(v *View) {
 		}
 		for _, path := range found[i].Missing {
 			tell(condition.Warning, path+" does not exist: Envoy goes on with what it read there before, and without that connections fail", "create it")
+		}
+		for _, denied := range found[i].Denied {
+			tell(condition.Warning, denied, "")
 		}
 		v.put(unit, out)
 		v.tell(unit, problems)

@@ -1,0 +1,51 @@
+package blueprint
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+
+	"outrider.org/outrider/agent/config"
+)
+
+// readable refuses files of the configuration that the agent will not be able to read, though this process may. What a start goes on
+// without is a warning.
+func (c Checker) readable(loaded *config.Loaded, report *Report) {
+	for _, path := range slices.Concat(loaded.Files, loaded.Dirs) {
+		if why := c.Agent.Denied(path); why != "" {
+			report.Errors = append(report.Errors, &config.Error{Position: config.Position{File: path}, Message: why})
+		}
+	}
+	for _, file := range loaded.KeyFiles() {
+		if why := c.Agent.Denied(file.Path); why != "" {
+			report.Errors = append(report.Errors, loaded.Fault(file.Key, why, ""))
+		}
+	}
+	const files = "discovery.files"
+	for _, path := range loaded.Config.Discovery.Files {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			report.Warnings = append(report.Warnings, loaded.Fault(files, path+" does not exist", "create it, or take it out"))
+		} else if why := c.Agent.Denied(path); why != "" {
+			report.Warnings = append(report.Warnings, loaded.Fault(files, why, ""))
+		}
+	}
+}
+
+// readableByEnvoy refuses files that Envoy is to read at its start and will not be able to.
+func (c Checker) readableByEnvoy(plan *Blueprint, report *Report) {
+	byKey := map[string]string{}
+	for _, file := range plan.loaded.KeyFiles() {
+		byKey[file.Path] = file.Key
+	}
+	for _, path := range plan.files {
+		why := c.Envoy.Denied(path)
+		switch key, named := byKey[path]; {
+		case why == "":
+		case named:
+			report.Errors = append(report.Errors, plan.loaded.Fault(key, why, ""))
+		default:
+			report.Errors = append(report.Errors, plan.fault(why))
+		}
+	}
+}

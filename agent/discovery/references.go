@@ -1,0 +1,169 @@
+package discovery
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// references finds destinations of VirtualServices that nothing defines. Translation finds them too, but only in what this proxy
+// carries out; the findings are equal, so that each is reported once. What Istio calls IST0101.
+type references map[*object.Object]reference
+
+type reference struct {
+	hosts    map[string]struct{} // of its destinations
+	problems []Problem
+}
+
+// update brings the findings up to date with what was touched.
+func (r references) update(w *model.World, touched model.Touched) {
+	if len(touched.Hosts) == 0 && len(touched.Bindings) == 0 {
+		return
+	}
+	patterns := false // they may cover any host
+	for host := range touched.Hosts {
+		patterns = patterns || model.IsWildcard(host)
+	}
+	stand := map[*object.Object]struct{}{}
+	for o := range w.VirtualServices() {
+		stand[o] = struct{}{}
+		known, ok := r[o]
+		stale := !ok || patterns && len(known.hosts) > 0
+		for host := range known.hosts {
+			if _, changed := touched.Hosts[host]; changed {
+				stale = true
+			}
+		}
+		if stale {
+			r[o] = refer(w, o)
+		}
+	}
+	maps.DeleteFunc(r, func(o *object.Object, _ reference) bool { _, stands := stand[o]; return !stands })
+}
+
+// problems returns all findings, in no order.
+func (r references) problems() []Problem {
+	var all []Problem
+	for _, one := range r {
+		all = append(all, one.problems...)
+	}
+	return all
+}
+
+// refer looks up what a VirtualService names.
+func refer(w *model.World, o *object.Object) reference {
+	found := reference{hosts: map[string]struct{}{}}
+	warn := func(field, message, cure string) {
+		found.problems = append(found.problems, o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure}))
+	}
+	destinations(o.Spec.(*networking.VirtualService), func(field string, to *networking.Destination) {
+		host := model.FullName(to.GetHost(), o.Namespace, w.Domain())
+		found.hosts[host] = struct{}{}
+		switch {
+		case !w.IsReached(host):
+			warn(field+".host", fmt.Sprintf("no service has the host %s", host), "requests get 503; add a ServiceEntry or correct the host")
+		case to.GetSubset() != "" && !w.HasSubset(host, to.GetSubset()):
+			warn(field+".subset", fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.GetSubset()),
+				"requests get 503; add the subset or correct its name")
+		}
+	})
+	return found
+}
+
+// destinations calls each with every destination of a VirtualService that gets requests or connections, and its field.
+func destinations(v *networking.VirtualService, each func(field string, to *networking.Destination)) {
+	for i, route := range v.Http {
+		for j, to := range route.GetRoute() {
+			if len(route.Route) == 1 || to.GetWeight() > 0 {
+				each(fmt.Sprintf("http[%d].route[%d].destination", i, j), to.GetDestination())
+			}
+		}
+		if route.GetMirror() != nil {
+			each(fmt.Sprintf("http[%d].mirror", i), route.Mirror)
+		}
+		for j, mirror := range route.GetMirrors() {
+			each(fmt.Sprintf("http[%d].mirrors[%d].destination", i, j), mirror.GetDestination())
+		}
+	}
+	connections := func(field string, i int, routes []*networking.RouteDestination) {
+		for j, to := range routes {
+			if len(routes) == 1 || to.GetWeight() > 0 {
+				each(fmt.Sprintf("%s[%d].route[%d].destination", field, i, j), to.GetDestination())
+			}
+		}
+	}
+	for i, route := range v.Tls {
+		connections("tls", i, route.GetRoute())
+	}
+	for i, route := range v.Tcp {
+		connections("tcp", i, route.GetRoute())
+	}
+}
+
+// mostNodes bounds the kinds of proxies for which Gateways that select none are reported: those of a fleet come and go.
+const mostNodes = 8
+
+// unselected finds Gateways that are for none of the proxies served. Beside one that is, the others are meant for other machines.
+func unselected(w *model.World, views map[string]*served) []Problem {
+	if len(views) == 0 || len(views) > mostNodes {
+		return nil
+	}
+	var nodes []model.Node // routers last: their reason is the nearest
+	for _, key := range slices.Sorted(maps.Keys(views)) {
+		nodes = append(nodes, views[key].Node())
+	}
+	slices.SortStableFunc(nodes, func(a, b model.Node) int { return cmp.Compare(b.Type, a.Type) })
+	severity := condition.Warning
+	var problems []Problem
+	for _, o := range w.AllGateways() {
+		selector := o.Spec.(*networking.Gateway).Selector
+		message, cure := "", ""
+		for _, node := range nodes {
+			if message, cure = unselecting(selector, node); message == "" {
+				severity = condition.Info
+				break
+			}
+		}
+		if message != "" {
+			problems = append(problems, o.Problem(object.Finding{Field: "selector", Message: message, Cure: cure}))
+		}
+	}
+	for i := range problems {
+		problems[i].Severity = severity
+	}
+	return problems
+}
+
+// unselecting says why a Gateway is not for a proxy, and the cure; "" if it is.
+func unselecting(selector map[string]string, node model.Node) (message, cure string) {
+	selects := model.Selects(selector, node.Labels)
+	switch {
+	case selects && node.Type == model.Router:
+		return "", ""
+	case node.Type == model.Router:
+		return fmt.Sprintf("has no effect here: its selector is %s, the labels of this proxy are %s", labels(selector), labels(node.Labels)),
+			"set [node] labels, or correct the selector"
+	case selects:
+		cure = "set type = \"router\" in [node]"
+	default:
+		cure = fmt.Sprintf("set type = \"router\" and labels that its selector %s matches in [node]", labels(selector))
+	}
+	return "has no effect here: this proxy is a sidecar, and Gateways are for routers", cure
+}
+
+// labels are labels as people write them.
+func labels(of map[string]string) string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		all = append(all, key+"="+of[key])
+	}
+	return cmp.Or(strings.Join(all, ","), "none")
+}

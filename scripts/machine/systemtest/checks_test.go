@@ -1,0 +1,107 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+)
+
+const brokenMesh = `apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: broken}
+spec:
+  hosts: [web.test]
+  htpp: []
+`
+
+const gatewayMesh = `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge}
+spec:
+  selector: {app: edge}
+  servers:
+  - port: {number: 8443, name: https, protocol: HTTPS}
+    hosts: ["*"]
+    tls: {mode: SIMPLE, serverCertificate: /etc/outrider/no.crt, privateKey: /etc/outrider/no.key}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: edge}
+spec:
+  hosts: [edge.test]
+  gateways: [edge]
+  http:
+  - route: [{destination: {host: nowhere.test}}]
+`
+
+// What is saved is what is checked, and what is checked is what the agent, as its own user, comes to.
+func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
+	h := NewHost(t)
+	h.MustRun(t, "systemctl", "start", "outrider.service")
+	for range 5 { // the agent reads a changed file within moments: one time is chance
+		out, err := h.Run(t.Context(), "sh", "-c", "cat >/etc/outrider/mesh.d/broken.yaml <<'EOF'\n"+brokenMesh+"EOF\nexec outrider mesh check")
+		if err == nil || !strings.Contains(out, "/etc/outrider/mesh.d/broken.yaml:6") {
+			t.Errorf("a broken file was saved: %v %s", err, out)
+		}
+		if out, err := h.Run(t.Context(), "sh", "-c", "rm /etc/outrider/mesh.d/broken.yaml; exec outrider mesh check"); err != nil {
+			t.Errorf("it was removed: %v %s", err, out)
+		}
+	}
+	h.Write("/etc/outrider/mesh.d/edge.yaml", gatewayMesh)
+	const warning = "warning: /etc/outrider/mesh.d/edge.yaml:"
+	for _, command := range []string{"outrider mesh check", "outrider mesh check /etc/outrider/mesh.d"} {
+		out := h.MustRun(t, "sh", "-c", command)
+		for _, want := range []string{"1: Gateway default/edge: spec.selector: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\"",
+			"11: VirtualService default/edge: spec.http[0].route[0].destination.host: no service has the host nowhere.test"} {
+			if !strings.Contains(out, warning+want) {
+				t.Errorf("%s: no %q in\n%s", command, want, out)
+			}
+		}
+	}
+	h.Write("/etc/outrider/conf.d/node.toml", "[node]\ntype = \"router\"\nlabels = { app = \"edge\" }\n")
+	h.Script("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=edge -days 2 -keyout /etc/outrider/no.key -out /etc/outrider/no.crt 2>/dev/null; chmod 644 /etc/outrider/no.crt; chmod 600 /etc/outrider/no.key")
+	h.MustRun(t, "outrider", "reload")
+	for _, command := range []string{"outrider mesh check", "outrider mesh check /etc/outrider/mesh.d"} {
+		out, _ := h.Run(t.Context(), "sh", "-c", command) // Envoy may have refused the listener: that is an error
+		if want := "user outrider-envoy cannot read /etc/outrider/no.key: chgrp outrider-envoy /etc/outrider/no.key; chmod 640 /etc/outrider/no.key"; !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", command, want, out)
+		}
+		if strings.Contains(out, "Gateways are for routers") {
+			t.Errorf("%s: it is a router:\n%s", command, out)
+		}
+	}
+	h.Script("rm /etc/outrider/no.key")
+	for _, command := range []string{"outrider mesh check", "outrider mesh check /etc/outrider/mesh.d"} {
+		if out, _ := h.Run(t.Context(), "sh", "-c", command); !strings.Contains(out, "/etc/outrider/no.key does not exist") {
+			t.Errorf("%s: the missing key is not reported:\n%s", command, out)
+		}
+	}
+}
+
+// A check of the unit's configuration says what a start of the unit would say.
+func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
+	h := NewHost(t)
+	h.MustRun(t, "outrider", "config", "check")
+	for _, c := range []struct {
+		name, script, undo, says string
+		starts                   bool
+	}{
+		{"a drop-in that is root's", "install -m 0600 /dev/null /etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml",
+			"/etc/outrider/conf.d/x.toml: user outrider cannot read /etc/outrider/conf.d/x.toml: chgrp outrider", false},
+		{"another user", "printf '[envoy]\\nuser = \"root\"\\n' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml", "x.toml:2:1: envoy.user: ", false},
+		{"a file in /root", "echo '{}' >/root/o.yaml; printf '[envoy]\\nbootstrap_override = \"/root/o.yaml\"\\n' >/etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml", "x.toml:2:1: envoy.bootstrap_override: user outrider cannot read /root/o.yaml: its unit does not see /root (ProtectHome=yes)", false},
+		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy", "envoy.binary: no Envoy", false},
+		{"a folder of the mesh that is missing", "printf '[discovery]\\nfiles = [\"/etc/outrider/none.d\"]\\n' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml",
+			"warning: /etc/outrider/conf.d/x.toml:2:1: discovery.files: /etc/outrider/none.d does not exist", true},
+	} {
+		h.Script(c.script)
+		out, err := h.Run(t.Context(), "outrider", "config", "check")
+		if (err == nil) != c.starts || !strings.Contains(out, c.says) {
+			t.Errorf("%s: the check: %v %s", c.name, err, out)
+		}
+		if out, err := h.Run(t.Context(), "systemctl", "start", "outrider.service"); (err == nil) != c.starts {
+			t.Errorf("%s: the start: %v %s", c.name, err, out)
+		}
+		h.Script("systemctl stop outrider.service; systemctl reset-failed; " + c.undo)
+	}
+}
