@@ -1,5 +1,12 @@
 package config
 
+import (
+	"fmt"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
 // Value is one effective value.
 type Value struct {
 	Key    string // dotted
@@ -17,4 +24,17 @@ func (l *Loaded) Values() []Value {
 		all = append(all, Value{Key: v.key, Text: v.shown, Source: l.origin(v.key)})
 	}
 	return all
+}
+
+// Nested returns values as tables within tables, with numbers, booleans and lists as such.
+func Nested(values []Value) (map[string]any, error) {
+	var text strings.Builder
+	for _, v := range values {
+		text.WriteString(v.Key + " = " + v.Text + "\n")
+	}
+	nested := map[string]any{}
+	if _, err := toml.Decode(text.String(), &nested); err != nil {
+		return nil, fmt.Errorf("read the values of the configuration: %w", err)
+	}
+	return nested, nil
 }

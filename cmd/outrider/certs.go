@@ -10,7 +10,7 @@ import (
 )
 
 func (a *app) certsCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.listing(&cobra.Command{
 		Use:   "certs",
 		Short: "Identities: subject, SPIFFE ID, issuer, validity, source, next renewal",
 		Args:  cobra.NoArgs,
@@ -24,14 +24,14 @@ func (a *app) certsCommand() *cobra.Command {
 			if a.json {
 				return a.printJSON(status.Identities)
 			}
-			t := &table{head: []string{"NAME", "IDENTITY", "ISSUER", "VALIDITY", "LEFT", "SOURCE", "RENEWAL"}}
+			t := &table{head: []string{"NAME", "IDENTITY", "ISSUER", "VALIDITY", "LEFT", "SOURCE", "RENEWAL"}, wide: []string{"ISSUER", "SOURCE"}}
 			for _, identity := range status.Identities {
 				t.add(a.identityRow(identity)...)
 			}
 			a.write(t, "no identity is configured")
 			return nil
 		},
-	}
+	})
 }
 
 func (a *app) identityRow(i api.Identity) []cell {

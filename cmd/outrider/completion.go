@@ -1,6 +1,11 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"bytes"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
 
 func (a *app) completionCommand() *cobra.Command {
 	return &cobra.Command{
@@ -13,7 +18,12 @@ func (a *app) completionCommand() *cobra.Command {
 			root := command.Root()
 			switch arguments[0] {
 			case "bash":
-				return root.GenBashCompletionV2(a.out, true)
+				var script bytes.Buffer
+				if err := root.GenBashCompletionV2(&script, true); err != nil {
+					return err
+				}
+				_, err := a.out.Write(withoutPackage(script.Bytes()))
+				return err
 			case "zsh":
 				return root.GenZshCompletion(a.out)
 			default:
@@ -21,4 +31,24 @@ func (a *app) completionCommand() *cobra.Command {
 			}
 		},
 	}
+}
+
+// withoutPackage makes the completions of bash work where the package bash-completion is not installed: words are then what spaces
+// separate.
+func withoutPackage(script []byte) []byte {
+	const needsPackage = "    _get_comp_words_by_ref \"$@\" cur prev words cword\n"
+	const split = `    if declare -F _get_comp_words_by_ref >/dev/null 2>&1; then
+        _get_comp_words_by_ref "$@" cur prev words cword
+        return
+    fi
+    local line=${COMP_LINE:0:COMP_POINT}
+    read -r -a words <<<"$line"
+    if [[ $line == *[[:space:]] ]]; then
+        words+=("")
+    fi
+    cword=$((${#words[@]} - 1))
+    cur=${words[cword]}
+    prev=${words[cword - 1]}
+`
+	return []byte(strings.Replace(string(script), needsPackage, split, 1))
 }

@@ -36,6 +36,18 @@ printf '%s\n' "${COMPREPLY[@]}"
 COMP_WORDS=(outrider completion '') COMP_CWORD=2 COMP_LINE='outrider completion ' COMP_POINT=20
 __start_outrider outrider '' completion
 printf '%s\n' "${COMPREPLY[@]}"`},
+		// The same without the package bash-completion.
+		{"bash", "outrider", []string{"-n"}, `
+. ./outrider
+COMP_TYPE=9 COMP_WORDS=(outrider rel) COMP_CWORD=1 COMP_LINE='outrider rel' COMP_POINT=12
+__start_outrider outrider rel outrider
+printf '%s\n' "${COMPREPLY[@]}"
+COMP_WORDS=(outrider log-level agent = w) COMP_CWORD=4 COMP_LINE='outrider log-level agent=w' COMP_POINT=26
+__start_outrider outrider w =
+[ "${COMPREPLY[*]}" = warn ] || echo "status of log-level: ${COMPREPLY[*]}"
+COMP_WORDS=(outrider completion '') COMP_CWORD=2 COMP_LINE='outrider completion ' COMP_POINT=20
+__start_outrider outrider '' completion
+printf '%s\n' "${COMPREPLY[@]}"`},
 		// The function's own words for what it found: zsh completes on a terminal only.
 		{"zsh", "_outrider", []string{"-f", "-n"}, `
 compdef() { :; }
@@ -73,6 +85,9 @@ complete -C 'outrider completion '`},
 				t.Errorf("%s: %s", path, said)
 			}
 			completed := run("-c", c.complete)
+			if strings.Contains(completed, "not found") {
+				t.Errorf("it needs what is not there: %s", completed)
+			}
 			for _, want := range []string{"reload", "bash", "zsh", "fish"} {
 				if !strings.Contains(completed, want) {
 					t.Errorf("%s is not completed: %s", want, completed)

@@ -109,12 +109,28 @@ func (a *app) configShowCommand() *cobra.Command {
 				return err
 			}
 			if a.json {
-				return a.printJSON(shown)
+				return a.printConfig(shown)
 			}
 			fmt.Fprint(a.out, shown.Text)
 			return nil
 		},
 	}
+}
+
+// printConfig prints a configuration as JSON, its values as tables within tables too.
+func (a *app) printConfig(shown api.Config) error {
+	var values []config.Value
+	for _, v := range shown.Values {
+		values = append(values, config.Value{Key: v.Key, Text: v.Value})
+	}
+	nested, err := config.Nested(values)
+	if err != nil {
+		return err
+	}
+	return a.printJSON(struct {
+		Nested map[string]any `json:"config"`
+		api.Config
+	}{nested, shown})
 }
 
 func (a *app) configDiffCommand() *cobra.Command {

@@ -29,18 +29,20 @@ func TestProxyCommandsOfARealEnvoy(t *testing.T) {
    "route_config": {"name": "web", "virtual_hosts": [{"name": "v", "domains": ["*"], "routes": [{"match": {"prefix": "/api"}, "route": {"cluster": "one"}},
      {"match": {"path": "/gone"}, "direct_response": {"status": 410}}]}]}}}]}]}]}`, certificateForTests()))
 	m := newMachine(t, &apitest.Backend{AdminFrom: admin})
+	wide := []string{"-o", "wide"}
 	for _, test := range []struct {
 		command string
+		wide    []string
 		want    []string
 	}{
-		{"clusters", []string{"one STATIC LEAST_REQUEST static - active 1/1 -"}},
-		{"listeners", []string{"web 127.0.0.1:0 static - active 1 -"}},
-		{"routes", []string{"web static v * /api* one -", "web static v * /gone answer 410 -"}},
-		{"endpoints", []string{"127.0.0.1:9 one healthy 3 0 0 0 -"}},
-		{"secrets", []string{"roots roots static - active spiffe://cluster.local/ns/default/sa/web 2026-03-01 13:00:00Z -"}},
-		{"bootstrap", []string{`"id": "sidecar~x",`}},
+		{"clusters", wide, []string{"one STATIC LEAST_REQUEST static - active 1/1 -"}},
+		{"listeners", wide, []string{"web 127.0.0.1:0 static - active 1 -"}},
+		{"routes", wide, []string{"web static v * /api* one -", "web static v * /gone answer 410 -"}},
+		{"endpoints", wide, []string{"127.0.0.1:9 one healthy 3 0 0 0 -"}},
+		{"secrets", wide, []string{"roots roots static - active spiffe://cluster.local/ns/default/sa/web 2026-03-01 13:00:00Z -"}},
+		{"bootstrap", nil, []string{`"id": "sidecar~x",`}},
 	} {
-		code, out, problems := m.outrider("proxy", test.command)
+		code, out, problems := m.outrider(append([]string{"proxy", test.command}, test.wide...)...)
 		if code != 0 {
 			t.Errorf("%s: %d %s", test.command, code, problems)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -9,46 +10,43 @@ import (
 )
 
 func (a *app) epochsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "epochs",
+	return a.listing(a.watched(&cobra.Command{
+		Use:   "epochs [NUMBER]...",
 		Short: "Each epoch: number, state, pid, age, connections, memory, exit",
-		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			client := a.client()
-			defer client.Close()
-			status, err := client.Status(command.Context())
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(status.Epochs)
-			}
-			t := &table{head: []string{"EPOCH", "STATE", "PID", "AGE", "CONNECTIONS", "MEMORY", "MODE", "EXIT"}}
-			for _, e := range status.Epochs {
-				t.add(a.epochRow(e)...)
-			}
-			a.write(t, "no epoch yet")
-			return nil
-		},
-	}
+		Long: "Epochs lists the epochs of Envoy, or those that are named. The age of an epoch is the time since it started, of one that exited the time since it exited;\n" +
+			"LIVED, with -o wide, is how long it ran.",
+		ValidArgsFunction: a.completing(epochNumbers),
+	}, func(s api.Status, named []string, print func(value any) error) error {
+		if len(named) > 0 {
+			s.Epochs = slices.DeleteFunc(s.Epochs, func(e api.Epoch) bool { return !slices.Contains(named, fmt.Sprint(e.Number)) })
+		}
+		if a.json {
+			return print(s.Epochs)
+		}
+		t := &table{head: []string{"EPOCH", "STATE", "PID", "AGE", "LIVED", "CONNECTIONS", "MEMORY", "MODE", "EXIT"}, wide: []string{"LIVED", "MODE"}}
+		for _, e := range s.Epochs {
+			t.add(a.epochRow(e)...)
+		}
+		none := "no epoch yet"
+		if len(named) > 0 {
+			none = "no such epoch"
+		}
+		a.write(t, none)
+		return nil
+	}))
 }
 
 func (a *app) epochRow(e api.Epoch) []cell {
-	lived, connections, pid := a.since(e.Started), fmt.Sprint(e.Connections), fmt.Sprint(e.PID)
+	aged, lived := a.since(e.Started), a.since(e.Started)
+	connections, pid, exit := fmt.Sprint(e.Connections), fmt.Sprint(e.PID), "-"
 	if e.State == api.EpochExited {
-		connections, pid = "-", "-"
+		connections, pid, exit = "-", "-", orDash(e.ExitCause)
+		aged, lived = a.since(e.Exited), "-"
 		if !e.Exited.IsZero() && !e.Started.IsZero() {
 			lived = age(e.Exited.Sub(e.Started))
 		}
 	}
-	exit := "-"
-	if e.State == api.EpochExited {
-		exit = orDash(e.ExitCause)
-		if !e.Exited.IsZero() {
-			exit += fmt.Sprintf(", %s ago", a.since(e.Exited))
-		}
-	}
-	return []cell{text("%d", e.Number), {string(e.State), epochStyle(e.State)}, text("%s", pid), text("%s", lived),
+	return []cell{text("%d", e.Number), {string(e.State), epochStyle(e.State)}, text("%s", pid), text("%s", aged), text("%s", lived),
 		text("%s", connections), text("%s", size(e.MemoryBytes)), text("%s", orDash(e.Mode)), text("%s", exit)}
 }
 

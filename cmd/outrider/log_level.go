@@ -12,10 +12,11 @@ import (
 
 func (a *app) logLevelCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "log-level [agent=LEVEL] [envoy=LEVEL] [envoy:COMPONENT=LEVEL]...",
-		Short:   "Show or set log levels, live",
-		Long:    "Log-level shows or sets log levels, live. Of Envoy's components it lists those whose level is not Envoy's own.",
-		Example: "  outrider log-level agent=debug envoy=info envoy:http=trace",
+		Use:               "log-level [agent=LEVEL] [envoy=LEVEL] [envoy:COMPONENT=LEVEL]...",
+		Short:             "Show or set log levels, live",
+		Long:              "Log-level shows or sets log levels, live. Of Envoy's components it lists those whose level is not Envoy's own.",
+		Example:           "  outrider log-level agent=debug envoy=info envoy:http=trace",
+		ValidArgsFunction: a.levels,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			wanted, err := parseLevels(arguments)
 			if err != nil {

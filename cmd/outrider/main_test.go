@@ -39,6 +39,7 @@ type machine struct {
 	dir    string
 	board  *condition.Board
 	colour bool
+	width  int       // of the terminal
 	unit   unitState // of the agent
 }
 
@@ -62,7 +63,7 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
 		return render.Render(request)
 	}
-	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour, maker: maker,
+	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour, width: m.width, maker: maker,
 		unit: func(context.Context, string) unitState { return m.unit }, places: places{
 			configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"), keeper: filepath.Join(m.dir, "keeper"),
 			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc"}}

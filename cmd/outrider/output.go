@@ -4,12 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +14,15 @@ import (
 func isTerminal(file *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
 	return err == nil
+}
+
+// columns is the width of a terminal in characters, 0 of anything else.
+func columns(file *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
 }
 
 // style is a colour of the terminal (ECMA-48 SGR).
@@ -45,54 +51,6 @@ func (a *app) paint(c cell) string {
 		return c.text
 	}
 	return "\x1b[" + string(c.style) + "m" + c.text + "\x1b[0m"
-}
-
-// table is aligned text.
-type table struct {
-	head []string
-	rows [][]cell
-}
-
-func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
-
-// write prints the table; without rows it says so.
-func (a *app) write(t *table, none string) {
-	if len(t.rows) == 0 {
-		fmt.Fprintln(a.out, none)
-		return
-	}
-	head := make([]cell, len(t.head))
-	for i, name := range t.head {
-		head[i] = cell{name, bold}
-	}
-	writeAligned(a.out, append([][]cell{head}, t.rows...), "", a.paint)
-}
-
-// writeAligned prints rows whose columns begin below each other, two spaces apart.
-func writeAligned(out io.Writer, rows [][]cell, indent string, paint func(cell) string) {
-	var widths []int
-	for _, row := range rows {
-		for i, c := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
-		}
-	}
-	for _, row := range rows {
-		var line strings.Builder
-		line.WriteString(indent)
-		pending := 0 // spaces before the next text: none at the end of a line
-		for i, c := range row {
-			if c.text != "" {
-				line.WriteString(strings.Repeat(" ", pending))
-				line.WriteString(paint(c))
-				pending = 0
-			}
-			pending += widths[i] - utf8.RuneCountInString(c.text) + 2
-		}
-		fmt.Fprintln(out, line.String())
-	}
 }
 
 // printJSON prints a value as JSON for scripts and eyes.

@@ -15,10 +15,10 @@ import (
 
 func (a *app) proxyCommand() *cobra.Command {
 	command := group("proxy", "What Envoy runs now",
-		a.proxyView("clusters", "Clusters: type, healthy endpoints, the file and line they come from", []string{"cluster", "c"}, a.showClusters),
+		a.proxyView("clusters [CLUSTER]...", "Clusters: type, healthy endpoints, the file and line they come from", []string{"cluster", "c"}, a.showClusters),
 		a.proxyView("listeners", "Listeners: address, filter chains, the file and line they come from", []string{"listener", "l"}, a.showListeners),
 		a.proxyView("routes", "Routes: virtual host, domains, match, target, the file and line they come from", []string{"route", "r"}, a.showRoutes),
-		a.proxyView("endpoints", "Endpoints: address, health, weight, connections, requests, the file and line they come from", []string{"endpoint", "ep", "e"}, a.showEndpoints),
+		a.proxyView("endpoints [CLUSTER]...", "Endpoints: address, health, requests, errors", []string{"endpoint", "ep", "e"}, a.showEndpoints),
 		a.proxyView("secrets", "Secrets: type, state, validity; never key material", []string{"secret", "s"}, a.showSecrets),
 		a.proxyView("bootstrap", "The bootstrap of the epoch that serves, as JSON", []string{"b"}, a.showBootstrap),
 		a.proxyStatusCommand("status", []string{"ps"}),
@@ -28,18 +28,28 @@ func (a *app) proxyCommand() *cobra.Command {
 }
 
 // proxyView is a command that shows a part of what the live epoch has.
-func (a *app) proxyView(use, short string, aliases []string, show func(context.Context, *api.Client) error) *cobra.Command {
-	return &cobra.Command{
+func (a *app) proxyView(use, short string, aliases []string, show func(context.Context, *api.Client, []string) error) *cobra.Command {
+	command := &cobra.Command{
 		Use:     use,
 		Short:   short,
 		Aliases: aliases,
 		Args:    cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
+		RunE: func(command *cobra.Command, named []string) error {
+			if a.json && len(named) > 0 {
+				return usagef("--json prints what Envoy says of all clusters: name none")
+			}
 			client := a.client()
 			defer client.Close()
-			return show(command.Context(), client)
+			return show(command.Context(), client, named)
 		},
 	}
+	if strings.Contains(use, " ") {
+		command.Args, command.ValidArgsFunction = cobra.ArbitraryArgs, a.completing(clusterNames)
+	}
+	if command.Name() == "bootstrap" {
+		return command
+	}
+	return a.listing(command)
 }
 
 // adminJSON reads JSON of the live epoch's admin interface.
@@ -98,10 +108,10 @@ func (a *app) decodeDump(ctx context.Context, client *api.Client, message string
 	return from, false, nil
 }
 
-// short is a version or another long word, cut to what tells it from others.
-func short(s string) string {
+// short is a version or another long word, cut to what tells it from others but with "-o wide".
+func (a *app) short(s string) string {
 	const enough = 16
-	if len(s) > enough {
+	if len(s) > enough && !a.wide {
 		return s[:enough] + "…"
 	}
 	return orDash(s)

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-func (a *app) showBootstrap(ctx context.Context, client *api.Client) error {
+func (a *app) showBootstrap(ctx context.Context, client *api.Client, _ []string) error {
 	part, err := dump(ctx, client, "BootstrapConfigDump")
 	if err != nil {
 		return err

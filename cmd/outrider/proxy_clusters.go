@@ -32,7 +32,7 @@ type dynamicCluster struct {
 	Cluster cluster `json:"cluster"`
 }
 
-func (a *app) showClusters(ctx context.Context, client *api.Client) error {
+func (a *app) showClusters(ctx context.Context, client *api.Client, named []string) error {
 	var dumped clustersDump
 	from, printed, err := a.decodeDump(ctx, client, "ClustersConfigDump", &dumped, resource.ClusterType)
 	if printed || err != nil {
@@ -59,15 +59,18 @@ func (a *app) showClusters(ctx context.Context, client *api.Client) error {
 		}
 		endpoints[s.Name] = shown
 	}
-	t := &table{head: []string{"CLUSTER", "TYPE", "BALANCER", "SOURCE", "VERSION", "STATE", "HEALTHY", "FROM"}}
+	t := &table{head: []string{"CLUSTER", "TYPE", "BALANCER", "SOURCE", "VERSION", "STATE", "HEALTHY", "FROM"}, wide: []string{"BALANCER", "SOURCE", "VERSION"}}
 	add := func(c cluster, source, version, state string) {
+		if len(named) > 0 && !slices.Contains(named, c.Name) {
+			return
+		}
 		healthy, ok := endpoints[c.Name]
 		if !ok {
 			healthy = text("-")
 		}
 		kind := cmp.Or(c.Type, c.Custom.Name, "STATIC") // Envoy leaves out what has its default
 		t.add(text("%s", c.Name), text("%s", kind), text("%s", cmp.Or(c.Policy, "ROUND_ROBIN")), text("%s", source),
-			text("%s", short(version)), cell{state, stateWord(state)}, healthy, from.cell(resource.ClusterType, c.Name))
+			text("%s", a.short(version)), cell{state, stateWord(state)}, healthy, from.cell(resource.ClusterType, c.Name))
 	}
 	for _, c := range dumped.Static {
 		add(c.Cluster, "static", "", "active")

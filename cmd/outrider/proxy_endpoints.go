@@ -82,7 +82,7 @@ func clusterStatuses(ctx context.Context, client *api.Client) (statuses, error) 
 	return all, err
 }
 
-func (a *app) showEndpoints(ctx context.Context, client *api.Client) error {
+func (a *app) showEndpoints(ctx context.Context, client *api.Client, named []string) error {
 	if a.json {
 		var raw json.RawMessage
 		if err := adminJSON(ctx, client, "clusters", url.Values{"format": {"json"}}, &raw); err != nil {
@@ -102,8 +102,11 @@ func (a *app) showEndpoints(ctx context.Context, client *api.Client) error {
 	if err != nil {
 		return err
 	}
-	t := &table{head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS", "ERRORS", "FROM"}}
+	t := &table{head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS", "ERRORS", "FROM"}, wide: []string{"WEIGHT", "CONNECTIONS", "FROM"}}
 	for _, c := range all.Clusters {
+		if len(named) > 0 && !slices.Contains(named, c.Name) {
+			continue
+		}
 		origin := from.cell(resource.EndpointType, c.Name)
 		if origin.text == "-" {
 			origin = from.cell(resource.ClusterType, c.Name) // that has its endpoints in itself

@@ -38,19 +38,19 @@ type listenersDump struct {
 	} `json:"dynamic_listeners"`
 }
 
-func (a *app) showListeners(ctx context.Context, client *api.Client) error {
+func (a *app) showListeners(ctx context.Context, client *api.Client, _ []string) error {
 	var dumped listenersDump
 	from, printed, err := a.decodeDump(ctx, client, "ListenersConfigDump", &dumped, resource.ListenerType)
 	if printed || err != nil {
 		return err
 	}
-	t := &table{head: []string{"LISTENER", "ADDRESS", "SOURCE", "VERSION", "STATE", "CHAINS", "FROM"}}
+	t := &table{head: []string{"LISTENER", "ADDRESS", "SOURCE", "VERSION", "STATE", "CHAINS", "FROM"}, wide: []string{"SOURCE", "VERSION", "CHAINS"}}
 	add := func(name string, l listener, source, version, state string) {
 		chains := len(l.Chains)
 		if len(l.Default) > 0 {
 			chains++
 		}
-		t.add(text("%s", cmp.Or(l.Name, name, "-")), text("%s", l.Address), text("%s", source), text("%s", short(version)),
+		t.add(text("%s", cmp.Or(l.Name, name, "-")), text("%s", l.Address), text("%s", source), text("%s", a.short(version)),
 			cell{state, stateWord(state)}, text("%d", chains),
 			from.cell(resource.ListenerType, cmp.Or(l.Name, name)))
 	}

@@ -66,13 +66,13 @@ type routesDump struct {
 	} `json:"dynamic_route_configs"`
 }
 
-func (a *app) showRoutes(ctx context.Context, client *api.Client) error {
+func (a *app) showRoutes(ctx context.Context, client *api.Client, _ []string) error {
 	var dumped routesDump
 	from, printed, err := a.decodeDump(ctx, client, "RoutesConfigDump", &dumped, resource.RouteType, resource.ClusterType)
 	if printed || err != nil {
 		return err
 	}
-	t := &table{head: []string{"ROUTES", "SOURCE", "VIRTUAL HOST", "DOMAINS", "MATCH", "TARGET", "FROM"}}
+	t := &table{head: []string{"ROUTES", "SOURCE", "VIRTUAL HOST", "DOMAINS", "MATCH", "TARGET", "FROM"}, wide: []string{"SOURCE", "VIRTUAL HOST"}}
 	add := func(config routeConfig, source string) {
 		for _, host := range config.VirtualHosts {
 			for _, r := range host.Routes {

@@ -39,13 +39,13 @@ type secretsDump struct {
 	Warming []secret `json:"dynamic_warming_secrets"`
 }
 
-func (a *app) showSecrets(ctx context.Context, client *api.Client) error {
+func (a *app) showSecrets(ctx context.Context, client *api.Client, _ []string) error {
 	var dumped secretsDump
 	from, printed, err := a.decodeDump(ctx, client, "SecretsConfigDump", &dumped, resource.SecretType)
 	if printed || err != nil {
 		return err
 	}
-	t := &table{head: []string{"SECRET", "TYPE", "SOURCE", "VERSION", "STATE", "SUBJECT", "VALID UNTIL", "FROM"}}
+	t := &table{head: []string{"SECRET", "TYPE", "SOURCE", "VERSION", "STATE", "SUBJECT", "VALID UNTIL", "FROM"}, wide: []string{"SOURCE", "VERSION", "FROM"}}
 	for _, s := range dumped.Static {
 		t.add(append(a.secretRow(s, "static", "active"), from.cell(resource.SecretType, s.Name))...)
 	}
@@ -81,7 +81,7 @@ func (a *app) secretRow(s secret, source, state string) []cell {
 	} else if data.File != "" {
 		subject = data.File
 	}
-	return []cell{text("%s", s.Name), text("%s", kind), text("%s", source), text("%s", short(s.Version)),
+	return []cell{text("%s", s.Name), text("%s", kind), text("%s", source), text("%s", a.short(s.Version)),
 		{state, stateWord(state)}, text("%s", orDash(subject)), until}
 }
 

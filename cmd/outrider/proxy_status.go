@@ -18,7 +18,7 @@ func (a *app) proxyStatusAlias() *cobra.Command {
 }
 
 func (a *app) proxyStatusCommand(use string, aliases []string) *cobra.Command {
-	return &cobra.Command{
+	return a.listing(&cobra.Command{
 		Use:     use,
 		Aliases: aliases,
 		Short:   "Per xDS type: version, accepted, refused and why, age, source",
@@ -39,17 +39,17 @@ func (a *app) proxyStatusCommand(use string, aliases []string) *cobra.Command {
 			slices.SortStableFunc(types, func(x, y api.ResourceType) int {
 				return cmp.Or(cmp.Compare(x.Epoch, y.Epoch), cmp.Compare(typeOrder(x.Type), typeOrder(y.Type)), cmp.Compare(x.Type, y.Type))
 			})
-			t := &table{head: []string{"EPOCH", "TYPE", "STATE", "VERSION", "RESOURCES", "AGE", "SOURCE", "REFUSED"}}
+			t := &table{head: []string{"EPOCH", "TYPE", "STATE", "VERSION", "RESOURCES", "AGE", "SOURCE", "REFUSED"}, wide: []string{"VERSION", "SOURCE"}}
 			for _, r := range types {
 				refused := strings.Join(nonEmpty(strings.Join(r.RefusedResource, ", "), r.Refused), ": ")
-				t.add(text("%d", r.Epoch), text("%s", typeName(r.Type)), cell{r.State, stateWord(r.State)}, text("%s", short(r.Version)),
+				t.add(text("%d", r.Epoch), text("%s", typeName(r.Type)), cell{r.State, stateWord(r.State)}, text("%s", a.short(r.Version)),
 					text("%d", r.Resources), text("%s", a.since(r.Since)), text("%s", r.Source),
 					cell{orDash(strings.ReplaceAll(refused, "\n", " ")), refusedStyle(refused)})
 			}
 			a.write(t, "no epoch asks for configuration over xDS")
 			return nil
 		},
-	}
+	})
 }
 
 // typeNames are the types in the order in which Envoy depends on them.

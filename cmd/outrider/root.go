@@ -22,6 +22,7 @@ type app struct {
 	now      func() time.Time
 	colour   bool // standard output is a terminal that wants colour
 	terminal bool // standard error is a terminal: progress is shown there
+	width    int  // of the terminal that standard output is, in characters; 0: it is none
 	places   places
 	maker    blueprint.Maker // of what a configuration asks for
 	unit     func(ctx context.Context, unit string) unitState
@@ -29,6 +30,7 @@ type app struct {
 	instance string
 	socket   string
 	json     bool
+	wide     bool // all columns of tables
 	started  bool // a command's own code runs: what fails now is no error of usage
 }
 
@@ -45,7 +47,7 @@ func newApp(out, err *os.File) *app {
 	return &app{
 		out: out, err: err, now: time.Now, maker: blueprint.ThisHost(), unit: askSystemd,
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
-		terminal: isTerminal(err),
+		terminal: isTerminal(err), width: columns(out),
 		places: places{configuration: "/etc/outrider", runtime: "/run/outrider", keeper: "/run/outrider-envoy",
 			sharedMemory: "/dev/shm", processes: "/proc"},
 	}
@@ -116,6 +118,7 @@ func (a *app) root() *cobra.Command {
 	}
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.instance, "instance", "i", "", "the `name` of the instance, where a host has several agents")
+	_ = root.RegisterFlagCompletionFunc("instance", a.instances)
 	flags.StringVar(&a.socket, "socket", "", "the agent's private socket (default "+filepath.Join(a.places.runtime, "[NAME/]"+api.SocketName)+")")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(a.statusCommand(), a.epochsCommand(), a.reloadCommand(), a.drainCommand(), a.undrainCommand(),

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,76 +11,34 @@ import (
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	var watch, html bool
-	command := &cobra.Command{
+	command := a.watched(&cobra.Command{
 		Use:   "status",
 		Short: "State, readiness and why not, epochs, discovery, identities, last reload",
 		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			client := a.client()
-			defer client.Close()
-			if watch {
-				return a.watchStatus(command.Context(), client)
-			}
-			status, err := client.Status(command.Context())
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(status)
-			}
-			if html {
-				return a.printStatusHTML(command.Context(), client, status)
-			}
-			a.printStatus(status)
-			return nil
-		},
-	}
-	command.Flags().BoolVarP(&watch, "watch", "w", false, "show it anew every second, until interrupted")
+	}, func(s api.Status, _ []string, print func(value any) error) error {
+		if a.json {
+			return print(s)
+		}
+		a.printStatus(s)
+		return nil
+	})
+	var html bool
 	command.Flags().BoolVar(&html, "html", false, "print one HTML page: epochs, clusters, certificates, problems")
 	command.MarkFlagsMutuallyExclusive("watch", "html")
-	return command
-}
-
-// watchStatus shows the status over and over: in place on a terminal, elsewhere whenever it changed.
-func (a *app) watchStatus(ctx context.Context, client *api.Client) error {
-	out := a.out
-	defer func() { a.out = out }()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	var before string
-	for {
-		status, err := client.Status(ctx)
-		if ctx.Err() != nil {
-			return nil
+	show := command.RunE
+	command.RunE = func(command *cobra.Command, arguments []string) error {
+		if !html || a.json {
+			return show(command, arguments)
 		}
+		client := a.client()
+		defer client.Close()
+		status, err := client.Status(command.Context())
 		if err != nil {
 			return err
 		}
-		var screen bytes.Buffer
-		a.out = &screen
-		if a.json {
-			err = a.printLine(status)
-		} else {
-			a.printStatus(status)
-		}
-		a.out = out
-		if err != nil {
-			return err
-		}
-		switch now := screen.String(); {
-		case a.colour && !a.json:
-			fmt.Fprint(out, "\x1b[H\x1b[2J", now) // cursor home, clear
-		case now != before:
-			fmt.Fprint(out, now)
-			before = now
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
+		return a.printStatusHTML(command.Context(), client, status)
 	}
+	return command
 }
 
 // printStatus prints one screen.
@@ -122,7 +77,7 @@ func (a *app) printStatus(s api.Status) {
 		rows = append(rows, []cell{label, {fmt.Sprintf("%s %s (since %s): %s", c.Severity, c.Code, a.since(c.Since), c.Sentence),
 			severityStyle(c.Severity)}})
 	}
-	writeAligned(a.out, rows, "  ", a.paint)
+	writeAligned(a.out, wrapped(rows, "  ", a.width), "  ", a.paint)
 }
 
 func stateStyle(state api.State) style {

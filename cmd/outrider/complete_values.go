@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/config"
+)
+
+// completeTime bounds what a completion asks the agent.
+const completeTime = 2 * time.Second
+
+// completion is how cobra has values completed.
+type completion = func(command *cobra.Command, arguments []string, word string) ([]string, cobra.ShellCompDirective)
+
+// completing returns a completion of the values that ask finds. Where there is no agent there are none.
+func (a *app) completing(ask func(ctx context.Context, client *api.Client) []string) completion {
+	return func(command *cobra.Command, given []string, word string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(command.Context(), completeTime)
+		defer cancel()
+		client := a.client()
+		defer client.Close()
+		var found []string
+		for _, value := range ask(ctx, client) {
+			if strings.HasPrefix(value, word) && !slices.Contains(given, value) {
+				found = append(found, value)
+			}
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// instances are the instances that have a configuration.
+func (a *app) instances(_ *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+	all, err := config.Instances(a.places.configuration)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	all = slices.DeleteFunc(all, func(name string) bool { return name == "" || !strings.HasPrefix(name, word) })
+	return all, cobra.ShellCompDirectiveNoFileComp
+}
+
+func epochNumbers(ctx context.Context, client *api.Client) []string {
+	status, err := client.Status(ctx)
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for _, e := range status.Epochs {
+		all = append(all, fmt.Sprint(e.Number))
+	}
+	return all
+}
+
+func clusterNames(ctx context.Context, client *api.Client) []string {
+	status, err := clusterStatuses(ctx, client)
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for _, c := range status.Clusters {
+		all = append(all, c.Name)
+	}
+	return all
+}
+
+// levels completes agent=LEVEL, envoy=LEVEL and envoy:COMPONENT=LEVEL.
+func (a *app) levels(command *cobra.Command, given []string, word string) ([]string, cobra.ShellCompDirective) {
+	logger, _, isSet := strings.Cut(word, "=")
+	if isSet {
+		words := []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
+		if logger == "agent" {
+			words = []string{"debug", "info", "warn", "error"}
+		}
+		for i := range words {
+			words[i] = logger + "=" + words[i]
+		}
+		return a.completing(func(context.Context, *api.Client) []string { return words })(command, given, word)
+	}
+	found, directive := a.completing(func(ctx context.Context, client *api.Client) []string {
+		all := []string{"agent=", "envoy="}
+		if !strings.HasPrefix(word, "envoy:") {
+			return append(all, "envoy:")
+		}
+		levels, err := client.LogLevels(ctx)
+		if err != nil {
+			return all
+		}
+		for _, component := range slices.Sorted(maps.Keys(levels.Components)) {
+			all = append(all, "envoy:"+component+"=")
+		}
+		return all
+	})(command, given, word)
+	return found, directive | cobra.ShellCompDirectiveNoSpace
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+)
+
+// table is aligned text. On a terminal its cells are cut so that a line fits; "-o wide" shows all of it.
+type table struct {
+	head []string
+	wide []string // columns of head that only "-o wide" shows
+	rows [][]cell
+}
+
+func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
+
+// fromColumn holds places in files, whose end tells more than their beginning.
+const fromColumn = "FROM"
+
+// write prints the table; without rows it says so.
+func (a *app) write(t *table, none string) {
+	if len(t.rows) == 0 {
+		fmt.Fprintln(a.out, none)
+		return
+	}
+	head := make([]cell, len(t.head))
+	for i, name := range t.head {
+		head[i] = cell{name, bold}
+	}
+	rows := append([][]cell{head}, t.rows...)
+	if !a.wide {
+		rows = without(rows, t.wide)
+		fit(rows, a.width)
+	}
+	writeAligned(a.out, rows, "", a.paint)
+}
+
+// without returns rows without the columns of the given names; the first row has the names.
+func without(rows [][]cell, names []string) [][]cell {
+	kept := make([][]cell, len(rows))
+	for i, row := range rows {
+		for j, c := range row {
+			if !slices.Contains(names, rows[0][j].text) {
+				kept[i] = append(kept[i], c)
+			}
+		}
+	}
+	return kept
+}
+
+// gap is the space between two columns, narrowest the width to which a column is cut at most.
+const (
+	gap       = 2
+	narrowest = 8
+)
+
+// fit cuts the widest columns until a line has at most width characters; 0 is no bound. The first row has the names.
+func fit(rows [][]cell, width int) {
+	if width == 0 {
+		return
+	}
+	widths := widthsOf(rows)
+	excess := gap*(len(widths)-1) - width
+	for _, w := range widths {
+		excess += w
+	}
+	for ; excess > 0; excess-- {
+		widest := 0
+		for i, w := range widths {
+			if w > widths[widest] {
+				widest = i
+			}
+		}
+		if widths[widest] <= narrowest {
+			break
+		}
+		widths[widest]--
+	}
+	for _, row := range rows {
+		for i := range row {
+			row[i].text = cut(row[i].text, widths[i], rows[0][i].text == fromColumn)
+		}
+	}
+}
+
+// cut shortens a text to a number of characters, at its beginning or its end.
+func cut(text string, width int, beginning bool) string {
+	letters := []rune(text)
+	switch {
+	case len(letters) <= width:
+		return text
+	case beginning:
+		return "…" + string(letters[len(letters)-width+1:])
+	}
+	return string(letters[:width-1]) + "…"
+}
+
+func widthsOf(rows [][]cell) []int {
+	var widths []int
+	for _, row := range rows {
+		for i, c := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
+		}
+	}
+	return widths
+}
+
+// writeAligned prints rows whose columns begin below each other.
+func writeAligned(out io.Writer, rows [][]cell, indent string, paint func(cell) string) {
+	widths := widthsOf(rows)
+	for _, row := range rows {
+		var line strings.Builder
+		line.WriteString(indent)
+		pending := 0 // spaces before the next text: none at the end of a line
+		for i, c := range row {
+			if c.text != "" {
+				line.WriteString(strings.Repeat(" ", pending))
+				line.WriteString(paint(c))
+				pending = 0
+			}
+			pending += widths[i] - utf8.RuneCountInString(c.text) + gap
+		}
+		fmt.Fprintln(out, line.String())
+	}
+}
+
+// wrapped breaks the last cell of rows, between words, so that lines have at most width characters; 0 is no bound.
+func wrapped(rows [][]cell, indent string, width int) [][]cell {
+	if width == 0 {
+		return rows
+	}
+	var all [][]cell
+	for _, row := range rows {
+		last := len(row) - 1
+		before := utf8.RuneCountInString(indent)
+		for i, w := range widthsOf(rows) {
+			if i < last {
+				before += w + gap
+			}
+		}
+		for i, line := range breakLines(row[last].text, max(width-before, 2*narrowest)) {
+			next := make([]cell, len(row))
+			if i == 0 {
+				copy(next, row)
+			}
+			next[last] = cell{line, row[last].style}
+			all = append(all, next)
+		}
+	}
+	return all
+}
+
+// breakLines breaks a text between words; a word that is too long has a line of its own.
+func breakLines(text string, width int) []string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
+}
+
+// listing adds --output to a command that prints a table.
+func (a *app) listing(command *cobra.Command) *cobra.Command {
+	command.Flags().VarP(outputFlag{a}, "output", "o", "wide: all columns, nothing cut; json: the same as --json")
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return command
+}
+
+// outputFlag is the value of --output.
+type outputFlag struct{ *app }
+
+// String is the default.
+func (o outputFlag) String() string { return "" }
+
+// Type is how help names the value.
+func (o outputFlag) Type() string { return "wide|json" }
+
+// Set takes a value.
+func (o outputFlag) Set(value string) error {
+	switch value {
+	case "wide":
+		o.wide = true
+	case "json":
+		o.json = true
+	default:
+		return fmt.Errorf("%q is not one of wide and json", value)
+	}
+	return nil
+}
