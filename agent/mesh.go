@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -156,9 +157,20 @@ func (b backend) discoveryStatus() api.Discovery {
 			warnings++
 		}
 	}
-	detail := ""
-	if errors+warnings > 0 {
-		detail = fmt.Sprintf("%d errors, %d warnings; run \"outrider mesh check\" for details", errors, warnings)
+	detail := strings.Join(slices.DeleteFunc([]string{counted(errors, "error"), counted(warnings, "warning")}, func(s string) bool { return s == "" }), ", ")
+	if detail != "" {
+		detail += "; run \"outrider mesh check\" for details"
 	}
 	return api.Discovery{State: "embedded", Since: b.started, Detail: detail}
+}
+
+// counted is a number with its noun, "" of 0.
+func counted(n int, noun string) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

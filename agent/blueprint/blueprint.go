@@ -108,7 +108,7 @@ func (b *Blueprint) Render(adminSocket string) ([]byte, error) { return b.render
 func (b *Blueprint) refused(err error) *config.Error {
 	override := b.loaded.Config.Envoy.BootstrapOverride
 	if wrong, ok := errors.AsType[*bootstrap.Error](err); ok && override != "" && wrong.File == override {
-		return b.loaded.Fault(overrideKey, err.Error(), "correct the file, or take the key out")
+		return b.loaded.Fault(overrideKey, err.Error(), "correct the file, or remove the key")
 	}
 	return b.fault(err.Error())
 }
@@ -117,11 +117,11 @@ func (b *Blueprint) refused(err error) *config.Error {
 func (b *Blueprint) fault(message string) *config.Error {
 	switch e := b.loaded.Config.Envoy; {
 	case e.CustomConfigFile != "":
-		return b.loaded.Fault(customKey, message, "correct the file, or take the key out")
+		return b.loaded.Fault(customKey, message, "correct the file, or remove the key")
 	case e.TemplateFile != "":
-		return b.loaded.Fault(templateKey, message, "correct the file, or take the key out")
+		return b.loaded.Fault(templateKey, message, "correct the file, or remove the key")
 	case e.BootstrapOverride != "":
-		return b.loaded.Fault(overrideKey, message, "correct the file, or take the key out")
+		return b.loaded.Fault(overrideKey, message, "correct the file, or remove the key")
 	default:
 		return b.loaded.Fault("", message, "")
 	}
@@ -156,10 +156,10 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 func (b *Blueprint) Suits(binary *envoy.Binary) error {
 	var errs config.Errors
 	if b.Command.StatNameLength != defaultStatNameLength && !binary.KnowsStatNameLength() {
-		errs = append(errs, b.loaded.Fault("envoy.stat_name_length", "Envoy "+binary.Version+" has no --max-obj-name-len", "take the key out"))
+		errs = append(errs, b.loaded.Fault("envoy.stat_name_length", "Envoy "+binary.Version+" has no --max-obj-name-len", "remove the key"))
 	}
 	if unknown := binary.Unknown(b.Command.ExtraArgs); unknown != "" {
-		errs = append(errs, b.loaded.Fault(extraArgsKey, fmt.Sprintf("Envoy %s has no flag %s", binary.Version, unknown), "take it out"))
+		errs = append(errs, b.loaded.Fault(extraArgsKey, fmt.Sprintf("Envoy %s has no flag %s", binary.Version, unknown), "remove it"))
 	}
 	if len(errs) > 0 {
 		return errs

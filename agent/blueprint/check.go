@@ -153,7 +153,7 @@ func (p *place) find(ctx context.Context, loaded *config.Loaded, report *Report)
 	}
 	if err != nil {
 		report.Missing = true
-		cure := "name an Envoy that can be run, or take the key out"
+		cure := "name an Envoy that can be run, or remove the key"
 		if loaded.Config.Envoy.Binary == "" {
 			cure = "" // the error has it
 		}
@@ -185,7 +185,7 @@ func (p *place) validate(ctx context.Context, plan *Blueprint, binary *envoy.Bin
 		report.warn(plan.loaded, "Envoy itself did not check the bootstrap: "+err.Error(), "")
 	case exit != 0:
 		if argument, why, ok := envoy.RefusedArgument(append(stdout, stderr...)); ok && len(plan.Command.ExtraArgs) > 0 {
-			report.Errors = append(report.Errors, plan.loaded.Fault(extraArgsKey, argument+": "+why, "correct it, or take it out"))
+			report.Errors = append(report.Errors, plan.loaded.Fault(extraArgsKey, argument+": "+why, "correct it, or remove it"))
 			return
 		}
 		complaint := strings.ReplaceAll(envoy.Complaint(append(stdout, stderr...)), path, "the bootstrap")

@@ -82,17 +82,17 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 		{"nothing", "", ""},
 		{"a template", "template_file = \"ok.tmpl\"\n", ""},
 		{"a custom file", "custom_config_file = \"ok.yaml\"\n", ""},
-		{"a missing template", "template_file = \"missing.tmpl\"\n", before + "template_file: $DIR/missing.tmpl cannot be read: no such file or directory; create it, or take the key out"},
+		{"a missing template", "template_file = \"missing.tmpl\"\n", before + "template_file: $DIR/missing.tmpl cannot be read: no such file or directory; create it, or remove the key"},
 		{"a template that is none", "template_file = \"broken.tmpl\"\n", before + "template_file: $DIR/broken.tmpl:"},
 		{"an unknown name", "template_file = \"unknown.tmpl\"\n", before + "template_file: $DIR/unknown.tmpl:2: "},
 		{"a custom file without admin", "custom_config_file = \"noadmin.yaml\"\n", before + "custom_config_file: the bootstrap has no admin.address"},
 		{"a broken custom file", "custom_config_file = \"broken.yaml\"\n", before + "custom_config_file: $DIR/broken.yaml:"},
 		{"an unknown field", "bootstrap_override = \"override.yaml\"\n", before + "bootstrap_override: $DIR/override.yaml:2: static_resources.listener: "},
 		{"what only Envoy refuses", "bootstrap_override = \"refused.yaml\"\n", before + "bootstrap_override: Envoy does not accept the bootstrap: error initializing configuration 'the bootstrap': malformed IP address: nowhere"},
-		{"the length of names", "stat_name_length = 100\n", before + "stat_name_length: Envoy 1.40.0 has no --max-obj-name-len; take the key out"},
-		{"an argument that Envoy does not know", "extra_args = [\"--no-such-flag\"]\n", before + "extra_args: Envoy 1.40.0 has no flag --no-such-flag; take it out"},
-		{"an argument after a flag", "extra_args = [\"--cpuset-threads\", \"--no-such-flag\"]\n", before + "extra_args: --no-such-flag: Envoy has no such flag; correct it, or take it out"},
-		{"a named pipe", "custom_config_file = \"pipe.yaml\"\n", before + "custom_config_file: $DIR/pipe.yaml cannot be read: it is not a regular file; name another file, or take the key out"},
+		{"the length of names", "stat_name_length = 100\n", before + "stat_name_length: Envoy 1.40.0 has no --max-obj-name-len; remove the key"},
+		{"an argument that Envoy does not know", "extra_args = [\"--no-such-flag\"]\n", before + "extra_args: Envoy 1.40.0 has no flag --no-such-flag; remove it"},
+		{"an argument after a flag", "extra_args = [\"--cpuset-threads\", \"--no-such-flag\"]\n", before + "extra_args: --no-such-flag: Envoy has no such flag; correct it, or remove it"},
+		{"a named pipe", "custom_config_file = \"pipe.yaml\"\n", before + "custom_config_file: $DIR/pipe.yaml cannot be read: it is not a regular file; name another file, or remove the key"},
 		{"a device", "bootstrap_override = \"/dev/zero\"\n", before + "bootstrap_override: /dev/zero cannot be read: it is not a regular file"},
 		{"a folder", "template_file = \"/\"\n", before + "template_file: / cannot be read: it is not a regular file"},
 		{"a large file", "custom_config_file = \"large.yaml\"\n", before + "custom_config_file: $DIR/large.yaml cannot be read: it is larger than 67108864 bytes"},
@@ -127,7 +127,7 @@ func TestWhatCannotBeCheckedIsSaid(t *testing.T) {
 	h := newHost(t)
 	for _, c := range []struct{ name, toml, want string }{
 		{"a credential", withEnvoy(t, "template_file = \"credential:bootstrap\"\n"), "the bootstrap was not checked: envoy.template_file is credential:bootstrap, which only the unit has"},
-		{"a folder of the mesh that is missing", strings.Replace(withEnvoy(t, ""), "[\"/\"]", "[\"to-come\"]", 1), "$DIR/outrider.toml:1:1: discovery.files: $DIR/to-come does not exist; create it, or take it out"},
+		{"a folder of the mesh that is missing", strings.Replace(withEnvoy(t, ""), "[\"/\"]", "[\"to-come\"]", 1), "$DIR/outrider.toml:1:1: discovery.files: $DIR/to-come does not exist; create it, or remove it"},
 		{"a certificate that is to come", withEnvoy(t, "[reload]\nfiles = [\"to-come.pem\"]\n"), "Envoy itself did not check the bootstrap: $DIR/to-come.pem cannot be read"},
 	} {
 		report := h.check(c.toml)

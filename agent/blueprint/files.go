@@ -25,10 +25,10 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 	if err == nil {
 		return content, nil
 	}
-	cure := "name another file, or take the key out"
+	cure := "name another file, or remove the key"
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		cure = "create it, or take the key out"
+		cure = "create it, or remove the key"
 	case errors.Is(err, fs.ErrPermission):
 		cure = "let the agent's user read it"
 	}

@@ -25,7 +25,7 @@ func (c Checker) readable(loaded *config.Loaded, report *Report) {
 	const files = "discovery.files"
 	for _, path := range loaded.Config.Discovery.Files {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			report.Warnings = append(report.Warnings, loaded.Fault(files, path+" does not exist", "create it, or take it out"))
+			report.Warnings = append(report.Warnings, loaded.Fault(files, path+" does not exist", "create it, or remove it"))
 		} else if why := c.Agent.Denied(path); why != "" {
 			report.Warnings = append(report.Warnings, loaded.Fault(files, why, ""))
 		}

@@ -31,7 +31,7 @@ func (s *session) ownHandlers() map[string]map[string]handler {
 func (s *session) reload(ctx context.Context, c *call) ([]any, error) {
 	flags := c.args[0].(uint64)
 	if flags&^reloadIfChanged != 0 {
-		return nil, InvalidArgument(fmt.Sprintf("Reload knows the flag 1 only, not %#x", flags))
+		return nil, InvalidArgument(fmt.Sprintf("Reload takes only flag 1, not %#x", flags))
 	}
 	s.order.RLock() // its end is told after its id
 	defer s.order.RUnlock()
@@ -46,7 +46,7 @@ func (s *session) reload(ctx context.Context, c *call) ([]any, error) {
 
 func (s *session) drain(ctx context.Context, c *call) ([]any, error) {
 	if flags := c.args[0].(uint64); flags != 0 {
-		return nil, InvalidArgument(fmt.Sprintf("Drain knows no flags, not %#x either", flags))
+		return nil, InvalidArgument("Drain takes no flags")
 	}
 	return nil, s.options.Backend.Drain(ctx)
 }

@@ -66,7 +66,7 @@ func logFormat(value any) *problem {
 	var object map[string]any
 	if err := json.Unmarshal([]byte(line), &object); err != nil {
 		return problemf("write a JSON object, or a line of text that does not begin with {",
-			"looks like a JSON object but is none: %v", err)
+			"looks like a JSON object but is not valid: %v", err)
 	}
 	return operatorsIn(object)
 }
@@ -129,5 +129,5 @@ func knownOperator(whole, name string, parameter, length bool) *problem {
 	if near := nearest(name, slices.Concat(alone, either, with)); near != "" {
 		cure = fmt.Sprintf("did you mean %%%s%%?", near)
 	}
-	return problemf(cure, "%s is no command operator of Envoy's", whole)
+	return problemf(cure, "%s is not a command operator of Envoy", whole)
 }

@@ -46,7 +46,7 @@ func text(allowed string, ok func(string) bool) check {
 		if ok(value.(string)) {
 			return nil
 		}
-		return problemf("allowed is "+allowed, "%s is not allowed", brief(value))
+		return problemf("write "+allowed, "%s is not valid", brief(value))
 	}
 }
 
@@ -62,14 +62,14 @@ func oneOf(words ...string) check {
 		for i, word := range words {
 			quoted[i] = quote(word)
 		}
-		cure := "allowed are " + enumerate(quoted)
+		cure := "the values are " + enumerate(quoted)
 		if len(words) == 1 {
-			cure = "allowed is only " + quoted[0]
+			cure = "the only value is " + quoted[0]
 		}
 		if near := nearest(value.(string), words); near != "" {
 			cure = "did you mean " + quote(near) + "? " + cure
 		}
-		return problemf(cure, "%s is not allowed", brief(value))
+		return problemf(cure, "%s is not valid", brief(value))
 	}
 }
 
@@ -77,7 +77,7 @@ func oneOf(words ...string) check {
 func between[T int | float64 | time.Duration](low, high T) check {
 	return func(value any) *problem {
 		if v := value.(T); cmp.Less(v, low) || cmp.Less(high, v) {
-			return problemf("allowed is "+render(low)+" to "+render(high), "%s is out of range", brief(value))
+			return problemf("write a value from "+render(low)+" to "+render(high), "%s is out of range", brief(value))
 		}
 		return nil
 	}
@@ -90,7 +90,7 @@ const longest = 10 * 365 * 24 * time.Hour
 func atLeast(low time.Duration) check {
 	return func(value any) *problem {
 		if v := value.(time.Duration); v < low || v > longest {
-			return problemf("allowed is "+render(low)+" or longer", "%s is out of range", brief(value))
+			return problemf("write "+render(low)+" or longer", "%s is out of range", brief(value))
 		}
 		return nil
 	}
@@ -99,8 +99,7 @@ func atLeast(low time.Duration) check {
 // wholeSeconds is for what becomes a flag of Envoy's in seconds.
 func wholeSeconds(value any) *problem {
 	if v := value.(time.Duration); v%time.Second != 0 {
-		return problemf("Envoy counts it in whole seconds: write "+render(v.Round(time.Second)),
-			"%s is not allowed", brief(value))
+		return problemf("write "+render(v.Round(time.Second)), "Envoy takes whole seconds, and %s is not", brief(value))
 	}
 	return nil
 }
@@ -162,7 +161,7 @@ func componentLevels(value any) *problem {
 	for pair := range strings.SplitSeq(value.(string), ",") {
 		component, level, ok := strings.Cut(pair, ":")
 		if !ok || component == "" || strings.Trim(component, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
-			return problemf(cure, "%s in %s is no component and level", quote(pair), brief(value))
+			return problemf(cure, "%s in %s is not component:level", quote(pair), brief(value))
 		}
 		if p := oneOf(envoyLevels()...)(level); p != nil {
 			p.message = "the level of " + component + ": " + p.message
@@ -186,7 +185,7 @@ func noNUL(value any) *problem {
 	if ok {
 		for _, s := range list {
 			if strings.ContainsRune(s, 0) {
-				return problemf("take it out", "%s holds a zero character", brief(value))
+				return problemf("remove it", "%s contains a NUL character", brief(value))
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
@@ -17,11 +18,39 @@ func ports(value any) *problem {
 		list = value.(Ports).List
 	}
 	for _, port := range list {
-		if p := between(1, 65535)(port); p != nil {
-			return p
+		if port < 1 || port > highestPort {
+			return notPort(strconv.Itoa(port))
 		}
 	}
 	return nil
+}
+
+const highestPort = 65535
+
+// notPort is the problem of a number that is not a port.
+func notPort(number string) *problem {
+	return problemf(fmt.Sprintf("write a number from 1 to %d", highestPort), "%s is not a valid port", number)
+}
+
+// portOrOff is a port, or 0 for none.
+func portOrOff(value any) *problem {
+	if port := value.(int); port < 0 || port > highestPort {
+		p := notPort(strconv.Itoa(port))
+		p.cure += ", or 0 for off"
+		return p
+	}
+	return nil
+}
+
+// address is text for what ends in a port, which has a message of its own.
+func address(allowed string, ok func(string) bool) check {
+	return func(value any) *problem {
+		host, port, err := net.SplitHostPort(value.(string))
+		if number, notNumber := strconv.Atoi(port); err == nil && notNumber == nil && (number < 1 || number > highestPort) && (host == "" || isHost(host)) {
+			return notPort(port)
+		}
+		return text(allowed, ok)(value)
+	}
 }
 
 // splitAddress splits host:port; ok is false if it is none or the port is not 1 to 65535.
@@ -31,7 +60,7 @@ func splitAddress(address string) (host string, port int, ok bool) {
 		return "", 0, false
 	}
 	port, err = strconv.Atoi(number)
-	if err != nil || port < 1 || port > 65535 || strings.HasPrefix(number, "+") {
+	if err != nil || port < 1 || port > highestPort || strings.HasPrefix(number, "+") {
 		return "", 0, false
 	}
 	return host, port, true
@@ -50,7 +79,7 @@ func isIP(host string) bool {
 
 // dialAddress is where something connects to: a name or IP address, and a port.
 func dialAddress(value any) *problem {
-	return text(`host:port, such as "collector.example:4317" or "[::1]:4317"`, func(s string) bool {
+	return address(`host:port, such as "collector.example:4317" or "[::1]:4317"`, func(s string) bool {
 		host, _, ok := splitAddress(s)
 		return ok && isHost(host)
 	})(value)
@@ -58,7 +87,7 @@ func dialAddress(value any) *problem {
 
 // listenAddress is where the agent listens: as in Go, no host is all addresses.
 func listenAddress(value any) *problem {
-	return text(`IP:port or :port (all addresses), such as "127.0.0.1:15020"`, func(s string) bool {
+	return address(`IP:port or :port (all addresses), such as "127.0.0.1:15020"`, func(s string) bool {
 		host, _, ok := splitAddress(s)
 		return ok && (host == "" || host == "localhost" || isIP(host))
 	})(value)
@@ -66,7 +95,7 @@ func listenAddress(value any) *problem {
 
 // envoyListenAddress is where Envoy listens, which takes no names.
 func envoyListenAddress(value any) *problem {
-	return text(`IP:port, such as "127.0.0.1:15090", or "0.0.0.0:15090" for all addresses`, func(s string) bool {
+	return address(`IP:port, such as "127.0.0.1:15090", or "0.0.0.0:15090" for all addresses`, func(s string) bool {
 		host, _, ok := splitAddress(s)
 		return ok && isIP(host)
 	})(value)
@@ -74,7 +103,7 @@ func envoyListenAddress(value any) *problem {
 
 // resolverAddress is a DNS server: an IP address, with or without a port.
 func resolverAddress(value any) *problem {
-	return text(`an IP address, with a port if it is not 53, such as "10.0.0.2" or "10.0.0.2:5353"`, func(s string) bool {
+	return address(`an IP address, with a port if it is not 53, such as "10.0.0.2" or "10.0.0.2:5353"`, func(s string) bool {
 		host, _, ok := splitAddress(s)
 		return isIP(s) || ok && isIP(host)
 	})(value)

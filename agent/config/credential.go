@@ -26,12 +26,12 @@ func (c credentials) file(name string) (string, *problem) {
 	switch {
 	case name == "" || name == "." || name == ".." || strings.Contains(name, "/"):
 		return "", problemf("write credential:NAME with the NAME of LoadCredential= in the unit",
-			"%s names no credential", quote(credentialPrefix+name))
+			"%s does not name a credential", quote(credentialPrefix+name))
 	case c.elsewhere:
 		return credentialPrefix + name, nil
 	case c.folder == "":
 		return "", problemf("name a file, or run under systemd with LoadCredential="+name+":FILE in the unit",
-			"%s cannot be had: $CREDENTIALS_DIRECTORY is not set", quote(credentialPrefix+name))
+			"%s cannot be read: $CREDENTIALS_DIRECTORY is not set", quote(credentialPrefix+name))
 	default:
 		return filepath.Join(c.folder, name), nil
 	}

@@ -65,7 +65,7 @@ func (x *crossCheck) available() {
 	for _, t := range tables(x.Config) {
 		for _, k := range t.keys {
 			if c := k.unavailable(missing); c != "" {
-				x.refuse([]string{t.name + "." + k.name}, "take the key out; its default is "+k.defaultText(),
+				x.refuse([]string{t.name + "." + k.name}, "remove the key; its default is "+k.defaultText(),
 					"%s needs %s, which this version of Outrider does not have yet", k.briefly(k.get()), c)
 			}
 		}
@@ -79,11 +79,11 @@ func (x *crossCheck) envoy() {
 			"envoy.custom_config_file is a complete bootstrap already: a template cannot make one too")
 	}
 	if e.ControlPlaneBootstrap && e.TemplateFile == "" {
-		x.warn([]string{"envoy.control_plane_bootstrap", "envoy.template_file"}, "set envoy.template_file, or take the key out",
-			"does nothing without envoy.template_file")
+		x.warn([]string{"envoy.control_plane_bootstrap", "envoy.template_file"}, "set envoy.template_file, or remove the key",
+			"has no effect without envoy.template_file")
 	}
 	if x.options.InUnit && e.User != defaultUser {
-		x.refuse([]string{"envoy.user"}, "take the key out, or set User= in a drop-in of outrider-envoy.service",
+		x.refuse([]string{"envoy.user"}, "remove the key, or set User= in a drop-in of outrider-envoy.service",
 			"%s is not what Envoy runs as: under systemd the unit decides", quote(e.User))
 	}
 }
@@ -99,7 +99,7 @@ func (x *crossCheck) durations() {
 	}
 	if e.MinimumDrainDuration > e.MaximumDrainDuration {
 		x.refuse([]string{"envoy.minimum_drain_duration", "envoy.maximum_drain_duration"},
-			"make it at most as long",
+			"make it shorter, or equal",
 			"envoy.minimum_drain_duration, %s, is longer than envoy.maximum_drain_duration, %s",
 			render(e.MinimumDrainDuration), render(e.MaximumDrainDuration))
 	}
@@ -110,16 +110,16 @@ func (x *crossCheck) durations() {
 			render(e.TerminationDrainDuration), render(e.MaximumDrainDuration))
 	}
 	if e.RestartBackoffMin > e.RestartBackoffMax {
-		x.refuse([]string{"envoy.restart_backoff_min", "envoy.restart_backoff_max"}, "make it at most as long",
+		x.refuse([]string{"envoy.restart_backoff_min", "envoy.restart_backoff_max"}, "make it shorter, or equal",
 			"envoy.restart_backoff_min, %s, is longer than envoy.restart_backoff_max, %s",
 			render(e.RestartBackoffMin), render(e.RestartBackoffMax))
 	}
 	if r.Debounce > r.MaxDelay {
-		x.refuse([]string{"reload.debounce", "reload.max_delay"}, "make it at most as long",
+		x.refuse([]string{"reload.debounce", "reload.max_delay"}, "make it shorter, or equal",
 			"reload.debounce, %s, is longer than reload.max_delay, %s", render(r.Debounce), render(r.MaxDelay))
 	}
 	if d.DebounceAfter > d.DebounceMax {
-		x.refuse([]string{"discovery.debounce_after", "discovery.debounce_max"}, "make it at most as long",
+		x.refuse([]string{"discovery.debounce_after", "discovery.debounce_max"}, "make it shorter, or equal",
 			"discovery.debounce_after, %s, is longer than discovery.debounce_max, %s",
 			render(d.DebounceAfter), render(d.DebounceMax))
 	}
@@ -134,7 +134,7 @@ func (x *crossCheck) probes() {
 			x.refuse(keys, "set exactly one of http, tcp and grpc", "the probe %s has %d of http, tcp and grpc", quote(name), n)
 		}
 		if len(p.Headers) > 0 && p.HTTP == "" {
-			x.warn([]string{table, table + ".http"}, "take them out", "headers are only for a probe with http")
+			x.warn([]string{table, table + ".http"}, "remove them", "headers are only for a probe with http")
 		}
 	}
 	h := x.Health
@@ -161,14 +161,14 @@ func (x *crossCheck) telemetry() {
 			"%s needs tracing.address", quote(t.Provider))
 	}
 	if t.Provider == "" && t.Address != "" {
-		x.warn([]string{"tracing.address", "tracing.provider"}, "set tracing.provider", "does nothing without tracing.provider")
+		x.warn([]string{"tracing.address", "tracing.provider"}, "set tracing.provider", "has no effect without tracing.provider")
 	}
 	if t.AccessTokenFile != "" && t.Provider != "lightstep" {
-		x.warn([]string{"tracing.access_token_file", "tracing.provider"}, "take the key out",
-			"does nothing: only tracing.provider \"lightstep\" has an access token")
+		x.warn([]string{"tracing.access_token_file", "tracing.provider"}, "remove the key",
+			"has no effect: only tracing.provider \"lightstep\" has an access token")
 	}
 	if t.CAFile != "" && !t.Secure {
-		x.warn([]string{"tracing.ca_file", "tracing.secure"}, "set tracing.secure = true", "does nothing without tracing.secure")
+		x.warn([]string{"tracing.ca_file", "tracing.secure"}, "set tracing.secure = true", "has no effect without tracing.secure")
 	}
 	x.tls("telemetry.metrics_service_tls", "telemetry.metrics_service", x.Telemetry.MetricsServiceTLS, x.Telemetry.MetricsService)
 	x.tls("telemetry.access_log_service_tls", "telemetry.access_log_service", x.Telemetry.AccessLogServiceTLS,
@@ -182,11 +182,11 @@ func (x *crossCheck) tls(table, service string, s TLSSettings, address string) {
 		x.refuse([]string{mode, cert, key}, "set both, or mode = \"simple\"",
 			"mode \"mutual\" needs cert_file and key_file")
 	case s.Mode != "mutual" && (s.CertFile != "" || s.KeyFile != ""):
-		x.warn([]string{cert, key, mode}, "set mode = \"mutual\", or take them out",
-			"cert_file and key_file do nothing with mode %s", quote(s.Mode))
+		x.warn([]string{cert, key, mode}, "set mode = \"mutual\", or remove them",
+			"cert_file and key_file have no effect with mode %s", quote(s.Mode))
 	}
 	if s.Mode != "disable" && address == "" {
-		x.warn([]string{mode, service}, "set "+service, "does nothing without %s", service)
+		x.warn([]string{mode, service}, "set "+service, "has no effect without %s", service)
 	}
 }
 
@@ -202,11 +202,11 @@ func (x *crossCheck) sockets() {
 	}
 	for _, s := range ours {
 		if len(s.path) > maxSocketPath {
-			x.refuse([]string{s.key, "paths.runtime_dir"}, "take a shorter path",
+			x.refuse([]string{s.key, "paths.runtime_dir"}, "use a shorter path",
 				"%s has %d bytes, the path of a Unix socket may have %d", quote(s.path), len(s.path), maxSocketPath)
 		}
 		if other := taken[filepath.Clean(s.path)]; other != "" {
-			x.refuse([]string{s.key, "xds.socket", "sds.socket"}, "give it a path of its own",
+			x.refuse([]string{s.key, "xds.socket", "sds.socket"}, "use another path",
 				"%s is %s already", quote(s.path), other)
 		}
 		taken[filepath.Clean(s.path)] = s.key

@@ -65,8 +65,8 @@ func (x *crossCheck) listeners() {
 	for i, l := range all {
 		for _, earlier := range all[:i] {
 			if l.overlaps(earlier) {
-				x.refuse([]string{l.key, earlier.key}, "give each a port of its own",
-					"%s is %s, and %s is %s: both cannot listen there", l.key, l.text(), earlier.key, earlier.text())
+				x.refuse([]string{l.key, earlier.key}, "use different ports",
+					"%s is %s, and %s is %s, which conflict", l.key, l.text(), earlier.key, earlier.text())
 			}
 		}
 	}

@@ -54,7 +54,7 @@ type refusedFlag struct {
 func refusedFlags() []refusedFlag {
 	const passed = "the agent passes it"
 	set := func(key string, names ...string) refusedFlag { return refusedFlag{names, passed, "set " + key} }
-	own := func(why string, names ...string) refusedFlag { return refusedFlag{names, why, "take it out"} }
+	own := func(why string, names ...string) refusedFlag { return refusedFlag{names, why, "remove it"} }
 	return []refusedFlag{
 		set("envoy.custom_config_file", "-c", "--config-path"),
 		set("envoy.bootstrap_override", "--config-yaml"),
@@ -71,12 +71,12 @@ func refusedFlags() []refusedFlag {
 		set("node.ip", "--local-address-ip-version"),
 		own("the agent decides how old epochs are drained", "--drain-strategy"),
 		own("the agent numbers the epochs", "--restart-epoch"),
-		own("the agent decides how epochs meet", "--socket-path", "--socket-mode", "--disable-hot-restart",
+		own("the agent controls hot restart", "--socket-path", "--socket-mode", "--disable-hot-restart",
 			"--skip-hot-restart-parent-stats", "--skip-hot-restart-on-no-parent"),
 		own("the agent reads Envoy's log in its own format", "--log-format", "--log-format-escaped"),
 		own("the agent reads Envoy's log from its standard error", "--log-path"),
 		own("each epoch's admin interface is on a socket the agent knows", "--admin-address-path"),
-		own("Envoy would not serve", "--mode", "--version", "--hot-restart-version", "-h", "--help"),
+		own("Envoy would exit instead of serving", "--mode", "--version", "--hot-restart-version", "-h", "--help"),
 		own("it would hide the arguments after it", "--", "--ignore_rest"),
 	}
 }

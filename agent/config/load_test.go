@@ -92,8 +92,8 @@ func TestUnreadableFilesAreErrors(t *testing.T) {
 	}
 	_, err := Load(Options{Directory: folder, Environment: environment(nil)})
 	want := folder + "/outrider.toml: cannot be read: is a directory\n" +
-		folder + "/conf.d/10-link.toml: cannot be read: no such file or directory; it was removed meanwhile, or is a " +
-		"symbolic link to nothing\n" +
+		folder + "/conf.d/10-link.toml: cannot be read: no such file or directory; it was removed just now, or is a " +
+		"dangling symbolic link\n" +
 		folder + "/conf.d/20-big.toml: cannot be read: it is larger than 1048576 bytes"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
@@ -230,12 +230,12 @@ func TestInstance(t *testing.T) {
 func TestInstanceNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"web-1_A":    "",
-		"envoy":      `--instance: "envoy" is reserved; take another name`,
-		"outrider":   `--instance: "outrider" is reserved; take another name`,
-		"discoveryd": `--instance: "discoveryd" is reserved; take another name`,
-		"../web": `--instance: "../web" is not a name of an instance; allowed are up to 32 letters, digits, - and _, the ` +
+		"envoy":      `--instance: "envoy" is reserved; choose another name`,
+		"outrider":   `--instance: "outrider" is reserved; choose another name`,
+		"discoveryd": `--instance: "discoveryd" is reserved; choose another name`,
+		"../web": `--instance: "../web" is not a valid instance name; allowed are up to 32 letters, digits, - and _, the ` +
 			`first one a letter or digit`,
-		"a b": `--instance: "a b" is not a name of an instance; allowed are up to 32 letters, digits, - and _, the first ` +
+		"a b": `--instance: "a b" is not a valid instance name; allowed are up to 32 letters, digits, - and _, the first ` +
 			`one a letter or digit`,
 	} {
 		got := ""
@@ -310,11 +310,11 @@ func TestCredentials(t *testing.T) {
 		t.Error(c.Tracing.AccessTokenFile)
 	}
 	for name, want := range map[string]string{
-		"outrider.toml": `F:1:54: tracing.access_token_file: "credential:token" cannot be had: $CREDENTIALS_DIRECTORY is not ` +
+		"outrider.toml": `F:1:54: tracing.access_token_file: "credential:token" cannot be read: $CREDENTIALS_DIRECTORY is not ` +
 			`set; name a file, or run under systemd with LoadCredential=token:FILE in the unit`,
-		"wrong.toml": `F:1:1: tracing.ca_file: "credential:../shadow" names no credential; write credential:NAME with the ` +
+		"wrong.toml": `F:1:1: tracing.ca_file: "credential:../shadow" does not name a credential; write credential:NAME with the ` +
 			`NAME of LoadCredential= in the unit` + "\n" +
-			`F:2:1: tracing.access_token_file: "credential:" names no credential; write credential:NAME with the NAME of ` +
+			`F:2:1: tracing.access_token_file: "credential:" does not name a credential; write credential:NAME with the NAME of ` +
 			`LoadCredential= in the unit`,
 	} {
 		path := filepath.Join(folder, name)
@@ -332,7 +332,7 @@ func TestUserIsTheUnitsToDecide(t *testing.T) {
 		t.Error(c.Envoy.User)
 	}
 	_, err := Load(Options{Path: main, InUnit: true, Environment: environment(nil)})
-	want := main + `:1:1: envoy.user: "nobody" is not what Envoy runs as: under systemd the unit decides; take the key out, ` +
+	want := main + `:1:1: envoy.user: "nobody" is not what Envoy runs as: under systemd the unit decides; remove the key, ` +
 		`or set User= in a drop-in of outrider-envoy.service`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)

@@ -51,10 +51,10 @@ func CheckInstance(name string) error {
 
 func checkInstance(name string) *Error {
 	if slices.Contains(reservedInstances(), name) {
-		return &Error{Key: "--instance", Message: quote(name) + " is reserved", Cure: "take another name"}
+		return &Error{Key: "--instance", Message: quote(name) + " is reserved", Cure: "choose another name"}
 	}
 	if !instanceName().MatchString(name) {
-		return &Error{Key: "--instance", Message: quote(name) + " is not a name of an instance",
+		return &Error{Key: "--instance", Message: quote(name) + " is not a valid instance name",
 			Cure: "allowed are up to 32 letters, digits, - and _, the first one a letter or digit"}
 	}
 	return nil
@@ -165,7 +165,7 @@ func fileError(p place, path string, err error) *Error {
 	case errors.Is(err, fs.ErrPermission):
 		e.Cure = "let the agent's user read it"
 	case errors.Is(err, fs.ErrNotExist):
-		e.Cure = "it was removed meanwhile, or is a symbolic link to nothing"
+		e.Cure = "it was removed just now, or is a dangling symbolic link"
 	}
 	return e
 }

@@ -40,7 +40,7 @@ func envoyTable(c *Config) table {
 		setting("admin_port", &e.AdminPort, 15000, Live,
 			"on loopback: a view of the live epoch's admin interface, kept by the agent. Envoy's own listens on a Unix "+
 				"socket per epoch, 0660; with custom_config_file the file's own admin address counts instead. 0 = no view").
-			plays("--proxyAdminPort").must(between(0, 65535)),
+			plays("--proxyAdminPort").must(portOrOff),
 		setting("admin_access", &e.AdminAccess, "read", Live,
 			"read: the GETs that change nothing (server_info, ready, stats, clusters, listeners, config_dump, certs, "+
 				"memory, runtime, init_dump, …), credentials redacted | full: everything, for every local user, as in Istio").

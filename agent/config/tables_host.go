@@ -35,7 +35,7 @@ func captureTable(c *Capture) table {
 func stsTable(s *STS) table {
 	return table{name: "sts", keys: []key{
 		setting("port", &s.Port, 0, Start, "0 = off").
-			plays("--stsPort").must(between(0, 65535)).needs(tokenExchange),
+			plays("--stsPort").must(portOrOff).needs(tokenExchange),
 		setting("token_manager", &s.TokenManager, "GoogleTokenExchange", Start, "").
 			plays("--tokenManagerPlugin").must(oneOf("GoogleTokenExchange")).needs(tokenExchange),
 	}}

@@ -10,7 +10,7 @@ func statusTable(s *Status) table {
 		setting("address", &s.Address, "127.0.0.1:15020", Start, `"" = off; ":15020" = all addresses, as in Istio`).
 			plays("--statusPort").must(optional(listenAddress)),
 		setting("ready_port", &s.ReadyPort, 15021, Epoch, "Envoy's listener for the same, on address's host; 0 = off").
-			must(between(0, 65535)),
+			must(portOrOff),
 		setting("control", &s.Control, "off", Live, "off | loopback: every local user may end the proxy, as in Istio").
 			must(oneOf("off", "loopback")).
 			below(

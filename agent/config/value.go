@@ -172,7 +172,7 @@ func plainValue(raw any) (any, *problem) {
 		return convertList(raw, "values", "", plainValue)
 	case float64:
 		if math.IsNaN(raw) || math.IsInf(raw, 0) {
-			return nil, problemf("write a finite number, or a string", "%s cannot be told to Envoy", brief(raw))
+			return nil, problemf("write a finite number, or a string", "%s cannot be passed to Envoy", brief(raw))
 		}
 		return raw, nil
 	case time.Time:

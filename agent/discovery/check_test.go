@@ -180,3 +180,17 @@ func TestCheck_ReferencesThatNothingDefines(t *testing.T) {
 		}
 	}
 }
+
+func TestCheck_TabsInYAML(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	for text, want := range map[string]string{
+		"kind: x\nmetadata:\n\tname: y\n": ":3: not valid YAML: indent with spaces, not tabs",
+		"kind: [x\n":                      ":1: not valid YAML: did not find expected ',' or ']'",
+	} {
+		write(t, file, text)
+		problems, err := discovery.Check([]string{file}, discovery.CheckOptions{})
+		if err != nil || len(problems) != 1 || problems[0].String() != file+want {
+			t.Errorf("%q: %v %v, want %s", text, problems, err, want)
+		}
+	}
+}

@@ -199,7 +199,7 @@ func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
 	l.next()
 	l.expect("a folder", "b 2s", true)
 	l.put("b.yaml", "a: [")
-	l.expect("that cannot be written", "b 2s", true, "no valid YAML")
+	l.expect("that cannot be written", "b 2s", true, "not valid YAML")
 	if text := l.log.String(); !strings.Contains(text, "could not be remembered") {
 		t.Error(text)
 	}
@@ -212,7 +212,7 @@ func TestWhatIsReadNoMoreIsForgotten(t *testing.T) {
 	l.put("a.yaml", fmt.Sprintf(webEntry, "a", "10.0.0.1"))
 	l.next()
 	l.put("a.yaml", "a: [")
-	l.expect("bad", "a 2s", true, "no valid YAML")
+	l.expect("bad", "a 2s", true, "not valid YAML")
 	l.objects = filepath.Join(filepath.Dir(l.objects), "elsewhere")
 	if err := os.Mkdir(l.objects, 0o755); err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ func TestWhatWaitsForItsFolderIsNotSaidToGoOn(t *testing.T) {
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
 	l.next()
 	l.put("a.yaml", "a: [")
-	l.expect("bad", "a 2s b 2s", true, "no valid YAML")
+	l.expect("bad", "a 2s b 2s", true, "not valid YAML")
 	l.end()
 	l.server = nil
 	away := l.objects + ".away"
@@ -250,7 +250,7 @@ func TestWhatWaitsForItsFolderIsNotSaidToGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.next()
-	l.expect("with the folder", "a 2s b 2s", true, "no valid YAML")
+	l.expect("with the folder", "a 2s b 2s", true, "not valid YAML")
 	if text := l.log.String(); !strings.Contains(text, goesOn) || strings.Contains(text, "not served") {
 		t.Error(text)
 	}

@@ -148,7 +148,7 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 func TestRestriction_TheNextServerGoesOnToo(t *testing.T) {
 	l := newLives(t)
 	a, b := fmt.Sprintf(webEntry, "a", "10.0.0.1"), fmt.Sprintf(webEntry, "b", "10.0.0.2")
-	restricts, unread := "kind AuthorizationPolicy restricts access", "no valid YAML"
+	restricts, unread := "kind AuthorizationPolicy restricts access", "not valid YAML"
 	l.put("", "connectTimeout: 10s\n")
 	l.put("a.yaml", a)
 	l.next()

@@ -139,7 +139,7 @@ func (s *Supervisor) tellWaiting() {
 	}
 	until, why := time.Time{}, "waiting for the keeper"
 	if a := s.attempt; a != nil {
-		until, why = a.liveBy, fmt.Sprintf("epoch %d is being started", a.process.Number)
+		until, why = a.liveBy, fmt.Sprintf("starting epoch %d", a.process.Number)
 	} else {
 		for _, old := range s.processes {
 			if old.Phase == Live {

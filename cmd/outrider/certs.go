@@ -12,7 +12,7 @@ import (
 func (a *app) certsCommand() *cobra.Command {
 	return a.listing(&cobra.Command{
 		Use:   "certs",
-		Short: "Identities: subject, SPIFFE ID, issuer, validity, source, next renewal",
+		Short: "List identities: subject, SPIFFE ID, issuer, validity, source, next renewal",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			client := a.client()

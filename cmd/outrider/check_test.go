@@ -100,7 +100,7 @@ func TestMeshCheck(t *testing.T) {
 		t.Errorf("%d %s", code, errors)
 	}
 	m.write("etc/outrider.toml", "nonsense = 1\n")
-	if code, _, errors := m.outrider("mesh", "check"); code != 1 || !strings.Contains(errors, "name them") {
+	if code, _, errors := m.outrider("mesh", "check"); code != 1 || !strings.Contains(errors, "name the files to check") {
 		t.Errorf("%d %s", code, errors)
 	}
 }

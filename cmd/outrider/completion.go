@@ -10,7 +10,7 @@ import (
 func (a *app) completionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:       "completion {bash|zsh|fish}",
-		Short:     "Print the completions of a shell",
+		Short:     "Print the completion script for a shell",
 		Example:   "  source <(outrider completion bash)",
 		ValidArgs: []string{"bash", "zsh", "fish"},
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),

@@ -136,9 +136,9 @@ func (a *app) printConfig(shown api.Config) error {
 func (a *app) configDiffCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff",
-		Short: "The configuration on disk against the one in force",
-		Long: "Diff prints what a reload would change and how. What is on disk and would be refused is told on standard error,\n" +
-			"with exit code 1.",
+		Short: "Compare the configuration on disk with the one in effect",
+		Long: "Diff prints what a reload would change and how. If what is on disk would be refused, the reasons are on standard error and\n" +
+			"the exit code is 1.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			client := a.client()
@@ -173,9 +173,9 @@ func (a *app) configDiffCommand() *cobra.Command {
 func (a *app) configDefaultsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "defaults",
-		Short: "All keys with their defaults and what they mean, as a file",
-		Long: "Defaults prints a file of all keys with their defaults and what they mean. With --json that file is the text, beside\n" +
-			"a list of all keys and their defaults.",
+		Short: "Print a file of all keys with their defaults and explanations",
+		Long: "Defaults prints a configuration file of all keys with their defaults and explanations. With --json it is the text,\n" +
+			"beside a list of all keys and their defaults.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if a.json {

@@ -12,16 +12,16 @@ import (
 func (a *app) epochsCommand() *cobra.Command {
 	return a.listing(a.watched(&cobra.Command{
 		Use:   "epochs [NUMBER]...",
-		Short: "Each epoch: number, state, pid, age, connections, memory, exit",
-		Long: "Epochs lists the epochs of Envoy, or those that are named. The age of an epoch is the time since it started, of one that exited the time since it exited;\n" +
-			"LIVED, with -o wide, is how long it ran.",
+		Short: "List epochs: number, state, pid, age, connections, memory, exit",
+		Long: "Epochs lists all epochs of Envoy, or those named. AGE is the time since the epoch started, or since it exited; LIVED,\n" +
+			"with -o wide, is how long it ran.",
 		ValidArgsFunction: a.completing(epochNumbers),
-	}, func(s api.Status, named []string, print func(value any) error) error {
+	}, func(s api.Status, named []string, encode func(value any) error) error {
 		if len(named) > 0 {
 			s.Epochs = slices.DeleteFunc(s.Epochs, func(e api.Epoch) bool { return !slices.Contains(named, fmt.Sprint(e.Number)) })
 		}
 		if a.json {
-			return print(s.Epochs)
+			return encode(s.Epochs)
 		}
 		t := &table{head: []string{"EPOCH", "STATE", "PID", "AGE", "LIVED", "CONNECTIONS", "MEMORY", "MODE", "EXIT"}, wide: []string{"LIVED", "MODE"}}
 		for _, e := range s.Epochs {

@@ -28,8 +28,8 @@ func (a *app) eventsCommand() *cobra.Command {
 			return a.events(command.Context(), client, last, !noFollow)
 		},
 	}
-	command.Flags().IntVarP(&last, "last", "n", 10, "begin with this `number` of events that were before")
-	command.Flags().BoolVar(&noFollow, "no-follow", false, "only what was before")
+	command.Flags().IntVarP(&last, "last", "n", 10, "begin with this `number` of past events")
+	command.Flags().BoolVar(&noFollow, "no-follow", false, "print past events only")
 	return command
 }
 
@@ -56,7 +56,7 @@ func (a *app) events(ctx context.Context, client *api.Client, last int, follow b
 	}
 	err = client.Events(ctx, sequence, true, func(event condition.Event) error {
 		if missed := event.Sequence - sequence - 1; sequence > 0 && event.Sequence > sequence+1 {
-			fmt.Fprintf(a.err, "outrider: %s lost: this terminal did not keep up\n", count(int(missed), "event was", "events were"))
+			fmt.Fprintf(a.err, "outrider: %s lost: this terminal is too slow\n", count(int(missed), "event was", "events were"))
 		}
 		sequence = event.Sequence
 		return a.printEvent(event)
@@ -65,7 +65,7 @@ func (a *app) events(ctx context.Context, client *api.Client, last int, follow b
 	case errors.Is(err, context.Canceled):
 		return nil
 	case err == nil:
-		return errors.New("the agent has ended")
+		return errors.New("the agent has exited")
 	}
 	return err
 }

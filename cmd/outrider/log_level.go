@@ -14,7 +14,7 @@ func (a *app) logLevelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "log-level [agent=LEVEL] [envoy=LEVEL] [envoy:COMPONENT=LEVEL]...",
 		Short:             "Show or set log levels, live",
-		Long:              "Log-level shows or sets log levels, live. Of Envoy's components it lists those whose level is not Envoy's own.",
+		Long:              "Log-level shows or sets log levels, live. It lists only those of Envoy's components whose level differs from Envoy's own.",
 		Example:           "  outrider log-level agent=debug envoy=info envoy:http=trace",
 		ValidArgsFunction: a.levels,
 		RunE: func(command *cobra.Command, arguments []string) error {
@@ -69,7 +69,7 @@ func parseLevels(arguments []string) (api.LogLevels, error) {
 			}
 			levels.Components[component] = level
 		default:
-			return levels, usagef("%q is no logger: there are agent, envoy and envoy:COMPONENT", logger)
+			return levels, usagef("unknown logger %q: use agent, envoy or envoy:COMPONENT", logger)
 		}
 	}
 	return levels, nil

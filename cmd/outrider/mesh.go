@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) meshCommand() *cobra.Command {
-	return group("mesh", "The embedded discovery server's configuration", a.meshCheckCommand("check [PATH]...", "Check Istio YAML as the embedded server would"),
+	return group("mesh", "Check and explain the mesh configuration", a.meshCheckCommand("check [PATH]...", "Check Istio YAML as the embedded server would"),
 		a.meshExplainCommand())
 }
 
@@ -31,16 +31,16 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 	command := &cobra.Command{
 		Use:   use,
 		Short: short,
-		Long: short + ": files and folders, as this host's proxy would see them; without a path what the running\n" +
-			"agent has in force, with what Envoy refused of it, or else [discovery] files.\n" +
-			"Istio's MeshConfig is read too: that of --mesh-config, or else of [discovery] mesh_config_file.\n" +
-			"What is wrong is on standard error with file, line, object and field; errors are exit code 1.",
+		Long: short + ": files and folders, as the proxy of this host would use\n" +
+			"them. Without a path the running agent reads its files again, and reports what Envoy refused of them too; without an\n" +
+			"agent [discovery] files are checked. The MeshConfig is that of --mesh-config, or of [discovery] mesh_config_file.\n\n" +
+			"Problems are printed on standard error with file, line, object and field. The exit code is 1 if one is an error.",
 		RunE: func(command *cobra.Command, paths []string) error {
 			if len(paths) == 0 && meshConfig == "" {
 				// The agent knows more than its files say: what Envoy refused of them.
 				found, err := a.client().MeshProblems(command.Context())
 				if err == nil {
-					return a.printProblems([]string{"the mesh configuration in force"}, problemsOf(found))
+					return a.printProblems([]string{"the mesh configuration in effect"}, problemsOf(found))
 				}
 				if _, absent := errors.AsType[*api.NotRunningError](err); !absent {
 					return err
@@ -52,7 +52,7 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			case len(paths) > 0 && err != nil:
 				options = discovery.CheckOptions{MeshConfigFile: meshConfig}
 			case err != nil:
-				return fmt.Errorf("which files the embedded server reads is not known, name them: the configuration is not valid:\n%w", err)
+				return fmt.Errorf("the configuration is not valid, so that [discovery] files are not known; name the files to check:\n%w", err)
 			case len(paths) == 0:
 				paths = files
 			}

@@ -40,7 +40,7 @@ func (a *app) meshExplainCommand() *cobra.Command {
 				return err
 			}
 			if len(files) == 0 && command.Flags().Changed("type") {
-				return usagef("--type is for --files: the running proxy has its type")
+				return usagef("--type needs --files: the running proxy has a type of its own")
 			}
 			var said api.MeshExplanation
 			var err error
@@ -75,7 +75,7 @@ func readTarget(target string, headers []string, into *api.MeshRequest) error {
 		scheme, rest = "http", target
 	}
 	if scheme != "http" && scheme != "https" {
-		return usagef("%s: the scheme is http or https", target)
+		return usagef("%s: the scheme must be http or https", target)
 	}
 	into.TLS = into.TLS || scheme == "https"
 	parsed, err := url.Parse("//" + rest)
@@ -89,13 +89,13 @@ func readTarget(target string, headers []string, into *api.MeshRequest) error {
 	if text := parsed.Port(); text != "" {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || port == 0 {
-			return usagef("%s: port %s is not one of 1 to 65535", target, text)
+			return usagef("%s: %s is not a valid port; write a number from 1 to 65535", target, text)
 		}
 		into.Port = uint32(port)
 	}
 	if into.Address != "" {
 		if _, err := netip.ParseAddr(into.Address); err != nil {
-			return usagef("--to %s is no IP address", into.Address)
+			return usagef("--to %s is not an IP address", into.Address)
 		}
 	}
 	for _, line := range headers {

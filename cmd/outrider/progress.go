@@ -72,11 +72,12 @@ func (p *progress) show() {
 	if p.last.Connections != nil {
 		line += fmt.Sprintf(", %s left", count(int(*p.last.Connections), "connection", "connections"))
 	}
-	line += " (" + age(p.now().Sub(p.begun))
-	if !p.last.Until.IsZero() {
-		line += fmt.Sprintf(", at most %s more", age(p.last.Until.Sub(p.now())))
+	if p.last.Until.IsZero() {
+		line += fmt.Sprintf(" (for %s)", age(p.now().Sub(p.begun)))
+	} else {
+		line += fmt.Sprintf(" (up to %s)", age(p.last.Until.Sub(p.now())))
 	}
-	fmt.Fprintf(p.out, "\r\x1b[K%s)", line)
+	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
 }
 
 // end takes the line away.

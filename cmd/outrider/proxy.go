@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) proxyCommand() *cobra.Command {
-	command := group("proxy", "What Envoy runs now",
+	command := group("proxy", "Show what Envoy is running",
 		a.proxyView("clusters [CLUSTER]...", "Clusters: type, healthy endpoints, the file and line they come from", []string{"cluster", "c"}, a.showClusters),
 		a.proxyView("listeners", "Listeners: address, filter chains, the file and line they come from", []string{"listener", "l"}, a.showListeners),
 		a.proxyView("routes", "Routes: virtual host, domains, match, target, the file and line they come from", []string{"route", "r"}, a.showRoutes),
@@ -36,7 +36,7 @@ func (a *app) proxyView(use, short string, aliases []string, show func(context.C
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, named []string) error {
 			if a.json && len(named) > 0 {
-				return usagef("--json prints what Envoy says of all clusters: name none")
+				return usagef("--json prints all clusters: leave out the names")
 			}
 			client := a.client()
 			defer client.Close()

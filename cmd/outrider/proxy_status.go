@@ -21,7 +21,7 @@ func (a *app) proxyStatusCommand(use string, aliases []string) *cobra.Command {
 	return a.listing(&cobra.Command{
 		Use:     use,
 		Aliases: aliases,
-		Short:   "Per xDS type: version, accepted, refused and why, age, source",
+		Short:   "List xDS types: version, accepted or refused and why, age, source",
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			client := a.client()

@@ -15,7 +15,7 @@ func (a *app) reloadCommand() *cobra.Command {
 	var ifChanged bool
 	command := &cobra.Command{
 		Use:   "reload",
-		Short: "Read the configuration anew and start a new epoch; returns once it is live",
+		Short: "Reload the configuration and start a new epoch; returns once it is live",
 		Long: "Reload does what SIGHUP does, but it waits: it returns once the new epoch is live, and prints what changed.\n" +
 			"A reload that is refused changes nothing: the reasons are on standard error, and the exit code is 1.",
 		Args: cobra.NoArgs,
@@ -43,7 +43,7 @@ func (a *app) reloadCommand() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().BoolVar(&ifChanged, "if-changed", false, "only if something that needs a new epoch changed")
+	command.Flags().BoolVar(&ifChanged, "if-changed", false, "start an epoch only if something that needs one changed")
 	return command
 }
 
@@ -64,11 +64,11 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	if r.Outcome == api.OutcomeRefused {
 		serves := "no epoch is live"
 		if r.Epoch != nil {
-			serves = fmt.Sprintf("epoch %d goes on", *r.Epoch)
+			serves = fmt.Sprintf("epoch %d continues serving", *r.Epoch)
 		} else if r.Previous != nil {
-			serves = fmt.Sprintf("epoch %d goes on", *r.Previous)
+			serves = fmt.Sprintf("epoch %d continues serving", *r.Previous)
 		}
-		fmt.Fprintf(a.err, "outrider: the reload was refused; %s\n", serves)
+		fmt.Fprintf(a.err, "outrider: reload refused; %s\n", serves)
 		for _, reason := range r.Reasons {
 			fmt.Fprintln(a.err, "  "+strings.ReplaceAll(reason, "\n", "\n  "))
 		}
@@ -88,13 +88,13 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	case r.Outcome == api.OutcomeApplied:
 		fmt.Fprintln(a.out, "applied in place"+goesOn(r.Epoch))
 	default:
-		fmt.Fprintln(a.out, "nothing to do"+goesOn(r.Epoch))
+		fmt.Fprintln(a.out, "nothing changed"+goesOn(r.Epoch))
 	}
 	if r.Newer {
-		fmt.Fprintln(a.out, "a newer configuration was asked for meanwhile: it is what is in force")
+		fmt.Fprintln(a.out, "a newer configuration has taken effect meanwhile")
 	}
 	if len(r.Pending) > 0 {
-		fmt.Fprintln(a.out, "in force only after the next start of the agent:", strings.Join(r.Pending, ", "))
+		fmt.Fprintln(a.out, "takes effect at the next start of the agent:", strings.Join(r.Pending, ", "))
 	}
 }
 
@@ -102,7 +102,7 @@ func goesOn(epoch *int) string {
 	if epoch == nil {
 		return ""
 	}
-	return fmt.Sprintf("; epoch %d goes on", *epoch)
+	return fmt.Sprintf("; epoch %d continues serving", *epoch)
 }
 
 func seconds(d time.Duration) string {

@@ -93,11 +93,11 @@ func (a *app) run(ctx context.Context, arguments []string) int {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outrider",
-		Short: "Look at and steer the agent beside your Envoy",
-		Long: "outrider talks to the agent (outriderd) over its private socket. Everybody may look; root, the agent's own user\n" +
-			"and members of group outrider may change something.\n\n" +
-			"Exit codes: 0 done, 1 the agent said no (why is on standard error), 2 wrong usage, 3 the agent is not running,\n" +
-			"4 not authorised.",
+		Short: "Inspect and control the Outrider agent and its Envoy",
+		Long: "outrider talks to the agent (outriderd) over its private socket. Every user may read the state; root, the agent's\n" +
+			"own user and members of group outrider may make changes.\n\n" +
+			"Exit codes: 0 success, 1 the agent refused (the reason is on standard error), 2 usage error, 3 the agent is not\n" +
+			"running, 4 not authorised.",
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -132,9 +132,9 @@ func (a *app) root() *cobra.Command {
 func needsCommand(command *cobra.Command, arguments []string) error {
 	if len(arguments) > 0 {
 		if near := command.SuggestionsFor(arguments[0]); len(near) > 0 {
-			return usagef("%s knows no command %q; did you mean %q?", command.CommandPath(), arguments[0], near[0])
+			return usagef("unknown command %q for %s; did you mean %q?", arguments[0], command.CommandPath(), near[0])
 		}
-		return usagef("%s knows no command %q", command.CommandPath(), arguments[0])
+		return usagef("unknown command %q for %s", arguments[0], command.CommandPath())
 	}
 	_ = command.Help()
 	return silentError{api.ExitUsage}

@@ -13,11 +13,11 @@ import (
 func (a *app) statusCommand() *cobra.Command {
 	command := a.watched(&cobra.Command{
 		Use:   "status",
-		Short: "State, readiness and why not, epochs, discovery, identities, last reload",
+		Short: "Show state, readiness, epochs, discovery, identities and the last reload",
 		Args:  cobra.NoArgs,
-	}, func(s api.Status, _ []string, print func(value any) error) error {
+	}, func(s api.Status, _ []string, encode func(value any) error) error {
 		if a.json {
-			return print(s)
+			return encode(s)
 		}
 		a.printStatus(s)
 		return nil
@@ -55,7 +55,7 @@ func (a *app) printStatus(s api.Status) {
 		}
 	}
 	fmt.Fprintf(a.out, "%s  %s, %s\n", a.paint(cell{name, bold}), a.paint(cell{string(s.State), stateStyle(s.State)}), a.paint(ready))
-	rows := [][]cell{{{"agent", dim}, text("%s, pid %d, since %s", s.Version, s.PID, a.since(s.Started))}}
+	rows := [][]cell{{{"agent", dim}, text("%s, pid %d, up %s", s.Version, s.PID, a.since(s.Started))}}
 	rows = append(rows, []cell{{"envoy", dim}, text("%s", envoyLine(s.Envoy))})
 	rows = append(rows, a.epochLines(s.Epochs)...)
 	rows = append(rows, []cell{{"discovery", dim}, text("%s", discoveryLine(s.Discovery))})
@@ -67,14 +67,14 @@ func (a *app) printStatus(s api.Status) {
 		rows = append(rows, a.reloadLines(*s.LastReload)...)
 	}
 	if len(s.PendingKeys) > 0 {
-		rows = append(rows, []cell{{"pending", dim}, {"until the next start: " + strings.Join(s.PendingKeys, ", "), yellow}})
+		rows = append(rows, []cell{{"pending", dim}, {"takes effect at the next start: " + strings.Join(s.PendingKeys, ", "), yellow}})
 	}
 	for i, c := range s.Conditions {
 		label := cell{"conditions", dim}
 		if i > 0 {
 			label.text = ""
 		}
-		rows = append(rows, []cell{label, {fmt.Sprintf("%s %s (since %s): %s", c.Severity, c.Code, a.since(c.Since), c.Sentence),
+		rows = append(rows, []cell{label, {fmt.Sprintf("%s %s (for %s): %s", c.Severity, c.Code, a.since(c.Since), c.Sentence),
 			severityStyle(c.Severity)}})
 	}
 	writeAligned(a.out, wrapped(rows, "  ", a.width), "  ", a.paint)
@@ -133,7 +133,7 @@ func (a *app) epochLines(epochs []api.Epoch) [][]cell {
 		if len(rows) > 0 {
 			label.text = ""
 		}
-		rows = append(rows, []cell{label, {fmt.Sprintf("%d %s, pid %d, since %s, %s, %s", e.Number, e.State, e.PID, a.since(e.Started),
+		rows = append(rows, []cell{label, {fmt.Sprintf("%d %s, pid %d, up %s, %s, %s", e.Number, e.State, e.PID, a.since(e.Started),
 			count(int(e.Connections), "connection", "connections"), size(e.MemoryBytes)), epochStyle(e.State)}})
 	}
 	if len(rows) == 0 {

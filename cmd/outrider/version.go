@@ -11,7 +11,7 @@ import (
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "The versions of this command, and of the agent and Envoy if they run",
+		Short: "Print the versions of this command, and of the agent and Envoy if they run",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			versions := struct {

@@ -19,8 +19,8 @@ func (a *app) waitCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "wait",
 		Short: "Return when the proxy is ready",
-		Long: "Wait returns when the proxy is ready: Envoy is live and has its configuration. An agent that does not run yet is\n" +
-			"waited for too. After the timeout the exit code is 1 with the reason, 3 if the agent does not run.",
+		Long: "Wait returns when the proxy is ready: Envoy is live and has its configuration. Wait also waits\n" +
+			"for an agent that does not run yet. After the timeout the exit code is 1 with the reason, 3 if the agent does not run.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if timeout < 0 {

@@ -12,10 +12,10 @@ import (
 )
 
 // watched makes a command of one that shows the agent's status, once or with --watch over and over. show prints with a.out, and JSON
-// with print.
-func (a *app) watched(command *cobra.Command, show func(s api.Status, arguments []string, print func(value any) error) error) *cobra.Command {
+// with encode.
+func (a *app) watched(command *cobra.Command, show func(s api.Status, arguments []string, encode func(value any) error) error) *cobra.Command {
 	var watch bool
-	command.Flags().BoolVarP(&watch, "watch", "w", false, "show it anew every second, until interrupted")
+	command.Flags().BoolVarP(&watch, "watch", "w", false, "refresh every second until interrupted")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		client := a.client()
 		defer client.Close()

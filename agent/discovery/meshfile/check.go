@@ -136,7 +136,7 @@ func (c *checker) protocolDetection(d *durationpb.Duration) {
 
 func (c *checker) port(field string, v int32) {
 	if v < 0 || v > 65535 {
-		c.fail(field, fmt.Sprintf("%d is no port", v), "write a number from 1 to 65535")
+		c.fail(field, fmt.Sprintf("%d is not a valid port", v), "write a number from 1 to 65535")
 	}
 }
 

@@ -28,7 +28,7 @@ func TestFields(t *testing.T) {
 		{"connectTimeout: 3", "!connectTimeout:1: must be a duration"},
 		{"protocolDetectionTimeout: 1ms", "?protocolDetectionTimeout:1: so short"},
 		{"protocolDetectionTimeout: -1s", "!protocolDetectionTimeout:1: no time to wait"},
-		{"proxyListenPort: 70000", "!proxyListenPort:1: is no port"},
+		{"proxyListenPort: 70000", "!proxyListenPort:1: 70000 is not a valid port"},
 		{"proxyHttpPort: 8080", "!proxyHttpPort:1: not carried out"},
 		{"rootNamespace: Not.A", "!rootNamespace:1: no namespace"},
 		{"defaultServiceExportTo: ['a b']", "!defaultServiceExportTo[0]:1: no namespace"},
@@ -63,7 +63,7 @@ func TestFields(t *testing.T) {
 		{"defaultConfig: {gatewayTopology: {numTrustedProxies: 2}}", ""},
 		{"defaultConfig: {gatewayTopology: {proxyProtocol: {}}}", "?defaultConfig.gatewayTopology.proxyProtocol:1: not carried out"},
 		{"rootNamespace: a\n---\nrootNamespace: b", "!:2: second document"},
-		{"[", "!:1: no valid YAML"},
+		{"[", "!:1: not valid YAML"},
 		{"- a", "!:1: must be a mapping"},
 	} {
 		m, problems := meshfile.Parse("mesh.yaml", []byte(test.yaml), false)

@@ -76,8 +76,9 @@ func (r *reader) read(content []byte, first int) (found document) {
 		if err != nil {
 			message := yamlError(err)
 			found.broken = true
-			found.problems = append(found.problems, object.Problem{File: r.file, Line: first + errorLine(content, message) - 1,
-				Severity: condition.Error, Message: "no valid YAML: " + message})
+			line := errorLine(content, message)
+			found.problems = append(found.problems, object.Problem{File: r.file, Line: first + line - 1,
+				Severity: condition.Error, Message: notYAML(content, line, message)})
 			return found
 		}
 		shift(&root, first-1)

@@ -33,7 +33,8 @@ func Message(file string, content []byte, into proto.Message, check func() []obj
 	}
 	if err != nil {
 		message := yamlError(err)
-		return []object.Problem{{File: file, Line: errorLine(content, message), Severity: condition.Error, Message: "no valid YAML: " + message}}
+		line := errorLine(content, message)
+		return []object.Problem{{File: file, Line: line, Severity: condition.Error, Message: notYAML(content, line, message)}}
 	}
 	node := root.Content[0]
 	if isNull(node) {

@@ -18,6 +18,18 @@ func yamlError(err error) string {
 	return yamlLine.ReplaceAllString(strings.ReplaceAll(err.Error(), "\n", " "), "")
 }
 
+// notYAML returns the message about a text in whose line, from 1, the parser found a fault.
+func notYAML(content []byte, line int, message string) string {
+	lines := bytes.Split(content, []byte("\n"))
+	if at := line - 1; at >= 0 && at < len(lines) {
+		indent, _, _ := bytes.Cut(lines[at], bytes.TrimLeft(lines[at], " \t"))
+		if bytes.ContainsRune(indent, '\t') {
+			message = "indent with spaces, not tabs"
+		}
+	}
+	return "not valid YAML: " + message
+}
+
 // errorLine returns the line, from 1, at which a parser's error arises: the last one that it has to
 // read to find the error. The line in the error itself is often where the surrounding block began,
 // or missing.

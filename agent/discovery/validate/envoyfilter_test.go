@@ -44,6 +44,6 @@ func TestSpecs_EnvoyFilter(t *testing.T) {
 		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, waypoint: {}}, patch: {operation: REMOVE}"), "?configPatches[0].match.context: no waypoints"},
 		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, cluster: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match: only waypoint"},
 		{ef, patched("applyTo: CLUSTER, match: {context: GATEWAY, waypoint: {}}, patch: {operation: REMOVE}"), "!configPatches[0].match.waypoint: context WAYPOINT"},
-		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, waypoint: {portNumber: 65536}}, patch: {operation: REMOVE}"), "!configPatches[0].match.waypoint.portNumber: no port"},
+		{ef, patched("applyTo: CLUSTER, match: {context: WAYPOINT, waypoint: {portNumber: 65536}}, patch: {operation: REMOVE}"), "!configPatches[0].match.waypoint.portNumber: not a valid port"},
 	})
 }

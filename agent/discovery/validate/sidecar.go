@@ -119,7 +119,7 @@ func (c *checker) defaultEndpoint(field, endpoint string) {
 	}
 	number, err := strconv.ParseUint(port, 10, 32)
 	if err != nil {
-		c.fail(field, fmt.Sprintf("%q is no port", port), cure)
+		c.fail(field, fmt.Sprintf("%q is not a valid port", port), cure)
 		return
 	}
 	c.port(field, uint32(number))

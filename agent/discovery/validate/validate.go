@@ -91,7 +91,7 @@ const highestPort = 65535
 
 func (c *checker) port(field string, number uint32) {
 	if number < 1 || number > highestPort {
-		c.fail(field, fmt.Sprintf("%d is no port", number), "write a number from 1 to 65535")
+		c.fail(field, fmt.Sprintf("%d is not a valid port", number), "write a number from 1 to 65535")
 	}
 }
 
