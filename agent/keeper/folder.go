@@ -1,11 +1,13 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,9 +30,13 @@ func lockFolder(folder string) (*os.File, error) {
 	}
 	path := filepath.Join(folder, lockName)
 	for {
-		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("lock the keeper's folder: %w", err)
+		}
+		if err := onlyName(file); err != nil {
+			_ = file.Close()
+			return nil, err
 		}
 		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			_ = file.Close()
@@ -51,6 +57,19 @@ func lockFolder(folder string) (*os.File, error) {
 	}
 }
 
+// onlyName fails unless a file is a regular one without hard links: root gives the lock to the keeper's user, who may have
+// put another file in its place.
+func onlyName(file *os.File) error {
+	var status unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &status); err != nil {
+		return fmt.Errorf("stat %s: %w", file.Name(), err)
+	}
+	if status.Mode&unix.S_IFMT != unix.S_IFREG || status.Nlink > 1 {
+		return fmt.Errorf("%s is not a regular file of one name; remove it", file.Name())
+	}
+	return nil
+}
+
 // listenPrivately makes a listening socket at a path, mode 0600 from its first moment, in place of a stale one. The
 // folder's lock tells that nobody of ours listens there; one that somebody else listens on is left alone.
 func listenPrivately(path string) (*net.UnixListener, error) {
@@ -63,15 +82,19 @@ func listenPrivately(path string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("listen on %s: the path is too long for a Unix socket by %d bytes", path, len(temporary)-maxSocketPath)
 	}
 	_ = os.Remove(temporary)
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
+	// The socket's mode before it is bound is that of its file: no chmod by a path that the folder's owner could replace.
+	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
+		var failure error
+		err := socket.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, failure)
+	}}
+	made, err := config.Listen(context.Background(), "unix", temporary)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
+	listener := made.(*net.UnixListener)
 	listener.SetUnlinkOnClose(false)
-	if err = os.Chmod(temporary, 0o600); err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
+	if err := os.Rename(temporary, path); err != nil {
 		_ = listener.Close()
 		_ = os.Remove(temporary)
 		return nil, fmt.Errorf("listen on %s: %w", path, err)

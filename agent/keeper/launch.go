@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"outrider.org/outrider/agent/keeper/prestart"
 )
 
@@ -109,7 +111,7 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 	var credential *syscall.Credential
 	if user := options.User; user != nil {
 		credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
-		if err := giveFolder(options.Folder, lock.Name(), user); err != nil {
+		if err := giveFolder(options.Folder, lock, user); err != nil {
 			return err
 		}
 	}
@@ -142,10 +144,16 @@ func (o LaunchOptions) environment() []string {
 	return os.Environ()
 }
 
-// giveFolder lets the keeper's user write in the folder that root made.
-func giveFolder(folder, lock string, user *User) error {
-	for _, path := range []string{folder, lock} {
-		if err := os.Lchown(path, int(user.UID), int(user.GID)); err != nil {
+// giveFolder lets the keeper's user write in the folder that root made. What it changes is open: by the second start the
+// names in the folder are that user's to replace.
+func giveFolder(folder string, lock *os.File, user *User) error {
+	directory, err := os.OpenFile(folder, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("give the keeper its folder: %w", err)
+	}
+	defer func() { _ = directory.Close() }()
+	for _, file := range []*os.File{directory, lock} {
+		if err := file.Chown(int(user.UID), int(user.GID)); err != nil {
 			return fmt.Errorf("give the keeper its folder: %w", err)
 		}
 	}
