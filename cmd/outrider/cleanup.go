@@ -68,18 +68,35 @@ type cleaner struct {
 // shutdownTime is how long a keeper may take to end its Envoys (it kills them after five seconds itself).
 const shutdownTime = 15 * time.Second
 
+// Names in the keeper's folder (agent/keeper).
+const (
+	lockName         = "lock"
+	baseIDName       = "base-id"
+	keeperSocketName = "keeper.sock"
+)
+
 func (c *cleaner) clean(ctx context.Context, stop bool) error {
 	c.done = []string{}
-	lock, err := c.lock()
+	keepers, err := openFolder(c.keeper)
+	if err != nil {
+		return err
+	}
+	defer keepers.close()
+	agents, err := openFolder(c.runtime)
+	if err != nil {
+		return err
+	}
+	defer agents.close()
+	lock, err := c.lock(keepers)
 	if errors.Is(err, errAlive) && stop {
-		if err := c.endKeeper(ctx); err != nil {
+		if err := c.endKeeper(ctx, keepers, agents); err != nil {
 			return err
 		}
-		lock, err = c.lock()
+		lock, err = c.lock(keepers)
 	}
 	if errors.Is(err, errAlive) {
 		c.tell("a keeper lives in %s: nothing of it was touched", c.keeper)
-		return c.removeSockets(c.runtime, "outrider.sock")
+		return c.removeSockets(agents, "outrider.sock")
 	}
 	if err != nil {
 		return err
@@ -88,17 +105,27 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 		defer func() { _ = lock.Close() }() // no keeper begins while its folder is being cleaned
 	}
 	err = errors.Join(
-		c.removeSharedMemory(),
-		c.removeSockets(c.keeper, "*"),
-		c.removeSockets(c.runtime, "*.sock"),
-		c.removeSockets(filepath.Join(c.runtime, "envoy"), "*.sock"),
-		c.removeFiles(filepath.Join(c.runtime, "envoy", "envoy-rev*.json")),
+		c.removeSharedMemory(keepers),
+		c.removeSockets(keepers, "*"),
+		c.removeSockets(agents, "*.sock"),
+		c.cleanConfiguration(agents),
 	)
 	if lock != nil && err == nil {
-		err = c.removeFiles(filepath.Join(c.keeper, "base-id"))
-		err = errors.Join(err, os.Remove(lock.Name())) // last: the next keeper may begin
+		err = c.removeFiles(keepers, baseIDName)
+		_, failed := keepers.remove(lockName) // last: the next keeper may begin
+		err = errors.Join(err, failed)
 	}
 	return err
+}
+
+// cleanConfiguration removes what the agent has left for Envoy.
+func (c *cleaner) cleanConfiguration(agents *folder) error {
+	configuration, err := agents.sub("envoy")
+	if err != nil || configuration == nil {
+		return err
+	}
+	defer configuration.close()
+	return errors.Join(c.removeSockets(configuration, "*.sock"), c.removeFiles(configuration, "envoy-rev*.json"))
 }
 
 func (c *cleaner) tell(format string, arguments ...any) {
@@ -109,12 +136,20 @@ var errAlive = errors.New("a keeper lives there")
 
 // lock takes the lock that a keeper holds as long as it lives; nil where there is none. Unlike a connection to its socket
 // this starts nothing under socket activation.
-func (c *cleaner) lock() (*os.File, error) {
-	file, err := os.OpenFile(filepath.Join(c.keeper, "lock"), os.O_RDWR|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+func (c *cleaner) lock(keepers *folder) (*os.File, error) {
+	if keepers == nil {
 		return nil, nil
 	}
-	if err != nil {
+	file, err := keepers.openRegular(lockName)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, errNotRegular):
+		c.tell("%v: no keeper holds it", err)
+		return nil, c.remove(keepers, lockName) // the next keeper could not take it
+	case errors.Is(err, unix.EWOULDBLOCK): // a process has a lease on it
+		return nil, errAlive
+	case err != nil:
 		return nil, fmt.Errorf("look whether a keeper lives: %w", err)
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -128,13 +163,13 @@ func (c *cleaner) lock() (*os.File, error) {
 }
 
 // endKeeper asks the keeper to end its Envoys and itself, and waits for it.
-func (c *cleaner) endKeeper(ctx context.Context) error {
+func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownTime)
 	defer cancel()
 	// Under systemd the socket is the agent's, else it is in the keeper's folder.
-	client, err := keeper.Dial(ctx, filepath.Join(c.keeper, "keeper.sock"))
+	client, err := dialKeeper(ctx, keepers)
 	if errors.Is(err, keeper.ErrNotRunning) {
-		client, err = keeper.Dial(ctx, filepath.Join(c.runtime, "keeper.sock"))
+		client, err = dialKeeper(ctx, agents)
 	}
 	if err != nil {
 		return fmt.Errorf("end the keeper that lives in %s: %w", c.keeper, err)
@@ -144,7 +179,7 @@ func (c *cleaner) endKeeper(ctx context.Context) error {
 		return fmt.Errorf("end the keeper that lives in %s: %w", c.keeper, err)
 	}
 	for {
-		lock, err := c.lock()
+		lock, err := c.lock(keepers)
 		if err == nil {
 			if lock != nil {
 				_ = lock.Close()
@@ -158,4 +193,27 @@ func (c *cleaner) endKeeper(ctx context.Context) error {
 			return fmt.Errorf("the keeper in %s did not end within %s", c.keeper, shutdownTime)
 		}
 	}
+}
+
+// dialKeeper connects to the keeper's socket in a folder; keeper.ErrNotRunning if it is not there or is no socket.
+func dialKeeper(ctx context.Context, in *folder) (*keeper.Client, error) {
+	if in == nil {
+		return nil, keeper.ErrNotRunning
+	}
+	status, socket, err := in.pin(keeperSocketName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, keeper.ErrNotRunning
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = socket.Close() }()
+	if status.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil, fmt.Errorf("%s is not a socket: %w", socket.Name(), keeper.ErrNotRunning)
+	}
+	client, err := keeper.Dial(ctx, pinned(socket))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", socket.Name(), err)
+	}
+	return client, nil
 }

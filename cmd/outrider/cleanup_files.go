@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,43 +18,59 @@ import (
 )
 
 // removeSharedMemory removes the shared memory of the Envoys of a dead keeper. Its files are numbered by the base id that the
-// keeper has written down (Envoy's hot restart; /dev/shm/envoy_shared_memory_<base-id*10>), one for each lineage. Others on
+// keeper has stored (Envoy's hot restart; /dev/shm/envoy_shared_memory_<base-id*10>), one for each lineage. Others on
 // the host have files of the same kind: what another user owns, or a process still has mapped, stays.
-func (c *cleaner) removeSharedMemory() error {
-	record := filepath.Join(c.keeper, "base-id")
-	content, err := os.ReadFile(record)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read the base id: %w", err)
-	}
-	baseID, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 32)
+func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
+	baseID, owner, err := c.storedBaseID(keeperFolder)
 	if err != nil || baseID == 0 {
-		c.tell("%s holds no base id: shared memory was not touched", record)
-		return nil //nolint:nilerr // it is told; the rest can be cleaned
+		return err
 	}
-	owner, err := ownerOf(record)
-	if err != nil {
-		return fmt.Errorf("look who the keeper was: %w", err)
+	memory, err := openFolder(c.sharedMemory)
+	if err != nil || memory == nil {
+		return err
 	}
-	info := keeper.Info{BaseID: uint32(baseID)}
+	defer memory.close()
+	info := keeper.Info{BaseID: baseID}
 	var failed []error
 	for lineage := range keeper.Lineages {
-		path := filepath.Join(c.sharedMemory, fmt.Sprintf("envoy_shared_memory_%d", uint64(info.BaseIDOf(lineage))*10))
-		if user, err := ownerOf(path); err != nil || user != owner || c.mapped(path) {
+		name := fmt.Sprintf("envoy_shared_memory_%d", uint64(info.BaseIDOf(lineage))*10)
+		status, err := memory.stat(name)
+		if err != nil || status.Uid != owner || c.mapped(filepath.Join(c.sharedMemory, name)) {
 			continue
 		}
-		failed = append(failed, c.remove(path))
+		failed = append(failed, c.remove(memory, name))
 	}
 	return errors.Join(failed...)
 }
 
-// ownerOf is the user a file belongs to.
-func ownerOf(path string) (uint32, error) {
+// storedBaseID reads the base id that the keeper has stored, and whose file that is; 0 if there is none that can be used.
+func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err error) {
+	if keeperFolder == nil {
+		return 0, 0, nil
+	}
+	file, err := keeperFolder.openRegular(baseIDName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		c.tell("cannot read the base id, shared memory was not touched: %v", err)
+		return 0, 0, nil
+	}
+	defer func() { _ = file.Close() }()
 	var status unix.Stat_t
-	err := unix.Lstat(path, &status)
-	return status.Uid, err
+	if err := unix.Fstat(int(file.Fd()), &status); err != nil {
+		return 0, 0, fmt.Errorf("stat %s: %w", file.Name(), err)
+	}
+	content, err := io.ReadAll(io.LimitReader(file, maxRecord))
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the base id: %w", err)
+	}
+	number, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 32)
+	if err != nil || number == 0 {
+		c.tell("%s holds no base id: shared memory was not touched", file.Name())
+		return 0, 0, nil //nolint:nilerr // it is told; the rest can be cleaned
+	}
+	return uint32(number), status.Uid, nil
 }
 
 // mapped is true if a living process has the file in its memory.
@@ -69,18 +87,16 @@ func (c *cleaner) mapped(path string) bool {
 
 // removeSockets removes the sockets of a folder that fit a pattern and that nobody has open. Sockets that systemd holds
 // for activation are open.
-func (c *cleaner) removeSockets(folder, pattern string) error {
-	paths, err := filepath.Glob(filepath.Join(folder, pattern))
+func (c *cleaner) removeSockets(in *folder, pattern string) error {
+	names, err := in.names(pattern)
 	if err != nil {
 		return err
 	}
-	var sockets []string
-	for _, path := range paths {
-		if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket {
-			sockets = append(sockets, path)
-		}
-	}
-	if len(sockets) == 0 {
+	names = slices.DeleteFunc(names, func(name string) bool {
+		status, err := in.stat(name)
+		return err != nil || status.Mode&unix.S_IFMT != unix.S_IFSOCK
+	})
+	if len(names) == 0 {
 		return nil
 	}
 	open, err := c.openSockets()
@@ -88,9 +104,9 @@ func (c *cleaner) removeSockets(folder, pattern string) error {
 		return err
 	}
 	var failed []error
-	for _, path := range sockets {
-		if !open[path] {
-			failed = append(failed, c.remove(path))
+	for _, name := range names {
+		if !open[filepath.Join(in.path, name)] {
+			failed = append(failed, c.remove(in, name))
 		}
 	}
 	return errors.Join(failed...)
@@ -121,26 +137,23 @@ func (c *cleaner) openSockets() (map[string]bool, error) {
 	return open, nil
 }
 
-func (c *cleaner) removeFiles(pattern string) error {
-	paths, err := filepath.Glob(pattern)
+// removeFiles removes the entries of a folder that fit a pattern, of whatever kind but directories.
+func (c *cleaner) removeFiles(in *folder, pattern string) error {
+	names, err := in.names(pattern)
 	if err != nil {
 		return err
 	}
 	var failed []error
-	for _, path := range paths {
-		failed = append(failed, c.remove(path))
+	for _, name := range names {
+		failed = append(failed, c.remove(in, name))
 	}
 	return errors.Join(failed...)
 }
 
-func (c *cleaner) remove(path string) error {
-	err := os.Remove(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+func (c *cleaner) remove(in *folder, name string) error {
+	removed, err := in.remove(name)
+	if removed {
+		c.tell("removed %s", filepath.Join(in.path, name))
 	}
-	if err != nil {
-		return fmt.Errorf("clean up: %w", err)
-	}
-	c.tell("removed %s", path)
-	return nil
+	return err
 }
