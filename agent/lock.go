@@ -34,12 +34,9 @@ func lock(runtimeDir string) (*os.File, error) {
 			_ = opened.Close() // an agent that ended has removed the file in between
 		}
 	}
+	// The pid is for people. On a full /run the lock holds without it.
 	if err := file.Truncate(0); err == nil {
-		_, err = fmt.Fprintf(file, "%d\n", os.Getpid())
-		if err != nil {
-			_ = file.Close()
-			return nil, fmt.Errorf("write %s: %w", path, err)
-		}
+		_, _ = fmt.Fprintf(file, "%d\n", os.Getpid())
 	}
 	return file, nil
 }
@@ -51,6 +48,9 @@ func notLocked(file *os.File, path string, err error) error {
 	}
 	holder := make([]byte, 32)
 	n, _ := file.ReadAt(holder, 0)
+	if n == 0 {
+		n = copy(holder, "unknown")
+	}
 	return exitf(ExitAlreadyRuns, "another outriderd (pid %s) runs on this configuration: it holds %s; stop it first, or give this one an instance or a runtime_dir of its own",
 		strings.TrimSpace(string(holder[:n])), path)
 }

@@ -88,6 +88,7 @@ func meaningOf(code int) string {
 // hints turn what Envoy says into what it means. The first that fits counts.
 var hints = []struct{ text, words string }{
 	{"previous envoy process is still initializing", "the flag of an epoch that failed to start is still set in shared memory"},
+	{"errno=28 (see --base-id option)", "the directory of its sockets is full"},
 	{"unable to bind domain socket with base_id", "another Envoy uses the same base id and epoch"},
 	{"cannot open shared memory region", "the shared memory of this base id belongs to another user or is gone"},
 	{"hot restart sendmsg() failed", "the epoch it took over from died before it had handed over"},

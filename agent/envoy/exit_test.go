@@ -29,6 +29,8 @@ func TestExplainExit(t *testing.T) {
 			"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][backtrace] Caught Aborted, suspect faulting address 0x1",
 			"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][backtrace] #0: [0x7f0000000000]"},
 			want: "was ended by SIGABRT: Envoy gave up on an internal error; it said last: Caught Aborted, suspect faulting address 0x1"},
+		"no space": {code: 1, last: []string{"unable to bind domain socket with base_id=7073180, id=0, errno=28 (see --base-id option)"},
+			want: "exited with status 1: the directory of its sockets is full (unable to bind domain socket with base_id=7073180, id=0, errno=28 (see --base-id option))"},
 		"stuck": {code: 1, last: []string{"[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] error initializing config 'previous envoy process is still initializing'"},
 			want: "exited with status 1: the flag of an epoch that failed to start is still set in shared memory (error initializing config 'previous envoy process is still initializing')"},
 		"port": {code: 1, last: []string{"cannot bind '0.0.0.0:80': Address already in use", ""},

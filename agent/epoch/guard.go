@@ -187,6 +187,18 @@ func (s *Supervisor) crashed(p *process) {
 		fmt.Sprintf("No Envoy serves: epoch %d %s; %s.", p.Number, p.Cause, when))
 }
 
+// unstarted schedules the next start after one that came to no process (no space for the bootstrap): nothing exited, so it
+// does not count for restart_limit.
+func (s *Supervisor) unstarted(a *attempt) {
+	s.guard.streak++
+	delay := max(s.guard.delay(s.options.Settings()), s.options.Settings().BackoffMin)
+	s.guard.at = time.Now().Add(delay)
+	if !a.guard {
+		s.guard.reason = a.reason
+	}
+	s.options.Board.Raise(conditionDown, condition.Error, fmt.Sprintf("No Envoy serves: %v; next try in %s.", a.failure, delay))
+}
+
 // delay is how long to wait before the next start: not at all after the first exit, then doubling.
 func (g *guard) delay(settings Settings) time.Duration {
 	if g.streak <= 1 {

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/condition"
 )
@@ -116,6 +119,32 @@ func TestChildDiesWhileItStarts(t *testing.T) {
 			h.must(specOf("c"))
 		})
 	}
+}
+
+func TestFirstStart_RetriesWhileNothingCanBeWritten(t *testing.T) {
+	onHost(t, func(h *harness) {
+		spec := specOf("a")
+		var full atomic.Bool
+		full.Store(true)
+		write := spec.Bootstrap
+		spec.Bootstrap = func(l Launch) ([]byte, error) {
+			if full.Load() {
+				return nil, unix.ENOSPC
+			}
+			return write(l)
+		}
+		h.refused(spec)
+		h.wait(time.Minute)
+		if got := h.conditions(); !slices.Contains(got, conditionDown) {
+			t.Errorf("conditions while nothing can be written: %v", got)
+		}
+		full.Store(false)
+		h.wait(h.settings.BackoffMax + time.Second)
+		h.expect("0 live")
+		if got := h.conditions(); len(got) > 0 {
+			t.Errorf("conditions afterwards: %v", got)
+		}
+	})
 }
 
 func TestBackOff(t *testing.T) {

@@ -150,9 +150,8 @@ func (s *Supervisor) conclude(a *attempt) {
 	s.refuse(a, a.failure)
 	live := s.live()
 	switch {
-	case live == nil && !a.started && a.guard:
-		s.guard.streak++ // nothing was started, so nothing exited
-		s.guard.at = time.Now().Add(s.guard.delay(s.options.Settings()))
+	case live == nil && !a.started && s.stop == nil && !errors.Is(a.failure, ErrAborted) && (a.guard || s.guard.at.IsZero()):
+		s.unstarted(a)
 	case live == nil && !a.started:
 		// The guard, if it is at it, goes on as it was.
 	case live == nil && a.parentGone:
