@@ -60,6 +60,7 @@ type Agent struct {
 	xdsSockets *xdsSockets
 	status     *status.Server // nil: off
 	view       *status.View
+	viewPort   *viewPort
 	api        *api.Server
 	presence   *neighbour.Presence // for other agents
 	bus        *bus.Server         // nil: off
@@ -140,7 +141,8 @@ func Run(ctx context.Context, options Options) (err error) {
 		soon(ctx, a.spawned, headStart)
 		homes := &inhabited{Agent: a}
 		if a.supervisor.Beat(ctx) == nil { // what was adopted is known
-			homes.tell() // before any Envoy is served
+			homes.tell()        // before any Envoy is served
+			a.viewPort.update() // before the view listens
 		} // else the agent ends, and so do those that follow: what they have, sockets, goes with them
 		for _, p := range append(a.parts(), homes, &teller{backend{a}, notifier}) {
 			run(p)
@@ -169,7 +171,7 @@ func Run(ctx context.Context, options Options) (err error) {
 
 // parts are what runs once there is an Envoy, or does not come soon.
 func (a *Agent) parts() []part {
-	parts := []part{rehearsed{a.discovery}, a.xdsSockets, a.view, &late{a.meshWatch, a.begun, watchHeadStart}, a.meshPorts}
+	parts := []part{rehearsed{a.discovery}, a.xdsSockets, a.view, a.viewPort, &late{a.meshWatch, a.begun, watchHeadStart}, a.meshPorts}
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}

@@ -72,10 +72,12 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 	a.reloader.changed, a.reloader.follow = a.supervisor.Changed, a.tuner.follow
 	a.reloader.hold = func(id uint64, read *prepared) error {
 		a.discovery.Expect(id, read.loaded.Config.Node.Namespace)
+		a.viewPort.hold(id, read.wanted.spec)
 		return a.xdsSockets.want(id, read.wanted.spec.Hash, read.loaded)
 	}
 	release := func(id uint64) {
 		a.xdsSockets.over(id)
+		a.viewPort.over(id)
 		a.discovery.Over(id)
 	}
 	a.reloader.over = func(id uint64, _ bool) { release(id) }
@@ -192,6 +194,8 @@ func (a *Agent) composeViews(c *config.Config) error {
 	}
 	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy, Trusted: trusted, Board: a.board,
 		Logger: a.logOf("status")})
+	a.viewPort = &viewPort{yield: a.view.Yield, epochs: a.supervisor.Epochs, changed: a.supervisor.Changed, board: a.board,
+		held: map[uint64]string{}}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName), Rule: rule, Backend: backend{a},
 		Events: a.board, Logger: a.logOf("api")})
@@ -243,6 +247,7 @@ func (a *Agent) enact(old *config.Loaded, won *prepared) {
 	if err := a.view.SetConfig(viewConfig(c)); err != nil {
 		a.logOf("status").Warn("the admin view", "error", err)
 	}
+	a.viewPort.update()
 	if err := a.meshWatch.setMesh(meshPaths(c)); err != nil { // before the files are read: no change is missed
 		a.log.Error("the embedded discovery server's files are watched as before", "error", err)
 	}

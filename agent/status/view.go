@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -41,9 +42,11 @@ type View struct {
 	dumps   *dumps
 	ready   chan struct{}
 	lost    chan struct{} // holds one: the listener failed
+	wake    chan struct{} // holds one: the port may be bound again
 
 	mu       sync.Mutex
 	port     int          // that was asked for
+	taken    []string     // see Yield
 	listener net.Listener // nil: none is open
 	running  bool
 	serving  sync.WaitGroup
@@ -54,7 +57,8 @@ const conditionView = "admin-port-unavailable"
 
 // NewView returns a view; Run serves.
 func NewView(options ViewOptions) *View {
-	v := &View{options: options, gate: newGate(options.Trusted), ready: make(chan struct{}), lost: make(chan struct{}, 1), port: options.Config.Port}
+	v := &View{options: options, gate: newGate(options.Trusted), ready: make(chan struct{}), lost: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		port: options.Config.Port}
 	v.full.Store(options.Config.Full)
 	v.dumps = newDumps(options.Proxy, v.gate)
 	v.server = newHTTPServer(v.Handler(), options.Logger)
@@ -96,6 +100,7 @@ func (v *View) Run(ctx context.Context) error {
 		}
 		select {
 		case <-again:
+		case <-v.wake:
 		case <-v.lost:
 			_ = pause(ctx, bindRetryAfter)
 		case <-ctx.Done():
@@ -113,7 +118,7 @@ func (v *View) Run(ctx context.Context) error {
 func (v *View) retry() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.listener != nil || v.port == 0 {
+	if v.listener != nil || v.port == 0 || v.yieldsTo(v.port) != "" {
 		return true
 	}
 	if err := v.open(v.port); err != nil {
@@ -127,7 +132,7 @@ func (v *View) retry() bool {
 // open binds a port in place of the one before. With mu held.
 func (v *View) open(port int) error {
 	var config net.ListenConfig
-	listener, err := config.Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	listener, err := config.Listen(context.Background(), "tcp", viewAddress(port))
 	if err != nil {
 		return fmt.Errorf("no view of Envoy's admin on [envoy] admin_port %d: %w", port, err)
 	}
@@ -171,9 +176,9 @@ func (v *View) SetConfig(config ViewConfig) error {
 	case config.Port == v.port:
 	case !v.running:
 		v.port = config.Port
-	case config.Port == 0:
+	case config.Port == 0 || v.yieldsTo(config.Port) != "":
 		v.close()
-		v.port = 0
+		v.port = config.Port
 		v.options.Board.Clear(conditionView)
 	default:
 		if err := v.open(config.Port); err != nil {
@@ -183,3 +188,35 @@ func (v *View) SetConfig(config ViewConfig) error {
 	}
 	return nil
 }
+
+// Yield sets the addresses (host:port) that Envoy itself listens on, or is about to. If the view's port is among them the
+// view stops listening before Yield returns, and returns when it no longer is. Yield returns the first address that the
+// view yields to, "" if there is none.
+func (v *View) Yield(taken []string) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.taken = taken
+	to := v.yieldsTo(v.port)
+	switch {
+	case to != "":
+		v.close()
+		v.options.Board.Clear(conditionView)
+	case v.listener == nil:
+		select {
+		case v.wake <- struct{}{}:
+		default:
+		}
+	}
+	return to
+}
+
+// yieldsTo returns the address of Envoy's own that a port of the view would clash with. With mu held.
+func (v *View) yieldsTo(port int) string {
+	if own := viewAddress(port); port != 0 && slices.Contains(v.taken, own) {
+		return own
+	}
+	return ""
+}
+
+// viewAddress is where the view listens.
+func viewAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// conditionViewYields is the condition that stands while Envoy's own admin interface has the view's port.
+const conditionViewYields = "admin-view-yields"
+
+// viewPort keeps the view off the port that Envoy's own admin interface listens on: a bootstrap of the user's decides where
+// that is. The view yields before such an epoch starts and comes back once an epoch without that address is live.
+type viewPort struct {
+	yield   func(taken []string) string // View.Yield
+	epochs  func() []epoch.Epoch
+	changed func() <-chan struct{} // closed when the epochs change
+	board   *condition.Board
+
+	mu   sync.Mutex
+	held map[uint64]string // by reload: the admin address of the epoch that it asks for
+	last string            // of the live epoch, or of the one that was or is to be while none is live
+}
+
+// Name is the part's name.
+func (*viewPort) Name() string { return "admin-port" }
+
+// Run follows the epochs until ctx ends.
+func (p *viewPort) Run(ctx context.Context) error {
+	for {
+		changed := p.changed()
+		p.update()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// hold makes the view yield to the epoch that a reload asks for, until over.
+func (p *viewPort) hold(id uint64, spec *epoch.Spec) {
+	p.mu.Lock()
+	p.held[id] = spec.AdminAddress(epoch.Launch{})
+	p.mu.Unlock()
+	p.update()
+}
+
+// over ends what hold began: from then on only the epochs count.
+func (p *viewPort) over(id uint64) {
+	p.mu.Lock()
+	delete(p.held, id)
+	p.mu.Unlock()
+	p.update()
+}
+
+// update tells the view which addresses are Envoy's. While no epoch is live the last one's counts, as it may be started
+// again at any time.
+func (p *viewPort) update() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var live, starting *epoch.Epoch
+	for _, e := range p.epochs() {
+		switch e.Phase {
+		case epoch.Live:
+			live = &e
+		case epoch.Starting:
+			starting = &e
+		case epoch.Draining, epoch.Exited:
+		}
+	}
+	switch {
+	case live != nil:
+		p.last = live.AdminAddress
+	case starting != nil:
+		p.last = starting.AdminAddress
+	}
+	taken := []string{p.last}
+	if starting != nil {
+		taken = append(taken, starting.AdminAddress)
+	}
+	for _, address := range p.held {
+		taken = append(taken, address)
+	}
+	switch yields := p.yield(taken); yields {
+	case "":
+		p.board.Clear(conditionViewYields)
+	case p.last:
+		p.board.Raise(conditionViewYields, condition.Info, fmt.Sprintf("The bootstrap has Envoy's own admin interface on %s: "+
+			"there is no view of it on [envoy] admin_port, and every local user may change Envoy there.", yields))
+	}
+}

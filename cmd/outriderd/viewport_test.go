@@ -1,0 +1,111 @@
+package main_test
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/rig"
+)
+
+// customFormat is a complete bootstrap with Envoy's admin interface on a port, as most are that people have.
+const customFormat = `admin:
+  address:
+    socket_address: {address: 127.0.0.1, port_value: %d}
+static_resources:
+  listeners:
+  - name: web
+    address:
+      socket_address: {address: 127.0.0.1, port_value: %d}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: web
+          route_config:
+            virtual_hosts:
+            - {name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: "custom %d"}}}]}
+          http_filters:
+          - name: router
+            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+`
+
+// TestCustomConfigFile_HasTheViewsPort runs a bootstrap whose admin interface is on [envoy] admin_port: the view of it gives
+// way at the start, to the next agent and at a reload, and comes back.
+func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true})
+	const short = "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n"
+	custom := func(number, port int) string {
+		r.Write("custom.yaml", fmt.Sprintf(customFormat, r.Ports.Admin, port, number))
+		return short + fmt.Sprintf("custom_config_file = %q\n", filepath.Join(r.Dir, "custom.yaml"))
+	}
+	r.Set(custom(1, r.Ports.HTTP))
+	if checked := r.Outrider("config", "check", filepath.Join(r.Dir, "outrider.toml")); checked.Exit != 0 {
+		t.Errorf("config check: %s%s", checked.Out, checked.Err)
+	}
+	daemon := r.StartReady()
+	// Only Envoy itself lets everybody change something; only the view says which epoch answers.
+	admin := func() (who string) {
+		answer, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d/healthcheck/ok", r.Ports.Admin), "", nil)
+		if err != nil {
+			return err.Error()
+		}
+		defer func() { _ = answer.Body.Close() }()
+		if answer.StatusCode == http.StatusForbidden {
+			return "view"
+		}
+		return fmt.Sprint("Envoy ", answer.StatusCode)
+	}
+	yields := func() bool {
+		return slices.ContainsFunc(conditions(t, r), func(sentence string) bool {
+			return strings.Contains(sentence, "there is no view of it on [envoy] admin_port")
+		})
+	}
+	envoys := func(when string) {
+		t.Helper()
+		rig.Eventually(t, 30*time.Second, when+": Envoy's own admin answers, and the condition stands", func() bool {
+			return admin() == "Envoy 200" && yields()
+		})
+		if code, body, err := r.Get("/"); code != 200 || !strings.HasPrefix(body, "custom") {
+			t.Errorf("%s: %d %s %v", when, code, body, err)
+		}
+		if clusters := r.Outrider("proxy", "status"); clusters.Exit != 0 {
+			t.Errorf("%s: proxy status: %s", when, clusters.Err)
+		}
+	}
+	views := func(when string) {
+		t.Helper()
+		rig.Eventually(t, 30*time.Second, when+": the view answers", func() bool {
+			return admin() == "view" && !yields()
+		})
+	}
+	reload := func(exit int, toml string) {
+		t.Helper()
+		r.Set(toml)
+		if result := r.Outrider("reload"); result.Exit != exit {
+			t.Fatalf("reload: exit %d, should be %d: %s%s", result.Exit, exit, result.Out, result.Err)
+		}
+	}
+	envoys("at the start")
+	if n := strings.Count(daemon.Output(), "The bootstrap has Envoy's own admin interface on"); n != 1 {
+		t.Errorf("the log says %d times that the view yields", n)
+	}
+	r.KillAgent()
+	daemon = r.StartReady()
+	envoys("to the next agent")
+	reload(0, custom(2, r.Ports.HTTP))
+	envoys("after a reload")
+	r.Signal(r.Live().PID, 11)
+	envoys("after a crash")
+	reload(0, short)
+	views("without the file")
+	reload(1, custom(3, r.Ports.Backend)) // a port that is taken
+	views("after a refused reload")
+	reload(0, custom(4, r.Ports.HTTP))
+	envoys("at a reload")
+}
