@@ -121,7 +121,8 @@ func TestContentsOfTheDeb(t *testing.T) {
 		listed[strings.TrimSuffix(strings.TrimPrefix(fields[5], "."), "/")] = true
 	}
 	for _, name := range append(files(t), "/usr/share/doc/outrider/copyright", "/usr/share/doc/outrider/changelog.Debian.gz",
-		"/usr/share/doc/outrider/README.Debian", "/usr/share/zsh/vendor-completions/_outrider") {
+		"/usr/share/doc/outrider/README.Debian", "/usr/share/zsh/vendor-completions/_outrider",
+		"/usr/share/apparmor/extra-profiles/outrider") {
 		if !listed[name] {
 			t.Errorf("%s is missing", name)
 		}
