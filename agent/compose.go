@@ -178,8 +178,10 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	a.meshPorts = &meshPorts{host: neighbourhood(a.options.Config), feed: a.discovery.Feed, board: a.board, taken: make(chan struct{}, 1),
 		folder: func() string { return c.Paths.RuntimeDir }}
 	log := a.logOf("xds")
-	a.xds, err = xds.NewServer(xds.Options{Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts, a.supervisor.Hint}, Logger: log,
-		ControlPlane: "outriderd " + a.options.Version, Words: envoy.DiscreetMessage})
+	a.xds, err = xds.NewServer(limited(xds.Options{
+		Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts, a.supervisor.Hint},
+		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.DiscreetMessage,
+	}))
 	return err
 }
 

@@ -50,13 +50,18 @@ type xdsSocket struct {
 // newXDSSockets binds the first socket.
 func (a *Agent) newXDSSockets(c *config.Config, other *keeper.User) (*xdsSockets, error) {
 	log := a.logOf("xds")
+	connections := newXDSConnections()
 	s := &xdsSockets{
 		listen: func(path string) (net.Listener, error) {
 			listen := xds.ListenOptions{Path: path, Logger: log}
 			if other != nil {
 				listen.Group = int(other.GID)
 			}
-			return xds.Listen(listen)
+			bound, err := xds.Listen(listen)
+			if err != nil {
+				return nil, err
+			}
+			return limitXDS(bound, connections), nil
 		},
 		serve:  func(ctx context.Context, bound net.Listener) error { return a.xds.Serve(ctx, bound) },
 		epochs: a.supervisor.Epochs, changed: a.supervisor.Changed, log: log,

@@ -11,6 +11,8 @@ import (
 type Options struct {
 	// Admit returns the key of a connection and the pool that it belongs to.
 	Admit func(net.Conn) (*Pool, Key)
+	// Busy connections are never evicted, however long they are silent.
+	Busy bool
 	// Refusal is sent to connections that are refused. It must fit into the buffer of a fresh socket.
 	Refusal []byte
 }
@@ -42,7 +44,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 		pool, key := l.options.Admit(accepted)
 		place, ok := pool.Enter(key, func() { _ = accepted.Close() })
 		if ok {
-			place.SetIdle()
+			if !l.options.Busy {
+				place.SetIdle()
+			}
 			return &Conn{Conn: accepted, Key: key, place: place}, nil
 		}
 		_ = accepted.SetWriteDeadline(time.Now().Add(time.Second))

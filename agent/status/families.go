@@ -23,19 +23,31 @@ var (
 	errLineTooLong    = fmt.Errorf("a line has more than %d bytes", lineAtMost)
 	errFamilyTooLarge = fmt.Errorf("a metric family has more than %d bytes", familyAtMost)
 	errSourceTooLarge = errors.New("the answer is too large")
+	errManyFamilies   = errors.New("the answer has too many metric families")
 )
 
-// eachFamily reads the text format (0.0.4) family by family and hands each on as soon as it is complete, so that a large
-// source is never held as a whole. A family that cannot be parsed is told to bad and left out, the others go on. The
-// error is of the reading, or of each; of more than atMost bytes it is errSourceTooLarge.
-func eachFamily(source io.Reader, atMost int64, each func(*dto.MetricFamily) error, bad func(error)) error {
-	limited := &io.LimitedReader{R: source, N: atMost + 1}
+// sourceLimits bound what is read of a source in one scrape. Parsed, a line takes some 300 bytes, and its text.
+type sourceLimits struct {
+	bytes    int64
+	families int
+	lines    int // of one family
+}
+
+// eachFamily reads the text format (0.0.4) family by family and calls each, with the text, as soon as one is complete, so that a
+// large source is never held as a whole. The text is valid until each returns. A family that cannot be parsed is passed to
+// bad and left out, the others go on. The error is of the reading, or of each; beyond the limits of the source it is
+// errSourceTooLarge or errManyFamilies.
+func eachFamily(source io.Reader, limits sourceLimits, each func(*dto.MetricFamily, []byte) error, bad func(error)) error {
+	limited := &io.LimitedReader{R: source, N: limits.bytes + 1}
 	reader := bufio.NewReaderSize(limited, 64<<10)
 	var name string
 	var block bytes.Buffer
 	var tooLarge bool
+	var lines, count int
+	parser := &familyParser{}
 	finish := func() error {
 		defer block.Reset()
+		lines = 0
 		if tooLarge {
 			tooLarge = false
 			bad(errFamilyTooLarge)
@@ -44,7 +56,7 @@ func eachFamily(source io.Reader, atMost int64, each func(*dto.MetricFamily) err
 		if block.Len() == 0 {
 			return nil
 		}
-		families, err := parse(&block)
+		families, err := parser.parse(block.Bytes())
 		if err != nil {
 			bad(err)
 			return nil
@@ -53,7 +65,10 @@ func eachFamily(source io.Reader, atMost int64, each func(*dto.MetricFamily) err
 			if len(family.Metric) == 0 {
 				continue
 			}
-			if err := each(family); err != nil {
+			if count++; count > limits.families {
+				return errManyFamilies
+			}
+			if err := each(family, block.Bytes()); err != nil {
 				return err
 			}
 		}
@@ -72,7 +87,7 @@ func eachFamily(source io.Reader, atMost int64, each func(*dto.MetricFamily) err
 				}
 				name = of
 			}
-			if block.Len()+len(line)+1 > familyAtMost {
+			if lines++; lines > limits.lines || block.Len()+len(line)+1 > familyAtMost {
 				tooLarge = true
 			} else {
 				block.Write(line)
@@ -91,16 +106,25 @@ func eachFamily(source io.Reader, atMost int64, each func(*dto.MetricFamily) err
 	}
 }
 
+// familyParser parses the texts of families, one after the other.
+type familyParser struct{ parser *expfmt.TextParser }
+
 // parse parses the text of one family. The parser of prometheus/common 0.66 panics at a sample without a name ("{}") and,
 // as its zero value, at every name: what an application sends must not end the agent.
-func parse(text io.Reader) (families map[string]*dto.MetricFamily, err error) {
+func (p *familyParser) parse(text []byte) (families map[string]*dto.MetricFamily, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			families, err = nil, fmt.Errorf("the parser failed: %v", cause)
 		}
+		if err != nil {
+			p.parser = nil
+		}
 	}()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	return parser.TextToMetricFamilies(text)
+	if p.parser == nil {
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		p.parser = &parser
+	}
+	return p.parser.TextToMetricFamilies(bytes.NewReader(text))
 }
 
 // readLine returns a line without its end, valid until the next call. A line that is too long is skipped.

@@ -32,6 +32,7 @@ type merged struct {
 	held        []heldSource        // in order of precedence, all after the streamed one
 	written     map[string]struct{} // keys
 	dropped     func(source, reason string, count int)
+	parser      familyParser // of texts
 }
 
 func newMerged(out io.Writer, format expfmt.Format, dropped func(source, reason string, count int)) *merged {
@@ -43,7 +44,14 @@ func newMerged(out io.Writer, format expfmt.Format, dropped func(source, reason 
 
 type heldSource struct {
 	name     string
-	families map[string]*dto.MetricFamily // by key
+	families map[string]heldFamily // by key
+}
+
+// heldFamily is a family of a source that is held. That of the application is its text, which takes a small part of the memory.
+type heldFamily struct {
+	family *dto.MetricFamily // nil: it is texts
+	name   string
+	texts  [][]byte // of families of that name; they may have others too
 }
 
 // key is what must be unique in the output: the name as it is written. In OpenMetrics a counter x_total is the family x.
@@ -57,16 +65,45 @@ func (m *merged) key(family *dto.MetricFamily) string {
 
 // hold keeps a source's families for later. Samples of a family that came twice are put together.
 func (m *merged) hold(source string, families []*dto.MetricFamily) {
-	held := heldSource{name: source, families: make(map[string]*dto.MetricFamily, len(families))}
+	held := heldSource{name: source, families: make(map[string]heldFamily, len(families))}
 	for _, family := range families {
 		key := m.key(family)
 		if first, ok := held.families[key]; ok {
-			m.join(first, family, source)
+			m.join(first.family, family, source)
 			continue
 		}
-		held.families[key] = family
+		held.families[key] = heldFamily{family: family}
 	}
 	m.held = append(m.held, held)
+}
+
+// holdText adds a family to a source that will be held, as text.
+func (m *merged) holdText(held heldSource, family *dto.MetricFamily, text []byte) {
+	key := m.key(family)
+	all, ok := held.families[key]
+	if ok && all.name != family.GetName() { // of another type, as keys are the names of OpenMetrics
+		m.dropped(held.name, dropType, 1)
+		return
+	}
+	held.families[key] = heldFamily{name: strings.Clone(family.GetName()), texts: append(all.texts, bytes.Clone(text))}
+}
+
+// get returns a family that is held.
+func (m *merged) get(source string, held heldFamily) *dto.MetricFamily {
+	if held.family != nil {
+		return held.family
+	}
+	var first *dto.MetricFamily
+	for _, text := range held.texts {
+		families, _ := m.parser.parse(text) // it was parsed before
+		switch family := families[held.name]; {
+		case first == nil:
+			first = family
+		case family != nil:
+			m.join(first, family, source)
+		}
+	}
+	return first
 }
 
 // write writes a family of the streamed source, with what the held ones have of the same name. The error is of the
@@ -79,7 +116,7 @@ func (m *merged) write(source string, family *dto.MetricFamily) error {
 	}
 	for _, held := range m.held {
 		if more, ok := held.families[key]; ok {
-			m.join(family, more, held.name)
+			m.join(family, m.get(held.name, more), held.name)
 			delete(held.families, key)
 		}
 	}
@@ -91,14 +128,14 @@ func (m *merged) write(source string, family *dto.MetricFamily) error {
 func (m *merged) rest() error {
 	for i, held := range m.held {
 		for _, key := range slices.Sorted(maps.Keys(held.families)) {
-			family := held.families[key]
 			if _, ok := m.written[key]; ok {
 				m.dropped(held.name, dropRepeated, 1)
 				continue
 			}
+			family := m.get(held.name, held.families[key])
 			for _, later := range m.held[i+1:] {
 				if more, ok := later.families[key]; ok {
-					m.join(family, more, later.name)
+					m.join(family, m.get(later.name, more), later.name)
 					delete(later.families, key)
 				}
 			}

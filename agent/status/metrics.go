@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	"outrider.org/outrider/agent/admission"
 )
 
 // The sources of the merged metrics, as in the label source.
@@ -25,13 +27,18 @@ const (
 
 // Limits of a scrape.
 const (
-	scrapeTime       = 10 * time.Second // Prometheus' default scrape_timeout
-	scrapesAtATime   = 4
-	envoyAtMost      = 256 << 20 // streamed
-	applicationAtMax = 32 << 20  // held
-	scrapeMargin     = 500 * time.Millisecond
-	timeoutHeader    = "X-Prometheus-Scrape-Timeout-Seconds"
-	loopHeader       = "X-Outrider-Scrape"
+	scrapeTime     = 10 * time.Second // Prometheus' default scrape_timeout
+	scrapesAtATime = 4
+	scrapesOfOne   = 2 // of these, of one user or host
+	scrapeMargin   = 500 * time.Millisecond
+	timeoutHeader  = "X-Prometheus-Scrape-Timeout-Seconds"
+	loopHeader     = "X-Outrider-Scrape"
+)
+
+// Limits of the sources. Envoy's answer is streamed, and the names of its families remembered; that of the application is held.
+var (
+	envoyLimits       = sourceLimits{bytes: 256 << 20, families: 20_000, lines: 200_000}
+	applicationLimits = sourceLimits{bytes: 16 << 20, families: 10_000, lines: 50_000}
 )
 
 // merger answers scrapes with the agent's, Envoy's and the application's metrics. A source that fails is left out and
@@ -41,7 +48,7 @@ type merger struct {
 	proxy       Proxy
 	application func() string // URL
 	client      *http.Client
-	places      chan struct{}
+	places      *admission.Pool
 
 	own     *prometheus.Registry // about the scrapes themselves; gathered last, so that it knows of this one
 	failed  *prometheus.CounterVec
@@ -52,7 +59,7 @@ func newMerger(agent prometheus.Gatherer, proxy Proxy, application func() string
 	m := &merger{
 		agent: agent, proxy: proxy, application: application,
 		client: &http.Client{CheckRedirect: sameHost, Transport: &http.Transport{DisableKeepAlives: true}},
-		places: make(chan struct{}, scrapesAtATime),
+		places: admission.NewPool(admission.Limits{Total: scrapesAtATime, PerKey: scrapesOfOne}),
 		own:    prometheus.NewPedanticRegistry(),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outrider_scrape_errors_total",
 			Help: "Scrapes in which a source of the merged metrics could not be read, or only in part."}, []string{"source"}),
@@ -74,13 +81,12 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeFor(r))
 	defer cancel()
-	select {
-	case m.places <- struct{}{}:
-		defer func() { <-m.places }()
-	case <-ctx.Done():
+	place, err := m.places.Wait(ctx, admission.KeyFrom(ctx), func() {})
+	if err != nil {
 		say(w, http.StatusServiceUnavailable, fmt.Sprintf("%d scrapes are under way already", scrapesAtATime))
 		return
 	}
+	defer place.Leave()
 	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
 	if t := format.FormatType(); t != expfmt.TypeOpenMetrics && t != expfmt.TypeTextPlain {
 		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
@@ -102,13 +108,13 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // write merges all sources. The error is of the connection to the scraper.
 func (m *merger) write(ctx context.Context, merged *merged) error {
-	application := make(chan []*dto.MetricFamily, 1)
-	go func() { application <- m.scrapeApplication(ctx) }()
+	application := make(chan heldSource, 1)
+	go func() { application <- m.scrapeApplication(ctx, merged) }()
 	envoy := m.openEnvoy(ctx)
 	if envoy != nil {
 		defer envoy.Close()
 	}
-	merged.hold(sourceApplication, <-application)
+	merged.held = append(merged.held, <-application)
 	if m.agent != nil {
 		families, err := m.agent.Gather() // what could be had comes with the error
 		if err != nil {
@@ -118,7 +124,7 @@ func (m *merger) write(ctx context.Context, merged *merged) error {
 	}
 	if envoy != nil {
 		var broken error
-		err := eachFamily(envoy, envoyAtMost, func(family *dto.MetricFamily) error {
+		err := eachFamily(envoy, envoyLimits, func(family *dto.MetricFamily, _ []byte) error {
 			broken = merged.write(sourceEnvoy, family)
 			return broken
 		}, m.malformed(sourceEnvoy))
@@ -167,23 +173,22 @@ func (m *merger) openEnvoy(ctx context.Context) io.ReadCloser {
 	return response.Body
 }
 
-// scrapeApplication reads the application's metrics. They are held whole: they are merged into what is streamed.
-func (m *merger) scrapeApplication(ctx context.Context) []*dto.MetricFamily {
-	target := m.application()
-	if target == "" {
-		return nil
+// scrapeApplication reads the application's metrics. Their text is held: they are merged into what is streamed.
+func (m *merger) scrapeApplication(ctx context.Context, merged *merged) heldSource {
+	held := heldSource{name: sourceApplication, families: map[string]heldFamily{}}
+	if target := m.application(); target != "" {
+		if err := m.readApplication(ctx, target, func(family *dto.MetricFamily, text []byte) { merged.holdText(held, family, text) }); err != nil {
+			m.fail(sourceApplication)
+		}
 	}
-	families, err := m.readApplication(ctx, target)
-	if err != nil {
-		m.fail(sourceApplication)
-	}
-	return families
+	return held
 }
 
-func (m *merger) readApplication(ctx context.Context, target string) ([]*dto.MetricFamily, error) {
+// readApplication calls each for the application's families.
+func (m *merger) readApplication(ctx context.Context, target string, each func(*dto.MetricFamily, []byte)) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// Whatever format the scraper gets, what is merged must be parsed here: text is asked for first, OpenMetrics is
 	// understood from an application that has nothing else.
@@ -194,22 +199,20 @@ func (m *merger) readApplication(ctx context.Context, target string) ([]*dto.Met
 	}
 	response, err := m.client.Do(request)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the application answered %s", response.Status)
+		return fmt.Errorf("the application answered %s", response.Status)
 	}
 	body := io.Reader(response.Body)
 	if strings.HasPrefix(response.Header.Get("Content-Type"), expfmt.OpenMetricsType) {
 		body = newOpenMetricsReader(body)
 	}
-	var families []*dto.MetricFamily
-	err = eachFamily(body, applicationAtMax, func(family *dto.MetricFamily) error {
-		families = append(families, family)
+	return eachFamily(body, applicationLimits, func(family *dto.MetricFamily, text []byte) error {
+		each(family, text)
 		return nil
 	}, m.malformed(sourceApplication))
-	return families, err
 }
 
 func (m *merger) fail(source string) { m.failed.WithLabelValues(source).Inc() }

@@ -236,14 +236,14 @@ func TestALineOrAnAnswerThatIsTooLong(t *testing.T) {
 	var names []string
 	var bad []error
 	text := "a 1\n" + `b{x="` + strings.Repeat("y", lineAtMost+10) + `"} 1` + "\nc 1\n"
-	each := func(family *dto.MetricFamily) error { names = append(names, family.GetName()); return nil }
-	if err := eachFamily(strings.NewReader(text), 1<<30, each, func(err error) { bad = append(bad, err) }); err != nil {
+	each := func(family *dto.MetricFamily, _ []byte) error { names = append(names, family.GetName()); return nil }
+	if err := eachFamily(strings.NewReader(text), applicationLimits, each, func(err error) { bad = append(bad, err) }); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(names, []string{"a", "c"}) || len(bad) != 1 || !errors.Is(bad[0], errLineTooLong) {
 		t.Errorf("%v %v", names, bad)
 	}
-	if err := eachFamily(strings.NewReader(text), 100, each, func(error) {}); !errors.Is(err, errSourceTooLarge) {
+	if err := eachFamily(strings.NewReader(text), sourceLimits{bytes: 100, families: 9, lines: 9}, each, func(error) {}); !errors.Is(err, errSourceTooLarge) {
 		t.Errorf("%v", err)
 	}
 }
@@ -349,7 +349,7 @@ func TestTooManyScrapesWaitTheirTurn(t *testing.T) {
 	for range cap(codes) {
 		count[<-codes]++
 	}
-	if count[200]+count[503] != cap(codes) || count[200] < scrapesAtATime {
+	if count[200]+count[503] != cap(codes) || count[200] < scrapesOfOne {
 		t.Errorf("answers: %v", count)
 	}
 }
@@ -361,14 +361,14 @@ func FuzzEachFamily(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for _, format := range []expfmt.Format{expfmt.NewFormat(expfmt.TypeTextPlain), expfmt.NewFormat(expfmt.TypeOpenMetrics)} {
 			merged := newMerged(io.Discard, format, func(string, string, int) {})
-			var held []*dto.MetricFamily
-			keep := func(family *dto.MetricFamily) error { held = append(held, family); return nil }
-			if err := eachFamily(strings.NewReader(string(text)), 1<<20, keep, func(error) {}); err != nil {
+			held := heldSource{name: "application", families: map[string]heldFamily{}}
+			keep := func(family *dto.MetricFamily, text []byte) error { merged.holdText(held, family, text); return nil }
+			if err := eachFamily(strings.NewReader(string(text)), applicationLimits, keep, func(error) {}); err != nil {
 				return
 			}
-			merged.hold("application", held)
-			write := func(family *dto.MetricFamily) error { return merged.write("envoy", family) }
-			if err := eachFamily(strings.NewReader(string(text)), 1<<20, write, func(error) {}); err != nil {
+			merged.held = append(merged.held, held)
+			write := func(family *dto.MetricFamily, _ []byte) error { return merged.write("envoy", family) }
+			if err := eachFamily(strings.NewReader(string(text)), envoyLimits, write, func(error) {}); err != nil {
 				t.Fatal(err)
 			}
 			if err := merged.rest(); err != nil {

@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// noSource has no resources for anybody.
+type noSource struct{}
+
+func (noSource) Feed(*corev3.Node) (*resource.Feed, error) { return nil, errors.New("no resources") }
+
+// serveXDS serves on two sockets with the limits of an agent until the test ends.
+func serveXDS(t *testing.T) (sockets [2]string) {
+	t.Helper()
+	server, err := xds.NewServer(limited(xds.Options{Source: noSource{}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder, connections := parts.ShortDir(t), newXDSConnections()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, len(sockets))
+	for i, name := range []string{"one.sock", "two.sock"} {
+		sockets[i] = filepath.Join(folder, name)
+		bound, err := xds.Listen(xds.ListenOptions{Path: sockets[i]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { ended <- server.Serve(ctx, limitXDS(bound, connections)) }()
+	}
+	t.Cleanup(func() {
+		cancel()
+		for range sockets {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return sockets
+}
+
+// open reports whether the server keeps a connection: it sends its settings first.
+func open(t *testing.T, socket string) (net.Conn, bool) {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+	n, _ := c.Read(make([]byte, 1))
+	return c, n == 1
+}
+
+func TestXDS_ConnectionsHaveALimitForAllSockets(t *testing.T) {
+	sockets := serveXDS(t)
+	var first net.Conn
+	for i := range xdsConnections {
+		c, ok := open(t, sockets[i%2])
+		if !ok {
+			t.Fatalf("connection %d was refused", i)
+		}
+		if first == nil {
+			first = c
+		}
+	}
+	if _, ok := open(t, sockets[0]); ok {
+		t.Error("one more was admitted")
+	}
+	_ = first.Close()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		if _, ok := open(t, sockets[1]); ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("none was admitted in the place of one that was closed")
+		}
+	}
+}
+
+func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
+	sockets := serveXDS(t)
+	client, err := grpc.NewClient("unix:"+sockets[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	ads := discoveryv3.NewAggregatedDiscoveryServiceClient(client)
+	long, err := ads.DeltaAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := long.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(make([]byte, xdsMessageBytes))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := long.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a message that is too long: %v", err)
+	}
+	ends := make(chan error, 4*xdsStreams)
+	for range cap(ends) {
+		stream, err := ads.DeltaAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, err := stream.Recv()
+			ends <- err
+		}()
+	}
+	// Those that are kept wait for a first request of theirs; no limit would have all of them wait for that.
+	for refused := range cap(ends) - xdsStreams {
+		select {
+		case err := <-ends:
+			if status.Code(err) != codes.ResourceExhausted {
+				t.Fatalf("stream %d: %v", refused, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("only %d were refused", refused)
+		}
+	}
+}
