@@ -1,6 +1,7 @@
 package discovery_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -192,5 +193,35 @@ func TestCheck_TabsInYAML(t *testing.T) {
 		if err != nil || len(problems) != 1 || problems[0].String() != file+want {
 			t.Errorf("%q: %v %v, want %s", text, problems, err, want)
 		}
+	}
+}
+
+// TestRescan_IsDoneWhenItReturns needs no watch of the files, and any number may ask at one time.
+func TestRescan_IsDoneWhenItReturns(t *testing.T) {
+	directory := t.TempDir()
+	server, _ := start(t, discovery.Options{Files: []string{directory}})
+	for i := range 20 {
+		text, want := "kind: [\n", 1
+		if i%2 == 1 {
+			text, want = "", 0
+		}
+		write(t, filepath.Join(directory, "a.yaml"), text)
+		failed := make(chan error, 4)
+		for range cap(failed) {
+			go func() { failed <- server.Rescan(t.Context()) }()
+		}
+		for range cap(failed) {
+			if err := <-failed; err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := len(server.Problems()); got != want {
+			t.Errorf("round %d: %d problems, want %d", i, got, want)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := server.Rescan(ended); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }

@@ -32,9 +32,9 @@ func (r references) update(w *model.World, touched model.Touched) {
 	for host := range touched.Hosts {
 		patterns = patterns || model.IsWildcard(host)
 	}
-	stand := map[*object.Object]struct{}{}
+	standing := 0
 	for o := range w.VirtualServices() {
-		stand[o] = struct{}{}
+		standing++
 		known, ok := r[o]
 		stale := !ok || patterns && len(known.hosts) > 0
 		for host := range known.hosts {
@@ -46,7 +46,9 @@ func (r references) update(w *model.World, touched model.Touched) {
 			r[o] = refer(w, o)
 		}
 	}
-	maps.DeleteFunc(r, func(o *object.Object, _ reference) bool { _, stands := stand[o]; return !stands })
+	if len(r) > standing {
+		maps.DeleteFunc(r, func(o *object.Object, _ reference) bool { return w.VirtualService(o.Key) != o })
+	}
 }
 
 // problems returns all findings, in no order.

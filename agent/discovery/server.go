@@ -169,20 +169,19 @@ func (s *Server) Run(ctx context.Context) error {
 			s.remember()
 		}
 	}
+	rescan, rested := s.rescan, (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-ctx.Done():
 			close(s.ended) // what is told from here on is written by those who tell
 			s.remember()
 			return nil
-		case done := <-s.rescan:
-			waiting := append(s.waiting(), done)
-			s.remesh(nil)
-			s.read((*store.Store).Load, s.certificateFiles())
-			for _, done := range waiting {
-				close(done)
-			}
+		case done := <-rescan:
+			took := s.scan(done)
+			rescan, rested = nil, time.After(took) // whoever asks, half of the time is for everything else
 			remember()
+		case <-rested:
+			rescan, rested = s.rescan, nil
 		case <-s.joining:
 			s.join()
 			remember()
@@ -208,39 +207,6 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Ready is closed once the files were read for the first time.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
-
-// Rescan looks through all files again, without waiting for their watch, and returns once Problems are those of what it found. Its
-// error is ctx's.
-func (s *Server) Rescan(ctx context.Context) error {
-	done := make(chan struct{})
-	select {
-	case s.rescan <- done:
-	case <-s.ended:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-done:
-	case <-s.ended:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil
-}
-
-// waiting takes all further requests for what is about to be read. Only Run may call it.
-func (s *Server) waiting() []chan struct{} {
-	var all []chan struct{}
-	for {
-		select {
-		case done := <-s.rescan:
-			all = append(all, done)
-		default:
-			return all
-		}
-	}
-}
 
 // debounce gathers changes until it was quiet for DebounceAfter, at most for DebounceMax.
 func (s *Server) debounce(ctx context.Context, paths []string) []string {

@@ -20,8 +20,8 @@ func (a *app) bugReportCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "bug-report",
 		Short: "Write a tar file with configuration, state, logs and Envoy's configuration dump, secrets removed",
-		Long: "Bug-report writes a compressed tar file of what helps to find a fault. Keys, tokens and passwords are removed;\n" +
-			"look through it before you hand it on all the same. It works without the agent too, with less in it.",
+		Long: "Bug-report writes a compressed tar file of what helps to diagnose a problem. Keys, tokens and passwords are removed;\n" +
+			"review it nevertheless before you pass it on. Without an agent the report has less in it.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if file == "" {

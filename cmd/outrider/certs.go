@@ -28,7 +28,7 @@ func (a *app) certsCommand() *cobra.Command {
 			for _, identity := range status.Identities {
 				t.add(a.identityRow(identity)...)
 			}
-			a.write(t, "no identity is configured")
+			a.write(t, "no identity")
 			return nil
 		},
 	})

@@ -22,8 +22,9 @@ func (a *app) configCheckCommand() *cobra.Command {
 		Short: "Check a configuration file and its drop-ins, without an agent",
 		Args:  cobra.MaximumNArgs(1),
 		Long: "Check does what a start does before Envoy runs: it reads the configuration and the files that it names, renders the\n" +
-			"bootstrap, and has Envoy check it (as root with the rights of [envoy] user). What the unit's configuration needs is checked\n" +
-			"for the users of the units: an error here is an error of systemctl start. A file that is still to come is a warning.",
+			"bootstrap, and has Envoy validate it (as root with the rights of [envoy] user). The configuration of a systemd unit\n" +
+			"is checked for the users of the units: an error here is an error of \"systemctl start\". A file that does not exist\n" +
+			"yet, and that a start waits for, is a warning.",
 		RunE: func(command *cobra.Command, arguments []string) error {
 			options, checker := a.onDisk(arguments), blueprint.Checker{Maker: a.maker}
 			if options.Path == "" {
@@ -99,7 +100,7 @@ func sentences(errs config.Errors) []string {
 func (a *app) configShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show",
-		Short: "The configuration in force, each value with where it came from",
+		Short: "Show the effective configuration, with the source of each value",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			client := a.client()

@@ -24,13 +24,13 @@ func (a *app) meshExplainCommand() *cobra.Command {
 	var nodeType, meshConfig string
 	command := &cobra.Command{
 		Use:   "explain HOST[:PORT][/PATH]",
-		Short: "Say what would happen to a request, and which objects decide it",
-		Long: "Say what would happen to a request, and which objects decide it: follows a request through what the proxy really\n" +
-			"has (listener, filter chain, virtual host, route, clusters, endpoints) and names the file and line behind each step.\n" +
-			"No request is sent. What the command line does not tell, such as a share of the requests, is said. Where nothing\n" +
-			"takes the request the exit code is 1, and why and what would cure it are said last.\n\n" +
-			"The port is 80, with --tls or https:// 443. With --files no agent is asked: the files and folders are read as\n" +
-			"by \"mesh check\".",
+		Short: "Explain what happens to a request, and which objects decide it",
+		Long: "Explain follows a request through the configuration that Envoy has: listener, filter chain, virtual host, route,\n" +
+			"clusters, endpoints. It prints the file and line behind each step, and what the command line leaves open, such as\n" +
+			"weights. It sends no request. If nothing accepts the request, the last lines are the reason and the cure, and the\n" +
+			"exit code is 1.\n\n" +
+			"The port is 80, or 443 with --tls or https://. With --files it needs no agent, and reads files and folders as\n" +
+			"\"mesh check\" does.",
 		Example: "  outrider mesh explain reviews.example.com/v2\n" +
 			"  outrider mesh explain https://shop.example.com --header 'x-user: jason'\n" +
 			"  outrider mesh explain reviews.example.com:8080 --files ./mesh.d --type sidecar",
@@ -59,9 +59,9 @@ func (a *app) meshExplainCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVarP(&request.Method, "method", "X", "GET", "the request's `method`")
-	flags.StringArrayVarP(&headers, "header", "H", nil, "a `header` of the request, 'name: value'; may be given many times")
-	flags.BoolVar(&request.TLS, "tls", false, "the client speaks TLS to the proxy, with the host as server name")
-	flags.StringVar(&request.Address, "to", "", "the `IP` address that is connected to, where that decides")
+	flags.StringArrayVarP(&headers, "header", "H", nil, "a `header` of the request, 'name: value'; may be repeated")
+	flags.BoolVar(&request.TLS, "tls", false, "the client uses TLS, with the host as server name")
+	flags.StringVar(&request.Address, "to", "", "the `IP` address that the client connects to")
 	flags.StringSliceVar(&files, "files", nil, "explain what these files and folders would do, without an agent")
 	flags.StringVar(&nodeType, "type", "", "with --files, the `type` of proxy: sidecar or router (default that of the configuration)")
 	flags.StringVar(&meshConfig, "mesh-config", "", "with --files, `file` with Istio's MeshConfig (default that of the configuration)")

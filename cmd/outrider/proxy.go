@@ -15,12 +15,12 @@ import (
 
 func (a *app) proxyCommand() *cobra.Command {
 	command := group("proxy", "Show what Envoy is running",
-		a.proxyView("clusters [CLUSTER]...", "Clusters: type, healthy endpoints, the file and line they come from", []string{"cluster", "c"}, a.showClusters),
-		a.proxyView("listeners", "Listeners: address, filter chains, the file and line they come from", []string{"listener", "l"}, a.showListeners),
-		a.proxyView("routes", "Routes: virtual host, domains, match, target, the file and line they come from", []string{"route", "r"}, a.showRoutes),
-		a.proxyView("endpoints [CLUSTER]...", "Endpoints: address, health, requests, errors", []string{"endpoint", "ep", "e"}, a.showEndpoints),
-		a.proxyView("secrets", "Secrets: type, state, validity; never key material", []string{"secret", "s"}, a.showSecrets),
-		a.proxyView("bootstrap", "The bootstrap of the epoch that serves, as JSON", []string{"b"}, a.showBootstrap),
+		a.proxyView("clusters [CLUSTER]...", "List clusters: type, state, healthy endpoints, source file and line", []string{"cluster", "c"}, a.showClusters),
+		a.proxyView("listeners", "List listeners: address, state, source file and line", []string{"listener", "l"}, a.showListeners),
+		a.proxyView("routes", "List routes: domains, match, target, source file and line", []string{"route", "r"}, a.showRoutes),
+		a.proxyView("endpoints [CLUSTER]...", "List endpoints: address, cluster, health, requests, errors", []string{"endpoint", "ep", "e"}, a.showEndpoints),
+		a.proxyView("secrets", "List secrets: type, state, subject, validity; never private keys", []string{"secret", "s"}, a.showSecrets),
+		a.proxyView("bootstrap", "Print the bootstrap of the live epoch as JSON", []string{"b"}, a.showBootstrap),
 		a.proxyStatusCommand("status", []string{"ps"}),
 	)
 	command.Aliases = []string{"proxy-config", "pc"}

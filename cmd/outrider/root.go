@@ -31,6 +31,7 @@ type app struct {
 	socket   string
 	json     bool
 	wide     bool // all columns of tables
+	cuts     bool // the command has --output, so that its table may be cut
 	started  bool // a command's own code runs: what fails now is no error of usage
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// table is aligned text. On a terminal its cells are cut so that a line fits; "-o wide" shows all of it.
+// table is aligned text. On a terminal the cells of a listing are cut so that a line fits; "-o wide" shows all of it.
 type table struct {
 	head []string
 	wide []string // columns of head that only "-o wide" shows
@@ -33,7 +33,7 @@ func (a *app) write(t *table, none string) {
 		head[i] = cell{name, bold}
 	}
 	rows := append([][]cell{head}, t.rows...)
-	if !a.wide {
+	if a.cuts && !a.wide {
 		rows = without(rows, t.wide)
 		fit(rows, a.width)
 	}
@@ -175,8 +175,9 @@ func breakLines(text string, width int) []string {
 	return append(lines, line)
 }
 
-// listing adds --output to a command that prints a table.
+// listing adds --output to a command that prints a table. The tables of others are never cut.
 func (a *app) listing(command *cobra.Command) *cobra.Command {
+	command.PreRun = func(*cobra.Command, []string) { a.cuts = true }
 	command.Flags().VarP(outputFlag{a}, "output", "o", "wide: all columns, nothing cut; json: the same as --json")
 	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return command

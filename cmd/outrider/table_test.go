@@ -108,8 +108,8 @@ func TestEpochs_Watch(t *testing.T) {
 	a, shown, done := m.app(&bytes.Buffer{}, &bytes.Buffer{}), &growing{}, make(chan int)
 	a.out, a.width = shown, 80
 	go func() { done <- a.run(ctx, []string{"epochs", "--watch"}) }()
-	const clear = "\x1b[H\x1b[2J"
-	for deadline := time.Now().Add(20 * time.Second); strings.Count(shown.String(), clear+"EPOCH") < 2; time.Sleep(10 * time.Millisecond) {
+	const cleared = "\x1b[H\x1b[2J"
+	for deadline := time.Now().Add(20 * time.Second); strings.Count(shown.String(), cleared+"EPOCH") < 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it is not shown again: %s", shown)
 		}

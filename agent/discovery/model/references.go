@@ -13,6 +13,9 @@ import (
 // VirtualServices returns all VirtualServices, in no order.
 func (w *World) VirtualServices() iter.Seq[*object.Object] { return maps.Values(w.byKey) }
 
+// VirtualService returns the VirtualService of a key, nil if there is none.
+func (w *World) VirtualService(key object.Key) *object.Object { return w.byKey[key] }
+
 // AllGateways returns the gateways of all proxies, the oldest first. Not to be written to.
 func (w *World) AllGateways() []*object.Object { return w.gateways }
 
