@@ -204,6 +204,9 @@ func (a *Agent) begin(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	if a.awaitPorts(ctx) != nil {
+		return nil //nolint:nilerr // the agent ends
+	}
 	start := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.Reload(ctx, start)
 	close(a.decided)

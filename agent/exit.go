@@ -11,6 +11,7 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/agent/neighbour"
 )
 
 // The exit codes of outriderd (interfaces.md, "Programs"; names from sysexits.h).
@@ -50,7 +51,7 @@ func exit(code int, err error) *ExitError {
 // short of something, starts, or is being replaced.
 var passing = []error{
 	unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOSPC, unix.EINTR, unix.EIO, unix.ETXTBSY, unix.ECONNREFUSED,
-	keeper.ErrClosed, keeper.ErrNotRunning, keeper.ErrBusy, envoy.ErrKilled,
+	keeper.ErrClosed, keeper.ErrNotRunning, keeper.ErrBusy, envoy.ErrKilled, neighbour.ErrTaken,
 }
 
 // passes reports whether an error says nothing of the configuration and of what is installed.

@@ -17,7 +17,8 @@ import (
 
 // neighbourhood is this host as an agent sees the others on it.
 func neighbourhood(options config.Options) neighbour.Host {
-	return neighbour.Host{Directory: options.Directory, Ask: askNeighbour, EnvoyLives: envoyLives, Sockets: neighbour.Sockets}
+	return neighbour.Host{Directory: options.Directory, Ask: askNeighbour, EnvoyLives: envoyLives,
+		Sockets: neighbour.Sockets, Program: neighbour.Program}
 }
 
 // askNeighbour asks the agent of a runtime folder, as everyone may.

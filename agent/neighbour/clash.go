@@ -1,7 +1,9 @@
 package neighbour
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os/user"
 	"slices"
@@ -19,6 +21,9 @@ type Self struct {
 	Wants    *config.Loaded // to be put in force
 	EnvoyUID int            // of the user whose Envoys these are; -1 = not known
 }
+
+// ErrTaken is the cause of a clash with a program that is no neighbour: it may end.
+var ErrTaken = errors.New("a port is taken by another program")
 
 // Report is what stands in the way.
 type Report struct {
@@ -110,13 +115,14 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 			if socket.UID == self.EnvoyUID || !want.Clashes(socket.claim()) {
 				continue
 			}
-			message := fmt.Sprintf("%s is taken: a program of user %s listens on %s", want.Text(), userName(socket.UID), socket.Address)
+			program := cmp.Or(h.Program(socket), "a program")
+			message := fmt.Sprintf("%s is taken: %s of user %s listens on %s", want.Text(), program, userName(socket.UID), socket.Address)
 			cure := "end it, or give Envoy another port"
 			if key := self.listensBy(socket); key != "" { // a new epoch comes first, and the agent's own listeners move when it is live
 				message += ", as " + key + " in force says"
 				cure = "put the change of " + key + " in force first, then this one, or give Envoy another port"
 			}
-			clashes = append(clashes, self.Wants.Fault(want.Key, message, cure))
+			clashes = append(clashes, self.Wants.Fault(want.Key, message, cure).Because(ErrTaken))
 			break
 		}
 	}

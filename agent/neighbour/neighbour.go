@@ -30,6 +30,8 @@ type Host struct {
 	EnvoyLives func(runtimeDir string) bool
 	// Sockets are the listening TCP sockets of the host.
 	Sockets func() ([]Socket, error)
+	// Program says in words who listens on a socket; "" is not known.
+	Program func(Socket) string
 }
 
 // neighbour is another agent of the host.

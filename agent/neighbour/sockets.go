@@ -21,6 +21,8 @@ import (
 type Socket struct {
 	Address netip.AddrPort // [::] takes IPv4 as well, as far as can be seen
 	UID     int            // of its owner
+	Inode   uint32
+	CGroup  uint64 // see sockdiag.Socket
 }
 
 func (s Socket) claim() config.Claim {
@@ -45,7 +47,7 @@ func netlink() ([]Socket, error) {
 	}
 	all := make([]Socket, len(listening))
 	for i, s := range listening {
-		all[i] = Socket{netip.AddrPortFrom(s.Address.Addr().Unmap(), s.Address.Port()), int(s.UID)}
+		all[i] = Socket{Address: netip.AddrPortFrom(s.Address.Addr().Unmap(), s.Address.Port()), UID: int(s.UID), Inode: s.Inode, CGroup: s.CGroup}
 	}
 	return all, nil
 }
@@ -71,11 +73,12 @@ func tables() ([]Socket, error) {
 	return all, nil
 }
 
-// The columns of the tables (proc_net_tcp in the kernel's documentation): "sl local remote st tx:rx tr:when retrnsmt uid …".
+// The columns of the tables (proc_net_tcp in the kernel's documentation): "sl local remote st tx:rx tr:when retrnsmt uid timeout inode …".
 const (
 	localColumn = 1
 	stateColumn = 3
 	uidColumn   = 7
+	inodeColumn = 9
 
 	stateListen = "0A" // TCP_LISTEN
 )
@@ -91,8 +94,12 @@ func listening(table io.Reader) ([]Socket, error) {
 		}
 		address, ok := parseAddress(fields[localColumn])
 		uid, err := strconv.ParseUint(fields[uidColumn], 10, 31)
+		inode := uint64(0) // not known
+		if len(fields) > inodeColumn {
+			inode, _ = strconv.ParseUint(fields[inodeColumn], 10, 32)
+		}
 		if ok && err == nil {
-			sockets = append(sockets, Socket{address, int(uid)})
+			sockets = append(sockets, Socket{Address: address, UID: int(uid), Inode: uint32(inode)})
 		}
 	}
 	return sockets, lines.Err()

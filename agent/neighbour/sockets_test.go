@@ -25,8 +25,10 @@ func TestListening(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := func(address string, uid int) Socket { return Socket{netip.MustParseAddrPort(address), uid} }
-	want := []Socket{socket("127.0.0.1:15000", 998), socket("0.0.0.0:80", 0), socket("[::1]:15001", 997), socket("127.0.0.2:15002", 7)}
+	socket := func(address string, uid int, inode uint32) Socket {
+		return Socket{Address: netip.MustParseAddrPort(address), UID: uid, Inode: inode}
+	}
+	want := []Socket{socket("127.0.0.1:15000", 998, 1), socket("0.0.0.0:80", 0, 2), socket("[::1]:15001", 997, 4), socket("127.0.0.2:15002", 7, 4)}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}

@@ -23,6 +23,7 @@ type Socket struct {
 	Device    uint32         // the index of the network interface it is bound to; 0: none
 	UID       uint32         // who made it
 	Inode     uint32
+	CGroup    uint64 // of whoever made it: the inode of its folder in /sys/fs/cgroup; 0: not known
 
 	established bool
 }
@@ -172,5 +173,6 @@ func socketOf(body []byte) (Socket, bool) {
 		Device:  binary.NativeEndian.Uint32(id[sockidDevice:]),
 		UID:     binary.NativeEndian.Uint32(body[messageUID:]),
 		Inode:   binary.NativeEndian.Uint32(body[messageInode:]),
+		CGroup:  cgroupOf(body[messageLength:]),
 	}, ok
 }

@@ -99,12 +99,39 @@ func TestClashOfInstances(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "stop", "outrider.slice")
 
-	// A stranger.
+	// Programs of others: the start waits until they have gone.
 	at("b", 16010, 16013)
 	h.MustRun(t, "systemctl", "reset-failed")
-	h.MustRun(t, "systemd-run", "--quiet", "--unit=stranger", "-p", "User=nobody", programs+"/backend", "-http", "127.0.0.1:16012", "-tcp", "127.0.0.1:16014")
-	h.Script("until curl -s -o /dev/null http://127.0.0.1:16012/; do :; done")
-	refused("outrider@b.service", "status.ready_port: port 16012 of all addresses is taken: a program of user nobody listens on 127.0.0.1:16012")
-	h.MustRun(t, "systemctl", "stop", "stranger.service")
-	h.MustRun(t, "systemctl", "start", "outrider@b.service")
+	ports := map[string]string{"16012": "status.ready_port", "16013": "telemetry.prometheus_address"}
+	for port := range ports {
+		h.MustRun(t, "systemd-run", "--quiet", "--unit=stranger-"+port, "-p", "User=nobody", programs+"/backend", "-http", "127.0.0.1:"+port, "-tcp", "")
+		h.Script("until curl -s -o /dev/null http://127.0.0.1:" + port + "/; do :; done")
+	}
+	h.MustRun(t, "systemctl", "start", "--no-block", "outrider@b.service")
+	says := func(port string) string {
+		return fmt.Sprintf("is taken: stranger-%s.service of user nobody listens on 127.0.0.1:%s", port, port)
+	}
+	conditions := func() string { out, _ := h.Run(t.Context(), "outrider", "-i", "b", "--json", "status"); return out }
+	for port, key := range ports {
+		for who, text := range map[string]func() string{
+			"STATUS":      func() string { return h.Property("outrider@b", "StatusText") },
+			"the journal": func() string { return h.Journal("-o", "cat", "-u", "outrider@b.service") },
+			"status":      conditions,
+		} {
+			h.Eventually(30*time.Second, who+" names the program on port "+port, func() bool {
+				got := text()
+				return strings.Contains(got, key) && strings.Contains(got, says(port))
+			})
+		}
+	}
+	h.MustRun(t, "systemctl", "stop", "stranger-16012.service")
+	h.Eventually(30*time.Second, "one port is waited for", func() bool { return !strings.Contains(conditions(), says("16012")) })
+	if got := conditions(); !strings.Contains(got, says("16013")) || h.Property("outrider@b", "ActiveState") != "activating" {
+		t.Errorf("with one port still taken: %s: %s", h.Property("outrider@b", "ActiveState"), got)
+	}
+	h.MustRun(t, "systemctl", "stop", "stranger-16013.service")
+	h.Eventually(time.Minute, "the instance has started", func() bool { return h.Property("outrider@b", "ActiveState") == "active" })
+	if got := conditions(); strings.Contains(got, "port-taken") || h.Property("outrider@b", "NRestarts") != "0" {
+		t.Errorf("restarted %s times: %s", h.Property("outrider@b", "NRestarts"), got)
+	}
 }

@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// conditionPortTaken is the condition of a start that waits for a port.
+const conditionPortTaken = "port-taken"
+
+// portPause is the time between two looks at the ports.
+const portPause = time.Second
+
+// awaitPorts waits while another program listens where Envoy is to listen and no epoch is live. It
+// looks at the configuration in force, which a reload may change meanwhile. An error means that ctx
+// has ended.
+func (a *Agent) awaitPorts(ctx context.Context) error {
+	told := ""
+	defer a.awaited.Store(nil)
+	for {
+		changed := a.supervisor.Changed()
+		clash := a.checkClaims(a.reloader.inForce())
+		if _, live := a.proxy.liveEpoch(); live || !passes(clash) {
+			break
+		}
+		if sentence := "Envoy cannot start yet: " + clash.Error(); sentence != told {
+			told = sentence
+			a.awaited.Store(&sentence)
+			a.board.Raise(conditionPortTaken, condition.Error, sentence)
+			a.log.Error("waiting for a port", "error", clash)
+		}
+		select {
+		case <-changed:
+		case <-time.After(portPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if told != "" {
+		a.board.Clear(conditionPortTaken)
+		a.log.Info("no port is taken any more")
+	}
+	return nil
+}

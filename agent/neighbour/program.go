@@ -1,0 +1,88 @@
+package neighbour
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// The kernel's file systems.
+const (
+	procFolder   = "/proc"
+	cgroupFolder = "/sys/fs/cgroup"
+)
+
+// Program says in words who listens on a socket: "nginx (pid 12, nginx.service)". The agent's unit
+// hides the processes of other users, so that often only the unit is known; "" is nobody.
+func Program(s Socket) string {
+	unit := unitOf(cgroupFolder, s.CGroup)
+	pid, name := processOf(procFolder, s.Inode)
+	switch {
+	case name != "" && unit != "":
+		return fmt.Sprintf("%s (pid %d, %s)", name, pid, unit)
+	case name != "":
+		return fmt.Sprintf("%s (pid %d)", name, pid)
+	}
+	return unit
+}
+
+// errFound ends a walk.
+var errFound = errors.New("found")
+
+// unitOf returns the unit whose control group has an id, which is its folder's inode.
+func unitOf(root string, id uint64) string {
+	if id == 0 {
+		return ""
+	}
+	unit := ""
+	_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return nil //nolint:nilerr // it was removed meanwhile
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return nil //nolint:nilerr // the same
+		}
+		if status, ok := info.Sys().(*syscall.Stat_t); !ok || status.Ino != id {
+			return nil
+		}
+		unit = lastUnit(path)
+		return errFound
+	})
+	return unit
+}
+
+// lastUnit returns the innermost service or scope of a control group's path.
+func lastUnit(path string) string {
+	for ; path != "/" && path != "."; path = filepath.Dir(path) {
+		if name := filepath.Base(path); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
+			return name
+		}
+	}
+	return ""
+}
+
+// processOf returns a process that has a socket, as far as this process may look.
+func processOf(root string, inode uint32) (pid int, name string) {
+	if inode == 0 {
+		return 0, ""
+	}
+	want := fmt.Sprintf("socket:[%d]", inode)
+	descriptors, _ := filepath.Glob(filepath.Join(root, "[0-9]*", "fd", "*"))
+	for _, descriptor := range descriptors {
+		if target, err := os.Readlink(descriptor); err != nil || target != want {
+			continue
+		}
+		process := filepath.Dir(filepath.Dir(descriptor))
+		text, err := os.ReadFile(filepath.Join(process, "comm"))
+		if number, wrong := strconv.Atoi(filepath.Base(process)); err == nil && wrong == nil {
+			return number, strings.TrimSpace(string(text))
+		}
+	}
+	return 0, ""
+}

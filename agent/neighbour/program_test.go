@@ -1,0 +1,64 @@
+package neighbour
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestProgram_NamesWhoListens(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("%s (pid %d", strings.TrimSpace(string(comm)), os.Getpid())
+	for name, ask := range map[string]func() ([]Socket, error){"netlink": netlink, "tables": tables} {
+		sockets, err := ask()
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		for _, s := range sockets {
+			if got := Program(s); s.Address.String() == listener.Addr().String() && !strings.HasPrefix(got, want) {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+	}
+	if got := Program(Socket{}); got != "" {
+		t.Errorf("of no socket: %q", got)
+	}
+}
+
+func TestUnitOf(t *testing.T) {
+	root := t.TempDir()
+	for path, want := range map[string]string{
+		"system.slice/nginx.service":                    "nginx.service",
+		"outrider.slice/outrider@a.service/agent":       "outrider@a.service",
+		"user.slice/user-0.slice/session-3.scope":       "session-3.scope",
+		"machine.slice/a.scope/payload/x.service/inner": "x.service",
+		"user.slice": "",
+	} {
+		folder := filepath.Join(root, path)
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var status syscall.Stat_t
+		if err := syscall.Stat(folder, &status); err != nil {
+			t.Fatal(err)
+		}
+		if got := unitOf(root, status.Ino); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	if got := unitOf(root, 1); got != "" {
+		t.Errorf("of no group: %q", got)
+	}
+}
