@@ -21,7 +21,10 @@ func (s *Supervisor) adopt() error {
 	if err != nil {
 		return fmt.Errorf("ask the keeper for the epochs it has: %w", err)
 	}
-	s.buryMissing(listed)
+	s.buryMissing(func(p *process) bool {
+		return !slices.ContainsFunc(listed, func(one Process) bool { return one.ID == p.ID })
+	})
+	s.dropMourned(listed)
 	var dead []Process
 	for _, one := range listed {
 		known := s.find(one.ID)
@@ -168,8 +171,16 @@ func (s *Supervisor) keeperLost() {
 	}
 }
 
-// missKeeper tells that the keeper has not come back in the time in which one replaces itself.
+// missKeeper looks which Envoys ended with the keeper, and raises an error if one of them served, or
+// once the keeper has been away for longer than it takes to replace itself.
 func (s *Supervisor) missKeeper() {
+	if s.buryMissing(func(p *process) bool { return p.PID != 0 && !s.options.Exists(p.PID) }) {
+		s.options.Board.Raise(conditionKeeper, condition.Error,
+			"The keeper has ended, and Envoy with it: Envoy is started again once there is another keeper.")
+	}
+	if len(s.processes) > 0 {
+		s.at(time.Now().Add(missedPause))
+	}
 	if until := s.lostAt.Add(keeperPatience); time.Now().Before(until) {
 		s.at(until)
 		return
@@ -196,21 +207,25 @@ func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
 	return err
 }
 
-// buryMissing takes in that the epochs the keeper does not know ended with the keeper before it. That is none of Envoy's
-// failures: it counts for neither back-off nor limit.
-func (s *Supervisor) buryMissing(listed []Process) {
+// buryMissing takes in that epochs have ended with their keeper, and reports whether one of them
+// served. That is none of Envoy's failures: it counts for neither back-off nor limit. A keeper that
+// replaces itself may list them later as exited: then they are known already.
+func (s *Supervisor) buryMissing(missing func(*process) bool) (served bool) {
+	gone := slices.DeleteFunc(s.living(), func(p *process) bool { return !missing(p) })
+	for _, p := range gone {
+		s.guard.mourned = append(s.guard.mourned, mourned{p.ID, p.BootstrapPath})
+	}
 	before := s.guard
 	before.exits = slices.Clone(before.exits)
-	for _, p := range s.living() {
-		if slices.ContainsFunc(listed, func(one Process) bool { return one.ID == p.ID }) {
-			continue
-		}
-		served := p.Phase == Live
+	for _, p := range gone {
+		wasLive := p.Phase == Live
+		served = served || wasLive
 		s.bury(p, &Exit{Code: -1, At: time.Now()}, "ended with its keeper")
-		if served && !s.finished {
+		if wasLive && !s.finished {
 			reason := s.guard.reason
 			s.guard = before
 			s.guard.at, s.guard.reason = time.Now(), reason
 		}
 	}
+	return served
 }

@@ -3,6 +3,7 @@ package epoch
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,11 +208,11 @@ func TestKeeperDies(t *testing.T) {
 	})
 }
 
-// A keeper that comes back in time is not told as an error.
+// A keeper that comes back in time is no error, unless Envoy has ended with it.
 func TestKeeperStaysAway(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
-		h.w.die()
+		h.w.lose()
 		for _, step := range []struct {
 			wait time.Duration
 			want condition.Severity
@@ -227,6 +228,56 @@ func TestKeeperStaysAway(t *testing.T) {
 		h.wait(100 * time.Millisecond)
 		if standing := h.board.Conditions(); len(standing) != 0 {
 			t.Errorf("conditions: %+v", standing)
+		}
+	})
+}
+
+func TestKeeperDies_EnvoyIsNotLive(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.must(specOf("b"))
+		h.w.die()
+		h.wait(2 * missedPause)
+		if live, _, ok := h.s.Live(); ok {
+			t.Errorf("epoch %d is live", live.Number)
+		}
+		for _, standing := range h.board.Conditions() {
+			if standing.Severity != condition.Error {
+				t.Errorf("%+v", standing)
+			}
+		}
+		if got := h.conditions(); !slices.Contains(got, conditionKeeper) || !slices.Contains(got, conditionDown) {
+			t.Errorf("conditions: %v", got)
+		}
+		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+			t.Fatal(err)
+		}
+		h.wait(time.Second)
+		h.expect("0 live")
+		if got := h.conditions(); len(got) != 0 {
+			t.Errorf("conditions: %v", got)
+		}
+		if said := h.log.String(); strings.Contains(said, "did not forget") {
+			t.Errorf("the new keeper is asked to forget what it never knew: %s", said)
+		}
+	})
+}
+
+// An Envoy that ends while its keeper replaces itself is listed by it as exited, and counts once.
+func TestKeeperReplacesItself_EnvoyEndsMeanwhile(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		h.w.lose()
+		h.kill(h.newest(), "SIGKILL")
+		h.wait(2 * missedPause)
+		if err := h.s.SetKeeper(h.t.Context(), h.w.connect()); err != nil {
+			t.Fatal(err)
+		}
+		h.wait(time.Second)
+		h.expect("0 live")
+		exited := slices.DeleteFunc(h.s.Epochs(), func(e Epoch) bool { return e.Phase != Exited })
+		if got := h.conditions(); len(got) != 0 || len(exited) != 1 {
+			t.Errorf("conditions: %v; exited: %+v", got, exited)
 		}
 	})
 }

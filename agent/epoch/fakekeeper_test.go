@@ -48,6 +48,13 @@ func (w *world) die() {
 	close(lost.done)
 }
 
+// exists reports whether an Envoy of this pid lives.
+func (w *world) exists(pid int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.all, func(e *fakeEnvoy) bool { return e.pid == pid && e.exit == nil })
+}
+
 func (k *fakeKeeper) with(id string, f func(*fakeEnvoy) error) error {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()

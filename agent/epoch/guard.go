@@ -73,6 +73,22 @@ func (s *Supervisor) forgetMourned() {
 	s.removeMourned()
 }
 
+// dropMourned removes what is left of epochs that the keeper of now never had.
+func (s *Supervisor) dropMourned(listed []Process) {
+	all := s.guard.mourned
+	s.guard.mourned = nil
+	for _, m := range all {
+		if slices.ContainsFunc(listed, func(one Process) bool { return one.ID == m.id }) {
+			s.guard.mourned = append(s.guard.mourned, m)
+		}
+	}
+	for _, m := range all {
+		if !s.guard.mourns(m.id) {
+			s.removeBootstrap(m.bootstrap)
+		}
+	}
+}
+
 // removeMourned removes what is left of the epochs that ended before they had a successor.
 func (s *Supervisor) removeMourned() {
 	gone := s.guard.mourned

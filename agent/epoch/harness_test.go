@@ -62,6 +62,7 @@ func (h *harness) begin() {
 	h.s = New(Options{
 		Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Board: h.board,
 		Logger: slog.New(slog.NewTextHandler(out, nil)), ConfigDir: h.dir, Settings: func() Settings { return h.settings },
+		Exists: h.w.exists,
 	})
 	h.cancel, h.ended = cancel, make(chan error, 1)
 	s, ended, keeper := h.s, h.ended, h.w.connect()

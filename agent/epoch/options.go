@@ -1,10 +1,13 @@
 package epoch
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/condition"
 )
@@ -18,6 +21,8 @@ type Options struct {
 
 	// Explain says in words how a process ended; nil = its code or signal.
 	Explain func(code int, signal string, coreDump bool, lastLines []string) string
+	// Exists reports whether there is a process with this pid; nil asks the kernel. It is used while the keeper is gone.
+	Exists func(pid int) bool
 	// Settings are read whenever they are needed, as the configuration keys behind them are [live].
 	Settings func() Settings
 }
@@ -49,6 +54,7 @@ const (
 	terminateTimeout = 5 * time.Second        // SIGTERM to SIGKILL
 	abortTimeout     = time.Second            // the same when a stop is aborted
 	keeperPatience   = 5 * time.Second        // with a keeper that is gone: it may be replacing itself
+	missedPause      = 100 * time.Millisecond // between two looks at the processes of a keeper that is gone
 	killTimeout      = 5 * time.Second        // SIGKILL to giving up on hearing of the exit
 	provenFirst      = 2 * time.Second        // nobody serves: a request waits this long for what is known to work
 	forgetExits      = time.Minute            // a run of exits that the back-off counts ends after this
@@ -69,6 +75,9 @@ func New(options Options) *Supervisor {
 	}
 	if options.Explain == nil {
 		options.Explain = explain
+	}
+	if options.Exists == nil {
+		options.Exists = func(pid int) bool { return !errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
 	}
 	if options.Settings == nil {
 		options.Settings = DefaultSettings

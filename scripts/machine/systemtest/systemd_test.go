@@ -3,10 +3,12 @@ package systemtest
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -87,7 +89,30 @@ func TestLife(t *testing.T) {
 			return now != 0 && now != keeper && h.Get() == "200"
 		})
 	})
+	t.Run("a keeper that stays away is an error", func(t *testing.T) { keeperStaysAway(t, h) })
 	t.Run("stop", func(t *testing.T) { stop(t, h) })
+}
+
+// keeperStaysAway kills the keeper, and Envoy with it, and lets the next one start only after the
+// agent has said how things are.
+func keeperStaysAway(t *testing.T, h *Host) {
+	const dropIn = "/etc/systemd/system/outrider-envoy.service.d/test.conf"
+	h.Write(dropIn, "[Service]\nExecStartPre=/bin/sh -c 'until [ -e /run/go ]; do sleep 0.05; done'\n")
+	h.MustRun(t, "systemctl", "daemon-reload")
+	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", "outrider-envoy.service")
+	h.Eventually(20*time.Second, "the agent says that Envoy is gone", func() bool {
+		status := h.Status()
+		return !status.Ready && !status.Envoy.Live && slices.ContainsFunc(status.Conditions, func(c condition.Condition) bool {
+			return c.Code == "keeper-lost" && c.Severity == condition.Error
+		})
+	})
+	h.Write("/run/go", "")
+	h.Eventually(30*time.Second, "Envoy serves again", func() bool { return h.Get() == "200" && h.Status().Ready })
+	for _, standing := range h.Status().Conditions {
+		t.Errorf("it stands: %+v", standing)
+	}
+	h.MustRun(t, "rm", dropIn)
+	h.MustRun(t, "systemctl", "daemon-reload")
 }
 
 // privileges checks users, capabilities and who reaches what.
