@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
@@ -25,11 +27,11 @@ func (a *Agent) awaitPorts(ctx context.Context) error {
 		if _, live := a.proxy.liveEpoch(); live || !passes(clash) {
 			break
 		}
-		if sentence := "Envoy cannot start yet: " + clash.Error(); sentence != told {
+		if sentence := "Envoy cannot start yet: " + strings.Join(reasons(clash), "; "); sentence != told {
 			told = sentence
 			a.awaited.Store(&sentence)
 			a.board.Raise(conditionPortTaken, condition.Error, sentence)
-			a.log.Error("waiting for a port", "error", clash)
+			a.log.Error("waiting for a port", "error", strings.Join(reasons(clash), "; "))
 		}
 		select {
 		case <-changed:
@@ -43,4 +45,13 @@ func (a *Agent) awaitPorts(ctx context.Context) error {
 		a.log.Info("no port is taken any more")
 	}
 	return nil
+}
+
+// portTaken says which programs listen where Envoy is to, so that it could not start; nil is none.
+func (a *Agent) portTaken() error {
+	err := neighbourhood(a.options.Config).Strangers(a.self(a.reloader.inForce()))
+	if err == nil {
+		return nil
+	}
+	return errors.New(strings.Join(reasons(err), "; "))
 }

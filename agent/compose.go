@@ -140,6 +140,7 @@ func (a *Agent) composeEpochs(c *config.Config) {
 	a.supervisor = epoch.New(epoch.Options{
 		Admin: func(address string) epoch.Admin { return a.epochAdmin(address) },
 		Board: a.board, Logger: a.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
+		Obstacle: a.portTaken,
 		Settings: func() epoch.Settings {
 			now := a.reloader.inForce().Config.Envoy
 			return epoch.Settings{BackoffMin: now.RestartBackoffMin, BackoffMax: now.RestartBackoffMax, Limit: now.RestartLimit, Window: now.RestartWindow}

@@ -57,17 +57,22 @@ func envoyLives(runtimeDir string) bool {
 
 // checkClaims looks whether all that a configuration asks for can be had beside the others on this host.
 func (a *Agent) checkClaims(loaded *config.Loaded) error {
-	wants := *loaded
-	wants.Config = config.Keep(a.reloader.started, loaded.Config)
-	_, live := a.proxy.liveEpoch()
-	report := neighbourhood(a.options.Config).Check(context.Background(), neighbour.Self{
-		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live, Claims: a.reloader.inForce().Config.Claims()},
-		Name:  a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.get().Info().UID,
-	})
+	report := neighbourhood(a.options.Config).Check(context.Background(), a.self(loaded))
 	if len(report.Clashes) > 0 {
 		return report.Clashes
 	}
 	return nil
+}
+
+// self is this agent as the one who wants what a configuration asks for.
+func (a *Agent) self(loaded *config.Loaded) neighbour.Self {
+	wants := *loaded
+	wants.Config = config.Keep(a.reloader.started, loaded.Config)
+	_, live := a.proxy.liveEpoch()
+	return neighbour.Self{
+		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live, Claims: a.reloader.inForce().Config.Claims()},
+		Name:  a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.get().Info().UID,
+	}
 }
 
 // checkNeighbours looks for what a configuration that is only checked could not have. An agent that runs on it has it already.

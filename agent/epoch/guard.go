@@ -215,6 +215,18 @@ func (s *Supervisor) unstarted(a *attempt) {
 	s.options.Board.Raise(conditionDown, condition.Error, fmt.Sprintf("No Envoy serves: %v; next try in %s.", a.failure, delay))
 }
 
+// blocked reports whether Envoy could not start now, and sets when to look again. No start is tried
+// meanwhile, so that none counts towards the limit.
+func (s *Supervisor) blocked() bool {
+	err := s.options.Obstacle()
+	if err == nil {
+		return false
+	}
+	s.guard.at = time.Now().Add(obstaclePause)
+	s.options.Board.Raise(conditionDown, condition.Error, fmt.Sprintf("No Envoy serves, and none can start: %v", err))
+	return true
+}
+
 // delay is how long to wait before the next start: not at all after the first exit, then doubling.
 func (g *guard) delay(settings Settings) time.Duration {
 	if g.streak <= 1 {

@@ -249,3 +249,29 @@ func TestNewSpecThatCrashesIsBackedOff(t *testing.T) {
 		h.ended <- nil
 	})
 }
+
+func TestGuard_WaitsForWhatKeepsEnvoyFromStarting(t *testing.T) {
+	onHost(t, func(h *harness) {
+		h.must(specOf("a"))
+		taken := errors.New("port 15021 is taken")
+		h.obstacle.Store(&taken)
+		h.kill(h.newest(), "SIGKILL")
+		h.wait(time.Hour)
+		standing := h.board.Conditions()
+		if len(standing) != 1 || standing[0].Code != conditionDown || !strings.Contains(standing[0].Sentence, taken.Error()) {
+			t.Errorf("conditions: %+v", standing)
+		}
+		if n := len(h.s.Epochs()); n != 1 {
+			t.Errorf("%d epochs were started", n)
+		}
+		h.must(specOf("b")) // a request does not wait for the guard
+		h.kill(h.newest(), "SIGKILL")
+		h.wait(time.Minute)
+		h.obstacle.Store(nil)
+		h.wait(obstaclePause + time.Second)
+		h.expect("0 live")
+		if live, _, _ := h.s.Live(); live.Hash != "b" || len(h.board.Conditions()) != 0 {
+			t.Errorf("live: %+v; conditions: %+v", live, h.board.Conditions())
+		}
+	})
+}

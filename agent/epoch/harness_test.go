@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,7 @@ type harness struct {
 	board    *condition.Board
 	dir      string
 	settings Settings
+	obstacle atomic.Pointer[error]
 	cancel   context.CancelFunc
 	ended    chan error
 	log      lockedBuffer
@@ -62,7 +64,12 @@ func (h *harness) begin() {
 	h.s = New(Options{
 		Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Board: h.board,
 		Logger: slog.New(slog.NewTextHandler(out, nil)), ConfigDir: h.dir, Settings: func() Settings { return h.settings },
-		Exists: h.w.exists,
+		Exists: h.w.exists, Obstacle: func() error {
+			if obstacle := h.obstacle.Load(); obstacle != nil {
+				return *obstacle
+			}
+			return nil
+		},
 	})
 	h.cancel, h.ended = cancel, make(chan error, 1)
 	s, ended, keeper := h.s, h.ended, h.w.connect()

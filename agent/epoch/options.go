@@ -23,6 +23,8 @@ type Options struct {
 	Explain func(code int, signal string, coreDump bool, lastLines []string) string
 	// Exists reports whether there is a process with this pid; nil asks the kernel. It is used while the keeper is gone.
 	Exists func(pid int) bool
+	// Obstacle says why no Envoy could start now, such as a port that another program has; nil = nothing is known. It must not block.
+	Obstacle func() error
 	// Settings are read whenever they are needed, as the configuration keys behind them are [live].
 	Settings func() Settings
 }
@@ -57,6 +59,7 @@ const (
 	missedPause      = 100 * time.Millisecond // between two looks at the processes of a keeper that is gone
 	killTimeout      = 5 * time.Second        // SIGKILL to giving up on hearing of the exit
 	provenFirst      = 2 * time.Second        // nobody serves: a request waits this long for what is known to work
+	obstaclePause    = 3 * time.Second        // between two looks at what keeps Envoy from starting; longer than provenFirst, for those who wait
 	forgetExits      = time.Minute            // a run of exits that the back-off counts ends after this
 	handshakeTries   = 3                      // of a hot restart that fails in its handshake, the flag cleared between
 	probeInterval    = 5 * time.Second        // of the live epoch's admin
@@ -78,6 +81,9 @@ func New(options Options) *Supervisor {
 	}
 	if options.Exists == nil {
 		options.Exists = func(pid int) bool { return !errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
+	}
+	if options.Obstacle == nil {
+		options.Obstacle = func() error { return nil }
 	}
 	if options.Settings == nil {
 		options.Settings = DefaultSettings

@@ -21,6 +21,9 @@ func (s *Supervisor) decideNext() {
 		spec = nil
 	}
 	if spec != nil && !due.IsZero() {
+		if live == nil && !now.Before(due) && s.blocked() {
+			due = s.guard.at
+		}
 		if !now.Before(due) {
 			s.begin(&attempt{spec: spec, reason: s.guard.reason, guard: true})
 			return

@@ -62,6 +62,14 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 	return report
 }
 
+// Strangers looks for programs that listen where self's Envoy is to. It asks the kernel alone.
+func (h Host) Strangers(self Self) error {
+	if found := h.strangers(self, self.Wants.Config.Claims(), nil); len(found) > 0 {
+		return found
+	}
+	return nil
+}
+
 // precedes tells whether self goes first where both want the same: it has it already and serves with it, or both only start and it
 // could be asked earlier. Both sides decide alike.
 func (s Self) precedes(other neighbour, want config.Claim) bool {
