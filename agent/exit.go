@@ -50,21 +50,23 @@ func exit(code int, err error) *ExitError {
 // passing are errors that another attempt may not meet: the machine, the keeper or the network is
 // short of something, starts, or is being replaced.
 var passing = []error{
-	unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOSPC, unix.EINTR, unix.EIO, unix.ETXTBSY, unix.ECONNREFUSED,
+	unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOSPC, unix.EINTR, unix.EIO,
+	unix.ETXTBSY, unix.ECONNREFUSED,
 	keeper.ErrClosed, keeper.ErrNotRunning, keeper.ErrBusy, envoy.ErrKilled, neighbour.ErrTaken,
 }
 
 // passes reports whether an error says nothing of the configuration and of what is installed.
 func passes(err error) bool {
 	if all, ok := errors.AsType[config.Errors](err); ok {
-		return len(all) > 0 && !slices.ContainsFunc(all, func(one *config.Error) bool { return !passes(one.Cause) })
+		stays := func(one *config.Error) bool { return !passes(one.Cause) }
+		return len(all) > 0 && !slices.ContainsFunc(all, stays)
 	}
 	if name, ok := errors.AsType[*net.DNSError](err); ok {
 		return !name.IsNotFound
 	}
 	var slow interface{ Timeout() bool }
+	refusals := []keeper.Code{keeper.CodeInternal, keeper.CodeLimit, keeper.CodeStopping, keeper.CodeReexecute}
 	return errors.As(err, &slow) && slow.Timeout() ||
 		slices.ContainsFunc(passing, func(one error) bool { return errors.Is(err, one) }) ||
-		slices.ContainsFunc([]keeper.Code{keeper.CodeInternal, keeper.CodeLimit, keeper.CodeStopping, keeper.CodeReexecute},
-			func(code keeper.Code) bool { return keeper.IsCode(err, code) })
+		slices.ContainsFunc(refusals, func(code keeper.Code) bool { return keeper.IsCode(err, code) })
 }

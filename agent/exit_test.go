@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -45,33 +44,44 @@ func TestExit_WhatMayPassIsTriedAgain(t *testing.T) {
 			if c.passes {
 				want = ExitInternal
 			}
-			if got := exit(code, c.err); got.Code != want || !errors.Is(got, c.err) && len(got.Error()) == 0 {
+			if got := exit(code, c.err); got.Code != want || got.Error() != c.err.Error() {
 				t.Errorf("%s: %d became %d, want %d", name, code, got.Code, want)
 			}
 		}
 	}
 }
 
-// What Envoy is asked at a start does not answer, or is killed: each way in which that comes back is tried again.
 func TestExit_EnvoyThatDoesNotAnswer(t *testing.T) {
-	folder := t.TempDir()
-	program := filepath.Join(folder, "envoy")
-	for script, passes := range map[string]bool{"exec sleep 60": true, "kill -9 $$": true, "kill -15 $$": true, "exit 3": false, "echo nonsense": false} {
-		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+	program := filepath.Join(t.TempDir(), "envoy")
+	for _, c := range []struct {
+		script string
+		limit  time.Duration
+		passes bool
+	}{
+		{"exec sleep 60", 300 * time.Millisecond, true},
+		{"kill -9 $$", time.Minute, true},
+		{"kill -15 $$", time.Minute, true},
+		{"exit 3", time.Minute, false},
+		{"echo nonsense", time.Minute, false},
+	} {
+		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+c.script+"\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), c.limit)
 		_, err := envoy.Inspect(ctx, envoy.Local{}, program)
-		if script == "exec sleep 60" {
-			loaded := &config.Loaded{Config: &config.Config{Envoy: config.Envoy{OutlierLogPath: "/x"}}}
-			unknown := blueprint.Writable(ctx, envoy.Local{}, loaded)
-			if got := exit(ExitConfiguration, unknown); unknown == nil || got.Code != ExitInternal {
-				t.Errorf("whether a file can be written: %v, exit %d", unknown, got.Code)
-			}
-		}
 		cancel()
-		if got := exit(ExitNoProgram, err); err == nil || (got.Code == ExitInternal) != passes {
-			t.Errorf("%s: %v, exit %d", script, err, got.Code)
+		if got := exit(ExitNoProgram, err); err == nil || (got.Code == ExitInternal) != c.passes {
+			t.Errorf("%s: %v, exit %d", c.script, err, got.Code)
 		}
+	}
+}
+
+func TestExit_WritableDoesNotAnswer(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	c := &config.Config{Envoy: config.Envoy{OutlierLogPath: "/var/log/outrider/outlier.log"}}
+	err := blueprint.Writable(ctx, envoy.Local{}, &config.Loaded{Config: c})
+	if got := exit(ExitConfiguration, err); err == nil || got.Code != ExitInternal {
+		t.Errorf("%v, exit %d", err, got.Code)
 	}
 }

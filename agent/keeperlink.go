@@ -2,15 +2,11 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -29,12 +25,6 @@ type keeperLink struct {
 
 	mu      sync.Mutex
 	current *connection
-}
-
-// connection is one connection to a keeper, as the supervisor wants it (epoch.Keeper).
-type connection struct {
-	*keeper.Client
-	exits chan epoch.Process
 }
 
 // The pace of finding a keeper again.
@@ -276,104 +266,4 @@ func (l *keeperLink) shutdownIfIdle() {
 		}
 	}
 	l.shutdown()
-}
-
-// Exits tells each process that ended (epoch.Keeper).
-func (c *connection) Exits() <-chan epoch.Process { return c.exits }
-
-// Start starts an Envoy.
-func (c *connection) Start(ctx context.Context, spec epoch.StartSpec) (int, error) {
-	process, err := c.Client.Start(ctx, keeper.StartSpec{
-		ID: spec.ID, Number: spec.Number, Epoch: spec.RestartEpoch, Lineage: spec.Lineage, Path: spec.Command.Path, Args: spec.Command.Args, Env: spec.Command.Env,
-		HotRestart: spec.HotRestart, Note: spec.Note,
-	})
-	return process.PID, err
-}
-
-// Signal signals a process.
-func (c *connection) Signal(ctx context.Context, id string, signal syscall.Signal) error {
-	return c.Client.Signal(ctx, id, signal)
-}
-
-// Processes lists all the keeper knows.
-func (c *connection) Processes(ctx context.Context) ([]epoch.Process, error) {
-	return processesOf(c.Client.Processes(ctx))
-}
-
-// Measure is Processes with their connections.
-func (c *connection) Measure(ctx context.Context) ([]epoch.Process, error) {
-	return processesOf(c.Client.Measure(ctx, 0))
-}
-
-func processesOf(found []keeper.Process, err error) ([]epoch.Process, error) {
-	if err != nil {
-		return nil, err
-	}
-	processes := make([]epoch.Process, len(found))
-	for i, p := range found {
-		processes[i] = processOf(p)
-	}
-	return processes, nil
-}
-
-// Annotate has the keeper remember the supervisor's note.
-func (c *connection) Annotate(ctx context.Context, id string, note json.RawMessage) error {
-	return c.Client.Annotate(ctx, id, note)
-}
-
-// Run runs a short command as Envoy's user.
-func (c *connection) Run(ctx context.Context, command epoch.Command) (epoch.RunResult, error) {
-	result, err := c.Client.Run(ctx, command.Path, command.Args)
-	if err != nil {
-		return epoch.RunResult{}, err
-	}
-	if result.TimedOut {
-		return epoch.RunResult{}, fmt.Errorf("%s did not end in time", command.Path)
-	}
-	return epoch.RunResult{Output: append(result.Stdout, result.Stderr...), Exit: exitStatus(result.Exit)}, nil
-}
-
-// ClearInitializing clears what a failed start leaves.
-func (c *connection) ClearInitializing(ctx context.Context, lineage int) error {
-	_, err := c.Client.ClearInitializing(ctx, lineage)
-	return err
-}
-
-// Cleanup removes what ended Envoys leave.
-func (c *connection) Cleanup(ctx context.Context) error { return c.Client.Cleanup(ctx) }
-
-func processOf(p keeper.Process) epoch.Process {
-	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Connections,
-		Listening: p.Listening, Note: p.Note}
-	if p.Downstream != nil {
-		process.Connections = *p.Downstream
-	}
-	if p.Exit != nil {
-		process.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump, At: p.Exit.At,
-			LastLines: envoy.Discreet(p.LastLines)}
-	}
-	return process
-}
-
-// exitStatus is an exit as a shell counts it: the code, or 128 and the number of a signal.
-func exitStatus(exit keeper.Exit) int {
-	if exit.Signal != "" {
-		return 128 + int(unix.SignalNum(exit.Signal))
-	}
-	return exit.Code
-}
-
-// runner runs Envoy's short commands at the keeper (envoy.Runner).
-type runner struct{ link *keeperLink }
-
-// Run runs the program to its end.
-func (r runner) Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error) {
-	result, err := r.link.get().Client.Run(ctx, path, args)
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	if result.TimedOut {
-		return nil, nil, 0, fmt.Errorf("%s did not end in time: %w", path, context.DeadlineExceeded)
-	}
-	return result.Stdout, result.Stderr, exitStatus(result.Exit), nil
 }

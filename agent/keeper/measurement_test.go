@@ -25,7 +25,8 @@ func (l *lab) greet() net.Conn {
 	}
 	l.Cleanup(func() { _ = connection.Close() })
 	var theirs hello
-	if err := errors.Join(writeFrame(connection, hello{Protocol: ProtocolVersion, Role: roleAgent}), readFrame(connection, &theirs)); err != nil {
+	ours := hello{Protocol: ProtocolVersion, Role: roleAgent}
+	if err := errors.Join(writeFrame(connection, ours), readFrame(connection, &theirs)); err != nil {
 		l.Fatal(err)
 	}
 	return connection

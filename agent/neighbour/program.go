@@ -60,8 +60,8 @@ func unitOf(root string, id uint64) string {
 // lastUnit returns the innermost service or scope of a control group's path.
 func lastUnit(path string) string {
 	for ; path != "/" && path != "."; path = filepath.Dir(path) {
-		if name := filepath.Base(path); strings.HasSuffix(name, ".service") || strings.HasSuffix(name, ".scope") {
-			return name
+		if kind := filepath.Ext(path); kind == ".service" || kind == ".scope" {
+			return filepath.Base(path)
 		}
 	}
 	return ""

@@ -35,7 +35,8 @@ func abandon() int {
 		if err != nil {
 			continue // a limit of the socket, which is as good
 		}
-		if _, err := io.WriteString(connection, "GET /v1/status HTTP/1.1\r\nHost: outrider\r\n\r\n"); err == nil {
+		_, err = io.WriteString(connection, "GET /v1/status HTTP/1.1\r\nHost: outrider\r\n\r\n")
+		if err == nil {
 			taken++
 		}
 		_ = connection.Close()
@@ -58,13 +59,15 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
 	running := h.StartLoad(standard())
-	h.Eventually(30*time.Second, "the load has its connections", func() bool { return h.Live().Connections >= 36 })
+	h.Eventually(30*time.Second, "the load has its connections", func() bool {
+		return h.Live().Connections >= 36
+	})
 	agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
 	before, agentBefore := h.resident("outrider-envoy"), h.resident("outrider")
 
 	running.Mark("abandoned calls")
-	taken := h.MustRun(t, "systemd-run", "--quiet", "--wait", "--pipe", "-p", "User=nobody", "-E", fmt.Sprintf("%s=%d", abandonEnvironment, seconds),
-		"/opt/test/"+filepath.Base(program))
+	taken := h.MustRun(t, "systemd-run", "--quiet", "--wait", "--pipe", "-p", "User=nobody",
+		"-E", fmt.Sprintf("%s=%d", abandonEnvironment, seconds), "/opt/test/"+filepath.Base(program))
 	if h.MainPID("outrider") != agent {
 		t.Error("the agent did not survive the calls")
 	}
@@ -82,8 +85,9 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 		t.Error("the keeper or Envoy is another one")
 	}
 	report := running.Stop()
-	t.Logf("%s calls in %d s; restarted in %v; keeper: %d kB before, %d kB at most; agent: %d kB before, %d kB after; %d requests, %d lost",
-		taken, seconds, took, before>>10, peak>>10, agentBefore>>10, agentAfter>>10, report.Total, report.Lost)
+	t.Logf("%s calls in %d s; restarted in %v; %d requests, %d lost", taken, seconds, took, report.Total, report.Lost)
+	t.Logf("keeper: %d kB before, %d kB at most; agent: %d kB before, %d kB after",
+		before>>10, peak>>10, agentBefore>>10, agentAfter>>10)
 	if took > mostTime {
 		t.Errorf("the restart took %v", took)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// On a slow machine the bus does not answer for seconds, while a package that is upgraded restarts the agent.
+// On a slow machine the bus does not answer for seconds while an upgrade restarts the agent.
 func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -18,8 +18,9 @@ func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 		_, err := h.Run(t.Context(), "systemctl", "restart", "outrider.service")
 		restarted <- err
 	}()
-	h.Eventually(30*time.Second, "the agent waits for systemd's answer, or has ended without it", func() bool {
-		return strings.Contains(h.Journal("-u", "outrider.service"), "waiting for systemd to say") || h.MainPID("outrider") != agent
+	h.Eventually(30*time.Second, "the agent waits for the answer, or has ended without", func() bool {
+		waits := strings.Contains(h.Journal("-u", "outrider.service"), "waiting for systemd to say")
+		return waits || h.MainPID("outrider") != agent
 	})
 	h.Serves()
 	h.MustRun(t, "systemctl", "kill", "-s", "CONT", "dbus.service")
@@ -28,6 +29,7 @@ func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 	}
 	h.Serves()
 	if after := h.Live(); after.PID != before.PID || h.MainPID("outrider") == agent {
-		t.Errorf("agent %d became %d; Envoy %d became %d", agent, h.MainPID("outrider"), before.PID, after.PID)
+		t.Errorf("agent %d became %d; Envoy %d became %d",
+			agent, h.MainPID("outrider"), before.PID, after.PID)
 	}
 }
