@@ -19,20 +19,17 @@ const portPause = time.Second
 // looks at the configuration in force, which a reload may change meanwhile. An error means that ctx
 // has ended.
 func (a *Agent) awaitPorts(ctx context.Context) error {
-	told := ""
 	defer a.awaited.Store(nil)
+	defer a.board.Clear(conditionPortTaken)
 	for {
 		changed := a.supervisor.Changed()
 		clash := a.checkClaims(a.reloader.inForce())
 		if _, live := a.proxy.liveEpoch(); live || !passes(clash) {
-			break
+			return nil
 		}
-		if sentence := "Envoy cannot start yet: " + strings.Join(reasons(clash), "; "); sentence != told {
-			told = sentence
-			a.awaited.Store(&sentence)
-			a.board.Raise(conditionPortTaken, condition.Error, sentence)
-			a.log.Error("waiting for a port", "error", strings.Join(reasons(clash), "; "))
-		}
+		sentence := "Envoy cannot start yet: " + strings.Join(reasons(clash), "; ")
+		a.awaited.Store(&sentence)
+		a.board.Raise(conditionPortTaken, condition.Error, sentence)
 		select {
 		case <-changed:
 		case <-time.After(portPause):
@@ -40,11 +37,6 @@ func (a *Agent) awaitPorts(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	if told != "" {
-		a.board.Clear(conditionPortTaken)
-		a.log.Info("no port is taken any more")
-	}
-	return nil
 }
 
 // portTaken says which programs listen where Envoy is to, so that it could not start; nil is none.
