@@ -67,7 +67,8 @@ type Agent struct {
 	watched    *watched            // nil: off
 
 	collector collector
-	binary    atomic.Pointer[envoy.Binary] // that the next epoch runs
+	binary    atomic.Pointer[envoy.Binary] // inspected last
+	serving   atomic.Pointer[envoy.Binary] // of the configuration in force; nil before the first
 	detach    context.CancelFunc           // ends the agent; Envoy goes on serving
 	stopping  atomic.Bool
 	kept      atomic.Bool            // Envoy is kept: systemd restarts the agent

@@ -8,6 +8,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/envoy"
 )
 
 // backend is the agent as the private socket shows it (api.Backend).
@@ -36,10 +37,19 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 	if live, ok := b.proxy.liveEpoch(); ok {
 		status.CurrentEpoch, status.Envoy.Live = &live.Number, true
 	}
-	if binary := b.binary.Load(); binary != nil {
+	if binary := b.runs(); binary != nil {
 		status.Envoy.Path, status.Envoy.Version = binary.Path, binary.Version
 	}
 	return status, nil
+}
+
+// runs returns the Envoy of the configuration in force, before there is one that which is to start;
+// nil if neither is known.
+func (a *Agent) runs() *envoy.Binary {
+	if serving := a.serving.Load(); serving != nil {
+		return serving
+	}
+	return a.binary.Load()
 }
 
 // epochs are all epochs with what the keeper measures of those that live.

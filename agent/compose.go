@@ -239,6 +239,7 @@ func (c control) Quit(context.Context) error {
 // enact puts the [live] keys of a configuration that is now in force into effect, and watches what Envoy reads with it.
 func (a *Agent) enact(old *config.Loaded, won *prepared) {
 	c, before := won.loaded.Config, old.Config
+	a.serving.Store(won.wanted.binary)
 	a.xdsSockets.commit(won.wanted.spec.Hash, c)
 	if c.Log.Level != before.Log.Level {
 		a.level.Set(slogLevel(c.Log.Level))

@@ -46,7 +46,7 @@ func (b onBus) State(context.Context) bus.State {
 	if live, ok := b.proxy.liveEpoch(); ok {
 		state.EnvoyLive, state.CurrentEpoch = true, &live.Number
 	}
-	if binary := b.binary.Load(); binary != nil {
+	if binary := b.runs(); binary != nil {
 		state.EnvoyVersion = binary.Version
 	}
 	if last != nil {

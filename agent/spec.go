@@ -26,8 +26,9 @@ type specMaker struct {
 
 // wanted is what a configuration asks for.
 type wanted struct {
-	spec  *epoch.Spec
-	files []string // that Envoy itself reads at its start: they are awaited, and watched
+	spec   *epoch.Spec
+	binary *envoy.Binary
+	files  []string // that Envoy itself reads at its start: they are awaited, and watched
 }
 
 // listener is told how making an epoch goes on.
@@ -74,7 +75,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	if err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
-	return &wanted{spec: spec, files: plan.Files()}, nil
+	return &wanted{spec: spec, binary: binary, files: plan.Files()}, nil
 }
 
 // spec is what the supervisor needs to know of a blueprint.

@@ -11,7 +11,8 @@ const maxBaseID = math.MaxUint32 / 10
 func envoyTable(c *Config) table {
 	e := &c.Envoy
 	return table{name: "envoy", keys: []key{
-		setting("binary", &e.Binary, "", Epoch, `"" = /usr/local/bin/envoy, /usr/bin/envoy, then $PATH`).
+		setting("binary", &e.Binary, "", Epoch,
+			`"" = /usr/lib/outrider/envoy (the one that "outrider envoy use" chose), /usr/local/bin/envoy, /usr/bin/envoy, then $PATH`).
 			plays("--binaryPath").program(),
 		setting("enabled", &e.Enabled, true, Start,
 			"false: no Envoy; SDS, xDS relay, certificates and DNS only (proxyless gRPC)").

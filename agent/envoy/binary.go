@@ -61,8 +61,13 @@ var ErrNotFound = errors.New("no Envoy that can be run")
 // ErrKilled is wrapped by the errors of an Envoy that somebody else ended: it may do better next time.
 var ErrKilled = errors.New("it was killed from outside")
 
-// Find returns the path of the Envoy to run. binary is the configured one; "" looks in /usr/local/bin, /usr/bin and
-// $PATH, in this order. The error wraps ErrNotFound and says what was tried.
+// Selected is the symbolic link to the Envoy that was chosen with "outrider envoy use".
+const Selected = "/usr/lib/outrider/envoy"
+
+// Find returns the path of the Envoy to run. binary is the configured one; "" looks for Selected,
+// then in /usr/local/bin, /usr/bin and $PATH, in this order. Of Selected it returns the target: what
+// is started later must not depend on where the link points then. The error wraps ErrNotFound and
+// says what was tried.
 func Find(binary string) (string, error) {
 	if binary != "" {
 		if err := executable(binary); err != nil {
@@ -70,13 +75,22 @@ func Find(binary string) (string, error) {
 		}
 		return binary, nil
 	}
-	candidates := []string{"/usr/local/bin/envoy", "/usr/bin/envoy"}
+	return FindAt(Selected)
+}
+
+// FindAt is Find without a configured Envoy, with another link in place of Selected.
+func FindAt(selected string) (string, error) {
+	candidates := []string{selected, "/usr/local/bin/envoy", "/usr/bin/envoy"}
 	for _, folder := range filepath.SplitList(os.Getenv("PATH")) {
 		if filepath.IsAbs(folder) {
 			candidates = append(candidates, filepath.Join(folder, "envoy"))
 		}
 	}
-	return firstExecutable(candidates)
+	path, err := firstExecutable(candidates)
+	if path == selected {
+		return filepath.EvalSymlinks(path)
+	}
+	return path, err
 }
 
 func firstExecutable(candidates []string) (string, error) {
@@ -97,7 +111,8 @@ func firstExecutable(candidates []string) (string, error) {
 		}
 		tried = append(tried, fmt.Sprintf("%s (%s)", path, why))
 	}
-	return "", fmt.Errorf("%w: tried %s; install Envoy or set [envoy] binary", ErrNotFound, strings.Join(tried, ", "))
+	return "", fmt.Errorf("%w: tried %s; "+
+		"run \"outrider envoy install\" as root, or set [envoy] binary", ErrNotFound, strings.Join(tried, ", "))
 }
 
 func executable(path string) error {

@@ -114,7 +114,7 @@ func TestFindSaysWhatWasTried(t *testing.T) {
 	}
 	_, err := firstExecutable([]string{plain, dir, "/nonesuch", "/nonesuch"})
 	want := "no Envoy that can be run: tried " + plain + " (is not executable), " + dir + " (is a folder), " +
-		"/nonesuch (there is none); install Envoy or set [envoy] binary"
+		"/nonesuch (there is none); run \"outrider envoy install\" as root, or set [envoy] binary"
 	if !errors.Is(err, ErrNotFound) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -127,6 +127,27 @@ func TestFindSaysWhatWasTried(t *testing.T) {
 	t.Setenv("PATH", dir+":.")
 	if got, err := Find(""); err != nil || got == "envoy" {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// The chosen Envoy goes before all others, and what is returned does not depend on the link later.
+func TestFindAt_PrefersTheSelectedEnvoy(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	for _, name := range []string{"envoy", "envoy-1.2.3"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link, chosen := filepath.Join(dir, "link"), filepath.Join(dir, "envoy-1.2.3")
+	if got, err := FindAt(link); got == link || got == chosen || err != nil {
+		t.Errorf("without a link: %q, %v", got, err)
+	}
+	if err := os.Symlink("envoy-1.2.3", link); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := FindAt(link); got != chosen || err != nil {
+		t.Errorf("%q, %v; want %q", got, err, chosen)
 	}
 }
 

@@ -38,8 +38,10 @@ func TestCommandsTakeJSON(t *testing.T) {
 	m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Sentence: "it serves"})
 	m.write("etc/outrider.toml", fmt.Sprintf("envoy.binary = %q\n", parts.Envoy(t)))
 	noJSON := map[string]bool{"completion": true}
+	m.install("1.2.3")
 	arguments := map[string][]string{
-		"events": {"--no-follow"}, "example show": {"canary"}, "mesh explain": {"a.test"}, "bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
+		"envoy install": m.installArguments("1.2.4"), "envoy use": {"1.2.3"}, "example show": {"canary"},
+		"events": {"--no-follow"}, "mesh explain": {"a.test"}, "bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
 	}
 	for _, path := range commandPaths(newApp(os.Stdout, os.Stderr).root()) {
 		if noJSON[path] {

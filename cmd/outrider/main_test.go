@@ -37,6 +37,7 @@ func number(n int) *int { return &n }
 type machine struct {
 	t      *testing.T
 	dir    string
+	lib    string // where Envoys are installed
 	board  *condition.Board
 	colour bool
 	width  int       // of the terminal
@@ -47,6 +48,7 @@ type machine struct {
 func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 	t.Helper()
 	m := &machine{t: t, dir: parts.ShortDir(t), board: condition.NewBoard()}
+	m.lib = filepath.Join(m.dir, "lib")
 	for _, dir := range []string{"run/envoy", "keeper", "shm", "etc/mesh.d"} {
 		if err := os.MkdirAll(filepath.Join(m.dir, dir), 0o755); err != nil {
 			t.Fatal(err)
@@ -66,7 +68,7 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour, width: m.width, maker: maker,
 		unit: func(context.Context, string) unitState { return m.unit }, places: places{
 			configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"), keeper: filepath.Join(m.dir, "keeper"),
-			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc"}}
+			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc", envoys: m.lib}}
 }
 
 // outrider runs a command line; the folder of the machine is written as $DIR in what it prints.

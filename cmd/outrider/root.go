@@ -14,6 +14,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/envoy"
 )
 
 // app is one call of the command line: where it reads and writes, and what holds for all commands.
@@ -42,6 +43,7 @@ type places struct {
 	keeper        string // /run/outrider-envoy
 	sharedMemory  string // /dev/shm
 	processes     string // /proc
+	envoys        string // /usr/lib/outrider
 }
 
 func newApp(out, err *os.File) *app {
@@ -50,7 +52,7 @@ func newApp(out, err *os.File) *app {
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err), width: columns(out),
 		places: places{configuration: "/etc/outrider", runtime: "/run/outrider", keeper: "/run/outrider-envoy",
-			sharedMemory: "/dev/shm", processes: "/proc"},
+			sharedMemory: "/dev/shm", processes: "/proc", envoys: filepath.Dir(envoy.Selected)},
 	}
 }
 
@@ -124,7 +126,7 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(a.statusCommand(), a.epochsCommand(), a.reloadCommand(), a.drainCommand(), a.undrainCommand(),
 		a.waitCommand(), a.cleanupCommand(), a.configCommand(), a.meshCommand(), a.analyzeCommand(), a.proxyCommand(),
-		a.proxyStatusAlias(), a.certsCommand(), a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.exampleCommand(),
+		a.proxyStatusAlias(), a.certsCommand(), a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.envoyCommand(), a.exampleCommand(),
 		a.completionCommand(), a.versionCommand())
 	return root
 }

