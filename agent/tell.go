@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/systemd"
 )
 
@@ -82,10 +83,7 @@ func (t *teller) now() (api.State, string) {
 	if ready, reason := t.proxy.Ready(); !ready && state == api.StateRunning && !t.told() {
 		return api.StateStarting, reason
 	}
-	sentence := fmt.Sprintf("epoch %d serves", live.Number)
-	if live.Drained {
-		sentence = fmt.Sprintf("epoch %d drains as it was told to", live.Number)
-	}
+	sentence := doing(live)
 	conditions := t.board.Conditions()
 	if len(conditions) > 0 {
 		sentence += fmt.Sprintf("; %s: %s", conditions[0].Severity, conditions[0].Sentence)
@@ -94,6 +92,18 @@ func (t *teller) now() (api.State, string) {
 		sentence += fmt.Sprintf(" (and %d more: outrider status)", len(conditions)-1)
 	}
 	return state, sentence
+}
+
+// doing says what the live epoch does.
+func doing(live epoch.Epoch) string {
+	switch {
+	case live.Drained && live.Awaits != "":
+		return fmt.Sprintf("epoch %d drains until the undrain is done: %s", live.Number, live.Awaits)
+	case live.Drained:
+		return fmt.Sprintf("epoch %d drains as it was told to", live.Number)
+	default:
+		return fmt.Sprintf("epoch %d serves", live.Number)
+	}
 }
 
 // told is whether the manager knows already that the agent is started.

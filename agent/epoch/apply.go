@@ -134,6 +134,7 @@ func (s *Supervisor) tellWaiting() {
 	if s.pending != nil {
 		waiting = append(waiting, s.pending.callers...)
 	}
+	s.awaits = ""
 	if len(waiting) == 0 {
 		return
 	}
@@ -146,11 +147,13 @@ func (s *Supervisor) tellWaiting() {
 				continue
 			}
 			why = waitsFor(old)
+			s.logWait(old)
 			if old.Ends.After(until) {
 				until = old.Ends
 			}
 		}
 	}
+	s.awaits = why
 	text := why + until.String()
 	for _, c := range waiting {
 		if c.told != text && c.request.OnWait != nil {

@@ -44,6 +44,7 @@ type Epoch struct {
 	MayRefuse     bool      // it may have closed its listeners for a child that died; it is being replaced
 	Drained       bool      // it was told to drain by Drain
 	DrainEnds     time.Time // when it closes its listeners for that; zero = it has not taken it yet
+	Awaits        string    // what a request for the epoch after it waits for; "" = none waits
 	Exit          *Exit
 	Cause         string // why it ended, in words
 }
@@ -76,6 +77,7 @@ type process struct {
 	cured     time.Time     // when a cure was last tried
 	counting  bool          // a helper counts its connections: a new epoch waits for it
 	left      int           // its connections when they were counted last; -1 = not known
+	busy      bool          // a client was connected when they were counted last, or that is not known
 	idle      bool          // it was replaced, and no client is connected to it any more
 	awaited   bool          // the log says that it is waited for
 	stopping  bool          // a stop has begun to drain it: from then on it may have closed its listeners

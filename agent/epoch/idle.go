@@ -67,25 +67,23 @@ func (s *Supervisor) countConnections(ctx context.Context, p *process) {
 		default:
 			quiet = 0
 		}
-		idle := quiet == countsQuiet
-		s.post(func() { s.counted(p, left, idle) })
+		busy, idle := quiet == 0, quiet == countsQuiet
+		s.post(func() { p.left, p.busy, p.idle = left, busy, idle })
 		if idle || !sleep(ctx, idleEvery) {
 			return
 		}
 	}
 }
 
-// counted takes the number of an epoch's connections; -1 = not known.
-func (s *Supervisor) counted(p *process, left int, idle bool) {
-	if !p.alive() {
+// logWait notes in the log, once per epoch, that a request waits for it.
+func (s *Supervisor) logWait(old *process) {
+	counted := old.busy || s.endedBy(s.live()) != old // else it may be idle
+	if old.awaited || !counted {
 		return
 	}
-	p.left, p.idle = left, idle
-	if left > 0 && !p.awaited {
-		p.awaited = true
-		s.log.Info(fmt.Sprintf("waiting for epoch %d to finish draining", p.Number), "epoch", p.Number, "connections", left,
-			"until", p.Ends.Format(time.TimeOnly))
-	}
+	old.awaited = true
+	s.log.Info(fmt.Sprintf("waiting for epoch %d to finish draining", old.Number), "epoch", old.Number, "connections", old.left,
+		"until", old.Ends.Format(time.TimeOnly))
 }
 
 // waitsFor says in words what a request waits for while an older epoch ends.

@@ -91,6 +91,9 @@ func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
 				if took, _ := h.applyIn("c"); took < 7*time.Second {
 					t.Errorf("took %s", took)
 				}
+				if log := h.log.String(); strings.Count(log, "waiting for epoch 0 to finish draining") != 1 {
+					t.Error("the log does not say once what is waited for")
+				}
 			})
 		})
 	}

@@ -8,6 +8,9 @@ func (s *Supervisor) publish() {
 	var live *view
 	for _, p := range s.processes {
 		p.HandsOver = p.Phase == Live && (s.attempt != nil || s.examining)
+		if p.Awaits = ""; p.Phase == Live {
+			p.Awaits = s.awaits
+		}
 		p.MayRefuse = p.Phase == Live && !s.doubt.IsZero()
 		snapshot = append(snapshot, p.Epoch)
 		if p.Phase == Live {

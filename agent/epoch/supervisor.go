@@ -41,6 +41,7 @@ type Supervisor struct {
 	drained    bool      // a Drain stands, until an Undrain succeeds
 	undraining []*caller // of Undrain: they wait for the next epoch that becomes live
 	stop       *stop
+	awaits     string // what the requests that wait wait for
 	replies    []func()
 	finished   bool // Run is to return outcome
 	outcome    error

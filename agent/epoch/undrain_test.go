@@ -140,13 +140,21 @@ func TestUndrain_SaysWhatItWaitsFor(t *testing.T) {
 		h.drain()
 		var told []string
 		begun := time.Now()
-		a := <-h.undrain(func(until time.Time, why string) {
+		done := h.undrain(func(until time.Time, why string) {
 			told = append(told, fmt.Sprintf("%s %s", until.Sub(begun).Round(time.Second), why))
 		})
+		h.wait(2 * time.Second)
+		if live, _, _ := h.s.Live(); live.Awaits != "waiting for epoch 0 to finish draining, 1 connection left" {
+			t.Errorf("readers are told %q", live.Awaits)
+		}
+		a := <-done
 		if a.err != nil || len(told) < 2 || !strings.HasPrefix(told[0], "8s ") {
 			t.Errorf("%+v, told %q", a, told)
 		}
 		h.expectServes()
+		if live, _, _ := h.s.Live(); live.Awaits != "" {
+			t.Errorf("readers are told %q", live.Awaits)
+		}
 	})
 }
 
