@@ -76,7 +76,7 @@ func (x *crossCheck) envoy() {
 	e := x.Envoy
 	if e.CustomConfigFile != "" && e.TemplateFile != "" {
 		x.refuse([]string{"envoy.template_file", "envoy.custom_config_file"}, "keep one of the two",
-			"envoy.custom_config_file is a complete bootstrap already: a template cannot make one too")
+			"envoy.template_file and envoy.custom_config_file exclude each other")
 	}
 	if e.ControlPlaneBootstrap && e.TemplateFile == "" {
 		x.warn([]string{"envoy.control_plane_bootstrap", "envoy.template_file"}, "set envoy.template_file, or remove the key",
@@ -84,7 +84,7 @@ func (x *crossCheck) envoy() {
 	}
 	if x.options.InUnit && e.User != defaultUser {
 		x.refuse([]string{"envoy.user"}, "remove the key, or set User= in a drop-in of outrider-envoy.service",
-			"%s is not what Envoy runs as: under systemd the unit decides", quote(e.User))
+			"%s is not the user of outrider-envoy.service, which decides under systemd", quote(e.User))
 	}
 }
 

@@ -332,7 +332,7 @@ func TestUserIsTheUnitsToDecide(t *testing.T) {
 		t.Error(c.Envoy.User)
 	}
 	_, err := Load(Options{Path: main, InUnit: true, Environment: environment(nil)})
-	want := main + `:1:1: envoy.user: "nobody" is not what Envoy runs as: under systemd the unit decides; remove the key, ` +
+	want := main + `:1:1: envoy.user: "nobody" is not the user of outrider-envoy.service, which decides under systemd; remove the key, ` +
 		`or set User= in a drop-in of outrider-envoy.service`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)

@@ -73,9 +73,9 @@ func (p *progress) show() {
 		line += fmt.Sprintf(", %s left", count(int(*p.last.Connections), "connection", "connections"))
 	}
 	if p.last.Until.IsZero() {
-		line += fmt.Sprintf(" (for %s)", age(p.now().Sub(p.begun)))
+		line += fmt.Sprintf(" (for %s)", inWords(p.now().Sub(p.begun)))
 	} else {
-		line += fmt.Sprintf(" (up to %s)", age(p.last.Until.Sub(p.now())))
+		line += fmt.Sprintf(" (up to %s)", inWords(p.last.Until.Sub(p.now())))
 	}
 	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
 }
@@ -89,4 +89,12 @@ func (p *progress) end() {
 		p.shown = false
 		fmt.Fprint(p.out, "\r\x1b[K")
 	}
+}
+
+// inWords is a duration as a sentence has it: 23 s, 3m12s.
+func inWords(d time.Duration) string {
+	if d < time.Minute {
+		return fmt.Sprintf("%d s", max(0, int(d.Seconds())))
+	}
+	return age(d)
 }
