@@ -16,7 +16,7 @@ import (
 
 // Reader is a user of the system who is to read files of others.
 type Reader struct {
-	Hidden []string // folders that its unit does not see, with the setting: "/home (ProtectHome=yes)"
+	Hidden []string // folders its unit does not see, with why: "/home (ProtectHome=yes)"
 
 	name, group string
 	uid         uint32
@@ -51,9 +51,9 @@ func LookupReader(name string) *Reader {
 	return r
 }
 
-// Denied says why the user cannot read a file or a folder, and the cure, after "; ". "" says that the modes of the file and of the
-// folders above it allow it, or that this process cannot tell. Access control lists are not looked at: where there is one the answer
-// is "".
+// Denied says why the user cannot read a file or a folder, and the cure, after "; ". "" says that
+// the modes of the file and of the folders above it allow it, or that this process cannot tell.
+// Access control lists are not looked at: where there is one the answer is "".
 func (r *Reader) Denied(path string) string {
 	if r == nil {
 		return ""
@@ -61,8 +61,8 @@ func (r *Reader) Denied(path string) string {
 	for _, hidden := range r.Hidden {
 		folder, setting, _ := strings.Cut(hidden, " ")
 		if path == folder || strings.HasPrefix(path, folder+"/") {
-			return fmt.Sprintf("user %s cannot read %s: its unit does not see %s %s; move it to another folder, such as /etc/outrider",
-				r.name, path, folder, setting)
+			return fmt.Sprintf("user %s cannot read %s: its unit does not see %s %s; "+
+				"move it to another folder, such as /etc/outrider", r.name, path, folder, setting)
 		}
 	}
 	if r.uid == 0 {
@@ -74,7 +74,8 @@ func (r *Reader) Denied(path string) string {
 	}
 	for folder := filepath.Dir(final); ; folder = filepath.Dir(folder) {
 		if allowed, known := r.may(folder, 1); known && !allowed {
-			return fmt.Sprintf("user %s cannot read %s: it may not enter %s; move the file to a folder that everyone may enter, such as /etc/outrider", r.name, path, folder)
+			return fmt.Sprintf("user %s cannot read %s: it may not enter %s; "+
+				"move the file to a folder that everyone may enter, such as /etc/outrider", r.name, path, folder)
 		}
 		if folder == filepath.Dir(folder) {
 			break
@@ -85,13 +86,14 @@ func (r *Reader) Denied(path string) string {
 		needs, mode = 5, "750"
 	}
 	if allowed, known := r.may(final, needs); known && !allowed {
-		return fmt.Sprintf("user %s cannot read %s: chgrp %s %s; chmod %s %s", r.name, path, r.group, path, mode, path)
+		return fmt.Sprintf("user %s cannot read %s: chgrp %s %s; chmod %s %s",
+			r.name, path, r.group, path, mode, path)
 	}
 	return ""
 }
 
-// may reports whether the mode of a file gives the user all of some rights (4 read, 2 write, 1 enter); known is false if that cannot
-// be told.
+// may reports whether the mode of a file gives the user all of some rights (4 read, 2 write, 1
+// enter); known is false if that cannot be told.
 func (r *Reader) may(path string, rights uint32) (allowed, known bool) {
 	info, err := os.Stat(path)
 	if err != nil {

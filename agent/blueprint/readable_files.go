@@ -9,12 +9,13 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// readable refuses files of the configuration that the agent will not be able to read, though this process may. What a start goes on
-// without is a warning.
+// readable refuses files of the configuration that the agent will not be able to read, though this
+// process may. What a start goes on without is a warning.
 func (c Checker) readable(loaded *config.Loaded, report *Report) {
 	for _, path := range slices.Concat(loaded.Files, loaded.Dirs) {
 		if why := c.Agent.Denied(path); why != "" {
-			report.Errors = append(report.Errors, &config.Error{Position: config.Position{File: path}, Message: why})
+			wrong := &config.Error{Position: config.Position{File: path}, Message: why}
+			report.Errors = append(report.Errors, wrong)
 		}
 	}
 	for _, file := range loaded.KeyFiles() {
@@ -25,7 +26,8 @@ func (c Checker) readable(loaded *config.Loaded, report *Report) {
 	const files = "discovery.files"
 	for _, path := range loaded.Config.Discovery.Files {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			report.Warnings = append(report.Warnings, loaded.Fault(files, path+" does not exist", "create it, or remove it"))
+			missing := loaded.Fault(files, path+" does not exist", "create it, or remove it")
+			report.Warnings = append(report.Warnings, missing)
 		} else if why := c.Agent.Denied(path); why != "" {
 			report.Warnings = append(report.Warnings, loaded.Fault(files, why, ""))
 		}

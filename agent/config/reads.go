@@ -3,8 +3,8 @@ package config
 // KeyFile is a file that a key names.
 type KeyFile struct{ Key, Path string }
 
-// KeyFiles are the files whose content counts as the configuration's own: bootstraps, certificates, tokens. Names of credentials
-// (IsCredential) are left out.
+// KeyFiles are the files whose content counts as the configuration's own: bootstraps, certificates,
+// tokens. Names of credentials (IsCredential) are left out.
 func (l *Loaded) KeyFiles() []KeyFile {
 	var all []KeyFile
 	add := func(key, path string) {

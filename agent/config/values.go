@@ -14,7 +14,8 @@ type Value struct {
 	Source string // file:line:column, "default", or the variable it follows from
 }
 
-// DefaultValues are the defaults of all keys, in the order of the definitions. What an empty one stands for is not filled in.
+// DefaultValues are the defaults of all keys, in the order of the definitions. What an empty one
+// stands for is not filled in.
 func DefaultValues() []Value { return (&Loaded{Config: defaults()}).Values() }
 
 // Values are all effective values, in the order of the definitions.

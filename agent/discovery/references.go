@@ -14,8 +14,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// references finds destinations of VirtualServices that nothing defines. Translation finds them too, but only in what this proxy
-// carries out; the findings are equal, so that each is reported once. What Istio calls IST0101.
+// references finds destinations of VirtualServices that nothing defines. Translation finds them
+// too, but only in what this proxy carries out; the findings are equal, so that each is reported
+// once. What Istio calls IST0101.
 type references map[*object.Object]reference
 
 type reference struct {
@@ -47,7 +48,9 @@ func (r references) update(w *model.World, touched model.Touched) {
 		}
 	}
 	if len(r) > standing {
-		maps.DeleteFunc(r, func(o *object.Object, _ reference) bool { return w.VirtualService(o.Key) != o })
+		maps.DeleteFunc(r, func(o *object.Object, _ reference) bool {
+			return w.VirtualService(o.Key) != o
+		})
 	}
 }
 
@@ -64,24 +67,29 @@ func (r references) problems() []Problem {
 func refer(w *model.World, o *object.Object) reference {
 	found := reference{hosts: map[string]struct{}{}}
 	warn := func(field, message, cure string) {
-		found.problems = append(found.problems, o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure}))
+		found.problems = append(found.problems, o.Problem(object.Finding{
+			Field: field, Severity: condition.Warning, Message: message, Cure: cure}))
 	}
-	destinations(o.Spec.(*networking.VirtualService), func(field string, to *networking.Destination) {
+	spec := o.Spec.(*networking.VirtualService)
+	destinations(spec, func(field string, to *networking.Destination) {
 		host := model.FullName(to.GetHost(), o.Namespace, w.Domain())
 		found.hosts[host] = struct{}{}
 		switch {
 		case !w.IsReached(host):
-			warn(field+".host", fmt.Sprintf("no service has the host %s", host), "requests get 503; add a ServiceEntry or correct the host")
+			warn(field+".host", fmt.Sprintf("no service has the host %s", host),
+				"requests get 503; add a ServiceEntry or correct the host")
 		case to.GetSubset() != "" && !w.HasSubset(host, to.GetSubset()):
-			warn(field+".subset", fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.GetSubset()),
+			warn(field+".subset",
+				fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.GetSubset()),
 				"requests get 503; add the subset or correct its name")
 		}
 	})
 	return found
 }
 
-// destinations calls each with every destination of a VirtualService that gets requests or connections, and its field.
-func destinations(v *networking.VirtualService, each func(field string, to *networking.Destination)) {
+// destinations calls each with every destination of a VirtualService that gets requests or
+// connections, and its field.
+func destinations(v *networking.VirtualService, each func(string, *networking.Destination)) {
 	for i, route := range v.Http {
 		for j, to := range route.GetRoute() {
 			if len(route.Route) == 1 || to.GetWeight() > 0 {
@@ -110,10 +118,12 @@ func destinations(v *networking.VirtualService, each func(field string, to *netw
 	}
 }
 
-// mostNodes bounds the kinds of proxies for which Gateways that select none are reported: those of a fleet come and go.
+// mostNodes bounds the kinds of proxies for which Gateways that select none are reported: those of
+// a fleet come and go.
 const mostNodes = 8
 
-// unselected finds Gateways that are for none of the proxies served. Beside one that is, the others are meant for other machines.
+// unselected finds Gateways that are for none of the proxies served. Beside one that is, the others
+// are meant for other machines.
 func unselected(w *model.World, views map[string]*served) []Problem {
 	if len(views) == 0 || len(views) > mostNodes {
 		return nil
@@ -135,7 +145,8 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 			}
 		}
 		if message != "" {
-			problems = append(problems, o.Problem(object.Finding{Field: "selector", Message: message, Cure: cure}))
+			found := object.Finding{Field: "selector", Message: message, Cure: cure}
+			problems = append(problems, o.Problem(found))
 		}
 	}
 	for i := range problems {
@@ -151,12 +162,14 @@ func unselecting(selector map[string]string, node model.Node) (message, cure str
 	case selects && node.Type == model.Router:
 		return "", ""
 	case node.Type == model.Router:
-		return fmt.Sprintf("has no effect here: its selector is %s, the labels of this proxy are %s", labels(selector), labels(node.Labels)),
+		return fmt.Sprintf("has no effect here: its selector is %s, the labels of this proxy are %s",
+				labels(selector), labels(node.Labels)),
 			"set [node] labels, or correct the selector"
 	case selects:
 		cure = "set type = \"router\" in [node]"
 	default:
-		cure = fmt.Sprintf("set type = \"router\" and labels that its selector %s matches in [node]", labels(selector))
+		cure = fmt.Sprintf("set type = \"router\" and labels that its selector %s matches in [node]",
+			labels(selector))
 	}
 	return "has no effect here: this proxy is a sidecar, and Gateways are for routers", cure
 }

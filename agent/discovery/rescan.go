@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Rescan looks through all files again, without waiting for their watch, and returns once Problems are those of what it found. Its
-// error is ctx's.
+// Rescan looks through all files again, without waiting for their watch, and returns once Problems
+// are those of what it found. Its error is ctx's.
 func (s *Server) Rescan(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -27,7 +27,8 @@ func (s *Server) Rescan(ctx context.Context) error {
 	return nil
 }
 
-// scan does what Rescan asks for, for all who ask, and returns how long it took. Only Run may call it.
+// scan does what Rescan asks for, for all who ask, and returns how long it took. Only Run may call
+// it.
 func (s *Server) scan(first chan struct{}) time.Duration {
 	begun := time.Now()
 	all := append(s.waiting(), first)

@@ -18,11 +18,14 @@ import (
 const completeTime = 2 * time.Second
 
 // completion is how cobra has values completed.
-type completion = func(command *cobra.Command, arguments []string, word string) ([]string, cobra.ShellCompDirective)
+type completion = cobra.CompletionFunc
 
-// completing returns a completion of the values that ask finds. Where there is no agent there are none.
+// completing returns a completion of the values that ask finds. Where there is no agent there are
+// none.
 func (a *app) completing(ask func(ctx context.Context, client *api.Client) []string) completion {
-	return func(command *cobra.Command, given []string, word string) ([]string, cobra.ShellCompDirective) {
+	return func(command *cobra.Command, given []string, word string) (
+		[]string, cobra.ShellCompDirective,
+	) {
 		ctx, cancel := context.WithTimeout(command.Context(), completeTime)
 		defer cancel()
 		client := a.client()
@@ -38,12 +41,16 @@ func (a *app) completing(ask func(ctx context.Context, client *api.Client) []str
 }
 
 // instances are the instances that have a configuration.
-func (a *app) instances(_ *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+func (a *app) instances(_ *cobra.Command, _ []string, word string) (
+	[]string, cobra.ShellCompDirective,
+) {
 	all, err := config.Instances(a.places.configuration)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	all = slices.DeleteFunc(all, func(name string) bool { return name == "" || !strings.HasPrefix(name, word) })
+	all = slices.DeleteFunc(all, func(name string) bool {
+		return name == "" || !strings.HasPrefix(name, word)
+	})
 	return all, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -72,7 +79,9 @@ func clusterNames(ctx context.Context, client *api.Client) []string {
 }
 
 // levels completes agent=LEVEL, envoy=LEVEL and envoy:COMPONENT=LEVEL.
-func (a *app) levels(command *cobra.Command, given []string, word string) ([]string, cobra.ShellCompDirective) {
+func (a *app) levels(command *cobra.Command, given []string, word string) (
+	[]string, cobra.ShellCompDirective,
+) {
 	logger, _, isSet := strings.Cut(word, "=")
 	if isSet {
 		words := []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
@@ -82,7 +91,8 @@ func (a *app) levels(command *cobra.Command, given []string, word string) ([]str
 		for i := range words {
 			words[i] = logger + "=" + words[i]
 		}
-		return a.completing(func(context.Context, *api.Client) []string { return words })(command, given, word)
+		fixed := a.completing(func(context.Context, *api.Client) []string { return words })
+		return fixed(command, given, word)
 	}
 	found, directive := a.completing(func(ctx context.Context, client *api.Client) []string {
 		all := []string{"agent=", "envoy="}

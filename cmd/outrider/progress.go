@@ -12,8 +12,8 @@ import (
 // showAfter is how long an operation takes before it shows what it waits for.
 const showAfter = time.Second
 
-// progress is a line on the terminal that says what is waited for, since when and until when at the latest. Where
-// standard error is no terminal it says nothing.
+// progress is a line on the terminal that says what is waited for, since when and until when at the
+// latest. Where standard error is no terminal it says nothing.
 type progress struct {
 	out  io.Writer
 	now  func() time.Time

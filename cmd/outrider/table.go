@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// table is aligned text. On a terminal the cells of a listing are cut so that a line fits; "-o wide" shows all of it.
+// table is aligned text. On a terminal the cells of a listing are cut so that a line fits; "-o
+// wide" shows all of it.
 type table struct {
 	head []string
 	wide []string // columns of head that only "-o wide" shows
@@ -59,7 +60,8 @@ const (
 	narrowest = 8
 )
 
-// fit cuts the widest columns until a line has at most width characters; 0 is no bound. The first row has the names.
+// fit cuts the widest columns until a line has at most width characters; 0 is no bound. The first
+// row has the names.
 func fit(rows [][]cell, width int) {
 	if width == 0 {
 		return
@@ -132,7 +134,8 @@ func writeAligned(out io.Writer, rows [][]cell, indent string, paint func(cell) 
 	}
 }
 
-// wrapped breaks the last cell of rows, between words, so that lines have at most width characters; 0 is no bound.
+// wrapped breaks the last cell of rows, between words, so that lines have at most width characters;
+// 0 is no bound.
 func wrapped(rows [][]cell, indent string, width int) [][]cell {
 	if width == 0 {
 		return rows
@@ -178,8 +181,10 @@ func breakLines(text string, width int) []string {
 // listing adds --output to a command that prints a table. The tables of others are never cut.
 func (a *app) listing(command *cobra.Command) *cobra.Command {
 	command.PreRun = func(*cobra.Command, []string) { a.cuts = true }
-	command.Flags().VarP(outputFlag{a}, "output", "o", "wide: all columns, nothing cut; json: the same as --json")
-	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	command.Flags().VarP(outputFlag{a}, "output", "o",
+		"wide: all columns, nothing cut; json: the same as --json")
+	values := cobra.FixedCompletions([]string{"wide", "json"}, cobra.ShellCompDirectiveNoFileComp)
+	_ = command.RegisterFlagCompletionFunc("output", values)
 	return command
 }
 

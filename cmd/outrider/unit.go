@@ -23,12 +23,13 @@ type unitState struct {
 	Hidden []string // folders that it does not see, see blueprint.Reader
 }
 
-// askSystemd asks systemd about a unit. A host without systemd, or without the unit, gives the zero state.
+// askSystemd asks systemd about a unit. A host without systemd, or without the unit, gives the zero
+// state.
 func askSystemd(ctx context.Context, unit string) unitState {
 	ctx, cancel := context.WithTimeout(ctx, unitTime)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "systemctl", "show", "--no-pager",
-		"--property=LoadState,ActiveState,Result,ExecMainStatus,StatusText,User,ProtectHome,PrivateTmp", unit).Output()
+	const properties = "LoadState,ActiveState,Result,ExecMainStatus,StatusText,User,ProtectHome,PrivateTmp"
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "--no-pager", "-p", properties, unit).Output()
 	if err != nil {
 		return unitState{}
 	}
@@ -40,12 +41,13 @@ func askSystemd(ctx context.Context, unit string) unitState {
 	if values["LoadState"] != "loaded" {
 		return unitState{}
 	}
-	state := unitState{Active: values["ActiveState"], Result: values["Result"], Exit: values["ExecMainStatus"], Status: values["StatusText"],
-		User: values["User"]}
+	state := unitState{Active: values["ActiveState"], Result: values["Result"],
+		Exit: values["ExecMainStatus"], Status: values["StatusText"], User: values["User"]}
 	hide := func(setting, off string, folders ...string) {
 		if value := values[setting]; value != off && value != "read-only" {
 			for _, folder := range folders {
-				state.Hidden = append(state.Hidden, fmt.Sprintf("%s (%s=%s)", folder, setting, value))
+				hidden := fmt.Sprintf("%s (%s=%s)", folder, setting, value)
+				state.Hidden = append(state.Hidden, hidden)
 			}
 		}
 	}
@@ -80,7 +82,8 @@ func unitOf(program, instance string) string {
 // printWhyNotRunning prints what systemd knows of an agent that does not answer, and what to do.
 func (a *app) printWhyNotRunning(ctx context.Context) {
 	name := a.unitName()
-	state := a.unit(context.WithoutCancel(ctx), name+".service") // the context may have ended with the wait for the agent
+	ctx = context.WithoutCancel(ctx) // it may have ended with the wait for the agent
+	state := a.unit(ctx, name+".service")
 	said := ""
 	if state.Status != "" {
 		said = ": " + state.Status
@@ -92,7 +95,8 @@ func (a *app) printWhyNotRunning(ctx context.Context) {
 			result = "exit code " + state.Exit
 		}
 		fmt.Fprintf(a.err, "%s.service failed (%s)%s\n", name, result, said)
-		fmt.Fprintf(a.err, "See \"journalctl -u %s\"; start it again with \"systemctl start %s\".\n", name, name)
+		fmt.Fprintf(a.err, "See \"journalctl -u %s\"; start it again with \"systemctl start %s\".\n",
+			name, name)
 	case "activating":
 		fmt.Fprintf(a.err, "%s.service is starting%s\n", name, said)
 	case "active", "reloading", "deactivating":

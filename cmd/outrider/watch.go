@@ -11,16 +11,21 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// watched makes a command of one that shows the agent's status, once or with --watch over and over. show prints with a.out, and JSON
-// with encode.
-func (a *app) watched(command *cobra.Command, show func(s api.Status, arguments []string, encode func(value any) error) error) *cobra.Command {
+// showStatus prints what a command shows of a status; encode prints a value as JSON.
+type showStatus = func(s api.Status, arguments []string, encode func(value any) error) error
+
+// watched makes a command of one that shows the agent's status, once or with --watch over and over.
+// show prints with a.out, and JSON with encode.
+func (a *app) watched(command *cobra.Command, show showStatus) *cobra.Command {
 	var watch bool
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "refresh every second until interrupted")
 	command.RunE = func(command *cobra.Command, arguments []string) error {
 		client := a.client()
 		defer client.Close()
 		if watch {
-			return a.watch(command.Context(), client, func(s api.Status) error { return show(s, arguments, a.printLine) })
+			return a.watch(command.Context(), client, func(s api.Status) error {
+				return show(s, arguments, a.printLine)
+			})
 		}
 		status, err := client.Status(command.Context())
 		if err != nil {
@@ -31,7 +36,8 @@ func (a *app) watched(command *cobra.Command, show func(s api.Status, arguments 
 	return command
 }
 
-// watch shows the status until ctx ends: in place on a terminal, elsewhere whenever what is shown changed.
+// watch shows the status until ctx ends: in place on a terminal, elsewhere whenever what is shown
+// changed.
 func (a *app) watch(ctx context.Context, client *api.Client, show func(api.Status) error) error {
 	out := a.out
 	defer func() { a.out = out }()

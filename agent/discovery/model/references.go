@@ -19,14 +19,15 @@ func (w *World) VirtualService(key object.Key) *object.Object { return w.byKey[k
 // AllGateways returns the gateways of all proxies, the oldest first. Not to be written to.
 func (w *World) AllGateways() []*object.Object { return w.gateways }
 
-// HasSubset reports whether any DestinationRule for a host, or for a pattern that covers it, has a subset of the name.
+// HasSubset reports whether any DestinationRule for a host, or for a pattern that covers it, has a
+// subset of the name.
 func (w *World) HasSubset(host, name string) bool {
+	named := func(s *networking.Subset) bool { return s.GetName() == name }
 	has := func(rules []*object.Object) bool {
 		return slices.ContainsFunc(rules, func(o *object.Object) bool {
-			return slices.ContainsFunc(o.Spec.(*networking.DestinationRule).Subsets, func(s *networking.Subset) bool { return s.GetName() == name })
+			return slices.ContainsFunc(o.Spec.(*networking.DestinationRule).Subsets, named)
 		})
 	}
-	return has(w.ruleObjects[host]) || slices.ContainsFunc(w.rulePatterns, func(pattern string) bool {
-		return Covers(pattern, host) && has(w.ruleObjects[pattern])
-	})
+	covers := func(pattern string) bool { return Covers(pattern, host) && has(w.ruleObjects[pattern]) }
+	return has(w.ruleObjects[host]) || slices.ContainsFunc(w.rulePatterns, covers)
 }
