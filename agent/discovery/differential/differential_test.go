@@ -93,6 +93,9 @@ func bounds() []Object {
 		func(i int) string { return fmt.Sprintf("{number: %d, name: http-%d, protocol: HTTP}", i+1, i) })
 	add("endpoints", entry+"spec: {hosts: [a.test], endpoints: [%s], "+ports+"}\n", 4096,
 		func(i int) string { return fmt.Sprintf("{address: 10.0.%d.%d}", i/250, i%250) })
+	const service = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: x}\n"
+	add("hosts of a VirtualService", service+"spec: {hosts: [%s], http: [{directResponse: {status: 200}}]}\n",
+		256, func(i int) string { return fmt.Sprintf("a%d.test", i) })
 	const workload = "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: x}\n"
 	add("ports of an endpoint", workload+"spec: {address: 10.0.0.1, ports: {%s}}\n", 128,
 		func(i int) string { return fmt.Sprintf("p%d: %d", i, i+1) })

@@ -17,10 +17,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-const (
-	apiGroup   = "networking.istio.io"
-	gatewayAPI = "gateway.networking.k8s.io" // has a Gateway of its own
-)
+const apiGroup = "networking.istio.io"
 
 // specs makes the spec of each kind that is carried out.
 var specs = map[object.Kind]func() proto.Message{
@@ -141,7 +138,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	case h.mayRestrict():
 		r.restriction(d, node, h, found, depth)
 	case group(h.apiVersion) != apiGroup:
-		if slices.Contains(kinds, h.kind) && group(h.apiVersion) != gatewayAPI {
+		if slices.Contains(kinds, h.kind) && !foreign(h.apiVersion) {
 			found.broken = true
 			d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s", h.apiVersion, h.kind), "write networking.istio.io/v1")
 			return
@@ -228,6 +225,13 @@ func (r *reader) refused(h *header, found *document) {
 		return
 	}
 	found.bad = append(found.bad, object.Key{Kind: object.Kind(h.kind), Namespace: h.namespace, Name: h.name})
+}
+
+// foreign reports whether an apiVersion is of another project, whose kinds can have the names of Istio's: it has a
+// domain that is not Istio's, or nearly.
+func foreign(apiVersion string) bool {
+	g := group(apiVersion)
+	return strings.Contains(g, ".") && nearest(g, []string{apiGroup, securityGroup, extensionsGroup}) == ""
 }
 
 func group(apiVersion string) string {

@@ -18,9 +18,10 @@ type header struct {
 	conditions                        map[string]string
 }
 
-// header reads what is around the spec.
+// header reads what is around the spec. What may be there depends on the kind, which can come last.
 func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 	h := &header{namespace: r.namespace, defaulted: true}
+	var others []func()
 	d.pairs(node, nil, func(key, value *yaml.Node) {
 		at := &path{name: key.Value}
 		value, ok := d.visit(value, at, depth)
@@ -32,12 +33,6 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 			h.apiVersion = d.text(value, at)
 		case "kind":
 			h.kind = d.text(value, at)
-		case "metadata":
-			if value.Kind != yaml.MappingNode {
-				d.refuse(value, at, "must be a mapping, is "+describe(value), "")
-				return
-			}
-			d.pairs(value, at, func(key, value *yaml.Node) { r.metadata(d, h, key, value, at, depth) })
 		case "spec":
 			if !isNull(value) {
 				h.spec = value
@@ -46,19 +41,41 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 			h.items = value
 		case "status":
 			h.conditions = conditions(value)
+		case "metadata":
+			others = append(others, func() {
+				if value.Kind != yaml.MappingNode {
+					d.refuse(value, at, "must be a mapping, is "+describe(value), "")
+					return
+				}
+				d.pairs(value, at, func(key, value *yaml.Node) { r.metadata(d, h, key, value, at, depth) })
+			})
 		default:
-			if group(h.apiVersion) == apiGroup {
-				d.refuse(key, at, fmt.Sprintf("unknown key %q beside spec", key.Value), "move it into spec or remove it")
-			}
+			others = append(others, func() {
+				if h.isIstios() {
+					d.refuse(key, at, fmt.Sprintf("unknown key %q beside spec", key.Value), "move it into spec or remove it")
+				}
+			})
 		}
 	})
+	for _, read := range others {
+		read()
+	}
 	return h
 }
+
+// isIstios reports whether an API server would check the object as one of Istio's kinds that are read here.
+func (h *header) isIstios() bool { return group(h.apiVersion) == apiGroup || h.mayRestrict() }
 
 func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path, depth int) {
 	at = &path{parent: at, name: key.Value}
 	value, ok := d.visit(value, at, depth)
-	if !slices.Contains(metadataKeys, key.Value) && (group(h.apiVersion) == apiGroup || h.mayRestrict()) {
+	if !h.isIstios() {
+		if key.Value == "name" && ok && value.Kind == yaml.ScalarNode {
+			h.name = value.Value // for what is said of the object
+		}
+		return
+	}
+	if !slices.Contains(metadataKeys, key.Value) {
 		cure := "remove it"
 		if near := nearest(key.Value, metadataKeys); near != "" {
 			cure = fmt.Sprintf("did you mean %s?", near)

@@ -50,7 +50,7 @@ var securityKinds = []string{"AuthorizationPolicy", "PeerAuthentication", "Reque
 // group of such kinds.
 func (h *header) mayRestrict() bool {
 	_, known := restrictions[h.kind]
-	return known || group(h.apiVersion) == securityGroup
+	return known && !foreign(h.apiVersion) || group(h.apiVersion) == securityGroup
 }
 
 // restriction reads an object of a kind that can restrict access. One that does, or whose meaning

@@ -66,7 +66,9 @@ func TestRestrictions(t *testing.T) {
 			"{url: file:///a}"): false,
 		plugin("TrafficExtension",
 			"{phase: AUTHN}"): true,
-		"apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: x}\nspec: {}": false,
+		"apiVersion: policy.linkerd.io/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {name: x}": false,
+		"apiVersion: security.istio.com/v1\nkind: AuthorizationPolicy\nmetadata: {name: x}":      true,
+		"apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: x}\nspec: {}":      false,
 	} {
 		f := newFiles(t)
 		f.write("x.yaml", text+"\n")

@@ -18,6 +18,10 @@ const (
 	longestAccount    = 253
 )
 
+// mostVirtualHosts bounds the hosts of a VirtualService, each of which is translated beside all
+// others: time and memory grow with the square. Istio has no bound.
+const mostVirtualHosts = 256
+
 // most reports whether there are no more of something than an API server takes.
 func (c *checker) most(field string, count, most int) bool {
 	if count > most {

@@ -12,6 +12,9 @@ import (
 )
 
 func (c *checker) virtualService(v *networking.VirtualService) {
+	if !c.most("hosts", len(v.Hosts), mostVirtualHosts) {
+		return
+	}
 	delegate := len(v.Hosts) == 0
 	if delegate {
 		for field, given := range map[string]bool{"gateways": len(v.Gateways) > 0, "tls": len(v.Tls) > 0, "tcp": len(v.Tcp) > 0} {
