@@ -96,7 +96,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		t.Errorf("the log says %d times that the view yields", n)
 	}
 	r.KillAgent()
-	daemon = r.StartReady()
+	r.StartReady()
 	envoys("to the next agent")
 	reload(0, custom(2, r.Ports.HTTP))
 	envoys("after a reload")
