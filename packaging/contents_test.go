@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/packaging/examples"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -113,6 +114,30 @@ func TestExamplesAreThoseThatAreTested(t *testing.T) {
 	}
 }
 
+// The conffile says nothing, and where to read what can be said: that is a document.
+func TestConfigurationIsAStub(t *testing.T) {
+	unpacked := t.TempDir()
+	run(t, "dpkg-deb", "-x", deb(shared.old(t), oldVersion), unpacked)
+	stub, err := os.ReadFile(filepath.Join(unpacked, "etc/outrider/outrider.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(stub)) {
+		if !strings.HasPrefix(line, "#") {
+			t.Errorf("it says something: %s", line)
+		}
+	}
+	for _, want := range []string{"/usr/share/doc/outrider/outrider.toml", "outrider config defaults"} {
+		if !strings.Contains(string(stub), want) {
+			t.Errorf("it does not name %s:\n%s", want, stub)
+		}
+	}
+	reference, err := os.ReadFile(filepath.Join(unpacked, "usr/share/doc/outrider/outrider.toml"))
+	if diff := cmp.Diff(config.Defaults(), string(reference)); err != nil || diff != "" {
+		t.Errorf("the document: %v -defaults +document:\n%s", err, diff)
+	}
+}
+
 func TestContentsOfTheDeb(t *testing.T) {
 	path := deb(shared.old(t), oldVersion)
 	listed := map[string]bool{}
@@ -134,7 +159,7 @@ func files(t *testing.T) []string {
 	t.Helper()
 	names := []string{"/usr/lib/systemd/system-preset/90-outrider.preset", "/usr/lib/sysusers.d/outrider.conf", "/usr/lib/tmpfiles.d/outrider.conf",
 		"/usr/lib/systemd/catalog/outrider.catalog", "/usr/share/dbus-1/system.d/org.outrider.Agent1.conf",
-		"/usr/share/polkit-1/actions/org.outrider.agent1.policy", "/usr/share/doc/outrider/NOTICES.gz",
+		"/usr/share/polkit-1/actions/org.outrider.agent1.policy", "/usr/share/doc/outrider/NOTICES.gz", "/usr/share/doc/outrider/outrider.toml",
 		"/usr/share/bash-completion/completions/outrider", "/usr/share/fish/vendor_completions.d/outrider.fish"}
 	for _, example := range examples.All() {
 		for _, file := range example.Files {

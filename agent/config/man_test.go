@@ -43,6 +43,10 @@ what is in force and where each value comes from, "outrider config diff" what a 
 	}
 	p.Section("EXAMPLE")
 	p.Example(example)
+	p.Section("FILES")
+	p.Term(man.Italic("/etc/outrider/outrider.toml"), "The package installs it with comments alone.")
+	p.Term(man.Italic("/usr/share/doc/outrider/outrider.toml"),
+		"All keys with their defaults and their explanation.")
 	p.SeeAlso("outrider(1)", "outrider-config-check(1)", "outriderd(8)", "systemd.exec(5)")
 	return p.String()
 }
