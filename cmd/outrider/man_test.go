@@ -134,7 +134,7 @@ func page(command *cobra.Command) string {
 		p.Term(man.Italic("/run/outrider/outrider.sock"), "The agent's private socket; that of an instance is in `/run/outrider/`NAME.")
 		p.Section("ENVIRONMENT")
 		p.Term(man.Bold("NO_COLOR"), "Anything but nothing: no colour on a terminal either.")
-		see = append(see, "org.outrider.Agent1(5)")
+		see = append(see, "outrider-mesh(5)", "org.outrider.Agent1(5)")
 	} else {
 		parent := []string{pageName(command.Parent()) + "(1)"}
 		if command.Parent() != root {
