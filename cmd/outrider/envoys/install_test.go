@@ -63,12 +63,12 @@ func TestFile_TakesTheRealEnvoyWhateverTheUmask(t *testing.T) {
 	if os.Getenv("OUTRIDER_ENVOY") != "" {
 		t.Setenv("OUTRIDER_ENVOY", "") // another one has another hash
 	}
-	real := parts.Envoy(t)
+	pinned := parts.Envoy(t)
 	i := installer(t)
 	i.Releases = Releases()
 	umask := syscall.Umask(0o077)
 	defer syscall.Umask(umask)
-	binary, err := i.File(t.Context(), real, "")
+	binary, err := i.File(t.Context(), pinned, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestFile_TakesTheRealEnvoyWhateverTheUmask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.File(t.Context(), real, ""); err != nil {
+	if _, err := i.File(t.Context(), pinned, ""); err != nil {
 		t.Errorf("from a file once more: %v", err)
 	}
 	i.IndexURL = "http://127.0.0.1:1/"

@@ -30,7 +30,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 	if err := os.Chmod(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	real, err := os.ReadFile(parts.Envoy(t))
+	program, err := os.ReadFile(parts.Envoy(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 		return []byte(fill.Replace(wrapper))
 	}
 	for name, content := range map[string][]byte{
-		"next":       bytes.ReplaceAll(real, []byte("1.40.0"), []byte("1.40.9")),
+		"next":       bytes.ReplaceAll(program, []byte("1.40.0"), []byte("1.40.9")),
 		"sideways":   other("1.41.0", "--hot-restart-version", "echo 11.999"),
 		"broken":     other("1.42.0", "*--mode*validate*", "echo 'unknown field' >&2; false"),
 		"not-listed": other("1.43.0", "never", "false"),
