@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if count, err := strconv.Atoi(os.Getenv(holdEnvironment)); err == nil {
+		fmt.Fprintln(os.Stderr, hold(count))
+		os.Exit(1)
+	}
 	if os.Getenv(floodEnvironment) != "" {
 		os.Exit(flood())
 	}

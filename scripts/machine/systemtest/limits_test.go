@@ -1,0 +1,85 @@
+package systemtest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// holdEnvironment makes this program one that holds connections: so many to each address, and eight to the bus.
+const holdEnvironment = "OUTRIDER_TEST_HOLD"
+
+// hold opens connections, keeps the bus's full of calls, says so, and never ends.
+func hold(count int) error {
+	var all []net.Conn
+	for range count {
+		for _, address := range []string{"tcp 127.0.0.1:15020", "tcp 127.0.0.1:15000", "unix /run/outrider/outrider.sock"} {
+			network, where, _ := strings.Cut(address, " ")
+			c, err := net.Dial(network, where)
+			if err != nil {
+				return fmt.Errorf("connection %d: %w", len(all), err)
+			}
+			all = append(all, c)
+		}
+	}
+	for range 8 {
+		conn, err := dbus.ConnectSystemBus()
+		if err != nil {
+			return err
+		}
+		calls := make(chan *dbus.Call, 256)
+		ask := func() {
+			conn.Object(busName, busObject).Go("org.freedesktop.DBus.Properties.GetAll", 0, calls, busManager)
+		}
+		for range 100 {
+			ask()
+		}
+		go func() {
+			for range calls {
+				ask()
+			}
+		}()
+	}
+	fmt.Println("held", len(all))
+	select {}
+}
+
+// What one user holds open keeps nobody else from asking.
+func TestConnections_OfOneUserKeepNobodyOut(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := NewBusHost(t, filepath.Dir(self)+":/opt/self")
+	for _, count := range []int{256, 1000} {
+		unit := fmt.Sprintf("hold%d", count)
+		h.MustRun(t, "systemd-run", "--quiet", "--unit="+unit, "-p", "User=nobody", "-p", "LimitNOFILE=8192",
+			"-E", holdEnvironment+"="+strconv.Itoa(count), "/opt/self/"+filepath.Base(self))
+		h.Eventually(time.Minute, "the connections are held", func() bool {
+			return strings.Contains(h.Journal("-u", unit, "-o", "cat"), fmt.Sprintf("held %d", 3*count))
+		})
+		for name, command := range map[string]string{
+			"health check":               "curl -fsS -m 10 -o /dev/null http://127.0.0.1:15020/healthz/ready",
+			"health check through 15021": "curl -fsS -m 10 -o /dev/null http://127.0.0.1:15021/healthz/ready",
+			"health check of nobody":     "setpriv --reuid=nobody --clear-groups curl -fsS -m 10 -o /dev/null http://127.0.0.1:15020/healthz/ready",
+			"admin view":                 "curl -fsS -m 10 -o /dev/null http://127.0.0.1:15000/config_dump",
+			"status of root":             "outrider status",
+			"reload over D-Bus":          "busctl call " + strings.Join([]string{busName, busObject, busManager}, " ") + " Reload t 1",
+		} {
+			out := h.Script("a=$(date +%s%N); " + command + " >/dev/null || exit 1; echo $((($(date +%s%N) - a) / 1000))")
+			micros, err := strconv.Atoi(strings.TrimSpace(out))
+			t.Logf("beside %d connections: %s: %s", count, name, time.Duration(micros)*time.Microsecond)
+			if limit := 5 * time.Second; err != nil || time.Duration(micros)*time.Microsecond > limit {
+				t.Errorf("beside %d connections: %s: %s, %v", count, name, out, err)
+			}
+		}
+		h.MustRun(t, "systemctl", "stop", unit)
+	}
+}
