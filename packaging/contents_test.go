@@ -143,7 +143,8 @@ func TestContentsOfTheDeb(t *testing.T) {
 	listed := map[string]bool{}
 	for line := range strings.Lines(run(t, "dpkg-deb", "-c", path)) {
 		fields := strings.Fields(line)
-		listed[strings.TrimSuffix(strings.TrimPrefix(fields[5], "."), "/")] = true
+		name := strings.ReplaceAll(fields[5], `\\`, `\`) // as tar quotes it
+		listed[strings.TrimSuffix(strings.TrimPrefix(name, "."), "/")] = true
 	}
 	for _, name := range append(files(t), "/usr/share/doc/outrider/copyright", "/usr/share/doc/outrider/changelog.Debian.gz",
 		"/usr/share/doc/outrider/README.Debian", "/usr/share/zsh/vendor-completions/_outrider",

@@ -18,7 +18,7 @@ func TestInstall(t *testing.T) {
 		{"deb/install", debInstall},
 		{"deb/start and reload", startAndReload},
 		{"deb/upgrade", func(h *host) {
-			h.upgrade(func() { h.script(installDeb + deb(newPlace, newVersion)) })
+			h.upgrade(func() { h.script(endOldLayout + installDeb + deb(newPlace, newVersion)) })
 			h.expect("# mine", "tail -n 1 /etc/outrider/outrider.toml") // a configuration that was changed stays
 			h.expect("640 root outrider", "stat -c '%a %U %G' /etc/outrider/outrider.toml")
 		}},
@@ -32,7 +32,7 @@ func TestInstall(t *testing.T) {
 		{"rpm/install", rpmInstall},
 		{"rpm/start and reload", startAndReload},
 		{"rpm/upgrade", func(h *host) {
-			h.upgrade(func() { h.script("rpm --force-debian -U --nodeps " + rpm(newPlace, newVersion)) })
+			h.upgrade(func() { h.script(endOldLayout + "rpm --force-debian -U --nodeps " + rpm(newPlace, newVersion)) })
 		}},
 		{"rpm/remove", rpmRemove},
 	}
@@ -55,6 +55,7 @@ func debInstall(h *host) {
 
 func startAndReload(h *host) {
 	h.configure()
+	h.script(oldLayout)
 	h.script("systemctl enable --now outrider.service outrider@edge.service 2>&1")
 	h.serves("outrider", "outrider@edge")
 	h.script("systemctl reload outrider.service")
@@ -66,7 +67,7 @@ func debRemove(h *host) {
 	h.script("dpkg -r outrider")
 	h.nothingRuns()
 	h.expect("/etc/outrider/edge.toml\n/etc/outrider/outrider.toml", "ls /etc/outrider/*.toml")
-	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider")
+	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider/outrider")
 	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null || true")
 }
 
@@ -92,5 +93,5 @@ func rpmRemove(h *host) {
 	h.nothingRuns()
 	h.expect("", "find /etc/systemd/system -name 'outrider*'")
 	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null || true")
-	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider") // state stays, as rpms leave it
+	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider/outrider") // state stays, as rpms leave it
 }

@@ -180,8 +180,10 @@ func (h *host) upgrade(install func()) {
 	for _, unit := range units {
 		before[unit] = look(unit)
 	}
+	h.hasOldLayout()
 	h.whileServing("outrider", install)
 	h.serves(units...)
+	h.hasLayout()
 	for _, unit := range units {
 		after := look(unit)
 		if after.agent == before[unit].agent || after.agent == "0" {
@@ -205,10 +207,11 @@ func (h *host) installedState() {
 	h.expect(`640 root outrider /etc/outrider/outrider.toml
 755 root root /etc/outrider/conf.d
 755 root root /etc/outrider/mesh.d
-755 outrider outrider /run/outrider
+1775 root root /run/outrider
 2750 outrider outrider-envoy /run/outrider/envoy
-750 outrider-envoy outrider-envoy /run/outrider-envoy`,
-		"stat -c '%a %U %G %n' /etc/outrider/outrider.toml /etc/outrider/conf.d /etc/outrider/mesh.d /run/outrider /run/outrider/envoy /run/outrider-envoy")
+1770 root outrider-envoy /run/outrider-envoy
+710 root outrider /var/lib/outrider`,
+		"stat -c '%a %U %G %n' /etc/outrider/outrider.toml /etc/outrider/conf.d /etc/outrider/mesh.d /run/outrider /run/outrider/envoy /run/outrider-envoy /var/lib/outrider")
 	h.expect("Subject: A reload was refused", "journalctl --dump-catalog 5177ad40e7c64ae7957e589a5505718d | grep ^Subject")
 	h.script("outrider config check && outrider config check /etc/outrider/outrider.toml")
 	h.expect(`.TH OUTRIDERD 8 "2026-09-21" "Outrider `+oldVersion+`" "Manual of Outrider"`, "zcat /usr/share/man/man8/outriderd.8.gz | head -n 1")

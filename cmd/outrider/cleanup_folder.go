@@ -19,8 +19,8 @@ const (
 	maxRecord  = 64     // bytes of a file that is read
 )
 
-// folder is a directory that another user may write to. Root works in it through its descriptor and by plain names, never
-// follows a symbolic link in it, and opens nothing but regular files.
+// folder is a directory that another user may write to. Root works in it through its descriptor and
+// by plain names, never follows a symbolic link in it, and opens nothing but regular files.
 type folder struct {
 	path string // for messages
 	file *os.File
@@ -95,8 +95,8 @@ func (f *folder) remove(name string) (bool, error) {
 
 var errNotRegular = errors.New("not a regular file of one name")
 
-// openRegular opens a file for reading. A FIFO, a device, a symbolic or hard link is errNotRegular, and is not opened. A
-// lease on the file is not waited for: unix.EWOULDBLOCK.
+// openRegular opens a file for reading. A FIFO, a device, a symbolic or hard link is errNotRegular,
+// and is not opened. A lease on the file is not waited for: unix.EWOULDBLOCK.
 func (f *folder) openRegular(name string) (*os.File, error) {
 	status, path, err := f.pin(name)
 	if err != nil {
@@ -113,8 +113,8 @@ func (f *folder) openRegular(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path.Name()), nil
 }
 
-// pin holds on to an entry without opening it, so that it can be looked at and then used under the name that pinned
-// gives, whatever its own name becomes.
+// pin holds on to an entry without opening it, so that it can be looked at and then used under the
+// name that pinned gives, whatever its own name becomes.
 func (f *folder) pin(name string) (unix.Stat_t, *os.File, error) {
 	var status unix.Stat_t
 	path := filepath.Join(f.path, name)

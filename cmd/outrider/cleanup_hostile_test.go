@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a compromised Envoy or agent puts into its directories makes root neither touch anything else nor wait.
+// What a compromised Envoy or agent puts into its directories makes root neither touch anything
+// else nor wait.
 func TestCleanup_HostileDirectories(t *testing.T) {
 	for name, plant := range map[string]func(m *machine, outside string){
 		"base id is a FIFO": func(m *machine, _ string) { m.replace("keeper/base-id", m.fifo) },

@@ -59,10 +59,14 @@ func TestInstances(t *testing.T) {
 			t.Errorf("instance %s on port %d: %s", name, 800+i, got)
 		}
 		for path, want := range map[string]string{
-			"/run/outrider/" + name:                  "755 outrider outrider",
+			"/run/outrider":                          "1775 root root",
+			"/run/outrider-envoy":                    "1770 root outrider-envoy",
+			"/var/lib/outrider":                      "710 root outrider",
+			"/var/lib/outrider/outrider":             "700 outrider outrider",
+			"/run/outrider/" + name:                  "1775 root root",
 			"/run/outrider/" + name + "/envoy":       "2750 outrider outrider-envoy",
 			"/run/outrider/" + name + "/keeper.sock": "600 outrider outrider",
-			"/run/outrider-envoy/" + name:            "750 outrider-envoy outrider-envoy",
+			"/run/outrider-envoy/" + name:            "1770 root outrider-envoy",
 			"/var/lib/outrider/" + name:              "700 outrider outrider",
 		} {
 			if got := h.MustRun(t, "stat", "-c", "%a %U %G", path); got != want {

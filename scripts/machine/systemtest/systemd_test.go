@@ -151,13 +151,14 @@ func privileges(t *testing.T, h *Host) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/run/outrider":                "755 outrider outrider",
+		"/run/outrider":                "1775 root root",
 		"/run/outrider/outrider.sock":  "666 outrider outrider",
 		"/run/outrider/keeper.sock":    "600 outrider outrider",
 		"/run/outrider/envoy":          "2750 outrider outrider-envoy",
 		"/run/outrider/envoy/xds.sock": "660 outrider outrider-envoy",
-		"/run/outrider-envoy":          "750 outrider-envoy outrider-envoy",
-		"/var/lib/outrider":            "700 outrider outrider",
+		"/run/outrider-envoy":          "1770 root outrider-envoy",
+		"/var/lib/outrider":            "710 root outrider",
+		"/var/lib/outrider/outrider":   "700 outrider outrider",
 		"/var/log/outrider":            "750 outrider-envoy outrider-envoy",
 	} {
 		if got := h.MustRun(t, "stat", "-c", "%a %U %G", path); got != want {

@@ -67,7 +67,7 @@ func TestTemplates(t *testing.T) {
 }
 
 // instance is how a template names its instance.
-var instance = strings.NewReplacer(" (%i)", "", "@%i.", ".", " --instance %i", "", " -i %i", "", "/%i", "", "@NAME", "")
+var instance = strings.NewReplacer(" (%i)", "", "StateDirectory=outrider/outrider", "StateDirectory=outrider", "@%i.", ".", " --instance %i", "", " -i %i", "", "/%i", "", "@NAME", "")
 
 // settings are a unit's lines without comments, with the instance taken out. The folder that only an instance needs is made in
 // another way.
