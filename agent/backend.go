@@ -112,7 +112,7 @@ func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress
 	return result, err
 }
 
-// Config is the configuration in force, without what may be a secret: everyone may ask.
+// Config returns the configuration in force without what may be a secret, which ends up in tickets.
 func (b backend) Config(context.Context) (api.Config, error) {
 	current := b.reloader.inForce()
 	return api.Config{Text: current.ShowEveryone(), Files: current.Files, Hash: current.Hash, Values: values(current)}, nil

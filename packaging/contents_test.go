@@ -160,7 +160,8 @@ func files(t *testing.T) []string {
 	t.Helper()
 	names := []string{"/usr/lib/systemd/system-preset/90-outrider.preset", "/usr/lib/sysusers.d/outrider.conf", "/usr/lib/tmpfiles.d/outrider.conf",
 		"/usr/lib/systemd/catalog/outrider.catalog", "/usr/share/dbus-1/system.d/org.outrider.Agent1.conf",
-		"/usr/share/polkit-1/actions/org.outrider.agent1.policy", "/usr/share/doc/outrider/NOTICES.gz", "/usr/share/doc/outrider/outrider.toml",
+		"/usr/share/polkit-1/actions/org.outrider.agent1.policy", "/usr/share/polkit-1/rules.d/50-outrider.rules",
+		"/usr/share/doc/outrider/NOTICES.gz", "/usr/share/doc/outrider/outrider.toml",
 		"/usr/share/bash-completion/completions/outrider", "/usr/share/fish/vendor_completions.d/outrider.fish"}
 	for _, example := range examples.All() {
 		for _, file := range example.Files {

@@ -65,7 +65,7 @@ func peerGroups(fd int) ([]uint32, error) {
 	}
 }
 
-// Rule says who may change something. Everybody may read.
+// Rule says who may change something and see the configuration. Everybody may see the state.
 type Rule struct {
 	UID   uint32 // the agent's own
 	Group string // a group whose members may; "" = none
@@ -77,8 +77,14 @@ type Rule struct {
 // privileged is true for root and for the agent's own user.
 func (r Rule) privileged(peer Peer) bool { return peer.UID == 0 || peer.UID == r.UID }
 
-// mayChange decides; the error is what the peer is told.
-func (r Rule) mayChange(peer Peer) *Error {
+// What a request does that not everybody may.
+const (
+	changes = "changes the proxy"
+	shows   = "shows the configuration"
+)
+
+// refuse returns why the peer may not do what the request does, nil if it may.
+func (r Rule) refuse(peer Peer, does string) *Error {
 	if r.privileged(peer) {
 		return nil
 	}
@@ -91,10 +97,11 @@ func (r Rule) mayChange(peer Peer) *Error {
 			return nil
 		}
 	}
-	message := "not authorised: this changes the proxy; root and the agent's own user may"
+	who := "root and the agent's own user"
 	if r.Group != "" {
-		message = fmt.Sprintf("not authorised: this changes the proxy; root, the agent's own user and members of group %s may", r.Group)
+		who = "root, the agent's own user and members of group " + r.Group
 	}
+	message := fmt.Sprintf("not authorised: this %s; %s may", does, who)
 	return &Error{Status: 403, Message: message}
 }
 

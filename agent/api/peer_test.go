@@ -17,12 +17,16 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// askAsAnotherUser is the test program as the client of another user: it reads, then changes, and prints the exit codes.
+// askAsAnotherUser is the test program as the client of another user: it reads the state, changes
+// it, reads the configuration, and prints the exit codes and errors.
 func askAsAnotherUser(socket string) {
 	client := api.NewClient(socket)
 	_, readErr := client.Status(context.Background())
 	_, changeErr := client.Undrain(context.Background(), nil)
-	fmt.Printf("%d %d\n%v\n", api.ExitCode(readErr), api.ExitCode(changeErr), changeErr)
+	_, showErr := client.Config(context.Background())
+	_, diffErr := client.ConfigDiff(context.Background())
+	fmt.Printf("%d %d %d %d\n%v\n%v\n", api.ExitCode(readErr), api.ExitCode(changeErr),
+		api.ExitCode(showErr), api.ExitCode(diffErr), changeErr, showErr)
 }
 
 // program is a copy of the test program that every user may execute.
@@ -86,11 +90,15 @@ func TestWhoMayChange(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v: %s", err, output)
 			}
-			if want := fmt.Sprintf("0 %d\n", test.change); !strings.HasPrefix(string(output), want) {
-				t.Errorf("want read and change %s got %s", want, output)
+			want := fmt.Sprintf("0 %d %d %d\n", test.change, test.change, test.change)
+			if !strings.HasPrefix(string(output), want) {
+				t.Errorf("want read, change, config and diff %s got %s", want, output)
 			}
-			if test.change != 0 && !strings.Contains(string(output), "members of group outrider") {
-				t.Errorf("it is not told who may: %s", output)
+			const who = "root, the agent's own user and members of group outrider may"
+			for _, does := range []string{"changes the proxy; ", "shows the configuration; "} {
+				if test.change != 0 && !strings.Contains(string(output), does+who) {
+					t.Errorf("the error does not say who may: %s", output)
+				}
 			}
 		})
 	}

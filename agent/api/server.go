@@ -104,8 +104,8 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	backend := s.options.Backend
 	mux.Handle("GET "+Prefix+"/status", read(backend.Status))
-	mux.Handle("GET "+Prefix+"/config", read(backend.Config))
-	mux.Handle("GET "+Prefix+"/config/diff", read(backend.ConfigDiff))
+	mux.Handle("GET "+Prefix+"/config", s.entitled(shows, read(backend.Config)))
+	mux.Handle("GET "+Prefix+"/config/diff", s.entitled(shows, read(backend.ConfigDiff)))
 	mux.Handle("GET "+Prefix+"/log-level", read(backend.LogLevels))
 	mux.Handle("GET "+Prefix+"/resource-types", read(backend.ResourceTypes))
 	mux.Handle("GET "+Prefix+"/mesh-problems", read(backend.MeshProblems))
@@ -126,26 +126,34 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// change lets only those through who may change something, and says in the log who did.
+// change passes requests on from those who may change something, and logs them.
 func (s *Server) change(next http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		peer, ok := peerOfRequest(r)
-		if !ok {
-			fail(w, &Error{Status: http.StatusForbidden, Message: "not authorised: the caller is unknown"})
-			return
-		}
-		if refused := s.options.Rule.mayChange(peer); refused != nil {
-			s.options.Logger.Warn("refused a request over the private socket: not authorised",
-				"path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
-			fail(w, refused)
-			return
-		}
+	return s.entitled(changes, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer, _ := peerOfRequest(r)
 		level := slog.LevelInfo
 		if strings.HasSuffix(r.URL.Path, "/reload") {
 			level = slog.LevelDebug // the reload is logged, with who asked for it
 		}
 		s.options.Logger.Log(r.Context(), level, "request over the private socket", "path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
 		next(w, r)
+	}))
+}
+
+// entitled passes requests on from those whom the rule allows what the request does.
+func (s *Server) entitled(does string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer, ok := peerOfRequest(r)
+		if !ok {
+			fail(w, &Error{Status: http.StatusForbidden, Message: "not authorised: the caller is unknown"})
+			return
+		}
+		if refused := s.options.Rule.refuse(peer, does); refused != nil {
+			s.options.Logger.Warn("refused a request over the private socket: not authorised",
+				"path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
+			fail(w, refused)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 

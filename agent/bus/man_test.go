@@ -119,6 +119,7 @@ func TestManPage(t *testing.T) {
 	page.Term(man.Italic("/usr/share/dbus-1/interfaces/org.outrider.Agent1.*.xml"), "The interfaces.")
 	page.Term(man.Italic("/usr/share/dbus-1/system.d/org.outrider.Agent1.conf"), "Who may have the name, and who may call.")
 	page.Term(man.Italic("/usr/share/polkit-1/actions/org.outrider.agent1.policy"), "Who may change something: polkit's actions.")
+	page.Term(man.Italic("/usr/share/polkit-1/rules.d/50-outrider.rules"), "Allows all of them to group outrider.")
 	page.Section("EXAMPLES")
 	page.Example("busctl introspect org.outrider.Agent1 /org/outrider/Agent1\n" +
 		"busctl get-property org.outrider.Agent1 /org/outrider/Agent1 org.outrider.Agent1.Manager Ready\n" +
@@ -200,7 +201,7 @@ const manIntroduction = "outriderd is `org.outrider.Agent1` on the system bus; a
 	"Its objects are below `/org/outrider/Agent1`, which is an `org.freedesktop.DBus.ObjectManager`.\n" +
 	"Nothing on the bus starts the agent: looking at a stopped proxy does not start it.\n\n" +
 	"Everyone may read. A method that changes something, or shows what the modes of files hide, asks polkit: by default\n" +
-	"administrators may, with their password. Root always may, also where there is no polkit.\n\n" +
+	"administrators may, with their password, and members of group outrider. Root always may, also where there is no polkit.\n\n" +
 	"Changes of properties are told by `PropertiesChanged`; values that follow each other fast may be told as one. The bus\n" +
 	"may be restarted, or be there later than the agent: the agent returns to it.\n\n" +
 	"One connection may have 32 calls under way, one user 8 that change something; a message of more than 16 KB is not read."

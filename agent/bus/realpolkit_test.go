@@ -12,12 +12,18 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// realPolkit is a script that runs polkitd on a private bus, in mounts of its own that have our actions, and a rule of the
-// test: nobody may drain. Its argument is a folder.
+// member is the user daemon, whom realPolkit puts into group outrider.
+const member = 1
+
+// realPolkit is a script that runs polkitd on a private bus, in mounts of its own that have our
+// actions and rules, a user in group outrider, and a rule of the test: nobody may drain. Its
+// arguments are a folder and the folder of actions and rules.
 const realPolkit = `set -eu
 mount --make-rprivate /
 mkdir "$1/actions" "$1/rules"
-cp /usr/share/polkit-1/actions/org.freedesktop.policykit.policy "$2" "$1/actions"
+cp /usr/share/polkit-1/actions/org.freedesktop.policykit.policy "$2"/*.policy "$1/actions"
+cp "$2"/*.rules "$1/rules"
+{ grep -v '^outrider:' /etc/group; echo outrider:x:64999:daemon; } >"$1/group"
 cat >"$1/rules/10-test.rules" <<'END'
 polkit.addRule(function (action, subject) {
 	if (action.id == "org.outrider.agent1.drain" && subject.user == "nobody") return polkit.Result.YES;
@@ -26,6 +32,7 @@ END
 chmod 755 "$1/actions" "$1/rules"
 mount --bind "$1/actions" /usr/share/polkit-1/actions
 mount --bind "$1/rules" /etc/polkit-1/rules.d
+mount --bind "$1/group" /etc/group
 exec /usr/lib/polkit-1/polkitd --no-debug
 `
 
@@ -34,8 +41,8 @@ func TestTheRealPolkit(t *testing.T) {
 	d := newDaemon(t)
 	d.configure("</busconfig>", "<include>/usr/share/dbus-1/system.d/org.freedesktop.PolicyKit1.conf</include></busconfig>")
 	d.start()
-	policy := filepath.Join(parts.Root(), "packaging/polkit/org.outrider.agent1.policy")
-	command := exec.Command("unshare", "--mount", "sh", "-c", realPolkit, "sh", d.folder, policy)
+	command := exec.Command("unshare", "--mount", "sh", "-c", realPolkit, "sh", d.folder,
+		filepath.Join(parts.Root(), "packaging/polkit"))
 	command.Env = append(os.Environ(), "DBUS_SYSTEM_BUS_ADDRESS="+d.address())
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var said bytes.Buffer
@@ -57,6 +64,10 @@ func TestTheRealPolkit(t *testing.T) {
 	server, _ := a.start(t, d)
 	await(t, server.Ready(), "the name is taken")
 	for _, c := range changing {
+		arguments := append([]string{"--allow-interactive-authorization=no", "call", wellKnownName, c.object}, c.arguments...)
+		if out, err := d.busctl(member, arguments...); err != nil {
+			t.Errorf("a member of group outrider may not %v: %v: %s", c.arguments, err, out)
+		}
 		for interactive, want := range map[string]string{"no": "needs a password", "yes": "polkit does not allow org.outrider.agent1." + c.action} {
 			out, err := d.busctl(nobody, append([]string{"--allow-interactive-authorization=" + interactive, "call", wellKnownName, c.object}, c.arguments...)...)
 			switch {

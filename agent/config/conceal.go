@@ -1,11 +1,14 @@
 package config
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
-// concealed stands in place of what not everyone may see. The files are for root and group outrider; what they say is shown to everyone
-// (outrider config show and diff, conditions), and a key that takes what may be a secret says so in its definition: headers,
-// node metadata, the user and the query of a URL, the arguments of a command. Keys of other kinds name files, addresses and
-// numbers; Envoy's arguments are in /proc for everyone.
+// concealed replaces what may be a secret. The files are for root and group outrider, but problems
+// with them and changes of them are in status, D-Bus and the journal. A key that may hold a secret
+// has conceals in its definition: headers, node metadata, the user, query and fragment of a URL, a
+// command. Other keys name files, addresses and numbers; Envoy's arguments are in /proc.
 const concealed = "[redacted]"
 
 // concealAll leaves nothing.
@@ -21,7 +24,10 @@ func concealURL(value any) any {
 	if !found {
 		scheme, rest = "", text
 	}
-	authority, path, _ := strings.Cut(rest, "?")
+	authority, path := rest, ""
+	if end := strings.IndexAny(rest, "?#"); end >= 0 {
+		authority, path = rest[:end], rest[end+1:]
+	}
 	if at := strings.LastIndex(authority, "@"); at >= 0 {
 		authority = concealed + authority[at:]
 	}
@@ -34,35 +40,16 @@ func concealURL(value any) any {
 	return scheme + authority
 }
 
-// concealArguments leaves the program of a command.
-func concealArguments(value any) any {
-	list, isList := value.([]string)
-	switch {
-	case !isList:
-		return concealed
-	case len(list) < 2:
-		return list
-	default:
-		return []string{list[0], concealed}
-	}
-}
+// notValid is the message about a concealed value where the problem has no other without it.
+const notValid = "is not valid"
 
-// concealProblem takes what may be a secret out of what is told of a wrong value: everyone may read that.
-func (k key) concealProblem(p *problem, raw any) {
+// concealProblem removes the value from a message: everyone may read it. It does so whatever the
+// message says, so that no check has to know of secrets.
+func (k key) concealProblem(p *problem) {
 	if k.conceal == nil {
 		return
 	}
-	if entries, ok := raw.(map[string]any); ok {
-		for _, entry := range entries {
-			switch entry.(type) {
-			case int64, float64, bool:
-				continue
-			}
-			p.message = strings.ReplaceAll(p.message, brief(entry), concealed)
-		}
-		return
-	}
-	p.message = strings.ReplaceAll(p.message, brief(raw), k.briefly(raw))
+	p.message = cmp.Or(p.concealed, notValid)
 }
 
 // briefly is a value of the key, shortened, as everyone may see it.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
 
@@ -86,10 +88,10 @@ func withoutMark(text string) (string, *problem) {
 func syntaxError(path string, places *index, err error) *Error {
 	var parse toml.ParseError
 	if !errors.As(err, &parse) {
-		return &Error{Position: Position{path, 1, 1}, Message: "is not TOML: " + err.Error()}
+		return &Error{Position: Position{path, 1, 1}, Message: "is not TOML: " + withoutText(err.Error())}
 	}
 	line, column := places.position(parse.Position.Start)
-	e := &Error{Position: Position{path, line, column}, Message: "is not TOML: " + parse.Message}
+	e := &Error{Position: Position{path, line, column}, Message: "is not TOML: " + withoutText(parse.Message)}
 	if name, ok := strings.CutSuffix(strings.TrimPrefix(parse.Message, "Key '"), "' has already been defined."); ok {
 		e.Key, e.Message, e.Cure = name, "is defined twice", "keep one of the two"
 		if offset, ok := places.offsets[name]; ok {
@@ -99,14 +101,39 @@ func syntaxError(path string, places *index, err error) *Error {
 			}
 		}
 	}
-	if m := bareWord().FindStringSubmatch(places.lineText(line)); m != nil && e.Cure == "" {
-		e.Cure = "a text is written in quotes: " + quote(m[1])
+	if e.Cure == "" && bareWord().MatchString(places.lineText(line)) {
+		e.Cure = "a text is written in quotes"
 	}
 	return e
 }
 
-// bareWord is a line that sets a key to something without quotes that begins no number, list or table.
+// bareWord matches a line that sets a key to something without quotes that begins no number, list
+// or table.
 var bareWord = lazy.Regexp(`^[^="'#]+=\s*([^"'\[{\s#][^"'#]*?)\s*(?:#.*)?$`)
+
+// Text of the file in the parser's messages: what it quotes, which may be a delimiter, and numbers.
+var (
+	quotation = lazy.Regexp(`"(?:[^"\\]|\\.)*"|'[^']*'`)
+	number    = lazy.Regexp(`(^|\s)[-+]?[0-9]\S*`)
+)
+
+// withoutText removes text of the file from the parser's message. Whose value it is cannot be known
+// in a file that is not TOML, so none is repeated. Names of keys and delimiters stay.
+func withoutText(message string) string {
+	if strings.HasPrefix(message, "Key '") {
+		return message
+	}
+	message = number().ReplaceAllString(message, "${1}"+concealed)
+	return quotation().ReplaceAllStringFunc(message, func(quoted string) string {
+		text := strings.TrimPrefix(quoted[1:len(quoted)-1], `\`) // one character, maybe escaped
+		if utf8.RuneCountInString(text) > 1 && strings.ContainsFunc(text, isWord) {
+			return concealed
+		}
+		return quoted
+	})
+}
+
+func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 // fileDecoder walks over one file.
 type fileDecoder struct {
@@ -150,7 +177,7 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 			f.probe(name, at, below)
 		case dotted(parent) == probesTable:
 			f.fail(at, problemf("write [status.probe."+bareOrQuoted(name)+"] and its keys below it",
-				"%s is %s, not a probe", brief(raw[name]), describe(raw[name])))
+				"is %s, not a probe", describe(raw[name])))
 		case f.known[full] && isTable:
 			f.table(at, below)
 		case f.known[full]:
@@ -210,7 +237,7 @@ func (f *fileDecoder) key(at []string, k key, raw any) {
 		p = first(value, append([]check{noNUL}, k.checks...))
 	}
 	if p != nil {
-		k.concealProblem(p, raw)
+		k.concealProblem(p)
 		f.fail(at, p)
 		return
 	}

@@ -105,6 +105,7 @@ func (l *Loaded) Fault(key, message, cure string) *Error {
 // problem is what is wrong with a value, before it is known whose value it is.
 type problem struct {
 	message, cure string
+	concealed     string   // message without the value; "" for notValid
 	below         []string // the entry it is about, of a table of values
 }
 

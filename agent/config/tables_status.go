@@ -44,7 +44,7 @@ func healthTable(h *Health) table {
 				must(optional(httpURL)).needs(workloadHealth).conceals(concealURL),
 			setting("tcp", &h.TCP, "", Live, "").must(optional(dialAddress)).needs(workloadHealth),
 			setting("grpc", &h.GRPC, "", Live, "").must(optional(grpcTarget)).needs(workloadHealth),
-			setting("exec", &h.Exec, nil, Live, `["cmd", "arg"]`).needs(workloadHealth).conceals(concealArguments),
+			setting("exec", &h.Exec, nil, Live, `["cmd", "arg"]`).needs(workloadHealth).conceals(concealAll),
 			setting("unit", &h.Unit, "", Live, `"myapp.service" (systemd's ActiveState over D-Bus)`).
 				must(optional(systemdUnit)).needs(workloadHealth),
 			duration("initial_delay", &h.InitialDelay, "0s", Live, "").must(atLeast(0)).needs(workloadHealth),

@@ -89,6 +89,9 @@ func convertList[T any](raw any, what, cure string, convert func(any) (T, *probl
 		value, p := convert(item)
 		if p != nil {
 			p.message = fmt.Sprintf("item %d of the list: %s", i+1, p.message)
+			if p.concealed != "" {
+				p.concealed = fmt.Sprintf("item %d of the list %s", i+1, p.concealed)
+			}
 			return nil, p
 		}
 		list = append(list, value)
@@ -183,7 +186,9 @@ func plainValue(raw any) (any, *problem) {
 }
 
 func wrongType(raw any, wanted, cure string) *problem {
-	return problemf(cure, "%s is %s, not %s", brief(raw), describe(raw), wanted)
+	p := problemf(cure, "%s is %s, not %s", brief(raw), describe(raw), wanted)
+	p.concealed = "is " + describe(raw) + ", not " + wanted
+	return p
 }
 
 // describe names the type of a value that the TOML parser returned.

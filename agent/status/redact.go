@@ -24,6 +24,8 @@ const redactedText = "[redacted]"
 //   - {"key": "authorization", "value": "x"} (a header; "name" too)
 //   - {"name": "cookie", "string_match": {"exact": "x"}} (a header matcher)
 //
+// Node metadata is removed whatever its names are: [node] metadata may hold credentials.
+//
 // Where Envoy says what it does not like of a message it quotes the message, without names that would tell: that is taken out whole.
 type redactor struct {
 	out   *bufio.Writer
@@ -36,6 +38,7 @@ type redactor struct {
 	text     []byte
 	withheld bool   // the string is written at its end, if it holds certificates only
 	kept     []byte // of a string that is withheld
+	bare     bool   // in a number or literal that has been replaced
 	last     []byte // of the string, at least as much as a mark of what Envoy quotes is long
 }
 
@@ -47,6 +50,7 @@ type frame struct {
 	label  string // what the object's "key" or "name" says
 	hide   bool   // what holds a value in here is a credential
 	public bool   // unless it is a certificate
+	secret bool   // every value in here is a credential
 }
 
 // marks are before what Envoy quotes, in JSON as elsewhere.
@@ -94,6 +98,9 @@ func (r *redactor) Write(p []byte) (int, error) {
 			r.stringByte(c)
 			continue
 		}
+		if r.skips(c) {
+			continue
+		}
 		switch c {
 		case '"':
 			r.begin()
@@ -123,9 +130,29 @@ func (r *redactor) top() *frame {
 	return &r.stack[len(r.stack)-1]
 }
 
+// skips replaces a number or literal that is a credential, and reports whether c is a part of it.
+func (r *redactor) skips(c byte) bool {
+	top := r.top()
+	if top == nil || !top.secret || strings.IndexByte("\"{}[]:, \t\r\n", c) >= 0 {
+		r.bare = false
+		return false
+	}
+	if !r.bare {
+		r.bare = true
+		_, _ = r.out.WriteString(`"` + redactedText + `"`)
+	}
+	return true
+}
+
+// inNode reports whether the innermost object is a node.
+func (r *redactor) inNode() bool {
+	return len(r.stack) > 1 && r.stack[len(r.stack)-2].key == "node"
+}
+
 func (r *redactor) push(object bool) {
 	next := frame{object: object}
 	if top := r.top(); top != nil {
+		next.secret = top.secret || top.key == "metadata" && r.inNode()
 		next.hide = top.hide || secretMember().MatchString(top.key) ||
 			secretHeader().MatchString(top.label) && slices.Contains(matchers, top.key)
 		next.public = object && slices.Contains(public, top.key)
@@ -146,8 +173,8 @@ func (r *redactor) begin() {
 		return
 	}
 	holds := slices.Contains(holders, top.key)
-	r.hidden = secretMember().MatchString(top.key) || holds && (top.hide || secretHeader().MatchString(top.label))
-	if r.hidden && holds && top.public {
+	r.hidden = top.secret || secretMember().MatchString(top.key) || holds && (top.hide || secretHeader().MatchString(top.label))
+	if r.hidden && holds && top.public && !top.secret {
 		r.hidden, r.withheld, r.kept = false, true, r.kept[:0]
 	}
 }

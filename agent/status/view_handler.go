@@ -24,7 +24,7 @@ var readable = []string{
 const readTime = 2 * time.Minute
 
 // redacted are those whose answer is JSON that may hold credentials.
-var redacted = []string{"/config_dump", "/init_dump"}
+var redacted = []string{"/config_dump", "/init_dump", "/server_info"}
 
 // Handler is the view without its listener, with the access that is configured, for requests that are meant for this host.
 func (v *View) Handler() http.Handler {

@@ -15,6 +15,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
 )
 
 // Limits of a report.
@@ -138,7 +139,11 @@ func (a *app) collectFiles(r *report, status api.Status) {
 	}
 	slices.Sort(paths)
 	for _, path := range slices.Compact(paths) {
-		if content, err := readFile(path); err != nil {
+		content, err := readFile(path)
+		if err == nil && strings.HasSuffix(path, ".toml") {
+			content, err = config.Redacted(content)
+		}
+		if err != nil {
 			r.missing("files"+path, err)
 		} else {
 			r.add("files"+path, content)

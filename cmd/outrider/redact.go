@@ -73,6 +73,11 @@ func redactValue(value any, inside bool) any {
 		}
 		for name, member := range value {
 			switch text, isText := member.(string); {
+			case name == "node": // of a bootstrap: [node] metadata may hold any secret
+				if node, isObject := member.(map[string]any); isObject && node["metadata"] != nil {
+					node["metadata"] = redactAll(node["metadata"])
+				}
+				value[name] = redactValue(member, inside)
 			case isText && (isSecretName(name) || isHolder(name) && (inside || isSecretName(header))):
 				value[name] = redacted
 			case isText:
@@ -95,6 +100,23 @@ func redactValue(value any, inside bool) any {
 		return redactText(value)
 	}
 	return value
+}
+
+// redactAll removes all values from decoded JSON.
+func redactAll(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		for name, member := range value {
+			value[name] = redactAll(member)
+		}
+		return value
+	case []any:
+		for i, element := range value {
+			value[i] = redactAll(element)
+		}
+		return value
+	}
+	return redacted
 }
 
 // isHolder is true for the members that hold the value itself: of a data source, a header, a string match.

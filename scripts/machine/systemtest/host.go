@@ -63,6 +63,7 @@ install -D -m 0644 -t /usr/lib/tmpfiles.d /opt/packaging/tmpfiles.d/*
 install -D -m 0644 -t /usr/share/dbus-1/system.d /opt/packaging/dbus/org.outrider.Agent1.conf
 install -D -m 0644 -t /usr/share/dbus-1/interfaces /opt/packaging/dbus/interfaces/*.xml
 install -D -m 0644 -t /usr/share/polkit-1/actions /opt/packaging/polkit/org.outrider.agent1.policy
+install -D -m 0644 -t /usr/share/polkit-1/rules.d /opt/packaging/polkit/50-outrider.rules
 ln -sfn /opt/envoy/envoy /usr/local/bin/envoy
 mkdir -p /etc/outrider/conf.d /etc/outrider/mesh.d
 systemd-sysusers outrider.conf

@@ -1,0 +1,61 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Redacted returns what a file of configuration says, one line per key, without what may be a
+// secret: comments, and the values of keys that conceal theirs or do not exist. The error of a text
+// that is not TOML repeats nothing of it.
+func Redacted(text string) (string, error) {
+	var raw map[string]any
+	if _, err := toml.Decode(text, &raw); err != nil {
+		return "", syntaxError("", newIndex(text), err)
+	}
+	known := map[string]key{}
+	c := defaults()
+	for _, t := range append(tables(c), probeTable("NAME", &Probe{})) {
+		for _, k := range t.keys {
+			known[t.name+"."+k.name] = k
+		}
+	}
+	var b strings.Builder
+	var walk func(name string, path []string, value any)
+	walk = func(name string, path []string, value any) {
+		k, isKey := known[name]
+		below, isTable := value.(map[string]any)
+		switch {
+		case isKey && k.conceal == nil:
+			b.WriteString(dotted(path) + " = " + render(value) + "\n")
+		case isTable: // names are no secrets
+			for _, entry := range sortedKeys(below) {
+				next := strings.TrimPrefix(name+"."+entry, ".")
+				if name == probesTable {
+					next = probesTable + ".NAME"
+				}
+				walk(next, child(path, entry), below[entry])
+			}
+		default:
+			b.WriteString(dotted(path) + " = " + render(concealed) + "\n")
+		}
+	}
+	walk("", nil, raw)
+	return b.String(), nil
+}
+
+// Concealed returns the keys whose values not everyone may see, in the order of the definitions. A
+// probe is called NAME.
+func Concealed() []string {
+	var all []string
+	c := defaults()
+	for _, t := range append(tables(c), probeTable("NAME", &Probe{})) {
+		for _, k := range t.keys {
+			if k.conceal != nil {
+				all = append(all, t.name+"."+k.name)
+			}
+		}
+	}
+	return all
+}
