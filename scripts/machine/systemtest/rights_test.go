@@ -1,0 +1,50 @@
+package systemtest
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestRights_OneRuleForSocketAndBus checks that everyone sees the state, and that root and group
+// outrider see the configuration and change it, over the private socket and D-Bus with real polkit.
+func TestRights_OneRuleForSocketAndBus(t *testing.T) {
+	h := NewBusHost(t)
+	h.Script("getent group nobody >/dev/null || groupadd nobody; useradd -M -G outrider member")
+	bus := func(arguments ...string) []string {
+		return append([]string{"busctl", "--allow-interactive-authorization=no", "call", busName}, arguments...)
+	}
+	state := [][]string{
+		{"outrider", "status"}, {"outrider", "epochs"}, {"outrider", "log-level"},
+		{"outrider", "proxy", "bootstrap"},
+		bus(busObject, busManager, "ListEpochs"),
+		{"busctl", "get-property", busName, busObject, busManager, "ConfigHash"},
+	}
+	entitled := [][]string{
+		{"outrider", "config", "show"}, {"outrider", "config", "diff"},
+		{"outrider", "log-level", "agent=info"}, {"outrider", "reload", "--if-changed"},
+		{"outrider", "drain"}, {"outrider", "undrain"},
+	}
+	for _, c := range changing {
+		if c.action != "abort" { // of an epoch that exists
+			entitled = append(entitled, bus(c.arguments...))
+		}
+	}
+	for _, user := range []string{"root", "member", "nobody"} {
+		as := []string{"--reuid=" + user, "--regid=" + user, "--init-groups"}
+		for _, command := range state {
+			if out, err := h.Run(t.Context(), "setpriv", append(as, command...)...); err != nil {
+				t.Errorf("%s may not %v: %s", user, command, out)
+			}
+		}
+		for _, command := range entitled {
+			out, err := h.Run(t.Context(), "setpriv", append(as, command...)...)
+			if allowed := err == nil; allowed != (user != "nobody") {
+				t.Errorf("%s, %v: allowed %v: %s", user, command, allowed, out)
+			}
+			if err != nil && command[0] == "outrider" && !strings.Contains(err.Error(), "exit status 4") {
+				t.Errorf("%s, %v: %v", user, command, err)
+			}
+		}
+	}
+	h.Serves()
+}
