@@ -169,7 +169,8 @@ func (s *Server) Run(ctx context.Context) error {
 			s.remember()
 		}
 	}
-	rescan, rested := s.rescan, (<-chan time.Time)(nil)
+	rescan := s.rescan
+	var rested <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
