@@ -19,7 +19,7 @@ func lock(runtimeDir string) (*os.File, error) {
 	path := filepath.Join(runtimeDir, lockName)
 	var file *os.File
 	for file == nil {
-		opened, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o640)
+		opened, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o640)
 		if err != nil {
 			return nil, fmt.Errorf("open the lock of this configuration: %w", err)
 		}

@@ -116,3 +116,17 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 		})
 	}
 }
+
+// A compromised agent cannot have systemd make an instance's socket, and chown it, in a place of
+// the agent's choice.
+func TestInstancesSocket_FollowsNoLink(t *testing.T) {
+	h := NewHost(t)
+	h.Instance("a", 0)
+	h.Script("systemd-tmpfiles --create outrider.conf; " +
+		"runuser -u outrider -- sh -c 'mkdir /var/lib/outrider/outrider/trap; ln -s /var/lib/outrider/outrider/trap /run/outrider/a'")
+	h.MustRun(t, "systemctl", "start", "outrider-envoy@a.socket")
+	if got := h.Script("ls /var/lib/outrider/outrider/trap; stat -c '%F %U' /run/outrider/a /run/outrider/a/keeper.sock"); got != "directory root\nsocket outrider" {
+		t.Errorf("the socket is elsewhere:\n%s", got)
+	}
+	h.MustRun(t, "systemctl", "start", "outrider@a.service")
+}
