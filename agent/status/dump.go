@@ -74,7 +74,8 @@ func (d *dumps) roundTrip(request *http.Request, redact func(*http.Response)) (*
 	if err := d.enter(request.Context(), body); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(request.Context(), dumpFetch)
+	// Envoy makes the answer even if nobody waits for it any more: until then the place is taken.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(request.Context()), dumpFetch)
 	defer cancel()
 	response, err := d.live.RoundTrip(request.WithContext(ctx))
 	if err == nil {

@@ -3,6 +3,7 @@ package status
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -107,16 +108,18 @@ func TestDumps_AtATime(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		t.Run(fmt.Sprintf("full %v", full), func(t *testing.T) {
 			var now, most atomic.Int32
+			ended := make(chan struct{})
+			t.Cleanup(func() { close(ended) })
 			envoy := &proxy{}
-			envoy.set(roundTripper(func(r *http.Request) (*http.Response, error) {
+			envoy.set(roundTripper(func(*http.Request) (*http.Response, error) {
 				defer now.Add(-1)
 				for n := now.Add(1); ; {
 					if old := most.Load(); n <= old || most.CompareAndSwap(old, n) {
 						break
 					}
 				}
-				<-r.Context().Done()
-				return nil, r.Context().Err()
+				<-ended
+				return nil, io.ErrUnexpectedEOF
 			}), 0, "")
 			view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t), Full: full}, Proxy: envoy, Trusted: []uint32{0},
 				Board: condition.NewBoard(), Logger: discard()})

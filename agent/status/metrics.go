@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,7 +87,8 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		say(w, http.StatusServiceUnavailable, fmt.Sprintf("%d scrapes are under way already", scrapesAtATime))
 		return
 	}
-	defer place.Leave()
+	var asked sync.WaitGroup // Envoy makes its answer even if the scraper has gone: until then the place is taken
+	defer func() { go func() { asked.Wait(); place.Leave() }() }()
 	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
 	if t := format.FormatType(); t != expfmt.TypeOpenMetrics && t != expfmt.TypeTextPlain {
 		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
@@ -101,16 +103,16 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out = compressed
 	}
 	buffered := bufio.NewWriterSize(out, 64<<10)
-	if m.write(ctx, newMerged(buffered, format, m.drop)) == nil {
+	if m.write(ctx, &asked, newMerged(buffered, format, m.drop)) == nil {
 		_ = buffered.Flush()
 	}
 }
 
 // write merges all sources. The error is of the connection to the scraper.
-func (m *merger) write(ctx context.Context, merged *merged) error {
+func (m *merger) write(ctx context.Context, asked *sync.WaitGroup, merged *merged) error {
 	application := make(chan heldSource, 1)
 	go func() { application <- m.scrapeApplication(ctx, merged) }()
-	envoy := m.openEnvoy(ctx)
+	envoy := m.openEnvoy(ctx, asked)
 	if envoy != nil {
 		defer envoy.Close()
 	}
@@ -150,23 +152,40 @@ func (m *merger) write(ctx context.Context, merged *merged) error {
 	return merged.end()
 }
 
-// openEnvoy asks the live epoch; nil if there is none, which is a failure only where there should be one.
-func (m *merger) openEnvoy(ctx context.Context) io.ReadCloser {
+// openEnvoy asks the live epoch; nil if there is none, which is a failure only where there should be one. It waits as long as
+// the scraper, asked until Envoy begins to answer.
+func (m *merger) openEnvoy(ctx context.Context, asked *sync.WaitGroup) io.ReadCloser {
 	if m.proxy == nil {
 		return nil
 	}
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), scrapeTime)
+	answered := make(chan io.ReadCloser, 1)
+	asked.Go(func() {
+		answered <- m.askEnvoy(asking)
+		context.AfterFunc(ctx, cancel) // it ends with the scrape
+	})
+	var body io.ReadCloser
+	select {
+	case body = <-answered:
+	case <-ctx.Done():
+	}
+	if body == nil {
+		m.fail(sourceEnvoy)
+	}
+	return body
+}
+
+// askEnvoy returns Envoy's answer, nil if it has none.
+func (m *merger) askEnvoy(ctx context.Context) io.ReadCloser {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin/stats/prometheus", nil)
 	if err != nil {
-		m.fail(sourceEnvoy)
 		return nil
 	}
 	response, err := live{m.proxy}.RoundTrip(request)
 	if err != nil {
-		m.fail(sourceEnvoy)
 		return nil
 	}
 	if response.StatusCode != http.StatusOK {
-		m.fail(sourceEnvoy)
 		_ = response.Body.Close()
 		return nil
 	}
