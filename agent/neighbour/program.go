@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 )
 
 // The kernel's file systems.
@@ -19,9 +20,12 @@ const (
 
 // Program says in words who listens on a socket: "nginx (pid 12, nginx.service)". The agent's unit
 // hides the processes of other users, so that often only the unit is known; "" is nobody.
+//
+// A user chooses the names of its processes and control groups: what is not printable is left out.
 func Program(s Socket) string {
-	unit := unitOf(cgroupFolder, s.CGroup)
+	unit := printable(unitOf(cgroupFolder, s.CGroup))
 	pid, name := processOf(procFolder, s.Inode)
+	name = printable(name)
 	switch {
 	case name != "" && unit != "":
 		return fmt.Sprintf("%s (pid %d, %s)", name, pid, unit)
@@ -29,6 +33,15 @@ func Program(s Socket) string {
 		return fmt.Sprintf("%s (pid %d)", name, pid)
 	}
 	return unit
+}
+
+func printable(name string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, name)
 }
 
 // errFound ends a walk.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -31,6 +32,36 @@ func TestProgram_NamesWhoListens(t *testing.T) {
 				t.Errorf("%s: %q, want %q", name, got, want)
 			}
 		}
+	}
+	// A process with a name that would write to the reader's terminal, and begin a line of its own.
+	program := filepath.Join(t.TempDir(), "x\n\x1b]0;evil\a")
+	if err := os.Symlink("/bin/sleep", program); err != nil {
+		t.Fatal(err)
+	}
+	file, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command(program, "60")
+	child.ExtraFiles = []*os.File{file}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = child.Process.Kill(), child.Wait() }()
+	_ = file.Close()
+	_ = listener.Close()
+	sockets, err := netlink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := ""
+	for _, s := range sockets {
+		if s.Address.String() == listener.Addr().String() {
+			told = Program(s)
+		}
+	}
+	if want := fmt.Sprintf("x]0;evil (pid %d", child.Process.Pid); !strings.HasPrefix(told, want) {
+		t.Errorf("it is told as %q, want %q", told, want)
 	}
 	if got := Program(Socket{}); got != "" {
 		t.Errorf("of no socket: %q", got)

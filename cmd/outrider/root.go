@@ -48,7 +48,7 @@ type places struct {
 
 func newApp(out, err *os.File) *app {
 	return &app{
-		out: out, err: err, now: time.Now, maker: blueprint.ThisHost(), unit: askSystemd,
+		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.ThisHost(), unit: askSystemd,
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err), width: columns(out),
 		places: places{configuration: "/etc/outrider", runtime: "/run/outrider", keeper: "/run/outrider-envoy",
