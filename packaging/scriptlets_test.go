@@ -37,6 +37,10 @@ var rpmPaths = []path{
 		ends:   oldRpmRunning},
 	{name: "erase/cleaning up fails", from: oldRpmRunning, broken: "outrider", do: rpmErases,
 		want: removed},
+	{name: "erase/an Envoy was installed", from: oldRpmRunning,
+		do: "install -D /bin/true /usr/lib/outrider/envoy-1.39.3/envoy && " +
+			"ln -s envoy-1.39.3/envoy /usr/lib/outrider/envoy && " + rpmErases,
+		want: removed},
 	{name: "install/systemd does not answer", from: absent,
 		broken: "systemctl systemd-tmpfiles journalctl", do: rpmInstalls,
 		want: oldRpm, finish: restore, ends: oldRpmRunning},

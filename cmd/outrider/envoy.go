@@ -22,7 +22,7 @@ func (a *app) envoyCommand() *cobra.Command {
 		a.envoyListCommand(), a.envoyInstallCommand(), a.envoyUseCommand())
 	command.Long = "Envoys are installed side by side, in /usr/lib/outrider/envoy-VERSION. Agents\n" +
 		"whose configuration names none ([envoy] binary) run the one that \"outrider envoy use\"\n" +
-		"chose. Purging the package removes them."
+		"chose. Purging the deb, or removing the rpm, removes them."
 	return command
 }
 
