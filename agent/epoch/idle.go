@@ -9,7 +9,7 @@ import (
 // How the connections of a replaced epoch are counted while a new epoch waits for it.
 const (
 	idleSettle = 500 * time.Millisecond // after its child became live
-	idleEvery  = 300 * time.Millisecond // longer than the keeper returns the same measurement again
+	idleEvery  = 300 * time.Millisecond // longer than keeper.MeasurementAge
 )
 
 // mayStart reports whether an epoch of a spec may be started beside the live one: no older epoch is left, or only an idle

@@ -5,7 +5,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/agent/keeper"
 )
+
+// Two counts in a row are two measurements: the keeper does not return the same one for both.
+func TestCounts_AreOfDifferentMeasurements(t *testing.T) {
+	for name, pause := range map[string]time.Duration{"idleEvery": idleEvery, "countEvery": countEvery} {
+		if pause <= keeper.MeasurementAge {
+			t.Errorf("%s is %v, but the keeper returns a measurement again for %v", name, pause, keeper.MeasurementAge)
+		}
+	}
+}
 
 // applyIn applies a spec that has to be taken and returns how long that took and what was said meanwhile.
 func (h *harness) applyIn(hash string) (took time.Duration, told []string) {

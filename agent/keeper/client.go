@@ -155,7 +155,7 @@ const measureTimeout = 10 * time.Second
 // Measure is Processes with the memory and the connections of those that live, for people who look
 // and for a stop: reading the kernel's tables takes a third of a second with 20,000 connections on a
 // busy machine. However many callers there are, one measurement runs at a time; the result is at
-// most maxAge old, and what the keeper adds to that (measurementAge).
+// most maxAge old, and what the keeper adds to that (MeasurementAge).
 func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, error) {
 	processes, err := c.measured.get(ctx, maxAge)
 	if err != nil {

@@ -23,7 +23,7 @@ func (s *server) handle(c *connection, r request) {
 		s.answerList(c, r.Number, s.list())
 	case operationMeasure:
 		s.call(c, r.Number, func(ctx context.Context) {
-			processes, err := s.measured.get(ctx, measurementAge)
+			processes, err := s.measured.get(ctx, MeasurementAge)
 			if err != nil {
 				s.answerDone(c, r.Number, false, err)
 				return

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// measurementAge is how old a measurement may be that the keeper returns again. It is shorter than
+// MeasurementAge is how old a measurement may be that the keeper returns again. It is shorter than
 // the pause between two questions of an agent that stops Envoy and waits for its clients to leave.
-const measurementAge = 250 * time.Millisecond
+const MeasurementAge = 250 * time.Millisecond
 
 // measurement shares measuring among callers: one runs at a time, whoever calls meanwhile gets its
 // result, and a result that is new enough is returned again. A caller that leaves ends nothing.
