@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strconv"
 	"syscall"
+	"time"
 
 	"outrider.org/outrider/agent/condition"
 )
@@ -25,8 +26,7 @@ type Client struct {
 // NewClient returns a client of the agent on that socket. Nothing is connected yet.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var dialer net.Dialer
-		connection, err := dialer.DialContext(ctx, "unix", socket)
+		connection, err := dialSocket(ctx, socket)
 		switch {
 		case err == nil:
 			return connection, nil
@@ -41,6 +41,26 @@ func NewClient(socket string) *Client {
 		return nil, &NotRunningError{Socket: socket, Err: err}
 	}
 	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableCompression: true}}}
+}
+
+// queuePause is the time between two attempts to get into the queue of a socket.
+const queuePause = 5 * time.Millisecond
+
+// dialSocket connects to a Unix socket. Where others have filled the queue of the socket (EAGAIN, see
+// unix(7)) it waits for a place in it until ctx ends.
+func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
+	var dialer net.Dialer
+	for {
+		connection, err := dialer.DialContext(ctx, "unix", socket)
+		if !errors.Is(err, syscall.EAGAIN) {
+			return connection, err
+		}
+		select {
+		case <-time.After(queuePause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // Socket is the path the client connects to.

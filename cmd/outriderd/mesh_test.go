@@ -68,7 +68,7 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 		{"routes", "web.test", route},
 		{"endpoints", cluster, web},
 	} {
-		told := r.Outrider("proxy", test.command)
+		told := r.Outrider("proxy", test.command, "-o", "wide")
 		found := false
 		for line := range strings.Lines(told.Out) {
 			found = found || strings.Contains(line, test.name) && strings.Contains(line, test.from)
