@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
-
-	"outrider.org/outrider/agent/lazy"
 )
 
 // The command operators of Envoy 1.40's access logs, as it takes or refuses them itself: those that stand alone, those that may
@@ -55,7 +54,7 @@ REQUEST_HEADER RESP RESPONSE_HEADER RESPONSE_TRAILER STREAM_INFO_REQ TRAILER UPS
 )
 
 // operator is what Envoy takes for a command: %NAME%, %NAME(parameter)%, either with :length.
-var operator = lazy.Regexp(`^%([A-Z0-9_]+)(\([^)]*\))?(:[0-9]+)?%`)
+var operator = regexp.MustCompile(`^%([A-Z0-9_]+)(\([^)]*\))?(:[0-9]+)?%`)
 
 // logFormat is a line of text with Envoy's command operators, or a JSON object whose texts hold them.
 func logFormat(value any) *problem {
@@ -103,7 +102,7 @@ func operators(text string) *problem {
 			text = after
 			continue
 		}
-		match := operator().FindStringSubmatch("%" + rest)
+		match := operator.FindStringSubmatch("%" + rest)
 		if match == nil {
 			return problemf(`write %OPERATOR%, %OPERATOR(PARAMETER)% or %OPERATOR(PARAMETER):LENGTH%, and %% for a %`,
 				"%s begins no command operator of Envoy's", brief("%"+rest))

@@ -3,10 +3,9 @@ package config
 import (
 	"cmp"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
-
-	"outrider.org/outrider/agent/lazy"
 )
 
 // optional lets an empty string pass and applies the checks to any other.
@@ -114,18 +113,18 @@ func nodeWord(value any) *problem {
 	return text("a text without spaces and ~", func(s string) bool { return !strings.ContainsAny(s, "~ \t\r\n") })(value)
 }
 
-var label = lazy.Regexp(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // dnsLabel is the name of a namespace in Kubernetes.
 func dnsLabel(value any) *problem {
-	return text("a DNS label: lower-case letters, digits and -, at most 63", label().MatchString)(value)
+	return text("a DNS label: lower-case letters, digits and -, at most 63", label.MatchString)(value)
 }
 
 // kubernetesName is the name of an object: a DNS subdomain.
 func kubernetesName(value any) *problem {
 	return text("a name: lower-case letters, digits, - and .", func(s string) bool {
 		for part := range strings.SplitSeq(s, ".") {
-			if !label().MatchString(part) {
+			if !label.MatchString(part) {
 				return false
 			}
 		}

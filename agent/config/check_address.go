@@ -5,10 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
-
-	"outrider.org/outrider/agent/lazy"
 )
 
 // ports checks a list of ports.
@@ -66,10 +65,10 @@ func splitAddress(address string) (host string, port int, ok bool) {
 	return host, port, true
 }
 
-var hostName = lazy.Regexp(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
 
 func isHost(host string) bool {
-	return isIP(host) || len(host) <= 253 && hostName().MatchString(host)
+	return isIP(host) || len(host) <= 253 && hostName.MatchString(host)
 }
 
 func isIP(host string) bool {

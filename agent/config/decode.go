@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
-
-	"outrider.org/outrider/agent/lazy"
 )
 
 // source is one file of a configuration: the main file or a drop-in.
@@ -101,7 +100,7 @@ func syntaxError(path string, places *index, err error) *Error {
 			}
 		}
 	}
-	if e.Cure == "" && bareWord().MatchString(places.lineText(line)) {
+	if e.Cure == "" && bareWord.MatchString(places.lineText(line)) {
 		e.Cure = "a text is written in quotes"
 	}
 	return e
@@ -109,12 +108,12 @@ func syntaxError(path string, places *index, err error) *Error {
 
 // bareWord matches a line that sets a key to something without quotes that begins no number, list
 // or table.
-var bareWord = lazy.Regexp(`^[^="'#]+=\s*([^"'\[{\s#][^"'#]*?)\s*(?:#.*)?$`)
+var bareWord = regexp.MustCompile(`^[^="'#]+=\s*([^"'\[{\s#][^"'#]*?)\s*(?:#.*)?$`)
 
 // Text of the file in the parser's messages: what it quotes, which may be a delimiter, and numbers.
 var (
-	quotation = lazy.Regexp(`"(?:[^"\\]|\\.)*"|'[^']*'`)
-	number    = lazy.Regexp(`(^|\s)[-+]?[0-9]\S*`)
+	quotation = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'[^']*'`)
+	number    = regexp.MustCompile(`(^|\s)[-+]?[0-9]\S*`)
 )
 
 // withoutText removes text of the file from the parser's message. Whose value it is cannot be known
@@ -123,8 +122,8 @@ func withoutText(message string) string {
 	if strings.HasPrefix(message, "Key '") {
 		return message
 	}
-	message = number().ReplaceAllString(message, "${1}"+concealed)
-	return quotation().ReplaceAllStringFunc(message, func(quoted string) string {
+	message = number.ReplaceAllString(message, "${1}"+concealed)
+	return quotation.ReplaceAllStringFunc(message, func(quoted string) string {
 		text := strings.TrimPrefix(quoted[1:len(quoted)-1], `\`) // one character, maybe escaped
 		if utf8.RuneCountInString(text) > 1 && strings.ContainsFunc(text, isWord) {
 			return concealed

@@ -2,10 +2,9 @@ package config
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strings"
-
-	"outrider.org/outrider/agent/lazy"
 )
 
 // enumerate joins words as people do: a, b and c.
@@ -32,11 +31,11 @@ func nearest(word string, candidates []string) string {
 	return best
 }
 
-var innerCapital = lazy.Regexp(`([a-z0-9])([A-Z])`)
+var innerCapital = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
 // normal writes drainDuration and drain-duration as drain_duration, the way of all keys.
 func normal(word string) string {
-	word = innerCapital().ReplaceAllString(word, "${1}_${2}")
+	word = innerCapital.ReplaceAllString(word, "${1}_${2}")
 	return strings.ToLower(strings.ReplaceAll(word, "-", "_"))
 }
 

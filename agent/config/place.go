@@ -8,12 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"outrider.org/outrider/agent/lazy"
 )
 
 // place is where a configuration and what it runs have their files.
@@ -36,7 +35,7 @@ const (
 const maxSize = 1 << 20
 
 // instanceName keeps names fit for files, units and sockets (whose paths are short).
-var instanceName = lazy.Regexp(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
+var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
 // reservedInstances have a meaning of their own in unit names, users and files.
 func reservedInstances() []string { return []string{"envoy", "outrider", "discoveryd"} }
@@ -53,7 +52,7 @@ func checkInstance(name string) *Error {
 	if slices.Contains(reservedInstances(), name) {
 		return &Error{Key: "--instance", Message: quote(name) + " is reserved", Cure: "choose another name"}
 	}
-	if !instanceName().MatchString(name) {
+	if !instanceName.MatchString(name) {
 		return &Error{Key: "--instance", Message: quote(name) + " is not a valid instance name",
 			Cure: "allowed are up to 32 letters, digits, - and _, the first one a letter or digit"}
 	}

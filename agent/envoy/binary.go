@@ -8,13 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"outrider.org/outrider/agent/lazy"
 )
 
 // Runner runs the Envoy binary at path to its end and returns what it wrote. exit is its status, or 128 + the signal
@@ -129,9 +128,9 @@ func executable(path string) error {
 }
 
 var (
-	versionPattern    = lazy.Regexp(`version:\s*([0-9a-f]+/(\d+\.\d+\.\d+[^/\s]*)/\S+)`)
-	hotRestartPattern = lazy.Regexp(`(?m)^\d+\.\d+$`)
-	flagPattern       = lazy.Regexp(`--([a-z][a-z0-9_-]+)`)
+	versionPattern    = regexp.MustCompile(`version:\s*([0-9a-f]+/(\d+\.\d+\.\d+[^/\s]*)/\S+)`)
+	hotRestartPattern = regexp.MustCompile(`(?m)^\d+\.\d+$`)
+	flagPattern       = regexp.MustCompile(`--([a-z][a-z0-9_-]+)`)
 )
 
 // Inspect asks the Envoy at path for its version, its hot-restart version and the flags it knows. The three runs go at
@@ -148,7 +147,7 @@ func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 		if err != nil {
 			return err
 		}
-		match := versionPattern().FindSubmatch(output)
+		match := versionPattern.FindSubmatch(output)
 		if match == nil {
 			return fmt.Errorf("%s --version does not answer as an Envoy does: %q", path, abbreviate(output))
 		}
@@ -160,7 +159,7 @@ func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 		if err != nil {
 			return err
 		}
-		binary.HotRestartVersion = string(hotRestartPattern().Find(output)) // an Envoy without hot restart answers with a word
+		binary.HotRestartVersion = string(hotRestartPattern.Find(output)) // an Envoy without hot restart answers with a word
 		return nil
 	})
 	group.Go(func() error {
@@ -197,7 +196,7 @@ func parseFlags(help string) map[string]bool {
 	_, descriptions, _ := strings.Cut(help, "\nWhere:")
 	for line := range strings.Lines(descriptions) {
 		if strings.HasPrefix(line, "   -") {
-			for _, match := range flagPattern().FindAllStringSubmatch(line, -1) {
+			for _, match := range flagPattern.FindAllStringSubmatch(line, -1) {
 				flags[match[1]] = true
 			}
 		}

@@ -3,14 +3,13 @@ package envoy
 import (
 	"bytes"
 	"cmp"
+	"regexp"
 	"slices"
 	"strings"
-
-	"outrider.org/outrider/agent/lazy"
 )
 
 // logPrefix is what Envoy puts before a message, in its own format or the agent's: [epoch] [time][thread][level][component].
-var logPrefix = lazy.Regexp(`^(\[[^\]]*\]\s*)+`)
+var logPrefix = regexp.MustCompile(`^(\[[^\]]*\]\s*)+`)
 
 // maxComplaint bounds what a refusal quotes, in bytes.
 const maxComplaint = 1000
@@ -30,7 +29,7 @@ func Complaint(output []byte) string {
 	}
 	said := make([]string, 0, len(lines)-first)
 	for _, line := range lines[first:] {
-		said = append(said, strings.TrimSpace(logPrefix().ReplaceAllString(line, "")))
+		said = append(said, strings.TrimSpace(logPrefix.ReplaceAllString(line, "")))
 	}
 	text := strings.Join(said, " ")
 	if len(text) > maxComplaint {
@@ -40,12 +39,12 @@ func Complaint(output []byte) string {
 }
 
 // parseError is what Envoy says of a command line that it does not understand; an explanation of all its flags follows.
-var parseError = lazy.Regexp(`PARSE ERROR:(?: Argument: (.*))?\n\s+(.*)\n`)
+var parseError = regexp.MustCompile(`PARSE ERROR:(?: Argument: (.*))?\n\s+(.*)\n`)
 
 // RefusedArgument returns the argument of its command line that Envoy does not understand, and why; ok is false if it said no
 // such thing.
 func RefusedArgument(output []byte) (argument, why string, ok bool) {
-	match := parseError().FindSubmatch(output)
+	match := parseError.FindSubmatch(output)
 	if match == nil {
 		return "", "", false
 	}

@@ -1,10 +1,10 @@
 package envoy
 
 import (
+	"regexp"
 	"strings"
 	"time"
 
-	"outrider.org/outrider/agent/lazy"
 	"outrider.org/outrider/agent/quote"
 )
 
@@ -23,16 +23,16 @@ const (
 // A message is in lines of its own behind its mark, and before an empty line or what the complaint is; JSON that is no message goes on to
 // the end of what Envoy says.
 var (
-	quotedJSON = lazy.Regexp(`(` + quote.JSON + ` \(.*?\)): `)
+	quotedJSON = regexp.MustCompile(`(` + quote.JSON + ` \(.*?\)): `)
 
 	// onOneLine is what follows the mark's first half if the message does, too.
-	onOneLine = lazy.Regexp(`^[a-z]*\s+\S`)
+	onOneLine = regexp.MustCompile(`^[a-z]*\s+\S`)
 
 	// afterDebug begins the line that goes on after a message: ": why", or ", the next: why". No line of a message does.
-	afterDebug = lazy.Regexp(`^[:,] `)
+	afterDebug = regexp.MustCompile(`^[:,] `)
 
 	// likeQuoted are the lines of a message's text, and of JSON.
-	likeQuoted = lazy.Regexp(`^[\s"]|^[}\]],?$|^[a-z0-9_]+: |[{\[,]$`)
+	likeQuoted = regexp.MustCompile(`^[\s"]|^[}\]],?$|^[a-z0-9_]+: |[{\[,]$`)
 )
 
 // Discretion takes out of Envoy's log what Envoy quotes of its configuration, which may hold credentials: what it complains about is
@@ -125,11 +125,11 @@ func (d *Discretion) look(line string) (quoted, goesOn bool) {
 	case begins:
 	case d.quoting == quotesJSON:
 		return true, false
-	case afterDebug().MatchString(line):
+	case afterDebug.MatchString(line):
 		goesOn = true
 	case d.quoting == quotesMessage && line == "":
 		quoted = true // the last of it
-	case d.quoting == quotesMessage || likeQuoted().MatchString(line):
+	case d.quoting == quotesMessage || likeQuoted.MatchString(line):
 		return true, false
 	}
 	*d = Discretion{begun: true, leftOut: d.leftOut}
@@ -143,13 +143,13 @@ func (d *Discretion) cut(line string) (rest string, cut bool) {
 		switch {
 		case strings.HasSuffix(before, beforeNothing):
 			return before, false
-		case onOneLine().MatchString(after):
+		case onOneLine.MatchString(after):
 			return before + " " + notShown, false
 		}
 		d.quoting, d.until = quotesMessage, time.Now().Add(quoteTime)
 		return before, true
 	}
-	if found := quotedJSON().FindStringSubmatchIndex(line); found != nil {
+	if found := quotedJSON.FindStringSubmatchIndex(line); found != nil {
 		d.quoting, d.until = quotesJSON, time.Now().Add(quoteTime)
 		return line[:found[3]], false
 	}

@@ -3,11 +3,10 @@ package envoy
 import (
 	"context"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"outrider.org/outrider/agent/lazy"
 )
 
 // Stats returns the counters and gauges whose name matches the regular expression ("" = all). Histograms and texts are
@@ -60,7 +59,7 @@ const activityFilter = `^(listener\..+\.downstream_cx_active|http\..+\.downstrea
 
 var (
 	// threadStat are the parts of a listener's figure by thread.
-	threadStat = lazy.Regexp(`\.(worker_\d+|main_thread)\.downstream_cx_active$`)
+	threadStat = regexp.MustCompile(`\.(worker_\d+|main_thread)\.downstream_cx_active$`)
 
 	// ownHTTP and ownListeners are the prefixes of what is not the user's traffic: ours, and Istio's names for the
 	// same two listeners, which bootstrap templates and istiod bring along.
@@ -94,7 +93,7 @@ func activity(stats map[string]uint64) Activity {
 			}
 			continue
 		}
-		if rest, ok := strings.CutPrefix(name, "listener."); ok && !threadStat().MatchString(name) {
+		if rest, ok := strings.CutPrefix(name, "listener."); ok && !threadStat.MatchString(name) {
 			prefix, stat, _ := cutLast(rest, ".")
 			if stat == "downstream_cx_active" && !ownListener(prefix) {
 				found.Connections += value

@@ -6,11 +6,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 
-	"outrider.org/outrider/agent/lazy"
 	"outrider.org/outrider/agent/quote"
 )
 
@@ -78,9 +78,9 @@ const certificatesAtMost = 1 << 20
 var matchers = []string{"string_match", "safe_regex_match", "safe_regex"}
 
 var (
-	secretMember = lazy.Regexp(`(^|_)(token|password|passwd|passphrase|secret|authorization|cookie|apikey|api_key|` +
+	secretMember = regexp.MustCompile(`(^|_)(token|password|passwd|passphrase|secret|authorization|cookie|apikey|api_key|` +
 		`access_key|private_key|secret_key|credential)(s|_value|_data|_bytes|_string|_base64)?$`)
-	secretHeader = lazy.Regexp(`(^|[-_.])(token|authorization|cookie|secret|password|api[-_]?key|access[-_]?key|` +
+	secretHeader = regexp.MustCompile(`(^|[-_.])(token|authorization|cookie|secret|password|api[-_]?key|access[-_]?key|` +
 		`signature|session|auth|jwt|credential)s?([-_.]|$)`)
 )
 
@@ -153,8 +153,8 @@ func (r *redactor) push(object bool) {
 	next := frame{object: object}
 	if top := r.top(); top != nil {
 		next.secret = top.secret || top.key == "metadata" && r.inNode()
-		next.hide = top.hide || secretMember().MatchString(top.key) ||
-			secretHeader().MatchString(top.label) && slices.Contains(matchers, top.key)
+		next.hide = top.hide || secretMember.MatchString(top.key) ||
+			secretHeader.MatchString(top.label) && slices.Contains(matchers, top.key)
 		next.public = object && slices.Contains(public, top.key)
 		if !object {
 			next.key, next.label = top.key, top.label
@@ -173,7 +173,7 @@ func (r *redactor) begin() {
 		return
 	}
 	holds := slices.Contains(holders, top.key)
-	r.hidden = top.secret || secretMember().MatchString(top.key) || holds && (top.hide || secretHeader().MatchString(top.label))
+	r.hidden = top.secret || secretMember.MatchString(top.key) || holds && (top.hide || secretHeader.MatchString(top.label))
 	if r.hidden && holds && top.public && !top.secret {
 		r.hidden, r.withheld, r.kept = false, true, r.kept[:0]
 	}

@@ -3,6 +3,7 @@ package meshfile
 import (
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -14,7 +15,6 @@ import (
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/validate"
-	"outrider.org/outrider/agent/lazy"
 )
 
 type checker struct {
@@ -88,7 +88,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 		"defaultVirtualServiceExportTo": m.DefaultVirtualServiceExportTo, "defaultDestinationRuleExportTo": m.DefaultDestinationRuleExportTo} {
 		c.exportTo(field, exportTo)
 	}
-	if m.RootNamespace != "" && !namespace().MatchString(m.RootNamespace) {
+	if m.RootNamespace != "" && !namespace.MatchString(m.RootNamespace) {
 		c.fail("rootNamespace", fmt.Sprintf("%q is no namespace", m.RootNamespace), "")
 	}
 	if m.OutboundTrafficPolicy.GetMode() == meshapi.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
@@ -106,7 +106,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 	c.defaultConfig(m.DefaultConfig)
 }
 
-var namespace = lazy.Regexp(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+var namespace = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // duration checks limits; a highest of 0 is none.
 func (c *checker) duration(field string, d *durationpb.Duration, lowest, highest time.Duration) {
@@ -142,7 +142,7 @@ func (c *checker) port(field string, v int32) {
 
 func (c *checker) exportTo(field string, exportTo []string) {
 	for i, to := range exportTo {
-		if to != "*" && to != "." && to != "~" && !namespace().MatchString(to) {
+		if to != "*" && to != "." && to != "~" && !namespace.MatchString(to) {
 			c.fail(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%q is no namespace", to), "write . for an object's own namespace, * for all, ~ for none, or a namespace")
 		}
 	}

@@ -5,12 +5,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 
 	meshapi "istio.io/api/mesh/v1alpha1"
 
 	"outrider.org/outrider/agent/discovery/model"
-	"outrider.org/outrider/agent/lazy"
 )
 
 // tls checks what is said of TLS for the whole mesh.
@@ -42,12 +42,12 @@ func (c *checker) oneOfMany(field, what, cure string, names []string, is func(st
 }
 
 // trustDomain is Istio's: labels of DNS, the last of which may be empty.
-var trustDomain = lazy.Regexp(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$`)
+var trustDomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$`)
 
 // trust checks whom the mesh trusts.
 func (c *checker) trust(m *meshapi.MeshConfig) {
 	domain := func(field, name string) {
-		if !trustDomain().MatchString(name) {
+		if !trustDomain.MatchString(name) {
 			c.fail(field, fmt.Sprintf("%q is no trust domain", name), "write one such as cluster.local, without spiffe://")
 		}
 	}
