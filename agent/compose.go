@@ -12,7 +12,6 @@ import (
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
-	"outrider.org/outrider/agent/keeper/prestart"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/xds"
@@ -101,7 +100,7 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 func (a *Agent) newKeeperLink(ctx context.Context, c *config.Config, other *keeper.User) *keeperLink {
 	connect := func(ctx context.Context) (*keeper.Client, error) {
 		return keeper.StartKeeper(ctx, keeper.LaunchOptions{
-			Folder: keeperFolder(c.Paths.RuntimeDir), BaseID: uint32(c.Envoy.BaseID), User: other, Stderr: os.Stderr, Waiting: prestart.Take(),
+			Folder: keeperFolder(c.Paths.RuntimeDir), BaseID: uint32(c.Envoy.BaseID), User: other, Stderr: os.Stderr,
 		})
 	}
 	socket := filepath.Join(keeperFolder(c.Paths.RuntimeDir), keeperSocket)

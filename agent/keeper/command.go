@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
-
-	"outrider.org/outrider/agent/keeper/prestart"
 )
 
 // Exit codes of the keeper.
@@ -34,7 +31,7 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("outrider-keeper", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	var baseID uint64
-	var listenFD, lockFD, stateFD, awaitFD, takes int
+	var listenFD, lockFD, stateFD, takes int
 	var showVersion bool
 	flags.StringVar(&options.Folder, "folder", "", "`folder` of the keeper's and Envoy's sockets (default $RUNTIME_DIRECTORY, else /run/outrider-envoy)")
 	flags.StringVar(&options.Socket, "socket", "", "`path` where agents connect (default keeper.sock in the folder; unused with a socket handed in by systemd)")
@@ -43,8 +40,6 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	flags.DurationVar(&options.IdleExit, "idle-exit", 0, "exit after this `time` without an agent and without an Envoy; 0 = never")
 	flags.IntVar(&listenFD, flagListen, -1, "a listening socket that was handed in")
 	flags.IntVar(&lockFD, flagLock, -1, "the folder's lock that was handed in")
-	flags.IntVar(&awaitFD, prestart.FlagAwait, -1, "where all other arguments come from (internal)")
-	flags.String(prestart.FlagFor, "", "the configuration or instance of the agent that started it, for those who read it here (internal)")
 	flags.IntVar(&stateFD, flagState, -1, "what the keeper before left (internal)")
 	flags.IntVar(&takes, flagTakes, 0, "tell whether a state of this `format` can be taken over (internal)")
 	flags.BoolVar(&showVersion, "version", false, "print the version")
@@ -64,9 +59,6 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 		return fail(stderr, exitFailed, fmt.Errorf("this program takes over states up to format %d, not %d", stateFormat, takes))
 	case takes > 0:
 		return 0
-	}
-	if awaitFD >= 0 {
-		return awaited(awaitFD, version, stdout, stderr)
 	}
 	options.BaseID = uint32(baseID)
 	options.arguments = arguments
@@ -94,26 +86,6 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 		return fail(stderr, exitFailed, err)
 	}
 	return 0
-}
-
-// awaited is Command with the arguments that come over a socket; without any the agent wants no keeper.
-func awaited(descriptor int, version string, stdout, stderr io.Writer) int {
-	// While nobody waits for an answer: the first to catch a signal makes Go change the masks of threads, one signal after the other.
-	signals := catchSignals()
-	defer signal.Stop(signals)
-	if err := rehearse(); err != nil {
-		return fail(stderr, exitFailed, err)
-	}
-	arguments, files, err := prestart.Await(descriptor)
-	switch {
-	case errors.Is(err, io.EOF):
-		return 0
-	case err != nil:
-		return fail(stderr, exitFailed, fmt.Errorf("wait for the agent's arguments: %w", err))
-	case len(files) != 2:
-		return fail(stderr, exitFailed, fmt.Errorf("the agent handed in %d descriptors, not its socket and its lock", len(files)))
-	}
-	return Command(handedIn(arguments, files[0], files[1]), version, stdout, stderr)
 }
 
 func fail(stderr io.Writer, code int, err error) int {

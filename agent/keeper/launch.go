@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"outrider.org/outrider/agent/keeper/prestart"
 )
 
 // LaunchOptions say how the foreground agent starts its keeper.
@@ -25,10 +22,6 @@ type LaunchOptions struct {
 	IdleExit time.Duration // how long a keeper without agent and Envoy stays; 0 = a minute
 	Stderr   *os.File      // where the keeper complains; nil = nowhere
 	Env      []string      // of the keeper itself, not of Envoy; nil = the agent's
-
-	// Waiting is a keeper that was started already, with the agent's environment and standard error (prestart.Take); nil = none. It is used
-	// where it can be, and is closed.
-	Waiting *os.File
 }
 
 // User is whom the keeper, and so Envoy, runs as.
@@ -45,9 +38,6 @@ const (
 // StartKeeper connects to the keeper of a folder, and starts one if there is none. That one is a session of its own: it
 // outlives the agent, kill -9 included. The errors are those of Dial, or tell why it could not be started.
 func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
-	if options.Waiting != nil {
-		defer func(waiting *os.File) { _ = waiting.Close() }(options.Waiting)
-	}
 	folder, err := filepath.Abs(options.Folder)
 	if err != nil {
 		return nil, fmt.Errorf("the keeper's folder: %w", err)
@@ -67,11 +57,7 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 			if err != nil {
 				return nil, err
 			}
-			if client, err = Dial(ctx, socket); err == nil || options.Waiting == nil {
-				return client, err
-			}
-			options.Waiting = nil // whatever it is, it is no keeper: the ordinary way
-			continue
+			return Dial(ctx, socket)
 		}
 		if !errors.Is(err, errLocked) {
 			return nil, err
@@ -89,7 +75,7 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 	binary := options.Binary
 	if binary == "" {
 		var err error
-		if binary, err = prestart.Find(); err != nil {
+		if binary, err = findProgram(); err != nil {
 			return err
 		}
 	}
@@ -107,7 +93,10 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 	if idle == 0 {
 		idle = defaultIdleExit
 	}
-	arguments := []string{"-folder", options.Folder, "-socket", socket, "-base-id", strconv.FormatUint(uint64(options.BaseID), 10), "-idle-exit", idle.String()}
+	const listenFD, lockFD = "3", "4"
+	arguments := []string{"-folder", options.Folder, "-socket", socket,
+		"-base-id", strconv.FormatUint(uint64(options.BaseID), 10), "-idle-exit", idle.String(),
+		"-" + flagListen, listenFD, "-" + flagLock, lockFD}
 	var credential *syscall.Credential
 	if user := options.User; user != nil {
 		credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
@@ -115,26 +104,12 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 			return err
 		}
 	}
-	if options.suits() && prestart.HandOver(options.Waiting, arguments, listening, lock) == nil {
-		return nil
-	} // else it has ended, and another one can say why
-	const listenFD, lockFD = 3, 4
-	command := append([]string{binary}, handedIn(arguments, listenFD, lockFD)...)
-	if _, err := prestart.Start(command, options.environment(), options.Stderr, credential, listening, lock); err != nil {
+	command := append([]string{binary}, arguments...)
+	if err := spawn(command, options.environment(), options.Stderr, credential, listening, lock); err != nil {
 		_ = os.Remove(socket)
 		return fmt.Errorf("start the keeper: %w", err)
 	}
 	return nil
-}
-
-// suits tells whether the keeper that waits is one of these options.
-func (o LaunchOptions) suits() bool {
-	return o.Waiting != nil && o.Binary == "" && o.User == nil && o.Env == nil && o.Stderr == os.Stderr
-}
-
-// handedIn adds to a keeper's arguments which descriptors are its socket and its folder's lock.
-func handedIn(arguments []string, listenFD, lockFD int) []string {
-	return append(slices.Clip(arguments), "-"+flagListen, strconv.Itoa(listenFD), "-"+flagLock, strconv.Itoa(lockFD))
 }
 
 func (o LaunchOptions) environment() []string {

@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -118,21 +117,6 @@ func readFrame(r io.Reader, message any) error {
 	}
 	if err := json.Unmarshal(body, message); err != nil {
 		return fmt.Errorf("decode a message: %w", err)
-	}
-	return nil
-}
-
-// rehearse sends one of each message to itself: the tables of a message's fields are made when it is first met, which is better done while
-// nobody waits for an answer.
-func rehearse() error {
-	var wire bytes.Buffer
-	for _, message := range []any{&hello{Info: &Info{}}, &request{Start: &StartSpec{}}, &response{Process: &Process{}}} {
-		if err := writeFrame(&wire, message); err != nil {
-			return err
-		}
-		if err := readFrame(&wire, message); err != nil {
-			return err
-		}
 	}
 	return nil
 }

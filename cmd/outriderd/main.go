@@ -10,17 +10,13 @@ import (
 
 	"outrider.org/outrider/agent"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/keeper/prestart"
-	_ "outrider.org/outrider/cmd/outriderd/early" // before all else
 )
 
 // version is set by the build.
 var version = "development"
 
 func main() {
-	code := run()
-	prestart.Dismiss()
-	os.Exit(code)
+	os.Exit(run())
 }
 
 func run() int {

@@ -24,11 +24,11 @@ var leaves = []string{"agent/admission", "agent/config", "agent/resource", "agen
 
 // more is what a room may import beside leaves and itself; "/..." stands for a package and all below it.
 var more = map[string][]string{
-	"agent":                   {"agent/...", "bootstrap"},                                                                                   // composes the parts
-	"agent/epoch":             {"agent/envoy"},                                                                                              // its types
-	"agent/blueprint":         {"agent/envoy", "bootstrap"},                                                                                 // command line and bootstrap
-	"agent/bus":               {"packaging/dbus"},                                                                                           // the interfaces, embedded
-	"cmd/outriderd":           {"agent", "agent/keeper/prestart"},                                                                           // the latter before all else
+	"agent":                   {"agent/...", "bootstrap"},   // composes the parts
+	"agent/epoch":             {"agent/envoy"},              // its types
+	"agent/blueprint":         {"agent/envoy", "bootstrap"}, // command line and bootstrap
+	"agent/bus":               {"packaging/dbus"},           // the interfaces, embedded
+	"cmd/outriderd":           {"agent"},
 	"cmd/outrider":            {"agent/api", "agent/blueprint", "agent/discovery/...", "agent/envoy", "agent/keeper", "packaging/examples"}, // config check, mesh check, envoy, cleanup, example
 	"cmd/outrider-keeper":     {"agent/keeper"},
 	"cmd/outrider-bootstrap":  {"bootstrap/..."},
