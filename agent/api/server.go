@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"outrider.org/outrider/agent/admission"
@@ -42,6 +43,7 @@ type Server struct {
 	gate    *gate
 	ready   chan struct{}
 	ending  chan struct{} // closed when Run ends: streams end with it
+	told    atomic.Int64  // the second in which a refusal was logged last
 }
 
 // NewServer returns a server; Run serves.
@@ -148,8 +150,11 @@ func (s *Server) entitled(does string, next http.Handler) http.Handler {
 			return
 		}
 		if refused := s.options.Rule.refuse(peer, does); refused != nil {
-			s.options.Logger.Warn("refused a request over the private socket: not authorised",
-				"path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
+			// One a second: everybody can be refused, and journald drops what else the agent says beyond a rate.
+			if now := time.Now().Unix(); s.told.Swap(now) != now {
+				s.options.Logger.Warn("refused a request over the private socket: not authorised",
+					"path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
+			}
 			fail(w, refused)
 			return
 		}

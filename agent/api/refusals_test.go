@@ -1,0 +1,66 @@
+package api_test
+
+import (
+	"bufio"
+	"bytes"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/api/apitest"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// counter counts the lines of a log.
+type counter struct{ atomic.Int64 }
+
+// Write implements io.Writer.
+func (c *counter) Write(line []byte) (int, error) {
+	c.Add(1)
+	return len(line), nil
+}
+
+// A user who is refused cannot fill the journal: a refusal is logged once a second.
+func TestRefusals_DoNotFillTheLog(t *testing.T) {
+	var logged counter
+	dir := parts.ShortDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	socket := apitest.ServeWith(t, api.Options{
+		Socket: filepath.Join(dir, api.SocketName), Backend: &apitest.Backend{},
+		Events: condition.NewBoard(), Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+	})
+	var connection net.Conn
+	var err error
+	parts.As(t, parts.Nobody, func() { connection, err = net.Dial("unix", socket) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	answers := bufio.NewReader(connection)
+	const requests = 500
+	for range requests {
+		_, _ = connection.Write([]byte("GET /v1/config HTTP/1.1\r\nHost: x\r\n\r\n"))
+		answer, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body bytes.Buffer
+		if _, err := body.ReadFrom(answer.Body); err != nil || answer.StatusCode != http.StatusForbidden {
+			t.Fatalf("%s, %v", answer.Status, err)
+		}
+	}
+	most := int(time.Since(begun).Seconds()) + 2
+	if lines := int(logged.Load()); lines == 0 || lines > most {
+		t.Errorf("%d of %d refusals were logged, want 1 to %d", lines, requests, most)
+	}
+}
