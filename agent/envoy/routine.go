@@ -6,7 +6,8 @@ import "strings"
 const terminated = "caught ENVOY_SIGTERM"
 
 // Routine recognises the lines of one Envoy that say no more than Outrider logs itself: the steps of a
-// hot restart, an orderly end, and resources that were refused. The zero value is ready to use.
+// hot restart, an orderly end, and resources that were refused; and of those that every Envoy logs on a
+// current host, whatever its configuration. The zero value is ready to use.
 type Routine struct{ ending bool }
 
 // Is reports whether a line is routine.
@@ -18,8 +19,15 @@ func (r *Routine) Is(line LogLine) bool {
 		r.ending = true
 		return true
 	}
-	if strings.HasPrefix(line.Message, "gRPC config for type.googleapis.com/") {
-		return strings.Contains(line.Message, " rejected: ")
+	for _, start := range []string{
+		"gRPC config for type.googleapis.com/", "delta config for type.googleapis.com/", "lds: listener '",
+	} {
+		if strings.HasPrefix(line.Message, start) {
+			return strings.Contains(line.Message, " rejected: ")
+		}
+	}
+	if strings.HasPrefix(line.Message, "Expected cgroup v1 files not accessible") {
+		return true // the host has cgroup v2, and Envoy looks for v1 first
 	}
 	return r.ending && strings.Contains(line.Message, "AggregatedResources gRPC config stream to ")
 }

@@ -13,6 +13,10 @@ func TestRoutine(t *testing.T) {
 		{"terminating parent process", true},
 		{"gRPC config for type.googleapis.com/envoy.config.listener.v3.Listener rejected: Error adding", true},
 		{"gRPC config for type.googleapis.com/envoy.config.listener.v3.Listener accepted", false},
+		{"delta config for type.googleapis.com/envoy.config.listener.v3.Listener rejected: Error adding", true},
+		{"lds: listener '0.0.0.0_80' config rejected: cannot bind '0.0.0.0:80': Address already in use", true},
+		{"lds: listener '0.0.0.0_80' added", false},
+		{"Expected cgroup v1 files not accessible at /sys/fs/cgroup/", true},
 		{closed, false}, // the agent may have died
 		{"caught ENVOY_SIGTERM", true},
 		{closed, true},

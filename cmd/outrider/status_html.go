@@ -153,19 +153,42 @@ type loadedCertificate struct {
 // warnBeforeExpiry is how long before its end a certificate is shown as a warning.
 const warnBeforeExpiry = 14 * 24 * time.Hour
 
+// shownAuthorities is how many authorities of a bundle are shown one by one. A larger bundle is
+// most likely that of the system: more than a hundred authorities, some of them always near their end.
+const shownAuthorities = 4
+
+// authorities is the row of a bundle.
+func authorities(bundle []loadedCertificate) htmlCertificate {
+	return htmlCertificate{Path: bundle[0].origin(), Names: fmt.Sprintf("%d authorities", len(bundle)),
+		Until: "-", Class: "good"}
+}
+
+// origin is the file of a certificate, or that Outrider sent it.
+func (c loadedCertificate) origin() string {
+	if c.Path == "<inline>" { // Envoy's word for a certificate that it got over xDS
+		return "sent by Outrider"
+	}
+	return c.Path
+}
+
 func htmlCertificates(ctx context.Context, client *api.Client, now time.Time) ([]htmlCertificate, error) {
 	var loaded loadedCertificates
 	if err := adminJSON(ctx, client, "certs", url.Values{}, &loaded); err != nil {
 		return nil, err
 	}
+	return loaded.rows(now), nil
+}
+
+// rows are the rows of the page: those of larger bundles as one, duplicates once.
+func (l loadedCertificates) rows(now time.Time) []htmlCertificate {
 	var all []htmlCertificate
-	for _, c := range loaded.Certificates {
+	for _, c := range l.Certificates {
+		if len(c.CA) > shownAuthorities {
+			all = append(all, authorities(c.CA))
+			c.CA = nil
+		}
 		for _, one := range slices.Concat(c.Chain, c.CA) {
-			path := one.Path
-			if path == "<inline>" { // Envoy's word for a certificate that it got over xDS
-				path = "sent by Outrider"
-			}
-			shown := htmlCertificate{Path: path, Until: one.Expires.Format(time.DateTime + " MST"), Class: "good"}
+			shown := htmlCertificate{Path: one.origin(), Until: one.Expires.Format(time.DateTime + " MST"), Class: "good"}
 			var names []string
 			for _, name := range one.Names {
 				names = append(names, cmp.Or(name.DNS, name.URI, name.IP))
@@ -181,5 +204,5 @@ func htmlCertificates(ctx context.Context, client *api.Client, now time.Time) ([
 		}
 	}
 	slices.SortFunc(all, func(x, y htmlCertificate) int { return cmp.Compare(x.Path, y.Path) })
-	return slices.Compact(all), nil
+	return slices.Compact(all)
 }
