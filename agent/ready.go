@@ -81,7 +81,7 @@ func (p *proxy) ready(ctx context.Context) (bool, string) {
 func readyUnasked(e epoch.Epoch) (ready bool, reason string, known bool) {
 	switch {
 	case e.Drained:
-		return false, fmt.Sprintf("epoch %d drains as it was told to (outrider undrain ends it)", e.Number), true
+		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain", e.Number), true
 	case e.MayRefuse:
 		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; it is being replaced", e.Number), true
 	case e.AdminLost:

@@ -31,8 +31,8 @@ func TestReadinessThatIsKnownWithoutAsking(t *testing.T) {
 
 func TestWhatTheManagerIsToldOfTheLiveEpoch(t *testing.T) {
 	for want, live := range map[string]epoch.Epoch{
-		"epoch 3 serves":                {Number: 3, Awaits: "waiting for epoch 2"},
-		"epoch 3 drains as it was told": {Number: 3, Drained: true},
+		"epoch 3 serves":            {Number: 3, Awaits: "waiting for epoch 2"},
+		"epoch 3 drains on request": {Number: 3, Drained: true},
 		"epoch 3 drains until the undrain is done: waiting for epoch 2": {Number: 3, Drained: true, Awaits: "waiting for epoch 2"},
 	} {
 		if got := doing(live); !strings.HasPrefix(got, want) {

@@ -100,7 +100,7 @@ func doing(live epoch.Epoch) string {
 	case live.Drained && live.Awaits != "":
 		return fmt.Sprintf("epoch %d drains until the undrain is done: %s", live.Number, live.Awaits)
 	case live.Drained:
-		return fmt.Sprintf("epoch %d drains as it was told to", live.Number)
+		return fmt.Sprintf("epoch %d drains on request", live.Number)
 	default:
 		return fmt.Sprintf("epoch %d serves", live.Number)
 	}

@@ -214,5 +214,5 @@ var manErrors = []struct{ name, text string }{
 	{errorPrefix + nameInvalidArgument, "An argument makes no sense."},
 	{errorPrefix + nameBusy, "Too much is under way; it may be tried again."},
 	{errorPrefix + nameFailed, "Something else went wrong; the message says what."},
-	{errorInteractive, "Polkit wants a password, and the caller did not allow to ask for it."},
+	{errorInteractive, "Polkit wants a password, and the caller did not allow a prompt for it."},
 }

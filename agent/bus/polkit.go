@@ -87,7 +87,7 @@ func (a *authority) allow(ctx context.Context, sender, action string, interactiv
 	case err == nil && result.Authorized:
 		return nil
 	case err == nil && result.Challenge && !interactive:
-		return &Error{Name: errorInteractive, Message: "not authorised: " + action + " needs a password, and the caller did not allow to ask for it"}
+		return &Error{Name: errorInteractive, Message: "not authorised: " + action + " needs a password, and the caller did not allow a prompt for it"}
 	case err == nil:
 		return notAuthorized("not authorised: polkit does not allow " + action)
 	case given.Err() != nil:

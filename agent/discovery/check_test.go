@@ -159,6 +159,8 @@ func TestCheck_ReferencesThatNothingDefines(t *testing.T) {
 				"warning VirtualService shop/v: spec.http[0].route[0].destination.host: " + unknown}},
 		{"a host that a pattern covers", discovery.CheckOptions{Labels: edge}, []string{service, gateway, route("host: a.wild.test")},
 			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\" in [node]"}},
+		{"a Gateway without a selector", discovery.CheckOptions{}, []string{strings.Replace(gateway, "selector: {app: edge}, ", "", 1)},
+			[]string{"warning Gateway shop/edge: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\" in [node]"}},
 		{"a subset", discovery.CheckOptions{Type: "router"}, []string{service, rule, gateway, route("host: web.test, subset: v2")},
 			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: its selector is app=edge, the labels of this proxy are none; set [node] labels, or correct the selector",
 				"warning VirtualService shop/v: spec.http[0].route[0].destination.subset: no DestinationRule for web.test has a subset v2; requests get 503; add the subset or correct its name"}},

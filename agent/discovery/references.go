@@ -146,7 +146,11 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 		}
 		if message != "" {
 			found := object.Finding{Field: "selector", Message: message, Cure: cure}
-			problems = append(problems, o.Problem(found))
+			problem := o.Problem(found)
+			if len(selector) == 0 {
+				problem.Field = "" // the file has no selector
+			}
+			problems = append(problems, problem)
 		}
 	}
 	for i := range problems {

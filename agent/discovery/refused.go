@@ -100,9 +100,9 @@ func mentions(text, name string) bool {
 func refusedProblem(r, standIn *resource.Resource, origins []resource.Origin, reason error) Problem {
 	kind := r.Type[strings.LastIndexByte(r.Type, '.')+1:]
 	p := Problem{Severity: condition.Error, Message: fmt.Sprintf("Envoy refused the %s %s: %v", kind, r.Name, reason),
-		Cure: "correct what it names; what Envoy had of it before, if anything, goes on"}
+		Cure: "correct it; the version that Envoy accepted before, if any, stays in use"}
 	if standIn != nil {
-		p.Cure = "correct what it names; the version before goes on (" + standIn.Version + ")"
+		p.Cure = "correct it; the version before stays in use (" + standIn.Version + ")"
 	}
 	if len(origins) > 0 {
 		o := origins[0]

@@ -74,6 +74,10 @@ func TestMeshCheck(t *testing.T) {
 			t.Errorf("%s: %d %s %s", arguments, code, out, errors)
 		}
 	}
+	gateway := m.write("gateway.yaml", "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata:\n  name: a\nspec:\n  servers:\n  - port: {number: 80, name: http, protocol: HTTP}\n    hosts: ['*']\n")
+	if code, out, errors := m.outrider("mesh", "check", gateway); code != 0 || out != "$DIR/gateway.yaml: valid, with 1 warning\n" {
+		t.Errorf("a warning: %d %s %s", code, out, errors)
+	}
 	if code, out, errors := m.outrider("mesh", "check", m.dir+"/missing"); code != 1 || out != "" || errors != "outrider: cannot read $DIR/missing: no such file or directory\n" {
 		t.Errorf("a path that is not there: %d %s %s", code, out, errors)
 	}

@@ -95,7 +95,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 		lock, err = c.lock(keepers)
 	}
 	if errors.Is(err, errAlive) {
-		c.tell("a keeper lives in %s: nothing of it was touched", c.keeper)
+		c.tell("Envoy continues to run (its keeper is in %s): nothing of it was removed", c.keeper)
 		return c.removeSockets(agents, "outrider.sock")
 	}
 	if err != nil {

