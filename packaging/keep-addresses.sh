@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Agents that run and listen on all addresses, as earlier releases did by default, continue to: their
 # addresses are written down. The installed release is asked, before it is replaced.
 keep_addresses() {
