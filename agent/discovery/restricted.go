@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"fmt"
 	"slices"
 
 	"outrider.org/outrider/agent/condition"
@@ -120,17 +119,25 @@ func (v *served) update(touched model.Touched) {
 }
 
 // Closed returns why nothing is served though the files were read; "": something is, or the files
-// are yet to be read.
+// are yet to be read. It never waits: readiness depends on it.
 func (s *Server) Closed() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.here.closed {
-		return ""
+	if why := s.closed.Load(); why != nil {
+		return *why
 	}
-	for _, p := range s.here.stored {
+	return ""
+}
+
+// whyClosed returns what Closed is to return, nil for "". Callers hold the server's mu.
+func (r *realm) whyClosed() *string {
+	if !r.closed {
+		return nil
+	}
+	why := "nothing of the mesh configuration is served"
+	for _, p := range r.stored {
 		if p.Severity == condition.Error {
-			return fmt.Sprintf("nothing of the mesh configuration is served: %s", p)
+			why += ": " + p.String()
+			break
 		}
 	}
-	return "nothing of the mesh configuration is served"
+	return &why
 }

@@ -1,11 +1,15 @@
 package discovery_test
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
@@ -97,7 +101,9 @@ func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	directory, port, added := t.TempDir(), parts.FreePort(t), parts.FreePort(t)
 	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
-	server, changes := start(t, discovery.Options{Files: []string{directory}})
+	var log logBuffer
+	server, changes := start(t, discovery.Options{Files: []string{directory},
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	e := startEnvoy(t, "router", server)
 	eventually(t, "requests are answered", func() (bool,
 		string) {
@@ -124,6 +130,10 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	if why := server.Closed(); why != "" {
 		t.Errorf("closed: %s", why)
 	}
+	const change = `msg="mesh object added" object="Gateway shop/more"`
+	if strings.Contains(log.String(), change) {
+		t.Error("a change that takes no effect is logged")
+	}
 
 	write(t, policy, "a: [") // the policy may be in it still
 	changes <- []string{policy}
@@ -141,6 +151,65 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	})
 	if n := e.stat("listener_manager.total_listeners_active"); n != 2 {
 		t.Errorf("%d listeners", n)
+	}
+	if !strings.Contains(log.String(), change) {
+		t.Errorf("the change is not logged once it takes effect:\n%s", log.String())
+	}
+}
+
+// logBuffer holds a log that is read while it is written.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// TestRestriction_ClosedNeverWaits asks what readiness depends on while the server looks at a
+// certificate whose file system hangs.
+func TestRestriction_ClosedNeverWaits(t *testing.T) {
+	directory := t.TempDir()
+	certificate := filepath.Join(directory, "tls.pem")
+	write(t, certificate, "")
+	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  servers:
+  - port: {number: 8443, name: https, protocol: HTTPS}
+    hosts: ["*"]
+    tls: {mode: SIMPLE, serverCertificate: %[1]s, privateKey: %[1]s}
+`, certificate))
+	looks, release := make(chan struct{}), make(chan struct{})
+	hang := sync.OnceFunc(func() { close(looks); <-release })
+	server, _ := start(t, discovery.Options{Files: []string{directory},
+		Watch:  func([]string) error { return nil },
+		Denied: func(string) string { hang(); return "" }})
+	var viewed sync.WaitGroup
+	viewed.Go(func() { _, _ = server.Feed(node("router", "shop", nil)) })
+	defer viewed.Wait()
+	defer close(release)
+	<-looks
+	answered := make(chan string, 1)
+	viewed.Go(func() { answered <- server.Closed() })
+	select {
+	case why := <-answered:
+		if why != "" {
+			t.Errorf("closed: %s", why)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("no answer while the server is busy")
 	}
 }
 

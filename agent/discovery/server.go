@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -88,6 +89,8 @@ type Server struct {
 	ended     chan struct{} // closed when Run ends
 
 	debounced, pushed *histogram.Histogram
+
+	closed atomic.Pointer[string] // see Closed
 
 	mu           sync.Mutex         // guards what follows
 	realms       map[string]*realm  // by namespace
@@ -251,12 +254,12 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reread(paths)
-	if s.here.loaded { // the first load is logged as a whole
-		s.logChanges(changes[s.here])
-	}
 	touched := map[*realm]model.Touched{}
 	for r, of := range changes {
 		of = r.admit(of)
+		if r == s.here && r.loaded { // the first load is logged as a whole
+			s.logChanges(of)
+		}
 		applied := make([]model.Change, len(of))
 		for i, c := range of {
 			applied[i] = model.Change(c)
