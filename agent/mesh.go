@@ -94,7 +94,12 @@ func (a *Agent) deniedToEnvoy(path string) string {
 	if keeper == nil {
 		return ""
 	}
-	return blueprint.LookupReader(strconv.Itoa(keeper.Info().UID)).Denied(path)
+	info := keeper.Info()
+	groups := []string{strconv.Itoa(info.GID)}
+	for _, gid := range info.Groups {
+		groups = append(groups, strconv.Itoa(gid))
+	}
+	return blueprint.LookupReader(strconv.Itoa(info.UID), groups...).Denied(path)
 }
 
 // meshSettings are its [live] keys, and what of an epoch's is its too.

@@ -23,8 +23,9 @@ type Reader struct {
 	groups      []uint32
 }
 
-// LookupReader looks a user up by name or number; nil if there is no such user.
-func LookupReader(name string) *Reader {
+// LookupReader looks a user up by name or number; nil if there is no such user. Further groups, by
+// name or number, are those that its unit gives it (SupplementaryGroups=).
+func LookupReader(name string, groups ...string) *Reader {
 	found, err := user.Lookup(name)
 	if err != nil {
 		if found, err = user.LookupId(name); err != nil {
@@ -39,6 +40,12 @@ func LookupReader(name string) *Reader {
 	ids, err := found.GroupIds()
 	if err != nil {
 		ids = []string{found.Gid}
+	}
+	for _, group := range groups {
+		if named, err := user.LookupGroup(group); err == nil {
+			group = named.Gid
+		}
+		ids = append(ids, group)
 	}
 	for _, id := range ids {
 		if gid, err := strconv.ParseUint(id, 10, 32); err == nil {

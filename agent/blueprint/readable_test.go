@@ -3,6 +3,7 @@ package blueprint
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 )
 
@@ -59,6 +60,12 @@ func TestReader_SaysWhatItCannotReadAndTheCure(t *testing.T) {
 	stranger.Hidden = []string{filepath.Dir(public) + " (ProtectHome=yes)"}
 	if got, want := stranger.Denied(public), "user envoy cannot read "+public+": its unit does not see "+filepath.Dir(public)+" (ProtectHome=yes); move it to another folder, such as /etc/outrider"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+	if got := LookupReader("nobody").Denied(shared); got == "" {
+		t.Error("nobody may read a file of another group")
+	}
+	if got := LookupReader("nobody", strconv.Itoa(os.Getgid())).Denied(shared); got != "" {
+		t.Errorf("with the group of the file: %s", got)
 	}
 	if LookupReader("no-such-user") != nil || LookupReader("root") == nil {
 		t.Error("users are not found as they are")

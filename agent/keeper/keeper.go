@@ -36,6 +36,7 @@ type Info struct {
 	PID        int       `json:"pid"`
 	UID        int       `json:"uid"` // Envoy's too
 	GID        int       `json:"gid"`
+	Groups     []int     `json:"groups,omitempty"` // supplementary ones
 	Started    time.Time `json:"started"`
 	Reexecuted int       `json:"reexecuted"` // how often it has replaced itself since
 	BaseID     uint32    `json:"base_id"`    // of lineage 0; see BaseIDOf

@@ -78,8 +78,12 @@ func (s *server) prepare() error {
 			return err
 		}
 	}
+	groups, err := os.Getgroups()
+	if err != nil {
+		return fmt.Errorf("the keeper's groups: %w", err)
+	}
 	s.info = Info{
-		Protocol: ProtocolVersion, Version: o.Version, PID: os.Getpid(), UID: os.Geteuid(), GID: os.Getegid(),
+		Protocol: ProtocolVersion, Version: o.Version, PID: os.Getpid(), UID: os.Geteuid(), GID: os.Getegid(), Groups: groups,
 		Started: time.Now(), Folder: folder, SocketPath: filepath.Join(folder, "hot"),
 	}
 	if err := checkSocketPaths(s.info); err != nil {

@@ -20,6 +20,7 @@ type unitState struct {
 	Exit   string   // status or signal of the main process
 	Status string   // what the agent said last (STATUS= of sd_notify)
 	User   string   // whom it runs as
+	Groups []string // Group= and SupplementaryGroups=
 	Hidden []string // folders that it does not see, see blueprint.Reader
 }
 
@@ -28,7 +29,8 @@ type unitState struct {
 func askSystemd(ctx context.Context, unit string) unitState {
 	ctx, cancel := context.WithTimeout(ctx, unitTime)
 	defer cancel()
-	const properties = "LoadState,ActiveState,Result,ExecMainStatus,StatusText,User,ProtectHome,PrivateTmp"
+	const properties = "LoadState,ActiveState,Result,ExecMainStatus,StatusText," +
+		"User,Group,SupplementaryGroups,ProtectHome,PrivateTmp"
 	out, err := exec.CommandContext(ctx, "systemctl", "show", "--no-pager", "-p", properties, unit).Output()
 	if err != nil {
 		return unitState{}
@@ -42,7 +44,8 @@ func askSystemd(ctx context.Context, unit string) unitState {
 		return unitState{}
 	}
 	state := unitState{Active: values["ActiveState"], Result: values["Result"],
-		Exit: values["ExecMainStatus"], Status: values["StatusText"], User: values["User"]}
+		Exit: values["ExecMainStatus"], Status: values["StatusText"], User: values["User"],
+		Groups: strings.Fields(values["Group"] + " " + values["SupplementaryGroups"])}
 	hide := func(setting, off string, folders ...string) {
 		if value := values[setting]; value != off && value != "read-only" {
 			for _, folder := range folders {
@@ -61,7 +64,7 @@ func (u unitState) reader() *blueprint.Reader {
 	if u.User == "" {
 		return nil
 	}
-	reader := blueprint.LookupReader(u.User)
+	reader := blueprint.LookupReader(u.User, u.Groups...)
 	if reader != nil {
 		reader.Hidden = u.Hidden
 	}
