@@ -20,7 +20,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestReload_TenInARowWithoutClients reloads a real Envoy of which each old epoch would last a minute: none is waited for.
+// TestReload_TenInARowWithoutClients reloads a real Envoy of which each old epoch would last a
+// minute: none is waited for. On a quiet machine each takes 1 s.
 func TestReload_TenInARowWithoutClients(t *testing.T) {
 	r := rig.New(t, rig.Options{TOML: "[envoy]\ndrain_duration = \"45s\"\nparent_shutdown_duration = \"60s\"\n"})
 	r.StartReady()
@@ -33,8 +34,8 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 		}
 		took := time.Since(before)
 		t.Logf("reload %d took %s", i, took.Round(time.Millisecond))
-		if took > 2*time.Second {
-			t.Errorf("reload %d took %s", i, took)
+		if took > 30*time.Second { // half of parent_shutdown_duration
+			t.Errorf("reload %d took %s: it waited for an epoch without clients", i, took)
 		}
 	}
 	probe.Stop()
@@ -49,9 +50,9 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	}
 }
 
-// TestReload_WithFiftyKeepAliveClients reloads a real Envoy while 50 clients keep their connections: a reload waits for as
-// long as it says, and no request is lost. Clients that send leave when Envoy asks them to; those that are silent stay until
-// the old epoch ends.
+// TestReload_WithFiftyKeepAliveClients reloads a real Envoy while 50 clients keep their
+// connections: a reload waits for as long as it says, and no request is lost. Clients that send
+// leave when Envoy asks them to; those that are silent stay until the old epoch ends.
 func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 	for name, silent := range map[string]bool{"they send": false, "they are silent": true} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +65,7 @@ func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 				took, until := reloadTelling(t, r)
 				said := max(until.Sub(before), 0)
 				t.Logf("reload %d took %s, said at most %s", i, took.Round(time.Millisecond), said.Round(time.Millisecond))
-				if took > said+2*time.Second {
+				if took > said+20*time.Second { // to start an epoch on a busy machine
 					t.Errorf("reload %d took %s, said at most %s", i, took, said)
 				}
 				if i > 0 && until.IsZero() {
@@ -86,7 +87,8 @@ func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 	}
 }
 
-// reloadTelling reloads and returns how long that took and until when, as was said, it would wait for clients.
+// reloadTelling reloads and returns how long that took and until when, as was said, it would wait
+// for clients.
 func reloadTelling(t *testing.T, r *rig.Rig) (took time.Duration, until time.Time) {
 	t.Helper()
 	client := api.NewClient(filepath.Join(r.Dir, "run", "outrider.sock"))
@@ -103,7 +105,8 @@ func reloadTelling(t *testing.T, r *rig.Rig) (took time.Duration, until time.Tim
 	return time.Since(before), until
 }
 
-// keepAliveClients send requests over connections that they keep until Envoy closes them or asks them to.
+// keepAliveClients send requests over connections that they keep until Envoy closes them or asks
+// them to.
 type keepAliveClients struct {
 	address string
 	end     context.CancelFunc
