@@ -162,6 +162,7 @@ func files(t *testing.T) []string {
 		"/usr/lib/systemd/catalog/outrider.catalog", "/usr/share/dbus-1/system.d/org.outrider.Agent1.conf",
 		"/usr/share/polkit-1/actions/org.outrider.agent1.policy", "/usr/share/polkit-1/rules.d/50-outrider.rules",
 		"/usr/share/doc/outrider/NOTICES.gz", "/usr/share/doc/outrider/outrider.toml",
+		"/usr/share/doc/outrider/limits.md",
 		"/usr/share/bash-completion/completions/outrider", "/usr/share/fish/vendor_completions.d/outrider.fish"}
 	for _, example := range examples.All() {
 		for _, file := range example.Files {
