@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// trustedUsers returns the users whose connections those of others never keep out: root, the agent's, and Envoy's, which
-// requests readiness for port 15021.
+// trustedUsers returns the users whose connections those of others never keep out: root, the
+// agent's, and Envoy's, which requests readiness for port 15021.
 func trustedUsers(c *config.Config) []uint32 {
 	trusted := []uint32{0, uint32(os.Geteuid())}
 	if found, err := user.Lookup(c.Envoy.User); err == nil {

@@ -29,11 +29,9 @@ func (l *eventLog) Run(ctx context.Context) error {
 	events, cancel := l.board.Watch(eventLogBuffer)
 	defer cancel()
 	var last uint64
-	if earlier := l.board.Events(0); len(earlier) > 0 { // published before the watch began
-		for _, event := range earlier {
-			l.write(event)
-			last = event.Sequence
-		}
+	for _, event := range l.board.Events(0) { // published before the watch began
+		l.write(event)
+		last = event.Sequence
 	}
 	for {
 		select {

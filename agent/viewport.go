@@ -9,11 +9,13 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// conditionViewYields is the condition that stands while Envoy's own admin interface has the view's port.
+// conditionViewYields is the condition that stands while Envoy's own admin interface has the view's
+// port.
 const conditionViewYields = "admin-view-yields"
 
-// viewPort keeps the view off the port that Envoy's own admin interface listens on: a bootstrap of the user's decides where
-// that is. The view yields before such an epoch starts and comes back once an epoch without that address is live.
+// viewPort keeps the view off the port that Envoy's own admin interface listens on: a bootstrap of
+// the user's decides where that is. The view yields before such an epoch starts and comes back once
+// an epoch without that address is live.
 type viewPort struct {
 	yield   func(taken []string) string // View.Yield
 	epochs  func() []epoch.Epoch
@@ -57,8 +59,8 @@ func (p *viewPort) over(id uint64) {
 	p.update()
 }
 
-// update tells the view which addresses are Envoy's. While no epoch is live the last one's counts, as it may be started
-// again at any time.
+// update tells the view which addresses are Envoy's. While no epoch is live the last one's counts,
+// as it may be started again at any time.
 func (p *viewPort) update() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Limits of the xDS server of an agent, which serves the epochs of one Envoy and not a fleet: each has a connection, and
-// a stream for everything it asks over ADS. A request of one with 50,000 resources, which it names when it connects again,
-// has some 5 MB.
+// Limits of the xDS server of an agent, which serves the epochs of one Envoy and not a fleet: each
+// has a connection, and a stream for everything it asks over ADS. A request of one with 50,000
+// resources, which it names when it connects again, has some 5 MB.
 const (
 	xdsConnections       = 64 // on all sockets
 	xdsStreams           = 64
@@ -29,8 +29,8 @@ func newXDSConnections() *admission.Pool {
 	return admission.NewPool(admission.Limits{Total: xdsConnections, PerKey: xdsConnections})
 }
 
-// limitXDS limits the connections to a socket by a pool that it shares with others. A stream may be silent for days, so none
-// gives way.
+// limitXDS limits the connections to a socket by a pool that it shares with others. A stream may be
+// silent for days, so none gives way.
 func limitXDS(bound net.Listener, connections *admission.Pool) net.Listener {
 	return admission.Listen(bound, admission.Options{Busy: true, Admit: func(net.Conn) (*admission.Pool, admission.Key) {
 		return connections, admission.Key{}

@@ -124,7 +124,8 @@ func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
 			ends <- err
 		}()
 	}
-	// Those that are kept wait for a first request of theirs; no limit would have all of them wait for that.
+	// Those that are kept wait for a first request of theirs; no limit would have all of them wait
+	// for that.
 	for refused := range cap(ends) - xdsStreams {
 		select {
 		case err := <-ends:

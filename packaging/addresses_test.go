@@ -19,8 +19,8 @@ chmod 0755 /usr/bin/outrider
 printf '[status]\naddress = ":15020"\n[telemetry]\nprometheus_address = "0.0.0.0:15090"\n' >/etc/outrider/conf.d/60-as-before.toml
 systemctl start outrider outrider@edge`
 
-// TestUpgrade_KeepsAddresses upgrades from a release whose defaults were all addresses. The agent that
-// relies on them keeps them; the instance that listens on loopback is left alone.
+// TestUpgrade_KeepsAddresses upgrades from a release whose defaults were all addresses. The agent
+// that relies on them keeps them; the instance that listens on loopback is left alone.
 func TestUpgrade_KeepsAddresses(t *testing.T) {
 	h := newHost(t)
 	h.script("dpkg -i " + deb(oldPlace, oldVersion))

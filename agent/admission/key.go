@@ -13,8 +13,8 @@ type Key struct {
 	Network netip.Prefix
 }
 
-// UnknownUser is the UID of local connections whose user the kernel does not tell. It is no user's: chown(2) means "no
-// change" by it.
+// UnknownUser is the UID of local connections whose user the kernel does not tell. It is no user's:
+// chown(2) means "no change" by it.
 const UnknownUser = ^uint32(0)
 
 // User returns the key of a user of this host.
@@ -23,9 +23,9 @@ func User(uid uint32) Key { return Key{UID: uid} }
 // Local reports whether the key is that of a user of this host.
 func (k Key) Local() bool { return !k.Network.IsValid() }
 
-// KeyOfTCP returns the key of a TCP connection's other end. Where that is on this host the kernel says whose socket it is:
-// the address says nothing, a user may use all of 127.0.0.0/8. Other hosts share a key by address, or by /64 with IPv6, all
-// of which a host may use.
+// KeyOfTCP returns the key of a TCP connection's other end. Where that is on this host the kernel
+// says whose socket it is: the address says nothing, a user may use all of 127.0.0.0/8. Other hosts
+// share a key by address, or by /64 with IPv6, all of which a host may use.
 func KeyOfTCP(c net.Conn) Key {
 	local, remote := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
 	if uid, err := sockdiag.User(remote, local); err == nil {

@@ -13,12 +13,14 @@ type Options struct {
 	Admit func(net.Conn) (*Pool, Key)
 	// Busy connections are never evicted, however long they are silent.
 	Busy bool
-	// Refusal is sent to connections that are refused. It must fit into the buffer of a fresh socket.
+	// Refusal is sent to connections that are refused. It must fit into the buffer of a fresh
+	// socket.
 	Refusal []byte
 }
 
-// Listener accepts connections that their pool admits, and closes others. It never waits for a place: connections that wait
-// in the kernel's queue would be those of everybody. A connection is idle until SetBusy, or ConnState, says otherwise.
+// Listener accepts connections that their pool admits, and closes others. It never waits for a
+// place: connections that wait in the kernel's queue would be those of everybody. A connection is
+// idle until SetBusy, or ConnState, says otherwise.
 type Listener struct {
 	net.Listener
 	options Options
@@ -61,11 +63,11 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetBusy keeps the connection from being evicted. It reports false if it was already.
+// SetBusy keeps the connection from being evicted. It reports false if it was evicted already.
 func (c *Conn) SetBusy() bool { return c.place.SetBusy() }
 
-// ConnState is for http.Server: a connection is busy from when the header of a request has been read until its answer has
-// been sent. So one that sends its header slowly is idle, too.
+// ConnState is for http.Server: a connection is busy from when the header of a request has been
+// read until its answer has been sent. So one that sends its header slowly is idle, too.
 func ConnState(c net.Conn, state http.ConnState) {
 	admitted, ok := c.(*Conn)
 	if !ok {
@@ -100,7 +102,8 @@ func KeyFrom(ctx context.Context) Key {
 	return User(UnknownUser)
 }
 
-// Handler aborts requests whose connection was evicted while they were read: the caller would not learn how they ended.
+// Handler aborts requests whose connection was evicted while they were read: the caller would not
+// learn how they ended.
 func Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := FromContext(r.Context()); c != nil && !c.place.Held() {

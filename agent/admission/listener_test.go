@@ -21,7 +21,8 @@ func TestMain(m *testing.M) {
 
 const refusal = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
-// serve runs an http.Server behind a listener of one pool until the test ends. /hold answers once the test ends.
+// serve runs an http.Server behind a listener of one pool until the test ends. /hold answers once
+// the test ends.
 func serve(t *testing.T, limits Limits) (string, *Pool) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,9 +1,11 @@
-// Package admission bounds what a server admits at a time, by who asks: connections, and operations that are expensive.
+// Package admission bounds what a server admits at a time, by who asks: connections, and operations
+// that are expensive.
 //
-// A Pool has a limit for all and one for each Key, which is a user of this host or the network of another host. At a limit
-// the place that has been idle for longest is evicted, so that only what is busy can keep others out, and one key can only
-// fill its own share. Places that must never be taken by others are a pool of their own: a Listener picks the pool of each
-// connection. ConnState, ConnContext and Handler connect a Listener with an http.Server.
+// A Pool has a limit for all and one for each Key, which is a user of this host or the network of
+// another host. At a limit the place that has been idle for longest is evicted, so that only what
+// is busy can keep others out, and one key can only fill its own share. Places that must never be
+// taken by others are a pool of their own: a Listener picks the pool of each connection. ConnState,
+// ConnContext and Handler connect a Listener with an http.Server.
 package admission
 
 import (
@@ -49,8 +51,8 @@ func NewPool(limits Limits) *Pool {
 	return &Pool{limits: limits, places: map[Key]map[*Place]struct{}{}}
 }
 
-// Enter takes a place, which is busy, and reports whether there was one. It calls evict, from a goroutine of another caller,
-// if the place is evicted while it is idle; evict must not block.
+// Enter takes a place, which is busy, and reports whether there was one. It calls evict, from a
+// goroutine of another caller, if the place is evicted while it is idle; evict must not block.
 func (p *Pool) Enter(key Key, evict func()) (*Place, bool) {
 	place, victim, _ := p.enter(key, evict, false)
 	if victim != nil {
@@ -104,8 +106,9 @@ func (p *Pool) enter(key Key, evict func(), wait bool) (place, victim *Place, ch
 	return nil, nil, p.changed
 }
 
-// victimFor returns the idle place to evict for a key that has the given number of places, nil if there is none: the oldest
-// one of those keys that have most. Keys with fewer places than the newcomer's lose none to it.
+// victimFor returns the idle place to evict for a key that has the given number of places, nil if
+// there is none: the oldest one of those keys that have most. Keys with fewer places than the
+// newcomer's lose none to it.
 func (p *Pool) victimFor(own int) (victim *Place) {
 	if p.idle == 0 {
 		return nil
@@ -123,7 +126,8 @@ func (p *Pool) victimFor(own int) (victim *Place) {
 	return victim
 }
 
-// oldestIdle returns the place that has been idle for longest, of places and candidate, nil if none is idle.
+// oldestIdle returns the place that has been idle for longest, of places and candidate, nil if none
+// is idle.
 func oldestIdle(places map[*Place]struct{}, candidate *Place) *Place {
 	for place := range places {
 		if !place.idle.IsZero() && (candidate == nil || place.idle.Before(candidate.idle)) {
@@ -186,7 +190,7 @@ func (place *Place) Leave() {
 // SetIdle makes the place one that may be evicted.
 func (place *Place) SetIdle() { place.set(time.Now()) }
 
-// SetBusy makes the place one that is not evicted. It reports false if it was already.
+// SetBusy makes the place one that is not evicted. It reports false if it was evicted already.
 func (place *Place) SetBusy() bool { return place.set(time.Time{}) }
 
 // Held reports whether the place was neither left nor evicted.

@@ -8,8 +8,8 @@ import (
 // unknownUser is the user of a connection that the bus does not tell. It is nobody's (uid_t -1).
 const unknownUser = ^uint32(0)
 
-// callers knows the user of each connection that calls, so that what is under way has limits per user. The bus is asked once
-// for each; it never gives a unique name twice.
+// callers knows the user of each connection that calls, so that what is under way has limits per
+// user. The bus is asked once for each; it never gives a unique name twice.
 type callers struct {
 	mu     sync.Mutex
 	known  map[string]uint32
@@ -22,8 +22,8 @@ func newCallers() *callers {
 	return &callers{known: map[string]uint32{}, early: map[string][]*call{}, asking: make(chan string, mostUnknown)}
 }
 
-// identify sets the user of a call and reports whether it is known. Otherwise the call is kept until it is, unless there are
-// too many of that kind: kept is false. It never waits.
+// identify sets the user of a call and reports whether it is known. Otherwise the call is kept
+// until it is, unless there are too many of that kind: kept is false. It never waits.
 func (c *callers) identify(one *call) (known, kept bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,7 +26,8 @@ func callOf(sender string) *dbus.Message {
 	return message
 }
 
-// Eight connections of a user that are kept full, all that one user may have waiting, take no place of root's or of others'.
+// Eight connections of a user that are kept full, all that one user may have waiting, take no place
+// of root's or of others'.
 func TestTake_LimitsCallsPerUser(t *testing.T) {
 	s := idleSession(t)
 	for sender, uid := range map[string]uint32{":root": 0, ":other": 1} {
@@ -55,7 +56,8 @@ func TestTake_LimitsCallsPerUser(t *testing.T) {
 	}
 }
 
-// Calls of connections that the bus is being asked for wait, within limits that leave a place for other connections.
+// Calls of connections that the bus is being asked for wait, within limits that leave a place for
+// other connections.
 func TestTake_KeepsCallsOfUnknownConnections(t *testing.T) {
 	s := idleSession(t)
 	for range 100 {

@@ -12,9 +12,10 @@ const (
 	idleEvery  = 300 * time.Millisecond // longer than keeper.MeasurementAge
 )
 
-// mayStart reports whether an epoch of a spec may be started beside the live one: no older epoch is left, or only an idle
-// one that the live epoch is to end. Envoy does that itself, before its time and safely: in the handshake with its child the
-// live epoch tells its own parent to exit. While clients are connected to the parent that would cut them.
+// mayStart reports whether an epoch of a spec may be started beside the live one: no older epoch is
+// left, or only an idle one that the live epoch is to end. Envoy does that itself, before its time
+// and safely: in the handshake with its child the live epoch tells its own parent to exit. While
+// clients are connected to the parent that would cut them.
 func (s *Supervisor) mayStart(spec *Spec, live *process) bool {
 	if live == nil || len(s.processes) == 1 {
 		return true
@@ -23,7 +24,8 @@ func (s *Supervisor) mayStart(spec *Spec, live *process) bool {
 	return parent != nil && parent.idle && spec.HotRestartVersion == live.spec.HotRestartVersion
 }
 
-// endedBy returns the only older epoch, if it is the live one's parent in a hot restart, which the live one ends.
+// endedBy returns the only older epoch, if it is the live one's parent in a hot restart, which the
+// live one ends.
 func (s *Supervisor) endedBy(live *process) *process {
 	if len(s.processes) != 2 {
 		return nil
@@ -34,7 +36,8 @@ func (s *Supervisor) endedBy(live *process) *process {
 	return nil
 }
 
-// watchIdle starts the helper that finds out whether the older epoch is idle. It is called while a new epoch waits for it.
+// watchIdle starts the helper that finds out whether the older epoch is idle. It is called while a
+// new epoch waits for it.
 func (s *Supervisor) watchIdle() {
 	live := s.live()
 	parent := s.endedBy(live)
@@ -50,8 +53,8 @@ func (s *Supervisor) watchIdle() {
 	})
 }
 
-// countConnections asks the keeper for the connections of an epoch until it has none, twice in a row, or has exited. One
-// that still has a listener is not idle. It runs in a helper.
+// countConnections asks the keeper for the connections of an epoch until it has none, twice in a
+// row, or has exited. One that still has a listener is not idle. It runs in a helper.
 func (s *Supervisor) countConnections(ctx context.Context, p *process) {
 	for quiet := 0; quiet < countsQuiet; {
 		all, err := s.measured(ctx)

@@ -18,7 +18,8 @@ func TestCounts_AreOfDifferentMeasurements(t *testing.T) {
 	}
 }
 
-// applyIn applies a spec that has to be taken and returns how long that took and what was said meanwhile.
+// applyIn applies a spec that has to be taken and returns how long that took and what was said
+// meanwhile.
 func (h *harness) applyIn(hash string) (took time.Duration, told []string) {
 	h.t.Helper()
 	begun := time.Now()
@@ -87,7 +88,8 @@ func TestIdle_ReloadWaitsForClients(t *testing.T) {
 	}
 }
 
-// An epoch that still listens may get a connection that is not counted yet; so may one whose connections are not known.
+// An epoch that still listens may get a connection that is not counted yet; so may one whose
+// connections are not known.
 func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
 	for name, doubt := range map[string]func(h *harness, old *fakeEnvoy){
 		"it listens":      func(_ *harness, old *fakeEnvoy) { old.datagrams = true },

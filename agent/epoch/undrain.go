@@ -15,10 +15,11 @@ const reasonUndrain = "undrain"
 // errDrainedAgain is the error of an Undrain that a later Drain ended.
 var errDrainedAgain = errors.New("a later request to drain ended the undrain")
 
-// Undrain restores service after Drain and returns when an epoch that takes connections is live. Envoy cannot take a drain
-// back, so Undrain starts an epoch of the configuration in force; any other epoch that becomes live first does as well.
-// Until then the drained epoch drains on, and its listeners may close meanwhile: the new epoch binds its own. An Undrain
-// that fails changes nothing. If no drain was requested the result is Unchanged. onWait, if not nil, is called as
+// Undrain restores service after Drain and returns when an epoch that takes connections is live.
+// Envoy cannot take a drain back, so Undrain starts an epoch of the configuration in force; any
+// other epoch that becomes live first does as well. Until then the drained epoch drains on, and its
+// listeners may close meanwhile: the new epoch binds its own. An Undrain that fails changes
+// nothing. If no drain was requested the result is Unchanged. onWait, if not nil, is called as
 // Request.OnWait is. If ctx ends the undrain continues.
 func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, why string)) (Result, error) {
 	release, err := s.lockTelling(ctx) // a Drain under way comes first

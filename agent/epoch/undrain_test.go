@@ -233,7 +233,8 @@ func TestUndrain_OfAnEarlierAgentThatLeftTheListenersToClose(t *testing.T) {
 	})
 }
 
-// While it is not known whether the live epoch closed its listeners for a child that was killed, readers are told.
+// While it is not known whether the live epoch closed its listeners for a child that was killed,
+// readers are told.
 func TestMayRefuse(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))

@@ -12,8 +12,9 @@ import (
 // errNoUser is the error of sockets that are closed or not of this network namespace.
 var errNoUser = errors.New("no process has the socket")
 
-// User returns the user who made the socket of an established TCP connection, given by that socket's own address and its
-// peer's. Of a socket that was closed meanwhile the kernel says user 0; that is an error here.
+// User returns the user who made the socket of an established TCP connection, given by that
+// socket's own address and its peer's. Of a socket that was closed meanwhile the kernel says user
+// 0; that is an error here.
 func User(socket, peer netip.AddrPort) (uint32, error) {
 	var uid uint32
 	err := exchange(exactRequest(socket, peer), make([]byte, 4<<10), func(datagram []byte) (done bool, err error) {

@@ -59,7 +59,8 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// A closed socket is nobody's any more, and the kernel gives its user as 0: it must not pass for one of root's.
+// A closed socket is nobody's any more, and the kernel gives its user as 0: it must not pass for
+// one of root's.
 func TestUser_OfClosedSocketIsUnknown(t *testing.T) {
 	server, client := accepted(t, parts.Nobody, "127.0.0.1:0", "127.0.0.1")
 	if err := client.Close(); err != nil {

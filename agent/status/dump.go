@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// large are the paths whose answers grow with Envoy's configuration. Envoy makes them as a whole, on its main thread, and
-// holds what was not yet read.
+// large are the paths whose answers grow with Envoy's configuration. Envoy makes them as a whole,
+// on its main thread, and holds what was not yet read.
 var large = []string{"/certs", "/clusters", "/config_dump", "/init_dump", "/listeners", "/stats", "/stats/prometheus"}
 
 // Limits of large answers.
@@ -34,8 +34,9 @@ const (
 
 var errDumpTooLarge = fmt.Errorf("the answer has more than %d bytes, compressed", dumpAtMost)
 
-// dumps is a transport to the live epoch that bounds how many large answers there are at a time, in Envoy or here. It takes
-// them from Envoy at once and keeps them compressed until they have been read, however slowly.
+// dumps is a transport to the live epoch that bounds how many large answers there are at a time, in
+// Envoy or here. It takes them from Envoy at once and keeps them compressed until they have been
+// read, however slowly.
 type dumps struct {
 	live            live
 	gate            *gate

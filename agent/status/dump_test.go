@@ -103,7 +103,8 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	t.Logf("root read it in %s", time.Since(began).Round(time.Millisecond))
 }
 
-// One answer of each user is made at a time, with either access; more wait, and are refused in the end.
+// One answer of each user is made at a time, with either access; more wait, and are refused in the
+// end.
 func TestDumps_AtATime(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		t.Run(fmt.Sprintf("full %v", full), func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Limits of the connections to one address. Only those of other hosts and of other users keep each other out, and of those
-// only what is busy: see package admission.
+// Limits of the connections to one address. Only those of other hosts and of other users keep each
+// other out, and of those only what is busy: see package admission.
 var (
 	trustedLimits = admission.Limits{Total: 128, PerKey: 64} // of root, the agent's own user and Envoy's
 	localLimits   = admission.Limits{Total: 128, PerKey: 32} // of all other users of this host

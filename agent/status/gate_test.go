@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// connect opens connections to an address until the test ends, and sends the same on each. in runs a function as the user, or
-// on the host, whose connections they are.
+// connect opens connections to an address until the test ends, and sends the same on each. in runs
+// a function as the user, or on the host, whose connections they are.
 func connect(t *testing.T, in func(func()), count int, address, text string) {
 	t.Helper()
 	for range count {
@@ -83,7 +83,8 @@ func TestConnections_OneHostOrUserCannotTakeAll(t *testing.T) {
 	}
 }
 
-// Connections that are being answered stay: of the same user there are then no more, of others there are.
+// Connections that are being answered stay: of the same user there are then no more, of others
+// there are.
 func TestConnections_BusyOnesKeepOutTheirUserOnly(t *testing.T) {
 	hold := make(chan struct{})
 	envoy := &proxy{}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
 )

@@ -20,8 +20,8 @@ type htmlBar struct {
 	Left, Width float64
 }
 
-// htmlEpochs are the newest epochs, the newest first, on a time line from the start of the oldest of
-// them until now; from is that start, in words.
+// htmlEpochs are the newest epochs, the newest first, on a time line from the start of the oldest
+// of them until now; from is that start, in words.
 func htmlEpochs(epochs []api.Epoch, now time.Time) (rows []htmlEpoch, from string) {
 	epochs = epochs[max(0, len(epochs)-mostEpochsShown):]
 	if len(epochs) == 0 {

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestLog_NamesMeshProblemsAndChanges changes a mesh file: the log names each problem and each change
-// once, with its place, status lists the problem, and a reload beside it says so.
+// TestLog_NamesMeshProblemsAndChanges changes a mesh file: the log names each problem and each
+// change once, with its place, status lists the problem, and a reload beside it says so.
 func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	daemon := r.StartReady()

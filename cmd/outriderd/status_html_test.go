@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestStatusHTML_InABrowser has Chromium lay out the page of an agent with two epochs, a certificate
-// and a broken mesh object, on a desktop and on a phone.
+// TestStatusHTML_InABrowser has Chromium lay out the page of an agent with two epochs, a
+// certificate and a broken mesh object, on a desktop and on a phone.
 func TestStatusHTML_InABrowser(t *testing.T) {
 	upstream := httptest.NewTLSServer(http.NotFoundHandler())
 	defer upstream.Close()

@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// customFormat is a complete bootstrap with Envoy's admin interface on a port, as most are that people have.
+// customFormat is a complete bootstrap with Envoy's admin interface on a port, as most are that
+// people have.
 const customFormat = `admin:
   address:
     socket_address: {address: 127.0.0.1, port_value: %d}
@@ -35,8 +36,9 @@ static_resources:
             typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
 `
 
-// TestCustomConfigFile_HasTheViewsPort runs a bootstrap whose admin interface is on [envoy] admin_port: the view of it gives
-// way at the start, to the next agent and at a reload, and comes back.
+// TestCustomConfigFile_HasTheViewsPort runs a bootstrap whose admin interface is on [envoy]
+// admin_port: the view of it gives way at the start, to the next agent and at a reload, and comes
+// back.
 func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	const short = "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n"

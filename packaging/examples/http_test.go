@@ -143,7 +143,8 @@ func TestRetries(t *testing.T) {
 		t.Errorf("4 POSTs: %d at one server and %d at the other, %d answered with 503",
 			bad, goodAsked.Load(), refused)
 	}
-	// Everybody else sees no failure. The bad server is asked until it is taken out, and then no more.
+	// Everybody else sees no failure. The bad server is asked until it is taken out, and then no
+	// more.
 	for i := range 100 {
 		got := s.get(request{url: orders, to: "127.0.0.1:8081"})
 		if got.status != 200 || got.from() != "good" {

@@ -9,9 +9,9 @@ import (
 // mostFlaky is how many failed tests may pass when they run again, alone, without failing the run.
 const mostFlaky = 3
 
-// runAgain runs each failed test once more, alone, and prints what failed. A test that passes now is
-// flaky: it is listed with its first output and counts as passed. With more than mostFlaky failures
-// the run has failed whatever a second attempt shows, so there is none.
+// runAgain runs each failed test once more, alone, and prints what failed. A test that passes now
+// is flaky: it is listed with its first output and counts as passed. With more than mostFlaky
+// failures the run has failed whatever a second attempt shows, so there is none.
 func runAgain(
 	ctx context.Context,
 	total *result,

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestRunAgain runs real tests of a package made for it: one is broken, one fails only the first time.
+// TestRunAgain runs real tests of a package made for it: one is broken, one fails only the first
+// time.
 func TestRunAgain(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder+"/go.mod", "module flaky.test/flaky\n\ngo 1.24\n")

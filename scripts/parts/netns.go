@@ -53,7 +53,8 @@ func NewOtherHost(t testing.TB) *OtherHost {
 	return h
 }
 
-// Do runs do on the other host, in so far as it runs in the calling goroutine: sockets that it makes are that host's.
+// Do runs do on the other host, in so far as it runs in the calling goroutine: sockets that it
+// makes are that host's.
 func (h *OtherHost) Do(t testing.TB, do func()) {
 	t.Helper()
 	runtime.LockOSThread()

@@ -11,8 +11,8 @@ import (
 // Nobody is a user that is not root.
 const Nobody = 65534
 
-// As runs do as another user, in so far as it runs in the calling goroutine: files and sockets that it makes are that
-// user's. It needs root.
+// As runs do as another user, in so far as it runs in the calling goroutine: files and sockets that
+// it makes are that user's. It needs root.
 func As(t testing.TB, uid int, do func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {

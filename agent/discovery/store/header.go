@@ -63,7 +63,8 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 	return h
 }
 
-// isIstios reports whether an API server would check the object as one of Istio's kinds that are read here.
+// isIstios reports whether an API server would check the object as one of Istio's kinds that are
+// read here.
 func (h *header) isIstios() bool { return group(h.apiVersion) == apiGroup || h.mayRestrict() }
 
 func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path, depth int) {

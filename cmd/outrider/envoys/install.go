@@ -29,8 +29,8 @@ type Installer struct {
 	Releases []Release
 	Arch     string // GOARCH
 	IndexURL string // of Python packages; "": the client's own
-	// Progress, if set, is called now and then with the bytes fetched so far, and how many there are
-	// in all, 0 if that is not known.
+	// Progress, if set, is called now and then with the bytes fetched so far, and how many there
+	// are in all, 0 if that is not known.
 	Progress func(fetched, all int64)
 }
 

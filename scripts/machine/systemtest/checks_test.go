@@ -33,7 +33,8 @@ spec:
   - route: [{destination: {host: nowhere.test}}]
 `
 
-// What is saved is what is checked, and what is checked is what the agent, as its own user, comes to.
+// What is saved is what is checked, and what is checked is what the agent, as its own user, comes
+// to.
 func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")

@@ -15,7 +15,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// holdEnvironment makes this program one that holds connections: so many to each address, and eight to the bus.
+// holdEnvironment makes this program one that holds connections: so many to each address, and eight
+// to the bus.
 const holdEnvironment = "OUTRIDER_TEST_HOLD"
 
 // hold opens connections, keeps the bus's full of calls, says so, and never ends.
