@@ -1,7 +1,6 @@
 package discovery_test
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -101,7 +100,7 @@ func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	directory, port, added := t.TempDir(), parts.FreePort(t), parts.FreePort(t)
 	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
-	var log logBuffer
+	var log parts.Log
 	server, changes := start(t, discovery.Options{Files: []string{directory},
 		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	e := startEnvoy(t, "router", server)
@@ -155,25 +154,6 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	if !strings.Contains(log.String(), change) {
 		t.Errorf("the change is not logged once it takes effect:\n%s", log.String())
 	}
-}
-
-// logBuffer holds a log that is read while it is written.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // TestRestriction_ClosedNeverWaits asks what readiness depends on while the server looks at a

@@ -9,11 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -24,26 +24,9 @@ type running struct {
 	*Admin
 	HTTP, TCP string // addresses of its listeners
 	Backend   net.Listener
-	log       *logBuffer
+	log       *parts.Log
 	exited    chan struct{}
 	command   CommandLine
-}
-
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 const testBootstrap = `{
@@ -83,7 +66,7 @@ func start(t *testing.T, command CommandLine) *running {
 		t.Fatal(err)
 	}
 	e := &running{
-		Admin: NewAdmin("unix", socket), Backend: backend, log: &logBuffer{}, exited: make(chan struct{}),
+		Admin: NewAdmin("unix", socket), Backend: backend, log: &parts.Log{}, exited: make(chan struct{}),
 		HTTP: fmt.Sprintf("127.0.0.1:%d", web), TCP: fmt.Sprintf("127.0.0.1:%d", tunnel),
 	}
 	e.command = command
@@ -128,7 +111,7 @@ func (e *running) next(t *testing.T) *running {
 		t.Fatal(err)
 	}
 	following := *e
-	following.log, following.exited = &logBuffer{}, make(chan struct{})
+	following.log, following.exited = &parts.Log{}, make(chan struct{})
 	following.command.Epoch++
 	socket := filepath.Join(dir, fmt.Sprintf("admin-%d.sock", following.command.Epoch))
 	following.Admin = NewAdmin("unix", socket)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/scripts/parts"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,7 +33,7 @@ type harness struct {
 	obstacle atomic.Pointer[error]
 	cancel   context.CancelFunc
 	ended    chan error
-	log      lockedBuffer
+	log      parts.Log
 }
 
 // onHost runs a test in a bubble of time, with an agent that runs, and checks that no rule was broken.
@@ -214,22 +214,4 @@ func (h *harness) files() []string {
 		names = append(names, e.Name())
 	}
 	return names
-}
-
-// lockedBuffer is what the agent logged.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

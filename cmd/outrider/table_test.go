@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -14,6 +13,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/api/apitest"
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
 )
 
 // longNames is an agent whose names are all long.
@@ -84,28 +84,10 @@ func TestTables_OfNamedRows(t *testing.T) {
 	}
 }
 
-// growing is a buffer that one goroutine writes and another reads.
-type growing struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (g *growing) Write(p []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.text.Write(p)
-}
-
-func (g *growing) String() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.text.String()
-}
-
 func TestEpochs_Watch(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{StatusValue: someStatus()})
 	ctx, cancel := context.WithCancel(t.Context())
-	a, shown, done := m.app(&bytes.Buffer{}, &bytes.Buffer{}), &growing{}, make(chan int)
+	a, shown, done := m.app(&bytes.Buffer{}, &bytes.Buffer{}), &parts.Log{}, make(chan int)
 	a.out, a.width = shown, 80
 	go func() { done <- a.run(ctx, []string{"epochs", "--watch"}) }()
 	const cleared = "\x1b[H\x1b[2J"
