@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/epoch"
@@ -19,14 +21,15 @@ import (
 type observer struct {
 	board   *condition.Board
 	log     *slog.Logger
-	mesh    meshRefusals
+	mesh    meshServer
 	refused *refusals
 	ports   *meshPorts // nil: nobody asks
 	hint    func()     // Envoy has taken something: it may be live from now on
 }
 
-// meshRefusals is told what Envoy refused, to tie it to the objects it came from.
-type meshRefusals interface {
+// meshServer ties what Envoy accepts and refuses to the objects it came from.
+type meshServer interface {
+	Accepted(stream uint64, node *corev3.Node)
 	Refused(typeURL string, names []string, reason error)
 	Cured(typeURL string, names []string)
 }
@@ -61,6 +64,7 @@ func (o observer) Pushed(stream xds.Stream, push xds.Push) {
 // Accepted logs an ACK.
 func (o observer) Accepted(stream xds.Stream, typeURL, version string) {
 	o.hint()
+	o.mesh.Accepted(stream.ID, stream.Node)
 	if o.ports != nil {
 		o.ports.accepted(stream.Node, typeURL)
 	}

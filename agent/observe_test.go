@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
@@ -14,6 +16,8 @@ import (
 
 // meshRecord is what the discovery server was told is refused.
 type meshRecord map[string]bool
+
+func (meshRecord) Accepted(uint64, *corev3.Node) {}
 
 func (m meshRecord) Refused(_ string, names []string, _ error) {
 	for _, name := range names {

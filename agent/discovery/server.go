@@ -83,7 +83,9 @@ type Server struct {
 	ready   chan struct{}
 	rescan  chan chan struct{} // closed once it is done
 	joining chan struct{}      // there are realms to be filled
-	began   time.Time
+
+	newestStream atomic.Uint64 // of newestView
+	began        time.Time
 
 	unwritten chan struct{} // what is in force may have changed without a file having
 	ended     chan struct{} // closed when Run ends
@@ -94,6 +96,7 @@ type Server struct {
 
 	mu           sync.Mutex         // guards what follows
 	realms       map[string]*realm  // by namespace
+	newestView   *served            // view of the proxy that connected last; nil: not known
 	here         *realm             // the one that counts: of the settings, once it is filled
 	expected     []expected         // the newest last
 	inhabited    []string           // namespaces that proxies are in; see Keep

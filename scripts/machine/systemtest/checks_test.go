@@ -51,7 +51,7 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	const warning = "warning: /etc/outrider/mesh.d/edge.yaml:"
 	for _, command := range []string{"outrider mesh check", "outrider mesh check /etc/outrider/mesh.d"} {
 		out := h.MustRun(t, "sh", "-c", command)
-		for _, want := range []string{"1: Gateway default/edge: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\"",
+		for _, want := range []string{"1: Gateway default/edge: spec.selector: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\"",
 			"11: VirtualService default/edge: spec.http[0].route[0].destination.host: no service has the host nowhere.test"} {
 			if !strings.Contains(out, warning+want) {
 				t.Errorf("%s: no %q in\n%s", command, want, out)
