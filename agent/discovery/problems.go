@@ -14,7 +14,7 @@ import (
 // mesh-problem event besides.
 const ConditionProblems = "mesh-problems"
 
-// maxEvents is how many problems or changes of one push are told one by one; of more only how many.
+// maxEvents bounds the problems or changes of one push that are reported singly; the rest is counted.
 const maxEvents = 20
 
 // Problems returns everything that is wrong now, by place.

@@ -13,6 +13,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
 )
 
 // statusPage is the page of `outrider status --html`. It loads nothing and runs no script.
@@ -92,13 +93,12 @@ func htmlProblems(s api.Status) []htmlProblem {
 		all = append(all, htmlProblem{string(severity), htmlClass(severityStyle(severity)), text})
 	}
 	for _, c := range s.Conditions {
-		if c.Code != "mesh-problems" { // each of them follows
+		if c.Code != discovery.ConditionProblems { // each of them follows
 			add(c.Severity, c.Sentence)
 		}
 	}
-	for _, p := range s.Problems {
-		parts := nonEmpty(fmt.Sprintf("%s:%d", p.File, p.Line), p.Object, p.Field, p.Message)
-		add(condition.Severity(p.Severity), strings.Join(parts, ": "))
+	for _, p := range problemsOf(s.Problems) {
+		add(p.Severity, p.String())
 	}
 	return all
 }
