@@ -2,25 +2,39 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 )
 
 // mostFlaky is how many failed tests may pass when they run again, alone, without failing the run.
 const mostFlaky = 3
 
-// runAgain runs each failed test once more, alone, and prints what failed. A test that passes now
-// is flaky: it is listed with its first output and counts as passed. With more than mostFlaky
-// failures the run has failed whatever a second attempt shows, so there is none.
+// runAgain runs each failed test once more, alone, prints what failed and returns the flaky tests: a
+// test that passes now is flaky. It is listed with its first output and counts as passed, unless
+// it was flaky in the run before as well. With more than mostFlaky failures the run has failed
+// whatever a second attempt shows, so there is none.
 func runAgain(
 	ctx context.Context,
 	total *result,
+	before []string,
 	run func(context.Context, testRun, ...string) result,
 	out io.Writer,
-) {
+) (names []string) {
 	var failed, flaky []failure
 	for _, f := range total.failures {
 		if len(total.failures) > mostFlaky || !passesAlone(ctx, f, run, out) {
+			failed = append(failed, f)
+			continue
+		}
+		names = append(names, f.name())
+		if slices.Contains(before, f.name()) {
+			f.why += "passed alone, but was flaky in the previous run too\n"
 			failed = append(failed, f)
 			continue
 		}
@@ -38,6 +52,50 @@ func runAgain(
 	}
 	list("flaky: failed at first, passed alone", flaky)
 	list("failed", failed)
+	return names
+}
+
+// name identifies the test in the record of flaky tests.
+func (f failure) name() string { return strings.TrimSpace(f.pack + " " + f.test) }
+
+// flakyRecord returns the path of the file that lists the flaky tests of the last complete run on
+// this machine, one to a line.
+func flakyRecord() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("record of flaky tests: %w", err)
+	}
+	return filepath.Join(cache, "outrider", "flaky-tests"), nil
+}
+
+// readFlaky returns the tests in the record; there are none before the first run.
+func readFlaky(path string) ([]string, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("record of flaky tests: %w", err)
+	}
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		names = append(names, strings.TrimSpace(line))
+	}
+	return names, nil
+}
+
+func writeFlaky(path string, names []string) error {
+	var text strings.Builder
+	for _, name := range names {
+		fmt.Fprintln(&text, name)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("record of flaky tests: %w", err)
+	}
+	if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
+		return fmt.Errorf("record of flaky tests: %w", err)
+	}
+	return nil
 }
 
 // passesAlone reports whether a failed test passes when it runs again and nothing runs beside it.

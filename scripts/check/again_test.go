@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,7 +40,8 @@ func TestOnce(t *testing.T) {
 		t.Fatalf("first run: %+v", total)
 	}
 	var out strings.Builder
-	runAgain(t.Context(), &total, goTest, &out)
+	again := total
+	names := runAgain(t.Context(), &total, nil, goTest, &out)
 	if total.passed != 3 || total.failed != 1 {
 		t.Errorf("after the second attempt: %+v", total)
 	}
@@ -50,11 +52,37 @@ func TestOnce(t *testing.T) {
 	if !strings.Contains(flaky, "=== flaky") || !strings.Contains(flaky, "the first time") {
 		t.Errorf("the flaky test is not listed with its first output:\n%s", out.String())
 	}
+
+	record := t.TempDir() + "/outrider/flaky-tests"
+	if err := writeFlaky(record, names); err != nil {
+		t.Fatal(err)
+	}
+	before, err := readFlaky(record)
+	if err != nil || len(before) != 1 {
+		t.Fatalf("recorded %q, error %v; want TestOnce", before, err)
+	}
+	out.Reset()
+	names = runAgain(t.Context(), &again, before, goTest, &out)
+	if again.passed != 1 || again.failed != 3 {
+		t.Errorf("flaky in two runs in a row: %+v, want a failure", again)
+	}
+	if !slices.Equal(names, before) {
+		t.Errorf("flaky in the second run: %q, want %q", names, before)
+	}
+	if !strings.Contains(out.String(), "was flaky in the previous run too") {
+		t.Errorf("no reason for the failure:\n%s", out.String())
+	}
+}
+
+func TestReadFlaky_NoRecordYet(t *testing.T) {
+	if names, err := readFlaky(t.TempDir() + "/flaky-tests"); err != nil || len(names) > 0 {
+		t.Errorf("%q, error %v; want none", names, err)
+	}
 }
 
 func TestRunAgain_NotIfTooManyFailed(t *testing.T) {
 	total := result{failed: mostFlaky + 1, failures: make([]failure, mostFlaky+1)}
-	runAgain(t.Context(), &total, func(context.Context, testRun, ...string) result {
+	runAgain(t.Context(), &total, nil, func(context.Context, testRun, ...string) result {
 		t.Error("a test ran again")
 		return result{passed: 1}
 	}, &strings.Builder{})

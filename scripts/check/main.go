@@ -129,9 +129,30 @@ func run(chosen []string, options options) bool {
 			ran = false
 		}
 	}
-	runAgain(ctx, &total, goTest, os.Stdout)
+	complete := len(chosen) == len(steps) && slices.Equal(options.packages, []string{"./..."})
+	if err := rerun(ctx, &total, complete); err != nil {
+		fmt.Println(err)
+		total.failed++
+	}
 	fmt.Printf("%d passed, %d failed\n", total.passed, total.failed)
 	return total.failed == 0 && ran && ctx.Err() == nil
+}
+
+// rerun runs failed tests again and records the flaky ones of a complete run for the next one.
+func rerun(ctx context.Context, total *result, complete bool) error {
+	record, err := flakyRecord()
+	if err != nil {
+		return err
+	}
+	before, err := readFlaky(record)
+	if err != nil {
+		return err
+	}
+	flaky := runAgain(ctx, total, before, goTest, os.Stdout)
+	if !complete {
+		return nil
+	}
+	return writeFlaky(record, flaky)
 }
 
 // command prepares a program whose group ends with ctx.
