@@ -57,7 +57,7 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 	}
 	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
 	a.reloader.check = a.checkClaims
-	a.reloader.make = a.maker.make
+	a.reloader.make, a.reloader.loses = a.maker.make, a.lostCertificates
 	a.reloader.ask = a.supervisor.Ask
 	a.reloader.serves = func() (string, int, bool) {
 		live, ok := a.proxy.liveEpoch()

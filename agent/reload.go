@@ -30,6 +30,7 @@ type reloader struct {
 	serves func() (hash string, number int, ok bool)                              // the live epoch
 	hold   func(id uint64, read *prepared) error                                  // has there what the epoch needs of the agent, until over
 	enact  func(old *config.Loaded, won *prepared)                                // puts the [live] keys of what is now in force into effect
+	loses  func(ctx context.Context) error                                        // what the live epoch serves and a new one would not
 	expect func(id uint64, loaded *config.Loaded, files []string)                 // has watched what a reload is about to read
 	over   func(id uint64, refused bool)                                          // ends what expect and hold began
 
@@ -64,7 +65,8 @@ type prepared struct {
 	loaded  *config.Loaded
 	pending []string // [start] keys that wait for the next start
 	wanted  *wanted
-	epoch   bool // one was asked for; the loop's
+	loses   error // what the live epoch serves and a new one would not; nil: nothing
+	epoch   bool  // one was asked for; the loop's
 }
 
 // reload is one request.
@@ -89,6 +91,7 @@ func newReloader(board *condition.Board, log *slog.Logger, started *config.Loade
 	return &reloader{board: board, log: log, requests: make(chan *reload), finished: make(chan func()),
 		current: started, started: started.Config, phases: map[*reload]string{},
 		hold:   func(uint64, *prepared) error { return nil },
+		loses:  func(context.Context) error { return nil },
 		expect: func(uint64, *config.Loaded, []string) {}, over: func(uint64, bool) {},
 		changed: func() <-chan struct{} { return nil }, follow: func() {}}
 }

@@ -66,6 +66,7 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	if err == nil {
 		err = r.hold(request.id, read)
 	}
+	read.loses = r.loses(ctx)
 	return read, err
 }
 
@@ -116,6 +117,11 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 			r.acts(request)
 		}
 		r.finish(request, result)
+		return
+	}
+	if live && read.loses != nil {
+		request.err = read.loses
+		r.refuse(request, reasons(read.loses))
 		return
 	}
 	result := api.ReloadResult{}

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Position is where a key stands. Line and Column count from 1, columns in characters; both are 0 for what is wrong with
-// the file as a whole, and File is empty for what no file says (a command line).
+// Position is where a key stands. Line and Column count from 1, columns in characters. Both are 0
+// for what is wrong with the file as a whole, Column alone for an object of the mesh. File is empty
+// for what no file says (a command line).
 type Position struct {
 	File   string
 	Line   int
@@ -19,6 +20,9 @@ type Position struct {
 func (p Position) String() string {
 	if p.Line == 0 {
 		return p.File
+	}
+	if p.Column == 0 {
+		return fmt.Sprintf("%s:%d", p.File, p.Line)
 	}
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }

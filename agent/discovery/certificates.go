@@ -14,6 +14,7 @@ import (
 
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/watch"
 )
 
@@ -154,7 +155,11 @@ func (s *Server) watchCertificates() {
 	}
 	used := map[string]bool{}
 	for _, v := range s.views {
-		v.SecretFiles(used)
+		v.FileSecrets(func(secret translate.FileSecret, _ resource.Origin) {
+			for _, path := range secret.Files() {
+				used[path] = true
+			}
+		})
 	}
 	s.certificates.keep(used)
 }

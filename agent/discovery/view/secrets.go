@@ -88,30 +88,43 @@ func (s *secrets) publish(v *View) {
 	found := s.look(needed)
 	for i, secret := range needed {
 		unit := "secret/" + secret.Name()
-		var origins []resource.Origin
-		for _, from := range s.users[secret] {
-			origins = append(origins, from...)
-		}
-		slices.SortFunc(origins, func(a, b resource.Origin) int {
-			return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Name, b.Name))
-		})
+		origins := s.origins(secret)
 		out, err := secret.Resource(found[i].Fingerprint, origins...)
 		var problems []object.Problem
-		tell := func(severity condition.Severity, message, cure string) {
-			o := origins[0]
-			problems = append(problems, object.Problem{File: o.File, Line: o.Line, Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Severity: severity,
-				Message: message, Cure: cure})
+		tell := func(message, cure string) {
+			problems = append(problems, Fault(origins[0], message, cure))
 		}
 		if err != nil {
-			tell(condition.Error, "Envoy would refuse the certificate: "+err.Error(), "correct the value it names")
+			tell("Envoy would refuse the certificate: "+err.Error(), "correct the value it names")
 		}
 		for _, path := range found[i].Missing {
-			tell(condition.Warning, path+" does not exist: Envoy goes on with what it read there before, and without that connections fail", "create it")
+			tell(path+" does not exist: Envoy keeps what it read there before; "+
+				"without that, connections fail", "create it")
 		}
 		for _, denied := range found[i].Denied {
-			tell(condition.Warning, denied, "")
+			tell(denied, "")
 		}
 		v.put(unit, out)
 		v.tell(unit, problems)
 	}
+}
+
+// origins returns the objects that need a secret, by place.
+func (s *secrets) origins(secret translate.FileSecret) []resource.Origin {
+	var origins []resource.Origin
+	for _, from := range s.users[secret] {
+		origins = append(origins, from...)
+	}
+	slices.SortFunc(origins, func(a, b resource.Origin) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Name, b.Name))
+	})
+	return origins
+}
+
+// Fault is an error in the object that something came from.
+func Fault(from resource.Origin, message, cure string) object.Problem {
+	return object.Problem{File: from.File, Line: from.Line,
+		Object:   fmt.Sprintf("%s %s/%s", from.Kind, from.Namespace, from.Name),
+		Severity: condition.Error, Message: message, Cure: cure}
 }

@@ -66,11 +66,11 @@ func (v *View) Problems() map[string][]object.Problem { return v.problems }
 // Reread has the next update take in that files changed which secrets name.
 func (v *View) Reread(files map[string]bool) { v.secrets.reread(files) }
 
-// SecretFiles adds the files that the view's secrets name.
-func (v *View) SecretFiles(files map[string]bool) {
+// FileSecrets calls each with every secret of the view and the first object that needs it.
+func (v *View) FileSecrets(each func(translate.FileSecret, resource.Origin)) {
 	for secret := range v.secrets.users {
-		for _, path := range secret.Files() {
-			files[path] = true
+		if origins := v.secrets.origins(secret); len(origins) > 0 {
+			each(secret, origins[0])
 		}
 	}
 }

@@ -1,0 +1,41 @@
+package discovery
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/discovery/view"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Unreadable looks at the certificate files of all proxies as they are now. It returns the problem
+// of each secret that a proxy which starts now could not read, by the secret's name. It may block on
+// a hanging mount.
+func (s *Server) Unreadable() map[string]Problem {
+	if s.options.Watch == nil {
+		return nil // the files are on other machines
+	}
+	secrets := map[translate.FileSecret]resource.Origin{}
+	s.mu.Lock()
+	for _, v := range s.views {
+		v.FileSecrets(func(secret translate.FileSecret, from resource.Origin) {
+			secrets[secret] = from
+		})
+	}
+	s.mu.Unlock()
+	found := map[string]Problem{}
+	for secret, from := range secrets {
+		for _, path := range secret.Files() {
+			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+				found[secret.Name()] = view.Fault(from, path+" does not exist", "create it")
+			} else if s.options.Denied == nil {
+				continue
+			} else if why := s.options.Denied(path); why != "" {
+				found[secret.Name()] = view.Fault(from, why, "")
+			}
+		}
+	}
+	return found
+}

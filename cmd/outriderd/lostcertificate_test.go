@@ -1,0 +1,134 @@
+package main_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// gateway is a TLS server of a router, with its certificate in two files.
+type gateway struct {
+	*rig.Rig
+	port       int
+	crt, key   string
+	crtText    string
+	keyText    string
+	definition string
+}
+
+func newGateway(t *testing.T) *gateway {
+	t.Helper()
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	own := server.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{port: parts.FreePort(t), Rig: rig.New(t, rig.Options{Race: true,
+		TOML: "[node]\ntype = \"router\"\n[reload]\nwatch = false\n"})}
+	g.crt, g.key = filepath.Join(g.Dir, "edge.crt"), filepath.Join(g.Dir, "edge.key")
+	g.crtText = string(pem.EncodeToMemory(
+		&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]}))
+	g.keyText = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
+	g.definition = fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge}
+spec:
+  servers:
+  - port: {number: %d, name: https, protocol: HTTPS}
+    hosts: ["*"]
+    tls: {mode: SIMPLE, serverCertificate: %s, privateKey: %s}
+`, g.port, g.crt, g.key)
+	return g
+}
+
+func (g *gateway) write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// handshakes reports whether the gateway shows a certificate.
+func (g *gateway) handshakes() bool {
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	c, err := tls.DialWithDialer(dialer, "tcp", fmt.Sprintf("127.0.0.1:%d", g.port),
+		&tls.Config{InsecureSkipVerify: true})
+	if err == nil {
+		_ = c.Close()
+	}
+	return err == nil
+}
+
+func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
+	g := newGateway(t)
+	g.write(t, g.crt, g.crtText)
+	g.write(t, g.key, g.keyText)
+	g.Write("mesh.d/edge.yaml", g.definition)
+	g.StartReady()
+	rig.Eventually(t, 30*time.Second, "the gateway serves its certificate", g.handshakes)
+	before := current(t, g.Rig)
+	place := filepath.Join(g.Dir, "mesh.d", "edge.yaml") + ":1: Gateway default/edge: "
+	for _, broken := range []struct {
+		what   string
+		change func()
+		says   string
+	}{
+		{"missing", func() { _ = os.Remove(g.key) },
+			g.key + " does not exist; create it, then reload"},
+		{"not a key", func() {
+			g.write(t, g.key, "no key")
+			rig.Eventually(t, 30*time.Second, "Envoy has refused the key", func() bool {
+				return strings.Contains(g.Outrider("mesh", "check").Err, "Envoy refused")
+			})
+		}, "correct the file, then reload"},
+	} {
+		what := broken.what
+		broken.change()
+		result := g.Outrider("reload")
+		if result.Exit != 1 || !strings.Contains(result.Err, place) ||
+			!strings.Contains(result.Err, broken.says) {
+			t.Errorf("%s: exit %d: %s%s", what, result.Exit, result.Out, result.Err)
+		}
+		if now := current(t, g.Rig); now.PID != before.PID || !g.handshakes() {
+			t.Errorf("%s: epoch %+v serves, its certificate: %v", what, now, g.handshakes())
+		}
+		g.write(t, g.key, g.keyText)
+		rig.Eventually(t, 30*time.Second, "nothing is refused any more", func() bool {
+			return g.Outrider("mesh", "check").Exit == 0
+		})
+	}
+	if result := g.Outrider("reload"); result.Exit != 0 || !g.handshakes() {
+		t.Errorf("a reload with the key: exit %d: %s", result.Exit, result.Err)
+	}
+}
+
+// TestReload_GoesOnWhereNoEpochHasTheCertificate starts without a key. A new epoch has no less.
+func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
+	g := newGateway(t)
+	g.write(t, g.crt, g.crtText)
+	g.Write("mesh.d/edge.yaml", g.definition)
+	g.StartReady()
+	rig.Eventually(t, 30*time.Second, "Envoy has refused the certificate", func() bool {
+		return strings.Contains(strings.Join(conditions(t, g.Rig), "\n"), "Envoy refused")
+	})
+	if told := g.Outrider("mesh", "check"); told.Exit != 1 ||
+		!strings.Contains(told.Err, "error: "+filepath.Join(g.Dir, "mesh.d", "edge.yaml")+":1") {
+		t.Errorf("mesh check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	if result := g.Outrider("reload"); result.Exit != 0 {
+		t.Errorf("reload: exit %d: %s", result.Exit, result.Err)
+	}
+}
