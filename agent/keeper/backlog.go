@@ -7,8 +7,7 @@ import "sync"
 // never waits.
 type backlog struct {
 	mu      sync.Mutex
-	entries []entry // the valid ones begin at head
-	head    int
+	entries []entry
 	bytes   int
 	dropped map[origin]uint64 // since last told
 	waiting chan struct{}     // holds a token while there may be something to take
@@ -38,27 +37,19 @@ func (b *backlog) add(from origin, line string) {
 func (b *backlog) append(e entry) {
 	b.entries = append(b.entries, e)
 	b.bytes += len(e.line)
-	for len(b.entries)-b.head > MaxKeptLines || b.bytes > MaxKeptBytes {
+	for len(b.entries) > MaxKeptLines || b.bytes > MaxKeptBytes {
 		b.dropped[b.pop().origin]++
 	}
 	b.wake()
 }
 
-// pop removes the oldest entry; the space is reused once half of it is unused.
+// pop removes the oldest entry.
 func (b *backlog) pop() entry {
-	oldest := b.entries[b.head]
-	b.entries[b.head] = entry{}
-	b.head++
+	oldest := b.entries[0]
+	b.entries[0] = entry{}
 	b.bytes -= len(oldest.line)
-	switch {
-	case b.head == len(b.entries) && cap(b.entries) > 256:
-		b.entries, b.head = nil, 0 // after a flood: give the memory back
-	case b.head == len(b.entries):
-		b.entries, b.head = b.entries[:0], 0
-	case b.head >= 1024 && b.head*2 >= len(b.entries):
-		n := copy(b.entries, b.entries[b.head:])
-		clear(b.entries[n:])
-		b.entries, b.head = b.entries[:n], 0
+	if b.entries = b.entries[1:]; len(b.entries) == 0 {
+		b.entries = nil // release the memory after a flood
 	}
 	return oldest
 }
@@ -91,13 +82,13 @@ func (b *backlog) take() []Log {
 		delete(b.dropped, from)
 		return &logs[len(logs)-1]
 	}
-	for lines, size := 0, 0; lines < batchLines && size < batchBytes && b.head < len(b.entries); lines++ {
+	for lines, size := 0, 0; lines < batchLines && size < batchBytes && len(b.entries) > 0; lines++ {
 		oldest := b.pop()
 		log := of(oldest.origin)
 		log.Lines = append(log.Lines, oldest.line)
 		size += len(oldest.line)
 	}
-	if b.head < len(b.entries) {
+	if len(b.entries) > 0 {
 		b.wake()
 		return logs
 	}
@@ -111,8 +102,8 @@ func (b *backlog) take() []Log {
 func (b *backlog) giveBack(logs []Log) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	later := b.entries[b.head:]
-	b.entries, b.head, b.bytes = nil, 0, 0
+	later := b.entries
+	b.entries, b.bytes = nil, 0
 	b.put(logs)
 	for _, e := range later {
 		b.append(e)
@@ -127,7 +118,7 @@ func (b *backlog) snapshot() []Log {
 	for from, count := range b.dropped {
 		logs = append(logs, Log{ID: from.ID, Epoch: from.Epoch, Dropped: count})
 	}
-	for _, e := range b.entries[b.head:] {
+	for _, e := range b.entries {
 		if last := len(logs) - 1; last < 0 || logs[last].ID != e.ID {
 			logs = append(logs, Log{ID: e.ID, Epoch: e.Epoch})
 		}

@@ -13,7 +13,7 @@ import (
 type child struct {
 	process Process // without LastLines, MemoryBytes, Connections
 	pipe    *logPipe
-	rescue  *rescue // the stand-in for its dead parent
+	standIn *standIn // for its dead parent
 }
 
 func (c *child) lives() bool { return c.process.Exit == nil }
@@ -25,7 +25,17 @@ func (c *child) view() Process {
 	return process
 }
 
-// children finds, in the order of their start, the Envoys that match.
+// livingPIDs returns the processes that live, in the order of their start.
+func (s *server) livingPIDs() (pids []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.find((*child).lives) {
+		pids = append(pids, c.process.PID)
+	}
+	return pids
+}
+
+// find returns the Envoys that match, in the order of their start.
 func (s *server) find(match func(*child) bool) []*child {
 	var found []*child
 	for _, c := range s.children {

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -34,7 +35,7 @@ func TestEnvoyHotRestart(t *testing.T) {
 	second.live() // its admin socket is not gone
 }
 
-func TestRescue(t *testing.T) {
+func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
 		t.Run(unix.SignalName(signal), func(t *testing.T) {
@@ -49,9 +50,9 @@ func TestRescue(t *testing.T) {
 			l.exitOf(first.ID)
 			died := time.Now()
 			if !l.process(second.ID).Rescued {
-				t.Error("epoch 1 was not rescued")
+				t.Error("epoch 1 has no stand-in")
 			}
-			// Without a rescue it aborts 10 s after its next message, which comes at parent-shutdown-time.
+			// Without a stand-in it aborts 10 s after its next message, at parent-shutdown-time.
 			l.eventually("16 s later", func() bool { return time.Since(died) > 16*time.Second })
 			if p := l.process(second.ID); p.Exit != nil {
 				t.Fatalf("epoch 1 ended with %+v\n%s", *p.Exit, strings.Join(p.LastLines, "\n"))
@@ -145,9 +146,9 @@ func TestUnreadAgentNeverStopsEnvoy(t *testing.T) {
 	t.Logf("%d requests at trace level, %d lines dropped", asked, dropped)
 }
 
-// TestParentDiesWhileChildStarts: the parent is killed at moments within the start of the child, while that may be
-// waiting for an answer. The child has to become live all the same: nobody else serves.
-func TestParentDiesWhileChildStarts(t *testing.T) {
+// The parent is killed at moments within the start of its child, which may be waiting for a reply.
+// The child has to become live all the same: nobody else serves.
+func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 	t.Parallel()
 	for round := range 7 {
 		delay := time.Duration(round) * 8 * time.Millisecond
@@ -165,14 +166,13 @@ func TestParentDiesWhileChildStarts(t *testing.T) {
 				return err == nil && body == "hello from "+second.ID
 			})
 			second.live()
-			t.Logf("served after %v, rescued %v", time.Since(killed), l.process(second.ID).Rescued)
+			t.Logf("served after %v, stand-in %v", time.Since(killed), l.process(second.ID).Rescued)
 		})
 	}
 }
 
-// TestParentHangsAndDies: the child's question to a stopped parent is never answered; when that is killed the stand-in
-// answers for it.
-func TestParentHangsAndDies(t *testing.T) {
+// A child waits for the reply of a stopped parent. When that is killed, the stand-in replies.
+func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
 	first := l.startEnvoy(0, envoyOptions{port: port}).live()
@@ -181,8 +181,8 @@ func TestParentHangsAndDies(t *testing.T) {
 	}
 	second := l.startEnvoy(1, envoyOptions{port: port})
 	l.eventually("the child waits for an answer", func() bool {
-		_, number, err := systemCall(second.PID)
-		return err == nil && number == unix.SYS_RECVMSG
+		call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", second.PID))
+		return err == nil && strings.HasPrefix(string(call), fmt.Sprintf("%d ", unix.SYS_RECVMSG))
 	})
 	if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil {
 		t.Fatal(err)

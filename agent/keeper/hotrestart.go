@@ -2,91 +2,121 @@ package keeper
 
 import (
 	"encoding/binary"
-	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
 )
 
-// Envoy's hot-restart RPC: a datagram holds the length (8 bytes, big endian) of an envoy.HotRestartMessage
-// (source/server/hot_restart.proto) and the message. Only what a stand-in for a dead parent needs is read and written
-// here, by hand: the keeper links no protobuf.
-
-// parentRequest is what a new epoch asks of the one before: the number of the field in HotRestartMessage.Request.
-type parentRequest uint64
-
+// A hot-restart message of Envoy is a datagram: its length (8 bytes, big endian) and an
+// envoy.HotRestartMessage (source/server/hot_restart.proto). The keeper links no protobuf; it needs
+// only the kind of a request, which is the number of its field in HotRestartMessage.Request, and one
+// reply.
 const (
-	passListenSocket parentRequest = 1 // waits for an answer
-	shutdownAdmin    parentRequest = 2 // waits for an answer
-	parentStats      parentRequest = 3 // waits for an answer
-	drainListeners   parentRequest = 4
-	terminateParent  parentRequest = 5
-)
+	messageHeader = 8
 
-// Field numbers of HotRestartMessage.
-const (
 	fieldRequest = 1
 	fieldReply   = 2
+
+	passListenSocket = 1 // expects a reply
+	shutdownAdmin    = 2 // expects a reply
+	terminateParent  = 5
+
+	wireBytes = 2 // protobuf's wire type of strings and messages
 )
 
-// Protobuf's wire types.
-const (
-	wireVarint = 0
-	wireBytes  = 2
-)
-
-const rpcHeader = 8
-
-var errNotRequest = errors.New("not a hot-restart request")
-
-// parseRequest reads a datagram from a child.
-func parseRequest(datagram []byte) (parentRequest, error) {
-	if len(datagram) < rpcHeader || binary.BigEndian.Uint64(datagram) != uint64(len(datagram)-rpcHeader) {
-		return 0, errNotRequest
+// requestOf returns the kind of a request, 0 if the datagram is none.
+func requestOf(datagram []byte) uint64 {
+	if len(datagram) < messageHeader {
+		return 0
 	}
-	field, body, ok := firstMessage(datagram[rpcHeader:])
-	if !ok || field != fieldRequest {
-		return 0, errNotRequest
+	field, request := firstField(datagram[messageHeader:])
+	if field != fieldRequest {
+		return 0
 	}
-	field, _, ok = firstMessage(body)
-	if !ok {
-		return 0, errNotRequest
-	}
-	return parentRequest(field), nil
+	kind, _ := firstField(request)
+	return kind
 }
 
-// firstMessage splits off the first field of a message, which must itself be a message.
-func firstMessage(data []byte) (field uint64, body []byte, ok bool) {
-	tag, n := binary.Uvarint(data)
+// firstField splits off the first field of a message, which must be a message too.
+func firstField(message []byte) (number uint64, content []byte) {
+	tag, n := binary.Uvarint(message)
 	if n <= 0 || tag&7 != wireBytes {
-		return 0, nil, false
+		return 0, nil
 	}
-	length, m := binary.Uvarint(data[n:])
-	if m <= 0 || length > uint64(len(data)-n-m) {
-		return 0, nil, false
+	length, m := binary.Uvarint(message[n:])
+	if m <= 0 || length > uint64(len(message)-n-m) {
+		return 0, nil
 	}
-	return tag >> 3, data[n+m : n+m+int(length)], true
+	return tag >> 3, message[n+m:][:length]
 }
 
-// reply is the datagram that answers a request, or nil where Envoy expects none.
-func reply(request parentRequest, parentStarted uint64) []byte {
-	var body []byte
-	switch request {
-	case passListenSocket: // fd = -1: the child binds a socket of its own
-		minusOne := int64(-1)
-		body = appendVarint(nil, 1, uint64(minusOne))
-	case shutdownAdmin: // original_start_time_unix_seconds, enable_reuse_port_default (Envoy's default)
-		body = appendVarint(appendVarint(nil, 1, parentStarted), 2, 1)
-	case parentStats: // none
-	default:
-		return nil
+// shutdownAdminReply returns the reply to shutdownAdmin: when the first epoch started, and that SO_REUSEPORT is the
+// default of listeners. As a reply to passListenSocket it means, like any other kind, that the
+// parent has no such socket.
+func shutdownAdminReply(started time.Time) []byte {
+	body := binary.AppendUvarint([]byte{1 << 3}, uint64(max(0, started.Unix())))
+	body = append(body, 2<<3, 1)
+	for _, field := range []byte{shutdownAdmin, fieldReply} {
+		body = append([]byte{field<<3 | wireBytes, byte(len(body))}, body...)
 	}
-	message := appendMessage(nil, fieldReply, appendMessage(nil, uint64(request), body))
-	return append(binary.BigEndian.AppendUint64(nil, uint64(len(message))), message...)
+	return append(binary.BigEndian.AppendUint64(nil, uint64(len(body))), body...)
 }
 
-func appendVarint(to []byte, field, value uint64) []byte {
-	return binary.AppendUvarint(binary.AppendUvarint(to, field<<3|wireVarint), value)
+// standIn takes the place of a parent that died before its child told it to terminate. Without it
+// the child, which serves already, aborts itself when it does (SIGABRT, "hot restart sendmsg()
+// failed"). The child can be hot-restarted from afterwards. See docs/decisions/0003.
+type standIn struct {
+	parent Process // Epoch, Lineage and Started are set
+	child  *net.UnixAddr
+	socket *net.UnixConn
 }
 
-func appendMessage(to []byte, field uint64, body []byte) []byte {
-	to = binary.AppendUvarint(to, field<<3|wireBytes)
-	return append(binary.AppendUvarint(to, uint64(len(body))), body...)
+func newStandIn(info Info, parent Process, socket *net.UnixConn) *standIn {
+	child := hotRestartSocket(info.SocketPath, "child", info.BaseIDOf(parent.Lineage), parent.Epoch+1)
+	return &standIn{parent, &net.UnixAddr{Name: child, Net: "unixgram"}, socket}
+}
+
+// bindStandIn replaces the socket of a dead parent. The new one is renamed to its path, so that the
+// path always exists: a child that sends when it does not aborts at once.
+func bindStandIn(path string) (*net.UnixConn, error) {
+	temporary := path[:len(path)-1] + "~"
+	_ = os.Remove(temporary)
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: temporary, Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	if err = os.Chmod(temporary, 0o600); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		_ = socket.Close()
+		_ = os.Remove(temporary)
+		return nil, fmt.Errorf("replace the socket of a dead parent: %w", err)
+	}
+	return socket, nil
+}
+
+// serve answers until the child tells its parent to terminate, or the socket is closed. It leaves
+// the socket's file: Envoy expects a stale one, and it may be that of a later epoch by now.
+func (i *standIn) serve() {
+	defer func() { _ = i.socket.Close() }()
+	reply := shutdownAdminReply(i.parent.Started)
+	send := func() { _, _ = i.socket.WriteToUnix(reply, i.child) }
+	// The child may wait for a reply that the parent owed. If not, this reply precedes that to its
+	// next request, which is the same.
+	send()
+	buffer := make([]byte, 4096) // Envoy's MaxSendmsgSize
+	for {
+		n, err := i.socket.Read(buffer)
+		if err != nil {
+			return
+		}
+		switch requestOf(buffer[:n]) {
+		case passListenSocket, shutdownAdmin:
+			send()
+		case terminateParent:
+			return
+		}
+	}
 }

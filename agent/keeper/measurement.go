@@ -2,6 +2,8 @@ package keeper
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -67,8 +69,8 @@ func (s *sample) expired(maxAge time.Duration) bool {
 	}
 }
 
-// measure lists all processes with what the living ones use. It reads the kernel's tables, which
-// may be long, without the lock.
+// measure lists all processes with what the living ones use. It reads kernel tables, which may be
+// long, without holding the lock.
 func (s *server) measure() ([]Process, error) {
 	processes := s.list()
 	var pids []int
@@ -77,10 +79,8 @@ func (s *server) measure() ([]Process, error) {
 			pids = append(pids, p.PID)
 		}
 	}
-	system := usage{proc: "/proc"}
-	found, err := system.traffic(pids, s.info.Folder)
-	failed := err != nil
-	if failed {
+	found, err := countTraffic(pids, s.info.Folder)
+	if err != nil {
 		s.complain("%v", err)
 	}
 	for i := range processes {
@@ -89,13 +89,24 @@ func (s *server) measure() ([]Process, error) {
 			continue
 		}
 		its := found[p.PID]
-		if failed { // a stop must not take what was not seen for nothing
+		if err != nil { // the agent must not take too low a count for an idle Envoy
 			its.downstream = max(its.downstream, 1)
 		}
 		p.Connections, p.Downstream, p.Listening = its.established, &its.downstream, its.listening
-		if p.MemoryBytes, err = system.memory(p.PID); err != nil {
-			p.MemoryBytes = 0 // it has just exited
-		}
+		p.MemoryBytes = residentBytes(p.PID)
 	}
 	return processes, nil
+}
+
+// residentBytes returns the resident size of a process, 0 if it has exited.
+func residentBytes(pid int) uint64 {
+	var size, resident uint64 // in pages
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err == nil {
+		_, err = fmt.Sscan(string(content), &size, &resident)
+	}
+	if err != nil {
+		return 0
+	}
+	return resident * uint64(os.Getpagesize())
 }

@@ -49,11 +49,11 @@ func wait(pid int) (Exit, bool) {
 // exited notes an exit, helps the successor first, and tells the agent once the last lines have been read.
 func (s *server) exited(c *child, exit Exit) {
 	c.process.Exit = &exit
-	if c.rescue != nil {
-		go c.rescue.stop()
-		c.rescue = nil
+	if c.standIn != nil {
+		_ = c.standIn.socket.Close()
+		c.standIn = nil
 	}
-	s.rescueChildOf(c)
+	s.standInFor(c)
 	s.removeAdminSocket(c)
 	s.forgetOldest()
 	if s.steered != nil && s.steered.from == c.process.ID {
@@ -103,8 +103,9 @@ func (s *server) publish(c *child) {
 	}
 }
 
-// rescueChildOf stands in for a dead parent whose child lives, if no living epoch uses the same socket name.
-func (s *server) rescueChildOf(parent *child) {
+// standInFor starts a stand-in for a dead parent whose child lives, unless another living epoch uses
+// the same socket.
+func (s *server) standInFor(parent *child) {
 	if !parent.process.HotRestart {
 		return
 	}
@@ -117,16 +118,17 @@ func (s *server) rescueChildOf(parent *child) {
 			return
 		}
 	}
-	if heir == nil || heir.rescue != nil {
+	if heir == nil || heir.standIn != nil {
 		return
 	}
 	path := hotRestartSocket(s.info.SocketPath, "parent", s.info.BaseIDOf(parent.process.Lineage), parent.process.Epoch)
-	socket, err := bindRescue(path)
+	socket, err := bindStandIn(path)
 	if err != nil {
-		s.complain("epoch %d ended before epoch %d was done with it, and %v", parent.process.Epoch, heir.process.Epoch, err)
+		s.complain("cannot stand in for epoch %d, whose child will abort: %v",
+			parent.process.Number, err)
 		return
 	}
-	heir.rescue = newRescue(s.info, parent.process, heir.process.PID, socket)
+	heir.standIn = newStandIn(s.info, parent.process, socket)
 	heir.process.Rescued = true
-	go heir.rescue.serve()
+	go heir.standIn.serve()
 }

@@ -105,9 +105,9 @@ func TestFloodWithSlowAgent(t *testing.T) {
 			t.Fatalf("%d lines, none dropped", lines)
 		}
 	}
-	memory, err := usage{"/proc"}.memory(pid)
-	if err != nil || memory > 120<<20 { // of a race-instrumented keeper
-		t.Errorf("the keeper has %d MB: %v", memory>>20, err)
+	memory := residentBytes(pid)
+	if memory == 0 || memory > 120<<20 { // of a race-instrumented keeper
+		t.Errorf("the keeper has %d MB", memory>>20)
 	}
 	if err := l.client.Signal(l.context(), "p1", unix.SIGKILL); err != nil {
 		t.Fatal(err)

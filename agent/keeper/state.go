@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"syscall"
@@ -86,10 +87,9 @@ func (s *server) save(to *inherited) (stateFD int, err error) {
 			}
 			saved.Partial, saved.Cut = c.pipe.splitter.partial, c.pipe.splitter.cut
 		}
-		if c.rescue != nil {
-			if number, err := to.add(c.rescue.socket); err == nil { // else it has done its work and is closed
-				saved.Rescue = number
-				saved.Parent = Process{Epoch: c.rescue.epoch, Lineage: c.rescue.lineage, Started: c.rescue.started}
+		if c.standIn != nil {
+			if number, err := to.add(c.standIn.socket); err == nil { // else it has ended
+				saved.Rescue, saved.Parent = number, c.standIn.parent
 			}
 		}
 		state.Children = append(state.Children, saved)
@@ -156,8 +156,12 @@ func (s *server) restoreChild(saved savedChild) *child {
 		c.pipe.start()
 	}
 	if saved.Rescue >= 0 {
-		c.rescue = newRescue(s.info, saved.Parent, saved.Process.PID, inheritedFile(saved.Rescue, "rescue"))
-		go c.rescue.serve()
+		file := inheritedFile(saved.Rescue, "stand-in")
+		if socket, err := net.FilePacketConn(file); err == nil {
+			c.standIn = newStandIn(s.info, saved.Parent, socket.(*net.UnixConn))
+			go c.standIn.serve()
+		}
+		_ = file.Close()
 	}
 	return c
 }

@@ -22,11 +22,11 @@ func TestDownstream(t *testing.T) {
 	admin := parts.ShortDir(t)
 	measure := func(pid int) traffic {
 		t.Helper()
-		found, err := usage{proc: "/proc"}.traffic([]int{pid}, admin)
+		found, err := countTraffic([]int{pid}, admin)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return found[pid]
+		return *found[pid]
 	}
 	before := measure(os.Getpid())
 	for name, test := range map[string]struct {
@@ -92,7 +92,7 @@ func TestTraffic_TellsWhoListens(t *testing.T) {
 	pids := sharedWith(t, file)
 	_ = file.Close()
 	listening := func() (all []bool) {
-		found, err := usage{proc: "/proc"}.traffic(pids, "")
+		found, err := countTraffic(pids, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,61 +138,6 @@ func sharedWith(t *testing.T, file *os.File) (pids []int) {
 	return pids
 }
 
-// A table that grows while it is read tells some of its lines twice.
-func TestTrafficIsCountedOnce(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	client, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = client.Close() }()
-	var inode uint64
-	raw, err := client.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = raw.Control(func(fd uintptr) {
-		var status unix.Stat_t
-		if err := unix.Fstat(int(fd), &status); err != nil {
-			t.Error(err)
-		}
-		inode = status.Ino
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder := t.TempDir()
-	line := fmt.Sprintf("0: 0100007F:A000 0100007F:1F90 01 00000000:00000000 00:00000000 00000000 0 0 %d 1 0 20 4 30 10 -1\n", inode)
-	for name, text := range map[string]string{"tcp": line + line, "udp": "", "unix": ""} {
-		if err := errors.Join(os.MkdirAll(filepath.Join(folder, "self/net"), 0o755), os.WriteFile(filepath.Join(folder, "self/net", name), []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink(fmt.Sprintf("/proc/%d", os.Getpid()), filepath.Join(folder, fmt.Sprint(os.Getpid()))); err != nil {
-		t.Fatal(err)
-	}
-	found, err := usage{proc: folder}.traffic([]int{os.Getpid()}, "")
-	if now := found[os.Getpid()]; err != nil || now != (traffic{established: 1}) {
-		t.Errorf("%+v, %v", now, err)
-	}
-}
-
-// subset is /proc as a unit with ProcSubset=pid has it: processes alone.
-func subset(t *testing.T) string {
-	t.Helper()
-	folder := t.TempDir()
-	for _, process := range []string{"self", fmt.Sprint(os.Getpid())} {
-		if err := os.Symlink("/proc/"+process, filepath.Join(folder, process)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return folder
-}
-
 // Who serves UDP may have anything in flight.
 func TestDownstreamOfUDP(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -206,15 +151,13 @@ func TestDownstreamOfUDP(t *testing.T) {
 	}
 	defer func() { _ = client.Close() }()
 	for name, test := range map[string]struct {
-		system    string
 		reusePort int
 		port      int
 		all       bool
 	}{
-		"a client":       {"/proc", 0, 0, false},
-		"a fixed port":   {"/proc", 0, parts.FreePort(t), true},
-		"Envoy's":        {"/proc", 1, 0, true},
-		"ProcSubset=pid": {subset(t), 1, parts.FreePort(t), true},
+		"a client":     {0, 0, false},
+		"Envoy's":      {1, 0, true},
+		"a fixed port": {1, parts.FreePort(t), true},
 	} {
 		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -237,7 +180,7 @@ func TestDownstreamOfUDP(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		found, err := usage{proc: test.system}.traffic([]int{os.Getpid(), heir.Process.Pid}, "")
+		found, err := countTraffic([]int{os.Getpid(), heir.Process.Pid}, "")
 		now := found[os.Getpid()]
 		if err != nil || now.established == 0 || (now.downstream >= now.established) != test.all {
 			t.Errorf("%s: %+v, %v", name, now, err)

@@ -1,6 +1,7 @@
-// Package sockdiag asks the kernel over netlink who listens (sock_diag(7)), which costs as much as there are listeners. The tables in
-// /proc cost as much as there are connections (two seconds at 39,000 of them on a busy machine), and a walk over a hash table that is
-// made for a million of them. To learn of handshakes too costs the walk, but no connection is written down.
+// Package sockdiag lists sockets over netlink (sock_diag(7)). Listing listeners costs as much as
+// there are listeners, whereas the tables in /proc cost as much as there are connections: two
+// seconds at 39,000 of them on a busy machine. Listing any other state costs a walk over the
+// kernel's hash table, without formatting what it skips.
 package sockdiag
 
 import (
@@ -15,27 +16,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a TCP socket that listens, or a handshake that one has begun.
+// Socket is a TCP or UDP socket, or a handshake that a TCP listener has begun.
 type Socket struct {
-	Handshake bool           // of the address, for whoever listens there; it is nobody's yet and has no inode
-	Waiting   uint32         // connections that wait to be accepted
-	Address   netip.AddrPort // as its family has it: IPv4 within IPv6 stays so
-	Device    uint32         // the index of the network interface it is bound to; 0: none
-	UID       uint32         // who made it
-	Inode     uint32
-	CGroup    uint64 // of whoever made it: the inode of its folder in /sys/fs/cgroup; 0: not known
-
-	established bool
+	State   State
+	Waiting uint32         // connections that wait to be accepted, of a listener
+	Address netip.AddrPort // local; IPv4 within IPv6 stays so
+	Device  uint32         // the index of the network interface it is bound to; 0: none
+	UID     uint32         // of its creator
+	Inode   uint32         // 0: no process has it, such as a handshake
+	CGroup  uint64         // of its creator: the inode of its folder in /sys/fs/cgroup; 0: unknown
 }
 
-const (
-	// include/net/tcp_states.h: TCP_ESTABLISHED, TCP_SYN_RECV, TCP_LISTEN.
-	tcpEstablished = 1
-	tcpHandshake   = 3
-	tcpListen      = 10
+// Protocol is the transport protocol of sockets.
+type Protocol uint8
 
-	// Offsets in struct inet_diag_sockid: source port, destination port, source, destination, interface, cookie. Ports and addresses are in
-	// the order of the network.
+// The protocols.
+const (
+	TCP Protocol = unix.IPPROTO_TCP
+	UDP Protocol = unix.IPPROTO_UDP
+)
+
+// State is the state of a socket, TCP_* in include/net/tcp_states.h.
+type State uint8
+
+// The states that callers ask for.
+const (
+	Established State = 1
+	SynReceived State = 3 // a handshake, for the address of a listener
+	FinWait1    State = 4 // this side has sent everything; it may still receive
+	FinWait2    State = 5
+	Unconnected State = 7 // UDP
+	CloseWait   State = 8 // the peer has sent everything and may wait for an answer
+	Listen      State = 10
+)
+
+const (
+	// Offsets in struct inet_diag_sockid: source port, destination port, source, destination,
+	// interface, cookie. Ports and addresses are in network byte order.
 	sockidLength      = 48
 	sockidPort        = 0
 	sockidPeerPort    = 2
@@ -58,38 +75,43 @@ const (
 	bufferLength = 32 << 10 // what the kernel fills at most in one go
 )
 
-// Listening tells the listening TCP sockets of this network namespace. Those of one address are in the order of the kernel's list: the
-// youngest first for IPv4, last for IPv6 (__inet_hash in net/ipv4/inet_hashtables.c).
-func Listening() ([]Socket, error) { return inStates(1 << tcpListen) }
-
-// Coming tells the same, and the handshakes that have begun.
-func Coming() ([]Socket, error) { return inStates(1<<tcpListen | 1<<tcpHandshake) }
-
-func inStates(states uint32) ([]Socket, error) {
+// Listening returns the listening TCP sockets of this network namespace. Those of one address are
+// in the order of the kernel's list: the youngest first for IPv4, last for IPv6 (__inet_hash in
+// net/ipv4/inet_hashtables.c).
+func Listening() ([]Socket, error) {
 	var all []Socket
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		found, err := ask(family, states)
-		if err != nil {
-			return nil, fmt.Errorf("look at listening sockets: %w", err)
-		}
-		all = append(all, found...)
+	err := Each(TCP, func(s Socket) { all = append(all, s) }, Listen)
+	return all, err
+}
+
+// Each calls visit with each socket of a protocol in one of some states, in this network namespace.
+// A socket may come twice if the kernel's table changes meanwhile.
+func Each(protocol Protocol, visit func(Socket), states ...State) error {
+	mask := uint32(0)
+	for _, state := range states {
+		mask |= 1 << state
 	}
-	return all, nil
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		asked := request(family, protocol, mask, unix.NLM_F_DUMP)
+		err := exchange(asked, make([]byte, bufferLength), func(datagram []byte) (bool, error) {
+			found, done, err := answer(datagram)
+			for _, s := range found {
+				visit(s)
+			}
+			return done, err
+		})
+		if err != nil {
+			return fmt.Errorf("list sockets: %w", err)
+		}
+	}
+	return nil
 }
 
-// ask is inStates for one family.
-func ask(family uint8, states uint32) ([]Socket, error) {
-	var sockets []Socket
-	err := exchange(request(family, states, unix.NLM_F_DUMP), make([]byte, bufferLength), func(datagram []byte) (bool, error) {
-		found, done, err := answer(datagram)
-		sockets = append(sockets, found...)
-		return done, err
-	})
-	return sockets, err
-}
-
-// exchange sends a request and hands over each datagram of the answer, until read reports the last one.
-func exchange(request, buffer []byte, read func(datagram []byte) (done bool, err error)) error {
+// exchange sends a request and passes each datagram of the answer to read, until that reports the
+// last one.
+func exchange(
+	request, buffer []byte, read func(datagram []byte) (done bool, err error),
+) error {
 	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
@@ -112,19 +134,20 @@ func exchange(request, buffer []byte, read func(datagram []byte) (done bool, err
 	}
 }
 
-func request(family uint8, states uint32, flags uint16) []byte {
+func request(family uint8, protocol Protocol, states uint32, flags uint16) []byte {
 	const length = unix.SizeofNlMsghdr + requestLength
 	message := make([]byte, length)
 	binary.NativeEndian.PutUint32(message[0:], length)
 	binary.NativeEndian.PutUint16(message[4:], unix.SOCK_DIAG_BY_FAMILY)
 	binary.NativeEndian.PutUint16(message[6:], unix.NLM_F_REQUEST|flags)
 	body := message[unix.SizeofNlMsghdr:]
-	body[0], body[1] = family, unix.IPPROTO_TCP
+	body[0], body[1] = family, uint8(protocol)
 	binary.NativeEndian.PutUint32(body[4:], states)
 	return message
 }
 
-// answer reads one datagram of an answer; done says that it was the last. Messages that are none are passed over.
+// answer parses one datagram of an answer; done reports whether it was the last. It skips messages
+// of other types.
 func answer(datagram []byte) (sockets []Socket, done bool, err error) {
 	messages, err := syscall.ParseNetlinkMessage(datagram)
 	if err != nil {
@@ -132,7 +155,7 @@ func answer(datagram []byte) (sockets []Socket, done bool, err error) {
 	}
 	for _, message := range messages {
 		switch message.Header.Type {
-		case unix.NLMSG_DONE: // how the listing ended: a kernel that has no tcp_diag says so here
+		case unix.NLMSG_DONE: // carries the error of a kernel without tcp_diag
 			return sockets, true, errorOf(message.Data, nil)
 		case unix.NLMSG_ERROR:
 			return sockets, true, errorOf(message.Data, errors.New("netlink: an error without a number"))
@@ -145,7 +168,8 @@ func answer(datagram []byte) (sockets []Socket, done bool, err error) {
 	return sockets, false, nil
 }
 
-// errorOf is the error that a message begins with, as a negative number; otherwise where there is none.
+// errorOf returns the error that a message begins with, as a negative number, or otherwise if it has
+// none.
 func errorOf(body []byte, otherwise error) error {
 	if len(body) < 4 {
 		return otherwise
@@ -167,7 +191,7 @@ func socketOf(body []byte) (Socket, bool) {
 	}
 	address, ok := netip.AddrFromSlice(id[sockidSource : sockidSource+length])
 	return Socket{
-		Handshake: body[messageState] == tcpHandshake, established: body[messageState] == tcpEstablished,
+		State:   State(body[messageState]),
 		Waiting: binary.NativeEndian.Uint32(body[messageWaiting:]),
 		Address: netip.AddrPortFrom(address, binary.BigEndian.Uint16(id[sockidPort:])),
 		Device:  binary.NativeEndian.Uint32(id[sockidDevice:]),

@@ -33,7 +33,7 @@ func exactRequest(socket, peer netip.AddrPort) []byte {
 	if socket.Addr().Unmap().Is6() {
 		family = unix.AF_INET6
 	}
-	message := request(family, 1<<tcpEstablished, 0)
+	message := request(family, TCP, 1<<Established, 0)
 	id := message[unix.SizeofNlMsghdr+8:]
 	binary.BigEndian.PutUint16(id[sockidPort:], socket.Port())
 	binary.BigEndian.PutUint16(id[sockidPeerPort:], peer.Port())
@@ -48,7 +48,7 @@ func userIn(datagram []byte) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	if len(sockets) != 1 || !sockets[0].established || sockets[0].Inode == 0 {
+	if len(sockets) != 1 || sockets[0].State != Established || sockets[0].Inode == 0 {
 		return 0, errNoUser
 	}
 	return sockets[0].UID, nil

@@ -3,11 +3,10 @@ package keeper
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"runtime"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,12 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"outrider.org/outrider/agent/sockdiag"
 	"outrider.org/outrider/scripts/parts"
 )
 
-// After the doors are closed nobody comes in, and who is in is served.
-func TestDoors(t *testing.T) {
+// New connections are refused; those that exist are served.
+func TestStopAccepting(t *testing.T) {
 	l := newLab(t)
 	port := parts.FreePort(t)
 	l.startEnvoy(0, envoyOptions{port: port}).live()
@@ -29,7 +27,7 @@ func TestDoors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = inside.Close() }()
-	for range 2 { // a stop that is tried again closes them again
+	for range 2 { // a stop may be repeated
 		if err := l.client.CloseDoors(l.context()); err != nil {
 			t.Fatal(err)
 		}
@@ -78,39 +76,6 @@ func TestUnplugWithoutPrivilege(t *testing.T) {
 	_ = accepted.Close()
 }
 
-// Where no list of listeners can be had the sockets say the same.
-func TestListenersAreToldByTheListOrByThemselves(t *testing.T) {
-	plain := net.ListenConfig{}
-	plain.SetMultipathTCP(false) // as Envoy's
-	listener, err := plain.Listen(t.Context(), "tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	second, err := plain.Listen(t.Context(), "tcp6", "[::1]:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = second.Close() }()
-	connection, err := net.Dial("tcp", second.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = connection.Close() }()
-	own, err := openProcesses(usage{proc: "/proc"}, []int{os.Getpid()})
-	defer own.close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	own.owner["4294967295"] = owner{os.Getpid(), own.handles[0], 1 << 20} // closed meanwhile
-	listed, asked := own.listeners(), own.askedListeners()
-	slices.Sort(listed)
-	slices.Sort(asked)
-	if len(listed) == 0 || !slices.Equal(slices.Compact(listed), asked) {
-		t.Errorf("listed %v, asked %v", listed, asked)
-	}
-}
-
 // withoutPrivilege runs do on a thread that is nobody's and has no capability, and ends with it.
 func withoutPrivilege(do func() error) error {
 	const nobody = 65534
@@ -127,7 +92,7 @@ func withoutPrivilege(do func() error) error {
 }
 
 // A listener that defers (TCP_DEFER_ACCEPT) keeps a handshake open until its client speaks.
-func TestComing(t *testing.T) {
+func TestUnaccepted(t *testing.T) {
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(false)
 	listen := func(network, address string) *net.TCPListener {
@@ -170,7 +135,7 @@ func TestComing(t *testing.T) {
 	defers(apart, 30)
 	connect(apart, 2)
 
-	inode := func(l *net.TCPListener) string {
+	inode := func(l *net.TCPListener) uint32 {
 		file, err := l.File()
 		if err != nil {
 			t.Fatal(err)
@@ -180,19 +145,19 @@ func TestComing(t *testing.T) {
 		if err := unix.Fstat(int(file.Fd()), &status); err != nil {
 			t.Fatal(err)
 		}
-		return strconv.FormatUint(status.Ino, 10)
-	}
-	sockets, err := sockdiag.Coming()
-	if err != nil {
-		t.Fatal(err)
+		return uint32(status.Ino)
 	}
 	got := map[string]int{}
 	for name, listeners := range map[string][]*net.TCPListener{"one port": {shared, other}, "IPv6": {six}, "handshakes": {apart}, "nobody comes": {}} {
-		inodes := map[string]bool{"0": true, "4294967295": true}
+		inodes := map[uint32]uint16{math.MaxUint32: 1}
 		for _, l := range listeners {
-			inodes[inode(l)] = true
+			inodes[inode(l)] = uint16(l.Addr().(*net.TCPAddr).Port)
 		}
-		got[name] = coming(sockets, inodes)
+		waiting, err := unaccepted(inodes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[name] = waiting
 	}
 	want := map[string]int{"one port": 4, "IPv6": 1, "handshakes": 2, "nobody comes": 0}
 	if diff := cmp.Diff(want, got); diff != "" {

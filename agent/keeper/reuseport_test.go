@@ -200,7 +200,7 @@ func TestSteerWithoutCertainty(t *testing.T) {
 	first := l.listens("first", address, 2)
 	second := l.listens("second", address, 2)
 	for _, test := range []struct{ from, to, says string }{
-		{second.ID, first.ID, "was made after"}, {first.ID, "none", "not two Envoys"}, {first.ID, first.ID, "not two Envoys"},
+		{second.ID, first.ID, "is younger"}, {first.ID, "none", "not two living Envoys"}, {first.ID, first.ID, "not two living Envoys"},
 	} {
 		if err := l.client.Steer(l.context(), test.from, test.to, time.Hour); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("from %s to %s: %v", test.from, test.to, err)
@@ -212,7 +212,7 @@ func TestSteerWithoutCertainty(t *testing.T) {
 	}
 	defer func() { _ = foreign.Close() }()
 	go answer(foreign, "foreign")
-	if err := l.client.Steer(l.context(), first.ID, second.ID, time.Hour); err == nil || !strings.Contains(err.Error(), "none of ours") {
+	if err := l.client.Steer(l.context(), first.ID, second.ID, time.Hour); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("with a process that is not the keeper's: %v", err)
 	}
 	if counts := l.answers(address, 300); counts["first"] == 0 || counts["second"] == 0 || counts["foreign"] == 0 {

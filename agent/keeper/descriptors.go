@@ -1,0 +1,112 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// openSockets are the sockets of some processes, by inode. Several processes hold a socket that a
+// hot restart has passed on; the process that was given last comes last.
+type openSockets struct {
+	holders map[uint32][]holder
+	pidfds  []int
+}
+
+// holder is a process that has a socket open.
+type holder struct{ pid, pidfd, descriptor int }
+
+// findSockets finds the sockets of those of some processes that live. With an error the result is
+// incomplete. It must be closed in any case.
+func findSockets(pids []int) (*openSockets, error) {
+	open := &openSockets{holders: map[uint32][]holder{}}
+	var failures []error
+	for _, pid := range pids {
+		err := open.add(pid)
+		if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, fs.ErrNotExist) {
+			failures = append(failures, fmt.Errorf("find the sockets of process %d: %w", pid, err))
+		}
+	}
+	return open, errors.Join(failures...)
+}
+
+func (o *openSockets) add(pid int) error {
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("open a pidfd: %w", err)
+	}
+	o.pidfds = append(o.pidfds, pidfd)
+	folder := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		target, err := os.Readlink(filepath.Join(folder, entry.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		number, isSocket := strings.CutPrefix(target, "socket:[")
+		inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 32)
+		if descriptor, invalid := strconv.Atoi(entry.Name()); isSocket && err == nil && invalid == nil {
+			o.holders[uint32(inode)] = append(o.holders[uint32(inode)], holder{pid, pidfd, descriptor})
+		}
+	}
+	return nil
+}
+
+func (o *openSockets) close() {
+	for _, pidfd := range o.pidfds {
+		_ = unix.Close(pidfd)
+	}
+}
+
+// owner returns the last process that holds a socket, 0 if none does.
+func (o *openSockets) owner(inode uint32) int {
+	if holders := o.holders[inode]; len(holders) > 0 {
+		return holders[len(holders)-1].pid
+	}
+	return 0
+}
+
+var errClosedMeanwhile = errors.New("the socket was closed meanwhile")
+
+// with calls do with a duplicate of a socket.
+func (o *openSockets) with(inode uint32, do func(descriptor int) error) error {
+	holders := o.holders[inode]
+	if len(holders) == 0 {
+		return fmt.Errorf("no process has socket %d", inode)
+	}
+	last := holders[len(holders)-1]
+	descriptor, err := unix.PidfdGetfd(last.pidfd, last.descriptor, 0)
+	if err != nil {
+		return fmt.Errorf("duplicate descriptor %d of process %d: %w", last.descriptor, last.pid, err)
+	}
+	defer func() { _ = unix.Close(descriptor) }()
+	var status unix.Stat_t
+	if err := unix.Fstat(descriptor, &status); err != nil {
+		return err
+	}
+	if status.Ino != uint64(inode) {
+		return errClosedMeanwhile
+	}
+	return do(descriptor)
+}
+
+// hasOption reports whether a socket has an option of SOL_SOCKET set, or cannot be examined.
+func (o *openSockets) hasOption(inode uint32, option int) bool {
+	value := 1
+	_ = o.with(inode, func(descriptor int) error {
+		if set, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, option); err == nil {
+			value = set
+		}
+		return nil
+	})
+	return value != 0
+}

@@ -1,5 +1,0 @@
-//go:build !amd64
-
-package keeper
-
-func isEpollWait(int) bool { return false }
