@@ -26,19 +26,24 @@ func TestUpgrade_KeepsAddresses(t *testing.T) {
 	h.script("dpkg -i " + deb(oldPlace, oldVersion))
 	h.configure()
 	h.script(wrapped)
-	if out := h.script("dpkg -i " + deb(newPlace, newVersion)); !strings.Contains(out, "00-listen-addresses.toml") {
+	if out := h.script("dpkg -i " + deb(newPlace, newVersion)); !strings.Contains(out,
+		"00-listen-addresses.toml") {
 		t.Errorf("the upgrade does not say what it wrote:\n%s", out)
 	}
-	h.expect("640 root outrider", "stat -c '%a %U %G' /etc/outrider/conf.d/00-listen-addresses.toml")
+	h.expect("640 root outrider",
+		"stat -c '%a %U %G' /etc/outrider/conf.d/00-listen-addresses.toml")
 	h.expect("", "ls /etc/outrider/edge.conf.d 2>/dev/null || true")
 	h.serves("outrider", "outrider@edge")
 
-	h.script("rm /etc/outrider/conf.d/60-as-before.toml && sed -i '/^\\[status\\]/,$d' /etc/outrider/conf.d/50-test.toml && " +
+	h.script("rm /etc/outrider/conf.d/60-as-before.toml && sed -i '/^\\[status\\]/,$d' " +
+		"/etc/outrider/conf.d/50-test.toml && " +
 		"systemctl restart outrider && outrider wait --timeout 60s")
-	h.expect("*:15020\n0.0.0.0:15090", "ss -Hlnt 'sport = 15020 or sport = 15090' | awk '{print $4}' | sort")
+	h.expect("*:15020\n0.0.0.0:15090",
+		"ss -Hlnt 'sport = 15020 or sport = 15090' | awk '{print $4}' | sort")
 
 	h.script("dpkg -i " + deb(newPlace, newVersion)) // again: the new release has the new defaults
-	h.script("rm /etc/outrider/conf.d/00-listen-addresses.toml && dpkg -i " + deb(newPlace, newVersion))
+	h.script("rm /etc/outrider/conf.d/00-listen-addresses.toml && dpkg -i " + deb(newPlace,
+		newVersion))
 	h.expect("", "ls /etc/outrider/conf.d | grep 00- || true")
 }
 

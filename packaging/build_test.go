@@ -1,4 +1,5 @@
-// Package packaging tests the packages: what is in them, that they are built reproducibly, and what they do to a machine.
+// Package packaging tests the packages: what is in them, that they are built reproducibly, and what
+// they do to a machine.
 package packaging
 
 import (
@@ -43,7 +44,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// build runs scripts/package, and returns the folder with what it made. Its results are kept by name.
+// build runs scripts/package, and returns the folder with what it made. Its results are kept by
+// name.
 func (p *packages) build(t *testing.T, name string, environment ...string) string {
 	t.Helper()
 	p.mu.Lock()
@@ -51,8 +53,10 @@ func (p *packages) build(t *testing.T, name string, environment ...string) strin
 	dist := filepath.Join(p.folder, name)
 	err, done := p.built[name]
 	if !done {
-		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts", "package"))
-		command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+buildTime, "DIST="+dist, "WORK="+dist+".work")
+		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
+			"package"))
+		command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+buildTime, "DIST="+dist,
+			"WORK="+dist+".work")
 		command.Env = append(command.Env, environment...)
 		var out []byte
 		if out, err = command.CombinedOutput(); err != nil {
@@ -93,19 +97,22 @@ func run(t *testing.T, program string, arguments ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// The same sources and SOURCE_DATE_EPOCH give the same bytes, whatever the builder's umask, zone and language.
+// The same sources and SOURCE_DATE_EPOCH give the same bytes, whatever the builder's umask, zone
+// and language.
 func TestReproducible(t *testing.T) {
 	first := shared.old(t)
 	script := "umask 077; exec " + filepath.Join(parts.Root(), "scripts", "package")
 	second := filepath.Join(shared.folder, "again")
 	command := exec.CommandContext(t.Context(), "sh", "-c", script)
-	command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+buildTime, "VERSION="+oldVersion, "ARCHITECTURES=amd64",
+	command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+buildTime, "VERSION="+oldVersion,
+		"ARCHITECTURES=amd64",
 		"DIST="+second, "WORK="+second+".work", "TZ=Pacific/Auckland", "LANG=de_DE.UTF-8")
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("scripts/package: %v: %s", err, out)
 	}
 	for _, path := range []string{deb(first, oldVersion), rpm(first, oldVersion)} {
-		if again := filepath.Join(second, filepath.Base(path)); digest(t, path) != digest(t, again) {
+		if again := filepath.Join(second, filepath.Base(path)); digest(t, path) != digest(t,
+			again) {
 			t.Errorf("%s was built twice and is not the same", filepath.Base(path))
 		}
 	}
@@ -123,12 +130,14 @@ func digest(t *testing.T, path string) [sha256.Size]byte {
 // Packages for arm64 hold programs for arm64.
 func TestArm64(t *testing.T) {
 	folder := shared.build(t, "arm64", "VERSION="+oldVersion, "ARCHITECTURES=arm64")
-	if got := run(t, "rpm", "-qp", "--qf", "%{ARCH}", filepath.Join(folder, "outrider-"+oldVersion+"-1.aarch64.rpm")); got != "aarch64" {
+	if got := run(t, "rpm", "-qp", "--qf", "%{ARCH}",
+		filepath.Join(folder, "outrider-"+oldVersion+"-1.aarch64.rpm")); got != "aarch64" {
 		t.Errorf("the rpm is for %s", got)
 	}
 	unpacked := t.TempDir()
 	run(t, "dpkg-deb", "-x", filepath.Join(folder, "outrider_"+oldVersion+"-1_arm64.deb"), unpacked)
-	for _, program := range []string{"usr/bin/outrider", "usr/sbin/outriderd", "usr/libexec/outrider/outrider-keeper",
+	for _, program := range []string{"usr/bin/outrider", "usr/sbin/outriderd",
+		"usr/libexec/outrider/outrider-keeper",
 		"usr/libexec/outrider/outrider-bootstrap"} {
 		file, err := elf.Open(filepath.Join(unpacked, program))
 		if err != nil {

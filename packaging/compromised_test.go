@@ -15,7 +15,8 @@ type attack struct {
 	name   string
 	script string
 	asRoot bool // what the user itself may not do, on this kernel
-	always bool // also where not everything is asked for (OUTRIDER_TEST_FULL): an attack takes half a minute
+	// also where not everything is asked for (OUTRIDER_TEST_FULL): an attack takes half a minute
+	always bool
 }
 
 // each runs a command for the directory $d of every agent, in it.
@@ -30,26 +31,33 @@ func ofEach(command string) string { return inEach(strings.ReplaceAll(names, "%"
 var attacks = []attack{
 	{name: "symbolic links", script: ofEach(`ln -s /canary/$n $n`) +
 		`ln -sf /canary/base-id /dev/shm/envoy_shared_memory_47110; ln -s /canary/x.log /var/log/outrider/x.log`},
-	{name: "FIFOs", always: true, script: ofEach(`mkfifo $n`) + `mkfifo /dev/shm/envoy_shared_memory_47110 /var/log/outrider/x.log`},
-	{name: "directories", script: ofEach(`mkdir -p $n/a/b`) + `mkdir /dev/shm/envoy_shared_memory_47110`},
+	{name: "FIFOs", always: true, script: ofEach(`mkfifo $n`) +
+		`mkfifo /dev/shm/envoy_shared_memory_47110 /var/log/outrider/x.log`},
+	{name: "directories", script: ofEach(`mkdir -p $n/a/b`) +
+		`mkdir /dev/shm/envoy_shared_memory_47110`},
 	{name: "devices", asRoot: true, script: ofEach(`mknod $n c 5 0; chown outrider-envoy $n`)},
 	{name: "hard links", script: ofEach(`echo 4711 >$n; ln $n x-$n; ln -f /canary/open $n`)},
-	{name: "hard links where the kernel allows them", asRoot: true, always: true, script: `touch /run/outrider-envoy/outside; ` +
-		ofEach(`ln /run/outrider-envoy/outside $n`)},
+	{name: "hard links where the kernel allows them", asRoot: true, always: true,
+		script: `touch /run/outrider-envoy/outside; ` +
+			ofEach(`ln /run/outrider-envoy/outside $n`)},
 	{name: "renamed directories", always: true, script: `
 for d in /run/outrider-envoy/edge /run/outrider-envoy/next /run/outrider-envoy /run/outrider/envoy /run/outrider/edge /var/log/outrider; do
 	mv $d $d.away && ln -s /canary $d
 done
 mv /run/outrider-envoy/edge /run/outrider-envoy/elsewhere; ln -sT /canary /run/outrider-envoy/edge; ln -sT /canary /run/outrider-envoy/next`},
 	{name: "a base id of others", script: ofEach(`echo 4711 >$n`)},
-	{name: "a full directory", script: inEach(`head -c 100M /dev/zero >fill; i=0; while : >f$i; do i=$((i+1)); done; chmod 0 f*`)},
-	{name: "locks and leases", always: true, script: inEach(`[ -e base-id ] || echo 4711 >base-id; [ -e lock ] || : >lock; ` +
-		`setsid python3 -c 'import fcntl, os, time
+	{name: "a full directory",
+		script: inEach(
+			`head -c 100M /dev/zero >fill; i=0; while : >f$i; do i=$((i+1)); done; chmod 0 f*`)},
+	{name: "locks and leases", always: true,
+		script: inEach(`[ -e base-id ] || echo 4711 >base-id; [ -e lock ] || : >lock; ` +
+			`setsid python3 -c 'import fcntl, os, time
 for name in ("lock", "base-id"):
     file = os.open(name, os.O_RDWR)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB) if name == "lock" else fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 time.sleep(600)' >/dev/null 2>&1 &`)},
-	{name: "a keeper that stands still", script: `kill -STOP $(pgrep -x outrider-keepe) $(pgrep -x envoy)`},
+	{name: "a keeper that stands still",
+		script: `kill -STOP $(pgrep -x outrider-keepe) $(pgrep -x envoy)`},
 }
 
 // canary is a place of root's that looks like the directories of an agent and a keeper, with dead
@@ -73,12 +81,19 @@ var moments = []struct {
 	limit         time.Duration
 	must          bool
 }{
-	{name: "restart", command: "systemctl restart outrider.service outrider@edge.service", limit: 100 * time.Second},
-	{name: "a new instance", command: "systemctl start outrider@next.service", limit: 100 * time.Second},
-	{name: "cleanup beside a keeper", command: "outrider cleanup; outrider -i edge cleanup", limit: 10 * time.Second},
-	{name: "stop", command: "systemctl stop outrider.service outrider@edge.service outrider@next.service", limit: 130 * time.Second},
-	{name: "cleanup", command: "outrider cleanup; outrider -i edge cleanup --stop", limit: 40 * time.Second},
-	{name: "boot's cleanup", command: "systemctl restart outrider-cleanup.service", limit: 40 * time.Second},
+	{name: "restart", command: "systemctl restart outrider.service outrider@edge.service",
+		limit: 100 * time.Second},
+	{name: "a new instance", command: "systemctl start outrider@next.service",
+		limit: 100 * time.Second},
+	{name: "cleanup beside a keeper", command: "outrider cleanup; outrider -i edge cleanup",
+		limit: 10 * time.Second},
+	{name: "stop",
+		command: "systemctl stop outrider.service outrider@edge.service outrider@next.service",
+		limit:   130 * time.Second},
+	{name: "cleanup", command: "outrider cleanup; outrider -i edge cleanup --stop",
+		limit: 40 * time.Second},
+	{name: "boot's cleanup", command: "systemctl restart outrider-cleanup.service",
+		limit: 40 * time.Second},
 	{name: "remove", command: "dpkg -r outrider", limit: 180 * time.Second, must: true},
 	{name: "purge", command: "dpkg -P outrider", limit: 30 * time.Second, must: true},
 }
@@ -103,14 +118,16 @@ func TestCompromisedEnvoy(t *testing.T) {
 				h.attack(a)
 				began := time.Now()
 				out, err := h.within(moment.limit, moment.command)
-				t.Logf("%s: %v %v\n%s", moment.name, time.Since(began).Round(time.Millisecond), err, out)
+				t.Logf("%s: %v %v\n%s", moment.name, time.Since(began).Round(time.Millisecond), err,
+					out)
 				if errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("%s hangs: %s", moment.name, out)
 				} else if err != nil && moment.must {
 					t.Errorf("%s fails: %v", moment.name, err)
 				}
 				if after := h.script(untouched); after != before {
-					t.Fatalf("%s touched what is root's:\n%s\nbefore:\n%s", moment.name, after, before)
+					t.Fatalf("%s touched what is root's:\n%s\nbefore:\n%s", moment.name, after,
+						before)
 				}
 			}
 			h.script(`kill -KILL $(pgrep -u outrider-envoy); rm -rf /dev/shm/envoy_shared_memory_* /etc/outrider; true`)
@@ -126,7 +143,8 @@ func (h *host) attack(a attack) {
 		user = ""
 	}
 	// It may itself fail, or be refused, anywhere.
-	if out, err := h.within(60*time.Second, user+"timeout 50 sh -c "+quote(a.script)+" >/tmp/attack 2>&1; true"); err != nil {
+	if out, err := h.within(60*time.Second, user+"timeout 50 sh -c "+quote(a.script)+
+		" >/tmp/attack 2>&1; true"); err != nil {
 		h.t.Fatalf("the attack does not end: %v %s", err, out)
 	}
 }

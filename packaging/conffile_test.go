@@ -22,7 +22,8 @@ const (
 func annotated(t *testing.T) string {
 	t.Helper()
 	shared.old(t) // builds what is packed
-	work, dist := filepath.Join(shared.folder, "old.work"), filepath.Join(shared.folder, "annotated")
+	work, dist := filepath.Join(shared.folder, "old.work"), filepath.Join(shared.folder,
+		"annotated")
 	if err := os.MkdirAll(dist, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -77,12 +78,14 @@ func TestConffile_FromTheAnnotatedFileToTheStub(t *testing.T) {
 			h.script(quietly + deb(annotatedPlace, annotatedVersion) + " </dev/null")
 			if changed {
 				h.script(mine)
-				asked, err := h.Run(t.Context(), "sh", "-c", quietly+deb(oldPlace, oldVersion)+" </dev/null")
+				asked, err := h.Run(t.Context(), "sh", "-c", quietly+deb(oldPlace, oldVersion)+
+					" </dev/null")
 				if err == nil || !strings.Contains(asked, "Configuration file '"+conffile+"'") {
 					t.Errorf("dpkg does not ask: %v: %s", err, asked)
 				}
 				h.script(quietly + "--force-confold " + deb(oldPlace, oldVersion) + " </dev/null")
-				h.script(quietly + deb(newPlace, newVersion) + " </dev/null") // no question any more
+				// no question any more
+				h.script(quietly + deb(newPlace, newVersion) + " </dev/null")
 				h.expect(isKept, kept)
 			} else {
 				h.script(quietly + deb(oldPlace, oldVersion) + " </dev/null")

@@ -15,19 +15,24 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Whoever lints finds no error. What is allowed says why, in packaging/deb/lintian-overrides and packaging/rpm/rpmlint.toml.
+// Whoever lints finds no error. What is allowed says why, in packaging/deb/lintian-overrides and
+// packaging/rpm/rpmlint.toml.
 func TestLint(t *testing.T) {
 	folder := shared.old(t)
 	t.Run("lintian", func(t *testing.T) {
 		run(t, "lintian", "--allow-root", "--fail-on", "error,warning", deb(folder, oldVersion))
 	})
 	t.Run("rpmlint", func(t *testing.T) {
-		// rpmlint unpacks with cpio. Paths in the rpm begin with a slash (rpm itself does not mind): in its folder, not in /.
+		// rpmlint unpacks with cpio. Paths in the rpm begin with a slash (rpm itself does not
+		// mind): in its folder, not in /.
 		shim := t.TempDir()
-		if err := os.WriteFile(filepath.Join(shim, "cpio"), []byte("#!/bin/sh\nexec /usr/bin/cpio --no-absolute-filenames \"$@\"\n"), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(shim, "cpio"),
+			[]byte("#!/bin/sh\nexec /usr/bin/cpio --no-absolute-filenames \"$@\"\n"),
+			0o755); err != nil {
 			t.Fatal(err)
 		}
-		command := exec.CommandContext(t.Context(), "rpmlint", "-c", filepath.Join(parts.Root(), "packaging", "rpm", "rpmlint.toml"), rpm(folder, oldVersion))
+		command := exec.CommandContext(t.Context(), "rpmlint", "-c", filepath.Join(parts.Root(),
+			"packaging", "rpm", "rpmlint.toml"), rpm(folder, oldVersion))
 		command.Env = append(os.Environ(), "PATH="+shim+":"+os.Getenv("PATH"))
 		out, err := command.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), " 0 errors,") {
@@ -39,7 +44,8 @@ func TestLint(t *testing.T) {
 // examplesPlace is where the packages install packaging/examples.
 const examplesPlace = "/usr/share/doc/outrider/examples"
 
-// installed are the modes and owners of what both packages bring, by path; files without a line here are 0644 root:root.
+// installed are the modes and owners of what both packages bring, by path; files without a line
+// here are 0644 root:root.
 var installed = map[string]string{
 	"/etc/outrider":                            "drwxr-xr-x root root",
 	"/etc/outrider/conf.d":                     "drwxr-xr-x root root",
@@ -57,7 +63,8 @@ var installed = map[string]string{
 func TestContentsOfTheRpm(t *testing.T) {
 	path := rpm(shared.old(t), oldVersion)
 	listed := map[string]string{}
-	for line := range strings.Lines(run(t, "rpm", "-qp", "--qf", "[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILENAMES}\n]", path)) {
+	for line := range strings.Lines(run(t, "rpm", "-qp", "--qf",
+		"[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILENAMES}\n]", path)) {
 		owner, name, _ := strings.Cut(strings.TrimSpace(line), " /")
 		listed["/"+name] = owner
 	}
@@ -77,10 +84,12 @@ func TestContentsOfTheRpm(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	if got := run(t, "rpm", "-qp", "-c", path); got != "/etc/logrotate.d/outrider\n/etc/outrider/outrider.toml" {
+	if got := run(t, "rpm", "-qp", "-c",
+		path); got != "/etc/logrotate.d/outrider\n/etc/outrider/outrider.toml" {
 		t.Errorf("configuration: %s", got)
 	}
-	if got := run(t, "rpm", "-qp", "-d", path); !strings.Contains(got, "/usr/share/man/man8/outriderd.8.gz") {
+	if got := run(t, "rpm", "-qp", "-d", path); !strings.Contains(got,
+		"/usr/share/man/man8/outriderd.8.gz") {
 		t.Errorf("documents: %s", got)
 	}
 }
@@ -127,7 +136,8 @@ func TestConfigurationIsAStub(t *testing.T) {
 			t.Errorf("it says something: %s", line)
 		}
 	}
-	for _, want := range []string{"/usr/share/doc/outrider/outrider.toml", "outrider config defaults"} {
+	for _, want := range []string{"/usr/share/doc/outrider/outrider.toml",
+		"outrider config defaults"} {
 		if !strings.Contains(string(stub), want) {
 			t.Errorf("it does not name %s:\n%s", want, stub)
 		}
@@ -146,7 +156,8 @@ func TestContentsOfTheDeb(t *testing.T) {
 		name := strings.ReplaceAll(fields[5], `\\`, `\`) // as tar quotes it
 		listed[strings.TrimSuffix(strings.TrimPrefix(name, "."), "/")] = true
 	}
-	for _, name := range append(files(t), "/usr/share/doc/outrider/copyright", "/usr/share/doc/outrider/changelog.Debian.gz",
+	for _, name := range append(files(t), "/usr/share/doc/outrider/copyright",
+		"/usr/share/doc/outrider/changelog.Debian.gz",
 		"/usr/share/doc/outrider/README.Debian", "/usr/share/zsh/vendor-completions/_outrider",
 		"/usr/share/apparmor/extra-profiles/outrider") {
 		if !listed[name] {
@@ -158,20 +169,27 @@ func TestContentsOfTheDeb(t *testing.T) {
 // files are those that both packages have because the sources have them.
 func files(t *testing.T) []string {
 	t.Helper()
-	names := []string{"/usr/lib/systemd/system-preset/90-outrider.preset", "/usr/lib/sysusers.d/outrider.conf", "/usr/lib/tmpfiles.d/outrider.conf",
-		"/usr/lib/systemd/catalog/outrider.catalog", "/usr/share/dbus-1/system.d/org.outrider.Agent1.conf",
-		"/usr/share/polkit-1/actions/org.outrider.agent1.policy", "/usr/share/polkit-1/rules.d/50-outrider.rules",
+	names := []string{"/usr/lib/systemd/system-preset/90-outrider.preset",
+		"/usr/lib/sysusers.d/outrider.conf", "/usr/lib/tmpfiles.d/outrider.conf",
+		"/usr/lib/systemd/catalog/outrider.catalog",
+		"/usr/share/dbus-1/system.d/org.outrider.Agent1.conf",
+		"/usr/share/polkit-1/actions/org.outrider.agent1.policy",
+		"/usr/share/polkit-1/rules.d/50-outrider.rules",
 		"/usr/share/doc/outrider/NOTICES.gz", "/usr/share/doc/outrider/outrider.toml",
 		"/usr/share/doc/outrider/limits.md",
-		"/usr/share/bash-completion/completions/outrider", "/usr/share/fish/vendor_completions.d/outrider.fish"}
+		"/usr/share/bash-completion/completions/outrider",
+		"/usr/share/fish/vendor_completions.d/outrider.fish"}
 	for _, example := range examples.All() {
 		for _, file := range example.Files {
 			names = append(names, examplesPlace+"/"+example.Name+"/"+file.Path)
 		}
 	}
 	for pattern, place := range map[string]string{
-		"units/*": "/usr/lib/systemd/system/", "packaging/dbus/interfaces/*.xml": "/usr/share/dbus-1/interfaces/",
-		"packaging/man/*.1": "/usr/share/man/man1/", "packaging/man/*.5": "/usr/share/man/man5/", "packaging/man/*.8": "/usr/share/man/man8/",
+		"units/*":                         "/usr/lib/systemd/system/",
+		"packaging/dbus/interfaces/*.xml": "/usr/share/dbus-1/interfaces/",
+		"packaging/man/*.1":               "/usr/share/man/man1/",
+		"packaging/man/*.5":               "/usr/share/man/man5/",
+		"packaging/man/*.8":               "/usr/share/man/man8/",
 	} {
 		sources, err := filepath.Glob(filepath.Join(parts.Root(), pattern))
 		if err != nil || len(sources) == 0 {
@@ -205,10 +223,12 @@ func TestScriptletsLeaveEnvoyAlone(t *testing.T) {
 		run(t, "sh", "-n", filepath.Join(control, name))
 		scripts += string(text)
 	}
-	if found := regexp.MustCompile(`(?m)^[^#\n]*\b(restart|stop)\b[^\n]*outrider-envoy.*`).FindString(scripts); found != "" {
+	if found := regexp.MustCompile(`(?m)^[^#\n]*\b(restart|stop)\b[^\n]*outrider-envoy.*`).
+		FindString(scripts); found != "" {
 		t.Errorf("a script has: %s", found)
 	}
-	users, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "sysusers.d", "outrider.conf"))
+	users, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "sysusers.d",
+		"outrider.conf"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,8 +241,10 @@ func TestScriptletsLeaveEnvoyAlone(t *testing.T) {
 func TestNeedrestart(t *testing.T) {
 	const script = `our %nrconf; defined(do $ARGV[0]) or die $@; for $unit (@ARGV[1..$#ARGV]) {
 		my @matching = grep { $unit =~ /$_/ && !$nrconf{override_rc}{$_} } keys %{$nrconf{override_rc}}; print @matching ? "keep " : "restart " }`
-	got := run(t, "perl", "-e", script, filepath.Join(parts.Root(), "packaging", "needrestart", "outrider.conf"),
-		"outrider-envoy.service", "outrider-envoy@edge.service", "outrider.service", "outrider@edge.service")
+	got := run(t, "perl", "-e", script, filepath.Join(parts.Root(), "packaging", "needrestart",
+		"outrider.conf"),
+		"outrider-envoy.service", "outrider-envoy@edge.service", "outrider.service",
+		"outrider@edge.service")
 	if got != "keep keep restart restart" {
 		t.Error(got)
 	}

@@ -62,7 +62,8 @@ func rpmWithFaults(t *testing.T, folder, version, target string) {
 	scripts := t.TempDir()
 	text := string(settings)
 	for script, path := range map[string]string{
-		"pre": folder + ".work/rpm-pre", "post": "packaging/rpm/post", "preun": "packaging/rpm/preun",
+		"pre": folder + ".work/rpm-pre", "post": "packaging/rpm/post",
+		"preun":  "packaging/rpm/preun",
 		"postun": "packaging/rpm/postun", "posttrans": "packaging/rpm/posttrans",
 	} {
 		source := path
@@ -74,7 +75,8 @@ func rpmWithFaults(t *testing.T, folder, version, target string) {
 			t.Fatal(err)
 		}
 		faulty := filepath.Join(scripts, script)
-		if err := os.WriteFile(faulty, []byte(withFault(script, string(content))), 0o600); err != nil {
+		if err := os.WriteFile(faulty, []byte(withFault(script, string(content))),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(text, ": "+path+"\n") {

@@ -32,10 +32,12 @@ func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 			continue
 		}
 		// The machine has no network.
-		command = strings.Replace(command, "envoy install ", "envoy install --file /opt/envoy/envoy ", 1)
+		command = strings.Replace(command, "envoy install ",
+			"envoy install --file /opt/envoy/envoy ", 1)
 		if strings.HasPrefix(command, "curl") {
 			for _, port := range []string{"3000", "3001"} {
-				h.eventually("200", "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:"+port+"/ || true")
+				h.eventually("200", "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:"+port+
+					"/ || true")
 			}
 		}
 		last = h.script(command)

@@ -8,7 +8,8 @@ import (
 // Images of containers tell dpkg to leave out documents.
 const installDeb = "DEBIAN_FRONTEND=noninteractive dpkg --path-include='/usr/share/*' --force-confold -i "
 
-// A machine's life with the deb, and then with the rpm: install, run, upgrade, remove, come back, purge.
+// A machine's life with the deb, and then with the rpm: install, run, upgrade, remove, come back,
+// purge.
 func TestInstall(t *testing.T) {
 	h := newHost(t)
 	sequence := []struct {
@@ -19,7 +20,8 @@ func TestInstall(t *testing.T) {
 		{"deb/start and reload", startAndReload},
 		{"deb/upgrade", func(h *host) {
 			h.upgrade(func() { h.script(endOldLayout + installDeb + deb(newPlace, newVersion)) })
-			h.expect("# mine", "tail -n 1 /etc/outrider/outrider.toml") // a configuration that was changed stays
+			// a configuration that was changed stays
+			h.expect("# mine", "tail -n 1 /etc/outrider/outrider.toml")
 			h.expect("640 root outrider", "stat -c '%a %U %G' /etc/outrider/outrider.toml")
 		}},
 		{"deb/remove", debRemove},
@@ -32,7 +34,10 @@ func TestInstall(t *testing.T) {
 		{"rpm/install", rpmInstall},
 		{"rpm/start and reload", startAndReload},
 		{"rpm/upgrade", func(h *host) {
-			h.upgrade(func() { h.script(endOldLayout + "rpm --force-debian -U --nodeps " + rpm(newPlace, newVersion)) })
+			h.upgrade(func() {
+				h.script(endOldLayout + "rpm --force-debian -U --nodeps " +
+					rpm(newPlace, newVersion))
+			})
 		}},
 		{"rpm/remove", rpmRemove},
 	}
@@ -45,7 +50,8 @@ func TestInstall(t *testing.T) {
 
 func debInstall(h *host) {
 	out := h.script(installDeb + deb(oldPlace, oldVersion) + " 2>&1")
-	if strings.Contains(strings.ToLower(out), "fail") || strings.Contains(strings.ToLower(out), "warning") {
+	if strings.Contains(strings.ToLower(out), "fail") || strings.Contains(strings.ToLower(out),
+		"warning") {
 		h.t.Errorf("dpkg says:\n%s", out)
 	}
 	h.installedState()
@@ -68,15 +74,18 @@ func debRemove(h *host) {
 	h.nothingRuns()
 	h.expect("/etc/outrider/edge.toml\n/etc/outrider/outrider.toml", "ls /etc/outrider/*.toml")
 	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider/outrider")
-	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null || true")
+	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null "+
+		"|| true")
 }
 
 func debPurge(h *host) {
 	h.script("dpkg -P outrider")
 	h.nothingRuns()
 	h.expect("", "find /etc /usr /var /run /dev/shm -xdev -iname '*outrider*'")
-	h.expect("outrider\noutrider-envoy", "getent passwd outrider outrider-envoy | cut -d : -f 1") // the users stay
-	h.script("userdel outrider; userdel outrider-envoy; groupdel -f outrider; groupdel -f outrider-envoy; true")
+	// the users stay
+	h.expect("outrider\noutrider-envoy", "getent passwd outrider outrider-envoy | cut -d : -f 1")
+	h.script("userdel outrider; userdel outrider-envoy; groupdel -f outrider; groupdel -f " +
+		"outrider-envoy; true")
 }
 
 // The machine is the rpm's root: it has its own database, and no dependencies in it.
@@ -92,6 +101,8 @@ func rpmRemove(h *host) {
 	h.script("rpm --force-debian -e --nodeps outrider")
 	h.nothingRuns()
 	h.expect("", "find /etc/systemd/system -name 'outrider*'")
-	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null || true")
-	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider/outrider") // state stays, as rpms leave it
+	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null "+
+		"|| true")
+	// state stays, as rpms leave it
+	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider/outrider")
 }

@@ -80,5 +80,6 @@ func (h *host) hasLayout() {
 1770 root outrider-envoy /run/outrider-envoy/edge`, whose)
 	h.expect("710 root outrider", "stat -c '%a %U %G' /var/lib/outrider")
 	h.expect("", "findmnt -n -o TARGET /run/outrider-envoy || true")
-	h.expect("envoy-binary.json", "cd /var/lib/outrider; find . -maxdepth 1 -type f; ls outrider | grep binary")
+	h.expect("envoy-binary.json",
+		"cd /var/lib/outrider; find . -maxdepth 1 -type f; ls outrider | grep binary")
 }

@@ -22,7 +22,8 @@ const (
 	oldPlace = "/opt/old"
 	newPlace = "/opt/new"
 
-	// The environment of the tests may hold a policy that lets no package start a service, and no configuration of dpkg may ask.
+	// The environment of the tests may hold a policy that lets no package start a service, and no
+	// configuration of dpkg may ask.
 	prepare = `set -eu
 rm -f /usr/sbin/policy-rc.d
 install -D -m 0755 /opt/envoy/envoy /usr/local/bin/envoy`
@@ -68,13 +69,15 @@ func newHost(t *testing.T, more ...string) *host {
 	t.Helper()
 	oldFolder, newFolder := shared.old(t), shared.new(t)
 	h := &host{t: t, Machine: machine.Test(t, machine.Options{Bind: append(more,
-		oldFolder+":"+oldPlace, newFolder+":"+newPlace, filepath.Dir(parts.Envoy(t))+":/opt/envoy")})}
+		oldFolder+":"+oldPlace, newFolder+":"+newPlace, filepath.Dir(parts.Envoy(t))+
+			":/opt/envoy")})}
 	h.script(prepare)
 	t.Cleanup(func() {
 		if t.Failed() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			log, _ := h.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "100", "-u", "outrider*")
+			log, _ := h.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "100",
+				"-u", "outrider*")
 			t.Logf("the journal:\n%s", log)
 		}
 	})
@@ -106,19 +109,22 @@ func (h *host) configure() {
 func (h *host) serves(units ...string) {
 	h.t.Helper()
 	for _, unit := range units {
-		if got := h.MustRun(h.t, "bash", "-c", fmt.Sprintf(request, ports[unit])); got != "HTTP/1.1 200 OK" {
+		if got := h.MustRun(h.t, "bash", "-c",
+			fmt.Sprintf(request, ports[unit])); got != "HTTP/1.1 200 OK" {
 			h.t.Errorf("%s answers %q", unit, got)
 		}
 	}
 }
 
-// whileServing asks Envoy again and again while work is done, and fails the test if it does not answer once.
+// whileServing asks Envoy again and again while work is done, and fails the test if it does not
+// answer once.
 func (h *host) whileServing(unit string, work func()) {
 	h.t.Helper()
 	const loop = `while [ ! -e /run/enough ]; do (%s) || echo failed; sleep 0.02; done; rm /run/enough`
 	done := make(chan string, 1)
 	go func() {
-		out, err := h.Run(h.t.Context(), "bash", "-c", fmt.Sprintf(loop, fmt.Sprintf(request, ports[unit])))
+		out, err := h.Run(h.t.Context(), "bash", "-c",
+			fmt.Sprintf(loop, fmt.Sprintf(request, ports[unit])))
 		if err != nil {
 			out += "\n" + err.Error()
 		}
@@ -153,7 +159,8 @@ func (h *host) expect(want, script string) {
 // eventually is expect for what is done when nobody waits for it any more.
 func (h *host) eventually(want, script string) {
 	h.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); h.script(script) != want && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(20 * time.Second); h.script(script) != want &&
+		time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 	}
 	h.expect(want, script)
@@ -163,7 +170,8 @@ func (h *host) eventually(want, script string) {
 func (h *host) nothingRuns() {
 	h.t.Helper()
 	h.expect("", "ps -e -o comm= | grep -E -x 'outriderd|outrider-keeper|envoy' || true")
-	h.expect("", "systemctl list-units --no-legend --plain --all --state=active,activating,failed 'outrider*'")
+	h.expect("", "systemctl list-units --no-legend --plain --all "+
+		"--state=active,activating,failed 'outrider*'")
 	h.expect("", "ls -d /run/outrider* /dev/shm/envoy* 2>/dev/null || true")
 }
 
@@ -190,9 +198,11 @@ func (h *host) upgrade(install func()) {
 			h.t.Errorf("%s was not restarted (pid %s)", unit, after.agent)
 		}
 		if after.keeper != before[unit].keeper || after.envoy != before[unit].envoy {
-			h.t.Errorf("%s: keeper and Envoy were %s and %s, and are %s and %s", unit, before[unit].keeper, before[unit].envoy, after.keeper, after.envoy)
+			h.t.Errorf("%s: keeper and Envoy were %s and %s, and are %s and %s", unit,
+				before[unit].keeper, before[unit].envoy, after.keeper, after.envoy)
 		}
-		h.eventually("/usr/libexec/outrider/outrider-keeper", "readlink /proc/"+after.keeper+"/exe") // not "… (deleted)"
+		// not "… (deleted)"
+		h.eventually("/usr/libexec/outrider/outrider-keeper", "readlink /proc/"+after.keeper+"/exe")
 	}
 	h.expect("outriderd "+newVersion, "outriderd --version")
 }
@@ -211,9 +221,13 @@ func (h *host) installedState() {
 2750 outrider outrider-envoy /run/outrider/envoy
 1770 root outrider-envoy /run/outrider-envoy
 710 root outrider /var/lib/outrider`,
-		"stat -c '%a %U %G %n' /etc/outrider/outrider.toml /etc/outrider/conf.d /etc/outrider/mesh.d /run/outrider /run/outrider/envoy /run/outrider-envoy /var/lib/outrider")
-	h.expect("Subject: A reload was refused", "journalctl --dump-catalog 5177ad40e7c64ae7957e589a5505718d | grep ^Subject")
+		"stat -c '%a %U %G %n' /etc/outrider/outrider.toml /etc/outrider/conf.d "+
+			"/etc/outrider/mesh.d /run/outrider /run/outrider/envoy /run/outrider-envoy "+
+			"/var/lib/outrider")
+	h.expect("Subject: A reload was refused",
+		"journalctl --dump-catalog 5177ad40e7c64ae7957e589a5505718d | grep ^Subject")
 	h.script("outrider config check && outrider config check /etc/outrider/outrider.toml")
-	h.expect(`.TH OUTRIDERD 8 "2026-09-21" "Outrider `+oldVersion+`" "Manual of Outrider"`, "zcat /usr/share/man/man8/outriderd.8.gz | head -n 1")
+	h.expect(`.TH OUTRIDERD 8 "2026-09-21" "Outrider `+oldVersion+`" "Manual of Outrider"`,
+		"zcat /usr/share/man/man8/outriderd.8.gz | head -n 1")
 	h.script("bash -n /usr/share/bash-completion/completions/outrider")
 }

@@ -32,9 +32,10 @@ var rpmPaths = []path{
 	{name: "install/posttrans fails", from: removed, faults: posttrans, do: rpmInstalls,
 		want: oldRpm, finish: restore, ends: oldRpmRunning},
 	{name: "erase/preun fails", from: oldRpmRunning, faults: "preun-0", do: rpmErases, fails: true,
-		want:   oldRpm,
-		finish: "systemctl start $(cd /etc/systemd/system/multi-user.target.wants; ls -d outrider*)",
-		ends:   oldRpmRunning},
+		want: oldRpm,
+		finish: "systemctl start $(cd /etc/systemd/system/multi-user.target.wants; ls -d " +
+			"outrider*)",
+		ends: oldRpmRunning},
 	{name: "erase/cleaning up fails", from: oldRpmRunning, broken: "outrider", do: rpmErases,
 		want: removed},
 	{name: "erase/an Envoy was installed", from: oldRpmRunning,

@@ -8,15 +8,18 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Encode is the wire form of a message. Equal messages have equal bytes, as versions are hashes of them. Text that is not UTF-8 is an
-// error where protobuf writes it; Envoy's own encoders let it pass, and YAML does not bring it.
+// Encode is the wire form of a message. Equal messages have equal bytes, as versions are hashes of
+// them. Text that is not UTF-8 is an error where protobuf writes it; Envoy's own encoders let it
+// pass, and YAML does not bring it.
 //
-// Envoy's messages bring encoders of their own (build tag vtprotobuf), which need no tables made of descriptors: with 100 services
-// that is 3 ms of a start and 1 MB. But they write a map in any order, so that a message with a map of several keys is left to protobuf.
+// Envoy's messages bring encoders of their own (build tag vtprotobuf), which need no tables made of
+// descriptors: with 100 services that is 3 ms of a start and 1 MB. But they write a map in any
+// order, so that a message with a map of several keys is left to protobuf.
 func Encode(message proto.Message) ([]byte, error) {
 	var encoded []byte
 	var err error
-	if own, ok := message.(interface{ MarshalVTStrict() ([]byte, error) }); ok && ordered(reflect.ValueOf(message)) {
+	if own, ok := message.(interface{ MarshalVTStrict() ([]byte, error) }); ok &&
+		ordered(reflect.ValueOf(message)) {
 		encoded, err = own.MarshalVTStrict()
 	} else {
 		encoded, err = proto.MarshalOptions{Deterministic: true}.Marshal(message)
@@ -71,8 +74,10 @@ func composites(message reflect.Type) []int {
 		if kind == reflect.Slice {
 			kind = field.Type.Elem().Kind()
 		}
-		// A pointer may be one to a number (an optional field of proto2, which Envoy's API does not have): it costs a look.
-		if field.IsExported() && (kind == reflect.Pointer || kind == reflect.Interface || kind == reflect.Map) {
+		// A pointer may be one to a number (an optional field of proto2, which Envoy's API does not
+		// have): it costs a look.
+		if field.IsExported() && (kind == reflect.Pointer || kind == reflect.Interface ||
+			kind == reflect.Map) {
 			fields = append(fields, i)
 		}
 	}

@@ -27,28 +27,39 @@ func metadata(keys int) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: fields}}}
 }
 
-// samples have maps of no, one and many keys: in the message itself, below lists, in a oneof, in a map.
+// samples have maps of no, one and many keys: in the message itself, below lists, in a oneof, in a
+// map.
 func samples() map[string]proto.Message {
 	many := map[string]*anypb.Any{}
 	for i := range 20 {
 		many[fmt.Sprint(i)] = &anypb.Any{TypeUrl: "type"}
 	}
 	endpoint := func(keys int) *endpointv3.LbEndpoint {
-		return &endpointv3.LbEndpoint{Metadata: metadata(keys), HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Hostname: "a"}}}
+		return &endpointv3.LbEndpoint{Metadata: metadata(keys),
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+				Hostname: "a"}}}
 	}
 	redirect := func(keys int) *routev3.Route {
-		return &routev3.Route{Metadata: metadata(keys), Action: &routev3.Route_Redirect{Redirect: &routev3.RedirectAction{HostRedirect: "b"}}}
+		return &routev3.Route{Metadata: metadata(keys), Action: &routev3.Route_Redirect{
+			Redirect: &routev3.RedirectAction{HostRedirect: "b"}}}
 	}
 	return map[string]proto.Message{
-		"empty":              &clusterv3.Cluster{},
-		"no map":             &clusterv3.Cluster{Name: "a", ConnectTimeout: durationpb.New(1), PerConnectionBufferLimitBytes: wrapperspb.UInt32(0)},
-		"one key":            &clusterv3.Cluster{Name: "a", Metadata: metadata(1)},
-		"many keys":          &clusterv3.Cluster{Name: "a", TypedExtensionProtocolOptions: many},
-		"many keys, nested":  &clusterv3.Cluster{Name: "a", Metadata: metadata(20)},
-		"below a list":       &endpointv3.ClusterLoadAssignment{Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{endpoint(1), endpoint(20)}}}},
-		"beside a oneof":     &routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{{Name: "a", Routes: []*routev3.Route{redirect(0), redirect(20)}}}},
-		"in a oneof":         &corev3.Node{UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{Metadata: metadata(20).FilterMetadata["istio"]}}},
-		"below a map of one": &structpb.Struct{Fields: map[string]*structpb.Value{"only": structpb.NewStructValue(metadata(20).FilterMetadata["istio"])}},
+		"empty": &clusterv3.Cluster{},
+		"no map": &clusterv3.Cluster{Name: "a", ConnectTimeout: durationpb.New(1),
+			PerConnectionBufferLimitBytes: wrapperspb.UInt32(0)},
+		"one key":           &clusterv3.Cluster{Name: "a", Metadata: metadata(1)},
+		"many keys":         &clusterv3.Cluster{Name: "a", TypedExtensionProtocolOptions: many},
+		"many keys, nested": &clusterv3.Cluster{Name: "a", Metadata: metadata(20)},
+		"below a list": &endpointv3.ClusterLoadAssignment{
+			Endpoints: []*endpointv3.LocalityLbEndpoints{
+				{LbEndpoints: []*endpointv3.LbEndpoint{endpoint(1), endpoint(20)}}}},
+		"beside a oneof": &routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{
+			{Name: "a", Routes: []*routev3.Route{redirect(0), redirect(20)}}}},
+		"in a oneof": &corev3.Node{UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{
+			UserAgentBuildVersion: &corev3.BuildVersion{
+				Metadata: metadata(20).FilterMetadata["istio"]}}},
+		"below a map of one": &structpb.Struct{Fields: map[string]*structpb.Value{
+			"only": structpb.NewStructValue(metadata(20).FilterMetadata["istio"])}},
 	}
 }
 

@@ -13,11 +13,13 @@ type Key struct{ Type, Name string }
 
 // Snapshot is all resources of one kind of proxy at one moment. It is immutable and shared.
 type Snapshot struct {
-	Sequence  uint64    // grows by one with each snapshot of a feed; 0 is the empty one before anything was published
+	// grows by one with each snapshot of a feed; 0 is the empty one before anything was published
+	Sequence  uint64
 	Published time.Time // when
 
-	sets    map[string]map[string]*Resource // type → name → resource
-	changed map[string]uint64               // type → sequence of the snapshot that last changed its set
+	sets map[string]map[string]*Resource // type → name → resource
+	// type → sequence of the snapshot that last changed its set
+	changed map[string]uint64
 }
 
 // Get returns a resource, nil if there is none.
@@ -26,8 +28,8 @@ func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 // Set returns all resources of a type by name. Not to be written to.
 func (s *Snapshot) Set(typeURL string) map[string]*Resource { return s.sets[typeURL] }
 
-// Changed returns the sequence of the snapshot that last changed anything of a type, 0 if none did: two snapshots of one
-// feed for which it is the same have the same set.
+// Changed returns the sequence of the snapshot that last changed anything of a type, 0 if none did:
+// two snapshots of one feed for which it is the same have the same set.
 func (s *Snapshot) Changed(typeURL string) uint64 { return s.changed[typeURL] }
 
 // Types returns the types of which there are resources, sorted.
@@ -39,7 +41,8 @@ type Change struct {
 	Remove []Key
 }
 
-// history is how many changes a feed keeps; a reader that is further behind compares whole snapshots.
+// history is how many changes a feed keeps; a reader that is further behind compares whole
+// snapshots.
 const history = 64
 
 // Feed carries the snapshots of one kind of proxy from the one who makes them to all who send them.
@@ -59,11 +62,12 @@ type Feed struct {
 
 // NewFeed returns a feed whose snapshot is empty and not yet complete.
 func NewFeed() *Feed {
-	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{}, changed: map[string]uint64{}}, next: make(chan struct{}), left: time.Now()}
+	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{},
+		changed: map[string]uint64{}}, next: make(chan struct{}), left: time.Now()}
 }
 
-// Publish applies a change and returns the new snapshot; a change that changes nothing returns the current one. The
-// first call makes the feed ready even if it is empty.
+// Publish applies a change and returns the new snapshot; a change that changes nothing returns the
+// current one. The first call makes the feed ready even if it is empty.
 func (f *Feed) Publish(change Change) *Snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +103,8 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	}
 	if len(keys) == 0 && f.complete {
 		if len(cloned) > 0 {
-			f.current = &Snapshot{Sequence: f.current.Sequence, Published: f.current.Published, sets: sets, changed: f.current.changed}
+			f.current = &Snapshot{Sequence: f.current.Sequence, Published: f.current.Published,
+				sets: sets, changed: f.current.changed}
 		}
 		return f.current
 	}
@@ -122,16 +127,16 @@ func (f *Feed) wake() {
 	f.next = make(chan struct{})
 }
 
-// Current returns the newest snapshot and a channel that is closed when a newer one is there, or another stand-in. Sequence 0 means that
-// nothing was published yet: whoever serves from it waits.
+// Current returns the newest snapshot and a channel that is closed when a newer one is there, or
+// another stand-in. Sequence 0 means that nothing was published yet: whoever serves from it waits.
 func (f *Feed) Current() (*Snapshot, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current, f.next
 }
 
-// Since returns the keys that changed after the snapshot with the given sequence up to the current one, each once; ok is
-// false if that is too long ago to tell.
+// Since returns the keys that changed after the snapshot with the given sequence up to the current
+// one, each once; ok is false if that is too long ago to tell.
 func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package resource holds what travels to Envoy: xDS resources, encoded once and shared by everyone who sends them, and
-// the snapshots and feeds they come in.
+// Package resource holds what travels to Envoy: xDS resources, encoded once and shared by everyone
+// who sends them, and the snapshots and feeds they come in.
 package resource
 
 import (
@@ -13,14 +13,15 @@ import (
 
 // The type URLs of what Outrider serves (xDS v3).
 const (
-	ClusterType       = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
-	EndpointType      = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-	ListenerType      = "type.googleapis.com/envoy.config.listener.v3.Listener"
-	RouteType         = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-	SecretType        = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
-	ExtensionType     = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-	RuntimeType       = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
-	ProxyConfigType   = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig" // which agents ask for, and no Envoy
+	ClusterType   = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	EndpointType  = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	ListenerType  = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	RouteType     = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	SecretType    = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+	ExtensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+	RuntimeType   = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
+	// which agents ask for, and no Envoy
+	ProxyConfigType   = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 	typeURLPrefix     = "type.googleapis.com/"
 	versionCharacters = 16
 )
@@ -46,9 +47,10 @@ type Resource struct {
 	Version string   // of the content: equal bytes have equal versions
 	Origins []Origin // the objects it came from, the deciding one first
 
-	// encoded is envoy.service.discovery.v3.Resource as the field "resources" of a DeltaDiscoveryResponse: tag, length,
-	// message. The Any inside it is field 2 of that message, and "resources" of a DiscoveryResponse is field 2 too: what
-	// state-of-the-world xDS sends is a suffix of what incremental xDS sends, and one buffer holds both.
+	// encoded is envoy.service.discovery.v3.Resource as the field "resources" of a
+	// DeltaDiscoveryResponse: tag, length, message. The Any inside it is field 2 of that message,
+	// and "resources" of a DiscoveryResponse is field 2 too: what state-of-the-world xDS sends is a
+	// suffix of what incremental xDS sends, and one buffer holds both.
 	encoded []byte
 	delta   int // where the Resource begins, after tag and length
 	state   int // where the Any begins, with tag and length
@@ -56,8 +58,8 @@ type Resource struct {
 	value   int // where the message itself begins
 }
 
-// Field numbers of envoy.service.discovery.v3.Resource, of google.protobuf.Any, and of "resources" in both
-// DiscoveryResponse and DeltaDiscoveryResponse.
+// Field numbers of envoy.service.discovery.v3.Resource, of google.protobuf.Any, and of "resources"
+// in both DiscoveryResponse and DeltaDiscoveryResponse.
 const (
 	responseResourcesField = 2
 
@@ -68,18 +70,21 @@ const (
 	anyValueField         = 2
 )
 
-// New encodes message. It is an error if the message refuses itself (its Validate method, if it has one).
+// New encodes message. It is an error if the message refuses itself (its Validate method, if it has
+// one).
 func New(name string, message proto.Message, origins ...Origin) (*Resource, error) {
 	if v, ok := message.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {
-			return nil, fmt.Errorf("%s %q: %w", message.ProtoReflect().Descriptor().Name(), name, err)
+			return nil, fmt.Errorf("%s %q: %w", message.ProtoReflect().Descriptor().Name(), name,
+				err)
 		}
 	}
 	value, err := Encode(message)
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", name, err)
 	}
-	return FromEncoded(typeURLPrefix+string(message.ProtoReflect().Descriptor().FullName()), name, value, origins...), nil
+	return FromEncoded(typeURLPrefix+string(message.ProtoReflect().Descriptor().FullName()), name,
+		value, origins...), nil
 }
 
 // FromEncoded wraps a resource that is encoded already (value is the message, without its Any).
@@ -94,7 +99,8 @@ func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resourc
 		protowire.SizeTag(resourceResourceField) + protowire.SizeBytes(anySize)
 
 	r := &Resource{Type: typeURL, Name: name, Version: version, Origins: origins}
-	b := make([]byte, 0, protowire.SizeTag(responseResourcesField)+protowire.SizeBytes(resourceSize))
+	b := make([]byte, 0, protowire.SizeTag(responseResourcesField)+protowire.SizeBytes(
+		resourceSize))
 	b = protowire.AppendTag(b, responseResourcesField, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(resourceSize))
 	r.delta = len(b)
@@ -125,12 +131,12 @@ func (r *Resource) Delta() []byte { return r.encoded[r.delta:] }
 // Any is the encoded google.protobuf.Any (state-of-the-world xDS). Not to be written to.
 func (r *Resource) Any() []byte { return r.encoded[r.any:] }
 
-// DeltaField is Delta with the tag and length of the field "resources" of a DeltaDiscoveryResponse before it: a response
-// is its other fields and these, one after another. Not to be written to.
+// DeltaField is Delta with the tag and length of the field "resources" of a DeltaDiscoveryResponse
+// before it: a response is its other fields and these, one after another. Not to be written to.
 func (r *Resource) DeltaField() []byte { return r.encoded }
 
-// StateField is Any with the tag and length of the field "resources" of a DiscoveryResponse before it. Not to be written
-// to.
+// StateField is Any with the tag and length of the field "resources" of a DiscoveryResponse before
+// it. Not to be written to.
 func (r *Resource) StateField() []byte { return r.encoded[r.state:] }
 
 // Value is the encoded message itself. Not to be written to.

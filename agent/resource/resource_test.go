@@ -35,11 +35,13 @@ func TestEncodedFormsDecodeToTheSameMessage(t *testing.T) {
 		t.Errorf("got %v, %v", &got, err)
 	}
 	var whole discoveryv3.DeltaDiscoveryResponse
-	if err := proto.Unmarshal(r.DeltaField(), &whole); err != nil || len(whole.Resources) != 1 || !proto.Equal(whole.Resources[0], &delta) {
+	if err := proto.Unmarshal(r.DeltaField(), &whole); err != nil || len(whole.Resources) != 1 ||
+		!proto.Equal(whole.Resources[0], &delta) {
 		t.Errorf("as the field of a delta response: %v, %v", &whole, err)
 	}
 	var wholeState discoveryv3.DiscoveryResponse
-	if err := proto.Unmarshal(r.StateField(), &wholeState); err != nil || len(wholeState.Resources) != 1 || !proto.Equal(wholeState.Resources[0], &state) {
+	if err := proto.Unmarshal(r.StateField(), &wholeState); err != nil ||
+		len(wholeState.Resources) != 1 || !proto.Equal(wholeState.Resources[0], &state) {
 		t.Errorf("as the field of a response: %v, %v", &wholeState, err)
 	}
 	if !bytes.Equal(r.Value(), state.Value) {
@@ -57,7 +59,10 @@ func TestNewRefusesWhatEnvoyWould(t *testing.T) {
 }
 
 func TestFeedTellsWhatChanged(t *testing.T) {
-	make1 := func(name, content string) *Resource { return FromEncoded(ClusterType, name, []byte(content)) }
+	make1 := func(name, content string) *Resource {
+		return FromEncoded(ClusterType, name,
+			[]byte(content))
+	}
 	feed := NewFeed()
 	first, next := feed.Current()
 	if first.Sequence != 0 {
@@ -77,7 +82,8 @@ func TestFeedTellsWhatChanged(t *testing.T) {
 	default:
 	}
 	feed.Publish(Change{Set: []*Resource{make1("a", "2")}})
-	feed.Publish(Change{Set: []*Resource{make1("a", "3")}, Remove: []Key{{ClusterType, "b"}, {ClusterType, "none"}}})
+	feed.Publish(Change{Set: []*Resource{make1("a", "3")}, Remove: []Key{{ClusterType, "b"},
+		{ClusterType, "none"}}})
 	keys, ok := feed.Since(second.Sequence)
 	if !ok || len(keys) != 2 {
 		t.Errorf("since %d: %v %v", second.Sequence, keys, ok)
@@ -85,7 +91,8 @@ func TestFeedTellsWhatChanged(t *testing.T) {
 	if second.Get(Key{ClusterType, "b"}) == nil {
 		t.Error("an old snapshot changed")
 	}
-	if now, _ := feed.Current(); now.Get(Key{ClusterType, "b"}) != nil || len(now.Set(ClusterType)) != 1 {
+	if now, _ := feed.Current(); now.Get(Key{ClusterType, "b"}) != nil ||
+		len(now.Set(ClusterType)) != 1 {
 		t.Error("a removed resource is still there")
 	}
 	for range history {
@@ -106,9 +113,11 @@ func TestEmptyFirstPublishIsASnapshot(t *testing.T) {
 
 func TestChangedTellsWhichTypesChanged(t *testing.T) {
 	feed := NewFeed()
-	feed.Publish(Change{Set: []*Resource{FromEncoded(ClusterType, "a", []byte("1")), FromEncoded(RouteType, "r", nil)}})
+	feed.Publish(Change{Set: []*Resource{FromEncoded(ClusterType, "a", []byte("1")),
+		FromEncoded(RouteType, "r", nil)}})
 	now := feed.Publish(Change{Set: []*Resource{FromEncoded(ClusterType, "a", []byte("2"))}})
-	if c, r, l := now.Changed(ClusterType), now.Changed(RouteType), now.Changed(ListenerType); c != 2 || r != 1 || l != 0 {
+	if c, r, l := now.Changed(ClusterType), now.Changed(RouteType),
+		now.Changed(ListenerType); c != 2 || r != 1 || l != 0 {
 		t.Errorf("changed by: cluster %d, route %d, listener %d", c, r, l)
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"slices"
 )
 
-// StandIn is the last resource of a name that a client took, kept because one refused what came after it. Clients that have nothing under
-// the name get it first while the newest is still what was refused, and then the newest, which they may take or refuse in their turn. Of
-// a newer one that nobody has judged it waits for the verdict. It goes when the name is removed, and when the newest is the same again.
-// When a client takes the newest and none refuses it, it rests, until one refuses the newest again, or the newest is another: that
-// somebody takes it proves little, as an Envoy that drains takes any listener without a look.
+// StandIn is the last resource of a name that a client took, kept because one refused what came
+// after it. Clients that have nothing under the name get it first while the newest is still what
+// was refused, and then the newest, which they may take or refuse in their turn. Of a newer one
+// that nobody has judged it waits for the verdict. It goes when the name is removed, and when the
+// newest is the same again. When a client takes the newest and none refuses it, it rests, until one
+// refuses the newest again, or the newest is another: that somebody takes it proves little, as an
+// Envoy that drains takes any listener without a look.
 type StandIn struct {
 	*Resource
 	Refused string // the version in whose place it stands
@@ -19,8 +21,9 @@ type StandIn struct {
 // Refusal is what a client says of a resource.
 type Refusal struct {
 	Key     Key
-	Version string    // of what it refuses
-	Held    *Resource // what it took before and goes on with; nil: nothing that others could be given
+	Version string // of what it refuses
+	// what it took before and goes on with; nil: nothing that others could be given
+	Held *Resource
 }
 
 // StandIn returns what stands in for a resource, nil if nothing does. It may be nil itself.
@@ -35,7 +38,8 @@ func (f *Feed) StandIn(refused *Resource) *Resource {
 	return nil
 }
 
-// StandIns returns all that stand in for others, and those that wait for what is said of the newest, by type and name.
+// StandIns returns all that stand in for others, and those that wait for what is said of the
+// newest, by type and name.
 func (f *Feed) StandIns() []StandIn {
 	all := f.standIns.Load()
 	if all == nil {
@@ -46,7 +50,8 @@ func (f *Feed) StandIns() []StandIn {
 	})
 }
 
-// Recall takes in stand-ins of another feed. Before the first publication any may: those that fit nothing then are dropped.
+// Recall takes in stand-ins of another feed. Before the first publication any may: those that fit
+// nothing then are dropped.
 func (f *Feed) Recall(standIns ...StandIn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,10 +84,12 @@ func (f *Feed) Refused(refusals ...Refusal) {
 	}
 }
 
-// standInAfter is what stands in once a client has refused something, where that changes; known is what does so now. Callers hold mu.
+// standInAfter is what stands in once a client has refused something, where that changes; known is
+// what does so now. Callers hold mu.
 func (f *Feed) standInAfter(r Refusal, known StandIn) (in StandIn, changes bool) {
 	newest := f.current.Get(r.Key)
-	late := newest == nil || newest.Version != r.Version // the word on a version that is not the newest any more
+	// the word on a version that is not the newest any more
+	late := newest == nil || newest.Version != r.Version
 	switch {
 	case late && known.Resource != nil && newest != nil && known.Refused == newest.Version:
 		return known, false
@@ -96,7 +103,8 @@ func (f *Feed) standInAfter(r Refusal, known StandIn) (in StandIn, changes bool)
 	return StandIn{known.Resource, r.Version}, known.Resource != nil
 }
 
-// Forgive takes back Refused, for a client that took something newer, asks for it no more or is gone.
+// Forgive takes back Refused, for a client that took something newer, asks for it no more or is
+// gone.
 func (f *Feed) Forgive(keys ...Key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +126,8 @@ func (f *Feed) Taken(resources []*Resource) {
 	for _, r := range resources {
 		key := r.Key()
 		now := f.current.Get(key)
-		if left[key].Resource == nil || f.refusers[key] > 0 || now == nil || now.Version != r.Version {
+		if left[key].Resource == nil || f.refusers[key] > 0 || now == nil ||
+			now.Version != r.Version {
 			continue
 		}
 		if f.resting == nil {

@@ -36,13 +36,16 @@ func expect(t *testing.T, f *Feed, when string, want ...string) {
 
 func TestStandIns(t *testing.T) {
 	f := NewFeed()
-	earlier := func(in, refused string) StandIn { return StandIn{content(in), content(refused).Version} }
+	earlier := func(in, refused string) StandIn {
+		return StandIn{content(in), content(refused).Version}
+	}
 	f.Recall(earlier("a=1", "a=2"), earlier("s=1", "s=2"), earlier("g=1", "g=2"))
 	expect(t, f, "not published", "(a=1)", "(g=1)", "(s=1)")
 	if f.StandIn(nil) != nil || f.StandIn(content("a=2")).Version != content("a=1").Version {
 		t.Error("what stands in for a resource is not known")
 	}
-	f.Publish(Change{Set: []*Resource{content("a=2"), content("s=1"), content("b=2"), content("c=2")}})
+	f.Publish(Change{Set: []*Resource{content("a=2"), content("s=1"), content("b=2"),
+		content("c=2")}})
 	expect(t, f, "published", "a=1")
 	_, next := f.Current()
 	refuse(f, "b=2", "b=1")

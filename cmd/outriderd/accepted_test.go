@@ -24,7 +24,8 @@ func asking(r *rig.Rig) (stop func() []string) {
 		var wrong []string
 		for {
 			if code, _, err := r.Get("/web"); err != nil || code != 200 {
-				wrong = append(wrong, fmt.Sprintf("%s: %d %v", time.Now().Format(time.TimeOnly), code, err))
+				wrong = append(wrong, fmt.Sprintf("%s: %d %v", time.Now().Format(time.TimeOnly),
+					code, err))
 			}
 			select {
 			case <-done:
@@ -42,7 +43,9 @@ func asking(r *rig.Rig) (stop func() []string) {
 
 // clusters is what the Envoy that serves has of clusters.
 func clusters(r *rig.Rig) string {
-	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/config_dump?resource=dynamic_active_clusters", r.Ports.Admin))
+	answer, err := http.Get(
+		fmt.Sprintf("http://127.0.0.1:%d/config_dump?resource=dynamic_active_clusters",
+			r.Ports.Admin))
 	if err != nil {
 		return err.Error()
 	}
@@ -51,41 +54,62 @@ func clusters(r *rig.Rig) string {
 	return fmt.Sprint(string(text), err)
 }
 
-// TestWhatEnvoyTookOutlivesIt has Envoy refuse a change of the cluster that all requests go by. Each Envoy that follows never had
-// the version before, and serves it all the same; so does the one that is there when the agent is another.
+// TestWhatEnvoyTookOutlivesIt has Envoy refuse a change of the cluster that all requests go by.
+// Each Envoy that follows never had the version before, and serves it all the same; so does the one
+// that is there when the agent is another.
 func TestWhatEnvoyTookOutlivesIt(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		t.Run(fmt.Sprint("delta ", delta), func(t *testing.T) {
-			toml := fmt.Sprintf("[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n[reload]\nwatch = false\n[discovery]\ndelta = %v\n", delta)
+			toml := fmt.Sprintf(
+				"[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = "+
+					"\"2s\"\n[reload]\nwatch = false\n[discovery]\ndelta = %v\n", delta)
 			r := rig.New(t, rig.Options{Race: true, TOML: toml})
 			r.StartReady()
 			remembered := filepath.Join(r.Dir, "state", "mesh-last-good.json")
 			patch := func(value, more string) {
-				r.Write("mesh.d/patch.yaml", "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: patch, namespace: default}\nspec:\n"+
-					"  configPatches:\n  - applyTo: CLUSTER\n    match: {cluster: {service: web.test}}\n    patch: {operation: MERGE, value: "+value+"}\n"+more)
+				r.Write("mesh.d/patch.yaml",
+					"apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: "+
+						"{name: patch, namespace: default}\nspec:\n"+
+						"  configPatches:\n  - applyTo: CLUSTER\n    match: {cluster: {service: "+
+						"web.test}}\n    patch: {operation: MERGE, value: "+value+"}\n"+more)
 			}
 			bad := func() {
-				patch("{lb_policy: CLUSTER_PROVIDED}", "  - applyTo: LISTENER\n    patch: {operation: MERGE, value: {access_log: [{name: unknown, typed_config: {'@type': type.googleapis.com/outrider.test.Unknown}}]}}\n")
+				patch("{lb_policy: CLUSTER_PROVIDED}",
+					"  - applyTo: LISTENER\n    patch: {operation: MERGE, value: {access_log: "+
+						"[{name: unknown, typed_config: {'@type': "+
+						"type.googleapis.com/outrider.test.Unknown}}]}}\n")
 			}
 			refused := func(is bool) {
 				t.Helper()
-				rig.Eventually(t, 30*time.Second, fmt.Sprint("what is refused is told and remembered: ", is), func() bool {
-					check := r.Outrider("mesh", "check")
-					_, err := os.Stat(remembered)
-					return is == (check.Exit == api.ExitRefused && strings.Contains(check.Err, "cluster provided LB") && strings.Contains(check.Err, "refused the Listener")) && is != errors.Is(err, fs.ErrNotExist)
-				})
+				rig.Eventually(t, 30*time.Second,
+					fmt.Sprint("what is refused is told and remembered: ", is), func() bool {
+						check := r.Outrider("mesh", "check")
+						_, err := os.Stat(remembered)
+						return is == (check.Exit == api.ExitRefused && strings.Contains(check.Err,
+							"cluster provided LB") && strings.Contains(check.Err,
+							"refused the Listener")) && is != errors.Is(err, fs.ErrNotExist)
+					})
 			}
 			changes := 0
 			change := func() {
 				t.Helper()
 				changes++
-				r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
-					"  hosts: [web.test]\n  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n  - route: [{destination: {host: web.test}}]\n", changes))
-				r.Write("mesh.d/other.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: other, namespace: default}\nspec:\n"+
-					"  hosts: [other%d.test]\n  ports: [{number: %d, name: http, protocol: HTTP}]\n  resolution: STATIC\n  endpoints: [{address: 127.0.0.1}]\n", changes, r.Ports.HTTP))
+				r.Write("mesh.d/routes.yaml",
+					fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: "+
+						"VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
+						"  hosts: [web.test]\n  http:\n  - {match: [{uri: {exact: /new%d}}], "+
+						"directResponse: {status: 418}}\n  - route: [{destination: {host: "+
+						"web.test}}]\n", changes))
+				r.Write("mesh.d/other.yaml",
+					fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: "+
+						"ServiceEntry\nmetadata: {name: other, namespace: default}\nspec:\n"+
+						"  hosts: [other%d.test]\n  ports: [{number: %d, name: http, protocol: "+
+						"HTTP}]\n  resolution: STATIC\n  endpoints: [{address: 127.0.0.1}]\n",
+						changes, r.Ports.HTTP))
 				rig.Eventually(t, 30*time.Second, "Envoy takes another change", func() bool {
 					code, _, err := r.Get(fmt.Sprintf("/new%d", changes))
-					return err == nil && code == 418 && strings.Contains(clusters(r), fmt.Sprintf("other%d.test", changes))
+					return err == nil && code == 418 && strings.Contains(clusters(r),
+						fmt.Sprintf("other%d.test", changes))
 				})
 			}
 			reload := func() {
@@ -127,7 +151,8 @@ func TestWhatEnvoyTookOutlivesIt(t *testing.T) {
 
 			stop = asking(r)
 			patch("{connect_timeout: 3.25s}", "")
-			rig.Eventually(t, 30*time.Second, "the cure reaches Envoy", func() bool { return strings.Contains(clusters(r), `"3.250s"`) })
+			rig.Eventually(t, 30*time.Second, "the cure reaches Envoy",
+				func() bool { return strings.Contains(clusters(r), `"3.250s"`) })
 			refused(false)
 			bad()
 			refused(true)

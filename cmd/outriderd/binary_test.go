@@ -49,7 +49,8 @@ func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
 	}
 	r.StartReady()
 	runs(parts.Envoy(t), "1.40.0")
-	if told := use(bad); told.Exit != api.ExitRefused || !strings.Contains(told.Err, "unknown field") {
+	if told := use(bad); told.Exit != api.ExitRefused || !strings.Contains(told.Err,
+		"unknown field") {
 		t.Errorf("exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	runs(parts.Envoy(t), "1.40.0")

@@ -15,11 +15,13 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestAuthoritiesThatComeLateAreTrustedWithoutAnEpoch names authorities in a folder that is not there, then writes them, in place.
+// TestAuthoritiesThatComeLateAreTrustedWithoutAnEpoch names authorities in a folder that is not
+// there, then writes them, in place.
 func TestAuthoritiesThatComeLateAreTrustedWithoutAnEpoch(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
-	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		Bytes: server.Certificate().Raw}))
 	r := rig.New(t, rig.Options{Race: true})
 	port, roots := parts.FreePort(t), filepath.Join(r.Dir, "tls", "roots.pem")
 	r.Write("mesh.d/far.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
@@ -43,7 +45,8 @@ spec:
 	r.StartReady()
 	told := func(want bool) {
 		t.Helper()
-		rig.Eventually(t, 30*time.Second, fmt.Sprintf("a condition that names the file stands: %v", want), func() bool {
+		rig.Eventually(t, 30*time.Second, fmt.Sprintf("a condition that names the file stands: %v",
+			want), func() bool {
 			return strings.Contains(strings.Join(conditions(t, r), "\n"), roots) == want
 		})
 	}

@@ -10,11 +10,14 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// An Envoy that cannot start quotes what it was given. Neither the log nor anything that everybody may read holds it.
+// An Envoy that cannot start quotes what it was given. Neither the log nor anything that everybody
+// may read holds it.
 func TestWhatEnvoyQuotesIsNotTold(t *testing.T) {
-	const credential, why = "s3cret-value", "Unable to unpack as envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+	const credential, why = "s3cret-value",
+		"Unable to unpack as envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 	r := rig.New(t, rig.Options{Race: true})
-	r.Write("override.json", `{"static_resources": {"clusters": [{"name": "a", "connect_timeout": "1s", "typed_extension_protocol_options": {
+	r.Write("override.json",
+		`{"static_resources": {"clusters": [{"name": "a", "connect_timeout": "1s", "typed_extension_protocol_options": {
 		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
 			"@type": "type.googleapis.com/envoy.config.core.v3.HeaderValue", "key": "x", "value": "`+credential+`"}}}]}}`)
 	override := fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "override.json"))
@@ -34,8 +37,10 @@ func TestWhatEnvoyQuotesIsNotTold(t *testing.T) {
 	if reload.Exit != 1 || !strings.Contains(reload.Err, why) {
 		t.Errorf("reload: exit %d: %s", reload.Exit, reload.Err)
 	}
-	for from, told := range map[string]string{"log": daemon.Output(), "reload": reload.Out + reload.Err,
-		"status": r.Outrider("status", "--json").Out, "epochs": r.Outrider("epochs", "--json").Out} {
+	for from, told := range map[string]string{"log": daemon.Output(), "reload": reload.Out +
+		reload.Err,
+		"status": r.Outrider("status", "--json").Out, "epochs": r.Outrider("epochs",
+			"--json").Out} {
 		if strings.Contains(told, credential) {
 			t.Errorf("%s: %s", from, told)
 		}

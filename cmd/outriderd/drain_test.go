@@ -20,15 +20,19 @@ func TestADrainThatIsWaitedForLeavesNoListener(t *testing.T) {
 	}
 }
 
-// TestUndrain_RestoresEveryListener drains and undrains a real Envoy, before and after its listeners close: the service, its
-// readiness on ready_port and its metrics answer when undrain returns, and still do when the drain time is over.
+// TestUndrain_RestoresEveryListener drains and undrains a real Envoy, before and after its
+// listeners close: the service, its readiness on ready_port and its metrics answer when undrain
+// returns, and still do when the drain time is over.
 func TestUndrain_RestoresEveryListener(t *testing.T) {
 	const drainTime = time.Second
-	r := rig.New(t, rig.Options{Race: true, TOML: "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n"})
+	r := rig.New(t,
+		rig.Options{Race: true,
+			TOML: "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n"})
 	r.StartReady()
 	serves := func() string {
 		for port, path := range map[int]string{
-			r.Ports.HTTP: "/hello", r.Ports.Ready: "/healthz/ready", r.Ports.Prometheus: "/stats/prometheus", r.Ports.Status: "/healthz/ready",
+			r.Ports.HTTP: "/hello", r.Ports.Ready: "/healthz/ready",
+			r.Ports.Prometheus: "/stats/prometheus", r.Ports.Status: "/healthz/ready",
 		} {
 			if code, body, err := r.GetHost("web.test", port, path); err != nil || code != 200 {
 				return fmt.Sprintf("127.0.0.1:%d%s: %d %v %s", port, path, code, err, body)
@@ -58,16 +62,20 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 			})
 		}
 		undrained := r.Outrider("undrain")
-		if want := fmt.Sprintf("epoch %d → %d (hot-restart", number, number+1); undrained.Exit != 0 || !strings.Contains(undrained.Out, want) {
-			t.Fatalf("undrain: exit %d: %s%s; should say %q", undrained.Exit, undrained.Out, undrained.Err, want)
+		if want := fmt.Sprintf("epoch %d → %d (hot-restart", number,
+			number+1); undrained.Exit != 0 || !strings.Contains(undrained.Out, want) {
+			t.Fatalf("undrain: exit %d: %s%s; should say %q", undrained.Exit, undrained.Out,
+				undrained.Err, want)
 		}
-		for end := time.Now().Add(3 * drainTime); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(3 * drainTime); time.Now().Before(end); time.Sleep(
+			50 * time.Millisecond) {
 			if lacking := serves(); lacking != "" {
 				t.Fatalf("listeners were closed %t, epoch %d: %s", closed, number+1, lacking)
 			}
 		}
 	}
-	if again := r.Outrider("undrain"); again.Exit != 0 || !strings.Contains(again.Out, "epoch 2 does not drain") {
+	if again := r.Outrider("undrain"); again.Exit != 0 || !strings.Contains(again.Out,
+		"epoch 2 does not drain") {
 		t.Errorf("undrain without a drain: %d %s%s", again.Exit, again.Out, again.Err)
 	}
 }

@@ -21,7 +21,8 @@ func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
 			return strings.Contains(daemon.Output(), what)
 		})
 	}
-	const service = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: db}\n" +
+	const service = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: " +
+		"db}\n" +
 		"spec: {hosts: [db.example], resolution: STATIC,\n" +
 		"  endpoints: [{address: 127.0.0.1}], ports: [{number: 80, name: http, protocol: HTTP}]}\n"
 	r.Write("mesh.d/db.yaml", service)
@@ -31,16 +32,19 @@ func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
 	logs("db.yaml:5: ServiceEntry default/db: spec.ports[0].number: ")
 	var status api.Status
 	r.JSON(&status, "status")
-	if len(status.Problems) == 0 || status.Problems[0].Line != 5 || status.Problems[0].Severity != "error" {
+	if len(status.Problems) == 0 || status.Problems[0].Line != 5 ||
+		status.Problems[0].Severity != "error" {
 		t.Errorf("status lists %+v", status.Problems)
 	}
-	if reload := r.Outrider("reload"); reload.Exit != 0 || !strings.Contains(reload.Err, "db.yaml:5") {
+	if reload := r.Outrider("reload"); reload.Exit != 0 || !strings.Contains(reload.Err,
+		"db.yaml:5") {
 		t.Errorf("a reload beside a broken mesh file: %+v", reload)
 	}
 
 	r.Write("mesh.d/db.yaml", strings.Replace(service, "number: 80", "number: 81", 1))
 	logs("mesh object changed")
-	for _, line := range []string{"mesh object added", "mesh object changed", "db.yaml:5: ServiceEntry"} {
+	for _, line := range []string{"mesh object added", "mesh object changed",
+		"db.yaml:5: ServiceEntry"} {
 		if n := strings.Count(daemon.Output(), line); n != 1 {
 			t.Errorf("%q is logged %d times:\n%s", line, n, daemon.Output())
 		}
@@ -87,7 +91,8 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 		t.Fatalf("reload: %s", reload.Err)
 	}
 	exited(1)
-	if log := daemon.Output()[before:]; strings.Count(log, "\n") != 3 || !strings.Contains(log, "outrider reload") {
+	if log := daemon.Output()[before:]; strings.Count(log, "\n") != 3 ||
+		!strings.Contains(log, "outrider reload") {
 		t.Errorf("a reload logs:\n%s", log)
 	}
 
@@ -98,7 +103,8 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 		t.Fatalf("systemctl reload: %+v", reload)
 	}
 	exited(2)
-	if log := daemon.Output()[before:]; strings.Count(log, "\n") != 3 || !strings.Contains(log, "systemctl reload") {
+	if log := daemon.Output()[before:]; strings.Count(log, "\n") != 3 ||
+		!strings.Contains(log, "systemctl reload") {
 		t.Errorf("systemctl reload logs:\n%s", log)
 	}
 
@@ -106,7 +112,8 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 	if reload := r.Outrider("reload"); reload.Exit != 1 {
 		t.Fatalf("a broken configuration: %+v", reload)
 	}
-	if log := daemon.Output(); !strings.Contains(log, `reload refused (`) || strings.Contains(log, "\\\\") {
+	if log := daemon.Output(); !strings.Contains(log, `reload refused (`) ||
+		strings.Contains(log, "\\\\") {
 		t.Errorf("a refused reload logs:\n%s", log)
 	}
 }

@@ -10,9 +10,11 @@ import (
 	"outrider.org/outrider/scripts/rig/fault"
 )
 
-// moderate is a load and a pace of epochs that let all faults be tried while other tests run: 360 requests/s.
+// moderate is a load and a pace of epochs that let all faults be tried while other tests run: 360
+// requests/s.
 func moderate() fault.Options {
-	return fault.Options{Rate: 0.2, Drain: time.Second, ParentShutdown: 3 * time.Second, Reloads: 6, Kills: 6, Flood: 5 * time.Second}
+	return fault.Options{Rate: 0.2, Drain: time.Second, ParentShutdown: 3 * time.Second, Reloads: 6,
+		Kills: 6, Flood: 5 * time.Second}
 }
 
 // rounds is how often each fault is tried: OUTRIDER_FAULTS, or once.
@@ -28,8 +30,8 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// mostTries is how often a run is done whose failure a busy machine explains: requests that take seconds outlive the epochs of
-// a test, which end within three.
+// mostTries is how often a run is done whose failure a busy machine explains: requests that take
+// seconds outlive the epochs of a test, which end within three.
 const mostTries = 3
 
 // try tries a fault.
@@ -37,16 +39,20 @@ func try(t *testing.T, one fault.Fault, options fault.Options) {
 	t.Helper()
 	for tries := 1; ; tries++ {
 		outcome := fault.Run(t, one, options)
-		t.Logf("%d requests, lost %d, pardoned %d, reuse %d, recovered after %v; slowest answer %v, start of Envoy %v. %s", outcome.Requests, outcome.AllLost(),
-			outcome.Pardoned, outcome.Reuse, outcome.Recovered.Round(time.Millisecond), outcome.Slowest.Round(time.Millisecond),
+		t.Logf("%d requests, lost %d, pardoned %d, reuse %d, recovered after %v; slowest answer "+
+			"%v, start of Envoy %v. %s", outcome.Requests, outcome.AllLost(),
+			outcome.Pardoned, outcome.Reuse, outcome.Recovered.Round(time.Millisecond),
+			outcome.Slowest.Round(time.Millisecond),
 			outcome.Start.Round(time.Millisecond), outcome.Figure)
 		if outcome.OK() {
 			return
 		}
 		if !outcome.Busy() || tries == mostTries {
-			t.Fatalf("lost %v (allowed: %v); %s\n%v", outcome.Lost, one.Harm, strings.Join(outcome.Wrong, "\n"), outcome.Report)
+			t.Fatalf("lost %v (allowed: %v); %s\n%v", outcome.Lost, one.Harm,
+				strings.Join(outcome.Wrong, "\n"), outcome.Report)
 		}
-		t.Logf("the machine is too busy to tell, once more: lost %v; %s", outcome.Lost, strings.Join(outcome.Wrong, "\n"))
+		t.Logf("the machine is too busy to tell, once more: lost %v; %s", outcome.Lost,
+			strings.Join(outcome.Wrong, "\n"))
 	}
 }
 
@@ -61,11 +67,13 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFaultsRaced tries those in which most happens at the same time with an agent built with the race detector.
+// TestFaultsRaced tries those in which most happens at the same time with an agent built with the
+// race detector.
 func TestFaultsRaced(t *testing.T) {
 	options := moderate()
 	options.Race, options.Kills = true, 4
-	for _, name := range []string{"new killed", "parent killed at start", "keeper killed", "storm", "agent killed at random"} {
+	for _, name := range []string{"new killed", "parent killed at start", "keeper killed", "storm",
+		"agent killed at random"} {
 		one, found := fault.Find(name)
 		if !found {
 			t.Fatalf("no fault %q", name)

@@ -9,15 +9,19 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// follower returns what changes the mesh once more, each time by another route of the rig's service, and waits until Envoy has taken
-// that. Metadata and spec are members, in flow and in block style, that the VirtualService has besides.
+// follower returns what changes the mesh once more, each time by another route of the rig's
+// service, and waits until Envoy has taken that. Metadata and spec are members, in flow and in
+// block style, that the VirtualService has besides.
 func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string) {
 	changes := 0
 	return func(when string) {
 		t.Helper()
 		changes++
-		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web%s}\nspec:\n  hosts: [web.test]\n%s"+
-			"  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n  - route: [{destination: {host: web.test}}]\n", metadata, spec, changes))
+		r.Write("mesh.d/routes.yaml",
+			fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: "+
+				"{name: web%s}\nspec:\n  hosts: [web.test]\n%s"+
+				"  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n "+
+				" - route: [{destination: {host: web.test}}]\n", metadata, spec, changes))
 		rig.Eventually(t, 30*time.Second, "Envoy takes a change "+when, func() bool {
 			code, _, err := r.Get(fmt.Sprintf("/new%d", changes))
 			return err == nil && code == 418
@@ -25,8 +29,10 @@ func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string)
 	}
 }
 
-// badBootstrap writes an override of the bootstrap that Envoy refuses ("malformed IP address"), and returns its path.
+// badBootstrap writes an override of the bootstrap that Envoy refuses ("malformed IP address"), and
+// returns its path.
 func badBootstrap(r *rig.Rig) string {
-	r.Write("bad.json", `{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)
+	r.Write("bad.json",
+		`{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)
 	return filepath.Join(r.Dir, "bad.json")
 }

@@ -23,7 +23,9 @@ import (
 // TestReload_TenInARowWithoutClients reloads a real Envoy of which each old epoch would last a
 // minute: none is waited for. On a quiet machine each takes 1 s.
 func TestReload_TenInARowWithoutClients(t *testing.T) {
-	r := rig.New(t, rig.Options{TOML: "[envoy]\ndrain_duration = \"45s\"\nparent_shutdown_duration = \"60s\"\n"})
+	r := rig.New(t,
+		rig.Options{TOML: "[envoy]\ndrain_duration = \"45s\"\nparent_shutdown_duration = " +
+			"\"60s\"\n"})
 	r.StartReady()
 	probe := r.StartProbe() // each request on a connection of its own, which is closed at once
 	begun := time.Now()
@@ -40,7 +42,8 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	}
 	probe.Stop()
 	if after, ok := probe.Recovered(begun); after != 0 || !ok {
-		t.Errorf("requests were lost, the last one %s after the first reload began; served at the end: %t", after, ok)
+		t.Errorf("requests were lost, the last one %s after the first reload began; served at "+
+			"the end: %t", after, ok)
 	}
 	if e := r.Live(); e.Number != 10 {
 		t.Errorf("%+v", e)
@@ -56,7 +59,9 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 	for name, silent := range map[string]bool{"they send": false, "they are silent": true} {
 		t.Run(name, func(t *testing.T) {
-			r := rig.New(t, rig.Options{TOML: "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"6s\"\n"})
+			r := rig.New(t,
+				rig.Options{TOML: "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = " +
+					"\"6s\"\n"})
 			daemon := r.StartReady()
 			var clients keepAliveClients
 			clients.start(t, r, 50, silent)
@@ -64,7 +69,8 @@ func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 				before := time.Now()
 				took, until := reloadTelling(t, r)
 				said := max(until.Sub(before), 0)
-				t.Logf("reload %d took %s, said at most %s", i, took.Round(time.Millisecond), said.Round(time.Millisecond))
+				t.Logf("reload %d took %s, said at most %s", i, took.Round(time.Millisecond),
+					said.Round(time.Millisecond))
 				if took > said+20*time.Second { // to start an epoch on a busy machine
 					t.Errorf("reload %d took %s, said at most %s", i, took, said)
 				}
@@ -80,7 +86,8 @@ func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 			if len(lost) > 0 || sent < 100 {
 				t.Errorf("%d requests, lost %d: %v", sent, len(lost), lost)
 			}
-			if log := daemon.Output(); !strings.Contains(log, "waiting for epoch 0 to finish draining") {
+			if log := daemon.Output(); !strings.Contains(log,
+				"waiting for epoch 0 to finish draining") {
 				t.Error("the log does not say what was waited for")
 			}
 		})
@@ -210,7 +217,8 @@ func closedByPeer(connection net.Conn) bool {
 	}
 	closed := false
 	err = raw.Control(func(fd uintptr) {
-		_, _, peeked := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		_, _, peeked := syscall.Recvfrom(int(fd), make([]byte, 1),
+			syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		closed = !errors.Is(peeked, syscall.EAGAIN)
 	})
 	return err != nil || closed
@@ -219,7 +227,8 @@ func closedByPeer(connection net.Conn) bool {
 // exchange sends one request and reports whether the connection ends with the answer.
 func exchange(connection net.Conn, reader *bufio.Reader) (closes bool, err error) {
 	_ = connection.SetDeadline(time.Now().Add(5 * time.Second))
-	if _, err := fmt.Fprint(connection, "GET /hello HTTP/1.1\r\nHost: web.test\r\n\r\n"); err != nil {
+	if _, err := fmt.Fprint(connection,
+		"GET /hello HTTP/1.1\r\nHost: web.test\r\n\r\n"); err != nil {
 		return true, err
 	}
 	answer, err := http.ReadResponse(reader, nil)

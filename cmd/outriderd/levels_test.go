@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// What is in force is what Envoy has, though it died, or though the agent was not there when it was written.
+// What is in force is what Envoy has, though it died, or though the agent was not there when it was
+// written.
 func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
@@ -31,7 +32,9 @@ func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
 	rig.Eventually(t, 20*time.Second, "Envoy is started again", func() bool {
 		var status api.Status
 		r.JSON(&status, "status")
-		return slices.ContainsFunc(status.Epochs, func(e api.Epoch) bool { return e.State == api.EpochLive && e.PID != before.PID })
+		return slices.ContainsFunc(status.Epochs, func(e api.Epoch) bool {
+			return e.State == api.EpochLive && e.PID != before.PID
+		})
 	})
 	eventually("info")
 

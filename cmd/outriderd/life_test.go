@@ -41,7 +41,8 @@ func everyonesEnvoy(t *testing.T, dir string) string {
 	return path
 }
 
-// TestEnvoyRunsAsItsUser runs as root with a user of its own for Envoy, and as any other user with that one.
+// TestEnvoyRunsAsItsUser runs as root with a user of its own for Envoy, and as any other user with
+// that one.
 func TestEnvoyRunsAsItsUser(t *testing.T) {
 	nobody, err := user.Lookup("nobody")
 	if err != nil {
@@ -54,7 +55,8 @@ func TestEnvoyRunsAsItsUser(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	r.Set(fmt.Sprintf("[envoy]\nuser = \"nobody\"\nbinary = %q\n", everyonesEnvoy(t, r.Dir)))
 	daemon := r.Start("--check")
-	if exit := daemon.Wait(t, 60*time.Second); exit != 0 || strings.Contains(daemon.Output(), "warning") {
+	if exit := daemon.Wait(t, 60*time.Second); exit != 0 || strings.Contains(daemon.Output(),
+		"warning") {
 		t.Errorf("check: exit %d: %s", exit, daemon.Output())
 	}
 	r.StartReady()
@@ -76,9 +78,12 @@ func TestEnvoyRunsAsItsUser(t *testing.T) {
 	}
 }
 
-// wrapped is an Envoy that says which one it is by its zone, and tells the hot-restart version it is given.
+// wrapped is an Envoy that says which one it is by its zone, and tells the hot-restart version it
+// is given.
 func wrapped(t *testing.T, zone, hotRestartVersion string) string {
-	return fmt.Sprintf("#!/bin/sh\n[ \"$1\" = --hot-restart-version ] && { echo %s; exit; }\nexec %s \"$@\" --service-zone %s\n", hotRestartVersion, parts.Envoy(t), zone)
+	return fmt.Sprintf(
+		"#!/bin/sh\n[ \"$1\" = --hot-restart-version ] && { echo %s; exit; }\nexec %s \"$@\" "+
+			"--service-zone %s\n", hotRestartVersion, parts.Envoy(t), zone)
 }
 
 func TestAnotherEnvoyInItsPlaceIsTaken(t *testing.T) {
@@ -108,7 +113,8 @@ func TestAnotherEnvoyInItsPlaceIsTaken(t *testing.T) {
 		}
 		live := current(t, r)
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", live.PID))
-		if err != nil || !strings.Contains(string(line), next.zone) || live.Mode != next.mode || live.Number != i+1 {
+		if err != nil || !strings.Contains(string(line), next.zone) || live.Mode != next.mode ||
+			live.Number != i+1 {
 			t.Errorf("%s: %+v runs %q %v", next.zone, live, line, err)
 		}
 		if code, _, err := r.Get("/hello"); err != nil || code != 200 {
@@ -118,8 +124,11 @@ func TestAnotherEnvoyInItsPlaceIsTaken(t *testing.T) {
 }
 
 func TestAStopEndsWithTheLastConnection(t *testing.T) {
-	r := rig.New(t, rig.Options{Race: true, TOML: "[envoy]\nexit_on_zero_active_connections = true\nminimum_drain_duration = \"1s\"\n" +
-		"maximum_drain_duration = \"10m\"\ntermination_drain_duration = \"10m\"\n"})
+	r := rig.New(t,
+		rig.Options{Race: true,
+			TOML: "[envoy]\nexit_on_zero_active_connections = true\nminimum_drain_duration = " +
+				"\"1s\"\n" +
+				"maximum_drain_duration = \"10m\"\ntermination_drain_duration = \"10m\"\n"})
 	daemon := r.StartReady()
 	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", r.Ports.TCP))
 	if err != nil {
@@ -139,8 +148,10 @@ func TestAStopEndsWithTheLastConnection(t *testing.T) {
 	}
 	exchange()
 	_ = daemon.Process.Signal(syscall.SIGTERM)
-	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains", func() bool { ready, _ := r.Ready(); return !ready })
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains",
+		func() bool { ready, _ := r.Ready(); return !ready })
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(
+		100 * time.Millisecond) {
 		exchange() // past the minimum: it waits for this connection
 	}
 	_ = connection.Close()
@@ -152,7 +163,8 @@ func TestAStopEndsWithTheLastConnection(t *testing.T) {
 func TestStatusIsWatched(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	r.StartReady()
-	watch := exec.Command(r.Programs.Path("outrider"), "--socket", filepath.Join(r.Dir, "run", "outrider.sock"), "status", "--watch")
+	watch := exec.Command(r.Programs.Path("outrider"), "--socket", filepath.Join(r.Dir, "run",
+		"outrider.sock"), "status", "--watch")
 	out, err := watch.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +229,8 @@ func TestATemplateServesAndReloads(t *testing.T) {
 	r.Write("bootstrap.tmpl", template)
 	r.Set(fmt.Sprintf("[envoy]\ntemplate_file = %q\n", path))
 	daemon := r.Start("--check")
-	if exit := daemon.Wait(t, 60*time.Second); exit != 0 || strings.Contains(daemon.Output(), "warning") {
+	if exit := daemon.Wait(t, 60*time.Second); exit != 0 || strings.Contains(daemon.Output(),
+		"warning") {
 		t.Fatalf("check: exit %d: %s", exit, daemon.Output())
 	}
 	r.StartReady()
@@ -225,12 +238,14 @@ func TestATemplateServesAndReloads(t *testing.T) {
 		t.Errorf("GET: %d %v", code, err)
 	}
 	r.Write("bootstrap.tmpl", template+"flags_path: /nonexistent-{{ .cluster }}\n")
-	rig.Eventually(t, 30*time.Second, "a changed template starts an epoch", func() bool { return current(t, r).Number == 1 })
+	rig.Eventually(t, 30*time.Second, "a changed template starts an epoch",
+		func() bool { return current(t, r).Number == 1 })
 	if live := current(t, r); live.Mode != "hot-restart" {
 		t.Errorf("%+v", live)
 	}
 	r.Write("bootstrap.tmpl", template+"flags_path: {{ .clustr }}\n")
-	if result := r.Outrider("reload"); result.Exit != 1 || !strings.Contains(result.Err, "bootstrap.tmpl:"+strconv.Itoa(strings.Count(template, "\n")+1)) {
+	if result := r.Outrider("reload"); result.Exit != 1 || !strings.Contains(result.Err,
+		"bootstrap.tmpl:"+strconv.Itoa(strings.Count(template, "\n")+1)) {
 		t.Errorf("a broken template: exit %d: %s", result.Exit, result.Err)
 	}
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {

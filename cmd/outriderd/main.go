@@ -1,4 +1,5 @@
-// Command outriderd is the agent: configuration in, exit code out. Everything else is in package agent.
+// Command outriderd is the agent: configuration in, exit code out. Everything else is in package
+// agent.
 package main
 
 import (
@@ -21,8 +22,11 @@ func main() {
 
 func run() int {
 	flags := flag.NewFlagSet("outriderd", flag.ContinueOnError)
-	configFile := flags.String("config", "", "the configuration `file` (default /etc/outrider/outrider.toml); drop-ins come from conf.d beside it")
-	instance := flags.String("instance", "", "the `name` of an instance: its configuration is /etc/outrider/NAME.toml")
+	configFile := flags.String("config", "",
+		"the configuration `file` (default /etc/outrider/outrider.toml); drop-ins come from "+
+			"conf.d beside it")
+	instance := flags.String("instance", "",
+		"the `name` of an instance: its configuration is /etc/outrider/NAME.toml")
 	check := flags.Bool("check", false, "check the configuration, say what is wrong, and exit")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(os.Args[1:]); err != nil {
@@ -32,7 +36,9 @@ func run() int {
 		return 2
 	}
 	if flags.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "outriderd: unexpected argument %q: everything beside -config, -instance, -check and -version is configuration\n", flags.Arg(0))
+		fmt.Fprintf(os.Stderr,
+			"outriderd: unexpected argument %q: everything beside -config, -instance, -check and "+
+				"-version is configuration\n", flags.Arg(0))
 		return 2
 	}
 	if *showVersion {
@@ -40,12 +46,15 @@ func run() int {
 		return agent.ExitOK
 	}
 	if *configFile != "" && *instance != "" {
-		fmt.Fprintln(os.Stderr, "outriderd: -config and -instance exclude each other: an instance's file is /etc/outrider/NAME.toml")
+		fmt.Fprintln(os.Stderr,
+			"outriderd: -config and -instance exclude each other: an instance's file is "+
+				"/etc/outrider/NAME.toml")
 		return 2
 	}
 
 	options := agent.Options{
-		Config:  config.Options{Path: *configFile, Instance: *instance, Environment: os.Getenv, InUnit: os.Getenv("INVOCATION_ID") != "" && os.Getenv("NOTIFY_SOCKET") != ""},
+		Config: config.Options{Path: *configFile, Instance: *instance, Environment: os.Getenv,
+			InUnit: os.Getenv("INVOCATION_ID") != "" && os.Getenv("NOTIFY_SOCKET") != ""},
 		Version: version,
 		Output:  os.Stderr,
 	}

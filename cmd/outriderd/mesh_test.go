@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestALiveAgentTellsWhereThingsComeFrom asks an agent whose Envoy runs what it would do with requests, and where each resource is
-// written.
+// TestALiveAgentTellsWhereThingsComeFrom asks an agent whose Envoy runs what it would do with
+// requests, and where each resource is written.
 func TestALiveAgentTellsWhereThingsComeFrom(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"routes.yaml": `# the first line
 apiVersion: networking.istio.io/v1
@@ -42,7 +42,8 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 		outcome string
 		decides []string
 	}{
-		{"/x", 200, "forwarded", []string{cluster, web, route, rule, fmt.Sprintf("127.0.0.1:%d", r.Ports.Backend)}},
+		{"/x", 200, "forwarded", []string{cluster, web, route, rule, fmt.Sprintf("127.0.0.1:%d",
+			r.Ports.Backend)}},
 		{"/gone", 410, "410", []string{route}},
 	} {
 		if code, _, err := r.Get(test.path); err != nil || code != test.status {
@@ -74,16 +75,22 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 			found = found || strings.Contains(line, test.name) && strings.Contains(line, test.from)
 		}
 		if told.Exit != 0 || !found {
-			t.Errorf("proxy %s: exit %d: no line with %s and %s: %s%s", test.command, told.Exit, test.name, test.from, told.Out, told.Err)
+			t.Errorf("proxy %s: exit %d: no line with %s and %s: %s%s", test.command, told.Exit,
+				test.name, test.from, told.Out, told.Err)
 		}
 	}
 
 	if told := r.Outrider("mesh", "check"); told.Exit != 0 || !strings.Contains(told.Out, "valid") {
 		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
-	r.Write("mesh.d/bad.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad}\nspec: {hosts: ['a b'], http: [{directResponse: {status: 200}}]}\n")
-	rig.Eventually(t, 30*time.Second, "the agent has read the bad file", func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
-	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, filepath.Join(r.Dir, "mesh.d", "bad.yaml")+":4: VirtualService default/bad: spec.hosts[0]") {
+	r.Write("mesh.d/bad.yaml",
+		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad}\nspec: "+
+			"{hosts: ['a b'], http: [{directResponse: {status: 200}}]}\n")
+	rig.Eventually(t, 30*time.Second, "the agent has read the bad file",
+		func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
+	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err,
+		filepath.Join(r.Dir, "mesh.d", "bad.yaml")+
+			":4: VirtualService default/bad: spec.hosts[0]") {
 		t.Errorf("check: %s%s", told.Out, told.Err)
 	}
 	if code, _, err := r.Get("/gone"); err != nil || code != 410 {
@@ -93,14 +100,17 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 
 // TestRestriction_AgentIsNotReadyWithoutIt starts an agent on files that deny everything.
 func TestRestriction_AgentIsNotReadyWithoutIt(t *testing.T) {
-	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"policy.yaml": `apiVersion: security.istio.io/v1
+	r := rig.New(t,
+		rig.Options{Race: true,
+			Mesh: map[string]string{"policy.yaml": `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: {name: deny-all, namespace: default}
 spec: {}
 `}})
 	r.Start()
 	const named = "AuthorizationPolicy default/deny-all: kind AuthorizationPolicy restricts access"
-	rig.Eventually(t, time.Minute, "an epoch is live", func() bool { return r.Outrider("proxy", "status").Exit == 0 })
+	rig.Eventually(t, time.Minute, "an epoch is live",
+		func() bool { return r.Outrider("proxy", "status").Exit == 0 })
 	rig.Eventually(t, 30*time.Second, "readiness names the policy", func() bool {
 		ready, reason := r.Ready()
 		return !ready && strings.Contains(reason, named)
@@ -111,7 +121,8 @@ spec: {}
 	if told := r.Outrider("status"); !strings.Contains(told.Out, named) {
 		t.Errorf("status: %s%s", told.Out, told.Err)
 	}
-	if told := r.Outrider("mesh", "check"); told.Exit != api.ExitRefused || !strings.Contains(told.Err, named) {
+	if told := r.Outrider("mesh", "check"); told.Exit != api.ExitRefused ||
+		!strings.Contains(told.Err, named) {
 		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	if said := r.Daemon().Output(); !strings.Contains(said, named) {
@@ -119,5 +130,6 @@ spec: {}
 	}
 	r.Write("mesh.d/policy.yaml", "")
 	r.WaitReady(30 * time.Second)
-	rig.Eventually(t, 30*time.Second, "requests are answered", func() bool { code, _, err := r.Get("/"); return err == nil && code == 200 })
+	rig.Eventually(t, 30*time.Second, "requests are answered",
+		func() bool { code, _, err := r.Get("/"); return err == nil && code == 200 })
 }

@@ -20,13 +20,20 @@ func TestMetricsOfDiscovery(t *testing.T) {
 		}
 		return body
 	}
-	for _, want := range []string{"\npilot_xds 1\n", "\npilot_services 1\n", "\npilot_virt_services 0\n", "\npilot_debounce_time_count 0\n", "\npilot_total_xds_rejects 0\n",
-		`pilot_xds_pushes{type="cds"} `, `pilot_xds_pushes{type="lds"} `, "\npilot_xds_cds_reject 0\n", "\nenvoy_server_live"} {
-		rig.Eventually(t, 20*time.Second, "there is "+strings.TrimSpace(want), func() bool { return strings.Contains(scrape(), want) })
+	for _, want := range []string{"\npilot_xds 1\n", "\npilot_services 1\n",
+		"\npilot_virt_services 0\n", "\npilot_debounce_time_count 0\n",
+		"\npilot_total_xds_rejects 0\n",
+		`pilot_xds_pushes{type="cds"} `, `pilot_xds_pushes{type="lds"} `,
+		"\npilot_xds_cds_reject 0\n", "\nenvoy_server_live"} {
+		rig.Eventually(t, 20*time.Second, "there is "+strings.TrimSpace(want),
+			func() bool { return strings.Contains(scrape(), want) })
 	}
-	r.Write("mesh.d/route.yaml", `{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web},
+	r.Write("mesh.d/route.yaml",
+		`{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web},
   spec: {hosts: [web.test], http: [{timeout: 5s, route: [{destination: {host: web.test}}]}]}}`)
-	for _, want := range []string{"\npilot_virt_services 1\n", "\npilot_debounce_time_count 1\n", "\noutrider_push_seconds_count 1\n"} {
-		rig.Eventually(t, 20*time.Second, "then there is "+strings.TrimSpace(want), func() bool { return strings.Contains(scrape(), want) })
+	for _, want := range []string{"\npilot_virt_services 1\n", "\npilot_debounce_time_count 1\n",
+		"\noutrider_push_seconds_count 1\n"} {
+		rig.Eventually(t, 20*time.Second, "then there is "+strings.TrimSpace(want),
+			func() bool { return strings.Contains(scrape(), want) })
 	}
 }

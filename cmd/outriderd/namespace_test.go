@@ -10,14 +10,16 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestTheNamespaceMovesWithItsObjects changes [node] namespace where all that is served names none and is for its own alone.
+// TestTheNamespaceMovesWithItsObjects changes [node] namespace where all that is served names none
+// and is for its own alone.
 func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	const toml = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n"
 	const watch = "[reload]\nwatch = false\n"
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
 	private := func(resolution string) {
 		web := strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", resolution, 1)
-		r.Write("mesh.d/web.yaml", strings.Replace(strings.Replace(web, "  namespace: default\n", "", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))
+		r.Write("mesh.d/web.yaml", strings.Replace(strings.Replace(web, "  namespace: default\n",
+			"", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))
 	}
 	private("STATIC")
 	r.StartReady()
@@ -33,15 +35,18 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 		follows("in " + namespace)
 	}
 	move("shop")
-	rig.Eventually(t, 30*time.Second, "the older epoch has ended", func() bool { return len(r.Pids("envoy")) == 1 })
+	rig.Eventually(t, 30*time.Second, "the older epoch has ended",
+		func() bool { return len(r.Pids("envoy")) == 1 })
 	follows("once the older epoch has ended")
 
-	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)) + watch + "[node]\nnamespace = \"bank\"\n")
+	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)) + watch +
+		"[node]\nnamespace = \"bank\"\n")
 	if told := r.Outrider("reload"); told.Exit != api.ExitRefused {
 		t.Errorf("a bad reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	follows("after what was refused")
-	if told := r.Outrider("proxy", "clusters", "--json"); told.Exit != 0 || !strings.Contains(told.Out, "shop") || strings.Contains(told.Out, "bank") {
+	if told := r.Outrider("proxy", "clusters", "--json"); told.Exit != 0 ||
+		!strings.Contains(told.Out, "shop") || strings.Contains(told.Out, "bank") {
 		t.Errorf("after what was refused: %s%s", told.Out, told.Err)
 	}
 	move("bank")
@@ -49,9 +54,11 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 
 	// What is bad goes on in the next namespace, and in that of the next agent.
 	private("STATISCH")
-	rig.Eventually(t, 30*time.Second, "the agent has read the bad file", func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
+	rig.Eventually(t, 30*time.Second, "the agent has read the bad file",
+		func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
 	move("mall")
-	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, "ServiceEntry mall/web") || strings.Contains(told.Err, "shop/web") {
+	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, "ServiceEntry mall/web") ||
+		strings.Contains(told.Err, "shop/web") {
 		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	r.KillAgent()
@@ -64,9 +71,11 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	r.KillAgent()
 	r.Set(toml + watch + "[node]\nnamespace = \"attic\"\n")
 	r.StartReady()
-	rig.Eventually(t, 30*time.Second, "the Envoy of the next agent is live", func() bool { return r.Live().PID != adopted })
+	rig.Eventually(t, 30*time.Second, "the Envoy of the next agent is live",
+		func() bool { return r.Live().PID != adopted })
 	follows("while Envoys of both agents live")
-	rig.Eventually(t, 30*time.Second, "the older epoch has ended", func() bool { return len(r.Pids("envoy")) == 1 })
+	rig.Eventually(t, 30*time.Second, "the older epoch has ended",
+		func() bool { return len(r.Pids("envoy")) == 1 })
 	follows("of the next agent's alone")
 	if lost := stop(); len(lost) > 0 {
 		t.Errorf("%d requests were lost: %q", len(lost), lost)

@@ -10,12 +10,13 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestServicesOnTheAgentsPortsAreTold has services on the ports of the admin view and of Envoy's metrics: Envoy is not asked to
-// listen there, and both go on.
+// TestServicesOnTheAgentsPortsAreTold has services on the ports of the admin view and of Envoy's
+// metrics: Envoy is not asked to listen there, and both go on.
 func TestServicesOnTheAgentsPortsAreTold(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
-	for name, port := range map[string]int{"[envoy] admin_port": r.Ports.Admin, "[telemetry] prometheus_address": r.Ports.Prometheus} {
+	for name, port := range map[string]int{"[envoy] admin_port": r.Ports.Admin,
+		"[telemetry] prometheus_address": r.Ports.Prometheus} {
 		r.Write("mesh.d/own.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: own}
@@ -27,14 +28,16 @@ spec:
 `, port))
 		rig.Eventually(t, 30*time.Second, "a condition says who has the port: "+name, func() bool {
 			return slices.ContainsFunc(conditions(t, r), func(said string) bool {
-				return strings.Contains(said, "own.yaml") && strings.Contains(said, name+" of the agent")
+				return strings.Contains(said, "own.yaml") &&
+					strings.Contains(said, name+" of the agent")
 			})
 		})
 	}
 	if told := conditions(t, r); len(told) != 1 {
 		t.Errorf("conditions %q", told)
 	}
-	for path, port := range map[string]int{"/server_info": r.Ports.Admin, "/stats/prometheus": r.Ports.Prometheus} {
+	for path, port := range map[string]int{"/server_info": r.Ports.Admin,
+		"/stats/prometheus": r.Ports.Prometheus} {
 		if code, _, err := r.GetHost("localhost", port, path); err != nil || code != 200 {
 			t.Errorf("GET %s at %d: %d %v", path, port, code, err)
 		}

@@ -87,11 +87,13 @@ func TestBrokenChangeChangesNothing(t *testing.T) {
 	for _, broken := range []struct{ name, toml, says string }{
 		{"unknown key", "[envoy]\nconcurency = 2\n", "concurrency"},
 		{"not TOML", "[envoy\n", "50-test.toml:1"},
-		{"bootstrap Envoy refuses", "[reload]\nwatch = false\n[envoy]\nbootstrap_override = \"" + badBootstrap(r) + "\"\n", "malformed IP address"},
+		{"bootstrap Envoy refuses", "[reload]\nwatch = false\n[envoy]\nbootstrap_override = \"" +
+			badBootstrap(r) + "\"\n", "malformed IP address"},
 	} {
 		r.Set(broken.toml)
 		result := r.Outrider("reload")
-		if result.Exit != 1 || !strings.Contains(result.Err, broken.says) || !strings.Contains(result.Err, "epoch 0") {
+		if result.Exit != 1 || !strings.Contains(result.Err, broken.says) ||
+			!strings.Contains(result.Err, "epoch 0") {
 			t.Errorf("%s: exit %d: %s%s", broken.name, result.Exit, result.Out, result.Err)
 		}
 		if now := current(t, r); now.PID != before.PID {
@@ -156,9 +158,12 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 	if err := syscall.Kill(r.Pids("outrider-keeper")[0], syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 20*time.Second, "the agent says so", func() bool { return strings.Contains(daemon.Output(), "is replaced in place") })
-	rig.Eventually(t, 30*time.Second, "no condition stands", func() bool { return len(conditions(t, r)) == 0 })
-	if output := daemon.Output(); strings.Contains(output, `"ERROR"`) || strings.Contains(output, `"WARN"`) {
+	rig.Eventually(t, 20*time.Second, "the agent says so",
+		func() bool { return strings.Contains(daemon.Output(), "is replaced in place") })
+	rig.Eventually(t, 30*time.Second, "no condition stands",
+		func() bool { return len(conditions(t, r)) == 0 })
+	if output := daemon.Output(); strings.Contains(output, `"ERROR"`) ||
+		strings.Contains(output, `"WARN"`) {
 		t.Errorf("a planned re-execution alarms:\n%s", output)
 	}
 	if now := current(t, r); now.PID != before.PID {
@@ -208,7 +213,8 @@ func TestExitCodes(t *testing.T) {
 	} {
 		r.Set(c.toml)
 		daemon := r.Start()
-		if exit := daemon.Wait(t, 30*time.Second); exit != c.exit || !strings.Contains(daemon.Output(), c.says) {
+		if exit := daemon.Wait(t, 30*time.Second); exit != c.exit ||
+			!strings.Contains(daemon.Output(), c.says) {
 			t.Errorf("%s: exit %d: %s", c.name, exit, daemon.Output())
 		}
 	}
@@ -219,13 +225,18 @@ func TestExitCodes(t *testing.T) {
 		says       string
 	}{
 		{"valid", "", 0, "configuration is valid"},
-		{"a missing template", "[envoy]\ntemplate_file = \"missing.tmpl\"\n", 78, "50-test.toml:2:1: envoy.template_file"},
-		{"no Envoy", "[envoy]\nbinary = \"/nonexistent/envoy\"\n", 69, "50-test.toml:2:1: envoy.binary"},
-		{"no Envoy and more", "[envoy]\nbinary = \"/nonexistent/envoy\"\ncustom_config_file = \"missing.json\"\n", 78, "50-test.toml:3:1: envoy.custom_config_file"},
+		{"a missing template", "[envoy]\ntemplate_file = \"missing.tmpl\"\n", 78,
+			"50-test.toml:2:1: envoy.template_file"},
+		{"no Envoy", "[envoy]\nbinary = \"/nonexistent/envoy\"\n", 69,
+			"50-test.toml:2:1: envoy.binary"},
+		{"no Envoy and more",
+			"[envoy]\nbinary = \"/nonexistent/envoy\"\ncustom_config_file = \"missing.json\"\n", 78,
+			"50-test.toml:3:1: envoy.custom_config_file"},
 	} {
 		r.Set(c.toml)
 		daemon := r.Start("--check")
-		if exit := daemon.Wait(t, 60*time.Second); exit != c.exit || !strings.Contains(daemon.Output(), c.says) {
+		if exit := daemon.Wait(t, 60*time.Second); exit != c.exit ||
+			!strings.Contains(daemon.Output(), c.says) {
 			t.Errorf("check, %s: exit %d: %s", c.name, exit, daemon.Output())
 		}
 	}
@@ -234,9 +245,11 @@ func TestExitCodes(t *testing.T) {
 	if err := os.WriteFile(dying, []byte(dyingEnvoy), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r.Set(fmt.Sprintf("[envoy]\nbinary = %q\nrestart_limit = 2\nrestart_backoff_min = \"10ms\"\n", dying))
+	r.Set(fmt.Sprintf("[envoy]\nbinary = %q\nrestart_limit = 2\nrestart_backoff_min = \"10ms\"\n",
+		dying))
 	daemon := r.Start()
-	if exit := daemon.Wait(t, 30*time.Second); exit != 75 || !strings.Contains(daemon.Output(), "it hurts") {
+	if exit := daemon.Wait(t, 30*time.Second); exit != 75 || !strings.Contains(daemon.Output(),
+		"it hurts") {
 		t.Errorf("dying Envoy: exit %d: %s", exit, daemon.Output())
 	}
 }
@@ -244,7 +257,9 @@ func TestExitCodes(t *testing.T) {
 func TestFilesOfTheBootstrapAreAwaitedAndWatched(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	certificate := filepath.Join(r.Dir, "certificate.pem")
-	r.Set(fmt.Sprintf("[reload]\nfiles = [%q, %q]\n[identity]\nwait = \"30s\"\n[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n", certificate, certificate))
+	r.Set(fmt.Sprintf("[reload]\nfiles = [%q, %q]\n[identity]\nwait = "+
+		"\"30s\"\n[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n",
+		certificate, certificate))
 	r.Start()
 	rig.Eventually(t, 20*time.Second, "the reason names the missing file", func() bool {
 		ready, why := r.Ready()
@@ -254,21 +269,28 @@ func TestFilesOfTheBootstrapAreAwaitedAndWatched(t *testing.T) {
 	r.WaitReady(20 * time.Second)
 	r.Write("certificate.pem", "one")
 	r.Write("certificate.pem", "two")
-	rig.Eventually(t, 20*time.Second, "changed content starts an epoch", func() bool { return current(t, r).Number == 1 })
+	rig.Eventually(t, 20*time.Second, "changed content starts an epoch",
+		func() bool { return current(t, r).Number == 1 })
 	if epoch := current(t, r); !strings.Contains(epoch.Reason, "certificate.pem") {
 		t.Errorf("the reason does not name the file: %+v", epoch)
 	}
 }
 
 func TestHangupReloadsAndSecondTerminationAborts(t *testing.T) {
-	r := rig.New(t, rig.Options{Race: true, TOML: "[envoy]\ntermination_drain_duration = \"60s\"\nmaximum_drain_duration = \"90s\"\n"})
+	r := rig.New(t,
+		rig.Options{Race: true,
+			TOML: "[envoy]\ntermination_drain_duration = \"60s\"\nmaximum_drain_duration = " +
+				"\"90s\"\n"})
 	daemon := r.StartReady()
 	_ = daemon.Process.Signal(syscall.SIGHUP)
-	rig.Eventually(t, 20*time.Second, "SIGHUP starts an epoch", func() bool { return current(t, r).Number == 1 })
+	rig.Eventually(t, 20*time.Second, "SIGHUP starts an epoch",
+		func() bool { return current(t, r).Number == 1 })
 	_ = daemon.Process.Signal(syscall.SIGUSR1)
-	rig.Eventually(t, 30*time.Second, "SIGUSR1 reopens the access logs", func() bool { return strings.Contains(daemon.Output(), "access logs reopened") })
+	rig.Eventually(t, 30*time.Second, "SIGUSR1 reopens the access logs",
+		func() bool { return strings.Contains(daemon.Output(), "access logs reopened") })
 	_ = daemon.Process.Signal(syscall.SIGTERM)
-	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains", func() bool { ready, _ := r.Ready(); return !ready })
+	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains",
+		func() bool { ready, _ := r.Ready(); return !ready })
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Errorf("a new connection during the drain: %d %v", code, err)
 	}
@@ -287,10 +309,12 @@ func TestLogLevels(t *testing.T) {
 		exit     int
 		says     string
 	}{
-		{"envoy=nope", 1, "outrider: envoy has no log level \"nope\"\nallowed are trace, debug, info, warning, error, critical, off\n"},
+		{"envoy=nope", 1,
+			"outrider: envoy has no log level \"nope\"\nallowed are trace, debug, info, warning, error, critical, off\n"},
 		{"envoy:http=nope", 1, "outrider: envoy:http has no log level \"nope\"\nallowed are trace"},
 		{"envoy:nope=debug", 1, "outrider: Envoy has no logger \"nope\"\nit has "},
-		{"agent=nope", 1, "outrider: agent has no log level \"nope\"\nallowed are debug, info, warn, error\n"},
+		{"agent=nope", 1,
+			"outrider: agent has no log level \"nope\"\nallowed are debug, info, warn, error\n"},
 		{"envoy:http=debug", 0, ""},
 		{"envoy=error", 0, ""},
 	} {
@@ -304,7 +328,9 @@ func TestLogLevels(t *testing.T) {
 func TestBrokenMeshFileLeavesTheRestServing(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
-	r.Write("mesh.d/broken.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad}\nspec:\n  hosts: [web.test]\n  http:\n  - rout: []\n")
+	r.Write("mesh.d/broken.yaml",
+		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: "+
+			"bad}\nspec:\n  hosts: [web.test]\n  http:\n  - rout: []\n")
 	rig.Eventually(t, 30*time.Second, "the problem is told with file, line and field", func() bool {
 		for _, condition := range conditions(t, r) {
 			if strings.Contains(condition, "broken.yaml:7") && strings.Contains(condition, "rout") {
@@ -319,7 +345,8 @@ func TestBrokenMeshFileLeavesTheRestServing(t *testing.T) {
 	if err := os.Remove(filepath.Join(r.Dir, "mesh.d/broken.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 30*time.Second, "the condition is gone", func() bool { return len(conditions(t, r)) == 0 })
+	rig.Eventually(t, 30*time.Second, "the condition is gone",
+		func() bool { return len(conditions(t, r)) == 0 })
 }
 
 func TestMeshFolderThatIsRenamedAwayWithdrawsNothing(t *testing.T) {
@@ -335,17 +362,20 @@ func TestMeshFolderThatIsRenamedAwayWithdrawsNothing(t *testing.T) {
 	rename(folder, folder+".away")
 	rig.Eventually(t, 30*time.Second, "a condition names the folder and the cure", func() bool {
 		standing := conditions(t, r)
-		return len(standing) == 1 && strings.Contains(standing[0], folder) && strings.Contains(standing[0], "rename or mount it back")
+		return len(standing) == 1 && strings.Contains(standing[0], folder) &&
+			strings.Contains(standing[0], "rename or mount it back")
 	})
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Errorf("GET without the folder: %d %v", code, err)
 	}
 	rename(folder+".away", folder)
-	rig.Eventually(t, 30*time.Second, "the condition is gone", func() bool { return len(conditions(t, r)) == 0 })
+	rig.Eventually(t, 30*time.Second, "the condition is gone",
+		func() bool { return len(conditions(t, r)) == 0 })
 	if err := os.Remove(filepath.Join(folder, "web.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 30*time.Second, "a file that is deleted is withdrawn", func() bool { _, _, err := r.Get("/hello"); return err != nil })
+	rig.Eventually(t, 30*time.Second, "a file that is deleted is withdrawn",
+		func() bool { _, _, err := r.Get("/hello"); return err != nil })
 }
 
 // conditions are the sentences of those that stand.

@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestAStartThatIsStoppedLeavesNothing stops the agent at moments of its start, before there is an Envoy and after.
+// TestAStartThatIsStoppedLeavesNothing stops the agent at moments of its start, before there is an
+// Envoy and after.
 func TestAStartThatIsStoppedLeavesNothing(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	left := func() []string {
@@ -47,8 +48,8 @@ func TestAStartThatIsStoppedLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestABadConfigurationAfterADeathKeepsWhatWorked has the agent die while the guard waits, and the next one start with a configuration of
-// which no Envoy can be made: what worked serves again.
+// TestABadConfigurationAfterADeathKeepsWhatWorked has the agent die while the guard waits, and the
+// next one start with a configuration of which no Envoy can be made: what worked serves again.
 func TestABadConfigurationAfterADeathKeepsWhatWorked(t *testing.T) {
 	const toml = "[envoy]\nrestart_backoff_min = \"50s\"\nrestart_backoff_max = \"60s\"\n"
 	r := rig.New(t, rig.Options{TOML: toml})
@@ -61,7 +62,8 @@ func TestABadConfigurationAfterADeathKeepsWhatWorked(t *testing.T) {
 		return ready && len(now) == 1 && now[0] != first
 	})
 	r.Signal(r.Live().PID, syscall.SIGKILL)
-	rig.Eventually(t, 30*time.Second, "the guard waits", func() bool { return len(r.Pids("envoy")) == 0 })
+	rig.Eventually(t, 30*time.Second, "the guard waits",
+		func() bool { return len(r.Pids("envoy")) == 0 })
 	r.KillAgent()
 	r.Write("bad.json", "{")
 	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json")))
@@ -69,7 +71,8 @@ func TestABadConfigurationAfterADeathKeepsWhatWorked(t *testing.T) {
 	if code, _, err := r.Get("/hello"); code != 200 {
 		t.Errorf("what worked: %d, %v", code, err)
 	}
-	if told := r.Outrider("status"); !daemon.Running() || !strings.Contains(told.Out, "configuration-refused") {
+	if told := r.Outrider("status"); !daemon.Running() || !strings.Contains(told.Out,
+		"configuration-refused") {
 		t.Errorf("status: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	r.Set(toml)

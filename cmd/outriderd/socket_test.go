@@ -15,10 +15,12 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestTheSocketOfXDSMoves changes [xds] socket by reloads: those that are refused leave all as it was, and with one that is not each
-// epoch has its own until it has ended, whatever the mesh changes meanwhile.
+// TestTheSocketOfXDSMoves changes [xds] socket by reloads: those that are refused leave all as it
+// was, and with one that is not each epoch has its own until it has ended, whatever the mesh
+// changes meanwhile.
 func TestTheSocketOfXDSMoves(t *testing.T) {
-	const toml, watch = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n", "[reload]\nwatch = false\n"
+	const toml, watch = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n",
+		"[reload]\nwatch = false\n"
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
 	r.StartReady()
 	folder := filepath.Join(r.Dir, "run", "envoy")
@@ -44,18 +46,23 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 	defer func() { _ = taken.Close() }()
 	position := filepath.Join(r.Dir, "conf.d", "50-test.toml") + ":7:"
 	for _, refused := range []struct{ name, toml, says, cure string }{
-		{"no folder", at(filepath.Join(r.Dir, "none", "xds.sock"), ""), position, "make the folder " + filepath.Join(r.Dir, "none")},
+		{"no folder", at(filepath.Join(r.Dir, "none", "xds.sock"), ""), position,
+			"make the folder " + filepath.Join(r.Dir, "none")},
 		{"somebody else's", at(path("taken.sock"), ""), position, "stop it first"},
-		{"too long", at(path(strings.Repeat("x", 104-len(folder))), ""), position, "shorten it"}, // 105 bytes; it is bound under a longer name first
-		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r))), "malformed IP address", ""},
+		// 105 bytes; it is bound under a longer name first
+		{"too long", at(path(strings.Repeat("x", 104-len(folder))), ""), position, "shorten it"},
+		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n",
+			badBootstrap(r))), "malformed IP address", ""},
 	} {
 		r.Set(refused.toml)
 		told := r.Outrider("reload")
-		if told.Exit != api.ExitRefused || !strings.Contains(told.Err, refused.says) || !strings.Contains(told.Err, refused.cure) ||
+		if told.Exit != api.ExitRefused || !strings.Contains(told.Err, refused.says) ||
+			!strings.Contains(told.Err, refused.cure) ||
 			refused.cure != "" && !strings.Contains(told.Err, "xds.socket: ") {
 			t.Errorf("%s: exit %d: %s%s", refused.name, told.Exit, told.Out, told.Err)
 		}
-		rig.Eventually(t, 30*time.Second, refused.name+": the socket of what was refused is gone", func() bool { return !there("xds2.sock") })
+		rig.Eventually(t, 30*time.Second, refused.name+": the socket of what was refused is gone",
+			func() bool { return !there("xds2.sock") })
 		if now := current(t, r); now.PID != before.PID || !there("xds.sock") {
 			t.Errorf("%s: epoch %+v", refused.name, now)
 		}
@@ -67,10 +74,12 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	if !there("xds.sock") || !there("xds2.sock") {
-		t.Errorf("while both epochs live: xds.sock %v, xds2.sock %v", there("xds.sock"), there("xds2.sock"))
+		t.Errorf("while both epochs live: xds.sock %v, xds2.sock %v", there("xds.sock"),
+			there("xds2.sock"))
 	}
 	follows("at its new socket")
-	rig.Eventually(t, 30*time.Second, "the old socket is gone with the epoch that used it", func() bool { return !there("xds.sock") })
+	rig.Eventually(t, 30*time.Second, "the old socket is gone with the epoch that used it",
+		func() bool { return !there("xds.sock") })
 	var status api.Status
 	r.JSON(&status, "status")
 	for _, epoch := range status.Epochs {
@@ -80,7 +89,8 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 	}
 	follows("once the old socket is gone")
 
-	// Back again, and the agent dies while both epochs live: what drains serves on without a stream.
+	// Back again, and the agent dies while both epochs live: what drains serves on without a
+	// stream.
 	r.Set(at(path("xds.sock"), ""))
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
@@ -93,7 +103,8 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	follows("at a socket that was left behind")
-	rig.Eventually(t, 30*time.Second, "the old socket is gone", func() bool { return !there("xds.sock") && there("xds2.sock") })
+	rig.Eventually(t, 30*time.Second, "the old socket is gone",
+		func() bool { return !there("xds.sock") && there("xds2.sock") })
 	if lost := stop(); len(lost) > 0 {
 		t.Errorf("%d requests were lost: %q", len(lost), lost)
 	}

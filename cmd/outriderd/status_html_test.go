@@ -22,7 +22,9 @@ func TestStatusHTML_InABrowser(t *testing.T) {
 	upstream := httptest.NewTLSServer(http.NotFoundHandler())
 	defer upstream.Close()
 	r := rig.New(t, rig.Options{Race: true})
-	r.Write("roots.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: upstream.Certificate().Raw})))
+	r.Write("roots.pem",
+		string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+			Bytes: upstream.Certificate().Raw})))
 	r.Write("mesh.d/far.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: far}
@@ -40,17 +42,20 @@ spec:
   trafficPolicy: {tls: {mode: SIMPLE, caCertificates: %s, subjectAltNames: [example.com]}}
 `, parts.FreePort(t), filepath.Join(r.Dir, "roots.pem")))
 	r.StartReady()
-	r.Write("mesh.d/broken.yaml", "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x}\n"+
-		"spec: {hosts: ['<script>document.title=1</script>']}\n")
+	r.Write("mesh.d/broken.yaml",
+		"apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x}\n"+
+			"spec: {hosts: ['<script>document.title=1</script>']}\n")
 	if reload := r.Outrider("reload"); reload.Exit != 0 {
 		t.Fatalf("reload: %s", reload.Err)
 	}
 
 	var page string
-	rig.Eventually(t, time.Minute, "the page names the broken file and the certificate", func() bool {
-		page = r.Outrider("status", "--html").Out
-		return strings.Contains(page, "broken.yaml:4") && strings.Contains(page, "<td>example.com, *.example.com")
-	})
+	rig.Eventually(t, time.Minute, "the page names the broken file and the certificate",
+		func() bool {
+			page = r.Outrider("status", "--html").Out
+			return strings.Contains(page, "broken.yaml:4") &&
+				strings.Contains(page, "<td>example.com, *.example.com")
+		})
 	web := http.NewServeMux()
 	web.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, page) })
 	web.HandleFunc("/framed/{width}", func(w http.ResponseWriter, request *http.Request) {
@@ -66,8 +71,10 @@ onload = () => {
 	defer server.Close()
 	for _, width := range []string{"1200", "390"} {
 		dom := browse(t, server.URL+"/framed/"+width)
-		if want := `data-result="outrider: running | true | 2 | 0 | true"`; !strings.Contains(dom, want) {
-			t.Errorf("%s pixels: the page has not %s (title, fits, epochs, scripts, bars):\n%s", width, want, dom)
+		if want := `data-result="outrider: running | true | 2 | 0 | true"`; !strings.Contains(dom,
+			want) {
+			t.Errorf("%s pixels: the page has not %s (title, fits, epochs, scripts, bars):\n%s",
+				width, want, dom)
 		}
 	}
 }
@@ -77,8 +84,10 @@ func browse(t *testing.T, url string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	chromium := exec.CommandContext(ctx, "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+	chromium := exec.CommandContext(ctx, "chromium", "--headless", "--no-sandbox", "--disable-gpu",
+		"--disable-quic",
+		"--no-first-run", "--disable-background-networking", "--disable-component-update",
+		"--disable-sync",
 		"--user-data-dir="+t.TempDir(), "--virtual-time-budget=5000", "--dump-dom", url)
 	out, err := chromium.Output()
 	if err != nil {

@@ -14,18 +14,20 @@ import (
 	"outrider.org/outrider/scripts/rig/fault"
 )
 
-// A drain tells every client to come again on a new connection, up to the moment in which the listeners close: none of them is
-// cut, all that come later are refused.
+// A drain tells every client to come again on a new connection, up to the moment in which the
+// listeners close: none of them is cut, all that come later are refused.
 func TestStopUnderLoadCutsNoExchange(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	daemon := r.StartReady()
 	running := r.StartLoad(0.25)
-	rig.Eventually(t, 30*time.Second, "the load runs, and has its 86 connections", func() bool { return r.Live().Connections >= 86 })
+	rig.Eventually(t, 30*time.Second, "the load runs, and has its 86 connections",
+		func() bool { return r.Live().Connections >= 86 })
 	running.Mark("stop")
 	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 30*time.Second, "new connections are refused", func() bool { _, _, err := r.Get("/"); return err != nil })
+	rig.Eventually(t, 30*time.Second, "new connections are refused",
+		func() bool { _, _, err := r.Get("/"); return err != nil })
 	report := running.Stop()
 	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {
 		t.Errorf("exit %d", exit)
@@ -41,12 +43,16 @@ func TestStopUnderLoadCutsNoExchange(t *testing.T) {
 	}
 }
 
-// An epoch that starts has made the one that serves close its admin interface. A stop then ends the one that starts, and cuts nothing of
-// the other, which nobody can ask any more.
+// An epoch that starts has made the one that serves close its admin interface. A stop then ends the
+// one that starts, and cuts nothing of the other, which nobody can ask any more.
 func TestStopWithoutAdminCutsNoRequest(t *testing.T) {
-	const longest = 40 * time.Second // Envoy keeps its connection to the backend for longer, which is nothing to wait for
-	const drain = 4 * time.Second    // long enough to come in time, and shorter than the request takes
-	toml := fmt.Sprintf("[reload]\nwatch = false\n[envoy]\ntermination_drain_duration = %q\nmaximum_drain_duration = %q\n", drain, longest)
+	// Envoy keeps its connection to the backend for longer, which is nothing to wait for
+	const longest = 40 * time.Second
+	// long enough to come in time, and shorter than the request takes
+	const drain = 4 * time.Second
+	toml := fmt.Sprintf(
+		"[reload]\nwatch = false\n[envoy]\ntermination_drain_duration = "+
+			"%q\nmaximum_drain_duration = %q\n", drain, longest)
 	r := rig.New(t, rig.Options{TOML: toml})
 	daemon := r.StartReady()
 	blackHole, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,7 +65,8 @@ func TestStopWithoutAdminCutsNoRequest(t *testing.T) {
 	reloaded := make(chan rig.Result, 1)
 	go func() { reloaded <- r.Outrider("reload") }()
 	r.InState(api.EpochStarting, 15*time.Second)
-	rig.Eventually(t, 15*time.Second, "the admin interface is closed", func() bool { return r.AdminAnswers() != nil })
+	rig.Eventually(t, 15*time.Second, "the admin interface is closed",
+		func() bool { return r.AdminAnswers() != nil })
 
 	began := time.Now()
 	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {

@@ -26,7 +26,8 @@ type unusual struct {
 	slow    net.Listener
 }
 
-// unusualOf makes them, and their backend: it reads a question to its end and answers some seconds later.
+// unusualOf makes them, and their backend: it reads a question to its end and answers some seconds
+// later.
 func unusualOf(t *testing.T, r *rig.Rig) unusual {
 	t.Helper()
 	slow, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,8 +52,8 @@ func unusualOf(t *testing.T, r *rig.Rig) unusual {
 	return unusual{outgoingPort(t), filepath.Join(r.Dir, "app.sock"), parts.FreePort(t), slow}
 }
 
-// outgoingPort is a port that the kernel could give to an outgoing connection, and gives to nobody until the end of the test: a socket is
-// bound to it, beside which Envoy's (SO_REUSEPORT) can be.
+// outgoingPort is a port that the kernel could give to an outgoing connection, and gives to nobody
+// until the end of the test: a socket is bound to it, beside which Envoy's (SO_REUSEPORT) can be.
 func outgoingPort(t *testing.T) int {
 	t.Helper()
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -73,22 +74,28 @@ const answerTime = 7 * time.Second // of a backend; longer than a stop takes tha
 
 func (u unusual) override(backend int) string {
 	const filters = "envoy.extensions.filters."
-	http := `{"name": "http", "typed_config": {"@type": "type.googleapis.com/` + filters + `network.http_connection_manager.v3.HttpConnectionManager",
+	http := `{"name": "http", "typed_config": {"@type": "type.googleapis.com/` + filters +
+		`network.http_connection_manager.v3.HttpConnectionManager",
   "stat_prefix": "unusual", "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/` + filters + `http.router.v3.Router"}}],
   "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "backend", "timeout": "0s"}}]}]}}}`
-	tcp := `{"name": "tcp", "typed_config": {"@type": "type.googleapis.com/` + filters + `network.tcp_proxy.v3.TcpProxy", "stat_prefix": "unusual", "cluster": "slow"}}`
+	tcp := `{"name": "tcp", "typed_config": {"@type": "type.googleapis.com/` + filters +
+		`network.tcp_proxy.v3.TcpProxy", "stat_prefix": "unusual", "cluster": "slow"}}`
 	port := func(port int) string {
 		return fmt.Sprintf(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`, port)
 	}
 	listener := func(name, address, filter string) string {
-		return fmt.Sprintf(`{"name": %q, "address": %s, "filter_chains": [{"filters": [%s]}]}`, name, address, filter)
+		return fmt.Sprintf(`{"name": %q, "address": %s, "filter_chains": [{"filters": [%s]}]}`,
+			name, address, filter)
 	}
 	cluster := func(name string, to int) string {
-		return fmt.Sprintf(`{"name": %q, "type": "STATIC", "load_assignment": {"cluster_name": %q, "endpoints": [{"lb_endpoints": [{"endpoint": {"address": %s}}]}]}}`,
+		return fmt.Sprintf(
+			`{"name": %q, "type": "STATIC", "load_assignment": {"cluster_name": %q, "endpoints": [{"lb_endpoints": [{"endpoint": {"address": %s}}]}]}}`,
 			name, name, port(to))
 	}
-	return fmt.Sprintf(`{"static_resources": {"listeners": [%s, %s, %s], "clusters": [%s, %s]}}`, listener("in-range", port(u.inRange), http),
-		listener("socket", fmt.Sprintf(`{"pipe": {"path": %q}}`, u.socket), http), listener("tcp", port(u.tcp), tcp),
+	return fmt.Sprintf(`{"static_resources": {"listeners": [%s, %s, %s], "clusters": [%s, %s]}}`,
+		listener("in-range", port(u.inRange), http),
+		listener("socket", fmt.Sprintf(`{"pipe": {"path": %q}}`, u.socket), http),
+		listener("tcp", port(u.tcp), tcp),
 		cluster("backend", backend), cluster("slow", u.slow.Addr().(*net.TCPAddr).Port))
 }
 
@@ -97,7 +104,8 @@ func request(network, address string) error {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}
-	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: dial}}
 	answer, err := client.Get(fmt.Sprintf("http://web.test/sleep/%v", answerTime))
 	if err != nil {
 		return err
@@ -125,8 +133,8 @@ func (u unusual) ask() error {
 	return err
 }
 
-// A stop in an overlap waits for what the older epoch has in flight, which nobody can ask any more, and for nothing more: not for its
-// pooled connections to backends.
+// A stop in an overlap waits for what the older epoch has in flight, which nobody can ask any more,
+// and for nothing more: not for its pooled connections to backends.
 func TestStopInAnOverlapCutsNoRequest(t *testing.T) {
 	type scene struct {
 		rig *rig.Rig
@@ -136,22 +144,33 @@ func TestStopInAnOverlapCutsNoRequest(t *testing.T) {
 		request func(scene) error
 		removed bool // the next epoch does not listen there
 	}{
-		"HTTP":                             {request: func(s scene) error { return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.rig.Ports.HTTP)) }},
-		"a port of outgoing connections":   {request: func(s scene) error { return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.inRange)) }},
-		"one that the next epoch has not":  {request: func(s scene) error { return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.inRange)) }, removed: true},
-		"a Unix socket":                    {request: func(s scene) error { return request("unix", s.socket) }},
+		"HTTP": {request: func(s scene) error {
+			return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.rig.Ports.HTTP))
+		}},
+		"a port of outgoing connections": {request: func(s scene) error {
+			return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.inRange))
+		}},
+		"one that the next epoch has not": {request: func(s scene) error {
+			return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.inRange))
+		}, removed: true},
+		"a Unix socket": {request: func(s scene) error {
+			return request("unix", s.socket)
+		}},
 		"TCP, with a client that says all": {request: func(s scene) error { return s.ask() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			toml := "[reload]\nwatch = false\n[envoy]\ndrain_duration = \"50s\"\nparent_shutdown_duration = \"55s\"\nmaximum_drain_duration = \"50s\"\n"
+			toml := "[reload]\nwatch = false\n[envoy]\ndrain_duration = " +
+				"\"50s\"\nparent_shutdown_duration = \"55s\"\nmaximum_drain_duration = \"50s\"\n"
 			r := rig.New(t, rig.Options{TOML: toml})
 			s := scene{r, unusualOf(t, r)}
 			r.Write("override.json", s.override(r.Ports.Backend))
-			with := toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "override.json"))
+			with := toml + fmt.Sprintf("bootstrap_override = %q\n",
+				filepath.Join(r.Dir, "override.json"))
 			r.Set(with)
 			daemon := r.StartReady()
-			if _, _, err := r.Get("/"); err != nil { // from now on there is a pooled connection to a backend
+			// from now on there is a pooled connection to a backend
+			if _, _, err := r.Get("/"); err != nil {
 				t.Fatal(err)
 			}
 			outcome := make(chan error, 1)

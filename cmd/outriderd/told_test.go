@@ -13,9 +13,11 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// A changed file that is refused is a reload like any other to the service manager; one whose change is none is not.
+// A changed file that is refused is a reload like any other to the service manager; one whose
+// change is none is not.
 func TestRefusedChangesAreToldToTheManager(t *testing.T) {
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+	manager, err := net.ListenUnixgram("unixgram",
+		&net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +32,8 @@ func TestRefusedChangesAreToldToTheManager(t *testing.T) {
 				return
 			}
 			for line := range strings.Lines(string(buffer[:n])) {
-				if line = strings.TrimSpace(line); line == "RELOADING=1" || line == "READY=1" || strings.HasPrefix(line, "STATUS=epoch") {
+				if line = strings.TrimSpace(line); line == "RELOADING=1" || line == "READY=1" ||
+					strings.HasPrefix(line, "STATUS=epoch") {
 					told <- line
 				}
 			}
@@ -56,20 +59,23 @@ func TestRefusedChangesAreToldToTheManager(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.Set("")
 	r.StartReady()
-	// The keeper, which is a child here, tells that it is ready, too, and may do so after it has started Envoy.
+	// The keeper, which is a child here, tells that it is ready, too, and may do so after it has
+	// started Envoy.
 	for told := until("serves"); len(told) < 2; {
 		told = append(told, until("READY=1")...)
 	}
 	for i, broken := range []string{"concurrency = \"many\"\n", "concurrency = false\n"} {
 		r.Set("[envoy]\n" + broken)
-		if diff := cmp.Diff([]string{"RELOADING=1", "READY=1"}, until([]string{`"many"`, "false"}[i])); diff != "" {
+		if diff := cmp.Diff([]string{"RELOADING=1", "READY=1"},
+			until([]string{`"many"`, "false"}[i])); diff != "" {
 			t.Errorf("refused: %s", diff)
 		}
 	}
 	r.Set("# nothing\n")
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		var status api.Status
-		if r.JSON(&status, "status"); status.LastReload != nil && status.LastReload.Outcome == api.OutcomeUnchanged {
+		if r.JSON(&status, "status"); status.LastReload != nil &&
+			status.LastReload.Outcome == api.OutcomeUnchanged {
 			break
 		}
 		if time.Now().After(deadline) {

@@ -47,13 +47,15 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		return short + fmt.Sprintf("custom_config_file = %q\n", filepath.Join(r.Dir, "custom.yaml"))
 	}
 	r.Set(custom(1, r.Ports.HTTP))
-	if checked := r.Outrider("config", "check", filepath.Join(r.Dir, "outrider.toml")); checked.Exit != 0 {
+	if checked := r.Outrider("config", "check",
+		filepath.Join(r.Dir, "outrider.toml")); checked.Exit != 0 {
 		t.Errorf("config check: %s%s", checked.Out, checked.Err)
 	}
 	daemon := r.StartReady()
 	// Only Envoy itself lets everybody change something; only the view says which epoch answers.
 	admin := func() (who string) {
-		answer, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d/healthcheck/ok", r.Ports.Admin), "", nil)
+		answer, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d/healthcheck/ok", r.Ports.Admin),
+			"", nil)
 		if err != nil {
 			return err.Error()
 		}
@@ -70,9 +72,10 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	}
 	envoys := func(when string) {
 		t.Helper()
-		rig.Eventually(t, 30*time.Second, when+": Envoy's own admin answers, and the condition stands", func() bool {
-			return admin() == "Envoy 200" && yields()
-		})
+		rig.Eventually(t, 30*time.Second,
+			when+": Envoy's own admin answers, and the condition stands", func() bool {
+				return admin() == "Envoy 200" && yields()
+			})
 		if code, body, err := r.Get("/"); code != 200 || !strings.HasPrefix(body, "custom") {
 			t.Errorf("%s: %d %s %v", when, code, body, err)
 		}
@@ -90,11 +93,13 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		t.Helper()
 		r.Set(toml)
 		if result := r.Outrider("reload"); result.Exit != exit {
-			t.Fatalf("reload: exit %d, should be %d: %s%s", result.Exit, exit, result.Out, result.Err)
+			t.Fatalf("reload: exit %d, should be %d: %s%s", result.Exit, exit, result.Out,
+				result.Err)
 		}
 	}
 	envoys("at the start")
-	if n := strings.Count(daemon.Output(), "The bootstrap has Envoy's own admin interface on"); n != 1 {
+	if n := strings.Count(daemon.Output(),
+		"The bootstrap has Envoy's own admin interface on"); n != 1 {
 		t.Errorf("the log says %d times that the view yields", n)
 	}
 	r.KillAgent()

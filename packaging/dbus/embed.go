@@ -1,5 +1,6 @@
-// Package dbus is what is installed for D-Bus: the interfaces and the bus's policy. The interfaces are the source of truth of
-// what the agent shows on the bus: agent/bus serves what they say, the man page is made of them.
+// Package dbus is what is installed for D-Bus: the interfaces and the bus's policy. The interfaces
+// are the source of truth of what the agent shows on the bus: agent/bus serves what they say, the
+// man page is made of them.
 package dbus
 
 import "embed"

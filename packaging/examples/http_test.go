@@ -35,7 +35,8 @@ func TestReverseProxy(t *testing.T) {
 	}
 	if web.header.Get("Saw-X-Forwarded-Proto") != "https" ||
 		web.header.Get("Saw-Host") != "www.example.com" ||
-		web.header.Get("Saw-X-Forwarded-For") != "127.0.0.1" || web.header.Get("Saw-X-Request-Id") == "" {
+		web.header.Get("Saw-X-Forwarded-For") != "127.0.0.1" ||
+		web.header.Get("Saw-X-Request-Id") == "" {
 		t.Errorf("what the server sees: %v", web.header)
 	}
 	seen := map[string]bool{}
@@ -135,7 +136,8 @@ func TestRetries(t *testing.T) {
 	// Tries that change something reach a server once: the bad one's 503 is the answer.
 	refused := 0
 	for range 4 {
-		if s.get(request{method: "POST", url: orders, to: "127.0.0.1:8081", body: "x"}).status == 503 {
+		if s.get(request{method: "POST", url: orders, to: "127.0.0.1:8081",
+			body: "x"}).status == 503 {
 			refused++
 		}
 	}

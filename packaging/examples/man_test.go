@@ -89,7 +89,8 @@ func meshPage() string {
 	p := man.New("outrider-mesh", 5, "where requests go: the files in /etc/outrider/mesh.d")
 	p.Section("SYNOPSIS")
 	p.Text("`/etc/outrider/mesh.d/*.yaml`, `*.yml`, `*.json`")
-	p.Text("`/etc/outrider/`NAME`.mesh.d/*.yaml` for the instance NAME, if [discovery] files names it")
+	p.Text("`/etc/outrider/`NAME`.mesh.d/*.yaml` for the instance NAME, if [discovery] files " +
+		"names it")
 	p.Section("DESCRIPTION")
 	p.Text(`outrider.toml(5) says how the agent and Envoy run. What Envoy serves is in
 these files: objects of Istio's networking API in YAML, several in a file,

@@ -165,7 +165,8 @@ func (s *sandbox) start() {
 			s.t.Fatalf("outrider wait: %v: %s", err, out)
 		}
 	}
-	check := exec.CommandContext(ctx, programs.Path("outrider"), "--socket", socket, "mesh", "check")
+	check := exec.CommandContext(ctx, programs.Path("outrider"), "--socket", socket, "mesh",
+		"check")
 	if out, err := check.CombinedOutput(); err != nil || strings.Contains(string(out), "warning") {
 		s.t.Errorf("outrider mesh check: %v: %s", err, out)
 	}

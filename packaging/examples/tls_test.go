@@ -28,7 +28,8 @@ func TestSNI(t *testing.T) {
 					return
 				}
 				go func() {
-					_, _ = fmt.Fprintf(conn, "* %s\r\n", name) // a protocol in which the server speaks first
+					// a protocol in which the server speaks first
+					_, _ = fmt.Fprintf(conn, "* %s\r\n", name)
 					_ = conn.Close()
 				}()
 			}
@@ -64,7 +65,8 @@ func TestSNI(t *testing.T) {
 func TestOutboundProxy(t *testing.T) {
 	s := newSandbox(t, "outbound-proxy")
 	ca := newAuthority(t)
-	s.write("hosts", "127.0.0.1 localhost\n127.0.0.2 api.example.com\n127.0.0.3 other.example.com\n")
+	s.write("hosts",
+		"127.0.0.1 localhost\n127.0.0.2 api.example.com\n127.0.0.3 other.example.com\n")
 	s.write("ssl/certs/ca-certificates.crt", ca.pem())
 	var own atomic.Pointer[tls.Certificate]
 	use := func(by *authority, name string) {
@@ -156,9 +158,10 @@ func TestInternalAPI(t *testing.T) {
 		}
 	}
 	for who, config := range map[string]*tls.Config{
-		"nobody":               servers.trust("api.internal"),
-		"another name":         servers.trust("api.internal", clients.issue("shop.internal").tls),
-		"by another authority": servers.trust("api.internal", servers.issue("billing.internal").tls),
+		"nobody":       servers.trust("api.internal"),
+		"another name": servers.trust("api.internal", clients.issue("shop.internal").tls),
+		"by another authority": servers.trust("api.internal",
+			servers.issue("billing.internal").tls),
 	} {
 		s.refuses(who, request{
 			url: "https://api.internal:8443/v1/orders", to: "127.0.0.1:8443", tls: config})

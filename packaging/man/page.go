@@ -1,5 +1,6 @@
-// Package man writes manual pages. Tests write the pages of this folder with it from the definitions of what they document,
-// and hold them equal to these: `go test ./cmd/outrider ./agent/config -run Man -update`.
+// Package man writes manual pages. Tests write the pages of this folder with it from the
+// definitions of what they document, and hold them equal to these: `go test ./cmd/outrider
+// ./agent/config -run Man -update`.
 package man
 
 import (
@@ -7,18 +8,20 @@ import (
 	"strings"
 )
 
-// Page is a manual page that is being written, in the man(7) macros. Text is plain; what stands between `backquotes` becomes
-// bold. An empty line begins a paragraph.
+// Page is a manual page that is being written, in the man(7) macros. Text is plain; what stands
+// between `backquotes` becomes bold. An empty line begins a paragraph.
 type Page struct {
 	roff  strings.Builder
 	fresh bool // right after a heading, where a paragraph begins by itself
 }
 
-// New begins a page: its name, section of the manual, and purpose in a few words. Date and version are left open: building
-// a package fills them in, so that a page changes only with what it documents.
+// New begins a page: its name, section of the manual, and purpose in a few words. Date and version
+// are left open: building a package fills them in, so that a page changes only with what it
+// documents.
 func New(name string, section int, purpose string) *Page {
 	p := &Page{}
-	fmt.Fprintf(&p.roff, ".TH %s %d \"\" Outrider \"Manual of Outrider\"\n", quoted(strings.ToUpper(name)), section)
+	fmt.Fprintf(&p.roff, ".TH %s %d \"\" Outrider \"Manual of Outrider\"\n",
+		quoted(strings.ToUpper(name)), section)
 	p.Section("NAME")
 	fmt.Fprintf(&p.roff, "%s \\- %s\n", Escape(name), Escape(purpose))
 	return p
@@ -131,11 +134,13 @@ func marked(line string) string {
 	}
 }
 
-// Escape makes plain text roff that shows it. A hyphen stays one that can be copied into a command line.
+// Escape makes plain text roff that shows it. A hyphen stays one that can be copied into a command
+// line.
 func Escape(text string) string { return guarded(escaped(text)) }
 
 func escaped(text string) string {
-	return strings.NewReplacer(`\`, `\e`, "-", `\-`, "`", `\(ga`, "'", `\(aq`, "^", `\(ha`, "~", `\(ti`).Replace(text)
+	return strings.NewReplacer(`\`, `\e`, "-", `\-`, "`", `\(ga`, "'", `\(aq`, "^", `\(ha`, "~",
+		`\(ti`).Replace(text)
 }
 
 // guarded keeps a line from being read as a request.

@@ -56,7 +56,8 @@ a
 	}
 }
 
-// outriderd(8) is written by hand: it has every exit code and every signal of the agent, and no other.
+// outriderd(8) is written by hand: it has every exit code and every signal of the agent, and no
+// other.
 func TestOutriderdHasExitCodesAndSignals(t *testing.T) {
 	page, err := os.ReadFile("outriderd.8")
 	if err != nil {
@@ -68,7 +69,8 @@ func TestOutriderdHasExitCodesAndSignals(t *testing.T) {
 		return text
 	}
 	codes := found(section("EXIT STATUS"), `(?m)^\.B (\d+)$`)
-	if diff := cmp.Diff(constants(t, filepath.Join("..", "..", "agent", "exit.go"), "Exit"), codes); diff != "" {
+	if diff := cmp.Diff(constants(t, filepath.Join("..", "..", "agent", "exit.go"), "Exit"),
+		codes); diff != "" {
 		t.Errorf("exit codes: -agent/exit.go +outriderd.8:\n%s", diff)
 	}
 	source, err := os.ReadFile(filepath.Join("..", "..", "agent", "signals.go"))
@@ -77,7 +79,8 @@ func TestOutriderdHasExitCodesAndSignals(t *testing.T) {
 	}
 	_, caught, _ := strings.Cut(string(source), "signal.Notify(")
 	caught, _, _ = strings.Cut(caught, ")")
-	if diff := cmp.Diff(found(caught, `\b(SIG[A-Z0-9]+)`), found(section("SIGNALS"), `(?m)\b(SIG[A-Z0-9]+)`)); diff != "" {
+	if diff := cmp.Diff(found(caught, `\b(SIG[A-Z0-9]+)`), found(section("SIGNALS"),
+		`(?m)\b(SIG[A-Z0-9]+)`)); diff != "" {
 		t.Errorf("signals: -agent/signals.go +outriderd.8:\n%s", diff)
 	}
 }

@@ -62,16 +62,19 @@ func (c *client) ask(typeURL string, names []string) error {
 	c.wanted[typeURL] = append(c.wanted[typeURL], names...)
 	c.missing[typeURL] += max(1, len(names)) // of everything at least a response
 	if c.load.options.Delta {
-		return c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names})
+		return c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
+			ResourceNamesSubscribe: names})
 	}
 	return c.send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: c.wanted[typeURL]})
 }
 
 func (c *client) acknowledge(r Response) error {
 	if c.load.options.Delta {
-		return c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce})
+		return c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.TypeURL,
+			ResponseNonce: r.Nonce})
 	}
-	return c.send(&discoveryv3.DiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, VersionInfo: r.Version, ResourceNames: c.wanted[r.TypeURL]})
+	return c.send(&discoveryv3.DiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce,
+		VersionInfo: r.Version, ResourceNames: c.wanted[r.TypeURL]})
 }
 
 func (c *client) send(request proto.Message) error {
@@ -90,7 +93,8 @@ func (c *client) send(request proto.Message) error {
 	return nil
 }
 
-// handle accepts a response and asks for what it refers to: clusters, their endpoints, then listeners, their routes.
+// handle accepts a response and asks for what it refers to: clusters, their endpoints, then
+// listeners, their routes.
 func (c *client) handle(r Response) error {
 	c.load.count(c.index, r)
 	if err := c.acknowledge(r); err != nil {

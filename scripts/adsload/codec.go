@@ -69,7 +69,8 @@ func scan(raw []byte, delta bool) (Response, error) {
 	return r, err
 }
 
-// Contains tells whether the bytes occur in the response: the address of an endpoint, say. Only while it is handled.
+// Contains tells whether the bytes occur in the response: the address of an endpoint, say. Only
+// while it is handled.
 func (r Response) Contains(marker []byte) bool { return bytes.Contains(r.raw, marker) }
 
 // values calls visit with each resource's own message.

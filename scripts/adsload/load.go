@@ -1,5 +1,6 @@
-// Package adsload is a load of xDS clients: each asks as an Envoy does (clusters, the endpoints they need, listeners, the
-// routes they need), accepts everything, and hardly looks at it, so that what is measured is the server.
+// Package adsload is a load of xDS clients: each asks as an Envoy does (clusters, the endpoints
+// they need, listeners, the routes they need), accepts everything, and hardly looks at it, so that
+// what is measured is the server.
 package adsload
 
 import (
@@ -20,11 +21,13 @@ import (
 
 // Options say who asks whom.
 type Options struct {
-	Target  string                   // "unix:///path" or "host:port", without TLS
-	Clients int                      // each with a connection of its own
-	Delta   bool                     // incremental
-	Node    func(i int) *corev3.Node // nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, as istiod wants it
-	Same    bool                     // all clients get the same: one reads the names, the others take them from it
+	Target  string // "unix:///path" or "host:port", without TLS
+	Clients int    // each with a connection of its own
+	Delta   bool   // incremental
+	// nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, as istiod wants it
+	Node func(i int) *corev3.Node
+	// all clients get the same: one reads the names, the others take them from it
+	Same bool
 }
 
 // Load is clients at work.
@@ -54,7 +57,8 @@ const maxMessage = 1 << 30
 func Start(ctx context.Context, options Options) (*Load, error) {
 	if options.Node == nil {
 		options.Node = func(i int) *corev3.Node {
-			return &corev3.Node{Id: "sidecar~127.0.0.1~x" + strconv.Itoa(i) + ".ns~ns.svc.cluster.local", Cluster: "adsload"}
+			return &corev3.Node{Id: "sidecar~127.0.0.1~x" + strconv.Itoa(i) +
+				".ns~ns.svc.cluster.local", Cluster: "adsload"}
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -70,12 +74,14 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 	for i := range options.Clients {
 		connection, err := grpc.NewClient(options.Target,
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}), grpc.MaxCallRecvMsgSize(maxMessage)))
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}),
+				grpc.MaxCallRecvMsgSize(maxMessage)))
 		if err != nil {
 			cancel()
 			return nil, errors.Join(fmt.Errorf("client %d: %w", i, err), group.Wait())
 		}
-		c := &client{load: l, index: i, node: options.Node(i), wanted: map[string][]string{}, missing: map[string]int{}}
+		c := &client{load: l, index: i, node: options.Node(i), wanted: map[string][]string{},
+			missing: map[string]int{}}
 		group.Go(func() error {
 			defer func() { _ = connection.Close() }()
 			err := c.run(ctx, connection)
@@ -95,7 +101,8 @@ func (l *Load) Stop() error {
 	return l.group.Wait()
 }
 
-// Full waits until every client has everything, and returns how long each took from the opening of its stream.
+// Full waits until every client has everything, and returns how long each took from the opening of
+// its stream.
 func (l *Load) Full(ctx context.Context) ([]time.Duration, error) {
 	select {
 	case <-l.allFull:
@@ -107,7 +114,8 @@ func (l *Load) Full(ctx context.Context) ([]time.Duration, error) {
 	case <-ctx.Done():
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return nil, fmt.Errorf("%d of %d clients have everything: %w", l.full, l.options.Clients, ctx.Err())
+		return nil, fmt.Errorf("%d of %d clients have everything: %w", l.full, l.options.Clients,
+			ctx.Err())
 	}
 }
 
@@ -156,10 +164,11 @@ type Mark struct {
 	reached chan struct{}
 }
 
-// Mark begins to look for bytes in the responses of a type: the address of a changed endpoint, say. Set it before the
-// change.
+// Mark begins to look for bytes in the responses of a type: the address of a changed endpoint, say.
+// Set it before the change.
 func (l *Load) Mark(typeURL string, bytes []byte) *Mark {
-	m := &Mark{load: l, typeURL: typeURL, bytes: bytes, at: make([]time.Time, l.options.Clients), reached: make(chan struct{})}
+	m := &Mark{load: l, typeURL: typeURL, bytes: bytes, at: make([]time.Time, l.options.Clients),
+		reached: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.marks[m] = struct{}{}
@@ -189,6 +198,7 @@ func (m *Mark) Wait(ctx context.Context) ([]time.Time, error) {
 		m.load.mu.Lock()
 		defer m.load.mu.Unlock()
 		delete(m.load.marks, m)
-		return nil, fmt.Errorf("the change came to %d of %d clients: %w", m.seen, len(m.at), ctx.Err())
+		return nil, fmt.Errorf("the change came to %d of %d clients: %w", m.seen, len(m.at),
+			ctx.Err())
 	}
 }

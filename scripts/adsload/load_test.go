@@ -37,11 +37,13 @@ func TestClientsAskAsEnvoyDoes(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			const manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
-			listener := append(nested("l", 1), nested(string(append(nested(manager, 1), nested("r", 2, 3, 2)...)), 3, 3, 4)...)
+			listener := append(nested("l", 1),
+				nested(string(append(nested(manager, 1), nested("r", 2, 3, 2)...)), 3, 3, 4)...)
 			feed := resource.NewFeed()
 			feed.Publish(resource.Change{Set: []*resource.Resource{
 				resource.FromEncoded(ClusterType, "static", nested("static", 1)),
-				resource.FromEncoded(ClusterType, "c", append(nested("c", 1), nested("e", 3, 2)...)),
+				resource.FromEncoded(ClusterType, "c",
+					append(nested("c", 1), nested("e", 3, 2)...)),
 				resource.FromEncoded(EndpointType, "e", nested("e", 1)),
 				resource.FromEncoded(EndpointType, "unused", nested("unused", 1)),
 				resource.FromEncoded(ListenerType, "l", listener),
@@ -60,7 +62,8 @@ func TestClientsAskAsEnvoyDoes(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- server.Serve(serving, unixListener) }()
 
-			load, err := Start(ctx, Options{Target: "unix://" + socket, Clients: 5, Delta: delta, Same: true})
+			load, err := Start(ctx, Options{Target: "unix://" + socket, Clients: 5, Delta: delta,
+				Same: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,13 +76,16 @@ func TestClientsAskAsEnvoyDoes(t *testing.T) {
 					t.Errorf("client %d took %v", i, took)
 				}
 			}
-			for typeURL, want := range map[string]int{ClusterType: 10, EndpointType: 5, ListenerType: 5, RouteType: 5} {
+			for typeURL, want := range map[string]int{ClusterType: 10, EndpointType: 5,
+				ListenerType: 5, RouteType: 5} {
 				if got := load.Received()[typeURL]; got.Resources != want {
 					t.Errorf("%s: %+v, want %d resources", typeURL, got, want)
 				}
 			}
 			mark := load.Mark(EndpointType, []byte("generation 2"))
-			feed.Publish(resource.Change{Set: []*resource.Resource{resource.FromEncoded(EndpointType, "e", append(nested("e", 1), nested("generation 2", 2)...))}})
+			feed.Publish(
+				resource.Change{Set: []*resource.Resource{resource.FromEncoded(EndpointType, "e",
+					append(nested("e", 1), nested("generation 2", 2)...))}})
 			at, err := mark.Wait(ctx)
 			if err != nil || len(at) != 5 || at[4].IsZero() {
 				t.Errorf("the change came at %v, %v", at, err)
@@ -88,8 +94,10 @@ func TestClientsAskAsEnvoyDoes(t *testing.T) {
 			// A new cluster: its endpoints are asked for.
 			mark = load.Mark(EndpointType, []byte("generation 3"))
 			feed.Publish(resource.Change{Set: []*resource.Resource{
-				resource.FromEncoded(ClusterType, "new", append(nested("new", 1), nested("new", 3, 2)...)),
-				resource.FromEncoded(EndpointType, "new", append(nested("new", 1), nested("generation 3", 2)...)),
+				resource.FromEncoded(ClusterType, "new",
+					append(nested("new", 1), nested("new", 3, 2)...)),
+				resource.FromEncoded(EndpointType, "new",
+					append(nested("new", 1), nested("generation 3", 2)...)),
 			}})
 			if _, err := mark.Wait(ctx); err != nil {
 				t.Error(err)
@@ -106,7 +114,8 @@ func TestClientsAskAsEnvoyDoes(t *testing.T) {
 }
 
 func TestAServerThatIsNotThereIsAnError(t *testing.T) {
-	load, err := Start(t.Context(), Options{Target: "unix://" + filepath.Join(parts.ShortDir(t), "none"), Clients: 2})
+	load, err := Start(t.Context(), Options{Target: "unix://" + filepath.Join(parts.ShortDir(t),
+		"none"), Clients: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ const (
 	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 )
 
-// endpointNames are the endpoints that the clusters of a response ask for: eds_cluster_config.service_name (3.2), else
-// name (1), of those that have an eds_cluster_config.
+// endpointNames are the endpoints that the clusters of a response ask for:
+// eds_cluster_config.service_name (3.2), else name (1), of those that have an eds_cluster_config.
 func endpointNames(r Response) ([]string, error) {
 	var names []string
 	err := r.values(func(cluster []byte) {
@@ -34,8 +34,9 @@ func endpointNames(r Response) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// routeNames are the route configurations that the listeners of a response ask for: route_config_name (2) of rds (3) in
-// the typed_config (4, its value 2) of the filters (3) of filter_chains (3) and default_filter_chain (25).
+// routeNames are the route configurations that the listeners of a response ask for:
+// route_config_name (2) of rds (3) in the typed_config (4, its value 2) of the filters (3) of
+// filter_chains (3) and default_filter_chain (25).
 func routeNames(r Response) ([]string, error) {
 	var names []string
 	err := r.values(func(listener []byte) {
@@ -54,7 +55,8 @@ func routeNames(r Response) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// lessons are names that one client has read and the others, which get the same, need not read again.
+// lessons are names that one client has read and the others, which get the same, need not read
+// again.
 type lessons struct {
 	mu    sync.Mutex
 	known map[string][]string // by type

@@ -1,4 +1,5 @@
-// Adsserve is the discovery server by itself, as the agent embeds it, for any number of clients: what benches compare with istiod.
+// Adsserve is the discovery server by itself, as the agent embeds it, for any number of clients:
+// what benches compare with istiod.
 package main
 
 import (
@@ -25,18 +26,22 @@ func main() {
 	after := flag.Duration("debounce-after", 100*time.Millisecond, "quiet time before a push")
 	most := flag.Duration("debounce-max", 10*time.Second, "longest delay of a push")
 	flag.Parse()
-	if err := run(strings.Split(*files, ","), *address, discovery.Settings{DebounceAfter: *after, DebounceMax: *most}); err != nil {
+	if err := run(strings.Split(*files, ","), *address, discovery.Settings{DebounceAfter: *after,
+		DebounceMax: *most}); err != nil {
 		fmt.Fprintln(os.Stderr, "adsserve:", err)
 		os.Exit(1)
 	}
 }
 
-// run serves until it is told to end. It listens once the files were read: who can connect can be served.
+// run serves until it is told to end. It listens once the files were read: who can connect can be
+// served.
 func run(files []string, address string, settings discovery.Settings) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	watcher := watch.New(watch.Options{
-		Debounce: func() time.Duration { return time.Millisecond }, MaxDelay: func() time.Duration { return time.Millisecond },
+		Debounce: func() time.Duration { return time.Millisecond }, MaxDelay: func() time.Duration {
+			return time.Millisecond
+		},
 		Suffixes: []string{".yaml", ".yml", ".json"},
 	})
 	folders := make([]string, len(files))
@@ -46,7 +51,8 @@ func run(files []string, address string, settings discovery.Settings) error {
 	if err := watcher.Set(folders); err != nil {
 		return err
 	}
-	server, err := discovery.New(discovery.Options{Files: files, Settings: settings, Changes: watcher.Changes()})
+	server, err := discovery.New(discovery.Options{Files: files, Settings: settings,
+		Changes: watcher.Changes()})
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package backend is a small server to stand behind Envoy in examples, tests and benches: HTTP/1.1 and HTTP/2 in the
-// clear on one port, which says who answered, and a TCP echo.
+// Package backend is a small server to stand behind Envoy in examples, tests and benches: HTTP/1.1
+// and HTTP/2 in the clear on one port, which says who answered, and a TCP echo.
 //
 //	/                 who answered and what was asked, as text
 //	/headers          the same, and the request's headers
@@ -7,7 +7,8 @@
 //	/sleep/1.5s       the same as /, after a while
 //	/status/503       the same as /, with this status
 //
-// /sleep/D and /status/N may be joined: /sleep/100ms/status/503. Each answer has the header x-backend.
+// /sleep/D and /status/N may be joined: /sleep/100ms/status/503. Each answer has the header
+// x-backend.
 package backend
 
 import (
@@ -101,7 +102,8 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case "sleep":
 			err = sleep(r.Context(), parts[i+1])
 		case "status":
-			if status, err = strconv.Atoi(parts[i+1]); err == nil && (status < 200 || status > 599) {
+			if status, err = strconv.Atoi(parts[i+1]); err == nil &&
+				(status < 200 || status > 599) {
 				err = errors.New("a status is 200 to 599")
 			}
 		}
@@ -117,11 +119,13 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	text := fmt.Sprintf("%s answers %s %s %s for %s\n", b.name, r.Proto, r.Method, r.URL.RequestURI(), r.Host)
+	text := fmt.Sprintf("%s answers %s %s %s for %s\n", b.name, r.Proto, r.Method,
+		r.URL.RequestURI(), r.Host)
 	if parts[0] == "headers" {
 		var lines []string
 		for name, values := range r.Header {
-			lines = append(lines, fmt.Sprintf("%s: %s\n", strings.ToLower(name), strings.Join(values, ", ")))
+			lines = append(lines, fmt.Sprintf("%s: %s\n", strings.ToLower(name),
+				strings.Join(values, ", ")))
 		}
 		slices.Sort(lines)
 		text += strings.Join(lines, "")

@@ -32,7 +32,8 @@ func TestAnswers(t *testing.T) {
 		{path: "/status/503", status: 503, want: "b1 answers"},
 		{path: "/status/99", status: 400, want: "200 to 599"},
 		{path: "/sleep/soon", status: 400, want: "invalid duration"},
-		{path: "/sleep/50ms/status/404", status: 404, want: "b1 answers", atLeast: 50 * time.Millisecond},
+		{path: "/sleep/50ms/status/404", status: 404, want: "b1 answers",
+			atLeast: 50 * time.Millisecond},
 	}
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		protocols := &http.Protocols{}
@@ -41,7 +42,8 @@ func TestAnswers(t *testing.T) {
 		transport := &http.Transport{Protocols: protocols}
 		for _, c := range cases {
 			start := time.Now()
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+server.HTTPAddress()+c.path, strings.NewReader(c.body))
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+				"http://"+server.HTTPAddress()+c.path, strings.NewReader(c.body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +58,8 @@ func TestAnswers(t *testing.T) {
 			}
 			_ = response.Body.Close()
 			want := strings.ReplaceAll(c.want, "HTTP/1.1", protocol)
-			if response.StatusCode != c.status || !strings.Contains(string(body), want) || response.Header.Get("x-backend") != "b1" {
+			if response.StatusCode != c.status || !strings.Contains(string(body), want) ||
+				response.Header.Get("x-backend") != "b1" {
 				t.Errorf("%s %s: %d %q", protocol, c.path, response.StatusCode, body)
 			}
 			if took := time.Since(start); took < c.atLeast {

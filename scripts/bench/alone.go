@@ -20,11 +20,13 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// static makes one bootstrap of what an epoch runs with: its own bootstrap, and everything it got over ADS as static
-// resources. With move, each port of a listener becomes another one, so that it can run beside the epoch.
+// static makes one bootstrap of what an epoch runs with: its own bootstrap, and everything it got
+// over ADS as static resources. With move, each port of a listener becomes another one, so that it
+// can run beside the epoch.
 func static(t *stage, r *rig.Rig, move bool) map[string]any {
 	t.Helper()
-	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/config_dump?include_eds", r.Ports.Admin))
+	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/config_dump?include_eds",
+		r.Ports.Admin))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,10 +57,12 @@ func static(t *stage, r *rig.Rig, move bool) map[string]any {
 				routes[route["name"].(string)] = route
 			}
 		case "EndpointsConfigDump":
-			for _, one := range append(list(config["dynamic_endpoint_configs"]), list(config["static_endpoint_configs"])...) {
+			for _, one := range append(list(config["dynamic_endpoint_configs"]),
+				list(config["static_endpoint_configs"])...) {
 				endpoint := resource(one, "endpoint_config")
 				for _, locality := range list(endpoint["endpoints"]) {
-					if locality["load_balancing_weight"] == float64(0) { // Envoy dumps what it would not take
+					// Envoy dumps what it would not take
+					if locality["load_balancing_weight"] == float64(0) {
 						delete(locality, "load_balancing_weight")
 					}
 				}
@@ -71,7 +75,8 @@ func static(t *stage, r *rig.Rig, move bool) map[string]any {
 		if cluster["type"] == "EDS" {
 			cluster["type"] = "STATIC"
 			name := fmt.Sprint(cluster["name"])
-			if settings, ok := cluster["eds_cluster_config"].(map[string]any); ok && settings["service_name"] != nil {
+			if settings, ok := cluster["eds_cluster_config"].(map[string]any); ok &&
+				settings["service_name"] != nil {
 				name = fmt.Sprint(settings["service_name"])
 			}
 			delete(cluster, "eds_cluster_config")
@@ -139,7 +144,8 @@ func inline(value any, routes map[string]any) {
 func movePorts(t *stage, listeners any) {
 	for _, listener := range list(listeners) {
 		address, _ := listener["address"].(map[string]any)
-		if socket, ok := address["socket_address"].(map[string]any); ok && socket["port_value"] != nil {
+		if socket, ok := address["socket_address"].(map[string]any); ok &&
+			socket["port_value"] != nil {
 			socket["port_value"] = parts.FreePort(t)
 		}
 	}
@@ -153,12 +159,15 @@ type alone struct {
 	done    chan struct{}
 }
 
-// startAlone starts an Envoy with a bootstrap in a folder of its own and waits until it is ready. epoch above 0 is a hot restart
-// from the one before, of the same base id.
-func startAlone(t *stage, folder string, bootstrap map[string]any, baseID, epoch int, drain, shutdown time.Duration) *alone {
+// startAlone starts an Envoy with a bootstrap in a folder of its own and waits until it is ready.
+// epoch above 0 is a hot restart from the one before, of the same base id.
+func startAlone(t *stage, folder string, bootstrap map[string]any, baseID, epoch int, drain,
+	shutdown time.Duration) *alone {
 	t.Helper()
-	a := &alone{admin: filepath.Join(folder, fmt.Sprintf("admin-%d.sock", epoch)), done: make(chan struct{})}
-	bootstrap["admin"] = map[string]any{"address": map[string]any{"pipe": map[string]any{"path": a.admin}}}
+	a := &alone{admin: filepath.Join(folder, fmt.Sprintf("admin-%d.sock", epoch)),
+		done: make(chan struct{})}
+	bootstrap["admin"] = map[string]any{"address": map[string]any{
+		"pipe": map[string]any{"path": a.admin}}}
 	text, err := json.Marshal(bootstrap)
 	file := filepath.Join(folder, fmt.Sprintf("envoy-%d.json", epoch))
 	if err == nil {
@@ -168,9 +177,11 @@ func startAlone(t *stage, folder string, bootstrap map[string]any, baseID, epoch
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	command := exec.Command(parts.Envoy(t), "-c", file, "--concurrency", "2", "--log-level", "warning", "--base-id", strconv.Itoa(baseID),
+	command := exec.Command(parts.Envoy(t), "-c", file, "--concurrency", "2", "--log-level",
+		"warning", "--base-id", strconv.Itoa(baseID),
 		"--restart-epoch", strconv.Itoa(epoch), "--skip-hot-restart-parent-stats",
-		"--drain-time-s", strconv.Itoa(int(drain/time.Second)), "--parent-shutdown-time-s", strconv.Itoa(int(shutdown/time.Second)))
+		"--drain-time-s", strconv.Itoa(int(drain/time.Second)), "--parent-shutdown-time-s",
+		strconv.Itoa(int(shutdown/time.Second)))
 	command.Stderr = &log
 	begun := time.Now()
 	if err := command.Start(); err != nil {

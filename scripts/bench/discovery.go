@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// discoveryResult compares the embedded server with istiod: the same files, the same clients, in one run.
+// discoveryResult compares the embedded server with istiod: the same files, the same clients, in
+// one run.
 type discoveryResult struct {
 	Rows    []*discoveryRow `json:"rows"`
 	Sustain *sustainResult  `json:"sustain"`
@@ -34,7 +35,8 @@ type discoveryRow struct {
 	ConnectProcessor time.Duration `json:"clients_processor_ns"`
 	Peak             int           `json:"peak_rss_bytes"`
 
-	Change          time.Duration `json:"change_ns"` // of one endpoint's address in its file, to the last client; median, less the debounces
+	// of one endpoint's address in its file, to the last client; median, less the debounces
+	Change          time.Duration `json:"change_ns"`
 	ChangeProcessor time.Duration `json:"change_processor_ns"`
 }
 
@@ -64,9 +66,12 @@ func compareDiscovery(t *stage, s settings) any {
 		for _, name := range []string{"outrider", "istiod"} {
 			row := discoveryOnce(t, s, name, services, programs)
 			result.Rows = append(result.Rows, row)
-			fmt.Printf("%-8s %4d services: start %s (%s, %d MB); 1 client %s; %d clients %s (%s, peak %d MB); change %s (%s)\n", name, services,
-				millis(row.Ready), millis(row.StartProcessor), row.StartRSS>>20, millis(row.One), row.Clients, millis(row.Connect),
-				millis(row.ConnectProcessor), row.Peak>>20, millis(row.Change), millis(row.ChangeProcessor))
+			fmt.Printf("%-8s %4d services: start %s (%s, %d MB); 1 client %s; %d clients %s (%s, "+
+				"peak %d MB); change %s (%s)\n", name, services,
+				millis(row.Ready), millis(row.StartProcessor), row.StartRSS>>20, millis(row.One),
+				row.Clients, millis(row.Connect),
+				millis(row.ConnectProcessor), row.Peak>>20, millis(row.Change),
+				millis(row.ChangeProcessor))
 			if name == "outrider" {
 				changes[services] = row.ChangeProcessor
 				row.judge(t, s)
@@ -74,7 +79,8 @@ func compareDiscovery(t *stage, s settings) any {
 		}
 	}
 	if few, many := changes[100], changes[5000]; few > 0 && many > 0 {
-		t.target(s, many <= 2*few+time.Millisecond, "a change costs %s at 5,000 services and %s at 100", millis(many), millis(few))
+		t.target(s, many <= 2*few+time.Millisecond,
+			"a change costs %s at 5,000 services and %s at 100", millis(many), millis(few))
 	}
 	result.Sustain = sustain(t, s, programs)
 	return result
@@ -88,21 +94,25 @@ func (s settings) sizes() []int {
 }
 
 func (r *discoveryRow) judge(t *stage, s settings) {
-	t.target(s, r.Services != 1000 || r.One <= mostOne, "one client of 1,000 services is full after %s", millis(r.One))
+	t.target(s, r.Services != 1000 || r.One <= mostOne,
+		"one client of 1,000 services is full after %s", millis(r.One))
 	if r.Services != 5000 {
 		return
 	}
 	t.target(s, r.Change <= mostChange, "a change is at the last client after %s", millis(r.Change))
-	t.target(s, r.ChangeProcessor <= mostChangeProcessor, "a change costs %s of a processor", millis(r.ChangeProcessor))
-	t.target(s, r.Connect <= mostConnect, "%d clients are full after %s", r.Clients, millis(r.Connect))
-	t.target(s, r.ConnectProcessor <= mostConnectProcessor, "%d clients cost %s of a processor", r.Clients, millis(r.ConnectProcessor))
+	t.target(s, r.ChangeProcessor <= mostChangeProcessor, "a change costs %s of a processor",
+		millis(r.ChangeProcessor))
+	t.target(s, r.Connect <= mostConnect, "%d clients are full after %s", r.Clients,
+		millis(r.Connect))
+	t.target(s, r.ConnectProcessor <= mostConnectProcessor, "%d clients cost %s of a processor",
+		r.Clients, millis(r.ConnectProcessor))
 	t.target(s, r.Peak <= mostPeak, "peak of %d MB", r.Peak>>20)
 	t.target(s, r.Ready <= mostStart, "start after %s", millis(r.Ready))
 	t.target(s, r.StartRSS <= mostStartRSS, "%d MB after the start", r.StartRSS>>20)
 }
 
-// afterConnect lets a server take the acknowledgements of clients that have everything, and what its collector makes of their connecting:
-// they are not a change's.
+// afterConnect lets a server take the acknowledgements of clients that have everything, and what
+// its collector makes of their connecting: they are not a change's.
 const afterConnect = 3 * time.Second
 
 // discoveryOnce measures one server with one set of files.
@@ -112,7 +122,8 @@ func discoveryOnce(t *stage, s settings, name string, services int, programs str
 	defer server.stop()
 	row := &discoveryRow{Server: name, Services: services, Clients: s.clients, Ready: server.ready}
 	time.Sleep(3 * time.Second)
-	row.StartProcessor, row.StartRSS = server.processor(t), memory(t, server.process.Process.Pid).RSS
+	row.StartProcessor, row.StartRSS = server.processor(t),
+		memory(t, server.process.Process.Pid).RSS
 
 	row.One, _ = connect(t, server, 1, func(*adsload.Load) {})
 	for range 4 { // the best of five: the first has everything translated and encoded
@@ -133,14 +144,16 @@ func discoveryOnce(t *stage, s settings, name string, services int, programs str
 	return row
 }
 
-// connect has clients connect at once, calls while once all have everything, and ends them; how long all took, and what the
-// server used.
-func connect(t *stage, server *discoveryServer, clients int, while func(*adsload.Load)) (took, processor time.Duration) {
+// connect has clients connect at once, calls while once all have everything, and ends them; how
+// long all took, and what the server used.
+func connect(t *stage, server *discoveryServer, clients int, while func(*adsload.Load)) (took,
+	processor time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	before, begun := server.processor(t), time.Now()
-	load, err := adsload.Start(ctx, adsload.Options{Target: server.address, Clients: clients, Delta: true, Same: true})
+	load, err := adsload.Start(ctx, adsload.Options{Target: server.address, Clients: clients,
+		Delta: true, Same: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +199,8 @@ func writeServices(t *stage, services int) string {
 	return folder
 }
 
-// writeService writes a ServiceEntry of five endpoints, of which the last has the given address: as the figures of the peer
-// were taken with.
+// writeService writes a ServiceEntry of five endpoints, of which the last has the given address: as
+// the figures of the peer were taken with.
 func writeService(t *stage, folder string, i int, last string) {
 	t.Helper()
 	var text bytes.Buffer
@@ -208,7 +221,8 @@ spec:
 		if e == 4 {
 			address = last
 		}
-		fmt.Fprintf(&text, "  - {address: %s, ports: {http: 8080}, labels: {version: v%d}}\n", address, e%2)
+		fmt.Fprintf(&text, "  - {address: %s, ports: {http: 8080}, labels: {version: v%d}}\n",
+			address, e%2)
 	}
 	path := filepath.Join(folder, fmt.Sprintf("svc-%d.yaml", i))
 	if err := os.WriteFile(path+".tmp", text.Bytes(), 0o644); err != nil {

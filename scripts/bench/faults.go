@@ -22,7 +22,8 @@ type faultResult struct {
 }
 
 func (s settings) faultOptions() fault.Options {
-	return fault.Options{Rate: s.rate, Drain: s.faultDrain, ParentShutdown: s.faultShutdown, Reloads: s.reloads, Kills: s.kills, Flood: s.flood, Strict: true}
+	return fault.Options{Rate: s.rate, Drain: s.faultDrain, ParentShutdown: s.faultShutdown,
+		Reloads: s.reloads, Kills: s.kills, Flood: s.flood, Strict: true}
 }
 
 // flood is the fault of that name, for longer.
@@ -34,12 +35,14 @@ func flood(t *stage, s settings) any {
 	return []*faultResult{inject(t, one, s.faultOptions(), 1)}
 }
 
-// faults injects each fault again and again. The one that kills the agent at random moments does so often in one round.
+// faults injects each fault again and again. The one that kills the agent at random moments does so
+// often in one round.
 func faults(t *stage, s settings) any {
 	var results []*faultResult
 	options := s.faultOptions()
 	options.Flood = min(options.Flood, 5*time.Second)
-	fmt.Printf("%-26s %5s %9s %6s %9s %12s %7s  %s\n", "fault", "runs", "requests", "lost", "pardoned", "recovered", "failed", "may lose")
+	fmt.Printf("%-26s %5s %9s %6s %9s %12s %7s  %s\n", "fault", "runs", "requests", "lost",
+		"pardoned", "recovered", "failed", "may lose")
 	for _, one := range fault.All() {
 		if s.fault != "" && one.Name != s.fault {
 			continue
@@ -69,10 +72,12 @@ func inject(t *stage, one fault.Fault, options fault.Options, rounds int) *fault
 		}
 		if !ok || !outcome.OK() {
 			result.Failed++
-			t.Errorf("%s, round %d: lost %v; %s\n%v", one.Name, round+1, outcome.Lost, strings.Join(outcome.Wrong, "; "), outcome.Report)
+			t.Errorf("%s, round %d: lost %v; %s\n%v", one.Name, round+1, outcome.Lost,
+				strings.Join(outcome.Wrong, "; "), outcome.Report)
 		}
 	}
-	fmt.Printf("%-26s %5d %9d %6d %9d %12s %7d  %s  %s\n", one.Name, rounds, result.Requests, result.Lost, result.Pardoned, millis(result.Recovered), result.Failed,
+	fmt.Printf("%-26s %5d %9d %6d %9d %12s %7d  %s  %s\n", one.Name, rounds, result.Requests,
+		result.Lost, result.Pardoned, millis(result.Recovered), result.Failed,
 		result.Harm, strings.Join(figures, "; "))
 	return result
 }

@@ -1,5 +1,6 @@
-// Command bench measures the whole of Outrider with real Envoys: what a change of epoch costs callers, how long a start takes, what
-// the idle agent needs, what each failure costs. It prints tables, and writes JSON and plots into a folder.
+// Command bench measures the whole of Outrider with real Envoys: what a change of epoch costs
+// callers, how long a start takes, what the idle agent needs, what each failure costs. It prints
+// tables, and writes JSON and plots into a folder.
 //
 //	go run ./scripts/bench [-only epochs,restart,start,idle,flood,discovery,faults] [-quick] [-out docs/bench]
 //	go run ./scripts/bench -replot    draws the plots anew from the JSON that is there
@@ -64,25 +65,31 @@ func main() {
 	var s settings
 	only := flag.String("only", "", "run these `benches` alone: "+strings.Join(names(), ","))
 	quick := flag.Bool("quick", false, "few and short runs, to see that everything works")
-	flag.StringVar(&s.out, "out", filepath.Join(parts.Root(), "docs", "bench"), "`folder` of what is written")
+	flag.StringVar(&s.out, "out", filepath.Join(parts.Root(), "docs", "bench"),
+		"`folder` of what is written")
 	flag.Float64Var(&s.rate, "rate", 1, "`factor` on the standard load of 1800 requests/s")
 	flag.IntVar(&s.epochs, "epochs", 20, "epochs in a row")
 	flag.DurationVar(&s.drain, "drain", 5*time.Second, "drain_duration in the benches of epochs")
-	flag.DurationVar(&s.parentShutdown, "parent-shutdown", 8*time.Second, "parent_shutdown_duration in the benches of epochs")
+	flag.DurationVar(&s.parentShutdown, "parent-shutdown", 8*time.Second,
+		"parent_shutdown_duration in the benches of epochs")
 	flag.IntVar(&s.runs, "runs", 40, "starts of each kind: single ones differ by a third")
 	flag.IntVar(&s.services, "services", 100, "services of a start")
 	flag.IntVar(&s.rounds, "rounds", 10, "rounds of each fault")
 	flag.StringVar(&s.fault, "fault", "", "only the fault of this `name`")
 	flag.DurationVar(&s.faultDrain, "fault-drain", time.Second, "drain_duration of the faults")
-	flag.DurationVar(&s.faultShutdown, "fault-parent-shutdown", 3*time.Second, "parent_shutdown_duration of the faults")
+	flag.DurationVar(&s.faultShutdown, "fault-parent-shutdown", 3*time.Second,
+		"parent_shutdown_duration of the faults")
 	flag.IntVar(&s.kills, "kills", 20, "kills of the agent at random moments")
 	flag.IntVar(&s.reloads, "storm", 30, "reloads of a storm, which lasts as many seconds")
 	flag.DurationVar(&s.flood, "flood", time.Minute, "how long nobody takes Envoy's log")
 	flag.DurationVar(&s.idle, "idle", 10*time.Second, "how long nothing happens")
-	flag.IntVar(&s.clients, "clients", 100, "clients of a discovery server; ten times as many of one that changes all the time")
+	flag.IntVar(&s.clients, "clients", 100,
+		"clients of a discovery server; ten times as many of one that changes all the time")
 	flag.IntVar(&s.changes, "changes", 20, "changes of an endpoint")
-	flag.DurationVar(&s.sustain, "sustain", time.Minute, "how long a mesh changes ten times a second")
-	again := flag.Bool("replot", false, "measure nothing: draw the plots anew from the JSON in -out")
+	flag.DurationVar(&s.sustain, "sustain", time.Minute,
+		"how long a mesh changes ten times a second")
+	again := flag.Bool("replot", false,
+		"measure nothing: draw the plots anew from the JSON in -out")
 	flag.Parse()
 	if *again {
 		if err := replot(s.out); err != nil {
@@ -104,8 +111,10 @@ func main() {
 func hurry() {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for name, value := range map[string]string{"epochs": "2", "runs": "3", "rounds": "1", "kills": "4", "storm": "5", "drain": "1s",
-		"parent-shutdown": "3s", "flood": "5s", "idle": "3s", "rate": "0.2", "clients": "10", "changes": "3", "sustain": "5s"} {
+	for name, value := range map[string]string{"epochs": "2", "runs": "3", "rounds": "1",
+		"kills": "4", "storm": "5", "drain": "1s",
+		"parent-shutdown": "3s", "flood": "5s", "idle": "3s", "rate": "0.2", "clients": "10",
+		"changes": "3", "sustain": "5s"} {
 		if !given[name] {
 			if err := flag.Set(name, value); err != nil {
 				panic(fmt.Sprintf("flag %s: %v", name, err)) // the table above is wrong
@@ -133,7 +142,8 @@ type machine struct {
 }
 
 func describeMachine(bench string) machine {
-	m := machine{Time: time.Now().UTC().Truncate(time.Second), Go: runtime.Version(), CPUs: runtime.NumCPU(), Bench: bench}
+	m := machine{Time: time.Now().UTC().Truncate(time.Second), Go: runtime.Version(),
+		CPUs: runtime.NumCPU(), Bench: bench}
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
 		m.Load = strings.TrimSpace(string(text))
 	}
@@ -157,7 +167,8 @@ func run(s settings, only string) bool {
 	for _, name := range chosen {
 		i := slices.IndexFunc(benches, func(b bench) bool { return b.name == name })
 		if i < 0 {
-			fmt.Fprintf(os.Stderr, "bench: no bench %q: there are %s\n", name, strings.Join(names(), ", "))
+			fmt.Fprintf(os.Stderr, "bench: no bench %q: there are %s\n", name,
+				strings.Join(names(), ", "))
 			return false
 		}
 		b, m := benches[i], describeMachine(name)

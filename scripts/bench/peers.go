@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The debounces of istiod that the time of a change is told without: the file source waits for 250 ms, fixed
-// (pkg/kube/krt/files), a push for PILOT_DEBOUNCE_AFTER.
+// The debounces of istiod that the time of a change is told without: the file source waits for 250
+// ms, fixed (pkg/kube/krt/files), a push for PILOT_DEBOUNCE_AFTER.
 const (
 	istiodFileDebounce = 250 * time.Millisecond
 	pushDebounce       = 100 * time.Millisecond // of both servers, their default
@@ -38,7 +38,8 @@ func startServer(t *stage, name, folder, programs string) *discoveryServer {
 	case "outrider":
 		s.debounce = pushDebounce
 		s.address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
-		s.process = exec.Command(filepath.Join(programs, "adsserve"), "-files", folder, "-listen", s.address)
+		s.process = exec.Command(filepath.Join(programs, "adsserve"), "-files", folder, "-listen",
+			s.address)
 	case "istiod":
 		s.debounce = istiodFileDebounce + pushDebounce
 		s.istiod(t, folder)

@@ -17,8 +17,9 @@ type restartResult struct {
 // restarts is how often each of both changes its configuration.
 const restarts = 3
 
-// restart puts a change of epoch beside a stop and start of a plain Envoy with the same configuration on the same ports: SIGTERM, wait
-// for its end, start it again. That is what `systemctl restart` does, here without systemd.
+// restart puts a change of epoch beside a stop and start of a plain Envoy with the same
+// configuration on the same ports: SIGTERM, wait for its end, start it again. That is what
+// `systemctl restart` does, here without systemd.
 func restart(t *stage, s settings) any {
 	every := s.parentShutdown + 4*time.Second
 	result := &restartResult{}
@@ -35,7 +36,8 @@ func restart(t *stage, s settings) any {
 	for _, pid := range r.Pids("outrider-keeper") {
 		r.Signal(pid, 9)
 	}
-	rig.Eventually(t, 10*time.Second, "Outrider's Envoys are gone", func() bool { return len(r.Pids("envoy")) == 0 })
+	rig.Eventually(t, 10*time.Second, "Outrider's Envoys are gone",
+		func() bool { return len(r.Pids("envoy")) == 0 })
 
 	folder := parts.ShortDir(t)
 	defer removeSharedMemory(baseIDAlone())
@@ -50,7 +52,8 @@ func restart(t *stage, s settings) any {
 		report load.Report
 	}{{"outrider reload", result.Outrider}, {"stop and start of a plain Envoy", result.Plain}} {
 		blip, quiet := one.report.Blip(markSwitch)
-		fmt.Printf("%-32s %d requests, lost %d, to be tried again %d; blip %s, quiet maximum %s\n", one.name, one.report.Total, one.report.Lost,
+		fmt.Printf("%-32s %d requests, lost %d, to be tried again %d; blip %s, quiet maximum %s\n",
+			one.name, one.report.Total, one.report.Lost,
 			one.report.Reuse, millis(blip), millis(quiet))
 	}
 	if result.Outrider.Lost > 0 {

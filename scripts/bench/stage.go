@@ -20,7 +20,8 @@ type stage struct {
 	cleanups []func()
 }
 
-// perform runs a bench on a stage, to its end or its first Fatal, cleans up, and says whether nothing failed.
+// perform runs a bench on a stage, to its end or its first Fatal, cleans up, and says whether
+// nothing failed.
 func perform(name string, bench func(*stage)) bool {
 	s := &stage{name: name}
 	done := make(chan struct{})
@@ -71,7 +72,10 @@ func (s *stage) fail(text string) {
 }
 
 // Errorf fails the bench, which goes on.
-func (s *stage) Errorf(format string, arguments ...any) { s.fail(fmt.Sprintf(format, arguments...)) }
+func (s *stage) Errorf(format string,
+	arguments ...any) {
+	s.fail(fmt.Sprintf(format, arguments...))
+}
 
 // Error is Errorf without a format.
 func (s *stage) Error(arguments ...any) { s.fail(fmt.Sprint(arguments...)) }

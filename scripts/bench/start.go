@@ -33,16 +33,20 @@ spec:
 
 // withServices is a rig with a mesh of some services beside its own.
 func withServices(t *stage, services int) *rig.Rig {
-	r := rig.New(t, rig.Options{TOML: "[log]\nlevel = \"info\"\n[envoy]\ntermination_drain_duration = \"0s\"\n"})
+	r := rig.New(t,
+		rig.Options{TOML: "[log]\nlevel = \"info\"\n[envoy]\ntermination_drain_duration = " +
+			"\"0s\"\n"})
 	r.Write("mesh.d/services.yaml", mesh(services, r.Ports.HTTP, r.Ports.Backend))
 	return r
 }
 
 type startResult struct {
-	Services      int             `json:"services"`
-	First         time.Duration   `json:"first_ever_ns"` // nothing is known of Envoy yet
-	Outriderd     []time.Duration `json:"outriderd_ns"`  // exec to /healthz/ready 200, keeper included
-	Alone         []time.Duration `json:"alone_ns"`      // exec to LIVE of an Envoy with the same resources, static
+	Services int           `json:"services"`
+	First    time.Duration `json:"first_ever_ns"` // nothing is known of Envoy yet
+	// exec to /healthz/ready 200, keeper included
+	Outriderd []time.Duration `json:"outriderd_ns"`
+	// exec to LIVE of an Envoy with the same resources, static
+	Alone         []time.Duration `json:"alone_ns"`
 	Median        time.Duration   `json:"outriderd_median_ns"`
 	MedianAlone   time.Duration   `json:"alone_median_ns"`
 	Difference    time.Duration   `json:"difference_ns"`
@@ -50,8 +54,8 @@ type startResult struct {
 	ServesLastOne bool            `json:"serves_last_service"`
 }
 
-// startCost is what outriderd may add to Envoy's own start. The bench starts it in the foreground, where
-// it starts the keeper as well; under systemd the keeper has a unit of its own.
+// startCost is what outriderd may add to Envoy's own start. The bench starts it in the foreground,
+// where it starts the keeper as well; under systemd the keeper has a unit of its own.
 const startCost = 40 * time.Millisecond
 
 // start measures starts of outriderd and of Envoy alone in turn.
@@ -75,15 +79,19 @@ func start(t *stage, s settings) any {
 	}
 	result.Median, result.MedianAlone = median(result.Outriderd), median(result.Alone)
 	result.Difference = result.Median - result.MedianAlone
-	fmt.Printf("%d services, %d runs in turn: outriderd to ready %s, Envoy alone to LIVE %s, difference %s (at most %s); first ever %s\n", s.services, s.runs,
-		millis(result.Median), millis(result.MedianAlone), millis(result.Difference), millis(startCost), millis(result.First))
-	t.target(s, result.Difference <= startCost, "outriderd adds %s to a start", millis(result.Difference))
+	fmt.Printf("%d services, %d runs in turn: outriderd to ready %s, Envoy alone to LIVE %s, "+
+		"difference %s (at most %s); first ever %s\n", s.services, s.runs,
+		millis(result.Median), millis(result.MedianAlone), millis(result.Difference),
+		millis(startCost), millis(result.First))
+	t.target(s, result.Difference <= startCost, "outriderd adds %s to a start",
+		millis(result.Difference))
 	return result
 }
 
 func startOnce(t *stage, r *rig.Rig) time.Duration {
 	t.Helper()
-	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{}} // one connection: each question costs time on two processors
+	// one connection: each question costs time on two processors
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	address := fmt.Sprintf("http://127.0.0.1:%d/healthz/ready", r.Ports.Status)
 	begun := time.Now()
@@ -104,7 +112,8 @@ func stopOnce(t *stage, r *rig.Rig) {
 	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {
 		t.Errorf("outriderd ended with %d:\n%s", exit, daemon.Output())
 	}
-	rig.Eventually(t, 5*time.Second, "nothing is left", func() bool { return len(r.Pids("envoy"))+len(r.Pids("outrider-keeper")) == 0 })
+	rig.Eventually(t, 5*time.Second, "nothing is left",
+		func() bool { return len(r.Pids("envoy"))+len(r.Pids("outrider-keeper")) == 0 })
 }
 
 type idleResult struct {
@@ -142,7 +151,8 @@ func idle(t *stage, s settings) any {
 	result.Agent, result.Keeper = memory(t, daemon.Process.Pid), memory(t, keepers[0])
 	result.Agent.Ticks = ticks(t, daemon.Process.Pid) - before[0]
 	result.Keeper.Ticks = ticks(t, keepers[0]) - before[1]
-	result.RSS, result.Anonymous = result.Agent.RSS+result.Keeper.RSS, result.Agent.Anonymous+result.Keeper.Anonymous
+	result.RSS, result.Anonymous = result.Agent.RSS+result.Keeper.RSS, result.Agent.Anonymous+
+		result.Keeper.Anonymous
 	info, err := os.Stat(r.Programs.Path("outriderd"))
 	if err != nil {
 		t.Fatal(err)
@@ -152,13 +162,16 @@ func idle(t *stage, s settings) any {
 	for _, one := range []struct {
 		name string
 		usage
-	}{{"outriderd", result.Agent}, {"keeper", result.Keeper}, {"both", usage{result.RSS, result.Anonymous, result.Agent.Ticks + result.Keeper.Ticks}}} {
-		fmt.Printf("%-10s RSS %5.1f MB, anonymous %5.1f MB, %d ticks in %v\n", one.name, megabytes(one.RSS), megabytes(one.Anonymous), one.Ticks, s.idle)
+	}{{"outriderd", result.Agent}, {"keeper", result.Keeper},
+		{"both", usage{result.RSS, result.Anonymous, result.Agent.Ticks + result.Keeper.Ticks}}} {
+		fmt.Printf("%-10s RSS %5.1f MB, anonymous %5.1f MB, %d ticks in %v\n", one.name,
+			megabytes(one.RSS), megabytes(one.Anonymous), one.Ticks, s.idle)
 	}
 	fmt.Printf("outriderd stripped: %.1f MB\n", megabytes(int(result.Size)))
 	t.target(s, megabytes(result.RSS) <= 36, "RSS of both is above 36 MB")
 	t.target(s, megabytes(result.Anonymous) <= 11, "anonymous memory of both is above 11 MB")
-	t.target(s, result.Agent.Ticks+result.Keeper.Ticks == 0, "processor time is used while nothing happens")
+	t.target(s, result.Agent.Ticks+result.Keeper.Ticks == 0,
+		"processor time is used while nothing happens")
 	t.target(s, megabytes(int(result.Size)) <= 30, "outriderd is larger than 30 MB")
 	return result
 }

@@ -26,12 +26,14 @@ const (
 	mostSustain     = time.Second
 )
 
-// sustain makes ten changes a second. The quiet time before a push is 10 ms: the default of 100 ms would merge them.
+// sustain makes ten changes a second. The quiet time before a push is 10 ms: the default of 100 ms
+// would merge them.
 func sustain(t *stage, s settings, programs string) *sustainResult {
 	folder := writeServices(t, sustainServices)
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	server := &discoveryServer{address: address,
-		process: exec.Command(filepath.Join(programs, "adsserve"), "-files", folder, "-listen", address, "-debounce-after", "10ms", "-debounce-max", "100ms")}
+		process: exec.Command(filepath.Join(programs, "adsserve"), "-files", folder, "-listen",
+			address, "-debounce-after", "10ms", "-debounce-max", "100ms")}
 	server.start(t)
 	result := &sustainResult{Clients: 10 * s.clients, Services: sustainServices}
 	connect(t, server, result.Clients, func(load *adsload.Load) {
@@ -52,8 +54,10 @@ func sustain(t *stage, s settings, programs string) *sustainResult {
 	})
 	// Not the very first: until the collector's first round the heap grows to what it may be.
 	first, last := result.RSS[min(1, len(result.RSS)-1)], result.RSS[len(result.RSS)-1]
-	fmt.Printf("%d clients, %d services, %d changes a second for %v: worst %s, %s of a processor in all, %d MB after ten seconds, %d MB at last\n", result.Clients, result.Services,
-		changesASecond, s.sustain, millis(result.Worst), millis(result.Processor), first>>20, last>>20)
+	fmt.Printf("%d clients, %d services, %d changes a second for %v: worst %s, %s of a processor "+
+		"in all, %d MB after ten seconds, %d MB at last\n", result.Clients, result.Services,
+		changesASecond, s.sustain, millis(result.Worst), millis(result.Processor), first>>20,
+		last>>20)
 	t.target(s, result.Worst <= mostSustain, "a change took %s", millis(result.Worst))
 	t.target(s, last <= first+first/4, "the memory grew from %d MB to %d MB", first>>20, last>>20)
 	return result

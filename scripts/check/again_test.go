@@ -92,7 +92,8 @@ func TestRunAgain_NotIfTooManyFailed(t *testing.T) {
 }
 
 func TestPassesAlone_NeedsATestThatRan(t *testing.T) {
-	f := failure{pack: "p", test: "TestGone", run: testRun{newerSystemd: "/root", pattern: "^TestA|TestGone$"}}
+	f := failure{pack: "p", test: "TestGone", run: testRun{newerSystemd: "/root",
+		pattern: "^TestA|TestGone$"}}
 	none := func(_ context.Context, run testRun, _ ...string) result {
 		if want := (testRun{newerSystemd: "/root", pattern: "^TestGone$"}); run != want {
 			t.Errorf("ran %+v, want %+v", run, want)

@@ -15,11 +15,12 @@ import (
 
 const (
 	defaultFuzzTime = 10 * time.Second // of one target
-	fuzzBudget      = 4 * time.Minute  // of all targets with the default; with more of them each has less
-	fuzzBuildTime   = 5 * time.Minute  // for the build of one target
+	// of all targets with the default; with more of them each has less
+	fuzzBudget    = 4 * time.Minute
+	fuzzBuildTime = 5 * time.Minute // for the build of one target
 
-	// fuzzMinimize is how many runs may be spent to make an input smaller. By default it is a minute for each that is
-	// new, in which nothing else is tried: nine tenths of the time.
+	// fuzzMinimize is how many runs may be spent to make an input smaller. By default it is a
+	// minute for each that is new, in which nothing else is tried: nine tenths of the time.
 	fuzzMinimize = "100x"
 )
 
@@ -52,7 +53,8 @@ func fuzz(ctx context.Context, options options) result {
 			word = "FAIL"
 			fmt.Println(out)
 		}
-		fmt.Printf("%s %s %s (%v)\n", word, target.pack, target.name, time.Since(start).Round(100*time.Millisecond))
+		fmt.Printf("%s %s %s (%v)\n", word, target.pack, target.name,
+			time.Since(start).Round(100*time.Millisecond))
 	}
 	return r
 }
@@ -60,20 +62,23 @@ func fuzz(ctx context.Context, options options) result {
 func fuzzOne(ctx context.Context, target target, fuzzTime time.Duration) (out string, ok bool) {
 	limited, cancel := context.WithTimeout(ctx, fuzzTime+fuzzBuildTime)
 	defer cancel()
-	out, err := output(limited, "go", "test", "-run=^$", "-fuzz=^"+target.name+"$", "-fuzztime="+fuzzTime.String(), "-fuzzminimizetime="+fuzzMinimize, target.pack)
+	out, err := output(limited, "go", "test", "-run=^$", "-fuzz=^"+target.name+"$",
+		"-fuzztime="+fuzzTime.String(), "-fuzzminimizetime="+fuzzMinimize, target.pack)
 	if err == nil {
 		return out, true
 	}
-	// The end of the time, met while an input was running, is reported as a failure by some versions of Go; a real one
-	// names the input, or the hang.
+	// The end of the time, met while an input was running, is reported as a failure by some
+	// versions of Go; a real one names the input, or the hang.
 	over := strings.Contains(out, "context deadline exceeded") && limited.Err() == nil
-	found := strings.Contains(out, "Failing input") || strings.Contains(out, "hung or terminated") || strings.Contains(out, "panic:")
+	found := strings.Contains(out, "Failing input") ||
+		strings.Contains(out, "hung or terminated") || strings.Contains(out, "panic:")
 	return out, over && !found
 }
 
 // findTargets reads the test files: much quicker than to build all tests and ask them.
 func findTargets(ctx context.Context, packages []string) ([]target, error) {
-	c := command(ctx, "go", append([]string{"list", "-json=Dir,ImportPath,TestGoFiles,XTestGoFiles"}, packages...)...)
+	c := command(ctx, "go",
+		append([]string{"list", "-json=Dir,ImportPath,TestGoFiles,XTestGoFiles"}, packages...)...)
 	c.Stderr = os.Stderr
 	listed, err := c.Output()
 	if err != nil {

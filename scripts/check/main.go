@@ -1,5 +1,6 @@
-// Command check runs the checks and tests of the project and ends with one line: "N passed, N failed". The exit status is 1
-// if any failed, or if no test ran. All is built with the tags of scripts/tags, as programs are.
+// Command check runs the checks and tests of the project and ends with one line: "N passed, N
+// failed". The exit status is 1 if any failed, or if no test ran. All is built with the tags of
+// scripts/tags, as programs are.
 //
 //	go run ./scripts/check [-only step,…] [-fuzztime 60s] [packages]
 package main
@@ -65,7 +66,8 @@ func main() {
 		names = append(names, step.name)
 	}
 	only := flag.String("only", "", "run these `steps` alone: "+strings.Join(names, ","))
-	fuzzTime := flag.Duration("fuzztime", defaultFuzzTime, "how long to run each fuzz target, where there is time for all of them")
+	fuzzTime := flag.Duration("fuzztime", defaultFuzzTime,
+		"how long to run each fuzz target, where there is time for all of them")
 	flag.Parse()
 	options := options{packages: flag.Args(), fuzzTime: *fuzzTime}
 	if len(options.packages) == 0 {
@@ -77,7 +79,8 @@ func main() {
 	}
 	for _, name := range chosen {
 		if !slices.Contains(names, name) {
-			fmt.Fprintf(os.Stderr, "check: no step %q: there are %s\n", name, strings.Join(names, ", "))
+			fmt.Fprintf(os.Stderr, "check: no step %q: there are %s\n", name,
+				strings.Join(names, ", "))
 			os.Exit(2)
 		}
 	}
@@ -90,7 +93,8 @@ func main() {
 	}
 }
 
-// setTags has the go command, and all that asks it, build with the tags that programs are built with.
+// setTags has the go command, and all that asks it, build with the tags that programs are built
+// with.
 func setTags() error {
 	tags, err := os.ReadFile("scripts/tags")
 	if err != nil {
@@ -122,7 +126,8 @@ func run(chosen []string, options options) bool {
 		start := time.Now()
 		fmt.Printf("=== %s\n", step.name)
 		got := step.run(ctx, options)
-		fmt.Printf("=== %s: %d passed, %d failed in %v\n", step.name, got.passed, got.failed, time.Since(start).Round(100*time.Millisecond))
+		fmt.Printf("=== %s: %d passed, %d failed in %v\n", step.name, got.passed, got.failed,
+			time.Since(start).Round(100*time.Millisecond))
 		total.add(got)
 		if step.name == "test" && got.passed+got.failed == 0 {
 			fmt.Println("no test ran")
@@ -209,7 +214,8 @@ func lint(ctx context.Context, options options) result {
 		return result{failed: 1}
 	}
 	// Another clone's lint on the same machine is no reason to fail.
-	return silent(ctx, path, append([]string{"run", "--allow-parallel-runners"}, options.packages...)...)
+	return silent(ctx, path, append([]string{"run", "--allow-parallel-runners"},
+		options.packages...)...)
 }
 
 func vulnerabilities(ctx context.Context, options options) result {

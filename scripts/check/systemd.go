@@ -9,11 +9,13 @@ import (
 )
 
 const (
-	// newerDebian has systemd 257; the tests run on this machine's own besides, 252 in continuous integration.
+	// newerDebian has systemd 257; the tests run on this machine's own besides, 252 in continuous
+	// integration.
 	newerDebian = "trixie"
 	rootTime    = 10 * time.Minute // to make its root
 
-	// onNewer are the tests that a newer systemd could fail: what it says of the units, and an agent's life under it.
+	// onNewer are the tests that a newer systemd could fail: what it says of the units, and an
+	// agent's life under it.
 	onNewer = "^(TestLife|TestUnitsAreValidAndSafe|TestStopUnderLoad|TestErrorsThatStay|TestPhasesThatLast)$"
 )
 
@@ -26,7 +28,8 @@ func newerSystemd(ctx context.Context, _ options) result {
 	c.Stderr = &said
 	root, err := c.Output()
 	if err != nil {
-		fmt.Printf("the system tests were NOT run on %s: its root cannot be had here: %v\n%s", newerDebian, err, lastLines(said.String(), 10))
+		fmt.Printf("the system tests were NOT run on %s: its root cannot be had here: %v\n%s",
+			newerDebian, err, lastLines(said.String(), 10))
 		return result{}
 	}
 	run := testRun{newerSystemd: strings.TrimSpace(string(root)), pattern: onNewer}

@@ -24,8 +24,9 @@ type event struct {
 
 // failure is a top-level test that failed, with its sub-tests, or a package that failed as a whole.
 type failure struct {
-	pack  string
-	test  string // "" if the whole package has to run again: it failed outside its tests, or panicked
+	pack string
+	// "" if the whole package has to run again: it failed outside its tests, or panicked
+	test  string
 	count int    // failed tests and sub-tests, as result counts them
 	why   string // the first lines of each
 	run   testRun
@@ -74,8 +75,8 @@ func goTest(ctx context.Context, run testRun, packages ...string) result {
 }
 
 // follow reads the events of a run, prints what people need to know, and counts tests and their
-// sub-tests. A package that fails without a test that failed (it does not build, a goroutine leaked,
-// it timed out) counts as one.
+// sub-tests. A package that fails without a test that failed (it does not build, a goroutine
+// leaked, it timed out) counts as one.
 func follow(events io.Reader, out io.Writer) result {
 	var r result
 	printed := map[string]*strings.Builder{} // by package and test, as long as it runs
@@ -123,7 +124,8 @@ func (r *result) test(e event, text *strings.Builder, out io.Writer) {
 		r.passed++
 		return
 	}
-	head := fmt.Sprintf("--- %s %s %s (%.1f s)\n", strings.ToUpper(e.Action), e.Package, e.Test, e.Elapsed)
+	head := fmt.Sprintf("--- %s %s %s (%.1f s)\n", strings.ToUpper(e.Action), e.Package, e.Test,
+		e.Elapsed)
 	fmt.Fprint(out, head)
 	if text != nil {
 		fmt.Fprint(out, text)
@@ -155,7 +157,8 @@ const (
 // message begins what a test says with t.Error, t.Fatal or t.Log.
 var message = regexp.MustCompile(`^ +[A-Za-z0-9_]+\.go:[0-9]+: `)
 
-// said are the first lines of what a test says, without what it quotes: a journal of hundreds of lines hides why it failed.
+// said are the first lines of what a test says, without what it quotes: a journal of hundreds of
+// lines hides why it failed.
 func said(text *strings.Builder) string {
 	if text == nil {
 		return ""
@@ -186,7 +189,9 @@ func (r *result) pack(e event, text *strings.Builder, panicked bool, out io.Writ
 		fmt.Fprintf(out, "ok   %s (%.1f s)\n", e.Package, e.Elapsed)
 	case "fail":
 		end := fmt.Sprintf("FAIL %s (%.1f s)\n", e.Package, e.Elapsed)
-		failed := slices.ContainsFunc(r.failures, func(f failure) bool { return f.pack == e.Package })
+		failed := slices.ContainsFunc(r.failures, func(f failure) bool {
+			return f.pack == e.Package
+		})
 		if !failed {
 			why := end
 			if text != nil {

@@ -28,12 +28,14 @@ func TestFollowCounts(t *testing.T) {
 {"Action":"pass","Package":"q","Elapsed":2}`,
 			result{passed: 2, failed: 1, failures: []failure{
 				{pack: "p", test: "TestB", count: 1, why: "--- FAIL p TestB (0.0 s)\n"},
-			}}, []string{"FAIL p TestB", "reason", "SKIP p TestC", "FAIL p (1.5 s)", "ok   q (2.0 s)"}, []string{"chatter"}},
+			}}, []string{"FAIL p TestB", "reason", "SKIP p TestC", "FAIL p (1.5 s)",
+				"ok   q (2.0 s)"}, []string{"chatter"}},
 		{"what a test says", `
 {"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: 1 is not 2:\n"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"        a journal\n"}
-{"Action":"output","Package":"p","Test":"TestA","Output":"    host.go:70: ` + strings.Repeat("é", 300) + `\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    host.go:70: ` + strings.Repeat("é",
+			300) + `\n"}
 {"Action":"fail","Package":"p","Test":"TestA","Elapsed":3}`,
 			result{failed: 1, failures: []failure{{
 				pack: "p", test: "TestA", count: 1,
@@ -77,7 +79,8 @@ func TestFollowCounts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var out strings.Builder
 			got := follow(strings.NewReader(strings.TrimSpace(c.events)), &out)
-			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(result{}, failure{}, testRun{})); diff != "" {
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(result{}, failure{},
+				testRun{})); diff != "" {
 				t.Errorf("follow (-want +got):\n%s", diff)
 			}
 			for _, text := range c.shows {
@@ -116,7 +119,8 @@ func TestTagsAreThoseOfPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tag := range strings.Split(strings.TrimSpace(string(programs)), ",") {
-		out, err := output(t.Context(), "go", "list", "-f", "{{context.BuildTags}}", "./scripts/check")
+		out, err := output(t.Context(), "go", "list", "-f", "{{context.BuildTags}}",
+			"./scripts/check")
 		if err != nil || !strings.Contains(out, tag) {
 			t.Errorf("the go command builds with %s, %v, and not with %s", out, err, tag)
 		}
@@ -128,7 +132,8 @@ func TestTagsAreThoseOfPrograms(t *testing.T) {
 }
 
 func TestFindTargets(t *testing.T) {
-	text := "func FuzzLine(f *testing.F) {\nfunc FuzzNot(t *testing.T) {\nfunc (x) FuzzNeither(f *testing.F) {}\n"
+	text := "func FuzzLine(f *testing.F) {\nfunc FuzzNot(t *testing.T) {\nfunc (x) FuzzNeither(f " +
+		"*testing.F) {}\n"
 	matches := fuzzFunction.FindAllStringSubmatch(text, -1)
 	if len(matches) != 1 || matches[0][1] != "FuzzLine" {
 		t.Errorf("found %q", matches)

@@ -1,4 +1,5 @@
-// Package house holds the rules of the house: who imports whom, what is linked into what, and what code looks like.
+// Package house holds the rules of the house: who imports whom, what is linked into what, and what
+// code looks like.
 package house
 
 import (
@@ -19,17 +20,21 @@ import (
 const module = "outrider.org/outrider/"
 
 // leaves are what every part may import; of the parts, each may import these and itself.
-var leaves = []string{"agent/admission", "agent/config", "agent/resource", "agent/condition", "agent/histogram",
+var leaves = []string{"agent/admission", "agent/config", "agent/resource", "agent/condition",
+	"agent/histogram",
 	"agent/quote", "agent/sockdiag", "agent/watch"}
 
-// more is what a room may import beside leaves and itself; "/..." stands for a package and all below it.
+// more is what a room may import beside leaves and itself; "/..." stands for a package and all
+// below it.
 var more = map[string][]string{
-	"agent":                   {"agent/...", "bootstrap"},   // composes the parts
-	"agent/epoch":             {"agent/envoy"},              // its types
-	"agent/blueprint":         {"agent/envoy", "bootstrap"}, // command line and bootstrap
-	"agent/bus":               {"packaging/dbus"},           // the interfaces, embedded
-	"cmd/outriderd":           {"agent"},
-	"cmd/outrider":            {"agent/api", "agent/blueprint", "agent/discovery/...", "agent/envoy", "agent/keeper", "packaging/examples"}, // config check, mesh check, envoy, cleanup, example
+	"agent":           {"agent/...", "bootstrap"},   // composes the parts
+	"agent/epoch":     {"agent/envoy"},              // its types
+	"agent/blueprint": {"agent/envoy", "bootstrap"}, // command line and bootstrap
+	"agent/bus":       {"packaging/dbus"},           // the interfaces, embedded
+	"cmd/outriderd":   {"agent"},
+	// config check, mesh check, envoy, cleanup, example
+	"cmd/outrider": {"agent/api", "agent/blueprint", "agent/discovery/...",
+		"agent/envoy", "agent/keeper", "packaging/examples"},
 	"cmd/outrider-keeper":     {"agent/keeper"},
 	"cmd/outrider-bootstrap":  {"bootstrap/..."},
 	"cmd/outrider-discoveryd": {"agent/xds/...", "agent/discovery/..."},
@@ -53,7 +58,8 @@ type goPackage struct {
 
 func list(t *testing.T, arguments ...string) []goPackage {
 	t.Helper()
-	command := exec.Command("go", append([]string{"list", "-json=Dir,ImportPath,Imports,Deps,GoFiles,TestGoFiles,XTestGoFiles"}, arguments...)...)
+	command := exec.Command("go",
+		append([]string{"list", "-json=Dir,ImportPath,Imports,Deps,GoFiles,TestGoFiles,XTestGoFiles"}, arguments...)...)
 	command.Dir = parts.Root()
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
@@ -73,7 +79,8 @@ func list(t *testing.T, arguments ...string) []goPackage {
 	}
 }
 
-// room of a package: agent/discovery of agent/discovery/store, agent itself, cmd/outrider, bootstrap, scripts.
+// room of a package: agent/discovery of agent/discovery/store, agent itself, cmd/outrider,
+// bootstrap, scripts.
 func room(path string) string {
 	names := strings.Split(path, "/")
 	if (names[0] == "agent" || names[0] == "cmd") && len(names) > 1 {
@@ -133,7 +140,8 @@ func TestPartsImportOnlyLeaves(t *testing.T) {
 			case slices.Contains(leaves, path) && !slices.Contains(leaves, imported):
 				t.Errorf("%s is a leaf and imports %s", path, imported)
 			case !allowed(room(path), imported):
-				t.Errorf("%s imports %s: a part imports leaves only; declare a small interface where it is used", path, imported)
+				t.Errorf("%s imports %s: a part imports leaves only; declare a small interface "+
+					"where it is used", path, imported)
 			}
 		}
 	}
@@ -141,11 +149,13 @@ func TestPartsImportOnlyLeaves(t *testing.T) {
 
 func TestOnlyDiscoverydLinksClientsOfRegistries(t *testing.T) {
 	for _, p := range list(t, "./cmd/...") {
-		if p.ImportPath == module+"cmd/outrider-discoveryd" || strings.HasPrefix(p.ImportPath, module+"cmd/outrider-discoveryd/") {
+		if p.ImportPath == module+"cmd/outrider-discoveryd" || strings.HasPrefix(p.ImportPath,
+			module+"cmd/outrider-discoveryd/") {
 			continue
 		}
 		for _, dependency := range p.Deps {
-			for _, client := range []string{"k8s.io/", "sigs.k8s.io/controller-runtime", "github.com/hashicorp/consul"} {
+			for _, client := range []string{"k8s.io/", "sigs.k8s.io/controller-runtime",
+				"github.com/hashicorp/consul"} {
 				if strings.HasPrefix(dependency, client) {
 					t.Errorf("%s links %s", p.ImportPath, dependency)
 				}
@@ -165,22 +175,25 @@ func TestFilesAreShort(t *testing.T) {
 				t.Fatal(err)
 			}
 			if lines := bytes.Count(text, []byte("\n")); lines > mostLines {
-				t.Errorf("%s/%s has %d lines; at most %d, about one thing", p.ImportPath, name, lines, mostLines)
+				t.Errorf("%s/%s has %d lines; at most %d, about one thing", p.ImportPath, name,
+					lines, mostLines)
 			}
 			for forbidden := range strings.FieldsSeq(forbiddenTexts) {
 				if name != "house_test.go" && bytes.Contains(text, []byte(forbidden)) {
-					t.Errorf("%s/%s has %s…): a test that cannot run fails, and says why", p.ImportPath, name, forbidden)
+					t.Errorf("%s/%s has %s…): a test that cannot run fails, and says why",
+						p.ImportPath, name, forbidden)
 				}
 			}
 		}
 	}
 }
 
-// What is linked into outriderd stays in memory. Where a method is called by a name that only exists at run time, the linker keeps
-// every method of every type.
+// What is linked into outriderd stays in memory. Where a method is called by a name that only
+// exists at run time, the linker keeps every method of every type.
 func TestOutriderdIsSmall(t *testing.T) {
 	folder := t.TempDir()
-	command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder, "-ldflags=-s -w -dumpdep", "./cmd/outriderd")
+	command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder,
+		"-ldflags=-s -w -dumpdep", "./cmd/outriderd")
 	out, err := command.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %v: %.2000s", command, err, out)
@@ -210,7 +223,8 @@ func TestOutriderdIsSmall(t *testing.T) {
 			t.Error("outriderd is built without Envoy's own encoders")
 		}
 		for _, dependency := range p.Deps {
-			if slices.Contains([]string{"text/template", "html/template", "golang.org/x/net/trace", "encoding/gob", module + "bootstrap/render"}, dependency) {
+			if slices.Contains([]string{"text/template", "html/template", "golang.org/x/net/trace",
+				"encoding/gob", module + "bootstrap/render"}, dependency) {
 				t.Errorf("outriderd links %s", dependency)
 			}
 		}

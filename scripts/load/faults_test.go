@@ -18,7 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// faulty is a server that does to every few exchanges what a fault does, and knows what that must be counted as.
+// faulty is a server that does to every few exchanges what a fault does, and knows what that must
+// be counted as.
 type faulty struct {
 	listener net.Listener
 	serve    func(*faulty, net.Conn)
@@ -34,7 +35,8 @@ type faulty struct {
 
 func startFaulty(t *testing.T, fault string, every int, serve func(*faulty, net.Conn)) *faulty {
 	t.Helper()
-	f := &faulty{listener: listen(t), serve: serve, fault: fault, every: every, want: map[Outcome]int{}}
+	f := &faulty{listener: listen(t), serve: serve, fault: fault, every: every,
+		want: map[Outcome]int{}}
 	f.serving.Go(func() {
 		for {
 			conn, err := f.listener.Accept()
@@ -115,23 +117,28 @@ func serveHTTP1(f *faulty, conn net.Conn) {
 			_, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.2\r\n\r\n")
 		case "503":
 			f.expect(Status)
-			_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+			_, _ = io.WriteString(conn,
+				"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: "+
+					"0\r\n\r\n")
 		case "silence":
 			f.expect(Timeout)
 			_, _ = io.Copy(io.Discard, reader) // until the client gives up
 		case "connection: close":
 			f.expect(OK)
-			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+			_, _ = io.WriteString(conn,
+				"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 		}
 		return
 	}
 }
 
 func TestHTTP1FaultsAreCountedExactly(t *testing.T) {
-	for _, fault := range []string{"close", "reset", "half an answer", "half a head", "no HTTP", "503", "silence", "connection: close"} {
+	for _, fault := range []string{"close", "reset", "half an answer", "half a head", "no HTTP",
+		"503", "silence", "connection: close"} {
 		t.Run(fault, func(t *testing.T) {
 			server := startFaulty(t, fault, 20, serveHTTP1)
-			report := runFor(t, faultsRun, Config{HTTP: server.listener.Addr().String(), Rate: 0.2, Timeout: patience(fault)})
+			report := runFor(t, faultsRun, Config{HTTP: server.listener.Addr().String(), Rate: 0.2,
+				Timeout: patience(fault)})
 			compare(t, server, report, KeepAlive, Connecting)
 		})
 	}
@@ -140,7 +147,8 @@ func TestHTTP1FaultsAreCountedExactly(t *testing.T) {
 // faultsRun is how long a fault strikes.
 const faultsRun = 700 * time.Millisecond
 
-// patience is the longest time of an operation: so long that none that is answered on a busy machine is given up.
+// patience is the longest time of an operation: so long that none that is answered on a busy
+// machine is given up.
 func patience(fault string) time.Duration {
 	if fault == "silence" {
 		return 6 * time.Second
@@ -148,7 +156,8 @@ func patience(fault string) time.Duration {
 	return 20 * time.Second
 }
 
-// runFor is a short run, longer on a machine so busy that hardly anything was sent in that time: no fault would have struck.
+// runFor is a short run, longer on a machine so busy that hardly anything was sent in that time: no
+// fault would have struck.
 func runFor(t *testing.T, duration time.Duration, config Config) Report {
 	t.Helper()
 	run, err := Start(t.Context(), config)
@@ -156,13 +165,15 @@ func runFor(t *testing.T, duration time.Duration, config Config) Report {
 		t.Fatal(err)
 	}
 	time.Sleep(duration)
-	for deadline := time.Now().Add(30 * time.Second); !run.sentEnough() && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(30 * time.Second); !run.sentEnough() &&
+		time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return run.Stop()
 }
 
-// sentEnough is whether each class has sent something, and all together so much that every fault has struck.
+// sentEnough is whether each class has sent something, and all together so much that every fault
+// has struck.
 func (r *Run) sentEnough() bool {
 	r.recorder.mu.Lock()
 	defer r.recorder.mu.Unlock()
@@ -197,13 +208,16 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 	if len(got) < 2 && server.fault != "connection: close" {
 		t.Errorf("the fault did not strike: %v", got)
 	}
-	if report.Classes[TCP].Requests == 0 && (report.Lost != lost || report.Total != total || report.Reuse != got[Reuse]) {
-		t.Errorf("report: %d lost, %d reuse, %d in all; not %d, %d, %d", report.Lost, report.Reuse, report.Total, lost, got[Reuse], total)
+	if report.Classes[TCP].Requests == 0 && (report.Lost != lost || report.Total != total ||
+		report.Reuse != got[Reuse]) {
+		t.Errorf("report: %d lost, %d reuse, %d in all; not %d, %d, %d", report.Lost, report.Reuse,
+			report.Total, lost, got[Reuse], total)
 	}
 }
 
 func TestNobodyListens(t *testing.T) {
-	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)) // not one at which a connection could meet itself
+	// not one at which a connection could meet itself
+	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	report := runFor(t, 300*time.Millisecond, Config{HTTP: address, HTTP2: address, TCP: address})
 	if report.Total == 0 || report.Lost != report.Total {
 		t.Errorf("%d of %d lost", report.Lost, report.Total)
@@ -272,7 +286,8 @@ func answerHTTP2(framer *http2.Framer, id uint32, status int) {
 	encoder := hpack.NewEncoder(&block)
 	encoder.SetMaxDynamicTableSize(0)
 	_ = encoder.WriteField(hpack.HeaderField{Name: ":status", Value: fmt.Sprint(status)})
-	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block,
+		EndHeaders: true})
 	_ = framer.WriteData(id, true, []byte("ok"))
 }
 
@@ -281,10 +296,12 @@ type writer []byte
 func (w *writer) Write(p []byte) (int, error) { *w = append(*w, p...); return len(p), nil }
 
 func TestHTTP2FaultsAreCountedExactly(t *testing.T) {
-	for _, fault := range []string{"GOAWAY", "graceful GOAWAY", "REFUSED_STREAM", "RST_STREAM", "503", "silence"} {
+	for _, fault := range []string{"GOAWAY", "graceful GOAWAY", "REFUSED_STREAM", "RST_STREAM",
+		"503", "silence"} {
 		t.Run(fault, func(t *testing.T) {
 			server := startFaulty(t, fault, 20, serveHTTP2)
-			report := runFor(t, faultsRun, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2, Timeout: patience(fault)})
+			report := runFor(t, faultsRun, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2,
+				Timeout: patience(fault)})
 			if fault == "graceful GOAWAY" {
 				server.fault = "connection: close" // all are answered
 			}
@@ -305,8 +322,10 @@ func TestHTTP2ConnectionEnds(t *testing.T) {
 			}
 		}
 	})
-	report := runFor(t, 500*time.Millisecond, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2})
-	if class := report.Classes[HTTP2]; class.Requests == 0 || class.Outcomes[HardReset] != class.Requests {
+	report := runFor(t, 500*time.Millisecond, Config{HTTP2: server.listener.Addr().String(),
+		Rate: 0.2})
+	if class := report.Classes[HTTP2]; class.Requests == 0 ||
+		class.Outcomes[HardReset] != class.Requests {
 		t.Errorf("%+v", class)
 	}
 }

@@ -8,8 +8,8 @@ import (
 // subBuckets of a power of two: a value is known to within 1/64 of it.
 const subBuckets = 64
 
-// histogram counts durations, in buckets that grow with the value as in an HDR histogram, from a microsecond on. The
-// largest is kept exactly.
+// histogram counts durations, in buckets that grow with the value as in an HDR histogram, from a
+// microsecond on. The largest is kept exactly.
 type histogram struct {
 	buckets []uint32
 	count   int

@@ -27,7 +27,8 @@ func newHTTP1(address, host, path string, keepAlive bool) *http1 {
 	if !keepAlive {
 		connection = "close"
 	}
-	request := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: %s\r\n\r\n", path, host, connection)
+	request := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: %s\r\n\r\n", path, host,
+		connection)
 	return &http1{address: address, keepAlive: keepAlive, request: []byte(request)}
 }
 
@@ -50,15 +51,18 @@ func (h *http1) exchange(deadline time.Time) Outcome {
 	return outcome
 }
 
-// roundTrip sends the request and reads the answer, and says whether the connection can be used again.
+// roundTrip sends the request and reads the answer, and says whether the connection can be used
+// again.
 func (h *http1) roundTrip() (outcome Outcome, again bool) {
-	// What ends before the first byte of an answer is Reuse on a connection that was idle before, and lost on a new one.
+	// What ends before the first byte of an answer is Reuse on a connection that was idle before,
+	// and lost on a new one.
 	early := HardReset
 	if h.used {
 		early = Reuse
 	}
 	_, writeErr := h.conn.Write(h.request)
-	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) && !errors.Is(writeErr, syscall.ECONNRESET) {
+	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) &&
+		!errors.Is(writeErr, syscall.ECONNRESET) {
 		return failed(writeErr, HardReset), false
 	}
 	// Read even if writing failed: a server that closes may have said why.
@@ -86,7 +90,8 @@ func (h *http1) roundTrip() (outcome Outcome, again bool) {
 // ended says whether err means that the connection did.
 func ended(err error) bool {
 	var operation *net.OpError
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &operation)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.As(err, &operation)
 }
 
 func (h *http1) close() {

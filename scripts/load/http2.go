@@ -17,8 +17,8 @@ const attempts = 3
 // window is the flow control window given to the server, for a stream and for the connection.
 const window = 1 << 20
 
-// http2Slot is one place for a connection of HTTP/2, shared by its streams. When the server says that it goes, the next
-// request dials anew.
+// http2Slot is one place for a connection of HTTP/2, shared by its streams. When the server says
+// that it goes, the next request dials anew.
 type http2Slot struct {
 	address string
 	headers []byte // the header block of each request
@@ -84,8 +84,8 @@ func (s *http2Slot) close() {
 	}
 }
 
-// http2Conn is a client's side of a connection: as much of HTTP/2 as GET takes, so that it knows exactly which requests
-// the server has not looked at.
+// http2Conn is a client's side of a connection: as much of HTTP/2 as GET takes, so that it knows
+// exactly which requests the server has not looked at.
 type http2Conn struct {
 	conn net.Conn
 
@@ -104,11 +104,14 @@ type http2Stream struct {
 }
 
 func newHTTP2Conn(conn net.Conn) (*http2Conn, error) {
-	c := &http2Conn{conn: conn, framer: http2.NewFramer(conn, conn), next: 1, streams: map[uint32]*http2Stream{}}
+	c := &http2Conn{conn: conn, framer: http2.NewFramer(conn, conn), next: 1,
+		streams: map[uint32]*http2Stream{}}
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil) // the size both sides begin with
 	_, err := conn.Write([]byte(http2.ClientPreface))
-	settings := []http2.Setting{{ID: http2.SettingEnablePush, Val: 0}, {ID: http2.SettingInitialWindowSize, Val: window}}
-	err = errors.Join(err, c.framer.WriteSettings(settings...), c.framer.WriteWindowUpdate(0, window), conn.SetDeadline(time.Time{}))
+	settings := []http2.Setting{{ID: http2.SettingEnablePush, Val: 0},
+		{ID: http2.SettingInitialWindowSize, Val: window}}
+	err = errors.Join(err, c.framer.WriteSettings(settings...), c.framer.WriteWindowUpdate(0,
+		window), conn.SetDeadline(time.Time{}))
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +141,8 @@ func (c *http2Conn) exchange(headers []byte, deadline time.Time) (outcome Outcom
 	c.streams[id] = stream
 	c.mu.Unlock()
 	err := c.write(deadline, func() error {
-		return c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers, EndStream: true, EndHeaders: true})
+		return c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers,
+			EndStream: true, EndHeaders: true})
 	})
 	c.writing.Unlock()
 	if err != nil {
@@ -152,7 +156,8 @@ func (c *http2Conn) exchange(headers []byte, deadline time.Time) (outcome Outcom
 		c.finish(id, Timeout)
 		outcome = <-stream.done // of whoever was first
 		c.writing.Lock()
-		_ = c.write(time.Now().Add(time.Second), func() error { return c.framer.WriteRSTStream(id, http2.ErrCodeCancel) })
+		_ = c.write(time.Now().Add(time.Second),
+			func() error { return c.framer.WriteRSTStream(id, http2.ErrCodeCancel) })
 		c.writing.Unlock()
 	}
 	return outcome, true
@@ -166,7 +171,8 @@ func (c *http2Conn) write(deadline time.Time, frame func() error) error {
 	return frame()
 }
 
-// finish ends a stream, if it is not over yet, and the connection with its last stream if the server leaves.
+// finish ends a stream, if it is not over yet, and the connection with its last stream if the
+// server leaves.
 func (c *http2Conn) finish(id uint32, outcome Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,12 +1,15 @@
-// Package load is the project's load generator. It sends requests at a fixed pace whatever the answers (an open model),
-// never tries again, and counts every request that was not answered cleanly, by what went wrong.
+// Package load is the project's load generator. It sends requests at a fixed pace whatever the
+// answers (an open model), never tries again, and counts every request that was not answered
+// cleanly, by what went wrong.
 //
-// The standard load is 1800 requests/s: ka, 32 HTTP/1.1 keep-alive connections; nc, 8 workers with a connection per
-// request; h2, 4 connections of HTTP/2 in the clear with 8 streams each; 25 requests/s per stream. And beside it tcp, 50
-// long-lived connections to an echo server with 10 messages/s each.
+// The standard load is 1800 requests/s: ka, 32 HTTP/1.1 keep-alive connections; nc, 8 workers with
+// a connection per request; h2, 4 connections of HTTP/2 in the clear with 8 streams each; 25
+// requests/s per stream. And beside it tcp, 50 long-lived connections to an echo server with 10
+// messages/s each.
 //
-// Latency counts from the moment at which a request was meant to be sent, so that an answer that is late is seen in all
-// the requests it holds up, and nothing is hidden by sending less (no coordinated omission).
+// Latency counts from the moment at which a request was meant to be sent, so that an answer that is
+// late is seen in all the requests it holds up, and nothing is hidden by sending less (no
+// coordinated omission).
 package load
 
 import (
@@ -19,14 +22,17 @@ import (
 
 // Config of a run. The zero value of everything but the addresses is the standard load.
 type Config struct {
-	HTTP    string        `json:"http"`           // address of ka and nc: host:port, or the path of a Unix socket; "": neither
-	HTTP2   string        `json:"http2"`          // address of h2; "": no h2
-	TCP     string        `json:"tcp"`            // address of tcp; "": no tcp
-	Path    string        `json:"path"`           // of each request; "": /
-	Host    string        `json:"host"`           // of each request; "": the address
-	Rate    float64       `json:"rate,omitempty"` // factor on the pace of each stream; 0: 1, the standard
-	Timeout time.Duration `json:"timeout"`        // of one operation, connecting included; 0: 5 s
-	Output  io.Writer     `json:"-"`              // a JSON line per second, once its requests have ended; nil: none
+	// address of ka and nc: host:port, or the path of a Unix socket; "": neither
+	HTTP  string `json:"http"`
+	HTTP2 string `json:"http2"` // address of h2; "": no h2
+	TCP   string `json:"tcp"`   // address of tcp; "": no tcp
+	Path  string `json:"path"`  // of each request; "": /
+	Host  string `json:"host"`  // of each request; "": the address
+	// factor on the pace of each stream; 0: 1, the standard
+	Rate    float64       `json:"rate,omitempty"`
+	Timeout time.Duration `json:"timeout"` // of one operation, connecting included; 0: 5 s
+	// a JSON line per second, once its requests have ended; nil: none
+	Output io.Writer `json:"-"`
 }
 
 // The classes of load. Each stream of HTTP sends at 25/s, each of tcp at 10/s, times Config.Rate.
@@ -98,12 +104,15 @@ func Start(ctx context.Context, config Config) (*Run, error) {
 		for i := range connections {
 			connections[i] = newHTTP2Slot(config.HTTP2, config.host(config.HTTP2), config.Path)
 		}
-		r.spread(ctx, HTTP2, requestsPerSecond, http2Connections*http2Streams, func(i int) exchanger {
-			return connections[i%http2Connections]
-		})
+		r.spread(ctx, HTTP2, requestsPerSecond, http2Connections*http2Streams,
+			func(i int) exchanger {
+				return connections[i%http2Connections]
+			})
 	}
 	if config.TCP != "" {
-		r.spread(ctx, TCP, messagesPerSecond, tcpStreams, func(i int) exchanger { return &echoStream{address: config.TCP, stream: i} })
+		r.spread(ctx, TCP, messagesPerSecond, tcpStreams, func(i int) exchanger {
+			return &echoStream{address: config.TCP, stream: i}
+		})
 	}
 	if config.Output != nil {
 		r.printer.Go(func() { r.print(ctx) })
@@ -121,8 +130,10 @@ func (c Config) host(address string) string {
 	return address
 }
 
-// spread starts the streams of a class, their requests spread evenly over the time between two of one stream.
-func (r *Run) spread(ctx context.Context, class string, perSecond float64, streams int, open func(i int) exchanger) {
+// spread starts the streams of a class, their requests spread evenly over the time between two of
+// one stream.
+func (r *Run) spread(ctx context.Context, class string, perSecond float64, streams int,
+	open func(i int) exchanger) {
 	interval := time.Duration(float64(time.Second) / (perSecond * r.config.Rate))
 	r.recorder.class(class)
 	for i := range streams {
@@ -131,8 +142,10 @@ func (r *Run) spread(ctx context.Context, class string, perSecond float64, strea
 	}
 }
 
-// stream sends at first and every interval after it. One that is late, since an answer was, catches up.
-func (r *Run) stream(ctx context.Context, class string, first time.Time, interval time.Duration, exchanges exchanger) {
+// stream sends at first and every interval after it. One that is late, since an answer was, catches
+// up.
+func (r *Run) stream(ctx context.Context, class string, first time.Time, interval time.Duration,
+	exchanges exchanger) {
 	defer exchanges.close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -34,7 +34,8 @@ func TestStandardLoad(t *testing.T) {
 	var lines bytes.Buffer
 	const rate = 0.3
 	run, err := Start(t.Context(), Config{
-		HTTP: server.HTTPAddress(), HTTP2: server.HTTPAddress(), TCP: server.TCPAddress(), Rate: rate, Output: &lines,
+		HTTP: server.HTTPAddress(), HTTP2: server.HTTPAddress(), TCP: server.TCPAddress(),
+		Rate: rate, Output: &lines,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -44,13 +45,18 @@ func TestStandardLoad(t *testing.T) {
 	report := run.Stop()
 	t.Logf("\n%s", report)
 	if report.Lost != 0 || report.Reuse != 0 {
-		t.Errorf("%d lost, %d cut before an answer, by a server that answers all", report.Lost, report.Reuse)
+		t.Errorf("%d lost, %d cut before an answer, by a server that answers all", report.Lost,
+			report.Reuse)
 	}
-	for class, perSecond := range map[string]float64{KeepAlive: 800, Connecting: 200, HTTP2: 800, TCP: 500} {
+	for class, perSecond := range map[string]float64{KeepAlive: 800, Connecting: 200, HTTP2: 800,
+		TCP: 500} {
 		// A busy machine sleeps longer, and may let time pass before it stops the load.
-		least, most := perSecond*rate*report.Marks[0].At.Seconds(), perSecond*rate*report.Duration.Seconds()
-		if got := float64(report.Classes[class].Requests + report.Classes[class].Unsent); got < 0.95*least || got > 1.05*most {
-			t.Errorf("%s: %v requests were due in %v, not %v to %v", class, got, report.Marks[0].At, least, most)
+		least, most := perSecond*rate*report.Marks[0].At.Seconds(),
+			perSecond*rate*report.Duration.Seconds()
+		if got := float64(report.Classes[class].Requests +
+			report.Classes[class].Unsent); got < 0.95*least || got > 1.05*most {
+			t.Errorf("%s: %v requests were due in %v, not %v to %v", class, got, report.Marks[0].At,
+				least, most)
 		}
 	}
 	decoder := json.NewDecoder(&lines)
@@ -149,7 +155,8 @@ func TestProcess(t *testing.T) {
 		t.Error(err)
 	}
 	// Less than a second of the load: a process may take long to start.
-	for deadline := time.Now().Add(30 * time.Second); asked.Load() < least && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(30 * time.Second); asked.Load() < least &&
+		time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	report, err := process.Stop()

@@ -16,8 +16,9 @@ type Outcome string
 // The outcomes. All but OK and Reuse are requests that were lost.
 const (
 	OK Outcome = "ok"
-	// Reuse: a keep-alive connection was closed under the client before any byte of an answer, or an HTTP/2 server said
-	// that it has not looked at the request (GOAWAY, REFUSED_STREAM). Ordinary clients try again.
+	// Reuse: a keep-alive connection was closed under the client before any byte of an answer, or
+	// an HTTP/2 server said that it has not looked at the request (GOAWAY, REFUSED_STREAM).
+	// Ordinary clients try again.
 	Reuse     Outcome = "reuse-eof"
 	HardReset Outcome = "hard-reset"   // the connection or stream ended during a live exchange
 	Timeout   Outcome = "timeout"      // no complete answer in time
@@ -27,7 +28,8 @@ const (
 	Cut       Outcome = "cut"          // tcp: a long-lived connection was ended by the other side
 )
 
-// network of an address: the path of a Unix socket begins with a slash, or an @ for an abstract one.
+// network of an address: the path of a Unix socket begins with a slash, or an @ for an abstract
+// one.
 func network(address string) string {
 	if strings.HasPrefix(address, "/") || strings.HasPrefix(address, "@") {
 		return "unix"

@@ -41,7 +41,8 @@ var build = sync.OnceValues(func() (string, error) {
 	return path, os.Rename(own, path)
 })
 
-// StartProcess starts the load as Start does, in another process. Config.Output takes its lines at the end.
+// StartProcess starts the load as Start does, in another process. Config.Output takes its lines at
+// the end.
 func StartProcess(ctx context.Context, config Config) (*Process, error) {
 	program, err := build()
 	if err != nil {
@@ -49,7 +50,8 @@ func StartProcess(ctx context.Context, config Config) (*Process, error) {
 	}
 	p := &Process{}
 	p.command = exec.CommandContext(ctx, program,
-		"-http", config.HTTP, "-http2", config.HTTP2, "-tcp", config.TCP, "-path", config.Path, "-host", config.Host,
+		"-http", config.HTTP, "-http2", config.HTTP2, "-tcp", config.TCP, "-path", config.Path,
+		"-host", config.Host,
 		"-rate", strconv.FormatFloat(config.Rate, 'g', -1, 64), "-timeout", config.Timeout.String())
 	p.command.Stderr = &p.stderr
 	if p.stdin, err = p.command.StdinPipe(); err != nil {

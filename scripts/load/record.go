@@ -52,8 +52,10 @@ func (r *recorder) class(name string) {
 	}
 }
 
-// add counts a request. stall is how late it was sent though its stream was idle: the generator's own fault.
-func (r *recorder) add(class string, intended, ended time.Time, outcome Outcome, stall time.Duration) {
+// add counts a request. stall is how late it was sent though its stream was idle: the generator's
+// own fault.
+func (r *recorder) add(class string, intended, ended time.Time, outcome Outcome,
+	stall time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	latency := ended.Sub(intended)

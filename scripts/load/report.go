@@ -11,16 +11,18 @@ import (
 	"time"
 )
 
-// Report of a run. Total, Lost, Reuse and Seconds are about HTTP; tcp is in Classes only. Times are nanoseconds in JSON.
+// Report of a run. Total, Lost, Reuse and Seconds are about HTTP; tcp is in Classes only. Times are
+// nanoseconds in JSON.
 type Report struct {
-	Total    int              `json:"total"`
-	Lost     int              `json:"lost"`  // not answered cleanly, those of Reuse apart
-	Reuse    int              `json:"reuse"` // see the Outcome
-	Duration time.Duration    `json:"duration"`
-	Stall    time.Duration    `json:"stall"` // how late the generator itself was at most: what the machine's noise makes of latencies
-	Classes  map[string]Class `json:"classes"`
-	Seconds  []Second         `json:"seconds"`
-	Marks    []Mark           `json:"marks,omitempty"`
+	Total    int           `json:"total"`
+	Lost     int           `json:"lost"`  // not answered cleanly, those of Reuse apart
+	Reuse    int           `json:"reuse"` // see the Outcome
+	Duration time.Duration `json:"duration"`
+	// how late the generator itself was at most: what the machine's noise makes of latencies
+	Stall   time.Duration    `json:"stall"`
+	Classes map[string]Class `json:"classes"`
+	Seconds []Second         `json:"seconds"`
+	Marks   []Mark           `json:"marks,omitempty"`
 }
 
 // Latency of complete answers, from when the requests were meant to be sent.
@@ -32,8 +34,9 @@ type Latency struct {
 
 // Class is one class of load: ka, nc, h2, tcp (whose requests are messages).
 type Class struct {
-	Requests int             `json:"requests"`
-	Unsent   int             `json:"unsent,omitempty"` // were due when the run ended, but their stream still waited for an answer
+	Requests int `json:"requests"`
+	// were due when the run ended, but their stream still waited for an answer
+	Unsent   int             `json:"unsent,omitempty"`
 	Outcomes map[Outcome]int `json:"outcomes"`
 	Latency
 }
@@ -54,7 +57,8 @@ type Mark struct {
 }
 
 func (t *tally) latencies() Latency {
-	return Latency{P50: t.latency.quantile(0.5), P99: t.latency.quantile(0.99), Max: t.latency.largest}
+	return Latency{P50: t.latency.quantile(0.5), P99: t.latency.quantile(0.99),
+		Max: t.latency.largest}
 }
 
 func (r *recorder) report(now time.Time) Report {
@@ -67,7 +71,8 @@ func (r *recorder) report(now time.Time) Report {
 		Marks:    slices.Clone(r.marks),
 	}
 	for name, class := range r.classes {
-		report.Classes[name] = Class{Requests: class.total(), Unsent: class.unsent, Outcomes: maps.Clone(class.outcomes), Latency: class.latencies()}
+		report.Classes[name] = Class{Requests: class.total(), Unsent: class.unsent,
+			Outcomes: maps.Clone(class.outcomes), Latency: class.latencies()}
 		if name == TCP {
 			continue
 		}
@@ -101,7 +106,8 @@ func (r *recorder) describe(i int) Second {
 	return second
 }
 
-// print writes a line per second to the output as soon as nothing can be added to it, and the rest at the end.
+// print writes a line per second to the output as soon as nothing can be added to it, and the rest
+// at the end.
 func (r *Run) print(ctx context.Context) {
 	lines := json.NewEncoder(r.config.Output)
 	tick := time.NewTicker(time.Second)
@@ -134,9 +140,9 @@ func (r *Run) print(ctx context.Context) {
 	flush(max(printed, all))
 }
 
-// Blip compares the largest latency while something happened with that of all other time: during is that of the seconds
-// in which a mark of this label is, and the next ones; quiet that of the seconds near no mark at all, the first left out,
-// in which all connections are made.
+// Blip compares the largest latency while something happened with that of all other time: during is
+// that of the seconds in which a mark of this label is, and the next ones; quiet that of the
+// seconds near no mark at all, the first left out, in which all connections are made.
 func (r Report) Blip(label string) (during, quiet time.Duration) {
 	near, nearAny := map[int]bool{}, map[int]bool{0: true}
 	for _, mark := range r.Marks {
@@ -160,11 +166,15 @@ func (r Report) Blip(label string) (during, quiet time.Duration) {
 // String is the report in a few lines for people.
 func (r Report) String() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d requests in %v: %d lost, %d to be tried again (reuse-eof); generator late by %v at most\n",
-		r.Total, r.Duration.Round(time.Millisecond), r.Lost, r.Reuse, r.Stall.Round(10*time.Microsecond))
+	fmt.Fprintf(&text,
+		"%d requests in %v: %d lost, %d to be tried again (reuse-eof); generator late by %v at "+
+			"most\n",
+		r.Total, r.Duration.Round(time.Millisecond), r.Lost, r.Reuse,
+		r.Stall.Round(10*time.Microsecond))
 	for _, name := range slices.Sorted(maps.Keys(r.Classes)) {
 		class := r.Classes[name]
-		fmt.Fprintf(&text, "  %-3s %7d  p50 %s  p99 %s  max %s ms", name, class.Requests, millis(class.P50), millis(class.P99), millis(class.Max))
+		fmt.Fprintf(&text, "  %-3s %7d  p50 %s  p99 %s  max %s ms", name, class.Requests,
+			millis(class.P50), millis(class.P99), millis(class.Max))
 		for _, outcome := range slices.Sorted(maps.Keys(class.Outcomes)) {
 			if outcome != OK {
 				fmt.Fprintf(&text, "  %s %d", outcome, class.Outcomes[outcome])

@@ -22,7 +22,8 @@ func TestHistogram(t *testing.T) {
 	slices.Sort(all)
 	for _, q := range []float64{0.01, 0.5, 0.9, 0.99, 0.999} {
 		want := all[int(q*float64(len(all))+0.5)-1]
-		if got := h.quantile(q); got < want-time.Microsecond || got > want+want/subBuckets+time.Microsecond {
+		if got := h.quantile(q); got < want-time.Microsecond || got > want+want/subBuckets+
+			time.Microsecond {
 			t.Errorf("quantile %v: %v, exactly %v", q, got, want)
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// cgroupPrefix begins the name of each machine's control group, followed by the process that booted it.
+// cgroupPrefix begins the name of each machine's control group, followed by the process that booted
+// it.
 const cgroupPrefix = "outrider-machine-"
 
 // cgroupRoot is the root of the unified hierarchy: beside the old ones, or alone.
@@ -29,7 +30,8 @@ func cgroupName(machine string) string {
 	return fmt.Sprintf("%s%d-%s", cgroupPrefix, os.Getpid(), machine)
 }
 
-// sweep removes the control groups and the empty folders of machines whose process was killed before it could.
+// sweep removes the control groups and the empty folders of machines whose process was killed
+// before it could.
 func sweep() {
 	groups, err := filepath.Glob(filepath.Join(cgroupRoot(), cgroupPrefix+"*"))
 	if err != nil {
@@ -46,7 +48,8 @@ func sweep() {
 	}
 }
 
-// findLeader is the machine's PID 1: the process of its init.scope that is the first of a process namespace.
+// findLeader is the machine's PID 1: the process of its init.scope that is the first of a process
+// namespace.
 func findLeader(cgroup string) (int, error) {
 	processes, err := os.ReadFile(filepath.Join(cgroup, "payload", "init.scope", "cgroup.procs"))
 	if err != nil {
@@ -58,15 +61,18 @@ func findLeader(cgroup string) (int, error) {
 			continue // ended in this moment
 		}
 		for line := range strings.Lines(string(status)) {
-			if pids, ok := strings.CutPrefix(line, "NSpid:"); ok && strings.HasSuffix(strings.TrimSpace(pids), "\t1") {
+			if pids, ok := strings.CutPrefix(line, "NSpid:"); ok &&
+				strings.HasSuffix(strings.TrimSpace(pids), "\t1") {
 				return strconv.Atoi(pid)
 			}
 		}
 	}
-	return 0, fmt.Errorf("look for its PID 1: it is none of the processes %q", strings.Fields(string(processes)))
+	return 0, fmt.Errorf("look for its PID 1: it is none of the processes %q",
+		strings.Fields(string(processes)))
 }
 
-// removeCgroup removes a control group and those in it; the last processes in them may take until deadline to be gone.
+// removeCgroup removes a control group and those in it; the last processes in them may take until
+// deadline to be gone.
 func removeCgroup(path string, deadline time.Time) error {
 	for {
 		err := removeTree(path)

@@ -1,9 +1,11 @@
-// Package machine boots a real systemd for tests: PID 1 of a container whose root is this machine's own, or another one, under an
-// overlay in memory, with a network, a D-Bus and a journal of its own. It boots in under two seconds and downloads nothing. Any
-// number may run at once. It needs root and the package systemd-container (scripts/setup test).
+// Package machine boots a real systemd for tests: PID 1 of a container whose root is this machine's
+// own, or another one, under an overlay in memory, with a network, a D-Bus and a journal of its
+// own. It boots in under two seconds and downloads nothing. Any number may run at once. It needs
+// root and the package systemd-container (scripts/setup test).
 //
-// Whatever happens to the process that booted it, a machine leaves no mount and no process: its mounts are in a namespace
-// that ends with it, and it ends with the process. The empty folders of a killed process are removed by the next Boot.
+// Whatever happens to the process that booted it, a machine leaves no mount and no process: its
+// mounts are in a namespace that ends with it, and it ends with the process. The empty folders of a
+// killed process are removed by the next Boot.
 package machine
 
 import (
@@ -26,7 +28,8 @@ import (
 //go:embed boot.sh
 var bootScript string
 
-// What PID 1 does at a signal: SIGRTMIN+4 and +5 (systemd(1)); SIGRTMIN is 34 for programs of the GNU C library.
+// What PID 1 does at a signal: SIGRTMIN+4 and +5 (systemd(1)); SIGRTMIN is 34 for programs of the
+// GNU C library.
 const (
 	powerOffSignal = syscall.Signal(34 + 4)
 	rebootSignal   = syscall.Signal(34 + 5)
@@ -44,10 +47,11 @@ const (
 
 // Options of a machine.
 type Options struct {
-	// Root is the folder of the system that is booted, which it does not change; "": this machine's own root.
+	// Root is the folder of the system that is booted, which it does not change; "": this machine's
+	// own root.
 	Root string
-	// Bind are folders of this machine to be seen in the other, read-only: FOLDER, or FOLDER:WHERE. A bound folder is the
-	// only one that may change here while the machine runs.
+	// Bind are folders of this machine to be seen in the other, read-only: FOLDER, or FOLDER:WHERE.
+	// A bound folder is the only one that may change here while the machine runs.
 	Bind []string
 	// BindWritable are the same, and may be written to.
 	BindWritable []string
@@ -72,7 +76,8 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 		return nil, errors.New("boot a machine: only root may; run the tests as root")
 	}
 	if _, err := exec.LookPath("systemd-nspawn"); err != nil {
-		return nil, fmt.Errorf("boot a machine: %w; install systemd-container (scripts/setup test)", err)
+		return nil, fmt.Errorf("boot a machine: %w; install systemd-container (scripts/setup test)",
+			err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, bootTime)
 	defer cancel()
@@ -81,14 +86,16 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("boot a machine: %w", err)
 	}
-	m := &Machine{name: filepath.Base(dir), dir: dir, console: &console{}, exited: make(chan struct{})}
+	m := &Machine{name: filepath.Base(dir), dir: dir, console: &console{},
+		exited: make(chan struct{})}
 	m.cgroup = filepath.Join(cgroupRoot(), cgroupName(m.name))
 	m.close = sync.OnceValue(m.end)
 	if m.notify, err = listenNotify(dir + notifySuffix); err != nil {
 		return nil, errors.Join(fmt.Errorf("boot a machine: %w", err), os.Remove(dir))
 	}
 
-	arguments := []string{"-c", bootScript, "boot.sh", m.name, dir, m.cgroup, cmp.Or(options.Root, "/")}
+	arguments := []string{"-c", bootScript, "boot.sh", m.name, dir, m.cgroup,
+		cmp.Or(options.Root, "/")}
 	for _, folder := range options.Bind {
 		arguments = append(arguments, "--bind-ro="+folder)
 	}
@@ -112,12 +119,14 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 		close(m.exited)
 	}()
 	if err := m.up(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("boot a machine: %w; its console:\n%s", err, m.console), m.Close())
+		return nil, errors.Join(fmt.Errorf("boot a machine: %w; its console:\n%s", err, m.console),
+			m.Close())
 	}
 	return m, nil
 }
 
-// up waits until a PID 1 that is not the present one says that the machine is up. The present one says so of its reloads.
+// up waits until a PID 1 that is not the present one says that the machine is up. The present one
+// says so of its reloads.
 func (m *Machine) up(ctx context.Context) error {
 	var unknown error
 	for {
@@ -132,7 +141,8 @@ func (m *Machine) up(ctx context.Context) error {
 	}
 }
 
-// Reboot stops all units in their order and boots again: what is on disk stays. It returns once systemd says that it is up.
+// Reboot stops all units in their order and boots again: what is on disk stays. It returns once
+// systemd says that it is up.
 func (m *Machine) Reboot(ctx context.Context) error {
 	if err := syscall.Kill(m.leader, rebootSignal); err != nil {
 		return fmt.Errorf("reboot %s: %w", m.name, err)
@@ -153,22 +163,26 @@ func (m *Machine) Leader() int { return m.leader }
 
 // Command prepares a program to run in the machine, as root and outside of every unit.
 func (m *Machine) Command(ctx context.Context, program string, arguments ...string) *exec.Cmd {
-	enter := []string{"-t", fmt.Sprint(m.leader), "-a", "--", "env", "-i", searchPath, "HOME=/root", "LANG=C.UTF-8", program}
+	enter := []string{"-t", fmt.Sprint(m.leader), "-a", "--", "env", "-i", searchPath, "HOME=/root",
+		"LANG=C.UTF-8", program}
 	return exec.CommandContext(ctx, "nsenter", append(enter, arguments...)...)
 }
 
-// Run runs a program in the machine and returns what it printed, on both channels, without space around it.
+// Run runs a program in the machine and returns what it printed, on both channels, without space
+// around it.
 func (m *Machine) Run(ctx context.Context, program string, arguments ...string) (string, error) {
 	out, err := m.Command(ctx, program, arguments...).CombinedOutput()
 	text := strings.TrimSpace(string(out))
 	if err != nil {
-		return text, fmt.Errorf("in the machine, %s %s: %w: %s", program, strings.Join(arguments, " "), err, text)
+		return text, fmt.Errorf("in the machine, %s %s: %w: %s", program,
+			strings.Join(arguments, " "), err, text)
 	}
 	return text, nil
 }
 
 // WriteFile writes a file in the machine, and the folders above it.
-func (m *Machine) WriteFile(ctx context.Context, path string, content []byte, mode os.FileMode) error {
+func (m *Machine) WriteFile(ctx context.Context, path string, content []byte,
+	mode os.FileMode) error {
 	const script = `mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"`
 	command := m.Command(ctx, "sh", "-c", script, "sh", path, fmt.Sprintf("%o", mode.Perm()))
 	command.Stdin = bytes.NewReader(content)
@@ -190,7 +204,8 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 	case <-m.exited:
 		return m.Close()
 	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("power off %s: %w; its console:\n%s", m.name, ctx.Err(), m.console), m.Close())
+		return errors.Join(fmt.Errorf("power off %s: %w; its console:\n%s", m.name, ctx.Err(),
+			m.console), m.Close())
 	}
 }
 

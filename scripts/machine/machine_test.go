@@ -43,7 +43,8 @@ func leftovers(t *testing.T, name string, leader int) []string {
 	if strings.Contains(string(mounts), name) {
 		left = append(left, "mounts")
 	}
-	for _, pattern := range []string{filepath.Join(cgroupRoot(), cgroupPrefix+"*"+name), "/tmp/" + name + "*"} {
+	for _, pattern := range []string{filepath.Join(cgroupRoot(), cgroupPrefix+"*"+name),
+		"/tmp/" + name + "*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -58,7 +59,8 @@ func leftovers(t *testing.T, name string, leader int) []string {
 
 func TestBootAndPowerOff(t *testing.T) {
 	shared := t.TempDir()
-	if err := os.WriteFile(filepath.Join(shared, "built"), []byte("built here"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(shared, "built"), []byte("built here"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
@@ -74,23 +76,28 @@ func TestBootAndPowerOff(t *testing.T) {
 		t.Errorf("the folder bound can be written to: %s", out)
 	}
 	const unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo hello from $INVOCATION_ID'\n"
-	if err := m.WriteFile(t.Context(), "/etc/systemd/system/hello.service", []byte(unit), 0o644); err != nil {
+	if err := m.WriteFile(t.Context(), "/etc/systemd/system/hello.service", []byte(unit),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	m.MustRun(t, "systemctl", "daemon-reload")
 	m.MustRun(t, "systemctl", "start", "hello")
-	m.MustRun(t, "journalctl", "--sync") // what the unit printed may not have been read when it has ended
-	if text := m.MustRun(t, "journalctl", "-u", "hello", "-o", "cat"); !strings.Contains(text, "hello from ") {
+	// what the unit printed may not have been read when it has ended
+	m.MustRun(t, "journalctl", "--sync")
+	if text := m.MustRun(t, "journalctl", "-u", "hello", "-o", "cat"); !strings.Contains(text,
+		"hello from ") {
 		t.Errorf("the journal holds %q", text)
 	}
-	if text := m.MustRun(t, "busctl", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
+	if text := m.MustRun(t, "busctl", "call", "org.freedesktop.systemd1",
+		"/org/freedesktop/systemd1",
 		"org.freedesktop.DBus.Peer", "GetMachineId"); strings.Contains(text, "uninitialized") {
 		t.Errorf("machine id: %s", text)
 	}
 	if _, err := os.Stat("/etc/systemd/system/hello.service"); err == nil {
 		t.Error("what the machine wrote is on this one")
 	}
-	if _, err := m.Run(t.Context(), "sh", "-c", "exit 3"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+	if _, err := m.Run(t.Context(), "sh", "-c", "exit 3"); err == nil ||
+		!strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("a program that fails: %v", err)
 	}
 	if err := m.PowerOff(t.Context()); err != nil {
@@ -105,7 +112,8 @@ func TestBootAndPowerOff(t *testing.T) {
 func TestReboot(t *testing.T) {
 	m := Test(t, Options{})
 	const unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo booted >>/var/boots'\n[Install]\nWantedBy=multi-user.target\n"
-	if err := m.WriteFile(t.Context(), "/etc/systemd/system/boots.service", []byte(unit), 0o644); err != nil {
+	if err := m.WriteFile(t.Context(), "/etc/systemd/system/boots.service", []byte(unit),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	m.MustRun(t, "systemctl", "enable", "boots.service")
@@ -205,7 +213,8 @@ func TestKilledOwnerLeavesNothing(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	// The first process of the namespace ends after all others, and holds the mounts and the control group until then.
+	// The first process of the namespace ends after all others, and holds the mounts and the
+	// control group until then.
 	for {
 		sweep() // as the next Boot does
 		left := leftovers(t, name, leader)

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// notifySocket is where systemd-nspawn tells how far the machine is (sd_notify(3)). Somebody always reads it: who writes to it waits
-// where it is full, up to the machine's PID 1.
+// notifySocket is where systemd-nspawn tells how far the machine is (sd_notify(3)). Somebody always
+// reads it: who writes to it waits where it is full, up to the machine's PID 1.
 type notifySocket struct {
 	path  string
 	conn  *net.UnixConn
@@ -23,7 +23,8 @@ func listenNotify(path string) (*notifySocket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &notifySocket{path: path, conn: conn, up: make(chan struct{}, 1), ended: make(chan struct{})}
+	s := &notifySocket{path: path, conn: conn, up: make(chan struct{}, 1),
+		ended: make(chan struct{})}
 	go s.read()
 	return s, nil
 }

@@ -20,8 +20,9 @@ var Istiod = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// IstiodCommand is a real istiod that is yet to be started: it serves a folder of YAML under a MeshConfig (the file's text), keeps
-// files in another folder, and listens at ports of 127.0.0.1, for proxies at the first.
+// IstiodCommand is a real istiod that is yet to be started: it serves a folder of YAML under a
+// MeshConfig (the file's text), keeps files in another folder, and listens at ports of 127.0.0.1,
+// for proxies at the first.
 func IstiodCommand(folder, meshConfig, work string, ports [3]int) (*exec.Cmd, error) {
 	path, err := Istiod()
 	if err != nil {
@@ -32,25 +33,31 @@ func IstiodCommand(folder, meshConfig, work string, ports [3]int) (*exec.Cmd, er
 		return nil, fmt.Errorf("write istiod's MeshConfig: %w", err)
 	}
 	at := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
-	command := exec.Command(path, "discovery", "--configDir", folder, "--registries=", "--meshConfig", mesh, "--networksConfig", filepath.Join(work, "none.yaml"),
-		"--grpcAddr", at(ports[0]), "--secureGRPCAddr=", "--httpAddr", at(ports[1]), "--httpsAddr=", "--monitoringAddr", at(ports[2]), "--ctrlz_port", "0")
+	command := exec.Command(path, "discovery", "--configDir", folder, "--registries=",
+		"--meshConfig", mesh, "--networksConfig", filepath.Join(work, "none.yaml"),
+		"--grpcAddr", at(ports[0]), "--secureGRPCAddr=", "--httpAddr", at(ports[1]), "--httpsAddr=",
+		"--monitoringAddr", at(ports[2]), "--ctrlz_port", "0")
 	command.Dir, command.Env = work, append(os.Environ(), istiodEnvironment...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return command, nil
 }
 
-// istiodEnvironment runs istiod without Kubernetes, authorities and injection, for an Envoy that has no filters of Istio's, and
-// without a bound on how many clients connect at once.
-var istiodEnvironment = []string{"POD_NAMESPACE=istio-system", "POD_NAME=istiod-0", "SHARED_MESH_CONFIG=", "ENABLE_CA_SERVER=false", "PILOT_CERT_PROVIDER=none",
-	"PILOT_ENABLE_GATEWAY_API=false", "ENABLE_DEBUG_ON_HTTP=true", "UNSAFE_ENABLE_ADMIN_ENDPOINTS=false", "PILOT_ENABLE_METADATA_EXCHANGE=false",
+// istiodEnvironment runs istiod without Kubernetes, authorities and injection, for an Envoy that
+// has no filters of Istio's, and without a bound on how many clients connect at once.
+var istiodEnvironment = []string{"POD_NAMESPACE=istio-system", "POD_NAME=istiod-0",
+	"SHARED_MESH_CONFIG=", "ENABLE_CA_SERVER=false", "PILOT_CERT_PROVIDER=none",
+	"PILOT_ENABLE_GATEWAY_API=false", "ENABLE_DEBUG_ON_HTTP=true",
+	"UNSAFE_ENABLE_ADMIN_ENDPOINTS=false", "PILOT_ENABLE_METADATA_EXCHANGE=false",
 	"PILOT_ENABLE_ALPN_FILTER=false", "PILOT_MAX_REQUESTS_PER_SECOND=10000"}
 
 // IstioSource is the folder of the module that istiod is built from: its test data.
 var IstioSource = sync.OnceValues(func() (string, error) {
 	folder := filepath.Join(Root(), "scripts", "parts", "istiod")
-	for _, arguments := range [][]string{{"mod", "download", "istio.io/istio"}, {"list", "-m", "-f", "{{.Dir}}", "istio.io/istio"}} {
+	for _, arguments := range [][]string{{"mod", "download", "istio.io/istio"},
+		{"list", "-m", "-f", "{{.Dir}}", "istio.io/istio"}} {
 		command := exec.Command("go", arguments...)
-		command.Dir, command.Env = folder, append(os.Environ(), "GOFLAGS=-mod=readonly", "GOWORK=off")
+		command.Dir, command.Env = folder, append(os.Environ(), "GOFLAGS=-mod=readonly",
+			"GOWORK=off")
 		out, err := command.Output()
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("get Istio's source: %w: %s", err, exit.Stderr)

@@ -25,7 +25,8 @@ func NewOtherHost(t testing.TB) *OtherHost {
 		t.Fatal("tests of other hosts must run as root")
 	}
 	holder := exec.Command("sleep", "infinity")
-	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET,
+		Pdeathsig: syscall.SIGKILL}
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,8 @@ func NewOtherHost(t testing.TB) *OtherHost {
 	h := &OtherHost{process: holder.Process, Peer: address(1), Address: address(2)}
 	link, inside := fmt.Sprintf("ot%d", pid), []string{"nsenter", "-t", fmt.Sprint(pid), "-n", "ip"}
 	for _, command := range [][]string{
-		{"ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", fmt.Sprint(pid)},
+		{"ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns",
+			fmt.Sprint(pid)},
 		{"ip", "addr", "add", h.Peer + "/30", "dev", link},
 		{"ip", "link", "set", link, "up"},
 		append(inside, "addr", "add", h.Address+"/30", "dev", "eth0"),
@@ -71,7 +73,8 @@ func (h *OtherHost) Do(t testing.TB, do func()) {
 			t.Fatalf("enter the network namespace %s: %v", file.Name(), err)
 		}
 	}
-	own, other := namespace("/proc/thread-self/ns/net"), namespace(fmt.Sprintf("/proc/%d/ns/net", h.process.Pid))
+	own, other := namespace("/proc/thread-self/ns/net"),
+		namespace(fmt.Sprintf("/proc/%d/ns/net", h.process.Pid))
 	defer func() { _, _ = own.Close(), other.Close() }()
 	enter(other)
 	defer enter(own)

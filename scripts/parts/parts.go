@@ -36,7 +36,8 @@ func Envoy(t testing.TB) string {
 	return path
 }
 
-// ShortDir is a temporary folder with a path short enough for Unix sockets (108 bytes), removed after the test.
+// ShortDir is a temporary folder with a path short enough for Unix sockets (108 bytes), removed
+// after the test.
 func ShortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "or")

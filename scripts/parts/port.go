@@ -12,13 +12,18 @@ import (
 
 const (
 	firstPort = 10000
-	lastPort  = 32767 // the kernel gives outgoing connections, and listeners at port 0, those above (ip_local_port_range)
-	agentPort = 15000 // and the hundred after it are the defaults of Outrider and Istio: those of an agent that runs here
+	// the kernel gives outgoing connections, and listeners at port 0, those above
+	// (ip_local_port_range)
+	lastPort = 32767
+	// and the hundred after it are the defaults of Outrider and Istio: those of an agent that runs
+	// here
+	agentPort = 15000
 )
 
-// FreePort is a TCP port that nobody listens at, on any address, and that is the caller's until the test has ended: no outgoing
-// connection is given it, and no other test, of this process or another, is told of it. An abstract Unix socket named after the
-// port is the lease: it lives in the network namespace as the port does, and goes with the process.
+// FreePort is a TCP port that nobody listens at, on any address, and that is the caller's until the
+// test has ended: no outgoing connection is given it, and no other test, of this process or
+// another, is told of it. An abstract Unix socket named after the port is the lease: it lives in
+// the network namespace as the port does, and goes with the process.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const count = lastPort - firstPort + 1
@@ -36,7 +41,9 @@ func FreePort(t testing.TB) int {
 			continue
 		}
 		t.Cleanup(func() { _ = unix.Close(lease) })
-		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port)) //nolint:gosec // of all addresses none may be taken; closed at once
+		listener, err := net.Listen("tcp",
+			fmt.Sprintf(":%d",
+				port)) //nolint:gosec // of all addresses none may be taken; closed at once
 		if err != nil {
 			continue
 		}

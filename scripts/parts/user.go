@@ -22,7 +22,8 @@ func As(t testing.TB, uid int, do func()) {
 	defer runtime.UnlockOSThread()
 	// The functions of the packages syscall and unix change all threads.
 	change := func(euid int) {
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(euid), ^uintptr(0)); errno != 0 {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(euid),
+			^uintptr(0)); errno != 0 {
 			t.Fatalf("become user %d: %v", euid, errno)
 		}
 	}

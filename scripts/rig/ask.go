@@ -28,7 +28,8 @@ func (r *Rig) Outrider(arguments ...string) Result {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
-	command := exec.CommandContext(ctx, r.Programs.Path("outrider"), append([]string{"--socket", filepath.Join(r.Dir, "run", "outrider.sock")}, arguments...)...)
+	command := exec.CommandContext(ctx, r.Programs.Path("outrider"),
+		append([]string{"--socket", filepath.Join(r.Dir, "run", "outrider.sock")}, arguments...)...)
 	var out, errout bytes.Buffer
 	command.Stdout, command.Stderr = &out, &errout
 	err := command.Run()
@@ -67,7 +68,8 @@ func (r *Rig) GetHost(host string, port int, path string) (int, string, error) {
 }
 
 func get(host string, port int, path string, limit time.Duration) (int, string, error) {
-	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
+	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port,
+		path), nil)
 	if err != nil {
 		return 0, "", err
 	}
@@ -82,7 +84,8 @@ func get(host string, port int, path string, limit time.Duration) (int, string, 
 	return answer.StatusCode, string(body), err
 }
 
-// Pids returns the processes whose command line holds the rig's folder and the given program's name: Envoys, keepers.
+// Pids returns the processes whose command line holds the rig's folder and the given program's
+// name: Envoys, keepers.
 func (r *Rig) Pids(program string) []int {
 	entries, _ := os.ReadDir("/proc")
 	var found []int

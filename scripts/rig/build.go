@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Programs is where the built programs are: outriderd, outrider, outrider-keeper, outrider-bootstrap, backend, load.
+// Programs is where the built programs are: outriderd, outrider, outrider-keeper,
+// outrider-bootstrap, backend, load.
 type Programs struct{ Dir string }
 
 // Path is the path of one of them.
@@ -22,9 +23,10 @@ var built struct {
 	dirs map[bool]string
 }
 
-// Build builds the programs once per test process, in a folder that RemovePrograms removes. With race, the agent is built with
-// the race detector (a report makes it exit with 66, which no test expects); the keeper and the load generator never
-// are, because what they measure and own must not be slowed down.
+// Build builds the programs once per test process, in a folder that RemovePrograms removes. With
+// race, the agent is built with the race detector (a report makes it exit with 66, which no test
+// expects); the keeper and the load generator never are, because what they measure and own must not
+// be slowed down.
 func Build(t testing.TB, race bool) Programs {
 	t.Helper()
 	built.Lock()
@@ -44,7 +46,8 @@ func Build(t testing.TB, race bool) Programs {
 		if race {
 			arguments, cgo = append(arguments, "-race"), "1"
 		}
-		command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), append(arguments, packages...)...)
+		command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"),
+			append(arguments, packages...)...)
 		command.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 		if out, err := command.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %v: %w: %s", packages, err, out)
@@ -53,7 +56,8 @@ func Build(t testing.TB, race bool) Programs {
 	}
 	err = build(race, "./cmd/outriderd")
 	if err == nil {
-		err = build(false, "./cmd/outrider", "./cmd/outrider-keeper", "./cmd/outrider-bootstrap", "./scripts/backend/cmd/backend", "./scripts/load/cmd/load")
+		err = build(false, "./cmd/outrider", "./cmd/outrider-keeper", "./cmd/outrider-bootstrap",
+			"./scripts/backend/cmd/backend", "./scripts/load/cmd/load")
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir)

@@ -35,7 +35,8 @@ func (r *Rig) Start(arguments ...string) *Daemon {
 
 func (r *Rig) start(arguments ...string) (*Daemon, error) {
 	d := &Daemon{done: make(chan struct{}), output: &tail{}, Started: time.Now()}
-	command := exec.Command(r.Programs.Path("outriderd"), append([]string{"--config", filepath.Join(r.Dir, "outrider.toml")}, arguments...)...)
+	command := exec.Command(r.Programs.Path("outriderd"),
+		append([]string{"--config", filepath.Join(r.Dir, "outrider.toml")}, arguments...)...)
 	command.Stdout, command.Stderr = d.output, d.output
 	command.WaitDelay = time.Second // the keeper may hold the pipes
 	command.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66")
@@ -75,7 +76,8 @@ func (r *Rig) StartReady() *Daemon {
 	return d
 }
 
-// Wait waits for the end of outriderd and returns its exit code (minus the signal, if one killed it).
+// Wait waits for the end of outriderd and returns its exit code (minus the signal, if one killed
+// it).
 func (d *Daemon) Wait(t testing.TB, limit time.Duration) int {
 	t.Helper()
 	select {
@@ -102,7 +104,8 @@ func (d *Daemon) Output() string { return d.output.String() }
 
 // Ready asks /healthz/ready; the text is the reason when not.
 func (r *Rig) Ready() (bool, string) {
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true}}
 	answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz/ready", r.Ports.Status))
 	if err != nil {
 		return false, err.Error()

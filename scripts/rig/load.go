@@ -14,11 +14,13 @@ type Load struct {
 	process *load.Process
 }
 
-// StartLoad starts the load; rate is a factor on the standard one (1: 1800 requests/s). It ends with the test at the latest.
+// StartLoad starts the load; rate is a factor on the standard one (1: 1800 requests/s). It ends
+// with the test at the latest.
 func (r *Rig) StartLoad(rate float64) *Load {
 	r.t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP)
-	return StartLoad(r.t, load.Config{HTTP: address, HTTP2: address, TCP: fmt.Sprintf("127.0.0.1:%d", r.Ports.TCP), Host: "web.test", Rate: rate})
+	return StartLoad(r.t, load.Config{HTTP: address, HTTP2: address,
+		TCP: fmt.Sprintf("127.0.0.1:%d", r.Ports.TCP), Host: "web.test", Rate: rate})
 }
 
 // StartLoad starts any load in a process of its own.
@@ -55,9 +57,11 @@ func (l *Load) Stop() load.Report {
 	return report
 }
 
-// Losses are the requests of a report that were lost, by outcome, without those that began in the given seconds and
-// ended in one of the allowed ways. No allowed ways: all that were lost in these seconds are left out.
-func Losses(report load.Report, seconds map[int]bool, allowed ...load.Outcome) map[load.Outcome]int {
+// Losses are the requests of a report that were lost, by outcome, without those that began in the
+// given seconds and ended in one of the allowed ways. No allowed ways: all that were lost in these
+// seconds are left out.
+func Losses(report load.Report, seconds map[int]bool,
+	allowed ...load.Outcome) map[load.Outcome]int {
 	lost := map[load.Outcome]int{}
 	for _, second := range report.Seconds {
 		for outcome, n := range second.Errors {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Probe asks the rig's service again and again, on a connection of its own each time, to tell when nobody served and for how
-// long. The load's report knows whole seconds only.
+// Probe asks the rig's service again and again, on a connection of its own each time, to tell when
+// nobody served and for how long. The load's report knows whole seconds only.
 type Probe struct {
 	address string
 	stop    chan struct{}
@@ -33,7 +33,8 @@ const (
 
 // StartProbe starts a probe that ends with the test at the latest.
 func (r *Rig) StartProbe() *Probe {
-	p := &Probe{address: fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), stop: make(chan struct{}), done: make(chan struct{})}
+	p := &Probe{address: fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), stop: make(chan struct{}),
+		done: make(chan struct{})}
 	go p.run()
 	r.t.Cleanup(p.Stop)
 	return p
@@ -78,7 +79,8 @@ func (p *Probe) ask() bool {
 	if connection.SetDeadline(time.Now().Add(probeTimeout)) != nil {
 		return false
 	}
-	if _, err := fmt.Fprintf(connection, "GET /probe HTTP/1.1\r\nHost: web.test\r\nConnection: close\r\n\r\n"); err != nil {
+	if _, err := fmt.Fprintf(connection,
+		"GET /probe HTTP/1.1\r\nHost: web.test\r\nConnection: close\r\n\r\n"); err != nil {
 		return false
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(connection), nil)
@@ -89,14 +91,16 @@ func (p *Probe) ask() bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// A question that was asked by hangBefore after a moment and answered hangs later counts as one that waited for a recovery.
+// A question that was asked by hangBefore after a moment and answered hangs later counts as one
+// that waited for a recovery.
 const (
 	hangBefore = 200 * time.Millisecond
 	hangs      = 500 * time.Millisecond
 )
 
-// Recovered is how long after a moment the first question was answered after the last one that was not, or how long the
-// questions of that moment had to wait; 0 if all were answered at once. ok is false if the last one was not answered.
+// Recovered is how long after a moment the first question was answered after the last one that was
+// not, or how long the questions of that moment had to wait; 0 if all were answered at once. ok is
+// false if the last one was not answered.
 func (p *Probe) Recovered(since time.Time) (after time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,7 +21,8 @@ import (
 func (r *Rig) Epochs() ([]api.Epoch, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	command := exec.CommandContext(ctx, r.Programs.Path("outrider"), "--socket", filepath.Join(r.Dir, "run", "outrider.sock"), "epochs", "--json")
+	command := exec.CommandContext(ctx, r.Programs.Path("outrider"), "--socket",
+		filepath.Join(r.Dir, "run", "outrider.sock"), "epochs", "--json")
 	out, err := command.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -43,7 +44,8 @@ func (r *Rig) InState(state api.EpochState, limit time.Duration) api.Epoch {
 		epochs, err := r.Epochs()
 		var found *api.Epoch
 		for i, epoch := range epochs {
-			if epoch.State == state && epoch.PID != 0 && (found == nil || epoch.Started.After(found.Started)) {
+			if epoch.State == state && epoch.PID != 0 &&
+				(found == nil || epoch.Started.After(found.Started)) {
 				found = &epochs[i]
 			}
 		}
@@ -99,9 +101,11 @@ func BaseID(pid int) string {
 // SharedMemory is the path of the shared memory of an Envoy's lineage.
 func SharedMemory(pid int) string { return "/dev/shm/envoy_shared_memory_" + BaseID(pid) + "0" }
 
-// AdminAnswers is whether the live epoch's admin interface answers through the agent's view, and why not.
+// AdminAnswers is whether the live epoch's admin interface answers through the agent's view, and
+// why not.
 func (r *Rig) AdminAnswers() error {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true}}
 	answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/server_info", r.Ports.Admin))
 	if err != nil {
 		return err
@@ -127,8 +131,9 @@ func (r *Rig) KillAgent() {
 	d.Wait(r.t, 30*time.Second)
 }
 
-// KeepRunning starts outriderd whenever it is not there, as an init system does, until the returned function is called,
-// which leaves the last one running. An outriderd that ends in another way than by SIGKILL is an error.
+// KeepRunning starts outriderd whenever it is not there, as an init system does, until the returned
+// function is called, which leaves the last one running. An outriderd that ends in another way than
+// by SIGKILL is an error.
 func (r *Rig) KeepRunning() (stop func()) {
 	stopping, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -1,5 +1,5 @@
-// Package rig runs the whole of Outrider for tests and benches: the built programs, a configuration in a folder of its own with
-// ports of its own, real Envoys, a backend, and faults.
+// Package rig runs the whole of Outrider for tests and benches: the built programs, a configuration
+// in a folder of its own with ports of its own, real Envoys, a backend, and faults.
 package rig
 
 import (
@@ -43,15 +43,16 @@ type Options struct {
 	Mesh map[string]string // files of mesh.d, beside the rig's own web.yaml
 }
 
-// New makes a rig and starts its backend. After the test everything of it is gone, and a process that is still alive fails
-// the test.
+// New makes a rig and starts its backend. After the test everything of it is gone, and a process
+// that is still alive fails the test.
 func New(t testing.TB, options Options) *Rig {
 	t.Helper()
 	r := &Rig{t: t, Programs: Build(t, options.Race), Dir: parts.ShortDir(t)}
 	if err := os.Chmod(r.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, port := range []*int{&r.Ports.Admin, &r.Ports.Status, &r.Ports.Ready, &r.Ports.Prometheus, &r.Ports.HTTP,
+	for _, port := range []*int{&r.Ports.Admin, &r.Ports.Status, &r.Ports.Ready,
+		&r.Ports.Prometheus, &r.Ports.HTTP,
 		&r.Ports.TCP, &r.Ports.Backend, &r.Ports.Echo} {
 		*port = parts.FreePort(t)
 	}
@@ -79,7 +80,8 @@ prometheus_address = "127.0.0.1:%d"
 level = "debug"
 [bus]
 enabled = false
-`, filepath.Join(r.Dir, "run"), filepath.Join(r.Dir, "state"), parts.Envoy(t), r.Ports.Admin, r.Ports.Status, r.Ports.Ready,
+`, filepath.Join(r.Dir, "run"), filepath.Join(r.Dir, "state"), parts.Envoy(t), r.Ports.Admin,
+		r.Ports.Status, r.Ports.Ready,
 		filepath.Join(r.Dir, "mesh.d"), r.Ports.Prometheus))
 	r.Write("conf.d/50-test.toml", options.TOML)
 	r.Write("mesh.d/web.yaml", r.WebYAML(r.Ports.Backend))
@@ -91,7 +93,8 @@ enabled = false
 	return r
 }
 
-// WebYAML is the service the rig's load goes to: HTTP and TCP on the rig's ports, from the backend on the given port.
+// WebYAML is the service the rig's load goes to: HTTP and TCP on the rig's ports, from the backend
+// on the given port.
 func (r *Rig) WebYAML(backend int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -131,7 +134,8 @@ func (r *Rig) Set(toml string) { r.Write("conf.d/50-test.toml", toml) }
 
 func (r *Rig) startBackend() {
 	r.t.Helper()
-	r.backend = exec.Command(r.Programs.Path("backend"), "-http", fmt.Sprintf("127.0.0.1:%d", r.Ports.Backend),
+	r.backend = exec.Command(r.Programs.Path("backend"), "-http", fmt.Sprintf("127.0.0.1:%d",
+		r.Ports.Backend),
 		"-tcp", fmt.Sprintf("127.0.0.1:%d", r.Ports.Echo), "-name", "web")
 	r.backend.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := r.backend.Start(); err != nil {
@@ -155,8 +159,10 @@ const leftTime = 20 * time.Second
 func (r *Rig) cleanup() {
 	d := r.Daemon()
 	if d != nil && d.Running() {
-		// The second one says: now. To the kernel it is none if the first is still to be delivered, so there is a pause, and a third.
-		for _, patience := range []time.Duration{50 * time.Millisecond, 5 * time.Second, 10 * time.Second} {
+		// The second one says: now. To the kernel it is none if the first is still to be delivered,
+		// so there is a pause, and a third.
+		for _, patience := range []time.Duration{50 * time.Millisecond, 5 * time.Second,
+			10 * time.Second} {
 			_ = d.Process.Signal(syscall.SIGTERM)
 			select {
 			case <-d.done:

@@ -79,8 +79,9 @@ func bounds() []Object {
 			for i := range elements {
 				elements[i] = element(i)
 			}
-			all = append(all, Object{Where: fmt.Sprintf("%d %s", n, what), Document: fmt.Sprintf(format,
-				strings.Join(elements, ", "))})
+			all = append(all, Object{Where: fmt.Sprintf("%d %s", n, what),
+				Document: fmt.Sprintf(format,
+					strings.Join(elements, ", "))})
 		}
 	}
 	const entry = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x}\n"
@@ -90,11 +91,15 @@ func bounds() []Object {
 	add("addresses", entry+"spec: {hosts: [a.test], addresses: [%s], "+ports+"}\n", 256,
 		func(i int) string { return fmt.Sprintf("10.0.%d.%d", i/250, i%250) })
 	add("ports", entry+"spec: {hosts: [a.test], resolution: STATIC, ports: [%s]}\n", 256,
-		func(i int) string { return fmt.Sprintf("{number: %d, name: http-%d, protocol: HTTP}", i+1, i) })
+		func(i int) string {
+			return fmt.Sprintf("{number: %d, name: http-%d, protocol: HTTP}", i+1,
+				i)
+		})
 	add("endpoints", entry+"spec: {hosts: [a.test], endpoints: [%s], "+ports+"}\n", 4096,
 		func(i int) string { return fmt.Sprintf("{address: 10.0.%d.%d}", i/250, i%250) })
 	const service = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: x}\n"
-	add("hosts of a VirtualService", service+"spec: {hosts: [%s], http: [{directResponse: {status: 200}}]}\n",
+	add("hosts of a VirtualService",
+		service+"spec: {hosts: [%s], http: [{directResponse: {status: 200}}]}\n",
 		256, func(i int) string { return fmt.Sprintf("a%d.test", i) })
 	const workload = "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: x}\n"
 	add("ports of an endpoint", workload+"spec: {address: 10.0.0.1, ports: {%s}}\n", 128,
@@ -115,7 +120,8 @@ func compare(verdict parts.Verdict, problems []object.Problem, listed []*differe
 			wrong = append(wrong, "refused, and Istio accepts it: "+said)
 		}
 	}
-	if !refused && verdict.Stage != "" && !among(listed, "istio", verdict.Stage+": "+verdict.Error) {
+	if !refused && verdict.Stage != "" &&
+		!among(listed, "istio", verdict.Stage+": "+verdict.Error) {
 		wrong = append(wrong, fmt.Sprintf("accepted, and Istio refuses it: %s: %s", verdict.Stage,
 			verdict.Error))
 	}

@@ -25,7 +25,8 @@ func Mutations(objects []Object, count int, seed uint64) []Object {
 			}
 			what := places[random.IntN(len(places))].mutate(random)
 			text, _ = json.Marshal(copied)
-			all = append(all, Object{Where: o.Where + ", " + what, Document: string(text), value: copied})
+			all = append(all, Object{Where: o.Where + ", " + what, Document: string(text),
+				value: copied})
 		}
 	}
 	return all
@@ -49,7 +50,9 @@ func places(value any, path []string) []place {
 				continue
 			}
 			here := append(slices.Clone(path), key)
-			all = append(all, place{path: here, value: value[key], set: func(v any) { value[key] = v },
+			all = append(all, place{path: here, value: value[key], set: func(v any) {
+				value[key] = v
+			},
 				remove: func() { delete(value, key) },
 				add:    func() { value[key+"s"] = value[key] }})
 			all = append(all, places(value[key], here)...)
@@ -87,7 +90,8 @@ func altered(value any, random *rand.Rand) any {
 	pick := func(of ...any) any { return of[random.IntN(len(of))] }
 	switch value := value.(type) {
 	case string:
-		return pick("", "*", "x", "*"+value, value+".", value+"/", strings.ToUpper(value), "-"+value,
+		return pick("", "*", "x", "*"+value, value+".", value+"/", strings.ToUpper(value),
+			"-"+value,
 			value+" ", "."+value, "~/"+value, "./"+value, "*/"+value,
 			"10.0.0.0/8", "1s", "0s", "-1s", "1us", "80", "("+value, strings.Repeat("a",
 				300), "unix:///"+value, 5, true, []any{value})
@@ -99,7 +103,8 @@ func altered(value any, random *rand.Rand) any {
 		if len(value) == 0 {
 			return pick([]any{"x"}, []any{map[string]any{}}, nil)
 		}
-		return pick([]any{}, append(slices.Clone(value), value[0]), append(slices.Clone(value), nil),
+		return pick([]any{}, append(slices.Clone(value), value[0]), append(slices.Clone(value),
+			nil),
 			value[1:], map[string]any{})
 	case map[string]any:
 		return pick(map[string]any{}, nil, []any{value}, "x")

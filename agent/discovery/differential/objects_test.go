@@ -36,7 +36,8 @@ func Objects(folders ...string) ([]Object, error) {
 	seen := map[string]bool{}
 	for _, folder := range folders {
 		err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json", ".txtar"},
+			if err != nil || entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json",
+				".txtar"},
 				filepath.Ext(path)) {
 				return err
 			}
@@ -51,8 +52,9 @@ func Objects(folders ...string) ([]Object, error) {
 					continue
 				}
 				seen[key] = true
-				all = append(all, Object{Where: fmt.Sprintf("%s document %d", name, i), Document: document,
-					value: value})
+				all = append(all, Object{Where: fmt.Sprintf("%s document %d", name, i),
+					Document: document,
+					value:    value})
 			}
 			return nil
 		})

@@ -19,7 +19,9 @@ type AccessLog struct {
 // Validate tells what is wrong with the format, and with a path that is not absolute.
 func (l AccessLog) Validate() error {
 	if l.File != "" && !filepath.IsAbs(l.File) {
-		return fmt.Errorf("access_log_file %q is no absolute path; write /dev/stdout or a path in /var/log/outrider", l.File)
+		return fmt.Errorf(
+			"access_log_file %q is no absolute path; write /dev/stdout or a path in "+
+				"/var/log/outrider", l.File)
 	}
 	_, err := l.Substitution()
 	return err
@@ -41,8 +43,10 @@ func (l AccessLog) Substitution() (*corev3.SubstitutionFormatString, error) {
 		if line[len(line)-1] != '\n' {
 			line += "\n"
 		}
-		return &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_TextFormatSource{
-			TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: line}}}}, nil
+		return &corev3.SubstitutionFormatString{
+			Format: &corev3.SubstitutionFormatString_TextFormatSource{
+				TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{
+					InlineString: line}}}}, nil
 	}
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(l.Format), &fields); err != nil {
@@ -56,18 +60,26 @@ func jsonFormat(fields map[string]any) (*corev3.SubstitutionFormatString, error)
 	if err != nil {
 		return nil, fmt.Errorf("access_log_format: %w", err)
 	}
-	return &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: object}}, nil
+	return &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_JsonFormat{
+		JsonFormat: object}}, nil
 }
 
 // istioFields are the fields of Istio's JSON access log (accessLogEncoding: JSON).
 var istioFields = map[string]string{
-	"start_time": "%START_TIME%", "method": "%REQ(:METHOD)%", "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "protocol": "%PROTOCOL%",
-	"response_code": "%RESPONSE_CODE%", "response_flags": "%RESPONSE_FLAGS%", "response_code_details": "%RESPONSE_CODE_DETAILS%",
-	"connection_termination_details": "%CONNECTION_TERMINATION_DETAILS%", "bytes_received": "%BYTES_RECEIVED%", "bytes_sent": "%BYTES_SENT%",
-	"duration": "%DURATION%", "upstream_service_time": "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%", "x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
-	"user_agent": "%REQ(USER-AGENT)%", "request_id": "%REQ(X-REQUEST-ID)%", "authority": "%REQ(:AUTHORITY)%", "upstream_host": "%UPSTREAM_HOST%",
-	"upstream_cluster": "%UPSTREAM_CLUSTER_RAW%", "upstream_local_address": "%UPSTREAM_LOCAL_ADDRESS%",
-	"downstream_local_address": "%DOWNSTREAM_LOCAL_ADDRESS%", "downstream_remote_address": "%DOWNSTREAM_REMOTE_ADDRESS%",
-	"requested_server_name": "%REQUESTED_SERVER_NAME%", "route_name": "%ROUTE_NAME%",
+	"start_time": "%START_TIME%", "method": "%REQ(:METHOD)%",
+	"path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "protocol": "%PROTOCOL%",
+	"response_code": "%RESPONSE_CODE%", "response_flags": "%RESPONSE_FLAGS%",
+	"response_code_details":          "%RESPONSE_CODE_DETAILS%",
+	"connection_termination_details": "%CONNECTION_TERMINATION_DETAILS%",
+	"bytes_received":                 "%BYTES_RECEIVED%", "bytes_sent": "%BYTES_SENT%",
+	"duration": "%DURATION%", "upstream_service_time": "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%",
+	"x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
+	"user_agent":      "%REQ(USER-AGENT)%", "request_id": "%REQ(X-REQUEST-ID)%",
+	"authority": "%REQ(:AUTHORITY)%", "upstream_host": "%UPSTREAM_HOST%",
+	"upstream_cluster":          "%UPSTREAM_CLUSTER_RAW%",
+	"upstream_local_address":    "%UPSTREAM_LOCAL_ADDRESS%",
+	"downstream_local_address":  "%DOWNSTREAM_LOCAL_ADDRESS%",
+	"downstream_remote_address": "%DOWNSTREAM_REMOTE_ADDRESS%",
+	"requested_server_name":     "%REQUESTED_SERVER_NAME%", "route_name": "%ROUTE_NAME%",
 	"upstream_transport_failure_reason": "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
 }

@@ -10,8 +10,9 @@ type Taken struct {
 	Envoy   bool   // a listener of Envoy's bootstrap
 }
 
-// TakenBy is who has an address and port, "" if nobody. Nothing is bound for captured connections, so they share addresses with all
-// but Envoy's own listeners on all addresses: it takes no two that are equal.
+// TakenBy is who has an address and port, "" if nobody. Nothing is bound for captured connections,
+// so they share addresses with all but Envoy's own listeners on all addresses: it takes no two that
+// are equal.
 func (m *Config) TakenBy(address string, port uint32, captured bool) string {
 	for _, t := range m.Taken {
 		switch {

@@ -8,7 +8,8 @@ import (
 
 func TestTakenBy(t *testing.T) {
 	m := mesh.Default()
-	m.Taken = []mesh.Taken{{Address: "::", Port: 15090, By: "metrics", Envoy: true}, {Address: "127.0.0.1", Port: 15000, By: "admin"}, {Port: 15020, By: "status"}}
+	m.Taken = []mesh.Taken{{Address: "::", Port: 15090, By: "metrics", Envoy: true},
+		{Address: "127.0.0.1", Port: 15000, By: "admin"}, {Port: 15020, By: "status"}}
 	for _, test := range []struct {
 		address  string
 		port     uint32

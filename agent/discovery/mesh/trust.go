@@ -12,8 +12,8 @@ func (m *Config) Account(namespace, account string) string {
 	return spiffe + m.TrustDomain + "/ns/" + namespace + "/sa/" + account
 }
 
-// Peers are the names to expect in certificates where these are: with those that the aliases of the trust domain give service
-// accounts, each once, sorted.
+// Peers are the names to expect in certificates where these are: with those that the aliases of the
+// trust domain give service accounts, each once, sorted.
 func (m *Config) Peers(names []string) []string {
 	peers := slices.Clone(names)
 	for _, name := range names {
@@ -21,7 +21,8 @@ func (m *Config) Peers(names []string) []string {
 		if !strings.HasPrefix(name, spiffe) || !ok || domain == "" {
 			continue
 		}
-		if parts := strings.Split(rest, "/"); len(parts) != 4 || parts[0] != "ns" || parts[2] != "sa" {
+		if parts := strings.Split(rest, "/"); len(parts) != 4 || parts[0] != "ns" ||
+			parts[2] != "sa" {
 			continue
 		}
 		for _, alias := range m.TrustDomainAliases {

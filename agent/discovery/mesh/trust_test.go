@@ -15,11 +15,13 @@ func TestPeersHaveEveryAliasOfTheTrustDomain(t *testing.T) {
 		t.Errorf("account %s, want %s", account, want)
 	}
 	names := []string{"web.test", account, "spiffe://cluster.local/other", "spiffe://"}
-	if d := cmp.Diff([]string{"spiffe://", "spiffe://cluster.local/ns/shop/sa/web", "spiffe://cluster.local/other", "web.test"}, m.Peers(names)); d != "" {
+	if d := cmp.Diff([]string{"spiffe://", "spiffe://cluster.local/ns/shop/sa/web",
+		"spiffe://cluster.local/other", "web.test"}, m.Peers(names)); d != "" {
 		t.Errorf("without aliases (-want +got):\n%s", d)
 	}
 	m.TrustDomainAliases = []string{"old.example", "cluster.local"}
-	want := []string{"spiffe://", "spiffe://cluster.local/ns/shop/sa/web", "spiffe://cluster.local/other", "spiffe://old.example/ns/shop/sa/web", "web.test"}
+	want := []string{"spiffe://", "spiffe://cluster.local/ns/shop/sa/web",
+		"spiffe://cluster.local/other", "spiffe://old.example/ns/shop/sa/web", "web.test"}
 	if d := cmp.Diff(want, m.Peers(names)); d != "" {
 		t.Errorf("with aliases (-want +got):\n%s", d)
 	}

@@ -23,20 +23,27 @@ type checker struct {
 }
 
 func (c *checker) fail(field, message, cure string) {
-	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Error, Message: message, Cure: cure})
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Error,
+		Message: message, Cure: cure})
 }
 
 func (c *checker) warn(field, message, cure string) {
-	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure})
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Warning,
+		Message: message, Cure: cure})
 }
 
 // carriedOut are the fields that count; all others are refused or warned of.
 var carriedOut = map[protoreflect.Name]bool{
-	"root_namespace": true, "default_service_export_to": true, "default_virtual_service_export_to": true, "default_destination_rule_export_to": true,
-	"outbound_traffic_policy": true, "protocol_detection_timeout": true, "connect_timeout": true, "dns_refresh_rate": true, "tcp_keepalive": true,
-	"default_http_retry_policy": true, "locality_lb_setting": true, "h2_upgrade_policy": true, "path_normalization": true, "access_log_file": true,
-	"access_log_format": true, "access_log_encoding": true, "default_config": true, "proxy_listen_port": true, "proxy_inbound_listen_port": true,
-	"tls_defaults": true, "mesh_mTLS": true, "trust_domain": true, "trust_domain_aliases": true, "ca_certificates": true,
+	"root_namespace": true, "default_service_export_to": true,
+	"default_virtual_service_export_to": true, "default_destination_rule_export_to": true,
+	"outbound_traffic_policy": true, "protocol_detection_timeout": true, "connect_timeout": true,
+	"dns_refresh_rate": true, "tcp_keepalive": true,
+	"default_http_retry_policy": true, "locality_lb_setting": true, "h2_upgrade_policy": true,
+	"path_normalization": true, "access_log_file": true,
+	"access_log_format": true, "access_log_encoding": true, "default_config": true,
+	"proxy_listen_port": true, "proxy_inbound_listen_port": true,
+	"tls_defaults": true, "mesh_mTLS": true, "trust_domain": true, "trust_domain_aliases": true,
+	"ca_certificates": true,
 }
 
 // CarriedOut tells whether a field of a message that MeshConfig has counts.
@@ -73,9 +80,11 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 		switch {
 		case CarriedOut(field):
 		case refuse:
-			c.fail(name, fmt.Sprintf("is not carried out by this version of Outrider (%s)", what), "remove it")
+			c.fail(name, fmt.Sprintf("is not carried out by this version of Outrider (%s)", what),
+				"remove it")
 		default:
-			c.warn(name, "is not carried out by this version of Outrider and has no effect", "remove it to be rid of this warning")
+			c.warn(name, "is not carried out by this version of Outrider and has no effect",
+				"remove it to be rid of this warning")
 		}
 		return true
 	})
@@ -84,21 +93,29 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 	c.protocolDetection(m.ProtocolDetectionTimeout)
 	c.port("proxyListenPort", m.ProxyListenPort)
 	c.port("proxyInboundListenPort", m.ProxyInboundListenPort)
-	for field, exportTo := range map[string][]string{"defaultServiceExportTo": m.DefaultServiceExportTo,
-		"defaultVirtualServiceExportTo": m.DefaultVirtualServiceExportTo, "defaultDestinationRuleExportTo": m.DefaultDestinationRuleExportTo} {
+	for field, exportTo := range map[string][]string{
+		"defaultServiceExportTo":         m.DefaultServiceExportTo,
+		"defaultVirtualServiceExportTo":  m.DefaultVirtualServiceExportTo,
+		"defaultDestinationRuleExportTo": m.DefaultDestinationRuleExportTo} {
 		c.exportTo(field, exportTo)
 	}
 	if m.RootNamespace != "" && !namespace.MatchString(m.RootNamespace) {
 		c.fail("rootNamespace", fmt.Sprintf("%q is no namespace", m.RootNamespace), "")
 	}
-	if m.OutboundTrafficPolicy.GetMode() == meshapi.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
-		c.fail("outboundTrafficPolicy.mode", "ALLOW_ANY_DYNAMIC_DNS is not carried out by this version of Outrider", "write ALLOW_ANY or REGISTRY_ONLY")
+	if m.OutboundTrafficPolicy.GetMode() ==
+		meshapi.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
+		c.fail("outboundTrafficPolicy.mode",
+			"ALLOW_ANY_DYNAMIC_DNS is not carried out by this version of Outrider",
+			"write ALLOW_ANY or REGISTRY_ONLY")
 	}
 	if m.OutboundTrafficPolicy.GetTls() != nil {
-		c.fail("outboundTrafficPolicy.tls", "is not carried out by this version of Outrider", "remove it; TLS to a host is said in a DestinationRule")
+		c.fail("outboundTrafficPolicy.tls", "is not carried out by this version of Outrider",
+			"remove it; TLS to a host is said in a DestinationRule")
 	}
-	c.findings = append(c.findings, validate.Retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)...)
-	c.findings = append(c.findings, validate.Localities("localityLbSetting", m.LocalityLbSetting)...)
+	c.findings = append(c.findings, validate.Retries("defaultHttpRetryPolicy",
+		m.DefaultHttpRetryPolicy)...)
+	c.findings = append(c.findings, validate.Localities("localityLbSetting",
+		m.LocalityLbSetting)...)
 	c.keepalive(m.TcpKeepalive)
 	c.accessLog(m)
 	c.tls(m)
@@ -128,9 +145,12 @@ func (c *checker) protocolDetection(d *durationpb.Duration) {
 	switch v := d.AsDuration(); {
 	case d == nil || v == 0:
 	case v < 0 || v%time.Millisecond != 0:
-		c.fail("protocolDetectionTimeout", fmt.Sprintf("%v is no time to wait", v), "write 0s, or whole milliseconds")
+		c.fail("protocolDetectionTimeout", fmt.Sprintf("%v is no time to wait", v),
+			"write 0s, or whole milliseconds")
 	case v < 10*time.Millisecond:
-		c.warn("protocolDetectionTimeout", fmt.Sprintf("%v is so short that requests may be taken for plain TCP", v), "write 0s (for ever) or at least 10ms")
+		c.warn("protocolDetectionTimeout",
+			fmt.Sprintf("%v is so short that requests may be taken for plain TCP", v),
+			"write 0s (for ever) or at least 10ms")
 	}
 }
 
@@ -143,7 +163,8 @@ func (c *checker) port(field string, v int32) {
 func (c *checker) exportTo(field string, exportTo []string) {
 	for i, to := range exportTo {
 		if to != "*" && to != "." && to != "~" && !namespace.MatchString(to) {
-			c.fail(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%q is no namespace", to), "write . for an object's own namespace, * for all, ~ for none, or a namespace")
+			c.fail(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%q is no namespace", to),
+				"write . for an object's own namespace, * for all, ~ for none, or a namespace")
 		}
 	}
 }
@@ -154,16 +175,19 @@ func (c *checker) keepalive(k *networking.ConnectionPoolSettings_TCPSettings_Tcp
 }
 
 func (c *checker) accessLog(m *meshapi.MeshConfig) {
-	log := mesh.AccessLog{File: m.AccessLogFile, Format: m.AccessLogFormat, JSON: m.AccessLogEncoding == meshapi.MeshConfig_JSON}
+	log := mesh.AccessLog{File: m.AccessLogFile, Format: m.AccessLogFormat,
+		JSON: m.AccessLogEncoding == meshapi.MeshConfig_JSON}
 	if log.File != "" && !filepath.IsAbs(log.File) {
-		c.fail("accessLogFile", fmt.Sprintf("%q is no absolute path", log.File), "write /dev/stdout or a path in /var/log/outrider")
+		c.fail("accessLogFile", fmt.Sprintf("%q is no absolute path", log.File),
+			"write /dev/stdout or a path in /var/log/outrider")
 		return
 	}
 	if _, err := log.Substitution(); err != nil {
 		c.fail("accessLogFormat", err.Error(), "")
 	}
 	if log.JSON && log.Format != "" && log.Format[0] != '{' {
-		c.fail("accessLogFormat", "is a line of text, and accessLogEncoding says JSON", "write a JSON object of texts")
+		c.fail("accessLogFormat", "is a line of text, and accessLogEncoding says JSON",
+			"write a JSON object of texts")
 	}
 }
 
@@ -177,16 +201,22 @@ func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 		switch key := elsewhere[name]; {
 		case CarriedOut(field):
 		case key != "":
-			c.warn("defaultConfig."+name, "is the agent's and has no effect here", "write it into outrider.toml: "+key)
+			c.warn("defaultConfig."+name, "is the agent's and has no effect here",
+				"write it into outrider.toml: "+key)
 		default:
-			c.warn("defaultConfig."+name, "is not carried out by this version of Outrider and has no effect", "remove it to be rid of this warning")
+			c.warn("defaultConfig."+name,
+				"is not carried out by this version of Outrider and has no effect",
+				"remove it to be rid of this warning")
 		}
 		return true
 	})
 	if topology := p.GatewayTopology; topology != nil {
-		topology.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		topology.ProtoReflect().Range(func(field protoreflect.FieldDescriptor,
+			_ protoreflect.Value) bool {
 			if !CarriedOut(field) {
-				c.warn("defaultConfig.gatewayTopology."+field.JSONName(), "is not carried out by this version of Outrider and has no effect", "remove it to be rid of this warning")
+				c.warn("defaultConfig.gatewayTopology."+field.JSONName(),
+					"is not carried out by this version of Outrider and has no effect",
+					"remove it to be rid of this warning")
 			}
 			return true
 		})

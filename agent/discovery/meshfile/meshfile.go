@@ -1,5 +1,5 @@
-// Package meshfile reads Istio's MeshConfig from a file: what of it concerns discovery, and by name and line all that
-// does not, or is not carried out.
+// Package meshfile reads Istio's MeshConfig from a file: what of it concerns discovery, and by name
+// and line all that does not, or is not carried out.
 package meshfile
 
 import (
@@ -11,15 +11,17 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Read reads a file, and returns its text too; "" is the defaults. Without identity, proxies have no certificate of the mesh, and what
-// is said of it has no effect. The configuration and the text are nil where there is an error among the problems.
+// Read reads a file, and returns its text too; "" is the defaults. Without identity, proxies have
+// no certificate of the mesh, and what is said of it has no effect. The configuration and the text
+// are nil where there is an error among the problems.
 func Read(path string, identity bool) (*mesh.Config, []byte, []object.Problem) {
 	if path == "" {
 		return mesh.Default(), nil, nil
 	}
 	content, err := store.ReadAll(path)
 	if err != nil {
-		return nil, nil, []object.Problem{{File: path, Line: 1, Severity: condition.Error, Message: err.Error(), Cure: "create it or take it out of [discovery] mesh_config_file"}}
+		return nil, nil, []object.Problem{{File: path, Line: 1, Severity: condition.Error,
+			Message: err.Error(), Cure: "create it or take it out of [discovery] mesh_config_file"}}
 	}
 	read, problems := Parse(path, content, identity)
 	if read == nil {
@@ -50,8 +52,10 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	if in.RootNamespace != "" {
 		m.RootNamespace = in.RootNamespace
 	}
-	m.ServiceExportTo, m.RoutingExportTo, m.RuleExportTo = in.DefaultServiceExportTo, in.DefaultVirtualServiceExportTo, in.DefaultDestinationRuleExportTo
-	m.AllowAny = in.OutboundTrafficPolicy == nil || in.OutboundTrafficPolicy.Mode != meshapi.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
+	m.ServiceExportTo, m.RoutingExportTo, m.RuleExportTo = in.DefaultServiceExportTo,
+		in.DefaultVirtualServiceExportTo, in.DefaultDestinationRuleExportTo
+	m.AllowAny = in.OutboundTrafficPolicy == nil ||
+		in.OutboundTrafficPolicy.Mode != meshapi.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
 	m.ProtocolDetection = in.ProtocolDetectionTimeout.AsDuration()
 	if in.ConnectTimeout != nil {
 		m.ConnectTimeout = in.ConnectTimeout.AsDuration()
@@ -65,15 +69,18 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	}
 	m.UpgradeHTTP2 = in.H2UpgradePolicy == meshapi.MeshConfig_UPGRADE
 	m.PathNormalization = in.PathNormalization.GetNormalization()
-	m.AccessLog = mesh.AccessLog{File: in.AccessLogFile, Format: in.AccessLogFormat, JSON: in.AccessLogEncoding == meshapi.MeshConfig_JSON}
+	m.AccessLog = mesh.AccessLog{File: in.AccessLogFile, Format: in.AccessLogFormat,
+		JSON: in.AccessLogEncoding == meshapi.MeshConfig_JSON}
 	if topology := in.DefaultConfig.GetGatewayTopology(); topology != nil {
 		m.TrustedProxies = topology.NumTrustedProxies
 	}
-	m.TLS, m.TrustDomainAliases, m.Authorities = in.TlsDefaults, in.TrustDomainAliases, authorities(in)
+	m.TLS, m.TrustDomainAliases, m.Authorities = in.TlsDefaults, in.TrustDomainAliases,
+		authorities(in)
 	if in.TrustDomain != "" {
 		m.TrustDomain = in.TrustDomain
 	}
-	m.OutboundPort, m.InboundPort = port(in.ProxyListenPort, m.OutboundPort), port(in.ProxyInboundListenPort, m.InboundPort)
+	m.OutboundPort, m.InboundPort = port(in.ProxyListenPort, m.OutboundPort),
+		port(in.ProxyInboundListenPort, m.InboundPort)
 	return m
 }
 
@@ -86,11 +93,19 @@ func port(given int32, otherwise uint32) uint32 {
 
 // elsewhere are the fields of defaultConfig that Outrider has keys of its own for.
 var elsewhere = map[string]string{
-	"binaryPath": "[envoy] binary", "drainDuration": "[envoy] drain_duration", "discoveryAddress": "[discovery] address",
-	"zipkinAddress": "[tracing] address", "tracing": "[tracing]", "statsdUdpAddress": "[telemetry] statsd_udp_address",
-	"envoyMetricsServiceAddress": "[telemetry] metrics_service", "envoyMetricsService": "[telemetry] metrics_service",
-	"envoyAccessLogService": "[telemetry] access_log_service", "proxyAdminPort": "[envoy] admin_port", "controlPlaneAuthPolicy": "[discovery] auth",
-	"customConfigFile": "[envoy] custom_config_file", "statNameLength": "[envoy] stat_name_length", "concurrency": "[envoy] concurrency",
-	"proxyBootstrapTemplatePath": "[envoy] template_file", "interceptionMode": "[capture] mode", "statusPort": "[status] address",
-	"terminationDrainDuration": "[envoy] termination_drain_duration", "readinessProbe": "[health]", "configPath": "[envoy] config_dir",
+	"binaryPath": "[envoy] binary", "drainDuration": "[envoy] drain_duration",
+	"discoveryAddress": "[discovery] address",
+	"zipkinAddress":    "[tracing] address", "tracing": "[tracing]",
+	"statsdUdpAddress":           "[telemetry] statsd_udp_address",
+	"envoyMetricsServiceAddress": "[telemetry] metrics_service",
+	"envoyMetricsService":        "[telemetry] metrics_service",
+	"envoyAccessLogService":      "[telemetry] access_log_service",
+	"proxyAdminPort":             "[envoy] admin_port",
+	"controlPlaneAuthPolicy":     "[discovery] auth",
+	"customConfigFile":           "[envoy] custom_config_file",
+	"statNameLength":             "[envoy] stat_name_length", "concurrency": "[envoy] concurrency",
+	"proxyBootstrapTemplatePath": "[envoy] template_file", "interceptionMode": "[capture] mode",
+	"statusPort":               "[status] address",
+	"terminationDrainDuration": "[envoy] termination_drain_duration", "readinessProbe": "[health]",
+	"configPath": "[envoy] config_dir",
 }

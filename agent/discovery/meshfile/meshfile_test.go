@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// TestFields gives each field to the reader, for proxies without identity. want is "" where nothing is wrong, else "field:line: words"; a ! before it
-// stands for an error, a ? for a warning.
+// TestFields gives each field to the reader, for proxies without identity. want is "" where nothing
+// is wrong, else "field:line: words"; a ! before it stands for an error, a ? for a warning.
 func TestFields(t *testing.T) {
 	for _, test := range []struct{ yaml, want string }{
 		{"", ""},
@@ -32,36 +32,46 @@ func TestFields(t *testing.T) {
 		{"proxyHttpPort: 8080", "!proxyHttpPort:1: not carried out"},
 		{"rootNamespace: Not.A", "!rootNamespace:1: no namespace"},
 		{"defaultServiceExportTo: ['a b']", "!defaultServiceExportTo[0]:1: no namespace"},
-		{"outboundTrafficPolicy: {mode: ALLOW_ANY_DYNAMIC_DNS}", "!outboundTrafficPolicy.mode:1: not carried out"},
-		{"outboundTrafficPolicy: {tls: {mode: SIMPLE}}", "!outboundTrafficPolicy.tls:1: not carried out"},
+		{"outboundTrafficPolicy: {mode: ALLOW_ANY_DYNAMIC_DNS}",
+			"!outboundTrafficPolicy.mode:1: not carried out"},
+		{"outboundTrafficPolicy: {tls: {mode: SIMPLE}}",
+			"!outboundTrafficPolicy.tls:1: not carried out"},
 		{"outboundTrafficPolicy: {mode: ANY}", "!outboundTrafficPolicy.mode:1: is not one of"},
-		{"defaultHttpRetryPolicy: {attempts: 2, retryOn: sometimes}", "!defaultHttpRetryPolicy.retryOn:1: no condition"},
+		{"defaultHttpRetryPolicy: {attempts: 2, retryOn: sometimes}",
+			"!defaultHttpRetryPolicy.retryOn:1: no condition"},
 		{"localityLbSetting: {failover: [{from: eu, to: us}], enabled: true}", ""},
-		{"localityLbSetting:\n  distribute: [{from: eu, to: {eu: 0, us: 100}}]", `!localityLbSetting.distribute[0].to["eu"]:2: 0 is not from 1 to 100`},
-		{"localityLbSetting: {failover: [{from: '', to: us}]}", "!localityLbSetting.failover[0].from:1: is no region"},
+		{"localityLbSetting:\n  distribute: [{from: eu, to: {eu: 0, us: 100}}]",
+			`!localityLbSetting.distribute[0].to["eu"]:2: 0 is not from 1 to 100`},
+		{"localityLbSetting: {failover: [{from: '', to: us}]}",
+			"!localityLbSetting.failover[0].from:1: is no region"},
 		{"tcpKeepalive: {time: 10ms}", "!tcpKeepalive.time:1: too short"},
 		{"accessLogFile: log", "!accessLogFile:1: no absolute path"},
-		{"accessLogFile: /dev/stdout\naccessLogEncoding: JSON\naccessLogFormat: '%PROTOCOL%'", "!accessLogFormat:3: is a line of text"},
+		{"accessLogFile: /dev/stdout\naccessLogEncoding: JSON\naccessLogFormat: '%PROTOCOL%'",
+			"!accessLogFormat:3: is a line of text"},
 		{"accessLogFormat: '{\"a\": '", "!accessLogFormat:1: no JSON object"},
 		{"trustDomain: example.com\ntrustDomainAliases: [cluster.local, a.b.]", ""},
 		{"trustDomain: spiffe://example.com", "!trustDomain:1: no trust domain"},
 		{"trustDomainAliases:\n- a\n- A_b", "!trustDomainAliases[1]:3: no trust domain"},
 		{"trustDomainAliases: ['']", "!trustDomainAliases[0]:1: no trust domain"},
 		{"tlsDefaults: {minProtocolVersion: TLSV1_3, cipherSuites: [ECDHE-RSA-AES128-GCM-SHA256], ecdhCurves: [X25519MLKEM768, P-256]}", ""},
-		{"tlsDefaults: {minProtocolVersion: TLSV1_1}", "!tlsDefaults.minProtocolVersion:1: is not one of"},
+		{"tlsDefaults: {minProtocolVersion: TLSV1_1}",
+			"!tlsDefaults.minProtocolVersion:1: is not one of"},
 		{"tlsDefaults:\n  ecdhCurves:\n  - P-224", "?tlsDefaults.ecdhCurves[0]:3: no curve"},
 		{"tlsDefaults: {ecdhCurves: [P-256, P-256]}", "?tlsDefaults.ecdhCurves[1]:1: twice"},
 		{"tlsDefaults: {cipherSuites: [NONE]}", "?tlsDefaults.cipherSuites[0]:1: no cipher suite"},
 		{"meshMTLS: {minProtocolVersion: TLSV1_3}", "?meshMTLS:1: mutual TLS between workloads"},
 		{"caCertificates: [{pem: nothing}]", "!caCertificates[0].pem:1: holds no PEM"},
 		{"caCertificates: [{}]", "!caCertificates[0].pem:1: holds no PEM"},
-		{"caCertificates:\n- spiffeBundleUrl: https://a.test/bundle", "?caCertificates[0].spiffeBundleUrl:2: not carried out"},
+		{"caCertificates:\n- spiffeBundleUrl: https://a.test/bundle",
+			"?caCertificates[0].spiffeBundleUrl:2: not carried out"},
 		{"enableAutoMtls: true", "?enableAutoMtls:1: not carried out"},
 		{"discoverySelectors: [{matchLabels: {a: b}}]", "!discoverySelectors:1: not carried out"},
-		{"defaultConfig:\n  drainDuration: 10s", "?defaultConfig.drainDuration:2: outrider.toml: [envoy] drain_duration"},
+		{"defaultConfig:\n  drainDuration: 10s",
+			"?defaultConfig.drainDuration:2: outrider.toml: [envoy] drain_duration"},
 		{"defaultConfig:\n  meshId: a", "?defaultConfig.meshId:2: not carried out"},
 		{"defaultConfig: {gatewayTopology: {numTrustedProxies: 2}}", ""},
-		{"defaultConfig: {gatewayTopology: {proxyProtocol: {}}}", "?defaultConfig.gatewayTopology.proxyProtocol:1: not carried out"},
+		{"defaultConfig: {gatewayTopology: {proxyProtocol: {}}}",
+			"?defaultConfig.gatewayTopology.proxyProtocol:1: not carried out"},
 		{"rootNamespace: a\n---\nrootNamespace: b", "!:2: second document"},
 		{"[", "!:1: not valid YAML"},
 		{"- a", "!:1: must be a mapping"},
@@ -79,8 +89,10 @@ func TestFields(t *testing.T) {
 		}
 		place, words, _ := strings.Cut(test.want[1:], ": ")
 		at := strings.LastIndexByte(place, ':')
-		if len(problems) != 1 || problems[0].Severity != severity || problems[0].Field != place[:at] ||
-			!strings.Contains(problems[0].String(), words) || !strings.HasPrefix(problems[0].String(), "mesh.yaml"+place[at:]+":") {
+		if len(problems) != 1 || problems[0].Severity != severity ||
+			problems[0].Field != place[:at] ||
+			!strings.Contains(problems[0].String(), words) ||
+			!strings.HasPrefix(problems[0].String(), "mesh.yaml"+place[at:]+":") {
 			t.Errorf("%s\n want %s\n got  %v", test.yaml, test.want, problems)
 		}
 		if (m == nil) != (severity == condition.Error) {
@@ -113,11 +125,15 @@ trustDomainAliases: [cluster.local]
 	}
 	want := mesh.Default()
 	want.RootNamespace, want.AllowAny, want.UpgradeHTTP2 = "mesh", false, true
-	want.ServiceExportTo, want.RoutingExportTo, want.RuleExportTo = []string{"."}, []string{"*"}, []string{"shop"}
-	want.ProtocolDetection, want.ConnectTimeout, want.DNSRefresh = time.Second, 2*time.Second, 3*time.Second
-	want.TLS = &meshapi.MeshConfig_TLSConfig{MinProtocolVersion: meshapi.MeshConfig_TLSConfig_TLSV1_3, EcdhCurves: []string{"P-256"}}
+	want.ServiceExportTo, want.RoutingExportTo, want.RuleExportTo = []string{"."}, []string{"*"},
+		[]string{"shop"}
+	want.ProtocolDetection, want.ConnectTimeout, want.DNSRefresh = time.Second, 2*time.Second,
+		3*time.Second
+	want.TLS = &meshapi.MeshConfig_TLSConfig{
+		MinProtocolVersion: meshapi.MeshConfig_TLSConfig_TLSV1_3, EcdhCurves: []string{"P-256"}}
 	want.TrustDomain, want.TrustDomainAliases = "example.com", []string{"cluster.local"}
-	want.AccessLog, want.OutboundPort, want.InboundPort = mesh.AccessLog{File: "/dev/stdout", JSON: true}, 1, 2
+	want.AccessLog, want.OutboundPort, want.InboundPort = mesh.AccessLog{File: "/dev/stdout",
+		JSON: true}, 1, 2
 	if !m.Equal(want) {
 		t.Errorf("got %+v, want %+v", m, want)
 	}
@@ -128,7 +144,8 @@ trustDomainAliases: [cluster.local]
 
 func TestAFileThatIsMissingIsTold(t *testing.T) {
 	m, text, problems := meshfile.Read(filepath.Join(t.TempDir(), "mesh.yaml"), false)
-	if m != nil || text != nil || len(problems) != 1 || !strings.Contains(problems[0].String(), "mesh_config_file") {
+	if m != nil || text != nil || len(problems) != 1 || !strings.Contains(problems[0].String(),
+		"mesh_config_file") {
 		t.Errorf("%v, %v", m, problems)
 	}
 }

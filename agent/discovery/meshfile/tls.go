@@ -15,16 +15,24 @@ import (
 
 // tls checks what is said of TLS for the whole mesh.
 func (c *checker) tls(m *meshapi.MeshConfig) {
-	c.oneOfMany("tlsDefaults.cipherSuites", "cipher suite", "write one such as ECDHE-RSA-AES128-GCM-SHA256", m.TlsDefaults.GetCipherSuites(), model.IsCipherSuite)
-	c.oneOfMany("tlsDefaults.ecdhCurves", "curve", "write one such as P-256 or X25519", m.TlsDefaults.GetEcdhCurves(), model.IsCurve)
+	c.oneOfMany("tlsDefaults.cipherSuites", "cipher suite",
+		"write one such as ECDHE-RSA-AES128-GCM-SHA256", m.TlsDefaults.GetCipherSuites(),
+		model.IsCipherSuite)
+	c.oneOfMany("tlsDefaults.ecdhCurves", "curve", "write one such as P-256 or X25519",
+		m.TlsDefaults.GetEcdhCurves(), model.IsCurve)
 	if m.MeshMTLS == nil {
 		return
 	}
 	if len(m.MeshMTLS.EcdhCurves) > 0 {
-		c.fail("meshMTLS.ecdhCurves", "is not taken between workloads of the mesh", "remove it, or write it into tlsDefaults")
+		c.fail("meshMTLS.ecdhCurves", "is not taken between workloads of the mesh",
+			"remove it, or write it into tlsDefaults")
 	}
-	c.oneOfMany("meshMTLS.cipherSuites", "cipher suite", "write one such as ECDHE-RSA-AES128-GCM-SHA256", m.MeshMTLS.CipherSuites, model.IsCipherSuite)
-	c.warn("meshMTLS", "has no effect: it is of mutual TLS between workloads of the mesh, which this version of Outrider does not end",
+	c.oneOfMany("meshMTLS.cipherSuites", "cipher suite",
+		"write one such as ECDHE-RSA-AES128-GCM-SHA256", m.MeshMTLS.CipherSuites,
+		model.IsCipherSuite)
+	c.warn("meshMTLS",
+		"has no effect: it is of mutual TLS between workloads of the mesh, which this version of "+
+			"Outrider does not end",
 		"remove it to be rid of this warning; tlsDefaults is of other servers")
 }
 
@@ -42,13 +50,15 @@ func (c *checker) oneOfMany(field, what, cure string, names []string, is func(st
 }
 
 // trustDomain is Istio's: labels of DNS, the last of which may be empty.
-var trustDomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$`)
+var trustDomain = regexp.MustCompile(
+	`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$`)
 
 // trust checks whom the mesh trusts.
 func (c *checker) trust(m *meshapi.MeshConfig) {
 	domain := func(field, name string) {
 		if !trustDomain.MatchString(name) {
-			c.fail(field, fmt.Sprintf("%q is no trust domain", name), "write one such as cluster.local, without spiffe://")
+			c.fail(field, fmt.Sprintf("%q is no trust domain", name),
+				"write one such as cluster.local, without spiffe://")
 		}
 	}
 	if m.TrustDomain != "" {
@@ -62,7 +72,9 @@ func (c *checker) trust(m *meshapi.MeshConfig) {
 		c.authority(fmt.Sprintf("caCertificates[%d]", i), data)
 	}
 	if len(m.CaCertificates) > 0 && len(c.findings) == found && !c.identity {
-		c.warn("caCertificates", "is told to whoever asks for it, and has no effect on proxies without a certificate of the mesh, as these are",
+		c.warn("caCertificates",
+			"is told to whoever asks for it, and has no effect on proxies without a certificate "+
+				"of the mesh, as these are",
 			"name authorities in a DestinationRule's or Gateway's caCertificates")
 	}
 }
@@ -76,15 +88,20 @@ func (c *checker) authority(field string, data *meshapi.MeshConfig_CertificateDa
 		c.warn(field+".trustDomains", idle, "remove it to be rid of this warning")
 	}
 	if data.GetSpiffeBundleUrl() != "" {
-		c.warn(field+".spiffeBundleUrl", "is not carried out by this version of Outrider and has no effect", "write the authority's certificate into pem")
+		c.warn(field+".spiffeBundleUrl",
+			"is not carried out by this version of Outrider and has no effect",
+			"write the authority's certificate into pem")
 		return
 	}
 	if err := checkAuthority(data.GetPem()); err != nil {
-		c.fail(field+".pem", err.Error(), "write the certificate of an authority as PEM: pem: |, and below it -----BEGIN CERTIFICATE-----")
+		c.fail(field+".pem", err.Error(),
+			"write the certificate of an authority as PEM: pem: |, and below it -----BEGIN "+
+				"CERTIFICATE-----")
 	}
 }
 
-// checkAuthority tells why a text is not the certificates of authorities, as PEM. Istio looks at the first only.
+// checkAuthority tells why a text is not the certificates of authorities, as PEM. Istio looks at
+// the first only.
 func checkAuthority(text string) error {
 	rest := []byte(text)
 	for count := 0; ; count++ {
@@ -103,7 +120,8 @@ func checkAuthority(text string) error {
 			return fmt.Errorf("holds no certificate that can be read: %w", err)
 		}
 		if !certificate.IsCA {
-			return fmt.Errorf("holds the certificate of %q, which is no authority's", certificate.Subject)
+			return fmt.Errorf("holds the certificate of %q, which is no authority's",
+				certificate.Subject)
 		}
 		rest = after
 	}

@@ -9,7 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// entryAddresses are the single addresses of a ServiceEntry, which requests may name in place of its hosts.
+// entryAddresses are the single addresses of a ServiceEntry, which requests may name in place of
+// its hosts.
 func entryAddresses(o *object.Object) []string {
 	if o == nil {
 		return nil
@@ -28,7 +29,8 @@ func entryAddresses(o *object.Object) []string {
 	return slices.Compact(found)
 }
 
-// changeAddresses takes a ServiceEntry in and tells which hosts share an address with it, before or after.
+// changeAddresses takes a ServiceEntry in and tells which hosts share an address with it, before or
+// after.
 func (w *World) changeAddresses(c Change, hosts map[string]struct{}) {
 	for _, address := range entryAddresses(c.Old) {
 		remove(w.addresses, address, c.Old, object.Age)
@@ -49,10 +51,11 @@ func (w *World) sharing(address string, hosts map[string]struct{}) {
 	}
 }
 
-// Addresses are those by which requests on an HTTP port may name a service in place of its host: what no VirtualService
-// names by itself, and no older service has on that port. named tells of an address whether a VirtualService that counts
-// names it, sees the service of a host that counts.
-func (w *World) Addresses(service *Service, port uint32, named func(address string) bool, sees func(host string) *Service) []string {
+// Addresses are those by which requests on an HTTP port may name a service in place of its host:
+// what no VirtualService names by itself, and no older service has on that port. named tells of an
+// address whether a VirtualService that counts names it, sees the service of a host that counts.
+func (w *World) Addresses(service *Service, port uint32, named func(address string) bool,
+	sees func(host string) *Service) []string {
 	var found []string
 	for _, o := range service.Entries {
 		for _, address := range entryAddresses(o) {

@@ -12,8 +12,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Bounds of what one VirtualService becomes with its delegates: each match of a route is met with each of its delegate's.
-// Far more than anybody writes; up to them merging takes a fraction of a second.
+// Bounds of what one VirtualService becomes with its delegates: each match of a route is met with
+// each of its delegate's. Far more than anybody writes; up to them merging takes a fraction of a
+// second.
 const (
 	mostMerged   = 10_000  // matches
 	mostCompared = 200_000 // pairs of matches, most of which have nothing in common
@@ -39,7 +40,8 @@ func delegatesOf(root *object.Object) []object.Key {
 	return keys
 }
 
-func withoutDelegator(all map[object.Key]map[*object.Object]struct{}, root *object.Object) map[object.Key]map[*object.Object]struct{} {
+func withoutDelegator(all map[object.Key]map[*object.Object]struct{},
+	root *object.Object) map[object.Key]map[*object.Object]struct{} {
 	for _, key := range delegatesOf(root) {
 		if delete(all[key], root); len(all[key]) == 0 {
 			delete(all, key)
@@ -60,27 +62,34 @@ func (w *World) delegate(changed []object.Key, hosts, bindings map[string]struct
 	}
 }
 
-// delegated adds what the delegate of a route says, each of its routes merged with the root's. What contradicts the root is
-// left out, as in Istio.
+// delegated adds what the delegate of a route says, each of its routes merged with the root's. What
+// contradicts the root is left out, as in Istio.
 func (w *World) delegated(r *Routing, index int) {
 	root := r.Spec.Http[index]
 	tell := func(o *object.Object, field, message, cure string) {
-		r.Problems = append(r.Problems, o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure}))
+		r.Problems = append(r.Problems,
+			o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message,
+				Cure: cure}))
 	}
 	key := delegateKey(r.Object, root.Delegate)
 	field := fmt.Sprintf("http[%d].delegate", index)
 	o := w.byKey[key]
 	if o == nil {
-		tell(r.Object, field, fmt.Sprintf("there is no %s: the route has no effect", key), "add it or correct the name")
+		tell(r.Object, field, fmt.Sprintf("there is no %s: the route has no effect", key),
+			"add it or correct the name")
 		return
 	}
 	spec := o.Spec.(*networking.VirtualService)
 	switch {
 	case len(spec.Hosts) > 0:
-		tell(r.Object, field, fmt.Sprintf("%s at %s:%d has hosts and is no delegate: the route has no effect", key, o.File, o.Line), "remove its hosts")
+		tell(r.Object, field,
+			fmt.Sprintf("%s at %s:%d has hosts and is no delegate: the route has no effect", key,
+				o.File, o.Line), "remove its hosts")
 		return
 	case !visible(spec.ExportTo, w.mesh.RoutingExportTo, o.Namespace, r.Object.Namespace):
-		tell(r.Object, field, fmt.Sprintf("%s at %s:%d is not exported to namespace %s: the route has no effect", key, o.File, o.Line, r.Object.Namespace), "add the namespace to its exportTo")
+		tell(r.Object, field,
+			fmt.Sprintf("%s at %s:%d is not exported to namespace %s: the route has no effect", key,
+				o.File, o.Line, r.Object.Namespace), "add the namespace to its exportTo")
 		return
 	}
 	if !slices.Contains(r.Delegates, o) {
@@ -96,14 +105,22 @@ func (w *World) delegated(r *Routing, index int) {
 		}
 		if r.compared > mostCompared || r.merged > mostMerged {
 			r.HTTP = r.HTTP[:before]
-			r.Problems = append(r.Problems, r.Object.Problem(object.Finding{Field: field, Severity: condition.Error,
-				Message: fmt.Sprintf("with %s at %s:%d the delegates come to more than %d matches, or more than %d pairs to compare: the route has no effect",
-					key, o.File, o.Line, mostMerged, mostCompared), Cure: "write fewer matches in the VirtualService, whose number is multiplied with that in its delegates"}))
+			r.Problems = append(r.Problems,
+				r.Object.Problem(object.Finding{Field: field, Severity: condition.Error,
+					Message: fmt.Sprintf(
+						"with %s at %s:%d the delegates come to more than %d matches, or more "+
+							"than %d pairs to compare: the route has no effect",
+						key, o.File, o.Line, mostMerged, mostCompared),
+					Cure: "write fewer matches in the VirtualService, whose number is multiplied " +
+						"with that in its delegates"}))
 			return
 		}
 		if !ok {
-			tell(o, fmt.Sprintf("http[%d].match", i), fmt.Sprintf("takes nothing that http[%d] of %s at %s:%d takes: the route has no effect there",
-				index, r.Object.Key, r.Object.File, r.Object.Line), "narrow what the root matches, or remove the match")
+			tell(o, fmt.Sprintf("http[%d].match", i),
+				fmt.Sprintf("takes nothing that http[%d] of %s at %s:%d takes: the route has no "+
+					"effect there",
+					index, r.Object.Key, r.Object.File, r.Object.Line),
+				"narrow what the root matches, or remove the match")
 			continue
 		}
 		merged := w.mergeRoutes(root, r.Object.Namespace, route, o.Namespace)
@@ -112,9 +129,10 @@ func (w *World) delegated(r *Routing, index int) {
 	}
 }
 
-// mergeRoutes is a delegate's route with what only its root says. Names of destinations are resolved, each in the namespace
-// of whom it is from.
-func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string, delegate *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
+// mergeRoutes is a delegate's route with what only its root says. Names of destinations are
+// resolved, each in the namespace of whom it is from.
+func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string,
+	delegate *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
 	own, its := w.resolved(delegate, namespace), w.resolved(root, rootNamespace)
 	own.Name = joined(its.Name, own.Name)
 	inherit(&own.Rewrite, its.Rewrite)
@@ -123,7 +141,8 @@ func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string, de
 	inherit(&own.Retries, its.Retries)
 	inherit(&own.Fault, its.Fault)
 	inherit(&own.Mirror, its.Mirror)
-	inherit(&own.MirrorPercent, its.MirrorPercent) //nolint:staticcheck // deprecated, still valid YAML
+	inherit(&own.MirrorPercent,
+		its.MirrorPercent) //nolint:staticcheck // deprecated, still valid YAML
 	inherit(&own.MirrorPercentage, its.MirrorPercentage)
 	inherit(&own.CorsPolicy, its.CorsPolicy)
 	inherit(&own.Headers, its.Headers)

@@ -10,7 +10,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// TestMergeMatches merges a root's matches with a delegate's. merged is "" where they contradict each other.
+// TestMergeMatches merges a root's matches with a delegate's. merged is "" where they contradict
+// each other.
 func TestMergeMatches(t *testing.T) {
 	for _, test := range []struct{ root, delegate, merged string }{
 		{``, `{"port":1}`, `{"port":1}`},
@@ -21,11 +22,15 @@ func TestMergeMatches(t *testing.T) {
 		{`{"uri":{"exact":"/a"}}`, `{"uri":{"prefix":"/a"}}`, ``},
 		{`{"uri":{"regex":"/a.*"}}`, `{"uri":{"prefix":"/a"}}`, ``},
 		{`{"uri":{"regex":"/a.*"}}`, `{"port":1}`, `{"uri":{"regex":"/a.*"},"port":1}`},
-		{`{"uri":{"prefix":"/a"}} {"uri":{"prefix":"/b"}}`, `{"uri":{"prefix":"/b/c"}}`, `{"uri":{"prefix":"/b/c"}}`},
-		{`{"port":1} {"port":2}`, `{"method":{"exact":"GET"}}`, `{"method":{"exact":"GET"},"port":1} {"method":{"exact":"GET"},"port":2}`},
+		{`{"uri":{"prefix":"/a"}} {"uri":{"prefix":"/b"}}`, `{"uri":{"prefix":"/b/c"}}`,
+			`{"uri":{"prefix":"/b/c"}}`},
+		{`{"port":1} {"port":2}`, `{"method":{"exact":"GET"}}`,
+			`{"method":{"exact":"GET"},"port":1} {"method":{"exact":"GET"},"port":2}`},
 		{`{"port":1}`, `{"port":1} {"port":2}`, ``},
-		{`{"headers":{"a":{"exact":"1"}}}`, `{"headers":{"b":{"exact":"2"}}}`, `{"headers":{"a":{"exact":"1"},"b":{"exact":"2"}}}`},
-		{`{"headers":{"a":{"prefix":"1"}}}`, `{"headers":{"a":{"exact":"12"}}}`, `{"headers":{"a":{"exact":"12"}}}`},
+		{`{"headers":{"a":{"exact":"1"}}}`, `{"headers":{"b":{"exact":"2"}}}`,
+			`{"headers":{"a":{"exact":"1"},"b":{"exact":"2"}}}`},
+		{`{"headers":{"a":{"prefix":"1"}}}`, `{"headers":{"a":{"exact":"12"}}}`,
+			`{"headers":{"a":{"exact":"12"}}}`},
 		{`{"headers":{"a":{"exact":"1"}}}`, `{"headers":{"a":{"exact":"2"}}}`, ``},
 		{`{"sourceLabels":{"a":"1"}}`, `{"sourceLabels":{"a":"2"}}`, ``},
 		{`{"sourceNamespace":"x"}`, `{"port":1}`, ``},
@@ -35,8 +40,10 @@ func TestMergeMatches(t *testing.T) {
 		{`{"gateways":["gw"]}`, `{"gateways":["gw"]}`, ``},
 		{`{"name":"a","statPrefix":"s"}`, `{"name":"b"}`, `{"name":"a-b","statPrefix":"s"}`},
 	} {
-		got, ok := mergeMatches(withGateways(parseMatches(t, test.root), "root"), parseMatches(t, test.delegate), "other", mostMerged)
-		if diff := cmp.Diff(parseMatches(t, test.merged), got, protocmp.Transform()); diff != "" || ok != (test.merged != "") {
+		got, ok := mergeMatches(withGateways(parseMatches(t, test.root), "root"),
+			parseMatches(t, test.delegate), "other", mostMerged)
+		if diff := cmp.Diff(parseMatches(t, test.merged), got, protocmp.Transform()); diff != "" ||
+			ok != (test.merged != "") {
 			t.Errorf("%s with %s: %v (-want +got):\n%s", test.root, test.delegate, ok, diff)
 		}
 	}

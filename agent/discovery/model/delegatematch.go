@@ -9,9 +9,11 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// mergeMatches is what both a root, with gateways in full, and a delegate match. Each match of the delegate must be a part of one of the root's; if
-// one is not, there is none. It stops at the first above most.
-func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace string, most int) ([]*networking.HTTPMatchRequest, bool) {
+// mergeMatches is what both a root, with gateways in full, and a delegate match. Each match of the
+// delegate must be a part of one of the root's; if one is not, there is none. It stops at the first
+// above most.
+func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace string,
+	most int) ([]*networking.HTTPMatchRequest, bool) {
 	delegate = withGateways(delegate, namespace)
 	if len(root) == 0 {
 		return delegate, true
@@ -39,7 +41,8 @@ func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace strin
 }
 
 // withGateways is a copy of matches that name gateways in full.
-func withGateways(matches []*networking.HTTPMatchRequest, namespace string) []*networking.HTTPMatchRequest {
+func withGateways(matches []*networking.HTTPMatchRequest,
+	namespace string) []*networking.HTTPMatchRequest {
 	var out []*networking.HTTPMatchRequest
 	for _, m := range matches {
 		own := &networking.HTTPMatchRequest{}
@@ -90,14 +93,18 @@ func over[V any](under, upper map[string]V) map[string]V {
 	return both
 }
 
-// contradict tells whether a match of a delegate is not a part of one of its root, as Istio sees it.
+// contradict tells whether a match of a delegate is not a part of one of its root, as Istio sees
+// it.
 func contradict(root, delegate *networking.HTTPMatchRequest) bool {
-	for _, pair := range [][2]*networking.StringMatch{{root.Uri, delegate.Uri}, {root.Scheme, delegate.Scheme}, {root.Method, delegate.Method}, {root.Authority, delegate.Authority}} {
+	for _, pair := range [][2]*networking.StringMatch{{root.Uri, delegate.Uri},
+		{root.Scheme, delegate.Scheme}, {root.Method, delegate.Method},
+		{root.Authority, delegate.Authority}} {
 		if contradictText(pair[0], pair[1]) {
 			return true
 		}
 	}
-	for _, pair := range [][2]map[string]*networking.StringMatch{{root.Headers, delegate.Headers}, {root.WithoutHeaders, delegate.WithoutHeaders}, {root.QueryParams, delegate.QueryParams}} {
+	for _, pair := range [][2]map[string]*networking.StringMatch{{root.Headers, delegate.Headers},
+		{root.WithoutHeaders, delegate.WithoutHeaders}, {root.QueryParams, delegate.QueryParams}} {
 		for key, own := range pair[1] {
 			if contradictText(pair[0][key], own) {
 				return true
@@ -112,11 +119,13 @@ func contradict(root, delegate *networking.HTTPMatchRequest) bool {
 	return root.IgnoreUriCase != delegate.IgnoreUriCase ||
 		root.Port != 0 && delegate.Port != 0 && root.Port != delegate.Port ||
 		root.SourceNamespace != "" && root.SourceNamespace != delegate.SourceNamespace ||
-		len(root.Gateways) > 0 && slices.ContainsFunc(delegate.Gateways, func(name string) bool { return !slices.Contains(root.Gateways, name) })
+		len(root.Gateways) > 0 && slices.ContainsFunc(delegate.Gateways, func(name string) bool {
+			return !slices.Contains(root.Gateways, name)
+		})
 }
 
-// contradictText tells whether a delegate's match of a text is no part of the root's. Of regular expressions it cannot be
-// known, so no other match may stand beside one.
+// contradictText tells whether a delegate's match of a text is no part of the root's. Of regular
+// expressions it cannot be known, so no other match may stand beside one.
 func contradictText(root, delegate *networking.StringMatch) bool {
 	if root == nil || delegate == nil {
 		return false

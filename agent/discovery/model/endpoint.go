@@ -49,9 +49,9 @@ func (e *Endpoint) answers(selector map[string]string) bool {
 	return true
 }
 
-// Endpoints are those of a port that have the given labels: of all entries that give the service this port, the oldest
-// first, each in the order in which it is written. Entries that are resolved by DNS and name no endpoints stand for their
-// own host.
+// Endpoints are those of a port that have the given labels: of all entries that give the service
+// this port, the oldest first, each in the order in which it is written. Entries that are resolved
+// by DNS and name no endpoints stand for their own host.
 func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 	var found []Endpoint
 	byDNS := port.ResolvesNames()
@@ -113,11 +113,13 @@ func newEndpoint(e *networking.WorkloadEntry, port *networking.ServicePort) Endp
 	if where == "" {
 		where = strings.ReplaceAll(e.Labels[LocalityLabel], ".", "/")
 	}
-	return Endpoint{Address: e.Address, Port: number, Labels: e.Labels, Locality: ParseLocality(where), Network: e.Network, Weight: max(e.Weight, 1)}
+	return Endpoint{Address: e.Address, Port: number, Labels: e.Labels,
+		Locality: ParseLocality(where), Network: e.Network, Weight: max(e.Weight, 1)}
 }
 
-// reachable tells whether an endpoint can be one of a service: without DNS those with a name cannot, with it Unix sockets
-// cannot. One that tells only its network is behind a gateway that nobody knows.
+// reachable tells whether an endpoint can be one of a service: without DNS those with a name
+// cannot, with it Unix sockets cannot. One that tells only its network is behind a gateway that
+// nobody knows.
 func (e *Endpoint) reachable(byDNS bool) bool {
 	if e.Address == "" {
 		return false

@@ -9,13 +9,15 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// EnvoyFilters returns those for a proxy, in the order in which they are applied: of the mesh's root namespace and of the proxy's
-// own, by priority, those of the root namespace first, the oldest first.
+// EnvoyFilters returns those for a proxy, in the order in which they are applied: of the mesh's
+// root namespace and of the proxy's own, by priority, those of the root namespace first, the oldest
+// first.
 func (w *World) EnvoyFilters(node Node) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.filters {
 		if (o.Namespace == w.mesh.RootNamespace || o.Namespace == node.Namespace) &&
-			Selects(o.Spec.(*networking.EnvoyFilter).GetWorkloadSelector().GetLabels(), node.Labels) {
+			Selects(o.Spec.(*networking.EnvoyFilter).GetWorkloadSelector().GetLabels(),
+				node.Labels) {
 			found = append(found, o)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// FullName resolves a host as written in a VirtualService or DestinationRule: one without a dot is a service of the
-// object's namespace.
+// FullName resolves a host as written in a VirtualService or DestinationRule: one without a dot is
+// a service of the object's namespace.
 func FullName(host, namespace, domain string) string {
 	host = strings.ToLower(host)
 	if host == "" || strings.ContainsAny(host, ".*:") {
@@ -39,8 +39,8 @@ func Narrower(a, b string) int {
 	return cmp.Compare(len(b), len(a))
 }
 
-// visible tells whether an object of a namespace that says exportTo (nothing: as the mesh says) counts for a proxy in
-// another one.
+// visible tells whether an object of a namespace that says exportTo (nothing: as the mesh says)
+// counts for a proxy in another one.
 func visible(exportTo, mesh []string, own, reader string) bool {
 	if len(exportTo) == 0 {
 		exportTo = mesh
@@ -60,7 +60,8 @@ func visible(exportTo, mesh []string, own, reader string) bool {
 	return false
 }
 
-// isPrivate tells whether an object of a namespace that says exportTo (nothing: as the mesh says) counts there alone.
+// isPrivate tells whether an object of a namespace that says exportTo (nothing: as the mesh says)
+// counts there alone.
 func isPrivate(exportTo, mesh []string, own string) bool {
 	if len(exportTo) == 0 {
 		exportTo = mesh

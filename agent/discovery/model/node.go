@@ -11,7 +11,8 @@ const (
 	Router  NodeType = "router"
 )
 
-// Node is what translation wants to know of a proxy. Proxies with equal ones get the same resources.
+// Node is what translation wants to know of a proxy. Proxies with equal ones get the same
+// resources.
 type Node struct {
 	Type         NodeType
 	Namespace    string
@@ -22,7 +23,8 @@ type Node struct {
 	Network      string            // "" is the one that everything is in that names none
 
 	Interception Interception
-	Addresses    []string // IP addresses of the machine; nil: not known, or proxies with other ones are to get the same
+	// IP addresses of the machine; nil: not known, or proxies with other ones are to get the same
+	Addresses []string
 }
 
 // Locality is where a proxy or an endpoint is. Parts that are not known are "".
@@ -39,16 +41,20 @@ func (l Locality) String() string {
 	return strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.Subzone, "/")
 }
 
-// TopologyLabels are the labels that tell region, zone and subzone, as Istio and Kubernetes call them.
-var TopologyLabels = [3]string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"}
+// TopologyLabels are the labels that tell region, zone and subzone, as Istio and Kubernetes call
+// them.
+var TopologyLabels = [3]string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone",
+	"topology.istio.io/subzone"}
 
 // NetworkLabel tells the network.
 const NetworkLabel = "topology.istio.io/network"
 
-// LocalityLabel tells where a workload is that does not say so otherwise, with dots instead of slashes.
+// LocalityLabel tells where a workload is that does not say so otherwise, with dots instead of
+// slashes.
 const LocalityLabel = "istio-locality"
 
-// OfOneProxy tells whether a key of a proxy's metadata names the proxy itself: what is made for it would be for it alone.
+// OfOneProxy tells whether a key of a proxy's metadata names the proxy itself: what is made for it
+// would be for it alone.
 func OfOneProxy(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }
 
 // Interception is how connections that nobody meant for a proxy get to it.
@@ -56,7 +62,8 @@ type Interception string
 
 // The modes, as the metadata of nodes has them.
 const (
-	NoInterception Interception = ""         // NONE: there is none; applications connect to the proxy themselves
+	// NONE: there is none; applications connect to the proxy themselves
+	NoInterception Interception = ""
 	Redirect       Interception = "REDIRECT" // by address translation
 	Tproxy         Interception = "TPROXY"   // by routing, with the addresses as they were
 )

@@ -26,8 +26,8 @@ var protocols = map[string]Protocol{
 	"TCP": TCP, "MONGO": TCP, "REDIS": TCP, "MYSQL": TCP,
 }
 
-// ParseProtocol reads a port's protocol; one that is not given comes from the port's name ("http-api"), else is found out
-// from what is sent.
+// ParseProtocol reads a port's protocol; one that is not given comes from the port's name
+// ("http-api"), else is found out from what is sent.
 func ParseProtocol(protocol, portName string) (Protocol, bool) {
 	if protocol != "" {
 		p, ok := protocols[strings.ToUpper(protocol)]

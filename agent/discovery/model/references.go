@@ -28,6 +28,9 @@ func (w *World) HasSubset(host, name string) bool {
 			return slices.ContainsFunc(o.Spec.(*networking.DestinationRule).Subsets, named)
 		})
 	}
-	covers := func(pattern string) bool { return Covers(pattern, host) && has(w.ruleObjects[pattern]) }
+	covers := func(pattern string) bool {
+		return Covers(pattern, host) &&
+			has(w.ruleObjects[pattern])
+	}
 	return has(w.ruleObjects[host]) || slices.ContainsFunc(w.rulePatterns, covers)
 }

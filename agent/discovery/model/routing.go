@@ -26,8 +26,8 @@ type Routing struct {
 	merged, compared int // matches with delegates' ones, see mostMerged
 }
 
-// HTTPRoute is one route of a VirtualService, or one of a delegate's with what its root says of all of them. Names in it
-// are those of its object's namespace.
+// HTTPRoute is one route of a VirtualService, or one of a delegate's with what its root says of all
+// of them. Names in it are those of its object's namespace.
 type HTTPRoute struct {
 	*networking.HTTPRoute
 	Object *object.Object // that says where requests go
@@ -134,8 +134,9 @@ func (r *Routing) each(host, gateway func(string)) {
 
 func byAge(a, b *Routing) int { return object.Age(a.Object, b.Object) }
 
-// Requests returns the VirtualServices that may decide for requests to a host in sidecars of a namespace, the first that
-// has a route for the port at hand does: those that name the host itself, else the one of the narrowest pattern.
+// Requests returns the VirtualServices that may decide for requests to a host in sidecars of a
+// namespace, the first that has a route for the port at hand does: those that name the host itself,
+// else the one of the narrowest pattern.
 func (w *World) Requests(host, namespace string) []*Routing {
 	return w.requests(host, namespace, everyRouting)
 }
@@ -154,8 +155,8 @@ func (w *World) requests(host, namespace string, accept func(*Routing) bool) []*
 	return nil
 }
 
-// Connections returns all VirtualServices that name hosts which a host is, or stands for, in the order in which they count
-// for connections of sidecars of a namespace.
+// Connections returns all VirtualServices that name hosts which a host is, or stands for, in the
+// order in which they count for connections of sidecars of a namespace.
 func (w *World) Connections(host, namespace string) []*Routing {
 	return w.connections(host, namespace, everyRouting)
 }
@@ -177,20 +178,22 @@ func (w *World) connections(host, namespace string, accept func(*Routing) bool) 
 	return w.inOrder(all, namespace, accept)
 }
 
-// Bound returns the VirtualServices of a gateway ("namespace/name") that a proxy in a namespace sees, in the order in which
-// they count.
+// Bound returns the VirtualServices of a gateway ("namespace/name") that a proxy in a namespace
+// sees, in the order in which they count.
 func (w *World) Bound(gateway, namespace string) []*Routing {
 	return w.inOrder(w.bound[gateway], namespace, everyRouting)
 }
 
 func everyRouting(*Routing) bool { return true }
 
-// inOrder returns those that a reader sees and accepts, each once: first what is for its own namespace alone, then what is
-// for a list of namespaces, then what is for all; in each the oldest first.
+// inOrder returns those that a reader sees and accepts, each once: first what is for its own
+// namespace alone, then what is for a list of namespaces, then what is for all; in each the oldest
+// first.
 func (w *World) inOrder(routings []*Routing, reader string, accept func(*Routing) bool) []*Routing {
 	var found []*Routing
 	for _, r := range routings {
-		if visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, reader) && accept(r) {
+		if visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, reader) &&
+			accept(r) {
 			found = append(found, r)
 		}
 	}
@@ -205,7 +208,8 @@ func (w *World) InOrder(reader string) func(a, b *Routing) int {
 	}
 }
 
-// reach is how far a VirtualService is exported in the eyes of a reader: to its own namespace, to others too, to all.
+// reach is how far a VirtualService is exported in the eyes of a reader: to its own namespace, to
+// others too, to all.
 func (w *World) reach(r *Routing, reader string) int {
 	to := r.Spec.ExportTo
 	if len(to) == 0 {

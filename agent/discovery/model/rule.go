@@ -9,7 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Rule is what the DestinationRules of one namespace for one host (or pattern) say together to some proxies.
+// Rule is what the DestinationRules of one namespace for one host (or pattern) say together to some
+// proxies.
 type Rule struct {
 	Host      string
 	Namespace string
@@ -67,8 +68,9 @@ func ruleSpec(o *object.Object) *networking.DestinationRule {
 	return o.Spec.(*networking.DestinationRule)
 }
 
-// ruleSet are all DestinationRules of one namespace for one host. Which of them count depends on who reads: each choice is
-// merged once, so that proxies for which the same ones count share a Rule.
+// ruleSet are all DestinationRules of one namespace for one host. Which of them count depends on
+// who reads: each choice is merged once, so that proxies for which the same ones count share a
+// Rule.
 type ruleSet struct {
 	host, namespace string
 	objects         []*object.Object // the oldest first
@@ -81,16 +83,18 @@ func newRules(host string, objects []*object.Object) []*ruleSet {
 		at := slices.IndexFunc(sets, func(s *ruleSet) bool { return s.namespace == o.Namespace })
 		if at < 0 {
 			at = len(sets)
-			sets = append(sets, &ruleSet{host: host, namespace: o.Namespace, merged: map[string]*Rule{}})
+			sets = append(sets, &ruleSet{host: host, namespace: o.Namespace,
+				merged: map[string]*Rule{}})
 		}
 		sets[at].objects = append(sets[at].objects, o)
 	}
 	return sets
 }
 
-// rule merges what counts for a proxy; nil if nothing does. Objects with a workloadSelector count for the workloads of
-// their own namespace that it chooses, before those for everyone, whose subsets and policy fill in. Of several that
-// choose a workload by different labels the oldest counts. private leaves those that are for other namespaces too.
+// rule merges what counts for a proxy; nil if nothing does. Objects with a workloadSelector count
+// for the workloads of their own namespace that it chooses, before those for everyone, whose
+// subsets and policy fill in. Of several that choose a workload by different labels the oldest
+// counts. private leaves those that are for other namespaces too.
 func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
 	var chosen, others, everyone []*object.Object
 	for _, o := range s.objects {
@@ -132,11 +136,13 @@ func sameSelector(a, b *object.Object) bool {
 	return len(x) == len(y) && Selects(x, y)
 }
 
-// Rule returns what counts for a service in the eyes of a proxy: the rule of the proxy's namespace, else of the
-// service's, else of the root namespace; in each the one that names the host most exactly. nil if there is none. For
-// proxies of the root namespace what is there for the whole mesh comes last too.
+// Rule returns what counts for a service in the eyes of a proxy: the rule of the proxy's namespace,
+// else of the service's, else of the root namespace; in each the one that names the host most
+// exactly. nil if there is none. For proxies of the root namespace what is there for the whole mesh
+// comes last too.
 func (w *World) Rule(service *Service, reader Node) *Rule {
-	if r := w.ruleOf(service.Host, reader.Namespace, reader, reader.Namespace == w.mesh.RootNamespace); r != nil {
+	if r := w.ruleOf(service.Host, reader.Namespace, reader,
+		reader.Namespace == w.mesh.RootNamespace); r != nil {
 		return r
 	}
 	for _, place := range [...]string{service.Namespace, w.mesh.RootNamespace} {

@@ -61,15 +61,19 @@ func (p *Port) TargetPort() uint32 {
 // Oldest is the object that the service's age is told by.
 func (s *Service) Oldest() *object.Object { return s.Entries[0] }
 
-// newServices merges the entries of one host, by namespace, as Istio does; entries are in order of age. The oldest decides:
-// others add ports where they do not differ in what is said of the whole service, and endpoints in any case.
+// newServices merges the entries of one host, by namespace, as Istio does; entries are in order of
+// age. The oldest decides: others add ports where they do not differ in what is said of the whole
+// service, and endpoints in any case.
 func newServices(host string, entries []*object.Object, all workloads) []*Service {
 	var services []*Service
 	for _, o := range entries {
-		at := slices.IndexFunc(services, func(s *Service) bool { return s.Namespace == o.Namespace })
+		at := slices.IndexFunc(services, func(s *Service) bool {
+			return s.Namespace == o.Namespace
+		})
 		if at < 0 {
 			at = len(services)
-			services = append(services, &Service{Host: host, Namespace: o.Namespace, Ports: make([]Port, 0, len(o.Spec.(*networking.ServiceEntry).Ports))})
+			services = append(services, &Service{Host: host, Namespace: o.Namespace,
+				Ports: make([]Port, 0, len(o.Spec.(*networking.ServiceEntry).Ports))})
 		}
 		services[at].add(o, all.chosen(o))
 	}
@@ -79,7 +83,8 @@ func newServices(host string, entries []*object.Object, all workloads) []*Servic
 func (s *Service) add(o *object.Object, chosen []*networking.WorkloadEntry) {
 	s.Entries = append(s.Entries, o)
 	if chosen != nil || s.chosen != nil {
-		s.chosen = append(append(s.chosen, make([][]*networking.WorkloadEntry, len(s.Entries)-1-len(s.chosen))...), chosen)
+		s.chosen = append(append(s.chosen, make([][]*networking.WorkloadEntry,
+			len(s.Entries)-1-len(s.chosen))...), chosen)
 	}
 	entry := o.Spec.(*networking.ServiceEntry)
 	why := differs(s.Oldest(), o)
@@ -94,12 +99,14 @@ func (s *Service) add(o *object.Object, chosen []*networking.WorkloadEntry) {
 			s.Shadowed = append(s.Shadowed, Shadow{Object: o, Index: i, Why: why})
 		default:
 			protocol, _ := ParseProtocol(port.Protocol, port.Name)
-			s.Ports = append(s.Ports, Port{Number: port.Number, Name: port.Name, Protocol: protocol, Entry: entry, Object: o})
+			s.Ports = append(s.Ports, Port{Number: port.Number, Name: port.Name, Protocol: protocol,
+				Entry: entry, Object: o})
 		}
 	}
 }
 
-// differs tells in what an entry differs from the oldest one of its host so that it cannot add ports; "" if it can.
+// differs tells in what an entry differs from the oldest one of its host so that it cannot add
+// ports; "" if it can.
 func differs(oldest, o *object.Object) string {
 	a, b := oldest.Spec.(*networking.ServiceEntry), o.Spec.(*networking.ServiceEntry)
 	switch {
@@ -130,7 +137,8 @@ func serviceHosts(o *object.Object) []string {
 	return slices.Compact(hosts)
 }
 
-// Service returns the service of a host that a proxy in a namespace sees: its own namespace's, else the oldest.
+// Service returns the service of a host that a proxy in a namespace sees: its own namespace's, else
+// the oldest.
 func (w *World) Service(host, namespace string) *Service {
 	return w.service(host, namespace, func(*Service) bool { return true })
 }
@@ -139,7 +147,8 @@ func (w *World) service(host, namespace string, accept func(*Service) bool) *Ser
 	var found *Service
 	for _, s := range w.services[host] {
 		switch {
-		case !accept(s), !visible(s.oldestSpec().ExportTo, w.mesh.ServiceExportTo, s.Namespace, namespace):
+		case !accept(s), !visible(s.oldestSpec().ExportTo, w.mesh.ServiceExportTo, s.Namespace,
+			namespace):
 		case s.Namespace == namespace:
 			return s
 		case found == nil:

@@ -9,7 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Scope is what the sidecars of one kind see of a world, as the Sidecar object that applies to them has it.
+// Scope is what the sidecars of one kind see of a world, as the Sidecar object that applies to them
+// has it.
 type Scope struct {
 	Object   *object.Object      // nil: none applies, and everything is seen
 	Spec     *networking.Sidecar // nil with Object
@@ -29,8 +30,9 @@ type Egress struct {
 // pattern is "namespace/host" of an egress listener: "*" is every namespace.
 type pattern struct{ namespace, host string }
 
-// Scope returns what a sidecar sees: as the oldest Sidecar of its namespace says whose selector it answers to, else the
-// oldest there without a selector, else the oldest of the root namespace without one.
+// Scope returns what a sidecar sees: as the oldest Sidecar of its namespace says whose selector it
+// answers to, else the oldest there without a selector, else the oldest of the root namespace
+// without one.
 func (w *World) Scope(node Node) *Scope {
 	var selected, plain, root []*object.Object
 	for _, o := range w.sidecars {
@@ -92,8 +94,8 @@ func (s *Scope) Equal(other *Scope) bool {
 // Restricts tells whether there may be something that the scope does not let in.
 func (s *Scope) Restricts() bool { return s.Spec != nil && len(s.Spec.Egress) > 0 }
 
-// Egress returns the listener that traffic to a port comes to: that with the port, else that without any. nil if there
-// is none.
+// Egress returns the listener that traffic to a port comes to: that with the port, else that
+// without any. nil if there is none.
 func (s *Scope) Egress(port uint32) *Egress {
 	for _, e := range s.egress {
 		if number := e.Spec.GetPort().GetNumber(); number == port || number == 0 {
@@ -126,7 +128,8 @@ func (s *Scope) HasServiceLike(w *World, pattern string) bool {
 	return false
 }
 
-// Ports are those of a host's services whose listeners let them in, each with the service that counts there.
+// Ports are those of a host's services whose listeners let them in, each with the service that
+// counts there.
 func (s *Scope) Ports(w *World, host string) map[uint32]*Service {
 	found := map[uint32]*Service{}
 	chosen := map[*Egress]*Service{}
@@ -161,16 +164,19 @@ func (e *Egress) GetProtocol() string {
 // Service returns the service of a host as World.Service does, among those that are let in.
 func (e *Egress) Service(w *World, host string) *Service {
 	return w.service(host, e.reader, func(s *Service) bool {
-		return !e.excludes(s.Namespace, host) && slices.ContainsFunc(e.imports, func(p pattern) bool { return p.takes(s.Namespace) && Covers(p.host, host) })
+		return !e.excludes(s.Namespace, host) && slices.ContainsFunc(e.imports,
+			func(p pattern) bool { return p.takes(s.Namespace) && Covers(p.host, host) })
 	})
 }
 
-// Requests returns the VirtualServices for requests to a host as World.Requests does, among those that are let in.
+// Requests returns the VirtualServices for requests to a host as World.Requests does, among those
+// that are let in.
 func (e *Egress) Requests(w *World, host string) []*Routing {
 	return w.requests(host, e.reader, e.lets)
 }
 
-// Connections returns the VirtualServices for connections to a host as World.Connections does, among those that are let in.
+// Connections returns the VirtualServices for connections to a host as World.Connections does,
+// among those that are let in.
 func (e *Egress) Connections(w *World, host string) []*Routing {
 	return w.connections(host, e.reader, e.lets)
 }
@@ -185,10 +191,16 @@ func (e *Egress) lets(r *Routing) bool {
 
 // excludes reports whether all of a host, perhaps with a wildcard, is excluded in a namespace.
 func (e *Egress) excludes(namespace, host string) bool {
-	return slices.ContainsFunc(e.exclude, func(p pattern) bool { return p.takes(namespace) && Covers(p.host, host) })
+	return slices.ContainsFunc(e.exclude, func(p pattern) bool {
+		return p.takes(namespace) &&
+			Covers(p.host, host)
+	})
 }
 
-func (p pattern) takes(namespace string) bool { return p.namespace == "*" || p.namespace == namespace }
+func (p pattern) takes(namespace string) bool {
+	return p.namespace == "*" ||
+		p.namespace == namespace
+}
 
 // OutboundPolicy is what is done with traffic to what nobody knows.
 type OutboundPolicy struct {
@@ -201,7 +213,8 @@ func (s *Scope) Policy(w *World) OutboundPolicy {
 	if p := s.Spec.GetOutboundTrafficPolicy(); p != nil {
 		policy := OutboundPolicy{AllowAny: p.Mode == networking.OutboundTrafficPolicy_ALLOW_ANY}
 		if to := p.EgressProxy; to != nil {
-			policy.Proxy = &networking.Destination{Host: FullName(to.Host, s.Object.Namespace, w.domain), Subset: to.Subset, Port: to.Port}
+			policy.Proxy = &networking.Destination{Host: FullName(to.Host, s.Object.Namespace,
+				w.domain), Subset: to.Subset, Port: to.Port}
 		}
 		return policy
 	}

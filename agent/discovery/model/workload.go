@@ -11,11 +11,12 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// workloads are the WorkloadEntries and the ServiceEntries that choose among them, so that a change of either finds the
-// other without looking through all.
+// workloads are the WorkloadEntries and the ServiceEntries that choose among them, so that a change
+// of either finds the other without looking through all.
 type workloads struct {
-	entries   map[pair][]*object.Object // WorkloadEntries by each of their labels, by name
-	selectors map[pair][]*object.Object // ServiceEntries by the first label that they ask for, by age
+	entries map[pair][]*object.Object // WorkloadEntries by each of their labels, by name
+	// ServiceEntries by the first label that they ask for, by age
+	selectors map[pair][]*object.Object
 }
 
 // pair is a label in a namespace; without a key it stands for all in the namespace.
@@ -37,13 +38,15 @@ func WorkloadLabels(o *object.Object) map[string]string {
 	return all
 }
 
-// The annotation of a WorkloadEntry whose health is asked, and the condition that tells the answer, as in Istio.
+// The annotation of a WorkloadEntry whose health is asked, and the condition that tells the answer,
+// as in Istio.
 const (
 	healthAnnotation = "proxy.istio.io/health-checks-enabled"
 	healthCondition  = "Healthy"
 )
 
-// Healthy tells whether a WorkloadEntry gets requests: unless its health is asked and the answer is not known to be good.
+// Healthy tells whether a WorkloadEntry gets requests: unless its health is asked and the answer is
+// not known to be good.
 func Healthy(o *object.Object) bool {
 	asked, err := strconv.ParseBool(o.Annotations[healthAnnotation])
 	return err != nil || !asked || o.Conditions[healthCondition] == "True"
@@ -132,7 +135,8 @@ func (w workloads) chosen(o *object.Object) []*networking.WorkloadEntry {
 			continue
 		}
 		in := candidate.Spec.(*networking.WorkloadEntry)
-		found = append(found, &networking.WorkloadEntry{Address: in.Address, Ports: in.Ports, Labels: labels, Network: in.Network,
+		found = append(found, &networking.WorkloadEntry{Address: in.Address, Ports: in.Ports,
+			Labels: labels, Network: in.Network,
 			Locality: in.Locality, Weight: in.Weight, ServiceAccount: in.ServiceAccount})
 	}
 	return found

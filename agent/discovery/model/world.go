@@ -1,5 +1,5 @@
-// Package model holds what the objects mean together: services, the rules for them, how requests to them are routed, and
-// the gateways; and tells what a change of objects touches.
+// Package model holds what the objects mean together: services, the rules for them, how requests to
+// them are routed, and the gateways; and tells what a change of objects touches.
 package model
 
 import (
@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// World is all that is known. It is not safe for concurrent use. Services, rules and routings that it hands out are
-// immutable: a change makes new ones.
+// World is all that is known. It is not safe for concurrent use. Services, rules and routings that
+// it hands out are immutable: a change makes new ones.
 type World struct {
 	domain string
 	mesh   *mesh.Config
@@ -25,14 +25,17 @@ type World struct {
 
 	servicePatterns []string // the wildcards of services, the narrowest first
 
-	ruleObjects  map[string][]*object.Object // DestinationRules by host or pattern, the oldest first
+	// DestinationRules by host or pattern, the oldest first
+	ruleObjects  map[string][]*object.Object
 	rules        map[string][]*ruleSet
 	rulePatterns []string // the wildcards of rules, the narrowest first
 
-	byObject        map[*object.Object]*Routing
-	byKey           map[object.Key]*object.Object              // VirtualServices
-	delegators      map[object.Key]map[*object.Object]struct{} // VirtualServices that delegate to another, which may not be there
-	routings        map[string][]*Routing                      // of sidecars, by host or pattern, the oldest first
+	byObject map[*object.Object]*Routing
+	byKey    map[object.Key]*object.Object // VirtualServices
+	// VirtualServices that delegate to another, which may not be there
+	delegators map[object.Key]map[*object.Object]struct{}
+	// of sidecars, by host or pattern, the oldest first
+	routings        map[string][]*Routing
 	routingPatterns []string
 	bound           map[string][]*Routing // of gateways, by "namespace/name", the oldest first
 
@@ -43,10 +46,14 @@ type World struct {
 
 // NewWorld returns an empty world; domain is that of short names, for example cluster.local.
 func NewWorld(domain string, m *mesh.Config) *World {
-	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{}, workloads: newWorkloads(), addresses: map[string][]*object.Object{}, services: map[string][]*Service{},
-		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*ruleSet{}, byObject: map[*object.Object]*Routing{},
-		byKey: map[object.Key]*object.Object{}, delegators: map[object.Key]map[*object.Object]struct{}{},
-		routings: map[string][]*Routing{}, bound: map[string][]*Routing{}}
+	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{},
+		workloads: newWorkloads(), addresses: map[string][]*object.Object{},
+		services:    map[string][]*Service{},
+		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*ruleSet{},
+		byObject:   map[*object.Object]*Routing{},
+		byKey:      map[object.Key]*object.Object{},
+		delegators: map[object.Key]map[*object.Object]struct{}{},
+		routings:   map[string][]*Routing{}, bound: map[string][]*Routing{}}
 }
 
 // Domain is what short names end in, for example cluster.local.
@@ -58,13 +65,15 @@ func (w *World) Mesh() *mesh.Config { return w.mesh }
 // SetMesh changes what counts for all of it, and so touches everything.
 func (w *World) SetMesh(m *mesh.Config) Touched {
 	w.mesh = m
-	w.delegate(slices.Collect(maps.Keys(w.delegators)), map[string]struct{}{}, map[string]struct{}{})
+	w.delegate(slices.Collect(maps.Keys(w.delegators)), map[string]struct{}{},
+		map[string]struct{}{})
 	return w.Everything()
 }
 
 // Touched is what a change touches.
 type Touched struct {
-	Hosts    map[string]struct{} // whose service, rule or routing changed; patterns of VirtualServices too
+	// whose service, rule or routing changed; patterns of VirtualServices too
+	Hosts    map[string]struct{}
 	Gateways bool                // a gateway changed
 	Sidecars bool                // a Sidecar changed
 	Filters  bool                // an EnvoyFilter changed
@@ -73,7 +82,8 @@ type Touched struct {
 
 // Everything is what touches all that a world holds: where a new reader begins.
 func (w *World) Everything() Touched {
-	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true, Filters: true, Bindings: map[string]struct{}{}}
+	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true,
+		Filters: true, Bindings: map[string]struct{}{}}
 	for host := range w.services {
 		t.Hosts[host] = struct{}{}
 	}
@@ -164,12 +174,19 @@ func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 			delete(w.rules, host)
 		}
 	}
-	w.servicePatterns = patterns(w.servicePatterns, services, func(p string) bool { return len(w.services[p]) > 0 })
-	w.rulePatterns = patterns(w.rulePatterns, rules, func(p string) bool { return len(w.rules[p]) > 0 })
-	w.routingPatterns = patterns(w.routingPatterns, routings, func(p string) bool { return len(w.routings[p]) > 0 })
+	w.servicePatterns = patterns(w.servicePatterns, services, func(p string) bool {
+		return len(w.services[p]) > 0
+	})
+	w.rulePatterns = patterns(w.rulePatterns, rules, func(p string) bool {
+		return len(w.rules[p]) > 0
+	})
+	w.routingPatterns = patterns(w.routingPatterns, routings, func(p string) bool {
+		return len(w.routings[p]) > 0
+	})
 }
 
-// spread finds the hosts that changes of patterns reach, and the patterns that changes of hosts reach.
+// spread finds the hosts that changes of patterns reach, and the patterns that changes of hosts
+// reach.
 func (w *World) spread(hosts, services, rules, routings map[string]struct{}) {
 	for host := range services {
 		hosts[host] = struct{}{}
@@ -237,7 +254,9 @@ func (w *World) HasServiceLike(pattern string) bool {
 
 // IsReached tells whether there is a service that a host or pattern is, covers, or is covered by.
 func (w *World) IsReached(host string) bool {
-	return w.HasServiceLike(host) || slices.ContainsFunc(w.servicePatterns, func(p string) bool { return Covers(p, host) })
+	return w.HasServiceLike(host) || slices.ContainsFunc(w.servicePatterns, func(p string) bool {
+		return Covers(p, host)
+	})
 }
 
 // Hosts returns how many hosts have a service.
@@ -246,7 +265,8 @@ func (w *World) Hosts() int { return len(w.services) }
 // Bindings returns the gateways ("namespace/name") that VirtualServices name, sorted.
 func (w *World) Bindings() []string { return slices.Sorted(maps.Keys(w.bound)) }
 
-// Gateways returns the gateways whose selector a proxy with the given labels answers to, the oldest first.
+// Gateways returns the gateways whose selector a proxy with the given labels answers to, the oldest
+// first.
 func (w *World) Gateways(labels map[string]string) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.gateways {
@@ -259,7 +279,9 @@ func (w *World) Gateways(labels map[string]string) []*object.Object {
 
 // HasGateway tells whether there is a gateway of the name "namespace/name".
 func (w *World) HasGateway(name string) bool {
-	return slices.ContainsFunc(w.gateways, func(o *object.Object) bool { return o.Namespace+"/"+o.Name == name })
+	return slices.ContainsFunc(w.gateways, func(o *object.Object) bool {
+		return o.Namespace+"/"+o.Name == name
+	})
 }
 
 // Selects tells whether labels have everything a selector asks for; an empty one asks for nothing.

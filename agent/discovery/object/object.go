@@ -1,5 +1,5 @@
-// Package object holds what the discovery server reads: objects of Istio's API with the place they were written at, and
-// what is wrong with them.
+// Package object holds what the discovery server reads: objects of Istio's API with the place they
+// were written at, and what is wrong with them.
 package object
 
 import (
@@ -65,11 +65,14 @@ func (o *Object) In(namespace string) *Object {
 
 // Origin is where the object was written.
 func (o *Object) Origin() resource.Origin {
-	return resource.Origin{File: o.File, Line: o.Line, Kind: string(o.Kind), Namespace: o.Namespace, Name: o.Name}
+	return resource.Origin{File: o.File, Line: o.Line, Kind: string(o.Kind), Namespace: o.Namespace,
+		Name: o.Name}
 }
 
-// Age orders objects, the oldest first: by creation time (none is the oldest), then by file, then by place in the file.
+// Age orders objects, the oldest first: by creation time (none is the oldest), then by file, then
+// by place in the file.
 func Age(a, b *Object) int {
-	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.File, b.File),
+		cmp.Compare(a.Line, b.Line),
 		cmp.Compare(a.Index, b.Index))
 }

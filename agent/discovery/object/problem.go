@@ -8,13 +8,17 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Problem is one thing that is wrong with what was read, told so that it can be cured. It is comparable.
+// Problem is one thing that is wrong with what was read, told so that it can be cured. It is
+// comparable.
 type Problem struct {
-	File     string             `json:"file"`
-	Line     int                `json:"line"`             // from 1
-	Object   string             `json:"object,omitempty"` // "Kind namespace/name"; "" if it could not be read
-	Field    string             `json:"field,omitempty"`  // path in the object: spec.http[0].route[1].weight
-	Severity condition.Severity `json:"severity"`         // error: not carried out; warning: not as it was meant
+	File string `json:"file"`
+	Line int    `json:"line"` // from 1
+	// "Kind namespace/name"; "" if it could not be read
+	Object string `json:"object,omitempty"`
+	// path in the object: spec.http[0].route[1].weight
+	Field string `json:"field,omitempty"`
+	// error: not carried out; warning: not as it was meant
+	Severity condition.Severity `json:"severity"`
 	Message  string             `json:"message"`
 	Cure     string             `json:"cure,omitempty"`
 }
@@ -38,8 +42,10 @@ func (p Problem) String() string {
 
 // Compare orders problems by place.
 func (p Problem) Compare(q Problem) int {
-	return cmp.Or(cmp.Compare(p.File, q.File), cmp.Compare(p.Line, q.Line), cmp.Compare(p.Object, q.Object),
-		cmp.Compare(p.Field, q.Field), cmp.Compare(p.Message, q.Message), cmp.Compare(p.Severity, q.Severity), cmp.Compare(p.Cure, q.Cure))
+	return cmp.Or(cmp.Compare(p.File, q.File), cmp.Compare(p.Line, q.Line),
+		cmp.Compare(p.Object, q.Object),
+		cmp.Compare(p.Field, q.Field), cmp.Compare(p.Message, q.Message),
+		cmp.Compare(p.Severity, q.Severity), cmp.Compare(p.Cure, q.Cure))
 }
 
 // Finding is what is wrong with a field of an object, before its line is known.
@@ -56,5 +62,6 @@ func (o *Object) Problem(f Finding) Problem {
 	if f.Field != "" {
 		field += "." + f.Field
 	}
-	return Problem{File: o.File, Line: o.Line, Object: o.String(), Field: field, Severity: f.Severity, Message: f.Message, Cure: f.Cure}
+	return Problem{File: o.File, Line: o.Line, Object: o.String(), Field: field,
+		Severity: f.Severity, Message: f.Message, Cure: f.Cure}
 }

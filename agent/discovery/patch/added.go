@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Added are the listeners, clusters and extension configurations that patches add, each with a name of its own.
+// Added are the listeners, clusters and extension configurations that patches add, each with a name
+// of its own.
 func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem) {
 	if s.Empty() {
 		return nil, nil
@@ -23,17 +24,21 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 		}
 		name := nameOf(p.value, "")
 		if name == "" {
-			problems = append(problems, p.problem(condition.Error, "what it adds has no name", "write value.name"))
+			problems = append(problems, p.problem(condition.Error, "what it adds has no name",
+				"write value.name"))
 			continue
 		}
 		out, err := resource.New(name, p.value, p.object.Origin())
 		if err != nil {
-			problems = append(problems, p.problem(condition.Error, "Envoy would refuse what it adds: "+err.Error(), "correct the value"))
+			problems = append(problems, p.problem(condition.Error,
+				"Envoy would refuse what it adds: "+err.Error(), "correct the value"))
 			continue
 		}
 		key := resource.Key{Type: out.Type, Name: out.Name}
 		if by := taken[key]; by != nil {
-			problems = append(problems, p.problem(condition.Warning, fmt.Sprintf("%s %s is added by %s:%d too, which counts", kind(out.Type), name, by.object.File, by.object.Line), "rename one"))
+			problems = append(problems, p.problem(condition.Warning,
+				fmt.Sprintf("%s %s is added by %s:%d too, which counts", kind(out.Type), name,
+					by.object.File, by.object.Line), "rename one"))
 			continue
 		}
 		taken[key] = p
@@ -42,15 +47,17 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 	return resources, problems
 }
 
-// adds tells whether a patch adds something to this proxy. A sidecar's listeners and clusters are added once, where no
-// context is given to what goes out.
+// adds tells whether a patch adds something to this proxy. A sidecar's listeners and clusters are
+// added once, where no context is given to what goes out.
 func (s *Set) adds(p *patch) bool {
-	return p.applyTo == networking.EnvoyFilter_EXTENSION_CONFIG || addable(p.applyTo) && s.concerns(p)
+	return p.applyTo == networking.EnvoyFilter_EXTENSION_CONFIG || addable(p.applyTo) &&
+		s.concerns(p)
 }
 
 // addable tells whether something is a resource of its own, which can be added.
 func addable(to applyTo) bool {
-	return to == networking.EnvoyFilter_LISTENER || to == networking.EnvoyFilter_CLUSTER || to == networking.EnvoyFilter_EXTENSION_CONFIG
+	return to == networking.EnvoyFilter_LISTENER || to == networking.EnvoyFilter_CLUSTER ||
+		to == networking.EnvoyFilter_EXTENSION_CONFIG
 }
 
 // Entry is one of an EnvoyFilter's configPatches.
@@ -65,11 +72,15 @@ func (s *Set) Idle(used map[Entry]bool) []object.Problem {
 	for _, p := range s.patches {
 		added := p.operation == networking.EnvoyFilter_Patch_ADD && addable(p.applyTo)
 		if !used[p.entry()] && !added && s.concerns(p) {
-			problems = append(problems, p.problem(condition.Info, "matches nothing of this proxy, and so does nothing", "compare match with what outrider proxy listeners, routes and clusters show"))
+			problems = append(problems, p.problem(condition.Info,
+				"matches nothing of this proxy, and so does nothing",
+				"compare match with what outrider proxy listeners, routes and clusters show"))
 		}
 	}
 	for _, p := range s.unversioned {
-		problems = append(problems, p.problem(condition.Warning, "is for a version of Istio's proxy, and this one names none: it does nothing", "remove proxyVersion, or write ISTIO_VERSION into [node] metadata"))
+		problems = append(problems, p.problem(condition.Warning,
+			"is for a version of Istio's proxy, and this one names none: it does nothing",
+			"remove proxyVersion, or write ISTIO_VERSION into [node] metadata"))
 	}
 	return problems
 }
@@ -79,5 +90,6 @@ func (s *Set) concerns(p *patch) bool {
 	if s.node.Type == model.Router {
 		return p.in(networking.EnvoyFilter_GATEWAY)
 	}
-	return p.in(networking.EnvoyFilter_SIDECAR_INBOUND) || p.in(networking.EnvoyFilter_SIDECAR_OUTBOUND)
+	return p.in(networking.EnvoyFilter_SIDECAR_INBOUND) ||
+		p.in(networking.EnvoyFilter_SIDECAR_OUTBOUND)
 }

@@ -75,8 +75,10 @@ type configured interface {
 	GetTypedConfig() *anypb.Any
 }
 
-// mergeConfig merges a filter's configuration and returns its name and its configuration. Other fields stay as they are.
-func (a *application) mergeConfig(p *patch, filter, by configured) (name string, config *anypb.Any) {
+// mergeConfig merges a filter's configuration and returns its name and its configuration. Other
+// fields stay as they are.
+func (a *application) mergeConfig(p *patch, filter, by configured) (name string,
+	config *anypb.Any) {
 	name, config = filter.GetName(), filter.GetTypedConfig()
 	replace, ok := p.merges()
 	if !ok {
@@ -84,7 +86,8 @@ func (a *application) mergeConfig(p *patch, filter, by configured) (name string,
 	}
 	a.use(p)
 	if config == nil {
-		a.warn(p, fmt.Sprintf("%s has no typed_config to merge with", name), "write operation: REPLACE")
+		a.warn(p, fmt.Sprintf("%s has no typed_config to merge with", name),
+			"write operation: REPLACE")
 		return name, config
 	}
 	if by.GetName() != "" {
@@ -93,7 +96,8 @@ func (a *application) mergeConfig(p *patch, filter, by configured) (name string,
 	if by.GetTypedConfig() != nil {
 		merged, err := mergeAny(config, by.GetTypedConfig(), replace)
 		if err != nil {
-			a.warn(p, fmt.Sprintf("not merged into %s: %v", filter.GetName(), err), "match the filter's name, and write its type")
+			a.warn(p, fmt.Sprintf("not merged into %s: %v", filter.GetName(), err),
+				"match the filter's name, and write its type")
 			return filter.GetName(), config
 		}
 		config = merged

@@ -34,15 +34,19 @@ func (a *application) clusterSocket(p *patch, c, value *clusterv3.Cluster) {
 	if socket == nil {
 		return
 	}
-	// Envoy refuses a socket beside matches: it is merged into the one of them with its name, if there is one.
-	at := slices.IndexFunc(c.TransportSocketMatches, func(m *clusterv3.Cluster_TransportSocketMatch) bool {
-		return m.GetTransportSocket().GetName() == socket.Name
-	})
+	// Envoy refuses a socket beside matches: it is merged into the one of them with its name, if
+	// there is one.
+	at := slices.IndexFunc(c.TransportSocketMatches,
+		func(m *clusterv3.Cluster_TransportSocketMatch) bool {
+			return m.GetTransportSocket().GetName() == socket.Name
+		})
 	if at < 0 {
-		a.warn(p, "cluster "+c.Name+" has no transport socket called "+socket.Name+" among those that it chooses from", "write the name of one of these")
+		a.warn(p, "cluster "+c.Name+" has no transport socket called "+socket.Name+
+			" among those that it chooses from", "write the name of one of these")
 		return
 	}
-	c.TransportSocketMatches[at].TransportSocket = a.transportSocket(p, c.TransportSocketMatches[at].TransportSocket, socket)
+	c.TransportSocketMatches[at].TransportSocket = a.transportSocket(p,
+		c.TransportSocketMatches[at].TransportSocket, socket)
 }
 
 func meetsCluster(p *patch, name string) bool {
@@ -54,7 +58,8 @@ func meetsCluster(p *patch, name string) bool {
 		return match.Name == name
 	}
 	port, subset, host := clusterName(name)
-	return (match.Subset == "" || match.Subset == subset) && (match.Service == "" || strings.EqualFold(match.Service, host)) &&
+	return (match.Subset == "" || match.Subset == subset) &&
+		(match.Service == "" || strings.EqualFold(match.Service, host)) &&
 		(match.PortNumber == 0 || match.PortNumber == port)
 }
 

@@ -53,10 +53,12 @@ func (c *conformer) message(value any, of protoreflect.MessageDescriptor, path s
 	out := make(map[string]any, len(fields))
 	if name == anyType {
 		typeURL, _ := fields["@type"].(string)
-		linked, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(typeName(typeURL)))
+		linked, err := protoregistry.GlobalTypes.FindMessageByName(
+			protoreflect.FullName(typeName(typeURL)))
 		switch {
 		case typeURL == "":
-			return c.fail(path, "has no @type", "write type.googleapis.com/ and the name of a message")
+			return c.fail(path, "has no @type",
+				"write type.googleapis.com/ and the name of a message")
 		case err != nil:
 			return value
 		}
@@ -196,7 +198,8 @@ func (c *conformer) number(value any, number float64, kind protoreflect.Kind, pa
 		low, high = math.MinInt32, math.MaxInt32
 	}
 	if number != math.Trunc(number) || number < low || number > high {
-		return c.fail(path, fmt.Sprintf("%v is no whole number in the range of %s", value, kind), "")
+		return c.fail(path, fmt.Sprintf("%v is no whole number in the range of %s", value, kind),
+			"")
 	}
 	return value
 }

@@ -1,6 +1,6 @@
-// Package patch applies EnvoyFilters to what everything else made: to each resource by itself, at the end, in Istio's order and
-// with Istio's rules. It works on messages of Envoy's that Outrider links; what it does not link travels as TypedStruct and is
-// read by Envoy alone.
+// Package patch applies EnvoyFilters to what everything else made: to each resource by itself, at
+// the end, in Istio's order and with Istio's rules. It works on messages of Envoy's that Outrider
+// links; what it does not link travels as TypedStruct and is read by Envoy alone.
 package patch
 
 import (
@@ -29,7 +29,8 @@ type patch struct {
 	operation operation
 	match     *networking.EnvoyFilter_EnvoyConfigObjectMatch // never nil
 	version   *regexp.Regexp                                 // of the proxy; nil: any
-	value     proto.Message                                  // nil with REMOVE. Not to be written to
+	// nil with REMOVE. Not to be written to
+	value proto.Message
 }
 
 // Filter is an EnvoyFilter, read.
@@ -41,26 +42,33 @@ type Filter struct {
 // longestVersion is the longest expression for versions that Istio takes.
 const longestVersion = 1024
 
-// Read reads an EnvoyFilter. The findings say what is wrong with its values: with an error it is not to be used.
+// Read reads an EnvoyFilter. The findings say what is wrong with its values: with an error it is
+// not to be used.
 func Read(o *object.Object) (*Filter, []object.Finding) {
 	f := &Filter{object: o}
 	var findings []object.Finding
 	for i, in := range o.Spec.(*networking.EnvoyFilter).ConfigPatches {
-		p := &patch{object: o, index: i, applyTo: in.GetApplyTo(), operation: in.GetPatch().GetOperation(), match: in.GetMatch()}
+		p := &patch{object: o, index: i, applyTo: in.GetApplyTo(),
+			operation: in.GetPatch().GetOperation(), match: in.GetMatch()}
 		if p.match == nil {
 			p.match = &networking.EnvoyFilter_EnvoyConfigObjectMatch{}
 		}
 		if !insertable[p.applyTo] {
 			switch p.operation {
-			case networking.EnvoyFilter_Patch_INSERT_AFTER, networking.EnvoyFilter_Patch_INSERT_BEFORE, networking.EnvoyFilter_Patch_INSERT_FIRST:
+			case networking.EnvoyFilter_Patch_INSERT_AFTER,
+				networking.EnvoyFilter_Patch_INSERT_BEFORE,
+				networking.EnvoyFilter_Patch_INSERT_FIRST:
 				p.operation = networking.EnvoyFilter_Patch_ADD // there is no order
 			}
 		}
-		if expression := p.match.GetProxy().GetProxyVersion(); expression != "" && len(expression) <= longestVersion {
-			p.version, _ = regexp.Compile(expression) // one that is none was refused when it was read
+		if expression := p.match.GetProxy().GetProxyVersion(); expression != "" &&
+			len(expression) <= longestVersion {
+			// one that is none was refused when it was read
+			p.version, _ = regexp.Compile(expression)
 		}
 		if value := in.GetPatch().GetValue(); value != nil {
-			message, wrong := build(p.applyTo, value, fmt.Sprintf("configPatches[%d].patch.value", i))
+			message, wrong := build(p.applyTo, value, fmt.Sprintf("configPatches[%d].patch.value",
+				i))
 			findings = append(findings, wrong...)
 			if message == nil {
 				continue
@@ -73,13 +81,15 @@ func Read(o *object.Object) (*Filter, []object.Finding) {
 }
 
 // insertable are the lists whose order counts.
-var insertable = map[applyTo]bool{networking.EnvoyFilter_LISTENER_FILTER: true, networking.EnvoyFilter_NETWORK_FILTER: true,
-	networking.EnvoyFilter_HTTP_FILTER: true, networking.EnvoyFilter_HTTP_ROUTE: true}
+var insertable = map[applyTo]bool{networking.EnvoyFilter_LISTENER_FILTER: true,
+	networking.EnvoyFilter_NETWORK_FILTER: true,
+	networking.EnvoyFilter_HTTP_FILTER:    true, networking.EnvoyFilter_HTTP_ROUTE: true}
 
 // meets tells whether a patch is for a proxy.
 func (p *patch) meets(node model.Node) bool {
 	proxy := p.match.GetProxy()
-	if expression := proxy.GetProxyVersion(); expression != "" && (p.version == nil || node.IstioVersion == "" || !p.version.MatchString(node.IstioVersion)) {
+	if expression := proxy.GetProxyVersion(); expression != "" &&
+		(p.version == nil || node.IstioVersion == "" || !p.version.MatchString(node.IstioVersion)) {
 		return false
 	}
 	for key, value := range proxy.GetMetadata() {
@@ -97,12 +107,14 @@ func (p *patch) in(c context) bool {
 	return p.match.Context == networking.EnvoyFilter_ANY || p.match.Context == c
 }
 
-// merges tells whether the value is laid over what is there; replace: lists are put in place of those there.
+// merges tells whether the value is laid over what is there; replace: lists are put in place of
+// those there.
 func (p *patch) merges() (replace, ok bool) {
 	replace = p.operation == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
 	return replace, replace || p.operation == networking.EnvoyFilter_Patch_MERGE
 }
 
 func (p *patch) problem(severity condition.Severity, message, cure string) object.Problem {
-	return p.object.Problem(object.Finding{Field: fmt.Sprintf("configPatches[%d]", p.index), Severity: severity, Message: message, Cure: cure})
+	return p.object.Problem(object.Finding{Field: fmt.Sprintf("configPatches[%d]", p.index),
+		Severity: severity, Message: message, Cure: cure})
 }

@@ -7,8 +7,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// place does what a patch says with its value in a list whose order counts. meets tells which elements it names; named is false if
-// it names none: then it is for the list's end or begin, and removes or replaces nothing. It returns whether anything was done.
+// place does what a patch says with its value in a list whose order counts. meets tells which
+// elements it names; named is false if it names none: then it is for the list's end or begin, and
+// removes or replaces nothing. It returns whether anything was done.
 func place[E proto.Message](p *patch, list []E, named bool, meets func(E) bool) ([]E, bool) {
 	value := func() E { return proto.Clone(p.value).(E) }
 	at := -1

@@ -10,7 +10,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Listeners that take what the kernel redirects: a filter chain for each port, which is the port that patches name.
+// Listeners that take what the kernel redirects: a filter chain for each port, which is the port
+// that patches name.
 const (
 	virtualInbound  = "virtualInbound"
 	virtualOutbound = "virtualOutbound"
@@ -19,7 +20,8 @@ const (
 // listener patches a listener with all that is in it; false removes it.
 func (a *application) listener(l *listenerv3.Listener) bool {
 	meets := func(p *patch) bool { return meetsListener(p, l) }
-	if !a.apply(a.of(networking.EnvoyFilter_LISTENER), meets, func(p *patch) { a.mergeInto(p, l) }) {
+	if !a.apply(a.of(networking.EnvoyFilter_LISTENER), meets,
+		func(p *patch) { a.mergeInto(p, l) }) {
 		return false
 	}
 	a.listenerFilters(l)
@@ -37,7 +39,8 @@ func meetsListener(p *patch, l *listenerv3.Listener) bool {
 	case p.applyTo != networking.EnvoyFilter_LISTENER && isVirtual(l):
 		return true // the chain's port counts
 	}
-	return match.PortNumber == 0 || l.GetAddress().GetSocketAddress().GetPortValue() == match.PortNumber
+	return match.PortNumber == 0 ||
+		l.GetAddress().GetSocketAddress().GetPortValue() == match.PortNumber
 }
 
 func isVirtual(l *listenerv3.Listener) bool {
@@ -55,7 +58,8 @@ func (a *application) listenerFilters(l *listenerv3.Listener) {
 			for _, f := range l.ListenerFilters {
 				if meets(f) {
 					name, config := a.mergeConfig(p, f, p.value.(*listenerv3.ListenerFilter))
-					f.Name, f.ConfigType = name, &listenerv3.ListenerFilter_TypedConfig{TypedConfig: config}
+					f.Name, f.ConfigType = name, &listenerv3.ListenerFilter_TypedConfig{
+						TypedConfig: config}
 				}
 			}
 			continue
@@ -68,7 +72,9 @@ func (a *application) listenerFilters(l *listenerv3.Listener) {
 }
 
 func (a *application) filterChains(l *listenerv3.Listener) {
-	l.FilterChains = slices.DeleteFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool { return !a.filterChain(l, c) })
+	l.FilterChains = slices.DeleteFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool {
+		return !a.filterChain(l, c)
+	})
 	if l.DefaultFilterChain != nil && !a.filterChain(l, l.DefaultFilterChain) {
 		l.DefaultFilterChain = nil
 	}
@@ -86,7 +92,8 @@ func (a *application) filterChain(l *listenerv3.Listener, c *listenerv3.FilterCh
 	if !a.apply(a.of(networking.EnvoyFilter_FILTER_CHAIN), meets, func(p *patch) {
 		if replace, ok := p.merges(); ok {
 			value := proto.Clone(p.value).(*listenerv3.FilterChain)
-			c.TransportSocket, value.TransportSocket = a.transportSocket(p, c.TransportSocket, value.TransportSocket), nil
+			c.TransportSocket, value.TransportSocket = a.transportSocket(p, c.TransportSocket,
+				value.TransportSocket), nil
 			merge(c.ProtoReflect(), value.ProtoReflect(), replace)
 			a.use(p)
 		}
@@ -98,7 +105,8 @@ func (a *application) filterChain(l *listenerv3.Listener, c *listenerv3.FilterCh
 }
 
 // transportSocket merges one of the same name, and puts any other in its place.
-func (a *application) transportSocket(p *patch, socket, by *corev3.TransportSocket) *corev3.TransportSocket {
+func (a *application) transportSocket(p *patch, socket,
+	by *corev3.TransportSocket) *corev3.TransportSocket {
 	switch {
 	case by == nil:
 		return socket
@@ -106,12 +114,14 @@ func (a *application) transportSocket(p *patch, socket, by *corev3.TransportSock
 		return by
 	}
 	name, config := a.mergeConfig(p, socket, by)
-	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
+	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{
+		TypedConfig: config}}
 }
 
 func meetsChain(p *patch, l *listenerv3.Listener, c *listenerv3.FilterChain) bool {
 	port := listenerMatch(p).GetPortNumber()
-	if isVirtual(l) && port != 0 && c.GetFilterChainMatch().GetDestinationPort().GetValue() != port {
+	if isVirtual(l) && port != 0 &&
+		c.GetFilterChainMatch().GetDestinationPort().GetValue() != port {
 		return false
 	}
 	match, has := listenerMatch(p).GetFilterChain(), c.GetFilterChainMatch()

@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// merge lays src over dst, a message of the same type: single fields are overwritten, messages merged, values that JSON has as one
-// (durations, wrapped numbers, packed messages) and entries of maps replaced, elements of lists put behind those there, or in
-// their place (replaceLists).
+// merge lays src over dst, a message of the same type: single fields are overwritten, messages
+// merged, values that JSON has as one (durations, wrapped numbers, packed messages) and entries of
+// maps replaced, elements of lists put behind those there, or in their place (replaceLists).
 func merge(dst, src protoreflect.Message, replaceLists bool) {
 	src.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		switch {
@@ -33,7 +33,8 @@ func merge(dst, src protoreflect.Message, replaceLists bool) {
 				into.Set(key, copied(field.MapValue(), element))
 				return true
 			})
-		case field.Message() == nil, field.Message().FullName().Parent() == "google.protobuf" && field.Message().Name() != "Struct":
+		case field.Message() == nil, field.Message().FullName().Parent() == "google.protobuf" &&
+			field.Message().Name() != "Struct":
 			dst.Set(field, copied(field, value))
 		default:
 			merge(dst.Mutable(field).Message(), value.Message(), replaceLists)
@@ -95,10 +96,12 @@ func pack(message proto.Message) (*anypb.Any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &anypb.Any{TypeUrl: typePrefix + string(message.ProtoReflect().Descriptor().FullName()), Value: value}, nil
+	return &anypb.Any{TypeUrl: typePrefix + string(message.ProtoReflect().Descriptor().FullName()),
+		Value: value}, nil
 }
 
-// mergeStruct is merge for what is known as JSON only: the same field may be written max_age and maxAge.
+// mergeStruct is merge for what is known as JSON only: the same field may be written max_age and
+// maxAge.
 func mergeStruct(dst, src *structpb.Struct, replaceLists bool) {
 	if dst.Fields == nil {
 		dst.Fields = map[string]*structpb.Value{}
@@ -118,7 +121,8 @@ func mergeStruct(dst, src *structpb.Struct, replaceLists bool) {
 			mergeStruct(have.GetStructValue(), value.GetStructValue(), replaceLists)
 		case have.GetListValue() != nil && value.GetListValue() != nil && !replaceLists:
 			for _, element := range value.GetListValue().Values {
-				have.GetListValue().Values = append(have.GetListValue().Values, proto.Clone(element).(*structpb.Value))
+				have.GetListValue().Values = append(have.GetListValue().Values,
+					proto.Clone(element).(*structpb.Value))
 			}
 		default:
 			dst.Fields[known] = proto.Clone(value).(*structpb.Value)

@@ -17,16 +17,26 @@ func TestMerge(t *testing.T) {
 		name, dst, src, want string
 		replaceLists         bool
 	}{
-		{"single fields", `{"name": "a", "altStatName": "b"}`, `{"name": "c"}`, `{"name": "c", "altStatName": "b"}`, false},
-		{"durations are replaced", `{"connectTimeout": "1.5s"}`, `{"connectTimeout": "2s"}`, `{"connectTimeout": "2s"}`, false},
-		{"so are wrapped values, false ones too", `{"commonLbConfig": {"localityWeightedLbConfig": {}}, "trackClusterStats": {"timeoutBudgets": true}, "outlierDetection": {"maxEjectionPercent": 5}}`,
+		{"single fields", `{"name": "a", "altStatName": "b"}`, `{"name": "c"}`,
+			`{"name": "c", "altStatName": "b"}`, false},
+		{"durations are replaced", `{"connectTimeout": "1.5s"}`, `{"connectTimeout": "2s"}`,
+			`{"connectTimeout": "2s"}`, false},
+		{"so are wrapped values, false ones too",
+			`{"commonLbConfig": {"localityWeightedLbConfig": {}}, "trackClusterStats": {"timeoutBudgets": true}, "outlierDetection": {"maxEjectionPercent": 5}}`,
 			`{"outlierDetection": {"maxEjectionPercent": 0}}`,
 			`{"commonLbConfig": {"localityWeightedLbConfig": {}}, "trackClusterStats": {"timeoutBudgets": true}, "outlierDetection": {"maxEjectionPercent": 0}}`, false},
-		{"lists get longer", `{"transportSocketMatches": [{"name": "a"}]}`, `{"transportSocketMatches": [{"name": "b"}]}`, `{"transportSocketMatches": [{"name": "a"}, {"name": "b"}]}`, false},
-		{"or are replaced", `{"transportSocketMatches": [{"name": "a"}]}`, `{"transportSocketMatches": [{"name": "b"}]}`, `{"transportSocketMatches": [{"name": "b"}]}`, true},
-		{"entries of maps are replaced", `{"metadata": {"filterMetadata": {"a": {"x": 1}, "b": {}}}}`, `{"metadata": {"filterMetadata": {"a": {"y": 2}}}}`,
+		{"lists get longer", `{"transportSocketMatches": [{"name": "a"}]}`,
+			`{"transportSocketMatches": [{"name": "b"}]}`,
+			`{"transportSocketMatches": [{"name": "a"}, {"name": "b"}]}`, false},
+		{"or are replaced", `{"transportSocketMatches": [{"name": "a"}]}`,
+			`{"transportSocketMatches": [{"name": "b"}]}`,
+			`{"transportSocketMatches": [{"name": "b"}]}`, true},
+		{"entries of maps are replaced",
+			`{"metadata": {"filterMetadata": {"a": {"x": 1}, "b": {}}}}`,
+			`{"metadata": {"filterMetadata": {"a": {"y": 2}}}}`,
 			`{"metadata": {"filterMetadata": {"a": {"y": 2}, "b": {}}}}`, false},
-		{"one of several kinds", `{"type": "STATIC"}`, `{"clusterType": {"name": "x"}}`, `{"clusterType": {"name": "x"}}`, false},
+		{"one of several kinds", `{"type": "STATIC"}`, `{"clusterType": {"name": "x"}}`,
+			`{"clusterType": {"name": "x"}}`, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var dst, src, want clusterv3.Cluster
@@ -46,7 +56,8 @@ func TestMergeOfWhatIsNotLinked(t *testing.T) {
 		dst, src, want string
 		replaceLists   bool
 	}{
-		{`{"max_age": "1s", "other": {"a": 1}}`, `{"maxAge": "2s", "other": {"b": 2}}`, `{"max_age": "2s", "other": {"a": 1, "b": 2}}`, false},
+		{`{"max_age": "1s", "other": {"a": 1}}`, `{"maxAge": "2s", "other": {"b": 2}}`,
+			`{"max_age": "2s", "other": {"a": 1, "b": 2}}`, false},
 		{`{"list": [1]}`, `{"list": [2]}`, `{"list": [1, 2]}`, false},
 		{`{"list": [1]}`, `{"list": [2]}`, `{"list": [2]}`, true},
 		{`{"a": 1}`, `{"a": {"b": 1}}`, `{"a": {"b": 1}}`, false},

@@ -19,7 +19,10 @@ func (a *application) networkFilters(l *listenerv3.Listener, c *listenerv3.Filte
 			continue
 		}
 		var done bool
-		if c.Filters, done = place(p, c.Filters, listenerMatch(p).GetFilterChain().GetFilter() != nil, func(f *listenerv3.Filter) bool { return meetsFilter(p, f) }); done {
+		if c.Filters, done = place(p, c.Filters,
+			listenerMatch(p).GetFilterChain().GetFilter() != nil, func(f *listenerv3.Filter) bool {
+				return meetsFilter(p, f)
+			}); done {
 			a.use(p)
 		}
 	}
@@ -42,9 +45,12 @@ func meetsFilter(p *patch, f *listenerv3.Filter) bool {
 	return match == nil || match.Name == f.Name
 }
 
-// manager patches what is inside an HTTP connection manager: its filters, and routes that it has itself.
+// manager patches what is inside an HTTP connection manager: its filters, and routes that it has
+// itself.
 func (a *application) manager(f *listenerv3.Filter, here func(*patch) bool) {
-	patches := slices.DeleteFunc(a.of(networking.EnvoyFilter_HTTP_FILTER), func(p *patch) bool { return !here(p) || !meetsFilter(p, f) })
+	patches := slices.DeleteFunc(a.of(networking.EnvoyFilter_HTTP_FILTER), func(p *patch) bool {
+		return !here(p) || !meetsFilter(p, f)
+	})
 	config := &hcmv3.HttpConnectionManager{}
 	if f.GetTypedConfig() == nil || f.GetTypedConfig().UnmarshalTo(config) != nil {
 		return // a TypedStruct, or its configuration comes from elsewhere
@@ -56,7 +62,8 @@ func (a *application) manager(f *listenerv3.Filter, here func(*patch) bool) {
 		}
 		sub := listenerMatch(p).GetFilterChain().GetFilter().GetSubFilter()
 		var done bool
-		if config.HttpFilters, done = place(p, config.HttpFilters, sub != nil, func(h *hcmv3.HttpFilter) bool { return h.Name == sub.GetName() }); done {
+		if config.HttpFilters, done = place(p, config.HttpFilters, sub != nil,
+			func(h *hcmv3.HttpFilter) bool { return h.Name == sub.GetName() }); done {
 			a.use(p)
 		}
 	}

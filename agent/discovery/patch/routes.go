@@ -19,7 +19,9 @@ func (a *application) routes(c *routev3.RouteConfiguration) {
 	}
 	hosts := a.here(networking.EnvoyFilter_VIRTUAL_HOST, c.Name)
 	routes := a.here(networking.EnvoyFilter_HTTP_ROUTE, c.Name)
-	c.VirtualHosts = slices.DeleteFunc(c.VirtualHosts, func(h *routev3.VirtualHost) bool { return !a.virtualHost(h, hosts, routes) })
+	c.VirtualHosts = slices.DeleteFunc(c.VirtualHosts, func(h *routev3.VirtualHost) bool {
+		return !a.virtualHost(h, hosts, routes)
+	})
 	for _, p := range hosts {
 		if p.operation == networking.EnvoyFilter_Patch_ADD {
 			c.VirtualHosts = append(c.VirtualHosts, proto.Clone(p.value).(*routev3.VirtualHost))
@@ -47,19 +49,23 @@ func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch
 	if !kept {
 		return false
 	}
-	h.Routes = slices.DeleteFunc(h.Routes, func(r *routev3.Route) bool { return !a.route(r, h, routes) })
+	h.Routes = slices.DeleteFunc(h.Routes, func(r *routev3.Route) bool {
+		return !a.route(r, h, routes)
+	})
 	for _, p := range routes {
 		if !meetsHost(p, h) {
 			continue
 		}
 		switch p.operation {
-		case networking.EnvoyFilter_Patch_ADD, networking.EnvoyFilter_Patch_INSERT_AFTER, networking.EnvoyFilter_Patch_INSERT_BEFORE, networking.EnvoyFilter_Patch_INSERT_FIRST:
+		case networking.EnvoyFilter_Patch_ADD, networking.EnvoyFilter_Patch_INSERT_AFTER,
+			networking.EnvoyFilter_Patch_INSERT_BEFORE, networking.EnvoyFilter_Patch_INSERT_FIRST:
 		default:
 			continue
 		}
 		named := routesMatch(p).GetVhost().GetRoute() != nil
 		meets := func(r *routev3.Route) bool { return meetsRoute(p, r) }
-		if p.operation == networking.EnvoyFilter_Patch_INSERT_FIRST && named && !slices.ContainsFunc(h.Routes, meets) {
+		if p.operation == networking.EnvoyFilter_Patch_INSERT_FIRST && named &&
+			!slices.ContainsFunc(h.Routes, meets) {
 			continue // first of a host that has the route
 		}
 		var done bool
@@ -76,8 +82,8 @@ func (a *application) route(r *routev3.Route, h *routev3.VirtualHost, patches []
 	return a.apply(patches, meets, func(p *patch) { a.mergeInto(p, r) })
 }
 
-// meetsRoutes tells whether a route configuration is one that a patch is for: of sidecars by name and port, of gateways by
-// the server's port name and the gateway too.
+// meetsRoutes tells whether a route configuration is one that a patch is for: of sidecars by name
+// and port, of gateways by the server's port name and the gateway too.
 func (a *application) meetsRoutes(p *patch, name string) bool {
 	match := routesMatch(p)
 	if match == nil {
@@ -90,7 +96,8 @@ func (a *application) meetsRoutes(p *patch, name string) bool {
 		return match.PortNumber == 0 || match.PortNumber == sidecarPort(name)
 	}
 	port, portName, gateway := gatewayRoutes(name)
-	return (match.PortName == "" || match.PortName == portName) && (match.Gateway == "" || match.Gateway == gateway) &&
+	return (match.PortName == "" || match.PortName == portName) &&
+		(match.Gateway == "" || match.Gateway == gateway) &&
 		(match.PortNumber == 0 || match.PortNumber == port)
 }
 
@@ -103,8 +110,8 @@ func sidecarPort(name string) uint32 {
 	return uint32(port)
 }
 
-// gatewayRoutes takes a gateway's route configuration apart: http.80, or https.443.portname.gateway.namespace, both perhaps
-// with an address behind.
+// gatewayRoutes takes a gateway's route configuration apart: http.80, or
+// https.443.portname.gateway.namespace, both perhaps with an address behind.
 func gatewayRoutes(name string) (port uint32, portName, gateway string) {
 	parts := strings.Split(name, ".")
 	if len(parts) < 2 {
@@ -119,7 +126,8 @@ func gatewayRoutes(name string) (port uint32, portName, gateway string) {
 
 func meetsHost(p *patch, h *routev3.VirtualHost) bool {
 	match := routesMatch(p).GetVhost()
-	return match == nil || (match.Name == "" || match.Name == h.Name) && (match.DomainName == "" || slices.Contains(h.Domains, match.DomainName))
+	return match == nil || (match.Name == "" || match.Name == h.Name) && (match.DomainName == "" ||
+		slices.Contains(h.Domains, match.DomainName))
 }
 
 func meetsRoute(p *patch, r *routev3.Route) bool {
@@ -134,9 +142,11 @@ func meetsRoute(p *patch, r *routev3.Route) bool {
 	case *routev3.Route_Route:
 		return anyOr(match.Action, networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_ROUTE)
 	case *routev3.Route_Redirect:
-		return anyOr(match.Action, networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_REDIRECT)
+		return anyOr(match.Action,
+			networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_REDIRECT)
 	case *routev3.Route_DirectResponse:
-		return anyOr(match.Action, networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_DIRECT_RESPONSE)
+		return anyOr(match.Action,
+			networking.EnvoyFilter_RouteConfigurationMatch_RouteMatch_DIRECT_RESPONSE)
 	}
 	return true
 }

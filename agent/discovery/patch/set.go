@@ -48,7 +48,8 @@ func (s *Set) Empty() bool { return len(s.patches) == 0 }
 // Equal tells whether two sets do the same and tell the same.
 func (s *Set) Equal(t *Set) bool {
 	same := func(p, q *patch) bool { return p.entry() == q.entry() }
-	return slices.EqualFunc(s.patches, t.patches, same) && slices.EqualFunc(s.unversioned, t.unversioned, same)
+	return slices.EqualFunc(s.patches, t.patches, same) && slices.EqualFunc(s.unversioned,
+		t.unversioned, same)
 }
 
 // Result is what became of a resource.
@@ -77,8 +78,12 @@ func (s *Set) Apply(r *resource.Resource) Result {
 		}
 		tried := append(slices.Clip(good), patches[:n]...)
 		if _, err := s.apply(r, tried); err != nil {
-			problems = append(problems, patches[0].object.Problem(object.Finding{Field: "configPatches", Severity: condition.Error,
-				Message: fmt.Sprintf("Envoy would refuse what it makes of %s %s: %v", kind(r.Type), r.Name, err), Cure: "correct the value; without it the rest goes on"}))
+			problems = append(problems,
+				patches[0].object.Problem(object.Finding{Field: "configPatches",
+					Severity: condition.Error,
+					Message: fmt.Sprintf("Envoy would refuse what it makes of %s %s: %v",
+						kind(r.Type), r.Name, err),
+					Cure: "correct the value; without it the rest goes on"}))
 		} else {
 			good = tried
 		}
@@ -96,10 +101,14 @@ func kind(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL,
 
 // kinds are what patches of a resource's type are applied to.
 var kinds = map[string][]applyTo{
-	resource.ListenerType: {networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN, networking.EnvoyFilter_LISTENER_FILTER,
+	resource.ListenerType: {networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN,
+		networking.EnvoyFilter_LISTENER_FILTER,
 		networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER,
-		networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST, networking.EnvoyFilter_HTTP_ROUTE}, // routes in a listener
-	resource.RouteType:   {networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST, networking.EnvoyFilter_HTTP_ROUTE},
+		// routes in a listener
+		networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST,
+		networking.EnvoyFilter_HTTP_ROUTE},
+	resource.RouteType: {networking.EnvoyFilter_ROUTE_CONFIGURATION,
+		networking.EnvoyFilter_VIRTUAL_HOST, networking.EnvoyFilter_HTTP_ROUTE},
 	resource.ClusterType: {networking.EnvoyFilter_CLUSTER},
 }
 
@@ -117,7 +126,8 @@ func (s *Set) candidates(r *resource.Resource) []*patch {
 		}
 		switch r.Type {
 		case resource.ClusterType:
-			if p.operation == networking.EnvoyFilter_Patch_ADD || !p.in(a.context) || !meetsCluster(p, r.Name) {
+			if p.operation == networking.EnvoyFilter_Patch_ADD || !p.in(a.context) ||
+				!meetsCluster(p, r.Name) {
 				continue
 			}
 		case resource.RouteType:
@@ -125,7 +135,9 @@ func (s *Set) candidates(r *resource.Resource) []*patch {
 				continue
 			}
 		case resource.ListenerType:
-			if name := listenerMatch(p).GetName(); name != "" && name != r.Name || p.applyTo == networking.EnvoyFilter_LISTENER && p.operation == networking.EnvoyFilter_Patch_ADD {
+			if name := listenerMatch(p).GetName(); name != "" && name != r.Name ||
+				p.applyTo == networking.EnvoyFilter_LISTENER &&
+					p.operation == networking.EnvoyFilter_Patch_ADD {
 				continue
 			}
 		}
@@ -139,14 +151,16 @@ func (s *Set) contextOf(r *resource.Resource) context {
 	switch {
 	case s.node.Type == model.Router:
 		return networking.EnvoyFilter_GATEWAY
-	case strings.HasPrefix(r.Name, "inbound|"), r.Name == "InboundPassthroughCluster", r.Name == virtualInbound:
+	case strings.HasPrefix(r.Name, "inbound|"), r.Name == "InboundPassthroughCluster",
+		r.Name == virtualInbound:
 		return networking.EnvoyFilter_SIDECAR_INBOUND
 	}
 	return networking.EnvoyFilter_SIDECAR_OUTBOUND
 }
 
 func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
-	a := &application{patches: map[applyTo][]*patch{}, context: s.contextOf(r), used: map[*patch]bool{}}
+	a := &application{patches: map[applyTo][]*patch{}, context: s.contextOf(r),
+		used: map[*patch]bool{}}
 	for _, p := range patches {
 		a.patches[p.applyTo] = append(a.patches[p.applyTo], p)
 	}
@@ -156,7 +170,8 @@ func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
 	case resource.ListenerType:
 		l := &listenerv3.Listener{}
 		message, keep = l, func() bool {
-			if l.TrafficDirection == corev3.TrafficDirection_INBOUND && s.node.Type == model.Sidecar {
+			if l.TrafficDirection == corev3.TrafficDirection_INBOUND &&
+				s.node.Type == model.Sidecar {
 				a.context = networking.EnvoyFilter_SIDECAR_INBOUND
 			}
 			return a.listener(l)
@@ -206,8 +221,8 @@ func nameOf(message proto.Message, was string) string {
 	return was
 }
 
-// origins are those of the EnvoyFilters that did something, the last first, as what Envoy says of a resource that was patched is
-// most likely about the patch; then those of the resource.
+// origins are those of the EnvoyFilters that did something, the last first, as what Envoy says of a
+// resource that was patched is most likely about the patch; then those of the resource.
 func (a *application) origins(patches []*patch, r *resource.Resource) []resource.Origin {
 	var origins []resource.Origin
 	for _, p := range slices.Backward(patches) {

@@ -49,7 +49,8 @@ func newValue(to applyTo) proto.Message {
 	return nil
 }
 
-// build makes a patch's value. The findings say what is wrong with it, by path; with an error among them the message is nil.
+// build makes a patch's value. The findings say what is wrong with it, by path; with an error among
+// them the message is nil.
 func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []object.Finding) {
 	c := &conformer{}
 	message := newValue(to)
@@ -72,7 +73,8 @@ func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []ob
 		err = protojson.Unmarshal(encoded, message)
 	}
 	if err != nil {
-		c.fail(path, fmt.Sprintf("the value is no %s: %s", message.ProtoReflect().Descriptor().Name(), reason(err)), cure)
+		c.fail(path, fmt.Sprintf("the value is no %s: %s",
+			message.ProtoReflect().Descriptor().Name(), reason(err)), cure)
 		return nil, c.findings
 	}
 	return message, c.findings
@@ -81,7 +83,8 @@ func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []ob
 // syntax is how protojson begins an error: a position in the JSON that nobody wrote.
 var syntax = regexp.MustCompile(`^(proto:[\s\x{a0}]*)?(syntax error )?(\(line \d+:\d+\): )?`)
 
-// reason is an error of protojson's without what means nothing to the reader; its text varies on purpose.
+// reason is an error of protojson's without what means nothing to the reader; its text varies on
+// purpose.
 func reason(err error) string {
 	return strings.ReplaceAll(syntax.ReplaceAllString(err.Error(), ""), "\u00a0", " ")
 }
@@ -95,8 +98,8 @@ const (
 // oldType are types of Envoy's API before version 3, which it does not know any more.
 var oldType = regexp.MustCompile(`^envoy\.(api\.v2\.|.*\.v[12](alpha\d*|beta\d*)?\.[^.]+$)`)
 
-// portable writes every typed_config of a type that is not linked as a TypedStruct, and every TypedStruct of one that is as
-// itself, so that it can be merged.
+// portable writes every typed_config of a type that is not linked as a TypedStruct, and every
+// TypedStruct of one that is as itself, so that it can be merged.
 func portable(value any) (any, error) {
 	switch v := value.(type) {
 	case []any:
@@ -132,7 +135,8 @@ func portableAny(typeURL any, fields map[string]any) (any, error) {
 	url, _ := typeURL.(string)
 	name := typeName(url)
 	if name == "" {
-		return nil, fmt.Errorf("@type %v is no type: write type.googleapis.com/ and the name of a message", typeURL)
+		return nil, fmt.Errorf("@type %v is no type: write type.googleapis.com/ and the name of "+
+			"a message", typeURL)
 	}
 	rest := make(map[string]any, len(fields))
 	for key, value := range fields {
@@ -144,17 +148,20 @@ func portableAny(typeURL any, fields map[string]any) (any, error) {
 		inner, _ := first(rest, "type_url", "typeUrl").(string)
 		content, _ := rest["value"].(map[string]any)
 		if url, name, rest = inner, typeName(inner), content; name == "" {
-			return nil, fmt.Errorf("a TypedStruct without type_url: write the type that its value is of")
+			return nil, fmt.Errorf("a TypedStruct without type_url: write the type that its " +
+				"value is of")
 		}
 	}
 	if oldType.MatchString(name) {
-		return nil, fmt.Errorf("@type %s is of a version of Envoy's API that is gone: write its type of version 3", url)
+		return nil, fmt.Errorf("@type %s is of a version of Envoy's API that is gone: write its "+
+			"type of version 3", url)
 	}
 	if !linked(name) {
 		if rest == nil {
 			rest = map[string]any{}
 		}
-		return map[string]any{"@type": typePrefix + typedStruct, "type_url": typePrefix + name, "value": rest}, nil
+		return map[string]any{"@type": typePrefix + typedStruct, "type_url": typePrefix + name,
+			"value": rest}, nil
 	}
 	out, err := portableFields(rest)
 	if err != nil {

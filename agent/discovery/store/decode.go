@@ -12,20 +12,24 @@ import (
 )
 
 const (
-	maxDepth      = 100     // levels of nesting; Istio's types have less than ten
-	maxNodes      = 500_000 // YAML nodes visited in one document, aliases counted each time they are used
-	maxProblems   = 20      // told of one object
-	maxMergeDepth = 10      // "<<" of something that has "<<"
+	maxDepth = 100 // levels of nesting; Istio's types have less than ten
+	// YAML nodes visited in one document, aliases counted each time they are used
+	maxNodes      = 500_000
+	maxProblems   = 20 // told of one object
+	maxMergeDepth = 10 // "<<" of something that has "<<"
 )
 
-// decoder turns the YAML nodes of one document into messages, and tells everything that is wrong on the way.
+// decoder turns the YAML nodes of one document into messages, and tells everything that is wrong on
+// the way.
 type decoder struct {
 	nodes    int // visited so far
 	problems []object.Problem
 	failed   bool // an error was told since it was last cleared
 	place    func(line int, field string) object.Problem
 	tooMuch  bool // it was told that the document is too much
-	protobuf bool // numbers may be in quotes, and names be numbers, as in protobuf's JSON; an API server refuses both
+	// numbers may be in quotes, and names be numbers, as in protobuf's JSON; an API server refuses
+	// both
+	protobuf bool
 }
 
 func (d *decoder) tell(severity condition.Severity, line int, at *path, message, cure string) {
@@ -53,12 +57,14 @@ func (d *decoder) visit(node *yaml.Node, at *path, depth int) (*yaml.Node, bool)
 	}
 	if !d.tooMuch {
 		d.tooMuch = true
-		d.refuse(node, at, fmt.Sprintf("more than %d values or %d levels, aliases included", maxNodes, maxDepth), "make the document smaller")
+		d.refuse(node, at, fmt.Sprintf("more than %d values or %d levels, aliases included",
+			maxNodes, maxDepth), "make the document smaller")
 	}
 	return node, false
 }
 
-// pairs calls do for every key and value of a mapping, merge keys ("<<") included; explicit keys come before merged ones.
+// pairs calls do for every key and value of a mapping, merge keys ("<<") included; explicit keys
+// come before merged ones.
 func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node)) {
 	const fewKeys = 12
 	var seen map[string]bool
@@ -81,11 +87,13 @@ func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node
 			seen[key.Value] = true
 		} else {
 			for j := 0; j < i; j += 2 {
-				twice = twice || node.Content[j].Value == key.Value && node.Content[j].Kind == yaml.ScalarNode
+				twice = twice || node.Content[j].Value == key.Value &&
+					node.Content[j].Kind == yaml.ScalarNode
 			}
 		}
 		if twice {
-			d.refuse(key, &path{parent: at, name: key.Value, key: key.Value == ""}, "given twice in one place", "remove one")
+			d.refuse(key, &path{parent: at, name: key.Value, key: key.Value == ""},
+				"given twice in one place", "remove one")
 			continue
 		}
 		do(key, node.Content[i+1])
@@ -96,7 +104,8 @@ func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node
 }
 
 // merge hands on the keys of what "<<" names that were not given nearer.
-func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node), seen map[string]bool, depth int) {
+func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node),
+	seen map[string]bool, depth int) {
 	var sources []*yaml.Node
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key := follow(node.Content[i])
@@ -118,7 +127,8 @@ func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node
 			sources = append(sources, value)
 		case yaml.SequenceNode:
 			for _, element := range value.Content {
-				if element, ok = d.visit(element, at, depth); ok && element.Kind == yaml.MappingNode {
+				if element, ok = d.visit(element, at, depth); ok &&
+					element.Kind == yaml.MappingNode {
 					sources = append(sources, element)
 				}
 			}
@@ -159,7 +169,8 @@ func (d *decoder) message(node *yaml.Node, m protoreflect.Message, at *path, dep
 		if value, ok := d.visit(value, &here, depth); ok && !isNull(value) {
 			if oneof := field.ContainingOneof(); oneof != nil {
 				if other := m.WhichOneof(oneof); other != nil && other != field {
-					d.refuse(key, &here, fmt.Sprintf("excludes %s, and both are given", other.JSONName()), "keep one")
+					d.refuse(key, &here, fmt.Sprintf("excludes %s, and both are given",
+						other.JSONName()), "keep one")
 					return
 				}
 			}
@@ -177,10 +188,12 @@ func (d *decoder) unknown(key *yaml.Node, of protoreflect.MessageDescriptor, at 
 	if near := nearest(key.Value, known); near != "" {
 		cure = fmt.Sprintf("did you mean %s?", near)
 	}
-	d.refuse(key, &path{parent: at, name: key.Value, key: key.Value == ""}, fmt.Sprintf("unknown field %q", key.Value), cure)
+	d.refuse(key, &path{parent: at, name: key.Value, key: key.Value == ""},
+		fmt.Sprintf("unknown field %q", key.Value), cure)
 }
 
-func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protoreflect.FieldDescriptor, at *path, depth int) {
+func (d *decoder) field(node *yaml.Node, m protoreflect.Message, field protoreflect.FieldDescriptor,
+	at *path, depth int) {
 	switch {
 	case field.IsMap():
 		if node.Kind != yaml.MappingNode {

@@ -18,14 +18,17 @@ import (
 )
 
 func read(content string) document {
-	r := &reader{file: "f.yaml", namespace: "ns", validate: func(*object.Object) []object.Finding { return nil }}
+	r := &reader{file: "f.yaml", namespace: "ns", validate: func(*object.Object) []object.Finding {
+		return nil
+	}}
 	return r.read([]byte(content), 1)
 }
 
 // readSpec reads a spec, indented by two.
 func readSpec(t *testing.T, kind, spec string) proto.Message {
 	t.Helper()
-	d := read("apiVersion: networking.istio.io/v1\nkind: " + kind + "\nmetadata: {name: x}\nspec:\n" + spec)
+	d := read("apiVersion: networking.istio.io/v1\nkind: " + kind +
+		"\nmetadata: {name: x}\nspec:\n" + spec)
 	if len(d.problems) > 0 || len(d.objects) != 1 {
 		t.Fatalf("problems %v", d.problems)
 	}
@@ -43,9 +46,12 @@ func TestSpecsAreReadAsKubectlAndProtobufDo(t *testing.T) {
     connectionPool: {http: {useClientProtocol: yes, maxRetries: 010}, tcp: {maxConnections: 1_000}}
     outlierDetection: {splitExternalLocalOriginErrors: on, consecutive5xxErrors: 0x10}`,
 			&networking.DestinationRule{Host: "a", TrafficPolicy: &networking.TrafficPolicy{
-				ConnectionPool: &networking.ConnectionPoolSettings{Http: &networking.ConnectionPoolSettings_HTTPSettings{UseClientProtocol: true, MaxRetries: 8},
+				ConnectionPool: &networking.ConnectionPoolSettings{
+					Http: &networking.ConnectionPoolSettings_HTTPSettings{UseClientProtocol: true,
+						MaxRetries: 8},
 					Tcp: &networking.ConnectionPoolSettings_TCPSettings{MaxConnections: 1000}},
-				OutlierDetection: &networking.OutlierDetection{SplitExternalLocalOriginErrors: true, Consecutive_5XxErrors: wrapperspb.UInt32(16)}}}},
+				OutlierDetection: &networking.OutlierDetection{SplitExternalLocalOriginErrors: true,
+					Consecutive_5XxErrors: wrapperspb.UInt32(16)}}}},
 		{"durations, nulls and names of both forms", "VirtualService", `
   hosts: [a]
   gateways: null
@@ -53,9 +59,12 @@ func TestSpecsAreReadAsKubectlAndProtobufDo(t *testing.T) {
   - timeout: 1m30s
     retries: {attempts: 3, per_try_timeout: 250ms, retryOn: ~}
     route: [{destination: {host: a}}]`,
-			&networking.VirtualService{Hosts: []string{"a"}, Http: []*networking.HTTPRoute{{Timeout: durationpb.New(90 * time.Second),
-				Retries: &networking.HTTPRetry{Attempts: 3, PerTryTimeout: durationpb.New(250 * time.Millisecond)},
-				Route:   []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "a"}}}}}}},
+			&networking.VirtualService{Hosts: []string{"a"}, Http: []*networking.HTTPRoute{
+				{Timeout: durationpb.New(90 * time.Second),
+					Retries: &networking.HTTPRetry{Attempts: 3,
+						PerTryTimeout: durationpb.New(250 * time.Millisecond)},
+					Route: []*networking.HTTPRouteDestination{
+						{Destination: &networking.Destination{Host: "a"}}}}}}},
 		{"anchors and merge keys", "ServiceEntry", `
   hosts: [a.test]
   resolution: STATIC
@@ -64,16 +73,22 @@ func TestSpecsAreReadAsKubectlAndProtobufDo(t *testing.T) {
   - &one {address: 10.0.0.1, weight: 3, labels: {a: b}}
   - {<<: *one, address: 10.0.0.2}
   - {<<: [{weight: 5}, *one]}`,
-			&networking.ServiceEntry{Hosts: []string{"a.test"}, Resolution: networking.ServiceEntry_STATIC, Endpoints: []*networking.WorkloadEntry{
-				{Address: "10.0.0.1", Weight: 3, Labels: map[string]string{"a": "b"}}, {Address: "10.0.0.2", Weight: 3, Labels: map[string]string{"a": "b"}},
-				{Address: "10.0.0.1", Weight: 5, Labels: map[string]string{"a": "b"}}}}},
+			&networking.ServiceEntry{Hosts: []string{"a.test"},
+				Resolution: networking.ServiceEntry_STATIC, Endpoints: []*networking.WorkloadEntry{
+					{Address: "10.0.0.1", Weight: 3, Labels: map[string]string{"a": "b"}},
+					{Address: "10.0.0.2", Weight: 3, Labels: map[string]string{"a": "b"}},
+					{Address: "10.0.0.1", Weight: 5, Labels: map[string]string{"a": "b"}}}}},
 		{"an empty match is there", "VirtualService", `
   http: [{match: [{headers: {x: {}}}], route: [{destination: {host: a}, weight: 1e2}]}]`,
-			&networking.VirtualService{Http: []*networking.HTTPRoute{{Match: []*networking.HTTPMatchRequest{{Headers: map[string]*networking.StringMatch{"x": {}}}},
-				Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "a"}, Weight: 100}}}}}},
+			&networking.VirtualService{Http: []*networking.HTTPRoute{
+				{Match: []*networking.HTTPMatchRequest{
+					{Headers: map[string]*networking.StringMatch{"x": {}}}},
+					Route: []*networking.HTTPRouteDestination{
+						{Destination: &networking.Destination{Host: "a"}, Weight: 100}}}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, readSpec(t, test.kind, strings.TrimPrefix(test.yaml, "\n")), protocmp.Transform()); diff != "" {
+			if diff := cmp.Diff(test.want, readSpec(t, test.kind, strings.TrimPrefix(test.yaml,
+				"\n")), protocmp.Transform()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -81,8 +96,10 @@ func TestSpecsAreReadAsKubectlAndProtobufDo(t *testing.T) {
 }
 
 func TestBothOfAChoiceIsRefused(t *testing.T) {
-	d := read("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: x}\nspec:\n  http:\n  - match:\n    - uri:\n        exact: /a\n        prefix: /b\n")
-	if len(d.problems) != 1 || d.problems[0].Line != 9 || !strings.Contains(d.problems[0].Message, "excludes exact") {
+	d := read("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: " +
+		"x}\nspec:\n  http:\n  - match:\n    - uri:\n        exact: /a\n        prefix: /b\n")
+	if len(d.problems) != 1 || d.problems[0].Line != 9 || !strings.Contains(d.problems[0].Message,
+		"excludes exact") {
 		t.Errorf("problems %v", d.problems)
 	}
 }
@@ -90,9 +107,11 @@ func TestBothOfAChoiceIsRefused(t *testing.T) {
 func TestAliasBombIsBounded(t *testing.T) {
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for _, pair := range []string{"ab", "bc", "cd", "de", "ef", "fg", "gh", "hi"} {
-		bomb += pair[1:] + ": &" + pair[1:] + " [" + strings.TrimSuffix(strings.Repeat("*"+pair[:1]+",", 10), ",") + "]\n"
+		bomb += pair[1:] + ": &" + pair[1:] + " [" + strings.TrimSuffix(
+			strings.Repeat("*"+pair[:1]+",", 10), ",") + "]\n"
 	}
-	bomb += "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: x}\nspec: {hosts: [*i], http: *i, tcp: *i, tls: *i}\n"
+	bomb += "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: " +
+		"x}\nspec: {hosts: [*i], http: *i, tcp: *i, tls: *i}\n"
 	started := time.Now()
 	d := read(bomb)
 	if len(d.problems) == 0 || len(d.problems) > 3*maxProblems {
@@ -106,12 +125,16 @@ func TestAliasBombIsBounded(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
-		entry("a", "a.test"), entry("a", "a.test") + "---\n" + entry("b", "b.test"), "a: [", "---\n---\n", "kind: List\nitems:\n- {}\n- kind: x\n",
-		"a: &a [*a]\nspec: *a", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: x}\nspec:\n  hosts: [a.test]\n  http:\n  - match: [{uri: {regex: \"(\"}}]\n    timeout: 5\n    route:\n    - destination: {host: a.test, port: {number: 99999}}\n      weight: -1\n",
+		entry("a", "a.test"), entry("a", "a.test") + "---\n" + entry("b", "b.test"), "a: [",
+		"---\n---\n", "kind: List\nitems:\n- {}\n- kind: x\n",
+		"a: &a [*a]\nspec: *a",
+		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: x}\nspec:\n  hosts: [a.test]\n  http:\n  - match: [{uri: {regex: \"(\"}}]\n    timeout: 5\n    route:\n    - destination: {host: a.test, port: {number: 99999}}\n      weight: -1\n",
 		"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec:\n  selector: {a: b}\n  servers:\n  - port: {number: 443, name: s, protocol: HTTPS}\n    hosts: ['*']\n    tls: {mode: SIMPLE}\n",
 		"apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: x}\nspec: {host: a, trafficPolicy: {loadBalancer: {consistentHash: {maglev: {tableSize: 18446744073709551615}}}}, subsets: [null]}\n",
-		"<<: {kind: List}\n<<: [{items: []}]\n? [a]\n: b\n", "\xff\xfe", "%YAML 1.1\n---\na: !!binary x\n", "kind: .nan\nspec: 0x\n",
-		"\r\u0085\u2028\u2029\"", "kind: a\r\n---\rkind: \"", "\xff\xfe\x85\x00\x85\x00\"\x00", "\xfe\xff\x00\n\x00-\x00-\x00-",
+		"<<: {kind: List}\n<<: [{items: []}]\n? [a]\n: b\n", "\xff\xfe",
+		"%YAML 1.1\n---\na: !!binary x\n", "kind: .nan\nspec: 0x\n",
+		"\r\u0085\u2028\u2029\"", "kind: a\r\n---\rkind: \"", "\xff\xfe\x85\x00\x85\x00\"\x00",
+		"\xfe\xff\x00\n\x00-\x00-\x00-",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -123,12 +146,14 @@ func FuzzParse(f *testing.F) {
 		for i, part := range parts {
 			d := r.read(part, first[i])
 			for _, p := range d.problems {
-				if p.File != "f.yaml" || p.Line < 1 || p.Line > lines+1 || p.Message == "" || p.Severity == "" {
+				if p.File != "f.yaml" || p.Line < 1 || p.Line > lines+1 || p.Message == "" ||
+					p.Severity == "" {
 					t.Errorf("of %d lines: %+v", lines, p)
 				}
 			}
 			for _, o := range d.objects {
-				if o.Line < 1 || o.Line > lines || o.Name == "" || o.Namespace == "" || o.Spec == nil {
+				if o.Line < 1 || o.Line > lines || o.Name == "" || o.Namespace == "" ||
+					o.Spec == nil {
 					t.Errorf("%+v", o)
 				}
 			}
@@ -138,7 +163,8 @@ func FuzzParse(f *testing.F) {
 
 func TestUTF16IsReadAsItsText(t *testing.T) {
 	text := entry("a", "a.test") + "---\n" + entry("b", "b.test")
-	for _, test := range []struct{ mark, before, after string }{{"\xff\xfe", "", "\x00"}, {"\xfe\xff", "\x00", ""}} {
+	for _, test := range []struct{ mark, before, after string }{{"\xff\xfe", "", "\x00"},
+		{"\xfe\xff", "\x00", ""}} {
 		content := test.mark
 		for _, c := range []byte(text) {
 			content += test.before + string(c) + test.after

@@ -40,8 +40,10 @@ func NewSpec(kind object.Kind) proto.Message {
 }
 
 // kinds are all of the group, for the nearest name.
-var kinds = []string{string(object.ServiceEntry), string(object.VirtualService), string(object.DestinationRule), string(object.Gateway),
-	string(object.Sidecar), string(object.EnvoyFilter), string(object.WorkloadEntry), string(object.WorkloadGroup), string(object.ProxyConfig)}
+var kinds = []string{string(object.ServiceEntry), string(object.VirtualService),
+	string(object.DestinationRule), string(object.Gateway),
+	string(object.Sidecar), string(object.EnvoyFilter), string(object.WorkloadEntry),
+	string(object.WorkloadGroup), string(object.ProxyConfig)}
 
 // document is what one YAML document of a file holds.
 type document struct {
@@ -74,7 +76,8 @@ func (r *reader) read(content []byte, first int) (found document) {
 			message := yamlError(err)
 			found.broken = true
 			line := errorLine(content, message)
-			found.problems = append(found.problems, object.Problem{File: r.file, Line: first + line - 1,
+			found.problems = append(found.problems, object.Problem{File: r.file,
+				Line:     first + line - 1,
 				Severity: condition.Error, Message: notYAML(content, line, message)})
 			return found
 		}
@@ -121,7 +124,8 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 		return
 	case node.Kind != yaml.MappingNode:
 		found.broken = true
-		d.refuse(node, nil, "an object must be a mapping, this is "+describe(node), "begin it with apiVersion, kind, metadata and spec")
+		d.refuse(node, nil, "an object must be a mapping, this is "+describe(node),
+			"begin it with apiVersion, kind, metadata and spec")
 		return
 	}
 	h := r.header(d, node, depth)
@@ -140,10 +144,13 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	case group(h.apiVersion) != apiGroup:
 		if slices.Contains(kinds, h.kind) && !foreign(h.apiVersion) {
 			found.broken = true
-			d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s", h.apiVersion, h.kind), "write networking.istio.io/v1")
+			d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s",
+				h.apiVersion, h.kind), "write networking.istio.io/v1")
 			return
 		}
-		d.tell(condition.Warning, node.Line, nil, fmt.Sprintf("kind %s of %q is not supported by this version of Outrider and has no effect", h.kind, h.apiVersion), "remove it")
+		d.tell(condition.Warning, node.Line, nil,
+			fmt.Sprintf("kind %s of %q is not supported by this version of Outrider and has no "+
+				"effect", h.kind, h.apiVersion), "remove it")
 	default:
 		r.networking(d, node, h, found, depth)
 	}
@@ -155,7 +162,8 @@ func (r *reader) list(d *decoder, node *yaml.Node, h *header, found *document, d
 	switch {
 	case h.items == nil:
 		found.broken = true
-		d.refuse(node, at, "the list has no items", "write objects into it, or [] if there are none")
+		d.refuse(node, at, "the list has no items",
+			"write objects into it, or [] if there are none")
 	case h.items.Kind != yaml.SequenceNode:
 		found.broken = true
 		d.refuse(h.items, at, "must be a list, is "+describe(h.items), "put - before each object")
@@ -175,7 +183,9 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 	makeSpec := specs[kind]
 	switch {
 	case version != "v1" && version != "v1beta1" && version != "v1alpha3":
-		d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("unknown version %q of networking.istio.io", version), "write v1, v1beta1 or v1alpha3")
+		d.refuse(node, &path{name: "apiVersion"},
+			fmt.Sprintf("unknown version %q of networking.istio.io", version),
+			"write v1, v1beta1 or v1alpha3")
 	case makeSpec == nil:
 		if near := nearest(h.kind, kinds); near != h.kind {
 			cure := ""
@@ -183,10 +193,13 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 				cure = fmt.Sprintf("did you mean %s?", near)
 			}
 			found.broken = true
-			d.refuse(node, &path{name: "kind"}, fmt.Sprintf("networking.istio.io has no kind %q", h.kind), cure)
+			d.refuse(node, &path{name: "kind"}, fmt.Sprintf("networking.istio.io has no kind %q",
+				h.kind), cure)
 			return
 		}
-		d.tell(condition.Warning, node.Line, nil, fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect", h.kind), "remove it or let an istiod serve it")
+		d.tell(condition.Warning, node.Line, nil,
+			fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect",
+				h.kind), "remove it or let an istiod serve it")
 		return
 	case h.name == "":
 		d.refuse(node, &path{name: "metadata"}, "the object has no metadata.name", "")
@@ -195,8 +208,10 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 	case h.spec == nil:
 		d.refuse(node, &path{name: "spec"}, "the object has no spec", "")
 	}
-	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name}, Defaulted: h.defaulted, APIVersion: h.apiVersion, Labels: h.labels,
-		Annotations: h.annotations, Conditions: h.conditions, Created: h.created, File: r.file, Line: node.Line, Index: len(found.objects) + len(found.bad)}
+	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name},
+		Defaulted: h.defaulted, APIVersion: h.apiVersion, Labels: h.labels,
+		Annotations: h.annotations, Conditions: h.conditions, Created: h.created, File: r.file,
+		Line: node.Line, Index: len(found.objects) + len(found.bad)}
 	if !d.failed {
 		o.Spec = makeSpec()
 		d.message(h.spec, o.Spec.ProtoReflect(), &path{name: "spec"}, depth+1)
@@ -206,7 +221,8 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 			problem := o.Problem(finding)
 			problem.Line = locate(h.spec, finding.Field)
 			d.failed = d.failed || problem.Severity == condition.Error
-			if len(d.problems) < maxProblems || problem.Severity == condition.Error && len(d.problems) < 2*maxProblems {
+			if len(d.problems) < maxProblems || problem.Severity == condition.Error &&
+				len(d.problems) < 2*maxProblems {
 				d.problems = append(d.problems, problem)
 			}
 		}
@@ -224,14 +240,16 @@ func (r *reader) refused(h *header, found *document) {
 		found.broken = true
 		return
 	}
-	found.bad = append(found.bad, object.Key{Kind: object.Kind(h.kind), Namespace: h.namespace, Name: h.name})
+	found.bad = append(found.bad, object.Key{Kind: object.Kind(h.kind), Namespace: h.namespace,
+		Name: h.name})
 }
 
-// foreign reports whether an apiVersion is of another project, whose kinds can have the names of Istio's: it has a
-// domain that is not Istio's, or nearly.
+// foreign reports whether an apiVersion is of another project, whose kinds can have the names of
+// Istio's: it has a domain that is not Istio's, or nearly.
 func foreign(apiVersion string) bool {
 	g := group(apiVersion)
-	return strings.Contains(g, ".") && nearest(g, []string{apiGroup, securityGroup, extensionsGroup}) == ""
+	return strings.Contains(g, ".") &&
+		nearest(g, []string{apiGroup, securityGroup, extensionsGroup}) == ""
 }
 
 func group(apiVersion string) string {

@@ -27,9 +27,11 @@ type file struct {
 	print     fingerprint
 	read      time.Time
 	documents []readDocument
-	objects   []*object.Object // of all documents, and the last good versions of those that are bad now
-	held      []*object.Object // of objects: these last good versions; all, where the file cannot be read
-	problems  []object.Problem
+	// of all documents, and the last good versions of those that are bad now
+	objects []*object.Object
+	// of objects: these last good versions; all, where the file cannot be read
+	held     []*object.Object
+	problems []object.Problem
 
 	restricts bool // document.restricts of one of them
 	broken    bool // document.broken of one of them, or the file cannot be read
@@ -52,7 +54,8 @@ func readFile(path string, previous *file, options Options) *file {
 	case err != nil:
 		next.broken = true
 		if previous != nil {
-			next.documents, next.objects, next.held = previous.documents, previous.objects, previous.objects
+			next.documents, next.objects, next.held = previous.documents, previous.objects,
+				previous.objects
 		}
 		next.problems = []object.Problem{unreadable(path, err)}
 		return next
@@ -68,7 +71,8 @@ func readFile(path string, previous *file, options Options) *file {
 	for i, part := range parts {
 		d, ok := known[sha256.Sum256(part)]
 		if !ok {
-			d = readDocument{sum: sha256.Sum256(part), first: first[i], document: r.read(part, first[i])}
+			d = readDocument{sum: sha256.Sum256(part), first: first[i],
+				document: r.read(part, first[i])}
 		}
 		next.documents = append(next.documents, d.moved(first[i]))
 	}
@@ -77,7 +81,8 @@ func readFile(path string, previous *file, options Options) *file {
 }
 
 func readAll(path string, into *file) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a named pipe would wait for its writer, for ever
+	// a named pipe would wait for its writer, for ever
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +96,8 @@ func readAll(path string, into *file) ([]byte, error) {
 		return nil, fmt.Errorf("%s is no regular file", path)
 	}
 	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s has %d bytes, more than the %d that are read; split it", path, info.Size(), maxFile)
+		return nil, fmt.Errorf("%s has %d bytes, more than the %d that are read; split it", path,
+			info.Size(), maxFile)
 	}
 	content := make([]byte, info.Size(), info.Size()+1)
 	n, err := io.ReadFull(f, content)
@@ -120,7 +126,8 @@ func (d readDocument) moved(first int) readDocument {
 	return d
 }
 
-// collect gathers the documents' objects. What is bad now, or may be in what cannot be read, keeps its last good version.
+// collect gathers the documents' objects. What is bad now, or may be in what cannot be read, keeps
+// its last good version.
 func (f *file) collect(previous *file) {
 	present := map[object.Key]bool{}
 	bad := map[object.Key]bool{}
@@ -148,7 +155,8 @@ func (f *file) collect(previous *file) {
 
 // unreadable is the problem with a file that is there and cannot be read.
 func unreadable(path string, err error) object.Problem {
-	p := object.Problem{File: path, Line: 1, Severity: condition.Error, Message: "cannot be read: " + err.Error()}
+	p := object.Problem{File: path, Line: 1, Severity: condition.Error,
+		Message: "cannot be read: " + err.Error()}
 	if !errors.Is(err, fs.ErrPermission) {
 		return p
 	}

@@ -47,12 +47,15 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 					d.refuse(value, at, "must be a mapping, is "+describe(value), "")
 					return
 				}
-				d.pairs(value, at, func(key, value *yaml.Node) { r.metadata(d, h, key, value, at, depth) })
+				d.pairs(value, at, func(key, value *yaml.Node) {
+					r.metadata(d, h, key, value, at, depth)
+				})
 			})
 		default:
 			others = append(others, func() {
 				if h.isIstios() {
-					d.refuse(key, at, fmt.Sprintf("unknown key %q beside spec", key.Value), "move it into spec or remove it")
+					d.refuse(key, at, fmt.Sprintf("unknown key %q beside spec", key.Value),
+						"move it into spec or remove it")
 				}
 			})
 		}
@@ -91,14 +94,17 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 	case "name":
 		h.name = d.text(value, at)
 		if h.name != "" && !isSubdomain(h.name) {
-			d.refuse(value, at, fmt.Sprintf("%q is no name of an object", h.name), "write up to 253 lower-case letters, digits, - and ., a letter or digit first and last")
+			d.refuse(value, at, fmt.Sprintf("%q is no name of an object", h.name),
+				"write up to 253 lower-case letters, digits, - and ., a letter or digit first "+
+					"and last")
 		}
 	case "namespace":
 		if namespace := d.text(value, at); namespace != "" {
 			h.namespace, h.defaulted = namespace, false
 		}
 		if !h.defaulted && !isLabel(h.namespace) {
-			d.refuse(value, at, fmt.Sprintf("%q is no namespace", h.namespace), "write up to 63 lower-case letters, digits and -, a letter or digit first and last")
+			d.refuse(value, at, fmt.Sprintf("%q is no namespace", h.namespace),
+				"write up to 63 lower-case letters, digits and -, a letter or digit first and last")
 		}
 	case "labels":
 		h.labels = d.texts(value, at, depth)
@@ -109,7 +115,8 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 	case "creationTimestamp":
 		created, err := time.Parse(time.RFC3339, value.Value)
 		if err != nil {
-			d.refuse(value, at, fmt.Sprintf("%q is no time", value.Value), "write it as 2006-01-02T15:04:05Z")
+			d.refuse(value, at, fmt.Sprintf("%q is no time", value.Value),
+				"write it as 2006-01-02T15:04:05Z")
 			return
 		}
 		h.created = created
@@ -122,7 +129,8 @@ func (d *decoder) text(node *yaml.Node, at *path) string {
 		if s := resolve(node); s.kind == stringScalar {
 			return s.text
 		}
-		d.refuse(node, at, fmt.Sprintf("must be text, is %s (%s)", describe(node), node.Value), fmt.Sprintf("put it in quotes: %q", node.Value))
+		d.refuse(node, at, fmt.Sprintf("must be text, is %s (%s)", describe(node), node.Value),
+			fmt.Sprintf("put it in quotes: %q", node.Value))
 		return ""
 	}
 	d.refuse(node, at, "must be text, is "+describe(node), "")

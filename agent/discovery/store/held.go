@@ -7,8 +7,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Held returns what is in force though its text is bad now or cannot be read, or waits for its file, by file: for the LastGood of a store
-// that follows this one. The objects are the same as before as long as they are held.
+// Held returns what is in force though its text is bad now or cannot be read, or waits for its
+// file, by file: for the LastGood of a store that follows this one. The objects are the same as
+// before as long as they are held.
 func (s *Store) Held() []*object.Object {
 	var all []*object.Object
 	for _, path := range slices.Sorted(maps.Keys(s.held)) {
@@ -17,7 +18,8 @@ func (s *Store) Held() []*object.Object {
 	return all
 }
 
-// Waiting is how many of those are not in force: no file was come by that held them, as what they are below is not there.
+// Waiting is how many of those are not in force: no file was come by that held them, as what they
+// are below is not there.
 func (s *Store) Waiting() int {
 	waiting := 0
 	for path, objects := range s.held {
@@ -28,7 +30,8 @@ func (s *Store) Waiting() int {
 	return waiting
 }
 
-// before is what a file held when it was last read, by this store or the one before it; nil: nothing.
+// before is what a file held when it was last read, by this store or the one before it; nil:
+// nothing.
 func (s *Store) before(path string) *file {
 	if known := s.files[path]; known != nil {
 		return known
@@ -48,8 +51,8 @@ func (s *Store) hold(path string, next *file) {
 	s.held[path] = next.held
 }
 
-// holdUnseen holds on to all of files that are read though no look through their folder comes by them: a store that follows
-// would not know of them. They are read again once one does.
+// holdUnseen holds on to all of files that are read though no look through their folder comes by
+// them: a store that follows would not know of them. They are read again once one does.
 func (s *Store) holdUnseen(paths []string) {
 	for _, path := range paths {
 		if known := s.files[path]; known != nil {
@@ -59,7 +62,8 @@ func (s *Store) holdUnseen(paths []string) {
 	}
 }
 
-// forget drops what was held on to of files that are not there. Below a configured path that cannot be read it waits.
+// forget drops what was held on to of files that are not there. Below a configured path that cannot
+// be read it waits.
 func (s *Store) forget() {
 	for path := range s.held {
 		if _, wrong := s.roots[s.rootOf(path)]; !wrong && s.files[path] == nil {

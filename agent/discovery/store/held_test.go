@@ -14,7 +14,8 @@ import (
 
 // again replaces the store by one that starts with what it held on to, as after a restart.
 func (f *files) again() {
-	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validate.Object, LastGood: f.store.Held()})
+	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validate.Object,
+		LastGood: f.store.Held()})
 }
 
 func (f *files) expectHeld(what string, names ...string) {
@@ -37,7 +38,8 @@ func TestWhatIsBadIsHeldByTheNextStore(t *testing.T) {
 	f.store.Load()
 	f.expectHeld("of what is good")
 	f.again()
-	f.expect("nothing was bad", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test", "d: - → d.test", "e: - → e.test")
+	f.expect("nothing was bad", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test",
+		"d: - → d.test", "e: - → e.test")
 
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+bad)
 	f.write("broken.yaml", "a: [\n---\n"+entry("d", "d.test"))
@@ -50,7 +52,8 @@ func TestWhatIsBadIsHeldByTheNextStore(t *testing.T) {
 		f.expectHeld("of what is bad", "all.yaml b", "broken.yaml c", "large.yaml e")
 		before, problems := f.store.Held(), f.problems()
 		f.again()
-		f.expect("bad still", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test", "d: - → d.test", "e: - → e.test")
+		f.expect("bad still", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test",
+			"d: - → d.test", "e: - → e.test")
 		if diff := cmp.Diff(problems, f.problems()); diff != "" {
 			t.Errorf("problems (-before +after):\n%s", diff)
 		}
@@ -65,7 +68,8 @@ func TestWhatIsBadIsHeldByTheNextStore(t *testing.T) {
 	f.write("broken.yaml", entry("d", "d.test"))
 	f.remove("large.yaml")
 	f.again()
-	f.expect("cured or gone meanwhile", f.store.Load(), "a: - → a.test", "b: - → b3.test", "d: - → d.test")
+	f.expect("cured or gone meanwhile", f.store.Load(), "a: - → a.test", "b: - → b3.test",
+		"d: - → d.test")
 	f.expectHeld("of what is cured or gone")
 	f.expectProblems()
 }
@@ -121,7 +125,8 @@ func TestWhatIsHeldWaitsForItsFolder(t *testing.T) {
 	}
 }
 
-// TestWhatMayNotBeReadIsHeld takes rights away: of a file, of a folder to list it, and to search it.
+// TestWhatMayNotBeReadIsHeld takes rights away: of a file, of a folder to list it, and to search
+// it.
 func TestWhatMayNotBeReadIsHeld(t *testing.T) {
 	for _, test := range []struct {
 		name, path string
@@ -129,10 +134,14 @@ func TestWhatMayNotBeReadIsHeld(t *testing.T) {
 		held       []string
 	}{
 		{"a file", "below/a.yaml", 0, []string{"below/a.yaml a"}},
-		{"a folder that cannot be listed", "below", 0o311, []string{"below/a.yaml a", "below/b.yaml b"}},
-		{"a folder that cannot be searched", "below", 0o644, []string{"below/a.yaml a", "below/b.yaml b"}},
-		{"a folder that cannot be read at all", "below", 0, []string{"below/a.yaml a", "below/b.yaml b"}},
-		{"all that is configured", ".", 0o644, []string{"a.yaml z", "below/a.yaml a", "below/b.yaml b", "c.yaml c"}},
+		{"a folder that cannot be listed", "below", 0o311, []string{"below/a.yaml a",
+			"below/b.yaml b"}},
+		{"a folder that cannot be searched", "below", 0o644, []string{"below/a.yaml a",
+			"below/b.yaml b"}},
+		{"a folder that cannot be read at all", "below", 0, []string{"below/a.yaml a",
+			"below/b.yaml b"}},
+		{"all that is configured", ".", 0o644, []string{"a.yaml z", "below/a.yaml a",
+			"below/b.yaml b", "c.yaml c"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFiles(t)
@@ -140,13 +149,15 @@ func TestWhatMayNotBeReadIsHeld(t *testing.T) {
 			f.write("below/a.yaml", entry("a", "a.test"))
 			f.write("below/b.yaml", entry("b", "b.test"))
 			f.write("c.yaml", entry("c", "c.test"))
-			for _, folder := range []string{f.directory, filepath.Dir(f.directory)} { // t.TempDir lets nobody else in
+			// t.TempDir lets nobody else in
+			for _, folder := range []string{f.directory, filepath.Dir(f.directory)} {
 				if err := os.Chmod(folder, 0o755); err != nil { //nolint:gosec // of tests
 					t.Fatal(err)
 				}
 			}
 			withoutRights(t)
-			f.expect("at first", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test", "z: - → z.test")
+			f.expect("at first", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test",
+				"z: - → z.test")
 			asRoot(t, func() error { return os.Chmod(f.path(test.path), test.mode) })
 			for _, when := range []string{"read again", "once more"} {
 				f.expect(when, f.store.Load())
@@ -158,12 +169,14 @@ func TestWhatMayNotBeReadIsHeld(t *testing.T) {
 			}
 			if file := f.path(test.path); strings.HasSuffix(file, ".yaml") {
 				got := problems[0].String()
-				if !strings.Contains(got, " cannot read it; chgrp ") || !strings.HasSuffix(got, "; chmod 640 "+file) {
+				if !strings.Contains(got, " cannot read it; chgrp ") ||
+					!strings.HasSuffix(got, "; chmod 640 "+file) {
 					t.Errorf("no cure in %s", got)
 				}
 			}
 			f.again()
-			f.expect("by the next store", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test", "z: - → z.test")
+			f.expect("by the next store", f.store.Load(), "a: - → a.test", "b: - → b.test",
+				"c: - → c.test", "z: - → z.test")
 			f.expectHeld("by the next store", test.held...)
 			asRoot(t, func() error {
 				mode := os.FileMode(0o755)
@@ -181,8 +194,8 @@ func TestWhatMayNotBeReadIsHeld(t *testing.T) {
 
 const nobody = 65534
 
-// withoutRights makes this whole process, where root runs it, a user without rights until the test ends: the store reads in
-// goroutines, which may be on any thread.
+// withoutRights makes this whole process, where root runs it, a user without rights until the test
+// ends: the store reads in goroutines, which may be on any thread.
 func withoutRights(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {

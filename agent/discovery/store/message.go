@@ -14,10 +14,11 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Message fills a message from a file that holds nothing else: one YAML document. check finds what is wrong with what
-// was read; it is called where all of it could be. It returns what is wrong, each with its line; with an error among
-// that, the message is not to be used.
-func Message(file string, content []byte, into proto.Message, check func() []object.Finding) []object.Problem {
+// Message fills a message from a file that holds nothing else: one YAML document. check finds what
+// is wrong with what was read; it is called where all of it could be. It returns what is wrong,
+// each with its line; with an error among that, the message is not to be used.
+func Message(file string, content []byte, into proto.Message,
+	check func() []object.Finding) []object.Problem {
 	parser := yaml.NewDecoder(bytes.NewReader(content))
 	var root, next yaml.Node
 	err := parser.Decode(&root)
@@ -26,7 +27,8 @@ func Message(file string, content []byte, into proto.Message, check func() []obj
 	}
 	if err == nil {
 		if err = parser.Decode(&next); err == nil {
-			return []object.Problem{{File: file, Line: next.Line, Severity: condition.Error, Message: "a second document", Cure: "leave one in the file"}}
+			return []object.Problem{{File: file, Line: next.Line, Severity: condition.Error,
+				Message: "a second document", Cure: "leave one in the file"}}
 		} else if errors.Is(err, io.EOF) {
 			err = nil
 		}
@@ -34,7 +36,8 @@ func Message(file string, content []byte, into proto.Message, check func() []obj
 	if err != nil {
 		message := yamlError(err)
 		line := errorLine(content, message)
-		return []object.Problem{{File: file, Line: line, Severity: condition.Error, Message: notYAML(content, line, message)}}
+		return []object.Problem{{File: file, Line: line, Severity: condition.Error,
+			Message: notYAML(content, line, message)}}
 	}
 	node := root.Content[0]
 	if isNull(node) {
@@ -46,7 +49,8 @@ func Message(file string, content []byte, into proto.Message, check func() []obj
 	d.message(node, into.ProtoReflect(), nil, 0)
 	if !d.failed {
 		for _, f := range check() {
-			d.problems = append(d.problems, object.Problem{File: file, Line: locate(node, f.Field), Field: f.Field, Severity: f.Severity, Message: f.Message, Cure: f.Cure})
+			d.problems = append(d.problems, object.Problem{File: file, Line: locate(node, f.Field),
+				Field: f.Field, Severity: f.Severity, Message: f.Message, Cure: f.Cure})
 		}
 	}
 	slices.SortFunc(d.problems, object.Problem.Compare)

@@ -12,7 +12,8 @@ import (
 // metadataKeys are the keys of an object's metadata. Most are a cluster's and have no meaning here.
 var metadataKeys = []string{"name", "namespace", "labels", "annotations", "creationTimestamp",
 	"generateName", "uid", "resourceVersion", "generation",
-	"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "ownerReferences", "managedFields"}
+	"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "ownerReferences",
+	"managedFields"}
 
 const (
 	longestLabel     = 63
@@ -61,7 +62,8 @@ func (d *decoder) labels(node *yaml.Node, at *path, labels map[string]string) {
 			d.refuse(node, here, fmt.Sprintf("%q is no label", key),
 				"write letters, digits and -_. between letters or digits")
 		}
-		if value := labels[key]; value != "" && (len(value) > longestLabel || !isWord(value, "-_.")) {
+		if value := labels[key]; value != "" && (len(value) > longestLabel ||
+			!isWord(value, "-_.")) {
 			d.refuse(node, here, fmt.Sprintf("%q is no label's value", value),
 				"write up to 63 letters, digits and -_. between letters or digits")
 		}
@@ -73,12 +75,14 @@ func (d *decoder) annotations(node *yaml.Node, at *path, annotations map[string]
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		size += len(key) + len(annotations[key])
 		if !isQualified(strings.ToLower(key)) {
-			d.refuse(node, &path{parent: at, name: key, key: true}, fmt.Sprintf("%q is no annotation", key),
+			d.refuse(node, &path{parent: at, name: key, key: true},
+				fmt.Sprintf("%q is no annotation", key),
 				"write letters, digits and -_. between letters or digits")
 		}
 	}
 	if size > mostAnnotations {
-		d.refuse(node, at, fmt.Sprintf("are %d bytes, more than the %d that an API server takes", size,
+		d.refuse(node, at, fmt.Sprintf("are %d bytes, more than the %d that an API server takes",
+			size,
 			mostAnnotations), "shorten them")
 	}
 }

@@ -6,8 +6,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// In returns a store of the same files in which objects that name no namespace are in another, and the changes that fill it: all that
-// this one has in force, last good versions and what is of files that are away included. It has read nothing itself: Load does.
+// In returns a store of the same files in which objects that name no namespace are in another, and
+// the changes that fill it: all that this one has in force, last good versions and what is of files
+// that are away included. It has read nothing itself: Load does.
 func (s *Store) In(namespace string) (*Store, []Change) {
 	options := s.options
 	options.Namespace, options.LastGood = namespace, nil

@@ -6,13 +6,16 @@ import (
 	"testing"
 )
 
-// TestAStoreInAnotherNamespace moves what names no namespace, and leaves the store it comes from as it was.
+// TestAStoreInAnotherNamespace moves what names no namespace, and leaves the store it comes from as
+// it was.
 func TestAStoreInAnotherNamespace(t *testing.T) {
 	f := newFiles(t)
-	f.write("all.yaml", entry("a", "a.test")+"---\n"+strings.Replace(entry("b", "b.test"), "{name: b}", "{name: b, namespace: ns}", 1))
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+strings.Replace(entry("b", "b.test"),
+		"{name: b}", "{name: b, namespace: ns}", 1))
 	f.write("bad.yaml", entry("c", "c.test")+"---\n"+entry("d", "d.test"))
 	f.store.Load()
-	f.write("bad.yaml", "a: [\n---\n"+strings.Replace(entry("d", "d.test"), "STATIC", "STATISCH", 1))
+	f.write("bad.yaml", "a: [\n---\n"+strings.Replace(entry("d", "d.test"), "STATIC", "STATISCH",
+		1))
 	f.store.Load()
 	former := f.store
 	namespaces := func(changes []Change) string {
@@ -33,8 +36,10 @@ func TestAStoreInAnotherNamespace(t *testing.T) {
 	if told := strings.Join(f.problems(), "\n"); !strings.Contains(told, "ServiceEntry other/d") {
 		t.Errorf("problems: %s", told)
 	}
-	if again := New(Options{Paths: other.options.Paths, Namespace: "third", LastGood: other.Held()}); namespaces(again.Load()) != "third/a ns/b third/c third/d" {
-		t.Error("the last good versions of one namespace are not those of the next start in another")
+	if again := New(Options{Paths: other.options.Paths, Namespace: "third",
+		LastGood: other.Held()}); namespaces(again.Load()) != "third/a ns/b third/c third/d" {
+		t.Error("the last good versions of one namespace are not those of the next start in " +
+			"another")
 	}
 
 	// A folder that is away stays, in either.
@@ -47,7 +52,8 @@ func TestAStoreInAnotherNamespace(t *testing.T) {
 	if got := namespaces(append(changes, third.Load()...)); got != "third/a ns/b third/c third/d" {
 		t.Errorf("moved while the folder is away: %s", got)
 	}
-	if len(third.Problems()) == 0 || !strings.Contains(third.Problems()[0].Message, "stay in force") {
+	if len(third.Problems()) == 0 || !strings.Contains(third.Problems()[0].Message,
+		"stay in force") {
 		t.Errorf("problems: %v", third.Problems())
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// path is a place in an object, kept as a list so that it costs nothing unless something is wrong there.
+// path is a place in an object, kept as a list so that it costs nothing unless something is wrong
+// there.
 type path struct {
 	parent *path
 	name   string // "" for an element of a list
@@ -34,8 +35,8 @@ func (p *path) String() string {
 	return strings.Join(parts, "")
 }
 
-// locate finds the line of a field, written as path.String writes it. Of a field that is not there it is the line of
-// the nearest one around it.
+// locate finds the line of a field, written as path.String writes it. Of a field that is not there
+// it is the line of the nearest one around it.
 func locate(node *yaml.Node, field string) int {
 	line := node.Line
 	for field != "" {
@@ -54,7 +55,8 @@ func locate(node *yaml.Node, field string) int {
 			number, rest, _ := strings.Cut(field[1:], "]")
 			field = rest
 			index, err := strconv.Atoi(number)
-			if err != nil || node.Kind != yaml.SequenceNode || index < 0 || index >= len(node.Content) {
+			if err != nil || node.Kind != yaml.SequenceNode || index < 0 ||
+				index >= len(node.Content) {
 				return line
 			}
 			child = node.Content[index]
@@ -88,9 +90,11 @@ func locate(node *yaml.Node, field string) int {
 	return line
 }
 
-// sameName tells whether a key as written is the field: protobuf's JSON takes trafficPolicy and traffic_policy.
+// sameName tells whether a key as written is the field: protobuf's JSON takes trafficPolicy and
+// traffic_policy.
 func sameName(written, name string) bool {
-	return written == name || strings.EqualFold(strings.ReplaceAll(written, "_", ""), name) && strings.Contains(written, "_")
+	return written == name || strings.EqualFold(strings.ReplaceAll(written, "_", ""), name) &&
+		strings.Contains(written, "_")
 }
 
 // follow resolves an alias to what it stands for.

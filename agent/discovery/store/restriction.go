@@ -34,7 +34,8 @@ var restrictions = map[string]restriction{
 	"AuthorizationPolicy": {securityGroup,
 		func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts},
 	"PeerAuthentication": {securityGroup,
-		func() proto.Message { return &security.PeerAuthentication{} }, peerAuthenticationRestricts},
+		func() proto.Message { return &security.PeerAuthentication{} },
+		peerAuthenticationRestricts},
 	"RequestAuthentication": {securityGroup,
 		func() proto.Message { return &security.RequestAuthentication{} }, requestsRestricts},
 	"WasmPlugin": {extensionsGroup,
@@ -64,11 +65,13 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 			cure = fmt.Sprintf("did you mean %s?", near)
 		}
 		found.restricts = true
-		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("%s has no kind %q", securityGroup, h.kind), cure)
+		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("%s has no kind %q", securityGroup, h.kind),
+			cure)
 		return
 	case group(h.apiVersion) != kind.group:
 		found.restricts = true
-		d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s", h.apiVersion,
+		d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s",
+			h.apiVersion,
 			h.kind), "write "+kind.group+"/v1")
 		return
 	}
@@ -79,13 +82,15 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	dry, _ := strconv.ParseBool(h.annotations[dryRun])
 	if !d.failed && (dry && h.kind == "AuthorizationPolicy" || !kind.restricts(spec)) {
 		d.tell(condition.Warning, node.Line, nil,
-			fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect", h.kind),
+			fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect",
+				h.kind),
 			"remove it; this one restricts nothing")
 		return
 	}
 	found.restricts = true
 	d.refuse(node, nil,
-		fmt.Sprintf("kind %s restricts access and is not supported by this version of Outrider", h.kind),
+		fmt.Sprintf("kind %s restricts access and is not supported by this version of Outrider",
+			h.kind),
 		"remove it: no change of the mesh configuration takes effect while it is there")
 }
 

@@ -12,7 +12,8 @@ func TestRestrictions(t *testing.T) {
 		return "apiVersion: security.istio.io/v1\nkind: " + kind + "\nmetadata: {name: x}\n" + spec
 	}
 	plugin := func(kind, spec string) string {
-		return "apiVersion: extensions.istio.io/v1alpha1\nkind: " + kind + "\nmetadata: {name: x}\nspec: " + spec
+		return "apiVersion: extensions.istio.io/v1alpha1\nkind: " + kind +
+			"\nmetadata: {name: x}\nspec: " + spec
 	}
 	for text, restricts := range map[string]bool{
 		policy("AuthorizationPolicy",
@@ -94,7 +95,8 @@ func TestRestriction_StaysWhileItsFileCannotBeRead(t *testing.T) {
 		want bool
 	}{
 		{"a: [", false}, // there was none
-		{"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: x}\n", true},
+		{"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: x}\n",
+			true},
 		{"a: [", true},
 		{"", false},
 		{"a: [", false},

@@ -34,11 +34,12 @@ type scalar struct {
 	unsigned uint64 // where integer would overflow, and equal to it where not
 }
 
-// resolve reads a scalar as kubectl does (sigs.k8s.io/yaml over yaml.v2, which is YAML 1.1): yes, no, on, off, y and n are
-// booleans, 0777 is octal, 1_000 is a number, a timestamp is text.
+// resolve reads a scalar as kubectl does (sigs.k8s.io/yaml over yaml.v2, which is YAML 1.1): yes,
+// no, on, off, y and n are booleans, 0777 is octal, 1_000 is a number, a timestamp is text.
 func resolve(node *yaml.Node) scalar {
 	s := scalar{kind: stringScalar, text: node.Value}
-	const quoted = yaml.SingleQuotedStyle | yaml.DoubleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
+	const quoted = yaml.SingleQuotedStyle | yaml.DoubleQuotedStyle | yaml.LiteralStyle |
+		yaml.FoldedStyle
 	if node.Style&quoted != 0 || node.Style&yaml.TaggedStyle != 0 && node.ShortTag() == "!!str" {
 		return s
 	}
@@ -63,7 +64,8 @@ func resolve(node *yaml.Node) scalar {
 		return s
 	}
 	first := node.Value[0]
-	if first != '+' && first != '-' && first != '.' && (first < '0' || first > '9') || isTimestamp(node.Value) {
+	if first != '+' && first != '-' && first != '.' && (first < '0' || first > '9') ||
+		isTimestamp(node.Value) {
 		return s
 	}
 	plain := strings.ReplaceAll(node.Value, "_", "")
@@ -75,10 +77,12 @@ func resolve(node *yaml.Node) scalar {
 		return s
 	}
 	if unsigned, err := strconv.ParseUint(plain, 0, 64); err == nil {
-		s.kind, s.unsigned, s.integer, s.float = intScalar, unsigned, math.MaxInt64, float64(unsigned)
+		s.kind, s.unsigned, s.integer, s.float = intScalar, unsigned, math.MaxInt64,
+			float64(unsigned)
 		return s
 	}
-	if float, err := strconv.ParseFloat(plain, 64); err == nil && !strings.ContainsAny(plain, "xXpPiInN") {
+	if float, err := strconv.ParseFloat(plain, 64); err == nil && !strings.ContainsAny(plain,
+		"xXpPiInN") {
 		s.kind, s.float = floatScalar, float
 	}
 	return s
@@ -88,7 +92,8 @@ func isTimestamp(text string) bool {
 	if len(text) < len("2006-1-2") || text[4] != '-' {
 		return false
 	}
-	for _, layout := range []string{"2006-1-2T15:4:5.999999999Z07:00", "2006-1-2t15:4:5.999999999Z07:00",
+	for _, layout := range []string{"2006-1-2T15:4:5.999999999Z07:00",
+		"2006-1-2t15:4:5.999999999Z07:00",
 		"2006-1-2 15:4:5.999999999", "2006-1-2"} {
 		if _, err := time.Parse(layout, text); err == nil {
 			return true

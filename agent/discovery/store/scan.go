@@ -27,8 +27,8 @@ func fingerprintOf(info fs.FileInfo) fingerprint {
 	return f
 }
 
-// recent is how young a change may be so that another one could follow with the same time stamps (a kernel tick is at
-// most 10 ms).
+// recent is how young a change may be so that another one could follow with the same time stamps (a
+// kernel tick is at most 10 ms).
 const recent = 50 * time.Millisecond
 
 // fresh tells that a file read at the given time can have changed since without a trace.
@@ -36,7 +36,8 @@ func (f fingerprint) fresh(read time.Time) bool {
 	return f.modified.After(read.Add(-recent)) || f.changed.After(read.Add(-recent))
 }
 
-// isMesh tells whether a file below a directory is read: YAML and JSON, not hidden (editors' files, a config map's links).
+// isMesh tells whether a file below a directory is read: YAML and JSON, not hidden (editors' files,
+// a config map's links).
 func isMesh(name string) bool {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".yaml", ".yml", ".json":
@@ -45,8 +46,8 @@ func isMesh(name string) bool {
 	return false
 }
 
-// scan calls found for every file that root is or holds, folders within folders and symbolic links included. A root that
-// does not exist is an error; what vanishes below it meanwhile is not.
+// scan calls found for every file that root is or holds, folders within folders and symbolic links
+// included. A root that does not exist is an error; what vanishes below it meanwhile is not.
 func scan(root string, found func(path string, info fs.FileInfo)) error {
 	info, err := os.Stat(root)
 	if err != nil {
@@ -59,7 +60,8 @@ func scan(root string, found func(path string, info fs.FileInfo)) error {
 	return scanDirectory(root, info, map[[2]uint64]bool{}, found)
 }
 
-func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool, found func(string, fs.FileInfo)) error {
+func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool,
+	found func(string, fs.FileInfo)) error {
 	self := fingerprintOf(info)
 	identity := [2]uint64{self.device, self.inode}
 	if above[identity] {
@@ -73,7 +75,8 @@ func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool,
 	}
 	var failed error // the first; the rest is looked through all the same
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), ".") || entry.Type().IsRegular() && !isMesh(entry.Name()) {
+		if strings.HasPrefix(entry.Name(), ".") || entry.Type().IsRegular() &&
+			!isMesh(entry.Name()) {
 			continue
 		}
 		path := filepath.Join(directory, entry.Name())
@@ -83,7 +86,8 @@ func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool,
 			failed = cmp.Or(failed, err)
 		case err != nil: // gone, or a link to nothing
 		case info.IsDir():
-			if err := scanDirectory(path, info, above, found); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := scanDirectory(path, info, above, found); err != nil &&
+				!errors.Is(err, fs.ErrNotExist) {
 				failed = cmp.Or(failed, err)
 			}
 		case info.Mode().IsRegular() && isMesh(entry.Name()):

@@ -10,8 +10,9 @@ import (
 	"unicode/utf16"
 )
 
-// split cuts a file at the lines that begin with "---", as kubectl does; the line itself begins the next document.
-// first holds the number of each document's first line, from 1, as the YAML parser and editors count them.
+// split cuts a file at the lines that begin with "---", as kubectl does; the line itself begins the
+// next document. first holds the number of each document's first line, from 1, as the YAML parser
+// and editors count them.
 func split(content []byte) (documents [][]byte, first []int) {
 	cut := func(document []byte, line int) {
 		for _, part := range jsonObjects(document) {
@@ -62,24 +63,28 @@ func jsonObjects(document []byte) [][]byte {
 }
 
 func isSeparator(line []byte) bool {
-	return bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0)
+	return bytes.HasPrefix(line, []byte("---")) &&
+		(len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0)
 }
 
 // nextLine, lineSeparator and paragraphSeparator end a line in YAML 1.1, as \n, \r\n and \r do.
 const nextLine, lineSeparator, paragraphSeparator = "\u0085", "\u2028", "\u2029"
 
 func hasRareBreaks(content []byte) bool {
-	return bytes.IndexByte(content, '\r') >= 0 || bytes.Contains(content, []byte(nextLine)) || bytes.Contains(content, []byte("\xe2\x80")) // of both separators
+	// of both separators
+	return bytes.IndexByte(content, '\r') >= 0 || bytes.Contains(content, []byte(nextLine)) ||
+		bytes.Contains(content, []byte("\xe2\x80"))
 }
 
 // rareBreaks counts the ends of lines that are no \n and belong to none.
 func rareBreaks(content []byte) int {
 	count := func(end string) int { return bytes.Count(content, []byte(end)) }
-	return count("\r") - count("\r\n") + count(nextLine) + count(lineSeparator) + count(paragraphSeparator)
+	return count("\r") - count("\r\n") + count(nextLine) + count(lineSeparator) +
+		count(paragraphSeparator)
 }
 
-// inUTF8 returns the text of a file that begins with the mark of UTF-16 (a PowerShell's > writes it) in UTF-8, so that
-// its documents can be told apart. Other content is returned as it is.
+// inUTF8 returns the text of a file that begins with the mark of UTF-16 (a PowerShell's > writes
+// it) in UTF-8, so that its documents can be told apart. Other content is returned as it is.
 func inUTF8(content []byte) []byte {
 	var order binary.ByteOrder
 	switch {

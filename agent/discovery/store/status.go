@@ -2,8 +2,8 @@ package store
 
 import "go.yaml.in/yaml/v3"
 
-// conditions reads the conditions of an object's status, the status of each type. What is not of this form is left alone:
-// nobody writes a status by hand.
+// conditions reads the conditions of an object's status, the status of each type. What is not of
+// this form is left alone: nobody writes a status by hand.
 func conditions(status *yaml.Node) map[string]string {
 	found := map[string]string{}
 	for _, condition := range member(status, "conditions").Content {

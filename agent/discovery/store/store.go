@@ -1,5 +1,5 @@
-// Package store reads files of Istio's YAML and keeps the objects they hold: of each the last good version, and what is
-// wrong with the newest. It reads again only what changed.
+// Package store reads files of Istio's YAML and keeps the objects they hold: of each the last good
+// version, and what is wrong with the newest. It reads again only what changed.
 package store
 
 import (
@@ -22,10 +22,12 @@ type Options struct {
 	Paths     []string // files, and directories with all YAML and JSON below them
 	Namespace string   // of objects that name none
 
-	// Validate finds what is wrong with an object's spec; one with an error is not taken. nil: nothing is.
+	// Validate finds what is wrong with an object's spec; one with an error is not taken. nil:
+	// nothing is.
 	Validate func(*object.Object) []object.Finding
 
-	// LastGood are what a store before this one held on to (Held); those that name no namespace are in that of this one.
+	// LastGood are what a store before this one held on to (Held); those that name no namespace are
+	// in that of this one.
 	LastGood []*object.Object
 }
 
@@ -34,14 +36,18 @@ type Change struct{ Old, New *object.Object }
 
 // Store holds the objects of the files. It is not safe for concurrent use.
 type Store struct {
-	options    Options
-	files      map[string]*file
-	held       map[string][]*object.Object     // by file: last good versions of what is bad now, and of files not looked at yet
+	options Options
+	files   map[string]*file
+	// by file: last good versions of what is bad now, and of files not looked at yet
+	held       map[string][]*object.Object
 	candidates map[object.Key][]*object.Object // of one key, the oldest first; the first one counts
 	roots      map[string]object.Problem       // of Options.Paths that cannot be read
-	devices    map[string]uint64               // of Options.Paths, when they were last looked through
+	// of Options.Paths, when they were last looked through
+	devices    map[string]uint64
 	duplicates map[object.Key][]object.Problem
-	ofFiles    []object.Problem // what is wrong in all files, by place: a change sorts it again only if it has to; nil: to be made anew
+	// what is wrong in all files, by place: a change sorts it again only if it has to; nil: to be
+	// made anew
+	ofFiles []object.Problem
 }
 
 // New returns an empty store.
@@ -50,8 +56,10 @@ func New(options Options) *Store {
 	for i, path := range options.Paths {
 		options.Paths[i] = filepath.Clean(path)
 	}
-	s := &Store{options: options, files: map[string]*file{}, held: map[string][]*object.Object{}, candidates: map[object.Key][]*object.Object{},
-		roots: map[string]object.Problem{}, devices: map[string]uint64{}, duplicates: map[object.Key][]object.Problem{}}
+	s := &Store{options: options, files: map[string]*file{}, held: map[string][]*object.Object{},
+		candidates: map[object.Key][]*object.Object{},
+		roots:      map[string]object.Problem{}, devices: map[string]uint64{},
+		duplicates: map[object.Key][]object.Problem{}}
 	for _, o := range options.LastGood {
 		s.held[o.File] = append(s.held[o.File], o.In(options.Namespace))
 	}
@@ -61,9 +69,10 @@ func New(options Options) *Store {
 // Load reads everything that changed since it was last read.
 func (s *Store) Load() []Change { return s.Reload(s.options.Paths) }
 
-// Reload reads what changed at the given paths: files (read whatever their time stamps say) and directories (files
-// below them whose time stamps moved). A trailing "/..." is ignored. What is gone of a folder is withdrawn; of a configured path that is
-// gone itself everything stays as it was last read, and a problem says so.
+// Reload reads what changed at the given paths: files (read whatever their time stamps say) and
+// directories (files below them whose time stamps moved). A trailing "/..." is ignored. What is
+// gone of a folder is withdrawn; of a configured path that is gone itself everything stays as it
+// was last read, and a problem says so.
 func (s *Store) Reload(paths []string) []Change {
 	var read, gone, unseen []string
 	vanished := map[string]bool{}
@@ -87,7 +96,8 @@ func (s *Store) Reload(paths []string) []Change {
 			continue
 		}
 		changed, vanished, hidden := s.compare(path, path == root)
-		read, gone, unseen = append(read, changed...), append(gone, vanished...), append(unseen, hidden...)
+		read, gone, unseen = append(read, changed...), append(gone, vanished...),
+			append(unseen, hidden...)
 	}
 	read = append(read, unseen...)
 	slices.Sort(read)
@@ -107,8 +117,9 @@ func (s *Store) rootOf(path string) string {
 	return ""
 }
 
-// vanished tells whether a configured path that held files is gone: removed or renamed, or unmounted, which leaves an empty folder of
-// another file system. Nobody means that by emptying it, and to withdraw all that it held would cut off everyone.
+// vanished tells whether a configured path that held files is gone: removed or renamed, or
+// unmounted, which leaves an empty folder of another file system. Nobody means that by emptying it,
+// and to withdraw all that it held would cut off everyone.
 func (s *Store) vanished(root string) bool {
 	held := 0
 	for known := range s.files {
@@ -122,7 +133,8 @@ func (s *Store) vanished(root string) bool {
 	case held == 0:
 	case errors.Is(err, fs.ErrNotExist):
 		how = "is gone"
-	case err == nil && info.IsDir() && s.devices[root] != fingerprintOf(info).device && holdsNothing(root):
+	case err == nil && info.IsDir() && s.devices[root] != fingerprintOf(info).device &&
+		holdsNothing(root):
 		how = "is empty, and on another file system than before"
 	}
 	if how == "" {
@@ -134,7 +146,8 @@ func (s *Store) vanished(root string) bool {
 	}
 	s.roots[root] = object.Problem{File: root, Line: 1, Severity: condition.Warning,
 		Message: fmt.Sprintf("%s: its %d %s in force as last read", how, held, what),
-		Cure:    "rename or mount it back, or take it out of [discovery] files and restart the agent"}
+		Cure: "rename or mount it back, or take it out of [discovery] files and restart the " +
+			"agent"}
 	return true
 }
 
@@ -144,8 +157,9 @@ func holdsNothing(folder string) bool {
 	return err == nil && nothing
 }
 
-// compare finds the files at and below a path that changed, those that are gone, and where not all can be looked through those
-// that may be either: what cannot be listed now is not thereby deleted, and reading it tells.
+// compare finds the files at and below a path that changed, those that are gone, and where not all
+// can be looked through those that may be either: what cannot be listed now is not thereby deleted,
+// and reading it tells.
 func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []string) {
 	present := map[string]bool{}
 	err := scan(path, func(found string, info fs.FileInfo) {
@@ -154,7 +168,8 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 		}
 		present[found] = true
 		known := s.files[found]
-		if print := fingerprintOf(info); known == nil || known.print != print || print.fresh(known.read) {
+		if print := fingerprintOf(info); known == nil || known.print != print ||
+			print.fresh(known.read) {
 			changed = append(changed, found)
 		}
 	})
@@ -169,7 +184,8 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 		if errors.Is(err, fs.ErrNotExist) {
 			severity, message = condition.Info, "does not exist"
 		}
-		s.roots[path] = object.Problem{File: path, Line: 1, Severity: severity, Message: message, Cure: "create it or take it out of [discovery] files"}
+		s.roots[path] = object.Problem{File: path, Line: 1, Severity: severity, Message: message,
+			Cure: "create it or take it out of [discovery] files"}
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return changed, nil, s.unseen(path, present)
@@ -215,7 +231,8 @@ func (s *Store) apply(read, gone []string) []Change {
 	return s.settle(before)
 }
 
-// replace puts what a file holds now (nil: it is gone) in place of what it held. before gets the objects that counted.
+// replace puts what a file holds now (nil: it is gone) in place of what it held. before gets the
+// objects that counted.
 func (s *Store) replace(path string, next *file, before map[object.Key]*object.Object) {
 	touch := func(key object.Key) {
 		if _, ok := before[key]; !ok {
@@ -243,7 +260,9 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 				continue
 			}
 			touch(o.Key)
-			if rest := slices.DeleteFunc(s.candidates[o.Key], func(x *object.Object) bool { return x == o }); len(rest) > 0 {
+			if rest := slices.DeleteFunc(s.candidates[o.Key], func(x *object.Object) bool {
+				return x == o
+			}); len(rest) > 0 {
 				s.candidates[o.Key] = rest
 			} else {
 				delete(s.candidates, o.Key)
@@ -279,8 +298,10 @@ func (s *Store) settle(before map[object.Key]*object.Object) []Change {
 		if len(all) > 0 {
 			now = all[0]
 			for _, o := range all[1:] {
-				s.duplicates[key] = append(s.duplicates[key], object.Problem{File: o.File, Line: o.Line, Object: o.String(), Severity: condition.Warning,
-					Message: fmt.Sprintf("is given at %s:%d too, which is older and counts", now.File, now.Line), Cure: "remove or rename one"})
+				s.duplicates[key] = append(s.duplicates[key], object.Problem{File: o.File,
+					Line: o.Line, Object: o.String(), Severity: condition.Warning,
+					Message: fmt.Sprintf("is given at %s:%d too, which is older and counts",
+						now.File, now.Line), Cure: "remove or rename one"})
 			}
 		}
 		if now != previous {

@@ -37,7 +37,8 @@ type files struct {
 
 func newFiles(t *testing.T) *files {
 	directory := t.TempDir()
-	return &files{t: t, directory: directory, store: New(Options{Paths: []string{directory}, Namespace: "ns", Validate: validate.Object})}
+	return &files{t: t, directory: directory,
+		store: New(Options{Paths: []string{directory}, Namespace: "ns", Validate: validate.Object})}
 }
 
 func (f *files) path(name string) string { return filepath.Join(f.directory, name) }
@@ -132,26 +133,35 @@ func TestFilesAreReadAsTheyComeAndGo(t *testing.T) {
 
 func TestOneBadObjectHoldsNothingBack(t *testing.T) {
 	f := newFiles(t)
-	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c", "c.test"))
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c",
+		"c.test"))
 	f.store.Load()
 	for _, test := range []struct {
 		name, b string
 		problem string
 	}{
 		{"YAML", "a: [", "all.yaml:"},
-		{"unknown field", strings.Replace(entry("b", "b2.test"), "endpoints", "endpoint", 1), `all.yaml:17: ServiceEntry ns/b: spec.endpoint: unknown field "endpoint"; did you mean endpoints?`},
-		{"type", strings.Replace(entry("b", "b2.test"), "number: 80", "number: eighty", 1), "all.yaml:16: ServiceEntry ns/b: spec.ports[0].number: must be a number, is text (eighty)"},
-		{"text", strings.Replace(entry("b", "b2.test"), "name: http", "name: 80", 1), `must be text, is a number (80); put it in quotes: "80"`},
-		{"twice", strings.Replace(entry("b", "b2.test"), "  resolution: STATIC\n", "  resolution: STATIC\n  resolution: DNS\n", 1), "all.yaml:16: ServiceEntry ns/b: spec.resolution: given twice"},
-		{"value", strings.Replace(entry("b", "b2.test"), "STATIC", "STATISCH", 1), `"STATISCH" is not one of NONE, STATIC, DNS`},
-		{"validation", strings.Replace(entry("b", "b2.test"), "10.0.0.1", "ten", 1), `all.yaml:17: ServiceEntry ns/b: spec.endpoints[0].address: "ten" is no IP address`},
+		{"unknown field", strings.Replace(entry("b", "b2.test"), "endpoints", "endpoint", 1),
+			`all.yaml:17: ServiceEntry ns/b: spec.endpoint: unknown field "endpoint"; did you mean endpoints?`},
+		{"type", strings.Replace(entry("b", "b2.test"), "number: 80", "number: eighty", 1),
+			"all.yaml:16: ServiceEntry ns/b: spec.ports[0].number: must be a number, is text (eighty)"},
+		{"text", strings.Replace(entry("b", "b2.test"), "name: http", "name: 80", 1),
+			`must be text, is a number (80); put it in quotes: "80"`},
+		{"twice", strings.Replace(entry("b", "b2.test"), "  resolution: STATIC\n",
+			"  resolution: STATIC\n  resolution: DNS\n", 1),
+			"all.yaml:16: ServiceEntry ns/b: spec.resolution: given twice"},
+		{"value", strings.Replace(entry("b", "b2.test"), "STATIC", "STATISCH", 1),
+			`"STATISCH" is not one of NONE, STATIC, DNS`},
+		{"validation", strings.Replace(entry("b", "b2.test"), "10.0.0.1", "ten", 1),
+			`all.yaml:17: ServiceEntry ns/b: spec.endpoints[0].address: "ten" is no IP address`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f.t = t
 			f.write("all.yaml", entry("a", "a2.test")+"---\n"+test.b+"---\n"+entry("c", "c.test"))
 			f.expect("the bad one stays", f.store.Load(), "a: a.test → a2.test")
 			f.expectProblems(test.problem)
-			f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c", "c.test"))
+			f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c",
+				"c.test"))
 			f.store.Load()
 			f.expectProblems()
 		})
@@ -169,17 +179,20 @@ func TestOneBadObjectHoldsNothingBack(t *testing.T) {
 func TestOfTwoTheOlderCounts(t *testing.T) {
 	f := newFiles(t)
 	dated := func(host, date string) string {
-		return strings.Replace(entry("same", host), "{name: same}", "{name: same, creationTimestamp: "+date+"}", 1)
+		return strings.Replace(entry("same", host), "{name: same}",
+			"{name: same, creationTimestamp: "+date+"}", 1)
 	}
 	f.write("b.yaml", dated("b.test", "2026-01-01T00:00:00Z"))
 	f.write("c.yaml", dated("c.test", "2025-01-01T00:00:00Z"))
 	f.expect("by time", f.store.Load(), "same: - → c.test")
-	f.expectProblems("b.yaml:1: ServiceEntry ns/same: is given at " + f.path("c.yaml") + ":1 too, which is older and counts")
+	f.expectProblems("b.yaml:1: ServiceEntry ns/same: is given at " + f.path("c.yaml") +
+		":1 too, which is older and counts")
 	f.write("a.yaml", dated("a.test", "2025-01-01T00:00:00Z"))
 	f.expect("by path", f.store.Load(), "same: c.test → a.test")
 	f.remove("a.yaml")
 	f.expect("the next one follows", f.store.Load(), "same: a.test → c.test")
-	f.write("c.yaml", dated("c.test", "2025-01-01T00:00:00Z")+"---\n"+dated("c2.test", "2025-01-01T00:00:00Z"))
+	f.write("c.yaml", dated("c.test", "2025-01-01T00:00:00Z")+"---\n"+dated("c2.test",
+		"2025-01-01T00:00:00Z"))
 	f.expect("by place", f.store.Load())
 	f.expectProblems("b.yaml:1", "c.yaml:10")
 }
@@ -188,10 +201,13 @@ func TestUnchangedDocumentsAreNotParsedAgain(t *testing.T) {
 	f := newFiles(t)
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test"))
 	f.store.Load()
-	before := f.store.candidates[object.Key{Kind: object.ServiceEntry, Namespace: "ns", Name: "b"}][0]
-	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c", "c.test"))
+	before := f.store.candidates[object.Key{Kind: object.ServiceEntry, Namespace: "ns",
+		Name: "b"}][0]
+	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c",
+		"c.test"))
 	f.expect("one more", f.store.Load(), "c: - → c.test")
-	f.write("all.yaml", "# a comment\n"+entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c", "c.test"))
+	f.write("all.yaml", "# a comment\n"+entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+
+		entry("c", "c.test"))
 	f.store.Load()
 	now := f.store.candidates[before.Key][0]
 	if now.Spec != before.Spec || now.Line != before.Line+1 {
@@ -201,27 +217,38 @@ func TestUnchangedDocumentsAreNotParsedAgain(t *testing.T) {
 
 func TestKinds(t *testing.T) {
 	for _, test := range []struct{ yaml, problem string }{
-		{"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", `kind Deployment of "apps/v1" is not supported by this version of Outrider and has no effect`},
-		{"apiVersion: networking.istio.io/v1\nkind: ProxyConfig\nmetadata: {name: x}\nspec: {}\n", "kind ProxyConfig is not supported"},
-		{"apiVersion: networking.istio.io/v1\nkind: VirtualServices\nmetadata: {name: x}\n", "did you mean VirtualService?"},
-		{"apiVersion: networking.istio.io/v2\nkind: Gateway\nmetadata: {name: x}\nspec: {}\n", `unknown version "v2"`},
-		{"apiVersion: v1\nkind: Gateway\nmetadata: {name: x}\nspec: {}\n", `"v1" is not an API of Gateway`},
+		{"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n",
+			`kind Deployment of "apps/v1" is not supported by this version of Outrider and has no effect`},
+		{"apiVersion: networking.istio.io/v1\nkind: ProxyConfig\nmetadata: {name: x}\nspec: {}\n",
+			"kind ProxyConfig is not supported"},
+		{"apiVersion: networking.istio.io/v1\nkind: VirtualServices\nmetadata: {name: x}\n",
+			"did you mean VirtualService?"},
+		{"apiVersion: networking.istio.io/v2\nkind: Gateway\nmetadata: {name: x}\nspec: {}\n",
+			`unknown version "v2"`},
+		{"apiVersion: v1\nkind: Gateway\nmetadata: {name: x}\nspec: {}\n",
+			`"v1" is not an API of Gateway`},
 		{"kind: Gateway\n", `"" is not an API of Gateway`},
 		{"metadata: {name: x}\n", "the object has no kind"},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nspec: {}\n", "the object has no metadata.name"},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: yes}\nspec: {}\n", `metadata.name: must be text, is a boolean (yes); put it in quotes: "yes"`},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\n", "the object has no spec"},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nspec: {}\n",
+			"the object has no metadata.name"},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: yes}\nspec: {}\n",
+			`metadata.name: must be text, is a boolean (yes); put it in quotes: "yes"`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\n",
+			"the object has no spec"},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, namepsace: y}\nspec: {servers: []}\n", `:3: metadata.namepsace: unknown key "namepsace" in metadata; did you mean namespace?`},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: My_Gateway}\nspec: {servers: []}\n", `:3: metadata.name: "My_Gateway" is no name of an object`},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, namespace: a.b}\nspec: {servers: []}\n", `metadata.namespace: "a.b" is no namespace`},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, labels: {a: b/c}}\nspec: {servers: []}\n", `metadata.labels["a"]: "b/c" is no label's value`},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x, annotations: {'a b': c}}\nspec: {servers: []}\n", `metadata.annotations["a b"]: "a b" is no annotation`},
-		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec: {'': 5}\n", `:4: Gateway ns/x: spec[""]: unknown field ""`},
+		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec: {'': 5}\n",
+			`:4: Gateway ns/x: spec[""]: unknown field ""`},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nspec: {servers: [{port: {number: '80'}}]}\n", `spec.servers[0].port.number: must be a number, is text (80)`},
 		{"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: x}\nservers: []\nspec: {}\n", `:4: servers: unknown key "servers" beside spec`},
 		{"metadata: {name: x, namepsace: y}\nkind: Gateway\nspec: {servers: []}\napiVersion: networking.istio.io/v1\n", `:1: metadata.namepsace: unknown key`},
-		{"metadata: {name: My_Map, of: {a: b}}\ndata: {}\nkind: ConfigMap\napiVersion: v1\n", `:1: ConfigMap ns/My_Map: kind ConfigMap of "v1" is not supported`},
-		{"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: x}\n", `kind Gateway of "gateway.networking.k8s.io/v1" is not supported`},
+		{"metadata: {name: My_Map, of: {a: b}}\ndata: {}\nkind: ConfigMap\napiVersion: v1\n",
+			`:1: ConfigMap ns/My_Map: kind ConfigMap of "v1" is not supported`},
+		{"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: x}\n",
+			`kind Gateway of "gateway.networking.k8s.io/v1" is not supported`},
 		{"apiVersion: v1\nkind: List\nitems: {a: b}\n", `:3: items: must be a list, is a mapping`},
 		{"apiVersion: v1\nkind: List\n", `:1: items: the list has no items`},
 		{"apiVersion: v1\nkind: List\nitems:\n-\n", `an object must be a mapping, this is `},
@@ -235,7 +262,8 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%q: problems %v", test.yaml, problems)
 			continue
 		}
-		if got := strings.TrimPrefix(problems[0].String(), f.path("x.yaml")); !strings.Contains(got, test.problem) {
+		if got := strings.TrimPrefix(problems[0].String(), f.path("x.yaml")); !strings.Contains(got,
+			test.problem) {
 			t.Errorf("%q:\n got %s\nwant %s", test.yaml, got, test.problem)
 		}
 	}
@@ -261,8 +289,11 @@ func TestWhatAConfiguredFolderHeldStaysWhenTheFolderGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(away) })
-	f.expect("renamed away", f.store.Reload([]string{f.path("a.yaml"), f.directory, f.path("below")}))
-	f.expectProblems("is gone: its 2 files stay in force as last read; rename or mount it back, or take it out of [discovery] files and restart the agent")
+	f.expect("renamed away", f.store.Reload([]string{f.path("a.yaml"), f.directory,
+		f.path("below")}))
+	f.expectProblems(
+		"is gone: its 2 files stay in force as last read; rename or mount it back, or take it " +
+			"out of [discovery] files and restart the agent")
 	f.expect("looked through again", f.store.Load())
 
 	// Unmounted: an empty folder of another file system.
@@ -294,7 +325,8 @@ func TestNamedPipeIsNotAwaited(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readAll(pipe, &file{}); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := readAll(pipe, &file{}); err == nil || !strings.Contains(err.Error(),
+		"no regular file") {
 		t.Errorf("a named pipe: %v", err)
 	}
 }

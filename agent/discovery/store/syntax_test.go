@@ -28,10 +28,12 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 func TestDocuments_AreReadAsKubectlReadsThem(t *testing.T) {
 	const mark = "\ufeff"
 	one := func(name string) string {
-		return fmt.Sprintf(`{"apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry", "metadata": {"name": %q}, "spec": {"address": "10.0.0.1"}}`, name)
+		return fmt.Sprintf(
+			`{"apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry", "metadata": {"name": %q}, "spec": {"address": "10.0.0.1"}}`, name)
 	}
 	for name, text := range map[string]string{
-		"marks":                             mark + one("a") + "\n---\n" + mark + one("b") + "\n" + mark + "---\n" + one("c"),
+		"marks": mark + one("a") + "\n---\n" + mark + one("b") + "\n" +
+			mark + "---\n" + one("c"),
 		"JSON, one per line":                one("a") + "\n" + one("b") + "\n" + one("c") + "\n",
 		"JSON, without anything in between": one("a") + one("b") + one("c"),
 	} {

@@ -17,18 +17,21 @@ func (d *decoder) wellKnown(node *yaml.Node, m protoreflect.Message, at *path) b
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Duration":
 		if node.Kind != yaml.ScalarNode || resolve(node).kind != stringScalar {
-			d.refuse(node, at, "must be a duration, is "+describe(node), "write it with a unit, for example 5s")
+			d.refuse(node, at, "must be a duration, is "+describe(node),
+				"write it with a unit, for example 5s")
 			return true
 		}
 		duration, err := time.ParseDuration(node.Value)
 		if err != nil {
-			d.refuse(node, at, fmt.Sprintf("%q is no duration", node.Value), "write it with a unit, for example 5s or 250ms")
+			d.refuse(node, at, fmt.Sprintf("%q is no duration", node.Value),
+				"write it with a unit, for example 5s or 250ms")
 			return true
 		}
 		m.Set(fields.ByName("seconds"), protoreflect.ValueOfInt64(int64(duration/time.Second)))
 		m.Set(fields.ByName("nanos"), protoreflect.ValueOfInt32(int32(duration%time.Second)))
 	case "google.protobuf.BoolValue", "google.protobuf.UInt32Value", "google.protobuf.DoubleValue",
-		"google.protobuf.StringValue", "google.protobuf.Int32Value", "google.protobuf.UInt64Value", "google.protobuf.Int64Value":
+		"google.protobuf.StringValue", "google.protobuf.Int32Value", "google.protobuf.UInt64Value",
+		"google.protobuf.Int64Value":
 		field := fields.ByName("value")
 		if v, ok := d.scalar(node, field, at); ok {
 			m.Set(field, v)
@@ -39,7 +42,8 @@ func (d *decoder) wellKnown(node *yaml.Node, m protoreflect.Message, at *path) b
 	return true
 }
 
-func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor, at *path) (protoreflect.Value, bool) {
+func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor,
+	at *path) (protoreflect.Value, bool) {
 	none := protoreflect.Value{}
 	if node.Kind != yaml.ScalarNode {
 		d.refuse(node, at, "must be a single value, is "+describe(node), "")
@@ -83,10 +87,12 @@ func (d *decoder) scalar(node *yaml.Node, field protoreflect.FieldDescriptor, at
 	return d.number(node, s, field, at)
 }
 
-func (d *decoder) number(node *yaml.Node, s scalar, field protoreflect.FieldDescriptor, at *path) (protoreflect.Value, bool) {
+func (d *decoder) number(node *yaml.Node, s scalar, field protoreflect.FieldDescriptor,
+	at *path) (protoreflect.Value, bool) {
 	if s.kind == floatScalar && s.float == math.Trunc(s.float) && math.Abs(s.float) < 1<<53 {
 		s.integer, s.unsigned = int64(s.float), uint64(max(s.float, 0))
-	} else if s.kind == floatScalar && field.Kind() != protoreflect.DoubleKind && field.Kind() != protoreflect.FloatKind {
+	} else if s.kind == floatScalar && field.Kind() != protoreflect.DoubleKind &&
+		field.Kind() != protoreflect.FloatKind {
 		d.refuse(node, at, s.text+" is no whole number", "")
 		return protoreflect.Value{}, false
 	}
@@ -120,7 +126,8 @@ func (d *decoder) number(node *yaml.Node, s scalar, field protoreflect.FieldDesc
 	return outside()
 }
 
-func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescriptor, at *path) (protoreflect.Value, bool) {
+func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescriptor,
+	at *path) (protoreflect.Value, bool) {
 	values := field.Enum().Values()
 	switch s.kind {
 	case stringScalar, boolScalar: // a value may be called ON or NO

@@ -24,16 +24,18 @@ import (
 
 // Istio's defaults where a route says nothing of retries.
 const (
-	defaultAttempts     = 2
-	defaultRetryOn      = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes" // by code: those that a request names
+	defaultAttempts = 2
+	// by code: those that a request names
+	defaultRetryOn      = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 	otherHostAttempts   = 5
 	retriesPerPriority  = 2 // after as many tries priorities that were tried are left out
 	defaultRedirectCode = http.StatusMovedPermanently
 )
 
-// forward sends requests to one destination, or to several by weight. What the only one does with headers, the route does,
-// after its own. istiod sets max_grpc_timeout too, of which Envoy says for every route that it is deprecated; what is to
-// replace it answers a timeout with 408. A gRPC client whose deadline is shorter than the route's keeps it by itself.
+// forward sends requests to one destination, or to several by weight. What the only one does with
+// headers, the route does, after its own. istiod sets max_grpc_timeout too, of which Envoy says for
+// every route that it is deprecated; what is to replace it answers a timeout with 408. A gRPC
+// client whose deadline is shorter than the route's keeps it by itself.
 func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 	field := fmt.Sprintf("http[%d]", in.Index)
 	action := &routev3.RouteAction{Timeout: durationpb.New(0)}
@@ -49,8 +51,10 @@ func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 		action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: name}
 		action.HashPolicy = hash
 		changeHeaders(out, to.Headers)
-		if host := hostOf(to.GetHeaders().GetRequest()); host != "" && action.HostRewriteSpecifier == nil {
-			action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: host}
+		if host := hostOf(to.GetHeaders().GetRequest()); host != "" &&
+			action.HostRewriteSpecifier == nil {
+			action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{
+				HostRewriteLiteral: host}
 		}
 		action.RetryPolicy = r.retryPolicy(in.Retries, len(hash) > 0)
 		return
@@ -60,16 +64,21 @@ func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 		if to.Weight == 0 {
 			continue
 		}
-		name, hash := r.destination(in.Object, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
+		name, hash := r.destination(in.Object, to.Destination,
+			fmt.Sprintf("%s.route[%d].destination", field, i))
 		for _, p := range hash {
-			if !slices.ContainsFunc(action.HashPolicy, func(known *routev3.RouteAction_HashPolicy) bool { return proto.Equal(known, p) }) {
+			if !slices.ContainsFunc(action.HashPolicy,
+				func(known *routev3.RouteAction_HashPolicy) bool { return proto.Equal(known, p) }) {
 				action.HashPolicy = append(action.HashPolicy, p)
 			}
 		}
-		cluster := &routev3.WeightedCluster_ClusterWeight{Name: name, Weight: wrapperspb.UInt32(uint32(to.Weight))}
+		cluster := &routev3.WeightedCluster_ClusterWeight{Name: name,
+			Weight: wrapperspb.UInt32(uint32(to.Weight))}
 		request, response := to.GetHeaders().GetRequest(), to.GetHeaders().GetResponse()
-		cluster.RequestHeadersToAdd, cluster.RequestHeadersToRemove = headerOptions(request), request.GetRemove()
-		cluster.ResponseHeadersToAdd, cluster.ResponseHeadersToRemove = headerOptions(response), response.GetRemove()
+		cluster.RequestHeadersToAdd, cluster.RequestHeadersToRemove = headerOptions(request),
+			request.GetRemove()
+		cluster.ResponseHeadersToAdd, cluster.ResponseHeadersToRemove = headerOptions(response),
+			response.GetRemove()
 		if host := hostOf(request); host != "" {
 			cluster.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: host}
 		}
@@ -88,27 +97,32 @@ func changeHeaders(out *routev3.Route, in *networking.Headers) {
 	out.ResponseHeadersToRemove = append(out.ResponseHeadersToRemove, response.GetRemove()...)
 }
 
-// destination is the cluster that a destination means; what is not there is told, and keeps its name.
-func (r *Router) destination(from *object.Object, to *networking.Destination, field string) (string, []*routev3.RouteAction_HashPolicy) {
+// destination is the cluster that a destination means; what is not there is told, and keeps its
+// name.
+func (r *Router) destination(from *object.Object, to *networking.Destination, field string) (string,
+	[]*routev3.RouteAction_HashPolicy) {
 	host := model.FullName(to.GetHost(), from.Namespace, r.World.Domain())
 	service := r.service(host)
 	port := r.portOf(service, to)
 	switch {
 	case service == nil:
-		r.problems = append(r.problems, warning(from, field+".host", fmt.Sprintf("no service has the host %s", host),
+		r.problems = append(r.problems, warning(from, field+".host",
+			fmt.Sprintf("no service has the host %s", host),
 			"requests get 503; add a ServiceEntry or correct the host"))
 	case service.Port(port) == nil:
-		r.problems = append(r.problems, warning(from, field+".port", fmt.Sprintf("service %s has no port %d", host, port),
+		r.problems = append(r.problems, warning(from, field+".port",
+			fmt.Sprintf("service %s has no port %d", host, port),
 			"requests get 503; name one of its ports"))
 	case to.Subset != "" && r.World.Rule(service, r.Node).Subset(to.Subset) == nil:
-		r.problems = append(r.problems, warning(from, field+".subset", fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.Subset),
+		r.problems = append(r.problems, warning(from, field+".subset",
+			fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.Subset),
 			"requests get 503; add the subset or correct its name"))
 	}
 	return ClusterName(port, to.GetSubset(), host), r.hashPolicy(service, port, to.GetSubset())
 }
 
-// portOf is the port of a service (nil: unknown) that a destination means: the one it names, the only one, else that of
-// the listener.
+// portOf is the port of a service (nil: unknown) that a destination means: the one it names, the
+// only one, else that of the listener.
 func (r *Router) portOf(service *model.Service, to *networking.Destination) uint32 {
 	switch {
 	case to.GetPort().GetNumber() != 0:
@@ -119,8 +133,8 @@ func (r *Router) portOf(service *model.Service, to *networking.Destination) uint
 	return r.Port
 }
 
-// retryPolicy is what a route says of retries, else the mesh, else Istio. Requests that are hashed are tried where their
-// hash leads again, unless the route says that they are not.
+// retryPolicy is what a route says of retries, else the mesh, else Istio. Requests that are hashed
+// are tried where their hash leads again, unless the route says that they are not.
 func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	if in == nil {
 		in = r.World.Mesh().Retry
@@ -128,7 +142,8 @@ func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.Ret
 	if in != nil && in.Attempts <= 0 {
 		return nil
 	}
-	out := &routev3.RetryPolicy{NumRetries: wrapperspb.UInt32(defaultAttempts), RetryOn: defaultRetryOn, HostSelectionRetryMaxAttempts: otherHostAttempts,
+	out := &routev3.RetryPolicy{NumRetries: wrapperspb.UInt32(defaultAttempts),
+		RetryOn: defaultRetryOn, HostSelectionRetryMaxAttempts: otherHostAttempts,
 		PerTryTimeout: in.GetPerTryTimeout()}
 	if in != nil {
 		out.NumRetries = wrapperspb.UInt32(uint32(in.Attempts))
@@ -141,12 +156,17 @@ func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.Ret
 		elsewhere = in.RetryIgnorePreviousHosts.Value
 	}
 	if elsewhere {
-		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{Name: "envoy.retry_host_predicates.previous_hosts",
-			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: typed(&previoushostsv3.PreviousHostsPredicate{})}}}
+		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{
+			{Name: "envoy.retry_host_predicates.previous_hosts",
+				ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
+					TypedConfig: typed(&previoushostsv3.PreviousHostsPredicate{})}}}
 	}
 	if in.GetRetryRemoteLocalities().GetValue() {
-		out.RetryPriority = &routev3.RetryPolicy_RetryPriority{Name: "envoy.retry_priorities.previous_priorities",
-			ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{TypedConfig: typed(&previousprioritiesv3.PreviousPrioritiesConfig{UpdateFrequency: retriesPerPriority})}}
+		out.RetryPriority = &routev3.RetryPolicy_RetryPriority{
+			Name: "envoy.retry_priorities.previous_priorities",
+			ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{
+				TypedConfig: typed(&previousprioritiesv3.PreviousPrioritiesConfig{
+					UpdateFrequency: retriesPerPriority})}}
 	}
 	if in.GetBackoff() != nil {
 		out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: in.Backoff}
@@ -178,10 +198,12 @@ func rewrite(action *routev3.RouteAction, in *networking.HTTPRewrite, host strin
 		host = in.Authority
 	}
 	if host != "" {
-		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: host}
+		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{
+			HostRewriteLiteral: host}
 	}
 	if expression := in.GetUriRegexRewrite(); expression != nil {
-		action.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{Pattern: regex(expression.Match), Substitution: expression.Rewrite}
+		action.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{Pattern: regex(expression.Match),
+			Substitution: expression.Rewrite}
 	} else if in.GetUri() != "" {
 		action.PrefixRewrite = in.Uri
 	}
@@ -190,12 +212,14 @@ func rewrite(action *routev3.RouteAction, in *networking.HTTPRewrite, host strin
 func (r *Router) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
 	out := &routev3.RedirectAction{HostRedirect: in.Authority}
 	if in.PrefixRewrite != "" {
-		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: in.PrefixRewrite}
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{
+			PrefixRewrite: in.PrefixRewrite}
 	} else if in.Uri != "" {
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PathRedirect{PathRedirect: in.Uri}
 	}
 	if in.Scheme != "" {
-		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: in.Scheme}
+		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{
+			SchemeRedirect: in.Scheme}
 	}
 	switch port := in.RedirectPort.(type) {
 	case *networking.HTTPRedirect_Port:
@@ -213,8 +237,10 @@ func (r *Router) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
 		out.PortRedirect = 0 // not to be written in a URL
 	}
 	out.ResponseCode = map[uint32]routev3.RedirectAction_RedirectResponseCode{
-		http.StatusFound: routev3.RedirectAction_FOUND, http.StatusSeeOther: routev3.RedirectAction_SEE_OTHER,
-		http.StatusTemporaryRedirect: routev3.RedirectAction_TEMPORARY_REDIRECT, http.StatusPermanentRedirect: routev3.RedirectAction_PERMANENT_REDIRECT,
+		http.StatusFound:             routev3.RedirectAction_FOUND,
+		http.StatusSeeOther:          routev3.RedirectAction_SEE_OTHER,
+		http.StatusTemporaryRedirect: routev3.RedirectAction_TEMPORARY_REDIRECT,
+		http.StatusPermanentRedirect: routev3.RedirectAction_PERMANENT_REDIRECT,
 	}[in.RedirectCode] // what is not in it is 301
 	return &routev3.Route_Redirect{Redirect: out}
 }
@@ -223,9 +249,11 @@ func directResponse(in *networking.HTTPDirectResponse) *routev3.Route_DirectResp
 	out := &routev3.DirectResponseAction{Status: in.Status}
 	switch body := in.GetBody().GetSpecifier().(type) {
 	case *networking.HTTPBody_String_:
-		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: body.String_}}
+		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{
+			InlineString: body.String_}}
 	case *networking.HTTPBody_Bytes:
-		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: body.Bytes}}
+		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{
+			InlineBytes: body.Bytes}}
 	}
 	return &routev3.Route_DirectResponse{DirectResponse: out}
 }
@@ -235,7 +263,8 @@ func isHost(name string) bool {
 	return strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority")
 }
 
-// hostOf is what the request's host becomes, "" if it stays. One that is set counts before one that is added.
+// hostOf is what the request's host becomes, "" if it stays. One that is set counts before one that
+// is added.
 func hostOf(in *networking.Headers_HeaderOperations) string {
 	for _, headers := range []map[string]string{in.GetSet(), in.GetAdd()} {
 		for _, name := range slices.Sorted(maps.Keys(headers)) {
@@ -253,7 +282,8 @@ func headerOptions(in *networking.Headers_HeaderOperations) []*corev3.HeaderValu
 	put := func(headers map[string]string, action corev3.HeaderValueOption_HeaderAppendAction) {
 		for _, name := range slices.Sorted(maps.Keys(headers)) {
 			if !isHost(name) {
-				out = append(out, &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: name, Value: headers[name]}, AppendAction: action})
+				out = append(out, &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: name,
+					Value: headers[name]}, AppendAction: action})
 			}
 		}
 	}

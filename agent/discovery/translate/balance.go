@@ -8,7 +8,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// applyBalancer chooses how requests are spread over endpoints; Istio's default is the least busy of two.
+// applyBalancer chooses how requests are spread over endpoints; Istio's default is the least busy
+// of two.
 func (d *draft) applyBalancer() {
 	l := d.policy.loadBalancer
 	if hash := l.GetConsistentHash(); hash != nil {
@@ -22,29 +23,35 @@ func (d *draft) applyBalancer() {
 	case networking.LoadBalancerSettings_ROUND_ROBIN:
 		d.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
 		if start != nil {
-			d.LbConfig = &clusterv3.Cluster_RoundRobinLbConfig_{RoundRobinLbConfig: &clusterv3.Cluster_RoundRobinLbConfig{SlowStartConfig: start}}
+			d.LbConfig = &clusterv3.Cluster_RoundRobinLbConfig_{
+				RoundRobinLbConfig: &clusterv3.Cluster_RoundRobinLbConfig{SlowStartConfig: start}}
 		}
 	default:
 		d.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
 		if start != nil {
-			d.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{SlowStartConfig: start}}
+			d.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{
+				LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{
+					SlowStartConfig: start}}
 		}
 	}
 }
 
-// slowStart lets endpoints that are new have their share of requests bit by bit; nil where that was not asked for.
-// The defaults are Istio's: linear, from 10 percent on.
+// slowStart lets endpoints that are new have their share of requests bit by bit; nil where that was
+// not asked for. The defaults are Istio's: linear, from 10 percent on.
 func slowStart(l *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
 	warmup := l.GetWarmup()
 	if warmup == nil {
-		if old := l.GetWarmupDurationSecs(); old != nil { //nolint:staticcheck // deprecated, still valid YAML
+		if old := l.GetWarmupDurationSecs(); old !=
+			nil { //nolint:staticcheck // deprecated, still valid YAML
 			return &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: old}
 		}
 		return nil
 	}
-	out := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: warmup.Duration, MinWeightPercent: &typev3.Percent{Value: 10},
+	out := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: warmup.Duration,
+		MinWeightPercent: &typev3.Percent{Value: 10},
 		// Envoy asks for the name of a runtime key; nobody sets this one.
-		Aggression: &corev3.RuntimeDouble{DefaultValue: 1, RuntimeKey: "outrider.warmup.aggression"}}
+		Aggression: &corev3.RuntimeDouble{DefaultValue: 1,
+			RuntimeKey: "outrider.warmup.aggression"}}
 	if warmup.MinimumPercent != nil {
 		out.MinWeightPercent.Value = warmup.MinimumPercent.Value
 	}
@@ -61,7 +68,9 @@ func (d *draft) applyHash(hash *networking.LoadBalancerSettings_ConsistentHashLB
 	if maglev := hash.GetMaglev(); maglev != nil {
 		d.LbPolicy = clusterv3.Cluster_MAGLEV
 		if maglev.TableSize != 0 {
-			d.LbConfig = &clusterv3.Cluster_MaglevLbConfig_{MaglevLbConfig: &clusterv3.Cluster_MaglevLbConfig{TableSize: wrapperspb.UInt64(maglev.TableSize)}}
+			d.LbConfig = &clusterv3.Cluster_MaglevLbConfig_{
+				MaglevLbConfig: &clusterv3.Cluster_MaglevLbConfig{
+					TableSize: wrapperspb.UInt64(maglev.TableSize)}}
 		}
 		return
 	}
@@ -73,5 +82,7 @@ func (d *draft) applyHash(hash *networking.LoadBalancerSettings_ConsistentHashLB
 		size = smallestRing
 	}
 	d.LbPolicy = clusterv3.Cluster_RING_HASH
-	d.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: wrapperspb.UInt64(size)}}
+	d.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{
+		RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: wrapperspb.UInt64(
+			size)}}
 }

@@ -30,17 +30,20 @@ const (
 	virtualInbound            = "virtualInbound"
 )
 
-// originalSourceMark is the mark of packets to applications whose source is the client's, by which routing finds the way
-// back; Istio's.
+// originalSourceMark is the mark of packets to applications whose source is the client's, by which
+// routing finds the way back; Istio's.
 const originalSourceMark = 1337
 
-// CaptureClusters are those of connections that nobody knows: to where they were addressed, and to nowhere.
+// CaptureClusters are those of connections that nobody knows: to where they were addressed, and to
+// nowhere.
 func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, error) {
-	outbound := &clusterv3.Cluster{Name: PassthroughCluster, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
-		LbPolicy: clusterv3.Cluster_CLUSTER_PROVIDED}
+	outbound := &clusterv3.Cluster{Name: PassthroughCluster,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
+		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED}
 	inbound := &clusterv3.Cluster{Name: InboundPassthroughCluster}
 	toOriginalDestination(inbound, node)
-	nowhere := &clusterv3.Cluster{Name: BlackHoleCluster, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}}
+	nowhere := &clusterv3.Cluster{Name: BlackHoleCluster,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}}
 	var out []*resource.Resource
 	for _, c := range []*clusterv3.Cluster{outbound, inbound, nowhere} {
 		c.ConnectTimeout = durationpb.New(m.ConnectTimeout)
@@ -58,8 +61,8 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 	return out, nil
 }
 
-// VirtualOutbound is where captured connections to others arrive: a listener of their address and port takes them, or else
-// fallback, a cluster.
+// VirtualOutbound is where captured connections to others arrive: a listener of their address and
+// port takes them, or else fallback, a cluster.
 func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualOutbound+"-blackhole", m.OutboundPort)
 	if err != nil {
@@ -69,20 +72,25 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resourc
 	if err != nil {
 		return nil, err
 	}
-	l := newListener(anyIPv4, m.OutboundPort, loop, &listenerv3.FilterChain{Name: virtualOutbound + "-catchall-tcp", Filters: []*listenerv3.Filter{rest}})
+	l := newListener(anyIPv4, m.OutboundPort, loop,
+		&listenerv3.FilterChain{Name: virtualOutbound + "-catchall-tcp",
+			Filters: []*listenerv3.Filter{rest}})
 	l.Name = virtualOutbound
 	l.UseOriginalDst = wrapperspb.Bool(true)
 	l.Transparent = transparent(node)
 	return resource.New(l.Name, l)
 }
 
-// VirtualInbound is where captured connections to this machine arrive: for ports that somebody gave, and all others.
-func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, origins ...resource.Origin) (*resource.Resource, error) {
+// VirtualInbound is where captured connections to this machine arrive: for ports that somebody
+// gave, and all others.
+func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound,
+	origins ...resource.Origin) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualInbound+"-blackhole", m.InboundPort)
 	if err != nil {
 		return nil, err
 	}
-	requests, err := inboundManager(m, 0, "http", InboundPassthroughCluster, InboundPassthroughCluster)
+	requests, err := inboundManager(m, 0, "http", InboundPassthroughCluster,
+		InboundPassthroughCluster)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +99,8 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, origins ..
 		return nil, err
 	}
 	l := newListener(anyIPv4, m.InboundPort, loop,
-		&listenerv3.FilterChain{Name: virtualInbound + "-catchall-http", Filters: []*listenerv3.Filter{requests},
+		&listenerv3.FilterChain{Name: virtualInbound + "-catchall-http",
+			Filters:          []*listenerv3.Filter{requests},
 			FilterChainMatch: &listenerv3.FilterChainMatch{ApplicationProtocols: plainHTTP}},
 		&listenerv3.FilterChain{Name: virtualInbound, Filters: []*listenerv3.Filter{rest}})
 	known := []uint32{m.InboundPort}
@@ -108,9 +117,11 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, origins ..
 	l.Name = virtualInbound
 	l.TrafficDirection = corev3.TrafficDirection_INBOUND
 	l.Transparent = transparent(node)
-	l.ListenerFilters = append(l.ListenerFilters, listenerFilter("original_dst", &originaldstv3.OriginalDst{}))
+	l.ListenerFilters = append(l.ListenerFilters, listenerFilter("original_dst",
+		&originaldstv3.OriginalDst{}))
 	if node.Interception == model.Tproxy {
-		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("original_src", &originalsrcv3.OriginalSrc{Mark: originalSourceMark}))
+		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("original_src",
+			&originalsrcv3.OriginalSrc{Mark: originalSourceMark}))
 	}
 	inspect(l, m, known)
 	return resource.New(l.Name, l, origins...)
@@ -124,13 +135,15 @@ func transparent(node model.Node) *wrapperspb.BoolValue {
 	return wrapperspb.Bool(true)
 }
 
-// blackHole ends connections to the port that captured ones arrive at, which would go round in circles.
+// blackHole ends connections to the port that captured ones arrive at, which would go round in
+// circles.
 func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChain, error) {
 	filter, err := passOn(m, BlackHoleCluster)
 	if err != nil {
 		return nil, err
 	}
-	return &listenerv3.FilterChain{Name: name, FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(port)},
+	return &listenerv3.FilterChain{Name: name, FilterChainMatch: &listenerv3.FilterChainMatch{
+		DestinationPort: wrapperspb.UInt32(port)},
 		Filters: []*listenerv3.Filter{filter}}, nil
 }
 
@@ -140,22 +153,29 @@ func passOn(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return networkFilter("envoy.filters.network.tcp_proxy", &tcpproxyv3.TcpProxy{StatPrefix: cluster, AccessLog: logs,
-		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
+	return networkFilter("envoy.filters.network.tcp_proxy",
+		&tcpproxyv3.TcpProxy{StatPrefix: cluster, AccessLog: logs,
+			ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
 }
 
-// inspect adds the filters that find out what the filter chains ask for before one is chosen. Ports that are known to need
-// no look at their bytes get none: the client of some protocols waits for the server to begin.
+// inspect adds the filters that find out what the filter chains ask for before one is chosen. Ports
+// that are known to need no look at their bytes get none: the client of some protocols waits for
+// the server to begin.
 func inspect(l *listenerv3.Listener, m *mesh.Config, known []uint32) {
 	needs := func(asks func(*listenerv3.FilterChainMatch) bool) bool {
-		return slices.ContainsFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool { return asks(c.GetFilterChainMatch()) })
+		return slices.ContainsFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool {
+			return asks(c.GetFilterChainMatch())
+		})
 	}
 	if needs(func(match *listenerv3.FilterChainMatch) bool {
 		return match.GetTransportProtocol() != "" || len(match.GetServerNames()) > 0
 	}) {
-		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("tls_inspector", &tlsinspectorv3.TlsInspector{}))
+		l.ListenerFilters = append(l.ListenerFilters, listenerFilter("tls_inspector",
+			&tlsinspectorv3.TlsInspector{}))
 	}
-	if needs(func(match *listenerv3.FilterChainMatch) bool { return len(match.GetApplicationProtocols()) > 0 }) {
+	if needs(func(match *listenerv3.FilterChainMatch) bool {
+		return len(match.GetApplicationProtocols()) > 0
+	}) {
 		filter := listenerFilter("http_inspector", &httpinspectorv3.HttpInspector{})
 		filter.FilterDisabled = anyOf(known)
 		l.ListenerFilters = append(l.ListenerFilters, filter)
@@ -166,15 +186,18 @@ func inspect(l *listenerv3.Listener, m *mesh.Config, known []uint32) {
 }
 
 func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilter {
-	return &listenerv3.ListenerFilter{Name: "envoy.filters.listener." + name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed(config)}}
+	return &listenerv3.ListenerFilter{Name: "envoy.filters.listener." + name,
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed(config)}}
 }
 
 // anyOf matches connections to ports; nil for none.
 func anyOf(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	rules := make([]*listenerv3.ListenerFilterChainMatchPredicate, 0, len(ports))
 	for _, port := range ports {
-		rules = append(rules, &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_DestinationPortRange{
-			DestinationPortRange: &typev3.Int32Range{Start: int32(port), End: int32(port) + 1}}})
+		rules = append(rules, &listenerv3.ListenerFilterChainMatchPredicate{
+			Rule: &listenerv3.ListenerFilterChainMatchPredicate_DestinationPortRange{
+				DestinationPortRange: &typev3.Int32Range{Start: int32(port),
+					End: int32(port) + 1}}})
 	}
 	switch len(rules) {
 	case 0:
@@ -182,6 +205,7 @@ func anyOf(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	case 1:
 		return rules[0]
 	}
-	return &listenerv3.ListenerFilterChainMatchPredicate{Rule: &listenerv3.ListenerFilterChainMatchPredicate_OrMatch{
-		OrMatch: &listenerv3.ListenerFilterChainMatchPredicate_MatchSet{Rules: rules}}}
+	return &listenerv3.ListenerFilterChainMatchPredicate{
+		Rule: &listenerv3.ListenerFilterChainMatchPredicate_OrMatch{
+			OrMatch: &listenerv3.ListenerFilterChainMatchPredicate_MatchSet{Rules: rules}}}
 }

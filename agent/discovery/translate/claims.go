@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Claims keeps what several hosts want of one listener apart: of two routes that match the same the first counts, for Envoy
-// refuses a listener with both.
+// Claims keeps what several hosts want of one listener apart: of two routes that match the same the
+// first counts, for Envoy refuses a listener with both.
 type Claims struct {
 	Routes []Connection
 	taken  map[claim]Connection
@@ -38,7 +38,8 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 		whole.ServerNames = nil
 		for _, name := range names {
 			if !CanServerName(name) {
-				problems = append(problems, warning(route.Object, route.Field, fmt.Sprintf("Envoy cannot tell %s by the server name of TLS", name),
+				problems = append(problems, warning(route.Object, route.Field,
+					fmt.Sprintf("Envoy cannot tell %s by the server name of TLS", name),
 					"write the whole first label as *"))
 				continue
 			}
@@ -49,7 +50,8 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 				case !ok:
 					c.taken[claim{name, subnet}] = route
 					free = append(free, subnet)
-				case by.Object != route.Object: // an earlier match of the same object is meant to go first
+				// an earlier match of the same object is meant to go first
+				case by.Object != route.Object:
 					problems = append(problems, taken(route, by, name))
 				}
 			}
@@ -78,6 +80,8 @@ func (c *Claims) add(route Connection) {
 
 // taken tells that connections for a name go elsewhere already.
 func taken(route, by Connection, name string) object.Problem {
-	return warning(route.Object, route.Field, fmt.Sprintf("connections for %s are taken by %s of %s at %s:%d, which counts",
-		name, by.Field, by.Object.Key, by.Object.File, by.Object.Line), "let one object say where they go")
+	return warning(route.Object, route.Field,
+		fmt.Sprintf("connections for %s are taken by %s of %s at %s:%d, which counts",
+			name, by.Field, by.Object.Key, by.Object.File, by.Object.Line),
+		"let one object say where they go")
 }

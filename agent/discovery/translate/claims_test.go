@@ -9,18 +9,22 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestClaims lets an older and a younger object claim the same: what is free of it is the younger's, the rest is told.
+// TestClaims lets an older and a younger object claim the same: what is free of it is the
+// younger's, the rest is told.
 func TestClaims(t *testing.T) {
-	older, younger := &object.Object{File: "a.yaml", Line: 1}, &object.Object{File: "b.yaml", Line: 1}
+	older, younger := &object.Object{File: "a.yaml", Line: 1}, &object.Object{File: "b.yaml",
+		Line: 1}
 	wide, narrow := netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.1.0.0/16")
 	var claims Claims
 	var told int
 	for _, route := range []Connection{
 		{Object: older, ServerNames: []string{"a.test", "b.test"}},
-		{Object: older, ServerNames: []string{"b.test"}}, // an earlier match of its own goes first: nothing to tell
+		// an earlier match of its own goes first: nothing to tell
+		{Object: older, ServerNames: []string{"b.test"}},
 		{Object: older, ServerNames: []string{"c.test"}, Subnets: []netip.Prefix{wide}},
 		{Object: younger, ServerNames: []string{"b.test", "d.test", "*x.test"}},
-		{Object: younger, ServerNames: []string{"c.test", "e.test"}, Subnets: []netip.Prefix{wide, narrow}},
+		{Object: younger, ServerNames: []string{"c.test", "e.test"}, Subnets: []netip.Prefix{wide,
+			narrow}},
 		{Object: younger},
 		{Object: older},
 	} {
@@ -30,7 +34,8 @@ func TestClaims(t *testing.T) {
 	for _, r := range claims.Routes {
 		got = append(got, fmt.Sprint(r.Object.File, r.ServerNames, r.Subnets))
 	}
-	want := []string{"a.yaml[a.test b.test] []", "a.yaml[c.test] [10.0.0.0/8]", "b.yaml[d.test] []", "b.yaml[c.test] [10.1.0.0/16]",
+	want := []string{"a.yaml[a.test b.test] []", "a.yaml[c.test] [10.0.0.0/8]", "b.yaml[d.test] []",
+		"b.yaml[c.test] [10.1.0.0/16]",
 		"b.yaml[e.test] [10.0.0.0/8 10.1.0.0/16]", "b.yaml[] []"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q,\nwant %q", got, want)

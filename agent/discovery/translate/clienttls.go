@@ -16,16 +16,17 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// The names under which a proxy's own certificate and its authorities are served, and the cluster that serves them:
-// istiod's.
+// The names under which a proxy's own certificate and its authorities are served, and the cluster
+// that serves them: istiod's.
 const (
 	ownCertificate = "default"
 	meshRoots      = "ROOTCA"
 	secretCluster  = "sds-grpc"
 )
 
-// applyTLS says how connections are encrypted. names are those that the service expects in certificates, for a policy that
-// names none itself; serverName is what ISTIO_MUTUAL asks for where the policy does not say.
+// applyTLS says how connections are encrypted. names are those that the service expects in
+// certificates, for a policy that names none itself; serverName is what ISTIO_MUTUAL asks for where
+// the policy does not say.
 func (d *draft) applyTLS(names []string, serverName string) {
 	if context := d.tlsContext(names, serverName); context != nil {
 		d.TransportSocket = transportSocket("envoy.transport_sockets.tls", context)
@@ -35,12 +36,16 @@ func (d *draft) applyTLS(names []string, serverName string) {
 		if inner == nil {
 			inner = transportSocket("envoy.transport_sockets.raw_buffer", &rawbufferv3.RawBuffer{})
 		}
-		d.TransportSocket = transportSocket("envoy.transport_sockets.upstream_proxy_protocol", &proxyprotocolv3.ProxyProtocolUpstreamTransport{
-			Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_Version(in.Version)}, TransportSocket: inner}) // the same numbers
+		d.TransportSocket = transportSocket("envoy.transport_sockets.upstream_proxy_protocol",
+			&proxyprotocolv3.ProxyProtocolUpstreamTransport{
+				// the same numbers
+				Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_Version(
+					in.Version)}, TransportSocket: inner})
 	}
 }
 
-// peers are the names that a service's certificates have: those that its entry gives, and of its endpoints' service accounts.
+// peers are the names that a service's certificates have: those that its entry gives, and of its
+// endpoints' service accounts.
 func (d *draft) peers(service *model.Service, port *model.Port) []string {
 	if d.policy.tls == nil {
 		return nil
@@ -53,7 +58,8 @@ func (d *draft) peers(service *model.Service, port *model.Port) []string {
 }
 
 func transportSocket(name string, config proto.Message) *corev3.TransportSocket {
-	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: typed(config)}}
+	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{
+		TypedConfig: typed(config)}}
 }
 
 // tlsContext is how the other side is checked, and what it is shown; nil sends plain text.
@@ -68,19 +74,23 @@ func (d *draft) tlsContext(names []string, serverName string) *tlsv3.UpstreamTls
 	return nil
 }
 
-// originTLS is TLS to whom files vouch for. The server's name is the request's host where nothing else is said, and is
-// checked where nobody says what else to expect.
-func (d *draft) originTLS(in *networking.ClientTLSSettings, names []string) *tlsv3.UpstreamTlsContext {
+// originTLS is TLS to whom files vouch for. The server's name is the request's host where nothing
+// else is said, and is checked where nobody says what else to expect.
+func (d *draft) originTLS(in *networking.ClientTLSSettings,
+	names []string) *tlsv3.UpstreamTlsContext {
 	out := d.newTLS(in.Sni)
 	common := out.CommonTlsContext
-	common.TlsParams.CipherSuites, common.TlsParams.EcdhCurves = model.CipherSuites(d.mesh.TLS.GetCipherSuites()), model.Curves(d.mesh.TLS.GetEcdhCurves())
+	common.TlsParams.CipherSuites, common.TlsParams.EcdhCurves = model.CipherSuites(
+		d.mesh.TLS.GetCipherSuites()), model.Curves(d.mesh.TLS.GetEcdhCurves())
 	verify := !in.GetInsecureSkipVerify().GetValue()
 	if in.Sni == "" {
-		options := &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: verify && len(in.SubjectAltNames) == 0}
+		options := &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: verify &&
+			len(in.SubjectAltNames) == 0}
 		d.options().UpstreamHttpProtocolOptions = options
 	}
 	if in.Mode == networking.ClientTLSSettings_MUTUAL {
-		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{d.fileSecret(FileSecret{Certificate: in.ClientCertificate, Key: in.PrivateKey})}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{
+			d.fileSecret(FileSecret{Certificate: in.ClientCertificate, Key: in.PrivateKey})}
 	}
 	if verify {
 		roots := in.CaCertificates
@@ -92,8 +102,10 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings, names []string) *tls
 		}
 		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: anyOfNames(names)},
-				ValidationContextSdsSecretConfig: d.fileSecret(FileSecret{Authorities: roots, Revoked: in.CaCrl})}}
+				DefaultValidationContext: &tlsv3.CertificateValidationContext{
+					MatchTypedSubjectAltNames: anyOfNames(names)},
+				ValidationContextSdsSecretConfig: d.fileSecret(FileSecret{Authorities: roots,
+					Revoked: in.CaCrl})}}
 	}
 	if d.speaksHTTP2() {
 		common.AlpnProtocols = []string{"h2"}
@@ -108,7 +120,8 @@ func (d *draft) fileSecret(secret FileSecret) *tlsv3.SdsSecretConfig {
 }
 
 // meshTLS is TLS between workloads of the mesh: both show the certificate that the mesh gave them.
-func (d *draft) meshTLS(in *networking.ClientTLSSettings, names []string, serverName string) *tlsv3.UpstreamTlsContext {
+func (d *draft) meshTLS(in *networking.ClientTLSSettings, names []string,
+	serverName string) *tlsv3.UpstreamTlsContext {
 	if in.Sni != "" {
 		serverName = in.Sni
 	}
@@ -120,7 +133,8 @@ func (d *draft) meshTLS(in *networking.ClientTLSSettings, names []string, server
 	common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(ownCertificate)}
 	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-			DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: anyOfNames(names)},
+			DefaultValidationContext: &tlsv3.CertificateValidationContext{
+				MatchTypedSubjectAltNames: anyOfNames(names)},
 			ValidationContextSdsSecretConfig: secret(meshRoots)}}
 	common.AlpnProtocols = []string{"istio"}
 	if d.speaksHTTP2() {
@@ -130,17 +144,22 @@ func (d *draft) meshTLS(in *networking.ClientTLSSettings, names []string, server
 }
 
 func (d *draft) newTLS(serverName string) *tlsv3.UpstreamTlsContext {
-	return &tlsv3.UpstreamTlsContext{Sni: serverName, CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{
-		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}}}
+	return &tlsv3.UpstreamTlsContext{Sni: serverName, CommonTlsContext: &tlsv3.CommonTlsContext{
+		TlsParams: &tlsv3.TlsParameters{
+			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
+			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}}}
 }
 
 // secret is where Envoy asks for a secret: at the agent's own server, for as long as it takes.
 func secret(name string) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
-		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
-			ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3, SetNodeOnFirstMessageOnly: true,
-			GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-				EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: secretCluster}}}}}},
+		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{
+			ApiConfigSource: &corev3.ApiConfigSource{
+				ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3,
+				SetNodeOnFirstMessageOnly: true,
+				GrpcServices: []*corev3.GrpcService{
+					{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+						EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: secretCluster}}}}}},
 		InitialFetchTimeout: durationpb.New(0), ResourceApiVersion: corev3.ApiVersion_V3}}
 }
 
@@ -150,13 +169,15 @@ func anyOfNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	for _, name := range names {
 		for _, kind := range subjectAltNameTypes {
 			out = append(out, &tlsv3.SubjectAltNameMatcher{SanType: kind,
-				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}}})
+				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{
+					Exact: name}}})
 		}
 	}
 	return out
 }
 
-// meshServerName is what a proxy of the mesh is asked for, in istiod's form: outbound_.80_.v1_.reviews.example.com.
+// meshServerName is what a proxy of the mesh is asked for, in istiod's form:
+// outbound_.80_.v1_.reviews.example.com.
 func meshServerName(port uint32, subset, host string) string {
 	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, host)
 }

@@ -22,7 +22,8 @@ func ClusterName(port uint32, subset, host string) string {
 	return fmt.Sprintf("outbound|%d|%s|%s", port, subset, host)
 }
 
-// Clusters are the resources of one service: clusters and, where it has static endpoints, these apart.
+// Clusters are the resources of one service: clusters and, where it has static endpoints, these
+// apart.
 type Clusters struct {
 	Resources []*resource.Resource
 	Problems  []object.Problem
@@ -32,13 +33,16 @@ type Clusters struct {
 	node model.Node
 }
 
-// ServiceClusters translates a service under a rule (nil: none) for a proxy. Proxies with the same ReaderKey get the same.
-func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule, node model.Node) Clusters {
+// ServiceClusters translates a service under a rule (nil: none) for a proxy. Proxies with the same
+// ReaderKey get the same.
+func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
+	node model.Node) Clusters {
 	out := Clusters{mesh: m, node: node}
 	for i := range service.Ports {
 		port := &service.Ports[i]
 		if port.Entry.Resolution == networking.ServiceEntry_NONE && !node.Captured() {
-			continue // told when it is read: where it was meant to go is not known without interception
+			// told when it is read: where it was meant to go is not known without interception
+			continue
 		}
 		out.add(service, port, rule, nil)
 		if rule != nil {
@@ -56,34 +60,48 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule, n
 func (out *Clusters) tellShadowed(service *model.Service, rule *model.Rule) {
 	for _, s := range service.Shadowed {
 		oldest := service.Oldest()
-		message := fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts", service.Host, oldest.File, oldest.Line)
+		message := fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts",
+			service.Host, oldest.File, oldest.Line)
 		if s.Why != "" {
-			message = fmt.Sprintf("host %s is given at %s:%d too, which is older and has another %s: this entry adds no ports to it",
+			message = fmt.Sprintf(
+				"host %s is given at %s:%d too, which is older and has another %s: this entry "+
+					"adds no ports to it",
 				service.Host, oldest.File, oldest.Line, s.Why)
 		} else if s.Port.Object != oldest {
-			message = fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts", service.Host, s.Port.Object.File, s.Port.Object.Line)
+			message = fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts",
+				service.Host, s.Port.Object.File, s.Port.Object.Line)
 		}
-		out.Problems = append(out.Problems, warning(s.Object, fmt.Sprintf("ports[%d]", s.Index), message, "give the port in one ServiceEntry only"))
+		out.Problems = append(out.Problems, warning(s.Object, fmt.Sprintf("ports[%d]", s.Index),
+			message, "give the port in one ServiceEntry only"))
 	}
 	if rule == nil {
 		return
 	}
-	if rule.Policy.GetTunnel() != nil && !slices.ContainsFunc(service.Ports, func(p model.Port) bool { return !p.Protocol.IsHTTP() }) {
-		out.Problems = append(out.Problems, warning(rule.PolicyOf, "trafficPolicy.tunnel", fmt.Sprintf("%s has only HTTP ports, and requests are not tunnelled", service.Host),
+	if rule.Policy.GetTunnel() != nil && !slices.ContainsFunc(service.Ports,
+		func(p model.Port) bool { return !p.Protocol.IsHTTP() }) {
+		out.Problems = append(out.Problems, warning(rule.PolicyOf, "trafficPolicy.tunnel",
+			fmt.Sprintf("%s has only HTTP ports, and requests are not tunnelled", service.Host),
 			"give the service a port of protocol TCP or TLS"))
 	}
 	for _, o := range rule.ShadowedPolicies {
-		out.Problems = append(out.Problems, warning(o, "trafficPolicy", fmt.Sprintf("%s has a policy from %s:%d too, which is %s and counts",
-			rule.Host, rule.PolicyOf.File, rule.PolicyOf.Line, precedence(rule.PolicyOf, o)), "put what is wanted into one DestinationRule"))
+		out.Problems = append(out.Problems, warning(o, "trafficPolicy",
+			fmt.Sprintf("%s has a policy from %s:%d too, which is %s and counts",
+				rule.Host, rule.PolicyOf.File, rule.PolicyOf.Line, precedence(rule.PolicyOf, o)),
+			"put what is wanted into one DestinationRule"))
 	}
 	for _, o := range rule.ShadowedChoices {
-		out.Problems = append(out.Problems, warning(o, "workloadSelector", fmt.Sprintf("%s:%d chooses this proxy too, is older and counts for %s",
-			rule.Objects[0].File, rule.Objects[0].Line, rule.Host), "let only one choose a workload"))
+		out.Problems = append(out.Problems, warning(o, "workloadSelector",
+			fmt.Sprintf("%s:%d chooses this proxy too, is older and counts for %s",
+				rule.Objects[0].File, rule.Objects[0].Line, rule.Host),
+			"let only one choose a workload"))
 	}
 	for _, shadow := range rule.Shadowed {
 		by := rule.Subset(shadow.Name).Object
-		out.Problems = append(out.Problems, warning(shadow.Object, fmt.Sprintf("subsets[%d].name", shadow.Index),
-			fmt.Sprintf("subset %s of %s is given at %s:%d too, which is %s and counts", shadow.Name, rule.Host, by.File, by.Line, precedence(by, shadow.Object)), "rename or remove one"))
+		out.Problems = append(out.Problems, warning(shadow.Object, fmt.Sprintf("subsets[%d].name",
+			shadow.Index),
+			fmt.Sprintf("subset %s of %s is given at %s:%d too, which is %s and counts",
+				shadow.Name, rule.Host, by.File, by.Line, precedence(by, shadow.Object)),
+			"rename or remove one"))
 	}
 }
 
@@ -95,7 +113,8 @@ func precedence(first, second *object.Object) string {
 	return "for this workload"
 }
 
-func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.Rule, subset *model.Subset) {
+func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.Rule,
+	subset *model.Subset) {
 	subsetName := ""
 	var labels map[string]string
 	origins := []resource.Origin{port.Object.Origin()}
@@ -107,20 +126,26 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	if subset != nil {
 		subsetName, labels = subset.Name, subset.Labels
 	}
-	c := &draft{Cluster: &clusterv3.Cluster{Name: ClusterName(port.Number, subsetName, service.Host)}, mesh: out.mesh, protocol: port.Protocol,
+	c := &draft{Cluster: &clusterv3.Cluster{Name: ClusterName(port.Number, subsetName,
+		service.Host)}, mesh: out.mesh, protocol: port.Protocol,
 		policy: policyFor(rule, port.Number, subsetName)}
 	endpoints := service.Endpoints(port, labels)
-	passes := port.Entry.Resolution == networking.ServiceEntry_NONE // on to where a connection was addressed
+	// on to where a connection was addressed
+	passes := port.Entry.Resolution == networking.ServiceEntry_NONE
 	if subset != nil && len(endpoints) == 0 && !passes && port == &service.Ports[0] {
-		out.Problems = append(out.Problems, warning(subset.Object, fmt.Sprintf("subsets[%d].labels", subset.Index),
-			fmt.Sprintf("no endpoint of %s has these labels", service.Host), "give endpoints these labels or correct them"))
+		out.Problems = append(out.Problems, warning(subset.Object, fmt.Sprintf("subsets[%d].labels",
+			subset.Index),
+			fmt.Sprintf("no endpoint of %s has these labels", service.Host),
+			"give endpoints these labels or correct them"))
 	}
 	if c.policy.loadBalancer.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
 		passes, endpoints = out.node.Captured(), nil
 		if !out.node.Captured() {
-			out.Problems = append(out.Problems, warning(rule.Objects[0], "trafficPolicy.loadBalancer.simple",
-				fmt.Sprintf("PASSTHROUGH sends connections where they were addressed to, which needs interception: requests to %s get 503", service.Host),
-				"write LEAST_REQUEST, ROUND_ROBIN or RANDOM"))
+			out.Problems = append(out.Problems,
+				warning(rule.Objects[0], "trafficPolicy.loadBalancer.simple",
+					fmt.Sprintf("PASSTHROUGH sends connections where they were addressed to, "+
+						"which needs interception: requests to %s get 503", service.Host),
+					"write LEAST_REQUEST, ROUND_ROBIN or RANDOM"))
 		}
 	}
 	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.mesh.Identity {
@@ -146,29 +171,35 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		c.LoadAssignment = to
 	} else {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
-		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(0), ServiceName: c.Name}
+		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(0),
+			ServiceName: c.Name}
 		out.publish(c.Name, to, port.Object, origins)
 	}
 	out.publish(c.Name, c.finish(), port.Object, origins)
 }
 
-// passThrough sends connections where they were addressed to; port is another port there, 0 for the same.
+// passThrough sends connections where they were addressed to; port is another port there, 0 for the
+// same.
 func (d *draft) passThrough(port uint32) {
 	d.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
 	d.LbPolicy, d.LbConfig = clusterv3.Cluster_CLUSTER_PROVIDED, nil
 	if port != 0 {
-		d.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{UpstreamPortOverride: wrapperspb.UInt32(port)}}
+		d.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{
+			OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{
+				UpstreamPortOverride: wrapperspb.UInt32(port)}}
 	}
 }
 
 // resolveNames lets Envoy look its endpoints up: all addresses of each, or one of one at a time.
 func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
-	d.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
-		Name: "envoy.cluster.dns", TypedConfig: typed(&dnsv3.DnsCluster{
-			DnsRefreshRate: durationpb.New(d.mesh.DNSRefresh), DnsJitter: durationpb.New(d.mesh.DNSRefresh), RespectDnsTtl: true,
-			DnsLookupFamily:              commondnsv3.DnsLookupFamily_V4_PREFERRED,
-			AllAddressesInSingleEndpoint: how == networking.ServiceEntry_DNS_ROUND_ROBIN,
-		})}}
+	d.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{
+		ClusterType: &clusterv3.Cluster_CustomClusterType{
+			Name: "envoy.cluster.dns", TypedConfig: typed(&dnsv3.DnsCluster{
+				DnsRefreshRate: durationpb.New(d.mesh.DNSRefresh),
+				DnsJitter:      durationpb.New(d.mesh.DNSRefresh), RespectDnsTtl: true,
+				DnsLookupFamily:              commondnsv3.DnsLookupFamily_V4_PREFERRED,
+				AllAddressesInSingleEndpoint: how == networking.ServiceEntry_DNS_ROUND_ROBIN,
+			})}}
 }
 
 // need notes that a rule wants a secret.
@@ -184,7 +215,8 @@ func (out *Clusters) need(secret FileSecret, rule *model.Rule) {
 	}
 }
 
-func (out *Clusters) publish(name string, message validated, from *object.Object, origins []resource.Origin) {
+func (out *Clusters) publish(name string, message validated, from *object.Object,
+	origins []resource.Origin) {
 	r, err := resource.New(name, message, origins...)
 	if err != nil {
 		out.Problems = append(out.Problems, refused(from, err))
@@ -197,7 +229,8 @@ func (out *Clusters) publish(name string, message validated, from *object.Object
 func noIdentity(rule *model.Rule, subset *model.Subset, port uint32, host string) object.Problem {
 	o, field, says := rule.PolicyOf, "trafficPolicy", rule.Policy
 	if subset != nil && (policy{}).override(subset.TrafficPolicy, port).tls != nil {
-		o, field, says = subset.Object, fmt.Sprintf("subsets[%d].trafficPolicy", subset.Index), subset.TrafficPolicy
+		o, field, says = subset.Object, fmt.Sprintf("subsets[%d].trafficPolicy", subset.Index),
+			subset.TrafficPolicy
 	}
 	for i, own := range says.PortLevelSettings {
 		if own.GetPort().GetNumber() == port {
@@ -205,6 +238,8 @@ func noIdentity(rule *model.Rule, subset *model.Subset, port uint32, host string
 			break
 		}
 	}
-	return warning(o, field+".tls.mode", fmt.Sprintf("ISTIO_MUTUAL needs a certificate of the mesh, and this proxy has no identity: requests to %s get 503", host),
+	return warning(o, field+".tls.mode",
+		fmt.Sprintf("ISTIO_MUTUAL needs a certificate of the mesh, and this proxy has no "+
+			"identity: requests to %s get 503", host),
 		"write SIMPLE or MUTUAL with files, or DISABLE")
 }

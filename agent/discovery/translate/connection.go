@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Connection is where connections go that are not taken apart into requests: one entry of a VirtualService's tls or tcp, or
-// all that come to a service.
+// Connection is where connections go that are not taken apart into requests: one entry of a
+// VirtualService's tls or tcp, or all that come to a service.
 type Connection struct {
 	ServerNames []string       // of TLS, lower case; nil takes all
 	Subnets     []netip.Prefix // of the address that was connected to; nil takes all
@@ -55,15 +55,18 @@ func (c Connection) Chain(name string, log AccessLog) (*listenerv3.FilterChain, 
 	}
 	chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: c.ServerNames}
 	for _, subnet := range c.Subnets {
-		chain.FilterChainMatch.PrefixRanges = append(chain.FilterChainMatch.PrefixRanges, &corev3.CidrRange{
-			AddressPrefix: subnet.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(subnet.Bits()))})
+		chain.FilterChainMatch.PrefixRanges = append(chain.FilterChainMatch.PrefixRanges,
+			&corev3.CidrRange{
+				AddressPrefix: subnet.Addr().String(),
+				PrefixLen:     wrapperspb.UInt32(uint32(subnet.Bits()))})
 	}
 	return chain, nil
 }
 
 // Equal tells whether two come to the same for Envoy and for who asks where they come from.
 func (c Connection) Equal(d Connection) bool {
-	return slices.Equal(c.ServerNames, d.ServerNames) && slices.Equal(c.Subnets, d.Subnets) && c.Object == d.Object && c.Field == d.Field &&
+	return slices.Equal(c.ServerNames, d.ServerNames) && slices.Equal(c.Subnets, d.Subnets) &&
+		c.Object == d.Object && c.Field == d.Field &&
 		proto.Equal(c.proxy, d.proxy)
 }
 
@@ -88,9 +91,11 @@ func (c *Connections) Origins() []resource.Origin {
 	return compact(origins)
 }
 
-// ServiceConnections is what sidecars do with connections to a port of a service, as all VirtualServices that name its host
-// say, in their order: tls counts for ports that speak TLS, tcp for all others. What none of them takes goes to the service.
-func (r *Router) ServiceConnections(service *model.Service, port *model.Port, routings []*model.Routing) *Connections {
+// ServiceConnections is what sidecars do with connections to a port of a service, as all
+// VirtualServices that name its host say, in their order: tls counts for ports that speak TLS, tcp
+// for all others. What none of them takes goes to the service.
+func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
+	routings []*model.Routing) *Connections {
 	r.begin()
 	out := &Connections{}
 	var everything *Connection // what takes all that is left
@@ -111,8 +116,11 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port, ro
 		}
 	}
 	if everything == nil && (port.Protocol != model.TLS || len(out.Routes) == 0) {
-		index := slices.IndexFunc(port.Entry.Ports, func(p *networking.ServicePort) bool { return p.Number == port.Number })
-		route := Connection{Object: port.Object, Field: fmt.Sprintf("ports[%d]", index), proxy: r.proxy(service, port.Number, "", ClusterName(port.Number, "", service.Host))}
+		index := slices.IndexFunc(port.Entry.Ports, func(p *networking.ServicePort) bool {
+			return p.Number == port.Number
+		})
+		route := Connection{Object: port.Object, Field: fmt.Sprintf("ports[%d]", index),
+			proxy: r.proxy(service, port.Number, "", ClusterName(port.Number, "", service.Host))}
 		if port.Protocol == model.TLS && service.Host != "*" {
 			route.ServerNames = []string{service.Host}
 		}
@@ -122,7 +130,8 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port, ro
 	return out
 }
 
-// TLSRoutes is what a VirtualService's tls says of connections through here, an entry for each match that applies, in its order.
+// TLSRoutes is what a VirtualService's tls says of connections through here, an entry for each
+// match that applies, in its order.
 func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
 	var out []Connection
 	for i, in := range routing.Spec.Tls {
@@ -131,7 +140,8 @@ func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
 			if !r.appliesTo(routing, field, match) {
 				continue
 			}
-			c := Connection{Object: routing.Object, Field: fmt.Sprintf("tls[%d]", i), ServerNames: make([]string, len(match.SniHosts))}
+			c := Connection{Object: routing.Object, Field: fmt.Sprintf("tls[%d]", i),
+				ServerNames: make([]string, len(match.SniHosts))}
 			for k, name := range match.SniHosts {
 				c.ServerNames[k] = strings.ToLower(name)
 			}
@@ -148,8 +158,8 @@ func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
 	return out
 }
 
-// TCPRoutes is what a VirtualService's tcp says of connections through here, in its order: an entry for each route with a match
-// that applies. Nothing after one without subnets can be reached.
+// TCPRoutes is what a VirtualService's tcp says of connections through here, in its order: an entry
+// for each route with a match that applies. Nothing after one without subnets can be reached.
 func (r *Router) TCPRoutes(routing *model.Routing) []Connection {
 	var out []Connection
 	for i, in := range routing.Spec.Tcp {
@@ -192,67 +202,86 @@ type connectionMatch interface {
 
 func (r *Router) inMesh() bool { return slices.Contains(r.Gateway, model.MeshGateway) }
 
-// appliesTo tells whether a match can be met by connections through here. Of a gateway's clients nothing is known but the
-// port, as in Istio.
+// appliesTo tells whether a match can be met by connections through here. Of a gateway's clients
+// nothing is known but the port, as in Istio.
 func (r *Router) appliesTo(routing *model.Routing, field string, match connectionMatch) bool {
-	if match.GetPort() != 0 && match.GetPort() != r.Port || !r.gatewaysMeet(match.GetGateways(), routing) {
+	if match.GetPort() != 0 && match.GetPort() != r.Port || !r.gatewaysMeet(match.GetGateways(),
+		routing) {
 		return false
 	}
 	if r.inMesh() {
-		return model.Selects(match.GetSourceLabels(), r.Node.Labels) && (match.GetSourceNamespace() == "" || match.GetSourceNamespace() == r.Node.Namespace)
+		return model.Selects(match.GetSourceLabels(), r.Node.Labels) &&
+			(match.GetSourceNamespace() == "" || match.GetSourceNamespace() == r.Node.Namespace)
 	}
-	for name, given := range map[string]bool{"destinationSubnets": len(match.GetDestinationSubnets()) > 0, "sourceLabels": len(match.GetSourceLabels()) > 0,
-		"sourceNamespace": match.GetSourceNamespace() != ""} {
+	for name, given := range map[string]bool{
+		"destinationSubnets": len(match.GetDestinationSubnets()) > 0,
+		"sourceLabels":       len(match.GetSourceLabels()) > 0,
+		"sourceNamespace":    match.GetSourceNamespace() != ""} {
 		if given {
-			r.problems = append(r.problems, warning(routing.Object, field+"."+name, "has no effect at a gateway", "remove it, or write mesh as the gateway of the match"))
+			r.problems = append(r.problems, warning(routing.Object, field+"."+name,
+				"has no effect at a gateway",
+				"remove it, or write mesh as the gateway of the match"))
 		}
 	}
 	return true
 }
 
 // destinations passes connections on to one destination, or to several by weight.
-func (r *Router) destinations(routing *model.Routing, routes []*networking.RouteDestination, field string) *tcpproxyv3.TcpProxy {
+func (r *Router) destinations(routing *model.Routing, routes []*networking.RouteDestination,
+	field string) *tcpproxyv3.TcpProxy {
 	var names []string
 	var clusters []*tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight
 	for i, to := range routes {
 		if to.Weight == 0 && len(routes) > 1 {
 			continue
 		}
-		name, _ := r.destination(routing.Object, to.Destination, fmt.Sprintf("%s.route[%d].destination", field, i))
+		name, _ := r.destination(routing.Object, to.Destination,
+			fmt.Sprintf("%s.route[%d].destination", field, i))
 		names = append(names, name)
-		clusters = append(clusters, &tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight{Name: name, Weight: uint32(max(to.Weight, 0))})
+		clusters = append(clusters, &tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight{Name: name,
+			Weight: uint32(max(to.Weight, 0))})
 	}
 	first := routes[0].Destination // whose rule says how long connections may last, as in Istio
-	service := r.service(model.FullName(first.GetHost(), routing.Object.Namespace, r.World.Domain()))
+	service := r.service(model.FullName(first.GetHost(), routing.Object.Namespace,
+		r.World.Domain()))
 	if len(routes) == 1 {
 		return r.proxy(service, r.portOf(service, first), first.GetSubset(), names[0])
 	}
 	out := r.proxy(service, r.portOf(service, first), "", "")
 	out.StatPrefix = routing.Object.Name + "." + routing.Object.Namespace
-	out.ClusterSpecifier = &tcpproxyv3.TcpProxy_WeightedClusters{WeightedClusters: &tcpproxyv3.TcpProxy_WeightedCluster{Clusters: clusters}}
+	out.ClusterSpecifier = &tcpproxyv3.TcpProxy_WeightedClusters{
+		WeightedClusters: &tcpproxyv3.TcpProxy_WeightedCluster{Clusters: clusters}}
 	return out
 }
 
 // proxy passes connections on to a cluster of a service (nil: unknown) as its rule says.
-func (r *Router) proxy(service *model.Service, port uint32, subset, cluster string) *tcpproxyv3.TcpProxy {
-	out := &tcpproxyv3.TcpProxy{StatPrefix: cluster, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}}
+func (r *Router) proxy(service *model.Service, port uint32, subset,
+	cluster string) *tcpproxyv3.TcpProxy {
+	out := &tcpproxyv3.TcpProxy{StatPrefix: cluster, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{
+		Cluster: cluster}}
 	if service == nil {
 		return out
 	}
 	rule := r.World.Rule(service, r.Node)
 	p := policyFor(rule, port, subset)
-	out.IdleTimeout, out.MaxDownstreamConnectionDuration = p.pool.GetTcp().GetIdleTimeout(), p.pool.GetTcp().GetMaxConnectionDuration()
+	out.IdleTimeout, out.MaxDownstreamConnectionDuration = p.pool.GetTcp().GetIdleTimeout(),
+		p.pool.GetTcp().GetMaxConnectionDuration()
 	if tunnel := tunnelOf(rule, subset); tunnel != nil {
-		out.TunnelingConfig = &tcpproxyv3.TcpProxy_TunnelingConfig{UsePost: tunnel.Protocol == "POST",
-			Hostname: net.JoinHostPort(tunnel.TargetHost, strconv.FormatUint(uint64(tunnel.TargetPort), 10))}
+		out.TunnelingConfig = &tcpproxyv3.TcpProxy_TunnelingConfig{
+			UsePost: tunnel.Protocol == "POST",
+			Hostname: net.JoinHostPort(tunnel.TargetHost,
+				strconv.FormatUint(uint64(tunnel.TargetPort), 10))}
 	}
 	if p.loadBalancer.GetConsistentHash().GetUseSourceIp() {
-		out.HashPolicy = []*typev3.HashPolicy{{PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}}}}
+		out.HashPolicy = []*typev3.HashPolicy{
+			{PolicySpecifier: &typev3.HashPolicy_SourceIp_{
+				SourceIp: &typev3.HashPolicy_SourceIp{}}}}
 	}
 	return out
 }
 
-// subnets reads blocks of addresses, and addresses, which were checked when they were read, in order and each once.
+// subnets reads blocks of addresses, and addresses, which were checked when they were read, in
+// order and each once.
 func subnets(texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {

@@ -1,5 +1,6 @@
-// Package translate turns what the model knows into Envoy's resources, each by itself: the clusters of a service, a
-// virtual host, a route configuration, a listener. Functions here keep no state; names and defaults are istiod's.
+// Package translate turns what the model knows into Envoy's resources, each by itself: the clusters
+// of a service, a virtual host, a route configuration, a listener. Functions here keep no state;
+// names and defaults are istiod's.
 package translate
 
 import (
@@ -26,7 +27,8 @@ const (
 
 // typed packs a message.
 func typed(message proto.Message) *anypb.Any {
-	return &anypb.Any{TypeUrl: "type.googleapis.com/" + string(message.ProtoReflect().Descriptor().FullName()), Value: encode(message)}
+	return &anypb.Any{TypeUrl: "type.googleapis.com/" +
+		string(message.ProtoReflect().Descriptor().FullName()), Value: encode(message)}
 }
 
 // encode marshals; only text that is not UTF-8 cannot be, and YAML does not bring that.
@@ -47,8 +49,9 @@ func adsSource(wait time.Duration) *corev3.ConfigSource {
 }
 
 func socketAddress(host string, port uint32) *corev3.Address {
-	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{
+		SocketAddress: &corev3.SocketAddress{
+			Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}
 }
 
 // positive is v as Envoy's optional number; nil (Envoy's default) where Istio's field is not set.
@@ -60,7 +63,8 @@ func positive(v int32) *wrapperspb.UInt32Value {
 }
 
 func warning(o *object.Object, field, message, cure string) object.Problem {
-	return o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure})
+	return o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message,
+		Cure: cure})
 }
 
 // validated is a message of Envoy's.
@@ -69,7 +73,10 @@ type validated interface {
 	Validate() error
 }
 
-// refused tells that what an object became is not valid: a fault of ours or a check that is missing.
+// refused tells that what an object became is not valid: a fault of ours or a check that is
+// missing.
 func refused(o *object.Object, err error) object.Problem {
-	return o.Problem(object.Finding{Severity: condition.Error, Message: "Envoy would refuse what this becomes: " + err.Error(), Cure: "correct the value it names"})
+	return o.Problem(object.Finding{Severity: condition.Error,
+		Message: "Envoy would refuse what this becomes: " + err.Error(),
+		Cure:    "correct the value it names"})
 }

@@ -45,14 +45,18 @@ func addWeight(a, b uint32) uint32 {
 
 // assignment is what Envoy is told of endpoints.
 func assignment(name string, groups []group) *endpointv3.ClusterLoadAssignment {
-	out := &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(groups))}
+	out := &endpointv3.ClusterLoadAssignment{ClusterName: name,
+		Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(groups))}
 	for _, g := range groups {
-		encoded := &endpointv3.LocalityLbEndpoints{Locality: locality(g.where), Priority: uint32(g.priority),
-			LoadBalancingWeight: wrapperspb.UInt32(g.weight), LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(g.endpoints))}
+		encoded := &endpointv3.LocalityLbEndpoints{Locality: locality(g.where),
+			Priority:            uint32(g.priority),
+			LoadBalancingWeight: wrapperspb.UInt32(g.weight),
+			LbEndpoints:         make([]*endpointv3.LbEndpoint, 0, len(g.endpoints))}
 		for i := range g.endpoints {
 			e := &g.endpoints[i]
 			encoded.LbEndpoints = append(encoded.LbEndpoints, &endpointv3.LbEndpoint{
-				HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: endpointAddress(e)}},
+				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+					Address: endpointAddress(e)}},
 				LoadBalancingWeight: wrapperspb.UInt32(e.Weight),
 			})
 		}

@@ -45,24 +45,30 @@ func filterConfigs(out *routev3.Route, in *networking.HTTPRoute) {
 
 // millionths of requests.
 func fraction(percent float64) *typev3.FractionalPercent {
-	return &typev3.FractionalPercent{Numerator: uint32(math.Round(percent * 10_000)), Denominator: typev3.FractionalPercent_MILLION}
+	return &typev3.FractionalPercent{Numerator: uint32(math.Round(percent * 10_000)),
+		Denominator: typev3.FractionalPercent_MILLION}
 }
 
 // fault is nil where nothing is delayed or aborted. Without a share of requests none is.
 func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 	out := &faultv3.HTTPFault{}
 	if delay := in.GetDelay(); delay.GetFixedDelay() != nil {
-		share := fraction(float64(delay.Percent)) //nolint:staticcheck // deprecated, still valid YAML
+		share := fraction(
+			float64(delay.Percent)) //nolint:staticcheck // deprecated, still valid YAML
 		if delay.Percentage != nil {
 			share = fraction(delay.Percentage.Value)
 		}
-		out.Delay = &commonfaultv3.FaultDelay{Percentage: share, FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: delay.GetFixedDelay()}}
+		out.Delay = &commonfaultv3.FaultDelay{Percentage: share,
+			FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{
+				FixedDelay: delay.GetFixedDelay()}}
 	}
 	switch kind := in.GetAbort().GetErrorType().(type) {
 	case *networking.HTTPFaultInjection_Abort_HttpStatus:
-		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(kind.HttpStatus)}}
+		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_HttpStatus{
+			HttpStatus: uint32(kind.HttpStatus)}}
 	case *networking.HTTPFaultInjection_Abort_GrpcStatus:
-		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_GrpcStatus{GrpcStatus: grpcStatus(kind.GrpcStatus)}}
+		out.Abort = &faultv3.FaultAbort{ErrorType: &faultv3.FaultAbort_GrpcStatus{
+			GrpcStatus: grpcStatus(kind.GrpcStatus)}}
 	}
 	if out.Abort != nil {
 		out.Abort.Percentage = fraction(in.Abort.GetPercentage().GetValue())
@@ -74,8 +80,10 @@ func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 }
 
 // grpcStatuses are the names of gRPC's status codes, by code.
-var grpcStatuses = []string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
-	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"}
+var grpcStatuses = []string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
+	"NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+	"INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"}
 
 // grpcStatus is the code of a name, 2 (unknown) if there is none.
 func grpcStatus(name string) uint32 {
@@ -88,10 +96,12 @@ func grpcStatus(name string) uint32 {
 }
 
 func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
-	out := &corsv3.CorsPolicy{AllowMethods: strings.Join(in.AllowMethods, ","), AllowHeaders: strings.Join(in.AllowHeaders, ","),
+	out := &corsv3.CorsPolicy{AllowMethods: strings.Join(in.AllowMethods, ","),
+		AllowHeaders:  strings.Join(in.AllowHeaders, ","),
 		ExposeHeaders: strings.Join(in.ExposeHeaders, ","), AllowCredentials: in.AllowCredentials,
-		ForwardNotMatchingPreflights: wrapperspb.Bool(in.UnmatchedPreflights != networking.CorsPolicy_IGNORE),
-		FilterEnabled:                &corev3.RuntimeFractionalPercent{DefaultValue: fraction(100)}}
+		ForwardNotMatchingPreflights: wrapperspb.Bool(
+			in.UnmatchedPreflights != networking.CorsPolicy_IGNORE),
+		FilterEnabled: &corev3.RuntimeFractionalPercent{DefaultValue: fraction(100)}}
 	for _, origin := range in.AllowOrigins {
 		if s := stringMatch(origin); s != nil {
 			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, s)
@@ -99,7 +109,9 @@ func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 	}
 	if len(in.AllowOrigins) == 0 {
 		for _, origin := range in.AllowOrigin { //nolint:staticcheck // deprecated, still valid YAML
-			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: origin}})
+			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch,
+				&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{
+					Exact: origin}})
 		}
 	}
 	if in.MaxAge != nil {
@@ -119,13 +131,17 @@ func (r *Router) mirrors(action *routev3.RouteAction, in model.HTTPRoute, field 
 			return
 		}
 		name, _ := r.destination(in.Object, to, field)
-		action.RequestMirrorPolicies = append(action.RequestMirrorPolicies, &routev3.RouteAction_RequestMirrorPolicy{Cluster: name,
-			RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: share}, DisableShadowHostSuffixAppend: true,
-			TraceSampled: wrapperspb.Bool(false)})
+		action.RequestMirrorPolicies = append(action.RequestMirrorPolicies,
+			&routev3.RouteAction_RequestMirrorPolicy{Cluster: name,
+				RuntimeFraction: &corev3.RuntimeFractionalPercent{
+					DefaultValue: share},
+				DisableShadowHostSuffixAppend: true,
+				TraceSampled:                  wrapperspb.Bool(false)})
 	}
 	if in.Mirror != nil {
 		percent := in.MirrorPercentage
-		if old := in.MirrorPercent; percent == nil && old != nil { //nolint:staticcheck // deprecated, still valid YAML
+		if old := in.MirrorPercent; percent == nil &&
+			old != nil { //nolint:staticcheck // deprecated, still valid YAML
 			percent = &networking.Percent{Value: float64(old.Value)}
 		}
 		mirror(in.Mirror, percent, field+".mirror")

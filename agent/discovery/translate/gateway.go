@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// GatewayChain is what a gateway's listener does with some of its connections: it routes their requests (RouteName), or
-// passes them on (Filters).
+// GatewayChain is what a gateway's listener does with some of its connections: it routes their
+// requests (RouteName), or passes them on (Filters).
 type GatewayChain struct {
 	Name        string
 	ServerNames []string                      // of TLS; nil or with "*" takes every name
@@ -23,14 +23,14 @@ type GatewayChain struct {
 	Filters     []*listenerv3.Filter
 }
 
-// HTTPRouteName is Istio's name of the route configuration of a gateway's plain HTTP port: http.80, or http.80.10.0.0.1
-// for servers that are bound to an address.
+// HTTPRouteName is Istio's name of the route configuration of a gateway's plain HTTP port: http.80,
+// or http.80.10.0.0.1 for servers that are bound to an address.
 func HTTPRouteName(port uint32, bind string) string {
 	return fmt.Sprintf("http.%d", port) + bound(bind)
 }
 
-// HTTPSRouteName is of one server of one gateway: https.443.name.gateway.namespace, with its address behind it if it has
-// one.
+// HTTPSRouteName is of one server of one gateway: https.443.name.gateway.namespace, with its
+// address behind it if it has one.
 func HTTPSRouteName(port uint32, portName, gateway, namespace, bind string) string {
 	return fmt.Sprintf("https.%d.%s.%s.%s", port, portName, gateway, namespace) + bound(bind)
 }
@@ -42,9 +42,10 @@ func bound(bind string) string {
 	return "." + bind
 }
 
-// GatewayListener listens for all servers of a port of one address ("" = all IPv4 ones): one chain for connections without
-// TLS, or any number that server names tell apart.
-func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
+// GatewayListener listens for all servers of a port of one address ("" = all IPv4 ones): one chain
+// for connections without TLS, or any number that server names tell apart.
+func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh.Config,
+	origins ...resource.Origin) (*resource.Resource, error) {
 	if address == "" {
 		address = anyIPv4
 	}
@@ -64,7 +65,8 @@ func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh
 	return resource.New(l.Name, l, compact(origins)...)
 }
 
-func (c GatewayChain) translate(statPrefix string, m *mesh.Config) (*listenerv3.FilterChain, error) {
+func (c GatewayChain) translate(statPrefix string, m *mesh.Config) (*listenerv3.FilterChain,
+	error) {
 	out := &listenerv3.FilterChain{Name: c.Name, Filters: c.Filters}
 	if c.RouteName != "" {
 		if c.StatPrefix != "" {

@@ -26,16 +26,19 @@ type AccessLog = mesh.AccessLog
 const serverName = "istio-envoy"
 
 func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
-	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: typed(config)}}
+	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{
+		TypedConfig: typed(config)}}
 }
 
 // connectionManager is the network filter that routes requests by the named route configuration.
-func connectionManager(routeName, statPrefix string, gateway bool, m *mesh.Config) (*listenerv3.Filter, error) {
+func connectionManager(routeName, statPrefix string, gateway bool,
+	m *mesh.Config) (*listenerv3.Filter, error) {
 	manager, err := newManager(statPrefix, m)
 	if err != nil {
 		return nil, err
 	}
-	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(0), RouteConfigName: routeName}}
+	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{
+		Rds: &hcmv3.Rds{ConfigSource: adsSource(0), RouteConfigName: routeName}}
 	if gateway {
 		manager.XffNumTrustedHops = m.TrustedProxies
 		manager.UseRemoteAddress = wrapperspb.Bool(true)
@@ -58,9 +61,11 @@ func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager
 	}
 	manager := &hcmv3.HttpConnectionManager{
 		StatPrefix: statPrefix,
-		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}), httpFilter(corsFilter, &corsv3.CorsPolicy{}),
+		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}),
+			httpFilter(corsFilter, &corsv3.CorsPolicy{}),
 			httpFilter(routerFilter, &routerv3.Router{})},
-		StreamIdleTimeout: durationpb.New(0), // requests may be silent for as long as they like, as in Istio
+		// requests may be silent for as long as they like, as in Istio
+		StreamIdleTimeout: durationpb.New(0),
 		UseRemoteAddress:  wrapperspb.Bool(false),
 		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 		AccessLog:         logs,
@@ -73,17 +78,20 @@ func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager
 func asServer(manager *hcmv3.HttpConnectionManager) {
 	manager.ServerName = serverName
 	manager.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
-	manager.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: wrapperspb.Bool(true), Uri: true, Dns: true}
+	manager.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
+		Subject: wrapperspb.Bool(true), Uri: true, Dns: true}
 }
 
 // withRoutes gives a manager routes that do not change without it.
-func withRoutes(manager *hcmv3.HttpConnectionManager, routes *routev3.RouteConfiguration) (*listenerv3.Filter, error) {
+func withRoutes(manager *hcmv3.HttpConnectionManager,
+	routes *routev3.RouteConfiguration) (*listenerv3.Filter, error) {
 	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 	return networkFilter(managerFilter, manager)
 }
 
 // normalizePath says what is done with paths before routes are looked at.
-func normalizePath(manager *hcmv3.HttpConnectionManager, how meshapi.MeshConfig_ProxyPathNormalization_NormalizationType) {
+func normalizePath(manager *hcmv3.HttpConnectionManager,
+	how meshapi.MeshConfig_ProxyPathNormalization_NormalizationType) {
 	manager.NormalizePath = wrapperspb.Bool(how != meshapi.MeshConfig_ProxyPathNormalization_NONE)
 	switch how {
 	case meshapi.MeshConfig_ProxyPathNormalization_DECODE_AND_MERGE_SLASHES:
@@ -98,7 +106,8 @@ func networkFilter(name string, config validated) (*listenerv3.Filter, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("filter %s: %w", name, err)
 	}
-	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typed(config)}}, nil
+	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{
+		TypedConfig: typed(config)}}, nil
 }
 
 // loggers is empty where no log is asked for.

@@ -10,23 +10,28 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// tellIdle tells of what a rule says of ports that a service has not, or that cannot be. Patterns are for services with
-// different ports, and nothing is told of them.
+// tellIdle tells of what a rule says of ports that a service has not, or that cannot be. Patterns
+// are for services with different ports, and nothing is told of them.
 func (out *Clusters) tellIdle(service *model.Service, rule *model.Rule) {
 	if rule == nil || model.IsWildcard(rule.Host) {
 		return
 	}
 	out.tellIdlePolicy(service, rule.PolicyOf, "trafficPolicy", rule.Policy)
 	for _, s := range rule.Subsets {
-		out.tellIdlePolicy(service, s.Object, fmt.Sprintf("subsets[%d].trafficPolicy", s.Index), s.TrafficPolicy)
+		out.tellIdlePolicy(service, s.Object, fmt.Sprintf("subsets[%d].trafficPolicy", s.Index),
+			s.TrafficPolicy)
 	}
 }
 
-func (out *Clusters) tellIdlePolicy(service *model.Service, o *object.Object, field string, p *networking.TrafficPolicy) {
+func (out *Clusters) tellIdlePolicy(service *model.Service, o *object.Object, field string,
+	p *networking.TrafficPolicy) {
 	hashesNothing := func(field string, l *networking.LoadBalancerSettings, ports ...model.Port) {
-		if hashesRequests(l) && !slices.ContainsFunc(ports, func(p model.Port) bool { return p.Protocol.MayBeHTTP() }) {
+		if hashesRequests(l) && !slices.ContainsFunc(ports, func(p model.Port) bool {
+			return p.Protocol.MayBeHTTP()
+		}) {
 			out.Problems = append(out.Problems, warning(o, field+".loadBalancer.consistentHash",
-				fmt.Sprintf("has no effect for %s: connections there have no headers, cookies or parameters, and go anywhere", service.Host),
+				fmt.Sprintf("has no effect for %s: connections there have no headers, cookies or "+
+					"parameters, and go anywhere", service.Host),
 				"write useSourceIp: true, or protocol: HTTP in the ServiceEntry"))
 		}
 	}
@@ -34,10 +39,13 @@ func (out *Clusters) tellIdlePolicy(service *model.Service, o *object.Object, fi
 		hashesNothing(field, p.GetLoadBalancer(), service.Ports...)
 	}
 	for i, own := range p.GetPortLevelSettings() {
-		field, number := fmt.Sprintf("%s.portLevelSettings[%d]", field, i), own.GetPort().GetNumber()
+		field, number := fmt.Sprintf("%s.portLevelSettings[%d]", field, i),
+			own.GetPort().GetNumber()
 		port := service.Port(number)
 		if port == nil {
-			out.Problems = append(out.Problems, warning(o, field+".port.number", fmt.Sprintf("%s has no port %d", service.Host, number), "name a port of the service"))
+			out.Problems = append(out.Problems, warning(o, field+".port.number",
+				fmt.Sprintf("%s has no port %d", service.Host, number),
+				"name a port of the service"))
 			continue
 		}
 		hashesNothing(field, own.LoadBalancer, *port)

@@ -27,8 +27,10 @@ type Inbound struct {
 	Port     uint32 // that is connected to
 	Name     string // of the port
 	Protocol model.Protocol
-	Bind     string                             // address of a listener of its own; "": captured connections are meant
-	Endpoint string                             // IP:port or unix:///path of the application; "": where the connection was addressed to
+	// address of a listener of its own; "": captured connections are meant
+	Bind string
+	// IP:port or unix:///path of the application; "": where the connection was addressed to
+	Endpoint string
 	TLS      *networking.ServerTLSSettings      // ended here; nil: nothing is
 	Pool     *networking.ConnectionPoolSettings // of connections to the application; nil: no limits
 }
@@ -36,13 +38,15 @@ type Inbound struct {
 // InboundClusterName is Istio's: inbound|8080||.
 func InboundClusterName(port uint32) string { return fmt.Sprintf("inbound|%d||", port) }
 
-// passthroughSource is the address from which the proxy connects to applications at the address that was meant, so that
-// interception can tell these connections from others; Istio's.
+// passthroughSource is the address from which the proxy connects to applications at the address
+// that was meant, so that interception can tell these connections from others; Istio's.
 const passthroughSource = "127.0.0.6"
 
 // Cluster is the application.
-func (in Inbound) Cluster(m *mesh.Config, node model.Node, origins ...resource.Origin) (*resource.Resource, error) {
-	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m, protocol: in.spoken(), policy: policy{pool: in.Pool}}
+func (in Inbound) Cluster(m *mesh.Config, node model.Node,
+	origins ...resource.Origin) (*resource.Resource, error) {
+	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m,
+		protocol: in.spoken(), policy: policy{pool: in.Pool}}
 	d.applyPool()
 	c := d.finish()
 	if in.Endpoint == "" {
@@ -54,17 +58,22 @@ func (in Inbound) Cluster(m *mesh.Config, node model.Node, origins ...resource.O
 		return nil, err
 	}
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
-	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.Name, Endpoints: []*endpointv3.LocalityLbEndpoints{{
-		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}}}}}
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.Name,
+		Endpoints: []*endpointv3.LocalityLbEndpoints{{
+			LbEndpoints: []*endpointv3.LbEndpoint{
+				{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+					Address: address}}}}}}}
 	return resource.New(c.Name, c, origins...)
 }
 
-// toOriginalDestination makes a cluster of the application that a captured connection was addressed to.
+// toOriginalDestination makes a cluster of the application that a captured connection was addressed
+// to.
 func toOriginalDestination(c *clusterv3.Cluster, node model.Node) {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
 	c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
 	if node.Interception == model.Redirect { // with TPROXY the address of the client is kept
-		c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{Address: passthroughSource,
+		c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{
+			Address:       passthroughSource,
 			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}}
 	}
 }
@@ -128,7 +137,8 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 	cluster := InboundClusterName(in.Port)
 	var chains []*listenerv3.FilterChain
 	add := func(filter *listenerv3.Filter, match *listenerv3.FilterChainMatch) error {
-		chain := &listenerv3.FilterChain{Name: in.chainName(), FilterChainMatch: match, Filters: []*listenerv3.Filter{filter}}
+		chain := &listenerv3.FilterChain{Name: in.chainName(), FilterChainMatch: match,
+			Filters: []*listenerv3.Filter{filter}}
 		if in.TLS != nil {
 			context := downstreamTLS(in.TLS, m)
 			if err := context.Validate(); err != nil {
@@ -161,20 +171,28 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 	return chains, add(filter, match())
 }
 
-// inboundManager sends every request to one cluster. One that the application did not answer because the connection had
-// just closed is sent again, as in Istio.
-func inboundManager(m *mesh.Config, port uint32, portName, cluster, statPrefix string) (*listenerv3.Filter, error) {
+// inboundManager sends every request to one cluster. One that the application did not answer
+// because the connection had just closed is sent again, as in Istio.
+func inboundManager(m *mesh.Config, port uint32, portName, cluster,
+	statPrefix string) (*listenerv3.Filter, error) {
 	manager, err := newManager(statPrefix, m)
 	if err != nil {
 		return nil, err
 	}
-	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:] // only the router: nothing else is asked for here
+	// only the router: nothing else is asked for here
+	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
 	asServer(manager)
-	route := &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0),
-		RetryPolicy: &routev3.RetryPolicy{RetryOn: "reset-before-request", NumRetries: wrapperspb.UInt32(2)}}}}
-	routes := &routev3.RouteConfiguration{Name: cluster, ValidateClusters: wrapperspb.Bool(false), MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse),
-		VirtualHosts: []*routev3.VirtualHost{{Name: fmt.Sprintf("inbound|%s|%d", portName, port), Domains: []string{"*"}, Routes: []*routev3.Route{route}}}}
+	route := &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{
+		Route: &routev3.RouteAction{
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+			Timeout:          durationpb.New(0),
+			RetryPolicy: &routev3.RetryPolicy{RetryOn: "reset-before-request",
+				NumRetries: wrapperspb.UInt32(2)}}}}
+	routes := &routev3.RouteConfiguration{Name: cluster, ValidateClusters: wrapperspb.Bool(false),
+		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse),
+		VirtualHosts: []*routev3.VirtualHost{
+			{Name: fmt.Sprintf("inbound|%s|%d", portName, port), Domains: []string{"*"},
+				Routes: []*routev3.Route{route}}}}
 	return withRoutes(manager, routes)
 }
 

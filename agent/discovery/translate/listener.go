@@ -19,9 +19,11 @@ import (
 // ListenerName is Istio's: address_port.
 func ListenerName(address string, port uint32) string { return fmt.Sprintf("%s_%d", address, port) }
 
-func newListener(address string, port uint32, chains ...*listenerv3.FilterChain) *listenerv3.Listener {
+func newListener(address string, port uint32,
+	chains ...*listenerv3.FilterChain) *listenerv3.Listener {
 	return &listenerv3.Listener{
-		Name: ListenerName(address, port), Address: socketAddress(address, port), FilterChains: chains,
+		Name: ListenerName(address, port), Address: socketAddress(address, port),
+		FilterChains:     chains,
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		EnableReusePort:  wrapperspb.Bool(true), // a second Envoy takes over side by side
 	}
@@ -29,9 +31,10 @@ func newListener(address string, port uint32, chains ...*listenerv3.FilterChain)
 
 // Outbound is a listener of a sidecar for traffic to others.
 type Outbound struct {
-	Address     string
-	Port        uint32
-	Captured    bool         // it listens for nothing itself: captured connections to the address and port are handed to it
+	Address string
+	Port    uint32
+	// it listens for nothing itself: captured connections to the address and port are handed to it
+	Captured    bool
 	Routes      string       // name of the route configuration of requests; "": there are none
 	Sniff       bool         // what looks like HTTP is requests, and all else connections
 	Connections []Connection // what is not taken apart into requests
@@ -66,8 +69,11 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool { return c.FilterChainMatch == nil }) {
-			l.DefaultFilterChain = &listenerv3.FilterChain{Name: o.Rest, Filters: []*listenerv3.Filter{rest}}
+		if !slices.ContainsFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool {
+			return c.FilterChainMatch == nil
+		}) {
+			l.DefaultFilterChain = &listenerv3.FilterChain{Name: o.Rest,
+				Filters: []*listenerv3.Filter{rest}}
 		}
 	}
 	return resource.New(l.Name, l, compact(origins)...)
@@ -75,12 +81,15 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 
 // inspectTLS makes the server name known before a filter chain is chosen.
 func inspectTLS(l *listenerv3.Listener) {
-	l.ListenerFilters = append(l.ListenerFilters, &listenerv3.ListenerFilter{Name: "envoy.filters.listener.tls_inspector",
-		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed(&tlsinspectorv3.TlsInspector{})}})
+	l.ListenerFilters = append(l.ListenerFilters, &listenerv3.ListenerFilter{
+		Name: "envoy.filters.listener.tls_inspector",
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{
+			TypedConfig: typed(&tlsinspectorv3.TlsInspector{})}})
 	l.ListenerFiltersTimeout = durationpb.New(0)
 }
 
-// CanServerName tells whether Envoy can tell a host by its server name: exact ones and whole first labels.
+// CanServerName tells whether Envoy can tell a host by its server name: exact ones and whole first
+// labels.
 func CanServerName(host string) bool {
 	return !model.IsWildcard(host) || host == "*" || len(host) > 2 && host[1] == '.'
 }

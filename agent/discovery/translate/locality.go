@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// localityOf is what counts of localities, which may be that they count as usual; nil if they do not.
+// localityOf is what counts of localities, which may be that they count as usual; nil if they do
+// not.
 func (p policy) localityOf(m *mesh.Config) *networking.LocalityLoadBalancerSetting {
 	setting := p.loadBalancer.GetLocalityLbSetting()
 	if setting == nil {
@@ -28,8 +29,9 @@ func (p policy) localityOf(m *mesh.Config) *networking.LocalityLoadBalancerSetti
 	return setting
 }
 
-// prefer orders and weighs groups of endpoints as a proxy prefers them, as Istio does: by the shares that distribute
-// gives, else near ones before far ones. The latter needs outlier detection, without which no endpoint counts as failed.
+// prefer orders and weighs groups of endpoints as a proxy prefers them, as Istio does: by the
+// shares that distribute gives, else near ones before far ones. The latter needs outlier detection,
+// without which no endpoint counts as failed.
 func (d *draft) prefer(groups []group, node model.Node) []group {
 	setting := d.policy.localityOf(d.mesh)
 	failover := d.policy.outlier != nil
@@ -57,10 +59,13 @@ func (d *draft) prefer(groups []group, node model.Node) []group {
 	return withoutGaps(groups)
 }
 
-// share gives each place the share that the first rule for the proxy's place gives it; other places get nothing. Where
-// no rule is for the proxy, its endpoints share by their own weights.
-func share(groups []group, from model.Locality, rules []*networking.LocalityLoadBalancerSetting_Distribute) []group {
-	at := slices.IndexFunc(rules, func(r *networking.LocalityLoadBalancerSetting_Distribute) bool { return within(from, r.From) })
+// share gives each place the share that the first rule for the proxy's place gives it; other places
+// get nothing. Where no rule is for the proxy, its endpoints share by their own weights.
+func share(groups []group, from model.Locality,
+	rules []*networking.LocalityLoadBalancerSetting_Distribute) []group {
+	at := slices.IndexFunc(rules, func(r *networking.LocalityLoadBalancerSetting_Distribute) bool {
+		return within(from, r.From)
+	})
 	if at < 0 {
 		return groups
 	}
@@ -79,23 +84,30 @@ func share(groups []group, from model.Locality, rules []*networking.LocalityLoad
 		}
 		for _, i := range own {
 			g := groups[i]
-			g.weight = uint32((uint64(g.weight)*uint64(to[place]) + total - 1) / total) // rounded up: nobody's share is nothing
+			// rounded up: nobody's share is nothing
+			g.weight = uint32((uint64(g.weight)*uint64(to[place]) + total - 1) / total)
 			out = append(out, g)
 		}
 	}
 	return out
 }
 
-// within tells whether a place is one that a rule names: region, region/zone or region/zone/subzone, with * for all.
+// within tells whether a place is one that a rule names: region, region/zone or
+// region/zone/subzone, with * for all.
 func within(where model.Locality, rule string) bool {
 	named := model.ParseLocality(rule)
-	fits := func(own, rule string, first bool) bool { return rule == "*" || rule == "" && !first || own == rule }
-	return fits(where.Region, named.Region, true) && fits(where.Zone, named.Zone, false) && fits(where.Subzone, named.Subzone, false)
+	fits := func(own, rule string, first bool) bool {
+		return rule == "*" || rule == "" && !first ||
+			own == rule
+	}
+	return fits(where.Region, named.Region, true) && fits(where.Zone, named.Zone, false) &&
+		fits(where.Subzone, named.Subzone, false)
 }
 
-// byLabels prefers endpoints that have the proxy's value, or a given one ("label=value"), of the first label, of these
-// those that have it of the second too, and so on. The network as first label orders the whole twice: the own network's
-// before all others'. Places are split where their endpoints differ.
+// byLabels prefers endpoints that have the proxy's value, or a given one ("label=value"), of the
+// first label, of these those that have it of the second too, and so on. The network as first label
+// orders the whole twice: the own network's before all others'. Places are split where their
+// endpoints differ.
 func byLabels(groups []group, node model.Node, labels []string) []group {
 	if isNowhere(node) {
 		return groups
@@ -136,15 +148,20 @@ func byLabels(groups []group, node model.Node, labels []string) []group {
 	return out
 }
 
-// isNowhere tells whether a proxy says nothing of itself that endpoints could have in common with it.
+// isNowhere tells whether a proxy says nothing of itself that endpoints could have in common with
+// it.
 func isNowhere(node model.Node) bool {
 	return len(node.Labels) == 0 && node.Locality == (model.Locality{}) && node.Network == ""
 }
 
-// byRegion prefers the proxy's own subzone, zone, region, then the region that is named for its own, then all others.
-// What is preferred already stays so.
-func byRegion(groups []group, from model.Locality, failover []*networking.LocalityLoadBalancerSetting_Failover) {
-	named := slices.IndexFunc(failover, func(f *networking.LocalityLoadBalancerSetting_Failover) bool { return f.From == from.Region })
+// byRegion prefers the proxy's own subzone, zone, region, then the region that is named for its
+// own, then all others. What is preferred already stays so.
+func byRegion(groups []group, from model.Locality,
+	failover []*networking.LocalityLoadBalancerSetting_Failover) {
+	named := slices.IndexFunc(failover,
+		func(f *networking.LocalityLoadBalancerSetting_Failover) bool {
+			return f.From == from.Region
+		})
 	const ranks = 5
 	for i := range groups {
 		where, rank := groups[i].where, 0

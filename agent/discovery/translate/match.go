@@ -17,7 +17,8 @@ func everything() *routev3.RouteMatch {
 
 // isEverything tells whether no request passes a route by.
 func isEverything(m *routev3.RouteMatch) bool {
-	return (m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*") && len(m.Headers) == 0 && len(m.QueryParameters) == 0
+	return (m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*") && len(m.Headers) == 0 &&
+		len(m.QueryParameters) == 0
 }
 
 // requestMatch translates one match of a VirtualService; nil matches everything.
@@ -55,9 +56,12 @@ func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 		out.Headers = append(out.Headers, m)
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.QueryParams)) {
-		m := &routev3.QueryParameterMatcher{Name: name, QueryParameterMatchSpecifier: &routev3.QueryParameterMatcher_PresentMatch{PresentMatch: true}}
+		m := &routev3.QueryParameterMatcher{Name: name,
+			QueryParameterMatchSpecifier: &routev3.QueryParameterMatcher_PresentMatch{
+				PresentMatch: true}}
 		if s := stringMatch(in.QueryParams[name]); s != nil {
-			m.QueryParameterMatchSpecifier = &routev3.QueryParameterMatcher_StringMatch{StringMatch: s}
+			m.QueryParameterMatchSpecifier = &routev3.QueryParameterMatcher_StringMatch{
+				StringMatch: s}
 		}
 		out.QueryParameters = append(out.QueryParameters, m)
 	}
@@ -67,23 +71,29 @@ func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 // headerMatch asks for a header; without a value that it is there.
 func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher {
 	if s := stringMatch(in); s != nil {
-		return &routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: s}}
+		return &routev3.HeaderMatcher{Name: name,
+			HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: s}}
 	}
-	return &routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
+	return &routev3.HeaderMatcher{Name: name,
+		HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
 }
 
-// stringMatch translates a match; nil stands for one that says nothing, and for a regular expression that takes all.
+// stringMatch translates a match; nil stands for one that says nothing, and for a regular
+// expression that takes all.
 func stringMatch(in *networking.StringMatch) *matcherv3.StringMatcher {
 	switch m := in.GetMatchType().(type) {
 	case *networking.StringMatch_Exact:
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: m.Exact}}
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{
+			Exact: m.Exact}}
 	case *networking.StringMatch_Prefix:
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: m.Prefix}}
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{
+			Prefix: m.Prefix}}
 	case *networking.StringMatch_Regex:
 		if m.Regex == "*" { // Istio takes it for "is there"
 			return nil
 		}
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: regex(m.Regex)}}
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{
+			SafeRegex: regex(m.Regex)}}
 	}
 	return nil
 }

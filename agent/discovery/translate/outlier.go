@@ -25,10 +25,14 @@ func (d *draft) applyOutlier() {
 		return wrapperspb.UInt32(min(count.Value, 1) * 100)
 	}
 	out := &clusterv3.OutlierDetection{
-		EnforcingSuccessRate: wrapperspb.UInt32(0), // statistics over hosts is not what was asked for
-		Interval:             o.Interval, BaseEjectionTime: o.BaseEjectionTime, MaxEjectionPercent: positive(o.MaxEjectionPercent),
-		Consecutive_5Xx: o.Consecutive_5XxErrors, EnforcingConsecutive_5Xx: enforce(o.Consecutive_5XxErrors),
-		ConsecutiveGatewayFailure: o.ConsecutiveGatewayErrors, EnforcingConsecutiveGatewayFailure: enforce(o.ConsecutiveGatewayErrors),
+		// statistics over hosts is not what was asked for
+		EnforcingSuccessRate: wrapperspb.UInt32(0),
+		Interval:             o.Interval, BaseEjectionTime: o.BaseEjectionTime,
+		MaxEjectionPercent: positive(o.MaxEjectionPercent),
+		Consecutive_5Xx:    o.Consecutive_5XxErrors, EnforcingConsecutive_5Xx: enforce(
+			o.Consecutive_5XxErrors),
+		ConsecutiveGatewayFailure:          o.ConsecutiveGatewayErrors,
+		EnforcingConsecutiveGatewayFailure: enforce(o.ConsecutiveGatewayErrors),
 	}
 	if o.SplitExternalLocalOriginErrors {
 		out.SplitExternalLocalOriginErrors = true
@@ -40,7 +44,8 @@ func (d *draft) applyOutlier() {
 	}
 	d.OutlierDetection = out
 	if codes := o.OutlierDetectionHttpErrorCodes; len(codes) > 0 {
-		d.options().OutlierDetection = &upstreamv3.HttpProtocolOptions_OutlierDetection{ErrorMatcher: statusIn(codes)}
+		d.options().OutlierDetection = &upstreamv3.HttpProtocolOptions_OutlierDetection{
+			ErrorMatcher: statusIn(codes)}
 	}
 	// Envoy's own default of 50 % would send requests to ejected hosts of small services.
 	d.common().HealthyPanicThreshold = &typev3.Percent{Value: float64(max(o.MinHealthPercent, 0))}
@@ -58,13 +63,18 @@ func (d *draft) common() *clusterv3.Cluster_CommonLbConfig {
 func statusIn(codes []uint32) *matcherv3.MatchPredicate {
 	rules := make([]*matcherv3.MatchPredicate, 0, len(codes))
 	for _, code := range codes {
-		rules = append(rules, &matcherv3.MatchPredicate{Rule: &matcherv3.MatchPredicate_HttpResponseHeadersMatch{
-			HttpResponseHeadersMatch: &matcherv3.HttpHeadersMatch{Headers: []*routev3.HeaderMatcher{{Name: ":status",
-				HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &stringv3.StringMatcher{
-					MatchPattern: &stringv3.StringMatcher_Exact{Exact: fmt.Sprint(code)}}}}}}}})
+		rules = append(rules, &matcherv3.MatchPredicate{
+			Rule: &matcherv3.MatchPredicate_HttpResponseHeadersMatch{
+				HttpResponseHeadersMatch: &matcherv3.HttpHeadersMatch{
+					Headers: []*routev3.HeaderMatcher{{Name: ":status",
+						HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
+							StringMatch: &stringv3.StringMatcher{
+								MatchPattern: &stringv3.StringMatcher_Exact{
+									Exact: fmt.Sprint(code)}}}}}}}})
 	}
 	if len(rules) == 1 {
 		return rules[0]
 	}
-	return &matcherv3.MatchPredicate{Rule: &matcherv3.MatchPredicate_OrMatch{OrMatch: &matcherv3.MatchPredicate_MatchSet{Rules: rules}}}
+	return &matcherv3.MatchPredicate{Rule: &matcherv3.MatchPredicate_OrMatch{
+		OrMatch: &matcherv3.MatchPredicate_MatchSet{Rules: rules}}}
 }

@@ -14,9 +14,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestPassThrough sends connections on only where they are intercepted, and never without the encryption that was asked for.
+// TestPassThrough sends connections on only where they are intercepted, and never without the
+// encryption that was asked for.
 func TestPassThrough(t *testing.T) {
-	passthrough := &networking.LoadBalancerSettings{LbPolicy: &networking.LoadBalancerSettings_Simple{Simple: networking.LoadBalancerSettings_PASSTHROUGH}}
+	passthrough := &networking.LoadBalancerSettings{
+		LbPolicy: &networking.LoadBalancerSettings_Simple{
+			Simple: networking.LoadBalancerSettings_PASSTHROUGH}}
 	mutual := &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_ISTIO_MUTUAL}
 	for _, test := range []struct {
 		name       string
@@ -26,29 +29,43 @@ func TestPassThrough(t *testing.T) {
 		want       clusterv3.Cluster_DiscoveryType
 		port       uint32
 	}{
-		{"resolution NONE", networking.ServiceEntry_NONE, nil, model.Node{Interception: model.Redirect}, clusterv3.Cluster_ORIGINAL_DST, 8080},
-		{"PASSTHROUGH", networking.ServiceEntry_STATIC, &networking.TrafficPolicy{LoadBalancer: passthrough}, model.Node{Interception: model.Redirect}, clusterv3.Cluster_ORIGINAL_DST, 8080},
-		{"PASSTHROUGH without interception", networking.ServiceEntry_STATIC, &networking.TrafficPolicy{LoadBalancer: passthrough}, model.Node{}, clusterv3.Cluster_EDS, 0},
-		{"NONE without identity", networking.ServiceEntry_NONE, &networking.TrafficPolicy{Tls: mutual}, model.Node{Interception: model.Redirect}, clusterv3.Cluster_EDS, 0},
-		{"PASSTHROUGH without identity", networking.ServiceEntry_STATIC, &networking.TrafficPolicy{Tls: mutual, LoadBalancer: passthrough},
+		{"resolution NONE", networking.ServiceEntry_NONE, nil,
+			model.Node{Interception: model.Redirect}, clusterv3.Cluster_ORIGINAL_DST, 8080},
+		{"PASSTHROUGH", networking.ServiceEntry_STATIC, &networking.TrafficPolicy{
+			LoadBalancer: passthrough}, model.Node{Interception: model.Redirect},
+			clusterv3.Cluster_ORIGINAL_DST, 8080},
+		{"PASSTHROUGH without interception", networking.ServiceEntry_STATIC,
+			&networking.TrafficPolicy{LoadBalancer: passthrough}, model.Node{},
+			clusterv3.Cluster_EDS, 0},
+		{"NONE without identity", networking.ServiceEntry_NONE, &networking.TrafficPolicy{
+			Tls: mutual}, model.Node{Interception: model.Redirect}, clusterv3.Cluster_EDS, 0},
+		{"PASSTHROUGH without identity", networking.ServiceEntry_STATIC, &networking.TrafficPolicy{
+			Tls: mutual, LoadBalancer: passthrough},
 			model.Node{Interception: model.Redirect}, clusterv3.Cluster_EDS, 0},
 	} {
 		entry := &networking.ServiceEntry{Hosts: []string{"a.test"}, Resolution: test.resolution,
-			Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP", TargetPort: 8080}}}
+			Ports: []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP",
+				TargetPort: 8080}}}
 		if test.resolution == networking.ServiceEntry_STATIC {
 			entry.Endpoints = []*networking.WorkloadEntry{{Address: "10.0.0.1"}}
 		}
 		m := mesh.Default()
 		world := model.NewWorld("cluster.local", m)
-		changes := []model.Change{{New: &object.Object{Key: object.Key{Kind: object.ServiceEntry, Name: "a"}, Spec: entry}}}
+		changes := []model.Change{
+			{New: &object.Object{Key: object.Key{Kind: object.ServiceEntry, Name: "a"},
+				Spec: entry}}}
 		if test.policy != nil {
-			changes = append(changes, model.Change{New: &object.Object{Key: object.Key{Kind: object.DestinationRule, Name: "a"},
-				Spec: &networking.DestinationRule{Host: "a.test", TrafficPolicy: test.policy}}})
+			changes = append(changes,
+				model.Change{New: &object.Object{Key: object.Key{Kind: object.DestinationRule,
+					Name: "a"},
+					Spec: &networking.DestinationRule{Host: "a.test", TrafficPolicy: test.policy}}})
 		}
 		world.Apply(changes)
 		service := world.Service("a.test", "")
 		out := ServiceClusters(m, service, world.Rule(service, test.node), test.node)
-		at := slices.IndexFunc(out.Resources, func(r *resource.Resource) bool { return r.Type == resource.ClusterType })
+		at := slices.IndexFunc(out.Resources, func(r *resource.Resource) bool {
+			return r.Type == resource.ClusterType
+		})
 		if at < 0 {
 			t.Errorf("%s: no cluster: %v", test.name, out.Problems)
 			continue
@@ -57,7 +74,8 @@ func TestPassThrough(t *testing.T) {
 		if err := proto.Unmarshal(out.Resources[at].Value(), &c); err != nil {
 			t.Fatal(err)
 		}
-		if c.GetType() != test.want || c.GetOriginalDstLbConfig().GetUpstreamPortOverride().GetValue() != test.port {
+		if c.GetType() != test.want ||
+			c.GetOriginalDstLbConfig().GetUpstreamPortOverride().GetValue() != test.port {
 			t.Errorf("%s: %v", test.name, &c)
 		}
 	}

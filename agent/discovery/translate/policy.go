@@ -28,15 +28,17 @@ func policyFor(rule *model.Rule, port uint32, subset string) policy {
 	return p
 }
 
-// override lays a traffic policy over what counts so far, as Istio does: kind by kind. Where it has settings of the port,
-// these alone count of it, and what they leave out is as if nobody had said anything.
+// override lays a traffic policy over what counts so far, as Istio does: kind by kind. Where it has
+// settings of the port, these alone count of it, and what they leave out is as if nobody had said
+// anything.
 func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	if by == nil {
 		return p
 	}
 	for _, own := range by.PortLevelSettings {
 		if own.GetPort().GetNumber() == port {
-			p.loadBalancer, p.pool, p.outlier, p.tls = own.LoadBalancer, own.ConnectionPool, own.OutlierDetection, own.Tls
+			p.loadBalancer, p.pool, p.outlier, p.tls = own.LoadBalancer, own.ConnectionPool,
+				own.OutlierDetection, own.Tls
 			return p
 		}
 	}
@@ -61,8 +63,9 @@ func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	return p
 }
 
-// tunnelOf is how connections to a subset ("": to the service itself) are carried over a proxy; nil: they are not. As in
-// Istio a subset does not take it over from the rule, and settings of a port say nothing of it.
+// tunnelOf is how connections to a subset ("": to the service itself) are carried over a proxy;
+// nil: they are not. As in Istio a subset does not take it over from the rule, and settings of a
+// port say nothing of it.
 func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelSettings {
 	switch {
 	case rule == nil:

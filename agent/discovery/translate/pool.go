@@ -45,7 +45,8 @@ func (d *draft) finish() *clusterv3.Cluster {
 				ExplicitHttpConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
 					ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}}}}
 		}
-		d.TypedExtensionProtocolOptions = map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(d.http)}
+		d.TypedExtensionProtocolOptions = map[string]*anypb.Any{
+			"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(d.http)}
 	}
 	return d.Cluster
 }
@@ -63,11 +64,14 @@ func (d *draft) applyPool() {
 		}
 		return wrapperspb.UInt32(uint32(v))
 	}
-	d.CircuitBreakers = &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
-		MaxConnections: limit(tcp.GetMaxConnections()), MaxPendingRequests: limit(http.GetHttp1MaxPendingRequests()),
-		MaxRequests: limit(http.GetHttp2MaxRequests()), MaxRetries: limit(http.GetMaxRetries()), TrackRemaining: true,
-		RetryBudget: retryBudget(d.policy.retryBudget),
-	}}}
+	d.CircuitBreakers = &clusterv3.CircuitBreakers{
+		Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
+			MaxConnections:     limit(tcp.GetMaxConnections()),
+			MaxPendingRequests: limit(http.GetHttp1MaxPendingRequests()),
+			MaxRequests:        limit(http.GetHttp2MaxRequests()),
+			MaxRetries:         limit(http.GetMaxRetries()), TrackRemaining: true,
+			RetryBudget: retryBudget(d.policy.retryBudget),
+		}}}
 	keepalive := tcp.GetTcpKeepalive()
 	if keepalive == nil {
 		keepalive = d.mesh.Keepalive
@@ -88,12 +92,15 @@ func (d *draft) applyPool() {
 	d.applyHTTP(tcp, http)
 }
 
-// retryBudget bounds retries by the requests there are; Istio's defaults are 20 percent, and 3 in any case.
-func retryBudget(in *networking.TrafficPolicy_RetryBudget) *clusterv3.CircuitBreakers_Thresholds_RetryBudget {
+// retryBudget bounds retries by the requests there are; Istio's defaults are 20 percent, and 3 in
+// any case.
+func retryBudget(
+	in *networking.TrafficPolicy_RetryBudget) *clusterv3.CircuitBreakers_Thresholds_RetryBudget {
 	if in == nil {
 		return nil
 	}
-	out := &clusterv3.CircuitBreakers_Thresholds_RetryBudget{BudgetPercent: &typev3.Percent{Value: 20}, BudgetInterval: in.BudgetInterval,
+	out := &clusterv3.CircuitBreakers_Thresholds_RetryBudget{BudgetPercent: &typev3.Percent{
+		Value: 20}, BudgetInterval: in.BudgetInterval,
 		MinRetryConcurrency: wrapperspb.UInt32(3)}
 	if in.Percent != nil {
 		out.BudgetPercent.Value = in.Percent.Value
@@ -104,13 +111,19 @@ func retryBudget(in *networking.TrafficPolicy_RetryBudget) *clusterv3.CircuitBre
 	return out
 }
 
-// applyHTTP says how requests are sent, and how long a connection lives. The times count for TCP too.
-func (d *draft) applyHTTP(tcp *networking.ConnectionPoolSettings_TCPSettings, http *networking.ConnectionPoolSettings_HTTPSettings) {
-	upgrade := http.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_UPGRADE ||
-		http.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_DEFAULT && d.mesh.UpgradeHTTP2 && d.protocol.IsHTTP()
-	two := &corev3.Http2ProtocolOptions{MaxConcurrentStreams: positive(http.GetMaxConcurrentStreams())}
+// applyHTTP says how requests are sent, and how long a connection lives. The times count for TCP
+// too.
+func (d *draft) applyHTTP(tcp *networking.ConnectionPoolSettings_TCPSettings,
+	http *networking.ConnectionPoolSettings_HTTPSettings) {
+	upgrade := http.GetH2UpgradePolicy() ==
+		networking.ConnectionPoolSettings_HTTPSettings_UPGRADE ||
+		http.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_DEFAULT &&
+			d.mesh.UpgradeHTTP2 && d.protocol.IsHTTP()
+	two := &corev3.Http2ProtocolOptions{
+		MaxConcurrentStreams: positive(http.GetMaxConcurrentStreams())}
 	if keepalive := http.GetHttp2KeepAlive(); keepalive != nil {
-		two.ConnectionKeepalive = &corev3.KeepaliveSettings{Interval: keepalive.Interval, Timeout: keepalive.Timeout}
+		two.ConnectionKeepalive = &corev3.KeepaliveSettings{Interval: keepalive.Interval,
+			Timeout: keepalive.Timeout}
 	}
 	switch {
 	case http.GetUseClientProtocol(), d.protocol == model.Auto && !upgrade:
@@ -122,12 +135,14 @@ func (d *draft) applyHTTP(tcp *networking.ConnectionPoolSettings_TCPSettings, ht
 			ExplicitHttpConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
 				ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: two}}}
 	}
-	common := &corev3.HttpProtocolOptions{IdleTimeout: http.GetIdleTimeout(), MaxRequestsPerConnection: positive(http.GetMaxRequestsPerConnection()),
-		MaxConnectionDuration: tcp.GetMaxConnectionDuration()}
+	common := &corev3.HttpProtocolOptions{IdleTimeout: http.GetIdleTimeout(),
+		MaxRequestsPerConnection: positive(http.GetMaxRequestsPerConnection()),
+		MaxConnectionDuration:    tcp.GetMaxConnectionDuration()}
 	if common.IdleTimeout == nil {
 		common.IdleTimeout = tcp.GetIdleTimeout()
 	}
-	if common.IdleTimeout != nil || common.MaxRequestsPerConnection != nil || common.MaxConnectionDuration != nil {
+	if common.IdleTimeout != nil || common.MaxRequestsPerConnection != nil ||
+		common.MaxConnectionDuration != nil {
 		d.options().CommonHttpProtocolOptions = common
 	}
 }

@@ -12,17 +12,23 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Router translates what VirtualServices say for one listener's port. It remembers which hosts it asked the world about.
+// Router translates what VirtualServices say for one listener's port. It remembers which hosts it
+// asked the world about.
 type Router struct {
-	World   *model.World
-	Node    model.Node
-	Gateway []string // the gateways it is for: model.MeshGateway, or "namespace/name" of those that share the listener
-	Port    uint32   // of the listener
-	TLS     bool     // requests come over TLS
+	World *model.World
+	Node  model.Node
+	// the gateways it is for: model.MeshGateway, or "namespace/name" of those that share the
+	// listener
+	Gateway []string
+	Port    uint32 // of the listener
+	TLS     bool   // requests come over TLS
 
-	Sees   func(host string) *model.Service // the service that a host means to the proxy; nil: as World.Service has it
-	Beside func(host string) *model.Service // the service of a host that shares the listener's routes; nil with gateways
-	Named  func(host string) bool           // whether a VirtualService for the listener's requests names a host itself; nil with gateways
+	// the service that a host means to the proxy; nil: as World.Service has it
+	Sees func(host string) *model.Service
+	// the service of a host that shares the listener's routes; nil with gateways
+	Beside func(host string) *model.Service
+	// whether a VirtualService for the listener's requests names a host itself; nil with gateways
+	Named func(host string) bool
 
 	reads    map[string]struct{}
 	problems []object.Problem
@@ -30,7 +36,8 @@ type Router struct {
 
 func (r *Router) begin() { r.reads, r.problems = map[string]struct{}{}, nil }
 
-// Found returns what was told since it was last asked, and the hosts whose service or rule was read, sorted.
+// Found returns what was told since it was last asked, and the hosts whose service or rule was
+// read, sorted.
 func (r *Router) Found() ([]object.Problem, []string) {
 	problems, reads := r.problems, slices.Sorted(maps.Keys(r.reads))
 	r.begin()
@@ -71,8 +78,8 @@ func (r *Router) routes(routing *model.Routing) []*routev3.Route {
 	return out
 }
 
-// applies tells whether a match can be met by requests that come through here. Where it names gateways, labels and
-// namespace of the client do not count, as in Istio.
+// applies tells whether a match can be met by requests that come through here. Where it names
+// gateways, labels and namespace of the client do not count, as in Istio.
 func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Routing) bool {
 	switch {
 	case match.Port != 0 && match.Port != r.Port:
@@ -80,7 +87,8 @@ func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Rout
 	case len(match.Gateways) > 0:
 		return r.gatewaysMeet(match.Gateways, routing)
 	}
-	return model.Selects(match.SourceLabels, r.Node.Labels) && (match.SourceNamespace == "" || match.SourceNamespace == r.Node.Namespace)
+	return model.Selects(match.SourceLabels, r.Node.Labels) && (match.SourceNamespace == "" ||
+		match.SourceNamespace == r.Node.Namespace)
 }
 
 // gatewaysMeet tells whether a match is meant for here; one that names no gateway is meant for all.
@@ -91,7 +99,8 @@ func (r *Router) gatewaysMeet(names []string, routing *model.Routing) bool {
 }
 
 func (r *Router) route(in model.HTTPRoute, match *networking.HTTPMatchRequest) *routev3.Route {
-	out := &routev3.Route{Name: in.Name, Match: requestMatch(match), StatPrefix: match.GetStatPrefix()}
+	out := &routev3.Route{Name: in.Name, Match: requestMatch(match),
+		StatPrefix: match.GetStatPrefix()}
 	if match.GetName() != "" {
 		out.Name = in.Name + "." + match.Name
 	}
@@ -109,36 +118,48 @@ func (r *Router) route(in model.HTTPRoute, match *networking.HTTPMatchRequest) *
 }
 
 // defaultRoute sends everything to one cluster.
-func (r *Router) defaultRoute(cluster string, hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
-	return &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0),
-		RetryPolicy: r.retryPolicy(nil, false), HashPolicy: hash}}}
+func (r *Router) defaultRoute(cluster string,
+	hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
+	return &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{
+		Route: &routev3.RouteAction{
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+			Timeout:          durationpb.New(0),
+			RetryPolicy:      r.retryPolicy(nil, false), HashPolicy: hash}}}
 }
 
 // hashPolicy is how requests to a destination are hashed, if they are.
-func (r *Router) hashPolicy(service *model.Service, port uint32, subset string) []*routev3.RouteAction_HashPolicy {
+func (r *Router) hashPolicy(service *model.Service, port uint32,
+	subset string) []*routev3.RouteAction_HashPolicy {
 	if service == nil {
 		return nil
 	}
 	hash := policyFor(r.World.Rule(service, r.Node), port, subset).loadBalancer.GetConsistentHash()
 	switch key := hash.GetHashKey().(type) {
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
-		return []*routev3.RouteAction_HashPolicy{{PolicySpecifier: &routev3.RouteAction_HashPolicy_Header_{
-			Header: &routev3.RouteAction_HashPolicy_Header{HeaderName: key.HttpHeaderName}}}}
+		return []*routev3.RouteAction_HashPolicy{
+			{PolicySpecifier: &routev3.RouteAction_HashPolicy_Header_{
+				Header: &routev3.RouteAction_HashPolicy_Header{HeaderName: key.HttpHeaderName}}}}
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpCookie:
-		cookie := &routev3.RouteAction_HashPolicy_Cookie{Name: key.HttpCookie.Name, Path: key.HttpCookie.Path, Ttl: key.HttpCookie.Ttl}
+		cookie := &routev3.RouteAction_HashPolicy_Cookie{Name: key.HttpCookie.Name,
+			Path: key.HttpCookie.Path, Ttl: key.HttpCookie.Ttl}
 		for _, a := range key.HttpCookie.Attributes {
-			cookie.Attributes = append(cookie.Attributes, &routev3.RouteAction_HashPolicy_CookieAttribute{Name: a.Name, Value: a.Value})
+			cookie.Attributes = append(cookie.Attributes,
+				&routev3.RouteAction_HashPolicy_CookieAttribute{Name: a.Name, Value: a.Value})
 		}
-		return []*routev3.RouteAction_HashPolicy{{PolicySpecifier: &routev3.RouteAction_HashPolicy_Cookie_{Cookie: cookie}}}
+		return []*routev3.RouteAction_HashPolicy{
+			{PolicySpecifier: &routev3.RouteAction_HashPolicy_Cookie_{Cookie: cookie}}}
 	case *networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp:
 		if key.UseSourceIp {
-			return []*routev3.RouteAction_HashPolicy{{PolicySpecifier: &routev3.RouteAction_HashPolicy_ConnectionProperties_{
-				ConnectionProperties: &routev3.RouteAction_HashPolicy_ConnectionProperties{SourceIp: true}}}}
+			return []*routev3.RouteAction_HashPolicy{
+				{PolicySpecifier: &routev3.RouteAction_HashPolicy_ConnectionProperties_{
+					ConnectionProperties: &routev3.RouteAction_HashPolicy_ConnectionProperties{
+						SourceIp: true}}}}
 		}
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpQueryParameterName:
-		return []*routev3.RouteAction_HashPolicy{{PolicySpecifier: &routev3.RouteAction_HashPolicy_QueryParameter_{
-			QueryParameter: &routev3.RouteAction_HashPolicy_QueryParameter{Name: key.HttpQueryParameterName}}}}
+		return []*routev3.RouteAction_HashPolicy{
+			{PolicySpecifier: &routev3.RouteAction_HashPolicy_QueryParameter_{
+				QueryParameter: &routev3.RouteAction_HashPolicy_QueryParameter{
+					Name: key.HttpQueryParameterName}}}}
 	}
 	return nil
 }

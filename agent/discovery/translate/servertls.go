@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// secretWait is how long a listener waits for its certificates before it goes on without: Envoy's default.
+// secretWait is how long a listener waits for its certificates before it goes on without: Envoy's
+// default.
 const secretWait = 15 * time.Second
 
 // ServerSecrets are the files that a server's TLS reads; none with PASSTHROUGH.
@@ -33,7 +34,8 @@ func serverCertificates(in *networking.ServerTLSSettings) []FileSecret {
 	}
 	var secrets []FileSecret
 	for _, pair := range in.TlsCertificates {
-		secrets = append(secrets, FileSecret{Certificate: pair.ServerCertificate, Key: pair.PrivateKey})
+		secrets = append(secrets, FileSecret{Certificate: pair.ServerCertificate,
+			Key: pair.PrivateKey})
 	}
 	return secrets
 }
@@ -44,10 +46,12 @@ func serverAuthorities(in *networking.ServerTLSSettings) FileSecret {
 
 // asksClients tells whether clients are asked for a certificate.
 func asksClients(in *networking.ServerTLSSettings) bool {
-	return in.Mode == networking.ServerTLSSettings_MUTUAL || in.Mode == networking.ServerTLSSettings_OPTIONAL_MUTUAL
+	return in.Mode == networking.ServerTLSSettings_MUTUAL ||
+		in.Mode == networking.ServerTLSSettings_OPTIONAL_MUTUAL
 }
 
-// downstreamTLS is how a server proves itself, and what it asks of clients. What it does not say of the protocol, the mesh says.
+// downstreamTLS is how a server proves itself, and what it asks of clients. What it does not say of
+// the protocol, the mesh says.
 func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.DownstreamTlsContext {
 	suites := in.CipherSuites
 	if len(suites) == 0 {
@@ -55,25 +59,30 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 	}
 	common := &tlsv3.CommonTlsContext{
 		AlpnProtocols: []string{"h2", "http/1.1"},
-		TlsParams: &tlsv3.TlsParameters{CipherSuites: model.CipherSuites(suites), EcdhCurves: model.Curves(m.TLS.GetEcdhCurves()),
+		TlsParams: &tlsv3.TlsParameters{CipherSuites: model.CipherSuites(suites),
+			EcdhCurves:                model.Curves(m.TLS.GetEcdhCurves()),
 			TlsMinimumProtocolVersion: tlsVersion(in.MinProtocolVersion, lowestVersion(m)),
-			TlsMaximumProtocolVersion: tlsVersion(in.MaxProtocolVersion, tlsv3.TlsParameters_TLS_AUTO)},
+			TlsMaximumProtocolVersion: tlsVersion(in.MaxProtocolVersion,
+				tlsv3.TlsParameters_TLS_AUTO)},
 	}
 	for _, secret := range serverCertificates(in) {
-		common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, secretSource(secret))
+		common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs,
+			secretSource(secret))
 	}
 	out := &tlsv3.DownstreamTlsContext{CommonTlsContext: common}
 	if !asksClients(in) {
 		return out
 	}
 	out.RequireClientCertificate = wrapperspb.Bool(in.Mode == networking.ServerTLSSettings_MUTUAL)
-	check := &tlsv3.CertificateValidationContext{VerifyCertificateSpki: in.VerifyCertificateSpki, VerifyCertificateHash: in.VerifyCertificateHash}
+	check := &tlsv3.CertificateValidationContext{VerifyCertificateSpki: in.VerifyCertificateSpki,
+		VerifyCertificateHash: in.VerifyCertificateHash}
 	check.MatchTypedSubjectAltNames = anyOfNames(in.SubjectAltNames)
 	if in.InsecureSkipVerify.GetValue() {
 		check.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
 	}
 	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
-		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{DefaultValidationContext: check,
+		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+			DefaultValidationContext:         check,
 			ValidationContextSdsSecretConfig: secretSource(serverAuthorities(in))}}
 	return out
 }
@@ -86,17 +95,22 @@ func lowestVersion(m *mesh.Config) tlsv3.TlsParameters_TlsProtocol {
 	return tlsv3.TlsParameters_TLSv1_2
 }
 
-// SpeaksAny tells whether the mesh's lowest version leaves a server one that it speaks. What the server itself says is not judged.
+// SpeaksAny tells whether the mesh's lowest version leaves a server one that it speaks. What the
+// server itself says is not judged.
 func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
-	return in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO || lowestVersion(m) == tlsv3.TlsParameters_TLSv1_2 ||
-		tlsVersion(in.GetMaxProtocolVersion(), tlsv3.TlsParameters_TLSv1_3) == tlsv3.TlsParameters_TLSv1_3
+	return in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
+		lowestVersion(m) == tlsv3.TlsParameters_TLSv1_2 ||
+		tlsVersion(in.GetMaxProtocolVersion(),
+			tlsv3.TlsParameters_TLSv1_3) == tlsv3.TlsParameters_TLSv1_3
 }
 
 // subjectAltNameTypes are where a name is looked for.
-var subjectAltNameTypes = []tlsv3.SubjectAltNameMatcher_SanType{tlsv3.SubjectAltNameMatcher_URI, tlsv3.SubjectAltNameMatcher_DNS,
+var subjectAltNameTypes = []tlsv3.SubjectAltNameMatcher_SanType{tlsv3.SubjectAltNameMatcher_URI,
+	tlsv3.SubjectAltNameMatcher_DNS,
 	tlsv3.SubjectAltNameMatcher_EMAIL, tlsv3.SubjectAltNameMatcher_IP_ADDRESS}
 
-func tlsVersion(in networking.ServerTLSSettings_TLSProtocol, otherwise tlsv3.TlsParameters_TlsProtocol) tlsv3.TlsParameters_TlsProtocol {
+func tlsVersion(in networking.ServerTLSSettings_TLSProtocol,
+	otherwise tlsv3.TlsParameters_TlsProtocol) tlsv3.TlsParameters_TlsProtocol {
 	if in == networking.ServerTLSSettings_TLS_AUTO {
 		return otherwise
 	}

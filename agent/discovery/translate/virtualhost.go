@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// VirtualHost is one virtual host, encoded, so that a route configuration of thousands is put together from those that
-// did not change.
+// VirtualHost is one virtual host, encoded, so that a route configuration of thousands is put
+// together from those that did not change.
 type VirtualHost struct {
 	Host     string // the domain, or pattern
 	Encoded  []byte // envoy.config.route.v3.VirtualHost; nil if it cannot be had
@@ -30,24 +30,30 @@ type VirtualHost struct {
 // virtualHostName is Istio's: host:port.
 func virtualHostName(host string, port uint32) string { return fmt.Sprintf("%s:%d", host, port) }
 
-// ServiceVirtualHost is what sidecars do with requests to a host on a port: what the first VirtualService says that has
-// routes for it, which is returned too. service is nil where only VirtualServices know the host.
-func (r *Router) ServiceVirtualHost(host string, service *model.Service, routings []*model.Routing) (*VirtualHost, *model.Routing) {
+// ServiceVirtualHost is what sidecars do with requests to a host on a port: what the first
+// VirtualService says that has routes for it, which is returned too. service is nil where only
+// VirtualServices know the host.
+func (r *Router) ServiceVirtualHost(host string, service *model.Service,
+	routings []*model.Routing) (*VirtualHost, *model.Routing) {
 	r.begin()
 	for _, routing := range routings {
 		if routes := r.routes(routing); len(routes) > 0 {
-			return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service), Routes: routes}, routing.Objects()...), routing
+			return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service),
+				Routes: routes}, routing.Objects()...), routing
 		}
 	}
-	if service == nil { // nothing in them is meant for sidecars here: the host is as if it were not named
+	// nothing in them is meant for sidecars here: the host is as if it were not named
+	if service == nil {
 		return nil, nil
 	}
 	cluster := ClusterName(r.Port, "", host)
 	route := r.defaultRoute(cluster, r.hashPolicy(r.service(host), r.Port, ""))
-	return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service), Routes: []*routev3.Route{route}}, service.Oldest()), nil
+	return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service),
+		Routes: []*routev3.Route{route}}, service.Oldest()), nil
 }
 
-// addresses are the domains that stand for a service (nil: none) beside its host, as requests have them.
+// addresses are the domains that stand for a service (nil: none) beside its host, as requests have
+// them.
 func (r *Router) addresses(service *model.Service) []string {
 	if service == nil {
 		return nil
@@ -61,9 +67,11 @@ func (r *Router) addresses(service *model.Service) []string {
 	return domains
 }
 
-// GatewayVirtualHost is what a gateway does with requests to a host: the routes of all VirtualServices, the oldest first,
-// those that take everything last. redirect answers every request with its https address.
-func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing, redirect bool) *VirtualHost {
+// GatewayVirtualHost is what a gateway does with requests to a host: the routes of all
+// VirtualServices, the oldest first, those that take everything last. redirect answers every
+// request with its https address.
+func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
+	redirect bool) *VirtualHost {
 	r.begin()
 	out := &routev3.VirtualHost{}
 	var last *routev3.Route
@@ -88,7 +96,8 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing, redi
 	return r.finish(host, out, objects...)
 }
 
-func (r *Router) finish(host string, message *routev3.VirtualHost, from ...*object.Object) *VirtualHost {
+func (r *Router) finish(host string, message *routev3.VirtualHost,
+	from ...*object.Object) *VirtualHost {
 	message.Name = virtualHostName(host, r.Port)
 	message.Domains = append([]string{host}, message.Domains...)
 	message.IncludeRequestAttemptCount = true
@@ -112,10 +121,13 @@ func (r *Router) finish(host string, message *routev3.VirtualHost, from ...*obje
 // virtualHostsField is the number of RouteConfiguration.virtual_hosts.
 const virtualHostsField = 2
 
-// RouteConfiguration puts virtual hosts together, in their order. fallback answers requests to other hosts; nil leaves
-// them to Envoy's 404. changed are the origins of what is new in it: they come first in the resource's, and also last.
-func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost, changed []resource.Origin, also ...resource.Origin) *resource.Resource {
-	head := &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false), IgnorePortInHostMatching: true,
+// RouteConfiguration puts virtual hosts together, in their order. fallback answers requests to
+// other hosts; nil leaves them to Envoy's 404. changed are the origins of what is new in it: they
+// come first in the resource's, and also last.
+func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost,
+	changed []resource.Origin, also ...resource.Origin) *resource.Resource {
+	head := &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false),
+		IgnorePortInHostMatching:       true,
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse)}
 	if fallback != nil {
 		head.VirtualHosts = []*routev3.VirtualHost{fallback}
@@ -139,12 +151,14 @@ func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.Vir
 			origins = append(origins, h.Origins...)
 		}
 	}
-	return resource.FromEncoded(resource.RouteType, name, encoded, compact(append(origins, also...))...)
+	return resource.FromEncoded(resource.RouteType, name, encoded,
+		compact(append(origins, also...))...)
 }
 
 const (
 	maxDirectResponse = 1 << 20 // bytes; Istio's
-	maxOrigins        = 100     // virtual hosts up to which a route configuration names where all of them come from
+	// virtual hosts up to which a route configuration names where all of them come from
+	maxOrigins = 100
 )
 
 // compact drops repeated origins and keeps the order.
@@ -157,18 +171,23 @@ func compact(origins []resource.Origin) []resource.Origin {
 	})
 }
 
-// BlockAll answers requests to hosts that nobody knows with 502, as Istio's sidecars do where traffic is not let pass.
-// There is nowhere to pass it to without interception.
+// BlockAll answers requests to hosts that nobody knows with 502, as Istio's sidecars do where
+// traffic is not let pass. There is nowhere to pass it to without interception.
 func BlockAll() *routev3.VirtualHost {
-	return &routev3.VirtualHost{Name: "block_all", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
-		Routes: []*routev3.Route{{Name: "block_all", Match: everything(), Action: directResponse(&networking.HTTPDirectResponse{Status: 502})}}}
+	return &routev3.VirtualHost{Name: "block_all", Domains: []string{"*"},
+		IncludeRequestAttemptCount: true,
+		Routes: []*routev3.Route{{Name: "block_all", Match: everything(),
+			Action: directResponse(&networking.HTTPDirectResponse{Status: 502})}}}
 }
 
 // AllowAny passes requests to hosts that nobody knows on to a cluster.
 func AllowAny(cluster string) *routev3.VirtualHost {
-	return &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
-		Routes: []*routev3.Route{{Name: "allow_any", Match: everything(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}, Timeout: durationpb.New(0)}}}}}
+	return &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"},
+		IncludeRequestAttemptCount: true,
+		Routes: []*routev3.Route{{Name: "allow_any", Match: everything(),
+			Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+				Timeout:          durationpb.New(0)}}}}}
 }
 
 // Blackhole is what a gateway's route configuration without any route holds: everything is 404.

@@ -14,7 +14,8 @@ func (v *View) authorities() {
 	v.told = v.world.Mesh()
 	config, err := translate.ProxyConfig(v.told)
 	if err != nil { // none that was read is refused by the message
-		v.tell("authorities", []object.Problem{{Field: "caCertificates", Severity: condition.Error, Message: err.Error()}})
+		v.tell("authorities", []object.Problem{{Field: "caCertificates", Severity: condition.Error,
+			Message: err.Error()}})
 		return
 	}
 	v.put("authorities", config)

@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// connections is what a gateway's listener does with connections that it does not take apart into requests.
+// connections is what a gateway's listener does with connections that it does not take apart into
+// requests.
 type connections struct {
 	listener *gatewayListener
 	view     *View
@@ -26,7 +27,8 @@ type connections struct {
 
 // add takes a server in.
 func (c *connections) add(s server) error {
-	router := &translate.Router{World: c.view.world, Node: c.view.node, Gateway: []string{s.gateway()}, Port: s.spec.Port.Number, TLS: s.class() == model.TLS}
+	router := &translate.Router{World: c.view.world, Node: c.view.node,
+		Gateway: []string{s.gateway()}, Port: s.spec.Port.Number, TLS: s.class() == model.TLS}
 	own := translate.Claims{}
 	before, said := len(c.passed.Routes), false
 	for _, routing := range c.view.world.Bound(s.gateway(), c.view.node.Namespace) {
@@ -53,7 +55,10 @@ func (c *connections) add(s server) error {
 	}
 	if !said {
 		kind := map[bool]string{true: "tls", false: "tcp"}[s.passes()]
-		c.problems = append(c.problems, s.problem("port", "no VirtualService says where its connections go: nothing listens for the server", "add one with "+kind+" routes, one of the server's hosts and the gateway"))
+		c.problems = append(c.problems,
+			s.problem("port",
+				"no VirtualService says where its connections go: nothing listens for the server",
+				"add one with "+kind+" routes, one of the server's hosts and the gateway"))
 	}
 	for _, route := range own.Routes {
 		if err := c.chain(s, route, c.view.world.Mesh()); err != nil {
@@ -74,8 +79,11 @@ func (c *connections) free(s server, routes []translate.Connection) []translate.
 		var free []string
 		for _, name := range names {
 			if by, ok := c.listener.names[name]; ok && !by.passes() {
-				c.problems = append(c.problems, s.problem("hosts", fmt.Sprintf("TLS for %s on port %d is answered by %s:%d and not passed on", name, c.listener.port, by.object.File, by.object.Line),
-					"name each host in one server of a port only"))
+				c.problems = append(c.problems,
+					s.problem("hosts",
+						fmt.Sprintf("TLS for %s on port %d is answered by %s:%d and not passed on",
+							name, c.listener.port, by.object.File, by.object.Line),
+						"name each host in one server of a port only"))
 				continue
 			}
 			free = append(free, name)

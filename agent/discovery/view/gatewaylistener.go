@@ -29,14 +29,18 @@ func (l *gatewayListener) join(s server) *object.Problem {
 	if len(l.servers) > 0 {
 		first := l.servers[0]
 		if first.class() != s.class() || s.class() == model.TCP {
-			return refuse("port", fmt.Sprintf("port %d is %s for %s:%d, which is older and counts", l.port, first.spec.Port.Protocol, first.object.File, first.object.Line),
+			return refuse("port", fmt.Sprintf("port %d is %s for %s:%d, which is older and counts",
+				l.port, first.spec.Port.Protocol, first.object.File, first.object.Line),
 				"give the server another port")
 		}
 	}
 	if s.class() == model.TLS {
 		for _, name := range s.hostNames() {
 			if by, ok := l.names[name]; ok {
-				return refuse("hosts", fmt.Sprintf("TLS for %s on port %d is answered by %s:%d, which is older and counts: the whole server has no effect", name, l.port, by.object.File, by.object.Line),
+				return refuse("hosts",
+					fmt.Sprintf("TLS for %s on port %d is answered by %s:%d, which is older and "+
+						"counts: the whole server has no effect", name, l.port, by.object.File,
+						by.object.Line),
 					"name each host in one server of a port only")
 			}
 		}
@@ -75,7 +79,9 @@ func (l *gatewayListener) publish(v *View, name string) {
 	for _, s := range l.servers {
 		origins = append(origins, s.origin())
 		if !s.passes() && !translate.SpeaksAny(s.spec.Tls, v.world.Mesh()) {
-			c.problems = append(c.problems, s.problem("tls.maxProtocolVersion", fmt.Sprintf("%s is below the minimum of the mesh (tlsDefaults): no client can connect", s.spec.Tls.MaxProtocolVersion),
+			c.problems = append(c.problems, s.problem("tls.maxProtocolVersion",
+				fmt.Sprintf("%s is below the minimum of the mesh (tlsDefaults): no client can "+
+					"connect", s.spec.Tls.MaxProtocolVersion),
 				"raise it, or write a minProtocolVersion of the server's own"))
 		}
 		switch {
@@ -85,11 +91,15 @@ func (l *gatewayListener) publish(v *View, name string) {
 			names, problems := s.serverNames()
 			c.problems = append(c.problems, problems...)
 			if len(names) > 0 {
-				c.chains = append(c.chains, translate.GatewayChain{Name: s.routeName(), RouteName: s.routeName(), StatPrefix: s.spec.Name, ServerNames: names, TLS: s.spec.Tls})
+				c.chains = append(c.chains, translate.GatewayChain{Name: s.routeName(),
+					RouteName: s.routeName(), StatPrefix: s.spec.Name, ServerNames: names,
+					TLS: s.spec.Tls})
 			}
 		default:
 			if err := c.add(s); err != nil {
-				c.problems = append(c.problems, s.problem("port", "Envoy would refuse where its connections go: "+err.Error(), ""))
+				c.problems = append(c.problems,
+					s.problem("port", "Envoy would refuse where its connections go: "+err.Error(),
+						""))
 			}
 		}
 	}
@@ -98,8 +108,10 @@ func (l *gatewayListener) publish(v *View, name string) {
 	var listener *resource.Resource
 	if len(c.chains) > 0 {
 		var err error
-		if listener, err = translate.GatewayListener(l.bind, l.port, c.chains, v.world.Mesh(), append(origins, c.origins...)...); err != nil {
-			c.problems = append(c.problems, l.servers[0].problem("port", "Envoy would refuse the listener: "+err.Error(), ""))
+		if listener, err = translate.GatewayListener(l.bind, l.port, c.chains, v.world.Mesh(),
+			append(origins, c.origins...)...); err != nil {
+			c.problems = append(c.problems, l.servers[0].problem("port",
+				"Envoy would refuse the listener: "+err.Error(), ""))
 		}
 	}
 	v.put(unit, listener)
@@ -110,17 +122,22 @@ func (l *gatewayListener) publish(v *View, name string) {
 func (l *gatewayListener) crowdedOut(v *View, name, by string) {
 	var problems []object.Problem
 	for _, s := range l.servers {
-		problems = append(problems, s.problem("port", fmt.Sprintf("nothing listens for the server: port %d belongs to %s", l.port, by), "give the server another port"))
+		problems = append(problems,
+			s.problem("port", fmt.Sprintf("nothing listens for the server: port %d belongs to %s",
+				l.port, by), "give the server another port"))
 	}
 	v.put("listener/" + name)
 	v.tell("listener/"+name, problems)
 }
 
-// serverNames are the hosts that Envoy can tell by the server name of TLS, and what is wrong with the others.
+// serverNames are the hosts that Envoy can tell by the server name of TLS, and what is wrong with
+// the others.
 func (s server) serverNames() (names []string, problems []object.Problem) {
 	for _, host := range s.hostNames() {
 		if !translate.CanServerName(host) {
-			problems = append(problems, s.problem("hosts", "Envoy cannot tell "+host+" by the server name of TLS", "write the whole first label as *"))
+			problems = append(problems,
+				s.problem("hosts", "Envoy cannot tell "+host+" by the server name of TLS",
+					"write the whole first label as *"))
 			continue
 		}
 		names = append(names, host)

@@ -38,10 +38,16 @@ func (g gatewayInputs) equal(h gatewayInputs) bool {
 
 // settle brings the routes up to date with what was touched.
 func (g *gatewayRoutes) settle(v *View, name string, touched model.Touched) {
-	bindings := g.dirty || slices.ContainsFunc(g.servers, func(s server) bool { _, ok := touched.Bindings[s.gateway()]; return ok })
+	bindings := g.dirty || slices.ContainsFunc(g.servers, func(s server) bool {
+		_, ok := touched.Bindings[s.gateway()]
+		return ok
+	})
 	stale := map[string]bool{}
 	for host, h := range g.hosts {
-		if slices.ContainsFunc(h.virtualHost.Reads, func(read string) bool { _, ok := touched.Hosts[read]; return ok }) {
+		if slices.ContainsFunc(h.virtualHost.Reads, func(read string) bool {
+			_, ok := touched.Hosts[read]
+			return ok
+		}) {
 			stale[host] = true
 		}
 	}
@@ -49,7 +55,8 @@ func (g *gatewayRoutes) settle(v *View, name string, touched model.Touched) {
 		return
 	}
 	inputs, problems := g.inputs(v)
-	router := &translate.Router{World: v.world, Node: v.node, Gateway: g.gateways(), Port: g.port, TLS: g.servers[0].class() == model.TLS}
+	router := &translate.Router{World: v.world, Node: v.node, Gateway: g.gateways(), Port: g.port,
+		TLS: g.servers[0].class() == model.TLS}
 	changed := g.dirty
 	var origins []resource.Origin
 	for host, in := range inputs {
@@ -142,14 +149,17 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 	}
 	for routing, ok := range reached {
 		if !ok && !g.reachedElsewhere(v, routing) {
-			problems = append(problems, routing.Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
-				Message: fmt.Sprintf("no server of its gateways has any of the hosts %v", routing.Hosts), Cure: "add the hosts to a server of the gateway"}))
+			problems = append(problems, routing.Object.Problem(object.Finding{Field: "hosts",
+				Severity: condition.Warning,
+				Message: fmt.Sprintf("no server of its gateways has any of the hosts %v",
+					routing.Hosts), Cure: "add the hosts to a server of the gateway"}))
 		}
 	}
 	return inputs, problems
 }
 
-// reachedElsewhere tells whether another server of a gateway that a VirtualService binds to has one of its hosts.
+// reachedElsewhere tells whether another server of a gateway that a VirtualService binds to has one
+// of its hosts.
 func (g *gatewayRoutes) reachedElsewhere(v *View, routing *model.Routing) bool {
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		if !slices.Contains(routing.Gateways, o.Namespace+"/"+o.Name) {

@@ -20,7 +20,8 @@ func (s *sidecar) host(v *View, host string) {
 	v.tell("host/"+host, dedupe(problems))
 }
 
-// read notes which hosts a host was translated from: those that the Sidecar does not let in have clusters for that.
+// read notes which hosts a host was translated from: those that the Sidecar does not let in have
+// clusters for that.
 func (s *sidecar) read(host string, reads map[string]struct{}) {
 	if s.scope.Restricts() {
 		for read := range s.readers.byReader[host] {
@@ -35,7 +36,8 @@ func (s *sidecar) read(host string, reads map[string]struct{}) {
 
 // outbound translates for a port of this sidecar.
 func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
-	return &translate.Router{World: v.world, Node: v.node, Gateway: []string{model.MeshGateway}, Port: port,
+	return &translate.Router{World: v.world, Node: v.node, Gateway: []string{model.MeshGateway},
+		Port:   port,
 		Sees:   func(host string) *model.Service { return s.means(v, host) },
 		Beside: func(host string) *model.Service { return s.port(port).members[host].service },
 		Named:  func(host string) bool { return s.named(v, host, port) }}
@@ -44,7 +46,9 @@ func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
 // named tells whether a VirtualService for requests at a port names a host itself.
 func (s *sidecar) named(v *View, host string, port uint32) bool {
 	e := s.scope.Egress(port)
-	return e != nil && slices.ContainsFunc(e.Requests(v.world, host), func(r *model.Routing) bool { return routesHTTP(r) && slices.Contains(r.Hosts, host) })
+	return e != nil && slices.ContainsFunc(e.Requests(v.world, host), func(r *model.Routing) bool {
+		return routesHTTP(r) && slices.Contains(r.Hosts, host)
+	})
 }
 
 // requests makes the host's virtual hosts.
@@ -54,7 +58,8 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 	counts := map[*model.Routing]bool{}
 	wanted, routings := s.wanted(v, host, reads)
 	for _, number := range slices.Sorted(maps.Keys(wanted)) {
-		vh, routing := s.outbound(v, number).ServiceVirtualHost(host, s.port(number).members[host].service, wanted[number])
+		vh, routing := s.outbound(v, number).ServiceVirtualHost(host,
+			s.port(number).members[host].service, wanted[number])
 		if vh == nil {
 			continue
 		}
@@ -73,31 +78,41 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 	}
 	set(s.hosts, host, now)
 	if len(now) == 0 && len(wanted) > 0 && v.world.Service(host, v.node.Namespace) == nil {
-		problems = append(problems, routings[0].Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
-			Message: fmt.Sprintf("no service has the host %s, and no route is for requests to it here", host), Cure: "add a ServiceEntry for the host"}))
+		problems = append(problems, routings[0].Object.Problem(object.Finding{Field: "hosts",
+			Severity: condition.Warning,
+			Message: fmt.Sprintf(
+				"no service has the host %s, and no route is for requests to it here", host),
+			Cure: "add a ServiceEntry for the host"}))
 	}
 	for i, r := range routings {
 		if i > 0 && len(now) > 0 && !counts[r] {
 			by := routings[0].Object
-			problems = append(problems, r.Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
-				Message: fmt.Sprintf("requests to %s are routed by %s at %s:%d, which is older and counts", host, by.Key, by.File, by.Line),
-				Cure:    "put the routes into one VirtualService"}))
+			problems = append(problems,
+				r.Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
+					Message: fmt.Sprintf(
+						"requests to %s are routed by %s at %s:%d, which is older and counts", host,
+						by.Key, by.File, by.Line),
+					Cure: "put the routes into one VirtualService"}))
 		}
 	}
 	return problems
 }
 
-// wanted are the ports at which a host has a virtual host, and which VirtualServices may decide there: the ports of its
-// service at which there may be requests; of a host that only a VirtualService knows those of the services beside it there,
-// else 80. The VirtualServices of all listeners are returned too.
-func (s *sidecar) wanted(v *View, host string, reads map[string]struct{}) (map[uint32][]*model.Routing, []*model.Routing) {
+// wanted are the ports at which a host has a virtual host, and which VirtualServices may decide
+// there: the ports of its service at which there may be requests; of a host that only a
+// VirtualService knows those of the services beside it there, else 80. The VirtualServices of all
+// listeners are returned too.
+func (s *sidecar) wanted(v *View, host string,
+	reads map[string]struct{}) (map[uint32][]*model.Routing, []*model.Routing) {
 	ports := map[uint32][]*model.Routing{}
 	known := map[*model.Egress][]*model.Routing{}
 	var all []*model.Routing
 	routings := func(e *model.Egress) []*model.Routing {
 		found, ok := known[e]
 		if !ok {
-			found = slices.DeleteFunc(e.Requests(v.world, host), func(r *model.Routing) bool { return !routesHTTP(r) })
+			found = slices.DeleteFunc(e.Requests(v.world, host), func(r *model.Routing) bool {
+				return !routesHTTP(r)
+			})
 			known[e] = found
 			for _, r := range found {
 				if !slices.Contains(all, r) {
@@ -130,13 +145,16 @@ func (s *sidecar) wanted(v *View, host string, reads map[string]struct{}) (map[u
 	return ports, all
 }
 
-// beside are the ports of a listener at which there are requests to services that a VirtualService names.
-func (s *sidecar) beside(routing *model.Routing, e *model.Egress, reads map[string]struct{}) map[uint32]struct{} {
+// beside are the ports of a listener at which there are requests to services that a VirtualService
+// names.
+func (s *sidecar) beside(routing *model.Routing, e *model.Egress,
+	reads map[string]struct{}) map[uint32]struct{} {
 	numbers := map[uint32]struct{}{}
 	for _, host := range routing.Hosts {
 		reads[host] = struct{}{}
 		for _, number := range s.members[host] {
-			if s.scope.Egress(number) == e && s.port(number).members[host].port.Protocol.MayBeHTTP() {
+			if s.scope.Egress(number) == e &&
+				s.port(number).members[host].port.Protocol.MayBeHTTP() {
 				numbers[number] = struct{}{}
 			}
 		}
@@ -156,8 +174,11 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		if !v.world.IsReached(host) && v.world.Service(host, v.node.Namespace) == nil {
 			for _, r := range v.world.Connections(host, v.node.Namespace) {
 				if field := saysOfConnections(r); field != "" && slices.Contains(r.Hosts, host) {
-					problems = append(problems, r.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
-						Message: fmt.Sprintf("no service has the host %s: nothing listens for connections to it", host), Cure: "add a ServiceEntry for the host"}))
+					problems = append(problems,
+						r.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
+							Message: fmt.Sprintf(
+								"no service has the host %s: nothing listens for connections to it",
+								host), Cure: "add a ServiceEntry for the host"}))
 				}
 			}
 		}
@@ -197,18 +218,24 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		}
 	}
 	for _, r := range routings {
-		for field, says := range map[string]bool{"http": len(r.Spec.Http) > 0, "tls": len(r.Spec.Tls) > 0, "tcp": len(r.Spec.Tcp) > 0} {
+		for field, says := range map[string]bool{"http": len(r.Spec.Http) > 0,
+			"tls": len(r.Spec.Tls) > 0, "tcp": len(r.Spec.Tcp) > 0} {
 			if says && !speaks[field] && slices.Contains(r.Hosts, host) {
-				problems = append(problems, r.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
-					Message: fmt.Sprintf("has no effect for %s: no port of its service speaks %s", host, map[string]string{"http": "HTTP", "tls": "TLS", "tcp": "TCP"}[field]),
-					Cure:    "http counts for HTTP, HTTP2 and GRPC ports, tls for TLS and HTTPS ones, tcp for all others"}))
+				problems = append(problems,
+					r.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
+						Message: fmt.Sprintf(
+							"has no effect for %s: no port of its service speaks %s", host,
+							map[string]string{"http": "HTTP", "tls": "TLS", "tcp": "TCP"}[field]),
+						Cure: "http counts for HTTP, HTTP2 and GRPC ports, tls for TLS and HTTPS " +
+							"ones, tcp for all others"}))
 			}
 		}
 	}
 	return problems
 }
 
-// saysOfConnections is the field in which a VirtualService says something of connections, "" if in none.
+// saysOfConnections is the field in which a VirtualService says something of connections, "" if in
+// none.
 func saysOfConnections(r *model.Routing) string {
 	switch {
 	case len(r.Spec.Tls) > 0:

@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// inbound is what comes in to the machine of a sidecar: the ports that a Sidecar names, else those at which services have
-// an endpoint here.
+// inbound is what comes in to the machine of a sidecar: the ports that a Sidecar names, else those
+// at which services have an endpoint here.
 type inbound struct {
 	served map[string][]served // by host
 	own    map[uint32]door     // those with a listener of their own, by port
@@ -41,7 +41,8 @@ type door struct {
 
 func newInbound() inbound { return inbound{served: map[string][]served{}, own: map[uint32]door{}} }
 
-// update finds the ports of services that changed and makes everything anew that came out different.
+// update finds the ports of services that changed and makes everything anew that came out
+// different.
 func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
 	dirty := touched.Sidecars
 	for host := range touched.Hosts {
@@ -62,7 +63,8 @@ func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
 	}
 }
 
-// servedBy are the ports of a host's service, in the namespace of the proxy, that have an endpoint with an address of its.
+// servedBy are the ports of a host's service, in the namespace of the proxy, that have an endpoint
+// with an address of its.
 func servedBy(v *View, host string) []served {
 	service := v.world.Service(host, v.node.Namespace)
 	if service == nil || service.Namespace != v.node.Namespace {
@@ -75,7 +77,8 @@ func servedBy(v *View, host string) []served {
 			continue
 		}
 		for _, e := range service.Endpoints(port, nil) {
-			if isAmong(e.Address, v.node.Addresses) && !slices.ContainsFunc(found, func(s served) bool { return s.target == e.Port }) {
+			if isAmong(e.Address, v.node.Addresses) && !slices.ContainsFunc(found,
+				func(s served) bool { return s.target == e.Port }) {
 				found = append(found, served{service: service, port: port, target: e.Port})
 			}
 		}
@@ -88,7 +91,8 @@ func isAmong(address string, addresses []string) bool {
 	return err == nil && slices.Contains(addresses, parsed.String())
 }
 
-// doors are the ports that connections come in by, by number: of two with one port the older counts.
+// doors are the ports that connections come in by, by number: of two with one port the older
+// counts.
 func (in inbound) doors(v *View, scope *model.Scope) ([]door, []object.Problem) {
 	if ingress := scope.Spec.GetIngress(); len(ingress) > 0 {
 		return ingressDoors(v, scope)
@@ -100,15 +104,20 @@ func (in inbound) doors(v *View, scope *model.Scope) ([]door, []object.Problem) 
 		all = append(all, services...)
 	}
 	slices.SortFunc(all, func(a, b served) int {
-		return cmp.Or(object.Age(a.service.Oldest(), b.service.Oldest()), cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.port.Number, b.port.Number))
+		return cmp.Or(object.Age(a.service.Oldest(), b.service.Oldest()),
+			cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.port.Number, b.port.Number))
 	})
 	for _, s := range all {
 		field := fmt.Sprintf("ports[%d]", member{port: s.port}.index())
 		if by, ok := byPort[s.target]; ok {
 			if by.Protocol != s.port.Protocol && by.host != s.service.Host {
-				problems = append(problems, s.port.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
-					Message: fmt.Sprintf("what comes in by port %d speaks another protocol for host %s of %s:%d, which is older and counts", s.target, by.host, by.object.File, by.object.Line),
-					Cure:    "give both ports one protocol"}))
+				problems = append(problems,
+					s.port.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
+						Message: fmt.Sprintf(
+							"what comes in by port %d speaks another protocol for host %s of "+
+								"%s:%d, which is older and counts", s.target, by.host,
+							by.object.File, by.object.Line),
+						Cure: "give both ports one protocol"}))
 			}
 			continue
 		}
@@ -117,7 +126,8 @@ func (in inbound) doors(v *View, scope *model.Scope) ([]door, []object.Problem) 
 			pool = translate.ConnectionPool(v.world.Rule(s.service, v.node), s.port.Number)
 		}
 		byPort[s.target] = door{object: s.port.Object, field: field, host: s.service.Host,
-			Inbound: translate.Inbound{Port: s.target, Name: s.port.Name, Protocol: s.port.Protocol, Pool: pool}}
+			Inbound: translate.Inbound{Port: s.target, Name: s.port.Name, Protocol: s.port.Protocol,
+				Pool: pool}}
 	}
 	doors := make([]door, 0, len(byPort))
 	for _, d := range byPort {
@@ -132,12 +142,16 @@ func ingressDoors(v *View, scope *model.Scope) ([]door, []object.Problem) {
 	var doors []door
 	var problems []object.Problem
 	warn := func(i int, field, message, cure string) {
-		problems = append(problems, scope.Object.Problem(object.Finding{Field: fmt.Sprintf("ingress[%d].%s", i, field), Severity: condition.Warning, Message: message, Cure: cure}))
+		problems = append(problems,
+			scope.Object.Problem(object.Finding{Field: fmt.Sprintf("ingress[%d].%s", i, field),
+				Severity: condition.Warning, Message: message, Cure: cure}))
 	}
 	for i, l := range scope.Spec.Ingress {
 		protocol, _ := model.ParseProtocol(l.Port.Protocol, l.Port.Name)
-		d := door{object: scope.Object, field: fmt.Sprintf("ingress[%d]", i), Inbound: translate.Inbound{Port: l.Port.Number, Name: l.Port.Name,
-			Protocol: protocol, TLS: l.Tls, Pool: l.ConnectionPool, Endpoint: ownEndpoint(l.DefaultEndpoint, v.node)}}
+		d := door{object: scope.Object, field: fmt.Sprintf("ingress[%d]", i),
+			Inbound: translate.Inbound{Port: l.Port.Number, Name: l.Port.Name,
+				Protocol: protocol, TLS: l.Tls, Pool: l.ConnectionPool,
+				Endpoint: ownEndpoint(l.DefaultEndpoint, v.node)}}
 		if d.Pool == nil {
 			d.Pool = scope.Spec.InboundConnectionPool
 		}
@@ -145,7 +159,9 @@ func ingressDoors(v *View, scope *model.Scope) ([]door, []object.Problem) {
 		switch l.CaptureMode {
 		case networking.CaptureMode_IPTABLES:
 			if bound {
-				warn(i, "captureMode", "IPTABLES needs interception, which this proxy does without: nothing listens on the port", "write NONE")
+				warn(i, "captureMode",
+					"IPTABLES needs interception, which this proxy does without: nothing listens "+
+						"on the port", "write NONE")
 				continue
 			}
 		case networking.CaptureMode_NONE:
@@ -157,7 +173,9 @@ func ingressDoors(v *View, scope *model.Scope) ([]door, []object.Problem) {
 				d.Endpoint = net.JoinHostPort(loopback, fmt.Sprint(d.Port))
 			}
 			if meetsItself(d.Bind, d.Endpoint, d.Port) {
-				warn(i, "defaultEndpoint", fmt.Sprintf("the proxy listens on %s:%d itself and would connect to itself: nothing listens on the port", d.Bind, d.Port),
+				warn(i, "defaultEndpoint",
+					fmt.Sprintf("the proxy listens on %s:%d itself and would connect to itself: "+
+						"nothing listens on the port", d.Bind, d.Port),
 					"write a bind and a defaultEndpoint that differ")
 				continue
 			}
@@ -179,8 +197,8 @@ func first(list []string) string {
 	return list[0]
 }
 
-// ownEndpoint is where a Sidecar says that the application listens: an unspecified address is the machine's, none the
-// loopback.
+// ownEndpoint is where a Sidecar says that the application listens: an unspecified address is the
+// machine's, none the loopback.
 func ownEndpoint(text string, node model.Node) string {
 	host, port, err := net.SplitHostPort(text)
 	if text == "" || strings.HasPrefix(text, "unix://") || err != nil {
@@ -200,7 +218,8 @@ func ownEndpoint(text string, node model.Node) string {
 // meetsItself tells whether connections to an endpoint come to the listener that they are from.
 func meetsItself(bind, endpoint string, port uint32) bool {
 	host, number, err := net.SplitHostPort(endpoint)
-	return err == nil && number == fmt.Sprint(port) && (host == bind || bind == anyAddress || bind == "::")
+	return err == nil && number == fmt.Sprint(port) && (host == bind || bind == anyAddress ||
+		bind == "::")
 }
 
 // make publishes listeners and clusters of what comes in.
@@ -220,8 +239,10 @@ func (in inbound) make(v *View, scope *model.Scope) {
 	wanted := map[translate.FileSecret][]resource.Origin{}
 	publish := func(d door, r *resource.Resource, err error) bool {
 		if err != nil {
-			problems = append(problems, d.object.Problem(object.Finding{Field: d.field, Severity: condition.Error,
-				Message: "Envoy would refuse what this becomes: " + err.Error(), Cure: "correct the value it names"}))
+			problems = append(problems,
+				d.object.Problem(object.Finding{Field: d.field, Severity: condition.Error,
+					Message: "Envoy would refuse what this becomes: " + err.Error(),
+					Cure:    "correct the value it names"}))
 			return false
 		}
 		resources = append(resources, r)
@@ -260,7 +281,8 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		if err == nil {
 			resources = append(resources, r)
 		} else {
-			problems = append(problems, object.Problem{Severity: condition.Error, Message: "the listener of captured connections cannot be made: " + err.Error()})
+			problems = append(problems, object.Problem{Severity: condition.Error,
+				Message: "the listener of captured connections cannot be made: " + err.Error()})
 		}
 	}
 	v.secrets.need(unit, wanted)

@@ -32,8 +32,13 @@ func (s *sidecar) place(v *View, number uint32) (place, []object.Problem) {
 		at.captured = false
 	case networking.CaptureMode_IPTABLES:
 		if !at.captured {
-			return place{}, []object.Problem{s.scope.Object.Problem(object.Finding{Field: fmt.Sprintf("egress[%d].captureMode", e.Index), Severity: condition.Warning,
-				Message: "IPTABLES needs interception, which this proxy does without: nothing listens", Cure: "write NONE"})}
+			return place{},
+				[]object.Problem{
+					s.scope.Object.Problem(
+						object.Finding{Field: fmt.Sprintf("egress[%d].captureMode", e.Index),
+							Severity: condition.Warning,
+							Message: "IPTABLES needs interception, which this proxy does " +
+								"without: nothing listens", Cure: "write NONE"})}
 		}
 	}
 	at.address = loopback
@@ -75,25 +80,27 @@ func (p *port) lanes(at place) []lane {
 	return lanes
 }
 
-// addresses are those that captured connections to a member may have been addressed to; requests are told apart by their
-// host, so where there is nothing else none are needed.
+// addresses are those that captured connections to a member may have been addressed to; requests
+// are told apart by their host, so where there is nothing else none are needed.
 func (m member) addresses(captured bool) []string {
 	if !captured || m.port.Protocol.IsHTTP() {
 		return nil
 	}
 	var found []string
 	for _, text := range m.port.Entry.Addresses {
-		if address, err := netip.ParseAddr(text); err == nil && !slices.Contains(found, address.String()) {
+		if address, err := netip.ParseAddr(text); err == nil &&
+			!slices.Contains(found, address.String()) {
 			found = append(found, address.String())
 		}
 	}
 	return found
 }
 
-// blocks are the blocks of addresses of a member by which captured connections are told apart at a place, but at an address
-// of the member's own.
+// blocks are the blocks of addresses of a member by which captured connections are told apart at a
+// place, but at an address of the member's own.
 func (m member) blocks(at place) []netip.Prefix {
-	if !at.captured || m.port.Protocol.IsHTTP() || slices.Contains(m.addresses(at.captured), at.address) {
+	if !at.captured || m.port.Protocol.IsHTTP() || slices.Contains(m.addresses(at.captured),
+		at.address) {
 		return nil
 	}
 	var found []netip.Prefix

@@ -12,8 +12,9 @@ import (
 // Node is what the view is for.
 func (v *View) Node() model.Node { return v.node }
 
-// HostOrigins are the objects that decide the virtual host of a domain in a route configuration, the deciding one first, then
-// the EnvoyFilters that changed the configuration; nil where there is none of its own.
+// HostOrigins are the objects that decide the virtual host of a domain in a route configuration,
+// the deciding one first, then the EnvoyFilters that changed the configuration; nil where there is
+// none of its own.
 func (v *View) HostOrigins(routes, domain string) []resource.Origin {
 	origins := slices.Clone(v.kind.hostOrigins(routes, domain))
 	if origins == nil {
@@ -39,7 +40,8 @@ type HostOrigin struct {
 func (v *View) Hosts() []HostOrigin {
 	var all []HostOrigin
 	v.kind.eachHost(func(routes string, port uint32, domain string) {
-		all = append(all, HostOrigin{routes, fmt.Sprintf("%s:%d", domain, port), v.HostOrigins(routes, domain)})
+		all = append(all, HostOrigin{routes, fmt.Sprintf("%s:%d", domain, port),
+			v.HostOrigins(routes, domain)})
 	})
 	return all
 }

@@ -12,15 +12,17 @@ import (
 
 // patches is what EnvoyFilters do to a view: everything that it publishes goes through them.
 type patches struct {
-	set       *patch.Set
-	originals map[resource.Key]*resource.Resource // as translated, of what patches changed or removed; all else is shared
+	set *patch.Set
+	// as translated, of what patches changed or removed; all else is shared
+	originals map[resource.Key]*resource.Resource
 	added     map[resource.Key]*resource.Resource
 	published map[resource.Key]bool // of those added
 	used      map[resource.Key][]patch.Entry
 }
 
 func newPatches() patches {
-	return patches{set: &patch.Set{}, originals: map[resource.Key]*resource.Resource{}, published: map[resource.Key]bool{}, used: map[resource.Key][]patch.Entry{}}
+	return patches{set: &patch.Set{}, originals: map[resource.Key]*resource.Resource{},
+		published: map[resource.Key]bool{}, used: map[resource.Key][]patch.Entry{}}
 }
 
 func keyOf(r *resource.Resource) resource.Key { return resource.Key{Type: r.Type, Name: r.Name} }
@@ -91,7 +93,8 @@ func (v *View) repatch() {
 	v.tell("patches", problems)
 }
 
-// settleAdded publishes what patches add beside everything else. Where there is something of the name already, that counts.
+// settleAdded publishes what patches add beside everything else. Where there is something of the
+// name already, that counts.
 func (v *View) settleAdded() {
 	if len(v.patches.added)+len(v.patches.published) == 0 {
 		v.tell("patches/taken", nil)
@@ -115,8 +118,13 @@ func (v *View) settleAdded() {
 	for key, r := range v.patches.added {
 		if taken[key] {
 			o := r.Origins[0]
-			problems = append(problems, object.Problem{File: o.File, Line: o.Line, Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Field: "spec.configPatches",
-				Severity: condition.Warning, Message: fmt.Sprintf("%s is there already: what this adds under the name has no effect", key.Name), Cure: "rename it, or merge"})
+			problems = append(problems, object.Problem{File: o.File, Line: o.Line,
+				Object:   fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name),
+				Field:    "spec.configPatches",
+				Severity: condition.Warning,
+				Message: fmt.Sprintf(
+					"%s is there already: what this adds under the name has no effect", key.Name),
+				Cure: "rename it, or merge"})
 			continue
 		}
 		v.change[key], v.patches.published[key] = r, true

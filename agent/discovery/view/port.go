@@ -19,8 +19,9 @@ type port struct {
 	number      uint32
 	members     map[string]member                 // by host
 	connections map[string]*translate.Connections // of members that do not speak HTTP
-	hosts       map[string]*translate.VirtualHost // of members that speak HTTP, and of VirtualServices alone
-	order       []string                          // of hosts, sorted; nil if it has to be made anew
+	// of members that speak HTTP, and of VirtualServices alone
+	hosts map[string]*translate.VirtualHost
+	order []string // of hosts, sorted; nil if it has to be made anew
 
 	listenerDirty, routesDirty bool
 	listens                    bool              // there is an HTTP listener
@@ -51,15 +52,20 @@ func (m member) older(than member) bool {
 	return m.service.Host < than.service.Host
 }
 
-// listensLike tells whether the other one, of the same host, has the same effect on the listener and what is told of it.
+// listensLike tells whether the other one, of the same host, has the same effect on the listener
+// and what is told of it.
 func (m member) listensLike(other member) bool {
-	return m.port.Protocol == other.port.Protocol && slices.Equal(m.port.Entry.Addresses, other.port.Entry.Addresses) && object.Age(m.port.Object, other.port.Object) == 0 && m.port.Object.Key == other.port.Object.Key &&
+	return m.port.Protocol == other.port.Protocol && slices.Equal(m.port.Entry.Addresses,
+		other.port.Entry.Addresses) && object.Age(m.port.Object, other.port.Object) == 0 &&
+		m.port.Object.Key == other.port.Object.Key &&
 		m.index() == other.index()
 }
 
 // index is the place of the port in its entry.
 func (m member) index() int {
-	return slices.IndexFunc(m.port.Entry.Ports, func(p *networking.ServicePort) bool { return p.Number == m.port.Number })
+	return slices.IndexFunc(m.port.Entry.Ports, func(p *networking.ServicePort) bool {
+		return p.Number == m.port.Number
+	})
 }
 
 // settle makes anew what is dirty.
@@ -76,8 +82,8 @@ func (p *port) settle(v *View, s *sidecar) {
 	}
 }
 
-// listen makes the listeners of the port: one for all members, and with interception one for each address of those whose
-// requests are not told apart by their host.
+// listen makes the listeners of the port: one for all members, and with interception one for each
+// address of those whose requests are not told apart by their host.
 func (p *port) listen(v *View, s *sidecar) {
 	unit := fmt.Sprintf("listener/%d", p.number)
 	p.listens = false
@@ -104,7 +110,8 @@ func (p *port) listen(v *View, s *sidecar) {
 func (p *port) lane(v *View, s *sidecar, l lane) (*resource.Resource, []object.Problem) {
 	oldest := l.members[0]
 	class := oldest.class()
-	out := translate.Outbound{Address: l.address, Port: p.number, Captured: l.captured, Rest: s.fallback(v)}
+	out := translate.Outbound{Address: l.address, Port: p.number, Captured: l.captured,
+		Rest: s.fallback(v)}
 	var problems []object.Problem
 	var claims translate.Claims
 	var connected *member // the oldest that takes all connections
@@ -144,12 +151,16 @@ func (p *port) lane(v *View, s *sidecar, l lane) (*resource.Resource, []object.P
 }
 
 func (p *port) conflict(l lane, m, oldest member) object.Problem {
-	cure := "without interception a port is HTTP for all its hosts, TLS for all, or TCP for one; give the service another port"
+	cure := "without interception a port is HTTP for all its hosts, TLS for all, or TCP for one; " +
+		"give the service another port"
 	if l.captured {
 		cure = "give the service an address of its own, or another port"
 	}
-	return portProblem(m, fmt.Sprintf("nothing listens for host %s: %s:%d belongs to host %s of %s:%d, which is older",
-		m.service.Host, l.address, p.number, oldest.service.Host, oldest.port.Object.File, oldest.port.Object.Line), cure)
+	return portProblem(m,
+		fmt.Sprintf("nothing listens for host %s: %s:%d belongs to host %s of %s:%d, which is "+
+			"older",
+			m.service.Host, l.address, p.number, oldest.service.Host, oldest.port.Object.File,
+			oldest.port.Object.Line), cure)
 }
 
 // otherProtocol tells of a Sidecar that says of the port's protocol what its services do not.
@@ -161,20 +172,27 @@ func (p *port) otherProtocol(scope *model.Scope) []object.Problem {
 	}
 	var first *member
 	for _, m := range p.members {
-		if m.class() != (member{port: &model.Port{Protocol: says}}).class() && (first == nil || m.older(*first)) {
+		if m.class() != (member{port: &model.Port{Protocol: says}}).class() &&
+			(first == nil || m.older(*first)) {
 			first = &m
 		}
 	}
 	if first == nil {
 		return nil
 	}
-	return []object.Problem{scope.Object.Problem(object.Finding{Field: fmt.Sprintf("egress[%d].port.protocol", e.Index), Severity: condition.Warning,
-		Message: fmt.Sprintf("%s has no effect: port %d of host %s is given another protocol at %s:%d, which counts", e.GetProtocol(), p.number,
-			first.service.Host, first.port.Object.File, first.port.Object.Line), Cure: "write the same protocol in both"})}
+	return []object.Problem{
+		scope.Object.Problem(object.Finding{Field: fmt.Sprintf("egress[%d].port.protocol", e.Index),
+			Severity: condition.Warning,
+			Message: fmt.Sprintf(
+				"%s has no effect: port %d of host %s is given another protocol at %s:%d, which "+
+					"counts", e.GetProtocol(), p.number,
+				first.service.Host, first.port.Object.File, first.port.Object.Line),
+			Cure: "write the same protocol in both"})}
 }
 
 func portProblem(m member, message, cure string) object.Problem {
-	return m.port.Object.Problem(object.Finding{Field: fmt.Sprintf("ports[%d]", m.index()), Severity: condition.Warning, Message: message, Cure: cure})
+	return m.port.Object.Problem(object.Finding{Field: fmt.Sprintf("ports[%d]", m.index()),
+		Severity: condition.Warning, Message: message, Cure: cure})
 }
 
 // route puts the route configuration together.
@@ -209,8 +227,12 @@ func (p *port) unreachable() []object.Problem {
 			continue // told as a conflict
 		}
 		for _, o := range vh.Origins {
-			problems = append(problems, object.Problem{File: o.File, Line: o.Line, Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Field: "spec.hosts",
-				Severity: condition.Warning, Message: fmt.Sprintf("host %s is no service's, and no HTTP service has port %d: nothing listens for it", host, p.number),
+			problems = append(problems, object.Problem{File: o.File, Line: o.Line,
+				Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Field: "spec.hosts",
+				Severity: condition.Warning,
+				Message: fmt.Sprintf(
+					"host %s is no service's, and no HTTP service has port %d: nothing listens "+
+						"for it", host, p.number),
 				Cure: "add a ServiceEntry for the host"})
 		}
 	}

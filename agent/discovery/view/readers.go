@@ -9,7 +9,8 @@ type readers struct {
 }
 
 func newReaders() readers {
-	return readers{byRead: map[string]map[string]struct{}{}, byReader: map[string]map[string]struct{}{}}
+	return readers{byRead: map[string]map[string]struct{}{},
+		byReader: map[string]map[string]struct{}{}}
 }
 
 // set notes what a reader read, in place of what it read before.

@@ -51,7 +51,8 @@ func (r *router) regroup(v *View) {
 			name := s.listenerName()
 			l := r.listeners[name]
 			if l == nil {
-				l = &gatewayListener{bind: s.spec.Bind, port: s.spec.Port.Number, names: map[string]server{}, dirty: true}
+				l = &gatewayListener{bind: s.spec.Bind, port: s.spec.Port.Number,
+					names: map[string]server{}, dirty: true}
 				r.listeners[name] = l
 			}
 			s.bind = l.bind
@@ -83,7 +84,8 @@ func (r *router) route(s server, before map[string]*gatewayRoutes) {
 	name := s.routeName()
 	routes := r.routes[name]
 	if routes == nil {
-		routes = &gatewayRoutes{port: s.spec.Port.Number, hosts: map[string]*gatewayHost{}, dirty: true}
+		routes = &gatewayRoutes{port: s.spec.Port.Number, hosts: map[string]*gatewayHost{},
+			dirty: true}
 		if known := before[name]; known != nil {
 			routes.hosts = known.hosts
 		}

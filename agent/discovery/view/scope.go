@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// rescope finds out which Sidecar applies, if that may have changed; another one touches everything.
+// rescope finds out which Sidecar applies, if that may have changed; another one touches
+// everything.
 func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 	if s.scope != nil && !touched.Sidecars {
 		return touched
@@ -41,8 +42,10 @@ func (s *sidecar) tellShadowed(v *View) {
 	var problems []object.Problem
 	for _, o := range s.scope.Shadowed {
 		by := s.scope.Object
-		problems = append(problems, o.Problem(object.Finding{Field: "workloadSelector", Severity: condition.Warning,
-			Message: fmt.Sprintf("%s at %s:%d is for the same proxies, is older and counts", by.Key, by.File, by.Line), Cure: "let one Sidecar apply to a proxy"}))
+		problems = append(problems, o.Problem(object.Finding{Field: "workloadSelector",
+			Severity: condition.Warning,
+			Message: fmt.Sprintf("%s at %s:%d is for the same proxies, is older and counts",
+				by.Key, by.File, by.Line), Cure: "let one Sidecar apply to a proxy"}))
 	}
 	v.tell("sidecar", problems)
 }
@@ -56,13 +59,15 @@ func (s *sidecar) capture(v *View) {
 	clusters, err := translate.CaptureClusters(v.world.Mesh(), v.node)
 	if err == nil {
 		var listener *resource.Resource
-		if listener, err = translate.VirtualOutbound(v.world.Mesh(), v.node, s.fallback(v)); err == nil {
+		if listener, err = translate.VirtualOutbound(v.world.Mesh(), v.node,
+			s.fallback(v)); err == nil {
 			v.put(unit, append(clusters, listener)...)
 		}
 	}
 	var problems []object.Problem
 	if err != nil {
-		problems = append(problems, object.Problem{Severity: condition.Error, Message: "what takes captured connections cannot be made: " + err.Error()})
+		problems = append(problems, object.Problem{Severity: condition.Error,
+			Message: "what takes captured connections cannot be made: " + err.Error()})
 	}
 	v.tell(unit, problems)
 }
@@ -79,8 +84,8 @@ func (s *sidecar) fallback(v *View) string {
 	return translate.PassthroughCluster
 }
 
-// unknown is what is done with requests to hosts that nobody knows. Without interception they can be let pass to a proxy
-// only: where they were meant to go is not known.
+// unknown is what is done with requests to hosts that nobody knows. Without interception they can
+// be let pass to a proxy only: where they were meant to go is not known.
 func (s *sidecar) unknown(v *View) *routev3.VirtualHost {
 	switch policy := s.scope.Policy(v.world); {
 	case policy.AllowAny && policy.Proxy != nil:
@@ -92,13 +97,15 @@ func (s *sidecar) unknown(v *View) *routev3.VirtualHost {
 }
 
 func proxyCluster(policy model.OutboundPolicy) string {
-	return translate.ClusterName(policy.Proxy.GetPort().GetNumber(), policy.Proxy.Subset, policy.Proxy.Host)
+	return translate.ClusterName(policy.Proxy.GetPort().GetNumber(), policy.Proxy.Subset,
+		policy.Proxy.Host)
 }
 
 // egressProxy is what stands for the proxy of a scope among those that read hosts.
 const egressProxy = "\x00egressProxy"
 
-// readProxy gives the proxy that unknown traffic is sent through its clusters, and tells if it is not there.
+// readProxy gives the proxy that unknown traffic is sent through its clusters, and tells if it is
+// not there.
 func (s *sidecar) readProxy(v *View) {
 	reads := map[string]struct{}{}
 	if proxy := s.scope.Policy(v.world).Proxy; proxy != nil {

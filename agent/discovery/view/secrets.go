@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// secrets are the files' secrets of a view. Units may need the same one: it is published once, and for as long as one does.
+// secrets are the files' secrets of a view. Units may need the same one: it is published once, and
+// for as long as one does.
 type secrets struct {
 	look  Look
 	users map[translate.FileSecret]map[string][]resource.Origin // by unit
@@ -31,7 +32,8 @@ type Held struct {
 }
 
 func newSecrets(look Look) secrets {
-	return secrets{look: look, users: map[translate.FileSecret]map[string][]resource.Origin{}, needs: map[string][]translate.FileSecret{},
+	return secrets{look: look, users: map[translate.FileSecret]map[string][]resource.Origin{},
+		needs: map[string][]translate.FileSecret{},
 		dirty: map[translate.FileSecret]struct{}{}}
 }
 

@@ -37,10 +37,12 @@ func (s server) origin() resource.Origin { return s.object.Origin() }
 func (s server) gateway() string { return s.object.Namespace + "/" + s.object.Name }
 
 func (s server) problem(field, message, cure string) object.Problem {
-	return s.object.Problem(object.Finding{Field: fmt.Sprintf("servers[%d].%s", s.index, field), Severity: condition.Warning, Message: message, Cure: cure})
+	return s.object.Problem(object.Finding{Field: fmt.Sprintf("servers[%d].%s", s.index, field),
+		Severity: condition.Warning, Message: message, Cure: cure})
 }
 
-// class is what can share a port: plain HTTP, anything in TLS (told apart by server name), or one TCP server alone.
+// class is what can share a port: plain HTTP, anything in TLS (told apart by server name), or one
+// TCP server alone.
 func (s server) class() model.Protocol {
 	protocol, _ := model.ParseProtocol(s.spec.Port.Protocol, s.spec.Port.Name)
 	if protocol.IsHTTP() {
@@ -51,18 +53,21 @@ func (s server) class() model.Protocol {
 
 // passes tells whether TLS is passed on as it comes.
 func (s server) passes() bool {
-	return s.class() == model.TLS && s.spec.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
+	return s.class() == model.TLS &&
+		s.spec.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
 }
 
 // routesRequests tells whether the server sees requests, not only connections.
 func (s server) routesRequests() bool {
-	return s.class() == model.HTTP || s.class() == model.TLS && strings.EqualFold(s.spec.Port.Protocol, "HTTPS") && !s.passes()
+	return s.class() == model.HTTP || s.class() == model.TLS &&
+		strings.EqualFold(s.spec.Port.Protocol, "HTTPS") && !s.passes()
 }
 
 // routeName is the name of the route configuration of a server that sees requests.
 func (s server) routeName() string {
 	if s.class() == model.TLS {
-		return translate.HTTPSRouteName(s.spec.Port.Number, s.spec.Port.Name, s.object.Name, s.object.Namespace, s.spec.Bind)
+		return translate.HTTPSRouteName(s.spec.Port.Number, s.spec.Port.Name, s.object.Name,
+			s.object.Namespace, s.spec.Bind)
 	}
 	return translate.HTTPRouteName(s.spec.Port.Number, s.bind)
 }
@@ -96,7 +101,8 @@ func splitHost(host string) (namespace, name string) {
 	return namespace, strings.ToLower(name)
 }
 
-// meet returns the hosts that both a server and a VirtualService name: of two patterns the narrower.
+// meet returns the hosts that both a server and a VirtualService name: of two patterns the
+// narrower.
 func (s server) meet(routing *model.Routing) []string {
 	var hosts []string
 	for _, written := range s.spec.Hosts {

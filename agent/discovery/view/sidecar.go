@@ -12,8 +12,8 @@ import (
 // httpPort is where a host that only VirtualServices know is reached, as in Istio.
 const httpPort = 80
 
-// sidecar is the view of sidecars: a listener for every port that services have, on the loopback or for captured
-// connections, and what comes in.
+// sidecar is the view of sidecars: a listener for every port that services have, on the loopback or
+// for captured connections, and what comes in.
 type sidecar struct {
 	ports   map[uint32]*port
 	hosts   map[string][]uint32 // the ports at which a host has a virtual host
@@ -26,13 +26,16 @@ type sidecar struct {
 }
 
 func newSidecar() *sidecar {
-	return &sidecar{reclustered: map[string]struct{}{}, inbound: newInbound(), ports: map[uint32]*port{}, hosts: map[string][]uint32{}, members: map[string][]uint32{}, readers: newReaders()}
+	return &sidecar{reclustered: map[string]struct{}{}, inbound: newInbound(),
+		ports: map[uint32]*port{}, hosts: map[string][]uint32{}, members: map[string][]uint32{},
+		readers: newReaders()}
 }
 
 func (s *sidecar) port(number uint32) *port {
 	p := s.ports[number]
 	if p == nil {
-		p = &port{number: number, members: map[string]member{}, hosts: map[string]*translate.VirtualHost{},
+		p = &port{number: number, members: map[string]member{},
+			hosts:       map[string]*translate.VirtualHost{},
 			connections: map[string]*translate.Connections{}}
 		s.ports[number] = p
 	}
@@ -107,7 +110,8 @@ func (s *sidecar) join(v *View, host string) {
 	set(s.members, host, now)
 }
 
-// service is whose clusters a host has: what is let in, or else is where a VirtualService that is let in sends to.
+// service is whose clusters a host has: what is let in, or else is where a VirtualService that is
+// let in sends to.
 func (s *sidecar) service(v *View, host string) *model.Service {
 	if found := s.scope.Imports(v.world, host); found != nil || len(s.readers.of(host)) == 0 {
 		return found
@@ -115,7 +119,8 @@ func (s *sidecar) service(v *View, host string) *model.Service {
 	return s.means(v, host)
 }
 
-// means is the service that a destination with a host means: what is let in, else what the proxy's namespace sees.
+// means is the service that a destination with a host means: what is let in, else what the proxy's
+// namespace sees.
 func (s *sidecar) means(v *View, host string) *model.Service {
 	if found := s.scope.Imports(v.world, host); found != nil {
 		return found
@@ -146,7 +151,8 @@ func (p *port) set(host string, vh *translate.VirtualHost) {
 		p.order = nil
 	case bytes.Equal(known.Encoded, vh.Encoded):
 		p.hosts[host] = vh
-		p.routesDirty = p.routesDirty || !slices.Equal(known.Origins, vh.Origins) // moved: nothing to send, but to tell
+		// moved: nothing to send, but to tell
+		p.routesDirty = p.routesDirty || !slices.Equal(known.Origins, vh.Origins)
 		return
 	}
 	p.hosts[host] = vh

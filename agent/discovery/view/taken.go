@@ -9,15 +9,16 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// taken is who has an address and port before all services, "" if nobody: what a Sidecar lets come in there, whatever its
-// age, since it is meant for this machine and services are meant for all; where captured connections arrive; and what is no part of
-// the mesh.
+// taken is who has an address and port before all services, "" if nobody: what a Sidecar lets come
+// in there, whatever its age, since it is meant for this machine and services are meant for all;
+// where captured connections arrive; and what is no part of the mesh.
 func (s *sidecar) taken(v *View, at place, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {
 		return fmt.Sprintf("%s of %s at %s:%d", d.field, d.object.Key, d.object.File, d.object.Line)
 	}
-	if v.node.Captured() && mesh.Unspecified(address) && slices.Contains([]uint32{v.world.Mesh().OutboundPort, v.world.Mesh().InboundPort}, number) {
+	if v.node.Captured() && mesh.Unspecified(address) &&
+		slices.Contains([]uint32{v.world.Mesh().OutboundPort, v.world.Mesh().InboundPort}, number) {
 		return "the proxy itself, which takes captured connections there"
 	}
 	return v.world.Mesh().TakenBy(address, number, at.captured)
@@ -27,23 +28,30 @@ func (s *sidecar) taken(v *View, at place, number uint32) string {
 func (l lane) crowdedOut(number uint32, by string) []object.Problem {
 	var problems []object.Problem
 	for _, m := range l.members {
-		problems = append(problems, portProblem(m, fmt.Sprintf("nothing listens for host %s: %s:%d belongs to %s", m.service.Host, l.address, number, by),
-			"give the service another port"))
+		problems = append(problems,
+			portProblem(m, fmt.Sprintf("nothing listens for host %s: %s:%d belongs to %s",
+				m.service.Host, l.address, number, by),
+				"give the service another port"))
 	}
 	return problems
 }
 
-// reserved tells that a door is where captured connections arrive, or of somebody who is no part of the mesh; nil: it is free.
+// reserved tells that a door is where captured connections arrive, or of somebody who is no part of
+// the mesh; nil: it is free.
 func (d door) reserved(v *View) *object.Problem {
 	m, message := v.world.Mesh(), ""
-	if v.node.Captured() && (d.Port == m.InboundPort || d.Port == m.OutboundPort && mesh.Unspecified(d.Bind)) {
-		message = fmt.Sprintf("port %d is the proxy's own, which takes captured connections there: nothing else comes in by it", d.Port)
+	if v.node.Captured() && (d.Port == m.InboundPort || d.Port == m.OutboundPort &&
+		mesh.Unspecified(d.Bind)) {
+		message = fmt.Sprintf(
+			"port %d is the proxy's own, which takes captured connections there: nothing else "+
+				"comes in by it", d.Port)
 	} else if by := m.TakenBy(d.Bind, d.Port, false); d.Bind != "" && by != "" {
 		message = fmt.Sprintf("nothing comes in by %s:%d, which belongs to %s", d.Bind, d.Port, by)
 	}
 	if message == "" {
 		return nil
 	}
-	problem := d.object.Problem(object.Finding{Field: d.field, Severity: condition.Warning, Message: message, Cure: "let the application listen on another port"})
+	problem := d.object.Problem(object.Finding{Field: d.field, Severity: condition.Warning,
+		Message: message, Cure: "let the application listen on another port"})
 	return &problem
 }

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// unmet tells of VirtualServices whose tcp or tls routes no server of their gateways can take. Gateways of other proxies are theirs
-// to tell.
+// unmet tells of VirtualServices whose tcp or tls routes no server of their gateways can take.
+// Gateways of other proxies are theirs to tell.
 func (r *router) unmet(v *View) {
 	servers := map[string][]server{} // by gateway
 	for _, o := range v.world.Gateways(v.node.Labels) {
@@ -21,11 +21,16 @@ func (r *router) unmet(v *View) {
 		for _, routing := range v.world.Bound(gateway, v.node.Namespace) {
 			takes := func(wanted func(server) bool) bool {
 				return slices.ContainsFunc(routing.Gateways, func(name string) bool {
-					return name == model.MeshGateway || v.world.HasGateway(name) && servers[name] == nil ||
-						slices.ContainsFunc(servers[name], func(s server) bool { return wanted(s) && len(s.meet(routing)) > 0 })
+					return name == model.MeshGateway || v.world.HasGateway(name) &&
+						servers[name] == nil ||
+						slices.ContainsFunc(servers[name], func(s server) bool {
+							return wanted(s) &&
+								len(s.meet(routing)) > 0
+						})
 				})
 			}
-			if len(routing.Spec.Tcp) > 0 && !takes(func(s server) bool { return !s.passes() && !s.routesRequests() }) {
+			if len(routing.Spec.Tcp) > 0 &&
+				!takes(func(s server) bool { return !s.passes() && !s.routesRequests() }) {
 				problems = append(problems, unmet(routing, "tcp", "TCP, or TLS that is ended,"))
 			}
 			if len(routing.Spec.Tls) > 0 && !takes(server.passes) {
@@ -38,5 +43,6 @@ func (r *router) unmet(v *View) {
 
 func unmet(routing *model.Routing, field, server string) object.Problem {
 	return routing.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
-		Message: fmt.Sprintf("no server of its gateways speaks %s for any of the hosts %v", server, routing.Hosts), Cure: "add such a server to the gateway, or write http"})
+		Message: fmt.Sprintf("no server of its gateways speaks %s for any of the hosts %v", server,
+			routing.Hosts), Cure: "add such a server to the gateway, or write http"})
 }

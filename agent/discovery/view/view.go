@@ -1,5 +1,5 @@
-// Package view holds what one kind of proxy sees of the world, translated, and keeps it up to date: a change
-// re-translates only what depends on it and publishes only what came out different.
+// Package view holds what one kind of proxy sees of the world, translated, and keeps it up to date:
+// a change re-translates only what depends on it and publishes only what came out different.
 package view
 
 import (
@@ -24,14 +24,15 @@ type View struct {
 	cache *Cache
 	feed  *resource.Feed
 
-	units    map[string][]resource.Key           // what each unit published last
-	owners   map[resource.Key]string             // the unit that published it last
-	problems map[string][]object.Problem         // by unit
-	change   map[resource.Key]*resource.Resource // gathered for the next publication; nil: to be removed
-	secrets  secrets
-	patches  patches
-	kind     kind
-	told     *mesh.Config // whose authorities were published
+	units    map[string][]resource.Key   // what each unit published last
+	owners   map[resource.Key]string     // the unit that published it last
+	problems map[string][]object.Problem // by unit
+	// gathered for the next publication; nil: to be removed
+	change  map[resource.Key]*resource.Resource
+	secrets secrets
+	patches patches
+	kind    kind
+	told    *mesh.Config // whose authorities were published
 }
 
 // kind is what differs between sidecars and routers.
@@ -44,8 +45,11 @@ type kind interface {
 
 // New returns a view of a world that has published nothing yet.
 func New(world *model.World, node model.Node, cache *Cache, look Look) (*View, error) {
-	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(), units: map[string][]resource.Key{}, owners: map[resource.Key]string{}, problems: map[string][]object.Problem{},
-		change: map[resource.Key]*resource.Resource{}, secrets: newSecrets(look), patches: newPatches()}
+	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(),
+		units: map[string][]resource.Key{}, owners: map[resource.Key]string{},
+		problems: map[string][]object.Problem{},
+		change:   map[resource.Key]*resource.Resource{}, secrets: newSecrets(look),
+		patches: newPatches()}
 	switch node.Type {
 	case model.Sidecar:
 		v.kind = newSidecar()
@@ -128,7 +132,8 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 		}
 	}
 	for _, key := range before {
-		if !slices.Contains(keys, key) && v.owners[key] == unit { // else another unit has just taken it over
+		// else another unit has just taken it over
+		if !slices.Contains(keys, key) && v.owners[key] == unit {
 			delete(v.owners, key)
 			v.retract(key)
 		}
@@ -169,8 +174,10 @@ func (v *View) orphanedRules(host string) {
 	var problems []object.Problem
 	if rules := v.world.RuleObjects(host); len(rules) > 0 && !v.world.HasServiceLike(host) {
 		for _, o := range rules {
-			problems = append(problems, o.Problem(object.Finding{Field: "host", Severity: condition.Warning,
-				Message: fmt.Sprintf("no service has the host %s", host), Cure: "the rule has no effect until a ServiceEntry with this host is there"}))
+			problems = append(problems,
+				o.Problem(object.Finding{Field: "host", Severity: condition.Warning,
+					Message: fmt.Sprintf("no service has the host %s", host),
+					Cure:    "the rule has no effect until a ServiceEntry with this host is there"}))
 		}
 	}
 	v.tell("rules/"+host, problems)
@@ -184,9 +191,14 @@ func (v *View) orphanedBindings() {
 			continue
 		}
 		for _, r := range v.world.Bound(name, v.node.Namespace) {
-			at := slices.IndexFunc(r.Spec.Gateways, func(g string) bool { return model.GatewayName(g, r.Object.Namespace) == name })
-			problems = append(problems, r.Object.Problem(object.Finding{Field: fmt.Sprintf("gateways[%d]", at), Severity: condition.Warning,
-				Message: fmt.Sprintf("there is no Gateway %s", name), Cure: "add it or correct the name"}))
+			at := slices.IndexFunc(r.Spec.Gateways, func(g string) bool {
+				return model.GatewayName(g, r.Object.Namespace) == name
+			})
+			problems = append(problems,
+				r.Object.Problem(object.Finding{Field: fmt.Sprintf("gateways[%d]", at),
+					Severity: condition.Warning,
+					Message:  fmt.Sprintf("there is no Gateway %s", name),
+					Cure:     "add it or correct the name"}))
 		}
 	}
 	v.tell("bindings", problems)
@@ -223,14 +235,16 @@ func (c *Cache) Drop(touched model.Touched) {
 // Clear forgets everything.
 func (c *Cache) Clear() { clear(c.byHost) }
 
-func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule, node model.Node) translate.Clusters {
+func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule,
+	node model.Node) translate.Clusters {
 	reader := translate.ReaderKey(m, rule, node)
 	for _, t := range c.byHost[service.Host] {
 		if t.service == service && t.rule == rule && t.reader == reader {
 			return t.out
 		}
 	}
-	t := translated{service: service, rule: rule, reader: reader, out: translate.ServiceClusters(m, service, rule, node)}
+	t := translated{service: service, rule: rule, reader: reader, out: translate.ServiceClusters(m,
+		service, rule, node)}
 	c.byHost[service.Host] = append(c.byHost[service.Host], t)
 	return t.out
 }
@@ -238,4 +252,7 @@ func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rul
 // routesHTTP tells whether a VirtualService says anything of requests, or means to.
 func routesHTTP(r *model.Routing) bool { return r != nil && len(r.HTTP)+len(r.Problems) > 0 }
 
-func resolutionNone(p *model.Port) bool { return p.Entry.Resolution == networking.ServiceEntry_NONE }
+func resolutionNone(
+	p *model.Port) bool {
+	return p.Entry.Resolution == networking.ServiceEntry_NONE
+}

@@ -46,7 +46,8 @@ func abandon() int {
 }
 
 func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
-	seconds, mostTime := 10, 10*time.Second // the latter for a machine that is busy with other tests
+	// the latter for a machine that is busy with other tests
+	seconds, mostTime := 10, 10*time.Second
 	if full() {
 		seconds, mostTime = 60, 2*time.Second
 	}
@@ -67,7 +68,8 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 
 	running.Mark("abandoned calls")
 	taken := h.MustRun(t, "systemd-run", "--quiet", "--wait", "--pipe", "-p", "User=nobody",
-		"-E", fmt.Sprintf("%s=%d", abandonEnvironment, seconds), "/opt/test/"+filepath.Base(program))
+		"-E", fmt.Sprintf("%s=%d", abandonEnvironment, seconds),
+		"/opt/test/"+filepath.Base(program))
 	if h.MainPID("outrider") != agent {
 		t.Error("the agent did not survive the calls")
 	}
@@ -85,7 +87,8 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 		t.Error("the keeper or Envoy is another one")
 	}
 	report := running.Stop()
-	t.Logf("%s calls in %d s; restarted in %v; %d requests, %d lost", taken, seconds, took, report.Total, report.Lost)
+	t.Logf("%s calls in %d s; restarted in %v; %d requests, %d lost", taken, seconds, took,
+		report.Total, report.Lost)
 	t.Logf("keeper: %d kB before, %d kB at most; agent: %d kB before, %d kB after",
 		before>>10, peak>>10, agentBefore>>10, agentAfter>>10)
 	if took > mostTime {

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// alone is an Envoy that nobody looks after, with what the mesh of the tests comes to; it is started when it is ready.
+// alone is an Envoy that nobody looks after, with what the mesh of the tests comes to; it is
+// started when it is ready.
 const alone = `{"admin":{"address":{"pipe":{"path":"/run/alone/admin.sock"}}},"static_resources":{
 "clusters":[{"name":"web","type":"STATIC","load_assignment":{"cluster_name":"web","endpoints":[{"lb_endpoints":[{"endpoint":{
 "address":{"socket_address":{"address":"127.0.0.1","port_value":9000}}}}]}]}}],
@@ -32,7 +33,8 @@ WantedBy=multi-user.target
 // mostLater is how much later than Envoy alone the agent may be ready after a boot.
 const mostLater = time.Second
 
-// What is enabled serves after a boot. How much later than an Envoy alone is measured, and judged where everything is asked for.
+// What is enabled serves after a boot. How much later than an Envoy alone is measured, and judged
+// where everything is asked for.
 func TestBoot(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/alone.json", alone)
@@ -44,19 +46,22 @@ func TestBoot(t *testing.T) {
 	}
 	times := map[string][]time.Duration{}
 	for range rounds {
-		for unit, other := range map[string]string{"outrider.service": "alone.service", "alone.service": "outrider.service"} {
+		for unit, other := range map[string]string{"outrider.service": "alone.service",
+			"alone.service": "outrider.service"} {
 			h.MustRun(t, "systemctl", "disable", other)
 			h.MustRun(t, "systemctl", "enable", unit)
 			if err := h.Reboot(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			h.Eventually(time.Minute, unit+" is active", func() bool { return h.Property(unit, "ActiveState") == "active" })
+			h.Eventually(time.Minute, unit+" is active",
+				func() bool { return h.Property(unit, "ActiveState") == "active" })
 			times[unit] = append(times[unit], h.sinceBoot(unit, "ActiveEnterTimestampMonotonic"))
 			if unit == "outrider.service" {
 				h.startBackend()
 				h.Serves()
 			}
-			if failed := h.MustRun(t, "systemctl", "list-units", "--failed", "--no-legend"); failed != "" {
+			if failed := h.MustRun(t, "systemctl", "list-units", "--failed",
+				"--no-legend"); failed != "" {
 				t.Errorf("after the boot of %s failed units: %s", unit, failed)
 			}
 		}
@@ -66,16 +71,19 @@ func TestBoot(t *testing.T) {
 		return times[unit][len(times[unit])/2]
 	}
 	agent, envoy := median("outrider.service"), median("alone.service")
-	t.Logf("boot → ready, medians of %d: outrider %v, Envoy alone %v; all: %v", rounds, agent, envoy, times)
+	t.Logf("boot → ready, medians of %d: outrider %v, Envoy alone %v; all: %v", rounds, agent,
+		envoy, times)
 	if full() && agent-envoy > mostLater {
-		t.Errorf("outrider is ready %v after Envoy alone would be, at most %v", agent-envoy, mostLater)
+		t.Errorf("outrider is ready %v after Envoy alone would be, at most %v", agent-envoy,
+			mostLater)
 	}
 }
 
 // sinceBoot is when a unit reached something, since systemd started.
 func (h *Host) sinceBoot(unit, timestamp string) time.Duration {
 	h.t.Helper()
-	_, booted, _ := strings.Cut(h.MustRun(h.t, "systemctl", "show", "-p", "UserspaceTimestampMonotonic"), "=")
+	_, booted, _ := strings.Cut(h.MustRun(h.t, "systemctl", "show", "-p",
+		"UserspaceTimestampMonotonic"), "=")
 	from, err1 := strconv.ParseInt(booted, 10, 64)
 	until, err2 := strconv.ParseInt(h.Property(unit, timestamp), 10, 64)
 	if err1 != nil || err2 != nil {

@@ -43,7 +43,8 @@ func (h *Host) OnBus(name string) {
 
 // As runs busctl as a user.
 func (h *Host) As(user string, arguments ...string) (string, error) {
-	return h.Run(h.t.Context(), "setpriv", append([]string{"--reuid=" + user, "--regid=" + user, "--init-groups", "busctl"}, arguments...)...)
+	return h.Run(h.t.Context(), "setpriv", append([]string{"--reuid=" + user, "--regid=" + user,
+		"--init-groups", "busctl"}, arguments...)...)
 }
 
 // MustAs is As that must succeed.
@@ -65,47 +66,57 @@ func TestBusIsReadByEveryone(t *testing.T) {
 	live := h.Live()
 	epoch := fmt.Sprintf("%s/epoch/%d", busObject, live.Number)
 	for user := range strings.FieldsSeq(users) {
-		for property, want := range map[string]string{"State": `s "running"`, "Ready": "b true", "CurrentEpoch": "u 0", "UnitName": `s "outrider.service"`,
+		for property, want := range map[string]string{"State": `s "running"`, "Ready": "b true",
+			"CurrentEpoch": "u 0", "UnitName": `s "outrider.service"`,
 			"Instance": `s ""`, "DiscoveryState": `s "embedded"`, "EnvoyVersion": `s "1.40.0"`} {
-			if got := h.MustAs(user, "get-property", busName, busObject, busManager, property); got != want {
+			if got := h.MustAs(user, "get-property", busName, busObject, busManager,
+				property); got != want {
 				t.Errorf("as %s: %s is %s, want %s", user, property, got, want)
 			}
 		}
-		if got, want := h.MustAs(user, "get-property", busName, epoch, busEpoch, "PID"), fmt.Sprint("u ", live.PID); got != want {
+		if got, want := h.MustAs(user, "get-property", busName, epoch, busEpoch, "PID"),
+			fmt.Sprint("u ", live.PID); got != want {
 			t.Errorf("as %s: Envoy is %s, want %s", user, got, want)
 		}
 		if got := h.MustAs(user, "tree", "--list", busName); !strings.Contains(got, epoch) {
 			t.Errorf("as %s: tree: %s", user, got)
 		}
-		if got := h.MustAs(user, "call", busName, busObject, busManager, "ListEpochs"); !strings.HasPrefix(got, fmt.Sprintf(`a(uosut) 1 0 %q "live" %d `, epoch, live.PID)) {
+		if got := h.MustAs(user, "call", busName, busObject, busManager,
+			"ListEpochs"); !strings.HasPrefix(got, fmt.Sprintf(`a(uosut) 1 0 %q "live" %d `, epoch,
+			live.PID)) {
 			t.Errorf("as %s: ListEpochs: %s", user, got)
 		}
 		for object, kind := range map[string]string{busObject: busManager, epoch: busEpoch} {
 			// What is installed is what is there: busctl shows the same of both.
 			installed := h.MustAs(user, "introspect", "--xml-interface", busName, object)
-			for _, member := range strings.Fields(h.Script("grep -oE '<(method|signal|property) name=\"[A-Za-z]+\"' " + busInterface + "/" + kind + ".xml | cut -d'\"' -f2")) {
+			for _, member := range strings.Fields(h.Script("grep -oE '<(method|signal|property) " +
+				"name=\"[A-Za-z]+\"' " + busInterface + "/" + kind + ".xml | cut -d'\"' -f2")) {
 				if !strings.Contains(installed, `name="`+member+`"`) {
 					t.Errorf("as %s: %s has no %s", user, kind, member)
 				}
 			}
-			if got := h.MustAs(user, "introspect", busName, object); !strings.Contains(got, kind) || !strings.Contains(got, "emits-change") {
+			if got := h.MustAs(user, "introspect", busName, object); !strings.Contains(got, kind) ||
+				!strings.Contains(got, "emits-change") {
 				t.Errorf("as %s: introspect %s: %s", user, object, got)
 			}
 		}
 	}
 	// An instance has a name of its own and the same objects.
-	h.Write("/etc/outrider/web-1.toml", fmt.Sprintf(instanceConfiguration, 16000, 16001, 16002, 16003, "web-1"))
+	h.Write("/etc/outrider/web-1.toml", fmt.Sprintf(instanceConfiguration, 16000, 16001, 16002,
+		16003, "web-1"))
 	h.Script("mkdir -p /etc/outrider/web-1.mesh.d")
 	h.MustRun(t, "systemctl", "start", "outrider@web-1.service")
 	const instance = busName + ".Instance._web_2d1"
 	h.OnBus(instance)
-	if got := h.MustAs("nobody", "get-property", instance, busObject, busManager, "Instance"); got != `s "web-1"` {
+	if got := h.MustAs("nobody", "get-property", instance, busObject, busManager,
+		"Instance"); got != `s "web-1"` {
 		t.Errorf("the instance says it is %s", got)
 	}
 
 	// Nobody else may be the agent, and looking at one that is stopped does not start it.
 	own := func(user, name string) (string, error) {
-		return h.As(user, "call", "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "RequestName", "su", name, "4")
+		return h.As(user, "call", "org.freedesktop.DBus", "/org/freedesktop/DBus",
+			"org.freedesktop.DBus", "RequestName", "su", name, "4")
 	}
 	if out, err := own("nobody", busName+".Instance._evil"); err == nil {
 		t.Errorf("nobody may be an agent: %s", out)
@@ -114,7 +125,8 @@ func TestBusIsReadByEveryone(t *testing.T) {
 		t.Errorf("the agent's user may not be an instance: %s", out)
 	}
 	h.MustRun(t, "systemctl", "stop", "outrider.slice")
-	if out, err := h.As("root", "get-property", busName, busObject, busManager, "State"); err == nil {
+	if out, err := h.As("root", "get-property", busName, busObject, busManager,
+		"State"); err == nil {
 		t.Errorf("a stopped agent says %s", out)
 	}
 	if state := h.Property("outrider", "ActiveState"); state != "inactive" {
@@ -144,22 +156,26 @@ func TestBusIsChangedByAdministrators(t *testing.T) {
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
 	call := func(user, interactive string, arguments []string) (string, error) {
-		return h.As(user, append([]string{"--allow-interactive-authorization=" + interactive, "call", busName}, arguments...)...)
+		return h.As(user, append([]string{"--allow-interactive-authorization=" + interactive,
+			"call", busName}, arguments...)...)
 	}
 	denied := func(user string, answers map[string]string) {
 		t.Helper()
 		for _, c := range changing {
 			for interactive, want := range answers {
 				out, err := call(user, interactive, c.arguments)
-				if err == nil || !strings.Contains(out, strings.ReplaceAll(want, "ACTION", "org.outrider.agent1."+c.action)) {
-					t.Errorf("as %s, interactive %s, %v: %v %s", user, interactive, c.arguments, err, out)
+				if err == nil || !strings.Contains(out, strings.ReplaceAll(want, "ACTION",
+					"org.outrider.agent1."+c.action)) {
+					t.Errorf("as %s, interactive %s, %v: %v %s", user, interactive, c.arguments,
+						err, out)
 				}
 			}
 		}
 	}
 	before := h.Live()
 	for _, user := range []string{"nobody", "outrider-envoy"} {
-		denied(user, map[string]string{"no": "ACTION needs a password", "yes": "polkit does not allow ACTION"})
+		denied(user, map[string]string{"no": "ACTION needs a password",
+			"yes": "polkit does not allow ACTION"})
 	}
 	if now := h.Live(); now.PID != before.PID || h.Status().State != "running" {
 		t.Errorf("denied calls did something: %+v", h.Status())
@@ -175,7 +191,8 @@ func TestBusIsChangedByAdministrators(t *testing.T) {
 			t.Errorf("%v is not allowed by the rule: %s", c.arguments, out)
 		}
 	}
-	for end := time.Now().Add(2 * drainTime); time.Now().Before(end); { // Undrain has restored service, and it stays
+	// Undrain has restored service, and it stays
+	for end := time.Now().Add(2 * drainTime); time.Now().Before(end); {
 		if got := h.Get(); got != "200" || !h.Status().Ready {
 			t.Fatalf("after Undrain: %s, %+v", got, h.Status())
 		}
@@ -189,14 +206,18 @@ func TestBusIsChangedByAdministrators(t *testing.T) {
 	denied("nobody", map[string]string{"no": "not authorised"})
 	for _, c := range changing {
 		if c.action == "abort" {
-			c.arguments = append([]string{fmt.Sprintf("%s/epoch/%d", busObject, h.Live().Number)}, c.arguments[1:]...)
+			c.arguments = append([]string{fmt.Sprintf("%s/epoch/%d", busObject, h.Live().Number)},
+				c.arguments[1:]...)
 		}
 		if out, err := call("root", "no", c.arguments); err != nil {
 			t.Errorf("root may not %v: %s", c.arguments, out)
 		}
 	}
-	h.Eventually(30*time.Second, "another Envoy stands in for the aborted one", func() bool { return h.Get() == "200" && h.Status().Ready })
-	if log := h.Journal("-o", "cat", "OUTRIDER_COMPONENT=bus"); !strings.Contains(log, "refused a request over D-Bus method=Abort") || !strings.Contains(log, "asked over D-Bus method=Abort") {
+	h.Eventually(30*time.Second, "another Envoy stands in for the aborted one",
+		func() bool { return h.Get() == "200" && h.Status().Ready })
+	if log := h.Journal("-o", "cat", "OUTRIDER_COMPONENT=bus"); !strings.Contains(log,
+		"refused a request over D-Bus method=Abort") ||
+		!strings.Contains(log, "asked over D-Bus method=Abort") {
 		t.Errorf("the journal does not say who asked: %s", log)
 	}
 }
@@ -204,7 +225,8 @@ func TestBusIsChangedByAdministrators(t *testing.T) {
 // monitor writes what a monitor prints into a file of the machine, from now on.
 func (h *Host) monitor(user, file string, command ...string) {
 	h.t.Helper()
-	h.MustRun(h.t, "systemd-run", append([]string{"--quiet", "--unit=monitor-" + user, "-p", "User=" + user, "-p", "StandardOutput=file:" + file}, command...)...)
+	h.MustRun(h.t, "systemd-run", append([]string{"--quiet", "--unit=monitor-" + user, "-p",
+		"User=" + user, "-p", "StandardOutput=file:" + file}, command...)...)
 }
 
 // What happens is told: to a monitor of root's, and as signals to everyone.
@@ -214,10 +236,13 @@ func TestBusTellsWhatHappens(t *testing.T) {
 		t.Errorf("only root may see all messages: %s", out)
 	}
 	h.monitor("root", "/run/root.txt", "busctl", "monitor", "--json=short", busName)
-	h.monitor("nobody", "/run/nobody.txt", "dbus-monitor", "--system", "type='signal',sender='"+busName+"'")
+	h.monitor("nobody", "/run/nobody.txt", "dbus-monitor", "--system", "type='signal',sender='"+
+		busName+"'")
 	h.Eventually(30*time.Second, "the monitors listen", func() bool {
-		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer", "Ping")
-		_, err := h.Run(t.Context(), "sh", "-c", "grep -q Ping /run/root.txt && grep -q NameAcquired /run/nobody.txt")
+		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer",
+			"Ping")
+		_, err := h.Run(t.Context(), "sh", "-c",
+			"grep -q Ping /run/root.txt && grep -q NameAcquired /run/nobody.txt")
 		return err == nil
 	})
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
@@ -233,23 +258,29 @@ func TestBusTellsWhatHappens(t *testing.T) {
 		for _, pattern := range patterns {
 			script += fmt.Sprintf(" && grep -E -q '%s' %s", pattern, file)
 		}
-		h.Eventually(30*time.Second, what+": "+script, func() bool { _, err := h.Run(t.Context(), "sh", "-c", script); return err == nil })
+		h.Eventually(30*time.Second, what+": "+script,
+			func() bool { _, err := h.Run(t.Context(), "sh", "-c", script); return err == nil })
 	}
 	told("a reload", "/run/root.txt",
 		`"path":"/org/outrider/Agent1","interface":"org.freedesktop.DBus.Properties","member":"PropertiesChanged".*"State":\{"type":"s","data":"reloading"\}`,
 		`"member":"PropertiesChanged".*"CurrentEpoch":\{"type":"u","data":1\}`,
 		`"member":"PropertiesChanged".*"LastReloadTimestamp":\{"type":"t","data":[1-9]`,
 		`"member":"InterfacesAdded".*"/org/outrider/Agent1/epoch/1"`,
-		`"member":"EpochStarted".*\[1,"/org/outrider/Agent1/epoch/1"\]`, `"member":"EpochLive".*\[1,`, `"member":"ReloadFinished".*"restarted",1,`)
-	told("a reload, to everyone", "/run/nobody.txt", "member=PropertiesChanged", "member=EpochLive", "member=ReloadFinished")
+		`"member":"EpochStarted".*\[1,"/org/outrider/Agent1/epoch/1"\]`,
+		`"member":"EpochLive".*\[1,`, `"member":"ReloadFinished".*"restarted",1,`)
+	told("a reload, to everyone", "/run/nobody.txt", "member=PropertiesChanged", "member=EpochLive",
+		"member=ReloadFinished")
 	h.Write("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
 	if out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service"); err == nil {
 		t.Errorf("a broken configuration is taken: %s", out)
 	}
-	told("a refused reload", "/run/root.txt", `"member":"ReloadRefused".*50-broken.toml:1`, `"member":"PropertiesChanged".*"Conditions":.*configuration-refused`)
+	told("a refused reload", "/run/root.txt", `"member":"ReloadRefused".*50-broken.toml:1`,
+		`"member":"PropertiesChanged".*"Conditions":.*configuration-refused`)
 	h.MustRun(t, "rm", "/etc/outrider/conf.d/50-broken.toml")
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
-	told("the stop", "/run/root.txt", `"member":"Draining"`, `"member":"PropertiesChanged".*"State":\{"type":"s","data":"stopping"\}`, `"member":"EpochExited"`)
+	told("the stop", "/run/root.txt", `"member":"Draining"`,
+		`"member":"PropertiesChanged".*"State":\{"type":"s","data":"stopping"\}`,
+		`"member":"EpochExited"`)
 }
 
 // The bus may go and come: the agent goes on, and returns to it.
@@ -259,7 +290,11 @@ func TestBusRestarts(t *testing.T) {
 	h.MustRun(t, "systemctl", "stop", "dbus.socket", "dbus.service")
 	h.Serves()
 	h.MustRun(t, "outrider", "reload")
-	h.Eventually(30*time.Second, "its absence is a condition", func() bool { return strings.Contains(fmt.Sprint(h.Status().Conditions), "bus-unavailable") })
+	h.Eventually(30*time.Second, "its absence is a condition",
+		func() bool {
+			return strings.Contains(fmt.Sprint(h.Status().Conditions),
+				"bus-unavailable")
+		})
 	h.MustRun(t, "systemctl", "start", "dbus.socket", "dbus.service")
 	h.Eventually(time.Minute, "the agent is back", func() bool {
 		out, err := h.As("root", "get-property", busName, busObject, busManager, "CurrentEpoch")
@@ -267,21 +302,25 @@ func TestBusRestarts(t *testing.T) {
 	})
 	h.MustRun(t, "systemctl", "restart", "dbus.service")
 	h.OnBus(busName)
-	h.Eventually(30*time.Second, "the condition is gone", func() bool { return len(h.Status().Conditions) == 0 })
+	h.Eventually(30*time.Second, "the condition is gone",
+		func() bool { return len(h.Status().Conditions) == 0 })
 	if now := h.MainPID("outrider"); now != agent {
 		t.Errorf("agent %d became %d", agent, now)
 	}
-	// systemd is told on its own socket, and asked on the bus whether this is a restart: Envoy stays.
+	// systemd is told on its own socket, and asked on the bus whether this is a restart: Envoy
+	// stays.
 	before := h.Live().PID
 	h.MustRun(t, "systemctl", "restart", "outrider.service")
 	if now := h.Live().PID; now != before {
-		t.Errorf("after the bus was restarted a restart of the agent made Envoy %d out of %d", now, before)
+		t.Errorf("after the bus was restarted a restart of the agent made Envoy %d out of %d", now,
+			before)
 	}
 }
 
 // The other implementation of the bus.
 func TestBusOfDbusBroker(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts", "get-dbus-broker")).Output()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
+		"get-dbus-broker")).Output()
 	if err != nil {
 		t.Fatalf("scripts/get-dbus-broker: %v", err)
 	}
@@ -291,51 +330,65 @@ func TestBusOfDbusBroker(t *testing.T) {
 	}
 	h := NewHost(t, folder+":/opt/dbus-broker")
 	h.Script("cp -a /opt/dbus-broker/usr /; getent group nobody >/dev/null || groupadd nobody")
-	h.Script("install -m 0644 /opt/dbus-broker/lib/systemd/system/dbus-broker.service /etc/systemd/system/dbus-broker.service")
-	h.Script("systemctl stop dbus.service; ln -sf dbus-broker.service /etc/systemd/system/dbus.service; systemctl daemon-reload; systemctl start dbus.service")
-	h.Eventually(time.Minute, "dbus-broker runs", func() bool { return len(h.Processes("dbus-broker")) > 0 })
+	h.Script("install -m 0644 /opt/dbus-broker/lib/systemd/system/dbus-broker.service " +
+		"/etc/systemd/system/dbus-broker.service")
+	h.Script("systemctl stop dbus.service; ln -sf dbus-broker.service " +
+		"/etc/systemd/system/dbus.service; systemctl daemon-reload; systemctl start dbus.service")
+	h.Eventually(time.Minute, "dbus-broker runs",
+		func() bool { return len(h.Processes("dbus-broker")) > 0 })
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.OnBus(busName)
 	for user := range strings.FieldsSeq(users) {
-		if got := h.MustAs(user, "get-property", busName, busObject, busManager, "Ready"); got != "b true" {
+		if got := h.MustAs(user, "get-property", busName, busObject, busManager,
+			"Ready"); got != "b true" {
 			t.Errorf("as %s: %s", user, got)
 		}
 		h.MustAs(user, "introspect", busName, busObject)
 	}
 	for _, c := range changing {
-		if out, err := h.As("nobody", append([]string{"--allow-interactive-authorization=no", "call", busName}, c.arguments...)...); err == nil || !strings.Contains(out, "needs a password") {
+		if out, err := h.As("nobody", append([]string{"--allow-interactive-authorization=no",
+			"call", busName}, c.arguments...)...); err == nil ||
+			!strings.Contains(out, "needs a password") {
 			t.Errorf("nobody may %v: %v %s", c.arguments, err, out)
 		}
 	}
 	h.monitor("root", "/run/root.txt", "busctl", "monitor", "--json=short", busName)
 	h.Eventually(30*time.Second, "the monitor listens", func() bool {
-		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer", "Ping")
+		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer",
+			"Ping")
 		_, err := h.Run(t.Context(), "grep", "-q", "Ping", "/run/root.txt")
 		return err == nil
 	})
-	if got := h.MustAs("root", "call", busName, busObject, busManager, "Reload", "t", "0"); !strings.HasPrefix(got, "t ") {
+	if got := h.MustAs("root", "call", busName, busObject, busManager, "Reload", "t",
+		"0"); !strings.HasPrefix(got, "t ") {
 		t.Errorf("Reload: %s", got)
 	}
 	h.Eventually(20*time.Second, "the reload is told", func() bool {
-		_, err := h.Run(t.Context(), "grep", "-E", "-q", `"member":"ReloadFinished".*"restarted",1,`, "/run/root.txt")
+		_, err := h.Run(t.Context(), "grep", "-E", "-q",
+			`"member":"ReloadFinished".*"restarted",1,`, "/run/root.txt")
 		return err == nil
 	})
-	if out, err := h.As("nobody", "call", "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "RequestName", "su", busName+".Instance._evil", "4"); err == nil {
+	if out, err := h.As("nobody", "call", "org.freedesktop.DBus", "/org/freedesktop/DBus",
+		"org.freedesktop.DBus", "RequestName", "su", busName+".Instance._evil", "4"); err == nil {
 		t.Errorf("nobody may be an agent: %s", out)
 	}
 
-	// It knows no rule for a prefix: an instance's methods are called all the same, its properties once a rule names it.
-	instance, read := busName+".Instance._web_2d1", []string{"get-property", busName + ".Instance._web_2d1", busObject, busManager, "Ready"}
+	// It knows no rule for a prefix: an instance's methods are called all the same, its properties
+	// once a rule names it.
+	instance, read := busName+".Instance._web_2d1",
+		[]string{"get-property", busName + ".Instance._web_2d1", busObject, busManager, "Ready"}
 	h.Instance("web-1", 0)
 	h.MustRun(t, "systemctl", "start", "outrider@web-1.service")
 	h.OnBus(instance)
-	if got := h.MustAs("nobody", "call", instance, busObject, busManager, "ListEpochs"); !strings.HasPrefix(got, "a(uosut) 1 0 ") {
+	if got := h.MustAs("nobody", "call", instance, busObject, busManager,
+		"ListEpochs"); !strings.HasPrefix(got, "a(uosut) 1 0 ") {
 		t.Errorf("the epochs of the instance: %s", got)
 	}
 	if out, err := h.As("nobody", read...); err == nil || !strings.Contains(out, "Access denied") {
 		t.Errorf("without a rule: %v %s", err, out)
 	}
-	h.Write("/etc/dbus-1/system.d/outrider-web-1.conf", `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
+	h.Write("/etc/dbus-1/system.d/outrider-web-1.conf",
+		`<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><policy context="default"><allow send_destination="`+instance+`"/></policy></busconfig>
 `)

@@ -20,14 +20,16 @@ const (
 
 // canaryValues are values with a secret, of which each key accepts at least one.
 var canaryValues = []string{
-	`"http://user:SECRET@127.0.0.1:1/x?SECRET#SECRET"`, `{ name = "SECRET" }`, `"SECRET"`, `["SECRET"]`,
+	`"http://user:SECRET@127.0.0.1:1/x?SECRET#SECRET"`, `{ name = "SECRET" }`, `"SECRET"`,
+	`["SECRET"]`,
 }
 
 // brokenValues are refused for every concealed key.
 var brokenValues = []string{
 	`SECRET`, `"SECRET`, `SECRET"`, `'SECRET`, `"SECRET" SECRET`, `"\uSECRET"`, `"""SECRET`,
 	`NUMBER`, `NUMBERx`, `NUMBERNUMBERNUMBERNUMBER`, `NUMBER.`, `2026-NUMBER`,
-	`[["SECRET"], NUMBER]`, `[SECRET]`, `{ name = SECRET }`, `{ name = "SECRET"`, `[{ a = "SECRET" }]`,
+	`[["SECRET"], NUMBER]`, `[SECRET]`, `{ name = SECRET }`, `{ name = "SECRET"`,
+	`[{ a = "SECRET" }]`,
 	`"SECRET\u0000"`, "\"SECRET\"\nKEY = \"SECRET\"",
 }
 
@@ -39,14 +41,16 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	h.Write("/opt/patterns", canaryText+"\n"+canaryNumber+"\n")
 	plant := func(name, text string) {
 		h.Write("/etc/outrider/conf.d/"+name, text)
-		h.Script("chgrp outrider /etc/outrider/conf.d/" + name + "; chmod 0640 /etc/outrider/conf.d/" + name)
+		h.Script("chgrp outrider /etc/outrider/conf.d/" + name +
+			"; chmod 0640 /etc/outrider/conf.d/" + name)
 	}
 	for i, key := range config.Concealed() {
 		if text := validCanary(t, i, key); text != "" {
 			plant(fmt.Sprintf("%d.toml", i), text)
 		}
 	}
-	h.MustRun(t, "systemd-run", "--quiet", "--unit=monitor", "--property=StandardOutput=file:/opt/bus.log",
+	h.MustRun(t, "systemd-run", "--quiet", "--unit=monitor",
+		"--property=StandardOutput=file:/opt/bus.log",
 		"busctl", "monitor", busName)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.OnBus(busName)
@@ -72,11 +76,13 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	h.Script("journalctl --no-pager -o export >/opt/out/journal; cp /opt/bus.log /opt/out/")
 
 	// What was searched is not empty.
-	for _, want := range []string{"bus.log", "valid/server_info", "valid/config_dump", "valid/report"} {
+	for _, want := range []string{"bus.log", "valid/server_info", "valid/config_dump",
+		"valid/report"} {
 		h.Script("[ $(wc -c </opt/out/" + want + ") -gt 500 ]")
 	}
 	h.Script("grep -q 'is not TOML' /opt/out/broken-0/reload")
-	if found := h.Script("grep -a -r -F -f /opt/patterns /opt/out | cut -c1-300 || true"); found != "" {
+	if found := h.Script(
+		"grep -a -r -F -f /opt/patterns /opt/out | cut -c1-300 || true"); found != "" {
 		t.Errorf("found:\n%s", found)
 	}
 }
@@ -147,7 +153,8 @@ true`
 		return
 	}
 	h.Eventually(30*time.Second, "the bus has what is wrong", func() bool {
-		out, err := h.Run(h.t.Context(), "busctl", "get-property", busName, busObject, busManager, "LastError")
+		out, err := h.Run(h.t.Context(), "busctl", "get-property", busName, busObject, busManager,
+			"LastError")
 		return err == nil && len(out) > len(`s ""`)
 	})
 }

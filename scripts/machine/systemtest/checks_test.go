@@ -39,17 +39,21 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	for range 5 { // the agent reads a changed file within moments: one time is chance
-		out, err := h.Run(t.Context(), "sh", "-c", "cat >/etc/outrider/mesh.d/broken.yaml <<'EOF'\n"+brokenMesh+"EOF\nexec outrider mesh check")
+		out, err := h.Run(t.Context(), "sh", "-c",
+			"cat >/etc/outrider/mesh.d/broken.yaml <<'EOF'\n"+brokenMesh+
+				"EOF\nexec outrider mesh check")
 		if err == nil || !strings.Contains(out, "/etc/outrider/mesh.d/broken.yaml:6") {
 			t.Errorf("a broken file was saved: %v %s", err, out)
 		}
-		if out, err := h.Run(t.Context(), "sh", "-c", "rm /etc/outrider/mesh.d/broken.yaml; exec outrider mesh check"); err != nil {
+		if out, err := h.Run(t.Context(), "sh", "-c",
+			"rm /etc/outrider/mesh.d/broken.yaml; exec outrider mesh check"); err != nil {
 			t.Errorf("it was removed: %v %s", err, out)
 		}
 	}
 	h.Write("/etc/outrider/mesh.d/edge.yaml", gatewayMesh)
 	const warning = "warning: /etc/outrider/mesh.d/edge.yaml:"
-	for _, command := range []string{"outrider mesh check", "outrider mesh check /etc/outrider/mesh.d"} {
+	for _, command := range []string{"outrider mesh check",
+		"outrider mesh check /etc/outrider/mesh.d"} {
 		out := h.MustRun(t, "sh", "-c", command)
 		for _, want := range []string{"1: Gateway default/edge: spec.selector: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\"",
 			"11: VirtualService default/edge: spec.http[0].route[0].destination.host: no service has the host nowhere.test"} {
@@ -58,12 +62,18 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 			}
 		}
 	}
-	h.Write("/etc/outrider/conf.d/node.toml", "[node]\ntype = \"router\"\nlabels = { app = \"edge\" }\n")
-	h.Script("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=edge -days 2 -keyout /etc/outrider/no.key -out /etc/outrider/no.crt 2>/dev/null; chmod 644 /etc/outrider/no.crt; chmod 600 /etc/outrider/no.key")
+	h.Write("/etc/outrider/conf.d/node.toml",
+		"[node]\ntype = \"router\"\nlabels = { app = \"edge\" }\n")
+	h.Script("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=edge -days 2 -keyout " +
+		"/etc/outrider/no.key -out /etc/outrider/no.crt 2>/dev/null; chmod 644 " +
+		"/etc/outrider/no.crt; chmod 600 /etc/outrider/no.key")
 	h.MustRun(t, "outrider", "reload")
-	for _, command := range []string{"outrider mesh check", "outrider mesh check /etc/outrider/mesh.d"} {
-		out, _ := h.Run(t.Context(), "sh", "-c", command) // Envoy may have refused the listener: that is an error
-		if want := "user outrider-envoy cannot read /etc/outrider/no.key: chgrp outrider-envoy /etc/outrider/no.key; chmod 640 /etc/outrider/no.key"; !strings.Contains(out, want) {
+	for _, command := range []string{"outrider mesh check",
+		"outrider mesh check /etc/outrider/mesh.d"} {
+		// Envoy may have refused the listener: that is an error
+		out, _ := h.Run(t.Context(), "sh", "-c", command)
+		if want := "user outrider-envoy cannot read /etc/outrider/no.key: chgrp outrider-envoy " +
+			"/etc/outrider/no.key; chmod 640 /etc/outrider/no.key"; !strings.Contains(out, want) {
 			t.Errorf("%s: no %q in\n%s", command, want, out)
 		}
 		if strings.Contains(out, "Gateways are for routers") {
@@ -71,8 +81,10 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 		}
 	}
 	h.Script("rm /etc/outrider/no.key")
-	for _, command := range []string{"outrider mesh check", "outrider mesh check /etc/outrider/mesh.d"} {
-		if out, _ := h.Run(t.Context(), "sh", "-c", command); !strings.Contains(out, "/etc/outrider/no.key does not exist") {
+	for _, command := range []string{"outrider mesh check",
+		"outrider mesh check /etc/outrider/mesh.d"} {
+		if out, _ := h.Run(t.Context(), "sh", "-c", command); !strings.Contains(out,
+			"/etc/outrider/no.key does not exist") {
 			t.Errorf("%s: the missing key is not reported:\n%s", command, out)
 		}
 	}
@@ -86,13 +98,19 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 		name, script, undo, says string
 		starts                   bool
 	}{
-		{"a drop-in that is root's", "install -m 0600 /dev/null /etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml",
+		{"a drop-in that is root's", "install -m 0600 /dev/null /etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml",
 			"/etc/outrider/conf.d/x.toml: user outrider cannot read /etc/outrider/conf.d/x.toml: chgrp outrider", false},
-		{"another user", "printf '[envoy]\\nuser = \"root\"\\n' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml", "x.toml:2:1: envoy.user: ", false},
-		{"a file in /root", "echo '{}' >/root/o.yaml; printf '[envoy]\\nbootstrap_override = \"/root/o.yaml\"\\n' >/etc/outrider/conf.d/x.toml",
-			"rm /etc/outrider/conf.d/x.toml", "x.toml:2:1: envoy.bootstrap_override: user outrider cannot read /root/o.yaml: its unit does not see /root (ProtectHome=yes)", false},
-		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy", "envoy.binary: no Envoy", false},
-		{"a folder of the mesh that is missing", "printf '[discovery]\\nfiles = [\"/etc/outrider/none.d\"]\\n' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml",
+		{"another user", "printf '[envoy]\\nuser = \"root\"\\n' >/etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml", "x.toml:2:1: envoy.user: ", false},
+		{"a file in /root",
+			"echo '{}' >/root/o.yaml; printf '[envoy]\\nbootstrap_override = \"/root/o.yaml\"\\n' >/etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml",
+			"x.toml:2:1: envoy.bootstrap_override: user outrider cannot read /root/o.yaml: its unit does not see /root (ProtectHome=yes)", false},
+		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy",
+			"envoy.binary: no Envoy", false},
+		{"a folder of the mesh that is missing",
+			"printf '[discovery]\\nfiles = [\"/etc/outrider/none.d\"]\\n' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml",
 			"warning: /etc/outrider/conf.d/x.toml:2:1: discovery.files: /etc/outrider/none.d does not exist", true},
 	} {
 		h.Script(c.script)

@@ -7,19 +7,23 @@ import (
 	"time"
 )
 
-// Two instances that want the same are told apart before Envoy runs: the kernel would let both Envoys listen on one port.
+// Two instances that want the same are told apart before Envoy runs: the kernel would let both
+// Envoys listen on one port.
 func TestClashOfInstances(t *testing.T) {
 	h := NewHost(t)
 	at := func(name string, port, prometheus int) {
-		h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1, port+2, prometheus, name))
-		h.Script("chgrp outrider /etc/outrider/" + name + ".toml; chmod 0640 /etc/outrider/" + name + ".toml; mkdir -p /etc/outrider/" + name + ".mesh.d")
+		h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1,
+			port+2, prometheus, name))
+		h.Script("chgrp outrider /etc/outrider/" + name + ".toml; chmod 0640 /etc/outrider/" +
+			name + ".toml; mkdir -p /etc/outrider/" + name + ".mesh.d")
 	}
 	refused := func(unit, sentence string) {
 		t.Helper()
 		if out, err := h.Run(t.Context(), "systemctl", "start", unit); err == nil {
 			t.Errorf("%s starts: %s", unit, out)
 		}
-		if exit, restarts := h.Property(unit, "ExecMainStatus"), h.Property(unit, "NRestarts"); exit != "78" || restarts != "0" {
+		if exit, restarts := h.Property(unit, "ExecMainStatus"),
+			h.Property(unit, "NRestarts"); exit != "78" || restarts != "0" {
 			t.Errorf("%s: exit %s, restarted %s times", unit, exit, restarts)
 		}
 		if log := h.Journal("-o", "cat", "-u", unit); !strings.Contains(log, sentence) {
@@ -30,13 +34,15 @@ func TestClashOfInstances(t *testing.T) {
 	at("a", 16000, 16003)
 	at("b", 16010, 16003)
 	taken := `telemetry.prometheus_address: port 16003 of 127.0.0.1 is taken by telemetry.prometheus_address of instance "a" (outrider@a.service), which runs`
-	if out := h.MustRun(t, "outriderd", "--instance", "b", "--check"); !strings.Contains(out, `instance "a" (outrider@a.service), which does not run`) {
+	if out := h.MustRun(t, "outriderd", "--instance", "b", "--check"); !strings.Contains(out,
+		`instance "a" (outrider@a.service), which does not run`) {
 		t.Errorf("before either runs: %s", out)
 	}
 	h.MustRun(t, "systemctl", "start", "outrider@a.service")
 
 	// Ahead, and at the start.
-	if out, err := h.Run(t.Context(), "outriderd", "--instance", "b", "--check"); err == nil || !strings.Contains(out+err.Error(), taken) {
+	if out, err := h.Run(t.Context(), "outriderd", "--instance", "b", "--check"); err == nil ||
+		!strings.Contains(out+err.Error(), taken) {
 		t.Errorf("a check finds nothing: %s %v", out, err)
 	}
 	refused("outrider@b.service", taken)
@@ -58,18 +64,21 @@ func TestClashOfInstances(t *testing.T) {
 	at("b", 16010, 16013)
 	h.MustRun(t, "systemctl", "start", "outrider@b.service")
 	at("b", 16010, 16003)
-	if out, err := h.Run(t.Context(), "outrider", "-i", "b", "reload"); err == nil || !strings.Contains(out+err.Error(), taken) {
+	if out, err := h.Run(t.Context(), "outrider", "-i", "b", "reload"); err == nil ||
+		!strings.Contains(out+err.Error(), taken) {
 		t.Errorf("a reload finds nothing: %s %v", out, err)
 	}
 	at("b", 16010, 16013)
 	h.MustRun(t, "outrider", "-i", "b", "reload")
 	h.MustRun(t, "outrider", "-i", "a", "reload")
 
-	// What both meshes have Envoy listen on: told by the one who comes second, and no more once it is cured.
+	// What both meshes have Envoy listen on: told by the one who comes second, and no more once it
+	// is cured.
 	for _, name := range []string{"a", "b"} {
 		h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", mesh)
 		shared := func() bool {
-			return strings.Contains(h.MustRun(t, "outrider", "-i", name, "--json", "status"), "port-shared")
+			return strings.Contains(h.MustRun(t, "outrider", "-i", name, "--json", "status"),
+				"port-shared")
 		}
 		if name == "a" {
 			h.Eventually(30*time.Second, "Envoy listens", func() bool { return h.Get() == "200" })
@@ -79,10 +88,12 @@ func TestClashOfInstances(t *testing.T) {
 			continue
 		}
 		h.Eventually(30*time.Second, "the second one says that it shares its port", shared)
-		if got := h.MustRun(t, "outrider", "-i", name, "status"); !strings.Contains(got, `instance "a" (outrider@a.service), which runs`) {
+		if got := h.MustRun(t, "outrider", "-i", name, "status"); !strings.Contains(got,
+			`instance "a" (outrider@a.service), which runs`) {
 			t.Errorf("status: %s", got)
 		}
-		h.Write("/etc/outrider/b.mesh.d/web.yaml", strings.NewReplacer("number: 80,", "number: 800,", "number: 81,", "number: 801,").Replace(mesh))
+		h.Write("/etc/outrider/b.mesh.d/web.yaml", strings.NewReplacer("number: 80,",
+			"number: 800,", "number: 81,", "number: 801,").Replace(mesh))
 		h.Eventually(30*time.Second, "it is cured", func() bool { return !shared() })
 	}
 
@@ -90,10 +101,12 @@ func TestClashOfInstances(t *testing.T) {
 	// Both at the same time, as at boot: one of them goes first.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
 	at("b", 16010, 16003)
-	if out, err := h.Run(t.Context(), "systemctl", "start", "outrider@a.service", "outrider@b.service"); err == nil {
+	if out, err := h.Run(t.Context(), "systemctl", "start", "outrider@a.service",
+		"outrider@b.service"); err == nil {
 		t.Errorf("both start: %s", out)
 	}
-	states := h.Property("outrider@a", "ActiveState") + " " + h.Property("outrider@b", "ActiveState")
+	states := h.Property("outrider@a", "ActiveState") + " " + h.Property("outrider@b",
+		"ActiveState")
 	if states != "active failed" && states != "failed active" {
 		t.Errorf("the two are %s", states)
 	}
@@ -102,21 +115,31 @@ func TestClashOfInstances(t *testing.T) {
 	// Programs of others: the start waits until they have gone.
 	at("b", 16010, 16013)
 	h.MustRun(t, "systemctl", "reset-failed")
-	ports := map[string]string{"16012": "status.ready_port", "16013": "telemetry.prometheus_address"}
+	ports := map[string]string{"16012": "status.ready_port",
+		"16013": "telemetry.prometheus_address"}
 	for port := range ports {
-		h.MustRun(t, "systemd-run", "--quiet", "--unit=stranger-"+port, "-p", "User=nobody", programs+"/backend", "-http", "127.0.0.1:"+port, "-tcp", "")
+		h.MustRun(t, "systemd-run", "--quiet", "--unit=stranger-"+port, "-p", "User=nobody",
+			programs+"/backend", "-http", "127.0.0.1:"+port, "-tcp", "")
 		h.Script("until curl -s -o /dev/null http://127.0.0.1:" + port + "/; do :; done")
 	}
 	h.MustRun(t, "systemctl", "start", "--no-block", "outrider@b.service")
 	says := func(port string) string {
-		return fmt.Sprintf("is taken: stranger-%s.service of user nobody listens on 127.0.0.1:%s", port, port)
+		return fmt.Sprintf("is taken: stranger-%s.service of user nobody listens on 127.0.0.1:%s",
+			port, port)
 	}
-	conditions := func() string { out, _ := h.Run(t.Context(), "outrider", "-i", "b", "--json", "status"); return out }
+	conditions := func() string {
+		out, _ := h.Run(t.Context(), "outrider", "-i", "b", "--json",
+			"status")
+		return out
+	}
 	for port, key := range ports {
 		for who, text := range map[string]func() string{
-			"STATUS":      func() string { return h.Property("outrider@b", "StatusText") },
-			"the journal": func() string { return h.Journal("-o", "cat", "-u", "outrider@b.service") },
-			"status":      conditions,
+			"STATUS": func() string { return h.Property("outrider@b", "StatusText") },
+			"the journal": func() string {
+				return h.Journal("-o", "cat", "-u",
+					"outrider@b.service")
+			},
+			"status": conditions,
 		} {
 			h.Eventually(30*time.Second, who+" names the program on port "+port, func() bool {
 				got := text()
@@ -125,13 +148,17 @@ func TestClashOfInstances(t *testing.T) {
 		}
 	}
 	h.MustRun(t, "systemctl", "stop", "stranger-16012.service")
-	h.Eventually(30*time.Second, "one port is waited for", func() bool { return !strings.Contains(conditions(), says("16012")) })
-	if got := conditions(); !strings.Contains(got, says("16013")) || h.Property("outrider@b", "ActiveState") != "activating" {
+	h.Eventually(30*time.Second, "one port is waited for",
+		func() bool { return !strings.Contains(conditions(), says("16012")) })
+	if got := conditions(); !strings.Contains(got, says("16013")) ||
+		h.Property("outrider@b", "ActiveState") != "activating" {
 		t.Errorf("with one port still taken: %s: %s", h.Property("outrider@b", "ActiveState"), got)
 	}
 	h.MustRun(t, "systemctl", "stop", "stranger-16013.service")
-	h.Eventually(time.Minute, "the instance has started", func() bool { return h.Property("outrider@b", "ActiveState") == "active" })
-	if got := conditions(); strings.Contains(got, "port-taken") || h.Property("outrider@b", "NRestarts") != "0" {
+	h.Eventually(time.Minute, "the instance has started",
+		func() bool { return h.Property("outrider@b", "ActiveState") == "active" })
+	if got := conditions(); strings.Contains(got, "port-taken") ||
+		h.Property("outrider@b", "NRestarts") != "0" {
 		t.Errorf("restarted %s times: %s", h.Property("outrider@b", "NRestarts"), got)
 	}
 }

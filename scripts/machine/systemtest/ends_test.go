@@ -12,11 +12,15 @@ func TestSliceEndsEverything(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nRestartSec=1h\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
-	kill := func() { h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", "outrider.service") }
+	kill := func() {
+		h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL",
+			"outrider.service")
+	}
 	reached := func(want string) {
 		t.Helper()
 		h.Eventually(30*time.Second, "the agent is "+want, func() bool {
-			return strings.HasPrefix(h.Property("outrider", "ActiveState")+" "+h.Property("outrider", "SubState"), want)
+			return strings.HasPrefix(h.Property("outrider", "ActiveState")+" "+
+				h.Property("outrider", "SubState"), want)
 		})
 	}
 	for _, c := range []struct {
@@ -32,7 +36,8 @@ func TestSliceEndsEverything(t *testing.T) {
 			kill()
 			reached("activating auto-restart")
 			h.Write("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
-			if out, err := h.Run(t.Context(), "systemctl", "restart", "outrider.service"); err == nil {
+			if out, err := h.Run(t.Context(), "systemctl", "restart",
+				"outrider.service"); err == nil {
 				t.Errorf("a broken configuration starts: %s", out)
 			}
 			reached("failed")
@@ -50,7 +55,8 @@ func TestSliceEndsEverything(t *testing.T) {
 					t.Errorf("%s still runs: %v", program, left)
 				}
 			}
-			if state := h.Property("outrider", "ActiveState"); state != "inactive" && state != "failed" {
+			if state := h.Property("outrider", "ActiveState"); state != "inactive" &&
+				state != "failed" {
 				t.Errorf("the agent is %s", state)
 			}
 		})
@@ -64,7 +70,8 @@ func TestPhasesThatLast(t *testing.T) {
 		timeout, await, overlap = 20*time.Second, 2*time.Minute, time.Minute
 	}
 	h := NewHost(t)
-	h.Write("/etc/systemd/system/outrider.service.d/test.conf", fmt.Sprintf("[Service]\nTimeoutStartSec=%v\nTimeoutStopSec=4s\n", timeout))
+	h.Write("/etc/systemd/system/outrider.service.d/test.conf",
+		fmt.Sprintf("[Service]\nTimeoutStartSec=%v\nTimeoutStopSec=4s\n", timeout))
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.Write("/etc/outrider/conf.d/50-slow.toml", fmt.Sprintf(`
 [identity]
@@ -81,35 +88,47 @@ termination_drain_duration = "8s"
 	status := func(what string) func() bool {
 		return func() bool { return strings.Contains(h.Property("outrider", "StatusText"), what) }
 	}
-	h.Eventually(20*time.Second, "STATUS says which file is waited for", status("/etc/outrider/awaited.pem"))
-	h.Eventually(await+time.Minute, "the start has lasted longer than TimeoutStartSec", func() bool { return time.Since(began) > await })
-	if state := h.Property("outrider", "ActiveState"); state != "activating" || h.Property("outrider", "NRestarts") != "0" {
+	h.Eventually(20*time.Second, "STATUS says which file is waited for",
+		status("/etc/outrider/awaited.pem"))
+	h.Eventually(await+time.Minute, "the start has lasted longer than TimeoutStartSec",
+		func() bool { return time.Since(began) > await })
+	if state := h.Property("outrider", "ActiveState"); state != "activating" ||
+		h.Property("outrider", "NRestarts") != "0" {
 		t.Fatalf("the agent is %s, restarted %s times", state, h.Property("outrider", "NRestarts"))
 	}
 	h.Write("/etc/outrider/awaited.pem", "x")
-	h.Eventually(40*time.Second, "the agent has started", func() bool { return h.Property("outrider", "ActiveState") == "active" })
+	h.Eventually(40*time.Second, "the agent has started",
+		func() bool { return h.Property("outrider", "ActiveState") == "active" })
 	h.Serves()
 	t.Logf("started after %v", time.Since(began))
 
 	// A client that stays: a reload does not wait for an epoch without clients.
 	h.MustRun(t, "systemd-run", "--quiet", "--unit=client", "bash", "-c",
-		"exec 3<>/dev/tcp/127.0.0.1/81; echo hello >&3; read -r -t 30 line <&3; echo \"got $line\"; exec sleep 600")
-	h.Eventually(30*time.Second, "the client is connected", func() bool { return strings.Contains(h.Journal("-u", "client", "-o", "cat"), "got hello") })
+		"exec 3<>/dev/tcp/127.0.0.1/81; echo hello >&3; read -r -t 30 line <&3; echo \"got "+
+			"$line\"; exec sleep 600")
+	h.Eventually(30*time.Second, "the client is connected",
+		func() bool {
+			return strings.Contains(h.Journal("-u", "client", "-o", "cat"),
+				"got hello")
+		})
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
 	began = time.Now()
 	reloaded := make(chan error, 1)
 	go func() {
-		_, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service") // waits for the end of the epoch before
+		// waits for the end of the epoch before
+		_, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service")
 		reloaded <- err
 	}()
-	h.Eventually(20*time.Second, "STATUS says which epoch is waited for", status("waiting for epoch 0 to finish draining, 1 connection left, until "))
+	h.Eventually(20*time.Second, "STATUS says which epoch is waited for",
+		status("waiting for epoch 0 to finish draining, 1 connection left, until "))
 	if err := <-reloaded; err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(began); took < overlap/2 {
 		t.Errorf("the second reload took %v: it did not wait", took)
 	}
-	if log := h.Journal("-u", "outrider", "-o", "cat"); !strings.Contains(log, "waiting for epoch 0 to finish draining") {
+	if log := h.Journal("-u", "outrider", "-o", "cat"); !strings.Contains(log,
+		"waiting for epoch 0 to finish draining") {
 		t.Errorf("the journal does not say what was waited for:\n%s", log)
 	}
 	h.Serves()
@@ -120,7 +139,8 @@ termination_drain_duration = "8s"
 
 	began = time.Now()
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
-	if took := time.Since(began); took < 7*time.Second || h.Property("outrider", "Result") != "success" {
+	if took := time.Since(began); took < 7*time.Second ||
+		h.Property("outrider", "Result") != "success" {
 		t.Errorf("stopped after %v: %s", took, h.Property("outrider", "Result"))
 	}
 }

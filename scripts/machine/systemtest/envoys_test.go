@@ -67,7 +67,8 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 	// The real one is known, and selected as there is no other.
 	does("installed Envoy 1.40.0 as /usr/lib/outrider/envoy-1.40.0/envoy\n",
 		"outrider envoy install --file /opt/envoy/envoy")
-	refuses("is not that of a known Envoy", "outrider envoy install --file "+otherEnvoys+"/not-listed")
+	refuses("is not that of a known Envoy", "outrider envoy install --file "+otherEnvoys+
+		"/not-listed")
 	for _, name := range []string{"next", "sideways", "broken"} {
 		does("installed", "f="+otherEnvoys+"/"+name+"; outrider envoy install --file $f "+
 			"--sha256 $(sha256sum <$f | cut -d ' ' -f 1)")
@@ -80,7 +81,8 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 		t.Helper()
 		status := h.Status()
 		path, epoch := status.Envoy.Path, *status.CurrentEpoch
-		if want := "/usr/lib/outrider/envoy-" + version + "/envoy"; path != want || epoch != number {
+		if want := "/usr/lib/outrider/envoy-" + version + "/envoy"; path != want ||
+			epoch != number {
 			t.Errorf("epoch %d runs %s, want %d and %s", epoch, path, number, want)
 		}
 		if link := h.Script("readlink /usr/lib/outrider/envoy"); link != "envoy-"+version+"/envoy" {

@@ -17,49 +17,68 @@ case "$1" in
 esac
 `
 
-// What a restart would not cure is not restarted, and says why: in what it prints at its end, in STATUS and, where there is one, with
-// the number of the error.
+// What a restart would not cure is not restarted, and says why: in what it prints at its end, in
+// STATUS and, where there is one, with the number of the error.
 func TestErrorsThatStay(t *testing.T) {
 	h := NewHost(t)
-	if err := h.WriteFile(t.Context(), "/usr/local/bin/dying", []byte(dyingEnvoy), 0o755); err != nil {
+	if err := h.WriteFile(t.Context(), "/usr/local/bin/dying", []byte(dyingEnvoy),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ name, script, undo, exit, errno, sentence string }{
-		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy", "69", "0", "/usr/local/bin/envoy (there is none)"},
-		{"not the Envoy that is configured", "printf '[envoy]\\nbinary = \"/opt/none/envoy\"\\n' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml",
+		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy", "69",
+			"0", "/usr/local/bin/envoy (there is none)"},
+		{"not the Envoy that is configured",
+			"printf '[envoy]\\nbinary = \"/opt/none/envoy\"\\n' >/etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml",
 			"69", "2", "/opt/none/envoy: no such file"}, // ENOENT
-		{"no outrider-bootstrap", "mv /usr/libexec/outrider/outrider-bootstrap /root", "mv /root/outrider-bootstrap /usr/libexec/outrider", "69", "0",
+		{"no outrider-bootstrap", "mv /usr/libexec/outrider/outrider-bootstrap /root",
+			"mv /root/outrider-bootstrap /usr/libexec/outrider", "69", "0",
 			"neither /usr/sbin/outrider-bootstrap nor /usr/libexec/outrider/outrider-bootstrap can be executed; install it there"},
 		{"another agent on the same configuration",
 			"systemd-run --quiet --unit=another -p Type=notify -p User=outrider -p SupplementaryGroups=outrider-envoy /usr/sbin/outriderd", "systemctl stop another.service",
 			"73", "0", "another outriderd (pid "},
-		{"an Envoy that always dies", "printf '[envoy]\\nbinary = \"/usr/local/bin/dying\"\\nrestart_limit = 2\\nrestart_backoff_min = \"10ms\"\\n' >/etc/outrider/conf.d/x.toml",
+		{"an Envoy that always dies",
+			"printf '[envoy]\\nbinary = \"/usr/local/bin/dying\"\\nrestart_limit = 2\\nrestart_backoff_min = \"10ms\"\\n' >/etc/outrider/conf.d/x.toml",
 			"rm /etc/outrider/conf.d/x.toml", "75", "0", "it hurts"},
-		{"invalid configuration", "echo 'nonsense = 1' >/etc/outrider/conf.d/x.toml", "rm /etc/outrider/conf.d/x.toml", "78", "0", "/etc/outrider/conf.d/x.toml:1"},
+		{"invalid configuration", "echo 'nonsense = 1' >/etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml", "78", "0", "/etc/outrider/conf.d/x.toml:1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h.MustRun(t, "systemctl", "start", "outrider.service")
 			h.MustRun(t, "systemctl", "stop", "outrider.service")
 			h.Script(c.script)
 			since := "@" + strings.TrimSpace(h.MustRun(t, "date", "+%s.%N"))
-			if out, err := h.Run(t.Context(), "systemctl", "start", "outrider.service"); err == nil {
+			if out, err := h.Run(t.Context(), "systemctl", "start",
+				"outrider.service"); err == nil {
 				t.Errorf("it starts: %s", out)
 			}
-			if exit, restarts := h.Property("outrider", "ExecMainStatus"), h.Property("outrider", "NRestarts"); exit != c.exit || restarts != "0" || h.Property("outrider", "ActiveState") != "failed" {
-				t.Errorf("exit %s, restarted %s times, %s", exit, restarts, h.Property("outrider", "ActiveState"))
+			if exit, restarts := h.Property("outrider", "ExecMainStatus"),
+				h.Property("outrider", "NRestarts"); exit != c.exit || restarts != "0" ||
+				h.Property("outrider", "ActiveState") != "failed" {
+				t.Errorf("exit %s, restarted %s times, %s", exit, restarts,
+					h.Property("outrider", "ActiveState"))
 			}
-			if text, errno := h.Property("outrider", "StatusText"), h.Property("outrider", "StatusErrno"); !strings.Contains(text, c.sentence) || errno != c.errno {
+			if text, errno := h.Property("outrider", "StatusText"),
+				h.Property("outrider", "StatusErrno"); !strings.Contains(text, c.sentence) ||
+				errno != c.errno {
 				t.Errorf("STATUS %q, ERRNO %s, want %q and %s", text, errno, c.sentence, c.errno)
 			}
 			// On the socket of case 73 the other agent answers.
-			if out, err := h.Run(t.Context(), "outrider", "status"); c.exit != "73" && (err == nil || !strings.Contains(out, "outrider.service failed (exit code "+c.exit+"): ") || !strings.Contains(out, c.sentence)) {
+			if out, err := h.Run(t.Context(), "outrider", "status"); c.exit != "73" &&
+				(err == nil || !strings.Contains(out, "outrider.service failed (exit code "+c.exit+
+					"): ") || !strings.Contains(out, c.sentence)) {
 				t.Errorf("outrider status: %v %s", err, out)
 			}
-			// journald reads what a program prints and what comes over its own socket one after the other, in no order.
+			// journald reads what a program prints and what comes over its own socket one after the
+			// other, in no order.
 			var last string
 			h.Eventually(10*time.Second, "the journal has the end of the agent", func() bool {
-				lines := strings.Split(h.Journal("-o", "cat", "-n", "20", "-u", "outrider.service", "SYSLOG_IDENTIFIER=outriderd", "--since", since), "\n")
-				end := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "outriderd: ") })
+				lines := strings.Split(h.Journal("-o", "cat", "-n", "20", "-u", "outrider.service",
+					"SYSLOG_IDENTIFIER=outriderd", "--since", since), "\n")
+				end := slices.IndexFunc(lines, func(line string) bool {
+					return strings.HasPrefix(line, "outriderd: ")
+				})
 				if end < 0 {
 					return false
 				}
@@ -74,7 +93,8 @@ func TestErrorsThatStay(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
-	h.MustRun(t, "systemctl", "enable", "outrider.service") // systemd forgets the STATUS of a unit that nothing refers to
+	// systemd forgets the STATUS of a unit that nothing refers to
+	h.MustRun(t, "systemctl", "enable", "outrider.service")
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	if text := h.Property("outrider", "StatusText"); text != "stopped" {
 		t.Errorf("STATUS %q after a stop", text)

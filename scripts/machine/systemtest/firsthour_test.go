@@ -11,7 +11,8 @@ import (
 
 // answer is the status code of a GET in the machine, "000" if nothing listens.
 func (h *Host) answer(url string) string {
-	out, _ := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", url)
+	out, _ := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}",
+		url)
 	return out
 }
 
@@ -77,15 +78,19 @@ func TestJournal_NamesProblemsAndChanges(t *testing.T) {
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	const file = "/etc/outrider/mesh.d/more.yaml"
 	h.Write(file, brokenMesh)
-	lines := func(match ...string) int { return len(h.journal(append(match, "CONFIG_FILE="+file)...)) }
+	lines := func(match ...string) int {
+		return len(h.journal(append(match, "CONFIG_FILE="+file)...))
+	}
 	h.Eventually(time.Minute, "the journal names file and line of the problem", func() bool {
 		return lines("CONFIG_LINE=6", "PRIORITY=3") == 1
 	})
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
 	h.Eventually(time.Minute, "a reload beside it says so", func() bool {
-		return strings.Contains(h.Journal("-o", "cat", "-u", "outrider.service"), "outrider: the mesh configuration has 1 error")
+		return strings.Contains(h.Journal("-o", "cat", "-u", "outrider.service"),
+			"outrider: the mesh configuration has 1 error")
 	})
-	h.Write(file, strings.Replace(brokenMesh, "htpp: []", "http: [{directResponse: {status: 204}}]", 1))
+	h.Write(file, strings.Replace(brokenMesh, "htpp: []", "http: [{directResponse: {status: 204}}]",
+		1))
 	h.Eventually(time.Minute, "the journal names the change", func() bool {
 		return lines("CONFIG_LINE=1", "PRIORITY=6") == 1
 	})
@@ -111,7 +116,8 @@ spec:
 // TestProxySecrets_ShowsCertificates lists a certificate that Envoy has loaded.
 func TestProxySecrets_ShowsCertificates(t *testing.T) {
 	h := NewHost(t)
-	h.Script("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=far-root " +
+	h.Script("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj " +
+		"/CN=far-root " +
 		"-keyout /dev/null -out /etc/outrider/ca.pem 2>/dev/null; chmod 0644 /etc/outrider/ca.pem")
 	h.Write("/etc/outrider/mesh.d/far.yaml", tlsUpstream)
 	h.MustRun(t, "systemctl", "start", "outrider.service")

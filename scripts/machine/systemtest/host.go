@@ -1,5 +1,5 @@
-// Package systemtest tests Outrider as a part of systemd, on machines that are booted for it (scripts/machine). The tests need
-// root.
+// Package systemtest tests Outrider as a part of systemd, on machines that are booted for it
+// (scripts/machine). The tests need root.
 package systemtest
 
 import (
@@ -19,13 +19,14 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// fullEnvironment asks for the numbers, durations and rates that the project promises, where the tests otherwise take smaller ones
-// (make bench sets it).
+// fullEnvironment asks for the numbers, durations and rates that the project promises, where the
+// tests otherwise take smaller ones (make bench sets it).
 const fullEnvironment = "OUTRIDER_TEST_FULL"
 
 func full() bool { return os.Getenv(fullEnvironment) != "" }
 
-// rootEnvironment is the folder of another system to test on, with another systemd (scripts/machine/root).
+// rootEnvironment is the folder of another system to test on, with another systemd
+// (scripts/machine/root).
 const rootEnvironment = "OUTRIDER_TEST_ROOT"
 
 // standard is the factor on the standard load: all of it where everything is asked for.
@@ -36,8 +37,8 @@ func standard() float64 {
 	return 0.25
 }
 
-// Host is a machine on which Outrider is installed by hand, as the packages do it, with Envoy and something to stand behind it:
-// HTTP on port 80, TCP on port 81.
+// Host is a machine on which Outrider is installed by hand, as the packages do it, with Envoy and
+// something to stand behind it: HTTP on port 80, TCP on port 81.
 type Host struct {
 	*machine.Machine
 	t testing.TB
@@ -96,15 +97,17 @@ spec:
     ports: {http: 9000, tcp: 9001}
 `
 
-// NewHost boots a machine and installs Outrider. Nothing of it runs yet. More folders may be bound into it (machine.Options).
+// NewHost boots a machine and installs Outrider. Nothing of it runs yet. More folders may be bound
+// into it (machine.Options).
 func NewHost(t testing.TB, more ...string) *Host {
 	t.Helper()
 	root := parts.Root()
 	built := rig.Build(t, false)
-	h := &Host{t: t, Machine: machine.Test(t, machine.Options{Root: os.Getenv(rootEnvironment), Bind: append(more,
-		built.Dir+":"+programs, filepath.Join(root, "units")+":"+units,
-		filepath.Join(root, "packaging")+":"+packaging, filepath.Dir(parts.Envoy(t))+":"+envoy,
-	)})}
+	h := &Host{t: t, Machine: machine.Test(t, machine.Options{Root: os.Getenv(rootEnvironment),
+		Bind: append(more,
+			built.Dir+":"+programs, filepath.Join(root, "units")+":"+units,
+			filepath.Join(root, "packaging")+":"+packaging, filepath.Dir(parts.Envoy(t))+":"+envoy,
+		)})}
 	h.Script(installScript)
 	h.startBackend()
 	h.Write("/etc/outrider/outrider.toml", configuration)
@@ -114,7 +117,8 @@ func NewHost(t testing.TB, more ...string) *Host {
 		if t.Failed() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			log, _ := h.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "150", "-u", "outrider*", "-u", "init.scope")
+			log, _ := h.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "150",
+				"-u", "outrider*", "-u", "init.scope")
 			t.Logf("the journal:\n%s", log)
 		}
 	})
@@ -124,7 +128,8 @@ func NewHost(t testing.TB, more ...string) *Host {
 // startBackend starts what stands behind Envoy, until the machine reboots.
 func (h *Host) startBackend() {
 	h.t.Helper()
-	h.MustRun(h.t, "systemd-run", "--quiet", "--unit=backend", programs+"/backend", "-http", "127.0.0.1:9000", "-tcp", "127.0.0.1:9001")
+	h.MustRun(h.t, "systemd-run", "--quiet", "--unit=backend", programs+"/backend", "-http",
+		"127.0.0.1:9000", "-tcp", "127.0.0.1:9001")
 	h.Eventually(30*time.Second, "the backend answers", func() bool {
 		_, err := h.Run(h.t.Context(), "curl", "-s", "-o", "/dev/null", "http://127.0.0.1:9000/")
 		return err == nil
@@ -165,7 +170,8 @@ func (h *Host) MainPID(unit string) int {
 func (h *Host) Status() api.Status {
 	h.t.Helper()
 	var status api.Status
-	if err := json.Unmarshal([]byte(h.MustRun(h.t, "outrider", "--json", "status")), &status); err != nil {
+	if err := json.Unmarshal([]byte(h.MustRun(h.t, "outrider", "--json", "status")),
+		&status); err != nil {
 		h.t.Fatal(err)
 	}
 	return status
@@ -187,7 +193,8 @@ func (h *Host) Live() api.Epoch {
 // Get asks Envoy on port 80 and returns the status code, or what went wrong.
 func (h *Host) Get() string {
 	h.t.Helper()
-	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: web.test", "http://127.0.0.1:80/")
+	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w",
+		"%{http_code}", "-H", "Host: web.test", "http://127.0.0.1:80/")
 	if err != nil {
 		return err.Error()
 	}
@@ -212,7 +219,8 @@ func (h *Host) Eventually(limit time.Duration, what string, holds func() bool) {
 	}
 }
 
-// Journal runs journalctl once journald has read what was sent to it until now: a message is a datagram.
+// Journal runs journalctl once journald has read what was sent to it until now: a message is a
+// datagram.
 func (h *Host) Journal(arguments ...string) string {
 	h.t.Helper()
 	h.MustRun(h.t, "journalctl", "--sync")

@@ -27,28 +27,34 @@ files = ["/etc/outrider/%s.mesh.d"]
 func (h *Host) Instance(name string, i int) {
 	h.t.Helper()
 	port := 16000 + 10*i
-	h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1, port+2, port+3, name))
-	h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", strings.NewReplacer("number: 80,", fmt.Sprintf("number: %d,", 800+i),
+	h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1, port+2,
+		port+3, name))
+	h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", strings.NewReplacer("number: 80,",
+		fmt.Sprintf("number: %d,", 800+i),
 		"number: 81,", fmt.Sprintf("number: %d,", 900+i)).Replace(mesh))
 }
 
-// Two instances and the agent of the host, each with an Envoy, folders and units of its own; one slice for all.
+// Two instances and the agent of the host, each with an Envoy, folders and units of its own; one
+// slice for all.
 func TestInstances(t *testing.T) {
 	h := NewHost(t)
 	names := []string{"a", "web-1"}
 	for i, name := range names {
 		h.Instance(name, i)
 	}
-	h.MustRun(t, "systemctl", "start", "outrider.service", "outrider@a.service", "outrider@web-1.service")
+	h.MustRun(t, "systemctl", "start", "outrider.service", "outrider@a.service",
+		"outrider@web-1.service")
 	h.Serves()
-	for _, name := range []string{busName, busName + ".Instance._a", busName + ".Instance._web_2d1"} {
+	for _, name := range []string{busName, busName + ".Instance._a",
+		busName + ".Instance._web_2d1"} {
 		h.OnBus(name)
 	}
 	if said := h.Journal("-o", "cat", "-p", "warning", "-u", "outrider.slice"); said != "" {
 		t.Errorf("a start says: %s", said)
 	}
 	get := func(port int) string {
-		out, err := h.Run(t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: web.test", fmt.Sprintf("http://127.0.0.1:%d/", port))
+		out, err := h.Run(t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w",
+			"%{http_code}", "-H", "Host: web.test", fmt.Sprintf("http://127.0.0.1:%d/", port))
 		if err != nil {
 			return err.Error()
 		}
@@ -79,7 +85,9 @@ func TestInstances(t *testing.T) {
 
 	// One is stopped: it leaves nothing, and the others go on.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
-	if left := h.Script("find /run/outrider/a /run/outrider-envoy/a ! -type d"); left != "/run/outrider/a/keeper.sock" {
+	if left := h.Script(
+		"find /run/outrider/a /run/outrider-envoy/a ! -type d"); left !=
+		"/run/outrider/a/keeper.sock" {
 		t.Errorf("left behind: %s", left)
 	}
 	if got := get(801); got != "200" || h.Live().PID != pid {
@@ -102,7 +110,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// A service that waits for outrider-online.target starts when Envoy serves, and is left alone when the agent is restarted.
+// A service that waits for outrider-online.target starts when Envoy serves, and is left alone when
+// the agent is restarted.
 func TestOnlineTarget(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/systemd/system/needy.service", `

@@ -18,7 +18,8 @@ import (
 	"outrider.org/outrider/agent/journal"
 )
 
-// The flood, in the test's own program when this is in its environment: so many lines a second, for so long.
+// The flood, in the test's own program when this is in its environment: so many lines a second, for
+// so long.
 const (
 	floodEnvironment = "OUTRIDER_TEST_FLOOD"
 	floodRate        = 5000
@@ -36,7 +37,9 @@ func flood() int {
 	}
 	log, text := slog.New(j.Handler()), strings.Repeat("a line of Envoy ", 8)
 	say := func(n int) {
-		log.LogAttrs(context.Background(), slog.LevelInfo, text+strconv.Itoa(n), slog.String("component", "envoy"), slog.Int("epoch", 1), slog.String("envoy_component", "router"))
+		log.LogAttrs(context.Background(), slog.LevelInfo, text+strconv.Itoa(n),
+			slog.String("component", "envoy"), slog.Int("epoch", 1), slog.String("envoy_component",
+				"router"))
 	}
 	before := int64(0)
 	ticker := time.NewTicker(5 * time.Millisecond)
@@ -59,35 +62,40 @@ func flood() int {
 	return 0
 }
 
-// held is the memory that this program has of the system, without the race detector's shadow of it. The resident memory of the
-// real agent is TestEnvoyLogFlood's.
+// held is the memory that this program has of the system, without the race detector's shadow of it.
+// The resident memory of the real agent is TestEnvoyLogFlood's.
 func held() int64 {
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	return int64(memory.Sys - memory.HeapReleased)
 }
 
-// Each of 5,000 lines a second is in the real journal or counted as suppressed, through a restart of journald, and the sender
-// does not grow.
+// Each of 5,000 lines a second is in the real journal or counted as suppressed, through a restart
+// of journald, and the sender does not grow.
 func TestFloodOfLines(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := NewHost(t, filepath.Dir(program)+":/opt/test")
-	h.Write("/etc/systemd/journald.conf.d/test.conf", "[Journal]\nSystemMaxUse=1G\nRuntimeMaxUse=1G\n")
+	h.Write("/etc/systemd/journald.conf.d/test.conf",
+		"[Journal]\nSystemMaxUse=1G\nRuntimeMaxUse=1G\n")
 	h.MustRun(t, "systemctl", "restart", "systemd-journald.service")
-	h.MustRun(t, "systemd-run", "--quiet", "--unit=flood", "--remain-after-exit", "-E", floodEnvironment+"=1", "-p", "LogRateLimitIntervalSec=30s",
+	h.MustRun(t, "systemd-run", "--quiet", "--unit=flood", "--remain-after-exit", "-E",
+		floodEnvironment+"=1", "-p", "LogRateLimitIntervalSec=30s",
 		"-p", "LogRateLimitBurst=200000", "/opt/test/"+filepath.Base(program))
 	h.Eventually(20*time.Second, "the flood has begun", func() bool {
-		return strings.Count(h.MustRun(t, "journalctl", "-u", "flood", "-o", "cat", "-n", "100"), "\n") > 50
+		return strings.Count(h.MustRun(t, "journalctl", "-u", "flood", "-o", "cat", "-n", "100"),
+			"\n") > 50
 	})
 	h.MustRun(t, "systemctl", "restart", "systemd-journald.service")
-	h.Eventually(2*time.Minute, "the flood has ended", func() bool { return h.Property("flood", "SubState") == "exited" })
+	h.Eventually(2*time.Minute, "the flood has ended",
+		func() bool { return h.Property("flood", "SubState") == "exited" })
 	h.MustRun(t, "journalctl", "--sync")
 	h.Script("journalctl --no-pager -q -o cat _SYSTEMD_UNIT=flood.service >/run/flood.txt")
 	count := func(pattern string) (n int) {
-		for text := range strings.FieldsSeq(h.Script("grep -E '" + pattern + "' /run/flood.txt | grep -oE '[0-9]+' || true")) {
+		for text := range strings.FieldsSeq(
+			h.Script("grep -E '" + pattern + "' /run/flood.txt | grep -oE '[0-9]+' || true")) {
 			number, err := strconv.Atoi(text)
 			if err != nil {
 				t.Fatal(err)
@@ -101,10 +109,12 @@ func TestFloodOfLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	suppressed, growth := count("lines were suppressed"), count("^grew by")
-	t.Logf("%d lines came, %d were told as suppressed; the sender grew by %d bytes", came, suppressed, growth)
+	t.Logf("%d lines came, %d were told as suppressed; the sender grew by %d bytes", came,
+		suppressed, growth)
 	if came+suppressed != floodLines {
 		t.Errorf("of %d lines %d are accounted for; journald says: %s", floodLines, came+suppressed,
-			h.Script("journalctl --no-pager -q -o cat -u systemd-journald | grep Suppressed || true"))
+			h.Script("journalctl --no-pager -q -o cat -u systemd-journald | grep Suppressed || "+
+				"true"))
 	}
 	if growth == 0 || growth > mostGrowth {
 		t.Errorf("the sender grew by %d bytes, at most %d", growth, mostGrowth)
@@ -114,7 +124,8 @@ func TestFloodOfLines(t *testing.T) {
 // What the agent and its Envoy log has the fields of the contract, and journalctl -x explains it.
 func TestJournalFields(t *testing.T) {
 	h := NewHost(t)
-	h.Write("/etc/outrider/conf.d/40-log.toml", "[envoy]\nlog_level = \"info\"\n") // what it warns of is routine here
+	// what it warns of is routine here
+	h.Write("/etc/outrider/conf.d/40-log.toml", "[envoy]\nlog_level = \"info\"\n")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
 	h.Write("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
@@ -124,11 +135,13 @@ func TestJournalFields(t *testing.T) {
 	h.MustRun(t, "rm", "/etc/outrider/conf.d/50-broken.toml")
 	h.MustRun(t, "outrider", "drain")
 	h.Eventually(20*time.Second, "the first epoch has ended", func() bool {
-		return strings.Contains(h.Journal("-o", "cat", "MESSAGE_ID="+journal.EpochExited), "epoch 0")
+		return strings.Contains(h.Journal("-o", "cat", "MESSAGE_ID="+journal.EpochExited),
+			"epoch 0")
 	})
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	component := map[string]string{"refused": "reload"}
-	for name, id := range map[string]string{"started": journal.EpochStarted, "live": journal.EpochLive, "exited": journal.EpochExited,
+	for name, id := range map[string]string{"started": journal.EpochStarted,
+		"live": journal.EpochLive, "exited": journal.EpochExited,
 		"refused": journal.ReloadRefused, "draining": journal.Draining} {
 		entries := h.journal("MESSAGE_ID=" + id)
 		if len(entries) == 0 {
@@ -136,7 +149,9 @@ func TestJournalFields(t *testing.T) {
 			continue
 		}
 		first := entries[0]
-		if first["OUTRIDER_COMPONENT"] != cmp.Or(component[name], "epoch") || first["SYSLOG_IDENTIFIER"] != "outriderd" || first["_SYSTEMD_UNIT"] != "outrider.service" {
+		if first["OUTRIDER_COMPONENT"] != cmp.Or(component[name], "epoch") ||
+			first["SYSLOG_IDENTIFIER"] != "outriderd" ||
+			first["_SYSTEMD_UNIT"] != "outrider.service" {
 			t.Errorf("%s: %v", name, first)
 		}
 		if _, ok := first["OUTRIDER_INSTANCE"]; !ok {
@@ -145,11 +160,13 @@ func TestJournalFields(t *testing.T) {
 		if (name == "started" || name == "live") && first["OUTRIDER_EPOCH"] != "0" {
 			t.Errorf("%s: OUTRIDER_EPOCH=%s", name, first["OUTRIDER_EPOCH"])
 		}
-		if out := h.Journal("-x", "MESSAGE_ID="+id); !strings.Contains(out, "Defined-By: Outrider") {
+		if out := h.Journal("-x", "MESSAGE_ID="+id); !strings.Contains(out,
+			"Defined-By: Outrider") {
 			t.Errorf("journalctl -x does not explain %s:\n%s", name, out)
 		}
 	}
-	if drains := h.Journal("-o", "cat", "MESSAGE_ID="+journal.Draining); !strings.Contains(drains, "stopping: epoch 1 drains") {
+	if drains := h.Journal("-o", "cat", "MESSAGE_ID="+journal.Draining); !strings.Contains(drains,
+		"stopping: epoch 1 drains") {
 		t.Errorf("the stop does not carry the message ID of draining: %s", drains)
 	}
 	lines := h.journal("OUTRIDER_COMPONENT=envoy", "OUTRIDER_EPOCH=1")
@@ -165,7 +182,8 @@ func TestJournalFields(t *testing.T) {
 		}
 	}
 	t.Logf("priorities of Envoy's lines: %v", priorities)
-	if slice := h.Journal("-o", "cat", "-u", "outrider.slice"); !strings.Contains(slice, "epoch 1 is live") {
+	if slice := h.Journal("-o", "cat", "-u", "outrider.slice"); !strings.Contains(slice,
+		"epoch 1 is live") {
 		t.Error("journalctl -u outrider.slice does not show the agent")
 	}
 }

@@ -17,9 +17,12 @@ func TestBoot_NoOrderingCycle(t *testing.T) {
 	}
 	h := NewHost(t)
 	h.Instance("a", 0)
-	h.MustRun(t, "systemctl", "enable", "outrider.service", "outrider@a.service", "outrider-online.target")
+	h.MustRun(t, "systemctl", "enable", "outrider.service", "outrider@a.service",
+		"outrider-online.target")
 	// What else is on the machine may have faults of its own.
-	if said := h.Script("systemd-analyze verify --man=no multi-user.target 2>&1 | grep -e outrider -e cycle || true"); said != "" {
+	if said := h.Script(
+		"systemd-analyze verify --man=no multi-user.target 2>&1 | grep -e outrider -e cycle || " +
+			"true"); said != "" {
 		t.Errorf("systemd-analyze verify multi-user.target:\n%s", said)
 	}
 	for range rounds {
@@ -28,17 +31,22 @@ func TestBoot_NoOrderingCycle(t *testing.T) {
 		}
 		h.startBackend()
 		h.Eventually(time.Minute, "both agents are ready", func() bool {
-			return h.Property("outrider", "ActiveState") == "active" && h.Property("outrider@a", "ActiveState") == "active"
+			return h.Property("outrider", "ActiveState") == "active" &&
+				h.Property("outrider@a", "ActiveState") == "active"
 		})
 		h.Serves()
-		if said := h.Script("journalctl -q -b --no-pager | grep -i 'ordering cycle' || true"); said != "" {
+		if said := h.Script(
+			"journalctl -q -b --no-pager | grep -i 'ordering cycle' || true"); said != "" {
 			t.Error(said)
 		}
-		if failed := h.MustRun(t, "systemctl", "list-units", "--failed", "--plain", "--no-legend", "outrider*", "run-outrider*"); failed != "" {
+		if failed := h.MustRun(t, "systemctl", "list-units", "--failed", "--plain", "--no-legend",
+			"outrider*", "run-outrider*"); failed != "" {
 			t.Error(failed)
 		}
-		for agent, socket := range map[string]string{"outrider": "outrider-envoy.socket", "outrider@a": "outrider-envoy@a.socket"} {
-			if listening, started := h.microseconds(socket, "ActiveEnterTimestampMonotonic"), h.microseconds(agent, "ExecMainStartTimestampMonotonic"); listening > started {
+		for agent, socket := range map[string]string{"outrider": "outrider-envoy.socket",
+			"outrider@a": "outrider-envoy@a.socket"} {
+			if listening, started := h.microseconds(socket, "ActiveEnterTimestampMonotonic"),
+				h.microseconds(agent, "ExecMainStartTimestampMonotonic"); listening > started {
 				t.Errorf("%s started %d µs before its socket", agent, listening-started)
 			}
 			if restarts := h.Property(agent, "NRestarts"); restarts != "0" {
@@ -62,7 +70,8 @@ func TestEnvoysDirectory_IsBounded(t *testing.T) {
 	h := NewHost(t)
 	h.Instance("a", 0)
 	h.MustRun(t, "systemctl", "start", "outrider.service", "outrider@a.service")
-	if got := h.MustRun(t, "findmnt", "-n", "-o", "FSTYPE,OPTIONS", "/run/outrider-envoy"); !strings.Contains(got, "size=4096k") {
+	if got := h.MustRun(t, "findmnt", "-n", "-o", "FSTYPE,OPTIONS",
+		"/run/outrider-envoy"); !strings.Contains(got, "size=4096k") {
 		t.Errorf("/run/outrider-envoy: %s", got)
 	}
 	before := h.Script("df --output=avail,iavail /run | tail -n 1")
@@ -73,7 +82,8 @@ i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || brea
 	if !strings.Contains(out, "1 data") || strings.Contains(out, "20000 names") {
 		t.Errorf("Envoy's user is not stopped: %s", out)
 	}
-	t.Logf("free in /run before %s, now %s", before, h.Script("df --output=avail,iavail /run | tail -n 1"))
+	t.Logf("free in /run before %s, now %s", before,
+		h.Script("df --output=avail,iavail /run | tail -n 1"))
 	h.Serves()
 	for _, unit := range []string{"outrider.service", "outrider@a.service"} {
 		h.MustRun(t, "systemctl", "restart", unit) // adopts what serves
@@ -93,25 +103,31 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 	for _, c := range []struct{ name, folder, fill, told string }{
 		{"no page", "/run", fmt.Sprintf(pages, "/run", 0), noSpace},
 		{"less than the bootstrap needs", "/run", fmt.Sprintf(pages, "/run", 2), noSpace},
-		{"no name", "/run", fmt.Sprintf(names, "/run"), "Failed to set up mount namespacing"}, // systemd itself needs one
-		{"no page for Envoy", "/run/outrider-envoy", fmt.Sprintf(pages, "/run/outrider-envoy", 0), noSpace},
-		{"no name for Envoy", "/run/outrider-envoy", fmt.Sprintf(names, "/run/outrider-envoy"), noSpace},
+		// systemd itself needs one
+		{"no name", "/run", fmt.Sprintf(names, "/run"), "Failed to set up mount namespacing"},
+		{"no page for Envoy", "/run/outrider-envoy", fmt.Sprintf(pages, "/run/outrider-envoy", 0),
+			noSpace},
+		{"no name for Envoy", "/run/outrider-envoy", fmt.Sprintf(names, "/run/outrider-envoy"),
+			noSpace},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := NewHost(t)
 			// Small enough to be filled.
-			h.Script("systemctl start outrider-envoy.socket; mount -o remount,size=$(($(df --output=used /run | tail -n 1) + 2000))k," +
+			h.Script("systemctl start outrider-envoy.socket; mount -o remount,size=$(($(df " +
+				"--output=used /run | tail -n 1) + 2000))k," +
 				"nr_inodes=$(($(df --output=iused /run | tail -n 1) + 2000)) /run")
 			h.Script(c.fill)
 			h.MustRun(t, "systemctl", "start", "--no-block", "outrider.service")
 			h.Eventually(30*time.Second, "the journal says "+c.told, func() bool {
 				return strings.Contains(h.Journal("-o", "cat", "-u", "outrider*"), c.told)
 			})
-			if state := h.Property("outrider", "ActiveState"); state != "activating" && state != "deactivating" {
+			if state := h.Property("outrider", "ActiveState"); state != "activating" &&
+				state != "deactivating" {
 				t.Errorf("with %s full the agent is %s", c.folder, state)
 			}
 			h.Script("rm -r " + c.folder + "/fill")
-			h.Eventually(time.Minute, "the agent is ready", func() bool { return h.Property("outrider", "ActiveState") == "active" })
+			h.Eventually(time.Minute, "the agent is ready",
+				func() bool { return h.Property("outrider", "ActiveState") == "active" })
 			h.Serves()
 		})
 	}
@@ -123,9 +139,12 @@ func TestInstancesSocket_FollowsNoLink(t *testing.T) {
 	h := NewHost(t)
 	h.Instance("a", 0)
 	h.Script("systemd-tmpfiles --create outrider.conf; " +
-		"runuser -u outrider -- sh -c 'mkdir /var/lib/outrider/outrider/trap; ln -s /var/lib/outrider/outrider/trap /run/outrider/a'")
+		"runuser -u outrider -- sh -c 'mkdir /var/lib/outrider/outrider/trap; ln -s " +
+		"/var/lib/outrider/outrider/trap /run/outrider/a'")
 	h.MustRun(t, "systemctl", "start", "outrider-envoy@a.socket")
-	if got := h.Script("ls /var/lib/outrider/outrider/trap; stat -c '%F %U' /run/outrider/a /run/outrider/a/keeper.sock"); got != "directory root\nsocket outrider" {
+	if got := h.Script(
+		"ls /var/lib/outrider/outrider/trap; stat -c '%F %U' /run/outrider/a " +
+			"/run/outrider/a/keeper.sock"); got != "directory root\nsocket outrider" {
 		t.Errorf("the socket is elsewhere:\n%s", got)
 	}
 	h.MustRun(t, "systemctl", "start", "outrider@a.service")

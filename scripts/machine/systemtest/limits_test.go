@@ -23,7 +23,8 @@ const holdEnvironment = "OUTRIDER_TEST_HOLD"
 func hold(count int) error {
 	var all []net.Conn
 	for range count {
-		for _, address := range []string{"tcp 127.0.0.1:15020", "tcp 127.0.0.1:15000", "unix /run/outrider/outrider.sock"} {
+		for _, address := range []string{"tcp 127.0.0.1:15020", "tcp 127.0.0.1:15000",
+			"unix /run/outrider/outrider.sock"} {
 			network, where, _ := strings.Cut(address, " ")
 			c, err := net.Dial(network, where)
 			for errors.Is(err, syscall.EAGAIN) { // the queue of the socket is full
@@ -43,7 +44,8 @@ func hold(count int) error {
 		}
 		calls := make(chan *dbus.Call, 256)
 		ask := func() {
-			conn.Object(busName, busObject).Go("org.freedesktop.DBus.Properties.GetAll", 0, calls, busManager)
+			conn.Object(busName, busObject).Go("org.freedesktop.DBus.Properties.GetAll", 0, calls,
+				busManager)
 		}
 		for range 100 {
 			ask()
@@ -67,7 +69,8 @@ func TestConnections_OfOneUserKeepNobodyOut(t *testing.T) {
 	h := NewBusHost(t, filepath.Dir(self)+":/opt/self")
 	for _, count := range []int{256, 1000} {
 		unit := fmt.Sprintf("hold%d", count)
-		h.MustRun(t, "systemd-run", "--quiet", "--unit="+unit, "-p", "User=nobody", "-p", "LimitNOFILE=8192",
+		h.MustRun(t, "systemd-run", "--quiet", "--unit="+unit, "-p", "User=nobody", "-p",
+			"LimitNOFILE=8192",
 			"-E", holdEnvironment+"="+strconv.Itoa(count), "/opt/self/"+filepath.Base(self))
 		h.Eventually(time.Minute, "the connections are held", func() bool {
 			log := h.Journal("-u", unit, "-o", "cat")
@@ -77,17 +80,24 @@ func TestConnections_OfOneUserKeepNobodyOut(t *testing.T) {
 			return strings.Contains(log, fmt.Sprintf("held %d", 3*count))
 		})
 		for name, command := range map[string]string{
-			"health check":               "curl -fsS -m 10 -o /dev/null http://127.0.0.1:15020/healthz/ready",
-			"health check through 15021": "curl -fsS -m 10 -o /dev/null http://127.0.0.1:15021/healthz/ready",
-			"health check of nobody":     "setpriv --reuid=nobody --clear-groups curl -fsS -m 10 -o /dev/null http://127.0.0.1:15020/healthz/ready",
-			"admin view":                 "curl -fsS -m 10 -o /dev/null http://127.0.0.1:15000/config_dump",
-			"status of root":             "outrider status",
-			"reload over D-Bus":          "busctl call " + strings.Join([]string{busName, busObject, busManager}, " ") + " Reload t 1",
+			"health check": "curl -fsS -m 10 -o /dev/null " +
+				"http://127.0.0.1:15020/healthz/ready",
+			"health check through 15021": "curl -fsS -m 10 -o /dev/null " +
+				"http://127.0.0.1:15021/healthz/ready",
+			"health check of nobody": "setpriv --reuid=nobody --clear-groups curl -fsS -m 10 " +
+				"-o /dev/null http://127.0.0.1:15020/healthz/ready",
+			"admin view":     "curl -fsS -m 10 -o /dev/null http://127.0.0.1:15000/config_dump",
+			"status of root": "outrider status",
+			"reload over D-Bus": "busctl call " + strings.Join([]string{busName, busObject,
+				busManager}, " ") + " Reload t 1",
 		} {
-			out := h.Script("a=$(date +%s%N); " + command + " >/dev/null || exit 1; echo $((($(date +%s%N) - a) / 1000))")
+			out := h.Script("a=$(date +%s%N); " + command +
+				" >/dev/null || exit 1; echo $((($(date +%s%N) - a) / 1000))")
 			micros, err := strconv.Atoi(strings.TrimSpace(out))
-			t.Logf("beside %d connections: %s: %s", count, name, time.Duration(micros)*time.Microsecond)
-			if limit := 5 * time.Second; err != nil || time.Duration(micros)*time.Microsecond > limit {
+			t.Logf("beside %d connections: %s: %s", count, name,
+				time.Duration(micros)*time.Microsecond)
+			if limit := 5 * time.Second; err != nil ||
+				time.Duration(micros)*time.Microsecond > limit {
 				t.Errorf("beside %d connections: %s: %s, %v", count, name, out, err)
 			}
 		}

@@ -29,11 +29,13 @@ type Load struct {
 	out     bytes.Buffer
 }
 
-// StartLoad starts it; rate is a factor on the standard one, and more are arguments that count instead of the usual ones.
+// StartLoad starts it; rate is a factor on the standard one, and more are arguments that count
+// instead of the usual ones.
 func (h *Host) StartLoad(rate float64, more ...string) *Load {
 	h.t.Helper()
 	l := &Load{h: h}
-	arguments := []string{"-http", "127.0.0.1:80", "-http2", "127.0.0.1:80", "-tcp", "127.0.0.1:81", "-host", "web.test", "-rate", strconv.FormatFloat(rate, 'f', -1, 64)}
+	arguments := []string{"-http", "127.0.0.1:80", "-http2", "127.0.0.1:80", "-tcp", "127.0.0.1:81",
+		"-host", "web.test", "-rate", strconv.FormatFloat(rate, 'f', -1, 64)}
 	l.process = h.Command(h.t.Context(), programs+"/load", append(arguments, more...)...)
 	var err error
 	if l.marks, err = l.process.StdinPipe(); err != nil {
@@ -80,8 +82,10 @@ func debs(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
 	for _, version := range []string{oldVersion, newVersion} {
-		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts", "package"))
-		command.Env = append(os.Environ(), "VERSION="+version, "ARCHITECTURES=amd64", "PACKAGERS=deb",
+		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
+			"package"))
+		command.Env = append(os.Environ(), "VERSION="+version, "ARCHITECTURES=amd64",
+			"PACKAGERS=deb",
 			"DIST="+filepath.Join(folder, version), "WORK="+filepath.Join(folder, "work"))
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("scripts/package: %v: %s", err, out)
@@ -93,13 +97,15 @@ func debs(t *testing.T) string {
 // installPackage installs a version over what is there, and keeps the configuration.
 func (h *Host) installPackage(version string) {
 	h.t.Helper()
-	h.MustRun(h.t, "dpkg", "--force-confold", "-i", fmt.Sprintf("%s/%s/outrider_%s-1_amd64.deb", debPlace, version, version))
+	h.MustRun(h.t, "dpkg", "--force-confold", "-i", fmt.Sprintf("%s/%s/outrider_%s-1_amd64.deb",
+		debPlace, version, version))
 	if got := h.MustRun(h.t, "outriderd", "--version"); got != "outriderd "+version {
 		h.t.Errorf("version %s is installed, and outriderd says %q", version, got)
 	}
 }
 
-// Whatever systemd does to the agent, and whatever happens to it: no request is lost until the stop.
+// Whatever systemd does to the agent, and whatever happens to it: no request is lost until the
+// stop.
 func TestNoRequestIsLost(t *testing.T) {
 	h := NewHost(t, debs(t)+":"+debPlace)
 	h.installPackage(oldVersion)
@@ -127,8 +133,10 @@ func TestNoRequestIsLost(t *testing.T) {
 	step("package upgrade", func() {
 		agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
 		h.installPackage(newVersion)
-		if h.MainPID("outrider") == agent || h.MainPID("outrider-envoy") != keeper || h.Live().PID != envoy {
-			t.Errorf("agent %d became %d; keeper %d became %d; Envoy %d became %d", agent, h.MainPID("outrider"), keeper,
+		if h.MainPID("outrider") == agent || h.MainPID("outrider-envoy") != keeper ||
+			h.Live().PID != envoy {
+			t.Errorf("agent %d became %d; keeper %d became %d; Envoy %d became %d", agent,
+				h.MainPID("outrider"), keeper,
 				h.MainPID("outrider-envoy"), envoy, h.Live().PID)
 		}
 	})
@@ -137,10 +145,13 @@ func TestNoRequestIsLost(t *testing.T) {
 	step("re-execution of the keeper", h.replaceKeeper)
 	step("reload again", systemctl("reload"))
 	h.Eventually(30*time.Second, "the epoch before has ended", func() bool {
-		return !slices.ContainsFunc(h.Status().Epochs, func(e api.Epoch) bool { return e.State == api.EpochDraining })
+		return !slices.ContainsFunc(h.Status().Epochs, func(e api.Epoch) bool {
+			return e.State == api.EpochDraining
+		})
 	})
 	report := running.Stop()
-	t.Logf("%d requests, %d lost, %d idle connections closed under a request", report.Total, report.Lost, report.Reuse)
+	t.Logf("%d requests, %d lost, %d idle connections closed under a request", report.Total,
+		report.Lost, report.Reuse)
 	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
@@ -152,7 +163,8 @@ func TestStopUnderLoad(t *testing.T) {
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
 	running := h.StartLoad(standard(), "-tcp", "") // a tunnel would last as long as the load
-	h.Eventually(30*time.Second, "the load runs, and has its 36 connections", func() bool { return h.Live().Connections >= 36 && h.Get() == "200" })
+	h.Eventually(30*time.Second, "the load runs, and has its 36 connections",
+		func() bool { return h.Live().Connections >= 36 && h.Get() == "200" })
 	running.Mark("stop")
 	began := time.Now()
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
@@ -179,10 +191,12 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// An Envoy that logs thousands of lines a second is passed on to the journal, and the agent does not grow.
+// An Envoy that logs thousands of lines a second is passed on to the journal, and the agent does
+// not grow.
 func TestEnvoyLogFlood(t *testing.T) {
 	h := NewHost(t)
-	h.Write("/etc/systemd/journald.conf.d/test.conf", "[Journal]\nSystemMaxUse=1G\nRuntimeMaxUse=1G\n")
+	h.Write("/etc/systemd/journald.conf.d/test.conf",
+		"[Journal]\nSystemMaxUse=1G\nRuntimeMaxUse=1G\n")
 	h.MustRun(t, "systemctl", "restart", "systemd-journald.service")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	running := h.StartLoad(0.1)
@@ -196,17 +210,22 @@ func TestEnvoyLogFlood(t *testing.T) {
 	h.MustRun(t, "outrider", "log-level", "agent=info", "envoy=warning")
 	running.Stop()
 	h.MustRun(t, "journalctl", "--sync")
-	lines, err := strconv.Atoi(h.Script("journalctl -q --no-pager -o cat OUTRIDER_COMPONENT=envoy | wc -l"))
+	lines, err := strconv.Atoi(
+		h.Script("journalctl -q --no-pager -o cat OUTRIDER_COMPONENT=envoy | wc -l"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := h.Script("journalctl -q --no-pager -o cat _SYSTEMD_UNIT=outrider.service OUTRIDER_COMPONENT=agent OUTRIDER_COMPONENT=keeper | grep -E 'suppressed|were lost' || true")
-	t.Logf("%d lines, %.0f a second; the agent had %d kB, and %d kB at most; %q", lines, float64(lines)/floodTime.Seconds(), before>>10, most>>10, told)
+	told := h.Script(
+		"journalctl -q --no-pager -o cat _SYSTEMD_UNIT=outrider.service OUTRIDER_COMPONENT=agent " +
+			"OUTRIDER_COMPONENT=keeper | grep -E 'suppressed|were lost' || true")
+	t.Logf("%d lines, %.0f a second; the agent had %d kB, and %d kB at most; %q", lines,
+		float64(lines)/floodTime.Seconds(), before>>10, most>>10, told)
 	if lines < int(floodTime.Seconds())*floodRate/2 {
 		t.Errorf("%d lines are no flood", lines)
 	}
 	if h.MainPID("outrider") != agent || most-before > mostGrowth {
-		t.Errorf("agent %d became %d; it grew by %d bytes", agent, h.MainPID("outrider"), most-before)
+		t.Errorf("agent %d became %d; it grew by %d bytes", agent, h.MainPID("outrider"),
+			most-before)
 	}
 }
 

@@ -7,16 +7,20 @@ import (
 	"time"
 )
 
-// Access logs are rotated by logrotate with what the packages bring for it: Envoy writes on in the new file, and no epoch is made.
+// Access logs are rotated by logrotate with what the packages bring for it: Envoy writes on in the
+// new file, and no epoch is made.
 func TestLogrotate(t *testing.T) {
 	h := NewHost(t)
 	h.Script("install -D -m 0644 -t /etc/logrotate.d /opt/packaging/logrotate/outrider")
-	h.Write("/etc/outrider/conf.d/50-log.toml", "[telemetry]\naccess_log_file = \"/var/log/outrider/access.log\"\naccess_log_format = \"%REQ(X-MARK)%\\n\"\n")
+	h.Write("/etc/outrider/conf.d/50-log.toml",
+		"[telemetry]\naccess_log_file = \"/var/log/outrider/access.log\"\naccess_log_format = "+
+			"\"%REQ(X-MARK)%\\n\"\n")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	live := h.Live()
 	ask := func(mark string) {
 		t.Helper()
-		h.MustRun(t, "curl", "-sf", "-m", "5", "-o", "/dev/null", "-H", "Host: web.test", "-H", "X-Mark: "+mark, "http://127.0.0.1:80/")
+		h.MustRun(t, "curl", "-sf", "-m", "5", "-o", "/dev/null", "-H", "Host: web.test", "-H",
+			"X-Mark: "+mark, "http://127.0.0.1:80/")
 	}
 	// Envoy writes its access logs every ten seconds, or when it is told to.
 	holds := func(path, mark string) {
@@ -37,20 +41,27 @@ func TestLogrotate(t *testing.T) {
 			return err == nil
 		})
 	}
-	if got := h.Script("zcat /var/log/outrider/access.log.2.gz /var/log/outrider/access.log.3.gz"); got != "request-1\nrequest-0" {
+	if got := h.Script(
+		"zcat /var/log/outrider/access.log.2.gz /var/log/outrider/access.log.3.gz"); got !=
+		"request-1\nrequest-0" {
 		t.Errorf("the older logs: %s", got)
 	}
-	if got := h.Script("stat -c '%U %G' /var/log/outrider/access.log*"); strings.Count(got, "outrider-envoy outrider-envoy") != 4 {
+	if got := h.Script("stat -c '%U %G' /var/log/outrider/access.log*"); strings.Count(got,
+		"outrider-envoy outrider-envoy") != 4 {
 		t.Errorf("owners: %s", got)
 	}
-	if now := h.Live(); now.PID != live.PID || now.Number != live.Number || h.Status().Ready != true {
-		t.Errorf("epoch %d, pid %d became epoch %d, pid %d", live.Number, live.PID, now.Number, now.PID)
+	if now := h.Live(); now.PID != live.PID || now.Number != live.Number ||
+		h.Status().Ready != true {
+		t.Errorf("epoch %d, pid %d became epoch %d, pid %d", live.Number, live.PID, now.Number,
+			now.PID)
 	}
 	// The agent tells it once Envoy has answered, which is after the file was there.
 	reopened := func() int {
-		return strings.Count(h.Journal("-o", "cat", "-u", "outrider.service"), "access logs reopened")
+		return strings.Count(h.Journal("-o", "cat", "-u", "outrider.service"),
+			"access logs reopened")
 	}
-	h.Eventually(20*time.Second, "the journal tells three times that logs were reopened", func() bool { return reopened() >= 3 })
+	h.Eventually(20*time.Second, "the journal tells three times that logs were reopened",
+		func() bool { return reopened() >= 3 })
 	if times := reopened(); times != 3 {
 		t.Errorf("the journal tells %d times that logs were reopened", times)
 	}

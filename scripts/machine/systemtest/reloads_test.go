@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Reloads in a row, every other one of a broken configuration, while Envoy serves: each exit status is true, each broken one is
-// refused with file, line and key, and no request is lost.
+// Reloads in a row, every other one of a broken configuration, while Envoy serves: each exit status
+// is true, each broken one is refused with file, line and key, and no request is lost.
 func TestReloadsInARow(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -36,10 +36,12 @@ func TestReloadsInARow(t *testing.T) {
 			h.MustRun(t, "systemctl", "reload", "outrider.service")
 			live := h.Live()
 			if live.Number != epoch.Number+1 || live.PID == epoch.PID {
-				t.Errorf("reload %d: epoch %d (pid %d) became %d (pid %d)", i, epoch.Number, epoch.PID, live.Number, live.PID)
+				t.Errorf("reload %d: epoch %d (pid %d) became %d (pid %d)", i, epoch.Number,
+					epoch.PID, live.Number, live.PID)
 			}
 			epoch = live
-			t.Logf("reload %d: epoch %d after %v", i, live.Number, time.Since(began).Round(time.Millisecond))
+			t.Logf("reload %d: epoch %d after %v", i, live.Number,
+				time.Since(began).Round(time.Millisecond))
 			continue
 		}
 		fault := broken[i/2%len(broken)]
@@ -52,15 +54,21 @@ func TestReloadsInARow(t *testing.T) {
 		for who, says := range map[string]func() string{
 			// journalctl --grep fails where nothing matches yet.
 			"the journal": func() string {
-				lines := strings.Split(h.Journal("-o", "cat", "-u", "outrider.service", "-p", "err"), "\n")
-				return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return !strings.Contains(line, path) }), "\n")
+				lines := strings.Split(h.Journal("-o", "cat", "-u", "outrider.service", "-p",
+					"err"), "\n")
+				return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
+					return !strings.Contains(line, path)
+				}), "\n")
 			},
 			"STATUS": func() string { return h.Property("outrider", "StatusText") },
 		} {
-			h.Eventually(20*time.Second, fmt.Sprintf("%s tells file, line and key of broken reload %d", who, i), func() bool {
-				text := says()
-				return strings.Contains(text, path+":"+fault.line) && strings.Contains(text, fault.key)
-			})
+			h.Eventually(20*time.Second,
+				fmt.Sprintf("%s tells file, line and key of broken reload %d", who, i),
+				func() bool {
+					text := says()
+					return strings.Contains(text, path+":"+fault.line) &&
+						strings.Contains(text, fault.key)
+				})
 		}
 		h.MustRun(t, "rm", path)
 		if live := h.Live(); live.PID != epoch.PID {
@@ -69,7 +77,8 @@ func TestReloadsInARow(t *testing.T) {
 		h.Serves()
 	}
 	// The file that was removed is a change, which the agent looks at on its own.
-	h.Eventually(20*time.Second, "the agent has come to rest", func() bool { return h.Property("outrider", "ActiveState") == "active" })
+	h.Eventually(20*time.Second, "the agent has come to rest",
+		func() bool { return h.Property("outrider", "ActiveState") == "active" })
 	if restarts := h.Property("outrider", "NRestarts"); restarts != "0" {
 		t.Errorf("the agent was restarted %s times", restarts)
 	}

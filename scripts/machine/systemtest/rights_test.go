@@ -11,7 +11,8 @@ func TestRights_OneRuleForSocketAndBus(t *testing.T) {
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody; useradd -M -G outrider member")
 	bus := func(arguments ...string) []string {
-		return append([]string{"busctl", "--allow-interactive-authorization=no", "call", busName}, arguments...)
+		return append([]string{"busctl", "--allow-interactive-authorization=no", "call", busName},
+			arguments...)
 	}
 	state := [][]string{
 		{"outrider", "status"}, {"outrider", "epochs"}, {"outrider", "log-level"},
@@ -41,7 +42,8 @@ func TestRights_OneRuleForSocketAndBus(t *testing.T) {
 			if allowed := err == nil; allowed != (user != "nobody") {
 				t.Errorf("%s, %v: allowed %v: %s", user, command, allowed, out)
 			}
-			if err != nil && command[0] == "outrider" && !strings.Contains(err.Error(), "exit status 4") {
+			if err != nil && command[0] == "outrider" && !strings.Contains(err.Error(),
+				"exit status 4") {
 				t.Errorf("%s, %v: %v", user, command, err)
 			}
 		}

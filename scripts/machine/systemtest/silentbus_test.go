@@ -18,10 +18,12 @@ func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 		_, err := h.Run(t.Context(), "systemctl", "restart", "outrider.service")
 		restarted <- err
 	}()
-	h.Eventually(30*time.Second, "the agent waits for the answer, or has ended without", func() bool {
-		waits := strings.Contains(h.Journal("-u", "outrider.service"), "waiting for systemd to say")
-		return waits || h.MainPID("outrider") != agent
-	})
+	h.Eventually(30*time.Second, "the agent waits for the answer, or has ended without",
+		func() bool {
+			waits := strings.Contains(h.Journal("-u", "outrider.service"),
+				"waiting for systemd to say")
+			return waits || h.MainPID("outrider") != agent
+		})
 	h.Serves()
 	h.MustRun(t, "systemctl", "kill", "-s", "CONT", "dbus.service")
 	if err := <-restarted; err != nil {

@@ -36,13 +36,15 @@ func TestMain(m *testing.M) {
 // The life of an agent under systemd: start, reload, restart, crash, watchdog, stop.
 func TestLife(t *testing.T) {
 	h := NewHost(t)
-	if out, _ := h.Run(t.Context(), "systemctl", "is-enabled", "outrider.service"); out != "disabled" {
+	if out, _ := h.Run(t.Context(), "systemctl", "is-enabled",
+		"outrider.service"); out != "disabled" {
 		t.Errorf("after the installation outrider.service is %s", out)
 	}
 	h.MustRun(t, "systemctl", "enable", "--now", "outrider.service")
 	h.Serves()
 	h.Eventually(10*time.Second, "active, and epoch 0 serves", func() bool {
-		return h.Property("outrider", "ActiveState") == "active" && strings.HasPrefix(h.Property("outrider", "StatusText"), "epoch 0 serves")
+		return h.Property("outrider", "ActiveState") == "active" &&
+			strings.HasPrefix(h.Property("outrider", "StatusText"), "epoch 0 serves")
 	})
 	if failed := h.MustRun(t, "systemctl", "list-units", "--failed", "--no-legend"); failed != "" {
 		t.Errorf("failed units: %s", failed)
@@ -55,7 +57,8 @@ func TestLife(t *testing.T) {
 			h.MustRun(t, "systemctl", command, "outrider.service")
 			h.Serves()
 			if after := h.Live(); after.PID != before.PID || after.Number != before.Number {
-				t.Errorf("%s: epoch %d, pid %d became epoch %d, pid %d", command, before.Number, before.PID, after.Number, after.PID)
+				t.Errorf("%s: epoch %d, pid %d became epoch %d, pid %d", command, before.Number,
+					before.PID, after.Number, after.PID)
 			}
 			if h.MainPID("outrider") == agent {
 				t.Errorf("%s: the agent is the same", command)
@@ -72,7 +75,8 @@ func TestLife(t *testing.T) {
 		h.MustRun(t, "systemctl", "daemon-reload")
 		h.MustRun(t, "systemctl", "restart", "outrider.service")
 		before := h.Live()
-		h.MustRun(t, "outrider", "reload", "--if-changed") // a phase that has just ended puts nothing off
+		// a phase that has just ended puts nothing off
+		h.MustRun(t, "outrider", "reload", "--if-changed")
 		adopted(t, h, "STOP", before.PID)
 		if log := h.Journal("-u", "outrider.service"); !strings.Contains(log, "Watchdog timeout") {
 			t.Error("the watchdog did not end the agent")
@@ -83,12 +87,14 @@ func TestLife(t *testing.T) {
 		h.replaceKeeper()
 		h.MustRun(t, "systemctl", "reload", "outrider.service")
 		if h.MainPID("outrider-envoy") != keeper || h.Live().PID == before.PID {
-			t.Errorf("keeper %d became %d; Envoy %d became %d", keeper, h.MainPID("outrider-envoy"), before.PID, h.Live().PID)
+			t.Errorf("keeper %d became %d; Envoy %d became %d", keeper, h.MainPID("outrider-envoy"),
+				before.PID, h.Live().PID)
 		}
 	})
 	t.Run("a killed keeper comes back", func(t *testing.T) {
 		keeper := h.MainPID("outrider-envoy")
-		h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", "outrider-envoy.service")
+		h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL",
+			"outrider-envoy.service")
 		h.Eventually(20*time.Second, "another keeper's Envoy serves", func() bool {
 			now := h.MainPID("outrider-envoy")
 			return now != 0 && now != keeper && h.Get() == "200"
@@ -102,17 +108,22 @@ func TestLife(t *testing.T) {
 // agent has said how things are.
 func keeperStaysAway(t *testing.T, h *Host) {
 	const dropIn = "/etc/systemd/system/outrider-envoy.service.d/test.conf"
-	h.Write(dropIn, "[Service]\nExecStartPre=/bin/sh -c 'until [ -e /run/go ]; do sleep 0.05; done'\n")
+	h.Write(dropIn,
+		"[Service]\nExecStartPre=/bin/sh -c 'until [ -e /run/go ]; do sleep 0.05; done'\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", "outrider-envoy.service")
 	h.Eventually(20*time.Second, "the agent says that Envoy is gone", func() bool {
 		status := h.Status()
-		return !status.Ready && !status.Envoy.Live && slices.ContainsFunc(status.Conditions, func(c condition.Condition) bool {
-			return c.Code == "keeper-lost" && c.Severity == condition.Error
-		})
+		return !status.Ready && !status.Envoy.Live && slices.ContainsFunc(status.Conditions,
+			func(c condition.Condition) bool {
+				return c.Code == "keeper-lost" && c.Severity == condition.Error
+			})
 	})
 	h.Write("/run/go", "")
-	h.Eventually(30*time.Second, "Envoy serves again", func() bool { return h.Get() == "200" && h.Status().Ready })
+	h.Eventually(30*time.Second, "Envoy serves again", func() bool {
+		return h.Get() == "200" &&
+			h.Status().Ready
+	})
 	for _, standing := range h.Status().Conditions {
 		t.Errorf("it stands: %+v", standing)
 	}
@@ -135,7 +146,8 @@ func privileges(t *testing.T, h *Host) {
 		{"Envoy", live, "outrider-envoy", "0000000000000400"},
 	} {
 		id := user(c.user)
-		if got := strings.Fields(h.ProcessStatus(c.pid, "Uid")); strings.Join(got, " ") != strings.Join([]string{id, id, id, id}, " ") {
+		if got := strings.Fields(h.ProcessStatus(c.pid, "Uid")); strings.Join(got,
+			" ") != strings.Join([]string{id, id, id, id}, " ") {
 			t.Errorf("%s runs as %v, not as %s (%s)", c.what, got, c.user, id)
 		}
 		for _, set := range []string{"CapEff", "CapPrm", "CapBnd", "CapAmb", "CapInh"} {
@@ -171,14 +183,17 @@ func privileges(t *testing.T, h *Host) {
 		"write its own configuration":    "touch /run/outrider/envoy/x",
 		"read the agent's configuration": "cat /etc/outrider/outrider.toml",
 		"reload":                         "outrider reload",
-		"reach the keeper":               "curl -s --unix-socket /run/outrider/keeper.sock http://x/",
-		"read the agent's memory":        fmt.Sprintf("head -c1 /proc/%d/environ", agent),
+		"reach the keeper": "curl -s --unix-socket /run/outrider/keeper.sock " +
+			"http://x/",
+		"read the agent's memory": fmt.Sprintf("head -c1 /proc/%d/environ", agent),
 	} {
-		if out, err := h.Run(t.Context(), "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy", "--init-groups", "sh", "-c", script); err == nil {
+		if out, err := h.Run(t.Context(), "setpriv", "--reuid=outrider-envoy",
+			"--regid=outrider-envoy", "--init-groups", "sh", "-c", script); err == nil {
 			t.Errorf("Envoy's user may %s: %s", what, out)
 		}
 	}
-	if out, err := h.Run(t.Context(), "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy", "--init-groups", "outrider", "status"); err != nil {
+	if out, err := h.Run(t.Context(), "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy",
+		"--init-groups", "outrider", "status"); err != nil {
 		t.Errorf("Envoy's user may not look: %s", out)
 	}
 }
@@ -189,7 +204,8 @@ func reload(t *testing.T, h *Host) {
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
 	after := h.Live()
 	if after.Number != before.Number+1 {
-		t.Errorf("after systemctl reload epoch %d is live, before it was %d", after.Number, before.Number)
+		t.Errorf("after systemctl reload epoch %d is live, before it was %d", after.Number,
+			before.Number)
 	}
 	h.Write("/etc/outrider/conf.d/50-broken.toml", "[envoy]\nconcurrency = \"many\"\n")
 	out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service")
@@ -198,12 +214,14 @@ func reload(t *testing.T, h *Host) {
 	}
 	// Datagrams both: journald and systemd may read them after systemctl has returned.
 	h.Eventually(10*time.Second, "the journal tells file and line", func() bool {
-		return strings.Contains(h.Journal("-u", "outrider.service", "-p", "err"), "50-broken.toml:2")
+		return strings.Contains(h.Journal("-u", "outrider.service", "-p", "err"),
+			"50-broken.toml:2")
 	})
 	h.Eventually(10*time.Second, "STATUS tells file and line", func() bool {
 		return strings.Contains(h.Property("outrider", "StatusText"), "50-broken.toml:2")
 	})
-	h.Eventually(10*time.Second, "the agent has come to rest", func() bool { return h.Property("outrider", "ActiveState") == "active" })
+	h.Eventually(10*time.Second, "the agent has come to rest",
+		func() bool { return h.Property("outrider", "ActiveState") == "active" })
 	if h.Live().PID != after.PID {
 		t.Error("a refused reload changed something")
 	}
@@ -236,20 +254,25 @@ func adopted(t *testing.T, h *Host, signal string, pid int) {
 func (h *Host) replaceKeeper() {
 	h.t.Helper()
 	image := func() string { // of this execution: its addresses are random
-		return h.MustRun(h.t, "od", "-An", "-tx8", fmt.Sprintf("/proc/%d/auxv", h.MainPID("outrider-envoy")))
+		return h.MustRun(h.t, "od", "-An", "-tx8", fmt.Sprintf("/proc/%d/auxv",
+			h.MainPID("outrider-envoy")))
 	}
 	before := image()
 	h.MustRun(h.t, "systemctl", "reload", "outrider-envoy.service") // only asks it to
-	h.Eventually(20*time.Second, "the keeper is another image", func() bool { return image() != before })
-	h.Eventually(20*time.Second, "the agent has found it again", func() bool { return h.Status().Ready })
+	h.Eventually(20*time.Second, "the keeper is another image",
+		func() bool { return image() != before })
+	h.Eventually(20*time.Second, "the agent has found it again",
+		func() bool { return h.Status().Ready })
 }
 
 // stop checks that a stop ends everything and leaves nothing.
 func stop(t *testing.T, h *Host) {
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
-	for unit, want := range map[string]string{"outrider.service": "inactive", "outrider-envoy.service": "inactive", "outrider-envoy.socket": "active"} {
+	for unit, want := range map[string]string{"outrider.service": "inactive",
+		"outrider-envoy.service": "inactive", "outrider-envoy.socket": "active"} {
 		// The keeper's end may reach systemd after that of the agent, which asked for it.
-		h.Eventually(20*time.Second, unit+" is "+want, func() bool { return h.Property(unit, "ActiveState") == want })
+		h.Eventually(20*time.Second, unit+" is "+want,
+			func() bool { return h.Property(unit, "ActiveState") == want })
 		if result := h.Property(unit, "Result"); result != "success" {
 			t.Errorf("%s: %s", unit, result)
 		}

@@ -25,18 +25,24 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 			ours = append(ours, strings.Replace(name, "@.", "@web.", 1))
 		}
 	}
-	if out := h.MustRun(t, "systemd-analyze", append([]string{"verify", "--man=no"}, ours...)...); out != "" {
+	if out := h.MustRun(t, "systemd-analyze", append([]string{"verify", "--man=no"},
+		ours...)...); out != "" {
 		t.Errorf("systemd-analyze verify:\n%s", out)
 	}
-	for _, unit := range []string{"outrider.service", "outrider@web.service", "outrider-envoy.service", "outrider-envoy@web.service"} {
-		if policy := h.MustRun(t, "systemctl", "show", "--property=OOMPolicy", "--value", unit); strings.TrimSpace(policy) != "continue" {
-			t.Errorf("OOMPolicy of %s is %q: a child that the kernel ends would stop all of it", unit, policy)
+	for _, unit := range []string{"outrider.service", "outrider@web.service",
+		"outrider-envoy.service", "outrider-envoy@web.service"} {
+		if policy := h.MustRun(t, "systemctl", "show", "--property=OOMPolicy", "--value",
+			unit); strings.TrimSpace(policy) != "continue" {
+			t.Errorf("OOMPolicy of %s is %q: a child that the kernel ends would stop all of it",
+				unit, policy)
 		}
 	}
 	exposure := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`)
 	for unit, most := range map[string]float64{
-		"outrider.service": 1.5, "outrider@web.service": 1.5, "outrider-envoy.service": 1.7, "outrider-envoy@web.service": 1.7,
-		"outrider-wait-online.service": 1, "outrider-wait-online@web.service": 1, "outrider-cleanup.service": 2.5,
+		"outrider.service": 1.5, "outrider@web.service": 1.5, "outrider-envoy.service": 1.7,
+		"outrider-envoy@web.service":   1.7,
+		"outrider-wait-online.service": 1, "outrider-wait-online@web.service": 1,
+		"outrider-cleanup.service": 2.5,
 	} {
 		out := h.MustRun(t, "systemd-analyze", "security", "--no-pager", unit)
 		match := exposure.FindStringSubmatch(out)
@@ -51,7 +57,8 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 	}
 }
 
-// A template differs from its unit only where it names the instance: what is hardened in one is hardened in the other.
+// A template differs from its unit only where it names the instance: what is hardened in one is
+// hardened in the other.
 func TestTemplates(t *testing.T) {
 	folder := filepath.Join(parts.Root(), "units")
 	templates, err := filepath.Glob(filepath.Join(folder, "*@.*"))
@@ -67,10 +74,12 @@ func TestTemplates(t *testing.T) {
 }
 
 // instance is how a template names its instance.
-var instance = strings.NewReplacer(" (%i)", "", "StateDirectory=outrider/outrider", "StateDirectory=outrider", "@%i.", ".", " --instance %i", "", " -i %i", "", "/%i", "", "@NAME", "")
+var instance = strings.NewReplacer(" (%i)", "", "StateDirectory=outrider/outrider",
+	"StateDirectory=outrider", "@%i.", ".", " --instance %i", "", " -i %i", "", "/%i", "", "@NAME",
+	"")
 
-// settings are a unit's lines without comments, with the instance taken out. The folder that only an instance needs is made in
-// another way.
+// settings are a unit's lines without comments, with the instance taken out. The folder that only
+// an instance needs is made in another way.
 func settings(t *testing.T, path string) []string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -90,19 +99,25 @@ func settings(t *testing.T, path string) []string {
 // Each hardening that systemd knows and a unit lacks has its reason in the unit.
 func TestMissingHardeningIsExplained(t *testing.T) {
 	known := []string{
-		"PrivateDevices", "PrivateIPC", "PrivateMounts", "PrivateNetwork", "PrivateTmp", "PrivateUsers", "ProtectClock", "ProtectControlGroups",
-		"ProtectHome", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc", "ProcSubset",
-		"ProtectSystem", "NoNewPrivileges", "LockPersonality", "MemoryDenyWriteExecute", "RemoveIPC", "RestrictAddressFamilies",
-		"RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID", "SystemCallArchitectures", "SystemCallFilter", "CapabilityBoundingSet",
+		"PrivateDevices", "PrivateIPC", "PrivateMounts", "PrivateNetwork", "PrivateTmp",
+		"PrivateUsers", "ProtectClock", "ProtectControlGroups",
+		"ProtectHome", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules",
+		"ProtectKernelTunables", "ProtectProc", "ProcSubset",
+		"ProtectSystem", "NoNewPrivileges", "LockPersonality", "MemoryDenyWriteExecute",
+		"RemoveIPC", "RestrictAddressFamilies",
+		"RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID", "SystemCallArchitectures",
+		"SystemCallFilter", "CapabilityBoundingSet",
 		"DevicePolicy", "KeyringMode", "UMask", "RootDirectory", "DynamicUser", "IPAddressDeny",
 	}
-	for _, name := range []string{"outrider.service", "outrider-envoy.service", "outrider-wait-online.service", "outrider-cleanup.service"} {
+	for _, name := range []string{"outrider.service", "outrider-envoy.service",
+		"outrider-wait-online.service", "outrider-cleanup.service"} {
 		text, err := os.ReadFile(filepath.Join(parts.Root(), "units", name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, setting := range known {
-			set := regexp.MustCompile(fmt.Sprintf(`(?m)^%s=(\S*)`, setting)).FindStringSubmatch(string(text))
+			set := regexp.MustCompile(fmt.Sprintf(`(?m)^%s=(\S*)`, setting)).FindStringSubmatch(
+				string(text))
 			explained := regexp.MustCompile(fmt.Sprintf(`(?m)^#.*\b%s\b`, setting)).Match(text)
 			if (len(set) < 2 || set[1] == "no") && !explained {
 				t.Errorf("%s has no %s, and does not say why", name, setting)

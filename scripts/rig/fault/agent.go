@@ -87,8 +87,8 @@ func agentAndKeeperKilled(s *Scene) {
 	}
 }
 
-// agentKilledAtRandom kills the agent again and again while it makes one epoch after the other, with a loop to start it. No
-// Envoy may end but by its child, when its time has come.
+// agentKilledAtRandom kills the agent again and again while it makes one epoch after the other,
+// with a loop to start it. No Envoy may end but by its child, when its time has come.
 func agentKilledAtRandom(s *Scene) {
 	stop := s.KeepRunning()
 	defer stop()
@@ -136,7 +136,8 @@ func agentKilledAtRandom(s *Scene) {
 	<-reloaded
 	stop()
 	s.WaitReady(30 * time.Second)
-	rig.Eventually(s.TB, 2*s.Options.ParentShutdown+10*time.Second, "one Envoy is left", func() bool { return len(s.Pids("envoy")) == 1 })
+	rig.Eventually(s.TB, 2*s.Options.ParentShutdown+10*time.Second, "one Envoy is left",
+		func() bool { return len(s.Pids("envoy")) == 1 })
 	s.figure = fmt.Sprintf("%d kills, %d of them while two epochs ran", s.Options.Kills, overlaps)
 }
 
@@ -146,7 +147,8 @@ var lostLines = regexp.MustCompile(`lines of Envoy's log were lost.*"lines":(\d+
 func flood(s *Scene) {
 	before := s.Live()
 	s.KillAgent()
-	s.Write("conf.d/60-log.toml", "[log]\nenvoy = false\n") // what this is about is not to drown in it
+	// what this is about is not to drown in it
+	s.Write("conf.d/60-log.toml", "[log]\nenvoy = false\n")
 	time.Sleep(s.Options.Flood)
 	s.adopted(before)
 	told := 0

@@ -54,7 +54,8 @@ func (s *Scene) overlap() (parent, child api.Epoch) {
 // recovers waits until another epoch than the given one is live.
 func (s *Scene) recovers(from api.Epoch) {
 	s.Helper()
-	rig.Eventually(s.TB, 30*time.Second, "another Envoy is live", func() bool { return s.Live().PID != from.PID })
+	rig.Eventually(s.TB, 30*time.Second, "another Envoy is live",
+		func() bool { return s.Live().PID != from.PID })
 }
 
 // strikeAt kills the Envoy that serves and waits for the next one.
@@ -83,8 +84,9 @@ func parentKilled(s *Scene) { s.parentEnds(syscall.SIGKILL) }
 
 func parentTerminated(s *Scene) { s.parentEnds(syscall.SIGTERM) }
 
-// parentEnds ends a parent that its child still believes in, and waits until the child has told it to terminate: one that is
-// not rescued would block its main thread from then on, and abort ten seconds later.
+// parentEnds ends a parent that its child still believes in, and waits until the child has told it
+// to terminate: one that is not rescued would block its main thread from then on, and abort ten
+// seconds later.
 func (s *Scene) parentEnds(signal syscall.Signal) {
 	s.Helper()
 	parent, child := s.overlap()
@@ -109,7 +111,8 @@ func parentKilledAtStart(s *Scene) {
 		now := s.Live()
 		return now.PID != before.PID && now.PID != child.PID
 	})
-	// The reload that waited has its turn again, and is refused or waits for its live_timeout; nothing depends on it.
+	// The reload that waited has its turn again, and is refused or waits for its live_timeout;
+	// nothing depends on it.
 	s.forgive(outcome)
 }
 
@@ -148,16 +151,19 @@ func parentStoppedBefore(s *Scene) {
 	before := s.Live()
 	s.Strike()
 	s.Signal(before.PID, syscall.SIGSTOP)
-	if result := s.Outrider("reload"); result.Exit != 0 { // and no question first: the answer would wait for the one that is stopped
+	// and no question first: the answer would wait for the one that is stopped
+	if result := s.Outrider("reload"); result.Exit != 0 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
 }
 
-// storm asks for a reload each second, quickStorm much faster than an epoch can take over from another.
+// storm asks for a reload each second, quickStorm much faster than an epoch can take over from
+// another.
 func storm(s *Scene)      { s.reloadEvery(time.Second) }
 func quickStorm(s *Scene) { s.reloadEvery(200 * time.Millisecond) }
 
-// reloadEvery asks for a reload after each gap, whatever has come of those before, for as many seconds as a storm has reloads.
+// reloadEvery asks for a reload after each gap, whatever has come of those before, for as many
+// seconds as a storm has reloads.
 func (s *Scene) reloadEvery(gap time.Duration) {
 	s.Helper()
 	before := s.Live()

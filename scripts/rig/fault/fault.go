@@ -1,5 +1,6 @@
-// Package fault injects what can go wrong with Envoy, its keeper and the agent into a whole Outrider under load, and
-// tells what clients saw of it. Tests run each fault once at a moderate pace, benches many times at the full one.
+// Package fault injects what can go wrong with Envoy, its keeper and the agent into a whole
+// Outrider under load, and tells what clients saw of it. Tests run each fault once at a moderate
+// pace, benches many times at the full one.
 package fault
 
 import (
@@ -31,8 +32,8 @@ type Harm int
 const (
 	// None: an Envoy that serves exists all the time; nothing may be lost.
 	None Harm = iota
-	// Cut: an Envoy that serves exists, but one that still holds connections is killed. What is in flight on these dies
-	// with it; a new connection never fails.
+	// Cut: an Envoy that serves exists, but one that still holds connections is killed. What is in
+	// flight on these dies with it; a new connection never fails.
 	Cut
 	// Outage: none is left. All is well again within a second.
 	Outage
@@ -96,17 +97,21 @@ type Outcome struct {
 	Pardoned  int                  `json:"pardoned"`
 	Reuse     int                  `json:"reuse"`
 	Recovered time.Duration        `json:"recovered"` // see rig.Probe
-	Start     time.Duration        `json:"start"`     // slowest spawn to LIVE, but for what the fault is about: what the machine's noise makes of times
-	Slowest   time.Duration        `json:"slowest"`   // answer of all, in the load
-	Figure    string               `json:"figure,omitempty"`
-	Wrong     []string             `json:"wrong,omitempty"` // what was not as it must be, beside losses
-	Report    load.Report          `json:"-"`
+	// slowest spawn to LIVE, but for what the fault is about: what the machine's noise makes of
+	// times
+	Start   time.Duration `json:"start"`
+	Slowest time.Duration `json:"slowest"` // answer of all, in the load
+	Figure  string        `json:"figure,omitempty"`
+	// what was not as it must be, beside losses
+	Wrong  []string    `json:"wrong,omitempty"`
+	Report load.Report `json:"-"`
 }
 
 // OK is whether all was as it must be.
 func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Wrong) == 0 }
 
-// Busy is whether the machine was too busy to tell anything: requests took so long that epochs were to end before them.
+// Busy is whether the machine was too busy to tell anything: requests took so long that epochs were
+// to end before them.
 func (o Outcome) Busy() bool { return o.Slowest > busyAnswer || o.Report.Stall > busyStall }
 
 // AllLost is the number of requests that were lost.
@@ -122,27 +127,32 @@ func (o Outcome) AllLost() int {
 const (
 	recoverWithin = time.Second
 	quickStart    = 150 * time.Millisecond // spawn to LIVE on a quiet machine, generously
-	busiest       = 4                      // how many times slower than that a machine is taken for a busy one
-	busyAnswer    = time.Second
-	busyStall     = 300 * time.Millisecond
-	warmUp        = 700 * time.Millisecond
-	quiet         = 500 * time.Millisecond
+	// how many times slower than that a machine is taken for a busy one
+	busiest    = 4
+	busyAnswer = time.Second
+	busyStall  = 300 * time.Millisecond
+	warmUp     = 700 * time.Millisecond
+	quiet      = 500 * time.Millisecond
 )
 
-// dropIn is the configuration of a run, with more keys of [envoy]. Files are not watched, so that a reload happens when
-// the fault asks for it.
+// dropIn is the configuration of a run, with more keys of [envoy]. Files are not watched, so that a
+// reload happens when the fault asks for it.
 func (o Options) dropIn(fault Fault, more string) string {
-	return fmt.Sprintf("[reload]\nwatch = false\nvalidate = %t\n[envoy]\nrestart_limit = 0\ndrain_duration = %q\nparent_shutdown_duration = %q\n%s%s",
+	return fmt.Sprintf(
+		"[reload]\nwatch = false\nvalidate = %t\n[envoy]\nrestart_limit = 0\ndrain_duration = "+
+			"%q\nparent_shutdown_duration = %q\n%s%s",
 		!fault.Blind, o.Drain, o.ParentShutdown, fault.Envoy, more)
 }
 
 // sound puts a configuration that works in place again.
 func (s *Scene) sound() { s.Set(s.Options.dropIn(s.fault, "")) }
 
-// Run runs a fault once: the load is on, the fault happens, everything works again, the next reload works.
+// Run runs a fault once: the load is on, the fault happens, everything works again, the next reload
+// works.
 func Run(t testing.TB, fault Fault, options Options) Outcome {
 	t.Helper()
-	s := &Scene{TB: t, Options: options, fault: fault, Rig: rig.New(t, rig.Options{Race: options.Race, TOML: options.dropIn(fault, "")})}
+	s := &Scene{TB: t, Options: options, fault: fault,
+		Rig: rig.New(t, rig.Options{Race: options.Race, TOML: options.dropIn(fault, "")})}
 	s.StartReady()
 	s.notice(s.Live())
 	s.Load, s.Probe = s.StartLoad(options.Rate), s.StartProbe()
@@ -169,7 +179,8 @@ func (s *Scene) judge(outcome *Outcome) {
 	}
 	limit := recoverWithin
 	if !s.Options.Strict {
-		limit = max(limit, time.Duration(float64(limit)*min(float64(outcome.Start)/float64(quickStart), busiest)))
+		limit = max(limit,
+			time.Duration(float64(limit)*min(float64(outcome.Start)/float64(quickStart), busiest)))
 	}
 	excused := map[int]bool{}
 	for _, mark := range report.Marks {
@@ -210,8 +221,9 @@ func (s *Scene) judge(outcome *Outcome) {
 // notice notes how long an epoch took to serve.
 func (s *Scene) notice(one api.Epoch) { s.start = max(s.start, one.Live.Sub(one.Started)) }
 
-// worksAgain checks that nothing of the fault is left: the next reload makes an epoch by hot restart or, where that cannot be had,
-// side by side, its admin interface answers, and no error stands.
+// worksAgain checks that nothing of the fault is left: the next reload makes an epoch by hot
+// restart or, where that cannot be had, side by side, its admin interface answers, and no error
+// stands.
 func (s *Scene) worksAgain() {
 	s.Helper()
 	before := s.Live()
@@ -257,7 +269,8 @@ func (s *Scene) refused(says string) {
 	s.Helper()
 	result := s.Outrider("reload")
 	if result.Exit != 1 || !strings.Contains(result.Err, says) {
-		s.Errorf("reload: exit %d, expected a refusal that says %q: %s%s", result.Exit, says, result.Out, result.Err)
+		s.Errorf("reload: exit %d, expected a refusal that says %q: %s%s", result.Exit, says,
+			result.Out, result.Err)
 	}
 }
 

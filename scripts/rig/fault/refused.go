@@ -18,7 +18,8 @@ import (
 func (s *Scene) override(content string) {
 	s.Helper()
 	s.Write("override.json", content)
-	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(s.Dir, "override.json"))))
+	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("bootstrap_override = %q\n",
+		filepath.Join(s.Dir, "override.json"))))
 }
 
 // stillServes checks that the epoch of before serves, is ready, and has its admin interface.
@@ -35,8 +36,9 @@ func (s *Scene) stillServes(before api.Epoch) {
 	}
 }
 
-// goesOn checks that what served before serves, and is ready, although its epoch closed its admin interface for the one that was
-// refused: another epoch of the same configuration brings that back soon.
+// goesOn checks that what served before serves, and is ready, although its epoch closed its admin
+// interface for the one that was refused: another epoch of the same configuration brings that back
+// soon.
 func (s *Scene) goesOn(before api.Epoch) {
 	s.Helper()
 	if ready, reason := s.Ready(); !ready {
@@ -47,8 +49,10 @@ func (s *Scene) goesOn(before api.Epoch) {
 		now = s.Live()
 		return now.PID != before.PID && s.AdminAnswers() == nil
 	})
-	if !strings.Contains(now.Reason, "brings back the admin interface") || now.Mode != "hot-restart" {
-		s.Errorf("epoch %d is live, and is not what brings back the admin interface: %+v", now.Number, now)
+	if !strings.Contains(now.Reason, "brings back the admin interface") ||
+		now.Mode != "hot-restart" {
+		s.Errorf("epoch %d is live, and is not what brings back the admin interface: %+v",
+			now.Number, now)
 	}
 	if ready, reason := s.Ready(); !ready {
 		s.Errorf("not ready: %s", reason)
@@ -64,8 +68,10 @@ func unparsableOverride(s *Scene) {
 
 func unparsableForEnvoy(s *Scene) {
 	before := s.Live()
-	s.Write("custom.json", `{"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}}, "no_such_field": 1}`)
-	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("custom_config_file = %q\n", filepath.Join(s.Dir, "custom.json"))))
+	s.Write("custom.json",
+		`{"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}}, "no_such_field": 1}`)
+	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("custom_config_file = %q\n",
+		filepath.Join(s.Dir, "custom.json"))))
 	s.refused("no_such_field")
 	s.stillServes(before)
 }
@@ -107,7 +113,8 @@ func portInUse(s *Scene) {
 	s.refused("")
 	s.goesOn(before)
 	before = s.Live()
-	s.refused("") // again, though the flag was set; it waits for the end of the epoch that was replaced
+	// again, though the flag was set; it waits for the end of the epoch that was replaced
+	s.refused("")
 	s.goesOn(before)
 }
 
@@ -134,8 +141,8 @@ func (s *Scene) blackHole() int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// NeverLive is a bootstrap_override with which Envoy waits for ever for the endpoints of a cluster: the port is of one who takes
-// connections and does not answer.
+// NeverLive is a bootstrap_override with which Envoy waits for ever for the endpoints of a cluster:
+// the port is of one who takes connections and does not answer.
 func NeverLive(blackHole int) string {
 	return fmt.Sprintf(`{"static_resources": {"clusters": [
   {"name": "black-hole", "type": "STATIC", "connect_timeout": "1s",
@@ -153,7 +160,8 @@ func (s *Scene) neverInitialises() {
 	s.override(NeverLive(s.blackHole()))
 }
 
-// initialising starts an epoch that never gets live, and returns it once it is past the hand-over from the one before.
+// initialising starts an epoch that never gets live, and returns it once it is past the hand-over
+// from the one before.
 func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
 	s.Helper()
 	s.neverInitialises()
@@ -171,7 +179,8 @@ func killedWhileInitialising(s *Scene) {
 	if result := <-outcome; result.Exit != 1 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
-	// Whether it had been live for a moment cannot be known, so the agent may have put a good one in its place.
+	// Whether it had been live for a moment cannot be known, so the agent may have put a good one
+	// in its place.
 	if now := s.Live(); !rig.Alive(now.PID) {
 		s.Errorf("the epoch that is said to be live is gone: %+v, before %+v", now, before)
 	}

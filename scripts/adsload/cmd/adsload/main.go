@@ -1,5 +1,5 @@
-// Adsload connects clients to an xDS server as Envoys do, waits until each has everything, and prints how long it took; with
-// --mark it then waits for a change that carries those bytes.
+// Adsload connects clients to an xDS server as Envoys do, waits until each has everything, and
+// prints how long it took; with --mark it then waits for a change that carries those bytes.
 package main
 
 import (
@@ -26,11 +26,14 @@ func run() error {
 	var options adsload.Options
 	var mark string
 	var wait time.Duration
-	flag.StringVar(&options.Target, "target", "127.0.0.1:15010", "unix:///path or host:port of the server, without TLS")
+	flag.StringVar(&options.Target, "target", "127.0.0.1:15010",
+		"unix:///path or host:port of the server, without TLS")
 	flag.IntVar(&options.Clients, "clients", 1, "how many clients")
 	flag.BoolVar(&options.Delta, "delta", true, "incremental xDS; false: state of the world")
-	flag.BoolVar(&options.Same, "same", true, "all clients get the same: one reads it, the others only count")
-	flag.StringVar(&mark, "mark", "", "then wait until endpoints with these bytes (an address) have come to every client")
+	flag.BoolVar(&options.Same, "same", true,
+		"all clients get the same: one reads it, the others only count")
+	flag.StringVar(&mark, "mark", "",
+		"then wait until endpoints with these bytes (an address) have come to every client")
 	flag.DurationVar(&wait, "wait", time.Minute, "for each of both, at most so long")
 	flag.Parse()
 
@@ -46,7 +49,8 @@ func run() error {
 		return fmt.Errorf("%w; %w", err, load.Stop())
 	}
 	slices.Sort(full)
-	fmt.Printf("full: all %v, client p50 %v, p100 %v\n", time.Since(begun).Round(time.Microsecond), full[len(full)/2], full[len(full)-1])
+	fmt.Printf("full: all %v, client p50 %v, p100 %v\n", time.Since(begun).Round(time.Microsecond),
+		full[len(full)/2], full[len(full)-1])
 	received := load.Received()
 	types := make([]string, 0, len(received))
 	for typeURL := range received {
@@ -55,7 +59,8 @@ func run() error {
 	sort.Strings(types)
 	for _, typeURL := range types {
 		r := received[typeURL]
-		fmt.Printf("%s: %d responses, %d resources, %d bytes\n", typeURL, r.Responses, r.Resources, r.Bytes)
+		fmt.Printf("%s: %d responses, %d resources, %d bytes\n", typeURL, r.Responses, r.Resources,
+			r.Bytes)
 	}
 	if mark != "" {
 		m := load.Mark(adsload.EndpointType, []byte(mark))
@@ -64,12 +69,14 @@ func run() error {
 			return fmt.Errorf("%w; %w", err, load.Stop())
 		}
 		slices.SortFunc(at, time.Time.Compare)
-		fmt.Printf("mark: first client at %s, last %v later\n", at[0].Format(time.RFC3339Nano), at[len(at)-1].Sub(at[0]))
+		fmt.Printf("mark: first client at %s, last %v later\n", at[0].Format(time.RFC3339Nano),
+			at[len(at)-1].Sub(at[0]))
 	}
 	return load.Stop()
 }
 
-func within[T any](ctx context.Context, wait time.Duration, f func(context.Context) (T, error)) (T, error) {
+func within[T any](ctx context.Context, wait time.Duration, f func(context.Context) (T, error)) (T,
+	error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	return f(ctx)

@@ -1,4 +1,5 @@
-// Command backend runs a small server to stand behind Envoy; see package backend for what it answers.
+// Command backend runs a small server to stand behind Envoy; see package backend for what it
+// answers.
 package main
 
 import (
@@ -15,7 +16,8 @@ import (
 func main() {
 	config := backend.Config{}
 	flag.StringVar(&config.Name, "name", "backend", "what it calls itself")
-	flag.StringVar(&config.HTTP, "http", "127.0.0.1:0", "`address` of HTTP/1.1 and HTTP/2 in the clear")
+	flag.StringVar(&config.HTTP, "http", "127.0.0.1:0",
+		"`address` of HTTP/1.1 and HTTP/2 in the clear")
 	flag.StringVar(&config.TCP, "tcp", "", "`address` of the TCP echo (default: none)")
 	flag.Parse()
 	if err := run(config); err != nil {

@@ -1,6 +1,7 @@
-// Command load runs the load generator as a process of its own, so that neither the race detector nor the collector of
-// what is measured disturbs it. It prints a JSON line per second and, at the end, {"report": …}. Lines on standard input
-// are marks; the end of standard input, SIGINT, SIGTERM or -duration end the run.
+// Command load runs the load generator as a process of its own, so that neither the race detector
+// nor the collector of what is measured disturbs it. It prints a JSON line per second and, at the
+// end, {"report": …}. Lines on standard input are marks; the end of standard input, SIGINT, SIGTERM
+// or -duration end the run.
 package main
 
 import (
@@ -19,7 +20,8 @@ import (
 
 func main() {
 	var config load.Config
-	flag.StringVar(&config.HTTP, "http", "", "`address` of the HTTP/1.1 load: host:port or the path of a Unix socket")
+	flag.StringVar(&config.HTTP, "http", "",
+		"`address` of the HTTP/1.1 load: host:port or the path of a Unix socket")
 	flag.StringVar(&config.HTTP2, "http2", "", "`address` of the HTTP/2 load (in the clear)")
 	flag.StringVar(&config.TCP, "tcp", "", "`address` of the TCP echo load")
 	flag.StringVar(&config.Path, "path", "/", "`path` of each request")

@@ -1,4 +1,5 @@
-// Command machine boots a machine with a real systemd, runs a command in it (a shell by default) and powers it off:
+// Command machine boots a machine with a real systemd, runs a command in it (a shell by default)
+// and powers it off:
 //
 //	go run ./scripts/machine/cmd/machine [-bind FOLDER] [command argument …]
 package main
@@ -20,10 +21,12 @@ const powerOffTime = 90 * time.Second
 
 func main() {
 	var options machine.Options
-	flag.Func("bind", "a `folder` to be seen in the machine, read-only (FOLDER or FOLDER:WHERE; may be repeated)", func(folder string) error {
-		options.Bind = append(options.Bind, folder)
-		return nil
-	})
+	flag.Func("bind",
+		"a `folder` to be seen in the machine, read-only (FOLDER or FOLDER:WHERE; may be repeated)",
+		func(folder string) error {
+			options.Bind = append(options.Bind, folder)
+			return nil
+		})
 	flag.Parse()
 	err := run(options, flag.Args())
 	var exit *exec.ExitError
@@ -45,7 +48,8 @@ func run(options machine.Options, command []string) error {
 	}
 	if len(command) == 0 {
 		command = []string{"bash", "-l"}
-		fmt.Fprintf(os.Stderr, "machine: %s is up after %v; the end of this shell powers it off\n", m.Name(), time.Since(start).Round(time.Millisecond))
+		fmt.Fprintf(os.Stderr, "machine: %s is up after %v; the end of this shell powers it off\n",
+			m.Name(), time.Since(start).Round(time.Millisecond))
 	}
 	inside := m.Command(ctx, command[0], command[1:]...)
 	inside.Stdin, inside.Stdout, inside.Stderr = os.Stdin, os.Stdout, os.Stderr

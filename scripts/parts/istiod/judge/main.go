@@ -86,7 +86,8 @@ func judge(crds *crd.Validator, document []byte) Verdict {
 		return refuse("yaml", err)
 	}
 	gvk := u.GroupVersionKind()
-	schema, exists := collections.Pilot.FindByGroupVersionAliasesKind(resource.FromKubernetesGVK(&gvk))
+	schema, exists := collections.Pilot.FindByGroupVersionAliasesKind(resource.FromKubernetesGVK(
+		&gvk))
 	if !exists {
 		return refuse("kind", fmt.Errorf("no kind %s", gvk))
 	}
