@@ -124,6 +124,18 @@ where Gateways say. All examples below are of this kind.
 With type = "sidecar", the default, Envoy stands beside an application and
 carries its requests to other services: each port of a ServiceEntry is a
 listener on 127.0.0.1, and the Host header chooses the service.`)
+	p.Section("PRECEDENCE")
+	p.Text(`Of two objects for the same port and host the older counts, as with Istio: the
+one with the earlier metadata.creationTimestamp (none is the earliest), then the
+one whose file sorts first by its path, then the one further up in the file.
+"outrider mesh check", "outrider status" and the journal warn of what is never
+reached, with file and line of both.
+
+HTTP servers of several Gateways share a port. For a host that several
+VirtualServices name, all routes are merged, those of the older first, routes
+for all requests last. On a sidecar the older VirtualService counts alone, and
+one that names the host counts before one with a pattern. A host with TLS
+belongs to one server of a port, and a TCP port to one server.`)
 	p.Section("EXAMPLES")
 	p.Text(`The package has them as files, with instructions, in
 /usr/share/doc/outrider/examples; "outrider example show" NAME prints them.

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -57,18 +58,23 @@ func (r *Router) service(host string) *model.Service {
 }
 
 // routes translates all routes of a VirtualService that apply here, in their order.
-func (r *Router) routes(routing *model.Routing) []*routev3.Route {
+func (r *Router) routes(routing *model.Routing) []ownRoute {
 	r.problems = append(r.problems, routing.Problems...)
-	var out []*routev3.Route
+	var out []ownRoute
 	for _, in := range routing.HTTP {
+		field := fmt.Sprintf("http[%d]", in.Index)
 		if len(in.Match) == 0 {
-			return append(out, r.route(in, nil)) // nothing after it can be reached
+			// Nothing after it can be reached.
+			return append(out, ownRoute{r.route(in, nil), in.Object, field})
 		}
-		for _, match := range in.Match {
+		for i, match := range in.Match {
 			if !r.applies(match, routing) {
 				continue
 			}
-			route := r.route(in, match)
+			route := ownRoute{r.route(in, match), in.Object, field}
+			if len(in.Match) > 1 {
+				route.field += fmt.Sprintf(".match[%d]", i)
+			}
 			out = append(out, route)
 			if isEverything(route.Match) {
 				return out

@@ -38,8 +38,11 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	r.begin()
 	for _, routing := range routings {
 		if routes := r.routes(routing); len(routes) > 0 {
-			return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service),
-				Routes: routes}, routing.Objects()...), routing
+			out := &routev3.VirtualHost{Domains: r.addresses(service)}
+			for _, route := range routes {
+				out.Routes = append(out.Routes, route.Route)
+			}
+			return r.finish(host, out, routing.Objects()...), routing
 		}
 	}
 	// nothing in them is meant for sidecars here: the host is as if it were not named
@@ -75,18 +78,24 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
 	r.begin()
 	out := &routev3.VirtualHost{}
 	var last *routev3.Route
+	hidden := shadow{host: host}
 	objects := make([]*object.Object, 0, len(routings))
 	for _, routing := range routings {
 		objects = append(objects, routing.Objects()...)
-		for _, route := range r.routes(routing) {
+		routes := r.routes(routing)
+		if len(routings) > 1 {
+			hidden.add(routing, routes)
+		}
+		for _, route := range routes {
 			switch {
 			case !isEverything(route.Match):
-				out.Routes = append(out.Routes, route)
+				out.Routes = append(out.Routes, route.Route)
 			case last == nil:
-				last = route
+				last = route.Route
 			}
 		}
 	}
+	r.problems = append(r.problems, hidden.problems...)
 	if last != nil {
 		out.Routes = append(out.Routes, last)
 	}

@@ -136,11 +136,16 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 				inputs[host] = in
 			}
 		}
-		if redirect {
-			for _, host := range s.hostNames() {
+		for _, host := range s.hostNames() {
+			if redirect {
 				in := inputs[host]
 				in.redirect = true
 				inputs[host] = in
+			} else if by, ok := g.redirects(host); ok {
+				problems = append(problems, s.problem("hosts", fmt.Sprintf(
+					"requests to %s on port %d are redirected to https by %s at %s:%d",
+					host, g.port, by.object.Key, by.object.File, by.object.Line),
+					"name each host in one server of a port only"))
 			}
 		}
 	}
@@ -156,6 +161,16 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 		}
 	}
 	return inputs, problems
+}
+
+// redirects returns the server that has requests to a host redirected to https.
+func (g *gatewayRoutes) redirects(host string) (server, bool) {
+	for _, s := range g.servers {
+		if s.spec.GetTls().GetHttpsRedirect() && slices.Contains(s.hostNames(), host) {
+			return s, true
+		}
+	}
+	return server{}, false
 }
 
 // reachedElsewhere tells whether another server of a gateway that a VirtualService binds to has one

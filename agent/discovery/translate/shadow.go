@@ -1,0 +1,117 @@
+package translate
+
+import (
+	"fmt"
+	"slices"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// ownRoute is a route, and the object and field that it is written in.
+type ownRoute struct {
+	*routev3.Route
+	object *object.Object
+	field  string
+}
+
+// shadow finds routes of a virtual host that no request reaches: a VirtualService that counts
+// earlier takes all their requests.
+type shadow struct {
+	host     string
+	taken    map[string]*model.Routing // by match, and by prefix (see prefixKey)
+	problems []object.Problem
+}
+
+// add takes in the routes of the VirtualService that counts next. Package validate compares the
+// routes of one VirtualService with each other.
+func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
+	var found []object.Problem
+	hidden := 0
+	for _, route := range routes {
+		by := s.takenBy(route.Match)
+		if by == nil || s.fallsBack(routing, by) {
+			continue
+		}
+		hidden++
+		if problem := s.problem(route.object, route.field, by); !slices.Contains(found, problem) {
+			found = append(found, problem)
+		}
+	}
+	if hidden > 1 && hidden == len(routes) {
+		found = []object.Problem{s.problem(routing.Object, "http", s.takenBy(routes[0].Match))}
+	}
+	s.problems = append(s.problems, found...)
+	if s.taken == nil {
+		s.taken = map[string]*model.Routing{}
+	}
+	for _, route := range routes {
+		keys := []string{matchKey(route.Match)}
+		if prefix := route.Match.GetPrefix(); prefix != "/" && route.Match.CaseSensitive == nil {
+			keys = append(keys, prefixKey(beside(route.Match), prefix))
+		}
+		for _, key := range keys {
+			if s.taken[key] == nil {
+				s.taken[key] = routing
+			}
+		}
+	}
+}
+
+// fallsBack reports whether a VirtualService means the host by a pattern only, and by names it: what
+// the pattern is for is every other host.
+func (s *shadow) fallsBack(routing, by *model.Routing) bool {
+	return !slices.Contains(routing.Hosts, s.host) && slices.Contains(by.Hosts, s.host)
+}
+
+// takenBy returns the VirtualService that takes everything that a match asks for; nil: none does.
+// Routes for all requests come last (see GatewayVirtualHost), and hide only each other.
+func (s *shadow) takenBy(m *routev3.RouteMatch) *model.Routing {
+	if by := s.taken[matchKey(m)]; by != nil || isEverything(m) || m.CaseSensitive != nil {
+		return by
+	}
+	path := m.GetPrefix() + m.GetPath() // it has one of them, or a regular expression
+	for _, asked := range slices.Compact([]string{"", beside(m)}) {
+		for end := range len(path) {
+			if by := s.taken[prefixKey(asked, path[:end+1])]; by != nil {
+				return by
+			}
+		}
+	}
+	return nil
+}
+
+func (s *shadow) problem(o *object.Object, field string, by *model.Routing) object.Problem {
+	return warning(o, field, fmt.Sprintf("is never reached for host %s: %s at %s:%d is older and counts",
+		s.host, by.Object.Key, by.Object.File, by.Object.Line),
+		"put the routes into one VirtualService, or let each have hosts of its own")
+}
+
+// matchKey is equal for matches that take the same requests.
+func matchKey(m *routev3.RouteMatch) string {
+	if isEverything(m) {
+		m = everything()
+	}
+	return wire(m)
+}
+
+// beside is what a match asks for beside a path.
+func beside(m *routev3.RouteMatch) string {
+	other := proto.CloneOf(m)
+	other.PathSpecifier = nil
+	return wire(other)
+}
+
+func prefixKey(beside, prefix string) string { return beside + "\x00" + prefix }
+
+// wire is equal for messages that say the same.
+func wire(m proto.Message) string {
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return err.Error() // text that is not UTF-8, which YAML does not bring
+	}
+	return string(encoded)
+}
