@@ -39,11 +39,6 @@ type Client struct {
 // ErrNotRunning that no keeper listens.
 func Dial(ctx context.Context, socket string) (*Client, error) { return dial(ctx, socket, roleAgent) }
 
-// Observe connects for Processes and Measure only, beside the agent that controls the keeper. It gets no events.
-func Observe(ctx context.Context, socket string) (*Client, error) {
-	return dial(ctx, socket, roleObserver)
-}
-
 // Upgrade asks a keeper, of whatever protocol version, to replace itself by the program that is installed now. Afterwards
 // the new one listens on the same socket, with the same pid and the same Envoys.
 func Upgrade(ctx context.Context, socket string) error {
@@ -224,10 +219,12 @@ func (c *Client) Cleanup(ctx context.Context) error {
 	return err
 }
 
-// Shutdown ends every Envoy (SIGTERM to the newest of a hot-restart pair, SIGKILL after 5 s), cleans up and ends the
-// keeper.
+// Shutdown ends every Envoy (SIGTERM, SIGKILL after 5 s), cleans up and ends the keeper.
 func (c *Client) Shutdown(ctx context.Context) error {
 	_, err := c.ask(ctx, request{Operation: operationShutdown})
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
 	return err
 }
 

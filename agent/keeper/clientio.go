@@ -147,23 +147,21 @@ func (c *Client) lost(reason error) {
 	close(c.done)
 }
 
-// deliver hands events to the reader of Events.
+// deliver passes events to the reader of Events.
 func (c *Client) deliver() {
 	defer close(c.out)
 	for {
-		event, ok := c.events.take()
-		if !ok {
+		select {
+		case <-c.events.lines.waiting:
+		case <-c.done:
+			return
+		}
+		for _, event := range c.events.take() {
 			select {
-			case <-c.events.waiting:
-				continue
+			case c.out <- event:
 			case <-c.done:
 				return
 			}
-		}
-		select {
-		case c.out <- event:
-		case <-c.done:
-			return
 		}
 	}
 }

@@ -13,18 +13,17 @@ const helloWait = 5 * time.Second
 // repliesQueued is how many answers may wait for a slow reader; then its next requests wait, and nobody else.
 const repliesQueued = 32
 
-// connection is one agent or observer. Its reader handles requests, its writer sends answers and events; the rest of the
-// keeper never waits for either.
+// connection is one agent, or one that upgrades the keeper. Its reader handles requests, its writer
+// sends answers and events; the rest of the keeper never waits for either.
 type connection struct {
-	socket   *net.UnixConn
-	role     role
-	pid      int
-	replies  chan response
-	flushing chan chan struct{} // closes what it gets once all answers queued before are written
-	waiting  chan struct{}      // a token while exits is not empty
-	ctx      context.Context
-	cancel   context.CancelFunc
-	running  sync.WaitGroup // commands and measurements
+	socket  *net.UnixConn
+	role    role
+	pid     int
+	replies chan response
+	waiting chan struct{} // a token while exits is not empty
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup // commands and measurements
 
 	mu    sync.Mutex
 	exits []Process                     // not yet sent; bounded by the number of processes
@@ -37,7 +36,7 @@ func newConnection(socket *net.UnixConn, as role, pid int) *connection {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &connection{
 		socket: socket, role: as, pid: pid, ctx: ctx, cancel: cancel,
-		replies: make(chan response, repliesQueued), waiting: make(chan struct{}, 1), flushing: make(chan chan struct{}), calls: map[uint64]context.CancelFunc{},
+		replies: make(chan response, repliesQueued), waiting: make(chan struct{}, 1), calls: map[uint64]context.CancelFunc{},
 		writing: make(chan struct{}, 1),
 	}
 }
@@ -75,14 +74,6 @@ func (c *connection) write(lines *backlog) {
 			return
 		case r := <-c.replies:
 			err = writeFrame(c.socket, r)
-		case done := <-c.flushing:
-			for len(c.replies) > 0 && err == nil {
-				err = writeFrame(c.socket, <-c.replies)
-			}
-			if err == nil {
-				err = c.writeExits()
-			}
-			close(done)
 		case <-c.waiting:
 			err = c.writeExits()
 		case <-waiting:
@@ -160,27 +151,5 @@ func (c *connection) stop(number uint64) {
 	defer c.mu.Unlock()
 	if cancel, running := c.calls[number]; running {
 		cancel()
-	}
-}
-
-// flushWait bounds how long the last answers of a keeper that exits are waited for.
-const flushWait = time.Second
-
-// flush waits until the queued answers are written.
-func (c *connection) flush() {
-	deadline := time.NewTimer(flushWait)
-	defer deadline.Stop()
-	done := make(chan struct{})
-	select {
-	case c.flushing <- done:
-	case <-c.ctx.Done():
-		return
-	case <-deadline.C:
-		return
-	}
-	select {
-	case <-done:
-	case <-c.ctx.Done():
-	case <-deadline.C:
 	}
 }

@@ -66,6 +66,25 @@ func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
 	}
 }
 
+// The keeper ends with SIGTERM to all Envoys at once: the stand-in keeps the child from aborting.
+func TestStandIn_ParentAndChildEndTogether(t *testing.T) {
+	t.Parallel()
+	l, port := newLab(t), parts.FreePort(t)
+	o := envoyOptions{port: port, drain: 60, parentShutdown: 90}
+	first := l.startEnvoy(0, o).live()
+	second := l.startEnvoy(1, o).live()
+	for _, e := range []envoy{first, second} {
+		if err := l.client.Signal(l.context(), e.ID, unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range []envoy{first, second} {
+		if exit := l.exitOf(e.ID).Exit; exit.Code != 0 {
+			t.Errorf("%s ended with %+v", e.ID, *exit)
+		}
+	}
+}
+
 func TestClearInitializing(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)

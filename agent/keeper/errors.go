@@ -44,7 +44,7 @@ const (
 	CodeInvalid   Code = "invalid"    // the request makes no sense
 	CodeBusy      Code = "busy"       // another agent is connected
 	CodeVersion   Code = "version"    // no common protocol version
-	CodeForbidden Code = "forbidden"  // not for an observer
+	CodeForbidden Code = "forbidden"  // not for this user or role
 	CodeExists    Code = "exists"     // the id is taken
 	CodeNotFound  Code = "not-found"  // no such process
 	CodeExited    Code = "exited"     // the process has exited already

@@ -2,59 +2,41 @@ package keeper
 
 import "sync"
 
-// eventQueue holds the events that the agent has not taken yet. Requests are answered while it does not, so it is bounded:
-// in lines; exits are few and are never dropped.
+// eventQueue holds the events that the agent has not taken yet. The client reads answers meanwhile,
+// so the queue is bounded: the oldest log lines are dropped, never an exit.
 type eventQueue struct {
-	mu      sync.Mutex
-	exits   []*Process
-	logs    []*Log
-	lines   int
-	dropped map[origin]uint64
-	waiting chan struct{} // a token while there may be something to take
+	lines *backlog // its token stands for exits too
+
+	mu    sync.Mutex
+	exits []*Process
 }
 
-func newEventQueue() *eventQueue {
-	return &eventQueue{dropped: map[origin]uint64{}, waiting: make(chan struct{}, 1)}
-}
+func newEventQueue() *eventQueue { return &eventQueue{lines: newBacklog()} }
 
 func (q *eventQueue) add(event Event) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	if event.Exited != nil {
+		q.mu.Lock()
 		q.exits = append(q.exits, event.Exited)
+		q.mu.Unlock()
+		q.lines.wake()
 	}
 	if event.Log != nil {
-		q.logs = append(q.logs, event.Log)
-		q.lines += len(event.Log.Lines)
-		for q.lines > MaxKeptLines {
-			oldest := q.logs[0]
-			q.logs = q.logs[1:]
-			q.lines -= len(oldest.Lines)
-			q.dropped[origin{oldest.ID, oldest.Epoch}] += oldest.Dropped + uint64(len(oldest.Lines))
-		}
-	}
-	select {
-	case q.waiting <- struct{}{}:
-	default:
+		q.lines.restore([]Log{*event.Log})
 	}
 }
 
-func (q *eventQueue) take() (Event, bool) {
+// take removes the next events, exits first.
+func (q *eventQueue) take() []Event {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.exits) > 0 {
-		exit := q.exits[0]
-		q.exits = q.exits[1:]
-		return Event{Exited: exit}, true
+	exits := q.exits
+	q.exits = nil
+	q.mu.Unlock()
+	var events []Event
+	for _, exit := range exits {
+		events = append(events, Event{Exited: exit})
 	}
-	if len(q.logs) > 0 {
-		log := q.logs[0]
-		q.logs = q.logs[1:]
-		q.lines -= len(log.Lines)
-		from := origin{log.ID, log.Epoch}
-		log.Dropped += q.dropped[from]
-		delete(q.dropped, from)
-		return Event{Log: log}, true
+	for _, log := range q.lines.take() {
+		events = append(events, Event{Log: &log})
 	}
-	return Event{}, false
+	return events
 }

@@ -7,8 +7,8 @@ import (
 
 // handle does what a request asks. What takes long is done beside the reader, so that requests do not wait for each other.
 func (s *server) handle(c *connection, r request) {
-	if !allowed(c.role, r.Operation) {
-		c.answer(response{Number: r.Number, Error: refuse(CodeForbidden, "%q is not for a connection of role %q", r.Operation, c.role)})
+	if c.role == roleUpgrade && r.Operation != operationReexecute {
+		s.answerDone(c, r.Number, false, refuse(CodeForbidden, "role %q may not %s", c.role, r.Operation))
 		return
 	}
 	switch r.Operation {
@@ -62,29 +62,12 @@ func (s *server) handle(c *connection, r request) {
 	case operationCleanup:
 		s.answerDone(c, r.Number, false, s.cleanup())
 	case operationShutdown:
-		s.beside(c, func() {
-			s.endEnvoys()
-			s.answerDone(c, r.Number, false, s.cleanup())
-			c.flush()
-			s.quit()
-		})
+		go s.shutdown() // the end of the connection is the answer
 	case operationReexecute:
 		s.beside(c, func() { s.answerDone(c, r.Number, false, s.reexecute()) })
 	default:
 		s.answerDone(c, r.Number, false, refuse(CodeInvalid, "the keeper does not know the operation %q", r.Operation))
 	}
-}
-
-func allowed(as role, operation string) bool {
-	switch as {
-	case roleAgent:
-		return true
-	case roleObserver:
-		return operation == operationList || operation == operationMeasure
-	case roleUpgrade:
-		return operation == operationReexecute
-	}
-	return false
 }
 
 func (s *server) beside(c *connection, work func()) {

@@ -28,18 +28,3 @@ func peerOf(socket *net.UnixConn) (peer, error) {
 	}
 	return peer{int(credentials.Uid), int(credentials.Pid)}, nil
 }
-
-// hungUp tells whether the other side of a connection is gone, whatever is still unread.
-func hungUp(socket *net.UnixConn) bool {
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return true
-	}
-	gone := true // Control fails when it is closed
-	_ = raw.Control(func(fd uintptr) {
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		n, err := unix.Poll(poll, 0)
-		gone = err == nil && n > 0 && poll[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
-	})
-	return gone
-}

@@ -57,7 +57,7 @@ type server struct {
 	serving  sync.WaitGroup // connections
 }
 
-// maxConnections bounds agents and observers together.
+// maxConnections bounds all connections.
 const maxConnections = 16
 
 func newServer(options Options) *server {
@@ -162,11 +162,7 @@ func (s *server) admit(c *connection, theirs hello) *Error {
 		refusal.Protocol = ProtocolVersion
 		return refusal
 	}
-	switch theirs.Role {
-	case roleObserver:
-		return nil
-	case roleAgent:
-	default:
+	if theirs.Role != roleAgent {
 		return refuse(CodeInvalid, "there is no role %q", theirs.Role)
 	}
 	deadline := time.NewTimer(busyWait)
@@ -181,9 +177,6 @@ func (s *server) admit(c *connection, theirs hello) *Error {
 			return nil
 		}
 		s.mu.Unlock()
-		if hungUp(holder.socket) {
-			_ = holder.socket.Close()
-		}
 		select {
 		case <-released:
 		case <-deadline.C:

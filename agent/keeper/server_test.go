@@ -124,16 +124,13 @@ func TestOneAgentAtATime(t *testing.T) {
 	if !errors.Is(err, ErrBusy) || !errors.As(err, &busy) || busy.PID != os.Getpid() {
 		t.Errorf("the second agent: %v", err)
 	}
-	observer, err := Observe(l.context(), socket)
+	upgrader, err := dial(l.context(), socket, roleUpgrade)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer observer.Close()
-	if _, err := observer.Measure(l.context(), 0); err != nil {
-		t.Error(err)
-	}
-	if err := observer.Shutdown(l.context()); !IsCode(err, CodeForbidden) {
-		t.Errorf("an observer ends the keeper: %v", err)
+	defer upgrader.Close()
+	if err := upgrader.Shutdown(l.context()); !IsCode(err, CodeForbidden) {
+		t.Errorf("role %q ends the keeper: %v", roleUpgrade, err)
 	}
 	for range 20 { // the next agent right behind the one before
 		l.client.Close()

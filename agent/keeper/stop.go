@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	terminateWait = 5 * time.Second        // SIGTERM to SIGKILL
-	successorWait = 300 * time.Millisecond // for an older epoch to follow the newest by itself
-	killWait      = 2 * time.Second        // for the kernel to take what was killed
+	terminateWait = 5 * time.Second // SIGTERM to SIGKILL
+	killWait      = 2 * time.Second // SIGKILL to the exit
 )
 
 // shutdown ends every Envoy, cleans up and lets run return.
@@ -25,58 +24,49 @@ func (s *server) shutdown() {
 	s.quit()
 }
 
-// endEnvoys terminates every Envoy. Of a hot-restart pair only the newest gets SIGTERM: it takes its parent along; an
-// older one that got its own first would leave a child that aborts. What does not follow gets its own, and after
-// terminateWait SIGKILL.
+// endEnvoys sends SIGTERM to every Envoy, and SIGKILL to those that live terminateWait later. It
+// returns when none lives, or killWait after that.
 func (s *server) endEnvoys() {
 	s.mu.Lock()
 	s.stopping = true
 	for pid := range s.commands {
 		_ = unix.Kill(-pid, unix.SIGKILL)
 	}
+	s.signalLiving(unix.SIGTERM)
 	s.mu.Unlock()
-	asked := map[*child]bool{}
-	started := time.Now()
-	var next time.Time // when the next older epoch is asked
+	if s.awaitNoEnvoy(terminateWait) {
+		return
+	}
+	s.mu.Lock()
+	s.signalLiving(unix.SIGKILL)
+	s.mu.Unlock()
+	s.awaitNoEnvoy(killWait)
+}
+
+// signalLiving signals all Envoys; SIGKILL goes to what they started too.
+func (s *server) signalLiving(signal unix.Signal) {
+	for _, c := range s.find((*child).lives) {
+		if signal == unix.SIGKILL {
+			_ = unix.Kill(-c.process.PID, signal)
+		}
+		_ = unix.Kill(c.process.PID, signal)
+	}
+}
+
+// awaitNoEnvoy waits until no Envoy lives, at most for limit, and reports whether none does.
+func (s *server) awaitNoEnvoy(limit time.Duration) bool {
+	deadline := time.After(limit)
 	for {
 		s.mu.Lock()
-		living := s.find((*child).lives)
-		changed := s.changed
-		var newest *child
-		pending := false
-		for _, c := range living {
-			switch {
-			case !c.process.HotRestart && !asked[c]:
-				asked[c] = true
-				_ = unix.Kill(c.process.PID, unix.SIGTERM)
-			case c.process.HotRestart && asked[c]:
-				pending = true
-			case c.process.HotRestart && (newest == nil || c.process.Epoch > newest.process.Epoch):
-				newest = c
-			}
-		}
-		now := time.Now()
-		if newest != nil && !pending && !now.Before(next) {
-			asked[newest] = true
-			next = now.Add(successorWait)
-			_ = unix.Kill(newest.process.PID, unix.SIGTERM)
-		}
-		left := terminateWait - now.Sub(started)
-		if left <= 0 {
-			for _, c := range living {
-				_ = unix.Kill(-c.process.PID, unix.SIGKILL)
-				_ = unix.Kill(c.process.PID, unix.SIGKILL)
-			}
-			left = killWait + terminateWait - now.Sub(started)
-		}
+		living, changed := len(s.find((*child).lives)), s.changed
 		s.mu.Unlock()
-		if len(living) == 0 || left <= 0 {
-			return
+		if living == 0 {
+			return true
 		}
 		select {
 		case <-changed:
-			next = time.Now().Add(successorWait)
-		case <-time.After(min(left, successorWait)):
+		case <-deadline:
+			return false
 		}
 	}
 }

@@ -19,9 +19,8 @@ const frameHeader = 4
 type role string
 
 const (
-	roleAgent    role = "agent"    // everything; one at a time; gets the events
-	roleObserver role = "observer" // list and measure
-	roleUpgrade  role = "upgrade"  // re-execute only, whatever its protocol version
+	roleAgent   role = "agent"   // everything; one at a time; gets the events
+	roleUpgrade role = "upgrade" // re-execute only, whatever its protocol version
 )
 
 // hello is the first message of both sides.
