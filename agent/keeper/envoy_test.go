@@ -66,8 +66,8 @@ func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
 	}
 }
 
-// The keeper ends with SIGTERM to all Envoys at once: the stand-in keeps the child from aborting.
-func TestStandIn_ParentAndChildEndTogether(t *testing.T) {
+// A keeper that ends sends SIGTERM to all Envoys at once. Neither of a hot-restart pair aborts.
+func TestShutdown_HotRestartPairExitsCleanly(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
 	o := envoyOptions{port: port, drain: 60, parentShutdown: 90}

@@ -26,7 +26,7 @@ func (a *app) certsCommand() *cobra.Command {
 			}
 			t := &table{head: []string{"NAME", "IDENTITY", "ISSUER", "VALIDITY", "LEFT", "SOURCE", "RENEWAL"}, wide: []string{"ISSUER", "SOURCE"}}
 			for _, identity := range status.Identities {
-				t.add(a.identityRow(identity)...)
+				t.rows = append(t.rows, a.identityRow(identity))
 			}
 			a.write(t, "no identity")
 			return nil

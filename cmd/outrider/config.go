@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -21,17 +22,19 @@ func (a *app) configCheckCommand() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a configuration file and its drop-ins, without an agent",
 		Args:  cobra.MaximumNArgs(1),
-		Long: "Check does what a start does before Envoy runs: it reads the configuration and the files that it names, renders the\n" +
-			"bootstrap, and has Envoy validate it (as root with the rights of [envoy] user). The configuration of a systemd unit\n" +
-			"is checked for the users of the units: an error here is an error of \"systemctl start\". A file that does not exist\n" +
-			"yet, and that a start waits for, is a warning.",
+		Long: "Check does what a start does before Envoy runs: it reads the configuration and the files\n" +
+			"that it names, renders the bootstrap, and has Envoy validate it (as root with the rights of\n" +
+			"[envoy] user). The configuration of a systemd unit is checked for the users of the units:\n" +
+			"an error here is an error of \"systemctl start\". A file that does not exist yet, and that\n" +
+			"a start waits for, is a warning.",
 		RunE: func(command *cobra.Command, arguments []string) error {
 			options, checker := a.onDisk(arguments), blueprint.Checker{Maker: a.maker}
 			if options.Path == "" {
 				a.inUnit(command.Context(), &options, &checker)
 			}
 			report := blueprint.Check(command.Context(), options, checker)
-			result := checkResult{OK: len(report.Errors) == 0, Warnings: sentences(report.Warnings), Errors: sentences(report.Errors)}
+			result := checkResult{OK: len(report.Errors) == 0,
+				Warnings: sentences(report.Warnings), Errors: sentences(report.Errors)}
 			if result.OK {
 				result.Files = report.Files
 			}
@@ -40,17 +43,18 @@ func (a *app) configCheckCommand() *cobra.Command {
 	}
 }
 
-// inUnit has a configuration checked as the one of a unit of systemd, if that is installed.
+// inUnit makes a check one of the configuration of a systemd unit, if that is installed.
 func (a *app) inUnit(ctx context.Context, options *config.Options, checker *blueprint.Checker) {
 	agent := a.unit(ctx, unitOf("outrider", options.Instance)+".service")
 	if agent.User == "" {
 		return
 	}
 	options.InUnit = true
-	checker.Agent, checker.Envoy = agent.reader(), a.unit(ctx, unitOf("outrider-envoy", options.Instance)+".service").reader()
+	keeper := a.unit(ctx, unitOf("outrider-envoy", options.Instance)+".service")
+	checker.Agent, checker.Envoy = agent.reader(), keeper.reader()
 }
 
-// onDisk is the configuration that the arguments name.
+// onDisk returns the options of the configuration that the arguments name.
 func (a *app) onDisk(arguments []string) config.Options {
 	options := config.Options{Instance: a.instance, Directory: a.places.configuration, CheckOnly: true}
 	if len(arguments) > 0 {
@@ -68,11 +72,7 @@ type checkResult struct {
 }
 
 func (a *app) printCheck(result checkResult) error {
-	if a.json {
-		if err := a.printJSON(result); err != nil {
-			return err
-		}
-	} else {
+	err := a.print(result, func() {
 		for _, problem := range result.Errors {
 			fmt.Fprintln(a.err, problem)
 		}
@@ -82,11 +82,8 @@ func (a *app) printCheck(result checkResult) error {
 		for _, file := range result.Files {
 			fmt.Fprintln(a.out, file+": valid")
 		}
-	}
-	if !result.OK {
-		return silentError{api.ExitRefused}
-	}
-	return nil
+	})
+	return errors.Join(err, refusedIf(!result.OK))
 }
 
 func sentences(errs config.Errors) []string {
@@ -102,10 +99,8 @@ func (a *app) configShowCommand() *cobra.Command {
 		Use:   "show",
 		Short: "Show the effective configuration, with the source of each value",
 		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			client := a.client()
-			defer client.Close()
-			shown, err := client.Config(command.Context())
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			shown, err := client.Config(ctx)
 			if err != nil {
 				return err
 			}
@@ -114,11 +109,11 @@ func (a *app) configShowCommand() *cobra.Command {
 			}
 			fmt.Fprint(a.out, shown.Text)
 			return nil
-		},
+		}),
 	}
 }
 
-// printConfig prints a configuration as JSON, its values as tables within tables too.
+// printConfig prints a configuration as JSON, its values also as nested tables.
 func (a *app) printConfig(shown api.Config) error {
 	var values []config.Value
 	for _, v := range shown.Values {
@@ -138,21 +133,15 @@ func (a *app) configDiffCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff",
 		Short: "Compare the configuration on disk with the one in effect",
-		Long: "Diff prints what a reload would change and how. If what is on disk would be refused, the reasons are on standard error and\n" +
-			"the exit code is 1.",
+		Long: "Diff prints what a reload would change and how. If what is on disk would be refused,\n" +
+			"the reasons are on standard error and the exit code is 1.",
 		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			client := a.client()
-			defer client.Close()
-			diff, err := client.ConfigDiff(command.Context())
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			diff, err := client.ConfigDiff(ctx)
 			if err != nil {
 				return err
 			}
-			if a.json {
-				if err := a.printJSON(diff); err != nil {
-					return err
-				}
-			} else {
+			err = a.print(diff, func() {
 				for _, problem := range diff.Errors {
 					fmt.Fprintln(a.err, problem)
 				}
@@ -162,12 +151,9 @@ func (a *app) configDiffCommand() *cobra.Command {
 				if len(diff.Changes)+len(diff.Errors) == 0 {
 					fmt.Fprintln(a.out, "no difference")
 				}
-			}
-			if len(diff.Errors) > 0 {
-				return silentError{api.ExitRefused}
-			}
-			return nil
-		},
+			})
+			return errors.Join(err, refusedIf(len(diff.Errors) > 0))
+		}),
 	}
 }
 
@@ -175,29 +161,26 @@ func (a *app) configDefaultsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "defaults",
 		Short: "Print a file of all keys with their defaults and explanations",
-		Long: "Defaults prints a configuration file of all keys with their defaults and explanations. With --json it is the text,\n" +
-			"beside a list of all keys and their defaults.",
+		Long: "Defaults prints a configuration file of all keys with their defaults and explanations.\n" +
+			"With --json it is the text, beside a list of all keys and their defaults.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if a.json {
-				return a.printJSON(defaultsInJSON())
-			}
-			fmt.Fprint(a.out, config.Defaults())
-			return nil
+			return a.print(allDefaults(), func() { fmt.Fprint(a.out, config.Defaults()) })
 		},
 	}
 }
 
-// shownDefaults are the defaults as config show has what is in force.
+// shownDefaults are the defaults in the format of config show.
 type shownDefaults struct {
 	Text   string            `json:"text"`
 	Values []api.ConfigValue `json:"values"`
 }
 
-func defaultsInJSON() shownDefaults {
+func allDefaults() shownDefaults {
 	shown := shownDefaults{Text: config.Defaults()}
 	for _, value := range config.DefaultValues() {
-		shown.Values = append(shown.Values, api.ConfigValue{Key: value.Key, Value: value.Text, Source: value.Source})
+		shown.Values = append(shown.Values,
+			api.ConfigValue{Key: value.Key, Value: value.Text, Source: value.Source})
 	}
 	return shown
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -9,34 +10,32 @@ import (
 )
 
 func (a *app) drainCommand() *cobra.Command {
-	var wait bool
+	var request api.DrainRequest
 	command := &cobra.Command{
 		Use:   "drain",
 		Short: "Stop taking new connections; abort nothing",
 		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			client := a.client()
-			defer client.Close()
-			shown := a.startProgress("draining")
-			defer shown.end()
-			result, err := client.Drain(command.Context(), api.DrainRequest{Wait: wait}, shown.tell)
-			shown.end()
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			drain := func(ctx context.Context, tell func(api.Progress)) (api.DrainResult, error) {
+				return client.Drain(ctx, request, tell)
+			}
+			result, err := withProgress(ctx, a, "draining", drain)
 			if err != nil {
 				return err
 			}
-			switch {
-			case a.json:
-				return a.printJSON(result)
-			case result.Unknown != "":
-				fmt.Fprintf(a.out, "draining; %s\n", result.Unknown)
-			case result.Connections == 0:
-				fmt.Fprintln(a.out, "draining; no connection is left")
-			default:
-				fmt.Fprintf(a.out, "draining; %s left\n", count(int(result.Connections), "connection is", "connections are"))
-			}
-			return nil
-		},
+			return a.print(result, func() {
+				left := result.Unknown
+				if left == "" {
+					left = "no connection is left"
+					if n := int(result.Connections); n > 0 {
+						left = count(n, "connection is", "connections are") + " left"
+					}
+				}
+				fmt.Fprintf(a.out, "draining; %s\n", left)
+			})
+		}),
 	}
-	command.Flags().BoolVar(&wait, "wait", false, "return only when the listeners are closed and no connection is left")
+	command.Flags().BoolVar(&request.Wait, "wait", false,
+		"return only when the listeners are closed and no connection is left")
 	return command
 }

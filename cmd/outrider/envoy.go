@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,6 +53,20 @@ type listedEnvoy struct {
 	Known     bool   `json:"known"`    // `outrider envoy install` needs no hash for it
 }
 
+func (e listedEnvoy) state() string {
+	switch {
+	case e.Running && e.Selected:
+		return "running, selected"
+	case e.Running:
+		return "running"
+	case e.Selected:
+		return "selected"
+	case e.Installed:
+		return "installed"
+	}
+	return "available"
+}
+
 func (a *app) envoyListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -64,27 +77,13 @@ func (a *app) envoyListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(listed)
-			}
-			t := &table{head: []string{"VERSION", "STATE", "PATH"}}
-			for _, one := range listed {
-				var states []string
-				for _, state := range []struct {
-					holds bool
-					name  string
-				}{{one.Running, "running"}, {one.Selected, "selected"},
-					{one.Installed && !one.Selected && !one.Running, "installed"},
-					{!one.Installed && one.Path == "", "available"}} {
-					if state.holds {
-						states = append(states, state.name)
-					}
+			return a.print(listed, func() {
+				t := &table{head: []string{"VERSION", "STATE", "PATH"}}
+				for _, one := range listed {
+					t.add(one.Version, one.state(), one.Path)
 				}
-				t.add(text("%s", one.Version), text("%s", strings.Join(states, ", ")),
-					text("%s", orDash(one.Path)))
-			}
-			a.write(t, "")
-			return nil
+				a.write(t, "")
+			})
 		},
 	}
 }

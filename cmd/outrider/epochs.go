@@ -30,7 +30,7 @@ func (a *app) epochsCommand() *cobra.Command {
 			wide: []string{"LIVED", "MODE"},
 		}
 		for _, e := range s.Epochs {
-			t.add(a.epochRow(e)...)
+			a.addEpoch(t, e)
 		}
 		none := "no epoch yet"
 		if len(named) > 0 {
@@ -41,19 +41,18 @@ func (a *app) epochsCommand() *cobra.Command {
 	}))
 }
 
-func (a *app) epochRow(e api.Epoch) []cell {
+func (a *app) addEpoch(t *table, e api.Epoch) {
 	aged, lived := a.since(e.Started), a.since(e.Started)
-	connections, pid, exit := fmt.Sprint(e.Connections), fmt.Sprint(e.PID), "-"
+	connections, pid, exit := fmt.Sprint(e.Connections), fmt.Sprint(e.PID), ""
 	if e.State == api.EpochExited {
-		connections, pid, exit = "-", "-", orDash(e.ExitCause)
-		aged, lived = a.since(e.Exited), "-"
+		connections, pid, exit = "", "", e.ExitCause
+		aged, lived = a.since(e.Exited), ""
 		if !e.Exited.IsZero() && !e.Started.IsZero() {
 			lived = age(e.Exited.Sub(e.Started))
 		}
 	}
-	return []cell{text("%d", e.Number), {string(e.State), epochStyle(e.State)}, text("%s", pid),
-		text("%s", aged), text("%s", lived), text("%s", connections), text("%s", size(e.MemoryBytes)),
-		text("%s", orDash(e.Mode)), text("%s", exit)}
+	t.add(e.Number, cell{string(e.State), epochStyle(e.State)}, pid, aged, lived, connections,
+		size(e.MemoryBytes), e.Mode, exit)
 }
 
 func epochStyle(state api.EpochState) style {

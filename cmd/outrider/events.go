@@ -19,14 +19,12 @@ func (a *app) eventsCommand() *cobra.Command {
 		Use:   "events",
 		Short: "Follow what the agent does, one line each",
 		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			if last < 0 {
 				return usagef("--last %d is negative", last)
 			}
-			client := a.client()
-			defer client.Close()
-			return a.events(command.Context(), client, last, !noFollow)
-		},
+			return a.events(ctx, client, last, !noFollow)
+		}),
 	}
 	command.Flags().IntVarP(&last, "last", "n", 10, "begin with this `number` of past events")
 	command.Flags().BoolVar(&noFollow, "no-follow", false, "print past events only")
@@ -56,7 +54,8 @@ func (a *app) events(ctx context.Context, client *api.Client, last int, follow b
 	}
 	err = client.Events(ctx, sequence, true, func(event condition.Event) error {
 		if missed := event.Sequence - sequence - 1; sequence > 0 && event.Sequence > sequence+1 {
-			fmt.Fprintf(a.err, "outrider: %s lost: this terminal is too slow\n", count(int(missed), "event was", "events were"))
+			fmt.Fprintf(a.err, "outrider: %s lost: this terminal is too slow\n",
+				count(int(missed), "event was", "events were"))
 		}
 		sequence = event.Sequence
 		return a.printEvent(event)
@@ -75,11 +74,16 @@ func (a *app) printEvent(event condition.Event) error {
 		return a.printLine(event)
 	}
 	about := ""
-	if event.Epoch != nil && !strings.HasPrefix(event.Sentence, fmt.Sprintf("epoch %d ", *event.Epoch)) {
+	if event.Epoch != nil {
 		about = fmt.Sprintf("epoch %d: ", *event.Epoch)
+		if strings.HasPrefix(event.Sentence, fmt.Sprintf("epoch %d ", *event.Epoch)) {
+			about = ""
+		}
 	}
-	_, err := fmt.Fprintf(a.out, "%s  %s  %s%s\n", a.paint(cell{event.Time.Local().Format("15:04:05.000"), dim}),
-		a.paint(cell{event.Kind, eventStyle(event.Kind)}), about, strings.ReplaceAll(event.Sentence, "\n", "; "))
+	_, err := fmt.Fprintf(a.out, "%s  %s  %s%s\n",
+		a.paint(cell{event.Time.Local().Format("15:04:05.000"), dim}),
+		a.paint(cell{event.Kind, eventStyle(event.Kind)}), about,
+		strings.ReplaceAll(event.Sentence, "\n", "; "))
 	return err
 }
 
@@ -89,7 +93,8 @@ func eventStyle(kind string) style {
 		return green
 	case condition.KindReloadRefused, condition.KindResourcesRefused, condition.KindGaveUp:
 		return red
-	case condition.KindConditionRaised, condition.KindMeshProblem, condition.KindDraining, condition.KindStopping:
+	case condition.KindConditionRaised, condition.KindMeshProblem, condition.KindDraining,
+		condition.KindStopping:
 		return yellow
 	}
 	return bold

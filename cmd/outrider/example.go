@@ -19,16 +19,13 @@ func (a *app) exampleListCommand() *cobra.Command {
 		Short: "List the examples",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			all := examples.All()
-			if a.json {
-				return a.printJSON(all)
-			}
-			t := &table{head: []string{"NAME", "WHAT IT DOES"}}
-			for _, example := range all {
-				t.add(text("%s", example.Name), text("%s", example.Summary))
-			}
-			a.write(t, "")
-			return nil
+			return a.print(examples.All(), func() {
+				t := &table{head: []string{"NAME", "WHAT IT DOES"}}
+				for _, example := range examples.All() {
+					t.add(example.Name, example.Summary)
+				}
+				a.write(t, "")
+			})
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -12,43 +13,41 @@ import (
 
 func (a *app) logLevelCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:               "log-level [agent=LEVEL] [envoy=LEVEL] [envoy:COMPONENT=LEVEL]...",
-		Short:             "Show or set log levels, live",
-		Long:              "Log-level shows or sets log levels, live. It lists only those of Envoy's components whose level differs from Envoy's own.",
+		Use:   "log-level [agent=LEVEL] [envoy=LEVEL] [envoy:COMPONENT=LEVEL]...",
+		Short: "Show or set log levels, live",
+		Long: "Log-level shows or sets log levels, live. It lists only those of Envoy's components whose\n" +
+			"level differs from Envoy's own.",
 		Example:           "  outrider log-level agent=debug envoy=info envoy:http=trace",
 		ValidArgsFunction: a.levels,
-		RunE: func(command *cobra.Command, arguments []string) error {
+		RunE: a.asking(func(ctx context.Context, client *api.Client, arguments []string) error {
 			wanted, err := parseLevels(arguments)
 			if err != nil {
 				return err
 			}
-			client := a.client()
-			defer client.Close()
 			var levels api.LogLevels
 			if len(arguments) == 0 {
-				levels, err = client.LogLevels(command.Context())
+				levels, err = client.LogLevels(ctx)
 			} else {
-				levels, err = client.SetLogLevels(command.Context(), wanted)
+				levels, err = client.SetLogLevels(ctx, wanted)
 			}
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(levels)
-			}
-			t := &table{head: []string{"LOGGER", "LEVEL"}}
-			t.add(text("agent"), text("%s", orDash(levels.Agent)))
-			t.add(text("envoy"), text("%s", orDash(levels.Envoy)))
-			for _, component := range slices.Sorted(maps.Keys(levels.Components)) {
-				if levels.Components[component] == levels.Envoy {
-					continue // Envoy has some eighty; JSON has them all
-				}
-				t.add(text("envoy:%s", component), text("%s", levels.Components[component]))
-			}
-			a.write(t, "")
-			return nil
-		},
+			return a.print(levels, func() { a.printLevels(levels) })
+		}),
 	}
+}
+
+func (a *app) printLevels(levels api.LogLevels) {
+	t := &table{head: []string{"LOGGER", "LEVEL"}}
+	t.add("agent", levels.Agent)
+	t.add("envoy", levels.Envoy)
+	for _, component := range slices.Sorted(maps.Keys(levels.Components)) {
+		if levels.Components[component] != levels.Envoy { // Envoy has some eighty; JSON has them all
+			t.add("envoy:"+component, levels.Components[component])
+		}
+	}
+	a.write(t, "")
 }
 
 func parseLevels(arguments []string) (api.LogLevels, error) {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/api"
 )
 
 func isTerminal(file *os.File) bool {
@@ -66,6 +68,23 @@ func (a *app) printLine(value any) error {
 	encoder := json.NewEncoder(a.out)
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(value)
+}
+
+// print prints a value as JSON with --json, otherwise it calls show.
+func (a *app) print(value any, show func()) error {
+	if a.json {
+		return a.printJSON(value)
+	}
+	show()
+	return nil
+}
+
+// refusedIf is the error of a command that has printed its result already.
+func refusedIf(refused bool) error {
+	if refused {
+		return silentError{api.ExitRefused}
+	}
+	return nil
 }
 
 // age is a duration in the one or two units that matter: 45s, 3m12s, 5h20m, 12d.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"sync"
@@ -23,6 +24,15 @@ type progress struct {
 	last  api.Progress
 	begun time.Time
 	shown bool
+}
+
+// withProgress sends a request that may take long, and shows its progress until it is answered.
+func withProgress[T any](ctx context.Context, a *app, first string,
+	request func(ctx context.Context, progress func(api.Progress)) (T, error),
+) (T, error) {
+	shown := a.startProgress(first)
+	defer shown.end()
+	return request(ctx, shown.tell)
 }
 
 // startProgress shows what is told to it once a second has passed; end takes the line away.

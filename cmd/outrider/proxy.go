@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
 	"strings"
 
@@ -15,62 +14,62 @@ import (
 
 func (a *app) proxyCommand() *cobra.Command {
 	command := group("proxy", "Show what Envoy is running",
-		a.proxyView("clusters [CLUSTER]...", "List clusters: type, state, healthy endpoints, source file and line", []string{"cluster", "c"}, a.showClusters),
-		a.proxyView("listeners", "List listeners: address, state, source file and line", []string{"listener", "l"}, a.showListeners),
-		a.proxyView("routes", "List routes: domains, match, target, source file and line", []string{"route", "r"}, a.showRoutes),
-		a.proxyView("endpoints [CLUSTER]...", "List endpoints: address, cluster, health, requests, errors", []string{"endpoint", "ep", "e"}, a.showEndpoints),
-		a.proxyView("secrets", "List secrets: type, state, subject, validity; never private keys", []string{"secret", "s"}, a.showSecrets),
-		a.proxyView("bootstrap", "Print the bootstrap of the live epoch as JSON", []string{"b"}, a.showBootstrap),
+		a.proxyList("clusters [CLUSTER]...",
+			"List clusters: type, state, healthy endpoints, source file and line",
+			[]string{"cluster", "c"}, a.showClusters),
+		a.proxyList("listeners", "List listeners: address, state, source file and line",
+			[]string{"listener", "l"}, a.showListeners),
+		a.proxyList("routes", "List routes: domains, match, target, source file and line",
+			[]string{"route", "r"}, a.showRoutes),
+		a.proxyList("endpoints [CLUSTER]...",
+			"List endpoints: address, cluster, health, requests, errors",
+			[]string{"endpoint", "ep", "e"}, a.showEndpoints),
+		a.proxyList("secrets", "List secrets: type, state, subject, validity; never private keys",
+			[]string{"secret", "s"}, a.showSecrets),
+		&cobra.Command{Use: "bootstrap", Aliases: []string{"b"}, Args: cobra.NoArgs,
+			Short: "Print the bootstrap of the live epoch as JSON", RunE: a.asking(a.showBootstrap)},
 		a.proxyStatusCommand("status", []string{"ps"}),
 	)
 	command.Aliases = []string{"proxy-config", "pc"}
 	return command
 }
 
-// proxyView is a command that shows a part of what the live epoch has.
-func (a *app) proxyView(use, short string, aliases []string, show func(context.Context, *api.Client, []string) error) *cobra.Command {
+// proxyList is a command that lists a part of what the live epoch has, of some clusters if use says.
+func (a *app) proxyList(use, short string, aliases []string,
+	show func(ctx context.Context, client *api.Client, named []string) error,
+) *cobra.Command {
 	command := &cobra.Command{
-		Use:     use,
-		Short:   short,
-		Aliases: aliases,
-		Args:    cobra.NoArgs,
-		RunE: func(command *cobra.Command, named []string) error {
+		Use: use, Short: short, Aliases: aliases, Args: cobra.NoArgs,
+		RunE: a.asking(func(ctx context.Context, client *api.Client, named []string) error {
 			if a.json && len(named) > 0 {
 				return usagef("--json prints all clusters: leave out the names")
 			}
-			client := a.client()
-			defer client.Close()
-			return show(command.Context(), client, named)
-		},
+			return show(ctx, client, named)
+		}),
 	}
 	if strings.Contains(use, " ") {
 		command.Args, command.ValidArgsFunction = cobra.ArbitraryArgs, a.completing(clusterNames)
-	}
-	if command.Name() == "bootstrap" {
-		return command
 	}
 	return a.listing(command)
 }
 
 // adminJSON reads JSON of the live epoch's admin interface.
-func adminJSON(ctx context.Context, client *api.Client, path string, query url.Values, into any) error {
+func adminJSON(
+	ctx context.Context, client *api.Client, path string, query url.Values, into any,
+) error {
 	answer, err := client.Admin(ctx, path, query)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return fmt.Errorf("read Envoy's %s: %w", path, err)
-	}
-	if err := json.Unmarshal(text, into); err != nil {
+	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
 		return fmt.Errorf("read Envoy's %s: %w", path, err)
 	}
 	return nil
 }
 
-// dump is one part of Envoy's configuration dump (envoy.admin.v3), by the name of its message: ClustersConfigDump,
-// ListenersConfigDump, RoutesConfigDump, SecretsConfigDump, BootstrapConfigDump. A part that Envoy does not have is empty.
+// dump returns one part of Envoy's configuration dump (envoy.admin.v3) by the name of its message,
+// such as ClustersConfigDump. A part that Envoy does not have is empty.
 func dump(ctx context.Context, client *api.Client, message string) (json.RawMessage, error) {
 	var all struct {
 		Configs []json.RawMessage `json:"configs"`
@@ -89,9 +88,11 @@ func dump(ctx context.Context, client *api.Client, message string) (json.RawMess
 	return json.RawMessage("{}"), nil
 }
 
-// decodeDump reads a part of the dump, or prints it raw where JSON was asked for (printed is true then), with where its
-// resources come from.
-func (a *app) decodeDump(ctx context.Context, client *api.Client, message string, into any, types ...string) (from origins, printed bool, err error) {
+// decodeDump reads a part of the dump and where its resources come from. With --json it prints both
+// as they are, and printed is true.
+func (a *app) decodeDump(
+	ctx context.Context, client *api.Client, message string, into any, types ...string,
+) (from origins, printed bool, err error) {
 	part, err := dump(ctx, client, message)
 	if err != nil {
 		return origins{}, false, err
@@ -108,7 +109,7 @@ func (a *app) decodeDump(ctx context.Context, client *api.Client, message string
 	return from, false, nil
 }
 
-// short is a version or another long word, cut to what tells it from others but with "-o wide".
+// short cuts a version to what distinguishes it from others, except with "-o wide".
 func (a *app) short(s string) string {
 	const enough = 16
 	if len(s) > enough && !a.wide {

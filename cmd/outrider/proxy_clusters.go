@@ -34,7 +34,8 @@ type dynamicCluster struct {
 
 func (a *app) showClusters(ctx context.Context, client *api.Client, named []string) error {
 	var dumped clustersDump
-	from, printed, err := a.decodeDump(ctx, client, "ClustersConfigDump", &dumped, resource.ClusterType)
+	from, printed, err := a.decodeDump(ctx, client, "ClustersConfigDump", &dumped,
+		resource.ClusterType)
 	if printed || err != nil {
 		return err
 	}
@@ -59,18 +60,18 @@ func (a *app) showClusters(ctx context.Context, client *api.Client, named []stri
 		}
 		endpoints[s.Name] = shown
 	}
-	t := &table{head: []string{"CLUSTER", "TYPE", "BALANCER", "SOURCE", "VERSION", "STATE", "HEALTHY", "FROM"}, wide: []string{"BALANCER", "SOURCE", "VERSION"}}
+	t := &table{
+		head: []string{"CLUSTER", "TYPE", "BALANCER", "SOURCE", "VERSION", "STATE", "HEALTHY", "FROM"},
+		wide: []string{"BALANCER", "SOURCE", "VERSION"},
+	}
 	add := func(c cluster, source, version, state string) {
 		if len(named) > 0 && !slices.Contains(named, c.Name) {
 			return
 		}
-		healthy, ok := endpoints[c.Name]
-		if !ok {
-			healthy = text("-")
-		}
-		kind := cmp.Or(c.Type, c.Custom.Name, "STATIC") // Envoy leaves out what has its default
-		t.add(text("%s", c.Name), text("%s", kind), text("%s", cmp.Or(c.Policy, "ROUND_ROBIN")), text("%s", source),
-			text("%s", a.short(version)), cell{state, stateWord(state)}, healthy, from.cell(resource.ClusterType, c.Name))
+		// Envoy leaves out what has its default.
+		kind := cmp.Or(c.Type, c.Custom.Name, "STATIC")
+		t.add(c.Name, kind, cmp.Or(c.Policy, "ROUND_ROBIN"), source, a.short(version),
+			cell{state, stateWord(state)}, endpoints[c.Name], from.cell(resource.ClusterType, c.Name))
 	}
 	for _, c := range dumped.Static {
 		add(c.Cluster, "static", "", "active")
@@ -81,7 +82,7 @@ func (a *app) showClusters(ctx context.Context, client *api.Client, named []stri
 	for _, c := range dumped.Warming {
 		add(c.Cluster, "xds", c.Version, "warming")
 	}
-	slices.SortStableFunc(t.rows, func(x, y []cell) int { return cmp.Compare(x[0].text, y[0].text) })
+	t.sortBy(0)
 	a.write(t, "no cluster")
 	return nil
 }

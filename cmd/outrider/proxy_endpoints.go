@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -83,46 +82,45 @@ func clusterStatuses(ctx context.Context, client *api.Client) (statuses, error) 
 }
 
 func (a *app) showEndpoints(ctx context.Context, client *api.Client, named []string) error {
-	if a.json {
-		var raw json.RawMessage
-		if err := adminJSON(ctx, client, "clusters", url.Values{"format": {"json"}}, &raw); err != nil {
-			return err
-		}
-		from, err := originsOf(ctx, client, resource.EndpointType, resource.ClusterType)
-		if err != nil {
-			return err
-		}
-		return a.printWith(raw, from)
-	}
-	all, err := clusterStatuses(ctx, client)
-	if err != nil {
+	var raw json.RawMessage
+	query := url.Values{"format": {"json"}}
+	if err := adminJSON(ctx, client, "clusters", query, &raw); err != nil {
 		return err
 	}
 	from, err := originsOf(ctx, client, resource.EndpointType, resource.ClusterType)
 	if err != nil {
 		return err
 	}
-	t := &table{head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS", "ERRORS", "FROM"}, wide: []string{"WEIGHT", "CONNECTIONS", "FROM"}}
+	if a.json {
+		return a.printWith(raw, from)
+	}
+	var all statuses
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return fmt.Errorf("read Envoy's clusters: %w", err)
+	}
+	t := &table{
+		head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS", "ERRORS",
+			"FROM"},
+		wide: []string{"WEIGHT", "CONNECTIONS", "FROM"},
+	}
 	for _, c := range all.Clusters {
 		if len(named) > 0 && !slices.Contains(named, c.Name) {
 			continue
 		}
 		origin := from.cell(resource.EndpointType, c.Name)
 		if origin.text == "-" {
-			origin = from.cell(resource.ClusterType, c.Name) // that has its endpoints in itself
+			origin = from.cell(resource.ClusterType, c.Name) // with endpoints of its own
 		}
 		for _, h := range c.Hosts {
 			colour := green
 			if !h.healthy() {
 				colour = red
 			}
-			t.add(text("%s", h.Address), text("%s", c.Name), cell{h.words(), colour}, text("%s", fmt.Sprint(max(1, h.Weight))),
-				text("%s", h.stat("cx_active")), text("%s", h.stat("rq_total")), text("%s", h.stat("rq_error")), origin)
+			t.add(h.Address, c.Name, cell{h.words(), colour}, max(1, h.Weight), h.stat("cx_active"),
+				h.stat("rq_total"), h.stat("rq_error"), origin)
 		}
 	}
-	slices.SortStableFunc(t.rows, func(x, y []cell) int {
-		return cmp.Or(cmp.Compare(x[1].text, y[1].text), cmp.Compare(x[0].text, y[0].text))
-	})
+	t.sortBy(1, 0)
 	a.write(t, "no endpoint")
 	return nil
 }

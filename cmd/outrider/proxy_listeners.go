@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"slices"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/resource"
@@ -40,37 +39,42 @@ type listenersDump struct {
 
 func (a *app) showListeners(ctx context.Context, client *api.Client, _ []string) error {
 	var dumped listenersDump
-	from, printed, err := a.decodeDump(ctx, client, "ListenersConfigDump", &dumped, resource.ListenerType)
+	from, printed, err := a.decodeDump(ctx, client, "ListenersConfigDump", &dumped,
+		resource.ListenerType)
 	if printed || err != nil {
 		return err
 	}
-	t := &table{head: []string{"LISTENER", "ADDRESS", "SOURCE", "VERSION", "STATE", "CHAINS", "FROM"}, wide: []string{"SOURCE", "VERSION", "CHAINS"}}
+	t := &table{
+		head: []string{"LISTENER", "ADDRESS", "SOURCE", "VERSION", "STATE", "CHAINS", "FROM"},
+		wide: []string{"SOURCE", "VERSION", "CHAINS"},
+	}
 	add := func(name string, l listener, source, version, state string) {
 		chains := len(l.Chains)
 		if len(l.Default) > 0 {
 			chains++
 		}
-		t.add(text("%s", cmp.Or(l.Name, name, "-")), text("%s", l.Address), text("%s", source), text("%s", a.short(version)),
-			cell{state, stateWord(state)}, text("%d", chains),
-			from.cell(resource.ListenerType, cmp.Or(l.Name, name)))
+		name = cmp.Or(l.Name, name)
+		t.add(name, l.Address, source, a.short(version), cell{state, stateWord(state)}, chains,
+			from.cell(resource.ListenerType, name))
 	}
 	for _, l := range dumped.Static {
 		add("", l.Listener, "static", "", "active")
 	}
 	for _, l := range dumped.Dynamic {
-		for state, s := range map[string]*listenerState{"active": l.Active, "warming": l.Warming, "draining": l.Draining} {
+		states := map[string]*listenerState{
+			"active": l.Active, "warming": l.Warming, "draining": l.Draining,
+		}
+		for state, s := range states {
 			if s != nil {
 				add(l.Name, s.Listener, "xds", s.Version, state)
 			}
 		}
 		if l.Error != nil {
-			t.add(text("%s", l.Name), text("-"), text("xds"), text("-"), cell{"refused: " + l.Error.Details, red}, text("-"),
+			t.add(l.Name, "", "xds", "", cell{"refused: " + l.Error.Details, red}, "",
 				from.cell(resource.ListenerType, l.Name))
 		}
 	}
-	slices.SortStableFunc(t.rows, func(x, y []cell) int {
-		return cmp.Or(cmp.Compare(x[0].text, y[0].text), cmp.Compare(x[4].text, y[4].text))
-	})
+	t.sortBy(0, 4)
 	a.write(t, "no listener")
 	return nil
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"outrider.org/outrider/agent/api"
@@ -68,17 +66,20 @@ type routesDump struct {
 
 func (a *app) showRoutes(ctx context.Context, client *api.Client, _ []string) error {
 	var dumped routesDump
-	from, printed, err := a.decodeDump(ctx, client, "RoutesConfigDump", &dumped, resource.RouteType, resource.ClusterType)
+	from, printed, err := a.decodeDump(ctx, client, "RoutesConfigDump", &dumped,
+		resource.RouteType, resource.ClusterType)
 	if printed || err != nil {
 		return err
 	}
-	t := &table{head: []string{"ROUTES", "SOURCE", "VIRTUAL HOST", "DOMAINS", "MATCH", "TARGET", "FROM"}, wide: []string{"SOURCE", "VIRTUAL HOST"}}
+	t := &table{
+		head: []string{"ROUTES", "SOURCE", "VIRTUAL HOST", "DOMAINS", "MATCH", "TARGET", "FROM"},
+		wide: []string{"SOURCE", "VIRTUAL HOST"},
+	}
 	add := func(config routeConfig, source string) {
 		for _, host := range config.VirtualHosts {
 			for _, r := range host.Routes {
-				t.add(text("%s", orDash(config.Name)), text("%s", source), text("%s", orDash(host.Name)),
-					text("%s", fewOf(host.Domains)), text("%s", r.matchWords()), text("%s", r.targetWords()),
-					from.host(config.Name, host.Name))
+				t.add(config.Name, source, host.Name, fewOf(host.Domains), r.matchWords(),
+					r.targetWords(), from.host(config.Name, host.Name))
 			}
 		}
 	}
@@ -88,8 +89,7 @@ func (a *app) showRoutes(ctx context.Context, client *api.Client, _ []string) er
 	for _, c := range dumped.Dynamic {
 		add(c.Config, "xds")
 	}
-	// Stable, by configuration only: within a virtual host the order decides.
-	slices.SortStableFunc(t.rows, func(x, y []cell) int { return cmp.Compare(x[0].text, y[0].text) })
+	t.sortBy(0) // within a virtual host the order decides
 	a.write(t, "no route")
 	return nil
 }

@@ -1,12 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
-	"slices"
+	"time"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/resource"
@@ -41,27 +40,33 @@ type secretsDump struct {
 
 func (a *app) showSecrets(ctx context.Context, client *api.Client, _ []string) error {
 	var dumped secretsDump
-	from, printed, err := a.decodeDump(ctx, client, "SecretsConfigDump", &dumped, resource.SecretType)
+	from, printed, err := a.decodeDump(ctx, client, "SecretsConfigDump", &dumped,
+		resource.SecretType)
 	if printed || err != nil {
 		return err
 	}
-	t := &table{head: []string{"SECRET", "TYPE", "SOURCE", "VERSION", "STATE", "SUBJECT", "VALID UNTIL", "FROM"}, wide: []string{"SOURCE", "VERSION", "FROM"}}
-	for _, s := range dumped.Static {
-		t.add(append(a.secretRow(s, "static", "active"), from.cell(resource.SecretType, s.Name))...)
+	t := &table{
+		head: []string{"SECRET", "TYPE", "SOURCE", "VERSION", "STATE", "SUBJECT", "VALID UNTIL", "FROM"},
+		wide: []string{"SOURCE", "VERSION", "FROM"},
 	}
-	for _, s := range dumped.Active {
-		t.add(append(a.secretRow(s, "sds", "active"), from.cell(resource.SecretType, s.Name))...)
+	add := func(secrets []secret, source, state string) {
+		for _, s := range secrets {
+			kind, subject, until := s.describe(a.now())
+			t.add(s.Name, kind, source, a.short(s.Version), cell{state, stateWord(state)}, subject,
+				until, from.cell(resource.SecretType, s.Name))
+		}
 	}
-	for _, s := range dumped.Warming {
-		t.add(append(a.secretRow(s, "sds", "warming"), from.cell(resource.SecretType, s.Name))...)
-	}
-	slices.SortStableFunc(t.rows, func(x, y []cell) int { return cmp.Compare(x[0].text, y[0].text) })
+	add(dumped.Static, "static", "active")
+	add(dumped.Active, "sds", "active")
+	add(dumped.Warming, "sds", "warming")
+	t.sortBy(0)
 	a.write(t, "no secret")
 	return nil
 }
 
-func (a *app) secretRow(s secret, source, state string) []cell {
-	kind, subject, until := "other", "-", text("-")
+// describe returns the kind of a secret, its subject and the end of its validity.
+func (s secret) describe(now time.Time) (kind, subject string, until cell) {
+	kind = "other"
 	var data dataSource
 	switch {
 	case s.Secret.Certificate != nil:
@@ -69,20 +74,19 @@ func (a *app) secretRow(s secret, source, state string) []cell {
 	case s.Secret.Validation != nil:
 		kind, data = "roots", s.Secret.Validation.CA
 	}
-	if certificate := firstCertificate(data); certificate != nil {
-		subject = certificate.Subject.String()
-		if len(certificate.URIs) > 0 {
-			subject = certificate.URIs[0].String()
-		}
-		until = cell{certificate.NotAfter.UTC().Format("2006-01-02 15:04:05Z"), green}
-		if certificate.NotAfter.Before(a.now()) {
-			until.style = red
-		}
-	} else if data.File != "" {
-		subject = data.File
+	certificate := firstCertificate(data)
+	if certificate == nil {
+		return kind, data.File, cell{}
 	}
-	return []cell{text("%s", s.Name), text("%s", kind), text("%s", source), text("%s", a.short(s.Version)),
-		{state, stateWord(state)}, text("%s", orDash(subject)), until}
+	subject = certificate.Subject.String()
+	if len(certificate.URIs) > 0 {
+		subject = certificate.URIs[0].String()
+	}
+	until = cell{certificate.NotAfter.UTC().Format("2006-01-02 15:04:05Z"), green}
+	if certificate.NotAfter.Before(now) {
+		until.style = red
+	}
+	return kind, subject, until
 }
 
 func firstCertificate(data dataSource) *x509.Certificate {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
 
@@ -23,39 +24,45 @@ func (a *app) proxyStatusCommand(use string, aliases []string) *cobra.Command {
 		Aliases: aliases,
 		Short:   "List xDS types: version, accepted or refused and why, age, source",
 		Args:    cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			client := a.client()
-			defer client.Close()
-			types, err := client.ResourceTypes(command.Context())
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			types, err := client.ResourceTypes(ctx)
 			if err != nil {
 				return err
 			}
-			if a.json {
-				if types == nil {
-					types = []api.ResourceType{}
-				}
-				return a.printJSON(types)
+			if types == nil {
+				types = []api.ResourceType{}
 			}
-			slices.SortStableFunc(types, func(x, y api.ResourceType) int {
-				return cmp.Or(cmp.Compare(x.Epoch, y.Epoch), cmp.Compare(typeOrder(x.Type), typeOrder(y.Type)), cmp.Compare(x.Type, y.Type))
-			})
-			t := &table{head: []string{"EPOCH", "TYPE", "STATE", "VERSION", "RESOURCES", "AGE", "SOURCE", "REFUSED"}, wide: []string{"VERSION", "SOURCE"}}
-			for _, r := range types {
-				refused := strings.Join(nonEmpty(strings.Join(r.RefusedResource, ", "), r.Refused), ": ")
-				t.add(text("%d", r.Epoch), text("%s", typeName(r.Type)), cell{r.State, stateWord(r.State)}, text("%s", a.short(r.Version)),
-					text("%d", r.Resources), text("%s", a.since(r.Since)), text("%s", r.Source),
-					cell{orDash(strings.ReplaceAll(refused, "\n", " ")), refusedStyle(refused)})
-			}
-			a.write(t, "no epoch asks for configuration over xDS")
-			return nil
-		},
+			return a.print(types, func() { a.printTypes(types) })
+		}),
 	})
+}
+
+func (a *app) printTypes(types []api.ResourceType) {
+	slices.SortStableFunc(types, func(x, y api.ResourceType) int {
+		return cmp.Or(cmp.Compare(x.Epoch, y.Epoch),
+			cmp.Compare(typeOrder(x.Type), typeOrder(y.Type)), cmp.Compare(x.Type, y.Type))
+	})
+	t := &table{
+		head: []string{"EPOCH", "TYPE", "STATE", "VERSION", "RESOURCES", "AGE", "SOURCE", "REFUSED"},
+		wide: []string{"VERSION", "SOURCE"},
+	}
+	for _, r := range types {
+		refused := cell{text: strings.Join(nonEmpty(strings.Join(r.RefusedResource, ", "),
+			strings.ReplaceAll(r.Refused, "\n", " ")), ": ")}
+		if refused.text != "" {
+			refused.style = red
+		}
+		t.add(r.Epoch, typeName(r.Type), cell{r.State, stateWord(r.State)}, a.short(r.Version),
+			r.Resources, a.since(r.Since), r.Source, refused)
+	}
+	a.write(t, "no epoch asks for configuration over xDS")
 }
 
 // typeNames are the types in the order in which Envoy depends on them.
 var typeNames = []struct{ suffix, name string }{
 	{".Cluster", "clusters"}, {".ClusterLoadAssignment", "endpoints"}, {".Listener", "listeners"},
-	{".RouteConfiguration", "routes"}, {".Secret", "secrets"}, {".TypedExtensionConfig", "extensions"}, {".Runtime", "runtime"},
+	{".RouteConfiguration", "routes"}, {".Secret", "secrets"},
+	{".TypedExtensionConfig", "extensions"}, {".Runtime", "runtime"},
 }
 
 func typeOrder(typeURL string) int {
@@ -73,11 +80,4 @@ func typeName(typeURL string) string {
 		return typeNames[i].name
 	}
 	return strings.TrimPrefix(typeURL, "type.googleapis.com/")
-}
-
-func refusedStyle(refused string) style {
-	if refused != "" {
-		return red
-	}
-	return plain
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -12,38 +14,30 @@ import (
 )
 
 func (a *app) reloadCommand() *cobra.Command {
-	var ifChanged bool
+	request := api.ReloadRequest{Systemctl: runBySystemd()}
 	command := &cobra.Command{
 		Use:   "reload",
 		Short: "Reload the configuration and start a new epoch; returns once it is live",
-		Long: "Reload does what SIGHUP does, but it waits: it returns once the new epoch is live, and prints what changed.\n" +
-			"A reload that is refused changes nothing: the reasons are on standard error, and the exit code is 1.",
+		Long: "Reload does what SIGHUP does, but it waits: it returns once the new epoch is live, and\n" +
+			"prints what changed. A reload that is refused changes nothing: the reasons are on standard\n" +
+			"error, and the exit code is 1.",
 		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			client := a.client()
-			defer client.Close()
-			shown := a.startProgress("reloading")
-			defer shown.end()
-			request := api.ReloadRequest{IfChanged: ifChanged, Systemctl: runBySystemd()}
-			result, err := client.Reload(command.Context(), request, shown.tell)
-			shown.end()
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			reload := func(ctx context.Context, tell func(api.Progress)) (api.ReloadResult, error) {
+				return client.Reload(ctx, request, tell)
+			}
+			result, err := withProgress(ctx, a, "reloading", reload)
+			if err == nil {
+				err = a.print(result, func() { a.printReload(result, request.Systemctl) })
+			}
 			if err != nil {
 				return err
 			}
-			if a.json {
-				if err := a.printJSON(result); err != nil {
-					return err
-				}
-			} else {
-				a.printReload(result, request.Systemctl)
-			}
-			if result.Outcome == api.OutcomeRefused {
-				return silentError{api.ExitRefused}
-			}
-			return nil
-		},
+			return refusedIf(result.Outcome == api.OutcomeRefused)
+		}),
 	}
-	command.Flags().BoolVar(&ifChanged, "if-changed", false, "start an epoch only if something that needs one changed")
+	command.Flags().BoolVar(&request.IfChanged, "if-changed", false,
+		"start an epoch only if something that needs one changed")
 	return command
 }
 
@@ -62,13 +56,8 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 		return
 	}
 	if r.Outcome == api.OutcomeRefused {
-		serves := "no epoch is live"
-		if r.Epoch != nil {
-			serves = fmt.Sprintf("epoch %d continues serving", *r.Epoch)
-		} else if r.Previous != nil {
-			serves = fmt.Sprintf("epoch %d continues serving", *r.Previous)
-		}
-		fmt.Fprintf(a.err, "outrider: reload refused; %s\n", serves)
+		serves := cmp.Or(continues(r.Epoch), continues(r.Previous), "; no epoch is live")
+		fmt.Fprintln(a.err, "outrider: reload refused"+serves)
 		for _, reason := range r.Reasons {
 			fmt.Fprintln(a.err, "  "+strings.ReplaceAll(reason, "\n", "\n  "))
 		}
@@ -82,13 +71,14 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	}
 	switch {
 	case r.Outcome == api.OutcomeRestarted && r.Epoch != nil && r.Previous != nil:
-		fmt.Fprintf(a.out, "epoch %d → %d (%s)\n", *r.Previous, *r.Epoch, strings.Join(nonEmpty(r.Mode, seconds(r.Duration)), ", "))
+		fmt.Fprintf(a.out, "epoch %d → %d (%s)\n", *r.Previous, *r.Epoch,
+			strings.Join(nonEmpty(r.Mode, seconds(r.Duration)), ", "))
 	case r.Outcome == api.OutcomeRestarted && r.Epoch != nil:
 		fmt.Fprintf(a.out, "epoch %d is live (%s)\n", *r.Epoch, seconds(r.Duration))
 	case r.Outcome == api.OutcomeApplied:
-		fmt.Fprintln(a.out, "applied in place"+goesOn(r.Epoch))
+		fmt.Fprintln(a.out, "applied in place"+continues(r.Epoch))
 	default:
-		fmt.Fprintln(a.out, "nothing changed"+goesOn(r.Epoch))
+		fmt.Fprintln(a.out, "nothing changed"+continues(r.Epoch))
 	}
 	if r.Newer {
 		fmt.Fprintln(a.out, "a newer configuration has taken effect meanwhile")
@@ -98,7 +88,7 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	}
 }
 
-func goesOn(epoch *int) string {
+func continues(epoch *int) string {
 	if epoch == nil {
 		return ""
 	}
@@ -114,16 +104,9 @@ func seconds(d time.Duration) string {
 
 // changeLine is one changed value, with what the change does.
 func changeLine(c api.Change) string {
-	effect := map[string]string{"live": "applied in place", "epoch": "new epoch", "start": "at the next start"}[c.Effect]
-	if effect == "" {
-		effect = c.Effect
+	effects := map[string]string{
+		"live": "applied in place", "epoch": "new epoch", "start": "at the next start",
 	}
-	return fmt.Sprintf("%s: %s → %s (%s)", c.Key, orNone(c.Old), orNone(c.New), effect)
-}
-
-func orNone(value string) string {
-	if value == "" {
-		return "(none)"
-	}
-	return value
+	return fmt.Sprintf("%s: %s → %s (%s)", c.Key, cmp.Or(c.Old, "(none)"), cmp.Or(c.New, "(none)"),
+		cmp.Or(effects[c.Effect], c.Effect))
 }

@@ -153,7 +153,18 @@ func group(use, short string, children ...*cobra.Command) *cobra.Command {
 // runtimeDir is the runtime folder of the instance.
 func (a *app) runtimeDir() string { return filepath.Join(a.places.runtime, a.instance) }
 
-// client is a client of the agent that was asked for.
+// asking makes a RunE of what a command does with a client of the agent.
+func (a *app) asking(
+	do func(ctx context.Context, client *api.Client, arguments []string) error,
+) func(*cobra.Command, []string) error {
+	return func(command *cobra.Command, arguments []string) error {
+		client := a.client()
+		defer client.Close()
+		return do(command.Context(), client, arguments)
+	}
+}
+
+// client returns a client of the agent that --socket or --instance names.
 func (a *app) client() *api.Client {
 	socket := a.socket
 	if socket == "" {

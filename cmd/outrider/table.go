@@ -18,7 +18,31 @@ type table struct {
 	rows [][]cell
 }
 
-func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
+// add adds a row. A value that is no cell is shown without a colour, "" as "-".
+func (t *table) add(values ...any) {
+	row := make([]cell, len(values))
+	for i, value := range values {
+		if styled, ok := value.(cell); ok {
+			row[i] = styled
+		} else {
+			row[i] = text("%v", value)
+		}
+		row[i].text = orDash(row[i].text)
+	}
+	t.rows = append(t.rows, row)
+}
+
+// sortBy orders the rows by the text of columns.
+func (t *table) sortBy(columns ...int) {
+	slices.SortStableFunc(t.rows, func(x, y []cell) int {
+		for _, column := range columns {
+			if order := strings.Compare(x[column].text, y[column].text); order != 0 {
+				return order
+			}
+		}
+		return 0
+	})
+}
 
 // fromColumn holds places in files, whose end tells more than their beginning.
 const fromColumn = "FROM"
@@ -90,7 +114,7 @@ func fit(rows [][]cell, width int) {
 	}
 }
 
-// cut shortens a text to a number of characters, at its beginning or its end.
+// cut shortens a text to a number of characters at its beginning or its end.
 func cut(text string, width int, beginning bool) string {
 	letters := []rune(text)
 	switch {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"outrider.org/outrider/agent/api"
 )
 
 func (a *app) versionCommand() *cobra.Command {
@@ -13,33 +15,30 @@ func (a *app) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the versions of this command, and of the agent and Envoy if they run",
 		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			versions := struct {
 				Outrider string `json:"outrider"`
 				Go       string `json:"go"`
 				Agent    string `json:"agent,omitempty"`
 				Envoy    string `json:"envoy,omitempty"`
 			}{Outrider: version, Go: runtime.Version()}
-			client := a.client()
-			defer client.Close()
-			ctx, cancel := context.WithTimeout(command.Context(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
-			if status, err := client.Status(ctx); err == nil { // an agent that does not run has no version, that is all
+			status, err := client.Status(ctx)
+			if err == nil { // an agent that does not run has no version
 				versions.Agent, versions.Envoy = status.Version, status.Envoy.Version
 			}
-			if a.json {
-				return a.printJSON(versions)
-			}
-			rows := [][]cell{{text("outrider"), text("%s (%s)", versions.Outrider, versions.Go)}}
-			if versions.Agent != "" {
-				rows = append(rows, []cell{text("agent"), text("%s", versions.Agent)})
-			}
-			if versions.Envoy != "" {
-				rows = append(rows, []cell{text("envoy"), text("%s", versions.Envoy)})
-			}
-			writeAligned(a.out, rows, "", fmtCell)
-			return nil
-		},
+			return a.print(versions, func() {
+				rows := [][]cell{{text("outrider"), text("%s (%s)", version, versions.Go)}}
+				if versions.Agent != "" {
+					rows = append(rows, []cell{text("agent"), text("%s", versions.Agent)})
+				}
+				if versions.Envoy != "" {
+					rows = append(rows, []cell{text("envoy"), text("%s", versions.Envoy)})
+				}
+				writeAligned(a.out, rows, "", fmtCell)
+			})
+		}),
 	}
 }
 

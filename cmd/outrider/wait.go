@@ -19,50 +19,42 @@ func (a *app) waitCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "wait",
 		Short: "Return when the proxy is ready",
-		Long: "Wait returns when the proxy is ready: Envoy is live and has its configuration. Wait also waits\n" +
-			"for an agent that does not run yet. After the timeout the exit code is 1 with the reason, 3 if the agent does not run.",
+		Long: "Wait returns when the proxy is ready: Envoy is live and has its configuration. Wait also\n" +
+			"waits for an agent that does not run yet. After the timeout the exit code is 1 with the\n" +
+			"reason, 3 if the agent does not run.",
 		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			if timeout < 0 {
 				return usagef("--timeout %s is negative", timeout)
 			}
-			client := a.client()
-			defer client.Close()
-			ctx := command.Context()
 			if timeout > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, timeout)
 				defer cancel()
 			}
-			shown := a.startProgress("waiting for the agent")
-			defer shown.end()
-			result, err := untilReady(ctx, client, shown.tell)
-			shown.end()
-			if err != nil {
-				return err
+			wait := func(ctx context.Context, tell func(api.Progress)) (api.WaitResult, error) {
+				return untilReady(ctx, client, tell)
 			}
-			if a.json {
-				if err := a.printJSON(result); err != nil {
-					return err
-				}
-			}
+			result, err := withProgress(ctx, a, "waiting for the agent", wait)
 			switch {
-			case !result.Ready && a.json:
-				return silentError{api.ExitRefused}
-			case !result.Ready:
+			case err != nil:
+				return err
+			case !a.json && !result.Ready:
 				return errors.New(result.Reason)
-			case !a.json:
-				fmt.Fprintln(a.out, "ready")
 			}
-			return nil
-		},
+			err = a.print(result, func() { fmt.Fprintln(a.out, "ready") })
+			return errors.Join(err, refusedIf(!result.Ready))
+		}),
 	}
-	command.Flags().DurationVar(&timeout, "timeout", time.Minute, "give up after this `duration`; 0 = never")
+	command.Flags().DurationVar(&timeout, "timeout", time.Minute,
+		"give up after this `duration`; 0 = never")
 	return command
 }
 
 // untilReady waits until ctx ends, over restarts of the agent.
-func untilReady(ctx context.Context, client *api.Client, tell func(api.Progress)) (api.WaitResult, error) {
+func untilReady(
+	ctx context.Context, client *api.Client, tell func(api.Progress),
+) (api.WaitResult, error) {
 	reason := ""
 	for {
 		result, err := client.Wait(ctx, func(p api.Progress) {
@@ -73,12 +65,14 @@ func untilReady(ctx context.Context, client *api.Client, tell func(api.Progress)
 			return result, nil
 		}
 		_, absent := errors.AsType[*api.NotRunningError](err)
-		switch {
-		case ctx.Err() != nil && !absent && reason != "":
-			return api.WaitResult{Reason: "the proxy is not ready: " + reason}, nil
-		case ctx.Err() != nil && !absent && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
-			return api.WaitResult{}, silence(ctx, client)
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
+			ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+			switch {
+			case !absent && reason != "":
+				return api.WaitResult{Reason: "the proxy is not ready: " + reason}, nil
+			case !absent && ended:
+				return api.WaitResult{}, silence(ctx, client)
+			}
 			return result, err
 		}
 		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == 403 {
