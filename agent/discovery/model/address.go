@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// entryAddresses are the single addresses of a ServiceEntry, which requests may name in place of
-// its hosts.
+// entryAddresses returns the single IP addresses of a ServiceEntry. Requests may use them instead
+// of the entry's hosts.
 func entryAddresses(o *object.Object) []string {
 	if o == nil {
 		return nil
@@ -29,21 +29,21 @@ func entryAddresses(o *object.Object) []string {
 	return slices.Compact(found)
 }
 
-// changeAddresses takes a ServiceEntry in and tells which hosts share an address with it, before or
-// after.
+// changeAddresses indexes a changed ServiceEntry and adds to hosts every host that shares an
+// address with it, before or after the change.
 func (w *World) changeAddresses(c Change, hosts map[string]struct{}) {
 	for _, address := range entryAddresses(c.Old) {
-		remove(w.addresses, address, c.Old, object.Age)
-		w.sharing(address, hosts)
+		remove(w.addresses, address, c.Old)
+		w.addHostsOf(address, hosts)
 	}
 	for _, address := range entryAddresses(c.New) {
 		insert(w.addresses, address, c.New, object.Age)
-		w.sharing(address, hosts)
+		w.addHostsOf(address, hosts)
 	}
 }
 
-// sharing adds the hosts that have an address.
-func (w *World) sharing(address string, hosts map[string]struct{}) {
+// addHostsOf adds the hosts of all ServiceEntries that have the address.
+func (w *World) addHostsOf(address string, hosts map[string]struct{}) {
 	for _, o := range w.addresses[address] {
 		for _, host := range serviceHosts(o) {
 			hosts[host] = struct{}{}
@@ -51,9 +51,9 @@ func (w *World) sharing(address string, hosts map[string]struct{}) {
 	}
 }
 
-// Addresses are those by which requests on an HTTP port may name a service in place of its host:
-// what no VirtualService names by itself, and no older service has on that port. named tells of an
-// address whether a VirtualService that counts names it, sees the service of a host that counts.
+// Addresses returns the addresses by which requests on an HTTP port may name a service instead of
+// its host. It leaves out addresses that a VirtualService names itself (named) and those that an
+// older service has on the same port. sees returns the visible service of a host.
 func (w *World) Addresses(service *Service, port uint32, named func(address string) bool,
 	sees func(host string) *Service) []string {
 	var found []string

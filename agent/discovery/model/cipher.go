@@ -2,8 +2,8 @@ package model
 
 import "slices"
 
-// cipherSuites are those that a Gateway may name, as Istio has them: all of BoringSSL's without
-// pre-shared keys.
+// cipherSuites lists what a Gateway may name, as in Istio: BoringSSL's suites without pre-shared
+// keys.
 var cipherSuites = []string{
 	"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384",
 	"ECDHE-RSA-AES256-GCM-SHA384",
@@ -13,18 +13,18 @@ var cipherSuites = []string{
 	"AES128-SHA", "AES256-SHA", "DES-CBC3-SHA",
 }
 
-// curves are those of Istio's list that Envoy takes: with another (P-224, X25519Kyber768Draft00) it
-// refuses every listener.
+// curves lists the curves of Istio that Envoy supports. With any other (P-224,
+// X25519Kyber768Draft00) Envoy refuses every listener.
 var curves = []string{"P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"}
 
-// IsCurve tells whether a text can stand in MeshConfig's list of curves.
+// IsCurve reports whether Envoy supports a curve of MeshConfig's ecdhCurves.
 func IsCurve(name string) bool { return slices.Contains(curves, name) }
 
-// Curves are the names that count: those that can stand, each once.
+// Curves returns the supported curves of names without duplicates.
 func Curves(names []string) []string { return known(names, IsCurve) }
 
-// IsCipherSuite tells whether a text can stand in a list of cipher suites. Expressions with an
-// operator ([A|B], -C) are left to Envoy.
+// IsCipherSuite reports whether name is a supported cipher suite. Expressions with an operator
+// ([A|B], -C) are not checked; Envoy validates them.
 func IsCipherSuite(name string) bool {
 	if name == "" || name == "ALL" {
 		return true
@@ -35,7 +35,7 @@ func IsCipherSuite(name string) bool {
 	return !letter || slices.Contains(cipherSuites, name)
 }
 
-// CipherSuites are the names that count: those that can stand, each once.
+// CipherSuites returns the supported cipher suites of names without duplicates.
 func CipherSuites(names []string) []string { return known(names, IsCipherSuite) }
 
 func known(names []string, is func(string) bool) []string {

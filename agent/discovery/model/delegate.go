@@ -12,15 +12,14 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Bounds of what one VirtualService becomes with its delegates: each match of a route is met with
-// each of its delegate's. Far more than anybody writes; up to them merging takes a fraction of a
-// second.
+// Limits for one VirtualService with its delegates: each match of a route is combined with each
+// match of its delegate. A merge at the limit takes a fraction of a second.
 const (
-	mostMerged   = 10_000  // matches
-	mostCompared = 200_000 // pairs of matches, most of which have nothing in common
+	mostMerged   = 10_000  // matches after merging
+	mostCompared = 200_000 // pairs of matches
 )
 
-// delegateKey is the VirtualService that a route of another one delegates to.
+// delegateKey returns the key of the VirtualService that a route of root delegates to.
 func delegateKey(root *object.Object, d *networking.Delegate) object.Key {
 	key := object.Key{Kind: object.VirtualService, Namespace: d.Namespace, Name: d.Name}
 	if key.Namespace == "" {
@@ -29,7 +28,7 @@ func delegateKey(root *object.Object, d *networking.Delegate) object.Key {
 	return key
 }
 
-// delegatesOf are the VirtualServices that one delegates to.
+// delegatesOf returns the keys of the VirtualServices that root delegates to.
 func delegatesOf(root *object.Object) []object.Key {
 	var keys []object.Key
 	for _, route := range root.Spec.(*networking.VirtualService).Http {
@@ -50,8 +49,8 @@ func withoutDelegator(all map[object.Key]map[*object.Object]struct{},
 	return all
 }
 
-// delegate makes those anew that delegate to VirtualServices that changed.
-func (w *World) delegate(changed []object.Key, hosts, bindings map[string]struct{}) {
+// redelegate rebuilds the VirtualServices that delegate to the changed ones.
+func (w *World) redelegate(changed []object.Key, hosts, bindings map[string]struct{}) {
 	roots := map[*object.Object]struct{}{}
 	for _, key := range changed {
 		maps.Copy(roots, w.delegators[key])
@@ -62,11 +61,11 @@ func (w *World) delegate(changed []object.Key, hosts, bindings map[string]struct
 	}
 }
 
-// delegated adds what the delegate of a route says, each of its routes merged with the root's. What
-// contradicts the root is left out, as in Istio.
-func (w *World) delegated(r *Routing, index int) {
+// addDelegate appends the routes of the delegate of a route, each merged with that route. As in
+// Istio, it leaves out routes whose matches contradict the root's.
+func (w *World) addDelegate(r *Routing, index int) {
 	root := r.Spec.Http[index]
-	tell := func(o *object.Object, field, message, cure string) {
+	warn := func(o *object.Object, field, message, cure string) {
 		r.Problems = append(r.Problems,
 			o.Problem(object.Finding{Field: field, Severity: condition.Warning, Message: message,
 				Cure: cure}))
@@ -75,19 +74,19 @@ func (w *World) delegated(r *Routing, index int) {
 	field := fmt.Sprintf("http[%d].delegate", index)
 	o := w.byKey[key]
 	if o == nil {
-		tell(r.Object, field, fmt.Sprintf("there is no %s: the route has no effect", key),
+		warn(r.Object, field, fmt.Sprintf("there is no %s: the route has no effect", key),
 			"add it or correct the name")
 		return
 	}
 	spec := o.Spec.(*networking.VirtualService)
 	switch {
 	case len(spec.Hosts) > 0:
-		tell(r.Object, field,
+		warn(r.Object, field,
 			fmt.Sprintf("%s at %s:%d has hosts and is no delegate: the route has no effect", key,
 				o.File, o.Line), "remove its hosts")
 		return
 	case !visible(spec.ExportTo, w.mesh.RoutingExportTo, o.Namespace, r.Object.Namespace):
-		tell(r.Object, field,
+		warn(r.Object, field,
 			fmt.Sprintf("%s at %s:%d is not exported to namespace %s: the route has no effect", key,
 				o.File, o.Line, r.Object.Namespace), "add the namespace to its exportTo")
 		return
@@ -116,8 +115,9 @@ func (w *World) delegated(r *Routing, index int) {
 			return
 		}
 		if !ok {
-			tell(o, fmt.Sprintf("http[%d].match", i),
-				fmt.Sprintf("takes nothing that http[%d] of %s at %s:%d takes: the route has no "+
+			warn(o, fmt.Sprintf("http[%d].match", i),
+				fmt.Sprintf("matches nothing that http[%d] of %s at %s:%d matches: the route has "+
+					"no "+
 					"effect there",
 					index, r.Object.Key, r.Object.File, r.Object.Line),
 				"narrow what the root matches, or remove the match")
@@ -129,8 +129,8 @@ func (w *World) delegated(r *Routing, index int) {
 	}
 }
 
-// mergeRoutes is a delegate's route with what only its root says. Names of destinations are
-// resolved, each in the namespace of whom it is from.
+// mergeRoutes returns a delegate's route with the settings that only its root has. Destination
+// names are resolved in the namespace of the object that they come from.
 func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string,
 	delegate *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
 	own, its := w.resolved(delegate, namespace), w.resolved(root, rootNamespace)
@@ -141,8 +141,8 @@ func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string,
 	inherit(&own.Retries, its.Retries)
 	inherit(&own.Fault, its.Fault)
 	inherit(&own.Mirror, its.Mirror)
-	inherit(&own.MirrorPercent,
-		its.MirrorPercent) //nolint:staticcheck // deprecated, still valid YAML
+	//nolint:staticcheck // deprecated, but valid
+	inherit(&own.MirrorPercent, its.MirrorPercent)
 	inherit(&own.MirrorPercentage, its.MirrorPercentage)
 	inherit(&own.CorsPolicy, its.CorsPolicy)
 	inherit(&own.Headers, its.Headers)
@@ -158,7 +158,7 @@ func inherit[T any](own **T, root *T) {
 	}
 }
 
-// joined is the name of what a delegate has in a root: either may have none.
+// joined returns the name of a delegate's route within its root route. Either name may be empty.
 func joined(root, own string) string {
 	if root == "" || own == "" {
 		return root + own
@@ -166,7 +166,7 @@ func joined(root, own string) string {
 	return root + "-" + own
 }
 
-// resolved is a copy of a route whose destinations have full names.
+// resolved returns a copy of a route whose destinations have full names.
 func (w *World) resolved(route *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
 	own := proto.Clone(route).(*networking.HTTPRoute)
 	full := func(d *networking.Destination) {

@@ -9,9 +9,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// mergeMatches is what both a root, with gateways in full, and a delegate match. Each match of the
-// delegate must be a part of one of the root's; if one is not, there is none. It stops at the first
-// above most.
+// mergeMatches returns the matches that satisfy both a root, whose gateways have full names, and a
+// delegate. Every match of the delegate must lie within one of the root's; otherwise ok is false.
+// It stops as soon as it exceeds most matches.
 func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace string,
 	most int) ([]*networking.HTTPMatchRequest, bool) {
 	delegate = withGateways(delegate, namespace)
@@ -40,7 +40,7 @@ func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace strin
 	return merged, true
 }
 
-// withGateways is a copy of matches that name gateways in full.
+// withGateways returns a copy of matches with full gateway names.
 func withGateways(matches []*networking.HTTPMatchRequest,
 	namespace string) []*networking.HTTPMatchRequest {
 	var out []*networking.HTTPMatchRequest
@@ -83,7 +83,7 @@ func mergeMatch(root, delegate *networking.HTTPMatchRequest) *networking.HTTPMat
 	return own
 }
 
-// over is both maps; where both have a key, what the second says.
+// over merges two maps; upper wins for keys that both have.
 func over[V any](under, upper map[string]V) map[string]V {
 	if len(under) == 0 {
 		return upper
@@ -93,8 +93,8 @@ func over[V any](under, upper map[string]V) map[string]V {
 	return both
 }
 
-// contradict tells whether a match of a delegate is not a part of one of its root, as Istio sees
-// it.
+// contradict reports whether a delegate's match is not contained in a match of its root, by Istio's
+// rules.
 func contradict(root, delegate *networking.HTTPMatchRequest) bool {
 	for _, pair := range [][2]*networking.StringMatch{{root.Uri, delegate.Uri},
 		{root.Scheme, delegate.Scheme}, {root.Method, delegate.Method},
@@ -124,8 +124,8 @@ func contradict(root, delegate *networking.HTTPMatchRequest) bool {
 		})
 }
 
-// contradictText tells whether a delegate's match of a text is no part of the root's. Of regular
-// expressions it cannot be known, so no other match may stand beside one.
+// contradictText reports whether a delegate's string match is not contained in the root's.
+// Containment of regular expressions cannot be decided, so they contradict every other match.
 func contradictText(root, delegate *networking.StringMatch) bool {
 	if root == nil || delegate == nil {
 		return false

@@ -11,20 +11,21 @@ import (
 // UnixScheme begins the address of an endpoint that is a Unix socket.
 const UnixScheme = "unix://"
 
-// Endpoint is where a port of a service is served.
+// Endpoint is an address that serves a port of a service.
 type Endpoint struct {
-	Address  string // an IP address, a host name, or unix:///path
-	Port     uint32 // of no meaning with a Unix socket
+	Address  string // IP address, host name or unix:///path
+	Port     uint32 // ignored for Unix sockets
 	Labels   map[string]string
 	Locality Locality
 	Network  string
 	Weight   uint32 // at least 1
 }
 
-// Label returns the value of a label; where an endpoint is tells those of topology.
+// Label returns the value of a label. Topology labels come from the endpoint's locality and
+// network.
 func (e *Endpoint) Label(key string) string { return labelOf(key, e.Labels, e.Locality, e.Network) }
 
-// Label returns the value of a label of the proxy; where it is tells those of topology.
+// Label returns the value of a label. Topology labels come from the proxy's locality and network.
 func (n Node) Label(key string) string { return labelOf(key, n.Labels, n.Locality, n.Network) }
 
 func labelOf(key string, labels map[string]string, where Locality, network string) string {
@@ -39,8 +40,8 @@ func labelOf(key string, labels map[string]string, where Locality, network strin
 	return network
 }
 
-// answers tells whether an endpoint has everything that a selector asks for.
-func (e *Endpoint) answers(selector map[string]string) bool {
+// matches reports whether an endpoint has all labels of a selector.
+func (e *Endpoint) matches(selector map[string]string) bool {
 	for key, value := range selector {
 		if _, ok := e.Labels[key]; e.Label(key) != value || !ok && value == "" {
 			return false
@@ -49,9 +50,8 @@ func (e *Endpoint) answers(selector map[string]string) bool {
 	return true
 }
 
-// Endpoints are those of a port that have the given labels: of all entries that give the service
-// this port, the oldest first, each in the order in which it is written. Entries that are resolved
-// by DNS and name no endpoints stand for their own host.
+// Endpoints returns the endpoints of a port that have the given labels: the oldest ServiceEntry's
+// first, then in written order. A DNS entry without endpoints yields its own host.
 func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 	var found []Endpoint
 	byDNS := port.ResolvesNames()
@@ -61,25 +61,25 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 			if byDNS && own.Number != port.Number || !byDNS && own.Name != port.Name {
 				continue
 			}
-			for _, e := range s.served(i, entry) {
+			for _, e := range s.workloads(i, entry) {
 				endpoint := newEndpoint(e, own)
-				if endpoint.reachable(byDNS) && endpoint.answers(labels) {
+				if endpoint.isUsable(byDNS) && endpoint.matches(labels) {
 					found = append(found, endpoint)
 				}
 			}
 		}
 	}
 	if port.Entry.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN && len(found) > 1 {
-		return found[:1] // all that such a cluster can have
+		return found[:1] // a round-robin DNS cluster has one endpoint
 	}
 	return found
 }
 
-// Accounts are the service accounts of the service's endpoints.
+// Accounts returns the service accounts of the service's endpoints.
 func (s *Service) Accounts() []string {
 	var accounts []string
 	for i, o := range s.Entries {
-		for _, e := range s.served(i, o.Spec.(*networking.ServiceEntry)) {
+		for _, e := range s.workloads(i, o.Spec.(*networking.ServiceEntry)) {
 			if e.ServiceAccount != "" && !slices.Contains(accounts, e.ServiceAccount) {
 				accounts = append(accounts, e.ServiceAccount)
 			}
@@ -88,8 +88,8 @@ func (s *Service) Accounts() []string {
 	return accounts
 }
 
-// served are the workloads that an entry of the service names, chooses, or stands for.
-func (s *Service) served(index int, entry *networking.ServiceEntry) []*networking.WorkloadEntry {
+// workloads returns the endpoints of one entry: listed, selected, or its own host.
+func (s *Service) workloads(index int, entry *networking.ServiceEntry) []*networking.WorkloadEntry {
 	switch {
 	case entry.WorkloadSelector != nil && index < len(s.chosen):
 		return s.chosen[index]
@@ -117,10 +117,10 @@ func newEndpoint(e *networking.WorkloadEntry, port *networking.ServicePort) Endp
 		Locality: ParseLocality(where), Network: e.Network, Weight: max(e.Weight, 1)}
 }
 
-// reachable tells whether an endpoint can be one of a service: without DNS those with a name
-// cannot, with it Unix sockets cannot. One that tells only its network is behind a gateway that
-// nobody knows.
-func (e *Endpoint) reachable(byDNS bool) bool {
+// isUsable reports whether an endpoint fits the service's resolution: host names need DNS, Unix
+// sockets exclude it. An endpoint with only a network is unusable, since no gateway to that network
+// is known.
+func (e *Endpoint) isUsable(byDNS bool) bool {
 	if e.Address == "" {
 		return false
 	}
@@ -135,5 +135,5 @@ func resolvesNames(r networking.ServiceEntry_Resolution) bool {
 	return r == networking.ServiceEntry_DNS || r == networking.ServiceEntry_DNS_ROUND_ROBIN
 }
 
-// ResolvesNames tells whether endpoints of the port are looked up with DNS.
+// ResolvesNames reports whether the port's endpoints are resolved with DNS.
 func (p *Port) ResolvesNames() bool { return resolvesNames(p.Entry.Resolution) }

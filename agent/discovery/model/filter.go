@@ -9,9 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// EnvoyFilters returns those for a proxy, in the order in which they are applied: of the mesh's
-// root namespace and of the proxy's own, by priority, those of the root namespace first, the oldest
-// first.
+// EnvoyFilters returns the EnvoyFilters for a proxy in the order of application: by priority, then
+// the root namespace before the proxy's own, then by age, oldest first.
 func (w *World) EnvoyFilters(node Node) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.filters {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// FullName resolves a host as written in a VirtualService or DestinationRule: one without a dot is
-// a service of the object's namespace.
+// FullName resolves a host as written in a VirtualService or DestinationRule. A host without a dot
+// is a service of the object's namespace.
 func FullName(host, namespace, domain string) string {
 	host = strings.ToLower(host)
 	if host == "" || strings.ContainsAny(host, ".*:") {
@@ -16,10 +16,10 @@ func FullName(host, namespace, domain string) string {
 	return host + "." + namespace + ".svc." + domain
 }
 
-// IsWildcard tells a pattern of hosts from a host.
+// IsWildcard reports whether a host is a pattern.
 func IsWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
-// Covers tells whether every host that b stands for is one that a stands for.
+// Covers reports whether pattern a matches every host that b matches.
 func Covers(a, b string) bool {
 	if !IsWildcard(a) {
 		return a == b
@@ -28,7 +28,7 @@ func Covers(a, b string) bool {
 	return strings.HasSuffix(b, suffix) && len(b) > len(suffix) || a == b
 }
 
-// Narrower orders hosts by how much they say: exact ones first, then the longer pattern.
+// Narrower orders hosts by specificity: exact hosts first, then longer patterns.
 func Narrower(a, b string) int {
 	if IsWildcard(a) != IsWildcard(b) {
 		if IsWildcard(a) {
@@ -39,8 +39,8 @@ func Narrower(a, b string) int {
 	return cmp.Compare(len(b), len(a))
 }
 
-// visible tells whether an object of a namespace that says exportTo (nothing: as the mesh says)
-// counts for a proxy in another one.
+// visible reports whether an object of namespace own is visible to a reader's namespace. An empty
+// exportTo means the mesh default.
 func visible(exportTo, mesh []string, own, reader string) bool {
 	if len(exportTo) == 0 {
 		exportTo = mesh
@@ -60,8 +60,8 @@ func visible(exportTo, mesh []string, own, reader string) bool {
 	return false
 }
 
-// isPrivate tells whether an object of a namespace that says exportTo (nothing: as the mesh says)
-// counts there alone.
+// isPrivate reports whether an object is visible to its own namespace only. An empty exportTo means
+// the mesh default.
 func isPrivate(exportTo, mesh []string, own string) bool {
 	if len(exportTo) == 0 {
 		exportTo = mesh

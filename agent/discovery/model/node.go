@@ -2,71 +2,70 @@ package model
 
 import "strings"
 
-// NodeType is what a proxy is for.
+// NodeType is the role of a proxy.
 type NodeType string
 
-// The types, as node ids begin.
+// Node types, as in the prefix of node IDs.
 const (
 	Sidecar NodeType = "sidecar"
 	Router  NodeType = "router"
 )
 
-// Node is what translation wants to know of a proxy. Proxies with equal ones get the same
-// resources.
+// Node holds the properties of a proxy that translation depends on. Proxies with equal nodes get
+// equal resources.
 type Node struct {
 	Type         NodeType
 	Namespace    string
 	Labels       map[string]string
 	Locality     Locality
-	IstioVersion string            // "" if it says none
-	Metadata     map[string]string // further text that it says of itself
-	Network      string            // "" is the one that everything is in that names none
+	IstioVersion string            // "" if not set
+	Metadata     map[string]string // other metadata
+	Network      string            // "" is the default network
 
 	Interception Interception
-	// IP addresses of the machine; nil: not known, or proxies with other ones are to get the same
+	// IP addresses of the machine; nil if unknown or irrelevant
 	Addresses []string
 }
 
-// Locality is where a proxy or an endpoint is. Parts that are not known are "".
+// Locality is the location of a proxy or an endpoint. Unknown parts are "".
 type Locality struct{ Region, Zone, Subzone string }
 
-// ParseLocality reads region/zone/subzone; parts at the end may be missing.
+// ParseLocality reads region/zone/subzone. Trailing parts may be missing.
 func ParseLocality(text string) Locality {
 	parts := append(strings.SplitN(text, "/", 3), "", "")
 	return Locality{Region: parts[0], Zone: parts[1], Subzone: parts[2]}
 }
 
-// String is region/zone/subzone without the parts at the end that are not known.
+// String returns region/zone/subzone without unknown trailing parts.
 func (l Locality) String() string {
 	return strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.Subzone, "/")
 }
 
-// TopologyLabels are the labels that tell region, zone and subzone, as Istio and Kubernetes call
-// them.
+// TopologyLabels are the Kubernetes and Istio labels for region, zone and subzone.
 var TopologyLabels = [3]string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone",
 	"topology.istio.io/subzone"}
 
-// NetworkLabel tells the network.
+// NetworkLabel is the label for the network.
 const NetworkLabel = "topology.istio.io/network"
 
-// LocalityLabel tells where a workload is that does not say so otherwise, with dots instead of
-// slashes.
+// LocalityLabel is the fallback for a workload without a locality; it has dots instead of slashes.
 const LocalityLabel = "istio-locality"
 
-// OfOneProxy tells whether a key of a proxy's metadata names the proxy itself: what is made for it
-// would be for it alone.
+// OfOneProxy reports whether a metadata key identifies a single proxy, so that resources that
+// depend on it cannot be shared.
 func OfOneProxy(key string) bool { return key == "NAME" || key == "INSTANCE_IPS" }
 
-// Interception is how connections that nobody meant for a proxy get to it.
+// Interception is the mode in which connections are redirected to the proxy.
 type Interception string
 
-// The modes, as the metadata of nodes has them.
+// Interception modes, as in node metadata.
 const (
-	// NONE: there is none; applications connect to the proxy themselves
+	// NONE: applications connect to the proxy themselves
 	NoInterception Interception = ""
-	Redirect       Interception = "REDIRECT" // by address translation
-	Tproxy         Interception = "TPROXY"   // by routing, with the addresses as they were
+	// iptables REDIRECT: the destination address is rewritten
+	Redirect Interception = "REDIRECT"
+	Tproxy   Interception = "TPROXY" // iptables TPROXY: addresses are preserved
 )
 
-// Captured tells whether connections are intercepted.
+// Captured reports whether connections are intercepted.
 func (n Node) Captured() bool { return n.Interception != NoInterception }

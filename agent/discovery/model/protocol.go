@@ -2,32 +2,32 @@ package model
 
 import "strings"
 
-// Protocol is what a port speaks.
+// Protocol is the application protocol of a port.
 type Protocol int
 
-// The protocols, by what they need of Envoy.
+// Protocols, by the listener that Envoy needs for them.
 const (
-	TCP   Protocol = iota // bytes; databases' protocols too
+	TCP   Protocol = iota // opaque bytes, including database protocols
 	HTTP                  // HTTP/1.1
 	HTTP2                 // HTTP/2 without TLS; gRPC
-	TLS                   // TLS that Envoy passes on by server name; HTTPS of a ServiceEntry
-	Auto                  // not said: what the first bytes look like, HTTP or TCP
+	TLS                   // TLS passthrough by SNI; HTTPS of a ServiceEntry
+	Auto                  // unspecified: Envoy detects HTTP or TCP
 )
 
-// IsHTTP tells whether requests are routed one by one.
+// IsHTTP reports whether the protocol is HTTP for certain.
 func (p Protocol) IsHTTP() bool { return p == HTTP || p == HTTP2 }
 
-// MayBeHTTP tells whether requests may come to a port of the protocol.
+// MayBeHTTP reports whether the protocol is HTTP or may be detected as HTTP.
 func (p Protocol) MayBeHTTP() bool { return p.IsHTTP() || p == Auto }
 
-// protocols are Istio's names; a name that is not here is not a protocol.
+// protocols maps Istio's protocol names.
 var protocols = map[string]Protocol{
 	"HTTP": HTTP, "GRPC-WEB": HTTP, "HTTP2": HTTP2, "GRPC": HTTP2, "HTTPS": TLS, "TLS": TLS,
 	"TCP": TCP, "MONGO": TCP, "REDIS": TCP, "MYSQL": TCP,
 }
 
-// ParseProtocol reads a port's protocol; one that is not given comes from the port's name
-// ("http-api"), else is found out from what is sent.
+// ParseProtocol returns a port's protocol. Without an explicit one it is the prefix of the port's
+// name ("http-api"), else Auto.
 func ParseProtocol(protocol, portName string) (Protocol, bool) {
 	if protocol != "" {
 		p, ok := protocols[strings.ToUpper(protocol)]

@@ -10,17 +10,17 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// VirtualServices returns all VirtualServices, in no order.
+// VirtualServices returns all VirtualServices in no particular order.
 func (w *World) VirtualServices() iter.Seq[*object.Object] { return maps.Values(w.byKey) }
 
-// VirtualService returns the VirtualService of a key, nil if there is none.
+// VirtualService returns the VirtualService with a key, or nil.
 func (w *World) VirtualService(key object.Key) *object.Object { return w.byKey[key] }
 
-// AllGateways returns the gateways of all proxies, the oldest first. Not to be written to.
+// AllGateways returns the Gateways of all proxies, oldest first. Callers must not modify it.
 func (w *World) AllGateways() []*object.Object { return w.gateways }
 
-// HasSubset reports whether any DestinationRule for a host, or for a pattern that covers it, has a
-// subset of the name.
+// HasSubset reports whether any DestinationRule for a host, or for a pattern that covers it, has
+// the named subset.
 func (w *World) HasSubset(host, name string) bool {
 	named := func(s *networking.Subset) bool { return s.GetName() == name }
 	has := func(rules []*object.Object) bool {

@@ -10,43 +10,43 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// MeshGateway is the name that stands for all sidecars where gateways are listed.
+// MeshGateway stands for all sidecars in a list of gateways.
 const MeshGateway = "mesh"
 
-// Routing is a VirtualService with its names resolved, and with what its delegates say.
+// Routing is a VirtualService with resolved names and merged delegates.
 type Routing struct {
 	Object    *object.Object
-	Spec      *networking.VirtualService // but its http, which HTTP is
+	Spec      *networking.VirtualService // for its HTTP routes use HTTP
 	HTTP      []HTTPRoute
-	Delegates []*object.Object // that say some of HTTP
-	Problems  []object.Problem // of delegating
+	Delegates []*object.Object // that contribute to HTTP
+	Problems  []object.Problem // from merging delegates
 	Hosts     []string         // full names, lower case
 	Gateways  []string         // MeshGateway or "namespace/name"
 
-	merged, compared int // matches with delegates' ones, see mostMerged
+	merged, compared int // counted against mostMerged and mostCompared
 }
 
-// HTTPRoute is one route of a VirtualService, or one of a delegate's with what its root says of all
-// of them. Names in it are those of its object's namespace.
+// HTTPRoute is one route of a VirtualService, or of a delegate merged with its root's route. Names
+// in it are relative to its object's namespace.
 type HTTPRoute struct {
 	*networking.HTTPRoute
-	Object *object.Object // that says where requests go
-	Index  int            // in its http
+	Object *object.Object // the VirtualService with the destinations
+	Index  int            // in the http list of Object
 }
 
-// Objects are the VirtualService's own and those it delegates to.
+// Objects returns the VirtualService and its delegates.
 func (r *Routing) Objects() []*object.Object {
 	return append([]*object.Object{r.Object}, r.Delegates...)
 }
 
-// GatewayName resolves the name of a gateway as an object of a namespace writes it.
+// GatewayName resolves a gateway's name as written in an object of a namespace.
 func GatewayName(name, namespace string) string {
 	if name == MeshGateway {
 		return name
 	}
 	place, short, ok := strings.Cut(name, "/")
 	switch parts := strings.SplitN(name, ".", 3); {
-	case !ok && len(parts) > 1: // the old form, name.namespace.svc.cluster.local
+	case !ok && len(parts) > 1: // legacy form: name.namespace.svc.cluster.local
 		return parts[1] + "/" + parts[0]
 	case !ok:
 		return namespace + "/" + name
@@ -61,7 +61,7 @@ func (w *World) newRouting(o *object.Object) *Routing {
 	r := &Routing{Object: o, Spec: spec, HTTP: make([]HTTPRoute, 0, len(spec.Http))}
 	for i, route := range spec.Http {
 		if route.Delegate != nil {
-			w.delegated(r, i)
+			w.addDelegate(r, i)
 		} else {
 			r.HTTP = append(r.HTTP, HTTPRoute{HTTPRoute: route, Object: o, Index: i})
 		}
@@ -82,7 +82,8 @@ func (w *World) newRouting(o *object.Object) *Routing {
 	return r
 }
 
-// applyRouting takes a change of a VirtualService in and tells which hosts and gateways it is for.
+// applyRouting applies a change of a VirtualService and adds the hosts and gateways that it
+// affects.
 func (w *World) applyRouting(c Change, hosts, bindings map[string]struct{}) {
 	if c.Old != nil {
 		w.unroute(c.Old, hosts, bindings)
@@ -103,7 +104,7 @@ func (w *World) applyRouting(c Change, hosts, bindings map[string]struct{}) {
 	}
 }
 
-// route makes a VirtualService count.
+// route adds a VirtualService to the indices.
 func (w *World) route(o *object.Object, hosts, bindings map[string]struct{}) {
 	r := w.newRouting(o)
 	w.byObject[o] = r
@@ -111,15 +112,16 @@ func (w *World) route(o *object.Object, hosts, bindings map[string]struct{}) {
 		func(gateway string) { insert(w.bound, gateway, r, byAge); bindings[gateway] = struct{}{} })
 }
 
-// unroute makes it count no more.
+// unroute removes a VirtualService from the indices.
 func (w *World) unroute(o *object.Object, hosts, bindings map[string]struct{}) {
 	r := w.byObject[o]
 	delete(w.byObject, o)
-	r.each(func(host string) { remove(w.routings, host, r, byAge); hosts[host] = struct{}{} },
-		func(gateway string) { remove(w.bound, gateway, r, byAge); bindings[gateway] = struct{}{} })
+	r.each(func(host string) { remove(w.routings, host, r); hosts[host] = struct{}{} },
+		func(gateway string) { remove(w.bound, gateway, r); bindings[gateway] = struct{}{} })
 }
 
-// each tells the hosts that it names for sidecars, and the gateways.
+// each calls host for every host that the VirtualService routes in sidecars, and gateway for every
+// gateway.
 func (r *Routing) each(host, gateway func(string)) {
 	for _, name := range r.Gateways {
 		if name != MeshGateway {
@@ -134,9 +136,9 @@ func (r *Routing) each(host, gateway func(string)) {
 
 func byAge(a, b *Routing) int { return object.Age(a.Object, b.Object) }
 
-// Requests returns the VirtualServices that may decide for requests to a host in sidecars of a
-// namespace, the first that has a route for the port at hand does: those that name the host itself,
-// else the one of the narrowest pattern.
+// Requests returns the VirtualServices for requests to a host in sidecars of a namespace, by
+// precedence; the first with a route for the port applies. These are the ones that name the host,
+// else the one with the narrowest pattern.
 func (w *World) Requests(host, namespace string) []*Routing {
 	return w.requests(host, namespace, everyRouting)
 }
@@ -155,8 +157,8 @@ func (w *World) requests(host, namespace string, accept func(*Routing) bool) []*
 	return nil
 }
 
-// Connections returns all VirtualServices that name hosts which a host is, or stands for, in the
-// order in which they count for connections of sidecars of a namespace.
+// Connections returns all VirtualServices whose hosts match a host, or are matched by it, in order
+// of precedence for connections of sidecars of a namespace.
 func (w *World) Connections(host, namespace string) []*Routing {
 	return w.connections(host, namespace, everyRouting)
 }
@@ -178,17 +180,17 @@ func (w *World) connections(host, namespace string, accept func(*Routing) bool) 
 	return w.inOrder(all, namespace, accept)
 }
 
-// Bound returns the VirtualServices of a gateway ("namespace/name") that a proxy in a namespace
-// sees, in the order in which they count.
+// Bound returns the VirtualServices of a gateway ("namespace/name") that are visible to a
+// namespace, by precedence.
 func (w *World) Bound(gateway, namespace string) []*Routing {
 	return w.inOrder(w.bound[gateway], namespace, everyRouting)
 }
 
 func everyRouting(*Routing) bool { return true }
 
-// inOrder returns those that a reader sees and accepts, each once: first what is for its own
-// namespace alone, then what is for a list of namespaces, then what is for all; in each the oldest
-// first.
+// inOrder returns the visible and accepted VirtualServices without duplicates, by precedence: those
+// private to the reader's namespace, then those exported to a list of namespaces, then those
+// exported to all; each group oldest first.
 func (w *World) inOrder(routings []*Routing, reader string, accept func(*Routing) bool) []*Routing {
 	var found []*Routing
 	for _, r := range routings {
@@ -201,15 +203,14 @@ func (w *World) inOrder(routings []*Routing, reader string, accept func(*Routing
 	return slices.Compact(found)
 }
 
-// InOrder compares VirtualServices that a reader sees by which counts first.
+// InOrder returns a comparison function that sorts visible VirtualServices by precedence.
 func (w *World) InOrder(reader string) func(a, b *Routing) int {
 	return func(a, b *Routing) int {
 		return cmp.Or(cmp.Compare(w.reach(a, reader), w.reach(b, reader)), byAge(a, b))
 	}
 }
 
-// reach is how far a VirtualService is exported in the eyes of a reader: to its own namespace, to
-// others too, to all.
+// reach ranks the export of a VirtualService: 0 to its own namespace, 1 to others too, 2 to all.
 func (w *World) reach(r *Routing, reader string) int {
 	to := r.Spec.ExportTo
 	if len(to) == 0 {

@@ -9,29 +9,29 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Rule is what the DestinationRules of one namespace for one host (or pattern) say together to some
-// proxies.
+// Rule merges the DestinationRules of one namespace for one host or pattern, as some proxies see
+// them.
 type Rule struct {
 	Host      string
 	Namespace string
-	Objects   []*object.Object // those for chosen workloads first, then the oldest first
+	Objects   []*object.Object // workload-specific ones first, then oldest first
 	Policy    *networking.TrafficPolicy
-	PolicyOf  *object.Object // the first that has one
+	PolicyOf  *object.Object // the first object with a policy
 	Subsets   []Subset
 
-	Shadowed         []Subset         // of a name that an earlier object has
-	ShadowedPolicies []*object.Object // that have a policy too
-	ShadowedChoices  []*object.Object // that choose the same workloads by other labels
+	Shadowed         []Subset         // duplicates of a subset of an earlier object
+	ShadowedPolicies []*object.Object // objects whose policy is ignored because of PolicyOf
+	ShadowedChoices  []*object.Object // objects that select the same workloads by other labels
 }
 
-// Subset is a named part of a service's endpoints.
+// Subset is a named subset of a service's endpoints.
 type Subset struct {
 	*networking.Subset
 	Object *object.Object
-	Index  int // in its object's subsets
+	Index  int // in the subsets of Object
 }
 
-// Subset returns the subset with a name, nil if there is none. A nil rule has none.
+// Subset returns the named subset, or nil. r may be nil.
 func (r *Rule) Subset(name string) *Subset {
 	if r == nil {
 		return nil
@@ -68,13 +68,12 @@ func ruleSpec(o *object.Object) *networking.DestinationRule {
 	return o.Spec.(*networking.DestinationRule)
 }
 
-// ruleSet are all DestinationRules of one namespace for one host. Which of them count depends on
-// who reads: each choice is merged once, so that proxies for which the same ones count share a
-// Rule.
+// ruleSet holds all DestinationRules of one namespace for one host. The proxy determines which of
+// them apply; each combination is merged once and its Rule shared.
 type ruleSet struct {
 	host, namespace string
-	objects         []*object.Object // the oldest first
-	merged          map[string]*Rule // by which of the objects count
+	objects         []*object.Object // oldest first
+	merged          map[string]*Rule // by indices of the applied objects
 }
 
 func newRules(host string, objects []*object.Object) []*ruleSet {
@@ -91,10 +90,10 @@ func newRules(host string, objects []*object.Object) []*ruleSet {
 	return sets
 }
 
-// rule merges what counts for a proxy; nil if nothing does. Objects with a workloadSelector count
-// for the workloads of their own namespace that it chooses, before those for everyone, whose
-// subsets and policy fill in. Of several that choose a workload by different labels the oldest
-// counts. private leaves those that are for other namespaces too.
+// rule merges the DestinationRules that apply to a proxy, nil if none does. Objects with a
+// workloadSelector that matches come first; objects without one add subsets and a policy where
+// those have none. If several selectors match, the oldest object wins. private restricts the rules
+// to those that only their own namespace sees.
 func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
 	var chosen, others, everyone []*object.Object
 	for _, o := range s.objects {
@@ -136,10 +135,9 @@ func sameSelector(a, b *object.Object) bool {
 	return len(x) == len(y) && Selects(x, y)
 }
 
-// Rule returns what counts for a service in the eyes of a proxy: the rule of the proxy's namespace,
-// else of the service's, else of the root namespace; in each the one that names the host most
-// exactly. nil if there is none. For proxies of the root namespace what is there for the whole mesh
-// comes last too.
+// Rule returns the DestinationRule for a service that applies to a proxy, or nil. The proxy's
+// namespace precedes the service's, which precedes the root namespace; within a namespace the most
+// specific host wins. For proxies in the root namespace, its mesh-wide rules come last.
 func (w *World) Rule(service *Service, reader Node) *Rule {
 	if r := w.ruleOf(service.Host, reader.Namespace, reader,
 		reader.Namespace == w.mesh.RootNamespace); r != nil {

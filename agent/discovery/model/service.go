@@ -10,15 +10,15 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Service is one host of one namespace: what all ServiceEntries there say of it.
+// Service merges all ServiceEntries for one host in one namespace.
 type Service struct {
 	Host      string
 	Namespace string
-	Entries   []*object.Object // the oldest first
-	Ports     []Port           // by age of their entry, then as written
+	Entries   []*object.Object // oldest first
+	Ports     []Port           // by age of the entry, then as written
 	Shadowed  []Shadow
 
-	chosen [][]*networking.WorkloadEntry // by entry: what its selector chooses
+	chosen [][]*networking.WorkloadEntry // by entry: the workloads that its selector matches
 }
 
 // Port is one port of a service.
@@ -27,18 +27,18 @@ type Port struct {
 	Name     string
 	Protocol Protocol
 	Entry    *networking.ServiceEntry
-	Object   *object.Object // of Entry
+	Object   *object.Object // the owner of Entry
 }
 
-// Shadow is a port of an entry that does not count.
+// Shadow is an ignored port of an entry.
 type Shadow struct {
 	Object *object.Object
-	Index  int    // in its ports
-	Port   *Port  // that counts in its place; nil where the entry as a whole cannot add ports
-	Why    string // it cannot; "" with Port
+	Index  int    // in the ports of Object
+	Port   *Port  // the port that wins; nil if Object cannot add ports
+	Why    string // the reason if Port is nil
 }
 
-// Port returns the port with a number, nil if there is none.
+// Port returns the port with a number, or nil.
 func (s *Service) Port(number uint32) *Port {
 	for i := range s.Ports {
 		if s.Ports[i].Number == number {
@@ -48,7 +48,7 @@ func (s *Service) Port(number uint32) *Port {
 	return nil
 }
 
-// TargetPort is where the entry says that endpoints listen, 0 where it says nothing.
+// TargetPort returns the targetPort of the entry, 0 if not set.
 func (p *Port) TargetPort() uint32 {
 	for _, own := range p.Entry.Ports {
 		if own.Number == p.Number {
@@ -58,12 +58,12 @@ func (p *Port) TargetPort() uint32 {
 	return 0
 }
 
-// Oldest is the object that the service's age is told by.
+// Oldest returns the object whose age is the age of the service.
 func (s *Service) Oldest() *object.Object { return s.Entries[0] }
 
-// newServices merges the entries of one host, by namespace, as Istio does; entries are in order of
-// age. The oldest decides: others add ports where they do not differ in what is said of the whole
-// service, and endpoints in any case.
+// newServices merges the entries of one host by namespace, as Istio does. entries are ordered by
+// age. The oldest entry has precedence; others always add endpoints, and add ports unless their
+// service-wide settings differ.
 func newServices(host string, entries []*object.Object, all workloads) []*Service {
 	var services []*Service
 	for _, o := range entries {
@@ -87,7 +87,7 @@ func (s *Service) add(o *object.Object, chosen []*networking.WorkloadEntry) {
 			len(s.Entries)-1-len(s.chosen))...), chosen)
 	}
 	entry := o.Spec.(*networking.ServiceEntry)
-	why := differs(s.Oldest(), o)
+	why := conflict(s.Oldest(), o)
 	for i, port := range entry.Ports {
 		known := s.Port(port.Number)
 		switch {
@@ -105,9 +105,9 @@ func (s *Service) add(o *object.Object, chosen []*networking.WorkloadEntry) {
 	}
 }
 
-// differs tells in what an entry differs from the oldest one of its host so that it cannot add
-// ports; "" if it can.
-func differs(oldest, o *object.Object) string {
+// conflict returns the setting in which an entry differs from the oldest one, so that it cannot add
+// ports; "" if there is none.
+func conflict(oldest, o *object.Object) string {
 	a, b := oldest.Spec.(*networking.ServiceEntry), o.Spec.(*networking.ServiceEntry)
 	switch {
 	case a.Resolution != b.Resolution:
@@ -124,7 +124,7 @@ func differs(oldest, o *object.Object) string {
 
 func sorted(list []string) []string { return slices.Sorted(slices.Values(list)) }
 
-// serviceHosts are the hosts of an entry as services have them.
+// serviceHosts returns the hosts of an entry, lower case and sorted.
 func serviceHosts(o *object.Object) []string {
 	if o == nil || o.Kind != object.ServiceEntry {
 		return nil
@@ -137,8 +137,8 @@ func serviceHosts(o *object.Object) []string {
 	return slices.Compact(hosts)
 }
 
-// Service returns the service of a host that a proxy in a namespace sees: its own namespace's, else
-// the oldest.
+// Service returns the service of a host as visible to a namespace: the namespace's own, else the
+// oldest.
 func (w *World) Service(host, namespace string) *Service {
 	return w.service(host, namespace, func(*Service) bool { return true })
 }
@@ -158,7 +158,7 @@ func (w *World) service(host, namespace string, accept func(*Service) bool) *Ser
 	return found
 }
 
-// oldestSpec is the spec of the oldest entry, which decides who sees the service.
+// oldestSpec returns the spec of the oldest entry, whose exportTo applies.
 func (s *Service) oldestSpec() *networking.ServiceEntry {
 	return s.Oldest().Spec.(*networking.ServiceEntry)
 }

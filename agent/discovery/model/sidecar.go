@@ -9,30 +9,28 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Scope is what the sidecars of one kind see of a world, as the Sidecar object that applies to them
-// has it.
+// Scope is the visible part of a world for some sidecars, as defined by their Sidecar object.
 type Scope struct {
-	Object   *object.Object      // nil: none applies, and everything is seen
-	Spec     *networking.Sidecar // nil with Object
-	Shadowed []*object.Object    // that would apply too, were they older
+	Object   *object.Object      // nil: no Sidecar applies and everything is visible
+	Spec     *networking.Sidecar // nil if Object is
+	Shadowed []*object.Object    // younger Sidecars that match as well
 	egress   []*Egress
 }
 
-// Egress is one of the listeners that the outbound traffic of a scope comes to.
+// Egress is one egress listener of a scope.
 type Egress struct {
-	Spec    *networking.IstioEgressListener // nil where nothing is restricted
-	Index   int                             // in the Sidecar's egress
-	reader  string                          // the namespace of the proxy
+	Spec    *networking.IstioEgressListener // nil: unrestricted
+	Index   int                             // in the Sidecar's egress list
+	reader  string                          // namespace of the proxy
 	imports []pattern
-	exclude []pattern // of what imports let in
+	exclude []pattern // exceptions to imports
 }
 
-// pattern is "namespace/host" of an egress listener: "*" is every namespace.
+// pattern is a "namespace/host" pattern of an egress listener; namespace "*" matches all.
 type pattern struct{ namespace, host string }
 
-// Scope returns what a sidecar sees: as the oldest Sidecar of its namespace says whose selector it
-// answers to, else the oldest there without a selector, else the oldest of the root namespace
-// without one.
+// Scope returns the scope of a sidecar: the oldest matching Sidecar of its namespace with a
+// workloadSelector, else the oldest without one, else the oldest without one in the root namespace.
 func (w *World) Scope(node Node) *Scope {
 	var selected, plain, root []*object.Object
 	for _, o := range w.sidecars {
@@ -56,7 +54,7 @@ func (w *World) Scope(node Node) *Scope {
 	return &Scope{egress: []*Egress{{reader: node.Namespace, imports: everything}}}
 }
 
-// everything is what an egress listener lets in that is not restricted.
+// everything is the import list of an unrestricted egress listener.
 var everything = []pattern{{"*", "*"}}
 
 func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope {
@@ -69,7 +67,7 @@ func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope
 			switch namespace {
 			case ".":
 				namespace = reader
-			case "": // ~/HOST excludes it in all namespaces
+			case "": // ~/HOST excludes the host in all namespaces
 				namespace = "*"
 			}
 			if excluded {
@@ -86,16 +84,16 @@ func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope
 	return s
 }
 
-// Equal tells whether two scopes let the same in.
+// Equal reports whether two scopes import the same.
 func (s *Scope) Equal(other *Scope) bool {
 	return other != nil && s.Object == other.Object && slices.Equal(s.Shadowed, other.Shadowed)
 }
 
-// Restricts tells whether there may be something that the scope does not let in.
+// Restricts reports whether the scope may hide services.
 func (s *Scope) Restricts() bool { return s.Spec != nil && len(s.Spec.Egress) > 0 }
 
-// Egress returns the listener that traffic to a port comes to: that with the port, else that
-// without any. nil if there is none.
+// Egress returns the egress listener for traffic to a port: the one with that port, else the one
+// without a port, else nil.
 func (s *Scope) Egress(port uint32) *Egress {
 	for _, e := range s.egress {
 		if number := e.Spec.GetPort().GetNumber(); number == port || number == 0 {
@@ -105,10 +103,10 @@ func (s *Scope) Egress(port uint32) *Egress {
 	return nil
 }
 
-// Listeners are all that traffic of the scope comes to.
+// Listeners returns all egress listeners of the scope.
 func (s *Scope) Listeners() []*Egress { return s.egress }
 
-// Imports returns the service of a host that one of the listeners lets in, nil if none does.
+// Imports returns the service of a host that any egress listener imports, or nil.
 func (s *Scope) Imports(w *World, host string) *Service {
 	for _, e := range s.egress {
 		if found := e.Service(w, host); found != nil {
@@ -118,7 +116,7 @@ func (s *Scope) Imports(w *World, host string) *Service {
 	return nil
 }
 
-// HasServiceLike tells whether a service that a pattern covers is let in.
+// HasServiceLike reports whether the scope imports a service that a pattern covers.
 func (s *Scope) HasServiceLike(w *World, pattern string) bool {
 	for host := range w.services {
 		if Covers(pattern, host) && s.Imports(w, host) != nil {
@@ -128,8 +126,7 @@ func (s *Scope) HasServiceLike(w *World, pattern string) bool {
 	return false
 }
 
-// Ports are those of a host's services whose listeners let them in, each with the service that
-// counts there.
+// Ports returns the imported ports of a host, each with the service that has precedence there.
 func (s *Scope) Ports(w *World, host string) map[uint32]*Service {
 	found := map[uint32]*Service{}
 	chosen := map[*Egress]*Service{}
@@ -153,7 +150,7 @@ func (s *Scope) Ports(w *World, host string) map[uint32]*Service {
 	return found
 }
 
-// GetProtocol is what the listener's port is said to speak, "" where nothing is said.
+// GetProtocol returns the protocol of the listener's port, "" if not set.
 func (e *Egress) GetProtocol() string {
 	if e == nil {
 		return ""
@@ -161,7 +158,7 @@ func (e *Egress) GetProtocol() string {
 	return e.Spec.GetPort().GetProtocol()
 }
 
-// Service returns the service of a host as World.Service does, among those that are let in.
+// Service is World.Service restricted to what the listener imports.
 func (e *Egress) Service(w *World, host string) *Service {
 	return w.service(host, e.reader, func(s *Service) bool {
 		return !e.excludes(s.Namespace, host) && slices.ContainsFunc(e.imports,
@@ -169,14 +166,12 @@ func (e *Egress) Service(w *World, host string) *Service {
 	})
 }
 
-// Requests returns the VirtualServices for requests to a host as World.Requests does, among those
-// that are let in.
+// Requests is World.Requests restricted to what the listener imports.
 func (e *Egress) Requests(w *World, host string) []*Routing {
 	return w.requests(host, e.reader, e.lets)
 }
 
-// Connections returns the VirtualServices for connections to a host as World.Connections does,
-// among those that are let in.
+// Connections is World.Connections restricted to what the listener imports.
 func (e *Egress) Connections(w *World, host string) []*Routing {
 	return w.connections(host, e.reader, e.lets)
 }
@@ -189,7 +184,8 @@ func (e *Egress) lets(r *Routing) bool {
 	})
 }
 
-// excludes reports whether all of a host, perhaps with a wildcard, is excluded in a namespace.
+// excludes reports whether the listener excludes all of a host, which may be a wildcard, in a
+// namespace.
 func (e *Egress) excludes(namespace, host string) bool {
 	return slices.ContainsFunc(e.exclude, func(p pattern) bool {
 		return p.takes(namespace) &&
@@ -202,13 +198,13 @@ func (p pattern) takes(namespace string) bool {
 		p.namespace == namespace
 }
 
-// OutboundPolicy is what is done with traffic to what nobody knows.
+// OutboundPolicy says how to handle traffic to unknown destinations.
 type OutboundPolicy struct {
-	AllowAny bool                    // it is let pass
-	Proxy    *networking.Destination // through which; nil: to where it was addressed
+	AllowAny bool                    // pass it on
+	Proxy    *networking.Destination // the egress proxy; nil: pass it to the original destination
 }
 
-// Policy returns what the Sidecar says, else the mesh.
+// Policy returns the outbound policy of the Sidecar, else of the mesh.
 func (s *Scope) Policy(w *World) OutboundPolicy {
 	if p := s.Spec.GetOutboundTrafficPolicy(); p != nil {
 		policy := OutboundPolicy{AllowAny: p.Mode == networking.OutboundTrafficPolicy_ALLOW_ANY}

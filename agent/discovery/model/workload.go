@@ -11,22 +11,23 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// workloads are the WorkloadEntries and the ServiceEntries that choose among them, so that a change
-// of either finds the other without looking through all.
+// workloads indexes WorkloadEntries and the ServiceEntries that select them by label, so that a
+// change of either finds the other without a scan.
 type workloads struct {
-	entries map[pair][]*object.Object // WorkloadEntries by each of their labels, by name
-	// ServiceEntries by the first label that they ask for, by age
+	entries map[pair][]*object.Object // WorkloadEntries by each of their labels, sorted by name
+	// ServiceEntries by the first label of their selector, by age
 	selectors map[pair][]*object.Object
 }
 
-// pair is a label in a namespace; without a key it stands for all in the namespace.
+// pair is a label in a namespace; an empty key stands for all objects of the namespace.
 type pair struct{ namespace, key, value string }
 
 func newWorkloads() workloads {
 	return workloads{entries: map[pair][]*object.Object{}, selectors: map[pair][]*object.Object{}}
 }
 
-// WorkloadLabels are those of a WorkloadEntry: of its spec and, before these, of its metadata.
+// WorkloadLabels returns the labels of a WorkloadEntry. Labels of its spec override those of its
+// metadata.
 func WorkloadLabels(o *object.Object) map[string]string {
 	spec := o.Spec.(*networking.WorkloadEntry).Labels
 	if len(o.Labels) == 0 {
@@ -38,15 +39,13 @@ func WorkloadLabels(o *object.Object) map[string]string {
 	return all
 }
 
-// The annotation of a WorkloadEntry whose health is asked, and the condition that tells the answer,
-// as in Istio.
+// Istio's annotation for health-checked WorkloadEntries, and the status condition with the result.
 const (
 	healthAnnotation = "proxy.istio.io/health-checks-enabled"
 	healthCondition  = "Healthy"
 )
 
-// Healthy tells whether a WorkloadEntry gets requests: unless its health is asked and the answer is
-// not known to be good.
+// Healthy reports whether a WorkloadEntry receives requests. A health-checked one must have passed.
 func Healthy(o *object.Object) bool {
 	asked, err := strconv.ParseBool(o.Annotations[healthAnnotation])
 	return err != nil || !asked || o.Conditions[healthCondition] == "True"
@@ -56,19 +55,21 @@ func byName(a, b *object.Object) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), object.Age(a, b))
 }
 
-// change takes a WorkloadEntry in and returns the ServiceEntries that choose it, before or after.
+// change applies a change of a WorkloadEntry and returns the ServiceEntries that selected it before
+// or select it now.
 func (w workloads) change(c Change) []*object.Object {
 	var choosing []*object.Object
-	for _, side := range [...]struct {
-		o  *object.Object
-		do func(map[pair][]*object.Object, pair, *object.Object, func(a, b *object.Object) int)
-	}{{c.Old, remove[pair, *object.Object]}, {c.New, insert[pair, *object.Object]}} {
-		if side.o == nil {
+	for i, o := range [...]*object.Object{c.Old, c.New} {
+		if o == nil {
 			continue
 		}
-		labels := WorkloadLabels(side.o)
-		for _, p := range pairs(side.o.Namespace, labels) {
-			side.do(w.entries, p, side.o, byName)
+		labels := WorkloadLabels(o)
+		for _, p := range pairs(o.Namespace, labels) {
+			if i == 1 {
+				insert(w.entries, p, o, byName)
+			} else {
+				remove(w.entries, p, o)
+			}
 			for _, entry := range w.selectors[p] {
 				if Selects(selectorOf(entry), labels) {
 					choosing = append(choosing, entry)
@@ -79,7 +80,7 @@ func (w workloads) change(c Change) []*object.Object {
 	return choosing
 }
 
-// pairs are where a WorkloadEntry is found.
+// pairs returns the keys under which a WorkloadEntry is indexed.
 func pairs(namespace string, labels map[string]string) []pair {
 	all := make([]pair, 0, 1+len(labels))
 	all = append(all, pair{namespace: namespace})
@@ -89,10 +90,10 @@ func pairs(namespace string, labels map[string]string) []pair {
 	return all
 }
 
-// choose notes what a ServiceEntry asks for, before and after; nil asks for nothing.
+// choose applies a change of a ServiceEntry's selector.
 func (w workloads) choose(c Change) {
 	if c.Old != nil && hasSelector(c.Old) {
-		remove(w.selectors, firstPair(c.Old), c.Old, object.Age)
+		remove(w.selectors, firstPair(c.Old), c.Old)
 	}
 	if c.New != nil && hasSelector(c.New) {
 		insert(w.selectors, firstPair(c.New), c.New, object.Age)
@@ -116,7 +117,8 @@ func firstPair(o *object.Object) pair {
 	return pair{o.Namespace, key, selector[key]}
 }
 
-// chosen are the WorkloadEntries that a ServiceEntry chooses, by name, with all their labels.
+// chosen returns the WorkloadEntries that a ServiceEntry selects, sorted by name and with all their
+// labels.
 func (w workloads) chosen(o *object.Object) []*networking.WorkloadEntry {
 	if !hasSelector(o) {
 		return nil

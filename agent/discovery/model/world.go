@@ -1,10 +1,13 @@
-// Package model holds what the objects mean together: services, the rules for them, how requests to
-// them are routed, and the gateways; and tells what a change of objects touches.
+// Package model indexes the objects of the mesh and resolves what they mean together: services,
+// DestinationRules, routing and gateways. World.Apply reports which hosts and gateways a change of
+// objects affects.
 package model
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -12,39 +15,39 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// World is all that is known. It is not safe for concurrent use. Services, rules and routings that
-// it hands out are immutable: a change makes new ones.
+// World holds all objects. It is not safe for concurrent use. The services, rules and routings that
+// it returns are immutable; a change creates new ones.
 type World struct {
 	domain string
 	mesh   *mesh.Config
 
-	entries   map[string][]*object.Object // ServiceEntries by host, the oldest first
+	entries   map[string][]*object.Object // ServiceEntries by host, oldest first
 	workloads workloads
-	addresses map[string][]*object.Object // ServiceEntries by address, the oldest first
+	addresses map[string][]*object.Object // ServiceEntries by address, oldest first
 	services  map[string][]*Service
 
-	servicePatterns []string // the wildcards of services, the narrowest first
+	servicePatterns []string // wildcard hosts of services, narrowest first
 
-	// DestinationRules by host or pattern, the oldest first
+	// DestinationRules by host or pattern, oldest first
 	ruleObjects  map[string][]*object.Object
 	rules        map[string][]*ruleSet
-	rulePatterns []string // the wildcards of rules, the narrowest first
+	rulePatterns []string // wildcard hosts of rules, narrowest first
 
 	byObject map[*object.Object]*Routing
 	byKey    map[object.Key]*object.Object // VirtualServices
-	// VirtualServices that delegate to another, which may not be there
+	// VirtualServices by the key of a delegate, which may not exist
 	delegators map[object.Key]map[*object.Object]struct{}
-	// of sidecars, by host or pattern, the oldest first
+	// for sidecars, by host or pattern, oldest first
 	routings        map[string][]*Routing
 	routingPatterns []string
-	bound           map[string][]*Routing // of gateways, by "namespace/name", the oldest first
+	bound           map[string][]*Routing // for gateways, by "namespace/name", oldest first
 
-	gateways []*object.Object // the oldest first
-	sidecars []*object.Object // the oldest first
-	filters  []*object.Object // EnvoyFilters, the oldest first
+	gateways []*object.Object // oldest first
+	sidecars []*object.Object // oldest first
+	filters  []*object.Object // EnvoyFilters, oldest first
 }
 
-// NewWorld returns an empty world; domain is that of short names, for example cluster.local.
+// NewWorld returns an empty world. domain is appended to short names, for example cluster.local.
 func NewWorld(domain string, m *mesh.Config) *World {
 	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{},
 		workloads: newWorkloads(), addresses: map[string][]*object.Object{},
@@ -56,31 +59,31 @@ func NewWorld(domain string, m *mesh.Config) *World {
 		routings:   map[string][]*Routing{}, bound: map[string][]*Routing{}}
 }
 
-// Domain is what short names end in, for example cluster.local.
+// Domain returns the domain of short names, for example cluster.local.
 func (w *World) Domain() string { return w.domain }
 
-// Mesh is what counts for all of it. Not to be written to.
+// Mesh returns the mesh config. Callers must not modify it.
 func (w *World) Mesh() *mesh.Config { return w.mesh }
 
-// SetMesh changes what counts for all of it, and so touches everything.
+// SetMesh replaces the mesh config, which affects everything.
 func (w *World) SetMesh(m *mesh.Config) Touched {
 	w.mesh = m
-	w.delegate(slices.Collect(maps.Keys(w.delegators)), map[string]struct{}{},
+	w.redelegate(slices.Collect(maps.Keys(w.delegators)), map[string]struct{}{},
 		map[string]struct{}{})
 	return w.Everything()
 }
 
-// Touched is what a change touches.
+// Touched lists what a change affects.
 type Touched struct {
-	// whose service, rule or routing changed; patterns of VirtualServices too
+	// whose service, rule or routing changed; also wildcard hosts of VirtualServices
 	Hosts    map[string]struct{}
-	Gateways bool                // a gateway changed
-	Sidecars bool                // a Sidecar changed
-	Filters  bool                // an EnvoyFilter changed
+	Gateways bool
+	Sidecars bool
+	Filters  bool
 	Bindings map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
-// Everything is what touches all that a world holds: where a new reader begins.
+// Everything returns a Touched with all content of the world, for a new reader.
 func (w *World) Everything() Touched {
 	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true,
 		Filters: true, Bindings: map[string]struct{}{}}
@@ -99,14 +102,14 @@ func (w *World) Everything() Touched {
 	return t
 }
 
-// Change is an object before and after; nil where there is none.
+// Change is an object before and after; nil if it did not exist.
 type Change struct{ Old, New *object.Object }
 
-// Apply takes changes in and tells what they touch.
+// Apply applies changes and returns what they affect.
 func (w *World) Apply(changes []Change) Touched {
 	services, rules, routings := map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
 	touched := Touched{Hosts: map[string]struct{}{}, Bindings: map[string]struct{}{}}
-	var delegates []object.Key // VirtualServices that changed, to which others may delegate
+	var delegates []object.Key // changed VirtualServices, which may be delegates
 	for _, c := range changes {
 		kind := either(c).Kind
 		switch kind {
@@ -120,7 +123,7 @@ func (w *World) Apply(changes []Change) Touched {
 			w.workloads.choose(c)
 			w.changeAddresses(c, touched.Hosts)
 			for _, host := range serviceHosts(c.Old) {
-				remove(w.entries, host, c.Old, object.Age)
+				remove(w.entries, host, c.Old)
 				services[host] = struct{}{}
 			}
 			for _, host := range serviceHosts(c.New) {
@@ -130,7 +133,7 @@ func (w *World) Apply(changes []Change) Touched {
 		case object.DestinationRule:
 			if c.Old != nil {
 				host := w.ruleHost(c.Old)
-				remove(w.ruleObjects, host, c.Old, object.Age)
+				remove(w.ruleObjects, host, c.Old)
 				rules[host] = struct{}{}
 			}
 			if c.New != nil {
@@ -143,22 +146,22 @@ func (w *World) Apply(changes []Change) Touched {
 			delegates = append(delegates, either(c).Key)
 		case object.Gateway:
 			touched.Gateways = true
-			w.gateways = exchange(w.gateways, c)
+			w.gateways = replace(w.gateways, c)
 		case object.Sidecar:
 			touched.Sidecars = true
-			w.sidecars = exchange(w.sidecars, c)
+			w.sidecars = replace(w.sidecars, c)
 		case object.EnvoyFilter:
 			touched.Filters = true
-			w.filters = exchange(w.filters, c)
+			w.filters = replace(w.filters, c)
 		}
 	}
-	w.delegate(delegates, routings, touched.Bindings)
+	w.redelegate(delegates, routings, touched.Bindings)
 	w.rebuild(services, rules, routings)
-	w.spread(touched.Hosts, services, rules, routings)
+	w.propagate(touched.Hosts, services, rules, routings)
 	return touched
 }
 
-// rebuild merges anew what belongs to the hosts that changed.
+// rebuild merges the services and rules of changed hosts again.
 func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 	for host := range services {
 		if entries := w.entries[host]; len(entries) > 0 {
@@ -185,14 +188,13 @@ func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 	})
 }
 
-// spread finds the hosts that changes of patterns reach, and the patterns that changes of hosts
-// reach.
-func (w *World) spread(hosts, services, rules, routings map[string]struct{}) {
+// propagate adds the hosts that changed patterns cover, and the patterns that cover changed hosts.
+func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) {
 	for host := range services {
 		hosts[host] = struct{}{}
 		for _, o := range w.entries[host] {
 			for _, address := range entryAddresses(o) {
-				w.sharing(address, hosts)
+				w.addHostsOf(address, hosts)
 			}
 		}
 		if IsWildcard(host) {
@@ -211,7 +213,8 @@ func (w *World) spread(hosts, services, rules, routings map[string]struct{}) {
 		}
 	}
 	for host := range routings {
-		for _, pattern := range w.servicePatterns { // whose connections may be the host's
+		// TCP routes may affect connections to the pattern
+		for _, pattern := range w.servicePatterns {
 			if Covers(pattern, host) {
 				hosts[pattern] = struct{}{}
 			}
@@ -220,7 +223,7 @@ func (w *World) spread(hosts, services, rules, routings map[string]struct{}) {
 	for _, changed := range []map[string]struct{}{rules, routings} {
 		for pattern := range changed {
 			hosts[pattern] = struct{}{}
-			w.sharing(pattern, hosts) // where it is an address
+			w.addHostsOf(pattern, hosts) // if it is an address
 			if IsWildcard(pattern) {
 				for host := range w.services {
 					if Covers(pattern, host) {
@@ -236,10 +239,10 @@ func (w *World) ruleHost(o *object.Object) string {
 	return FullName(o.Spec.(*networking.DestinationRule).Host, o.Namespace, w.domain)
 }
 
-// RuleObjects returns the DestinationRules for exactly a host or pattern, the oldest first.
+// RuleObjects returns the DestinationRules for exactly this host or pattern, oldest first.
 func (w *World) RuleObjects(host string) []*object.Object { return w.ruleObjects[host] }
 
-// HasServiceLike tells whether there is a service that a pattern covers.
+// HasServiceLike reports whether any service is covered by a pattern.
 func (w *World) HasServiceLike(pattern string) bool {
 	if !IsWildcard(pattern) {
 		return len(w.services[pattern]) > 0
@@ -252,21 +255,20 @@ func (w *World) HasServiceLike(pattern string) bool {
 	return false
 }
 
-// IsReached tells whether there is a service that a host or pattern is, covers, or is covered by.
+// IsReached reports whether any service equals, is covered by or covers a host or pattern.
 func (w *World) IsReached(host string) bool {
 	return w.HasServiceLike(host) || slices.ContainsFunc(w.servicePatterns, func(p string) bool {
 		return Covers(p, host)
 	})
 }
 
-// Hosts returns how many hosts have a service.
+// Hosts returns the number of hosts that have a service.
 func (w *World) Hosts() int { return len(w.services) }
 
-// Bindings returns the gateways ("namespace/name") that VirtualServices name, sorted.
+// Bindings returns the gateways ("namespace/name") named by VirtualServices, sorted.
 func (w *World) Bindings() []string { return slices.Sorted(maps.Keys(w.bound)) }
 
-// Gateways returns the gateways whose selector a proxy with the given labels answers to, the oldest
-// first.
+// Gateways returns the Gateways whose selector matches the labels of a proxy, oldest first.
 func (w *World) Gateways(labels map[string]string) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.gateways {
@@ -277,14 +279,14 @@ func (w *World) Gateways(labels map[string]string) []*object.Object {
 	return found
 }
 
-// HasGateway tells whether there is a gateway of the name "namespace/name".
+// HasGateway reports whether the Gateway "namespace/name" exists.
 func (w *World) HasGateway(name string) bool {
 	return slices.ContainsFunc(w.gateways, func(o *object.Object) bool {
 		return o.Namespace+"/"+o.Name == name
 	})
 }
 
-// Selects tells whether labels have everything a selector asks for; an empty one asks for nothing.
+// Selects reports whether labels match a selector. An empty selector matches all.
 func Selects(selector, labels map[string]string) bool {
 	for key, value := range selector {
 		if got, ok := labels[key]; !ok || got != value {
@@ -301,8 +303,8 @@ func either(c Change) *object.Object {
 	return c.Old
 }
 
-// exchange puts a change into a list that is ordered by age and shared with nobody after this.
-func exchange(list []*object.Object, c Change) []*object.Object {
+// replace returns a copy of a list, ordered by age, with a change applied.
+func replace(list []*object.Object, c Change) []*object.Object {
 	list = slices.DeleteFunc(slices.Clone(list), func(o *object.Object) bool { return o == c.Old })
 	if c.New != nil {
 		at, _ := slices.BinarySearchFunc(list, c.New, object.Age)
@@ -311,14 +313,14 @@ func exchange(list []*object.Object, c Change) []*object.Object {
 	return list
 }
 
-// insert puts an element into a list that is ordered and shared with nobody after this.
+// insert adds an element to an ordered list, which it copies.
 func insert[K, T comparable](into map[K][]T, key K, element T, order func(a, b T) int) {
 	all := into[key]
 	at, _ := slices.BinarySearchFunc(all, element, order)
 	into[key] = slices.Insert(slices.Clip(all), at, element)
 }
 
-func remove[K, T comparable](from map[K][]T, key K, element T, _ func(a, b T) int) {
+func remove[K, T comparable](from map[K][]T, key K, element T) {
 	rest := slices.DeleteFunc(slices.Clone(from[key]), func(x T) bool { return x == element })
 	if len(rest) == 0 {
 		delete(from, key)
@@ -327,14 +329,14 @@ func remove[K, T comparable](from map[K][]T, key K, element T, _ func(a, b T) in
 	from[key] = rest
 }
 
-// patterns keeps a list of wildcards, the narrowest first, up to date.
-func patterns(list []string, changed map[string]struct{}, stands func(string) bool) []string {
+// patterns updates a list of wildcards, ordered from the narrowest.
+func patterns(list []string, changed map[string]struct{}, exists func(string) bool) []string {
 	for pattern := range maps.Keys(changed) {
 		if !IsWildcard(pattern) {
 			continue
 		}
 		list = slices.DeleteFunc(slices.Clone(list), func(p string) bool { return p == pattern })
-		if stands(pattern) {
+		if exists(pattern) {
 			at, _ := slices.BinarySearchFunc(list, pattern, narrowerThenName)
 			list = slices.Insert(list, at, pattern)
 		}
@@ -343,13 +345,5 @@ func patterns(list []string, changed map[string]struct{}, stands func(string) bo
 }
 
 func narrowerThenName(a, b string) int {
-	if c := Narrower(a, b); c != 0 {
-		return c
-	}
-	if a < b {
-		return -1
-	} else if a > b {
-		return 1
-	}
-	return 0
+	return cmp.Or(Narrower(a, b), strings.Compare(a, b))
 }

@@ -1,5 +1,5 @@
-// Package object holds what the discovery server reads: objects of Istio's API with the place they
-// were written at, and what is wrong with them.
+// Package object defines the objects of Istio's API, with the file and line that they come from,
+// and the problems found in them.
 package object
 
 import (
@@ -28,32 +28,32 @@ const (
 	ProxyConfig     Kind = "ProxyConfig"
 )
 
-// Key names an object. Of two objects with one key the older counts.
+// Key identifies an object. Of two objects with the same key the older one has precedence.
 type Key struct {
 	Kind      Kind
 	Namespace string
 	Name      string
 }
 
-// String is "Kind namespace/name".
+// String returns "Kind namespace/name".
 func (k Key) String() string { return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespace, k.Name) }
 
-// Object is one object as it was read. It is immutable and shared.
+// Object is one decoded object. It is immutable and shared.
 type Object struct {
 	Key
-	Defaulted   bool   // it names no namespace: Key's is the default
+	Defaulted   bool   // without a namespace of its own; Key has the default
 	APIVersion  string // "networking.istio.io/v1"
 	Labels      map[string]string
 	Annotations map[string]string
-	Conditions  map[string]string // of its status: the status of each type ("Healthy": "True")
-	Created     time.Time         // metadata.creationTimestamp; zero if it has none
+	Conditions  map[string]string // status conditions by type: {"Healthy": "True"}
+	Created     time.Time         // metadata.creationTimestamp, may be zero
 	File        string
 	Line        int           // of the object's first key, from 1
-	Index       int           // counts the objects of one document (a List has many)
-	Spec        proto.Message // of istio.io/api/networking/v1alpha3, never nil
+	Index       int           // position within the document, for Lists
+	Spec        proto.Message // a message of istio.io/api/networking/v1alpha3, never nil
 }
 
-// In is the object where another namespace is the default; itself if that makes no difference.
+// In returns the object with its default namespace replaced, or o itself if nothing changes.
 func (o *Object) In(namespace string) *Object {
 	if !o.Defaulted || o.Namespace == namespace {
 		return o
@@ -63,14 +63,14 @@ func (o *Object) In(namespace string) *Object {
 	return &moved
 }
 
-// Origin is where the object was written.
+// Origin returns where the object is written.
 func (o *Object) Origin() resource.Origin {
 	return resource.Origin{File: o.File, Line: o.Line, Kind: string(o.Kind), Namespace: o.Namespace,
 		Name: o.Name}
 }
 
-// Age orders objects, the oldest first: by creation time (none is the oldest), then by file, then
-// by place in the file.
+// Age orders objects from the oldest: by creation time (zero first), then by file, then by
+// position.
 func Age(a, b *Object) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.File, b.File),
 		cmp.Compare(a.Line, b.Line),

@@ -8,22 +8,22 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Problem is one thing that is wrong with what was read, told so that it can be cured. It is
+// Problem is something wrong with an object or file, in a form that a person can act on. It is
 // comparable.
 type Problem struct {
 	File string `json:"file"`
 	Line int    `json:"line"` // from 1
-	// "Kind namespace/name"; "" if it could not be read
+	// "Kind namespace/name"; "" if unreadable
 	Object string `json:"object,omitempty"`
 	// path in the object: spec.http[0].route[1].weight
 	Field string `json:"field,omitempty"`
-	// error: not carried out; warning: not as it was meant
+	// error: ignored; warning: has another effect than intended
 	Severity condition.Severity `json:"severity"`
 	Message  string             `json:"message"`
 	Cure     string             `json:"cure,omitempty"`
 }
 
-// String is "file:line: object: field: message; cure".
+// String returns "file:line: object: field: message; cure".
 func (p Problem) String() string {
 	parts := make([]string, 0, 4)
 	parts = append(parts, fmt.Sprintf("%s:%d", p.File, p.Line))
@@ -40,7 +40,7 @@ func (p Problem) String() string {
 	return text
 }
 
-// Compare orders problems by place.
+// Compare orders problems by position.
 func (p Problem) Compare(q Problem) int {
 	return cmp.Or(cmp.Compare(p.File, q.File), cmp.Compare(p.Line, q.Line),
 		cmp.Compare(p.Object, q.Object),
@@ -48,7 +48,7 @@ func (p Problem) Compare(q Problem) int {
 		cmp.Compare(p.Severity, q.Severity), cmp.Compare(p.Cure, q.Cure))
 }
 
-// Finding is what is wrong with a field of an object, before its line is known.
+// Finding is a problem of a field whose line is not known yet.
 type Finding struct {
 	Field    string // path below spec: http[0].route[1].weight; "" is spec itself
 	Severity condition.Severity
@@ -56,7 +56,7 @@ type Finding struct {
 	Cure     string
 }
 
-// Problem places a finding at an object; the line is the object's own.
+// Problem returns the problem for a finding in an object, at the object's line.
 func (o *Object) Problem(f Finding) Problem {
 	field := "spec"
 	if f.Field != "" {

@@ -11,8 +11,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Added are the listeners, clusters and extension configurations that patches add, each with a name
-// of its own.
+// Added returns the listeners, clusters and extension configurations that patches add.
 func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem) {
 	if s.Empty() {
 		return nil, nil
@@ -47,27 +46,27 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 	return resources, problems
 }
 
-// adds tells whether a patch adds something to this proxy. A sidecar's listeners and clusters are
-// added once, where no context is given to what goes out.
+// adds reports whether a patch adds a resource for this proxy. Without a context, listeners and
+// clusters of sidecars are added to the outbound side only.
 func (s *Set) adds(p *patch) bool {
 	return p.applyTo == networking.EnvoyFilter_EXTENSION_CONFIG || addable(p.applyTo) &&
 		s.concerns(p)
 }
 
-// addable tells whether something is a resource of its own, which can be added.
+// addable reports whether patches of a kind add resources.
 func addable(to applyTo) bool {
 	return to == networking.EnvoyFilter_LISTENER || to == networking.EnvoyFilter_CLUSTER ||
 		to == networking.EnvoyFilter_EXTENSION_CONFIG
 }
 
-// Entry is one of an EnvoyFilter's configPatches.
+// Entry identifies one of an EnvoyFilter's configPatches.
 type Entry struct {
 	Object *object.Object
 	Index  int
 }
 
-// Idle tells of patches for this proxy that did nothing anywhere, and why where that is known.
-func (s *Set) Idle(used map[Entry]bool) []object.Problem {
+// Unused reports patches for this proxy that had no effect, with the reason if it is known.
+func (s *Set) Unused(used map[Entry]bool) []object.Problem {
 	var problems []object.Problem
 	for _, p := range s.patches {
 		added := p.operation == networking.EnvoyFilter_Patch_ADD && addable(p.applyTo)
@@ -85,7 +84,7 @@ func (s *Set) Idle(used map[Entry]bool) []object.Problem {
 	return problems
 }
 
-// concerns tells whether a patch is meant to change something that this kind of proxy may have.
+// concerns reports whether a patch targets something that this kind of proxy may have.
 func (s *Set) concerns(p *patch) bool {
 	if s.node.Type == model.Router {
 		return p.in(networking.EnvoyFilter_GATEWAY)

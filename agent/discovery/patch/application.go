@@ -11,16 +11,16 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// application is the patches on trial on one resource.
+// application applies the patches to one resource.
 type application struct {
 	patches  map[applyTo][]*patch // in order
 	context  context
-	used     map[*patch]bool // that did something
+	used     map[*patch]bool // patches that had an effect
 	problems []object.Problem
-	failed   error // why what came out is not valid
+	failed   error // why the result is invalid
 }
 
-// of returns the patches of a kind that are for the context.
+// of returns the patches of a kind for the context.
 func (a *application) of(kind applyTo) []*patch {
 	var found []*patch
 	for _, p := range a.patches[kind] {
@@ -39,12 +39,12 @@ func (a *application) invalid(err error) {
 	}
 }
 
-// warn tells why a patch is not carried out where it is meant to be.
+// warn records why a patch cannot be applied.
 func (a *application) warn(p *patch, message, cure string) {
 	a.problems = append(a.problems, p.problem(condition.Warning, message, cure))
 }
 
-// mergeInto lays a patch's value over a message of its type.
+// mergeInto merges a patch's value into a message of the same type.
 func (a *application) mergeInto(p *patch, dst proto.Message) bool {
 	replace, ok := p.merges()
 	if ok {
@@ -54,7 +54,8 @@ func (a *application) mergeInto(p *patch, dst proto.Message) bool {
 	return ok
 }
 
-// apply has patches change what they meet, in their order; false once one of them removes it.
+// apply calls change for every patch that meets accepts, in order. It returns false once a patch
+// removes the element.
 func (a *application) apply(patches []*patch, meets func(*patch) bool, change func(*patch)) bool {
 	for _, p := range patches {
 		switch {
@@ -69,14 +70,14 @@ func (a *application) apply(patches []*patch, meets func(*patch) bool, change fu
 	return true
 }
 
-// configured is what has a name and a packed configuration: filters and transport sockets.
+// configured is implemented by filters and transport sockets: a name and a packed configuration.
 type configured interface {
 	GetName() string
 	GetTypedConfig() *anypb.Any
 }
 
-// mergeConfig merges a filter's configuration and returns its name and its configuration. Other
-// fields stay as they are.
+// mergeConfig returns the name and the configuration of a filter after a merge. Other fields stay
+// as they are.
 func (a *application) mergeConfig(p *patch, filter, by configured) (name string,
 	config *anypb.Any) {
 	name, config = filter.GetName(), filter.GetTypedConfig()

@@ -23,7 +23,7 @@ func (a *application) cluster(c *clusterv3.Cluster) bool {
 	})
 }
 
-// clusterSocket takes the transport socket out of a value and merges it where it belongs.
+// clusterSocket removes the transport socket from a value and merges it into the cluster's.
 func (a *application) clusterSocket(p *patch, c, value *clusterv3.Cluster) {
 	socket := value.TransportSocket
 	value.TransportSocket = nil
@@ -34,8 +34,7 @@ func (a *application) clusterSocket(p *patch, c, value *clusterv3.Cluster) {
 	if socket == nil {
 		return
 	}
-	// Envoy refuses a socket beside matches: it is merged into the one of them with its name, if
-	// there is one.
+	// Envoy refuses a socket beside matches, so merge into the match with the same name, if any.
 	at := slices.IndexFunc(c.TransportSocketMatches,
 		func(m *clusterv3.Cluster_TransportSocketMatch) bool {
 			return m.GetTransportSocket().GetName() == socket.Name
@@ -63,7 +62,7 @@ func meetsCluster(p *patch, name string) bool {
 		(match.PortNumber == 0 || match.PortNumber == port)
 }
 
-// clusterName takes apart outbound|80|subset|host; zero if it is not of this form.
+// clusterName parses outbound|80|subset|host. It returns zero values for other names.
 func clusterName(name string) (port uint32, subset, host string) {
 	parts := strings.Split(name, "|")
 	if len(parts) != 4 {

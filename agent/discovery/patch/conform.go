@@ -18,9 +18,9 @@ import (
 
 const anyType = "google.protobuf.Any"
 
-// conformer compares a value with Envoy's types and collects every fault with its path. It returns
-// the value as protobuf's JSON has it: durations as in Go (500ms, 1m) are converted, and fields
-// that nobody knows are left out, as Istio does.
+// conformer compares a value with Envoy's types and collects all errors with their paths. It
+// returns the value in protobuf's JSON form: Go durations (500ms, 1m) are converted and, as in
+// Istio, unknown fields dropped.
 type conformer struct{ findings []object.Finding }
 
 func (c *conformer) fail(path, message, cure string) any {
@@ -94,7 +94,7 @@ func (c *conformer) message(value any, of protoreflect.MessageDescriptor, path s
 
 func (c *conformer) field(value any, field protoreflect.FieldDescriptor, path string) any {
 	if value == nil {
-		return nil // as if it was not there
+		return nil // like an absent field
 	}
 	switch {
 	case field.IsMap():
@@ -172,7 +172,7 @@ func (c *conformer) scalar(value any, field protoreflect.FieldDescriptor, path s
 			return c.fail(path, "must be a name, is "+kindOf(value), "")
 		}
 	default:
-		if isText { // protobuf's JSON takes numbers in quotes
+		if isText { // protobuf's JSON accepts quoted numbers
 			var err error
 			number, err = strconv.ParseFloat(text, 64)
 			isNumber = err == nil

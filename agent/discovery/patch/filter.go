@@ -1,6 +1,6 @@
-// Package patch applies EnvoyFilters to what everything else made: to each resource by itself, at
-// the end, in Istio's order and with Istio's rules. It works on messages of Envoy's that Outrider
-// links; what it does not link travels as TypedStruct and is read by Envoy alone.
+// Package patch applies EnvoyFilters to generated resources, one resource at a time, in Istio's
+// order and with Istio's rules. It works on Envoy messages that are linked into Outrider. Other
+// messages travel as TypedStruct, which only Envoy interprets.
 package patch
 
 import (
@@ -29,21 +29,20 @@ type patch struct {
 	operation operation
 	match     *networking.EnvoyFilter_EnvoyConfigObjectMatch // never nil
 	version   *regexp.Regexp                                 // of the proxy; nil: any
-	// nil with REMOVE. Not to be written to
+	// nil for REMOVE; read-only
 	value proto.Message
 }
 
-// Filter is an EnvoyFilter, read.
+// Filter is a parsed EnvoyFilter.
 type Filter struct {
 	object  *object.Object
 	patches []*patch
 }
 
-// longestVersion is the longest expression for versions that Istio takes.
+// longestVersion is Istio's limit for the length of a version expression.
 const longestVersion = 1024
 
-// Read reads an EnvoyFilter. The findings say what is wrong with its values: with an error it is
-// not to be used.
+// Read parses an EnvoyFilter. If any finding is an error, the filter must not be used.
 func Read(o *object.Object) (*Filter, []object.Finding) {
 	f := &Filter{object: o}
 	var findings []object.Finding
@@ -58,12 +57,12 @@ func Read(o *object.Object) (*Filter, []object.Finding) {
 			case networking.EnvoyFilter_Patch_INSERT_AFTER,
 				networking.EnvoyFilter_Patch_INSERT_BEFORE,
 				networking.EnvoyFilter_Patch_INSERT_FIRST:
-				p.operation = networking.EnvoyFilter_Patch_ADD // there is no order
+				p.operation = networking.EnvoyFilter_Patch_ADD // these lists have no order
 			}
 		}
 		if expression := p.match.GetProxy().GetProxyVersion(); expression != "" &&
 			len(expression) <= longestVersion {
-			// one that is none was refused when it was read
+			// validation has refused invalid expressions
 			p.version, _ = regexp.Compile(expression)
 		}
 		if value := in.GetPatch().GetValue(); value != nil {
@@ -80,12 +79,12 @@ func Read(o *object.Object) (*Filter, []object.Finding) {
 	return f, findings
 }
 
-// insertable are the lists whose order counts.
+// insertable lists the element kinds with a significant order.
 var insertable = map[applyTo]bool{networking.EnvoyFilter_LISTENER_FILTER: true,
 	networking.EnvoyFilter_NETWORK_FILTER: true,
 	networking.EnvoyFilter_HTTP_FILTER:    true, networking.EnvoyFilter_HTTP_ROUTE: true}
 
-// meets tells whether a patch is for a proxy.
+// meets reports whether a patch matches a proxy.
 func (p *patch) meets(node model.Node) bool {
 	proxy := p.match.GetProxy()
 	if expression := proxy.GetProxyVersion(); expression != "" &&
@@ -102,13 +101,12 @@ func (p *patch) meets(node model.Node) bool {
 
 func (p *patch) entry() Entry { return Entry{p.object, p.index} }
 
-// in tells whether a patch is for a context.
+// in reports whether a patch applies to a context.
 func (p *patch) in(c context) bool {
 	return p.match.Context == networking.EnvoyFilter_ANY || p.match.Context == c
 }
 
-// merges tells whether the value is laid over what is there; replace: lists are put in place of
-// those there.
+// merges reports whether the patch merges its value; replace: lists are replaced, not extended.
 func (p *patch) merges() (replace, ok bool) {
 	replace = p.operation == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
 	return replace, replace || p.operation == networking.EnvoyFilter_Patch_MERGE

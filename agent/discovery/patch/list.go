@@ -7,9 +7,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// place does what a patch says with its value in a list whose order counts. meets tells which
-// elements it names; named is false if it names none: then it is for the list's end or begin, and
-// removes or replaces nothing. It returns whether anything was done.
+// place applies a patch to a list with a significant order. meets selects the elements; without a
+// name (named) the patch inserts at the end or the beginning, and does not remove or replace. It
+// returns the list and whether it changed.
 func place[E proto.Message](p *patch, list []E, named bool, meets func(E) bool) ([]E, bool) {
 	value := func() E { return proto.Clone(p.value).(E) }
 	at := -1

@@ -10,14 +10,14 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Listeners that take what the kernel redirects: a filter chain for each port, which is the port
-// that patches name.
+// Listeners that receive redirected connections. They have one filter chain per port, and patches
+// match that port.
 const (
 	virtualInbound  = "virtualInbound"
 	virtualOutbound = "virtualOutbound"
 )
 
-// listener patches a listener with all that is in it; false removes it.
+// listener patches a listener with its content; false removes it.
 func (a *application) listener(l *listenerv3.Listener) bool {
 	meets := func(p *patch) bool { return meetsListener(p, l) }
 	if !a.apply(a.of(networking.EnvoyFilter_LISTENER), meets,
@@ -37,7 +37,7 @@ func meetsListener(p *patch, l *listenerv3.Listener) bool {
 	case match.Name != "" && match.Name != l.Name:
 		return false
 	case p.applyTo != networking.EnvoyFilter_LISTENER && isVirtual(l):
-		return true // the chain's port counts
+		return true // matched by the chain's port
 	}
 	return match.PortNumber == 0 ||
 		l.GetAddress().GetSocketAddress().GetPortValue() == match.PortNumber
@@ -86,7 +86,7 @@ func (a *application) filterChains(l *listenerv3.Listener) {
 	}
 }
 
-// filterChain patches a chain with its filters; false removes it.
+// filterChain patches a filter chain with its filters; false removes it.
 func (a *application) filterChain(l *listenerv3.Listener, c *listenerv3.FilterChain) bool {
 	meets := func(p *patch) bool { return meetsListener(p, l) && meetsChain(p, l, c) }
 	if !a.apply(a.of(networking.EnvoyFilter_FILTER_CHAIN), meets, func(p *patch) {
@@ -104,7 +104,7 @@ func (a *application) filterChain(l *listenerv3.Listener, c *listenerv3.FilterCh
 	return true
 }
 
-// transportSocket merges one of the same name, and puts any other in its place.
+// transportSocket merges into a socket of the same name and replaces any other.
 func (a *application) transportSocket(p *patch, socket,
 	by *corev3.TransportSocket) *corev3.TransportSocket {
 	switch {

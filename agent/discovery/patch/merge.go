@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// merge lays src over dst, a message of the same type: single fields are overwritten, messages
-// merged, values that JSON has as one (durations, wrapped numbers, packed messages) and entries of
-// maps replaced, elements of lists put behind those there, or in their place (replaceLists).
+// merge merges src into dst, which has the same type. It overwrites scalars, merges messages, and
+// replaces map entries and values that are one value in JSON (durations, wrapped numbers, packed
+// messages). Lists are extended, or replaced if replaceLists is set.
 func merge(dst, src protoreflect.Message, replaceLists bool) {
 	src.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		switch {
@@ -43,7 +43,7 @@ func merge(dst, src protoreflect.Message, replaceLists bool) {
 	})
 }
 
-// copied is a value of a field that shares nothing with the one given.
+// copied returns a deep copy of a field's value.
 func copied(field protoreflect.FieldDescriptor, value protoreflect.Value) protoreflect.Value {
 	switch {
 	case field.Message() != nil:
@@ -54,7 +54,7 @@ func copied(field protoreflect.FieldDescriptor, value protoreflect.Value) protor
 	return value
 }
 
-// mergeAny lays one packed message over another of the same type.
+// mergeAny merges two packed messages of the same type.
 func mergeAny(dst, src *anypb.Any, replaceLists bool) (*anypb.Any, error) {
 	into, err := dst.UnmarshalNew()
 	if err != nil {
@@ -85,7 +85,7 @@ func contentType(message proto.Message, packed *anypb.Any) string {
 	return typeName(packed.TypeUrl)
 }
 
-// pack packs a message that is valid by itself.
+// pack validates and packs a message.
 func pack(message proto.Message) (*anypb.Any, error) {
 	if v, ok := message.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {
@@ -100,8 +100,8 @@ func pack(message proto.Message) (*anypb.Any, error) {
 		Value: value}, nil
 }
 
-// mergeStruct is merge for what is known as JSON only: the same field may be written max_age and
-// maxAge.
+// mergeStruct is merge for JSON objects of unknown type, in which max_age and maxAge are the same
+// field.
 func mergeStruct(dst, src *structpb.Struct, replaceLists bool) {
 	if dst.Fields == nil {
 		dst.Fields = map[string]*structpb.Value{}
@@ -130,7 +130,7 @@ func mergeStruct(dst, src *structpb.Struct, replaceLists bool) {
 	}
 }
 
-// camel writes a field's name as JSON has it.
+// camel returns the JSON form of a field name.
 func camel(name string) string {
 	head, rest, more := strings.Cut(name, "_")
 	for more {

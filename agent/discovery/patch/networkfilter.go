@@ -39,21 +39,20 @@ func (a *application) networkFilters(l *listenerv3.Listener, c *listenerv3.Filte
 	}
 }
 
-// meetsFilter tells whether a network filter is the one that a patch names, if it names one.
+// meetsFilter reports whether a patch selects a network filter.
 func meetsFilter(p *patch, f *listenerv3.Filter) bool {
 	match := listenerMatch(p).GetFilterChain().GetFilter()
 	return match == nil || match.Name == f.Name
 }
 
-// manager patches what is inside an HTTP connection manager: its filters, and routes that it has
-// itself.
+// manager patches the HTTP filters and the inline routes of an HTTP connection manager.
 func (a *application) manager(f *listenerv3.Filter, here func(*patch) bool) {
 	patches := slices.DeleteFunc(a.of(networking.EnvoyFilter_HTTP_FILTER), func(p *patch) bool {
 		return !here(p) || !meetsFilter(p, f)
 	})
 	config := &hcmv3.HttpConnectionManager{}
 	if f.GetTypedConfig() == nil || f.GetTypedConfig().UnmarshalTo(config) != nil {
-		return // a TypedStruct, or its configuration comes from elsewhere
+		return // a TypedStruct, or configured elsewhere
 	}
 	before := proto.Clone(config)
 	for _, p := range patches {

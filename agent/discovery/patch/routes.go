@@ -30,7 +30,7 @@ func (a *application) routes(c *routev3.RouteConfiguration) {
 	}
 }
 
-// here are the patches of a kind for a route configuration.
+// here returns the patches of a kind for a route configuration.
 func (a *application) here(kind applyTo, name string) []*patch {
 	return slices.DeleteFunc(a.of(kind), func(p *patch) bool { return !a.meetsRoutes(p, name) })
 }
@@ -66,7 +66,7 @@ func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch
 		meets := func(r *routev3.Route) bool { return meetsRoute(p, r) }
 		if p.operation == networking.EnvoyFilter_Patch_INSERT_FIRST && named &&
 			!slices.ContainsFunc(h.Routes, meets) {
-			continue // first of a host that has the route
+			continue // applies to the first route of the virtual host only
 		}
 		var done bool
 		if h.Routes, done = place(p, h.Routes, named, meets); done {
@@ -82,8 +82,8 @@ func (a *application) route(r *routev3.Route, h *routev3.VirtualHost, patches []
 	return a.apply(patches, meets, func(p *patch) { a.mergeInto(p, r) })
 }
 
-// meetsRoutes tells whether a route configuration is one that a patch is for: of sidecars by name
-// and port, of gateways by the server's port name and the gateway too.
+// meetsRoutes reports whether a patch selects a route configuration: for sidecars by name and port,
+// for gateways also by the server's port name and the gateway.
 func (a *application) meetsRoutes(p *patch, name string) bool {
 	match := routesMatch(p)
 	if match == nil {
@@ -101,7 +101,7 @@ func (a *application) meetsRoutes(p *patch, name string) bool {
 		(match.PortNumber == 0 || match.PortNumber == port)
 }
 
-// sidecarPort is the port in a sidecar's route configuration: 80, or inbound|80||.
+// sidecarPort returns the port in the name of a sidecar's route configuration: 80, or inbound|80||.
 func sidecarPort(name string) uint32 {
 	if rest, ok := strings.CutPrefix(name, "inbound|"); ok {
 		name, _, _ = strings.Cut(rest, "|")
@@ -110,8 +110,8 @@ func sidecarPort(name string) uint32 {
 	return uint32(port)
 }
 
-// gatewayRoutes takes a gateway's route configuration apart: http.80, or
-// https.443.portname.gateway.namespace, both perhaps with an address behind.
+// gatewayRoutes parses the name of a gateway's route configuration: http.80 or
+// https.443.portname.gateway.namespace, optionally followed by an address.
 func gatewayRoutes(name string) (port uint32, portName, gateway string) {
 	parts := strings.Split(name, ".")
 	if len(parts) < 2 {

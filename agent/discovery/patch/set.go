@@ -18,15 +18,15 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Set is all patches for one kind of proxy. It is immutable.
+// Set holds all patches for one kind of proxy. It is immutable.
 type Set struct {
 	node    model.Node
-	patches []*patch // in the order in which they are applied
+	patches []*patch // in order of application
 
-	unversioned []*patch // that ask for a version, where the node says none
+	unversioned []*patch // patches that require a version, if the node has none
 }
 
-// NewSet takes the patches for a node out of filters, which are in order.
+// NewSet returns the patches of ordered filters that match a node.
 func NewSet(filters []*Filter, node model.Node) *Set {
 	s := &Set{node: node}
 	for _, f := range filters {
@@ -42,24 +42,25 @@ func NewSet(filters []*Filter, node model.Node) *Set {
 	return s
 }
 
-// Empty tells whether there is nothing to apply.
+// Empty reports whether there is nothing to apply.
 func (s *Set) Empty() bool { return len(s.patches) == 0 }
 
-// Equal tells whether two sets do the same and tell the same.
+// Equal reports whether two sets have the same effect and problems.
 func (s *Set) Equal(t *Set) bool {
 	same := func(p, q *patch) bool { return p.entry() == q.entry() }
 	return slices.EqualFunc(s.patches, t.patches, same) && slices.EqualFunc(s.unversioned,
 		t.unversioned, same)
 }
 
-// Result is what became of a resource.
+// Result is the outcome of patching a resource.
 type Result struct {
-	Resource *resource.Resource // the one given if no patch is for it, nil if one removes it
+	Resource *resource.Resource // unchanged if no patch matches it, nil if a patch removes it
 	Problems []object.Problem
-	Used     []Entry // that did something
+	Used     []Entry // patches that had an effect
 }
 
-// Apply patches a resource. An EnvoyFilter with which it would not be valid is left out and told.
+// Apply patches a resource. It leaves out, and reports, an EnvoyFilter that makes the resource
+// invalid.
 func (s *Set) Apply(r *resource.Resource) Result {
 	patches := s.candidates(r)
 	if len(patches) == 0 {
@@ -83,28 +84,28 @@ func (s *Set) Apply(r *resource.Resource) Result {
 					Severity: condition.Error,
 					Message: fmt.Sprintf("Envoy would refuse what it makes of %s %s: %v",
 						kind(r.Type), r.Name, err),
-					Cure: "correct the value; without it the rest goes on"}))
+					Cure: "correct the value"}))
 		} else {
 			good = tried
 		}
 		patches = patches[n:]
 	}
 	if out, err = s.apply(r, good); err != nil {
-		out = Result{Resource: r} // cannot be: it was tried
+		out = Result{Resource: r} // unreachable: it was tried above
 	}
 	out.Problems = append(out.Problems, problems...)
 	return out
 }
 
-// kind is the short name of a type.
+// kind returns the short name of a type.
 func kind(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
 
-// kinds are what patches of a resource's type are applied to.
+// kinds lists the targets of patches by resource type.
 var kinds = map[string][]applyTo{
 	resource.ListenerType: {networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN,
 		networking.EnvoyFilter_LISTENER_FILTER,
 		networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER,
-		// routes in a listener
+		// inline routes of a listener
 		networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST,
 		networking.EnvoyFilter_HTTP_ROUTE},
 	resource.RouteType: {networking.EnvoyFilter_ROUTE_CONFIGURATION,
@@ -112,7 +113,7 @@ var kinds = map[string][]applyTo{
 	resource.ClusterType: {networking.EnvoyFilter_CLUSTER},
 }
 
-// candidates are the patches that may be for a resource, as far as its name tells.
+// candidates returns the patches that may match a resource, judged by its name.
 func (s *Set) candidates(r *resource.Resource) []*patch {
 	if s.Empty() {
 		return nil
@@ -146,7 +147,8 @@ func (s *Set) candidates(r *resource.Resource) []*patch {
 	return found
 }
 
-// contextOf is what a resource's name tells of its context; a listener's direction tells more.
+// contextOf returns the context implied by a resource's name. A listener's direction is more
+// precise.
 func (s *Set) contextOf(r *resource.Resource) context {
 	switch {
 	case s.node.Type == model.Router:
@@ -202,7 +204,7 @@ func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
 	return Result{Resource: out, Problems: a.problems, Used: a.entries(patches)}, err
 }
 
-// entries are those of patches that did something.
+// entries returns the entries of patches that had an effect.
 func (a *application) entries(patches []*patch) []Entry {
 	var used []Entry
 	for _, p := range patches {
@@ -213,7 +215,7 @@ func (a *application) entries(patches []*patch) []Entry {
 	return used
 }
 
-// nameOf is a message's name.
+// nameOf returns a message's name.
 func nameOf(message proto.Message, was string) string {
 	if named, ok := message.(interface{ GetName() string }); ok && named.GetName() != "" {
 		return named.GetName()
@@ -221,8 +223,8 @@ func nameOf(message proto.Message, was string) string {
 	return was
 }
 
-// origins are those of the EnvoyFilters that did something, the last first, as what Envoy says of a
-// resource that was patched is most likely about the patch; then those of the resource.
+// origins returns the origins of the EnvoyFilters that had an effect, last first, and then the
+// resource's: if Envoy refuses a patched resource, the last patch is the most likely cause.
 func (a *application) origins(patches []*patch, r *resource.Resource) []resource.Origin {
 	var origins []resource.Origin
 	for _, p := range slices.Backward(patches) {

@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// newValue makes the message that a patch's value is, nil if there is none.
+// newValue returns an empty message for a patch's value, nil if the kind has none.
 func newValue(to applyTo) proto.Message {
 	switch to {
 	case networking.EnvoyFilter_LISTENER:
@@ -49,8 +49,8 @@ func newValue(to applyTo) proto.Message {
 	return nil
 }
 
-// build makes a patch's value. The findings say what is wrong with it, by path; with an error among
-// them the message is nil.
+// build decodes a patch's value. The findings list its errors by path; after an error the message
+// is nil.
 func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []object.Finding) {
 	c := &conformer{}
 	message := newValue(to)
@@ -80,11 +80,10 @@ func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []ob
 	return message, c.findings
 }
 
-// syntax is how protojson begins an error: a position in the JSON that nobody wrote.
+// syntax matches the position in protojson errors, which refers to generated JSON.
 var syntax = regexp.MustCompile(`^(proto:[\s\x{a0}]*)?(syntax error )?(\(line \d+:\d+\): )?`)
 
-// reason is an error of protojson's without what means nothing to the reader; its text varies on
-// purpose.
+// reason returns a protojson error without its prefix, whose spaces vary on purpose.
 func reason(err error) string {
 	return strings.ReplaceAll(syntax.ReplaceAllString(err.Error(), ""), "\u00a0", " ")
 }
@@ -95,11 +94,11 @@ const (
 	oldStruct   = "udpa.type.v1.TypedStruct"
 )
 
-// oldType are types of Envoy's API before version 3, which it does not know any more.
+// oldType matches types of Envoy's API before version 3.
 var oldType = regexp.MustCompile(`^envoy\.(api\.v2\.|.*\.v[12](alpha\d*|beta\d*)?\.[^.]+$)`)
 
-// portable writes every typed_config of a type that is not linked as a TypedStruct, and every
-// TypedStruct of one that is as itself, so that it can be merged.
+// portable converts each typed_config of an unlinked type into a TypedStruct, and each TypedStruct
+// of a linked type into that type, so that it can be merged.
 func portable(value any) (any, error) {
 	switch v := value.(type) {
 	case []any:
@@ -180,7 +179,7 @@ func first(fields map[string]any, names ...string) any {
 	return nil
 }
 
-// typeName is the message's name in a type URL, "" if there is none.
+// typeName returns the message name in a type URL, or "".
 func typeName(url string) string {
 	at := strings.LastIndexByte(url, '/')
 	name := url[at+1:]
@@ -190,10 +189,10 @@ func typeName(url string) string {
 	return name
 }
 
-// linked tells whether a message can be read here.
+// linked reports whether a message type is linked into the program.
 func linked(name string) bool {
 	_, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(name))
 	return err == nil
 }
 
-var _ proto.Message = (*xdstypev3.TypedStruct)(nil) // linked, so that protojson finds it
+var _ proto.Message = (*xdstypev3.TypedStruct)(nil) // linked for protojson

@@ -22,20 +22,20 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Istio's defaults where a route says nothing of retries.
+// Istio's defaults for routes without retries.
 const (
 	defaultAttempts = 2
-	// by code: those that a request names
+	// by status code: the codes that a request names
 	defaultRetryOn      = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 	otherHostAttempts   = 5
-	retriesPerPriority  = 2 // after as many tries priorities that were tried are left out
+	retriesPerPriority  = 2 // number of attempts after which tried priorities are left out
 	defaultRedirectCode = http.StatusMovedPermanently
 )
 
-// forward sends requests to one destination, or to several by weight. What the only one does with
-// headers, the route does, after its own. istiod sets max_grpc_timeout too, of which Envoy says for
-// every route that it is deprecated; what is to replace it answers a timeout with 408. A gRPC
-// client whose deadline is shorter than the route's keeps it by itself.
+// forward sends requests to one destination, or to several by weight. The header operations of a
+// single destination move to the route, after the route's own. istiod also sets max_grpc_timeout,
+// which Envoy reports as deprecated for every route, and whose successor answers a timeout with
+// 408. gRPC clients enforce shorter deadlines themselves.
 func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 	field := fmt.Sprintf("http[%d]", in.Index)
 	action := &routev3.RouteAction{Timeout: durationpb.New(0)}
@@ -88,7 +88,7 @@ func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 	action.RetryPolicy = r.retryPolicy(in.Retries, false)
 }
 
-// changeHeaders adds operations on headers to a route's.
+// changeHeaders adds header operations to a route's.
 func changeHeaders(out *routev3.Route, in *networking.Headers) {
 	request, response := in.GetRequest(), in.GetResponse()
 	out.RequestHeadersToAdd = append(out.RequestHeadersToAdd, headerOptions(request)...)
@@ -97,8 +97,7 @@ func changeHeaders(out *routev3.Route, in *networking.Headers) {
 	out.ResponseHeadersToRemove = append(out.ResponseHeadersToRemove, response.GetRemove()...)
 }
 
-// destination is the cluster that a destination means; what is not there is told, and keeps its
-// name.
+// destination returns the cluster name of a destination and reports destinations that do not exist.
 func (r *Router) destination(from *object.Object, to *networking.Destination, field string) (string,
 	[]*routev3.RouteAction_HashPolicy) {
 	host := model.FullName(to.GetHost(), from.Namespace, r.World.Domain())
@@ -121,8 +120,8 @@ func (r *Router) destination(from *object.Object, to *networking.Destination, fi
 	return ClusterName(port, to.GetSubset(), host), r.hashPolicy(service, port, to.GetSubset())
 }
 
-// portOf is the port of a service (nil: unknown) that a destination means: the one it names, the
-// only one, else that of the listener.
+// portOf returns the service port of a destination: the named one, else the only one of the service
+// (nil: unknown), else the listener's.
 func (r *Router) portOf(service *model.Service, to *networking.Destination) uint32 {
 	switch {
 	case to.GetPort().GetNumber() != 0:
@@ -133,8 +132,8 @@ func (r *Router) portOf(service *model.Service, to *networking.Destination) uint
 	return r.Port
 }
 
-// retryPolicy is what a route says of retries, else the mesh, else Istio. Requests that are hashed
-// are tried where their hash leads again, unless the route says that they are not.
+// retryPolicy returns the retry policy of the route, else of the mesh, else Istio's default. Hashed
+// requests are retried on the host that their hash selects, unless the route says otherwise.
 func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	if in == nil {
 		in = r.World.Mesh().Retry
@@ -174,7 +173,7 @@ func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.Ret
 	return out
 }
 
-// retryOn parts Envoy's conditions from status codes, which Istio lets stand among them.
+// retryOn separates Envoy's retry conditions from the status codes that Istio allows among them.
 func retryOn(text string) (string, []uint32) {
 	var conditions []string
 	var codes []uint32
@@ -234,14 +233,14 @@ func (r *Router) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
 		scheme = map[bool]string{false: "http", true: "https"}[r.TLS]
 	}
 	if scheme == "http" && out.PortRedirect == 80 || scheme == "https" && out.PortRedirect == 443 {
-		out.PortRedirect = 0 // not to be written in a URL
+		out.PortRedirect = 0 // the default port is left out of the URL
 	}
 	out.ResponseCode = map[uint32]routev3.RedirectAction_RedirectResponseCode{
 		http.StatusFound:             routev3.RedirectAction_FOUND,
 		http.StatusSeeOther:          routev3.RedirectAction_SEE_OTHER,
 		http.StatusTemporaryRedirect: routev3.RedirectAction_TEMPORARY_REDIRECT,
 		http.StatusPermanentRedirect: routev3.RedirectAction_PERMANENT_REDIRECT,
-	}[in.RedirectCode] // what is not in it is 301
+	}[in.RedirectCode] // anything else becomes 301
 	return &routev3.Route_Redirect{Redirect: out}
 }
 
@@ -258,13 +257,12 @@ func directResponse(in *networking.HTTPDirectResponse) *routev3.Route_DirectResp
 	return &routev3.Route_DirectResponse{DirectResponse: out}
 }
 
-// isHost tells whether a header is the request's host, which Envoy changes in its own way.
+// isHost reports whether a header is the request's host, which Envoy rewrites by other means.
 func isHost(name string) bool {
 	return strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority")
 }
 
-// hostOf is what the request's host becomes, "" if it stays. One that is set counts before one that
-// is added.
+// hostOf returns the new host of a request, "" if it stays. set has precedence over add.
 func hostOf(in *networking.Headers_HeaderOperations) string {
 	for _, headers := range []map[string]string{in.GetSet(), in.GetAdd()} {
 		for _, name := range slices.Sorted(maps.Keys(headers)) {
@@ -276,7 +274,7 @@ func hostOf(in *networking.Headers_HeaderOperations) string {
 	return ""
 }
 
-// headerOptions are the headers to set and to add, by name.
+// headerOptions returns the headers to set and to add, sorted by name.
 func headerOptions(in *networking.Headers_HeaderOperations) []*corev3.HeaderValueOption {
 	var out []*corev3.HeaderValueOption
 	put := func(headers map[string]string, action corev3.HeaderValueOption_HeaderAppendAction) {

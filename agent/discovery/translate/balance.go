@@ -8,8 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// applyBalancer chooses how requests are spread over endpoints; Istio's default is the least busy
-// of two.
+// applyBalancer sets the load balancing policy. Istio's default is least request.
 func (d *draft) applyBalancer() {
 	l := d.policy.loadBalancer
 	if hash := l.GetConsistentHash(); hash != nil {
@@ -36,8 +35,8 @@ func (d *draft) applyBalancer() {
 	}
 }
 
-// slowStart lets endpoints that are new have their share of requests bit by bit; nil where that was
-// not asked for. The defaults are Istio's: linear, from 10 percent on.
+// slowStart returns the slow start of new endpoints, nil if not requested. Istio's defaults:
+// linear, from 10 percent.
 func slowStart(l *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
 	warmup := l.GetWarmup()
 	if warmup == nil {
@@ -49,7 +48,7 @@ func slowStart(l *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartC
 	}
 	out := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: warmup.Duration,
 		MinWeightPercent: &typev3.Percent{Value: 10},
-		// Envoy asks for the name of a runtime key; nobody sets this one.
+		// Envoy requires a runtime key; this one is never set.
 		Aggression: &corev3.RuntimeDouble{DefaultValue: 1,
 			RuntimeKey: "outrider.warmup.aggression"}}
 	if warmup.MinimumPercent != nil {

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Istio's names of what every proxy with interception has.
+// Istio's names of the listeners and clusters that every intercepting proxy has.
 const (
 	PassthroughCluster        = "PassthroughCluster"
 	InboundPassthroughCluster = "InboundPassthroughCluster"
@@ -30,12 +30,12 @@ const (
 	virtualInbound            = "virtualInbound"
 )
 
-// originalSourceMark is the mark of packets to applications whose source is the client's, by which
-// routing finds the way back; Istio's.
+// originalSourceMark marks packets to applications that have the client's source address, so that
+// policy routing returns the answers to Envoy. The value is Istio's.
 const originalSourceMark = 1337
 
-// CaptureClusters are those of connections that nobody knows: to where they were addressed, and to
-// nowhere.
+// CaptureClusters returns the clusters for connections to unknown destinations: the original
+// destination, and a black hole.
 func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, error) {
 	outbound := &clusterv3.Cluster{Name: PassthroughCluster,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
@@ -61,8 +61,8 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 	return out, nil
 }
 
-// VirtualOutbound is where captured connections to others arrive: a listener of their address and
-// port takes them, or else fallback, a cluster.
+// VirtualOutbound returns the listener that receives captured outbound connections. It hands each
+// to the listener of the original address and port, else to the cluster fallback.
 func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualOutbound+"-blackhole", m.OutboundPort)
 	if err != nil {
@@ -81,8 +81,8 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resourc
 	return resource.New(l.Name, l)
 }
 
-// VirtualInbound is where captured connections to this machine arrive: for ports that somebody
-// gave, and all others.
+// VirtualInbound returns the listener that receives captured inbound connections, to declared ports
+// and to all others.
 func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualInbound+"-blackhole", m.InboundPort)
@@ -127,7 +127,7 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound,
 	return resource.New(l.Name, l, origins...)
 }
 
-// transparent lets a listener take connections to addresses that are not the machine's.
+// transparent makes a TPROXY listener accept connections to foreign addresses.
 func transparent(node model.Node) *wrapperspb.BoolValue {
 	if node.Interception != model.Tproxy {
 		return nil
@@ -135,8 +135,7 @@ func transparent(node model.Node) *wrapperspb.BoolValue {
 	return wrapperspb.Bool(true)
 }
 
-// blackHole ends connections to the port that captured ones arrive at, which would go round in
-// circles.
+// blackHole closes connections to the capture port itself, which would loop.
 func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChain, error) {
 	filter, err := passOn(m, BlackHoleCluster)
 	if err != nil {
@@ -147,7 +146,7 @@ func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChai
 		Filters: []*listenerv3.Filter{filter}}, nil
 }
 
-// passOn passes the bytes of a connection on to a cluster.
+// passOn returns a TCP proxy to a cluster.
 func passOn(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
 	logs, err := loggers(m.AccessLog)
 	if err != nil {
@@ -158,9 +157,9 @@ func passOn(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
 			ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
 }
 
-// inspect adds the filters that find out what the filter chains ask for before one is chosen. Ports
-// that are known to need no look at their bytes get none: the client of some protocols waits for
-// the server to begin.
+// inspect adds the listener filters that the filter chain matches need. Ports whose protocol is
+// known to need none are exempt, since with some protocols the client waits for the server to speak
+// first.
 func inspect(l *listenerv3.Listener, m *mesh.Config, known []uint32) {
 	needs := func(asks func(*listenerv3.FilterChainMatch) bool) bool {
 		return slices.ContainsFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool {
@@ -190,7 +189,7 @@ func listenerFilter(name string, config proto.Message) *listenerv3.ListenerFilte
 		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: typed(config)}}
 }
 
-// anyOf matches connections to ports; nil for none.
+// anyOf matches connections to any of the ports; nil if there are none.
 func anyOf(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	rules := make([]*listenerv3.ListenerFilterChainMatchPredicate, 0, len(ports))
 	for _, port := range ports {

@@ -7,20 +7,21 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Claims keeps what several hosts want of one listener apart: of two routes that match the same the
-// first counts, for Envoy refuses a listener with both.
+// Claims separates what several hosts route on one listener. Envoy refuses a listener with two
+// equal matches, so the first claim wins.
 type Claims struct {
 	Routes []Connection
 	taken  map[claim]Connection
 }
 
-// claim is what a filter chain matches.
+// claim is the match of a filter chain.
 type claim struct {
 	serverName string       // "*": any
 	subnet     netip.Prefix // zero: any
 }
 
-// Take adds what a host wants, and tells what another one has already, and what cannot be matched.
+// Take adds the routes of a host. It returns a problem for each match that an earlier host has
+// already, and for each match that Envoy cannot express.
 func (c *Claims) Take(routes []Connection) []object.Problem {
 	if c.taken == nil {
 		c.taken = map[claim]Connection{}
@@ -34,7 +35,7 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 		if subnets == nil {
 			subnets = []netip.Prefix{{}}
 		}
-		whole := route // for the names that are free on all subnets
+		whole := route // for names that are unclaimed on all subnets
 		whole.ServerNames = nil
 		for _, name := range names {
 			if !CanServerName(name) {
@@ -50,7 +51,7 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 				case !ok:
 					c.taken[claim{name, subnet}] = route
 					free = append(free, subnet)
-				// an earlier match of the same object is meant to go first
+				// within one object, an earlier match is supposed to win
 				case by.Object != route.Object:
 					problems = append(problems, taken(route, by, name))
 				}
@@ -78,7 +79,7 @@ func (c *Claims) add(route Connection) {
 	c.Routes = append(c.Routes, route)
 }
 
-// taken tells that connections for a name go elsewhere already.
+// taken reports that connections for a name are routed elsewhere already.
 func taken(route, by Connection, name string) object.Problem {
 	return warning(route.Object, route.Field,
 		fmt.Sprintf("connections for %s are taken by %s of %s at %s:%d, which counts",

@@ -9,17 +9,17 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestClaims lets an older and a younger object claim the same: what is free of it is the
-// younger's, the rest is told.
+// TestClaims lets an older and a younger object claim the same matches: the younger one gets what
+// is free and a problem for the rest.
 func TestClaims(t *testing.T) {
 	older, younger := &object.Object{File: "a.yaml", Line: 1}, &object.Object{File: "b.yaml",
 		Line: 1}
 	wide, narrow := netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.1.0.0/16")
 	var claims Claims
-	var told int
+	var count int
 	for _, route := range []Connection{
 		{Object: older, ServerNames: []string{"a.test", "b.test"}},
-		// an earlier match of its own goes first: nothing to tell
+		// within one object the first match wins without a problem
 		{Object: older, ServerNames: []string{"b.test"}},
 		{Object: older, ServerNames: []string{"c.test"}, Subnets: []netip.Prefix{wide}},
 		{Object: younger, ServerNames: []string{"b.test", "d.test", "*x.test"}},
@@ -28,7 +28,7 @@ func TestClaims(t *testing.T) {
 		{Object: younger},
 		{Object: older},
 	} {
-		told += len(claims.Take([]Connection{route}))
+		count += len(claims.Take([]Connection{route}))
 	}
 	var got []string
 	for _, r := range claims.Routes {
@@ -40,7 +40,7 @@ func TestClaims(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q,\nwant %q", got, want)
 	}
-	if told != 4 { // b.test, *x.test, c.test of the wide block, and everything
-		t.Errorf("%d problems told, want 4", told)
+	if count != 4 { // b.test, *x.test, c.test of the wide block, and everything
+		t.Errorf("%d problems, want 4", count)
 	}
 }

@@ -16,17 +16,17 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// The names under which a proxy's own certificate and its authorities are served, and the cluster
-// that serves them: istiod's.
+// Names of the SDS secrets with the proxy's own certificate and its CA, and of the cluster that
+// serves them, as istiod has them.
 const (
 	ownCertificate = "default"
 	meshRoots      = "ROOTCA"
 	secretCluster  = "sds-grpc"
 )
 
-// applyTLS says how connections are encrypted. names are those that the service expects in
-// certificates, for a policy that names none itself; serverName is what ISTIO_MUTUAL asks for where
-// the policy does not say.
+// applyTLS sets how connections to the service are encrypted. names are the subject alternative
+// names to expect unless the policy has its own; serverName is the SNI of ISTIO_MUTUAL unless the
+// policy has one.
 func (d *draft) applyTLS(names []string, serverName string) {
 	if context := d.tlsContext(names, serverName); context != nil {
 		d.TransportSocket = transportSocket("envoy.transport_sockets.tls", context)
@@ -38,14 +38,13 @@ func (d *draft) applyTLS(names []string, serverName string) {
 		}
 		d.TransportSocket = transportSocket("envoy.transport_sockets.upstream_proxy_protocol",
 			&proxyprotocolv3.ProxyProtocolUpstreamTransport{
-				// the same numbers
+				// both enums have the same numbers
 				Config: &corev3.ProxyProtocolConfig{Version: corev3.ProxyProtocolConfig_Version(
 					in.Version)}, TransportSocket: inner})
 	}
 }
 
-// peers are the names that a service's certificates have: those that its entry gives, and of its
-// endpoints' service accounts.
+// peers returns the subject alternative names of a service: its entry's and its service accounts'.
 func (d *draft) peers(service *model.Service, port *model.Port) []string {
 	if d.policy.tls == nil {
 		return nil
@@ -62,7 +61,7 @@ func transportSocket(name string, config proto.Message) *corev3.TransportSocket 
 		TypedConfig: typed(config)}}
 }
 
-// tlsContext is how the other side is checked, and what it is shown; nil sends plain text.
+// tlsContext returns the TLS settings of connections to the service; nil means plain text.
 func (d *draft) tlsContext(names []string, serverName string) *tlsv3.UpstreamTlsContext {
 	in := d.policy.tls
 	switch in.GetMode() {
@@ -74,8 +73,8 @@ func (d *draft) tlsContext(names []string, serverName string) *tlsv3.UpstreamTls
 	return nil
 }
 
-// originTLS is TLS to whom files vouch for. The server's name is the request's host where nothing
-// else is said, and is checked where nobody says what else to expect.
+// originTLS returns TLS with certificates from files. Without an SNI the request's host is used,
+// and verified unless the policy has subject alternative names.
 func (d *draft) originTLS(in *networking.ClientTLSSettings,
 	names []string) *tlsv3.UpstreamTlsContext {
 	out := d.newTLS(in.Sni)
@@ -119,7 +118,7 @@ func (d *draft) fileSecret(secret FileSecret) *tlsv3.SdsSecretConfig {
 	return secretSource(secret)
 }
 
-// meshTLS is TLS between workloads of the mesh: both show the certificate that the mesh gave them.
+// meshTLS returns mutual TLS between workloads with the certificates of the mesh.
 func (d *draft) meshTLS(in *networking.ClientTLSSettings, names []string,
 	serverName string) *tlsv3.UpstreamTlsContext {
 	if in.Sni != "" {
@@ -150,7 +149,7 @@ func (d *draft) newTLS(serverName string) *tlsv3.UpstreamTlsContext {
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}}}
 }
 
-// secret is where Envoy asks for a secret: at the agent's own server, for as long as it takes.
+// secret refers to a secret of the agent's SDS server. Envoy waits for it without limit.
 func secret(name string) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{
@@ -163,7 +162,7 @@ func secret(name string) *tlsv3.SdsSecretConfig {
 		InitialFetchTimeout: durationpb.New(0), ResourceApiVersion: corev3.ApiVersion_V3}}
 }
 
-// anyOfNames matches a certificate that has one of these names, of whatever kind.
+// anyOfNames matches certificates with any of the names, as any type of subject alternative name.
 func anyOfNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	var out []*tlsv3.SubjectAltNameMatcher
 	for _, name := range names {
@@ -176,7 +175,7 @@ func anyOfNames(names []string) []*tlsv3.SubjectAltNameMatcher {
 	return out
 }
 
-// meshServerName is what a proxy of the mesh is asked for, in istiod's form:
+// meshServerName returns istiod's SNI for a proxy of the mesh:
 // outbound_.80_.v1_.reviews.example.com.
 func meshServerName(port uint32, subset, host string) string {
 	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, host)

@@ -17,31 +17,32 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// ClusterName is Istio's: outbound|80|v1|reviews.example.com.
+// ClusterName returns Istio's name of a cluster: outbound|80|v1|reviews.example.com.
 func ClusterName(port uint32, subset, host string) string {
 	return fmt.Sprintf("outbound|%d|%s|%s", port, subset, host)
 }
 
-// Clusters are the resources of one service: clusters and, where it has static endpoints, these
-// apart.
+// Clusters holds the resources of one service: its clusters, and their endpoints where those are
+// static.
 type Clusters struct {
 	Resources []*resource.Resource
 	Problems  []object.Problem
-	Secrets   map[FileSecret][]resource.Origin // that clusters refer to, and who wants them
+	// referenced by the clusters, with the rules that require them
+	Secrets map[FileSecret][]resource.Origin
 
 	mesh *mesh.Config
 	node model.Node
 }
 
-// ServiceClusters translates a service under a rule (nil: none) for a proxy. Proxies with the same
-// ReaderKey get the same.
+// ServiceClusters translates a service with a rule (nil: none) for a proxy. Proxies with equal
+// ReaderKeys get equal clusters.
 func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) Clusters {
 	out := Clusters{mesh: m, node: node}
 	for i := range service.Ports {
 		port := &service.Ports[i]
 		if port.Entry.Resolution == networking.ServiceEntry_NONE && !node.Captured() {
-			// told when it is read: where it was meant to go is not known without interception
+			// reported by validation: without interception the original destination is unknown
 			continue
 		}
 		out.add(service, port, rule, nil)
@@ -51,13 +52,13 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 			}
 		}
 	}
-	out.tellShadowed(service, rule)
-	out.tellIdle(service, rule)
+	out.reportShadowed(service, rule)
+	out.reportUnused(service, rule)
 	return out
 }
 
-// tellShadowed tells of what does not count beside something older.
-func (out *Clusters) tellShadowed(service *model.Service, rule *model.Rule) {
+// reportShadowed reports subsets, policies and ports that an older object overrides.
+func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 	for _, s := range service.Shadowed {
 		oldest := service.Oldest()
 		message := fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts",
@@ -105,7 +106,7 @@ func (out *Clusters) tellShadowed(service *model.Service, rule *model.Rule) {
 	}
 }
 
-// precedence is why an object counts before another one.
+// precedence explains why the first object takes precedence over the second.
 func precedence(first, second *object.Object) string {
 	if object.Age(first, second) < 0 {
 		return "older"
@@ -130,7 +131,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		service.Host)}, mesh: out.mesh, protocol: port.Protocol,
 		policy: policyFor(rule, port.Number, subsetName)}
 	endpoints := service.Endpoints(port, labels)
-	// on to where a connection was addressed
+	// forward to the original destination
 	passes := port.Entry.Resolution == networking.ServiceEntry_NONE
 	if subset != nil && len(endpoints) == 0 && !passes && port == &service.Ports[0] {
 		out.Problems = append(out.Problems, warning(subset.Object, fmt.Sprintf("subsets[%d].labels",
@@ -149,7 +150,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		}
 	}
 	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.mesh.Identity {
-		// Without endpoints requests fail; they must not leave unencrypted.
+		// Without endpoints requests fail. They must not leave unencrypted.
 		c.policy.tls, endpoints, passes = nil, nil, false
 		out.Problems = append(out.Problems, noIdentity(rule, subset, port.Number, service.Host))
 	}
@@ -178,8 +179,8 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	out.publish(c.Name, c.finish(), port.Object, origins)
 }
 
-// passThrough sends connections where they were addressed to; port is another port there, 0 for the
-// same.
+// passThrough forwards connections to their original address. port replaces the original port
+// unless it is 0.
 func (d *draft) passThrough(port uint32) {
 	d.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
 	d.LbPolicy, d.LbConfig = clusterv3.Cluster_CLUSTER_PROVIDED, nil
@@ -190,7 +191,7 @@ func (d *draft) passThrough(port uint32) {
 	}
 }
 
-// resolveNames lets Envoy look its endpoints up: all addresses of each, or one of one at a time.
+// resolveNames lets Envoy resolve endpoints with DNS: all addresses of each, or one at a time.
 func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
 	d.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{
 		ClusterType: &clusterv3.Cluster_CustomClusterType{
@@ -202,7 +203,7 @@ func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
 			})}}
 }
 
-// need notes that a rule wants a secret.
+// need records that a rule requires a secret.
 func (out *Clusters) need(secret FileSecret, rule *model.Rule) {
 	if _, known := out.Secrets[secret]; known {
 		return
@@ -225,7 +226,7 @@ func (out *Clusters) publish(name string, message validated, from *object.Object
 	out.Resources = append(out.Resources, r)
 }
 
-// noIdentity tells that a rule asks for a certificate of the mesh.
+// noIdentity reports that a rule requires a certificate of the mesh, which the proxy does not have.
 func noIdentity(rule *model.Rule, subset *model.Subset, port uint32, host string) object.Problem {
 	o, field, says := rule.PolicyOf, "trafficPolicy", rule.Policy
 	if subset != nil && (policy{}).override(subset.TrafficPolicy, port).tls != nil {

@@ -21,18 +21,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Connection is where connections go that are not taken apart into requests: one entry of a
-// VirtualService's tls or tcp, or all that come to a service.
+// Connection routes connections that are not parsed as HTTP: one entry of a VirtualService's tls or
+// tcp, or all connections to a service.
 type Connection struct {
-	ServerNames []string       // of TLS, lower case; nil takes all
-	Subnets     []netip.Prefix // of the address that was connected to; nil takes all
-	Object      *object.Object // that says so
-	Field       string         // its place there, below spec
+	ServerNames []string       // SNI in lower case; nil matches all
+	Subnets     []netip.Prefix // of the destination address; nil matches all
+	Object      *object.Object // the object that defines the route
+	Field       string         // path below spec
 
 	proxy *tcpproxyv3.TcpProxy // without access log
 }
 
-// Filter is the network filter that passes the bytes on.
+// Filter returns the TCP proxy filter.
 func (c Connection) Filter(log AccessLog) (*listenerv3.Filter, error) {
 	logs, err := loggers(log)
 	if err != nil {
@@ -43,7 +43,7 @@ func (c Connection) Filter(log AccessLog) (*listenerv3.Filter, error) {
 	return networkFilter("envoy.filters.network.tcp_proxy", proxy)
 }
 
-// Chain is a filter chain for what matches.
+// Chain returns the filter chain that matches the connection.
 func (c Connection) Chain(name string, log AccessLog) (*listenerv3.FilterChain, error) {
 	filter, err := c.Filter(log)
 	if err != nil {
@@ -63,26 +63,26 @@ func (c Connection) Chain(name string, log AccessLog) (*listenerv3.FilterChain, 
 	return chain, nil
 }
 
-// Equal tells whether two come to the same for Envoy and for who asks where they come from.
+// Equal reports whether two connections have the same Envoy configuration and origin.
 func (c Connection) Equal(d Connection) bool {
 	return slices.Equal(c.ServerNames, d.ServerNames) && slices.Equal(c.Subnets, d.Subnets) &&
 		c.Object == d.Object && c.Field == d.Field &&
 		proto.Equal(c.proxy, d.proxy)
 }
 
-// Connections is what is done with connections to a host on a port.
+// Connections is the routing of connections to a host and port.
 type Connections struct {
-	Routes   []Connection // the first that matches a server name and address counts
+	Routes   []Connection // the first match applies
 	Problems []object.Problem
-	Reads    []string // the hosts whose service or rule it was made from, sorted
+	Reads    []string // hosts whose service or rule it depends on, sorted
 }
 
-// Equal tells whether listeners made from both are equal.
+// Equal reports whether two values lead to equal listeners.
 func (c *Connections) Equal(d *Connections) bool {
 	return c == d || c != nil && d != nil && slices.EqualFunc(c.Routes, d.Routes, Connection.Equal)
 }
 
-// Origins are those of the objects that decide.
+// Origins returns the origins of the objects that define the routes.
 func (c *Connections) Origins() []resource.Origin {
 	var origins []resource.Origin
 	for _, route := range c.Routes {
@@ -91,14 +91,14 @@ func (c *Connections) Origins() []resource.Origin {
 	return compact(origins)
 }
 
-// ServiceConnections is what sidecars do with connections to a port of a service, as all
-// VirtualServices that name its host say, in their order: tls counts for ports that speak TLS, tcp
-// for all others. What none of them takes goes to the service.
+// ServiceConnections returns how sidecars route connections to a port of a service: by the
+// VirtualServices that name its host, in order of precedence (tls for TLS ports, tcp for others),
+// else to the service.
 func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 	routings []*model.Routing) *Connections {
 	r.begin()
 	out := &Connections{}
-	var everything *Connection // what takes all that is left
+	var everything *Connection // the route that matches everything else
 	for _, routing := range routings {
 		routes := r.TCPRoutes
 		if port.Protocol == model.TLS {
@@ -130,8 +130,8 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 	return out
 }
 
-// TLSRoutes is what a VirtualService's tls says of connections through here, an entry for each
-// match that applies, in its order.
+// TLSRoutes returns the tls routes of a VirtualService that apply to this listener, one for each
+// match, in order.
 func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
 	var out []Connection
 	for i, in := range routing.Spec.Tls {
@@ -158,8 +158,8 @@ func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
 	return out
 }
 
-// TCPRoutes is what a VirtualService's tcp says of connections through here, in its order: an entry
-// for each route with a match that applies. Nothing after one without subnets can be reached.
+// TCPRoutes returns the tcp routes of a VirtualService that apply to this listener, in order.
+// Routes after one without subnets are unreachable.
 func (r *Router) TCPRoutes(routing *model.Routing) []Connection {
 	var out []Connection
 	for i, in := range routing.Spec.Tcp {
@@ -191,7 +191,7 @@ func (r *Router) TCPRoutes(routing *model.Routing) []Connection {
 	return out
 }
 
-// connectionMatch is what the matches of tls and tcp have in common.
+// connectionMatch is the common part of tls and tcp matches.
 type connectionMatch interface {
 	GetPort() uint32
 	GetGateways() []string
@@ -202,8 +202,8 @@ type connectionMatch interface {
 
 func (r *Router) inMesh() bool { return slices.Contains(r.Gateway, model.MeshGateway) }
 
-// appliesTo tells whether a match can be met by connections through here. Of a gateway's clients
-// nothing is known but the port, as in Istio.
+// appliesTo reports whether connections of this listener can satisfy a match. As in Istio, a
+// gateway knows only the port of its clients.
 func (r *Router) appliesTo(routing *model.Routing, field string, match connectionMatch) bool {
 	if match.GetPort() != 0 && match.GetPort() != r.Port || !r.gatewaysMeet(match.GetGateways(),
 		routing) {
@@ -226,7 +226,7 @@ func (r *Router) appliesTo(routing *model.Routing, field string, match connectio
 	return true
 }
 
-// destinations passes connections on to one destination, or to several by weight.
+// destinations forwards connections to one destination, or to several by weight.
 func (r *Router) destinations(routing *model.Routing, routes []*networking.RouteDestination,
 	field string) *tcpproxyv3.TcpProxy {
 	var names []string
@@ -241,7 +241,7 @@ func (r *Router) destinations(routing *model.Routing, routes []*networking.Route
 		clusters = append(clusters, &tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight{Name: name,
 			Weight: uint32(max(to.Weight, 0))})
 	}
-	first := routes[0].Destination // whose rule says how long connections may last, as in Istio
+	first := routes[0].Destination // as in Istio, its rule defines the idle timeout
 	service := r.service(model.FullName(first.GetHost(), routing.Object.Namespace,
 		r.World.Domain()))
 	if len(routes) == 1 {
@@ -254,7 +254,8 @@ func (r *Router) destinations(routing *model.Routing, routes []*networking.Route
 	return out
 }
 
-// proxy passes connections on to a cluster of a service (nil: unknown) as its rule says.
+// proxy forwards connections to a cluster of a service (nil: unknown) with the settings of its
+// rule.
 func (r *Router) proxy(service *model.Service, port uint32, subset,
 	cluster string) *tcpproxyv3.TcpProxy {
 	out := &tcpproxyv3.TcpProxy{StatPrefix: cluster, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{
@@ -280,8 +281,8 @@ func (r *Router) proxy(service *model.Service, port uint32, subset,
 	return out
 }
 
-// subnets reads blocks of addresses, and addresses, which were checked when they were read, in
-// order and each once.
+// subnets parses addresses and CIDR blocks, which are valid, and returns them sorted without
+// duplicates.
 func subnets(texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {

@@ -1,6 +1,5 @@
-// Package translate turns what the model knows into Envoy's resources, each by itself: the clusters
-// of a service, a virtual host, a route configuration, a listener. Functions here keep no state;
-// names and defaults are istiod's.
+// Package translate converts the model into Envoy resources: the clusters of a service, a virtual
+// host, a route configuration, a listener. Its functions are pure; names and defaults are istiod's.
 package translate
 
 import (
@@ -18,20 +17,20 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Limits of what Envoy takes.
+// Limits of Envoy.
 const (
 	unlimited = math.MaxUint32
 	anyIPv4   = "0.0.0.0"
 	loopback  = "127.0.0.1"
 )
 
-// typed packs a message.
+// typed packs a message into an Any.
 func typed(message proto.Message) *anypb.Any {
 	return &anypb.Any{TypeUrl: "type.googleapis.com/" +
 		string(message.ProtoReflect().Descriptor().FullName()), Value: encode(message)}
 }
 
-// encode marshals; only text that is not UTF-8 cannot be, and YAML does not bring that.
+// encode marshals a message. That fails for invalid UTF-8 only, which YAML excludes.
 func encode(message proto.Message) []byte {
 	value, err := resource.Encode(message)
 	if err != nil {
@@ -54,7 +53,7 @@ func socketAddress(host string, port uint32) *corev3.Address {
 			Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}
 }
 
-// positive is v as Envoy's optional number; nil (Envoy's default) where Istio's field is not set.
+// positive returns v as Envoy's optional number; nil (Envoy's default) if v is not positive.
 func positive(v int32) *wrapperspb.UInt32Value {
 	if v <= 0 {
 		return nil
@@ -67,14 +66,13 @@ func warning(o *object.Object, field, message, cure string) object.Problem {
 		Cure: cure})
 }
 
-// validated is a message of Envoy's.
+// validated is implemented by Envoy's messages.
 type validated interface {
 	proto.Message
 	Validate() error
 }
 
-// refused tells that what an object became is not valid: a fault of ours or a check that is
-// missing.
+// refused reports that a translated object is invalid, which is a bug or a missing check.
 func refused(o *object.Object, err error) object.Problem {
 	return o.Problem(object.Finding{Severity: condition.Error,
 		Message: "Envoy would refuse what this becomes: " + err.Error(),

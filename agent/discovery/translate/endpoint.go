@@ -10,15 +10,15 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// group are endpoints of one place that are used alike.
+// group holds endpoints of one locality and priority.
 type group struct {
 	where     model.Locality
 	priority  int
-	weight    uint32 // of the group among those of its priority
+	weight    uint32 // relative to other groups of the same priority
 	endpoints []model.Endpoint
 }
 
-// byLocality groups endpoints by where they are, in the order in which places are named first.
+// byLocality groups endpoints by locality, in order of first appearance.
 func byLocality(endpoints []model.Endpoint) []group {
 	var groups []group
 	index := map[model.Locality]int{}
@@ -35,7 +35,7 @@ func byLocality(endpoints []model.Endpoint) []group {
 	return groups
 }
 
-// addWeight stops at the largest number.
+// addWeight adds without overflow.
 func addWeight(a, b uint32) uint32 {
 	if sum := a + b; sum >= a {
 		return sum
@@ -43,7 +43,7 @@ func addWeight(a, b uint32) uint32 {
 	return unlimited
 }
 
-// assignment is what Envoy is told of endpoints.
+// assignment returns the endpoints as Envoy's ClusterLoadAssignment.
 func assignment(name string, groups []group) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: name,
 		Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(groups))}

@@ -20,14 +20,14 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// The HTTP filters whose settings routes override.
+// Names of HTTP filters with per-route settings.
 const (
 	corsFilter   = "envoy.filters.http.cors"
 	faultFilter  = "envoy.filters.http.fault"
 	routerFilter = "envoy.filters.http.router"
 )
 
-// filterConfigs sets what filters before the router do for this route.
+// filterConfigs sets the per-route settings of HTTP filters.
 func filterConfigs(out *routev3.Route, in *networking.HTTPRoute) {
 	put := func(filter string, config proto.Message) {
 		if out.TypedPerFilterConfig == nil {
@@ -43,13 +43,14 @@ func filterConfigs(out *routev3.Route, in *networking.HTTPRoute) {
 	}
 }
 
-// millionths of requests.
+// fraction returns a percentage in millionths.
 func fraction(percent float64) *typev3.FractionalPercent {
 	return &typev3.FractionalPercent{Numerator: uint32(math.Round(percent * 10_000)),
 		Denominator: typev3.FractionalPercent_MILLION}
 }
 
-// fault is nil where nothing is delayed or aborted. Without a share of requests none is.
+// fault returns nil if nothing is delayed or aborted. A fault without a percentage affects no
+// requests.
 func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 	out := &faultv3.HTTPFault{}
 	if delay := in.GetDelay(); delay.GetFixedDelay() != nil {
@@ -79,13 +80,13 @@ func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 	return out
 }
 
-// grpcStatuses are the names of gRPC's status codes, by code.
+// grpcStatuses lists the names of gRPC status codes by code.
 var grpcStatuses = []string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
 	"NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
 	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
 	"INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"}
 
-// grpcStatus is the code of a name, 2 (unknown) if there is none.
+// grpcStatus returns the code for a name, 2 (UNKNOWN) if the name is invalid.
 func grpcStatus(name string) uint32 {
 	for code, known := range grpcStatuses {
 		if strings.EqualFold(name, known) {
@@ -120,7 +121,7 @@ func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 	return out
 }
 
-// mirrors copies requests. The copies carry the host as it is, without Envoy's "-shadow".
+// mirrors adds request mirroring. Mirrored requests keep their host, without Envoy's "-shadow".
 func (r *Router) mirrors(action *routev3.RouteAction, in model.HTTPRoute, field string) {
 	mirror := func(to *networking.Destination, percent *networking.Percent, field string) {
 		share := fraction(100)

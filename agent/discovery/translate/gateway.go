@@ -12,25 +12,25 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// GatewayChain is what a gateway's listener does with some of its connections: it routes their
-// requests (RouteName), or passes them on (Filters).
+// GatewayChain is a filter chain of a gateway's listener. It either routes requests (RouteName) or
+// forwards connections (Filters).
 type GatewayChain struct {
 	Name        string
-	ServerNames []string                      // of TLS; nil or with "*" takes every name
-	TLS         *networking.ServerTLSSettings // nil: none, or passed on
+	ServerNames []string                      // SNI; nil or "*" matches all
+	TLS         *networking.ServerTLSSettings // nil: plain text or passthrough
 	RouteName   string
-	StatPrefix  string // of requests; "" is the listener's
+	StatPrefix  string // "": the listener's
 	Filters     []*listenerv3.Filter
 }
 
-// HTTPRouteName is Istio's name of the route configuration of a gateway's plain HTTP port: http.80,
-// or http.80.10.0.0.1 for servers that are bound to an address.
+// HTTPRouteName returns Istio's name of the route configuration of a plain HTTP port of a gateway:
+// http.80, or http.80.10.0.0.1 for servers bound to an address.
 func HTTPRouteName(port uint32, bind string) string {
 	return fmt.Sprintf("http.%d", port) + bound(bind)
 }
 
-// HTTPSRouteName is of one server of one gateway: https.443.name.gateway.namespace, with its
-// address behind it if it has one.
+// HTTPSRouteName returns Istio's name of the route configuration of one HTTPS server:
+// https.443.name.gateway.namespace, followed by the address if it has one.
 func HTTPSRouteName(port uint32, portName, gateway, namespace, bind string) string {
 	return fmt.Sprintf("https.%d.%s.%s.%s", port, portName, gateway, namespace) + bound(bind)
 }
@@ -42,8 +42,8 @@ func bound(bind string) string {
 	return "." + bind
 }
 
-// GatewayListener listens for all servers of a port of one address ("" = all IPv4 ones): one chain
-// for connections without TLS, or any number that server names tell apart.
+// GatewayListener returns the listener for all servers with one address ("" = 0.0.0.0) and port:
+// one chain without TLS, or any number of chains distinguished by SNI.
 func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh.Config,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	if address == "" {

@@ -22,7 +22,7 @@ import (
 // AccessLog is where listeners write a line for each request or connection.
 type AccessLog = mesh.AccessLog
 
-// serverName is what Istio's proxies call themselves.
+// serverName is the server header of Istio's proxies.
 const serverName = "istio-envoy"
 
 func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
@@ -30,7 +30,7 @@ func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 		TypedConfig: typed(config)}}
 }
 
-// connectionManager is the network filter that routes requests by the named route configuration.
+// connectionManager returns an HTTP connection manager with the named route configuration from RDS.
 func connectionManager(routeName, statPrefix string, gateway bool,
 	m *mesh.Config) (*listenerv3.Filter, error) {
 	manager, err := newManager(statPrefix, m)
@@ -53,7 +53,7 @@ func connectionManager(routeName, statPrefix string, gateway bool,
 
 const managerFilter = "envoy.filters.network.http_connection_manager"
 
-// newManager is what all connection managers have in common.
+// newManager returns the common settings of all HTTP connection managers.
 func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager, error) {
 	logs, err := loggers(m.AccessLog)
 	if err != nil {
@@ -64,7 +64,7 @@ func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager
 		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}),
 			httpFilter(corsFilter, &corsv3.CorsPolicy{}),
 			httpFilter(routerFilter, &routerv3.Router{})},
-		// requests may be silent for as long as they like, as in Istio
+		// no idle timeout for requests, as in Istio
 		StreamIdleTimeout: durationpb.New(0),
 		UseRemoteAddress:  wrapperspb.Bool(false),
 		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
@@ -74,7 +74,7 @@ func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager
 	return manager, nil
 }
 
-// asServer makes a manager speak for the application behind it.
+// asServer makes a manager pass the application's server header on.
 func asServer(manager *hcmv3.HttpConnectionManager) {
 	manager.ServerName = serverName
 	manager.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
@@ -82,14 +82,14 @@ func asServer(manager *hcmv3.HttpConnectionManager) {
 		Subject: wrapperspb.Bool(true), Uri: true, Dns: true}
 }
 
-// withRoutes gives a manager routes that do not change without it.
+// withRoutes sets an inline route configuration.
 func withRoutes(manager *hcmv3.HttpConnectionManager,
 	routes *routev3.RouteConfiguration) (*listenerv3.Filter, error) {
 	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 	return networkFilter(managerFilter, manager)
 }
 
-// normalizePath says what is done with paths before routes are looked at.
+// normalizePath sets the path normalization that precedes routing.
 func normalizePath(manager *hcmv3.HttpConnectionManager,
 	how meshapi.MeshConfig_ProxyPathNormalization_NormalizationType) {
 	manager.NormalizePath = wrapperspb.Bool(how != meshapi.MeshConfig_ProxyPathNormalization_NONE)
@@ -110,7 +110,7 @@ func networkFilter(name string, config validated) (*listenerv3.Filter, error) {
 		TypedConfig: typed(config)}}, nil
 }
 
-// loggers is empty where no log is asked for.
+// loggers returns the access loggers, none if the log has no file.
 func loggers(l AccessLog) ([]*accesslogv3.AccessLog, error) {
 	if l.File == "" {
 		return nil, nil

@@ -22,27 +22,28 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Inbound is a port of this machine that the proxy takes connections for.
+// Inbound is a port of this machine for which the proxy accepts connections.
 type Inbound struct {
-	Port     uint32 // that is connected to
-	Name     string // of the port
+	Port     uint32 // destination port
+	Name     string // name of the port
 	Protocol model.Protocol
-	// address of a listener of its own; "": captured connections are meant
+	// address of the port's own listener; "": captured connections only
 	Bind string
-	// IP:port or unix:///path of the application; "": where the connection was addressed to
+	// IP:port or unix:///path of the application; "": the original destination
 	Endpoint string
-	TLS      *networking.ServerTLSSettings      // ended here; nil: nothing is
-	Pool     *networking.ConnectionPoolSettings // of connections to the application; nil: no limits
+	TLS      *networking.ServerTLSSettings // terminated here; nil: not at all
+	// limits of connections to the application; nil: none
+	Pool *networking.ConnectionPoolSettings
 }
 
-// InboundClusterName is Istio's: inbound|8080||.
+// InboundClusterName returns Istio's name of an inbound cluster: inbound|8080||.
 func InboundClusterName(port uint32) string { return fmt.Sprintf("inbound|%d||", port) }
 
-// passthroughSource is the address from which the proxy connects to applications at the address
-// that was meant, so that interception can tell these connections from others; Istio's.
+// passthroughSource is the source address of connections to the original destination. Interception
+// exempts it. The value is Istio's.
 const passthroughSource = "127.0.0.6"
 
-// Cluster is the application.
+// Cluster returns the cluster for the application.
 func (in Inbound) Cluster(m *mesh.Config, node model.Node,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m,
@@ -66,12 +67,12 @@ func (in Inbound) Cluster(m *mesh.Config, node model.Node,
 	return resource.New(c.Name, c, origins...)
 }
 
-// toOriginalDestination makes a cluster of the application that a captured connection was addressed
-// to.
+// toOriginalDestination makes a cluster forward to the application that a captured connection was
+// addressed to.
 func toOriginalDestination(c *clusterv3.Cluster, node model.Node) {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
 	c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
-	if node.Interception == model.Redirect { // with TPROXY the address of the client is kept
+	if node.Interception == model.Redirect { // TPROXY keeps the client's address
 		c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{
 			Address:       passthroughSource,
 			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}}
@@ -93,7 +94,7 @@ func parseEndpoint(text string) (*corev3.Address, error) {
 	return socketAddress(host, uint32(number)), nil
 }
 
-// spoken is the protocol once TLS has ended.
+// spoken returns the protocol after TLS termination.
 func (in Inbound) spoken() model.Protocol {
 	if in.TLS != nil && in.Protocol == model.TLS {
 		return model.HTTP
@@ -101,10 +102,10 @@ func (in Inbound) spoken() model.Protocol {
 	return in.Protocol
 }
 
-// chainName is Istio's: the name of the listener that the port would have.
+// chainName returns Istio's name of the filter chain: the name of the port's listener.
 func (in Inbound) chainName() string { return ListenerName(cmp.Or(in.Bind, anyIPv4), in.Port) }
 
-// Listener is a listener of the port's own.
+// Listener returns the port's own listener.
 func (in Inbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	chains, err := in.chains(m, false)
 	if err != nil {
@@ -116,13 +117,13 @@ func (in Inbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 	return resource.New(l.Name, l, origins...)
 }
 
-// Check tells why Envoy would not take connections for the port.
+// Check returns an error if Envoy would refuse the port's listener.
 func (in Inbound) Check(m *mesh.Config) error {
 	_, err := in.chains(m, true)
 	return err
 }
 
-// chains are the filter chains of the port; among captured ones they match the port.
+// chains returns the filter chains of the port. captured adds a match on the port.
 func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterChain, error) {
 	match := func() *listenerv3.FilterChainMatch {
 		out := &listenerv3.FilterChainMatch{}
@@ -171,15 +172,15 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 	return chains, add(filter, match())
 }
 
-// inboundManager sends every request to one cluster. One that the application did not answer
-// because the connection had just closed is sent again, as in Istio.
+// inboundManager sends every request to one cluster. As in Istio, it retries requests that failed
+// because the application had just closed the connection.
 func inboundManager(m *mesh.Config, port uint32, portName, cluster,
 	statPrefix string) (*listenerv3.Filter, error) {
 	manager, err := newManager(statPrefix, m)
 	if err != nil {
 		return nil, err
 	}
-	// only the router: nothing else is asked for here
+	// only the router
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
 	asServer(manager)
 	route := &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{
@@ -196,10 +197,10 @@ func inboundManager(m *mesh.Config, port uint32, portName, cluster,
 	return withRoutes(manager, routes)
 }
 
-// plainHTTP is what the inspector finds that looks for HTTP.
+// plainHTTP lists the application protocols detected by the HTTP inspector.
 var plainHTTP = []string{"http/1.0", "http/1.1", "h2c"}
 
-// detection is how long a listener waits for the first bytes; 0 is for ever.
+// detection sets the time that a listener waits for the first bytes; 0 is unlimited.
 func detection(l *listenerv3.Listener, wait time.Duration) {
 	l.ListenerFiltersTimeout = durationpb.New(wait)
 	l.ContinueOnListenerFiltersTimeout = true

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// ListenerName is Istio's: address_port.
+// ListenerName returns Istio's name of a listener: address_port.
 func ListenerName(address string, port uint32) string { return fmt.Sprintf("%s_%d", address, port) }
 
 func newListener(address string, port uint32,
@@ -29,19 +29,19 @@ func newListener(address string, port uint32,
 	}
 }
 
-// Outbound is a listener of a sidecar for traffic to others.
+// Outbound is a listener of a sidecar for outbound traffic.
 type Outbound struct {
 	Address string
 	Port    uint32
-	// it listens for nothing itself: captured connections to the address and port are handed to it
+	// not bound; captured connections to the address and port are handed to it
 	Captured    bool
-	Routes      string       // name of the route configuration of requests; "": there are none
-	Sniff       bool         // what looks like HTTP is requests, and all else connections
-	Connections []Connection // what is not taken apart into requests
-	Rest        string       // the cluster of captured connections that nothing else takes
+	Routes      string       // name of the route configuration; "": no HTTP
+	Sniff       bool         // detect HTTP; other connections are forwarded
+	Connections []Connection // connections that are not parsed as HTTP
+	Rest        string       // cluster for captured connections that match nothing else
 }
 
-// Listener makes the resource.
+// Listener returns the listener resource.
 func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	l := newListener(o.Address, o.Port)
 	if o.Routes != "" {
@@ -79,7 +79,7 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 	return resource.New(l.Name, l, compact(origins)...)
 }
 
-// inspectTLS makes the server name known before a filter chain is chosen.
+// inspectTLS adds the TLS inspector, which detects the SNI.
 func inspectTLS(l *listenerv3.Listener) {
 	l.ListenerFilters = append(l.ListenerFilters, &listenerv3.ListenerFilter{
 		Name: "envoy.filters.listener.tls_inspector",
@@ -88,8 +88,8 @@ func inspectTLS(l *listenerv3.Listener) {
 	l.ListenerFiltersTimeout = durationpb.New(0)
 }
 
-// CanServerName tells whether Envoy can tell a host by its server name: exact ones and whole first
-// labels.
+// CanServerName reports whether Envoy can match a host by SNI: exact names and wildcards of whole
+// first labels.
 func CanServerName(host string) bool {
 	return !model.IsWildcard(host) || host == "*" || len(host) > 2 && host[1] == '.'
 }

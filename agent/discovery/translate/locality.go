@@ -13,8 +13,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// localityOf is what counts of localities, which may be that they count as usual; nil if they do
-// not.
+// localityOf returns the locality settings in effect, nil if locality load balancing is off.
 func (p policy) localityOf(m *mesh.Config) *networking.LocalityLoadBalancerSetting {
 	setting := p.loadBalancer.GetLocalityLbSetting()
 	if setting == nil {
@@ -29,9 +28,9 @@ func (p policy) localityOf(m *mesh.Config) *networking.LocalityLoadBalancerSetti
 	return setting
 }
 
-// prefer orders and weighs groups of endpoints as a proxy prefers them, as Istio does: by the
-// shares that distribute gives, else near ones before far ones. The latter needs outlier detection,
-// without which no endpoint counts as failed.
+// prefer sets priorities and weights of endpoint groups for a proxy, as Istio does: by the shares
+// of distribute, else by distance. The latter requires outlier detection, without which no endpoint
+// counts as failed.
 func (d *draft) prefer(groups []group, node model.Node) []group {
 	setting := d.policy.localityOf(d.mesh)
 	failover := d.policy.outlier != nil
@@ -59,8 +58,8 @@ func (d *draft) prefer(groups []group, node model.Node) []group {
 	return withoutGaps(groups)
 }
 
-// share gives each place the share that the first rule for the proxy's place gives it; other places
-// get nothing. Where no rule is for the proxy, its endpoints share by their own weights.
+// share weighs each locality by the first distribute rule that matches the proxy's locality; other
+// localities get nothing. Without a matching rule endpoints keep their weights.
 func share(groups []group, from model.Locality,
 	rules []*networking.LocalityLoadBalancerSetting_Distribute) []group {
 	at := slices.IndexFunc(rules, func(r *networking.LocalityLoadBalancerSetting_Distribute) bool {
@@ -84,7 +83,7 @@ func share(groups []group, from model.Locality,
 		}
 		for _, i := range own {
 			g := groups[i]
-			// rounded up: nobody's share is nothing
+			// rounded up so that no share is zero
 			g.weight = uint32((uint64(g.weight)*uint64(to[place]) + total - 1) / total)
 			out = append(out, g)
 		}
@@ -92,8 +91,8 @@ func share(groups []group, from model.Locality,
 	return out
 }
 
-// within tells whether a place is one that a rule names: region, region/zone or
-// region/zone/subzone, with * for all.
+// within reports whether a locality matches a rule: region, region/zone or region/zone/subzone,
+// where * matches all.
 func within(where model.Locality, rule string) bool {
 	named := model.ParseLocality(rule)
 	fits := func(own, rule string, first bool) bool {
@@ -104,10 +103,10 @@ func within(where model.Locality, rule string) bool {
 		fits(where.Subzone, named.Subzone, false)
 }
 
-// byLabels prefers endpoints that have the proxy's value, or a given one ("label=value"), of the
-// first label, of these those that have it of the second too, and so on. The network as first label
-// orders the whole twice: the own network's before all others'. Places are split where their
-// endpoints differ.
+// byLabels prefers endpoints that share the proxy's value, or a given one ("label=value"), of the
+// first label, among these the ones that share the second, and so on. A leading network label puts
+// endpoints of the proxy's network before all others. Localities are split where their endpoints
+// differ.
 func byLabels(groups []group, node model.Node, labels []string) []group {
 	if isNowhere(node) {
 		return groups
@@ -148,14 +147,13 @@ func byLabels(groups []group, node model.Node, labels []string) []group {
 	return out
 }
 
-// isNowhere tells whether a proxy says nothing of itself that endpoints could have in common with
-// it.
+// isNowhere reports whether a proxy has no property by which endpoints could be preferred.
 func isNowhere(node model.Node) bool {
 	return len(node.Labels) == 0 && node.Locality == (model.Locality{}) && node.Network == ""
 }
 
-// byRegion prefers the proxy's own subzone, zone, region, then the region that is named for its
-// own, then all others. What is preferred already stays so.
+// byRegion prefers the proxy's own subzone, zone and region, then the failover region, then all
+// others. It keeps existing priorities.
 func byRegion(groups []group, from model.Locality,
 	failover []*networking.LocalityLoadBalancerSetting_Failover) {
 	named := slices.IndexFunc(failover,
@@ -180,7 +178,7 @@ func byRegion(groups []group, from model.Locality,
 	}
 }
 
-// withoutGaps numbers priorities from 0 on, as Envoy wants them.
+// withoutGaps renumbers priorities from 0, as Envoy requires.
 func withoutGaps(groups []group) []group {
 	var used []int
 	for _, g := range groups {
@@ -194,11 +192,12 @@ func withoutGaps(groups []group) []group {
 	return groups
 }
 
-// ReaderKey is equal for proxies that get the same clusters of a service under a rule (nil: none).
+// ReaderKey returns a key that is equal for proxies that get equal clusters of a service with a
+// rule (nil: none).
 func ReaderKey(m *mesh.Config, rule *model.Rule, node model.Node) string {
 	key := fmt.Sprintf("%s captured=%t", node.Type, node.Captured())
 	near, labels := false, map[string]bool{}
-	policies := []*networking.TrafficPolicy{nil} // without a rule the mesh's settings count alone
+	policies := []*networking.TrafficPolicy{nil} // without a rule only the mesh's settings apply
 	if rule != nil {
 		policies[0] = rule.Policy
 		for i := range rule.Subsets {

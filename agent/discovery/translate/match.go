@@ -15,13 +15,13 @@ func everything() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
-// isEverything tells whether no request passes a route by.
+// isEverything reports whether a match accepts every request.
 func isEverything(m *routev3.RouteMatch) bool {
 	return (m.GetPrefix() == "/" || m.GetSafeRegex().GetRegex() == ".*") && len(m.Headers) == 0 &&
 		len(m.QueryParameters) == 0
 }
 
-// requestMatch translates one match of a VirtualService; nil matches everything.
+// requestMatch translates one HTTP match; nil matches everything.
 func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 	out := everything()
 	if in == nil {
@@ -68,7 +68,7 @@ func requestMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 	return out
 }
 
-// headerMatch asks for a header; without a value that it is there.
+// headerMatch matches a header, or its presence if there is no value.
 func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher {
 	if s := stringMatch(in); s != nil {
 		return &routev3.HeaderMatcher{Name: name,
@@ -78,8 +78,8 @@ func headerMatch(name string, in *networking.StringMatch) *routev3.HeaderMatcher
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
 }
 
-// stringMatch translates a match; nil stands for one that says nothing, and for a regular
-// expression that takes all.
+// stringMatch translates a string match; nil if it is empty or a regular expression that matches
+// everything.
 func stringMatch(in *networking.StringMatch) *matcherv3.StringMatcher {
 	switch m := in.GetMatchType().(type) {
 	case *networking.StringMatch_Exact:
@@ -89,7 +89,7 @@ func stringMatch(in *networking.StringMatch) *matcherv3.StringMatcher {
 		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{
 			Prefix: m.Prefix}}
 	case *networking.StringMatch_Regex:
-		if m.Regex == "*" { // Istio takes it for "is there"
+		if m.Regex == "*" { // Istio treats it as a presence match
 			return nil
 		}
 		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// applyOutlier takes hosts that fail out of use for a while.
+// applyOutlier sets outlier detection.
 func (d *draft) applyOutlier() {
 	o := d.policy.outlier
 	if o == nil {
@@ -25,7 +25,7 @@ func (d *draft) applyOutlier() {
 		return wrapperspb.UInt32(min(count.Value, 1) * 100)
 	}
 	out := &clusterv3.OutlierDetection{
-		// statistics over hosts is not what was asked for
+		// success-rate ejection was not requested
 		EnforcingSuccessRate: wrapperspb.UInt32(0),
 		Interval:             o.Interval, BaseEjectionTime: o.BaseEjectionTime,
 		MaxEjectionPercent: positive(o.MaxEjectionPercent),
@@ -47,11 +47,11 @@ func (d *draft) applyOutlier() {
 		d.options().OutlierDetection = &upstreamv3.HttpProtocolOptions_OutlierDetection{
 			ErrorMatcher: statusIn(codes)}
 	}
-	// Envoy's own default of 50 % would send requests to ejected hosts of small services.
+	// Envoy's default of 50 % would send requests to ejected hosts of small services.
 	d.common().HealthyPanicThreshold = &typev3.Percent{Value: float64(max(o.MinHealthPercent, 0))}
 }
 
-// common returns the settings of all load balancers to write to.
+// common returns the load balancer settings for modification.
 func (d *draft) common() *clusterv3.Cluster_CommonLbConfig {
 	if d.CommonLbConfig == nil {
 		d.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{}
@@ -59,7 +59,7 @@ func (d *draft) common() *clusterv3.Cluster_CommonLbConfig {
 	return d.CommonLbConfig
 }
 
-// statusIn matches responses of these statuses.
+// statusIn matches responses with one of the status codes.
 func statusIn(codes []uint32) *matcherv3.MatchPredicate {
 	rules := make([]*matcherv3.MatchPredicate, 0, len(codes))
 	for _, code := range codes {

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestPassThrough sends connections on only where they are intercepted, and never without the
-// encryption that was asked for.
+// TestPassThrough forwards connections only where they are intercepted, and never without the
+// requested encryption.
 func TestPassThrough(t *testing.T) {
 	passthrough := &networking.LoadBalancerSettings{
 		LbPolicy: &networking.LoadBalancerSettings_Simple{

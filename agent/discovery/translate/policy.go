@@ -6,7 +6,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// policy is what counts for one port of a service or subset.
+// policy is the traffic policy in effect for one port of a service or subset.
 type policy struct {
 	loadBalancer  *networking.LoadBalancerSettings
 	pool          *networking.ConnectionPoolSettings
@@ -16,7 +16,7 @@ type policy struct {
 	retryBudget   *networking.TrafficPolicy_RetryBudget
 }
 
-// policyFor is what a rule (nil: none) says of a port of a subset ("": of the service itself).
+// policyFor returns what a rule (nil: none) sets for a port of a subset ("": the service itself).
 func policyFor(rule *model.Rule, port uint32, subset string) policy {
 	if rule == nil {
 		return policy{}
@@ -28,9 +28,8 @@ func policyFor(rule *model.Rule, port uint32, subset string) policy {
 	return p
 }
 
-// override lays a traffic policy over what counts so far, as Istio does: kind by kind. Where it has
-// settings of the port, these alone count of it, and what they leave out is as if nobody had said
-// anything.
+// override applies a traffic policy on top of the current one, section by section as in Istio.
+// Port-level settings replace the whole policy; sections that they omit get defaults.
 func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	if by == nil {
 		return p
@@ -63,9 +62,8 @@ func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	return p
 }
 
-// tunnelOf is how connections to a subset ("": to the service itself) are carried over a proxy;
-// nil: they are not. As in Istio a subset does not take it over from the rule, and settings of a
-// port say nothing of it.
+// tunnelOf returns the tunnel settings of a subset ("": the service itself); nil: none. As in Istio
+// a subset does not inherit them from the rule, and there are no port-level ones.
 func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelSettings {
 	switch {
 	case rule == nil:
@@ -79,7 +77,8 @@ func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelS
 	return nil
 }
 
-// ConnectionPool is what a rule (nil: none) says of connections to a port of the service.
+// ConnectionPool returns the connection pool settings of a rule (nil: none) for a port of the
+// service.
 func ConnectionPool(rule *model.Rule, port uint32) *networking.ConnectionPoolSettings {
 	return policyFor(rule, port, "").pool
 }

@@ -14,17 +14,17 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// draft is a cluster that is being made, with the options of HTTP that it will carry encoded.
+// draft is a cluster under construction with its HTTP options.
 type draft struct {
 	*clusterv3.Cluster
 	mesh     *mesh.Config
 	protocol model.Protocol
 	policy   policy
-	http     *upstreamv3.HttpProtocolOptions // nil is Envoy's default: HTTP/1.1 with no limits
-	secrets  []FileSecret                    // that it refers to
+	http     *upstreamv3.HttpProtocolOptions // nil: Envoy's default, HTTP/1.1 without limits
+	secrets  []FileSecret                    // referenced by the cluster
 }
 
-// options returns the options of HTTP to write to.
+// options returns the HTTP options for modification.
 func (d *draft) options() *upstreamv3.HttpProtocolOptions {
 	if d.http == nil {
 		d.http = &upstreamv3.HttpProtocolOptions{}
@@ -32,12 +32,12 @@ func (d *draft) options() *upstreamv3.HttpProtocolOptions {
 	return d.http
 }
 
-// speaksHTTP2 tells whether requests are sent as HTTP/2 whatever they came as.
+// speaksHTTP2 reports whether all requests are sent as HTTP/2.
 func (d *draft) speaksHTTP2() bool {
 	return d.http.GetExplicitHttpConfig().GetHttp2ProtocolOptions() != nil
 }
 
-// finish puts the options of HTTP into the cluster.
+// finish encodes the HTTP options and returns the cluster.
 func (d *draft) finish() *clusterv3.Cluster {
 	if d.http != nil {
 		if d.http.UpstreamProtocolOptions == nil {
@@ -51,7 +51,7 @@ func (d *draft) finish() *clusterv3.Cluster {
 	return d.Cluster
 }
 
-// applyPool sets what bounds connections and requests.
+// applyPool sets the limits of connections and requests.
 func (d *draft) applyPool() {
 	tcp, http := d.policy.pool.GetTcp(), d.policy.pool.GetHttp()
 	d.ConnectTimeout = durationpb.New(d.mesh.ConnectTimeout)
@@ -92,8 +92,8 @@ func (d *draft) applyPool() {
 	d.applyHTTP(tcp, http)
 }
 
-// retryBudget bounds retries by the requests there are; Istio's defaults are 20 percent, and 3 in
-// any case.
+// retryBudget limits retries relative to active requests. Istio's defaults are 20 percent and at
+// least 3.
 func retryBudget(
 	in *networking.TrafficPolicy_RetryBudget) *clusterv3.CircuitBreakers_Thresholds_RetryBudget {
 	if in == nil {
@@ -111,8 +111,8 @@ func retryBudget(
 	return out
 }
 
-// applyHTTP says how requests are sent, and how long a connection lives. The times count for TCP
-// too.
+// applyHTTP sets the protocol of requests and the lifetime of connections. The durations apply to
+// TCP too.
 func (d *draft) applyHTTP(tcp *networking.ConnectionPoolSettings_TCPSettings,
 	http *networking.ConnectionPoolSettings_HTTPSettings) {
 	upgrade := http.GetH2UpgradePolicy() ==

@@ -10,14 +10,14 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// FileSecret is a certificate with its key, or authorities, in files that Envoy reads by itself: a
-// renewed certificate changes no listener, and no key travels.
+// FileSecret is a certificate with its key, or CA certificates, in files that Envoy reads itself: a
+// renewed certificate changes no listener, and keys stay in their files.
 type FileSecret struct {
-	Certificate, Key     string // of a certificate
-	Authorities, Revoked string // of authorities; Revoked is a CRL and may be ""
+	Certificate, Key     string // certificate chain and its key
+	Authorities, Revoked string // CA certificates and an optional CRL
 }
 
-// Name is Istio's: file-cert:CERTIFICATE~KEY, file-root:AUTHORITIES.
+// Name returns Istio's name: file-cert:CERTIFICATE~KEY or file-root:AUTHORITIES.
 func (s FileSecret) Name() string {
 	switch {
 	case s.Authorities == "":
@@ -28,7 +28,7 @@ func (s FileSecret) Name() string {
 	return "file-root:" + s.Authorities + "~" + s.Revoked
 }
 
-// Files are those that Envoy reads for the secret.
+// Files returns the files that Envoy reads for the secret.
 func (s FileSecret) Files() []string {
 	switch {
 	case s.Authorities == "":
@@ -39,24 +39,23 @@ func (s FileSecret) Files() []string {
 	return []string{s.Authorities, s.Revoked}
 }
 
-// Resource is the secret as Envoy asks for it by name. Envoy reads the files when it is given a
-// secret other than the one it has, and of itself only when something is renamed into their folder;
-// so fingerprint stands for what they hold, where somebody knows it (else 0), and makes the secret
-// another when that changes.
+// Resource returns the secret resource. Envoy reads the files when it receives a different secret,
+// and by itself only when a file is renamed into their directory. A fingerprint of the files'
+// content (0: unknown) therefore makes the secret different whenever the content changes.
 func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*resource.Resource,
 	error) {
 	out := &tlsv3.Secret{Name: s.Name()}
 	if s.Authorities == "" {
 		certificate := &tlsv3.TlsCertificate{CertificateChain: file(s.Certificate),
 			PrivateKey: file(s.Key), WatchedDirectory: watched(s.Certificate, s.Key)}
-		certificate.CertificateChain.WatchedDirectory = spelled(filepath.Dir(s.Certificate),
+		certificate.CertificateChain.WatchedDirectory = fingerprintPath(filepath.Dir(s.Certificate),
 			fingerprint)
 		out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: certificate}
 		return resource.New(out.Name, out, compact(origins)...)
 	}
 	check := &tlsv3.CertificateValidationContext{TrustedCa: file(s.Authorities),
 		WatchedDirectory: watched(s.Authorities, s.Revoked)}
-	check.TrustedCa.WatchedDirectory = spelled(filepath.Dir(s.Authorities), fingerprint)
+	check.TrustedCa.WatchedDirectory = fingerprintPath(filepath.Dir(s.Authorities), fingerprint)
 	if s.Revoked != "" {
 		check.Crl = file(s.Revoked)
 	}
@@ -64,8 +63,9 @@ func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*r
 	return resource.New(out.Name, out, compact(origins)...)
 }
 
-// watched is the folder of both files: of a folder of symbolic links the whole is replaced, not the
-// files. Envoy watches the folders of files by itself where there are two.
+// watched returns the directory that Envoy watches for both files, nil if they differ. In a
+// directory of symbolic links, such as a Kubernetes mount, the whole directory is replaced and not
+// the files.
 func watched(path, other string) *corev3.WatchedDirectory {
 	folder := filepath.Dir(path)
 	if other != "" && filepath.Dir(other) != folder {
@@ -74,10 +74,9 @@ func watched(path, other string) *corev3.WatchedDirectory {
 	return &corev3.WatchedDirectory{Path: folder}
 }
 
-// spelled is a folder in the one of its many spellings that fingerprint stands for, each bit a "/"
-// or a "/." at its end; nil for 0. A secret has no field for a version. This one is beside the
-// point in a secret (Envoy watches for the secret as a whole), and true all the same.
-func spelled(folder string, fingerprint uint32) *corev3.WatchedDirectory {
+// fingerprintPath encodes a fingerprint in the spelling of a directory: each bit appends "/" or "/." to the
+// path; nil for 0. Secrets have no version field, so the path is the only place for it.
+func fingerprintPath(folder string, fingerprint uint32) *corev3.WatchedDirectory {
 	if fingerprint == 0 {
 		return nil
 	}
@@ -93,8 +92,8 @@ func file(path string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }
 
-// secretSource names a secret that is served beside everything else. It is not waited for: what is
-// wrong with one file would hold back the whole listener.
+// secretSource refers to a secret of the ADS stream. Envoy does not wait for it, since a bad file
+// would otherwise hold back the whole listener.
 func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{Name: s.Name(), SdsConfig: adsSource(secretWait)}
 }

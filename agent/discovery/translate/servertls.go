@@ -12,17 +12,17 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// secretWait is how long a listener waits for its certificates before it goes on without: Envoy's
-// default.
+// secretWait is how long a listener waits for its certificates before it starts without them. It is
+// Envoy's default.
 const secretWait = 15 * time.Second
 
-// ServerSecrets are the files that a server's TLS reads; none with PASSTHROUGH.
+// ServerSecrets returns the file secrets of a server; none for PASSTHROUGH.
 func ServerSecrets(in *networking.ServerTLSSettings) []FileSecret {
 	if in.GetMode() == networking.ServerTLSSettings_PASSTHROUGH {
 		return nil
 	}
 	secrets := serverCertificates(in)
-	if asksClients(in) {
+	if requestsClientCertificate(in) {
 		secrets = append(secrets, serverAuthorities(in))
 	}
 	return secrets
@@ -44,14 +44,14 @@ func serverAuthorities(in *networking.ServerTLSSettings) FileSecret {
 	return FileSecret{Authorities: in.CaCertificates, Revoked: in.CaCrl}
 }
 
-// asksClients tells whether clients are asked for a certificate.
-func asksClients(in *networking.ServerTLSSettings) bool {
+// requestsClientCertificate reports whether the server requests client certificates.
+func requestsClientCertificate(in *networking.ServerTLSSettings) bool {
 	return in.Mode == networking.ServerTLSSettings_MUTUAL ||
 		in.Mode == networking.ServerTLSSettings_OPTIONAL_MUTUAL
 }
 
-// downstreamTLS is how a server proves itself, and what it asks of clients. What it does not say of
-// the protocol, the mesh says.
+// downstreamTLS returns the TLS settings of a server. The mesh's settings fill in the protocol
+// parameters that the server omits.
 func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.DownstreamTlsContext {
 	suites := in.CipherSuites
 	if len(suites) == 0 {
@@ -70,7 +70,7 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 			secretSource(secret))
 	}
 	out := &tlsv3.DownstreamTlsContext{CommonTlsContext: common}
-	if !asksClients(in) {
+	if !requestsClientCertificate(in) {
 		return out
 	}
 	out.RequireClientCertificate = wrapperspb.Bool(in.Mode == networking.ServerTLSSettings_MUTUAL)
@@ -87,7 +87,7 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 	return out
 }
 
-// lowestVersion is that of servers that say none.
+// lowestVersion returns the minimum TLS version for servers without one.
 func lowestVersion(m *mesh.Config) tlsv3.TlsParameters_TlsProtocol {
 	if m.TLS.GetMinProtocolVersion() == meshapi.MeshConfig_TLSConfig_TLSV1_3 {
 		return tlsv3.TlsParameters_TLSv1_3
@@ -95,8 +95,8 @@ func lowestVersion(m *mesh.Config) tlsv3.TlsParameters_TlsProtocol {
 	return tlsv3.TlsParameters_TLSv1_2
 }
 
-// SpeaksAny tells whether the mesh's lowest version leaves a server one that it speaks. What the
-// server itself says is not judged.
+// SpeaksAny reports whether the mesh's minimum version leaves the server any version. It does not
+// check the server's own range.
 func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
 	return in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
 		lowestVersion(m) == tlsv3.TlsParameters_TLSv1_2 ||
@@ -104,7 +104,7 @@ func SpeaksAny(in *networking.ServerTLSSettings, m *mesh.Config) bool {
 			tlsv3.TlsParameters_TLSv1_3) == tlsv3.TlsParameters_TLSv1_3
 }
 
-// subjectAltNameTypes are where a name is looked for.
+// subjectAltNameTypes lists the types of subject alternative names to match.
 var subjectAltNameTypes = []tlsv3.SubjectAltNameMatcher_SanType{tlsv3.SubjectAltNameMatcher_URI,
 	tlsv3.SubjectAltNameMatcher_DNS,
 	tlsv3.SubjectAltNameMatcher_EMAIL, tlsv3.SubjectAltNameMatcher_IP_ADDRESS}
@@ -114,5 +114,5 @@ func tlsVersion(in networking.ServerTLSSettings_TLSProtocol,
 	if in == networking.ServerTLSSettings_TLS_AUTO {
 		return otherwise
 	}
-	return tlsv3.TlsParameters_TlsProtocol(in) // the same numbers
+	return tlsv3.TlsParameters_TlsProtocol(in) // both enums have the same numbers
 }

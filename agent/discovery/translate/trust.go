@@ -7,11 +7,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// proxyConfigName is the name of the only ProxyConfig. That of istiod has none.
+// proxyConfigName names the only ProxyConfig. istiod's has no name.
 const proxyConfigName = "mesh"
 
-// ProxyConfig is what an agent beside Envoy is to know: as with istiod, the authorities that the
-// mesh trusts beside its own. It is there without any, too, so that the last one can be taken back.
+// ProxyConfig returns the resource with the CA certificates that the mesh trusts in addition to its
+// own, as istiod serves it to agents. It exists even without any, so that the last one can be
+// removed.
 func ProxyConfig(m *mesh.Config) (*resource.Resource, error) {
 	return resource.New(proxyConfigName, &meshapi.ProxyConfig{CaCertificatesPem: m.Authorities})
 }

@@ -6,18 +6,19 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// authorities publishes whom the mesh trusts, if that may have changed.
+// authorities publishes the mesh's trusted CA certificates if the mesh config has changed.
 func (v *View) authorities() {
-	if v.told == v.world.Mesh() {
+	if v.published == v.world.Mesh() {
 		return
 	}
-	v.told = v.world.Mesh()
-	config, err := translate.ProxyConfig(v.told)
-	if err != nil { // none that was read is refused by the message
-		v.tell("authorities", []object.Problem{{Field: "caCertificates", Severity: condition.Error,
-			Message: err.Error()}})
+	v.published = v.world.Mesh()
+	config, err := translate.ProxyConfig(v.published)
+	if err != nil { // unreachable: meshfile has validated the certificates
+		v.report("authorities",
+			[]object.Problem{{Field: "caCertificates", Severity: condition.Error,
+				Message: err.Error()}})
 		return
 	}
 	v.put("authorities", config)
-	v.tell("authorities", nil)
+	v.report("authorities", nil)
 }

@@ -13,19 +13,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// connections is what a gateway's listener does with connections that it does not take apart into
-// requests.
+// connections collects what a gateway's listener does with connections that it does not parse as
+// HTTP.
 type connections struct {
 	listener *gatewayListener
 	view     *View
-	passed   translate.Claims // TLS that is passed on, of all servers
+	passed   translate.Claims // TLS passthrough of all servers
 	chains   []translate.GatewayChain
 	origins  []resource.Origin
 	problems []object.Problem
 	reads    map[string]struct{}
 }
 
-// add takes a server in.
+// add adds a server.
 func (c *connections) add(s server) error {
 	router := &translate.Router{World: c.view.world, Node: c.view.node,
 		Gateway: []string{s.gateway()}, Port: s.spec.Port.Number, TLS: s.class() == model.TLS}
@@ -68,7 +68,7 @@ func (c *connections) add(s server) error {
 	return nil
 }
 
-// free drops the server names that a server ends the TLS of.
+// free drops the server names for which another server terminates TLS.
 func (c *connections) free(s server, routes []translate.Connection) []translate.Connection {
 	var out []translate.Connection
 	for _, route := range routes {

@@ -10,17 +10,17 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// gatewayListener is an address and port that servers share.
+// gatewayListener is a listener that several servers share.
 type gatewayListener struct {
 	bind    string
 	port    uint32
-	servers []server            // of one class, the oldest first
-	names   map[string]server   // who answers which server name of TLS
-	reads   map[string]struct{} // the hosts whose service or rule its chains were made from
-	dirty   bool                // the servers changed
+	servers []server            // of one class, oldest first
+	names   map[string]server   // the server for each SNI
+	reads   map[string]struct{} // hosts that its filter chains depend on
+	dirty   bool                // the servers have changed
 }
 
-// join makes a server one of the listener's; it returns why it cannot be.
+// join adds a server to the listener. It returns the problem if they do not fit together.
 func (l *gatewayListener) join(s server) *object.Problem {
 	refuse := func(field, message, cure string) *object.Problem {
 		problem := s.problem(field, message, cure)
@@ -52,7 +52,7 @@ func (l *gatewayListener) join(s server) *object.Problem {
 	return nil
 }
 
-// settle brings the listener up to date with what was touched.
+// settle updates the listener after a change.
 func (l *gatewayListener) settle(v *View, name string, touched model.Touched) {
 	stale := l.dirty || slices.ContainsFunc(l.servers, func(s server) bool {
 		_, ok := touched.Bindings[s.gateway()]
@@ -67,11 +67,11 @@ func (l *gatewayListener) settle(v *View, name string, touched model.Touched) {
 	}
 }
 
-// publish makes the listener's resource.
+// publish publishes the listener's resource.
 func (l *gatewayListener) publish(v *View, name string) {
 	l.dirty = false
 	if by := v.world.Mesh().TakenBy(l.bind, l.port, false); by != "" {
-		l.crowdedOut(v, name, by)
+		l.addressTaken(v, name, by)
 		return
 	}
 	c := &connections{listener: l, view: v, reads: map[string]struct{}{}}
@@ -115,11 +115,11 @@ func (l *gatewayListener) publish(v *View, name string) {
 		}
 	}
 	v.put(unit, listener)
-	v.tell(unit, dedupe(c.problems))
+	v.report(unit, dedupe(c.problems))
 }
 
-// crowdedOut tells all servers that somebody else has their place.
-func (l *gatewayListener) crowdedOut(v *View, name, by string) {
+// addressTaken reports to all servers that their address is in use.
+func (l *gatewayListener) addressTaken(v *View, name, by string) {
 	var problems []object.Problem
 	for _, s := range l.servers {
 		problems = append(problems,
@@ -127,11 +127,10 @@ func (l *gatewayListener) crowdedOut(v *View, name, by string) {
 				l.port, by), "give the server another port"))
 	}
 	v.put("listener/" + name)
-	v.tell("listener/"+name, problems)
+	v.report("listener/"+name, problems)
 }
 
-// serverNames are the hosts that Envoy can tell by the server name of TLS, and what is wrong with
-// the others.
+// serverNames returns the hosts that Envoy can match by SNI, and a problem for each of the others.
 func (s server) serverNames() (names []string, problems []object.Problem) {
 	for _, host := range s.hostNames() {
 		if !translate.CanServerName(host) {

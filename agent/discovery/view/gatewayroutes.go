@@ -83,7 +83,7 @@ func (g *gatewayRoutes) settle(v *View, name string, touched model.Touched) {
 	for _, h := range g.hosts {
 		problems = append(problems, h.virtualHost.Problems...)
 	}
-	v.tell("route/"+name, dedupe(problems))
+	v.report("route/"+name, dedupe(problems))
 	if changed {
 		g.publish(v, name, origins)
 	}

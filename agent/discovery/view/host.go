@@ -11,17 +11,17 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// host translates what requests and connections to a host meet at each port it has.
+// host translates the requests and connections to a host for each of its ports.
 func (s *sidecar) host(v *View, host string) {
 	reads := map[string]struct{}{}
 	problems := append(s.requests(v, host, reads), s.connections(v, host, reads)...)
 	delete(reads, host)
 	s.read(host, reads)
-	v.tell("host/"+host, dedupe(problems))
+	v.report("host/"+host, dedupe(problems))
 }
 
-// read notes which hosts a host was translated from: those that the Sidecar does not let in have
-// clusters for that.
+// read records the hosts that a host's translation depends on. Hosts outside the Sidecar's scope
+// get clusters because of that.
 func (s *sidecar) read(host string, reads map[string]struct{}) {
 	if s.scope.Restricts() {
 		for read := range s.readers.byReader[host] {
@@ -34,7 +34,7 @@ func (s *sidecar) read(host string, reads map[string]struct{}) {
 	s.readers.set(host, reads)
 }
 
-// outbound translates for a port of this sidecar.
+// outbound returns a router for a port of this sidecar.
 func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
 	return &translate.Router{World: v.world, Node: v.node, Gateway: []string{model.MeshGateway},
 		Port:   port,
@@ -43,7 +43,7 @@ func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
 		Named:  func(host string) bool { return s.named(v, host, port) }}
 }
 
-// named tells whether a VirtualService for requests at a port names a host itself.
+// named reports whether a VirtualService for requests to a port names a host itself.
 func (s *sidecar) named(v *View, host string, port uint32) bool {
 	e := s.scope.Egress(port)
 	return e != nil && slices.ContainsFunc(e.Requests(v.world, host), func(r *model.Routing) bool {
@@ -51,7 +51,7 @@ func (s *sidecar) named(v *View, host string, port uint32) bool {
 	})
 }
 
-// requests makes the host's virtual hosts.
+// requests updates the host's virtual hosts.
 func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []object.Problem {
 	var problems []object.Problem
 	var now []uint32
@@ -98,10 +98,9 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 	return problems
 }
 
-// wanted are the ports at which a host has a virtual host, and which VirtualServices may decide
-// there: the ports of its service at which there may be requests; of a host that only a
-// VirtualService knows those of the services beside it there, else 80. The VirtualServices of all
-// listeners are returned too.
+// wanted returns the ports at which a host has a virtual host, with the VirtualServices that may
+// apply there, and all VirtualServices of all listeners. The ports are the HTTP ports of its
+// service. For a host without a service they are the ports of the destinations' services, else 80.
 func (s *sidecar) wanted(v *View, host string,
 	reads map[string]struct{}) (map[uint32][]*model.Routing, []*model.Routing) {
 	ports := map[uint32][]*model.Routing{}
@@ -145,8 +144,7 @@ func (s *sidecar) wanted(v *View, host string,
 	return ports, all
 }
 
-// beside are the ports of a listener at which there are requests to services that a VirtualService
-// names.
+// beside returns the HTTP ports of a listener on which services named by a VirtualService are.
 func (s *sidecar) beside(routing *model.Routing, e *model.Egress,
 	reads map[string]struct{}) map[uint32]struct{} {
 	numbers := map[uint32]struct{}{}
@@ -167,13 +165,13 @@ func (s *sidecar) beside(routing *model.Routing, e *model.Egress,
 	return numbers
 }
 
-// connections makes what is done with connections to the host's ports that do not speak HTTP.
+// connections updates the routing of connections to the host's ports without HTTP.
 func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) []object.Problem {
 	var problems []object.Problem
 	if len(s.members[host]) == 0 {
 		if !v.world.IsReached(host) && v.world.Service(host, v.node.Namespace) == nil {
 			for _, r := range v.world.Connections(host, v.node.Namespace) {
-				if field := saysOfConnections(r); field != "" && slices.Contains(r.Hosts, host) {
+				if field := connectionField(r); field != "" && slices.Contains(r.Hosts, host) {
 					problems = append(problems,
 						r.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
 							Message: fmt.Sprintf(
@@ -184,7 +182,7 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		}
 		return problems
 	}
-	speaks := map[string]bool{}   // which parts of a VirtualService the service's ports need
+	speaks := map[string]bool{}   // the parts of a VirtualService that the service's ports use
 	var routings []*model.Routing // of all listeners
 	for _, number := range s.members[host] {
 		p := s.port(number)
@@ -234,9 +232,9 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 	return problems
 }
 
-// saysOfConnections is the field in which a VirtualService says something of connections, "" if in
+// connectionField returns the field in which a VirtualService routes connections, "" if it routes
 // none.
-func saysOfConnections(r *model.Routing) string {
+func connectionField(r *model.Routing) string {
 	switch {
 	case len(r.Spec.Tls) > 0:
 		return "tls"

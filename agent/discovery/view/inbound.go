@@ -17,37 +17,38 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// inbound is what comes in to the machine of a sidecar: the ports that a Sidecar names, else those
-// at which services have an endpoint here.
+// inbound handles inbound traffic of a sidecar: to the ports of its Sidecar's ingress, else to the
+// ports of services with an endpoint on this machine.
 type inbound struct {
-	served map[string][]served // by host
-	own    map[uint32]door     // those with a listener of their own, by port
+	served map[string][]served    // by host
+	own    map[uint32]inboundPort // ports with a listener of their own
 }
 
-// served is a port of a service that this machine serves.
+// served is a service port that this machine serves.
 type served struct {
 	service *model.Service
 	port    *model.Port
-	target  uint32 // where the application listens
+	target  uint32 // port of the application
 }
 
-// door is one port that connections come in by.
-type door struct {
+// inboundPort is one port for inbound connections.
+type inboundPort struct {
 	translate.Inbound
 	object *object.Object
 	field  string
 	host   string // of the service; "" with a Sidecar
 }
 
-func newInbound() inbound { return inbound{served: map[string][]served{}, own: map[uint32]door{}} }
+func newInbound() inbound {
+	return inbound{served: map[string][]served{}, own: map[uint32]inboundPort{}}
+}
 
-// update finds the ports of services that changed and makes everything anew that came out
-// different.
+// update determines the local ports of changed services and publishes what differs.
 func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
 	dirty := touched.Sidecars
 	for host := range touched.Hosts {
 		if !v.node.Captured() {
-			break // without interception the application has its ports for itself, as in Istio
+			break // as in Istio, without interception the application owns its ports
 		}
 		before := in.served[host]
 		now := servedBy(v, host)
@@ -63,8 +64,8 @@ func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
 	}
 }
 
-// servedBy are the ports of a host's service, in the namespace of the proxy, that have an endpoint
-// with an address of its.
+// servedBy returns the ports of a host's service, in the proxy's namespace, that have an endpoint
+// on this machine.
 func servedBy(v *View, host string) []served {
 	service := v.world.Service(host, v.node.Namespace)
 	if service == nil || service.Namespace != v.node.Namespace {
@@ -91,14 +92,14 @@ func isAmong(address string, addresses []string) bool {
 	return err == nil && slices.Contains(addresses, parsed.String())
 }
 
-// doors are the ports that connections come in by, by number: of two with one port the older
-// counts.
-func (in inbound) doors(v *View, scope *model.Scope) ([]door, []object.Problem) {
+// ports returns the inbound ports, sorted by number. Of two with the same number, the older one
+// applies.
+func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Problem) {
 	if ingress := scope.Spec.GetIngress(); len(ingress) > 0 {
-		return ingressDoors(v, scope)
+		return ingressPorts(v, scope)
 	}
 	var problems []object.Problem
-	byPort := map[uint32]door{}
+	byPort := map[uint32]inboundPort{}
 	var all []served
 	for _, services := range in.served {
 		all = append(all, services...)
@@ -125,21 +126,21 @@ func (in inbound) doors(v *View, scope *model.Scope) ([]door, []object.Problem) 
 		if pool == nil {
 			pool = translate.ConnectionPool(v.world.Rule(s.service, v.node), s.port.Number)
 		}
-		byPort[s.target] = door{object: s.port.Object, field: field, host: s.service.Host,
+		byPort[s.target] = inboundPort{object: s.port.Object, field: field, host: s.service.Host,
 			Inbound: translate.Inbound{Port: s.target, Name: s.port.Name, Protocol: s.port.Protocol,
 				Pool: pool}}
 	}
-	doors := make([]door, 0, len(byPort))
+	ports := make([]inboundPort, 0, len(byPort))
 	for _, d := range byPort {
-		doors = append(doors, d)
+		ports = append(ports, d)
 	}
-	slices.SortFunc(doors, func(a, b door) int { return cmp.Compare(a.Port, b.Port) })
-	return doors, problems
+	slices.SortFunc(ports, func(a, b inboundPort) int { return cmp.Compare(a.Port, b.Port) })
+	return ports, problems
 }
 
-// ingressDoors are the ports that a Sidecar names.
-func ingressDoors(v *View, scope *model.Scope) ([]door, []object.Problem) {
-	var doors []door
+// ingressPorts returns the ports of a Sidecar's ingress.
+func ingressPorts(v *View, scope *model.Scope) ([]inboundPort, []object.Problem) {
+	var ports []inboundPort
 	var problems []object.Problem
 	warn := func(i int, field, message, cure string) {
 		problems = append(problems,
@@ -148,7 +149,7 @@ func ingressDoors(v *View, scope *model.Scope) ([]door, []object.Problem) {
 	}
 	for i, l := range scope.Spec.Ingress {
 		protocol, _ := model.ParseProtocol(l.Port.Protocol, l.Port.Name)
-		d := door{object: scope.Object, field: fmt.Sprintf("ingress[%d]", i),
+		d := inboundPort{object: scope.Object, field: fmt.Sprintf("ingress[%d]", i),
 			Inbound: translate.Inbound{Port: l.Port.Number, Name: l.Port.Name,
 				Protocol: protocol, TLS: l.Tls, Pool: l.ConnectionPool,
 				Endpoint: ownEndpoint(l.DefaultEndpoint, v.node)}}
@@ -172,7 +173,7 @@ func ingressDoors(v *View, scope *model.Scope) ([]door, []object.Problem) {
 			if d.Endpoint == "" {
 				d.Endpoint = net.JoinHostPort(loopback, fmt.Sprint(d.Port))
 			}
-			if meetsItself(d.Bind, d.Endpoint, d.Port) {
+			if loops(d.Bind, d.Endpoint, d.Port) {
 				warn(i, "defaultEndpoint",
 					fmt.Sprintf("the proxy listens on %s:%d itself and would connect to itself: "+
 						"nothing listens on the port", d.Bind, d.Port),
@@ -180,9 +181,9 @@ func ingressDoors(v *View, scope *model.Scope) ([]door, []object.Problem) {
 				continue
 			}
 		}
-		doors = append(doors, d)
+		ports = append(ports, d)
 	}
-	return doors, problems
+	return ports, problems
 }
 
 const (
@@ -197,8 +198,8 @@ func first(list []string) string {
 	return list[0]
 }
 
-// ownEndpoint is where a Sidecar says that the application listens: an unspecified address is the
-// machine's, none the loopback.
+// ownEndpoint returns the address of the application in a Sidecar: an unspecified address stands
+// for the machine's, none for the loopback.
 func ownEndpoint(text string, node model.Node) string {
 	host, port, err := net.SplitHostPort(text)
 	if text == "" || strings.HasPrefix(text, "unix://") || err != nil {
@@ -215,29 +216,29 @@ func ownEndpoint(text string, node model.Node) string {
 	return net.JoinHostPort(host, port)
 }
 
-// meetsItself tells whether connections to an endpoint come to the listener that they are from.
-func meetsItself(bind, endpoint string, port uint32) bool {
+// loops reports whether connections to an endpoint would return to their own listener.
+func loops(bind, endpoint string, port uint32) bool {
 	host, number, err := net.SplitHostPort(endpoint)
 	return err == nil && number == fmt.Sprint(port) && (host == bind || bind == anyAddress ||
 		bind == "::")
 }
 
-// make publishes listeners and clusters of what comes in.
+// make publishes the listeners and clusters for inbound traffic.
 func (in inbound) make(v *View, scope *model.Scope) {
 	const unit = "inbound"
 	clear(in.own)
 	var resources []*resource.Resource
 	if !v.node.Captured() && len(scope.Spec.GetIngress()) == 0 {
 		v.put(unit)
-		v.tell(unit, nil)
+		v.report(unit, nil)
 		v.secrets.need(unit, nil)
 		return
 	}
-	doors, problems := in.doors(v, scope)
+	ports, problems := in.ports(v, scope)
 	var captured []translate.Inbound
 	var origins []resource.Origin
 	wanted := map[translate.FileSecret][]resource.Origin{}
-	publish := func(d door, r *resource.Resource, err error) bool {
+	publish := func(d inboundPort, r *resource.Resource, err error) bool {
 		if err != nil {
 			problems = append(problems,
 				d.object.Problem(object.Finding{Field: d.field, Severity: condition.Error,
@@ -248,7 +249,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		resources = append(resources, r)
 		return true
 	}
-	for _, d := range doors {
+	for _, d := range ports {
 		if problem := d.reserved(v); problem != nil {
 			problems = append(problems, *problem)
 			continue
@@ -287,5 +288,5 @@ func (in inbound) make(v *View, scope *model.Scope) {
 	}
 	v.secrets.need(unit, wanted)
 	v.put(unit, resources...)
-	v.tell(unit, dedupe(problems))
+	v.report(unit, dedupe(problems))
 }

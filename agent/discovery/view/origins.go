@@ -9,12 +9,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Node is what the view is for.
+// Node returns the node that the view is for.
 func (v *View) Node() model.Node { return v.node }
 
-// HostOrigins are the objects that decide the virtual host of a domain in a route configuration,
-// the deciding one first, then the EnvoyFilters that changed the configuration; nil where there is
-// none of its own.
+// HostOrigins returns the objects that define the virtual host of a domain, the main one first,
+// then the EnvoyFilters that changed the route configuration; nil if the domain has no virtual host
+// of its own.
 func (v *View) HostOrigins(routes, domain string) []resource.Origin {
 	origins := slices.Clone(v.kind.hostOrigins(routes, domain))
 	if origins == nil {
@@ -30,13 +30,13 @@ func (v *View) HostOrigins(routes, domain string) []resource.Origin {
 	return origins
 }
 
-// HostOrigin is where a virtual host comes from.
+// HostOrigin is the origin of a virtual host.
 type HostOrigin struct {
 	Routes, VirtualHost string // names
 	Origins             []resource.Origin
 }
 
-// Hosts are all virtual hosts that objects of their own decide.
+// Hosts returns all virtual hosts that are defined by objects.
 func (v *View) Hosts() []HostOrigin {
 	var all []HostOrigin
 	v.kind.eachHost(func(routes string, port uint32, domain string) {

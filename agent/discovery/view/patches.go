@@ -10,13 +10,13 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// patches is what EnvoyFilters do to a view: everything that it publishes goes through them.
+// patches applies EnvoyFilters to everything that a view publishes.
 type patches struct {
 	set *patch.Set
-	// as translated, of what patches changed or removed; all else is shared
+	// unpatched versions of changed or removed resources; others are shared
 	originals map[resource.Key]*resource.Resource
 	added     map[resource.Key]*resource.Resource
-	published map[resource.Key]bool // of those added
+	published map[resource.Key]bool // resources added by patches
 	used      map[resource.Key][]patch.Entry
 }
 
@@ -29,13 +29,13 @@ func keyOf(r *resource.Resource) resource.Key { return resource.Key{Type: r.Type
 
 func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key.Name }
 
-// emit publishes what patches make of a resource.
+// emit publishes a resource after patching it.
 func (v *View) emit(r *resource.Resource) {
 	key, out := keyOf(r), r
 	delete(v.patches.used, key)
 	if !v.patches.set.Empty() {
 		result := v.patches.set.Apply(r)
-		v.tell(patchUnit(key), dedupe(result.Problems))
+		v.report(patchUnit(key), dedupe(result.Problems))
 		if out = result.Resource; len(result.Used) > 0 {
 			v.patches.used[key] = result.Used
 		}
@@ -48,17 +48,17 @@ func (v *View) emit(r *resource.Resource) {
 	v.change[key] = out
 }
 
-// retract takes a resource back.
+// retract withdraws a resource.
 func (v *View) retract(key resource.Key) {
 	if !v.patches.set.Empty() {
-		v.tell(patchUnit(key), nil)
+		v.report(patchUnit(key), nil)
 	}
 	delete(v.patches.originals, key)
 	delete(v.patches.used, key)
 	v.change[key] = nil
 }
 
-// repatch finds the patches that count now; if they are others, everything goes through them again.
+// repatch determines the applicable patches. If they changed, it patches all resources again.
 func (v *View) repatch() {
 	set := patch.NewSet(v.cache.filters(v.world.EnvoyFilters(v.node)), v.node)
 	if set.Equal(v.patches.set) {
@@ -90,14 +90,14 @@ func (v *View) repatch() {
 	for _, r := range added {
 		v.patches.added[keyOf(r)] = r
 	}
-	v.tell("patches", problems)
+	v.report("patches", problems)
 }
 
-// settleAdded publishes what patches add beside everything else. Where there is something of the
-// name already, that counts.
+// settleAdded publishes the resources that patches add. A generated resource of the same name takes
+// precedence.
 func (v *View) settleAdded() {
 	if len(v.patches.added)+len(v.patches.published) == 0 {
-		v.tell("patches/taken", nil)
+		v.report("patches/taken", nil)
 		return
 	}
 	taken := map[resource.Key]bool{}
@@ -129,26 +129,26 @@ func (v *View) settleAdded() {
 		}
 		v.change[key], v.patches.published[key] = r, true
 	}
-	v.tell("patches/taken", dedupe(problems))
+	v.report("patches/taken", dedupe(problems))
 }
 
-// idle tells of patches that do nothing.
-func (v *View) idle() {
+// unused reports patches without effect.
+func (v *View) unused() {
 	used := map[patch.Entry]bool{}
 	for _, entries := range v.patches.used {
 		for _, entry := range entries {
 			used[entry] = true
 		}
 	}
-	v.tell("patches/idle", dedupe(v.patches.set.Idle(used)))
+	v.report("patches/idle", dedupe(v.patches.set.Unused(used)))
 }
 
-// filters are EnvoyFilters, each read once for all views.
+// filters parses each EnvoyFilter once for all views.
 func (c *Cache) filters(objects []*object.Object) []*patch.Filter {
 	filters := make([]*patch.Filter, len(objects))
 	for i, o := range objects {
 		if c.byFilter[o] == nil {
-			c.byFilter[o], _ = patch.Read(o) // findings were told when the object was read
+			c.byFilter[o], _ = patch.Read(o) // validation has reported the findings
 		}
 		filters[i] = c.byFilter[o]
 	}

@@ -14,21 +14,22 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// port is one port of the loopback: who is listened for, and what is done with requests.
+// port is one outbound port: its listeners and its route configuration.
 type port struct {
 	number      uint32
 	members     map[string]member                 // by host
-	connections map[string]*translate.Connections // of members that do not speak HTTP
-	// of members that speak HTTP, and of VirtualServices alone
+	connections map[string]*translate.Connections // of members without HTTP
+	// of HTTP members, and of hosts without a service
 	hosts map[string]*translate.VirtualHost
-	order []string // of hosts, sorted; nil if it has to be made anew
+	order []string // sorted hosts; nil: must be rebuilt
 
 	listenerDirty, routesDirty bool
-	listens                    bool              // there is an HTTP listener
-	changed                    []resource.Origin // of virtual hosts since the routes were last made
+	listens                    bool // there is an HTTP listener
+	// of virtual hosts, since the last route configuration
+	changed []resource.Origin
 }
 
-// maxOrigins is up to how many hosts a listener names where all of them come from.
+// maxOrigins is the number of hosts up to which a listener lists all origins.
 const maxOrigins = 100
 
 type member struct {
@@ -36,7 +37,7 @@ type member struct {
 	port    *model.Port
 }
 
-// class is what can share a listener.
+// class returns the protocol; members of one class can share a listener.
 func (m member) class() model.Protocol {
 	if m.port.Protocol.MayBeHTTP() {
 		return model.HTTP
@@ -44,7 +45,7 @@ func (m member) class() model.Protocol {
 	return m.port.Protocol
 }
 
-// older orders members by the age of the object that gives the port, then by host.
+// older orders members by the age of the object with the port, then by host.
 func (m member) older(than member) bool {
 	if c := object.Age(m.port.Object, than.port.Object); c != 0 {
 		return c < 0
@@ -52,8 +53,8 @@ func (m member) older(than member) bool {
 	return m.service.Host < than.service.Host
 }
 
-// listensLike tells whether the other one, of the same host, has the same effect on the listener
-// and what is told of it.
+// listensLike reports whether another member of the same host leads to the same listener and
+// problems.
 func (m member) listensLike(other member) bool {
 	return m.port.Protocol == other.port.Protocol && slices.Equal(m.port.Entry.Addresses,
 		other.port.Entry.Addresses) && object.Age(m.port.Object, other.port.Object) == 0 &&
@@ -61,14 +62,14 @@ func (m member) listensLike(other member) bool {
 		m.index() == other.index()
 }
 
-// index is the place of the port in its entry.
+// index returns the index of the port in its entry.
 func (m member) index() int {
 	return slices.IndexFunc(m.port.Entry.Ports, func(p *networking.ServicePort) bool {
 		return p.Number == m.port.Number
 	})
 }
 
-// settle makes anew what is dirty.
+// settle updates whatever is dirty.
 func (p *port) settle(v *View, s *sidecar) {
 	if p.listenerDirty {
 		p.listenerDirty = false
@@ -82,39 +83,41 @@ func (p *port) settle(v *View, s *sidecar) {
 	}
 }
 
-// listen makes the listeners of the port: one for all members, and with interception one for each
-// address of those whose requests are not told apart by their host.
+// listen publishes the listeners of the port: one for all members and, with interception, one for
+// each address of members that cannot be distinguished by the host of requests.
 func (p *port) listen(v *View, s *sidecar) {
 	unit := fmt.Sprintf("listener/%d", p.number)
 	p.listens = false
 	var problems []object.Problem
 	var listeners []*resource.Resource
-	at, told := s.place(v, p.number)
-	problems = append(problems, told...)
+	at, found := s.place(v, p.number)
+	problems = append(problems, found...)
 	problems = append(problems, p.otherProtocol(s.scope)...)
 	if at.address != "" {
-		for _, lane := range p.lanes(at) {
-			if by := s.taken(v, lane.place, p.number); by != "" {
-				problems = append(problems, lane.crowdedOut(p.number, by)...)
+		for _, group := range p.groups(at) {
+			if by := s.taken(v, group.place, p.number); by != "" {
+				problems = append(problems, group.addressTaken(p.number, by)...)
 				continue
 			}
-			listener, told := p.lane(v, s, lane)
-			listeners, problems = append(listeners, listener), append(problems, told...)
+			listener, found := p.listener(v, s, group)
+			listeners, problems = append(listeners, listener), append(problems, found...)
 		}
 	}
 	v.put(unit, listeners...)
-	v.tell(unit, dedupe(problems))
+	v.report(unit, dedupe(problems))
 }
 
-// lane makes one listener: it is the oldest member's, and all others' that can share it.
-func (p *port) lane(v *View, s *sidecar, l lane) (*resource.Resource, []object.Problem) {
+// listener builds the listener of a group. It belongs to the oldest member and all members that can
+// share it.
+func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resource,
+	[]object.Problem) {
 	oldest := l.members[0]
 	class := oldest.class()
 	out := translate.Outbound{Address: l.address, Port: p.number, Captured: l.captured,
 		Rest: s.fallback(v)}
 	var problems []object.Problem
 	var claims translate.Claims
-	var connected *member // the oldest that takes all connections
+	var connected *member // the oldest member that matches all connections
 	origins := []resource.Origin{oldest.port.Object.Origin()}
 	for i, m := range l.members {
 		blocks := m.blocks(l.place)
@@ -150,7 +153,7 @@ func (p *port) lane(v *View, s *sidecar, l lane) (*resource.Resource, []object.P
 	return listener, problems
 }
 
-func (p *port) conflict(l lane, m, oldest member) object.Problem {
+func (p *port) conflict(l listenerGroup, m, oldest member) object.Problem {
 	cure := "without interception a port is HTTP for all its hosts, TLS for all, or TCP for one; " +
 		"give the service another port"
 	if l.captured {
@@ -163,7 +166,7 @@ func (p *port) conflict(l lane, m, oldest member) object.Problem {
 			oldest.port.Object.Line), cure)
 }
 
-// otherProtocol tells of a Sidecar that says of the port's protocol what its services do not.
+// otherProtocol reports a Sidecar whose protocol for the port differs from that of the services.
 func (p *port) otherProtocol(scope *model.Scope) []object.Problem {
 	e := scope.Egress(p.number)
 	says, ok := model.ParseProtocol(e.GetProtocol(), "")
@@ -195,12 +198,12 @@ func portProblem(m member, message, cure string) object.Problem {
 		Severity: condition.Warning, Message: message, Cure: cure})
 }
 
-// route puts the route configuration together.
+// route publishes the route configuration.
 func (p *port) route(v *View, s *sidecar) {
 	unit := fmt.Sprintf("route/%d", p.number)
 	if !p.listens {
 		v.put(unit)
-		v.tell(unit, p.unreachable())
+		v.report(unit, p.unreachable())
 		return
 	}
 	if p.order == nil {
@@ -215,16 +218,16 @@ func (p *port) route(v *View, s *sidecar) {
 		}
 	}
 	v.put(unit, translate.RouteConfiguration(fmt.Sprint(p.number), hosts, fallback, p.changed))
-	v.tell(unit, nil)
+	v.report(unit, nil)
 	p.changed = nil
 }
 
-// unreachable tells of VirtualServices whose hosts nothing listens for.
+// unreachable reports VirtualServices for hosts without a listener.
 func (p *port) unreachable() []object.Problem {
 	var problems []object.Problem
 	for host, vh := range p.hosts {
 		if _, ok := p.members[host]; ok {
-			continue // told as a conflict
+			continue // reported as a conflict
 		}
 		for _, o := range vh.Origins {
 			problems = append(problems, object.Problem{File: o.File, Line: o.Line,

@@ -2,7 +2,7 @@ package view
 
 import "maps"
 
-// readers knows which hosts' translation read which other hosts, both ways.
+// readers indexes, in both directions, which hosts the translation of a host depends on.
 type readers struct {
 	byRead   map[string]map[string]struct{}
 	byReader map[string]map[string]struct{}
@@ -13,7 +13,7 @@ func newReaders() readers {
 		byReader: map[string]map[string]struct{}{}}
 }
 
-// set notes what a reader read, in place of what it read before.
+// set replaces the hosts that a reader depends on.
 func (r readers) set(reader string, reads map[string]struct{}) {
 	before := r.byReader[reader]
 	if maps.Equal(before, reads) {
@@ -40,5 +40,5 @@ func (r readers) set(reader string, reads map[string]struct{}) {
 	}
 }
 
-// of returns who read a host. Not to be written to.
+// of returns the readers of a host. Callers must not modify it.
 func (r readers) of(read string) map[string]struct{} { return r.byRead[read] }

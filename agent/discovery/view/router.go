@@ -7,7 +7,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// router is the view of gateways' proxies: the servers of all Gateways that select them.
+// router is the view of a gateway proxy: the servers of all Gateways that select it.
 type router struct {
 	listeners map[string]*gatewayListener // by name
 	routes    map[string]*gatewayRoutes   // by name
@@ -41,7 +41,7 @@ func (r *router) relisten(v *View) {
 	}
 }
 
-// regroup sorts the servers of all gateways into listeners and route configurations.
+// regroup assigns the servers of all gateways to listeners and route configurations.
 func (r *router) regroup(v *View) {
 	before, routesBefore := r.listeners, r.routes
 	r.listeners, r.routes = map[string]*gatewayListener{}, map[string]*gatewayRoutes{}
@@ -63,23 +63,23 @@ func (r *router) regroup(v *View) {
 			}
 		}
 	}
-	v.tell("gateways", dedupe(problems))
+	v.report("gateways", dedupe(problems))
 	for name := range before {
 		if r.listeners[name] == nil {
 			v.put("listener/" + name)
-			v.tell("listener/"+name, nil)
+			v.report("listener/"+name, nil)
 		}
 	}
 	for name := range routesBefore {
 		if r.routes[name] == nil {
 			v.put("route/" + name)
-			v.tell("route/"+name, nil)
+			v.report("route/"+name, nil)
 		}
 	}
 	v.secrets.need("gateways", r.fileSecrets())
 }
 
-// route makes a server one of those that share a route configuration.
+// route adds a server to its route configuration.
 func (r *router) route(s server, before map[string]*gatewayRoutes) {
 	name := s.routeName()
 	routes := r.routes[name]
@@ -94,7 +94,7 @@ func (r *router) route(s server, before map[string]*gatewayRoutes) {
 	routes.servers = append(routes.servers, s)
 }
 
-// fileSecrets are what the servers that count read their certificates from.
+// fileSecrets returns the secrets of all active servers.
 func (r *router) fileSecrets() map[translate.FileSecret][]resource.Origin {
 	wanted := map[translate.FileSecret][]resource.Origin{}
 	for _, l := range r.listeners {

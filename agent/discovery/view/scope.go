@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// rescope finds out which Sidecar applies, if that may have changed; another one touches
+// rescope determines the applicable Sidecar if it may have changed. A different one affects
 // everything.
 func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 	if s.scope != nil && !touched.Sidecars {
@@ -24,21 +24,21 @@ func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 		return touched
 	}
 	s.scope = scope
-	s.tellShadowed(v)
+	s.reportShadowed(v)
 	s.capture(v)
 	s.readProxy(v)
 	for _, p := range s.ports {
 		p.listenerDirty, p.routesDirty = true, true
 	}
 	everything := v.world.Everything()
-	for host := range touched.Hosts { // that are gone
+	for host := range touched.Hosts { // removed hosts
 		everything.Hosts[host] = struct{}{}
 	}
 	return everything
 }
 
-// tellShadowed tells of Sidecars that do not count.
-func (s *sidecar) tellShadowed(v *View) {
+// reportShadowed reports Sidecars that an older one overrides.
+func (s *sidecar) reportShadowed(v *View) {
 	var problems []object.Problem
 	for _, o := range s.scope.Shadowed {
 		by := s.scope.Object
@@ -47,10 +47,10 @@ func (s *sidecar) tellShadowed(v *View) {
 			Message: fmt.Sprintf("%s at %s:%d is for the same proxies, is older and counts",
 				by.Key, by.File, by.Line), Cure: "let one Sidecar apply to a proxy"}))
 	}
-	v.tell("sidecar", problems)
+	v.report("sidecar", problems)
 }
 
-// capture makes what takes captured connections.
+// capture publishes the listeners and clusters for captured connections.
 func (s *sidecar) capture(v *View) {
 	const unit = "capture"
 	if !v.node.Captured() {
@@ -69,10 +69,10 @@ func (s *sidecar) capture(v *View) {
 		problems = append(problems, object.Problem{Severity: condition.Error,
 			Message: "what takes captured connections cannot be made: " + err.Error()})
 	}
-	v.tell(unit, problems)
+	v.report(unit, problems)
 }
 
-// fallback is the cluster of captured connections that nobody knows.
+// fallback returns the cluster for captured connections to unknown destinations.
 func (s *sidecar) fallback(v *View) string {
 	policy := s.scope.Policy(v.world)
 	switch {
@@ -84,8 +84,8 @@ func (s *sidecar) fallback(v *View) string {
 	return translate.PassthroughCluster
 }
 
-// unknown is what is done with requests to hosts that nobody knows. Without interception they can
-// be let pass to a proxy only: where they were meant to go is not known.
+// unknown returns the virtual host for requests to unknown hosts. Without interception they can
+// only go to a proxy, since their original destination is not known.
 func (s *sidecar) unknown(v *View) *routev3.VirtualHost {
 	switch policy := s.scope.Policy(v.world); {
 	case policy.AllowAny && policy.Proxy != nil:
@@ -101,11 +101,11 @@ func proxyCluster(policy model.OutboundPolicy) string {
 		policy.Proxy.Host)
 }
 
-// egressProxy is what stands for the proxy of a scope among those that read hosts.
+// egressProxy represents the scope's egress proxy as a reader of hosts.
 const egressProxy = "\x00egressProxy"
 
-// readProxy gives the proxy that unknown traffic is sent through its clusters, and tells if it is
-// not there.
+// readProxy ensures that the egress proxy for unknown traffic has clusters, and reports if it does
+// not exist.
 func (s *sidecar) readProxy(v *View) {
 	reads := map[string]struct{}{}
 	if proxy := s.scope.Policy(v.world).Proxy; proxy != nil {

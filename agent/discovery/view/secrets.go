@@ -12,23 +12,23 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// secrets are the files' secrets of a view. Units may need the same one: it is published once, and
-// for as long as one does.
+// secrets publishes the file secrets of a view. Several units may need the same secret; it is
+// published as long as one does.
 type secrets struct {
 	look  Look
 	users map[translate.FileSecret]map[string][]resource.Origin // by unit
 	needs map[string][]translate.FileSecret
-	dirty map[translate.FileSecret]struct{} // whose users changed, or whose files
+	dirty map[translate.FileSecret]struct{} // their users or files have changed
 }
 
-// Look looks at the files of secrets, and tells what they hold in the order of these.
+// Look inspects the files of secrets. The result has the same order.
 type Look func([]translate.FileSecret) []Held
 
-// Held is what the files of a secret hold.
+// Held describes the files of a secret.
 type Held struct {
-	Fingerprint uint32   // changes when what they hold does; 0 where nobody knows
-	Missing     []string // of the files
-	Denied      []string // why the proxy cannot read files, and the cure
+	Fingerprint uint32   // changes with the content; 0 if unknown
+	Missing     []string // paths of files
+	Denied      []string // why the proxy cannot read the files, and the remedy
 }
 
 func newSecrets(look Look) secrets {
@@ -37,7 +37,7 @@ func newSecrets(look Look) secrets {
 		dirty: map[translate.FileSecret]struct{}{}}
 }
 
-// need makes wanted what a unit needs.
+// need sets the secrets that a unit needs.
 func (s *secrets) need(unit string, wanted map[translate.FileSecret][]resource.Origin) {
 	for _, secret := range s.needs[unit] {
 		if _, still := wanted[secret]; !still {
@@ -61,7 +61,7 @@ func (s *secrets) need(unit string, wanted map[translate.FileSecret][]resource.O
 	}
 }
 
-// reread has secrets made anew that read one of the files.
+// reread marks secrets that read one of the files as dirty.
 func (s *secrets) reread(files map[string]bool) {
 	for secret := range s.users {
 		if slices.ContainsFunc(secret.Files(), func(path string) bool { return files[path] }) {
@@ -70,7 +70,7 @@ func (s *secrets) reread(files map[string]bool) {
 	}
 }
 
-// publish publishes what is needed now and takes back what is needed no more.
+// publish publishes needed secrets and withdraws others.
 func (s *secrets) publish(v *View) {
 	var needed []translate.FileSecret
 	for secret := range s.dirty {
@@ -81,7 +81,7 @@ func (s *secrets) publish(v *View) {
 		unit := "secret/" + secret.Name()
 		delete(s.users, secret)
 		v.put(unit)
-		v.tell(unit, nil)
+		v.report(unit, nil)
 	}
 	clear(s.dirty)
 	if len(needed) == 0 {
@@ -107,11 +107,11 @@ func (s *secrets) publish(v *View) {
 			tell(denied, "")
 		}
 		v.put(unit, out)
-		v.tell(unit, problems)
+		v.report(unit, problems)
 	}
 }
 
-// origins returns the objects that need a secret, by place.
+// origins returns the objects that need a secret, sorted by position.
 func (s *secrets) origins(secret translate.FileSecret) []resource.Origin {
 	var origins []resource.Origin
 	for _, from := range s.users[secret] {
@@ -124,7 +124,7 @@ func (s *secrets) origins(secret translate.FileSecret) []resource.Origin {
 	return origins
 }
 
-// Fault is an error in the object that something came from.
+// Fault returns an error in the object of an origin.
 func Fault(from resource.Origin, message, cure string) object.Problem {
 	return object.Problem{File: from.File, Line: from.Line,
 		Object:   fmt.Sprintf("%s %s/%s", from.Kind, from.Namespace, from.Name),

@@ -20,7 +20,7 @@ type server struct {
 	object *object.Object
 	spec   *networking.Server
 	index  int
-	bind   string // the address of its listener, as the oldest server there writes it
+	bind   string // the listener's address, as written by its oldest server
 }
 
 func serversOf(o *object.Object) []server {
@@ -33,7 +33,7 @@ func serversOf(o *object.Object) []server {
 
 func (s server) origin() resource.Origin { return s.object.Origin() }
 
-// gateway is the name that VirtualServices bind to.
+// gateway returns the name to which VirtualServices bind.
 func (s server) gateway() string { return s.object.Namespace + "/" + s.object.Name }
 
 func (s server) problem(field, message, cure string) object.Problem {
@@ -41,8 +41,8 @@ func (s server) problem(field, message, cure string) object.Problem {
 		Severity: condition.Warning, Message: message, Cure: cure})
 }
 
-// class is what can share a port: plain HTTP, anything in TLS (told apart by server name), or one
-// TCP server alone.
+// class returns the protocol class. Servers of one class can share a port: plain HTTP, TLS
+// distinguished by SNI, or a single TCP server.
 func (s server) class() model.Protocol {
 	protocol, _ := model.ParseProtocol(s.spec.Port.Protocol, s.spec.Port.Name)
 	if protocol.IsHTTP() {
@@ -51,19 +51,19 @@ func (s server) class() model.Protocol {
 	return protocol
 }
 
-// passes tells whether TLS is passed on as it comes.
+// passes reports whether the server passes TLS through.
 func (s server) passes() bool {
 	return s.class() == model.TLS &&
 		s.spec.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
 }
 
-// routesRequests tells whether the server sees requests, not only connections.
+// routesRequests reports whether the server routes HTTP requests.
 func (s server) routesRequests() bool {
 	return s.class() == model.HTTP || s.class() == model.TLS &&
 		strings.EqualFold(s.spec.Port.Protocol, "HTTPS") && !s.passes()
 }
 
-// routeName is the name of the route configuration of a server that sees requests.
+// routeName returns the name of the server's route configuration.
 func (s server) routeName() string {
 	if s.class() == model.TLS {
 		return translate.HTTPSRouteName(s.spec.Port.Number, s.spec.Port.Name, s.object.Name,
@@ -72,7 +72,7 @@ func (s server) routeName() string {
 	return translate.HTTPRouteName(s.spec.Port.Number, s.bind)
 }
 
-// listenerName is the same for all servers of an address and port, however they write the address.
+// listenerName returns the listener's name, which does not depend on the spelling of the address.
 func (s server) listenerName() string {
 	address := anyAddress
 	if parsed, err := netip.ParseAddr(s.spec.Bind); err == nil {
@@ -81,7 +81,7 @@ func (s server) listenerName() string {
 	return translate.ListenerName(address, s.spec.Port.Number)
 }
 
-// hostNames are the server's hosts without their namespaces, each once.
+// hostNames returns the server's hosts without namespaces or duplicates.
 func (s server) hostNames() []string {
 	var names []string
 	for _, host := range s.spec.Hosts {
@@ -92,7 +92,7 @@ func (s server) hostNames() []string {
 	return names
 }
 
-// splitHost parts "namespace/host".
+// splitHost splits "namespace/host".
 func splitHost(host string) (namespace, name string) {
 	namespace, name, ok := strings.Cut(host, "/")
 	if !ok {
@@ -101,7 +101,7 @@ func splitHost(host string) (namespace, name string) {
 	return namespace, strings.ToLower(name)
 }
 
-// meet returns the hosts that both a server and a VirtualService name: of two patterns the
+// meet returns the hosts that both a server and a VirtualService cover; of two patterns the
 // narrower.
 func (s server) meet(routing *model.Routing) []string {
 	var hosts []string

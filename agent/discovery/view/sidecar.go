@@ -9,20 +9,20 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// httpPort is where a host that only VirtualServices know is reached, as in Istio.
+// httpPort is the port of hosts without a service, as in Istio.
 const httpPort = 80
 
-// sidecar is the view of sidecars: a listener for every port that services have, on the loopback or
-// for captured connections, and what comes in.
+// sidecar is the view of sidecars: a listener for each port of the services, on the loopback or for
+// captured connections, and the inbound side.
 type sidecar struct {
 	ports   map[uint32]*port
-	hosts   map[string][]uint32 // the ports at which a host has a virtual host
-	members map[string][]uint32 // the ports at which a host has a service
+	hosts   map[string][]uint32 // ports at which a host has a virtual host
+	members map[string][]uint32 // ports at which a host has a service
 	readers readers
 	scope   *model.Scope
 	inbound inbound
 
-	reclustered map[string]struct{} // hosts that may need clusters now, or need none any more
+	reclustered map[string]struct{} // hosts whose clusters may be needed or not any more
 }
 
 func newSidecar() *sidecar {
@@ -75,7 +75,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 }
 
 func (s *sidecar) relisten(v *View) {
-	s.inbound.make(v, s.scope) // first: it says which places are taken
+	s.inbound.make(v, s.scope) // first, since it reserves addresses
 	for _, p := range s.ports {
 		p.listenerDirty, p.routesDirty = true, true
 		p.settle(v, s)
@@ -83,7 +83,7 @@ func (s *sidecar) relisten(v *View) {
 	s.capture(v)
 }
 
-// join makes a host's services members of the ports at which they are let in.
+// join adds a host's services to the ports at which the scope imports them.
 func (s *sidecar) join(v *View, host string) {
 	var now []uint32
 	for number, service := range s.scope.Ports(v.world, host) {
@@ -95,7 +95,7 @@ func (s *sidecar) join(v *View, host string) {
 		p := s.port(number)
 		before, known := p.members[host]
 		p.members[host] = member{service: service, port: sp}
-		// Most changes are of endpoints, and leave whose the listener is as it was.
+		// Most changes affect only endpoints, not the listener.
 		p.listenerDirty = p.listenerDirty || !known || !before.listensLike(p.members[host])
 	}
 	slices.Sort(now)
@@ -110,8 +110,8 @@ func (s *sidecar) join(v *View, host string) {
 	set(s.members, host, now)
 }
 
-// service is whose clusters a host has: what is let in, or else is where a VirtualService that is
-// let in sends to.
+// service returns the service for a host's clusters: the imported one, else the one that an
+// imported VirtualService routes to.
 func (s *sidecar) service(v *View, host string) *model.Service {
 	if found := s.scope.Imports(v.world, host); found != nil || len(s.readers.of(host)) == 0 {
 		return found
@@ -119,8 +119,8 @@ func (s *sidecar) service(v *View, host string) *model.Service {
 	return s.means(v, host)
 }
 
-// means is the service that a destination with a host means: what is let in, else what the proxy's
-// namespace sees.
+// means returns the service of a destination: the imported one, else the one visible to the proxy's
+// namespace.
 func (s *sidecar) means(v *View, host string) *model.Service {
 	if found := s.scope.Imports(v.world, host); found != nil {
 		return found
@@ -128,7 +128,7 @@ func (s *sidecar) means(v *View, host string) *model.Service {
 	return v.world.Service(host, v.node.Namespace)
 }
 
-// set keeps only lists that hold something.
+// set stores a list, or removes it if it is empty.
 func set(lists map[string][]uint32, key string, list []uint32) {
 	if len(list) == 0 {
 		delete(lists, key)
@@ -137,7 +137,7 @@ func set(lists map[string][]uint32, key string, list []uint32) {
 	lists[key] = list
 }
 
-// set makes vh (nil: none) the virtual host of a host.
+// set sets the virtual host of a host; nil removes it.
 func (p *port) set(host string, vh *translate.VirtualHost) {
 	known := p.hosts[host]
 	switch {
@@ -151,7 +151,7 @@ func (p *port) set(host string, vh *translate.VirtualHost) {
 		p.order = nil
 	case bytes.Equal(known.Encoded, vh.Encoded):
 		p.hosts[host] = vh
-		// moved: nothing to send, but to tell
+		// the bytes are equal, but the origins may differ
 		p.routesDirty = p.routesDirty || !slices.Equal(known.Origins, vh.Origins)
 		return
 	}

@@ -9,9 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// taken is who has an address and port before all services, "" if nobody: what a Sidecar lets come
-// in there, whatever its age, since it is meant for this machine and services are meant for all;
-// where captured connections arrive; and what is no part of the mesh.
+// taken returns the owner of an address and port that precedes all services, or "". Such owners are
+// a Sidecar's ingress, the capture ports, and programs outside the mesh.
 func (s *sidecar) taken(v *View, at place, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {
@@ -24,8 +23,8 @@ func (s *sidecar) taken(v *View, at place, number uint32) string {
 	return v.world.Mesh().TakenBy(address, number, at.captured)
 }
 
-// crowdedOut tells all members of a lane that somebody else has their place.
-func (l lane) crowdedOut(number uint32, by string) []object.Problem {
+// addressTaken reports to all members of a group that their address is in use.
+func (l listenerGroup) addressTaken(number uint32, by string) []object.Problem {
 	var problems []object.Problem
 	for _, m := range l.members {
 		problems = append(problems,
@@ -36,9 +35,8 @@ func (l lane) crowdedOut(number uint32, by string) []object.Problem {
 	return problems
 }
 
-// reserved tells that a door is where captured connections arrive, or of somebody who is no part of
-// the mesh; nil: it is free.
-func (d door) reserved(v *View) *object.Problem {
+// reserved returns a problem if a capture port or a program outside the mesh uses the port.
+func (d inboundPort) reserved(v *View) *object.Problem {
 	m, message := v.world.Mesh(), ""
 	if v.node.Captured() && (d.Port == m.InboundPort || d.Port == m.OutboundPort &&
 		mesh.Unspecified(d.Bind)) {

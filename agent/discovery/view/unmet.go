@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// unmet tells of VirtualServices whose tcp or tls routes no server of their gateways can take.
-// Gateways of other proxies are theirs to tell.
+// unmet reports VirtualServices with tcp or tls routes that no server of their gateways can use.
+// Gateways of other proxies are reported there.
 func (r *router) unmet(v *View) {
 	servers := map[string][]server{} // by gateway
 	for _, o := range v.world.Gateways(v.node.Labels) {
@@ -38,7 +38,7 @@ func (r *router) unmet(v *View) {
 			}
 		}
 	}
-	v.tell("unmet", dedupe(problems))
+	v.report("unmet", dedupe(problems))
 }
 
 func unmet(routing *model.Routing, field, server string) object.Problem {

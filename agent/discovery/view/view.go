@@ -1,5 +1,5 @@
-// Package view holds what one kind of proxy sees of the world, translated, and keeps it up to date:
-// a change re-translates only what depends on it and publishes only what came out different.
+// Package view holds the resources of one kind of proxy and keeps them up to date. A change
+// translates only what depends on it again, and publishes only resources that differ.
 package view
 
 import (
@@ -17,33 +17,33 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// View is what proxies of one kind see. It is not safe for concurrent use; its feed is.
+// View holds the resources of one kind of proxy. It is not safe for concurrent use; its feed is.
 type View struct {
 	world *model.World
 	node  model.Node
 	cache *Cache
 	feed  *resource.Feed
 
-	units    map[string][]resource.Key   // what each unit published last
-	owners   map[resource.Key]string     // the unit that published it last
+	units    map[string][]resource.Key   // the published resources of each unit
+	owners   map[resource.Key]string     // the unit that published a resource last
 	problems map[string][]object.Problem // by unit
-	// gathered for the next publication; nil: to be removed
-	change  map[resource.Key]*resource.Resource
-	secrets secrets
-	patches patches
-	kind    kind
-	told    *mesh.Config // whose authorities were published
+	// pending for the next publication; nil: removed
+	change    map[resource.Key]*resource.Resource
+	secrets   secrets
+	patches   patches
+	kind      kind
+	published *mesh.Config // whose CA certificates were published
 }
 
-// kind is what differs between sidecars and routers.
+// kind is implemented by sidecar and router.
 type kind interface {
 	update(v *View, touched model.Touched)
-	relisten(v *View) // makes all listeners anew
+	relisten(v *View) // rebuilds all listeners
 	hostOrigins(routes, domain string) []resource.Origin
 	eachHost(tell func(routes string, port uint32, domain string))
 }
 
-// New returns a view of a world that has published nothing yet.
+// New returns a view of a world. It publishes with the first Update.
 func New(world *model.World, node model.Node, cache *Cache, look Look) (*View, error) {
 	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(),
 		units: map[string][]resource.Key{}, owners: map[resource.Key]string{},
@@ -61,13 +61,13 @@ func New(world *model.World, node model.Node, cache *Cache, look Look) (*View, e
 	return v, nil
 }
 
-// Feed is where the view publishes.
+// Feed returns the feed of the view's resources.
 func (v *View) Feed() *resource.Feed { return v.feed }
 
-// Problems returns what translation found wrong, by unit of work.
+// Problems returns the problems found by translation, by unit of work.
 func (v *View) Problems() map[string][]object.Problem { return v.problems }
 
-// Reread has the next update take in that files changed which secrets name.
+// Reread makes the next update publish the secrets that read changed files.
 func (v *View) Reread(files map[string]bool) { v.secrets.reread(files) }
 
 // FileSecrets calls each with every secret of the view and the first object that needs it.
@@ -79,7 +79,7 @@ func (v *View) FileSecrets(each func(translate.FileSecret, resource.Origin)) {
 	}
 }
 
-// Update brings the view up to date with what was touched, and publishes.
+// Update translates what was touched, and publishes the result.
 func (v *View) Update(touched model.Touched) {
 	if touched.Filters {
 		v.repatch()
@@ -93,14 +93,14 @@ func (v *View) Update(touched model.Touched) {
 	v.authorities()
 	v.kind.update(v, touched)
 	v.settleAdded()
-	v.idle()
+	v.unused()
 	v.publish()
 }
 
-// Reconfigure makes everything anew, after what counts for the whole mesh changed.
+// Reconfigure rebuilds everything after a change of the mesh config.
 func (v *View) Reconfigure(everything model.Touched) {
 	if current, _ := v.feed.Current(); current.Sequence == 0 {
-		return // the first update will
+		return // the first update will do it
 	}
 	v.kind.relisten(v)
 	v.Update(everything)
@@ -120,7 +120,7 @@ func (v *View) publish() {
 	v.change = map[resource.Key]*resource.Resource{}
 }
 
-// put makes resources those of a unit; what it had before and has no more is removed.
+// put sets the resources of a unit. It removes the unit's former resources that are not among them.
 func (v *View) put(unit string, resources ...*resource.Resource) {
 	before := v.units[unit]
 	var keys []resource.Key
@@ -132,7 +132,7 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 		}
 	}
 	for _, key := range before {
-		// else another unit has just taken it over
+		// otherwise another unit has taken it over
 		if !slices.Contains(keys, key) && v.owners[key] == unit {
 			delete(v.owners, key)
 			v.retract(key)
@@ -145,8 +145,8 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 	}
 }
 
-// tell makes problems those of a unit.
-func (v *View) tell(unit string, problems []object.Problem) {
+// report sets the problems of a unit.
+func (v *View) report(unit string, problems []object.Problem) {
 	if len(problems) == 0 {
 		delete(v.problems, unit)
 	} else {
@@ -159,17 +159,17 @@ func (v *View) clusters(host string, service *model.Service) {
 	unit := "clusters/" + host
 	if service == nil {
 		v.put(unit)
-		v.tell(unit, nil)
+		v.report(unit, nil)
 		v.secrets.need(unit, nil)
 		return
 	}
 	out := v.cache.clusters(v.world.Mesh(), service, v.world.Rule(service, v.node), v.node)
 	v.put(unit, out.Resources...)
-	v.tell(unit, out.Problems)
+	v.report(unit, out.Problems)
 	v.secrets.need(unit, out.Secrets)
 }
 
-// orphanedRules tells of DestinationRules for hosts that no service has.
+// orphanedRules reports DestinationRules for hosts without a service.
 func (v *View) orphanedRules(host string) {
 	var problems []object.Problem
 	if rules := v.world.RuleObjects(host); len(rules) > 0 && !v.world.HasServiceLike(host) {
@@ -180,10 +180,10 @@ func (v *View) orphanedRules(host string) {
 					Cure:    "the rule has no effect until a ServiceEntry with this host is there"}))
 		}
 	}
-	v.tell("rules/"+host, problems)
+	v.report("rules/"+host, problems)
 }
 
-// orphanedBindings tells of VirtualServices for gateways that are not there.
+// orphanedBindings reports VirtualServices for gateways that do not exist.
 func (v *View) orphanedBindings() {
 	var problems []object.Problem
 	for _, name := range v.world.Bindings() {
@@ -201,7 +201,7 @@ func (v *View) orphanedBindings() {
 					Cure:     "add it or correct the name"}))
 		}
 	}
-	v.tell("bindings", problems)
+	v.report("bindings", problems)
 }
 
 // Cache shares translated services between views.
@@ -222,7 +222,7 @@ func NewCache() *Cache {
 	return &Cache{byHost: map[string][]translated{}, byFilter: map[*object.Object]*patch.Filter{}}
 }
 
-// Drop forgets hosts that changed.
+// Drop removes changed hosts.
 func (c *Cache) Drop(touched model.Touched) {
 	for host := range touched.Hosts {
 		delete(c.byHost, host)
@@ -232,7 +232,7 @@ func (c *Cache) Drop(touched model.Touched) {
 	}
 }
 
-// Clear forgets everything.
+// Clear removes everything.
 func (c *Cache) Clear() { clear(c.byHost) }
 
 func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule,
@@ -249,7 +249,7 @@ func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rul
 	return t.out
 }
 
-// routesHTTP tells whether a VirtualService says anything of requests, or means to.
+// routesHTTP reports whether a VirtualService has HTTP routes, or would have but for problems.
 func routesHTTP(r *model.Routing) bool { return r != nil && len(r.HTTP)+len(r.Problems) > 0 }
 
 func resolutionNone(

@@ -14,13 +14,13 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// place is where a port is listened on.
+// place is the address of a listener.
 type place struct {
-	address  string // "": nowhere
-	captured bool   // captured connections are meant, and nothing is bound
+	address  string // "": none
+	captured bool   // for captured connections; not bound
 }
 
-// place is where the Sidecar says, else the loopback, or with interception every address.
+// place returns the address in the Sidecar, else the loopback, or with interception every address.
 func (s *sidecar) place(v *View, number uint32) (place, []object.Problem) {
 	e := s.scope.Egress(number)
 	if e == nil {
@@ -49,14 +49,14 @@ func (s *sidecar) place(v *View, number uint32) (place, []object.Problem) {
 	return at, nil
 }
 
-// lane is one listener of a port, and the services that want it, the oldest first.
-type lane struct {
+// listenerGroup holds the services that share one listener of a port, oldest first.
+type listenerGroup struct {
 	place
 	members []member
 }
 
-// lanes sorts the members of a port by where they are listened for, the shared place first.
-func (p *port) lanes(at place) []lane {
+// groups assigns the members of a port to listeners, with the shared address first.
+func (p *port) groups(at place) []listenerGroup {
 	members := slices.SortedFunc(maps.Values(p.members), func(a, b member) int {
 		if a.older(b) {
 			return -1
@@ -73,15 +73,16 @@ func (p *port) lanes(at place) []lane {
 			byAddress[address] = append(byAddress[address], m)
 		}
 	}
-	var lanes []lane
+	var groups []listenerGroup
 	for _, address := range slices.Sorted(maps.Keys(byAddress)) {
-		lanes = append(lanes, lane{place: place{address, at.captured}, members: byAddress[address]})
+		groups = append(groups, listenerGroup{place: place{address, at.captured},
+			members: byAddress[address]})
 	}
-	return lanes
+	return groups
 }
 
-// addresses are those that captured connections to a member may have been addressed to; requests
-// are told apart by their host, so where there is nothing else none are needed.
+// addresses returns the destination addresses of captured connections to a member. HTTP services
+// without addresses need none, since requests have a host.
 func (m member) addresses(captured bool) []string {
 	if !captured || m.port.Protocol.IsHTTP() {
 		return nil
@@ -96,8 +97,8 @@ func (m member) addresses(captured bool) []string {
 	return found
 }
 
-// blocks are the blocks of addresses of a member by which captured connections are told apart at a
-// place, but at an address of the member's own.
+// blocks returns the CIDR blocks of a member by which captured connections are matched, other than
+// the member's own listener address.
 func (m member) blocks(at place) []netip.Prefix {
 	if !at.captured || m.port.Protocol.IsHTTP() || slices.Contains(m.addresses(at.captured),
 		at.address) {
@@ -112,7 +113,7 @@ func (m member) blocks(at place) []netip.Prefix {
 	return found
 }
 
-// within lets connections that are to any address be those to blocks of addresses.
+// within restricts routes that match any address to CIDR blocks.
 func within(routes []translate.Connection, blocks []netip.Prefix) []translate.Connection {
 	if len(blocks) == 0 {
 		return routes

@@ -10,20 +10,20 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// tellIdle tells of what a rule says of ports that a service has not, or that cannot be. Patterns
-// are for services with different ports, and nothing is told of them.
-func (out *Clusters) tellIdle(service *model.Service, rule *model.Rule) {
+// reportUnused reports settings of a rule for ports that the service does not have, or that do not
+// apply. It skips wildcard rules, which are for services with different ports.
+func (out *Clusters) reportUnused(service *model.Service, rule *model.Rule) {
 	if rule == nil || model.IsWildcard(rule.Host) {
 		return
 	}
-	out.tellIdlePolicy(service, rule.PolicyOf, "trafficPolicy", rule.Policy)
+	out.reportUnusedPolicy(service, rule.PolicyOf, "trafficPolicy", rule.Policy)
 	for _, s := range rule.Subsets {
-		out.tellIdlePolicy(service, s.Object, fmt.Sprintf("subsets[%d].trafficPolicy", s.Index),
+		out.reportUnusedPolicy(service, s.Object, fmt.Sprintf("subsets[%d].trafficPolicy", s.Index),
 			s.TrafficPolicy)
 	}
 }
 
-func (out *Clusters) tellIdlePolicy(service *model.Service, o *object.Object, field string,
+func (out *Clusters) reportUnusedPolicy(service *model.Service, o *object.Object, field string,
 	p *networking.TrafficPolicy) {
 	hashesNothing := func(field string, l *networking.LoadBalancerSettings, ports ...model.Port) {
 		if hashesRequests(l) && !slices.ContainsFunc(ports, func(p model.Port) bool {
@@ -52,7 +52,7 @@ func (out *Clusters) tellIdlePolicy(service *model.Service, o *object.Object, fi
 	}
 }
 
-// hashesRequests tells whether something of requests is hashed.
+// hashesRequests reports whether the hash depends on the request rather than the connection.
 func hashesRequests(l *networking.LoadBalancerSettings) bool {
 	switch l.GetConsistentHash().GetHashKey().(type) {
 	case nil, *networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp:
