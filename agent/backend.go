@@ -22,17 +22,20 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 	ready, reason := b.proxy.ready(ctx)
 	current := b.reloader.inForce()
 	last, pending, _ := b.reloader.standing()
+	problems := b.discovery.Problems()
+	if ready && b.discovery.Stats().Services <= mostCounted {
+		problems = b.problems(ctx)
+	}
 	status := api.Status{
 		Version: b.options.Version, Instance: b.options.Config.Instance, PID: os.Getpid(), Started: b.started, Present: b.presence.Since(),
 		State: b.state(), Ready: ready, ReadyReason: reason,
 		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
 		Epochs:     b.epochs(ctx),
-		Discovery:  b.discoveryStatus(),
+		Discovery:  b.discoveryStatus(problems),
 		Identities: []api.Identity{},
 		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: append(current.Config.Claims(), b.meshPorts.now()...),
 		Conditions: b.board.Conditions(), Doing: b.reloader.doing(),
 	}
-	problems := b.discovery.Problems()
 	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])
 	if live, ok := b.proxy.liveEpoch(); ok {
 		status.CurrentEpoch, status.Envoy.Live = &live.Number, true

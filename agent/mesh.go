@@ -152,9 +152,9 @@ func (a *Agent) expect(text []byte) {
 }
 
 // discoveryStatus says where the proxy's configuration comes from.
-func (b backend) discoveryStatus() api.Discovery {
+func (b backend) discoveryStatus(problems []discovery.Problem) api.Discovery {
 	var errors, warnings int
-	for _, p := range b.discovery.Problems() {
+	for _, p := range problems {
 		switch p.Severity {
 		case condition.Error:
 			errors++

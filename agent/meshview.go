@@ -23,7 +23,7 @@ func (b backend) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 	if err := b.discovery.Rescan(ctx); err != nil {
 		return nil, api.Refuse(fmt.Sprintf("the mesh configuration could not be read within %v", rescanTime))
 	}
-	return problemsForAPI(b.discovery.Problems()), nil
+	return problemsForAPI(b.problems(ctx)), nil
 }
 
 func problemsForAPI(found []discovery.Problem) []api.MeshProblem {
@@ -47,7 +47,7 @@ func (b backend) meshNode() (*corev3.Node, error) {
 }
 
 // MeshExplain says what the Envoy that took listeners last would do with a request.
-func (b backend) MeshExplain(_ context.Context, request api.MeshRequest) (api.MeshExplanation, error) {
+func (b backend) MeshExplain(ctx context.Context, request api.MeshRequest) (api.MeshExplanation, error) {
 	node, err := b.meshNode()
 	if err != nil {
 		return api.MeshExplanation{}, err
@@ -61,7 +61,7 @@ func (b backend) MeshExplain(_ context.Context, request api.MeshRequest) (api.Me
 	for _, h := range request.Headers {
 		asked.Headers = append(asked.Headers, explain.Header(h))
 	}
-	said, err := b.discovery.Explain(node, asked)
+	said, err := b.discovery.Explain(node, asked, b.counted(ctx))
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}

@@ -41,7 +41,7 @@ func (b onBus) State(context.Context) bus.State {
 		Version: b.options.Version, Instance: b.options.Config.Instance, UnitName: b.unit,
 		State: string(b.state()), Ready: ready, ReadyReason: reason,
 		ConfigFiles: current.Files, ConfigHash: current.Hash, PendingRestartKeys: pending,
-		DiscoveryAddress: current.Config.Discovery.Address, DiscoveryState: b.discoveryStatus().State,
+		DiscoveryAddress: current.Config.Discovery.Address, DiscoveryState: b.discoveryStatus(nil).State,
 	}
 	if live, ok := b.proxy.liveEpoch(); ok {
 		state.EnvoyLive, state.CurrentEpoch = true, &live.Number

@@ -92,7 +92,7 @@ func TestExplainNamesTheObjects(t *testing.T) {
 	}
 	server, _ := start(t, discovery.Options{Files: []string{directory}})
 	proxy := node("sidecar", "shop", nil)
-	said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80})
+	said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,14 +109,14 @@ func TestExplainNamesTheObjects(t *testing.T) {
 	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.Forwarded {
 		t.Errorf("%s %s", said.Outcome, diff)
 	}
-	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80}); err != nil || said.Status != 502 || !strings.Contains(said.Cure, "ServiceEntry") {
+	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80}, nil); err != nil || said.Status != 502 || !strings.Contains(said.Cure, "ServiceEntry") {
 		t.Errorf("%+v %v", said.Answer, err)
 	}
-	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80}); err != nil || len(said.Problems) != 1 || !strings.Contains(said.Problems[0].Message, "nothing listens for host late.test") {
+	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80}, nil); err != nil || len(said.Problems) != 1 || !strings.Contains(said.Problems[0].Message, "nothing listens for host late.test") {
 		t.Errorf("of one that came late: %v %v", said.Problems, err)
 	}
 	server.Refused(resource.ClusterType, []string{"outbound|80|v1|web.test"}, errors.New("no such thing"))
-	if said, err = server.Explain(proxy, explain.Request{Host: "web.test", Port: 80}); err != nil || len(said.Unknown) != 1 || len(said.Problems) == 0 {
+	if said, err = server.Explain(proxy, explain.Request{Host: "web.test", Port: 80}, nil); err != nil || len(said.Unknown) != 1 || len(said.Problems) == 0 {
 		t.Errorf("of a refused cluster: %q %v %v", said.Unknown, said.Problems, err)
 	}
 

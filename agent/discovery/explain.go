@@ -25,9 +25,11 @@ type Explanation struct {
 // mostRelated is how many problems an explanation names.
 const mostRelated = 10
 
-// Explain says what the proxy that tells itself as node would do with a request. An error says why there is nothing for
+// Explain says what the proxy that tells itself as node would do with a request. live is what its
+// Envoy has counted of its clusters, nil if that is not known. An error says why there is nothing for
 // such a proxy.
-func (s *Server) Explain(node *corev3.Node, request explain.Request) (Explanation, error) {
+func (s *Server) Explain(node *corev3.Node, request explain.Request,
+	live map[string]explain.Live) (Explanation, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return Explanation{}, err
@@ -35,6 +37,7 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request) (Explanatio
 	s.mu.Lock()
 	proxy, refusals := proxyOf(v.View), maps.Clone(s.refusals)
 	request = addressed(request, v.Node(), v.realm.world)
+	proxy.Idle, proxy.IdleCure = idleGateway(v.realm.world, v.Node(), request.Port)
 	problems := s.problems
 	s.mu.Unlock()
 
@@ -44,6 +47,7 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request) (Explanatio
 		return v.HostOrigins(routes, domain)
 	}
 	proxy.Refused = func(key resource.Key) string { return refusals[key].reason }
+	proxy.Live = live
 	answer := explain.Explain(proxy, request)
 	return Explanation{Answer: answer, Problems: related(answer, request, problems)}, nil
 }
@@ -56,6 +60,7 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	}
 	proxy := proxyOf(c.view)
 	proxy.Origins = c.view.HostOrigins
+	proxy.Idle, proxy.IdleCure = idleGateway(c.world, c.view.Node(), request.Port)
 	answer := explain.Explain(proxy, addressed(request, c.view.Node(), c.world))
 	return Explanation{Answer: answer, Problems: related(answer, request, c.problems)}, nil
 }

@@ -47,7 +47,7 @@ func (e explainer) compare(t *testing.T, x *exchange, port int) {
 	if !ok {
 		return
 	}
-	said, err := e.server.Explain(e.node, request)
+	said, err := e.server.Explain(e.node, request, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

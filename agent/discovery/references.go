@@ -178,6 +178,20 @@ func unselecting(selector map[string]string, node model.Node) (message, cure str
 	return "has no effect here: this proxy is a sidecar, and Gateways are for routers", cure
 }
 
+// idleGateway returns a Gateway with a server on the port that is not for a proxy, with why, and the
+// cure; "": there is none.
+func idleGateway(w *model.World, node model.Node, port uint32) (why, cure string) {
+	for _, o := range w.AllGateways() {
+		gateway := o.Spec.(*networking.Gateway)
+		message, cure := unselecting(gateway.Selector, node)
+		listens := func(s *networking.Server) bool { return s.GetPort().GetNumber() == port }
+		if message != "" && slices.ContainsFunc(gateway.Servers, listens) {
+			return fmt.Sprintf("%s at %s:%d %s", o.Key, o.File, o.Line, message), cure
+		}
+	}
+	return "", ""
+}
+
 // labels are labels as people write them.
 func labels(of map[string]string) string {
 	var all []string

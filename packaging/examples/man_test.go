@@ -47,6 +47,28 @@ var kinds = []struct{ name, text string }{
 	{"ProxyConfig", "Has no effect; a warning says so."},
 }
 
+// flags are the response flags that users meet, in the order of the page.
+var flags = []struct{ name, text string }{
+	{"NR", "404: no route matches, or no server has the host. Ask \"outrider mesh explain\"."},
+	{"UH", "503: the destination has no healthy endpoint: its name does not resolve, no\n" +
+		"endpoint has the labels of the subset, or outlier detection has ejected all.\n" +
+		"See \"outrider proxy endpoints\"."},
+	{"UF", "503: the connection to the endpoint failed: nothing listens there, a firewall\n" +
+		"drops it, or TLS failed, for example since its certificate is not trusted."},
+	{"URX", "The last of all retries failed, or connect attempts are used up; UF and others\n" +
+		"beside it say how."},
+	{"UC", "503: the endpoint closed the connection before it answered."},
+	{"UR", "503: the endpoint reset the connection or the stream."},
+	{"UT", "504: the timeout of the route is over."},
+	{"UO", "503: a limit of the DestinationRule's connectionPool is reached."},
+	{"NC", "503: the route names a service or subset that does not exist."},
+	{"DC", "The client closed the connection before it had the answer. Nothing is wrong\n" +
+		"here; the status is 0, or that of the unfinished answer."},
+	{"DPE", "400: the client's request is not valid HTTP, or is TLS on a port without TLS."},
+	{"SI", "408: the stream was idle longer than allowed."},
+	{"DI, FI", "A fault of the VirtualService delayed the request, or answered it."},
+}
+
 // TestManPage compares outrider-mesh(5) with the kinds above and the examples.
 func TestManPage(t *testing.T) {
 	file := filepath.Join(parts.Root(), "packaging", "man", "outrider-mesh.5")
@@ -143,6 +165,15 @@ Each comes with conf.d/10-router.toml, which sets the type.`)
 	for _, example := range All() {
 		p.Subsection(example.Name + ": " + lowerFirst(example.Summary))
 		p.Example(withoutHeader(example.Files[0].Text))
+	}
+	p.Section("RESPONSE FLAGS")
+	p.Text(`An access log (` + "`" + `access_log_file` + "`" + ` in [telemetry]) has Envoy's response flags after
+the status, "-" for none. %UPSTREAM_TRANSPORT_FAILURE_REASON% in
+` + "`" + `access_log_format` + "`" + ` adds why a connection failed. Without a log, "outrider mesh
+check" and "outrider mesh explain" say which destination does not resolve, and
+whose certificate is not trusted.`)
+	for _, flag := range flags {
+		p.Term(man.Bold(flag.name), flag.text)
 	}
 	p.Section("FILES")
 	p.Term(man.Italic("/etc/outrider/mesh.d"),

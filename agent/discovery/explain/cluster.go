@@ -75,6 +75,10 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 			facts = append(facts, "leaves out endpoints with errors (outlier detection)")
 		}
 	}
+	live, counted := e.proxy.Live[name]
+	if found := live.Untrusting(c); found != nil {
+		e.unknown("whether requests get through: %s; %s", found.Message, found.Cure)
+	}
 	e.step("cluster", name, r.Origins, append(facts, e.refusal(key)...)...)
 	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		e.step("endpoints", name, nil, "where the connection was addressed to")
@@ -95,7 +99,11 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 		}
 		origins = endpoints.Origins
 	}
-	return e.endpoints(name, assignment, origins)
+	reason, cure = e.endpoints(name, assignment, origins)
+	if found := live.Unresolved(c); counted && reason == "" && found != nil {
+		return found.Message, found.Cure
+	}
+	return reason, cure
 }
 
 func (e *explanation) endpoints(name string, assignment *endpointv3.ClusterLoadAssignment, origins []resource.Origin) (reason, cure string) {

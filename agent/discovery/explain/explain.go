@@ -38,6 +38,11 @@ type Proxy struct {
 	Origins func(routes, domain string) []resource.Origin
 	// Refused is why Envoy refused a resource, "" if it did not. May be nil.
 	Refused func(resource.Key) string
+	// Live is what the running Envoy has counted, by cluster; nil where that is not known.
+	Live map[string]Live
+	// Idle is a Gateway with a server on the request's port that is not for this proxy, and why; ""
+	// if there is none.
+	Idle, IdleCure string
 }
 
 // Outcome is what becomes of a request.

@@ -93,13 +93,35 @@ func (e *explanation) bound(doors []*door) *door {
 			fmt.Sprintf("connect to %s", elsewhere[0].address))
 		return nil
 	}
-	reason := fmt.Sprintf("nothing listens on port %d", e.request.Port)
+	reason := fmt.Sprintf("nothing listens on port %d%s", e.request.Port, listening(doors))
 	cure := fmt.Sprintf("add port %d to a ServiceEntry for %s (without interception applications connect to 127.0.0.1)", e.request.Port, e.request.Host)
-	if e.proxy.Router {
+	if e.proxy.Idle != "" {
+		reason, cure = reason+"; "+e.proxy.Idle, e.proxy.IdleCure
+	} else if e.proxy.Router {
 		cure = fmt.Sprintf("add a server with port %d to a Gateway that selects this proxy", e.request.Port)
 	}
 	e.end(Refused, 0, reason, cure)
 	return nil
+}
+
+// mostListening bounds the addresses that are listed for a port where nothing listens.
+const mostListening = 10
+
+// listening lists the addresses where Envoy listens.
+func listening(doors []*door) string {
+	var all []string
+	for _, d := range doors {
+		if d.BindToPort == nil || d.BindToPort.Value {
+			all = append(all, netip.AddrPortFrom(d.address, uint16(d.port)).String())
+		}
+	}
+	if len(all) == 0 {
+		return ", and on no other"
+	}
+	if more := len(all) - mostListening; more > 0 {
+		all = append(all[:mostListening], fmt.Sprintf("%d more", more))
+	}
+	return "; listeners: " + list(all)
 }
 
 // rank orders listeners of one port, the closest first.

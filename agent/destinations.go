@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/explain"
+)
+
+// countTime bounds the question to Envoy what it has counted of its clusters.
+const countTime = time.Second
+
+// mostCounted is up to how many services each status asks Envoy for what it has counted: it looks at
+// all its statistics for that.
+const mostCounted = 1000
+
+const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(success|failure)|` +
+	`ssl\.(handshake|fail_verify_error|fail_verify_san|connection_error))$`
+
+// counted is what the live epoch has counted of its clusters, by their names; nil: it is not known.
+// Clusters whose endpoints [telemetry] does not have counted are left out.
+func (b backend) counted(ctx context.Context) map[string]explain.Live {
+	live, ok := b.proxy.liveEpoch()
+	if !ok || live.AdminLost {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
+	stats, err := b.proxy.admin(live.AdminAddress).Stats(ctx, liveFilter)
+	if err != nil {
+		return nil
+	}
+	return countedOf(stats)
+}
+
+func countedOf(stats map[string]uint64) map[string]explain.Live {
+	all := map[string]explain.Live{}
+	for name, endpoints := range stats {
+		cluster, ok := strings.CutSuffix(name, ".membership_total")
+		if !ok {
+			continue
+		}
+		count := func(field string) uint64 { return stats[cluster+"."+field] }
+		all[strings.TrimPrefix(cluster, "cluster.")] = explain.Live{
+			Endpoints: endpoints, Resolved: count("update_success")+count("update_failure") > 0,
+			Handshakes: count("ssl.handshake"), Untrusted: count("ssl.fail_verify_error"),
+			OtherName: count("ssl.fail_verify_san"), Faulty: count("ssl.connection_error"),
+		}
+	}
+	return all
+}
+
+// problems are all problems of the mesh configuration, with those that only a running Envoy shows.
+func (b backend) problems(ctx context.Context) []discovery.Problem {
+	found := b.discovery.Problems()
+	node := b.meshPorts.lastNode()
+	if node == nil {
+		return found
+	}
+	live, err := b.discovery.LiveProblems(node, b.counted(ctx))
+	if err != nil || len(live) == 0 {
+		return found
+	}
+	found = append(found, live...)
+	slices.SortFunc(found, discovery.Problem.Compare)
+	return found
+}

@@ -1,0 +1,86 @@
+package explain
+
+import (
+	"fmt"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// Live is what a running Envoy has counted of a cluster since it started.
+type Live struct {
+	Endpoints  uint64 // that it knows now
+	Resolved   bool   // its DNS names were looked up, with or without an answer
+	Handshakes uint64 // of TLS, that succeeded
+	Untrusted  uint64 // that failed: no trusted authority signed the server's certificate
+	OtherName  uint64 // that failed: the certificate is for another name
+	Faulty     uint64 // that failed otherwise: it is no TLS, or nothing in common
+}
+
+// Finding is what a running Envoy shows to be wrong with a cluster.
+type Finding struct {
+	Message, Cure string
+	Rule          bool // the DestinationRule has to be corrected, not the ServiceEntry
+}
+
+// Unresolved returns what is wrong with a cluster of which no DNS name has an address; nil: nothing.
+func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
+	name := ""
+	for _, place := range c.GetLoadAssignment().GetEndpoints() {
+		for _, ep := range place.LbEndpoints {
+			name = ep.GetEndpoint().GetAddress().GetSocketAddress().GetAddress()
+		}
+	}
+	if name == "" || l.Endpoints > 0 || !l.Resolved {
+		return nil
+	}
+	return &Finding{Message: fmt.Sprintf("%s does not resolve: cluster %s has no endpoint",
+		name, c.Name), Cure: fmt.Sprintf("correct the name, or the DNS of this host: getent hosts %s", name)}
+}
+
+// Untrusting returns what is wrong with a cluster to which no TLS handshake has succeeded though
+// some were tried; nil: nothing.
+func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
+	found := &Finding{Rule: true}
+	why := ""
+	switch {
+	case l.Handshakes > 0:
+		return nil
+	case l.Untrusted > 0:
+		why = "its certificate is not trusted (ssl.fail_verify_error)"
+		found.Cure = "set caCertificates to the file of its authority, or install that on this host"
+	case l.OtherName > 0:
+		why = "its certificate is for another name (ssl.fail_verify_san)"
+		found.Cure = "correct subjectAltNames"
+	case l.Faulty > 0:
+		why = "TLS fails (ssl.connection_error)"
+		found.Cure = "look whether the port speaks TLS"
+	default:
+		return nil
+	}
+	found.Message = fmt.Sprintf("no TLS connection to cluster %s has succeeded since Envoy started: %s",
+		c.Name, why)
+	return found
+}
+
+// Findings returns what a running Envoy shows to be wrong, by the clusters that it has.
+func Findings(resources *resource.Snapshot, live map[string]Live) map[*resource.Resource][]Finding {
+	found := map[*resource.Resource][]Finding{}
+	for name, r := range resources.Set(resource.ClusterType) {
+		counted, known := live[name]
+		if !known || counted.Endpoints > 0 && counted.Untrusted+counted.OtherName+counted.Faulty == 0 {
+			continue
+		}
+		c, err := decode(r, &clusterv3.Cluster{})
+		if err != nil {
+			continue // our own encoding
+		}
+		for _, f := range []*Finding{counted.Unresolved(c), counted.Untrusting(c)} {
+			if f != nil {
+				found[r] = append(found[r], *f)
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,49 @@
+package discovery
+
+import (
+	"fmt"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/explain"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/resource"
+)
+
+// LiveProblems returns what a running Envoy shows to be wrong with the clusters of a proxy: names
+// that do not resolve, servers whose certificates are not accepted. live is what it has counted.
+func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) ([]Problem, error) {
+	v, err := s.viewOf(node)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, _ := v.Feed().Current()
+	var problems []Problem
+	for r, findings := range explain.Findings(snapshot, live) {
+		for _, f := range findings {
+			if origin, ok := writtenIn(r, f.Rule); ok {
+				problems = append(problems, Problem{File: origin.File, Line: origin.Line,
+					Object:   fmt.Sprintf("%s %s/%s", origin.Kind, origin.Namespace, origin.Name),
+					Severity: condition.Warning, Message: f.Message, Cure: f.Cure})
+			}
+		}
+	}
+	slices.SortFunc(problems, Problem.Compare)
+	return problems, nil
+}
+
+// writtenIn returns the DestinationRule of a cluster if that is asked for and there is one, else the
+// first object that it came from.
+func writtenIn(r *resource.Resource, rule bool) (resource.Origin, bool) {
+	for _, o := range r.Origins {
+		if !rule || o.Kind == string(object.DestinationRule) {
+			return o, true
+		}
+	}
+	if len(r.Origins) == 0 {
+		return resource.Origin{}, false // Outrider's own
+	}
+	return r.Origins[0], true
+}
