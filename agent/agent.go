@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +46,6 @@ type Agent struct {
 	level   *slog.LevelVar
 	board   *condition.Board
 
-	first      <-chan firstLook
 	lockFile   *os.File
 	keeper     *keeperLink
 	supervisor *epoch.Supervisor
@@ -66,15 +66,13 @@ type Agent struct {
 	bus        *bus.Server         // nil: off
 	watched    *watched            // nil: off
 
-	collector collector
-	binary    atomic.Pointer[envoy.Binary] // inspected last
-	serving   atomic.Pointer[envoy.Binary] // of the configuration in force; nil before the first
-	detach    context.CancelFunc           // ends the agent; Envoy goes on serving
-	stopping  atomic.Bool
-	kept      atomic.Bool            // Envoy is kept: systemd restarts the agent
-	awaited   atomic.Pointer[string] // what the start waits for, in words; nil: nothing
-	quit      chan struct{}          // an orderly stop is wanted
-	decided   chan struct{}          // closed once the outcome of the start is known
+	binary   atomic.Pointer[envoy.Binary] // inspected last
+	serving  atomic.Pointer[envoy.Binary] // of the configuration in force; nil before the first
+	detach   context.CancelFunc           // ends the agent; Envoy goes on serving
+	stopping atomic.Bool
+	kept     atomic.Bool            // Envoy is kept: systemd restarts the agent
+	awaited  atomic.Pointer[string] // what the start waits for, in words; nil: nothing
+	quit     chan struct{}          // an orderly stop is wanted
 }
 
 // part is a long-running part of the agent.
@@ -86,9 +84,7 @@ type part interface {
 // Run runs the agent until it is told to stop by a signal or a request, or cannot go on. An *ExitError says with which code
 // the program is to end. When ctx ends Envoy goes on serving, as after a crash; only a stop ends it.
 func Run(ctx context.Context, options Options) (err error) {
-	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1),
-		decided: make(chan struct{})}
-	a.collector.rest()
+	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1)}
 	a.log = slog.New(newLogHandler(options.Output, "auto", a.level))
 	catching := sync.OnceValue(catchSignals)
 	go catching() // beside the configuration: Go changes the masks of threads, one signal after the other
@@ -137,18 +133,18 @@ func Run(ctx context.Context, options Options) (err error) {
 		defer a.detach() // Envoy has ended as it was told to: so do all
 		return a.supervisor.Run(ctx, a.keeper.get())
 	})
-	group.Go(func() error { return a.begin(ctx) })
 	group.Go(func() error {
-		soon(ctx, a.spawned, headStart)
-		homes := &inhabited{Agent: a}
-		if a.supervisor.Beat(ctx) == nil { // what was adopted is known
-			homes.tell()        // before any Envoy is served
-			a.viewPort.update() // before the view listens
-		} // else the agent ends, and so do those that follow: what they have, sockets, goes with them
+		homes := &namespaces{Agent: a}
+		if a.supervisor.Beat(ctx) != nil {
+			return nil //nolint:nilerr // the agent ends
+		}
+		// The supervisor has adopted what an earlier agent left.
+		homes.update()      // before the mesh is served
+		a.viewPort.update() // before the admin view listens
 		for _, p := range append(a.parts(), homes, &teller{backend{a}, notifier}) {
 			run(p)
 		}
-		return nil
+		return a.begin(ctx)
 	})
 	err = group.Wait()
 	switch {
@@ -170,9 +166,9 @@ func Run(ctx context.Context, options Options) (err error) {
 	return nil
 }
 
-// parts are what runs once there is an Envoy, or does not come soon.
+// parts are the parts that run once the supervisor knows the epochs of an earlier agent.
 func (a *Agent) parts() []part {
-	parts := []part{rehearsed{a.discovery}, a.xdsSockets, a.view, a.viewPort, &late{a.meshWatch, a.begun, watchHeadStart}, a.meshPorts}
+	parts := []part{a.discovery, a.xdsSockets, a.view, a.viewPort, a.meshWatch, a.meshPorts}
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}
@@ -180,7 +176,7 @@ func (a *Agent) parts() []part {
 		parts = append(parts, a.bus)
 	}
 	if a.watched != nil {
-		parts = append(parts, &late{a.watched, a.begun, watchHeadStart})
+		parts = append(parts, a.watched)
 	}
 	return parts
 }
@@ -188,16 +184,11 @@ func (a *Agent) parts() []part {
 // begin asks for the first epoch, or for none if what was adopted is what is wanted.
 func (a *Agent) begin(ctx context.Context) error {
 	current := a.reloader.inForce()
-	first := <-a.first
-	a.expect(first.bootstrap)
-	files := first.files
+	files := a.maker.files(ctx, current)
 	if a.watched != nil {
 		a.watched.set(current, files)
 	}
 	if a.awaitFiles(ctx, current.Config, files) != nil {
-		return nil //nolint:nilerr // the agent ends
-	}
-	if a.supervisor.Beat(ctx) != nil { // what an earlier agent left is adopted
 		return nil //nolint:nilerr // the agent ends
 	}
 	select { // a neighbour that starts at the same time must be able to ask
@@ -210,19 +201,30 @@ func (a *Agent) begin(ctx context.Context) error {
 	}
 	start := &reload{reason: "start", ifChanged: true, first: true}
 	result, err := a.reloader.Reload(ctx, start)
-	close(a.decided)
 	refused := err == nil && ctx.Err() == nil && result.Outcome == api.OutcomeRefused
 	if refused && start.err != nil && !a.serves(ctx) {
 		return start.err // no Envoy can be made of this configuration, and none is there to go on
 	}
-	a.begun(ctx) // those who wait for a ready proxy are answered first, on the processors that Envoy's workers start on
-	a.collector.set(collectStarting, false)
 	if !refused { // else one was started and failed: the guard goes on, or gives up
 		a.readAgain(ctx, current)
 	}
-	a.collector.settle(ctx)
-	return nil //nolint:nilerr // the agent ends, or Envoy serves
+	select {
+	case <-time.After(settleAfter):
+		debug.SetGCPercent(idleGCPercent)
+		debug.FreeOSMemory()
+	case <-ctx.Done():
+	}
+	return nil
 }
+
+const (
+	// idleGCPercent is Go's GC percentage after the start. The agent then idles for days, so a
+	// small heap is worth more than a little CPU time.
+	idleGCPercent = 40
+
+	// settleAfter is the time after the start when memory that only the start needed is returned.
+	settleAfter = 2 * time.Second
+)
 
 // lookAgain is how often it is looked whether there is still something that may serve: an attempt can end without an epoch to show for it.
 const lookAgain = time.Second

@@ -43,14 +43,18 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err error) {
 	c := loaded.Config
 	a.maker = &specMaker{
-		Maker:  a.blueprints(c),
+		Maker:  blueprints(c, a.options.Version, a.logOf("reload")),
 		keeper: func() keeper.Info { return a.keeper.get().Info() },
 		inspect: func(ctx context.Context, path string) (*envoy.Binary, error) {
-			return a.inspect(ctx, c.Paths.StateDir, path)
+			cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
+			binary, err := envoy.InspectCached(ctx, runner{a.keeper}, path, cache, a.log)
+			if err == nil {
+				a.binary.Store(binary)
+			}
+			return binary, err
 		},
 		runner: runner{a.keeper},
 	}
-	a.first = a.maker.begin(ctx, loaded)
 	a.composeEpochs(c)
 	if err := a.composeDiscovery(c); err != nil {
 		return err

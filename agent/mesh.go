@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -10,9 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/blueprint"
@@ -25,6 +21,9 @@ import (
 // meshDebounce lets the events of one change arrive; the quiet time before a push is the discovery server's own
 // (discovery.debounce_after).
 const meshDebounce = time.Millisecond
+
+// lastGoodName is the file in the state directory with the last good versions of bad objects.
+const lastGoodName = "mesh-last-good.json"
 
 // meshSuffixes are the files that the discovery server reads in a folder.
 var meshSuffixes = []string{".yaml", ".yml", ".json"}
@@ -122,33 +121,6 @@ func takenByAgent(c *config.Config) []discovery.Taken {
 		}
 	}
 	return taken
-}
-
-// expect has the discovery server make what the Envoy of a bootstrap is going to ask for, before it asks: once the files are read. An Envoy
-// that says something else of itself gets what it asks for then.
-func (a *Agent) expect(text []byte) {
-	var parsed struct {
-		Node struct {
-			ID       string
-			Metadata map[string]any
-			Locality struct {
-				Region, Zone string
-				SubZone      string `json:"sub_zone"`
-			}
-		}
-	}
-	if json.Unmarshal(text, &parsed) != nil {
-		return // there is no bootstrap
-	}
-	said := parsed.Node
-	metadata, err := structpb.NewStruct(said.Metadata)
-	if err == nil {
-		_, err = a.discovery.Feed(&corev3.Node{Id: said.ID, Metadata: metadata,
-			Locality: &corev3.Locality{Region: said.Locality.Region, Zone: said.Locality.Zone, SubZone: said.Locality.SubZone}})
-	}
-	if err != nil {
-		a.logOf("discovery").Debug("nothing is made before Envoy asks for it", "error", err)
-	}
 }
 
 // discoveryStatus says where the proxy's configuration comes from.

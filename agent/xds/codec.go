@@ -3,13 +3,9 @@ package xds
 import (
 	"fmt"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that requests go through
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // frame is an encoded message. Its buffers are shared with other streams and never written to: the codec hands them to the
@@ -42,23 +38,4 @@ func (c codec) Unmarshal(data mem.BufferSlice, message any) error {
 	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer whole.Free()
 	return c.CodecV2.Unmarshal(mem.BufferSlice{mem.SliceBuffer(withoutExtensions(whole.ReadOnlyData(), node))}, message)
-}
-
-// Rehearse decodes a request like the one that an Envoy begins with. Protobuf makes its tables of a message when it first meets one,
-// which takes 2 ms for all that is in this one: they are better spent before Envoy waits for the answer.
-func Rehearse() error {
-	metadata := &structpb.Struct{Fields: map[string]*structpb.Value{"key": structpb.NewStringValue("value")}}
-	version := &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1}, Metadata: metadata}
-	message, err := newCodec().Marshal(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "type", ResourceNamesSubscribe: []string{"name"}, Node: &corev3.Node{
-		Id: "id", Metadata: metadata, Locality: &corev3.Locality{Zone: "zone"},
-		UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: version},
-	}})
-	if err != nil {
-		return fmt.Errorf("rehearse a request: %w", err)
-	}
-	defer message.Free()
-	if err := newCodec().Unmarshal(message, new(discoveryv3.DeltaDiscoveryRequest)); err != nil {
-		return fmt.Errorf("rehearse a request: %w", err)
-	}
-	return nil
 }

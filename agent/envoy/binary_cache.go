@@ -1,0 +1,41 @@
+package envoy
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+)
+
+// InspectCached is Inspect with a cache file, because the three runs of Envoy take most of the time
+// of a start and their answer changes only with the file. Failure to write the cache is logged.
+func InspectCached(
+	ctx context.Context, runner Runner, path, cache string, log *slog.Logger,
+) (*Binary, error) {
+	identity, err := Identify(path)
+	if err != nil {
+		return nil, err
+	}
+	if text, err := os.ReadFile(cache); err == nil {
+		var known Binary
+		if json.Unmarshal(text, &known) == nil && known.Path == path && known.Identity == identity {
+			return &known, nil
+		}
+	}
+	found, err := Inspect(ctx, runner, path)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(found)
+	if err == nil {
+		temporary := renameio.WithTempDir(filepath.Dir(cache))
+		err = renameio.WriteFile(cache, text, 0o600, temporary)
+	}
+	if err != nil {
+		log.Warn("cannot cache Envoy's version and flags; the next start takes longer", "error", err)
+	}
+	return found, nil
+}
