@@ -50,7 +50,10 @@ func (a authority) issue(t *testing.T, serial int64, name string) (certificate, 
 // startWatching runs a server whose mesh's files and certificates are watched as the agent does it.
 func startWatching(t *testing.T, folder string, options discovery.Options) *discovery.Server {
 	t.Helper()
-	watcher := watch.New(watch.Options{Access: true, Debounce: func() time.Duration { return time.Millisecond }, Suffixes: []string{".yaml"}})
+	delay := func() time.Duration { return time.Millisecond }
+	watcher := watch.New(watch.Options{
+		Access: true, Debounce: delay, MaxDelay: delay, Suffixes: []string{".yaml"},
+	})
 	set := func(files []string) error { return watcher.Set(append([]string{folder + "/..."}, files...)) }
 	if err := set(nil); err != nil {
 		t.Fatal(err)

@@ -7,59 +7,32 @@ import (
 	"time"
 )
 
-// awaitDebounce is short: only whether a file is there counts.
-const awaitDebounce = 20 * time.Millisecond
+// awaitInterval is how often Await looks for the missing files.
+const awaitInterval = 50 * time.Millisecond
 
-// Await waits until all paths exist, each looked for once however often it is given, for at most wait. As often as what
-// is still missing changes, and first of all if anything is, missing (if not nil) is told the paths. What has not come
-// in time is returned; the error is ctx's, or that of watching.
-func Await(ctx context.Context, paths []string, wait time.Duration, missing func(paths []string)) ([]string, error) {
-	absent := notThere(paths)
-	if len(absent) == 0 {
-		return nil, nil
-	}
-	if missing != nil {
-		missing(slices.Clone(absent))
-	}
-	if wait <= 0 {
-		return absent, nil
-	}
-	watcher := New(Options{Debounce: func() time.Duration { return awaitDebounce }})
-	if err := watcher.Set(absent); err != nil {
-		return absent, err
-	}
-	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- watcher.Run(running) }()
-	finish := func(err error) ([]string, error) {
-		stop()
-		if failed := <-ended; err == nil {
-			err = failed
-		}
-		return absent, err
-	}
-	timeout := time.NewTimer(wait)
-	defer timeout.Stop()
-	for over := false; ; {
-		// Looked at before the first change too: a file may have come before the watcher took note of what is there.
-		if now := notThere(absent); len(now) != len(absent) {
-			absent = now
-			if missing != nil && len(absent) > 0 {
-				missing(slices.Clone(absent))
-			}
+// Await waits until all paths exist, at most wait. It calls missing (unless nil) with the missing
+// paths, each once: first if there are any, then whenever they become fewer. It returns those that
+// are still missing at the end; the error is that of ctx.
+func Await(ctx context.Context, paths []string, wait time.Duration, missing func([]string)) ([]string, error) {
+	timeout := time.After(wait)
+	check := time.NewTicker(awaitInterval)
+	defer check.Stop()
+	before := -1
+	for over := wait <= 0; ; {
+		absent := notThere(paths)
+		if missing != nil && len(absent) > 0 && len(absent) != before {
+			missing(slices.Clone(absent))
 		}
 		if len(absent) == 0 || over {
-			return finish(nil)
+			return absent, nil
 		}
+		before = len(absent)
 		select {
 		case <-ctx.Done():
-			return finish(ctx.Err())
-		case err := <-ended:
-			ended <- nil
-			return finish(err)
-		case <-timeout.C:
+			return absent, ctx.Err()
+		case <-timeout:
 			over = true
-		case <-watcher.Changes():
+		case <-check.C:
 		}
 	}
 }
@@ -68,10 +41,7 @@ func Await(ctx context.Context, paths []string, wait time.Duration, missing func
 func notThere(paths []string) []string {
 	var absent []string
 	for _, path := range paths {
-		if slices.Contains(absent, path) {
-			continue
-		}
-		if _, err := os.Stat(path); err != nil {
+		if _, err := os.Stat(path); err != nil && !slices.Contains(absent, path) {
 			absent = append(absent, path)
 		}
 	}

@@ -29,7 +29,7 @@ func TestAwaitTellsWhatIsMissing(t *testing.T) {
 		t.Errorf("left %q, error %v", left, err)
 	}
 	if diff := cmp.Diff([][]string{{one, two}, {two}}, told); diff != "" {
-		t.Errorf("missing told (-want +got):\n%s", diff)
+		t.Errorf("missing changes (-want +got):\n%s", diff)
 	}
 }
 

@@ -6,17 +6,17 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// settled is the age from which a file's change time tells all: a write within the clock's tick after the file was
-// read leaves the same time. Kernels tick every 1 to 10 ms.
+// settled is the age from which a change time can be trusted: a write within the clock's tick after
+// a read leaves the same time. Kernels tick every 1 to 10 ms.
 const settled = 100 * time.Millisecond
 
-// mostHashed is the largest file, in bytes, that is read for no other reason than to tell changes of what another process reads: what
-// is larger is no certificate, but a mistake or a log that grows all the time. The authorities of a system have a quarter of it.
+// mostHashed is the largest file, in bytes, that is hashed only because another process reads it. A
+// larger one is no certificate, but a mistake or a growing log; the CA bundle of a system has a
+// quarter of it.
 const mostHashed = 1 << 20
 
 type kind uint8
@@ -25,77 +25,90 @@ const (
 	absent kind = iota
 	file
 	directory
-	unreadable // it is there, but cannot be read, is not a regular file or is too large to be read for others
+	unreadable // present, but not readable, not a regular file or too large to hash for others
 )
 
 // content is what a path holds, comparable.
 type content struct {
 	kind   kind
 	sum    [sha256.Size]byte // of a file
-	stamp  stamp             // of a regular file that is not read, of which it is all that is known
-	access access            // of a file that can be read, where it counts
+	stamp  stamp             // of a regular file that cannot be hashed
+	access access            // of a hashed file that other processes read
 }
 
 // access is who may do what with a file.
 type access struct{ mode, user, group uint32 }
 
-// stamp is what the kernel changes whenever a file's content may have changed. The zero stamp equals no file's.
+// stamp is what the kernel changes whenever a file's content may have changed. The zero stamp is
+// that of no file.
 type stamp struct {
 	device, inode uint64
 	size          int64
-	changed       unix.Timespec // ctime: nobody can set it back
+	changed       syscall.Timespec // ctime: cannot be set back
 }
 
-// readContent reads the file at path (free of symbolic links), unless its stamp is the one of what was read before.
-// It returns the zero stamp where the file is too fresh for its stamp to be trusted. Who may read it is a part of the content if
-// forOthers: another process reads it. Then it is not read if it is large, and counts by its stamp.
-func readContent(path string, before content, beforeStamp stamp, forOthers bool) (content, stamp) {
-	// Not blocking: opening a FIFO would wait for its writer.
-	descriptor, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-			return content{}, stamp{}
-		}
-		return contentUnread(path), stamp{}
-	}
-	opened := os.NewFile(uintptr(descriptor), path)
-	defer func() { _ = opened.Close() }() // it was only read
+// identity returns the part of s that tells one file or folder from another.
+func (s stamp) identity() stamp { return stamp{device: s.device, inode: s.inode} }
 
-	var status unix.Stat_t
-	if err := unix.Fstat(descriptor, &status); err != nil || status.Mode&unix.S_IFMT != unix.S_IFREG {
-		return content{kind: unreadable}, stamp{}
+// ifSettled returns s, or the zero stamp if the file is too fresh to trust its change time.
+func (s stamp) ifSettled() stamp {
+	if time.Since(time.Unix(s.changed.Unix())) < settled {
+		return stamp{}
 	}
-	now := stampOf(&status)
-	if now == beforeStamp {
+	return s
+}
+
+// stampOf returns the stamp of a file, zero for nil.
+func stampOf(info fs.FileInfo) stamp {
+	if info == nil {
+		return stamp{}
+	}
+	status := info.Sys().(*syscall.Stat_t)
+	return stamp{status.Dev, status.Ino, status.Size, status.Ctim}
+}
+
+// lstat returns the stamp of path itself, zero if there is none.
+func lstat(path string) stamp {
+	info, _ := os.Lstat(path)
+	return stampOf(info)
+}
+
+// readContent hashes the file at path (without symbolic links), unless its stamp is still the one
+// from before. It returns the zero stamp if the file is too fresh to trust it. With others, mode
+// and owner count too, and a large file is not hashed.
+func readContent(path string, before content, then stamp, others bool) (content, stamp) {
+	info, err := os.Lstat(path)
+	now := stampOf(info)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return content{}, now
+	case err != nil, !info.Mode().IsRegular():
+		return content{kind: unreadable}, now
+	case now == then:
 		return before, now
 	}
-	if forOthers && status.Size > mostHashed {
-		return content{kind: unreadable, stamp: now}, now
-	}
 	result := content{kind: file}
-	hash := sha256.New()
-	if _, err := io.Copy(hash, opened); err != nil {
-		return content{kind: unreadable}, stamp{}
-	}
-	hash.Sum(result.sum[:0])
-	if forOthers {
+	if others {
+		status := info.Sys().(*syscall.Stat_t)
 		result.access = access{status.Mode, status.Uid, status.Gid}
 	}
-	if time.Since(time.Unix(status.Ctim.Unix())) < settled {
-		now = stamp{}
+	if others && info.Size() > mostHashed || hash(path, &result.sum) != nil {
+		result = content{kind: unreadable, stamp: now}
 	}
-	return result, now
+	return result, now.ifSettled()
 }
 
-func stampOf(status *unix.Stat_t) stamp {
-	return stamp{device: status.Dev, inode: status.Ino, size: status.Size, changed: status.Ctim}
-}
-
-// contentUnread is what can be told of a path that cannot be opened.
-func contentUnread(path string) content {
-	var status unix.Stat_t
-	if unix.Lstat(path, &status) != nil || status.Mode&unix.S_IFMT != unix.S_IFREG {
-		return content{kind: unreadable}
+func hash(path string, sum *[sha256.Size]byte) error {
+	// Non-blocking: if a FIFO takes the file's place, opening it would wait for a writer.
+	opened, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
 	}
-	return content{kind: unreadable, stamp: stampOf(&status)}
+	defer func() { _ = opened.Close() }() // only read
+	h := sha256.New()
+	if _, err := io.Copy(h, opened); err != nil {
+		return err
+	}
+	h.Sum(sum[:0])
+	return nil
 }

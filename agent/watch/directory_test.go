@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -116,7 +117,7 @@ func TestDirectories(t *testing.T) {
 			}
 			if want != nil {
 				if diff := cmp.Diff(want, next(t, watcher)); diff != "" {
-					t.Errorf("told (-want +got):\n%s", diff)
+					t.Errorf("changes (-want +got):\n%s", diff)
 				}
 			}
 			quiet(t, watcher)
@@ -146,10 +147,11 @@ func TestOneOfManyFiles(t *testing.T) {
 		name := fmt.Sprintf("%s/%04d.yaml", dir, 1000*i)
 		replace(t, name, "changed")
 		if diff := cmp.Diff([]string{name}, next(t, watcher)); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
+			t.Errorf("changes (-want +got):\n%s", diff)
 		}
-		if got := reads(watcher) - before; got != 1 {
-			t.Errorf("one file of %d changed, and %d were read", files, got)
+		// The file itself is read again until its change time can be trusted.
+		if got := reads(watcher) - before; got < 1 || got > 5 {
+			t.Errorf("one file of %d changed, %d reads", files, got)
 		}
 	}
 }
@@ -176,19 +178,8 @@ func TestNothingIsKeptOfWhatIsNotWatchedAnyMore(t *testing.T) {
 	watcher.mu.Lock()
 	defer watcher.mu.Unlock()
 	tree := watcher.tree
-	var folders []string
-	for path := range tree.folders {
-		folders = append(folders, path)
-	}
-	slices.Sort(folders)
-	var want []string
-	for above := dir; above != "/"; above = filepath.Dir(above) {
-		want = append(want, above)
-	}
-	want = append(want, "/")
-	slices.Sort(want)
-	if diff := cmp.Diff(want, folders); diff != "" {
-		t.Errorf("folders watched (-want +got):\n%s", diff)
+	if got := slices.Sorted(maps.Keys(tree.folders.watched)); !slices.Equal(got, []string{dir}) {
+		t.Errorf("watched %q, want %q", got, dir)
 	}
 	if len(tree.roots) != 1 || len(tree.dirty) != 0 || len(tree.pending) != 0 {
 		t.Errorf("kept: %d roots, %d to read, %d to tell", len(tree.roots), len(tree.dirty), len(tree.pending))
@@ -202,10 +193,10 @@ func TestFIFOIsNotWaitedFor(t *testing.T) {
 	remove(t, dir+"/a.yaml")
 	must(t, mkfifo(dir+"/a.yaml"))
 	if diff := cmp.Diff([]string{dir + "/a.yaml"}, next(t, watcher)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	must(t, os.Remove(dir+"/a.yaml"))
 	if diff := cmp.Diff([]string{dir + "/a.yaml"}, next(t, watcher)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 }

@@ -117,7 +117,7 @@ func TestHabitsAreOneChange(t *testing.T) {
 			}, func(dir string) { habit.do(t, dir) })
 			if !habit.silent {
 				if diff := cmp.Diff([]string{dir + "/f.toml"}, next(t, watcher)); diff != "" {
-					t.Errorf("told (-want +got):\n%s", diff)
+					t.Errorf("changes (-want +got):\n%s", diff)
 				}
 			}
 			quiet(t, watcher)
@@ -232,7 +232,7 @@ func TestTheWayToAFile(t *testing.T) {
 			}, func(dir string) { c.do(t, dir) })
 			if !c.silent {
 				if diff := cmp.Diff([]string{dir + "/" + path}, next(t, watcher)); diff != "" {
-					t.Errorf("told (-want +got):\n%s", diff)
+					t.Errorf("changes (-want +got):\n%s", diff)
 				}
 			}
 			quiet(t, watcher)
@@ -240,7 +240,7 @@ func TestTheWayToAFile(t *testing.T) {
 			mkdir(t, dir+"/a/b")
 			write(t, dir+"/"+path, "last")
 			if diff := cmp.Diff([]string{dir + "/" + path}, next(t, watcher)); diff != "" {
-				t.Errorf("told of the write after it (-want +got):\n%s", diff)
+				t.Errorf("changes of the write after it (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -281,14 +281,14 @@ func TestKubernetesVolume(t *testing.T) {
 	kubernetes(t, dir, "2", map[string]string{"a.yaml": "2", "b.yaml": "1", "sub/c.yaml": "2"})
 	want := []string{dir + "/a.yaml", dir + "/sub/c.yaml"}
 	if diff := cmp.Diff(want, next(t, watcher)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	quiet(t, watcher)
 
 	kubernetes(t, dir, "3", map[string]string{"a.yaml": "2", "b.yaml": "3", "sub/c.yaml": "2", "sub/d.yaml": "new"})
 	want = []string{dir + "/b.yaml", dir + "/sub/d.yaml"}
 	if diff := cmp.Diff(want, next(t, watcher)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	quiet(t, watcher)
 }

@@ -15,6 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Times of the tests: long enough that a slow machine mostly does a habit's steps within one debounce (see together).
 const (
 	testDebounce = 120 * time.Millisecond
+	testInterval = 50 * time.Millisecond // of checks for what inotify does not report
 	patience     = 10 * time.Second
 	silence      = 2 * testDebounce // in which nothing more must be told
 )
@@ -29,6 +30,7 @@ func testOptions(suffixes ...string) Options {
 func run(t *testing.T, options Options, paths ...string) *Watcher {
 	t.Helper()
 	watcher := New(options)
+	watcher.interval = testInterval
 	start(t, watcher, paths...)
 	return watcher
 }
@@ -50,7 +52,7 @@ func start(t *testing.T, watcher *Watcher, paths ...string) {
 	deadline := time.Now().Add(patience)
 	for watching := false; !watching; {
 		watcher.mu.Lock()
-		watching = watcher.tree.kernel != nil
+		watching = watcher.tree.attached
 		watcher.mu.Unlock()
 		if time.Now().After(deadline) {
 			t.Fatal("the watcher does not start")

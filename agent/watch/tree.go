@@ -4,75 +4,69 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/fsnotify/fsnotify"
 )
 
-// node is a path of Set, or an entry of a directory that is watched.
-type node struct {
-	name      string // as it is told
-	path      string // of a root: absolute; of an entry: its name in the parent's folder
-	parent    *node  // nil: a root
-	recursive bool   // its sub-directories are watched too
-
-	points   []point          // what it depends on; of an entry without the first, which the parent's folder holds
-	looks    []string         // the folders whose entries must be watched for it, of an entry but the parent's
-	end      *end             // where the path ends that leads nowhere; nil: nobody needs to know
-	real     string           // where it leads; "" nowhere
-	listed   string           // the folder whose entries are the children; "" where it is not a directory
-	children map[string]*node // by name in listed
-	gone     bool             // an entry that is no longer there, or is none that counts
-
-	stamp stamp
-	now   content // when it was last read
-	told  content // to the taker of Changes, or when it was set
-}
-
-// tree holds the nodes, what is watched for their sake, and which of them changed. It belongs to the Watcher's lock.
+// tree holds the watched paths, their content and the changes to report. The Watcher's lock
+// guards it.
 type tree struct {
 	suffixes []string
-	access   bool // of files is a part of what counts
-	logger   *slog.Logger
-	kernel   *kernel // nil before Run
-
-	roots    map[string]*node // by path as given
-	folders  map[string]*folder
-	idle     map[string]struct{} // folders that may serve no node any more
-	blind    map[string]struct{} // folders that cannot be watched
-	replaced map[string]struct{} // folders of which no event says that another one has their path: see catchUp
-	dirty    map[*node]struct{}  // to be read again
-	pending  map[*node]struct{}  // changed, and not told yet
-	reads    int                 // files looked at so far: the cost follows the changes
+	access   bool
+	folders  *folders
+	roots    map[string]*root    // by path as given to Set
+	dirty    map[*entry]struct{} // to be read again
+	pending  map[*entry]struct{} // changed and not delivered
+	heard    map[string]bool     // folders with events since the last check
+	changed  bool                // read found other content
+	// For tests: whether Run has begun, and the number of files hashed so far.
+	attached bool
+	reads    int
 }
 
-func newTree(suffixes []string, logger *slog.Logger) *tree {
+// root is one path of Set with everything that was found below it.
+type root struct {
+	name, path string // as reported; absolute
+	recursive  bool
+	others     bool // other processes read it: see Options.Access
+	suffixes   []string
+	entries    map[string]*entry // by name, always with the root's own
+	stale      bool              // to be scanned again
+	scan                         // the last one
+}
+
+// entry is a file, or the root itself.
+type entry struct {
+	root      *root
+	name      string // as reported
+	path      string // without symbolic links; "" if it leads nowhere
+	stamp     stamp
+	now, told content // last read; last delivered, or read by Set
+}
+
+func newTree(suffixes []string, access bool, logger *slog.Logger) *tree {
 	return &tree{
 		suffixes: suffixes,
-		logger:   logger,
-		roots:    map[string]*node{},
-		folders:  map[string]*folder{},
-		idle:     map[string]struct{}{},
-		blind:    map[string]struct{}{},
-		replaced: map[string]struct{}{},
-		dirty:    map[*node]struct{}{},
-		pending:  map[*node]struct{}{},
+		access:   access,
+		folders:  &folders{logger: logger, watched: map[string]stamp{}, warned: map[string]bool{}},
+		roots:    map[string]*root{},
+		dirty:    map[*entry]struct{}{},
+		pending:  map[*entry]struct{}{},
+		heard:    map[string]bool{},
 	}
 }
 
-// set makes paths the roots. New ones are read at once: what they hold is not a change.
+// set replaces the roots. What a new one holds now is its baseline.
 func (t *tree) set(paths []string) error {
-	before := t.dirty
-	t.dirty = map[*node]struct{}{}
 	var failed []error
-	wanted := map[string]struct{}{}
+	wanted := map[string]bool{}
 	for _, path := range paths {
-		wanted[path] = struct{}{}
+		wanted[path] = true
 		if t.roots[path] != nil {
-			continue
-		}
-		if path == "" {
-			failed = append(failed, errors.New(`watch "": not a path`))
 			continue
 		}
 		name, recursive := strings.CutSuffix(path, "/...")
@@ -80,140 +74,227 @@ func (t *tree) set(paths []string) error {
 			name = "/"
 		}
 		absolute, err := filepath.Abs(name)
+		if path == "" {
+			err = errors.New("empty path")
+		}
 		if err != nil {
-			failed = append(failed, fmt.Errorf("watch %q: not an absolute path, and the working directory is unknown (%w)", path, err))
+			failed = append(failed, fmt.Errorf("watch %q: %w", path, err))
 			continue
 		}
-		root := &node{name: name, path: absolute, recursive: recursive}
-		t.roots[path] = root
-		t.locate(root)
+		r := &root{
+			name: name, path: absolute, recursive: recursive, others: t.access && !recursive,
+			suffixes: t.suffixes, entries: map[string]*entry{},
+		}
+		t.roots[path] = r
+		t.rescan(r)
+		for _, e := range r.entries {
+			e.told = e.now
+			t.compare(e)
+		}
 	}
-	for n := range t.dirty {
-		t.read(n)
-		n.told = n.now
-		t.prune(n)
-	}
-	t.dirty = before
-	for path, root := range t.roots {
-		if _, ok := wanted[path]; !ok {
-			t.drop(root)
+	for path, r := range t.roots {
+		if !wanted[path] {
 			delete(t.roots, path)
+			for _, e := range r.entries {
+				delete(t.dirty, e)
+				delete(t.pending, e)
+			}
 		}
 	}
 	t.sweep()
 	return errors.Join(failed...)
 }
 
-// locate finds out where n leads now, watches the way there, lists it if it is a directory, and marks it to be read.
-func (t *tree) locate(n *node) {
-	t.dirty[n] = struct{}{}
-	var found resolution
-	switch {
-	case n.parent == nil:
-		found = resolve("/", n.path, t)
-	case n.parent.listed != "":
-		found = resolve(n.parent.listed, n.path, t)
-		n.gone = len(found.points) == 1 && found.info == nil
-		found.points = found.points[1:]
-		found.looks = slices.DeleteFunc(found.looks, func(folder string) bool { return folder == n.parent.listed })
-	default:
-		n.gone = true
+// attach starts watching through inner; nil: only periodic checks.
+func (t *tree) attach(inner *fsnotify.Watcher) {
+	t.folders.inner = inner
+	if inner != nil && t.folders.add == nil {
+		t.folders.add = inner.Add
 	}
-	if found.err != nil {
-		t.logger.Debug("a watched path leads nowhere", "path", n.name, "error", found.err)
+	t.attached = true
+	t.restart()
+}
+
+// detach stops watching; the caller closes inner.
+func (t *tree) detach() {
+	t.folders.inner, t.folders.add = nil, nil
+	clear(t.folders.watched)
+}
+
+// restart watches and scans everything anew.
+func (t *tree) restart() {
+	t.folders.sweep(nil)
+	for _, r := range t.roots {
+		r.stale = true
 	}
-	list := ""
-	if found.info != nil && found.info.IsDir() {
+}
+
+// event marks what an event concerns, and reports whether it concerns anything.
+func (t *tree) event(event fsnotify.Event) (concerns bool) {
+	t.heard[filepath.Dir(event.Name)] = true
+	gone := event.Has(fsnotify.Remove | fsnotify.Rename)
+	leads := false // a new folder or link, below which files may count
+	if gone {
+		t.folders.forget(event.Name) // the watch ended, or is another folder's by now
+	} else if event.Has(fsnotify.Create) { // also of a file renamed over another one
+		info, err := os.Lstat(event.Name)
+		leads = err != nil || !info.Mode().IsRegular()
+	}
+	for _, r := range t.roots {
+		files := r.files[event.Name]
 		switch {
-		case t.forOthers(n): // not a file yet
-		case n.parent == nil, n.parent.recursive && !n.within(found.real):
-			list = found.real
+		case !gone && !leads && len(files) > 0:
+			for _, name := range files {
+				t.dirty[r.entries[name]] = struct{}{}
+			}
+		case r.depends(event.Name, leads):
+			r.stale = true
 		default:
-			n.gone = true
+			continue
 		}
-	} else if n.parent != nil && !t.hasSuffix(n.path) {
-		n.gone = true // seen only because it might have been a directory
+		concerns = true
 	}
-	n.real = found.real
-	t.aim(n, found)
-	t.list(n, list)
+	return concerns
 }
 
-// forOthers says whether n is a file that another process reads: see Options.Access.
-func (t *tree) forOthers(n *node) bool { return t.access && n.parent == nil && !n.recursive }
-
-// within says whether folder is one that n or a directory above it lists: a symbolic link that leads back.
-func (n *node) within(folder string) bool {
-	for above := n.parent; above != nil; above = above.parent {
-		if above.listed == folder {
-			return true
+// check reads what changed without an event, and reports whether any content did. It looks at files
+// of directories only if their folder changed or cannot be watched.
+func (t *tree) check() (changed bool) {
+	seen := map[string]stamp{}
+	look := func(path string) stamp {
+		if _, ok := seen[path]; !ok {
+			seen[path] = lstat(path)
+		}
+		return seen[path]
+	}
+	t.changed = false
+	for _, r := range t.roots {
+		if r.stale {
+			continue // settle is due
+		}
+		for path, then := range r.places {
+			if then.watched && t.heard[path] && then.stamp.identity() == look(path).identity() {
+				then.stamp = look(path) // events explain the change
+				r.places[path] = then
+			}
+			if then.folder && (then.watched && !t.folders.has(path) || !then.same(look(path))) {
+				r.stale = true
+				break
+			}
+		}
+		if r.stale {
+			t.rescan(r)
+		} else if e := r.entries[r.name]; r.files[e.path] != nil && look(e.path) != e.stamp {
+			t.read(e)
 		}
 	}
-	return false
+	clear(t.heard)
+	t.sweep()
+	return t.changed
 }
 
-// list makes the entries of folder the children of n ("": none). The children's nodes stay as long as their end is not told.
-func (t *tree) list(n *node, folder string) {
-	if n.listed != folder {
-		if n.listed != "" {
-			t.release(n.listed).lists.remove(n)
+// settle scans and reads what may have changed.
+func (t *tree) settle() {
+	for _, r := range t.roots {
+		if r.stale {
+			t.rescan(r)
 		}
-		n.listed = folder
 	}
-	names := map[string]struct{}{}
-	if folder != "" {
-		t.look(folder)
-		t.folders[folder].lists.add(n)
-		for _, name := range t.entries(folder) {
-			if t.wants(n, name) {
-				names[name] = struct{}{}
+	for e := range t.dirty {
+		t.read(e)
+	}
+	clear(t.dirty)
+	t.sweep()
+}
+
+// rescan follows the root's path again and reads every file that may have changed.
+func (t *tree) rescan(r *root) {
+	r.stale = false
+	r.scan = scanRoot(r, t.folders)
+	paths := map[string]string{r.name: r.end}
+	for path, names := range r.files {
+		for _, name := range names {
+			paths[name] = path
+		}
+	}
+	for name := range paths {
+		if r.entries[name] == nil {
+			r.entries[name] = &entry{root: r, name: name}
+		}
+	}
+	for name, e := range r.entries {
+		e.path = paths[name]
+		t.read(e)
+	}
+}
+
+// read looks at what e holds now.
+func (t *tree) read(e *entry) {
+	before := e.now
+	switch {
+	case e.path == "":
+		e.now, e.stamp = content{}, stamp{}
+	case e.root.places[e.path].listed:
+		e.now, e.stamp = content{kind: directory}, stamp{}
+	default:
+		then := e.stamp
+		e.now, e.stamp = readContent(e.path, e.now, then, e.root.others)
+		if e.stamp != then || then == (stamp{}) {
+			t.reads++
+		}
+	}
+	t.changed = t.changed || e.now != before
+	t.compare(e)
+}
+
+// compare decides whether e is pending, and drops the entry of a removed file once delivered.
+func (t *tree) compare(e *entry) {
+	if e.now != e.told {
+		t.pending[e] = struct{}{}
+		return
+	}
+	delete(t.pending, e)
+	if e.path == "" && e.name != e.root.name {
+		delete(e.root.entries, e.name)
+	}
+}
+
+// sweep ends the watch of folders that no root needs.
+func (t *tree) sweep() {
+	needed := map[string]bool{}
+	for _, r := range t.roots {
+		for path, p := range r.places {
+			if p.watched {
+				needed[path] = true
 			}
 		}
 	}
-	for _, child := range n.children {
-		if _, ok := names[child.path]; !ok {
-			t.locate(child)
+	t.folders.sweep(needed)
+}
+
+// batch is a set of changes to be delivered.
+type batch struct {
+	names []string
+	state map[*entry]content
+}
+
+func (t *tree) batch() batch {
+	b := batch{state: make(map[*entry]content, len(t.pending))}
+	for e := range t.pending {
+		b.state[e] = e.now
+		b.names = append(b.names, e.name)
+	}
+	slices.Sort(b.names)
+	b.names = slices.Compact(b.names) // two paths of Set may report a file by one name
+	return b
+}
+
+// delivered records that b was received.
+func (t *tree) delivered(b batch) {
+	for e, state := range b.state {
+		e.told = state
+		if _, pending := t.pending[e]; pending { // else Set has dropped it
+			t.compare(e)
 		}
-	}
-	for name := range names {
-		t.locate(t.child(n, name))
-	}
-}
-
-// child is the node of an entry of directory n, new where there was none.
-func (t *tree) child(n *node, name string) *node {
-	if child := n.children[name]; child != nil {
-		return child
-	}
-	if n.children == nil {
-		n.children = map[string]*node{}
-	}
-	child := &node{name: filepath.Join(n.name, name), path: name, parent: n, recursive: n.recursive}
-	n.children[name] = child
-	return child
-}
-
-// wants says whether an entry of directory n of this name may count.
-func (t *tree) wants(n *node, name string) bool {
-	return !strings.HasPrefix(name, ".") && (n.recursive || t.hasSuffix(name))
-}
-
-func (t *tree) hasSuffix(name string) bool {
-	return len(t.suffixes) == 0 || slices.ContainsFunc(t.suffixes, func(suffix string) bool {
-		return strings.HasSuffix(name, suffix)
-	})
-}
-
-// drop forgets a node and what is below it.
-func (t *tree) drop(n *node) {
-	t.aim(n, resolution{})
-	if n.listed != "" {
-		t.release(n.listed).lists.remove(n)
-		n.listed = ""
-	}
-	delete(t.dirty, n)
-	delete(t.pending, n)
-	for _, child := range n.children {
-		t.drop(child)
 	}
 }

@@ -1,78 +1,86 @@
-// Package watch turns what happens to files into debounced changes of their content. It is the one place that knows
-// inotify, renames, editors' habits and symlink farms.
+// Package watch turns file system activity into debounced changes of file content.
 //
-// What counts is whether a file is there and what it holds (SHA-256), never the event: a file that was touched, or was
-// replaced by an equal one, has not changed (but see Options.Access). Of a file that cannot be read the kernel's stamp
-// counts instead: its number, size and time of change.
+// Content decides, never the event: a file has changed if it appeared, disappeared or has another
+// SHA-256. Touching a file, or replacing it with an equal one, is no change (see Options.Access).
+// A file that cannot be read counts by inode, size and change time.
 //
-// Paths need not exist. Every folder and every symbolic link on the way to a path is watched too, so that a parent that
-// is created later, moved away or replaced is seen like the file itself.
+// Paths need not exist. The watcher follows each path link by link and has inotify watch the
+// folders in which a link, a file or a missing name was found, and the listed directories. What
+// inotify does not report is found every checkInterval by comparing the folders on each path, and
+// the files given by name, with their state at the last look: replaced parents, mounts, changes by
+// other clients of a network file system, lost events.
 //
-// In a directory, files whose name starts with a dot are nobody's configuration (editors' swap files and locks,
-// Kubernetes' ..data) and are not looked at; nor are files without one of the suffixes in Options.
+//	Set, fsnotify event, periodic check ──► tree: dirty files, stale roots
+//	debouncer ──► settle: scan stale roots, hash dirty files ──► Changes
 //
-// Not seen: what is mounted over a watched folder later, and writes that reach a file through another hard link in a
-// folder that is not watched.
+// In directories, names that start with a dot are ignored (swap files, locks, Kubernetes' ..data),
+// as are files without one of Options.Suffixes.
+//
+// Not seen: writes in place to a file of a directory through a hard link elsewhere, through
+// another mount of the folder, or by another client of a network file system.
 package watch
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
-// pollInterval is how often folders are looked at that the kernel refuses to watch (limits of inotify, no permission
-// to read). Where inotify works nothing is ever polled.
-const pollInterval = 5 * time.Second
+// checkInterval is the period of the check for changes that inotify does not report.
+const checkInterval = 2 * time.Second
 
-// Options of a Watcher. The zero value is usable.
+// restFactor bounds the share of time spent on scans while many files change: after a scan the
+// next one waits at least restFactor times as long as that scan took.
+const restFactor = 4
+
+// Options of a Watcher.
 type Options struct {
-	Debounce func() time.Duration // quiet time after the last change before it is told; asked at each change; nil: 100 ms
-	MaxDelay func() time.Duration // longest time from the first change until it is told; nil: 10 s
-	Suffixes []string             // of the files looked at in directories (".yaml"); none: all files
-	Access   bool                 // other processes read what is given without "/...": files, whose mode and owner count too, and above 1 MiB the stamp alone
-	Logger   *slog.Logger         // nil: silent
+	// Debounce returns the quiet time after the last change of a burst, MaxDelay the longest time
+	// from its first change to its report. Both are required, and called at each change.
+	Debounce, MaxDelay func() time.Duration
+	// Suffixes selects the files of directories (".yaml"); none: all files.
+	Suffixes []string
+	// Access says that other processes read the paths given without "/...": these are files,
+	// their mode and owner count too, and above 1 MiB only inode, size and change time count.
+	Access bool
+	Logger *slog.Logger // nil: silent
 }
 
-// Watcher tells which files changed. Set may be called at any time, by any goroutine; Run once.
+// Watcher reports which files changed. Any goroutine may call Set at any time; call Run once.
 type Watcher struct {
-	options Options
-	open    func() (*kernel, error) // inotify; replaced in tests
-	changes chan []string
-	wake    chan struct{} // Set dropped paths: the batch on offer may name them; or it found that a folder was replaced
+	options  Options
+	open     func() (*fsnotify.Watcher, error) // replaced in tests
+	interval time.Duration                     // of checks; shorter in tests
+	changes  chan []string
+	wake     chan struct{} // Set may have dropped paths of the batch on offer
 
 	mu   sync.Mutex
 	tree *tree
 }
 
-// New returns a Watcher of nothing: see Set and Run.
+// New returns a Watcher without paths.
 func New(options Options) *Watcher {
-	if options.Debounce == nil {
-		options.Debounce = func() time.Duration { return 100 * time.Millisecond }
-	}
-	if options.MaxDelay == nil {
-		options.MaxDelay = func() time.Duration { return 10 * time.Second }
-	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	tree := newTree(options.Suffixes, options.Logger)
-	tree.access = options.Access
 	return &Watcher{
-		options: options,
-		open:    openKernel,
-		changes: make(chan []string),
-		wake:    make(chan struct{}, 1),
-		tree:    tree,
+		options:  options,
+		open:     fsnotify.NewWatcher,
+		interval: checkInterval,
+		changes:  make(chan []string),
+		wake:     make(chan struct{}, 1),
+		tree:     newTree(options.Suffixes, options.Access, options.Logger),
 	}
 }
 
-// Set makes paths the watched ones, instead of those before. A path is a file or a directory, there or not yet; of a
-// directory the files in it are watched, and with "/..." at its end those of its sub-directories too. What a new path
-// holds now is what later changes are measured against; a path that was watched before keeps what it had. So call Set
-// first and read the files after it, and no change is missed.
+// Set replaces the watched paths. A path is a file or a directory, existing or not. A directory
+// stands for the files in it; with "/..." appended, for those of its sub-directories too. The
+// content at the time of Set is the baseline of a new path; a path that was watched before keeps
+// its baseline. A caller that reads the files after Set therefore misses no change.
 func (w *Watcher) Set(paths []string) error {
 	w.mu.Lock()
 	err := w.tree.set(paths)
@@ -84,124 +92,110 @@ func (w *Watcher) Set(paths []string) error {
 	return err
 }
 
-// Changes tells the files that changed, sorted: a file of Set as it was given there, a file in a directory as the
-// directory's path with the file's name below it. A directory that itself comes or goes is told as its path. Changes
-// that nobody takes are merged; one that was undone before it was taken is not told.
+// Changes delivers the changed files, sorted: a file of Set as given there, a file in a directory
+// as the directory's path joined with the name below it, and a directory of Set that appears or
+// disappears as its path. Changes that nobody receives are merged; one that is undone before it is
+// received is dropped.
 func (w *Watcher) Changes() <-chan []string { return w.changes }
 
 // Name is the part's name in logs and errors.
 func (w *Watcher) Name() string { return "watch" }
 
-// Run watches until ctx is done, and then returns nil. What changed between Set and Run is told as well.
+// Run watches until ctx is done and returns nil. It reports changes since Set as well.
 func (w *Watcher) Run(ctx context.Context) error {
-	source, err := w.open()
+	var events <-chan fsnotify.Event
+	lost := make(chan error, 1)
+	inner, err := w.open()
 	if err != nil {
-		w.options.Logger.Warn("files cannot be watched and are looked at every few seconds instead; "+
-			"raise fs.inotify.max_user_instances (sysctl)", "interval", pollInterval, "error", err)
-		source = noKernel(err)
+		w.options.Logger.Warn("cannot use inotify, checking all watched files periodically; "+
+			"raise fs.inotify.max_user_instances (sysctl)", "interval", checkInterval, "error", err)
+	} else {
+		events = inner.Events
+		// fsnotify may hold its lock until an error is received: the receiver must not call it.
+		go func() {
+			for err := range inner.Errors {
+				select {
+				case lost <- err:
+				default: // one is enough: each causes a scan of everything
+				}
+			}
+		}()
+		defer func() { _ = inner.Close() }() // nothing to lose
 	}
-	defer source.close()
-
-	w.mu.Lock()
-	w.tree.attach(source)
-	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		w.tree.detach()
-		w.mu.Unlock()
-	}()
-	return w.loop(ctx, source)
+	w.locked(func(t *tree) { t.attach(inner) })
+	defer w.locked((*tree).detach)
+	return w.loop(ctx, events, lost)
 }
 
-// loop is the owner of the debounce and of the batch on offer.
-func (w *Watcher) loop(ctx context.Context, source *kernel) error {
-	quiet := quietTime{debounce: w.options.Debounce, maxDelay: w.options.MaxDelay}
-	settle := time.NewTimer(quiet.touch(time.Now()))
+// loop owns the debouncer and the batch on offer.
+func (w *Watcher) loop(ctx context.Context, events <-chan fsnotify.Event, lost <-chan error) error {
+	debounce := debouncer{quiet: w.options.Debounce, most: w.options.MaxDelay}
+	settle := time.NewTimer(debounce.touch(time.Now()))
 	defer settle.Stop()
-	var poll <-chan time.Time // nil as long as the kernel watches every folder
+	check := time.NewTicker(w.interval)
+	defer check.Stop()
 
 	var offered batch
+	var rest time.Duration
 	for {
-		if w.catchUp() {
-			settle.Reset(quiet.touch(time.Now()))
-		}
 		var changes chan<- []string
 		if len(offered.names) > 0 {
 			changes = w.changes
 		}
-		if poll == nil && w.blind() {
-			poll = time.After(pollInterval)
-		}
+		touched := false
 		select {
 		case <-ctx.Done():
 			return nil
-		case event, ok := <-source.events:
+		case event, ok := <-events:
 			if !ok {
-				return fmt.Errorf("watch files: the kernel's events ended")
+				return errors.New("watch files: fsnotify has closed its events")
 			}
-			if w.event(event) {
-				settle.Reset(quiet.touch(time.Now()))
-			}
-		case err := <-source.errors:
-			w.options.Logger.Info("events about files were lost; looking at all of them", "error", err)
-			w.rescan()
-			settle.Reset(quiet.touch(time.Now()))
-		case <-poll:
-			poll = nil
-			w.rescan()
-			settle.Reset(quiet.touch(time.Now()))
+			w.locked(func(t *tree) { touched = t.event(event) })
+		case err := <-lost:
+			w.options.Logger.Info("file events were lost, scanning all watched files", "error", err)
+			w.locked((*tree).restart)
+			touched = true
+		case <-check.C:
+			w.locked(func(t *tree) { touched = t.check() })
 		case <-settle.C:
-			quiet.over()
-			offered = w.settle()
+			debounce.reset()
+			began := time.Now()
+			w.locked(func(t *tree) { t.settle(); offered = t.batch() })
+			rest = restFactor * time.Since(began)
 		case <-w.wake:
-			offered = w.batch()
+			if len(offered.names) > 0 {
+				w.locked(func(t *tree) { offered = t.batch() })
+			}
 		case changes <- offered.names:
-			w.delivered(offered)
+			w.locked(func(t *tree) { t.delivered(offered) })
 			offered = batch{}
+		}
+		if touched {
+			settle.Reset(max(rest, debounce.touch(time.Now())))
 		}
 	}
 }
 
-func (w *Watcher) event(event kernelEvent) bool {
+func (w *Watcher) locked(do func(t *tree)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.tree.event(event)
+	do(w.tree)
 }
 
-func (w *Watcher) catchUp() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.tree.catchUp()
+// debouncer decides when a burst of changes is over: after the quiet time without another change,
+// at the latest after the longest delay. Both may change between two calls.
+type debouncer struct {
+	quiet, most func() time.Duration
+	first       time.Time // first change of the burst; zero: no burst
 }
 
-func (w *Watcher) rescan() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tree.rescan()
+// touch records a change at now and returns how long to wait for the next.
+func (d *debouncer) touch(now time.Time) time.Duration {
+	if d.first.IsZero() {
+		d.first = now
+	}
+	return max(0, min(d.quiet(), d.first.Add(d.most()).Sub(now)))
 }
 
-func (w *Watcher) settle() batch {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tree.settle()
-	return w.tree.batch()
-}
-
-func (w *Watcher) batch() batch {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.tree.batch()
-}
-
-func (w *Watcher) delivered(told batch) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tree.delivered(told)
-}
-
-// blind says whether there is a folder that the kernel does not watch.
-func (w *Watcher) blind() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.tree.blind) > 0
-}
+// reset ends the burst.
+func (d *debouncer) reset() { d.first = time.Time{} }

@@ -1,24 +1,29 @@
 package watch
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"log/slog"
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
 
 func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }
 
-func TestQuietTime(t *testing.T) {
+func TestDebouncer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		debounce, maxDelay := 100*time.Millisecond, time.Second
-		burst := quietTime{
-			debounce: func() time.Duration { return debounce },
-			maxDelay: func() time.Duration { return maxDelay },
+		burst := debouncer{
+			quiet: func() time.Duration { return debounce },
+			most:  func() time.Duration { return maxDelay },
 		}
 		if wait := burst.touch(time.Now()); wait != debounce {
 			t.Errorf("first change: waits %v", wait)
@@ -31,7 +36,7 @@ func TestQuietTime(t *testing.T) {
 		if wait := burst.touch(time.Now()); wait != 0 {
 			t.Errorf("after the longest delay: waits %v", wait)
 		}
-		burst.over()
+		burst.reset()
 		debounce = 10 * time.Millisecond // reloaded
 		if wait := burst.touch(time.Now()); wait != debounce {
 			t.Errorf("next burst: waits %v", wait)
@@ -76,7 +81,7 @@ func TestChangesMergeUntilTheyAreTaken(t *testing.T) {
 		seen(t, watcher, step.path, step.text)
 	}
 	if diff := cmp.Diff([]string{dir + "/a", dir + "/b"}, next(t, watcher)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	quiet(t, watcher)
 }
@@ -88,7 +93,7 @@ func seen(t *testing.T, watcher *Watcher, path, text string) {
 	deadline := time.Now().Add(patience)
 	for {
 		watcher.mu.Lock()
-		now := watcher.tree.roots[path].now
+		now := watcher.tree.roots[path].entries[path].now
 		watcher.mu.Unlock()
 		if now == want {
 			return
@@ -108,7 +113,7 @@ func TestChangesBetweenSetAndRunAreTold(t *testing.T) {
 	write(t, dir+"/f", "new")
 	start(t, watcher, dir+"/f")
 	if diff := cmp.Diff([]string{dir + "/f"}, next(t, watcher)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 }
 
@@ -116,64 +121,76 @@ func TestSetKeepsWhatIsNotToldYet(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/a", "old")
 	write(t, dir+"/c", "old")
-	watcher := run(t, Options{Debounce: fixed(time.Millisecond)}, dir+"/a", dir+"/b")
+	watcher := run(t, Options{Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second)}, dir+"/a", dir+"/b")
 	replace(t, dir+"/a", "new")
 	seen(t, watcher, dir+"/a", "new")
 	must(t, watcher.Set([]string{dir + "/a", dir + "/c"}))
 	if diff := cmp.Diff([]string{dir + "/a"}, next(t, watcher)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	write(t, dir+"/b", "nobody asks")
 	replace(t, dir+"/c", "new")
 	if diff := cmp.Diff([]string{dir + "/c"}, next(t, watcher)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	if err := watcher.Set([]string{""}); err == nil {
 		t.Error("an empty path was accepted")
 	}
 }
 
-// The kernel's queue overflows: what was lost is found.
-func TestOverflowLooksAtEverything(t *testing.T) {
+// The queue holds max_queued_events. Without a reader, events above that are lost.
+func TestOverflow_ScansEverything(t *testing.T) {
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	must(t, err)
+	queue, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	must(t, err)
 	dir := tempDir(t)
 	write(t, dir+"/f", "old")
-	lost := make(chan error)
 	watcher := New(testOptions())
-	watcher.open = func() (*kernel, error) {
-		return &kernel{
-			add:    func(string, scope) (bool, error) { return false, nil }, // and never an event
-			remove: func(string) {},
-			errors: lost,
-			close:  func() {},
-		}, nil
-	}
+	watcher.interval = time.Hour // only the overflow counts
 	start(t, watcher, dir+"/f", dir+"/later")
 	quiet(t, watcher)
+	watcher.mu.Lock()
+	for range queue + 4096 { // beside what fsnotify has read
+		must(t, os.Symlink("x", dir+"/ignored"))
+		must(t, os.Remove(dir+"/ignored"))
+	}
 	write(t, dir+"/f", "new")
 	write(t, dir+"/later", "new")
-	lost <- errOverflow
+	watcher.mu.Unlock()
 	if diff := cmp.Diff([]string{dir + "/f", dir + "/later"}, next(t, watcher)); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 }
 
-// Where inotify cannot be had, files are looked at every few seconds.
-func TestWithoutInotifyFilesArePolled(t *testing.T) {
+func TestWithoutInotify_FilesArePolled(t *testing.T) {
 	for _, limit := range []string{"instances", "watches"} {
 		t.Run(limit, func(t *testing.T) {
 			t.Parallel()
 			dir := tempDir(t)
-			watcher := New(Options{Debounce: fixed(time.Millisecond)})
-			watcher.open = func() (*kernel, error) {
-				if limit == "instances" {
-					return nil, unix.EMFILE
-				}
-				return noKernel(unix.ENOSPC), nil
+			mkdir(t, dir+"/d/sub")
+			write(t, dir+"/d/sub/f.yaml", "old")
+			var log bytes.Buffer
+			watcher := New(Options{
+				Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second),
+				Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			})
+			if limit == "instances" {
+				watcher.open = func() (*fsnotify.Watcher, error) { return nil, unix.EMFILE }
+			} else {
+				watcher.tree.folders.add = func(string) error { return unix.ENOSPC }
 			}
-			start(t, watcher, dir+"/f")
-			write(t, dir+"/f", "new")
-			if diff := cmp.Diff([]string{dir + "/f"}, next(t, watcher)); diff != "" {
-				t.Errorf("told (-want +got):\n%s", diff)
+			start(t, watcher, dir+"/f", dir+"/d/...")
+			for _, name := range []string{dir + "/f", dir + "/d/sub/f.yaml"} {
+				write(t, name, "new")
+				if diff := cmp.Diff([]string{name}, next(t, watcher)); diff != "" {
+					t.Errorf("changes (-want +got):\n%s", diff)
+				}
+			}
+			watcher.mu.Lock()
+			defer watcher.mu.Unlock()
+			if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+				t.Errorf("%d warnings, want 1:\n%s", n, log.String())
 			}
 		})
 	}
