@@ -79,7 +79,7 @@ func (a *istioAPI) walk(kind string, root protoreflect.MessageDescriptor) {
 		fields := waiting[0].Fields()
 		for i := range fields.Len() {
 			field := fields.Get(i)
-			if !meshfile.CarriedOut(field) {
+			if !meshfile.Supported(field) {
 				continue
 			}
 			path := paths[waiting[0].FullName()] + "." + field.JSONName()

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// metadata has a map of as many keys.
+// metadata returns metadata with a map of the given size.
 func metadata(keys int) *corev3.Metadata {
 	fields := map[string]*structpb.Value{}
 	for i := range keys {
@@ -27,8 +27,8 @@ func metadata(keys int) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: fields}}}
 }
 
-// samples have maps of no, one and many keys: in the message itself, below lists, in a oneof, in a
-// map.
+// samples returns messages with maps of zero, one and many keys: in the message itself, in lists,
+// in a oneof, and in a map.
 func samples() map[string]proto.Message {
 	many := map[string]*anypb.Any{}
 	for i := range 20 {

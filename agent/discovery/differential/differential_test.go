@@ -17,18 +17,18 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// fullEnvironment has TestDifferential try all mutations.
+// fullEnvironment makes TestDifferential try all mutations.
 const fullEnvironment = "OUTRIDER_TEST_FULL"
 
 const (
 	seed    = 1
-	perFull = 30 // mutations of each object, in full
-	perTest = 5  // otherwise
+	perFull = 30 // mutations of each object in the full test
+	perTest = 5  // in the short test
 )
 
-// TestDifferential holds validation against Istio's own: over the objects of Istio's source and of
-// this one's tests, and mutations of them, both accept and refuse the same, but for what
-// testdata/differences lists.
+// TestDifferential compares validation with Istio's: for the objects in Istio's sources and in
+// these tests, and for mutations of them, both accept and refuse the same, except for the
+// differences listed in testdata/differences.
 func TestDifferential(t *testing.T) {
 	istio, err := parts.IstioSource()
 	if err != nil {
@@ -70,7 +70,7 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// bounds are objects at the bounds of Istio's CRDs, and above them.
+// bounds returns objects at and above the limits in Istio's CRDs.
 func bounds() []Object {
 	var all []Object
 	add := func(what, format string, count int, element func(i int) string) {
@@ -109,7 +109,7 @@ func bounds() []Object {
 	return all
 }
 
-// compare returns what one of both says that the other one does not, and that is not listed.
+// compare returns the unlisted differences between Istio's verdict and Outrider's problems.
 func compare(verdict parts.Verdict, problems []object.Problem, listed []*difference) []string {
 	var wrong []string
 	refused, warned := false, false
@@ -125,7 +125,7 @@ func compare(verdict parts.Verdict, problems []object.Problem, listed []*differe
 		wrong = append(wrong, fmt.Sprintf("accepted, and Istio refuses it: %s: %s", verdict.Stage,
 			verdict.Error))
 	}
-	// Warnings are one, or a list of them under a heading.
+	// a list of warnings may follow a heading
 	for line := range strings.SplitSeq(verdict.Warnings, "\n") {
 		line = strings.Trim(line, "\t *")
 		if line != "" && !strings.HasSuffix(line, "errors occurred:") && !refused && !warned &&
@@ -136,11 +136,11 @@ func compare(verdict parts.Verdict, problems []object.Problem, listed []*differe
 	return wrong
 }
 
-// check returns what is wrong with each document.
+// check returns the problems of each document.
 func check(t *testing.T, texts []string) [][]object.Problem {
 	t.Helper()
 	var file strings.Builder
-	first := make([]int, len(texts)) // line of each document
+	first := make([]int, len(texts)) // first line of each document
 	line := 1
 	for i, text := range texts {
 		text = "---\n" + strings.TrimSuffix(text, "\n") + "\n"
@@ -158,7 +158,7 @@ func check(t *testing.T, texts []string) [][]object.Problem {
 	problems := make([][]object.Problem, len(texts))
 	for _, p := range s.Problems() {
 		if strings.HasPrefix(p.Message, "is given at ") {
-			continue // many objects have one name
+			continue // many objects share a name
 		}
 		at, exact := slices.BinarySearch(first, p.Line)
 		if !exact {
@@ -171,7 +171,7 @@ func check(t *testing.T, texts []string) [][]object.Problem {
 
 // difference is a line of testdata/differences.
 type difference struct {
-	who     string // outrider or istio, who refuses; or warning, Istio's
+	who     string // who refuses: outrider or istio; or warning, for Istio's
 	pattern *regexp.Regexp
 	used    bool
 }

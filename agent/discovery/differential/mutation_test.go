@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Mutations returns objects with something deleted or altered below spec or metadata: count of
-// each, chosen by seed.
+// Mutations returns count mutations of each object. Each deletes or alters something in spec or
+// metadata, chosen by seed.
 func Mutations(objects []Object, count int, seed uint64) []Object {
 	var all []Object
 	for i, o := range objects {
@@ -32,13 +32,13 @@ func Mutations(objects []Object, count int, seed uint64) []Object {
 	return all
 }
 
-// place is a value in an object, and how to put another one there.
+// place is a value in an object that can be replaced.
 type place struct {
 	path   []string
 	value  any
 	set    func(any)
 	remove func()
-	add    func() // an unknown key beside it; nil in a list
+	add    func() // adds an unknown key next to it; nil in a list
 }
 
 func places(value any, path []string) []place {
@@ -68,7 +68,7 @@ func places(value any, path []string) []place {
 	return all
 }
 
-// mutate changes the place, and returns what it did.
+// mutate changes the place and describes the change.
 func (p place) mutate(random *rand.Rand) string {
 	where := strings.Join(p.path, ".")
 	switch choice := random.IntN(10); {
@@ -85,7 +85,7 @@ func (p place) mutate(random *rand.Rand) string {
 	return fmt.Sprintf("%s = %.80s", where, text)
 }
 
-// altered returns another value in place of one, most often of the same type.
+// altered returns a different value, usually of the same type.
 func altered(value any, random *rand.Rand) any {
 	pick := func(of ...any) any { return of[random.IntN(len(of))] }
 	switch value := value.(type) {

@@ -1,5 +1,5 @@
-// Package differential holds validation against Istio's own: it gathers objects, mutates them, and
-// compares what both say.
+// Package differential compares Outrider's validation with Istio's: it gathers objects, mutates
+// them and compares the verdicts.
 package differential
 
 import (
@@ -16,21 +16,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Object is a document of a file that holds an object of a kind that is supported.
+// Object is a document with an object of a supported kind.
 type Object struct {
 	Where    string // file and number of the document
 	Document string
-	value    map[string]any // the document, decoded
+	value    map[string]any // decoded
 }
 
 var (
 	separator = regexp.MustCompile(`(?m)^---.*\n`)
-	expected  = regexp.MustCompile(`(?m)^_err:.*\n`) // Istio's corpora name the error they want
+	expected  = regexp.MustCompile(`(?m)^_err:.*\n`) // Istio's corpora contain the expected error
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
 		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
 )
 
-// Objects returns the different objects in the YAML, JSON and txtar files below folders, by place.
+// Objects returns the distinct objects in the YAML, JSON and txtar files below folders, in order.
 func Objects(folders ...string) ([]Object, error) {
 	var all []Object
 	seen := map[string]bool{}
@@ -65,14 +65,14 @@ func Objects(folders ...string) ([]Object, error) {
 	return all, nil
 }
 
-// documents cuts a file where YAML documents, and the files of a txtar archive, begin.
+// documents splits a file into YAML documents and txtar files.
 func documents(text string) []string {
 	text = regexp.MustCompile(`(?m)^-- .* --$`).ReplaceAllString(text, "---")
 	return separator.Split(expected.ReplaceAllString(text, ""), -1)
 }
 
-// decode returns a document that is an object of a supported kind, and its text in JSON; nil if it
-// is anything else.
+// decode returns a document with an object of a supported kind, decoded and as JSON; nil for
+// anything else.
 func decode(document string) (map[string]any, string) {
 	if !strings.Contains(document, "networking.istio.io/") {
 		return nil, ""
@@ -88,9 +88,9 @@ func decode(document string) (map[string]any, string) {
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
-		return nil, "" // a key that is no text
+		return nil, "" // a key that is not a string
 	}
-	var plain map[string]any // what JSON can hold, so that a copy is the same
+	var plain map[string]any // JSON types only, so that copies are equal
 	if json.NewDecoder(bytes.NewReader(text)).Decode(&plain) != nil {
 		return nil, ""
 	}

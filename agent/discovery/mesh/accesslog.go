@@ -9,14 +9,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// AccessLog is where listeners write a line for each request or connection.
+// AccessLog configures the access log of listeners.
 type AccessLog struct {
-	File   string // "" = nowhere
-	Format string // "" = Envoy's default; a line of text, or a JSON object of texts
-	JSON   bool   // where Format is "": the fields of Istio's line as a JSON object
+	File   string // "": none
+	Format string // text or a JSON object of texts; "": the default
+	JSON   bool   // with an empty Format: Istio's fields as a JSON object
 }
 
-// Validate tells what is wrong with the format, and with a path that is not absolute.
+// Validate checks the format, and that the path is absolute.
 func (l AccessLog) Validate() error {
 	if l.File != "" && !filepath.IsAbs(l.File) {
 		return fmt.Errorf(
@@ -27,7 +27,7 @@ func (l AccessLog) Validate() error {
 	return err
 }
 
-// Substitution is the format as Envoy takes it; nil is Envoy's default.
+// Substitution returns the format for Envoy; nil is Envoy's default.
 func (l AccessLog) Substitution() (*corev3.SubstitutionFormatString, error) {
 	switch {
 	case l.Format == "" && !l.JSON:
@@ -64,7 +64,7 @@ func jsonFormat(fields map[string]any) (*corev3.SubstitutionFormatString, error)
 		JsonFormat: object}}, nil
 }
 
-// istioFields are the fields of Istio's JSON access log (accessLogEncoding: JSON).
+// istioFields is Istio's JSON access log (accessLogEncoding: JSON).
 var istioFields = map[string]string{
 	"start_time": "%START_TIME%", "method": "%REQ(:METHOD)%",
 	"path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "protocol": "%PROTOCOL%",

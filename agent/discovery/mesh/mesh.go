@@ -1,4 +1,4 @@
-// Package mesh holds what Istio's MeshConfig says to the discovery server, and reads the file.
+// Package mesh defines the parts of Istio's MeshConfig that the discovery server uses.
 package mesh
 
 import (
@@ -10,54 +10,54 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Config is what counts for everything that is translated. It is immutable and shared. Defaults are
+// Config is the mesh-wide configuration of translation. It is immutable and shared. Defaults are
 // Istio's.
 type Config struct {
-	RootNamespace string // of objects that count in every namespace
+	RootNamespace string // namespace of objects that apply to all namespaces
 
-	// What objects that do not say who sees them say; nil is everyone.
+	// default exportTo; nil means all namespaces
 	ServiceExportTo, RoutingExportTo, RuleExportTo []string
 
-	// requests to what nobody knows are passed on to where they were addressed
+	// forward requests to unknown hosts to their original destination
 	AllowAny     bool
-	OutboundPort uint32 // where captured connections to others arrive
-	InboundPort  uint32 // where captured connections to this machine arrive
-	// how long a connection may be silent before it is taken for TCP; 0 = for ever
+	OutboundPort uint32 // of captured outbound connections
+	InboundPort  uint32 // of captured inbound connections
+	// time to wait for the first bytes before assuming TCP; 0: unlimited
 	ProtocolDetection time.Duration
 	ConnectTimeout    time.Duration
 	DNSRefresh        time.Duration
 	Keepalive         *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive // nil: none
-	// of routes that say none; nil: Istio's own
+	// default of routes; nil: Istio's
 	Retry *networking.HTTPRetry
-	// nil: none is said
+	// nil: not set
 	Locality *networking.LocalityLoadBalancerSetting
-	// requests to HTTP services are sent as HTTP/2
+	// send requests to HTTP services as HTTP/2
 	UpgradeHTTP2      bool
 	PathNormalization meshapi.MeshConfig_ProxyPathNormalization_NormalizationType
-	TrustedProxies    uint32 // in front of gateways, whose x-forwarded-for is believed
+	TrustedProxies    uint32 // in front of gateways, whose x-forwarded-for is trusted
 	AccessLog         AccessLog
 
-	// of servers and of services in files that say nothing else; nil: none is said
+	// defaults of servers and of services in files; nil: not set
 	TLS                *meshapi.MeshConfig_TLSConfig
 	TrustDomain        string   // of service accounts
-	TrustDomainAliases []string // whose workloads are the same
-	// trusted beside those of the mesh: certificates, PEM, sorted
+	TrustDomainAliases []string // domains of equivalent workloads
+	// additional trusted CA certificates, PEM, sorted
 	Authorities []string
 
-	// Of the machine, not of the file:
+	// Properties of the machine, not of the file:
 	Identity    bool   // proxies get a certificate of the mesh over SDS
-	SystemRoots string // file of the authorities that the system trusts
+	SystemRoots string // file with the system's CA certificates
 	Taken       []Taken
 }
 
-// Default is a mesh without a file.
+// Default returns the configuration without a mesh config file.
 func Default() *Config {
 	return &Config{RootNamespace: "istio-system", AllowAny: true, OutboundPort: 15001,
 		InboundPort: 15006, ConnectTimeout: 10 * time.Second, DNSRefresh: time.Minute,
 		TrustDomain: "cluster.local"}
 }
 
-// Equal tells whether two configurations say the same.
+// Equal reports whether two configurations are equal.
 func (m *Config) Equal(other *Config) bool {
 	a, b := *m, *other
 	for _, pair := range [][2]proto.Message{{a.Keepalive, b.Keepalive}, {a.Retry, b.Retry},

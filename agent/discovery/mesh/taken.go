@@ -2,17 +2,17 @@ package mesh
 
 import "net/netip"
 
-// Taken is an address of the machine that somebody listens on who is no part of the mesh.
+// Taken is an address of the machine on which a program outside the mesh listens.
 type Taken struct {
-	Address string // an IP address; "", 0.0.0.0 and :: are all of both families
+	Address string // IP address; "", 0.0.0.0 and :: mean all addresses of both families
 	Port    uint32
-	By      string // in words: "[envoy] admin_port"
+	By      string // who uses it: "[envoy] admin_port"
 	Envoy   bool   // a listener of Envoy's bootstrap
 }
 
-// TakenBy is who has an address and port, "" if nobody. Nothing is bound for captured connections,
-// so they share addresses with all but Envoy's own listeners on all addresses: it takes no two that
-// are equal.
+// TakenBy returns who uses an address and port, or "". Listeners for captured connections are not
+// bound, so they only conflict with Envoy's own listeners on all addresses: Envoy refuses two equal
+// addresses.
 func (m *Config) TakenBy(address string, port uint32, captured bool) string {
 	for _, t := range m.Taken {
 		switch {
@@ -28,13 +28,13 @@ func (m *Config) TakenBy(address string, port uint32, captured bool) string {
 
 func isAll(address string) bool { return address == "" || Unspecified(address) }
 
-// Unspecified tells whether a text is 0.0.0.0 or ::, in whatever way it is written.
+// Unspecified reports whether address is 0.0.0.0 or :: in any spelling.
 func Unspecified(address string) bool {
 	parsed, err := netip.ParseAddr(address)
 	return err == nil && parsed.IsUnspecified()
 }
 
-// SameAddress tells whether two texts are one address, which IPv6 lets be written in many ways.
+// SameAddress reports whether two texts are the same IP address. IPv6 has many spellings.
 func SameAddress(a, b string) bool {
 	x, err := netip.ParseAddr(a)
 	y, other := netip.ParseAddr(b)

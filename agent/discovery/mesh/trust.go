@@ -7,13 +7,13 @@ import (
 
 const spiffe = "spiffe://"
 
-// Account is the name in the certificates of a service account.
+// Account returns the SPIFFE ID of a service account.
 func (m *Config) Account(namespace, account string) string {
 	return spiffe + m.TrustDomain + "/ns/" + namespace + "/sa/" + account
 }
 
-// Peers are the names to expect in certificates where these are: with those that the aliases of the
-// trust domain give service accounts, each once, sorted.
+// Peers returns the subject alternative names to expect, with those in aliases of the trust domain,
+// sorted without duplicates.
 func (m *Config) Peers(names []string) []string {
 	peers := slices.Clone(names)
 	for _, name := range names {

@@ -32,8 +32,8 @@ func (c *checker) warn(field, message, cure string) {
 		Message: message, Cure: cure})
 }
 
-// carriedOut are the fields that count; all others are refused or warned of.
-var carriedOut = map[protoreflect.Name]bool{
+// supported lists the fields that have an effect. All others are refused or lead to a warning.
+var supported = map[protoreflect.Name]bool{
 	"root_namespace": true, "default_service_export_to": true,
 	"default_virtual_service_export_to": true, "default_destination_rule_export_to": true,
 	"outbound_traffic_policy": true, "protocol_detection_timeout": true, "connect_timeout": true,
@@ -46,11 +46,11 @@ var carriedOut = map[protoreflect.Name]bool{
 	"ca_certificates": true,
 }
 
-// CarriedOut tells whether a field of a message that MeshConfig has counts.
-func CarriedOut(field protoreflect.FieldDescriptor) bool {
+// Supported reports whether a field of MeshConfig or of one of its messages has an effect.
+func Supported(field protoreflect.FieldDescriptor) bool {
 	switch field.ContainingMessage().FullName() {
 	case "istio.mesh.v1alpha1.MeshConfig":
-		return carriedOut[field.Name()]
+		return supported[field.Name()]
 	case "istio.mesh.v1alpha1.ProxyConfig":
 		return field.Name() == "gateway_topology"
 	case "istio.mesh.v1alpha1.MeshConfig.OutboundTrafficPolicy":
@@ -61,7 +61,7 @@ func CarriedOut(field protoreflect.FieldDescriptor) bool {
 	return true
 }
 
-// refused would change where requests go or who may see them.
+// refused lists unsupported fields that would change where requests go or who may see them.
 var refused = map[protoreflect.Name]string{
 	"proxy_http_port":          "an outbound HTTP proxy",
 	"inbound_traffic_policy":   "what comes in for ports that nobody gave is always passed on",
@@ -78,12 +78,12 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 		name := field.JSONName()
 		what, refuse := refused[field.Name()]
 		switch {
-		case CarriedOut(field):
+		case Supported(field):
 		case refuse:
-			c.fail(name, fmt.Sprintf("is not carried out by this version of Outrider (%s)", what),
+			c.fail(name, fmt.Sprintf("is not supported by this version of Outrider (%s)", what),
 				"remove it")
 		default:
-			c.warn(name, "is not carried out by this version of Outrider and has no effect",
+			c.warn(name, "is not supported by this version of Outrider and has no effect",
 				"remove it to be rid of this warning")
 		}
 		return true
@@ -105,11 +105,11 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 	if m.OutboundTrafficPolicy.GetMode() ==
 		meshapi.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
 		c.fail("outboundTrafficPolicy.mode",
-			"ALLOW_ANY_DYNAMIC_DNS is not carried out by this version of Outrider",
+			"ALLOW_ANY_DYNAMIC_DNS is not supported by this version of Outrider",
 			"write ALLOW_ANY or REGISTRY_ONLY")
 	}
 	if m.OutboundTrafficPolicy.GetTls() != nil {
-		c.fail("outboundTrafficPolicy.tls", "is not carried out by this version of Outrider",
+		c.fail("outboundTrafficPolicy.tls", "is not supported by this version of Outrider",
 			"remove it; TLS to a host is said in a DestinationRule")
 	}
 	c.findings = append(c.findings, validate.Retries("defaultHttpRetryPolicy",
@@ -125,7 +125,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 
 var namespace = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// duration checks limits; a highest of 0 is none.
+// duration checks limits; highest 0 means none.
 func (c *checker) duration(field string, d *durationpb.Duration, lowest, highest time.Duration) {
 	if d == nil {
 		return
@@ -191,7 +191,7 @@ func (c *checker) accessLog(m *meshapi.MeshConfig) {
 	}
 }
 
-// defaultConfig goes through what is said to every proxy: most of it is the agent's.
+// defaultConfig checks the proxies' configuration, most of which belongs to the agent.
 func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 	if p == nil {
 		return
@@ -199,13 +199,13 @@ func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 	p.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		name := field.JSONName()
 		switch key := elsewhere[name]; {
-		case CarriedOut(field):
+		case Supported(field):
 		case key != "":
 			c.warn("defaultConfig."+name, "is the agent's and has no effect here",
 				"write it into outrider.toml: "+key)
 		default:
 			c.warn("defaultConfig."+name,
-				"is not carried out by this version of Outrider and has no effect",
+				"is not supported by this version of Outrider and has no effect",
 				"remove it to be rid of this warning")
 		}
 		return true
@@ -213,9 +213,9 @@ func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 	if topology := p.GatewayTopology; topology != nil {
 		topology.ProtoReflect().Range(func(field protoreflect.FieldDescriptor,
 			_ protoreflect.Value) bool {
-			if !CarriedOut(field) {
+			if !Supported(field) {
 				c.warn("defaultConfig.gatewayTopology."+field.JSONName(),
-					"is not carried out by this version of Outrider and has no effect",
+					"is not supported by this version of Outrider and has no effect",
 					"remove it to be rid of this warning")
 			}
 			return true

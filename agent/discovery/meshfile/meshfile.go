@@ -1,5 +1,5 @@
-// Package meshfile reads Istio's MeshConfig from a file: what of it concerns discovery, and by name
-// and line all that does not, or is not carried out.
+// Package meshfile reads Istio's MeshConfig from a file. It reports, with name and line, every
+// field that discovery does not support.
 package meshfile
 
 import (
@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Read reads a file, and returns its text too; "" is the defaults. Without identity, proxies have
-// no certificate of the mesh, and what is said of it has no effect. The configuration and the text
-// are nil where there is an error among the problems.
+// Read reads a file and returns its text as well; path "" yields the defaults. identity says
+// whether proxies have a certificate of the mesh; without it such settings have no effect. The
+// configuration and the text are nil if any problem is an error.
 func Read(path string, identity bool) (*mesh.Config, []byte, []object.Problem) {
 	if path == "" {
 		return mesh.Default(), nil, nil
@@ -30,7 +30,7 @@ func Read(path string, identity bool) (*mesh.Config, []byte, []object.Problem) {
 	return read, content, problems
 }
 
-// Parse is Read of a file's text.
+// Parse is Read for the text of a file.
 func Parse(path string, content []byte, identity bool) (*mesh.Config, []object.Problem) {
 	in := &meshapi.MeshConfig{}
 	problems := store.Message(path, content, in, func() []object.Finding {
@@ -46,7 +46,7 @@ func Parse(path string, content []byte, identity bool) (*mesh.Config, []object.P
 	return convert(in), problems
 }
 
-// convert lays what the file says over the defaults.
+// convert applies the file's settings to the defaults.
 func convert(in *meshapi.MeshConfig) *mesh.Config {
 	m := mesh.Default()
 	if in.RootNamespace != "" {
@@ -91,7 +91,7 @@ func port(given int32, otherwise uint32) uint32 {
 	return uint32(given)
 }
 
-// elsewhere are the fields of defaultConfig that Outrider has keys of its own for.
+// elsewhere maps the fields of defaultConfig that have a key in outrider.toml.
 var elsewhere = map[string]string{
 	"binaryPath": "[envoy] binary", "drainDuration": "[envoy] drain_duration",
 	"discoveryAddress": "[discovery] address",

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// TestFields gives each field to the reader, for proxies without identity. want is "" where nothing
-// is wrong, else "field:line: words"; a ! before it stands for an error, a ? for a warning.
+// TestFields parses single fields for proxies without identity. want is "" if there is no problem,
+// else "field:line: words" after ! for an error or ? for a warning.
 func TestFields(t *testing.T) {
 	for _, test := range []struct{ yaml, want string }{
 		{"", ""},
@@ -29,13 +29,13 @@ func TestFields(t *testing.T) {
 		{"protocolDetectionTimeout: 1ms", "?protocolDetectionTimeout:1: so short"},
 		{"protocolDetectionTimeout: -1s", "!protocolDetectionTimeout:1: no time to wait"},
 		{"proxyListenPort: 70000", "!proxyListenPort:1: 70000 is not a valid port"},
-		{"proxyHttpPort: 8080", "!proxyHttpPort:1: not carried out"},
+		{"proxyHttpPort: 8080", "!proxyHttpPort:1: not supported"},
 		{"rootNamespace: Not.A", "!rootNamespace:1: no namespace"},
 		{"defaultServiceExportTo: ['a b']", "!defaultServiceExportTo[0]:1: no namespace"},
 		{"outboundTrafficPolicy: {mode: ALLOW_ANY_DYNAMIC_DNS}",
-			"!outboundTrafficPolicy.mode:1: not carried out"},
+			"!outboundTrafficPolicy.mode:1: not supported"},
 		{"outboundTrafficPolicy: {tls: {mode: SIMPLE}}",
-			"!outboundTrafficPolicy.tls:1: not carried out"},
+			"!outboundTrafficPolicy.tls:1: not supported"},
 		{"outboundTrafficPolicy: {mode: ANY}", "!outboundTrafficPolicy.mode:1: is not one of"},
 		{"defaultHttpRetryPolicy: {attempts: 2, retryOn: sometimes}",
 			"!defaultHttpRetryPolicy.retryOn:1: no condition"},
@@ -63,15 +63,15 @@ func TestFields(t *testing.T) {
 		{"caCertificates: [{pem: nothing}]", "!caCertificates[0].pem:1: holds no PEM"},
 		{"caCertificates: [{}]", "!caCertificates[0].pem:1: holds no PEM"},
 		{"caCertificates:\n- spiffeBundleUrl: https://a.test/bundle",
-			"?caCertificates[0].spiffeBundleUrl:2: not carried out"},
-		{"enableAutoMtls: true", "?enableAutoMtls:1: not carried out"},
-		{"discoverySelectors: [{matchLabels: {a: b}}]", "!discoverySelectors:1: not carried out"},
+			"?caCertificates[0].spiffeBundleUrl:2: not supported"},
+		{"enableAutoMtls: true", "?enableAutoMtls:1: not supported"},
+		{"discoverySelectors: [{matchLabels: {a: b}}]", "!discoverySelectors:1: not supported"},
 		{"defaultConfig:\n  drainDuration: 10s",
 			"?defaultConfig.drainDuration:2: outrider.toml: [envoy] drain_duration"},
-		{"defaultConfig:\n  meshId: a", "?defaultConfig.meshId:2: not carried out"},
+		{"defaultConfig:\n  meshId: a", "?defaultConfig.meshId:2: not supported"},
 		{"defaultConfig: {gatewayTopology: {numTrustedProxies: 2}}", ""},
 		{"defaultConfig: {gatewayTopology: {proxyProtocol: {}}}",
-			"?defaultConfig.gatewayTopology.proxyProtocol:1: not carried out"},
+			"?defaultConfig.gatewayTopology.proxyProtocol:1: not supported"},
 		{"rootNamespace: a\n---\nrootNamespace: b", "!:2: second document"},
 		{"[", "!:1: not valid YAML"},
 		{"- a", "!:1: must be a mapping"},

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// tls checks what is said of TLS for the whole mesh.
+// tls checks the mesh-wide TLS settings.
 func (c *checker) tls(m *meshapi.MeshConfig) {
 	c.oneOfMany("tlsDefaults.cipherSuites", "cipher suite",
 		"write one such as ECDHE-RSA-AES128-GCM-SHA256", m.TlsDefaults.GetCipherSuites(),
@@ -49,11 +49,11 @@ func (c *checker) oneOfMany(field, what, cure string, names []string, is func(st
 	}
 }
 
-// trustDomain is Istio's: labels of DNS, the last of which may be empty.
+// trustDomain is Istio's pattern: DNS labels with an optional final dot.
 var trustDomain = regexp.MustCompile(
 	`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?$`)
 
-// trust checks whom the mesh trusts.
+// trust checks the trust domains and CA certificates.
 func (c *checker) trust(m *meshapi.MeshConfig) {
 	domain := func(field, name string) {
 		if !trustDomain.MatchString(name) {
@@ -73,7 +73,7 @@ func (c *checker) trust(m *meshapi.MeshConfig) {
 	}
 	if len(m.CaCertificates) > 0 && len(c.findings) == found && !c.identity {
 		c.warn("caCertificates",
-			"is told to whoever asks for it, and has no effect on proxies without a certificate "+
+			"is served over xDS, but has no effect on proxies without a certificate "+
 				"of the mesh, as these are",
 			"name authorities in a DestinationRule's or Gateway's caCertificates")
 	}
@@ -89,7 +89,7 @@ func (c *checker) authority(field string, data *meshapi.MeshConfig_CertificateDa
 	}
 	if data.GetSpiffeBundleUrl() != "" {
 		c.warn(field+".spiffeBundleUrl",
-			"is not carried out by this version of Outrider and has no effect",
+			"is not supported by this version of Outrider and has no effect",
 			"write the authority's certificate into pem")
 		return
 	}
@@ -100,8 +100,8 @@ func (c *checker) authority(field string, data *meshapi.MeshConfig_CertificateDa
 	}
 }
 
-// checkAuthority tells why a text is not the certificates of authorities, as PEM. Istio looks at
-// the first only.
+// checkAuthority returns an error unless text holds CA certificates in PEM. Istio checks only the
+// first.
 func checkAuthority(text string) error {
 	rest := []byte(text)
 	for count := 0; ; count++ {
@@ -127,7 +127,7 @@ func checkAuthority(text string) error {
 	}
 }
 
-// authorities are the certificates that the mesh trusts, as istiod tells them: each once, sorted.
+// authorities returns the trusted CA certificates as istiod serves them, sorted without duplicates.
 func authorities(m *meshapi.MeshConfig) []string {
 	var all []string
 	for _, data := range m.CaCertificates {

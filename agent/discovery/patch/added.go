@@ -30,7 +30,7 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 		out, err := resource.New(name, p.value, p.object.Origin())
 		if err != nil {
 			problems = append(problems, p.problem(condition.Error,
-				"Envoy would refuse what it adds: "+err.Error(), "correct the value"))
+				"Envoy would refuse the added resource: "+err.Error(), "correct the value"))
 			continue
 		}
 		key := resource.Key{Type: out.Type, Name: out.Name}
@@ -78,7 +78,7 @@ func (s *Set) Unused(used map[Entry]bool) []object.Problem {
 	}
 	for _, p := range s.unversioned {
 		problems = append(problems, p.problem(condition.Warning,
-			"is for a version of Istio's proxy, and this one names none: it does nothing",
+			"matches a version of Istio's proxy, but this proxy has none: no effect",
 			"remove proxyVersion, or write ISTIO_VERSION into [node] metadata"))
 	}
 	return problems

@@ -82,7 +82,7 @@ func (s *Set) Apply(r *resource.Resource) Result {
 			problems = append(problems,
 				patches[0].object.Problem(object.Finding{Field: "configPatches",
 					Severity: condition.Error,
-					Message: fmt.Sprintf("Envoy would refuse what it makes of %s %s: %v",
+					Message: fmt.Sprintf("Envoy would refuse the patched %s %s: %v",
 						kind(r.Type), r.Name, err),
 					Cure: "correct the value"}))
 		} else {

@@ -55,7 +55,7 @@ func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []ob
 	c := &conformer{}
 	message := newValue(to)
 	if message == nil {
-		c.fail(path, fmt.Sprintf("nothing of Envoy's is called %s", to), "")
+		c.fail(path, fmt.Sprintf("Envoy has no %s", to), "")
 		return nil, c.findings
 	}
 	const cure = "write it as Envoy's documentation of version 3 has it"

@@ -13,22 +13,20 @@ import (
 
 const (
 	maxDepth = 100 // levels of nesting; Istio's types have less than ten
-	// YAML nodes visited in one document, aliases counted each time they are used
+	// YAML nodes visited in one document; an alias counts at each use
 	maxNodes      = 500_000
-	maxProblems   = 20 // told of one object
-	maxMergeDepth = 10 // "<<" of something that has "<<"
+	maxProblems   = 20 // reported for one object
+	maxMergeDepth = 10 // nested merge keys ("<<")
 )
 
-// decoder turns the YAML nodes of one document into messages, and tells everything that is wrong on
-// the way.
+// decoder decodes the YAML nodes of one document into protobuf messages and collects all errors.
 type decoder struct {
 	nodes    int // visited so far
 	problems []object.Problem
-	failed   bool // an error was told since it was last cleared
+	failed   bool // an error was found since it was last cleared
 	place    func(line int, field string) object.Problem
-	tooMuch  bool // it was told that the document is too much
-	// numbers may be in quotes, and names be numbers, as in protobuf's JSON; an API server refuses
-	// both
+	tooMuch  bool // reported that the document is too large
+	// accepts quoted numbers and numeric names, like protobuf's JSON; an API server refuses both
 	protobuf bool
 }
 
@@ -48,7 +46,7 @@ func (d *decoder) refuse(node *yaml.Node, at *path, message, cure string) {
 	d.tell(condition.Error, node.Line, at, message, cure)
 }
 
-// visit follows an alias and counts; false means that the document is too much.
+// visit resolves an alias and counts the node; false means that the document is too large.
 func (d *decoder) visit(node *yaml.Node, at *path, depth int) (*yaml.Node, bool) {
 	node = follow(node)
 	d.nodes++
@@ -63,8 +61,8 @@ func (d *decoder) visit(node *yaml.Node, at *path, depth int) (*yaml.Node, bool)
 	return node, false
 }
 
-// pairs calls do for every key and value of a mapping, merge keys ("<<") included; explicit keys
-// come before merged ones.
+// pairs calls do for every key and value of a mapping, including merge keys ("<<"). Explicit keys
+// precede merged ones.
 func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node)) {
 	const fewKeys = 12
 	var seen map[string]bool
@@ -103,7 +101,7 @@ func (d *decoder) pairs(node *yaml.Node, at *path, do func(key, value *yaml.Node
 	}
 }
 
-// merge hands on the keys of what "<<" names that were not given nearer.
+// merge calls do for the merged keys that have no closer definition.
 func (d *decoder) merge(node *yaml.Node, at *path, do func(key, value *yaml.Node),
 	seen map[string]bool, depth int) {
 	var sources []*yaml.Node

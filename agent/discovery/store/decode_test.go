@@ -24,7 +24,7 @@ func read(content string) document {
 	return r.read([]byte(content), 1)
 }
 
-// readSpec reads a spec, indented by two.
+// readSpec reads a spec that is indented by two.
 func readSpec(t *testing.T, kind, spec string) proto.Message {
 	t.Helper()
 	d := read("apiVersion: networking.istio.io/v1\nkind: " + kind +

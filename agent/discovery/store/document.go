@@ -19,7 +19,7 @@ import (
 
 const apiGroup = "networking.istio.io"
 
-// specs makes the spec of each kind that is carried out.
+// specs creates an empty spec for each supported kind.
 var specs = map[object.Kind]func() proto.Message{
 	object.ServiceEntry:    func() proto.Message { return &networking.ServiceEntry{} },
 	object.VirtualService:  func() proto.Message { return &networking.VirtualService{} },
@@ -31,7 +31,7 @@ var specs = map[object.Kind]func() proto.Message{
 	object.Sidecar:         func() proto.Message { return &networking.Sidecar{} },
 }
 
-// NewSpec makes an empty spec of a kind; nil if the kind is not carried out.
+// NewSpec returns an empty spec of a kind, nil if the kind is not supported.
 func NewSpec(kind object.Kind) proto.Message {
 	if makeSpec := specs[kind]; makeSpec != nil {
 		return makeSpec()
@@ -39,20 +39,20 @@ func NewSpec(kind object.Kind) proto.Message {
 	return nil
 }
 
-// kinds are all of the group, for the nearest name.
+// kinds lists all kinds of the group, for suggestions.
 var kinds = []string{string(object.ServiceEntry), string(object.VirtualService),
 	string(object.DestinationRule), string(object.Gateway),
 	string(object.Sidecar), string(object.EnvoyFilter), string(object.WorkloadEntry),
 	string(object.WorkloadGroup), string(object.ProxyConfig)}
 
-// document is what one YAML document of a file holds.
+// document is the content of one YAML document.
 type document struct {
 	objects  []*object.Object
-	bad      []object.Key // named, but refused: their last good version stays
+	bad      []object.Key // invalid objects, whose last good version stays
 	problems []object.Problem
-	broken   bool // something could not even be named
+	broken   bool // an object could not be identified
 
-	restricts bool // an object restricts access, or may, and is not carried out
+	restricts bool // an unsupported object restricts access, or may do so
 }
 
 // reader reads the documents of one file.
@@ -62,7 +62,7 @@ type reader struct {
 	validate  func(*object.Object) []object.Finding
 }
 
-// read parses one document that begins at the given line.
+// read parses one document. first is its first line in the file.
 func (r *reader) read(content []byte, first int) (found document) {
 	content = withoutMark(content)
 	parser := yaml.NewDecoder(bytes.NewReader(content))
@@ -89,7 +89,8 @@ func (r *reader) read(content []byte, first int) (found document) {
 	}
 }
 
-// shift moves the line numbers of a tree. Aliases point into the same tree and are not followed.
+// shift moves the line numbers of a tree. It does not follow aliases, which point into the same
+// tree.
 func shift(node *yaml.Node, by int) {
 	if by == 0 {
 		return
@@ -176,7 +177,7 @@ func (r *reader) list(d *decoder, node *yaml.Node, h *header, found *document, d
 	}
 }
 
-// networking reads an object of Istio's group.
+// networking reads an object of Istio's networking group.
 func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
 	version := strings.TrimPrefix(h.apiVersion, apiGroup+"/")
 	kind := object.Kind(h.kind)
@@ -234,7 +235,7 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 	found.objects = append(found.objects, o)
 }
 
-// refused notes which object could not be taken.
+// refused records an invalid object.
 func (r *reader) refused(h *header, found *document) {
 	if h.kind == "" || h.name == "" {
 		found.broken = true
@@ -244,8 +245,8 @@ func (r *reader) refused(h *header, found *document) {
 		Name: h.name})
 }
 
-// foreign reports whether an apiVersion is of another project, whose kinds can have the names of
-// Istio's: it has a domain that is not Istio's, or nearly.
+// foreign reports whether an apiVersion belongs to another project, which may have kinds of the
+// same name: its domain is not Istio's, nor similar to it.
 func foreign(apiVersion string) bool {
 	g := group(apiVersion)
 	return strings.Contains(g, ".") &&

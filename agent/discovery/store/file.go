@@ -19,32 +19,33 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// maxFile is the most a file may hold, in bytes: 5,000 services are about 6 MB.
+// maxFile is the maximum size of a file in bytes. 5,000 services take about 6 MB.
 const maxFile = 64 << 20
 
-// file is what one file held when it was last read.
+// file is the content of a file as last read.
 type file struct {
 	print     fingerprint
 	read      time.Time
 	documents []readDocument
-	// of all documents, and the last good versions of those that are bad now
+	// of all documents, with the last good versions of invalid objects
 	objects []*object.Object
-	// of objects: these last good versions; all, where the file cannot be read
+	// last good versions among objects; all of them if the file is unreadable
 	held     []*object.Object
 	problems []object.Problem
 
-	restricts bool // document.restricts of one of them
-	broken    bool // document.broken of one of them, or the file cannot be read
+	restricts bool // document.restricts of any document
+	broken    bool // document.broken of any document, or the file is unreadable
 }
 
-// readDocument keeps what a document meant, so that only those that changed are parsed again.
+// readDocument caches the result of a document, so that only changed documents are parsed.
 type readDocument struct {
 	sum   [sha256.Size]byte
-	first int // its first line, from 1
+	first int // first line, from 1
 	document
 }
 
-// readFile reads a file, with what it held before (nil: nothing). nil means that the file is gone.
+// readFile reads a file. previous is its former content, or nil. It returns nil if the file does
+// not exist.
 func readFile(path string, previous *file, options Options) *file {
 	next := &file{read: time.Now()}
 	content, err := readAll(path, next)
@@ -81,7 +82,7 @@ func readFile(path string, previous *file, options Options) *file {
 }
 
 func readAll(path string, into *file) ([]byte, error) {
-	// a named pipe would wait for its writer, for ever
+	// O_NONBLOCK: opening a named pipe would wait for a writer
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -126,8 +127,8 @@ func (d readDocument) moved(first int) readDocument {
 	return d
 }
 
-// collect gathers the documents' objects. What is bad now, or may be in what cannot be read, keeps
-// its last good version.
+// collect gathers the objects of all documents. An invalid object keeps its last good version, as
+// does one that may be in an unreadable document.
 func (f *file) collect(previous *file) {
 	present := map[object.Key]bool{}
 	bad := map[object.Key]bool{}
@@ -153,7 +154,7 @@ func (f *file) collect(previous *file) {
 	f.objects = append(f.objects, f.held...)
 }
 
-// unreadable is the problem with a file that is there and cannot be read.
+// unreadable returns the problem of a file that exists but cannot be read.
 func unreadable(path string, err error) object.Problem {
 	p := object.Problem{File: path, Line: 1, Severity: condition.Error,
 		Message: "cannot be read: " + err.Error()}
@@ -162,7 +163,7 @@ func unreadable(path string, err error) object.Problem {
 	}
 	me, group := currentUser()
 	p.Message = fmt.Sprintf("user %s cannot read it", me)
-	if _, err := os.Stat(path); err != nil { // the rights of a folder above are missing
+	if _, err := os.Stat(path); err != nil { // a parent directory lacks search permission
 		p.Cure = fmt.Sprintf("let that user enter %s", filepath.Dir(path))
 	} else {
 		p.Cure = fmt.Sprintf("chgrp %s %s; chmod 640 %s", group, path, path)
@@ -170,7 +171,7 @@ func unreadable(path string, err error) object.Problem {
 	return p
 }
 
-// currentUser returns the names of this process's user and group, numbers where they have none.
+// currentUser returns the names of the process's user and group, or their IDs.
 func currentUser() (name, group string) {
 	name, group = strconv.Itoa(os.Geteuid()), strconv.Itoa(os.Getegid())
 	if known, err := user.LookupId(name); err == nil {

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// header is what every object begins with.
+// header holds the fields around an object's spec.
 type header struct {
 	apiVersion, kind, name, namespace string
 	defaulted                         bool // namespace is the default
@@ -18,7 +18,8 @@ type header struct {
 	conditions                        map[string]string
 }
 
-// header reads what is around the spec. What may be there depends on the kind, which can come last.
+// header reads the fields around the spec. Which ones are valid depends on the kind, which may come
+// last.
 func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 	h := &header{namespace: r.namespace, defaulted: true}
 	var others []func()
@@ -66,8 +67,8 @@ func (r *reader) header(d *decoder, node *yaml.Node, depth int) *header {
 	return h
 }
 
-// isIstios reports whether an API server would check the object as one of Istio's kinds that are
-// read here.
+// isIstios reports whether an API server would validate the object as one of the Istio kinds that
+// are read.
 func (h *header) isIstios() bool { return group(h.apiVersion) == apiGroup || h.mayRestrict() }
 
 func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path, depth int) {
@@ -75,7 +76,7 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 	value, ok := d.visit(value, at, depth)
 	if !h.isIstios() {
 		if key.Value == "name" && ok && value.Kind == yaml.ScalarNode {
-			h.name = value.Value // for what is said of the object
+			h.name = value.Value // for later messages
 		}
 		return
 	}
@@ -123,7 +124,7 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 	}
 }
 
-// text reads a single text value; "" if it is none, which is told.
+// text reads a string. Anything else is an error and yields "".
 func (d *decoder) text(node *yaml.Node, at *path) string {
 	if node.Kind == yaml.ScalarNode {
 		if s := resolve(node); s.kind == stringScalar {

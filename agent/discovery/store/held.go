@@ -7,9 +7,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Held returns what is in force though its text is bad now or cannot be read, or waits for its
-// file, by file: for the LastGood of a store that follows this one. The objects are the same as
-// before as long as they are held.
+// Held returns the objects in force whose text is invalid, unreadable or not found, by file. It is
+// meant for LastGood of the next store. The slices are stable while their objects are held.
 func (s *Store) Held() []*object.Object {
 	var all []*object.Object
 	for _, path := range slices.Sorted(maps.Keys(s.held)) {
@@ -18,8 +17,7 @@ func (s *Store) Held() []*object.Object {
 	return all
 }
 
-// Waiting is how many of those are not in force: no file was come by that held them, as what they
-// are below is not there.
+// Waiting returns how many held objects are not in force because no scan has found their file.
 func (s *Store) Waiting() int {
 	waiting := 0
 	for path, objects := range s.held {
@@ -30,8 +28,8 @@ func (s *Store) Waiting() int {
 	return waiting
 }
 
-// before is what a file held when it was last read, by this store or the one before it; nil:
-// nothing.
+// before returns the former content of a file, in this store or the one before it; nil if there was
+// none.
 func (s *Store) before(path string) *file {
 	if known := s.files[path]; known != nil {
 		return known
@@ -42,7 +40,8 @@ func (s *Store) before(path string) *file {
 	return nil
 }
 
-// hold notes what is in force of a file in place of what it says now (nil: it is gone).
+// hold records the objects of a file that stay in force although its current content (nil: deleted)
+// lacks them.
 func (s *Store) hold(path string, next *file) {
 	if next == nil || len(next.held) == 0 {
 		delete(s.held, path)
@@ -51,8 +50,8 @@ func (s *Store) hold(path string, next *file) {
 	s.held[path] = next.held
 }
 
-// holdUnseen holds on to all of files that are read though no look through their folder comes by
-// them: a store that follows would not know of them. They are read again once one does.
+// holdUnseen holds all objects of files that the scan of their directory did not reach, since the
+// next store would not know of them. They are read again once a scan finds them.
 func (s *Store) holdUnseen(paths []string) {
 	for _, path := range paths {
 		if known := s.files[path]; known != nil {
@@ -62,8 +61,7 @@ func (s *Store) holdUnseen(paths []string) {
 	}
 }
 
-// forget drops what was held on to of files that are not there. Below a configured path that cannot
-// be read it waits.
+// forget drops held objects of files that do not exist, except below unreadable configured paths.
 func (s *Store) forget() {
 	for path := range s.held {
 		if _, wrong := s.roots[s.rootOf(path)]; !wrong && s.files[path] == nil {
@@ -72,7 +70,7 @@ func (s *Store) forget() {
 	}
 }
 
-// unseen are the files below a path that are known of and that a look through it did not come by.
+// unseen returns the known files below a path that a scan did not find.
 func (s *Store) unseen(path string, present map[string]bool) []string {
 	var all []string
 	for known := range s.files {

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// again replaces the store by one that starts with what it held on to, as after a restart.
+// again replaces the store by one that starts with its held objects, as after a restart.
 func (f *files) again() {
 	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validate.Object,
 		LastGood: f.store.Held()})
@@ -48,7 +48,7 @@ func TestWhatIsBadIsHeldByTheNextStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.expect("made bad", f.store.Load())
-	for range 2 { // a restart, and one more
+	for range 2 { // two restarts
 		f.expectHeld("of what is bad", "all.yaml b", "broken.yaml c", "large.yaml e")
 		before, problems := f.store.Held(), f.problems()
 		f.again()
@@ -125,8 +125,8 @@ func TestWhatIsHeldWaitsForItsFolder(t *testing.T) {
 	}
 }
 
-// TestWhatMayNotBeReadIsHeld takes rights away: of a file, of a folder to list it, and to search
-// it.
+// TestWhatMayNotBeReadIsHeld removes the permissions of a file, and of a directory to list and to
+// search it.
 func TestWhatMayNotBeReadIsHeld(t *testing.T) {
 	for _, test := range []struct {
 		name, path string
@@ -149,7 +149,7 @@ func TestWhatMayNotBeReadIsHeld(t *testing.T) {
 			f.write("below/a.yaml", entry("a", "a.test"))
 			f.write("below/b.yaml", entry("b", "b.test"))
 			f.write("c.yaml", entry("c", "c.test"))
-			// t.TempDir lets nobody else in
+			// t.TempDir is accessible to its owner only
 			for _, folder := range []string{f.directory, filepath.Dir(f.directory)} {
 				if err := os.Chmod(folder, 0o755); err != nil { //nolint:gosec // of tests
 					t.Fatal(err)
@@ -194,8 +194,8 @@ func TestWhatMayNotBeReadIsHeld(t *testing.T) {
 
 const nobody = 65534
 
-// withoutRights makes this whole process, where root runs it, a user without rights until the test
-// ends: the store reads in goroutines, which may be on any thread.
+// withoutRights drops the privileges of the whole process, if it runs as root, until the test ends.
+// The store's goroutines may run on any thread.
 func withoutRights(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -206,12 +206,12 @@ func withoutRights(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if err := syscall.Seteuid(0); err != nil {
-			panic(err) // what follows would run without rights
+			panic(err) // other tests would run without privileges
 		}
 	})
 }
 
-// asRoot does something with the rights that withoutRights took.
+// asRoot calls do with the privileges that withoutRights dropped.
 func asRoot(t *testing.T, do func() error) {
 	t.Helper()
 	effective := os.Geteuid()

@@ -14,16 +14,16 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Message fills a message from a file that holds nothing else: one YAML document. check finds what
-// is wrong with what was read; it is called where all of it could be. It returns what is wrong,
-// each with its line; with an error among that, the message is not to be used.
+// Message decodes a file with a single YAML document into a message. check validates the message;
+// it is called if decoding succeeds. Message returns all problems with their lines. If one of them
+// is an error, the message must not be used.
 func Message(file string, content []byte, into proto.Message,
 	check func() []object.Finding) []object.Problem {
 	parser := yaml.NewDecoder(bytes.NewReader(content))
 	var root, next yaml.Node
 	err := parser.Decode(&root)
 	if errors.Is(err, io.EOF) {
-		return nil // an empty file says nothing
+		return nil // an empty file is valid
 	}
 	if err == nil {
 		if err = parser.Decode(&next); err == nil {
@@ -57,7 +57,7 @@ func Message(file string, content []byte, into proto.Message,
 	return d.problems
 }
 
-// ReadAll reads a file as the store does: no more than it takes, and nothing but regular files.
+// ReadAll reads a file with the limits of the store: regular files of limited size.
 func ReadAll(path string) ([]byte, error) {
 	content, err := readAll(path, &file{})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// metadataKeys are the keys of an object's metadata. Most are a cluster's and have no meaning here.
+// metadataKeys lists the valid keys of metadata. Most of them matter to a cluster only.
 var metadataKeys = []string{"name", "namespace", "labels", "annotations", "creationTimestamp",
 	"generateName", "uid", "resourceVersion", "generation",
 	"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "ownerReferences",
@@ -21,14 +21,14 @@ const (
 	mostAnnotations  = 256 << 10 // bytes of keys and values
 )
 
-// isLabel reports whether a text is a DNS label as an API server takes it: lower-case letters,
-// digits and -.
+// isLabel reports whether text is a DNS label as in Kubernetes: lower-case letters, digits and
+// hyphens.
 func isLabel(text string) bool {
 	return len(text) <= longestLabel && isWord(text, "-") && text == strings.ToLower(text)
 }
 
-// isSubdomain reports whether a text is the name of an object: labels, of any length, with dots
-// between them.
+// isSubdomain reports whether text is a valid object name: DNS labels of any length, separated by
+// dots.
 func isSubdomain(text string) bool {
 	for label := range strings.SplitSeq(text, ".") {
 		if !isWord(label, "-") || label != strings.ToLower(label) {
@@ -38,15 +38,16 @@ func isSubdomain(text string) bool {
 	return len(text) <= longestSubdomain
 }
 
-// isWord reports whether a text has letters and digits, and others only between them.
+// isWord reports whether text consists of letters and digits, with characters of others only
+// between them.
 func isWord(text, others string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 	return text != "" && strings.Trim(text, letters+others) == "" && strings.Contains(letters,
 		text[:1]) && strings.Contains(letters, text[len(text)-1:])
 }
 
-// isQualified reports whether a text is the key of a label or annotation: a name, perhaps with a
-// domain and a slash before it.
+// isQualified reports whether text is a valid label or annotation key: a name with an optional
+// domain and slash before it.
 func isQualified(text string) bool {
 	domain, name, found := strings.Cut(text, "/")
 	if !found {

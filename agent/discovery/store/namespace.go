@@ -6,14 +6,14 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// In returns a store of the same files in which objects that name no namespace are in another, and
-// the changes that fill it: all that this one has in force, last good versions and what is of files
-// that are away included. It has read nothing itself: Load does.
+// In returns a store for the same files with another default namespace, and the changes that fill
+// it with all objects in force, including held ones. The new store has not read any file yet; call
+// Load.
 func (s *Store) In(namespace string) (*Store, []Change) {
 	options := s.options
 	options.Namespace, options.LastGood = namespace, nil
 	for _, o := range s.Held() {
-		if s.files[o.File] == nil { // it waits for its file
+		if s.files[o.File] == nil { // held until its file is found
 			options.LastGood = append(options.LastGood, o)
 		}
 	}

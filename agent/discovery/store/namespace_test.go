@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestAStoreInAnotherNamespace moves what names no namespace, and leaves the store it comes from as
-// it was.
+// TestAStoreInAnotherNamespace moves objects without a namespace and does not affect the original
+// store.
 func TestAStoreInAnotherNamespace(t *testing.T) {
 	f := newFiles(t)
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+strings.Replace(entry("b", "b.test"),
@@ -42,7 +42,7 @@ func TestAStoreInAnotherNamespace(t *testing.T) {
 			"another")
 	}
 
-	// A folder that is away stays, in either.
+	// Objects of a missing directory stay in both stores.
 	if err := os.Rename(f.directory, f.directory+".away"); err != nil {
 		t.Fatal(err)
 	}

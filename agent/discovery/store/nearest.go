@@ -1,6 +1,6 @@
 package store
 
-// nearest returns the name that a misspelt one is most likely meant to be, "" if none is near.
+// nearest returns the known name closest to a misspelt one, "" if none is close.
 func nearest(name string, known []string) string {
 	best, bestDistance := "", max(1, len(name)/3)+1
 	for _, k := range known {
@@ -11,7 +11,7 @@ func nearest(name string, known []string) string {
 	return best
 }
 
-// distance is Levenshtein's, without regard to case.
+// distance returns the Levenshtein distance, ignoring case.
 func distance(a, b string) int {
 	lower := func(c byte) byte {
 		if 'A' <= c && c <= 'Z' {

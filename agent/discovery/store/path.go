@@ -8,13 +8,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// path is a place in an object, kept as a list so that it costs nothing unless something is wrong
-// there.
+// path is a position in an object. It is a linked list, which costs nothing unless there is an
+// error.
 type path struct {
 	parent *path
-	name   string // "" for an element of a list
+	name   string // "" for a list element
 	index  int
-	key    bool // name is the key of a map, not of a message
+	key    bool // name is the key of a map, not a field
 }
 
 func (p *path) String() string {
@@ -35,8 +35,8 @@ func (p *path) String() string {
 	return strings.Join(parts, "")
 }
 
-// locate finds the line of a field, written as path.String writes it. Of a field that is not there
-// it is the line of the nearest one around it.
+// locate returns the line of a field, written as by path.String. For a missing field it is the line
+// of the closest parent.
 func locate(node *yaml.Node, field string) int {
 	line := node.Line
 	for field != "" {
@@ -90,14 +90,14 @@ func locate(node *yaml.Node, field string) int {
 	return line
 }
 
-// sameName tells whether a key as written is the field: protobuf's JSON takes trafficPolicy and
+// sameName reports whether a written key is the field: protobuf's JSON accepts trafficPolicy and
 // traffic_policy.
 func sameName(written, name string) bool {
 	return written == name || strings.EqualFold(strings.ReplaceAll(written, "_", ""), name) &&
 		strings.Contains(written, "_")
 }
 
-// follow resolves an alias to what it stands for.
+// follow resolves an alias.
 func follow(node *yaml.Node) *yaml.Node {
 	for range maxDepth {
 		if node.Kind != yaml.AliasNode || node.Alias == nil {

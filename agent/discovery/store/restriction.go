@@ -18,18 +18,18 @@ const (
 	securityGroup   = "security.istio.io"
 	extensionsGroup = "extensions.istio.io"
 
-	// dryRun is the annotation of an AuthorizationPolicy that is logged and not enforced.
+	// dryRun marks an AuthorizationPolicy that is only logged.
 	dryRun = "istio.io/dry-run"
 )
 
-// restriction is a kind that can restrict access and that is not supported.
+// restriction is an unsupported kind that can restrict access.
 type restriction struct {
 	group     string
 	spec      func() proto.Message
-	restricts func(spec proto.Message) bool // an empty spec included
+	restricts func(spec proto.Message) bool // also called with an empty spec
 }
 
-// restrictions are Istio's kinds that can restrict access, by name.
+// restrictions maps Istio's kinds that can restrict access.
 var restrictions = map[string]restriction{
 	"AuthorizationPolicy": {securityGroup,
 		func() proto.Message { return &security.AuthorizationPolicy{} }, authorizationRestricts},
@@ -44,18 +44,18 @@ var restrictions = map[string]restriction{
 		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts},
 }
 
-// securityKinds are those of security.istio.io, for the nearest name.
+// securityKinds lists the kinds of security.istio.io, for suggestions.
 var securityKinds = []string{"AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"}
 
-// mayRestrict reports whether an object is of a kind that can restrict access, or names the API
-// group of such kinds.
+// mayRestrict reports whether an object has a kind that can restrict access, or names the API group
+// of such kinds.
 func (h *header) mayRestrict() bool {
 	_, known := restrictions[h.kind]
 	return known && !foreign(h.apiVersion) || group(h.apiVersion) == securityGroup
 }
 
-// restriction reads an object of a kind that can restrict access. One that does, or whose meaning
-// is unknown, sets found.restricts: serving without it would admit what it forbids.
+// restriction reads an object of a kind that can restrict access. It sets found.restricts if the
+// object does so or cannot be understood: serving without it would admit requests that it forbids.
 func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
 	kind, known := restrictions[h.kind]
 	switch {
@@ -94,7 +94,8 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 		"remove it: no change of the mesh configuration takes effect while it is there")
 }
 
-// authorizationRestricts: ALLOW denies what no rule matches, and an empty rule matches everything.
+// authorizationRestricts: ALLOW denies whatever no rule matches, and an empty rule matches
+// everything.
 func authorizationRestricts(spec proto.Message) bool {
 	policy := spec.(*security.AuthorizationPolicy)
 	switch policy.Action {
@@ -108,8 +109,7 @@ func authorizationRestricts(spec proto.Message) bool {
 	return len(policy.Rules) > 0
 }
 
-// peerAuthenticationRestricts: DISABLE and PERMISSIVE admit plain text, UNSET inherits from another
-// object.
+// peerAuthenticationRestricts: DISABLE and PERMISSIVE admit plain text; UNSET inherits.
 func peerAuthenticationRestricts(spec proto.Message) bool {
 	authentication := spec.(*security.PeerAuthentication)
 	strict := authentication.Mtls.GetMode() == security.PeerAuthentication_MutualTLS_STRICT
@@ -119,7 +119,7 @@ func peerAuthenticationRestricts(spec proto.Message) bool {
 	return strict
 }
 
-// requestsRestricts: each rule denies requests with a token that is not valid.
+// requestsRestricts: each rule denies requests with an invalid token.
 func requestsRestricts(spec proto.Message) bool {
 	return len(spec.(*security.RequestAuthentication).JwtRules) > 0
 }
@@ -134,9 +134,8 @@ func extensionRestricts(spec proto.Message) bool {
 	return phase == extensions.TrafficExtension_AUTHN || phase == extensions.TrafficExtension_AUTHZ
 }
 
-// Restricted reports whether the files restrict access in a way that is not carried out. was is
-// what it reported last: while something cannot be read, a restriction that was there may be there
-// still.
+// Restricted reports whether the files contain an unsupported access restriction. was is the
+// previous result: a restriction may persist in a file that cannot be read.
 func (s *Store) Restricted(was bool) bool {
 	for _, f := range s.files {
 		if f.restricts || was && f.broken {
@@ -151,7 +150,7 @@ func (s *Store) Restricted(was bool) bool {
 	return false
 }
 
-// Objects returns the objects that count, of each key one, in no order.
+// Objects returns the objects in force, one for each key, in no particular order.
 func (s *Store) Objects() []*object.Object {
 	all := make([]*object.Object, 0, len(s.candidates))
 	for _, candidates := range s.candidates {

@@ -35,7 +35,7 @@ func TestRestrictions(t *testing.T) {
 		policy("AuthorizationPolicy",
 			"spec: {action: CUSTOM, provider: {name: a}, rules: [{}]}"): true,
 		policy("AuthorizationPolicy",
-			"spec: {action: DENIED}"): true, // nobody knows
+			"spec: {action: DENIED}"): true, // unknown action
 		strings.Replace(policy("AuthorizationPolicy", ""), "name: x",
 			"name: x, annotations: {istio.io/dry-run: 'true'}", 1): false,
 		policy("PeerAuthentication",
@@ -49,7 +49,7 @@ func TestRestrictions(t *testing.T) {
 		policy("PeerAuthentication",
 			"spec: {}"): false,
 		policy("PeerAuthentication",
-			"spec: {mtls: STRICT}"): true, // nobody knows
+			"spec: {mtls: STRICT}"): true, // invalid mtls
 		policy("RequestAuthentication",
 			"spec: {jwtRules: [{issuer: a}]}"): true,
 		policy("RequestAuthentication",
@@ -94,7 +94,7 @@ func TestRestriction_StaysWhileItsFileCannotBeRead(t *testing.T) {
 		text string
 		want bool
 	}{
-		{"a: [", false}, // there was none
+		{"a: [", false}, // had no restriction before
 		{"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: x}\n",
 			true},
 		{"a: [", true},

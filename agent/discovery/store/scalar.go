@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// scalarKind is what a YAML scalar is, as YAML 1.1 sees it.
+// scalarKind is the YAML 1.1 type of a scalar.
 type scalarKind int
 
 const (
@@ -24,17 +24,17 @@ func (k scalarKind) String() string {
 	return [...]string{"null", "a boolean", "a number", "a number", "text"}[k]
 }
 
-// scalar is a resolved YAML scalar; text is always as written.
+// scalar is a resolved YAML scalar. text is the scalar as written.
 type scalar struct {
 	kind     scalarKind
 	text     string
 	boolean  bool
-	float    float64 // of an intScalar too
+	float    float64 // also set for intScalar
 	integer  int64
-	unsigned uint64 // where integer would overflow, and equal to it where not
+	unsigned uint64 // equal to integer unless that would overflow
 }
 
-// resolve reads a scalar as kubectl does (sigs.k8s.io/yaml over yaml.v2, which is YAML 1.1): yes,
+// resolve resolves a scalar like kubectl (sigs.k8s.io/yaml over yaml.v2, which is YAML 1.1): yes,
 // no, on, off, y and n are booleans, 0777 is octal, 1_000 is a number, a timestamp is text.
 func resolve(node *yaml.Node) scalar {
 	s := scalar{kind: stringScalar, text: node.Value}

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// fingerprint tells without reading whether a file changed.
+// fingerprint identifies a version of a file without reading it.
 type fingerprint struct {
 	device, inode uint64
 	size          int64
 	modified      time.Time
-	changed       time.Time // ctime: also moves where the modification time is set back
+	changed       time.Time // ctime, which also detects a reset modification time
 }
 
 func fingerprintOf(info fs.FileInfo) fingerprint {
@@ -27,17 +27,18 @@ func fingerprintOf(info fs.FileInfo) fingerprint {
 	return f
 }
 
-// recent is how young a change may be so that another one could follow with the same time stamps (a
-// kernel tick is at most 10 ms).
+// recent is the age below which another change may have the same time stamps (a kernel tick is at
+// most 10 ms).
 const recent = 50 * time.Millisecond
 
-// fresh tells that a file read at the given time can have changed since without a trace.
+// fresh reports whether a file read at the given time may have changed since without a new
+// fingerprint.
 func (f fingerprint) fresh(read time.Time) bool {
 	return f.modified.After(read.Add(-recent)) || f.changed.After(read.Add(-recent))
 }
 
-// isMesh tells whether a file below a directory is read: YAML and JSON, not hidden (editors' files,
-// a config map's links).
+// isMesh reports whether a file in a directory is read: YAML and JSON, except hidden files (editor
+// files, links of a ConfigMap).
 func isMesh(name string) bool {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".yaml", ".yml", ".json":
@@ -46,8 +47,8 @@ func isMesh(name string) bool {
 	return false
 }
 
-// scan calls found for every file that root is or holds, folders within folders and symbolic links
-// included. A root that does not exist is an error; what vanishes below it meanwhile is not.
+// scan calls found for root, or for every file below it, following symbolic links. A root that does
+// not exist is an error; files that vanish during the scan are not.
 func scan(root string, found func(path string, info fs.FileInfo)) error {
 	info, err := os.Stat(root)
 	if err != nil {
@@ -65,7 +66,7 @@ func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool,
 	self := fingerprintOf(info)
 	identity := [2]uint64{self.device, self.inode}
 	if above[identity] {
-		return nil // a link to a folder it is in
+		return nil // a link to a parent directory
 	}
 	above[identity] = true
 	defer delete(above, identity)
@@ -73,7 +74,7 @@ func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool,
 	if err != nil {
 		return err
 	}
-	var failed error // the first; the rest is looked through all the same
+	var failed error // the first error; the scan continues
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), ".") || entry.Type().IsRegular() &&
 			!isMesh(entry.Name()) {
@@ -84,7 +85,7 @@ func scanDirectory(directory string, info fs.FileInfo, above map[[2]uint64]bool,
 		switch {
 		case errors.Is(err, fs.ErrPermission):
 			failed = cmp.Or(failed, err)
-		case err != nil: // gone, or a link to nothing
+		case err != nil: // vanished, or a dangling link
 		case info.IsDir():
 			if err := scanDirectory(path, info, above, found); err != nil &&
 				!errors.Is(err, fs.ErrNotExist) {

@@ -10,9 +10,9 @@ import (
 	"unicode/utf16"
 )
 
-// split cuts a file at the lines that begin with "---", as kubectl does; the line itself begins the
-// next document. first holds the number of each document's first line, from 1, as the YAML parser
-// and editors count them.
+// split splits a file at lines that begin with "---", like kubectl; that line begins the next
+// document. first holds the first line of each document, from 1, as YAML parsers and editors count
+// lines.
 func split(content []byte) (documents [][]byte, first []int) {
 	cut := func(document []byte, line int) {
 		for _, part := range jsonObjects(document) {
@@ -41,7 +41,7 @@ func split(content []byte) (documents [][]byte, first []int) {
 	return documents, first
 }
 
-// jsonObjects cuts a document that is several JSON objects in a row, which kubectl takes too.
+// jsonObjects splits a document of concatenated JSON objects, which kubectl accepts.
 func jsonObjects(document []byte) [][]byte {
 	if !bytes.HasPrefix(bytes.TrimLeft(document, " \t\r\n"), []byte("{")) {
 		return [][]byte{document}
@@ -55,7 +55,7 @@ func jsonObjects(document []byte) [][]byte {
 			return parts
 		}
 		if err != nil {
-			return [][]byte{document} // YAML, or a fault that its parser tells
+			return [][]byte{document} // YAML, or an error for its parser
 		}
 		end := int(parser.InputOffset())
 		parts, start = append(parts, document[start:end]), end
@@ -67,24 +67,25 @@ func isSeparator(line []byte) bool {
 		(len(line) == 3 || strings.IndexByte(" \t\r\n", line[3]) >= 0)
 }
 
-// nextLine, lineSeparator and paragraphSeparator end a line in YAML 1.1, as \n, \r\n and \r do.
+// nextLine, lineSeparator and paragraphSeparator are line breaks of YAML 1.1, in addition to \n,
+// \r\n and \r.
 const nextLine, lineSeparator, paragraphSeparator = "\u0085", "\u2028", "\u2029"
 
 func hasRareBreaks(content []byte) bool {
-	// of both separators
+	// common prefix of both separators
 	return bytes.IndexByte(content, '\r') >= 0 || bytes.Contains(content, []byte(nextLine)) ||
 		bytes.Contains(content, []byte("\xe2\x80"))
 }
 
-// rareBreaks counts the ends of lines that are no \n and belong to none.
+// rareBreaks counts the line breaks other than \n and \r\n.
 func rareBreaks(content []byte) int {
 	count := func(end string) int { return bytes.Count(content, []byte(end)) }
 	return count("\r") - count("\r\n") + count(nextLine) + count(lineSeparator) +
 		count(paragraphSeparator)
 }
 
-// inUTF8 returns the text of a file that begins with the mark of UTF-16 (a PowerShell's > writes
-// it) in UTF-8, so that its documents can be told apart. Other content is returned as it is.
+// inUTF8 converts a file with a UTF-16 byte order mark (as written by > of PowerShell) to UTF-8 so
+// that it can be split into documents. It returns other content unchanged.
 func inUTF8(content []byte) []byte {
 	var order binary.ByteOrder
 	switch {

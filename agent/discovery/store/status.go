@@ -2,8 +2,8 @@ package store
 
 import "go.yaml.in/yaml/v3"
 
-// conditions reads the conditions of an object's status, the status of each type. What is not of
-// this form is left alone: nobody writes a status by hand.
+// conditions returns the conditions of an object's status by type. It ignores malformed ones, since
+// people do not write a status.
 func conditions(status *yaml.Node) map[string]string {
 	found := map[string]string{}
 	for _, condition := range member(status, "conditions").Content {
@@ -17,7 +17,7 @@ func conditions(status *yaml.Node) map[string]string {
 	return found
 }
 
-// member returns the value of a mapping's key, an empty node if there is none.
+// member returns the value of a key in a mapping, an empty node if it is missing.
 func member(node *yaml.Node, key string) *yaml.Node {
 	if node.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(node.Content); i += 2 {

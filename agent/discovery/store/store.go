@@ -1,5 +1,5 @@
-// Package store reads files of Istio's YAML and keeps the objects they hold: of each the last good
-// version, and what is wrong with the newest. It reads again only what changed.
+// Package store reads files with Istio's YAML and holds their objects: the last good version of
+// each, and the problems of the newest one. It reads only what has changed.
 package store
 
 import (
@@ -17,36 +17,36 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Options says what to read.
+// Options configures a store.
 type Options struct {
-	Paths     []string // files, and directories with all YAML and JSON below them
-	Namespace string   // of objects that name none
+	Paths     []string // files, and directories whose YAML and JSON files are read recursively
+	Namespace string   // default namespace
 
-	// Validate finds what is wrong with an object's spec; one with an error is not taken. nil:
-	// nothing is.
+	// Validate returns the problems of an object's spec; an error refuses the object. nil: no
+	// validation
 	Validate func(*object.Object) []object.Finding
 
-	// LastGood are what a store before this one held on to (Held); those that name no namespace are
-	// in that of this one.
+	// LastGood holds the objects that an earlier store held (Held). Those without a namespace have
+	// this store's default namespace.
 	LastGood []*object.Object
 }
 
-// Change is an object before and after; nil where there is none.
+// Change is an object before and after; nil if it did not exist.
 type Change struct{ Old, New *object.Object }
 
 // Store holds the objects of the files. It is not safe for concurrent use.
 type Store struct {
 	options Options
 	files   map[string]*file
-	// by file: last good versions of what is bad now, and of files not looked at yet
-	held       map[string][]*object.Object
-	candidates map[object.Key][]*object.Object // of one key, the oldest first; the first one counts
-	roots      map[string]object.Problem       // of Options.Paths that cannot be read
-	// of Options.Paths, when they were last looked through
+	// by file: last good versions of invalid objects, and of files that were not found yet
+	held map[string][]*object.Object
+	// objects with the same key, oldest first; the first one is in force
+	candidates map[object.Key][]*object.Object
+	roots      map[string]object.Problem // unreadable Options.Paths
+	// file systems of Options.Paths at their last scan
 	devices    map[string]uint64
 	duplicates map[object.Key][]object.Problem
-	// what is wrong in all files, by place: a change sorts it again only if it has to; nil: to be
-	// made anew
+	// problems of all files, sorted; nil: must be rebuilt
 	ofFiles []object.Problem
 }
 
@@ -66,13 +66,12 @@ func New(options Options) *Store {
 	return s
 }
 
-// Load reads everything that changed since it was last read.
+// Load reads all files that changed since they were last read.
 func (s *Store) Load() []Change { return s.Reload(s.options.Paths) }
 
-// Reload reads what changed at the given paths: files (read whatever their time stamps say) and
-// directories (files below them whose time stamps moved). A trailing "/..." is ignored. What is
-// gone of a folder is withdrawn; of a configured path that is gone itself everything stays as it
-// was last read, and a problem says so.
+// Reload reads the given files, regardless of their time stamps, and the files below the given
+// directories whose time stamps changed. A trailing "/..." is ignored. Objects of deleted files are
+// removed. If a configured path itself disappears, its objects stay and a problem is reported.
 func (s *Store) Reload(paths []string) []Change {
 	var read, gone, unseen []string
 	vanished := map[string]bool{}
@@ -89,7 +88,7 @@ func (s *Store) Reload(paths []string) []Change {
 			continue
 		}
 		if _, wrong := s.roots[root]; wrong {
-			path = root // it may be there again
+			path = root // it may exist again
 		}
 		if known := s.files[path]; known != nil {
 			read = append(read, path)
@@ -107,7 +106,7 @@ func (s *Store) Reload(paths []string) []Change {
 	return changes
 }
 
-// rootOf returns the configured path that path is or is below, "" if there is none.
+// rootOf returns the configured path that contains path, or "".
 func (s *Store) rootOf(path string) string {
 	for _, root := range s.options.Paths {
 		if within(root, path) {
@@ -117,9 +116,9 @@ func (s *Store) rootOf(path string) string {
 	return ""
 }
 
-// vanished tells whether a configured path that held files is gone: removed or renamed, or
-// unmounted, which leaves an empty folder of another file system. Nobody means that by emptying it,
-// and to withdraw all that it held would cut off everyone.
+// vanished reports whether a configured path that held files has disappeared: removed, renamed or
+// unmounted, which leaves an empty directory of another file system. That is hardly meant to delete
+// all objects, which would cut off all traffic.
 func (s *Store) vanished(root string) bool {
 	held := 0
 	for known := range s.files {
@@ -157,9 +156,9 @@ func holdsNothing(folder string) bool {
 	return err == nil && nothing
 }
 
-// compare finds the files at and below a path that changed, those that are gone, and where not all
-// can be looked through those that may be either: what cannot be listed now is not thereby deleted,
-// and reading it tells.
+// compare returns the changed and the deleted files at and below a path. If the scan is incomplete,
+// unseen holds the files that may be either: a file in an unreadable directory is not deleted, and
+// reading it reports the error.
 func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []string) {
 	present := map[string]bool{}
 	err := scan(path, func(found string, info fs.FileInfo) {
@@ -198,12 +197,12 @@ func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []strin
 	return changed, gone, nil
 }
 
-// within tells whether a path is a folder or file, or below it.
+// within reports whether path is folder or below it.
 func within(folder, path string) bool {
 	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
 }
 
-// apply reads files, all processors at once, and folds what they hold into the store.
+// apply reads files in parallel and updates the store.
 func (s *Store) apply(read, gone []string) []Change {
 	results := make([]*file, len(read))
 	work := make(chan int)
@@ -231,8 +230,7 @@ func (s *Store) apply(read, gone []string) []Change {
 	return s.settle(before)
 }
 
-// replace puts what a file holds now (nil: it is gone) in place of what it held. before gets the
-// objects that counted.
+// replace sets the content of a file (nil: deleted). before records the objects that were in force.
 func (s *Store) replace(path string, next *file, before map[object.Key]*object.Object) {
 	touch := func(key object.Key) {
 		if _, ok := before[key]; !ok {
@@ -288,7 +286,7 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 	}
 }
 
-// settle tells which objects count now in place of those before.
+// settle returns the changes of the objects in force since before.
 func (s *Store) settle(before map[object.Key]*object.Object) []Change {
 	var changes []Change
 	for key, previous := range before {
@@ -300,7 +298,7 @@ func (s *Store) settle(before map[object.Key]*object.Object) []Change {
 			for _, o := range all[1:] {
 				s.duplicates[key] = append(s.duplicates[key], object.Problem{File: o.File,
 					Line: o.Line, Object: o.String(), Severity: condition.Warning,
-					Message: fmt.Sprintf("is given at %s:%d too, which is older and counts",
+					Message: fmt.Sprintf("is given at %s:%d too, which is older and takes precedence",
 						now.File, now.Line), Cure: "remove or rename one"})
 			}
 		}
@@ -319,7 +317,7 @@ func either(c Change) *object.Object {
 	return c.Old
 }
 
-// Problems returns what is wrong, by place. It is not to be changed.
+// Problems returns all problems, sorted by position. Callers must not modify it.
 func (s *Store) Problems() []object.Problem {
 	if s.ofFiles == nil {
 		s.ofFiles = []object.Problem{}

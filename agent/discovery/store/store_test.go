@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// entry is a ServiceEntry of a host.
+// entry returns a ServiceEntry for a host.
 func entry(name, host string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -60,7 +60,7 @@ func (f *files) remove(name string) {
 	}
 }
 
-// changes writes changes as "name: host → host".
+// changes formats changes as "name: host → host".
 func (f *files) changes(changes []Change) []string {
 	host := func(o *object.Object) string {
 		if o == nil {
@@ -71,7 +71,7 @@ func (f *files) changes(changes []Change) []string {
 	var all []string
 	for _, c := range changes {
 		if c.Old != nil && c.New != nil && c.Old.Spec == c.New.Spec {
-			continue // only moved
+			continue // moved within its file only
 		}
 		all = append(all, fmt.Sprintf("%s: %s → %s", either(c).Name, host(c.Old), host(c.New)))
 	}
@@ -79,7 +79,7 @@ func (f *files) changes(changes []Change) []string {
 	return all
 }
 
-// problems writes problems as "file:line: message" with the file below the directory.
+// problems formats problems as "file:line: message" with paths relative to the directory.
 func (f *files) problems() []string {
 	var all []string
 	for _, p := range f.store.Problems() {
@@ -186,7 +186,7 @@ func TestOfTwoTheOlderCounts(t *testing.T) {
 	f.write("c.yaml", dated("c.test", "2025-01-01T00:00:00Z"))
 	f.expect("by time", f.store.Load(), "same: - → c.test")
 	f.expectProblems("b.yaml:1: ServiceEntry ns/same: is given at " + f.path("c.yaml") +
-		":1 too, which is older and counts")
+		":1 too, which is older and takes precedence")
 	f.write("a.yaml", dated("a.test", "2025-01-01T00:00:00Z"))
 	f.expect("by path", f.store.Load(), "same: c.test → a.test")
 	f.remove("a.yaml")
@@ -296,7 +296,7 @@ func TestWhatAConfiguredFolderHeldStaysWhenTheFolderGoes(t *testing.T) {
 			"out of [discovery] files and restart the agent")
 	f.expect("looked through again", f.store.Load())
 
-	// Unmounted: an empty folder of another file system.
+	// Unmounted: an empty directory of another file system.
 	if err := os.Mkdir(f.directory, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func yamlError(err error) string {
 	return yamlLine.ReplaceAllString(strings.ReplaceAll(err.Error(), "\n", " "), "")
 }
 
-// notYAML returns the message about a text in whose line, from 1, the parser found a fault.
+// notYAML returns the message for a syntax error at a line, from 1.
 func notYAML(content []byte, line int, message string) string {
 	lines := bytes.Split(content, []byte("\n"))
 	if at := line - 1; at >= 0 && at < len(lines) {
@@ -30,9 +30,8 @@ func notYAML(content []byte, line int, message string) string {
 	return "not valid YAML: " + message
 }
 
-// errorLine returns the line, from 1, at which a parser's error arises: the last one that it has to
-// read to find the error. The line in the error itself is often where the surrounding block began,
-// or missing.
+// errorLine returns the line, from 1, of a parser's error: the last line that the parser must read
+// to find it. The line in the error itself is often where the surrounding block begins, or missing.
 func errorLine(content []byte, message string) int {
 	lines := bytes.SplitAfter(content, []byte("\n"))
 	ends := make([]int, len(lines)+1)
@@ -45,7 +44,7 @@ func errorLine(content []byte, message string) int {
 	return min(at, len(lines))
 }
 
-// errNone is a text without a fault.
+// errNone means no error.
 var errNone = errors.New("")
 
 func syntaxError(content []byte) error {
@@ -61,12 +60,11 @@ func syntaxError(content []byte) error {
 	}
 }
 
-// byteOrderMark begins files that some editors write, and so documents where files are put
-// together.
+// byteOrderMark precedes files of some editors, and so documents of concatenated files.
 var byteOrderMark = []byte("\ufeff")
 
-// withoutMark removes the byte order mark of a document: at its beginning, or after the line that
-// separates it.
+// withoutMark removes the byte order mark at the beginning of a document or after its separator
+// line.
 func withoutMark(content []byte) []byte {
 	content = bytes.TrimPrefix(content, byteOrderMark)
 	if end := bytes.IndexByte(content, '\n') + 1; isSeparator(content) &&

@@ -23,8 +23,7 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 	}
 }
 
-// TestDocuments_AreReadAsKubectlReadsThem: byte order marks and JSON objects in a row are in files
-// that were put together.
+// Concatenated files contain byte order marks and JSON objects in a row.
 func TestDocuments_AreReadAsKubectlReadsThem(t *testing.T) {
 	const mark = "\ufeff"
 	one := func(name string) string {

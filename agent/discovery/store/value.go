@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// wellKnown decodes the messages that have a form of their own in JSON.
+// wellKnown decodes messages with a special JSON form.
 func (d *decoder) wellKnown(node *yaml.Node, m protoreflect.Message, at *path) bool {
 	fields := m.Descriptor().Fields()
 	switch m.Descriptor().FullName() {
@@ -130,7 +130,7 @@ func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescri
 	at *path) (protoreflect.Value, bool) {
 	values := field.Enum().Values()
 	switch s.kind {
-	case stringScalar, boolScalar: // a value may be called ON or NO
+	case stringScalar, boolScalar: // a value may be named ON or NO
 		if v := values.ByName(protoreflect.Name(s.text)); v != nil {
 			return protoreflect.ValueOfEnum(v.Number()), true
 		}

@@ -61,7 +61,8 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 	for _, s := range service.Shadowed {
 		oldest := service.Oldest()
-		message := fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts",
+		message := fmt.Sprintf(
+			"host %s has this port from %s:%d too, which is older and takes precedence",
 			service.Host, oldest.File, oldest.Line)
 		if s.Why != "" {
 			message = fmt.Sprintf(
@@ -69,7 +70,8 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 					"adds no ports to it",
 				service.Host, oldest.File, oldest.Line, s.Why)
 		} else if s.Port.Object != oldest {
-			message = fmt.Sprintf("host %s has this port from %s:%d too, which is older and counts",
+			message = fmt.Sprintf(
+				"host %s has this port from %s:%d too, which is older and takes precedence",
 				service.Host, s.Port.Object.File, s.Port.Object.Line)
 		}
 		out.Problems = append(out.Problems, warning(s.Object, fmt.Sprintf("ports[%d]", s.Index),
@@ -86,13 +88,13 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 	}
 	for _, o := range rule.ShadowedPolicies {
 		out.Problems = append(out.Problems, warning(o, "trafficPolicy",
-			fmt.Sprintf("%s has a policy from %s:%d too, which is %s and counts",
+			fmt.Sprintf("%s has a policy from %s:%d too, which is %s and takes precedence",
 				rule.Host, rule.PolicyOf.File, rule.PolicyOf.Line, precedence(rule.PolicyOf, o)),
 			"put what is wanted into one DestinationRule"))
 	}
 	for _, o := range rule.ShadowedChoices {
 		out.Problems = append(out.Problems, warning(o, "workloadSelector",
-			fmt.Sprintf("%s:%d chooses this proxy too, is older and counts for %s",
+			fmt.Sprintf("%s:%d chooses this proxy too, is older and takes precedence for %s",
 				rule.Objects[0].File, rule.Objects[0].Line, rule.Host),
 			"let only one choose a workload"))
 	}
@@ -100,7 +102,7 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 		by := rule.Subset(shadow.Name).Object
 		out.Problems = append(out.Problems, warning(shadow.Object, fmt.Sprintf("subsets[%d].name",
 			shadow.Index),
-			fmt.Sprintf("subset %s of %s is given at %s:%d too, which is %s and counts",
+			fmt.Sprintf("subset %s of %s is given at %s:%d too, which is %s and takes precedence",
 				shadow.Name, rule.Host, by.File, by.Line, precedence(by, shadow.Object)),
 			"rename or remove one"))
 	}

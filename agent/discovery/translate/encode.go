@@ -75,6 +75,6 @@ type validated interface {
 // refused reports that a translated object is invalid, which is a bug or a missing check.
 func refused(o *object.Object, err error) object.Problem {
 	return o.Problem(object.Finding{Severity: condition.Error,
-		Message: "Envoy would refuse what this becomes: " + err.Error(),
+		Message: "Envoy would refuse the result: " + err.Error(),
 		Cure:    "correct the value it names"})
 }

@@ -57,7 +57,7 @@ func (c *connections) add(s server) error {
 		kind := map[bool]string{true: "tls", false: "tcp"}[s.passes()]
 		c.problems = append(c.problems,
 			s.problem("port",
-				"no VirtualService says where its connections go: nothing listens for the server",
+				"no VirtualService routes its connections: nothing listens for the server",
 				"add one with "+kind+" routes, one of the server's hosts and the gateway"))
 	}
 	for _, route := range own.Routes {

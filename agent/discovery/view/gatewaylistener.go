@@ -29,8 +29,9 @@ func (l *gatewayListener) join(s server) *object.Problem {
 	if len(l.servers) > 0 {
 		first := l.servers[0]
 		if first.class() != s.class() || s.class() == model.TCP {
-			return refuse("port", fmt.Sprintf("port %d is %s for %s:%d, which is older and counts",
-				l.port, first.spec.Port.Protocol, first.object.File, first.object.Line),
+			return refuse("port",
+				fmt.Sprintf("port %d is %s for %s:%d, which is older and takes precedence",
+					l.port, first.spec.Port.Protocol, first.object.File, first.object.Line),
 				"give the server another port")
 		}
 	}
@@ -98,7 +99,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 		default:
 			if err := c.add(s); err != nil {
 				c.problems = append(c.problems,
-					s.problem("port", "Envoy would refuse where its connections go: "+err.Error(),
+					s.problem("port", "Envoy would refuse its routes: "+err.Error(),
 						""))
 			}
 		}

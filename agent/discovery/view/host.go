@@ -90,7 +90,8 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 			problems = append(problems,
 				r.Object.Problem(object.Finding{Field: "hosts", Severity: condition.Warning,
 					Message: fmt.Sprintf(
-						"requests to %s are routed by %s at %s:%d, which is older and counts", host,
+						"requests to %s are routed by %s at %s:%d, which is older and takes "+
+							"precedence", host,
 						by.Key, by.File, by.Line),
 					Cure: "put the routes into one VirtualService"}))
 		}

@@ -116,7 +116,7 @@ func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Pr
 					s.port.Object.Problem(object.Finding{Field: field, Severity: condition.Warning,
 						Message: fmt.Sprintf(
 							"what comes in by port %d speaks another protocol for host %s of "+
-								"%s:%d, which is older and counts", s.target, by.host,
+								"%s:%d, which is older and takes precedence", s.target, by.host,
 							by.object.File, by.object.Line),
 						Cure: "give both ports one protocol"}))
 			}
@@ -242,7 +242,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		if err != nil {
 			problems = append(problems,
 				d.object.Problem(object.Finding{Field: d.field, Severity: condition.Error,
-					Message: "Envoy would refuse what this becomes: " + err.Error(),
+					Message: "Envoy would refuse the result: " + err.Error(),
 					Cure:    "correct the value it names"}))
 			return false
 		}
@@ -283,7 +283,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 			resources = append(resources, r)
 		} else {
 			problems = append(problems, object.Problem{Severity: condition.Error,
-				Message: "the listener of captured connections cannot be made: " + err.Error()})
+				Message: "cannot build the listener of captured connections: " + err.Error()})
 		}
 	}
 	v.secrets.need(unit, wanted)

@@ -234,7 +234,7 @@ func (p *port) unreachable() []object.Problem {
 				Object: fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), Field: "spec.hosts",
 				Severity: condition.Warning,
 				Message: fmt.Sprintf(
-					"host %s is no service's, and no HTTP service has port %d: nothing listens "+
+					"host %s has no service, and no HTTP service has port %d: nothing listens "+
 						"for it", host, p.number),
 				Cure: "add a ServiceEntry for the host"})
 		}

@@ -44,7 +44,8 @@ func (s *sidecar) reportShadowed(v *View) {
 		by := s.scope.Object
 		problems = append(problems, o.Problem(object.Finding{Field: "workloadSelector",
 			Severity: condition.Warning,
-			Message: fmt.Sprintf("%s at %s:%d is for the same proxies, is older and counts",
+			Message: fmt.Sprintf(
+				"%s at %s:%d is for the same proxies, is older and takes precedence",
 				by.Key, by.File, by.Line), Cure: "let one Sidecar apply to a proxy"}))
 	}
 	v.report("sidecar", problems)
@@ -67,7 +68,7 @@ func (s *sidecar) capture(v *View) {
 	var problems []object.Problem
 	if err != nil {
 		problems = append(problems, object.Problem{Severity: condition.Error,
-			Message: "what takes captured connections cannot be made: " + err.Error()})
+			Message: "cannot build the listeners of captured connections: " + err.Error()})
 	}
 	v.report(unit, problems)
 }

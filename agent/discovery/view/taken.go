@@ -44,7 +44,8 @@ func (d inboundPort) reserved(v *View) *object.Problem {
 			"port %d is the proxy's own, which takes captured connections there: nothing else "+
 				"comes in by it", d.Port)
 	} else if by := m.TakenBy(d.Bind, d.Port, false); d.Bind != "" && by != "" {
-		message = fmt.Sprintf("nothing comes in by %s:%d, which belongs to %s", d.Bind, d.Port, by)
+		message = fmt.Sprintf("no inbound listener on %s:%d, which belongs to %s", d.Bind, d.Port,
+			by)
 	}
 	if message == "" {
 		return nil
