@@ -41,43 +41,59 @@ func (a *app) statusCommand() *cobra.Command {
 	return command
 }
 
+// details are labelled rows; a label that repeats is shown once.
+type details struct {
+	rows [][]cell
+	last string
+}
+
+func (d *details) add(label string, colour style, format string, arguments ...any) {
+	shown := cell{label, dim}
+	if label == d.last {
+		shown.text = ""
+	}
+	d.last = label
+	d.rows = append(d.rows, []cell{shown, {fmt.Sprintf(format, arguments...), colour}})
+}
+
 // printStatus prints one screen.
 func (a *app) printStatus(s api.Status) {
-	name := "outrider"
-	if s.Instance != "" {
-		name += "@" + s.Instance
-	}
 	ready := cell{"ready", green}
 	if !s.Ready {
-		ready = cell{"not ready", red}
-		if s.ReadyReason != "" {
-			ready.text += ": " + s.ReadyReason
-		}
+		ready = cell{strings.Join(nonEmpty("not ready", s.ReadyReason), ": "), red}
 	}
-	fmt.Fprintf(a.out, "%s  %s, %s\n", a.paint(cell{name, bold}), a.paint(cell{string(s.State), stateStyle(s.State)}), a.paint(ready))
-	rows := [][]cell{{{"agent", dim}, text("%s, pid %d, up %s", s.Version, s.PID, a.since(s.Started))}}
-	rows = append(rows, []cell{{"envoy", dim}, text("%s", envoyLine(s.Envoy))})
-	rows = append(rows, a.epochLines(s.Epochs)...)
-	rows = append(rows, []cell{{"discovery", dim}, text("%s", discoveryLine(s.Discovery))})
-	rows = append(rows, a.identityLines(s.Identities)...)
+	fmt.Fprintf(a.out, "%s  %s, %s\n", a.paint(cell{agentName(s), bold}),
+		a.paint(cell{string(s.State), stateStyle(s.State)}), a.paint(ready))
+	var d details
+	d.add("agent", plain, "%s, pid %d, up %s", s.Version, s.PID, a.since(s.Started))
+	d.add("envoy", plain, "%s", envoyLine(s.Envoy))
+	a.addEpochs(&d, s.Epochs)
+	d.add("discovery", plain, "%s", discoveryLine(s.Discovery))
+	for _, identity := range s.Identities {
+		d.add("identities", plain, "%s from %s, valid for %s", identity.Name, identity.Source,
+			age(identity.NotAfter.Sub(a.now())))
+	}
+	if len(s.Identities) == 0 {
+		d.add("identities", plain, "none")
+	}
 	if s.Doing != "" {
-		rows = append(rows, []cell{{"doing", dim}, text("%s", s.Doing)})
+		d.add("doing", plain, "%s", s.Doing)
 	}
 	if s.LastReload != nil {
-		rows = append(rows, a.reloadLines(*s.LastReload)...)
+		a.addReload(&d, *s.LastReload)
 	}
 	if len(s.PendingKeys) > 0 {
-		rows = append(rows, []cell{{"pending", dim}, {"takes effect at the next start: " + strings.Join(s.PendingKeys, ", "), yellow}})
+		d.add("pending", yellow, "takes effect at the next start: %s", strings.Join(s.PendingKeys, ", "))
 	}
-	for i, c := range s.Conditions {
-		label := cell{"conditions", dim}
-		if i > 0 {
-			label.text = ""
-		}
-		rows = append(rows, []cell{label, {fmt.Sprintf("%s %s (for %s): %s", c.Severity, c.Code, a.since(c.Since), c.Sentence),
-			severityStyle(c.Severity)}})
+	for _, c := range s.Conditions {
+		d.add("conditions", severityStyle(c.Severity), "%s %s (for %s): %s", c.Severity, c.Code,
+			a.since(c.Since), c.Sentence)
 	}
-	writeAligned(a.out, wrapped(rows, "  ", a.width), "  ", a.paint)
+	writeAligned(a.out, wrapped(d.rows, "  ", a.width), "  ", a.paint)
+}
+
+func agentName(s api.Status) string {
+	return strings.Join(nonEmpty("outrider", s.Instance), "@")
 }
 
 func stateStyle(state api.State) style {
@@ -122,42 +138,23 @@ func discoveryLine(d api.Discovery) string {
 	return orDash(line)
 }
 
-// epochLines are the epochs that have not exited.
-func (a *app) epochLines(epochs []api.Epoch) [][]cell {
-	var rows [][]cell
+// addEpochs adds the epochs that have not exited.
+func (a *app) addEpochs(d *details, epochs []api.Epoch) {
+	none := true
 	for _, e := range epochs {
-		if e.State == api.EpochExited {
-			continue
+		if e.State != api.EpochExited {
+			none = false
+			d.add("epochs", epochStyle(e.State), "%d %s, pid %d, up %s, %s, %s", e.Number, e.State,
+				e.PID, a.since(e.Started), count(int(e.Connections), "connection", "connections"),
+				size(e.MemoryBytes))
 		}
-		label := cell{"epochs", dim}
-		if len(rows) > 0 {
-			label.text = ""
-		}
-		rows = append(rows, []cell{label, {fmt.Sprintf("%d %s, pid %d, up %s, %s, %s", e.Number, e.State, e.PID, a.since(e.Started),
-			count(int(e.Connections), "connection", "connections"), size(e.MemoryBytes)), epochStyle(e.State)}})
 	}
-	if len(rows) == 0 {
-		return [][]cell{{{"epochs", dim}, text("none")}}
+	if none {
+		d.add("epochs", plain, "none")
 	}
-	return rows
 }
 
-func (a *app) identityLines(identities []api.Identity) [][]cell {
-	if len(identities) == 0 {
-		return [][]cell{{{"identities", dim}, text("none")}}
-	}
-	var rows [][]cell
-	for i, identity := range identities {
-		label := cell{"identities", dim}
-		if i > 0 {
-			label.text = ""
-		}
-		rows = append(rows, []cell{label, text("%s from %s, valid for %s", identity.Name, identity.Source, age(identity.NotAfter.Sub(a.now())))})
-	}
-	return rows
-}
-
-func (a *app) reloadLines(r api.LastReload) [][]cell {
+func (a *app) addReload(d *details, r api.LastReload) {
 	line := fmt.Sprintf("%s, %s ago", r.Outcome, a.since(r.Time))
 	if r.Epoch != nil {
 		line += fmt.Sprintf(", epoch %d", *r.Epoch)
@@ -166,11 +163,9 @@ func (a *app) reloadLines(r api.LastReload) [][]cell {
 	if r.Outcome == api.OutcomeRefused {
 		colour = red
 	}
-	rows := [][]cell{{{"last reload", dim}, {line, colour}}}
-	for _, reason := range r.Reasons {
-		rows = append(rows, []cell{{}, {reason, colour}})
+	for _, line := range append([]string{line}, r.Reasons...) {
+		d.add("last reload", colour, "%s", line)
 	}
-	return rows
 }
 
 func nonEmpty(parts ...string) []string {

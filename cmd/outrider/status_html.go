@@ -52,14 +52,11 @@ type htmlCertificate struct{ Path, Names, Until, Class string }
 
 // printStatusHTML prints the state of the agent and of its Envoy as one self-contained HTML page.
 func (a *app) printStatusHTML(ctx context.Context, client *api.Client, s api.Status) error {
-	name := "outrider"
-	if s.Instance != "" {
-		name += "@" + s.Instance
-	}
 	page := htmlStatus{
-		Name: name, Version: s.Version, Envoy: envoyLine(s.Envoy), Now: a.now().Format(time.DateTime + " MST"),
-		State: string(s.State), StateClass: htmlClass(stateStyle(s.State)), Ready: "ready", ReadyClass: "good",
-		Problems: htmlProblems(s),
+		Name: agentName(s), Version: s.Version, Envoy: envoyLine(s.Envoy),
+		Now:   a.now().Format(time.DateTime + " MST"),
+		State: string(s.State), StateClass: htmlClass(stateStyle(s.State)),
+		Ready: "ready", ReadyClass: "good", Problems: htmlProblems(s),
 	}
 	if !s.Ready {
 		page.Ready, page.ReadyClass = strings.Join(nonEmpty("not ready", s.ReadyReason), ": "), "bad"
