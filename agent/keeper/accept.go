@@ -17,8 +17,8 @@ const (
 	acceptWait = time.Second // a handshake whose client has gone lasts longer
 	acceptPoll = 10 * time.Millisecond
 
-	// acceptQuiet is how often in a row nothing may wait: a handshake that ends between the kernel's
-	// list of listeners and that of handshakes is in neither.
+	// acceptQuiet is how often in a row nothing may wait: a handshake that ends between the
+	// kernel's list of listeners and that of handshakes is in neither.
 	acceptQuiet = 3
 )
 

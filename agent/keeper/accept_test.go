@@ -35,11 +35,13 @@ func TestStopAccepting(t *testing.T) {
 	if answer, err := get(port); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a new connection: %q, %v", answer, err)
 	}
-	if _, err := fmt.Fprint(inside, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
+	if _, err := fmt.Fprint(inside,
+		"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	answer := make([]byte, 4096)
-	if n, err := inside.Read(answer); err != nil || !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 200") {
+	if n, err := inside.Read(answer); err != nil || !strings.HasPrefix(string(answer[:n]),
+		"HTTP/1.1 200") {
 		t.Errorf("the connection that was there: %q, %v", answer[:n], err)
 	}
 }
@@ -66,7 +68,8 @@ func TestUnplugWithoutPrivilege(t *testing.T) {
 	if err := withoutPrivilege(func() error { return unplug(int(file.Fd())) }); err != nil {
 		t.Fatal(err)
 	}
-	if connection, err := net.Dial("tcp", listener.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+	if connection, err := net.Dial("tcp", listener.Addr().String()); !errors.Is(err,
+		syscall.ECONNREFUSED) {
 		t.Errorf("a new connection: %v, %v", connection, err)
 	}
 	accepted, err := listener.Accept()
@@ -82,7 +85,8 @@ func withoutPrivilege(do func() error) error {
 	result := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 && os.Geteuid() == 0 {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 &&
+			os.Geteuid() == 0 {
 			result <- fmt.Errorf("become nobody: %w", errno)
 			return
 		}
@@ -105,12 +109,14 @@ func TestUnaccepted(t *testing.T) {
 	}
 	shared := listen("tcp4", "127.0.0.1:0")
 	port := shared.Addr().(*net.TCPAddr).Port
-	other, six, apart := listen("tcp4", fmt.Sprintf("127.0.0.2:%d", port)), listen("tcp6", "[::1]:0"), listen("tcp4", "127.0.0.1:0")
+	other, six, apart := listen("tcp4", fmt.Sprintf("127.0.0.2:%d", port)),
+		listen("tcp6", "[::1]:0"), listen("tcp4", "127.0.0.1:0")
 	defers := func(l *net.TCPListener, seconds int) {
 		raw, err := l.SyscallConn()
 		if err == nil {
 			err = raw.Control(func(descriptor uintptr) {
-				if err := unix.SetsockoptInt(int(descriptor), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, seconds); err != nil {
+				if err := unix.SetsockoptInt(int(descriptor), unix.IPPROTO_TCP,
+					unix.TCP_DEFER_ACCEPT, seconds); err != nil {
 					t.Error(err)
 				}
 			})
@@ -148,7 +154,8 @@ func TestUnaccepted(t *testing.T) {
 		return uint32(status.Ino)
 	}
 	got := map[string]int{}
-	for name, listeners := range map[string][]*net.TCPListener{"one port": {shared, other}, "IPv6": {six}, "handshakes": {apart}, "nobody comes": {}} {
+	for name, listeners := range map[string][]*net.TCPListener{"one port": {shared, other},
+		"IPv6": {six}, "handshakes": {apart}, "nobody comes": {}} {
 		inodes := map[uint32]uint16{math.MaxUint32: 1}
 		for _, l := range listeners {
 			inodes[inode(l)] = uint16(l.Addr().(*net.TCPAddr).Port)

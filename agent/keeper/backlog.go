@@ -2,9 +2,9 @@ package keeper
 
 import "sync"
 
-// backlog holds the lines that no agent has taken yet, of all processes, oldest first. It is the only queue between the
-// log pipes and an agent: when nobody takes, or too slowly, the oldest lines go and are counted, so that reading a pipe
-// never waits.
+// backlog holds the lines that no agent has taken yet, of all processes, oldest first. It is the
+// only queue between the log pipes and an agent: when nobody takes, or too slowly, the oldest lines
+// go and are counted, so that reading a pipe never waits.
 type backlog struct {
 	mu      sync.Mutex
 	entries []entry
@@ -67,7 +67,8 @@ const (
 	batchBytes = 64 << 10
 )
 
-// take removes the next lines, grouped by process. While there are more it leaves a token in waiting.
+// take removes the next lines, grouped by process. While there are more it leaves a token in
+// waiting.
 func (b *backlog) take() []Log {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +83,8 @@ func (b *backlog) take() []Log {
 		delete(b.dropped, from)
 		return &logs[len(logs)-1]
 	}
-	for lines, size := 0, 0; lines < batchLines && size < batchBytes && len(b.entries) > 0; lines++ {
+	for lines, size := 0, 0; lines < batchLines && size < batchBytes &&
+		len(b.entries) > 0; lines++ {
 		oldest := b.pop()
 		log := of(oldest.origin)
 		log.Lines = append(log.Lines, oldest.line)
@@ -110,7 +112,8 @@ func (b *backlog) giveBack(logs []Log) {
 	}
 }
 
-// snapshot gives everything without removing it, and restore takes it in again: across a re-execution.
+// snapshot gives everything without removing it, and restore takes it in again: across a
+// re-execution.
 func (b *backlog) snapshot() []Log {
 	b.mu.Lock()
 	defer b.mu.Unlock()

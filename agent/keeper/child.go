@@ -72,14 +72,17 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 		return Process{}, refusal
 	}
 	output := int(write.Fd())
-	pid, err := s.main.fork(command{path: spec.Path, args: spec.Args, env: spec.Env, stdout: output, stderr: output})
+	pid, err := s.main.fork(command{path: spec.Path, args: spec.Args, env: spec.Env, stdout: output,
+		stderr: output})
 	if err != nil {
 		_ = read.Close()
 		return Process{}, refuse(codeOfFork(err), "start %s: %v", spec.Path, err)
 	}
 	c := &child{
-		process: Process{ID: spec.ID, Epoch: spec.Epoch, Number: spec.Number, Lineage: spec.Lineage, PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(), Note: spec.Note},
-		pipe:    newLogPipe(origin{spec.ID, spec.Number}, read, s.lines),
+		process: Process{ID: spec.ID, Epoch: spec.Epoch, Number: spec.Number, Lineage: spec.Lineage,
+			PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(),
+			Note: spec.Note},
+		pipe: newLogPipe(origin{spec.ID, spec.Number}, read, s.lines),
 	}
 	s.children = append(s.children, c)
 	c.pipe.start()
@@ -97,11 +100,13 @@ func checkStart(spec *StartSpec) error {
 	case spec.Epoch < 0:
 		return refuse(CodeInvalid, "start: epoch %d is negative", spec.Epoch)
 	case spec.Lineage < 0 || spec.Lineage >= Lineages:
-		return refuse(CodeInvalid, "start: there is no lineage %d, only 0 to %d", spec.Lineage, Lineages-1)
+		return refuse(CodeInvalid, "start: there is no lineage %d, only 0 to %d", spec.Lineage,
+			Lineages-1)
 	case !filepath.IsAbs(spec.Path):
 		return refuse(CodeInvalid, "start: %q is not an absolute path", spec.Path)
 	case len(spec.Note) > MaxNote:
-		return refuse(CodeInvalid, "start: a note of %d bytes: at most %d are kept", len(spec.Note), MaxNote)
+		return refuse(CodeInvalid, "start: a note of %d bytes: at most %d are kept", len(spec.Note),
+			MaxNote)
 	}
 	return nil
 }
@@ -119,24 +124,30 @@ func (s *server) mayStart(spec *StartSpec) *Error {
 	}
 	parent := spec.Epoch == 0
 	if exists, ours := s.memory.own(s.info.BaseIDOf(spec.Lineage)); exists && !ours {
-		return refuse(CodeEpoch, "epoch %d cannot start: %s belongs to another user; remove it, or choose another base_id", spec.Epoch, s.memory.path(s.info.BaseIDOf(spec.Lineage)))
+		return refuse(CodeEpoch, "epoch %d cannot start: %s belongs to another user; remove it, "+
+			"or choose another base_id", spec.Epoch, s.memory.path(s.info.BaseIDOf(spec.Lineage)))
 	}
 	for _, c := range s.lineage(spec.Lineage) {
-		// With a socket path Envoy unlinks the sockets of the epoch that shares its names, living or not.
+		// With a socket path Envoy unlinks the sockets of the epoch that shares its names, living
+		// or not.
 		if c.process.Epoch%generations == spec.Epoch%generations {
-			return refuse(CodeEpoch, "epoch %d cannot start: epoch %d (pid %d) lives and uses the same hot-restart sockets", spec.Epoch, c.process.Epoch, c.process.PID)
+			return refuse(CodeEpoch, "epoch %d cannot start: epoch %d (pid %d) lives and uses "+
+				"the same hot-restart sockets", spec.Epoch, c.process.Epoch, c.process.PID)
 		}
 		parent = parent || c.process.Epoch == spec.Epoch-1
 	}
 	if !parent {
-		return refuse(CodeNoParent, "epoch %d cannot start: a hot restart needs epoch %d, which does not live; start epoch 0", spec.Epoch, spec.Epoch-1)
+		return refuse(CodeNoParent, "epoch %d cannot start: a hot restart needs epoch %d, which "+
+			"does not live; start epoch 0", spec.Epoch, spec.Epoch-1)
 	}
 	return nil
 }
 
 // lineage returns the living Envoys of a lineage.
 func (s *server) lineage(number int) []*child {
-	return s.find(func(c *child) bool { return c.lives() && c.process.HotRestart && c.process.Lineage == number })
+	return s.find(func(c *child) bool {
+		return c.lives() && c.process.HotRestart && c.process.Lineage == number
+	})
 }
 
 // signal sends a signal to a process that still lives.
@@ -151,11 +162,13 @@ func (s *server) signal(id string, number int) error {
 	if number <= 0 || unix.SignalName(signal) == "" {
 		return refuse(CodeInvalid, "there is no signal %d", number)
 	}
-	if !c.lives() { // its number may be someone else's by now; until it is reaped, under this lock, it is not
+	// Its number may be someone else's by now; until it is reaped, under this lock, it is not.
+	if !c.lives() {
 		return refuse(CodeExited, "process %q has exited", id)
 	}
 	if err := unix.Kill(c.process.PID, signal); err != nil {
-		return fmt.Errorf("send %s to %q (pid %d): %w", unix.SignalName(signal), id, c.process.PID, err)
+		return fmt.Errorf("send %s to %q (pid %d): %w", unix.SignalName(signal), id, c.process.PID,
+			err)
 	}
 	return nil
 }
@@ -184,14 +197,15 @@ func (s *server) forget(id string) error {
 		return refusal
 	}
 	if c.lives() {
-		return refuse(CodeLiving, "process %q (pid %d) lives: it cannot be forgotten", id, c.process.PID)
+		return refuse(CodeLiving, "process %q (pid %d) lives: it cannot be forgotten", id,
+			c.process.PID)
 	}
 	s.drop(c)
 	return nil
 }
 
-// drop takes an exited process off the list. If something of its own still holds its log pipe, nobody reads that any
-// more: its writer gets EPIPE.
+// drop takes an exited process off the list. If something of its own still holds its log pipe,
+// nobody reads that any more: its writer gets EPIPE.
 func (s *server) drop(c *child) {
 	_ = c.pipe.file.Close()
 	s.children = slices.DeleteFunc(s.children, func(other *child) bool { return other == c })

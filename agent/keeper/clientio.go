@@ -15,8 +15,8 @@ func (c *Client) ask(ctx context.Context, r request) (response, error) {
 	return c.await(ctx, r.Operation, number, answers)
 }
 
-// answersQueued is more than the frames of any answer, so that one that is slowly taken does not hold up the rest: a list
-// has at most MaxExits and a few living processes.
+// answersQueued is more than the frames of any answer, so that one that is slowly taken does not
+// hold up the rest: a list has at most MaxExits and a few living processes.
 const answersQueued = 4 * MaxExits
 
 // list collects an answer of several frames.
@@ -67,7 +67,8 @@ func (c *Client) send(ctx context.Context, r request) (<-chan response, uint64, 
 	return answers, r.Number, nil
 }
 
-func (c *Client) await(ctx context.Context, operation string, number uint64, answers <-chan response) (response, error) {
+func (c *Client) await(ctx context.Context, operation string, number uint64,
+	answers <-chan response) (response, error) {
 	select {
 	case r, ok := <-answers:
 		if !ok {
@@ -79,8 +80,10 @@ func (c *Client) await(ctx context.Context, operation string, number uint64, ans
 		return r, nil
 	case <-ctx.Done():
 		c.forgetRequest(number)
-		if operation == operationRun || operation == operationMeasure { // nobody waits for this answer
-			_, _, _ = c.send(context.WithoutCancel(ctx), request{Operation: operationCancel, Cancel: number})
+		// Nobody waits for this answer.
+		if operation == operationRun || operation == operationMeasure {
+			_, _, _ = c.send(context.WithoutCancel(ctx), request{Operation: operationCancel,
+				Cancel: number})
 		}
 		return response{}, fmt.Errorf("ask the keeper to %s: %w", operation, ctx.Err())
 	}

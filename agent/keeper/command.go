@@ -18,12 +18,13 @@ const (
 	exitFailed = 1
 )
 
-// Command is outrider-keeper: arguments in, exit code out. The calling goroutine must be the main one, locked to the main
-// thread by an init function.
+// Command is outrider-keeper: arguments in, exit code out. The calling goroutine must be the main
+// one, locked to the main thread by an init function.
 func Command(arguments []string, version string, stdout, stderr io.Writer) int {
-	// A keeper mostly sleeps, and its heap is small: one thread that runs Go keeps idle memory and wake-ups low (set by
-	// hand, the runtime does not look at the cgroup's limit every few seconds any more), and collecting at 1 MB instead of
-	// at 4 MB of garbage costs nothing that can be measured.
+	// A keeper mostly sleeps, and its heap is small: one thread that runs Go keeps idle memory and
+	// wake-ups low (set by hand, the runtime does not look at the cgroup's limit every few seconds
+	// any more), and collecting at 1 MB instead of at 4 MB of garbage costs nothing that can be
+	// measured.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(25)
 
@@ -33,15 +34,22 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	var baseID uint64
 	var listenFD, lockFD, stateFD, takes int
 	var showVersion bool
-	flags.StringVar(&options.Folder, "folder", "", "`folder` of the keeper's and Envoy's sockets (default $RUNTIME_DIRECTORY, else /run/outrider-envoy)")
-	flags.StringVar(&options.Socket, "socket", "", "`path` where agents connect (default keeper.sock in the folder; unused with a socket handed in by systemd)")
+	flags.StringVar(&options.Folder, "folder", "",
+		"`folder` of the keeper's and Envoy's sockets (default $RUNTIME_DIRECTORY, else "+
+			"/run/outrider-envoy)")
+	flags.StringVar(&options.Socket, "socket", "",
+		"`path` where agents connect (default keeper.sock in the folder; unused with a socket "+
+			"handed in by systemd)")
 	flags.Uint64Var(&baseID, "base-id", 0, "Envoy's --base-id; 0 = one that is free")
-	flags.IntVar(&options.AllowedUID, "allow-uid", -1, "a `user` who may connect too, beside root, the keeper's own user and the socket's owner")
-	flags.DurationVar(&options.IdleExit, "idle-exit", 0, "exit after this `time` without an agent and without an Envoy; 0 = never")
+	flags.IntVar(&options.AllowedUID, "allow-uid", -1,
+		"a `user` who may connect too, beside root, the keeper's own user and the socket's owner")
+	flags.DurationVar(&options.IdleExit, "idle-exit", 0,
+		"exit after this `time` without an agent and without an Envoy; 0 = never")
 	flags.IntVar(&listenFD, flagListen, -1, "a listening socket that was handed in")
 	flags.IntVar(&lockFD, flagLock, -1, "the folder's lock that was handed in")
 	flags.IntVar(&stateFD, flagState, -1, "what the keeper before left (internal)")
-	flags.IntVar(&takes, flagTakes, 0, "tell whether a state of this `format` can be taken over (internal)")
+	flags.IntVar(&takes, flagTakes, 0,
+		"tell whether a state of this `format` can be taken over (internal)")
 	flags.BoolVar(&showVersion, "version", false, "print the version")
 	switch err := flags.Parse(arguments); {
 	case errors.Is(err, flag.ErrHelp):
@@ -51,12 +59,15 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	case flags.NArg() > 0:
 		return fail(stderr, exitUsage, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	case baseID > maxBaseID:
-		return fail(stderr, exitUsage, fmt.Errorf("-base-id %d: the largest is %d", baseID, maxBaseID))
+		return fail(stderr, exitUsage, fmt.Errorf("-base-id %d: the largest is %d", baseID,
+			maxBaseID))
 	case showVersion:
 		_, _ = fmt.Fprintf(stdout, "outrider-keeper %s (protocol %d)\n", version, ProtocolVersion)
 		return 0
 	case takes > stateFormat:
-		return fail(stderr, exitFailed, fmt.Errorf("this program takes over states up to format %d, not %d", stateFormat, takes))
+		return fail(stderr, exitFailed,
+			fmt.Errorf("this program takes over states up to format %d, not %d", stateFormat,
+				takes))
 	case takes > 0:
 		return 0
 	}

@@ -10,7 +10,8 @@ import (
 // helloWait is how long a new connection may take to say who it is.
 const helloWait = 5 * time.Second
 
-// repliesQueued is how many answers may wait for a slow reader; then its next requests wait, and nobody else.
+// repliesQueued is how many answers may wait for a slow reader; then its next requests wait, and
+// nobody else.
 const repliesQueued = 32
 
 // connection is one agent, or one that upgrades the keeper. Its reader handles requests, its writer
@@ -36,7 +37,8 @@ func newConnection(socket *net.UnixConn, as role, pid int) *connection {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &connection{
 		socket: socket, role: as, pid: pid, ctx: ctx, cancel: cancel,
-		replies: make(chan response, repliesQueued), waiting: make(chan struct{}, 1), calls: map[uint64]context.CancelFunc{},
+		replies: make(chan response, repliesQueued), waiting: make(chan struct{}, 1),
+		calls:   map[uint64]context.CancelFunc{},
 		writing: make(chan struct{}, 1),
 	}
 }
@@ -60,7 +62,8 @@ func (c *connection) answer(r response) {
 	}
 }
 
-// write sends what there is until the connection is lost. Exits go before log lines: the agent acts on them.
+// write sends what there is until the connection is lost. Exits go before log lines: the agent acts
+// on them.
 func (c *connection) write(lines *backlog) {
 	defer c.cancel()
 	var waiting chan struct{} // only an agent gets the lines
@@ -114,8 +117,8 @@ func (c *connection) writeLines(lines *backlog) error {
 	return nil
 }
 
-// holdLines keeps the writer from taking lines, so that none is on its way while the keeper replaces itself. It does not
-// wait for ever: an agent that does not read loses some.
+// holdLines keeps the writer from taking lines, so that none is on its way while the keeper
+// replaces itself. It does not wait for ever: an agent that does not read loses some.
 func (c *connection) holdLines(wait time.Duration) (release func()) {
 	select {
 	case c.writing <- struct{}{}:

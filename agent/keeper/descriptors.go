@@ -54,8 +54,10 @@ func (o *openSockets) add(pid int) error {
 		}
 		number, isSocket := strings.CutPrefix(target, "socket:[")
 		inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 32)
-		if descriptor, invalid := strconv.Atoi(entry.Name()); isSocket && err == nil && invalid == nil {
-			o.holders[uint32(inode)] = append(o.holders[uint32(inode)], holder{pid, pidfd, descriptor})
+		if descriptor, invalid := strconv.Atoi(entry.Name()); isSocket && err == nil &&
+			invalid == nil {
+			o.holders[uint32(inode)] = append(o.holders[uint32(inode)],
+				holder{pid, pidfd, descriptor})
 		}
 	}
 	return nil
@@ -86,7 +88,8 @@ func (o *openSockets) with(inode uint32, do func(descriptor int) error) error {
 	last := holders[len(holders)-1]
 	descriptor, err := unix.PidfdGetfd(last.pidfd, last.descriptor, 0)
 	if err != nil {
-		return fmt.Errorf("duplicate descriptor %d of process %d: %w", last.descriptor, last.pid, err)
+		return fmt.Errorf("duplicate descriptor %d of process %d: %w", last.descriptor, last.pid,
+			err)
 	}
 	defer func() { _ = unix.Close(descriptor) }()
 	var status unix.Stat_t

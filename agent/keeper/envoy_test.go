@@ -96,7 +96,8 @@ func TestClearInitializing(t *testing.T) {
 		t.Fatalf("a broken epoch ended with %+v", p.Exit)
 	}
 	stuck := l.exitOf(l.startEnvoy(1, o).ID)
-	if !strings.Contains(strings.Join(stuck.LastLines, "\n"), "previous envoy process is still initializing") {
+	if !strings.Contains(strings.Join(stuck.LastLines, "\n"),
+		"previous envoy process is still initializing") {
 		t.Fatalf("the flag is not stuck: %+v\n%s", stuck.Exit, strings.Join(stuck.LastLines, "\n"))
 	}
 	if body, err := get(port); err != nil || body != "hello from "+first.ID {
@@ -119,11 +120,14 @@ func TestKilledKeeperLeavesNoOrphan(t *testing.T) {
 	if err := unix.Kill(l.client.Info().PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	l.eventually("both Envoys end with the keeper", func() bool { return gone(hot.PID) && gone(beside.PID) })
+	l.eventually("both Envoys end with the keeper", func() bool {
+		return gone(hot.PID) && gone(beside.PID)
+	})
 	<-l.client.Done()
 	// The next keeper of the folder takes the same base id and cleans up.
 	before := l.client.Info().BaseID
-	client, err := StartKeeper(l.context(), LaunchOptions{Folder: l.folder, Binary: selfPath(t), Env: keeperEnvironmentOf()})
+	client, err := StartKeeper(l.context(), LaunchOptions{Folder: l.folder, Binary: selfPath(t),
+		Env: keeperEnvironmentOf()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +180,8 @@ func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 			first := l.startEnvoy(0, envoyOptions{port: port}).live()
 			second := l.startEnvoy(1, envoyOptions{port: port})
 			time.Sleep(delay) // the moment is what is varied, nothing is waited for
-			if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil && !IsCode(err, CodeExited) {
+			if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil &&
+				!IsCode(err, CodeExited) {
 				t.Fatal(err)
 			}
 			killed := time.Now()
@@ -215,7 +220,8 @@ func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	l.startEnvoy(2, envoyOptions{port: port}).live()
 }
 
-// A large program that is killed takes the kernel a moment. Somebody must be there to reap it, or the keeper waits for ever.
+// A large program that is killed takes the kernel a moment. Somebody must be there to reap it, or
+// the keeper waits for ever.
 func TestKeeperEndsWhileACommandRuns(t *testing.T) {
 	envoy := parts.Envoy(t)
 	for delay := 10 * time.Millisecond; delay <= 80*time.Millisecond; delay += 10 * time.Millisecond {

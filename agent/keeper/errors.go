@@ -25,12 +25,13 @@ func (e *BusyError) Error() string {
 // Is makes errors.Is(err, ErrBusy) true.
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
-// VersionError is an ErrVersion that knows both sides. Upgrade cures it when the installed keeper is newer than the
-// running one.
+// VersionError is an ErrVersion that knows both sides. Upgrade cures it when the installed keeper
+// is newer than the running one.
 type VersionError struct{ Keeper, Agent int }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the keeper speaks protocol version %d, this agent %d; install programs of one version, then reload outrider-envoy (SIGUSR2 to the keeper)", e.Keeper, e.Agent)
+	return fmt.Sprintf("the keeper speaks protocol version %d, this agent %d; install programs "+
+		"of one version, then reload outrider-envoy (SIGUSR2 to the keeper)", e.Keeper, e.Agent)
 }
 
 // Is makes errors.Is(err, ErrVersion) true.
@@ -41,16 +42,17 @@ type Code string
 
 // The codes.
 const (
-	CodeInvalid   Code = "invalid"    // the request makes no sense
-	CodeBusy      Code = "busy"       // another agent is connected
-	CodeVersion   Code = "version"    // no common protocol version
-	CodeForbidden Code = "forbidden"  // not for this user or role
-	CodeExists    Code = "exists"     // the id is taken
-	CodeNotFound  Code = "not-found"  // no such process
-	CodeExited    Code = "exited"     // the process has exited already
-	CodeEpoch     Code = "epoch"      // an epoch that uses the same hot-restart sockets lives
-	CodeNoParent  Code = "no-parent"  // a hot restart needs the epoch before, which does not live
-	CodeExecute   Code = "execute"    // the program could not be started: missing, not executable, wrong format
+	CodeInvalid   Code = "invalid"   // the request makes no sense
+	CodeBusy      Code = "busy"      // another agent is connected
+	CodeVersion   Code = "version"   // no common protocol version
+	CodeForbidden Code = "forbidden" // not for this user or role
+	CodeExists    Code = "exists"    // the id is taken
+	CodeNotFound  Code = "not-found" // no such process
+	CodeExited    Code = "exited"    // the process has exited already
+	CodeEpoch     Code = "epoch"     // an epoch that uses the same hot-restart sockets lives
+	CodeNoParent  Code = "no-parent" // a hot restart needs the epoch before, which does not live
+	// The program could not be started: missing, not executable, wrong format.
+	CodeExecute   Code = "execute"
 	CodeLiving    Code = "living"     // not while Envoys live
 	CodeLayout    Code = "layout"     // shared memory of an Envoy whose layout is unknown
 	CodeStopping  Code = "stopping"   // the keeper is about to exit
@@ -90,7 +92,8 @@ func asRefusal(err error) *Error {
 
 // codeOfFork tells a program that cannot be executed from a machine that cannot start it now.
 func codeOfFork(err error) Code {
-	for _, passing := range []error{unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ETXTBSY, errShutDown} {
+	for _, passing := range []error{unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE,
+		unix.ETXTBSY, errShutDown} {
 		if errors.Is(err, passing) {
 			return CodeInternal
 		}

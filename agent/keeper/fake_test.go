@@ -49,7 +49,8 @@ func fake(steps []string) int {
 			_, _ = fmt.Fprint(os.Stdout, strings.Repeat("o", number))
 		case "flood": // for ever
 			for i := 0; ; i++ {
-				if _, err := fmt.Fprintf(out, "flood %d %s\n", i, strings.Repeat("y", 100)); err != nil {
+				if _, err := fmt.Fprintf(out, "flood %d %s\n", i,
+					strings.Repeat("y", 100)); err != nil {
 					return 9
 				}
 			}

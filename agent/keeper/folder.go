@@ -17,8 +17,9 @@ const lockName = "lock"
 
 var errLocked = errors.New("another keeper lives there")
 
-// lockFolder makes the keeper's folder and locks it: one keeper a folder. The lock belongs to the open file, so that it
-// can be handed to a keeper that is being started and kept across a re-execution.
+// lockFolder makes the keeper's folder and locks it: one keeper a folder. The lock belongs to the
+// open file, so that it can be handed to a keeper that is being started and kept across a
+// re-execution.
 func lockFolder(folder string) (*os.File, error) {
 	// What is above is nobody's secret: the keeper's user must get through.
 	err := os.MkdirAll(filepath.Dir(folder), 0o755)
@@ -45,7 +46,8 @@ func lockFolder(folder string) (*os.File, error) {
 			}
 			return nil, fmt.Errorf("lock %s: %w", folder, err)
 		}
-		// A keeper that ended has removed its lock: what was locked must still be what has the name.
+		// A keeper that ended has removed its lock: what was locked must still be what has the
+		// name.
 		opened, err := file.Stat()
 		if err == nil {
 			var named os.FileInfo
@@ -57,8 +59,8 @@ func lockFolder(folder string) (*os.File, error) {
 	}
 }
 
-// onlyName fails unless a file is a regular one without hard links: root gives the lock to the keeper's user, who may have
-// put another file in its place.
+// onlyName fails unless a file is a regular one without hard links: root gives the lock to the
+// keeper's user, who may have put another file in its place.
 func onlyName(file *os.File) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &status); err != nil {
@@ -70,8 +72,9 @@ func onlyName(file *os.File) error {
 	return nil
 }
 
-// listenPrivately makes a listening socket at a path, mode 0600 from its first moment, in place of a stale one. The
-// folder's lock tells that nobody of ours listens there; one that somebody else listens on is left alone.
+// listenPrivately makes a listening socket at a path, mode 0600 from its first moment, in place of
+// a stale one. The folder's lock tells that nobody of ours listens there; one that somebody else
+// listens on is left alone.
 func listenPrivately(path string) (*net.UnixListener, error) {
 	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = probe.Close()
@@ -79,10 +82,12 @@ func listenPrivately(path string) (*net.UnixListener, error) {
 	}
 	temporary := path + "~"
 	if len(temporary) > maxSocketPath {
-		return nil, fmt.Errorf("listen on %s: the path is too long for a Unix socket by %d bytes", path, len(temporary)-maxSocketPath)
+		return nil, fmt.Errorf("listen on %s: the path is too long for a Unix socket by %d bytes",
+			path, len(temporary)-maxSocketPath)
 	}
 	_ = os.Remove(temporary)
-	// The socket's mode before it is bound is that of its file: no chmod by a path that the folder's owner could replace.
+	// The socket's mode before it is bound is that of its file: no chmod by a path that the
+	// folder's owner could replace.
 	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
 		var failure error
 		err := socket.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), 0o600) })
@@ -112,7 +117,8 @@ func listenerOf(file *os.File) (*net.UnixListener, error) {
 	listener, ok := inherited.(*net.UnixListener)
 	if !ok {
 		_ = inherited.Close()
-		return nil, fmt.Errorf("take over the listening socket: %s is not a Unix socket", inherited.Addr())
+		return nil, fmt.Errorf("take over the listening socket: %s is not a Unix socket",
+			inherited.Addr())
 	}
 	listener.SetUnlinkOnClose(false)
 	return listener, nil

@@ -5,10 +5,12 @@ import (
 	"errors"
 )
 
-// handle does what a request asks. What takes long is done beside the reader, so that requests do not wait for each other.
+// handle does what a request asks. What takes long is done beside the reader, so that requests do
+// not wait for each other.
 func (s *server) handle(c *connection, r request) {
 	if c.role == roleUpgrade && r.Operation != operationReexecute {
-		s.answerDone(c, r.Number, false, refuse(CodeForbidden, "role %q may not %s", c.role, r.Operation))
+		s.answerDone(c, r.Number, false, refuse(CodeForbidden, "role %q may not %s", c.role,
+			r.Operation))
 		return
 	}
 	switch r.Operation {
@@ -50,7 +52,8 @@ func (s *server) handle(c *connection, r request) {
 		s.answerDone(c, r.Number, false, nil)
 	case operationClearInitializing:
 		if r.Lineage < 0 || r.Lineage >= Lineages {
-			s.answerDone(c, r.Number, false, refuse(CodeInvalid, "there is no lineage %d, only 0 to %d", r.Lineage, Lineages-1))
+			s.answerDone(c, r.Number, false,
+				refuse(CodeInvalid, "there is no lineage %d, only 0 to %d", r.Lineage, Lineages-1))
 			return
 		}
 		cleared, err := s.memory.clearInitializing(s.info.BaseIDOf(r.Lineage))
@@ -66,7 +69,8 @@ func (s *server) handle(c *connection, r request) {
 	case operationReexecute:
 		s.beside(c, func() { s.answerDone(c, r.Number, false, s.reexecute()) })
 	default:
-		s.answerDone(c, r.Number, false, refuse(CodeInvalid, "the keeper does not know the operation %q", r.Operation))
+		s.answerDone(c, r.Number, false,
+			refuse(CodeInvalid, "the keeper does not know the operation %q", r.Operation))
 	}
 }
 
@@ -100,7 +104,8 @@ func (s *server) answerDone(c *connection, number uint64, done bool, err error) 
 	c.answer(r)
 }
 
-// answerList sends a frame for each process, so that none grows over its bound, and an empty one at the end.
+// answerList sends a frame for each process, so that none grows over its bound, and an empty one at
+// the end.
 func (s *server) answerList(c *connection, number uint64, processes []Process) {
 	for i := range processes {
 		c.answer(response{Number: number, More: true, Process: &processes[i]})
@@ -124,7 +129,8 @@ func (s *server) cleanup() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if living := s.find((*child).lives); len(living) > 0 {
-		return refuse(CodeLiving, "%d Envoys live (pid %d): their files stay", len(living), living[0].process.PID)
+		return refuse(CodeLiving, "%d Envoys live (pid %d): their files stay", len(living),
+			living[0].process.PID)
 	}
 	if err := removeSockets(s.info); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 
 // A hot-restart message of Envoy is a datagram: its length (8 bytes, big endian) and an
 // envoy.HotRestartMessage (source/server/hot_restart.proto). The keeper links no protobuf; it needs
-// only the kind of a request, which is the number of its field in HotRestartMessage.Request, and one
-// reply.
+// only the kind of a request, which is the number of its field in HotRestartMessage.Request, and
+// one reply.
 const (
 	messageHeader = 8
 
@@ -51,9 +51,9 @@ func firstField(message []byte) (number uint64, content []byte) {
 	return tag >> 3, message[n+m:][:length]
 }
 
-// shutdownAdminReply returns the reply to shutdownAdmin: when the first epoch started, and that SO_REUSEPORT is the
-// default of listeners. As a reply to passListenSocket it means, like any other kind, that the
-// parent has no such socket.
+// shutdownAdminReply returns the reply to shutdownAdmin: when the first epoch started, and that
+// SO_REUSEPORT is the default of listeners. As a reply to passListenSocket it means, like any other
+// kind, that the parent has no such socket.
 func shutdownAdminReply(started time.Time) []byte {
 	body := binary.AppendUvarint([]byte{1 << 3}, uint64(max(0, started.Unix())))
 	body = append(body, 2<<3, 1)
@@ -73,7 +73,8 @@ type standIn struct {
 }
 
 func newStandIn(info Info, parent Process, socket *net.UnixConn) *standIn {
-	child := hotRestartSocket(info.SocketPath, "child", info.BaseIDOf(parent.Lineage), parent.Epoch+1)
+	child := hotRestartSocket(info.SocketPath, "child", info.BaseIDOf(parent.Lineage),
+		parent.Epoch+1)
 	return &standIn{parent, &net.UnixAddr{Name: child, Net: "unixgram"}, socket}
 }
 

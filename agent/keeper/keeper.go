@@ -1,9 +1,11 @@
-// Package keeper owns Envoy. Its server side (Command, cmd/outrider-keeper) forks every Envoy from its main thread, reaps
-// and signals them, always reads their log pipes, repairs what a failed hot restart leaves behind, stands in for a parent
-// that died too early, and re-executes itself in place for upgrades. Its client side (Dial, StartKeeper) is what the agent
-// uses, over a Unix socket whose protocol carries a version. Agents come and go; Envoy does not notice.
+// Package keeper owns Envoy. Its server side (Command, cmd/outrider-keeper) forks every Envoy from
+// its main thread, reaps and signals them, always reads their log pipes, repairs what a failed hot
+// restart leaves behind, stands in for a parent that died too early, and re-executes itself in
+// place for upgrades. Its client side (Dial, StartKeeper) is what the agent uses, over a Unix
+// socket whose protocol carries a version. Agents come and go; Envoy does not notice.
 //
-// The keeper decides nothing: which epoch to start, when to drain and what to do about an exit is the agent's business.
+// The keeper decides nothing: which epoch to start, when to drain and what to do about an exit is
+// the agent's business.
 package keeper
 
 import (
@@ -11,11 +13,12 @@ import (
 	"time"
 )
 
-// ProtocolVersion is what this code speaks; both sides send theirs first. It grows when a message changes its meaning; a
-// field that may be missing on either side does not count.
+// ProtocolVersion is what this code speaks; both sides send theirs first. It grows when a message
+// changes its meaning; a field that may be missing on either side does not count.
 const ProtocolVersion = 1
 
-// Bounds of what travels and of what is kept, so that neither an agent nor an Envoy can make the keeper grow.
+// Bounds of what travels and of what is kept, so that neither an agent nor an Envoy can make the
+// keeper grow.
 const (
 	MaxFrame     = 1 << 20   // bytes of one message
 	MaxNote      = 64 << 10  // bytes of an agent's note on a process
@@ -42,11 +45,13 @@ type Info struct {
 	BaseID     uint32    `json:"base_id"`    // of lineage 0; see BaseIDOf
 	Folder     string    `json:"folder"`     // Envoy's admin sockets belong here
 	SocketPath string    `json:"socket_path"`
-	// SocketPath is Envoy's --socket-path: <SocketPath>_{parent,child,udp_parent,udp_child}_<base id*10 + epoch%3>
+	// SocketPath is Envoy's --socket-path: <SocketPath>_{parent,child,udp_parent,udp_child}_<base
+	// id*10 + epoch%3>
 }
 
-// Lineages is how many lineages there are. A lineage is the Envoys that hot-restart from one another; one that is started
-// beside another, because it cannot take over from it, founds the next.
+// Lineages is how many lineages there are. A lineage is the Envoys that hot-restart from one
+// another; one that is started beside another, because it cannot take over from it, founds the
+// next.
 const Lineages = 8
 
 // lineageStride is far from what people and other keepers choose beside this base id.
@@ -59,14 +64,16 @@ func (i Info) BaseIDOf(lineage int) uint32 {
 
 // StartSpec asks for an Envoy.
 type StartSpec struct {
-	ID    string `json:"id"`    // names the process from now on; 1 to 64 bytes, unique until forgotten
-	Epoch int    `json:"epoch"` // Envoy's --restart-epoch (without hot restart: any number the agent likes)
+	// Names the process from now on; 1 to 64 bytes, unique until forgotten.
+	ID string `json:"id"`
+	// Envoy's --restart-epoch (without hot restart: any number the agent likes).
+	Epoch int `json:"epoch"`
 	// Number is the epoch as people count it, whatever its lineage; log lines carry it.
 	Number  int    `json:"number"`
 	Lineage int    `json:"lineage,omitempty"` // with HotRestart: 0 to Lineages-1
 	Path    string `json:"path"`              // absolute
-	// Args are the arguments after the program's name. They must agree with Epoch, HotRestart, the lineage's base id and
-	// the keeper's SocketPath.
+	// Args are the arguments after the program's name. They must agree with Epoch, HotRestart, the
+	// lineage's base id and the keeper's SocketPath.
 	Args       []string        `json:"args"`
 	Env        []string        `json:"env"`         // the whole environment, "KEY=value"
 	HotRestart bool            `json:"hot_restart"` // false: started with --disable-hot-restart
@@ -86,13 +93,17 @@ type Process struct {
 	Exit       *Exit           `json:"exit,omitempty"`
 	LastLines  []string        `json:"last_lines,omitempty"` // oldest first, without line ends
 	Note       json.RawMessage `json:"note,omitempty"`
-	Rescued    bool            `json:"rescued,omitempty"` // its parent died early and the keeper stands in for it
+	// Its parent died early and the keeper stands in for it.
+	Rescued bool `json:"rescued,omitempty"`
 
 	// Only from Measure, and only while it lives.
-	MemoryBytes uint64  `json:"memory_bytes,omitempty"` // resident
-	Connections uint64  `json:"connections,omitempty"`  // established TCP connections, upstream and admin ones included
-	Downstream  *uint64 `json:"downstream,omitempty"`   // connections of clients, TCP or of Unix sockets; nil: an older keeper, which does not tell
-	Listening   bool    `json:"listening,omitempty"`    // it has a socket of a TCP or UDP listener: clients may connect or be served unseen
+	MemoryBytes uint64 `json:"memory_bytes,omitempty"` // resident
+	// Established TCP connections, upstream and admin ones included.
+	Connections uint64 `json:"connections,omitempty"`
+	// Connections of clients, TCP or of Unix sockets; nil: an older keeper, which does not tell.
+	Downstream *uint64 `json:"downstream,omitempty"`
+	// It has a socket of a TCP or UDP listener: clients may connect or be served unseen.
+	Listening bool `json:"listening,omitempty"`
 }
 
 // Exit is how a process ended.
@@ -105,14 +116,15 @@ type Exit struct {
 
 // Log is a batch of lines of one process.
 type Log struct {
-	ID      string   `json:"id"`
-	Epoch   int      `json:"epoch"`             // its Number
-	Lines   []string `json:"lines,omitempty"`   // oldest first, without line ends
-	Dropped uint64   `json:"dropped,omitempty"` // lines of this process lost before these, because nobody took them
+	ID    string   `json:"id"`
+	Epoch int      `json:"epoch"`           // its Number
+	Lines []string `json:"lines,omitempty"` // oldest first, without line ends
+	// Lines of this process lost before these, because nobody took them.
+	Dropped uint64 `json:"dropped,omitempty"`
 }
 
-// Event is pushed to the connected agent; one of its fields is set. An exit may overtake log lines of the same process; it
-// brings its last lines along.
+// Event is pushed to the connected agent; one of its fields is set. An exit may overtake log lines
+// of the same process; it brings its last lines along.
 type Event struct {
 	Exited *Process `json:"exited,omitempty"`
 	Log    *Log     `json:"log,omitempty"`

@@ -15,8 +15,9 @@ import (
 
 // LaunchOptions say how the foreground agent starts its keeper.
 type LaunchOptions struct {
-	Folder   string        // the keeper's and Envoy's; its socket is keeper.sock in it
-	Binary   string        // "" = outrider-keeper beside the running program, else where packages put it
+	Folder string // the keeper's and Envoy's; its socket is keeper.sock in it
+	// "" = outrider-keeper beside the running program, else where packages put it.
+	Binary   string
 	BaseID   uint32        // Envoy's --base-id; 0 = a free one
 	User     *User         // nil = the agent's own; another one needs root
 	IdleExit time.Duration // how long a keeper without agent and Envoy stays; 0 = a minute
@@ -35,8 +36,9 @@ const (
 	launchRetry     = 20 * time.Millisecond
 )
 
-// StartKeeper connects to the keeper of a folder, and starts one if there is none. That one is a session of its own: it
-// outlives the agent, kill -9 included. The errors are those of Dial, or tell why it could not be started.
+// StartKeeper connects to the keeper of a folder, and starts one if there is none. That one is a
+// session of its own: it outlives the agent, kill -9 included. The errors are those of Dial, or
+// tell why it could not be started.
 func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	folder, err := filepath.Abs(options.Folder)
 	if err != nil {
@@ -70,7 +72,8 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	}
 }
 
-// launch starts the program with a listening socket that waits for it: connecting succeeds from now on.
+// launch starts the program with a listening socket that waits for it: connecting succeeds from now
+// on.
 func launch(options LaunchOptions, socket string, lock *os.File) error {
 	binary := options.Binary
 	if binary == "" {
@@ -105,7 +108,8 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 		}
 	}
 	command := append([]string{binary}, arguments...)
-	if err := spawn(command, options.environment(), options.Stderr, credential, listening, lock); err != nil {
+	if err := spawn(command, options.environment(), options.Stderr, credential, listening,
+		lock); err != nil {
 		_ = os.Remove(socket)
 		return fmt.Errorf("start the keeper: %w", err)
 	}
@@ -119,8 +123,8 @@ func (o LaunchOptions) environment() []string {
 	return os.Environ()
 }
 
-// giveFolder lets the keeper's user write in the folder that root made. What it changes is open: by the second start the
-// names in the folder are that user's to replace.
+// giveFolder lets the keeper's user write in the folder that root made. What it changes is open: by
+// the second start the names in the folder are that user's to replace.
 func giveFolder(folder string, lock *os.File, user *User) error {
 	directory, err := os.OpenFile(folder, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

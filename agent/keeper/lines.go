@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// lineSplitter cuts a stream into lines of at most MaxLine bytes. What a longer line has more is counted, not kept.
+// lineSplitter cuts a stream into lines of at most MaxLine bytes. What a longer line has more is
+// counted, not kept.
 type lineSplitter struct {
 	partial []byte
 	cut     int // bytes of the unfinished line that were not kept

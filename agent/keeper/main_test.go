@@ -50,7 +50,8 @@ type lab struct {
 	ids    int
 }
 
-// keeperEnvironmentOf makes the test binary a keeper, one that does not wait a second at its end for late races.
+// keeperEnvironmentOf makes the test binary a keeper, one that does not wait a second at its end
+// for late races.
 func keeperEnvironmentOf() []string {
 	return append(os.Environ(), keeperEnvironment+"=1", "GORACE=atexit_sleep_ms=0")
 }
@@ -77,7 +78,8 @@ func newLabWith(t *testing.T, program string) *lab {
 	}
 	defer func() { _ = log.Close() }()
 	l.client, err = StartKeeper(l.context(), LaunchOptions{
-		Folder: l.folder, Binary: program, Stderr: log, Env: keeperEnvironmentOf(), IdleExit: 20 * time.Second,
+		Folder: l.folder, Binary: program, Stderr: log, Env: keeperEnvironmentOf(),
+		IdleExit: 20 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -235,16 +237,20 @@ func (l *lab) startEnvoy(epoch int, o envoyOptions) envoy {
 		drain, parentShutdown = o.drain, o.parentShutdown
 	}
 	arguments := []string{"-c", path, "-l", level, "--concurrency", "1",
-		"--drain-time-s", strconv.Itoa(drain), "--parent-shutdown-time-s", strconv.Itoa(parentShutdown)}
+		"--drain-time-s", strconv.Itoa(drain), "--parent-shutdown-time-s",
+		strconv.Itoa(parentShutdown)}
 	info := l.client.Info()
 	if o.sideBySide {
 		arguments = append(arguments, "--disable-hot-restart")
 	} else {
-		arguments = append(arguments, "--base-id", strconv.FormatUint(uint64(info.BaseID), 10), "--restart-epoch", strconv.Itoa(epoch),
-			"--socket-path", info.SocketPath, "--socket-mode", "600", "--skip-hot-restart-parent-stats")
+		arguments = append(arguments, "--base-id", strconv.FormatUint(uint64(info.BaseID), 10),
+			"--restart-epoch", strconv.Itoa(epoch),
+			"--socket-path", info.SocketPath, "--socket-mode", "600",
+			"--skip-hot-restart-parent-stats")
 	}
 	process, err := l.client.Start(l.context(), StartSpec{
-		ID: id, Epoch: epoch, Number: l.ids, HotRestart: !o.sideBySide, Path: parts.Envoy(l.T), Args: arguments, Env: []string{},
+		ID: id, Epoch: epoch, Number: l.ids, HotRestart: !o.sideBySide, Path: parts.Envoy(l.T),
+		Args: arguments, Env: []string{},
 	})
 	if err != nil {
 		l.Fatalf("start epoch %d: %v", epoch, err)
@@ -281,7 +287,8 @@ func (e envoy) live() envoy {
 	e.lab.Helper()
 	e.lab.eventually(e.ID+" is live", func() bool {
 		if p := e.lab.process(e.ID); p.Exit != nil {
-			e.lab.Fatalf("%s (epoch %d) exited before it was live: %+v\n%s", e.ID, e.Epoch, *p.Exit, strings.Join(p.LastLines, "\n"))
+			e.lab.Fatalf("%s (epoch %d) exited before it was live: %+v\n%s", e.ID, e.Epoch, *p.Exit,
+				strings.Join(p.LastLines, "\n"))
 		}
 		return e.state() == "LIVE"
 	})
@@ -290,13 +297,16 @@ func (e envoy) live() envoy {
 
 // get asks the lab's listener on a connection of its own.
 func get(port int) (string, error) {
-	connection, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), 20*time.Second)
+	connection, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		20*time.Second)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = connection.Close() }()
-	_ = connection.SetDeadline(time.Now().Add(20 * time.Second)) // Envoy's threads may be stopped for seconds
-	if _, err := fmt.Fprint(connection, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
+	// Envoy's threads may be stopped for seconds.
+	_ = connection.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := fmt.Fprint(connection,
+		"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
 		return "", err
 	}
 	answer := make([]byte, 4096)

@@ -26,7 +26,8 @@ func (l *lab) greet() net.Conn {
 	l.Cleanup(func() { _ = connection.Close() })
 	var theirs hello
 	ours := hello{Protocol: ProtocolVersion, Role: roleAgent}
-	if err := errors.Join(writeFrame(connection, ours), readFrame(connection, &theirs)); err != nil {
+	if err := errors.Join(writeFrame(connection, ours),
+		readFrame(connection, &theirs)); err != nil {
 		l.Fatal(err)
 	}
 	return connection
@@ -73,7 +74,8 @@ func TestDial_DoesNotWaitForCallsOfTheAgentBefore(t *testing.T) {
 	defer func() { _ = waiting.Close() }()
 	l.client.Close()
 	connection := l.greet()
-	if err := writeFrame(connection, request{Number: 1, Operation: operationCloseDoors}); err != nil {
+	if err := writeFrame(connection,
+		request{Number: 1, Operation: operationCloseDoors}); err != nil {
 		t.Fatal(err)
 	}
 	l.eventually("the doors close", func() bool { return isRefused(address) })
@@ -120,7 +122,8 @@ func TestMeasurement_IsShared(t *testing.T) {
 			}
 		}
 		for range 100 {
-			go check("its caller leaves", 10*time.Millisecond, time.Minute, 0, context.DeadlineExceeded)
+			go check("its caller leaves", 10*time.Millisecond, time.Minute, 0,
+				context.DeadlineExceeded)
 		}
 		synctest.Wait()
 		check("others wait for it", time.Minute, time.Minute, 1, nil)

@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeBytes is the size asked for a log pipe: room for what an Envoy at debug level says while the keeper replaces itself.
+// pipeBytes is the size asked for a log pipe: room for what an Envoy at debug level says while the
+// keeper replaces itself.
 const pipeBytes = 256 << 10
 
-// logPipe reads what one Envoy writes. Nothing in it waits for an agent: an unread pipe would stop Envoy, data plane and
-// all.
+// logPipe reads what one Envoy writes. Nothing in it waits for an agent: an unread pipe would stop
+// Envoy, data plane and all.
 type logPipe struct {
 	from   origin
 	file   *os.File
@@ -96,7 +97,8 @@ func (p *logPipe) lastLines() []string {
 	return slices.Clone(p.last.lines)
 }
 
-// pause stops reading, so that the next keeper image goes on exactly where this one stopped; resume goes on here.
+// pause stops reading, so that the next keeper image goes on exactly where this one stopped; resume
+// goes on here.
 func (p *logPipe) pause() {
 	p.mu.Lock()
 	paused := p.paused

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reap collects the children that have exited: each by its own pid, never "any", and with the lock held, so that no
-// signal is ever sent to a pid that is free again. It is called upon SIGCHLD, which may stand for several exits.
+// reap collects the children that have exited: each by its own pid, never "any", and with the lock
+// held, so that no signal is ever sent to a pid that is free again. It is called upon SIGCHLD,
+// which may stand for several exits.
 func (s *server) reap() {
 	for _, c := range s.find((*child).lives) {
 		if exit, ended := wait(c.process.PID); ended {
@@ -38,7 +39,8 @@ func wait(pid int) (Exit, bool) {
 		case reaped == 0:
 			return Exit{}, false
 		case status.Signaled():
-			return Exit{Code: -1, Signal: unix.SignalName(status.Signal()), CoreDump: status.CoreDump(), At: time.Now()}, true
+			return Exit{Code: -1, Signal: unix.SignalName(status.Signal()),
+				CoreDump: status.CoreDump(), At: time.Now()}, true
 		case status.Exited():
 			return Exit{Code: status.ExitStatus(), At: time.Now()}, true
 		}
@@ -46,7 +48,8 @@ func wait(pid int) (Exit, bool) {
 	}
 }
 
-// exited notes an exit, helps the successor first, and tells the agent once the last lines have been read.
+// exited notes an exit, helps the successor first, and tells the agent once the last lines have
+// been read.
 func (s *server) exited(c *child, exit Exit) {
 	c.process.Exit = &exit
 	if c.standIn != nil {
@@ -67,13 +70,18 @@ func (s *server) exited(c *child, exit Exit) {
 	go s.publish(c)
 }
 
-// removeAdminSocket takes away what Envoy leaves of its admin interface: a file for each epoch there ever was otherwise. It is
-// that of the number, which an epoch that is started again after a crash shares.
+// removeAdminSocket takes away what Envoy leaves of its admin interface: a file for each epoch
+// there ever was otherwise. It is that of the number, which an epoch that is started again after a
+// crash shares.
 func (s *server) removeAdminSocket(dead *child) {
-	if len(s.find(func(c *child) bool { return c.lives() && c.process.Number == dead.process.Number })) > 0 {
+	if len(s.find(func(c *child) bool {
+		return c.lives() &&
+			c.process.Number == dead.process.Number
+	})) > 0 {
 		return
 	}
-	_ = removeSocket(adminSocket(s.info.Folder, dead.process.Number)) // what stays is taken at the end, and harmless until then
+	// What stays is taken at the end, and harmless until then.
+	_ = removeSocket(adminSocket(s.info.Folder, dead.process.Number))
 }
 
 // forgetOldest bounds the exits that no agent has asked to forget.
@@ -85,7 +93,8 @@ func (s *server) forgetOldest() {
 	}
 }
 
-// lastLinesWait is how long an exit waits for the end of its log pipe, which a process of Envoy's own may hold open.
+// lastLinesWait is how long an exit waits for the end of its log pipe, which a process of Envoy's
+// own may hold open.
 const lastLinesWait = 200 * time.Millisecond
 
 // publish tells the connected agent of an exit.
@@ -103,8 +112,8 @@ func (s *server) publish(c *child) {
 	}
 }
 
-// standInFor starts a stand-in for a dead parent whose child lives, unless another living epoch uses
-// the same socket.
+// standInFor starts a stand-in for a dead parent whose child lives, unless another living epoch
+// uses the same socket.
 func (s *server) standInFor(parent *child) {
 	if !parent.process.HotRestart {
 		return
@@ -121,7 +130,8 @@ func (s *server) standInFor(parent *child) {
 	if heir == nil || heir.standIn != nil {
 		return
 	}
-	path := hotRestartSocket(s.info.SocketPath, "parent", s.info.BaseIDOf(parent.process.Lineage), parent.process.Epoch)
+	path := hotRestartSocket(s.info.SocketPath, "parent", s.info.BaseIDOf(parent.process.Lineage),
+		parent.process.Epoch)
 	socket, err := bindStandIn(path)
 	if err != nil {
 		s.complain("cannot stand in for epoch %d, whose child will abort: %v",

@@ -23,8 +23,8 @@ func copyProgram(t *testing.T, to string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = from.Close() }()
-	// Until it is closed nobody forks: a child that another test starts would hold it for writing until it executes its own program,
-	// and this one could not be executed ("text file busy").
+	// Until it is closed nobody forks: a child that another test starts would hold it for writing
+	// until it executes its own program, and this one could not be executed ("text file busy").
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	file, err := os.OpenFile(to+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
@@ -54,11 +54,13 @@ func TestReexecute(t *testing.T) {
 	l.exitOf(failed.ID)
 	quiet := l.startFake(0, false, "handle=ready", "unended=half a ", "wait", "say=line", "exit=4")
 	l.says(quiet.ID, "ready")
-	if err := l.client.Annotate(l.context(), first.ID, json.RawMessage(`{"kept":true}`)); err != nil {
+	if err := l.client.Annotate(l.context(), first.ID,
+		json.RawMessage(`{"kept":true}`)); err != nil {
 		t.Fatal(err)
 	}
 	second := l.startEnvoy(1, o).live()
-	// The parent dies in the overlap, which is short: its rescue has to survive the re-execution as well.
+	// The parent dies in the overlap, which is short: its rescue has to survive the re-execution as
+	// well.
 	if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -76,28 +78,35 @@ func TestReexecute(t *testing.T) {
 	if after.PID != before.PID || after.BaseID != before.BaseID || after.Reexecuted != 1 {
 		t.Errorf("info before %+v, after %+v", before, after)
 	}
-	if target, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", after.PID)); err != nil || target != program {
+	if target, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", after.PID)); err != nil ||
+		target != program {
 		t.Errorf("the keeper runs %s (%v), not the program that is installed now", target, err)
 	}
-	if p := l.process(first.ID); p.Exit == nil || p.Exit.Signal != "SIGKILL" || string(p.Note) != `{"kept":true}` {
+	if p := l.process(first.ID); p.Exit == nil || p.Exit.Signal != "SIGKILL" ||
+		string(p.Note) != `{"kept":true}` {
 		t.Errorf("the killed parent afterwards: %+v", p)
 	}
-	if p := l.process(failed.ID); p.Exit == nil || p.Exit.Code != 3 || len(p.LastLines) != 1 || p.LastLines[0] != "the last word" {
+	if p := l.process(failed.ID); p.Exit == nil || p.Exit.Code != 3 || len(p.LastLines) != 1 ||
+		p.LastLines[0] != "the last word" {
 		t.Errorf("the exit before is not as it was: %+v", p)
 	}
 	if p := l.process(second.ID); p.Exit != nil || p.PID != second.PID || !p.Rescued {
 		t.Errorf("epoch 1 afterwards: %+v", p)
 	}
 
-	// Reaps what it did not fork itself, goes on in the middle of a line, and can start another epoch.
+	// Reaps what it did not fork itself, goes on in the middle of a line, and can start another
+	// epoch.
 	if err := l.client.Signal(l.context(), quiet.ID, unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	l.says(quiet.ID, "half a line") // which may be read after the exit
-	if p := l.exitOf(quiet.ID); p.Exit.Code != 4 || len(p.LastLines) != 2 || p.LastLines[1] != "half a line" {
+	if p := l.exitOf(quiet.ID); p.Exit.Code != 4 || len(p.LastLines) != 2 ||
+		p.LastLines[1] != "half a line" {
 		t.Errorf("after the re-execution it ended as %+v, %q", p.Exit, p.LastLines)
 	}
-	l.eventually("longer than the child tries", func() bool { return time.Since(died) > 15*time.Second })
+	l.eventually("longer than the child tries", func() bool {
+		return time.Since(died) > 15*time.Second
+	})
 	if p := l.process(second.ID); p.Exit != nil {
 		t.Fatalf("epoch 1 ended with %+v, %q", p.Exit, p.LastLines)
 	}
@@ -152,7 +161,8 @@ func TestReexecuteFails(t *testing.T) {
 	l := newLabWith(t, program)
 	p := l.startFake(0, false, "handle=before", "wait", "say=after", "exit=5")
 	l.says(p.ID, "before")
-	for name, broken := range map[string]string{"a script that fails": "#!/bin/sh\nexit 1\n", "no program": "nonsense"} {
+	for name, broken := range map[string]string{"a script that fails": "#!/bin/sh\nexit 1\n",
+		"no program": "nonsense"} {
 		if err := os.Remove(program); err != nil {
 			t.Fatal(err)
 		}

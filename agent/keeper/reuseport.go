@@ -145,9 +145,9 @@ func sharedGroups(open *openSockets, target int) (map[groupKey]group, error) {
 	return groups, err
 }
 
-// steer attaches the program if the target's sockets are the last of the group. Before the listeners
-// close it also unplugs the old sockets of IPv6: the kernel asks the group of the oldest socket,
-// which leaves its group slightly before the lookup table and would get connections itself.
+// steer attaches the program if the target's sockets are the last of the group. Before the
+// listeners close it also unplugs the old sockets of IPv6: the kernel asks the group of the oldest
+// socket, which leaves its group slightly before the lookup table and would get connections itself.
 func (g group) steer(open *openSockets, closing bool) error {
 	for _, inode := range g.old {
 		if open.owner(inode) == 0 {
@@ -171,10 +171,10 @@ func (g group) steer(open *openSockets, closing bool) error {
 	return nil
 }
 
-// program selects a random socket of the new Envoy. The kernel keeps a group as an array to which it
-// appends each socket that begins to listen, so the new ones are last. An index out of range makes
-// it select by hash among all (net/core/sock_reuseport.c), so the death of the new Envoy loses
-// nothing unless the old one is unplugged.
+// program selects a random socket of the new Envoy. The kernel keeps a group as an array to which
+// it appends each socket that begins to listen, so the new ones are last. An index out of range
+// makes it select by hash among all (net/core/sock_reuseport.c), so the death of the new Envoy
+// loses nothing unless the old one is unplugged.
 //
 // When a socket closes, the last one takes its place. While the old Envoy closes its sockets one by
 // one, only the indexes from the first new one, as many as there are more new than old ones, stay
@@ -196,7 +196,8 @@ func program(old, fresh int, closing bool) []unix.SockFilter {
 // attach replaces the program of a socket's group.
 func attach(socket int, filter []unix.SockFilter) error {
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	err := unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &program)
+	err := unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
+		&program)
 	if err != nil {
 		return fmt.Errorf("attach a program: %w", err)
 	}

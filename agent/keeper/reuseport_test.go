@@ -23,7 +23,9 @@ import (
 // sharedListener listens on an address that others may listen on too.
 func sharedListener(address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
-		controlled := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		controlled := raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		})
 		return errors.Join(controlled, err)
 	}}
 	config.SetMultipathTCP(false) // as Envoy's
@@ -45,7 +47,8 @@ func answer(listener net.Listener, name string) {
 // listens starts a fake Envoy that listens on an address with some sockets and answers with a name.
 func (l *lab) listens(name, address string, sockets int) Process {
 	l.Helper()
-	p := l.startFake(l.ids, false, "name="+name, fmt.Sprintf("sockets=%d", sockets), "listen="+address, "handle=listening", "wait", "close", "exit=0")
+	p := l.startFake(l.ids, false, "name="+name, fmt.Sprintf("sockets=%d", sockets),
+		"listen="+address, "handle=listening", "wait", "close", "exit=0")
 	l.says(p.ID, "listening")
 	return p
 }
@@ -97,7 +100,8 @@ func (l *lab) unplugged(address string) (count int) {
 	return count
 }
 
-// crowd connects all the time until it is told to stop; then it says how many connections were made and which were lost.
+// crowd connects all the time until it is told to stop; then it says how many connections were made
+// and which were lost.
 func crowd(address string) (stop func() (made int64, lost []error)) {
 	var made atomic.Int64
 	var mu sync.Mutex
@@ -123,13 +127,15 @@ func crowd(address string) (stop func() (made int64, lost []error)) {
 	}
 }
 
-// Nobody is reset when the old one closes its listeners, whatever the numbers of sockets; then all the new ones' get connections.
+// Nobody is reset when the old one closes its listeners, whatever the numbers of sockets; then all
+// the new ones' get connections.
 func TestSteer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		host       string
 		old, fresh int
-	}{{"127.0.0.1", 1, 1}, {"127.0.0.1", 2, 2}, {"0.0.0.0", 2, 4}, {"[::1]", 2, 2}, {"[::]", 3, 3}} {
+	}{{"127.0.0.1", 1, 1}, {"127.0.0.1", 2, 2}, {"0.0.0.0", 2, 4}, {"[::1]", 2, 2},
+		{"[::]", 3, 3}} {
 		t.Run(fmt.Sprintf("%s from %d to %d", test.host, test.old, test.fresh), func(t *testing.T) {
 			l := newLab(t)
 			address := fmt.Sprintf("%s:%d", test.host, parts.FreePort(t))
@@ -139,7 +145,8 @@ func TestSteer(t *testing.T) {
 				t.Errorf("before, the kernel deals out: %v", counts)
 			}
 			stop := crowd(address)
-			for _, closes := range []time.Duration{time.Hour, 0, 0} { // what comes before it does, and from then on; and once more
+			// What comes before it does, and from then on; and once more.
+			for _, closes := range []time.Duration{time.Hour, 0, 0} {
 				if err := l.client.Steer(l.context(), old.ID, fresh.ID, closes); err != nil {
 					t.Fatal(err)
 				}
@@ -147,7 +154,8 @@ func TestSteer(t *testing.T) {
 					t.Errorf("steered, closes in %v: %v", closes, counts)
 				}
 			}
-			if unplugged, isIPv6 := l.unplugged(address), test.host[0] == '['; isIPv6 && unplugged != test.old || !isIPv6 && unplugged != 0 {
+			if unplugged, isIPv6 := l.unplugged(address), test.host[0] == '['; isIPv6 &&
+				unplugged != test.old || !isIPv6 && unplugged != 0 {
 				t.Errorf("%d sockets are unplugged before they close", unplugged)
 			}
 			if err := l.client.Signal(l.context(), old.ID, unix.SIGTERM); err != nil {
@@ -158,7 +166,8 @@ func TestSteer(t *testing.T) {
 			if len(lost) > 0 {
 				t.Errorf("%d of %d lost, the first: %v", len(lost), made, lost[0])
 			}
-			// Whoever listens later takes part again: the program is gone, or its numbers are those of nobody.
+			// Whoever listens later takes part again: the program is gone, or its numbers are those
+			// of nobody.
 			l.listens("later", address, test.old)
 			l.eventually("all take part", func() bool {
 				counts := l.answers(address, 100)
@@ -200,9 +209,11 @@ func TestSteerWithoutCertainty(t *testing.T) {
 	first := l.listens("first", address, 2)
 	second := l.listens("second", address, 2)
 	for _, test := range []struct{ from, to, says string }{
-		{second.ID, first.ID, "is younger"}, {first.ID, "none", "not two living Envoys"}, {first.ID, first.ID, "not two living Envoys"},
+		{second.ID, first.ID, "is younger"}, {first.ID, "none", "not two living Envoys"},
+		{first.ID, first.ID, "not two living Envoys"},
 	} {
-		if err := l.client.Steer(l.context(), test.from, test.to, time.Hour); err == nil || !strings.Contains(err.Error(), test.says) {
+		if err := l.client.Steer(l.context(), test.from, test.to, time.Hour); err == nil ||
+			!strings.Contains(err.Error(), test.says) {
 			t.Errorf("from %s to %s: %v", test.from, test.to, err)
 		}
 	}
@@ -212,10 +223,12 @@ func TestSteerWithoutCertainty(t *testing.T) {
 	}
 	defer func() { _ = foreign.Close() }()
 	go answer(foreign, "foreign")
-	if err := l.client.Steer(l.context(), first.ID, second.ID, time.Hour); err == nil || !strings.Contains(err.Error(), "another process") {
+	if err := l.client.Steer(l.context(), first.ID, second.ID, time.Hour); err == nil ||
+		!strings.Contains(err.Error(), "another process") {
 		t.Errorf("with a process that is not the keeper's: %v", err)
 	}
-	if counts := l.answers(address, 300); counts["first"] == 0 || counts["second"] == 0 || counts["foreign"] == 0 {
+	if counts := l.answers(address, 300); counts["first"] == 0 || counts["second"] == 0 ||
+		counts["foreign"] == 0 {
 		t.Errorf("the kernel deals out: %v", counts)
 	}
 }
@@ -232,7 +245,9 @@ func TestAttachWithoutPrivilege(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	err = withoutPrivilege(func() error { return errors.Join(attach(int(file.Fd()), program(1, 1, false)), detach(int(file.Fd()))) })
+	err = withoutPrivilege(func() error {
+		return errors.Join(attach(int(file.Fd()), program(1, 1, false)), detach(int(file.Fd())))
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,11 +36,13 @@ func (s *server) run(ctx context.Context, spec *runSpec) (*RunResult, error) {
 	ended := make(chan Exit, 1)
 	s.mu.Lock()
 	if s.stopping || len(s.commands) >= MaxRuns {
-		err = refuse(CodeLimit, "run %s: %d commands run already, or the keeper is stopping", spec.Path, len(s.commands))
+		err = refuse(CodeLimit, "run %s: %d commands run already, or the keeper is stopping",
+			spec.Path, len(s.commands))
 	}
 	pid := 0
 	if err == nil {
-		pid, err = s.main.fork(command{path: spec.Path, args: spec.Args, env: spec.Env, stdout: int(stdoutEnd.Fd()), stderr: int(stderrEnd.Fd())})
+		pid, err = s.main.fork(command{path: spec.Path, args: spec.Args, env: spec.Env,
+			stdout: int(stdoutEnd.Fd()), stderr: int(stderrEnd.Fd())})
 		if err != nil {
 			err = refuse(codeOfFork(err), "run %s: %v", spec.Path, err)
 		} else {

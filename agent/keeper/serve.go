@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Serve is a keeper: it returns when it was told to end and no Envoy of it lives. It must be called by the main goroutine,
-// locked to the main thread by an init function. state is what the image before left (nil at a first start).
+// Serve is a keeper: it returns when it was told to end and no Envoy of it lives. It must be called
+// by the main goroutine, locked to the main thread by an init function. state is what the image
+// before left (nil at a first start).
 func Serve(options Options, state *os.File) error {
 	s := newServer(options)
 	signals := catchSignals()
@@ -50,7 +51,8 @@ func Serve(options Options, state *os.File) error {
 	s.reap() // what ended while nobody looked
 	s.considerIdle()
 	s.mu.Unlock()
-	s.notify(daemon.SdNotifyReady) // the socket listens: whoever comes now waits, and finds a keeper that is known to be ready
+	// The socket listens: whoever comes now waits, and finds a keeper that is known to be ready.
+	s.notify(daemon.SdNotifyReady)
 	go s.accept()
 	err = s.main.run()
 	s.serving.Wait() // a command that is being ended has to be reaped
@@ -59,10 +61,12 @@ func Serve(options Options, state *os.File) error {
 	return err
 }
 
-// catchSignals catches all that a keeper may get. SIGPIPE and SIGHUP mean nothing to it, but an ignored signal would stay ignored in Envoy.
+// catchSignals catches all that a keeper may get. SIGPIPE and SIGHUP mean nothing to it, but an
+// ignored signal would stay ignored in Envoy.
 func catchSignals() chan os.Signal {
 	signals := make(chan os.Signal, 64)
-	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE, unix.SIGUSR2, unix.SIGCHLD)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE, unix.SIGUSR2,
+		unix.SIGCHLD)
 	return signals
 }
 
@@ -83,7 +87,8 @@ func (s *server) prepare() error {
 		return fmt.Errorf("the keeper's groups: %w", err)
 	}
 	s.info = Info{
-		Protocol: ProtocolVersion, Version: o.Version, PID: os.Getpid(), UID: os.Geteuid(), GID: os.Getegid(), Groups: groups,
+		Protocol: ProtocolVersion, Version: o.Version, PID: os.Getpid(), UID: os.Geteuid(),
+		GID: os.Getegid(), Groups: groups,
 		Started: time.Now(), Folder: folder, SocketPath: filepath.Join(folder, "hot"),
 	}
 	if err := checkSocketPaths(s.info); err != nil {
@@ -100,7 +105,8 @@ func (s *server) prepare() error {
 	return err
 }
 
-// socketOwner is the user the listening socket belongs to: under systemd its SocketUser=, the agent's.
+// socketOwner is the user the listening socket belongs to: under systemd its SocketUser=, the
+// agent's.
 func (s *server) socketOwner() (int, bool) {
 	var status unix.Stat_t
 	if unix.Stat(s.path, &status) != nil {

@@ -13,15 +13,18 @@ import (
 
 // Options say where a keeper lives.
 type Options struct {
-	Folder     string        // its own and Envoy's: sockets, lock; made with mode 0750
-	Socket     string        // where agents connect; mode 0600, or what the listener handed in has
-	Listener   *os.File      // a listening Unix socket instead (socket activation, StartKeeper); nil = make one at Socket
-	Lock       *os.File      // the folder's lock, taken by StartKeeper; nil = take it
-	BaseID     uint32        // Envoy's --base-id; 0 = a free one
-	AllowedUID int           // a user who may connect beside root, the keeper's own and the socket's owner; -1 = none
-	IdleExit   time.Duration // exit after so long without an agent and without a living Envoy; 0 = never
-	Version    string        // of the program
-	Log        io.Writer     // for sentences about what goes wrong; errors of it are ignored
+	Folder string // its own and Envoy's: sockets, lock; made with mode 0750
+	Socket string // where agents connect; mode 0600, or what the listener handed in has
+	// A listening Unix socket instead (socket activation, StartKeeper); nil = make one at Socket.
+	Listener *os.File
+	Lock     *os.File // the folder's lock, taken by StartKeeper; nil = take it
+	BaseID   uint32   // Envoy's --base-id; 0 = a free one
+	// A user who may connect beside root, the keeper's own and the socket's owner; -1 = none.
+	AllowedUID int
+	// Exit after so long without an agent and without a living Envoy; 0 = never.
+	IdleExit time.Duration
+	Version  string    // of the program
+	Log      io.Writer // for sentences about what goes wrong; errors of it are ignored
 
 	arguments    []string // of the program, for the image after it
 	sharedMemory string   // folder of the shared memory files, for tests; "" = /dev/shm
@@ -44,8 +47,9 @@ type server struct {
 	attaching sync.Mutex // one change of who gets connections at a time
 
 	mu       sync.Mutex
-	children []*child             // in the order of their start; those that exited until forgotten
-	commands map[int]chan<- Exit  // short commands that run, by pid; nil: of the image before, only to be reaped
+	children []*child // in the order of their start; those that exited until forgotten
+	// Short commands that run, by pid; nil: of the image before, only to be reaped.
+	commands map[int]chan<- Exit
 	agent    *connection          // the controlling one
 	released chan struct{}        // closed when the present agent has gone
 	all      map[*connection]bool // every connection
@@ -107,9 +111,11 @@ func (s *server) accept() {
 			defer s.serving.Done()
 			defer s.disconnected(c)
 			if err != nil || !slices.Contains(s.users, peer.uid) && peer.uid != 0 {
-				s.complain("user %d (pid %d) may not talk to the keeper: %v", peer.uid, peer.pid, err)
+				s.complain("user %d (pid %d) may not talk to the keeper: %v", peer.uid, peer.pid,
+					err)
 				_ = socket.SetDeadline(time.Now().Add(helloWait))
-				_ = writeFrame(socket, hello{Protocol: ProtocolVersion, Error: refuse(CodeForbidden, "user %d may not talk to the keeper", peer.uid)})
+				_ = writeFrame(socket, hello{Protocol: ProtocolVersion,
+					Error: refuse(CodeForbidden, "user %d may not talk to the keeper", peer.uid)})
 				return
 			}
 			s.converse(c)
@@ -117,7 +123,8 @@ func (s *server) accept() {
 	}
 }
 
-// converse greets a connection and serves its requests until it ends or sends something that is none.
+// converse greets a connection and serves its requests until it ends or sends something that is
+// none.
 func (s *server) converse(c *connection) {
 	_ = c.socket.SetDeadline(time.Now().Add(helloWait))
 	var theirs hello
@@ -158,7 +165,8 @@ func (s *server) admit(c *connection, theirs hello) *Error {
 		return nil
 	}
 	if theirs.Protocol != ProtocolVersion {
-		refusal := refuse(CodeVersion, "this keeper speaks protocol version %d, not %d", ProtocolVersion, theirs.Protocol)
+		refusal := refuse(CodeVersion, "this keeper speaks protocol version %d, not %d",
+			ProtocolVersion, theirs.Protocol)
 		refusal.Protocol = ProtocolVersion
 		return refusal
 	}

@@ -25,7 +25,8 @@ func TestChildIsClean(t *testing.T) {
 		t.Fatalf("%q, want %q first", p.LastLines, want)
 	}
 	for _, line := range p.LastLines[5:] { // what the fake's own runtime opened
-		if strings.Contains(line, "keeper") || strings.Contains(line, "socket:") || strings.Contains(line, "lock") {
+		if strings.Contains(line, "keeper") || strings.Contains(line, "socket:") ||
+			strings.Contains(line, "lock") {
 			t.Errorf("the child inherited %s", line)
 		}
 	}
@@ -45,12 +46,14 @@ func TestExits(t *testing.T) {
 	}
 	for _, test := range tests {
 		p := l.exitOf(l.startFake(0, false, "lines=50", test.step).ID)
-		if test.step != "kill=6" && (p.Exit.Code != test.want.Code || p.Exit.Signal != test.want.Signal) {
+		if test.step != "kill=6" && (p.Exit.Code != test.want.Code ||
+			p.Exit.Signal != test.want.Signal) {
 			t.Errorf("%s: %+v, want %+v", test.step, *p.Exit, test.want)
 		}
 		l.eventually("the last lines", func() bool {
 			p = l.process(p.ID)
-			return len(p.LastLines) == LastLines && p.LastLines[0] == "line 30" || test.step == "kill=6"
+			return len(p.LastLines) == LastLines && p.LastLines[0] == "line 30" ||
+				test.step == "kill=6"
 		})
 		if err := l.client.Forget(l.context(), p.ID); err != nil {
 			t.Error(err)
@@ -71,7 +74,8 @@ func TestEventsArrive(t *testing.T) {
 		select {
 		case event := <-l.client.Events():
 			if event.Exited != nil {
-				exited = event.Exited.ID == p.ID && event.Exited.Exit.Code == 2 && len(event.Exited.LastLines) == 3
+				exited = event.Exited.ID == p.ID && event.Exited.Exit.Code == 2 &&
+					len(event.Exited.LastLines) == 3
 			}
 			if event.Log != nil && event.Log.Epoch == 4 {
 				lines = append(lines, event.Log.Lines...)
@@ -80,7 +84,9 @@ func TestEventsArrive(t *testing.T) {
 			t.Fatalf("lines %q, exit %v", lines, exited)
 		}
 	}
-	if lines[0] != "one" || len(lines[1]) > MaxLine+40 || !strings.HasSuffix(lines[1], fmt.Sprintf("[%d bytes cut]", 10000-MaxLine)) || lines[2] != "three" {
+	if lines[0] != "one" || len(lines[1]) > MaxLine+40 ||
+		!strings.HasSuffix(lines[1], fmt.Sprintf("[%d bytes cut]", 10000-MaxLine)) ||
+		lines[2] != "three" {
 		t.Errorf("%d, %.60q …", len(lines), lines)
 	}
 }
@@ -143,7 +149,8 @@ func TestRefusals(t *testing.T) {
 	l := newLab(t)
 	first := l.startFake(0, true, "wait")
 	spec := func(id string, epoch int, hot bool) StartSpec {
-		return StartSpec{ID: id, Epoch: epoch, HotRestart: hot, Path: selfPath(t), Args: []string{"wait"}, Env: []string{fakeEnvironment + "=1"}}
+		return StartSpec{ID: id, Epoch: epoch, HotRestart: hot, Path: selfPath(t),
+			Args: []string{"wait"}, Env: []string{fakeEnvironment + "=1"}}
 	}
 	missing := spec("m", 0, false)
 	missing.Path = "/nowhere/envoy"
@@ -187,8 +194,10 @@ func TestRefusals(t *testing.T) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	result, err := l.client.Run(l.context(), "/bin/sh", []string{"-c", "echo out; echo err >&2; exit 7"})
-	if err != nil || string(result.Stdout) != "out\n" || string(result.Stderr) != "err\n" || result.Exit.Code != 7 {
+	result, err := l.client.Run(l.context(), "/bin/sh",
+		[]string{"-c", "echo out; echo err >&2; exit 7"})
+	if err != nil || string(result.Stdout) != "out\n" || string(result.Stderr) != "err\n" ||
+		result.Exit.Code != 7 {
 		t.Errorf("%+v, %v", result, err)
 	}
 	result, err = l.client.Run(l.context(), "/bin/sh", []string{"-c", "head -c 1000000 /dev/zero"})
@@ -210,7 +219,8 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(l.context(), 200*time.Millisecond)
 	defer cancel()
 	started := time.Now()
-	if result, err = l.client.Run(ctx, "/bin/sh", []string{"-c", "sleep 60; true"}); err == nil && !result.TimedOut || time.Since(started) > 5*time.Second {
+	if result, err = l.client.Run(ctx, "/bin/sh", []string{"-c", "sleep 60; true"}); err == nil &&
+		!result.TimedOut || time.Since(started) > 5*time.Second {
 		t.Errorf("a command that hangs: %+v, %v", result, err)
 	}
 }
@@ -248,7 +258,8 @@ func TestKeeperSurvivesNonsense(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	socket := filepath.Join(l.folder, socketName)
-	for _, nonsense := range []string{"", "GET / HTTP/1.1\r\n\r\n", "\x00\x00\x00\x02{}", "\xff\xff\xff\xff", "\x00\x00\x00\x05[1,2]"} {
+	for _, nonsense := range []string{"", "GET / HTTP/1.1\r\n\r\n", "\x00\x00\x00\x02{}",
+		"\xff\xff\xff\xff", "\x00\x00\x00\x05[1,2]"} {
 		connection, err := net.Dial("unix", socket)
 		if err != nil {
 			t.Fatal(err)
@@ -269,7 +280,8 @@ func TestIdleExit(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "k")
 	client, err := StartKeeper(t.Context(), LaunchOptions{
-		Folder: folder, Binary: selfPath(t), Env: keeperEnvironmentOf(), IdleExit: 3 * time.Second, // enough to connect on a machine where threads are stopped for a second or two
+		// Enough to connect on a machine where threads are stopped for a second or two.
+		Folder: folder, Binary: selfPath(t), Env: keeperEnvironmentOf(), IdleExit: 3 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +294,8 @@ func TestIdleExit(t *testing.T) {
 
 func TestNotRunning(t *testing.T) {
 	t.Parallel()
-	if _, err := Dial(t.Context(), filepath.Join(t.TempDir(), "none.sock")); !errors.Is(err, ErrNotRunning) {
+	if _, err := Dial(t.Context(), filepath.Join(t.TempDir(), "none.sock")); !errors.Is(err,
+		ErrNotRunning) {
 		t.Error(err)
 	}
 }
@@ -297,7 +310,8 @@ func TestTwoAgentsStartOneKeeper(t *testing.T) {
 	for range 4 {
 		go func() {
 			client, err := StartKeeper(l.context(), LaunchOptions{
-				Folder: l.folder, Binary: selfPath(t), Env: keeperEnvironmentOf(), IdleExit: 20 * time.Second,
+				Folder: l.folder, Binary: selfPath(t), Env: keeperEnvironmentOf(),
+				IdleExit: 20 * time.Second,
 			})
 			if err == nil {
 				clients <- client

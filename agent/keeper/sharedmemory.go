@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Envoy's shared memory of hot restart, source/server/hot_restart_impl.h: struct SharedMemory { uint64 size; uint64
-// version; pthread_mutex_t log, access_log; atomic<uint64> flags }. Only this layout is touched.
+// Envoy's shared memory of hot restart, source/server/hot_restart_impl.h: struct SharedMemory {
+// uint64 size; uint64 version; pthread_mutex_t log, access_log; atomic<uint64> flags }. Only this
+// layout is touched.
 const (
 	sharedMemorySize    = 104
 	sharedMemoryVersion = 11
@@ -32,8 +33,8 @@ func (m sharedMemory) path(baseID uint32) string {
 	return filepath.Join(m.folder, "envoy_shared_memory_"+strconv.FormatUint(uint64(baseID)*10, 10))
 }
 
-// clearInitializing resets the flag that a failed epoch leaves behind and that makes every later one exit with "previous
-// envoy process is still initializing". It tells whether the flag was set.
+// clearInitializing resets the flag that a failed epoch leaves behind and that makes every later
+// one exit with "previous envoy process is still initializing". It tells whether the flag was set.
 func (m sharedMemory) clearInitializing(baseID uint32) (bool, error) {
 	path := m.path(baseID)
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -49,10 +50,14 @@ func (m sharedMemory) clearInitializing(baseID uint32) (bool, error) {
 	if n == 0 {
 		return false, nil // only reserved: no Envoy has been here yet
 	}
-	size, version := binary.LittleEndian.Uint64(content[0:]), binary.LittleEndian.Uint64(content[8:])
+	size, version := binary.LittleEndian.Uint64(content[0:]),
+		binary.LittleEndian.Uint64(content[8:])
 	if n != sharedMemorySize || size != sharedMemorySize || version != sharedMemoryVersion {
-		return false, refuse(CodeLayout, "%s has an unknown layout (%d bytes, size %d, version %d; known is size %d, version %d): "+
-			"Envoy's flag is left alone, start one side by side instead (%v)", path, n, size, version, sharedMemorySize, sharedMemoryVersion, err)
+		return false, refuse(CodeLayout,
+			"%s has an unknown layout (%d bytes, size %d, version %d; known is size %d, version "+
+				"%d): "+
+				"Envoy's flag is left alone, start one side by side instead (%v)", path, n, size,
+			version, sharedMemorySize, sharedMemoryVersion, err)
 	}
 	if binary.LittleEndian.Uint64(content[flagsOffset:]) == 0 {
 		return false, nil
@@ -88,19 +93,23 @@ func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 	}
 	if wanted != 0 {
 		if exists, ours := m.own(wanted); exists && !ours {
-			return 0, fmt.Errorf("base id %d is taken: %s belongs to another user; choose another base_id, or 0 for a free one", wanted, m.path(wanted))
+			return 0, fmt.Errorf("base id %d is taken: %s belongs to another user; choose "+
+				"another base_id, or 0 for a free one", wanted, m.path(wanted))
 		}
 		return wanted, nil
 	}
 	memory := filepath.Join(folder, "base-id")
 	if content, err := os.ReadFile(memory); err == nil {
-		if before, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 32); err == nil && before > 0 && before <= maxBaseID {
-			if exists, ours := m.own(uint32(before)); ours || (!exists && m.reserve(uint32(before)) == nil) {
+		if before, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10,
+			32); err == nil && before > 0 && before <= maxBaseID {
+			if exists, ours := m.own(uint32(before)); ours ||
+				(!exists && m.reserve(uint32(before)) == nil) {
 				return uint32(before), nil
 			}
 		}
 	}
-	// Begin where the folder's name points, so that the number is stable; above what people choose by hand.
+	// Begin where the folder's name points, so that the number is stable; above what people choose
+	// by hand.
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(folder))
 	const first, span, attempts = 10_000, 1_000_000, 1000
@@ -113,12 +122,14 @@ func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 		if err != nil {
 			return 0, fmt.Errorf("reserve a base id: %w", err)
 		}
-		if err := os.WriteFile(memory, []byte(strconv.FormatUint(uint64(candidate), 10)+"\n"), 0o600); err != nil {
+		if err := os.WriteFile(memory, []byte(strconv.FormatUint(uint64(candidate), 10)+"\n"),
+			0o600); err != nil {
 			return 0, errors.Join(fmt.Errorf("remember the base id: %w", err), m.remove(candidate))
 		}
 		return candidate, nil
 	}
-	return 0, fmt.Errorf("no free base id among %d: remove what is stale of %s/envoy_shared_memory_*", attempts, m.folder)
+	return 0, fmt.Errorf("no free base id among %d: remove what is stale of "+
+		"%s/envoy_shared_memory_*", attempts, m.folder)
 }
 
 // remove takes away the file of a base id.

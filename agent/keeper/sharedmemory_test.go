@@ -33,7 +33,8 @@ func TestSharedMemoryOfOtherLayouts(t *testing.T) {
 			t.Fatal(err)
 		}
 		cleared, err := memory.clearInitializing(5)
-		if cleared != test.cleared || (err != nil) != (test.code != "") || err != nil && !IsCode(err, test.code) {
+		if cleared != test.cleared || (err != nil) != (test.code != "") || err != nil &&
+			!IsCode(err, test.code) {
 			t.Errorf("%s: %v, %v", name, cleared, err)
 		}
 		after, err := os.ReadFile(memory.path(5))

@@ -6,16 +6,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockSignals holds back, on the calling thread, what would end the next image of the keeper, and Envoy with it, before
-// that image has its handlers; unblockSignals, called on the main thread before the first fork, lets it through.
+// blockSignals holds back, on the calling thread, what would end the next image of the keeper, and
+// Envoy with it, before that image has its handlers; unblockSignals, called on the main thread
+// before the first fork, lets it through.
 func blockSignals() error { return changeMask(unix.SIG_BLOCK) }
 
 func unblockSignals() { _ = changeMask(unix.SIG_UNBLOCK) }
 
 func changeMask(how int) error {
 	var set unix.Sigset_t
-	const bits = uint(unsafe.Sizeof(set.Val[0])) * 8 // an array of words; bit n-1 stands for signal n
-	for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE, unix.SIGUSR2, unix.SIGCHLD} {
+	// An array of words; bit n-1 stands for signal n.
+	const bits = uint(unsafe.Sizeof(set.Val[0])) * 8
+	for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE,
+		unix.SIGUSR2, unix.SIGCHLD} {
 		set.Val[uint(s-1)/bits] |= 1 << (uint(s-1) % bits)
 	}
 	return unix.PthreadSigmask(how, &set, nil)

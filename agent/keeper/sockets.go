@@ -10,22 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Envoy names its hot-restart sockets <path>_<role>_<base id * 10 + epoch % 3> (source/server/hot_restarting_base.cc: at
-// most three generations at a time).
+// Envoy names its hot-restart sockets <path>_<role>_<base id * 10 + epoch % 3>
+// (source/server/hot_restarting_base.cc: at most three generations at a time).
 const generations = 3
 
 func hotRestartSocket(path, role string, baseID uint32, epoch int) string {
 	return fmt.Sprintf("%s_%s_%d", path, role, uint64(baseID)*10+uint64(epoch%generations))
 }
 
-// adminSocket is the admin interface of the epoch with a number; the agent names it so in the bootstrap.
+// adminSocket is the admin interface of the epoch with a number; the agent names it so in the
+// bootstrap.
 func adminSocket(folder string, number int) string {
 	return filepath.Join(folder, fmt.Sprintf("admin-%d.sock", number))
 }
 
 var hotRestartRoles = []string{"parent", "child", "udp_parent", "udp_child"}
 
-// removeSockets takes away what Envoys left in the folder: hot-restart sockets and admin sockets, nothing but sockets.
+// removeSockets takes away what Envoys left in the folder: hot-restart sockets and admin sockets,
+// nothing but sockets.
 func removeSockets(info Info) error {
 	var failures []error
 	remove := func(path string) {
@@ -35,7 +37,8 @@ func removeSockets(info Info) error {
 	}
 	for _, role := range hotRestartRoles {
 		for i := range Lineages * generations {
-			remove(hotRestartSocket(info.SocketPath, role, info.BaseIDOf(i/generations), i%generations))
+			remove(hotRestartSocket(info.SocketPath, role, info.BaseIDOf(i/generations),
+				i%generations))
 		}
 	}
 	admins, _ := filepath.Glob(filepath.Join(info.Folder, "admin-*.sock"))
@@ -63,7 +66,8 @@ const maxSocketPath = 107
 func checkSocketPaths(info Info) error {
 	longest := hotRestartSocket(info.SocketPath, "udp_parent", maxBaseID, 2)
 	if excess := len(longest) - maxSocketPath; excess > 0 {
-		return fmt.Errorf("the folder %s is %d bytes too long for Unix sockets in it; choose a shorter runtime_dir", info.Folder, excess)
+		return fmt.Errorf("the folder %s is %d bytes too long for Unix sockets in it; choose a "+
+			"shorter runtime_dir", info.Folder, excess)
 	}
 	return nil
 }

@@ -24,7 +24,8 @@ func findProgram() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("find outrider-keeper: neither %s nor %s can be executed; install it there",
+	return "", fmt.Errorf("find outrider-keeper: neither %s nor %s can be executed; install it "+
+		"there",
 		beside, installed)
 }
 

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateFormat is the version of what one image of the keeper leaves to the next. An image takes over its own format and
-// older ones.
+// stateFormat is the version of what one image of the keeper leaves to the next. An image takes
+// over its own format and older ones.
 const stateFormat = 1
 
-// savedState is everything a keeper knows, but its connections: agents connect again. The numbers of descriptors are
-// those in the new image.
+// savedState is everything a keeper knows, but its connections: agents connect again. The numbers
+// of descriptors are those in the new image.
 type savedState struct {
 	Format   int          `json:"format"`
 	Info     Info         `json:"info"`
@@ -66,7 +66,8 @@ func (i *inherited) close() {
 	}
 }
 
-// save writes the state into a memory file that survives exec. The lock is held, the pipes are paused.
+// save writes the state into a memory file that survives exec. The lock is held, the pipes are
+// paused.
 func (s *server) save(to *inherited) (stateFD int, err error) {
 	state := savedState{
 		Format: stateFormat, Info: s.info, Program: s.program,
@@ -125,7 +126,8 @@ func (s *server) restore(file *os.File) error {
 		return fmt.Errorf("take over from the keeper before: %w", err)
 	}
 	if state.Format < 1 || state.Format > stateFormat {
-		return fmt.Errorf("take over from the keeper before: its state has format %d, known is up to %d", state.Format, stateFormat)
+		return fmt.Errorf("take over from the keeper before: its state has format %d, known is "+
+			"up to %d", state.Format, stateFormat)
 	}
 	s.info, s.program = state.Info, state.Program
 	s.info.Protocol, s.info.Version = ProtocolVersion, s.options.Version

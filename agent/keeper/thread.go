@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mainThread runs functions on the main thread. Every fork happens there: PR_SET_PDEATHSIG fires when the thread that
-// forked ends, and the main thread is the one that lives as long as the process, across an exec too.
+// mainThread runs functions on the main thread. Every fork happens there: PR_SET_PDEATHSIG fires
+// when the thread that forked ends, and the main thread is the one that lives as long as the
+// process, across an exec too.
 type mainThread struct {
 	jobs chan func()
 	quit chan struct{}
@@ -23,7 +24,8 @@ func newMainThread() *mainThread {
 // run serves jobs until stop; it must be called by a goroutine locked to the main thread.
 func (t *mainThread) run() error {
 	if unix.Gettid() != os.Getpid() {
-		return errors.New("the keeper must be run by the main goroutine, locked to the main thread in an init function")
+		return errors.New("the keeper must be run by the main goroutine, locked to the main " +
+			"thread in an init function")
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -56,9 +58,10 @@ type command struct {
 	stdout, stderr int      // descriptors, both written by the child
 }
 
-// fork starts a command on the main thread, in a process group of its own, in /, with an empty stdin and nothing else
-// open. It dies with the keeper: Envoy with hot restart replaces this signal by its own SIGTERM, one without it and
-// the short commands have nothing of their own. The soft limit of open files is what the keeper was started with.
+// fork starts a command on the main thread, in a process group of its own, in /, with an empty
+// stdin and nothing else open. It dies with the keeper: Envoy with hot restart replaces this signal
+// by its own SIGTERM, one without it and the short commands have nothing of their own. The soft
+// limit of open files is what the keeper was started with.
 func (t *mainThread) fork(c command) (pid int, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	if err != nil {

@@ -57,7 +57,8 @@ func countTraffic(pids []int, folder string) (map[int]*traffic, error) {
 		if open.hasOption(s.Inode, unix.SO_REUSEADDR) {
 			owner.downstream++
 		}
-	}, sockdiag.Established, sockdiag.FinWait1, sockdiag.FinWait2, sockdiag.CloseWait, sockdiag.Listen))
+	}, sockdiag.Established, sockdiag.FinWait1, sockdiag.FinWait2, sockdiag.CloseWait,
+		sockdiag.Listen))
 	err = errors.Join(err, sockdiag.Each(sockdiag.UDP, func(s sockdiag.Socket) {
 		holders := open.holders[s.Inode]
 		if len(holders) > 0 && open.hasOption(s.Inode, unix.SO_REUSEPORT) {

@@ -17,7 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// A client's connection is told from one to an upstream, whatever its port, while it listens and when it does not any more.
+// A client's connection is told from one to an upstream, whatever its port, while it listens and
+// when it does not any more.
 func TestDownstream(t *testing.T) {
 	admin := parts.ShortDir(t)
 	measure := func(pid int) traffic {
@@ -33,17 +34,21 @@ func TestDownstream(t *testing.T) {
 		network, address        string
 		established, downstream uint64
 	}{
-		"a port outside of the kernel's range": {"tcp", fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)), 2, 1},
-		"one within":                           {"tcp", "127.0.0.1:0", 2, 1},
-		"one within, IPv6":                     {"tcp", "[::1]:0", 2, 1},
-		"a Unix socket":                        {"unix", filepath.Join(parts.ShortDir(t), "a socket"), 0, 1},
-		"an abstract one":                      {"unix", "@" + parts.ShortDir(t), 0, 1},
-		"the admin's":                          {"unix", filepath.Join(admin, "admin-1.sock"), 0, 0},
+		"a port outside of the kernel's range": {"tcp",
+			fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)), 2, 1},
+		"one within":       {"tcp", "127.0.0.1:0", 2, 1},
+		"one within, IPv6": {"tcp", "[::1]:0", 2, 1},
+		"a Unix socket": {"unix",
+			filepath.Join(parts.ShortDir(t), "a socket"), 0, 1},
+		"an abstract one": {"unix", "@" + parts.ShortDir(t), 0, 1},
+		"the admin's": {"unix", filepath.Join(admin, "admin-1.sock"), 0,
+			0},
 	} {
 		check := func(when string, established uint64) {
 			t.Helper()
 			now := measure(os.Getpid())
-			if now.established-before.established != established || now.downstream-before.downstream != test.downstream {
+			if now.established-before.established != established ||
+				now.downstream-before.downstream != test.downstream {
 				t.Errorf("%s, %s: %+v, before %+v", name, when, now, before)
 			}
 		}
@@ -62,11 +67,13 @@ func TestDownstream(t *testing.T) {
 		check("while it listens", test.established)
 		_ = listener.Close()
 		check("when it has closed", test.established)
-		if tcp, ok := client.(*net.TCPConn); ok { // the client has said all, and waits for the answer
+		// The client has said all, and waits for the answer.
+		if tcp, ok := client.(*net.TCPConn); ok {
 			if err := tcp.CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			for measure(os.Getpid()).established != before.established { // until the other side knows
+			// Until the other side knows.
+			for measure(os.Getpid()).established != before.established {
 				time.Sleep(time.Millisecond)
 			}
 			check("half closed", 0)
@@ -105,7 +112,8 @@ func TestTraffic_TellsWhoListens(t *testing.T) {
 		t.Errorf("both have it: %v", all)
 	}
 	_ = unix.Kill(pids[1], unix.SIGUSR1) // it closes its own
-	for deadline := time.Now().Add(20 * time.Second); !slices.Equal(listening(), []bool{true, false}); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !slices.Equal(listening(),
+		[]bool{true, false}); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("one has closed it: %v", listening())
 		}
@@ -117,7 +125,8 @@ func TestTraffic_TellsWhoListens(t *testing.T) {
 func sharedWith(t *testing.T, file *os.File) (pids []int) {
 	t.Helper()
 	for range 2 {
-		holder := exec.Command("bash", "-c", `trap 'exec 3>&-' USR1; echo ready; while :; do sleep 0.05; done`)
+		holder := exec.Command("bash", "-c",
+			`trap 'exec 3>&-' USR1; echo ready; while :; do sleep 0.05; done`)
 		holder.ExtraFiles = []*os.File{file}
 		out, err := holder.StdoutPipe()
 		if err == nil {
@@ -145,7 +154,8 @@ func TestDownstreamOfUDP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	client, err := net.Dial("tcp", listener.Addr().String()) // nobody accepts it: one connection is ours, to an upstream
+	// Nobody accepts it: one connection is ours, to an upstream.
+	client, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +174,8 @@ func TestDownstreamOfUDP(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEPORT, test.reusePort)
-		if err = errors.Join(err, unix.Bind(socket, &unix.SockaddrInet4{Port: test.port, Addr: [4]byte{127, 0, 0, 1}})); err != nil {
+		if err = errors.Join(err, unix.Bind(socket, &unix.SockaddrInet4{Port: test.port,
+			Addr: [4]byte{127, 0, 0, 1}})); err != nil {
 			t.Fatal(err)
 		}
 		// A hot restart hands the sockets over: two processes have them.
@@ -174,7 +185,8 @@ func TestDownstreamOfUDP(t *testing.T) {
 		if err := heir.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for name := ""; name != "sleep\n"; { // until then it has what it closes when it executes its program
+		// Until then it has what it closes when it executes its program.
+		for name := ""; name != "sleep\n"; {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", heir.Process.Pid))
 			if name = string(text); err != nil {
 				t.Fatal(err)

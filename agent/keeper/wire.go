@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// A message is a frame: its length (4 bytes, big endian, 1 to MaxFrame) and that many bytes of JSON. The agent sends a
-// hello and then requests; the keeper answers the hello with its own, then each request by its number in any order (with
-// More: several frames), and pushes events. Hello and the operation "re-execute" never change, so that an agent of any
-// version can replace a keeper of any other.
+// A message is a frame: its length (4 bytes, big endian, 1 to MaxFrame) and that many bytes of
+// JSON. The agent sends a hello and then requests; the keeper answers the hello with its own, then
+// each request by its number in any order (with More: several frames), and pushes events. Hello and
+// the operation "re-execute" never change, so that an agent of any version can replace a keeper of
+// any other.
 
 const frameHeader = 4
 
@@ -51,17 +52,20 @@ const (
 
 // request is what the agent asks.
 type request struct {
-	Number    uint64          `json:"number"` // the answer's; chosen by the agent, not 0
-	Operation string          `json:"operation"`
-	Start     *StartSpec      `json:"start,omitempty"`
-	Run       *runSpec        `json:"run,omitempty"`
-	ID        string          `json:"id,omitempty"`     // of a process
-	To        string          `json:"to,omitempty"`     // steer: the process that gets the connections
-	Closes    time.Duration   `json:"closes,omitempty"` // steer: until the other process closes its listeners; nanoseconds
-	Signal    int             `json:"signal,omitempty"` // its number
-	Note      json.RawMessage `json:"note,omitempty"`
-	Cancel    uint64          `json:"cancel,omitempty"` // the number of a run or a measurement that is no longer wanted
-	Lineage   int             `json:"lineage,omitempty"`
+	Number    uint64     `json:"number"` // the answer's; chosen by the agent, not 0
+	Operation string     `json:"operation"`
+	Start     *StartSpec `json:"start,omitempty"`
+	Run       *runSpec   `json:"run,omitempty"`
+	ID        string     `json:"id,omitempty"` // of a process
+	// Steer: the process that gets the connections.
+	To string `json:"to,omitempty"`
+	// Steer: until the other process closes its listeners; nanoseconds.
+	Closes time.Duration   `json:"closes,omitempty"`
+	Signal int             `json:"signal,omitempty"` // its number
+	Note   json.RawMessage `json:"note,omitempty"`
+	// The number of a run or a measurement that is no longer wanted.
+	Cancel  uint64 `json:"cancel,omitempty"`
+	Lineage int    `json:"lineage,omitempty"`
 }
 
 type runSpec struct {
@@ -89,7 +93,8 @@ func writeFrame(w io.Writer, message any) error {
 		return fmt.Errorf("encode a message: %w", err)
 	}
 	if len(body) > MaxFrame {
-		return fmt.Errorf("a message of %d bytes is longer than the %d allowed", len(body), MaxFrame)
+		return fmt.Errorf("a message of %d bytes is longer than the %d allowed", len(body),
+			MaxFrame)
 	}
 	frame := make([]byte, frameHeader, frameHeader+len(body))
 	binary.BigEndian.PutUint32(frame, uint32(len(body)))
@@ -97,7 +102,8 @@ func writeFrame(w io.Writer, message any) error {
 	return err
 }
 
-// readFrame receives one message. Its memory grows with what arrives, not with what the header promises.
+// readFrame receives one message. Its memory grows with what arrives, not with what the header
+// promises.
 func readFrame(r io.Reader, message any) error {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

@@ -12,7 +12,8 @@ import (
 )
 
 func TestFrames(t *testing.T) {
-	want := request{Number: 7, Operation: operationStart, Start: &StartSpec{ID: "a", Args: []string{"-c", "x"}, Env: []string{}}}
+	want := request{Number: 7, Operation: operationStart,
+		Start: &StartSpec{ID: "a", Args: []string{"-c", "x"}, Env: []string{}}}
 	var wire bytes.Buffer
 	if err := writeFrame(&wire, want); err != nil {
 		t.Fatal(err)
@@ -157,7 +158,8 @@ func TestBacklogIsBounded(t *testing.T) {
 	}
 	again := newBacklog()
 	again.restore(saved)
-	if again.bytes != len("line")*MaxKeptLines || again.dropped[from] != 1 || again.dropped[other] != 1 {
+	if again.bytes != len("line")*MaxKeptLines || again.dropped[from] != 1 ||
+		again.dropped[other] != 1 {
 		t.Errorf("restored: %d bytes, dropped %v", again.bytes, again.dropped)
 	}
 	big := strings.Repeat("x", MaxLine)
