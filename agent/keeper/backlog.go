@@ -2,18 +2,18 @@ package keeper
 
 import "sync"
 
-// backlog holds the lines that no agent has taken yet, of all processes, oldest first. It is the
-// only queue between the log pipes and an agent: when nobody takes, or too slowly, the oldest lines
-// go and are counted, so that reading a pipe never waits.
+// backlog queues the log lines of all processes, oldest first, until an agent receives them. It is
+// bounded: when it is full it drops and counts the oldest lines, so that reading a log pipe never
+// waits.
 type backlog struct {
 	mu      sync.Mutex
 	entries []entry
 	bytes   int
-	dropped map[origin]uint64 // since last told
-	waiting chan struct{}     // holds a token while there may be something to take
+	dropped map[origin]uint64 // since the last take
+	waiting chan struct{}     // holds a token while the queue may be non-empty
 }
 
-// origin is who said a line.
+// origin is the process that wrote a line.
 type origin struct {
 	ID    string `json:"id"`
 	Epoch int    `json:"epoch"`
@@ -61,14 +61,13 @@ func (b *backlog) wake() {
 	}
 }
 
-// Bounds of what take gives at once, far below MaxFrame even when JSON escapes every byte.
+// Bounds of one batch, far below MaxFrame even when JSON escapes every byte.
 const (
 	batchLines = 256
 	batchBytes = 64 << 10
 )
 
-// take removes the next lines, grouped by process. While there are more it leaves a token in
-// waiting.
+// take removes the next batch, grouped by process. It leaves a token in waiting if lines remain.
 func (b *backlog) take() []Log {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,14 +93,14 @@ func (b *backlog) take() []Log {
 		b.wake()
 		return logs
 	}
-	for from := range b.dropped { // those of which no line is left
+	for from := range b.dropped { // processes without a line left
 		of(from)
 	}
 	return logs
 }
 
-// giveBack puts lines that could not be sent where they were.
-func (b *backlog) giveBack(logs []Log) {
+// putBack returns lines that could not be sent to the head of the queue.
+func (b *backlog) putBack(logs []Log) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	later := b.entries
@@ -112,7 +111,7 @@ func (b *backlog) giveBack(logs []Log) {
 	}
 }
 
-// snapshot gives everything without removing it, and restore takes it in again: across a
+// snapshot returns all lines without removing them. restore adds those of a snapshot after a
 // re-execution.
 func (b *backlog) snapshot() []Log {
 	b.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// child is an Envoy. Its fields belong to the lock of the server.
+// child is an Envoy. The lock of the server guards its fields.
 type child struct {
 	process Process // without LastLines, MemoryBytes, Connections
 	pipe    *logPipe
@@ -18,14 +18,14 @@ type child struct {
 
 func (c *child) lives() bool { return c.process.Exit == nil }
 
-// view is what agents see of it.
+// view returns the process as agents see it.
 func (c *child) view() Process {
 	process := c.process
 	process.LastLines = c.pipe.lastLines()
 	return process
 }
 
-// livingPIDs returns the processes that live, in the order of their start.
+// livingPIDs returns the living processes in the order of their start.
 func (s *server) livingPIDs() (pids []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func checkStart(spec *StartSpec) error {
 	return nil
 }
 
-// mayStart refuses what would hurt a living Envoy or could not live.
+// mayStart refuses a start that would harm a living Envoy or that must fail.
 func (s *server) mayStart(spec *StartSpec) *Error {
 	if s.stopping {
 		return refuse(CodeStopping, "the keeper is stopping: nothing is started any more")
@@ -128,8 +128,8 @@ func (s *server) mayStart(spec *StartSpec) *Error {
 			"or choose another base_id", spec.Epoch, s.memory.path(s.info.BaseIDOf(spec.Lineage)))
 	}
 	for _, c := range s.lineage(spec.Lineage) {
-		// With a socket path Envoy unlinks the sockets of the epoch that shares its names, living
-		// or not.
+		// With --socket-path Envoy unlinks the sockets of the epoch that shares its names, even if
+		// that epoch lives.
 		if c.process.Epoch%generations == spec.Epoch%generations {
 			return refuse(CodeEpoch, "epoch %d cannot start: epoch %d (pid %d) lives and uses "+
 				"the same hot-restart sockets", spec.Epoch, c.process.Epoch, c.process.PID)
@@ -150,7 +150,7 @@ func (s *server) lineage(number int) []*child {
 	})
 }
 
-// signal sends a signal to a process that still lives.
+// signal sends a signal to a living process.
 func (s *server) signal(id string, number int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *server) signal(id string, number int) error {
 	if number <= 0 || unix.SignalName(signal) == "" {
 		return refuse(CodeInvalid, "there is no signal %d", number)
 	}
-	// Its number may be someone else's by now; until it is reaped, under this lock, it is not.
+	// The pid may be another process's by now. Until it is reaped, under this lock, it is not.
 	if !c.lives() {
 		return refuse(CodeExited, "process %q has exited", id)
 	}
@@ -173,7 +173,7 @@ func (s *server) signal(id string, number int) error {
 	return nil
 }
 
-// annotate keeps the agent's note.
+// annotate stores the agent's note on a process.
 func (s *server) annotate(id string, note []byte) error {
 	if len(note) > MaxNote {
 		return refuse(CodeInvalid, "a note of %d bytes: at most %d are kept", len(note), MaxNote)
@@ -188,7 +188,7 @@ func (s *server) annotate(id string, note []byte) error {
 	return nil
 }
 
-// forget drops a process that has exited.
+// forget removes a process that has exited from the list.
 func (s *server) forget(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,8 +204,8 @@ func (s *server) forget(id string) error {
 	return nil
 }
 
-// drop takes an exited process off the list. If something of its own still holds its log pipe,
-// nobody reads that any more: its writer gets EPIPE.
+// drop removes an exited process from the list. A descendant of Envoy that still holds the log pipe
+// gets EPIPE from now on.
 func (s *server) drop(c *child) {
 	_ = c.pipe.file.Close()
 	s.children = slices.DeleteFunc(s.children, func(other *child) bool { return other == c })

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client is the agent's side: a connection to a keeper. Its methods may be called at the same time.
-// A refusal by the keeper is an *Error; a lost connection is an ErrClosed.
+// Client is a connection of the agent to a keeper. Its methods may be called concurrently. If the
+// keeper refuses a request, the error is an *Error; if the connection is lost, it is ErrClosed.
 type Client struct {
 	socket net.Conn
 	info   Info
@@ -34,16 +34,15 @@ type Client struct {
 	reason error // why the connection was lost
 }
 
-// Dial connects the agent to the keeper that listens on a socket. One agent at a time: ErrBusy
-// tells that another one is connected (a *BusyError knows its pid), ErrVersion that the keeper
-// speaks another protocol (Upgrade may cure it), ErrNotRunning that no keeper listens.
+// Dial connects the agent to the keeper that listens on a socket. One agent may be connected at a
+// time. The error is ErrBusy if another agent is connected (*BusyError has its pid), ErrVersion if
+// the keeper has another protocol version (see Upgrade), ErrNotRunning if no keeper listens.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	return dial(ctx, socket, roleAgent)
 }
 
-// Upgrade asks a keeper, of whatever protocol version, to replace itself by the program that is
-// installed now. Afterwards the new one listens on the same socket, with the same pid and the same
-// Envoys.
+// Upgrade makes a keeper of any protocol version replace itself by the installed program. Socket,
+// pid and Envoys stay the same.
 func Upgrade(ctx context.Context, socket string) error {
 	client, err := dial(ctx, socket, roleUpgrade)
 	if err != nil {
@@ -64,11 +63,11 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetDeadline(time.Unix(1, 0)) })
 	var theirs hello
-	// The keeper may have hung up before it read all: its answer counts.
+	// The keeper may hang up before it has read everything: its answer counts.
 	_ = writeFrame(socket, hello{Protocol: ProtocolVersion, Role: as})
 	if err = readFrame(socket, &theirs); err != nil {
-		// On its way out, or it never got in.
-		err = fmt.Errorf("it hung up: %w: %w", ErrNotRunning, err)
+		// It is exiting, or could not start.
+		err = fmt.Errorf("the keeper closed the connection: %w: %w", ErrNotRunning, err)
 	}
 	if !stop() && ctx.Err() != nil {
 		err = ctx.Err()
@@ -94,7 +93,7 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	return c, nil
 }
 
-// accepted looks at the keeper's hello.
+// accepted checks the keeper's hello.
 func accepted(theirs hello, as role) error {
 	switch {
 	case theirs.Error != nil && theirs.Error.Code == CodeBusy:
@@ -110,18 +109,18 @@ func accepted(theirs hello, as role) error {
 	return nil
 }
 
-// Info is what the keeper said about itself when it was connected to.
+// Info returns what the keeper sent when the connection was made.
 func (c *Client) Info() Info { return c.info }
 
-// Events gives exits and log lines, in this order where both wait. The channel is closed when the
-// connection is lost. A reader that is slow loses log lines (Dropped counts them), never an exit.
+// Events returns exits and log lines, exits first. The channel is closed when the connection is
+// lost. A slow reader loses log lines (Dropped counts them), but no exit.
 func (c *Client) Events() <-chan Event { return c.out }
 
-// Done is closed when the connection is lost: the keeper has ended or replaced itself, or Close was
-// called.
+// Done is closed when the connection is lost: the keeper has exited or replaced itself, or Close
+// was called.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Close hangs up. The keeper and its Envoys go on.
+// Close closes the connection. The keeper and its Envoys continue to run.
 func (c *Client) Close() {
 	c.lost(ErrClosed)
 	c.wait.Wait()
@@ -139,25 +138,24 @@ func (c *Client) Start(ctx context.Context, spec StartSpec) (Process, error) {
 	return *r.Process, nil
 }
 
-// Signal sends a signal to a process that lives.
+// Signal sends a signal to a living process.
 func (c *Client) Signal(ctx context.Context, id string, signal unix.Signal) error {
 	_, err := c.ask(ctx, request{Operation: operationSignal, ID: id, Signal: int(signal)})
 	return err
 }
 
-// Processes lists all that live, and those that exited and were not forgotten, in the order of
-// their start.
+// Processes lists the living processes, and those that exited and were not forgotten, in the order
+// of their start.
 func (c *Client) Processes(ctx context.Context) ([]Process, error) {
 	return c.list(ctx, operationList)
 }
 
-// measureTimeout bounds one measurement, whoever waits for it.
+// measureTimeout bounds one measurement for all its callers.
 const measureTimeout = 10 * time.Second
 
-// Measure is Processes with the memory and the connections of those that live, for people who look
-// and for a stop: reading the kernel's tables takes a third of a second with 20,000 connections on
-// a busy machine. However many callers there are, one measurement runs at a time; the result is at
-// most maxAge old, and what the keeper adds to that (MeasurementAge).
+// Measure is Processes with the memory and connections of the living ones. A measurement takes up
+// to a third of a second with 20,000 connections on a busy machine. One runs at a time and is
+// shared by all callers. The result is at most maxAge + MeasurementAge old.
 func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, error) {
 	processes, err := c.measured.get(ctx, maxAge)
 	if err != nil {
@@ -166,24 +164,24 @@ func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, 
 	return processes, nil
 }
 
-// Annotate keeps the agent's note on a process, at most MaxNote bytes, in place of the one before;
-// it survives the agent.
+// Annotate replaces the agent's note on a process, at most MaxNote bytes. The keeper stores it
+// until the process is forgotten.
 func (c *Client) Annotate(ctx context.Context, id string, note json.RawMessage) error {
 	_, err := c.ask(ctx, request{Operation: operationAnnotate, ID: id, Note: note})
 	return err
 }
 
-// Forget drops a process that has exited.
+// Forget removes a process that has exited from the list.
 func (c *Client) Forget(ctx context.Context, id string) error {
 	_, err := c.ask(ctx, request{Operation: operationForget, ID: id})
 	return err
 }
 
-// RunTimeout bounds Run where the context has no earlier deadline.
+// RunTimeout bounds Run if the context has no earlier deadline.
 const RunTimeout = time.Minute
 
-// Run executes a short command, such as Envoy's --version or --mode validate, where and as Envoy
-// runs, with an empty environment. It is killed when the context ends.
+// Run executes a short command such as envoy --version or --mode validate, as Envoy's user, in its
+// sandbox and with an empty environment. The command is killed when the context ends.
 func (c *Client) Run(ctx context.Context, path string, args []string) (RunResult, error) {
 	timeout := RunTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -201,36 +199,36 @@ func (c *Client) Run(ctx context.Context, path string, args []string) (RunResult
 }
 
 // ClearInitializing resets the flag that a failed epoch leaves in the shared memory of its lineage,
-// and tells whether it was set. A CodeLayout refusal means that this Envoy's layout is unknown.
+// and reports whether it was set. The error has CodeLayout if the layout of the memory is unknown.
 func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, error) {
 	r, err := c.ask(ctx, request{Operation: operationClearInitializing, Lineage: lineage})
 	return r.Done, err
 }
 
-// CloseDoors lets no new TCP connection in to the Envoys that live, and returns once they have
-// taken those that wait (within about a second): closing the listeners then resets nobody. There is
-// no way back.
+// CloseDoors has the kernel refuse new TCP connections to all living Envoys, and returns once these
+// have accepted the waiting ones, within about a second. Closing the listeners then resets nobody.
+// It cannot be undone.
 func (c *Client) CloseDoors(ctx context.Context) error {
 	_, err := c.ask(ctx, request{Operation: operationCloseDoors})
 	return err
 }
 
-// Steer has every new connection of a port that an Envoy (from) shares with others of this keeper
-// go to one of them (to), as a hot restart would, until the first ends, which is to close its
-// listeners after a time. An error tells what could not be had: there the kernel shares out as
-// before.
+// Steer directs the new connections of ports that an Envoy (from) shares with others to one of them
+// (to) until from exits. from closes its listeners after the given time. Ports in the error are
+// left as they were.
 func (c *Client) Steer(ctx context.Context, from, to string, closes time.Duration) error {
 	_, err := c.ask(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closes})
 	return err
 }
 
-// Cleanup removes the sockets and the shared memory that Envoys left; none may live.
+// Cleanup removes the sockets and the shared memory of Envoys. It fails while one lives.
 func (c *Client) Cleanup(ctx context.Context) error {
 	_, err := c.ask(ctx, request{Operation: operationCleanup})
 	return err
 }
 
-// Shutdown ends every Envoy (SIGTERM, SIGKILL after 5 s), cleans up and ends the keeper.
+// Shutdown terminates all Envoys (SIGTERM, after 5 s SIGKILL), removes their files and ends the
+// keeper.
 func (c *Client) Shutdown(ctx context.Context) error {
 	_, err := c.ask(ctx, request{Operation: operationShutdown})
 	if errors.Is(err, ErrClosed) {
@@ -239,8 +237,8 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Reexecute makes the keeper replace itself by the program that is installed now. The connection is
-// lost by it, as every other; an error means that the keeper goes on as it is.
+// Reexecute makes the keeper replace itself by the installed program, which ends all connections.
+// An error means that the keeper continues unchanged.
 func (c *Client) Reexecute(ctx context.Context) error {
 	_, err := c.ask(ctx, request{Operation: operationReexecute})
 	if errors.Is(err, ErrClosed) {

@@ -15,11 +15,11 @@ func (c *Client) ask(ctx context.Context, r request) (response, error) {
 	return c.await(ctx, r.Operation, number, answers)
 }
 
-// answersQueued is more than the frames of any answer, so that one that is slowly taken does not
-// hold up the rest: a list has at most MaxExits and a few living processes.
+// answersQueued is more than the frames of any answer (a list has at most MaxExits and a few living
+// processes), so that a slow caller does not delay the others.
 const answersQueued = 4 * MaxExits
 
-// list collects an answer of several frames.
+// list sends a request whose answer has several frames.
 func (c *Client) list(ctx context.Context, operation string) ([]Process, error) {
 	answers, number, err := c.send(ctx, request{Operation: operation})
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *Client) await(ctx context.Context, operation string, number uint64,
 		return r, nil
 	case <-ctx.Done():
 		c.forgetRequest(number)
-		// Nobody waits for this answer.
+		// The keeper need not finish it.
 		if operation == operationRun || operation == operationMeasure {
 			_, _, _ = c.send(context.WithoutCancel(ctx), request{Operation: operationCancel,
 				Cancel: number})
@@ -130,11 +130,11 @@ func (c *Client) answered(r response) {
 	}
 	select {
 	case answers <- r:
-	default: // a keeper that answers more than it may
+	default: // the keeper sends more frames than it may
 	}
 }
 
-// lost ends the connection, once.
+// lost ends the connection. Only the first call has an effect.
 func (c *Client) lost(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,13 +18,12 @@ const (
 	exitFailed = 1
 )
 
-// Command is outrider-keeper: arguments in, exit code out. The calling goroutine must be the main
-// one, locked to the main thread by an init function.
+// Command runs outrider-keeper and returns its exit code. It must be called by the main goroutine,
+// locked to the main thread by an init function.
 func Command(arguments []string, version string, stdout, stderr io.Writer) int {
-	// A keeper mostly sleeps, and its heap is small: one thread that runs Go keeps idle memory and
-	// wake-ups low (set by hand, the runtime does not look at the cgroup's limit every few seconds
-	// any more), and collecting at 1 MB instead of at 4 MB of garbage costs nothing that can be
-	// measured.
+	// One thread that runs Go keeps idle memory and wake-ups low; if it is set explicitly the
+	// runtime does not poll the cgroup limit. Collecting at 1 MB instead of 4 MB of garbage has no
+	// measurable cost.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(25)
 
@@ -45,11 +44,11 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 		"a `user` who may connect too, beside root, the keeper's own user and the socket's owner")
 	flags.DurationVar(&options.IdleExit, "idle-exit", 0,
 		"exit after this `time` without an agent and without an Envoy; 0 = never")
-	flags.IntVar(&listenFD, flagListen, -1, "a listening socket that was handed in")
-	flags.IntVar(&lockFD, flagLock, -1, "the folder's lock that was handed in")
-	flags.IntVar(&stateFD, flagState, -1, "what the keeper before left (internal)")
+	flags.IntVar(&listenFD, flagListen, -1, "an inherited listening socket")
+	flags.IntVar(&lockFD, flagLock, -1, "the inherited lock of the folder")
+	flags.IntVar(&stateFD, flagState, -1, "the state of the previous image (internal)")
 	flags.IntVar(&takes, flagTakes, 0,
-		"tell whether a state of this `format` can be taken over (internal)")
+		"exit 0 if this program reads states of this `format` (internal)")
 	flags.BoolVar(&showVersion, "version", false, "print the version")
 	switch err := flags.Parse(arguments); {
 	case errors.Is(err, flag.ErrHelp):
@@ -66,7 +65,7 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 		return 0
 	case takes > stateFormat:
 		return fail(stderr, exitFailed,
-			fmt.Errorf("this program takes over states up to format %d, not %d", stateFormat,
+			fmt.Errorf("this program reads states up to format %d, not %d", stateFormat,
 				takes))
 	case takes > 0:
 		return 0
@@ -104,7 +103,7 @@ func fail(stderr io.Writer, code int, err error) int {
 	return code
 }
 
-// activated is the listening socket that systemd handed in (sd_listen_fds), or nil.
+// activated returns the listening socket that systemd passed (sd_listen_fds), or nil.
 func activated() *os.File {
 	const first = 3
 	if !isActivated() {
@@ -118,5 +117,5 @@ func isActivated() bool {
 	return os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && err == nil && count > 0
 }
 
-// socketName is the keeper's socket in its folder, where none was given.
+// socketName is the default name of the keeper's socket in its folder.
 const socketName = "keeper.sock"

@@ -7,30 +7,29 @@ import (
 	"time"
 )
 
-// helloWait is how long a new connection may take to say who it is.
+// helloWait bounds the exchange of hellos.
 const helloWait = 5 * time.Second
 
-// repliesQueued is how many answers may wait for a slow reader; then its next requests wait, and
-// nobody else.
+// repliesQueued is how many answers may wait for a slow reader before its next requests wait.
 const repliesQueued = 32
 
-// connection is one agent, or one that upgrades the keeper. Its reader handles requests, its writer
-// sends answers and events; the rest of the keeper never waits for either.
+// connection is a connected agent, or a client that upgrades the keeper. One goroutine reads and
+// handles requests, another writes answers and events. The rest of the keeper waits for neither.
 type connection struct {
 	socket  *net.UnixConn
 	role    role
 	pid     int
 	replies chan response
-	waiting chan struct{} // a token while exits is not empty
+	waiting chan struct{} // holds a token while exits is not empty
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup // commands and measurements
 
 	mu    sync.Mutex
 	exits []Process                     // not yet sent; bounded by the number of processes
-	calls map[uint64]context.CancelFunc // that can be cancelled, by request
+	calls map[uint64]context.CancelFunc // cancel functions by request
 
-	writing chan struct{} // full while lines are on their way from the backlog into the socket
+	writing chan struct{} // full while lines are between backlog and socket
 }
 
 func newConnection(socket *net.UnixConn, as role, pid int) *connection {
@@ -54,7 +53,7 @@ func (c *connection) push(process Process) {
 	}
 }
 
-// answer queues an answer; it gives up when the connection is lost.
+// answer queues an answer unless the connection is lost.
 func (c *connection) answer(r response) {
 	select {
 	case c.replies <- r:
@@ -62,11 +61,10 @@ func (c *connection) answer(r response) {
 	}
 }
 
-// write sends what there is until the connection is lost. Exits go before log lines: the agent acts
-// on them.
+// write sends what is queued until the connection is lost. Exits are sent before log lines.
 func (c *connection) write(lines *backlog) {
 	defer c.cancel()
-	var waiting chan struct{} // only an agent gets the lines
+	var waiting chan struct{}
 	if c.role == roleAgent {
 		waiting = lines.waiting
 	}
@@ -110,15 +108,15 @@ func (c *connection) writeLines(lines *backlog) error {
 	logs := lines.take()
 	for i := range logs {
 		if err := writeFrame(c.socket, response{Event: &Event{Log: &logs[i]}}); err != nil {
-			lines.giveBack(logs[i:])
+			lines.putBack(logs[i:])
 			return err
 		}
 	}
 	return nil
 }
 
-// holdLines keeps the writer from taking lines, so that none is on its way while the keeper
-// replaces itself. It does not wait for ever: an agent that does not read loses some.
+// holdLines keeps the writer from taking lines while the keeper replaces itself, so that none is
+// lost on its way. It waits at most for wait.
 func (c *connection) holdLines(wait time.Duration) (release func()) {
 	select {
 	case c.writing <- struct{}{}:
@@ -128,7 +126,7 @@ func (c *connection) holdLines(wait time.Duration) (release func()) {
 	}
 }
 
-// begin registers a call that can be cancelled; end must be called when it is over.
+// begin registers a call that can be cancelled; the caller must call end.
 func (c *connection) begin(number uint64) (ctx context.Context, end func(), refusal *Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

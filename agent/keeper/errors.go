@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What Dial and its like fail with, for errors.Is.
+// Errors of Dial and the other methods, for errors.Is.
 var (
 	ErrNotRunning = errors.New("no keeper is running")
 	ErrBusy       = errors.New("the keeper serves another agent")
@@ -15,7 +15,7 @@ var (
 	ErrClosed     = errors.New("the connection to the keeper is closed")
 )
 
-// BusyError is an ErrBusy that knows who holds the keeper.
+// BusyError is an ErrBusy with the pid of the connected agent.
 type BusyError struct{ PID int }
 
 func (e *BusyError) Error() string {
@@ -25,8 +25,8 @@ func (e *BusyError) Error() string {
 // Is makes errors.Is(err, ErrBusy) true.
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
-// VersionError is an ErrVersion that knows both sides. Upgrade cures it when the installed keeper
-// is newer than the running one.
+// VersionError is an ErrVersion with both versions. Upgrade resolves it if the installed keeper is
+// newer than the running one.
 type VersionError struct{ Keeper, Agent int }
 
 func (e *VersionError) Error() string {
@@ -37,7 +37,7 @@ func (e *VersionError) Error() string {
 // Is makes errors.Is(err, ErrVersion) true.
 func (e *VersionError) Is(target error) bool { return target == ErrVersion }
 
-// Code classifies what the keeper refused; stable, part of the protocol.
+// Code classifies refusals of the keeper. Codes are stable and part of the protocol.
 type Code string
 
 // The codes.
@@ -71,7 +71,7 @@ type Error struct {
 
 func (e *Error) Error() string { return "keeper: " + e.Message }
 
-// IsCode tells whether the keeper refused with this code.
+// IsCode reports whether the keeper refused with this code.
 func IsCode(err error, code Code) bool {
 	var refusal *Error
 	return errors.As(err, &refusal) && refusal.Code == code
@@ -81,7 +81,7 @@ func refuse(code Code, format string, arguments ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, arguments...)}
 }
 
-// asRefusal turns any error into one that can travel.
+// asRefusal converts any error to one that can be sent.
 func asRefusal(err error) *Error {
 	var refusal *Error
 	if errors.As(err, &refusal) {
@@ -90,7 +90,7 @@ func asRefusal(err error) *Error {
 	return &Error{Code: CodeInternal, Message: err.Error()}
 }
 
-// codeOfFork tells a program that cannot be executed from a machine that cannot start it now.
+// codeOfFork distinguishes a program that cannot be executed from a temporary lack of resources.
 func codeOfFork(err error) Code {
 	for _, passing := range []error{unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE,
 		unix.ETXTBSY, errShutDown} {

@@ -17,11 +17,10 @@ const lockName = "lock"
 
 var errLocked = errors.New("another keeper lives there")
 
-// lockFolder makes the keeper's folder and locks it: one keeper a folder. The lock belongs to the
-// open file, so that it can be handed to a keeper that is being started and kept across a
-// re-execution.
+// lockFolder creates the keeper's folder and locks it. The lock belongs to the open file, so it can
+// be passed to a keeper that is being started, and survives a re-execution.
 func lockFolder(folder string) (*os.File, error) {
-	// What is above is nobody's secret: the keeper's user must get through.
+	// The keeper's user must be able to traverse the parent folders.
 	err := os.MkdirAll(filepath.Dir(folder), 0o755)
 	if err == nil {
 		err = os.MkdirAll(folder, 0o750)
@@ -46,8 +45,7 @@ func lockFolder(folder string) (*os.File, error) {
 			}
 			return nil, fmt.Errorf("lock %s: %w", folder, err)
 		}
-		// A keeper that ended has removed its lock: what was locked must still be what has the
-		// name.
+		// A keeper removes its lock when it exits: the locked file must still be the named one.
 		opened, err := file.Stat()
 		if err == nil {
 			var named os.FileInfo
@@ -59,8 +57,8 @@ func lockFolder(folder string) (*os.File, error) {
 	}
 }
 
-// onlyName fails unless a file is a regular one without hard links: root gives the lock to the
-// keeper's user, who may have put another file in its place.
+// onlyName fails unless a file is a regular one without other hard links. root chowns the lock to
+// the keeper's user, who may have replaced it by another file.
 func onlyName(file *os.File) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &status); err != nil {
@@ -72,9 +70,9 @@ func onlyName(file *os.File) error {
 	return nil
 }
 
-// listenPrivately makes a listening socket at a path, mode 0600 from its first moment, in place of
-// a stale one. The folder's lock tells that nobody of ours listens there; one that somebody else
-// listens on is left alone.
+// listenPrivately creates a listening socket with mode 0600 from its first moment, and replaces a
+// stale one. It fails if another process listens at the path; thanks to the folder's lock that is
+// no keeper.
 func listenPrivately(path string) (*net.UnixListener, error) {
 	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = probe.Close()
@@ -86,8 +84,8 @@ func listenPrivately(path string) (*net.UnixListener, error) {
 			path, len(temporary)-maxSocketPath)
 	}
 	_ = os.Remove(temporary)
-	// The socket's mode before it is bound is that of its file: no chmod by a path that the
-	// folder's owner could replace.
+	// The file inherits the mode that the socket has before bind. chmod by path would follow what
+	// the owner of the folder puts there.
 	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
 		var failure error
 		err := socket.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), 0o600) })
@@ -107,17 +105,17 @@ func listenPrivately(path string) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// listenerOf takes over a listening socket that was handed in.
+// listenerOf returns the listener of an inherited socket.
 func listenerOf(file *os.File) (*net.UnixListener, error) {
 	defer func() { _ = file.Close() }()
 	inherited, err := net.FileListener(file)
 	if err != nil {
-		return nil, fmt.Errorf("take over the listening socket: %w", err)
+		return nil, fmt.Errorf("use the inherited listening socket: %w", err)
 	}
 	listener, ok := inherited.(*net.UnixListener)
 	if !ok {
 		_ = inherited.Close()
-		return nil, fmt.Errorf("take over the listening socket: %s is not a Unix socket",
+		return nil, fmt.Errorf("use the inherited listening socket: %s is not a Unix socket",
 			inherited.Addr())
 	}
 	listener.SetUnlinkOnClose(false)

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// handle does what a request asks. What takes long is done beside the reader, so that requests do
-// not wait for each other.
+// handle executes a request. Long operations run in the background, so that requests do not wait
+// for each other.
 func (s *server) handle(c *connection, r request) {
 	if c.role == roleUpgrade && r.Operation != operationReexecute {
 		s.answerDone(c, r.Number, false, refuse(CodeForbidden, "role %q may not %s", c.role,
@@ -59,22 +59,22 @@ func (s *server) handle(c *connection, r request) {
 		cleared, err := s.memory.clearInitializing(s.info.BaseIDOf(r.Lineage))
 		s.answerDone(c, r.Number, cleared, err)
 	case operationCloseDoors:
-		s.beside(c, func() { s.answerDone(c, r.Number, false, s.stopAccepting()) })
+		s.background(c, func() { s.answerDone(c, r.Number, false, s.stopAccepting()) })
 	case operationSteer:
-		s.beside(c, func() { s.answerDone(c, r.Number, false, s.steer(r.ID, r.To, r.Closes)) })
+		s.background(c, func() { s.answerDone(c, r.Number, false, s.steer(r.ID, r.To, r.Closes)) })
 	case operationCleanup:
 		s.answerDone(c, r.Number, false, s.cleanup())
 	case operationShutdown:
 		go s.shutdown() // the end of the connection is the answer
 	case operationReexecute:
-		s.beside(c, func() { s.answerDone(c, r.Number, false, s.reexecute()) })
+		s.background(c, func() { s.answerDone(c, r.Number, false, s.reexecute()) })
 	default:
 		s.answerDone(c, r.Number, false,
 			refuse(CodeInvalid, "the keeper does not know the operation %q", r.Operation))
 	}
 }
 
-func (s *server) beside(c *connection, work func()) {
+func (s *server) background(c *connection, work func()) {
 	c.running.Add(1)
 	go func() {
 		defer c.running.Done()
@@ -82,15 +82,15 @@ func (s *server) beside(c *connection, work func()) {
 	}()
 }
 
-// call runs work beside the reader, as beside does, until the request is cancelled or the
-// connection is lost. A connection may have MaxCalls of these at the same time.
+// call runs work in the background until the request is cancelled or the connection is lost. A
+// connection may have MaxCalls of these at the same time.
 func (s *server) call(c *connection, number uint64, work func(ctx context.Context)) {
 	ctx, end, refusal := c.begin(number)
 	if refusal != nil {
 		s.answerDone(c, number, false, refusal)
 		return
 	}
-	s.beside(c, func() {
+	s.background(c, func() {
 		defer end()
 		work(ctx)
 	})
@@ -104,7 +104,7 @@ func (s *server) answerDone(c *connection, number uint64, done bool, err error) 
 	c.answer(r)
 }
 
-// answerList sends a frame for each process, so that none grows over its bound, and an empty one at
+// answerList sends one frame for each process, so that none exceeds MaxFrame, and an empty one at
 // the end.
 func (s *server) answerList(c *connection, number uint64, processes []Process) {
 	for i := range processes {
@@ -113,7 +113,7 @@ func (s *server) answerList(c *connection, number uint64, processes []Process) {
 	c.answer(response{Number: number})
 }
 
-// list shows all processes.
+// list returns all processes.
 func (s *server) list() []Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *server) list() []Process {
 	return processes
 }
 
-// cleanup removes what Envoys leave behind, once none lives.
+// cleanup removes the files that Envoys leave behind. It fails while one lives.
 func (s *server) cleanup() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

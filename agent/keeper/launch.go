@@ -13,19 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LaunchOptions say how the foreground agent starts its keeper.
+// LaunchOptions describe a keeper that the foreground agent starts.
 type LaunchOptions struct {
 	Folder string // the keeper's and Envoy's; its socket is keeper.sock in it
-	// "" = outrider-keeper beside the running program, else where packages put it.
+	// Binary is the program; "" selects outrider-keeper beside the running program, or else the
+	// installed one.
 	Binary   string
 	BaseID   uint32        // Envoy's --base-id; 0 = a free one
 	User     *User         // nil = the agent's own; another one needs root
 	IdleExit time.Duration // how long a keeper without agent and Envoy stays; 0 = a minute
-	Stderr   *os.File      // where the keeper complains; nil = nowhere
+	Stderr   *os.File      // for the messages of the keeper; nil = discarded
 	Env      []string      // of the keeper itself, not of Envoy; nil = the agent's
 }
 
-// User is whom the keeper, and so Envoy, runs as.
+// User is the user that the keeper and Envoy run as.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32 // supplementary
@@ -36,9 +37,8 @@ const (
 	launchRetry     = 20 * time.Millisecond
 )
 
-// StartKeeper connects to the keeper of a folder, and starts one if there is none. That one is a
-// session of its own: it outlives the agent, kill -9 included. The errors are those of Dial, or
-// tell why it could not be started.
+// StartKeeper connects to the keeper of a folder and starts one if none runs. The keeper has its
+// own session, so it survives the agent.
 func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	folder, err := filepath.Abs(options.Folder)
 	if err != nil {
@@ -51,7 +51,7 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 		if err == nil || !errors.Is(err, ErrNotRunning) {
 			return client, err
 		}
-		// The lock goes over to the keeper, so two agents at the same time start one between them.
+		// The keeper inherits the lock, so two agents start one keeper between them.
 		lock, err := lockFolder(options.Folder)
 		if err == nil {
 			err = launch(options, socket, lock)
@@ -72,8 +72,8 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	}
 }
 
-// launch starts the program with a listening socket that waits for it: connecting succeeds from now
-// on.
+// launch starts the program with a socket that listens already, so that connecting succeeds at
+// once.
 func launch(options LaunchOptions, socket string, lock *os.File) error {
 	binary := options.Binary
 	if binary == "" {
@@ -123,8 +123,8 @@ func (o LaunchOptions) environment() []string {
 	return os.Environ()
 }
 
-// giveFolder lets the keeper's user write in the folder that root made. What it changes is open: by
-// the second start the names in the folder are that user's to replace.
+// giveFolder makes the keeper's user the owner of a folder that root created. It uses descriptors:
+// that user may have replaced the names in it.
 func giveFolder(folder string, lock *os.File, user *User) error {
 	directory, err := os.OpenFile(folder, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

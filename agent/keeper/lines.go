@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// lineSplitter cuts a stream into lines of at most MaxLine bytes. What a longer line has more is
-// counted, not kept.
+// lineSplitter splits a stream into lines and truncates them to MaxLine bytes.
 type lineSplitter struct {
 	partial []byte
-	cut     int // bytes of the unfinished line that were not kept
+	cut     int // truncated bytes of the unfinished line
 }
 
-// write takes the next bytes and calls emit for each line that ended.
+// write adds bytes and calls emit for each complete line.
 func (s *lineSplitter) write(data []byte, emit func(string)) {
 	for {
 		piece, rest, ended := bytes.Cut(data, []byte{'\n'})
@@ -34,7 +33,7 @@ func (s *lineSplitter) write(data []byte, emit func(string)) {
 	}
 }
 
-// end emits a last line that has no line end.
+// end emits the unfinished line.
 func (s *lineSplitter) end(emit func(string)) {
 	if len(s.partial) == 0 && s.cut == 0 {
 		emit("")
@@ -48,7 +47,7 @@ func (s *lineSplitter) end(emit func(string)) {
 	emit(line)
 }
 
-// text makes a line that JSON carries unchanged: valid UTF-8, no carriage return at its end.
+// text converts a line to valid UTF-8 without a carriage return at its end.
 func text(line []byte) string {
 	return strings.ToValidUTF8(string(bytes.TrimSuffix(line, []byte{'\r'})), "\uFFFD")
 }

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// MeasurementAge is how old a measurement may be that the keeper returns again. It is shorter than
-// the pause between two questions of an agent that stops Envoy and waits for its clients to leave.
+// MeasurementAge is the maximum age of a measurement that the keeper reuses. It is shorter than the
+// interval at which an agent polls while it waits for clients to leave.
 const MeasurementAge = 250 * time.Millisecond
 
-// measurement shares measuring among callers: one runs at a time, whoever calls meanwhile gets its
-// result, and a result that is new enough is returned again. A caller that leaves ends nothing.
+// measurement shares results among callers: one measurement runs at a time, and a recent result is
+// returned again. A caller that leaves does not end a measurement.
 type measurement struct {
 	take func() ([]Process, error)
 
@@ -22,9 +22,9 @@ type measurement struct {
 	last *sample
 }
 
-// sample is a measurement that runs or has ended.
+// sample is a measurement in progress or its result.
 type sample struct {
-	ended chan struct{} // closed at its end, after the other fields are set
+	ended chan struct{} // closed once the other fields are set
 
 	at        time.Time
 	processes []Process
@@ -42,7 +42,7 @@ func (m *measurement) get(ctx context.Context, maxAge time.Duration) ([]Process,
 	}
 }
 
-// current returns the sample that runs or is new enough, else it begins one.
+// current returns the sample in progress or a recent one, or starts one.
 func (m *measurement) current(maxAge time.Duration) *sample {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,8 +69,8 @@ func (s *sample) expired(maxAge time.Duration) bool {
 	}
 }
 
-// measure lists all processes with what the living ones use. It reads kernel tables, which may be
-// long, without holding the lock.
+// measure lists all processes with the resources of the living ones. It holds no lock, as reading
+// kernel tables may take long.
 func (s *server) measure() ([]Process, error) {
 	processes := s.list()
 	var pids []int
@@ -81,7 +81,7 @@ func (s *server) measure() ([]Process, error) {
 	}
 	found, err := countTraffic(pids, s.info.Folder)
 	if err != nil {
-		s.complain("%v", err)
+		s.logf("%v", err)
 	}
 	for i := range processes {
 		p := &processes[i]
@@ -89,7 +89,7 @@ func (s *server) measure() ([]Process, error) {
 			continue
 		}
 		its := found[p.PID]
-		if err != nil { // the agent must not take too low a count for an idle Envoy
+		if err != nil { // never report an Envoy as idle after an error
 			its.downstream = max(its.downstream, 1)
 		}
 		p.Connections, p.Downstream, p.Listening = its.established, &its.downstream, its.listening

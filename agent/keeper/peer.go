@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer is who opened a connection.
+// peer is the process at the other end of a connection.
 type peer struct{ uid, pid int }
 
 func peerOf(socket *net.UnixConn) (peer, error) {

@@ -11,31 +11,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeBytes is the size asked for a log pipe: room for what an Envoy at debug level says while the
+// pipeBytes is the requested size of a log pipe: enough for an Envoy at debug level while the
 // keeper replaces itself.
 const pipeBytes = 256 << 10
 
-// logPipe reads what one Envoy writes. Nothing in it waits for an agent: an unread pipe would stop
-// Envoy, data plane and all.
+// logPipe reads the output of one Envoy. It never waits for an agent: a full pipe would block
+// Envoy's data plane.
 type logPipe struct {
 	from   origin
 	file   *os.File
 	lines  *backlog
-	closed chan struct{} // when every writer has closed its end; nothing comes any more
+	closed chan struct{} // closed when every writer has closed its end
 
 	mu       sync.Mutex
 	splitter lineSplitter
 	last     tail
-	paused   chan struct{} // closed when the present follow has returned because of pause
+	paused   chan struct{} // closed when follow has returned because of pause
 }
 
-// newPipe returns the keeper's end, not blocking, and the child's, blocking.
+// newPipe returns the keeper's end, non-blocking, and the child's end, blocking.
 func newPipe() (read, write *os.File, err error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, fmt.Errorf("make a log pipe: %w", err)
 	}
-	// Best effort: the system's limit of pipe pages of a user may be lower.
+	// Best effort: the limit of pipe pages per user may be lower.
 	_, _ = unix.FcntlInt(uintptr(ends[0]), unix.F_SETPIPE_SZ, pipeBytes)
 	if err := unix.SetNonblock(ends[0], true); err != nil {
 		_ = unix.Close(ends[0])
@@ -49,7 +49,7 @@ func newLogPipe(from origin, file *os.File, lines *backlog) *logPipe {
 	return &logPipe{from: from, file: file, lines: lines, closed: make(chan struct{})}
 }
 
-// start follows the pipe in a goroutine of its own.
+// start reads the pipe in a new goroutine.
 func (p *logPipe) start() {
 	p.mu.Lock()
 	p.paused = make(chan struct{})
@@ -57,7 +57,7 @@ func (p *logPipe) start() {
 	go p.follow(p.paused)
 }
 
-// follow reads until every writer has gone, or pause.
+// follow reads until every writer has closed its end, or until pause.
 func (p *logPipe) follow(paused chan<- struct{}) {
 	buffer := make([]byte, 16<<10)
 	for {
@@ -90,21 +90,21 @@ func (p *logPipe) emit(line string) {
 	p.lines.add(p.from, line)
 }
 
-// lastLines are a copy.
+// lastLines returns a copy of the last lines.
 func (p *logPipe) lastLines() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.last.lines)
 }
 
-// pause stops reading, so that the next keeper image goes on exactly where this one stopped; resume
-// goes on here.
+// pause stops reading, so that the next image of the keeper continues exactly here. resume undoes
+// it.
 func (p *logPipe) pause() {
 	p.mu.Lock()
 	paused := p.paused
 	p.mu.Unlock()
 	if p.file.SetReadDeadline(time.Unix(1, 0)) != nil {
-		<-p.closed // it has ended, or is about to
+		<-p.closed // it has ended or is about to
 		return
 	}
 	select {
@@ -119,7 +119,7 @@ func (p *logPipe) resume() {
 	}
 }
 
-// ended tells whether all writers have gone.
+// ended reports whether all writers have closed their ends.
 func (p *logPipe) ended() bool {
 	select {
 	case <-p.closed:

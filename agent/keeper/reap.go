@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reap collects the children that have exited: each by its own pid, never "any", and with the lock
-// held, so that no signal is ever sent to a pid that is free again. It is called upon SIGCHLD,
-// which may stand for several exits.
+// reap collects the exit status of children. It waits for each pid, with the lock held, so that no
+// signal is sent to a pid that is free again. One SIGCHLD may stand for several exits.
 func (s *server) reap() {
 	for _, c := range s.find((*child).lives) {
 		if exit, ended := wait(c.process.PID); ended {
@@ -20,13 +19,13 @@ func (s *server) reap() {
 		if exit, ended := wait(pid); ended {
 			delete(s.commands, pid)
 			if done != nil {
-				done <- exit // has room for it
+				done <- exit // buffered
 			}
 		}
 	}
 }
 
-// wait tells whether a child has ended, and how.
+// wait reports whether a child has ended, and how.
 func wait(pid int) (Exit, bool) {
 	var status unix.WaitStatus
 	for {
@@ -34,7 +33,7 @@ func wait(pid int) (Exit, bool) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case err != nil: // not our child: it ended and someone else has its status; not to be, but not to be missed either
+		case err != nil: // another call has reaped it, which should not happen
 			return Exit{Code: -1, At: time.Now()}, true
 		case reaped == 0:
 			return Exit{}, false
@@ -44,12 +43,11 @@ func wait(pid int) (Exit, bool) {
 		case status.Exited():
 			return Exit{Code: status.ExitStatus(), At: time.Now()}, true
 		}
-		// Stopped or continued: not asked for.
+		// It was stopped or continued.
 	}
 }
 
-// exited notes an exit, helps the successor first, and tells the agent once the last lines have
-// been read.
+// exited records an exit and its consequences, and publishes it once the last lines are read.
 func (s *server) exited(c *child, exit Exit) {
 	c.process.Exit = &exit
 	if c.standIn != nil {
@@ -70,9 +68,8 @@ func (s *server) exited(c *child, exit Exit) {
 	go s.publish(c)
 }
 
-// removeAdminSocket takes away what Envoy leaves of its admin interface: a file for each epoch
-// there ever was otherwise. It is that of the number, which an epoch that is started again after a
-// crash shares.
+// removeAdminSocket removes the admin socket of a dead Envoy, unless an epoch that was restarted
+// after a crash uses the same number.
 func (s *server) removeAdminSocket(dead *child) {
 	if len(s.find(func(c *child) bool {
 		return c.lives() &&
@@ -80,11 +77,11 @@ func (s *server) removeAdminSocket(dead *child) {
 	})) > 0 {
 		return
 	}
-	// What stays is taken at the end, and harmless until then.
+	// A failure is harmless: the final cleanup tries again.
 	_ = removeSocket(adminSocket(s.info.Folder, dead.process.Number))
 }
 
-// forgetOldest bounds the exits that no agent has asked to forget.
+// forgetOldest limits the number of exits that no agent has forgotten.
 func (s *server) forgetOldest() {
 	exits := s.find(func(c *child) bool { return !c.lives() })
 	for len(exits) > MaxExits {
@@ -93,11 +90,11 @@ func (s *server) forgetOldest() {
 	}
 }
 
-// lastLinesWait is how long an exit waits for the end of its log pipe, which a process of Envoy's
-// own may hold open.
+// lastLinesWait bounds the wait for the end of a log pipe, which a descendant of Envoy may hold
+// open.
 const lastLinesWait = 200 * time.Millisecond
 
-// publish tells the connected agent of an exit.
+// publish sends an exit to the connected agent.
 func (s *server) publish(c *child) {
 	timer := time.NewTimer(lastLinesWait)
 	defer timer.Stop()
@@ -134,7 +131,7 @@ func (s *server) standInFor(parent *child) {
 		parent.process.Epoch)
 	socket, err := bindStandIn(path)
 	if err != nil {
-		s.complain("cannot stand in for epoch %d, whose child will abort: %v",
+		s.logf("cannot stand in for epoch %d, whose child will abort: %v",
 			parent.process.Number, err)
 		return
 	}

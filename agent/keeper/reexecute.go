@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flags that one image of the keeper gives the next, or who starts it.
+// Flags that one image of the keeper, or StartKeeper, passes to the next.
 const (
 	flagListen = "listen-fd"
 	flagLock   = "lock-fd"
@@ -20,14 +20,13 @@ const (
 )
 
 const (
-	checkWait = 5 * time.Second // for a program to say that it can become the keeper
-	// For a slow agent to take the lines that are on their way to it.
+	checkWait = 5 * time.Second // for the answer of the installed program
+	// For the log lines that are being sent to a slow agent.
 	writerWait = 200 * time.Millisecond
 )
 
-// reexecute replaces the keeper by the program that is installed now: same pid, same Envoys, same
-// sockets. It returns only if that failed; then nothing has changed. Agents lose their connection
-// and find the new image behind the same socket.
+// reexecute replaces the keeper by the installed program, with the same pid, Envoys and sockets. It
+// returns only on failure, and then nothing has changed. Agents must connect again.
 func (s *server) reexecute() error {
 	if err := s.checkProgram(); err != nil {
 		return err
@@ -53,10 +52,10 @@ func (s *server) reexecute() error {
 	defer kept.close()
 	state, err := s.save(&kept)
 	if err != nil {
-		return refuse(CodeReexecute, "the keeper goes on as it is: %v", err)
+		return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
 	}
 	arguments := append(s.ownArguments(), "-"+flagState+"="+strconv.Itoa(state))
-	// An exec from another thread would end this one, and tell Envoy that its parent has died.
+	// exec from another thread would end this one, which Envoy takes for the death of its parent.
 	s.main.do(func() {
 		if err = blockSignals(); err != nil {
 			return
@@ -64,10 +63,10 @@ func (s *server) reexecute() error {
 		err = unix.Exec(s.program, arguments, os.Environ())
 		unblockSignals()
 	})
-	return refuse(CodeReexecute, "the keeper goes on as it is: execute %s: %v", s.program, err)
+	return refuse(CodeReexecute, "cannot re-execute the keeper: execute %s: %v", s.program, err)
 }
 
-// ownArguments are those this image was started with, but for what the image before added.
+// ownArguments returns the arguments of this image without those that the previous image added.
 func (s *server) ownArguments() []string {
 	return slices.DeleteFunc(append([]string{os.Args[0]}, s.options.arguments...),
 		func(argument string) bool {
@@ -75,8 +74,8 @@ func (s *server) ownArguments() []string {
 		})
 }
 
-// checkProgram asks the installed program first: were it broken or older, Envoy would end with the
-// keeper.
+// checkProgram checks that the installed program can take over. A broken or older one would end
+// Envoy.
 func (s *server) checkProgram() error {
 	result, err := s.run(context.Background(), &runSpec{
 		Path: s.program, Args: []string{"-" + flagTakes, strconv.Itoa(stateFormat)},
@@ -84,9 +83,9 @@ func (s *server) checkProgram() error {
 	})
 	switch {
 	case err != nil:
-		return refuse(CodeReexecute, "the keeper goes on as it is: %v", err)
+		return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
 	case result.Exit.Code != 0:
-		return refuse(CodeReexecute, "the keeper goes on as it is: %s cannot take over from it "+
+		return refuse(CodeReexecute, "cannot re-execute the keeper: %s cannot replace it "+
 			"(exit %d %s): %s",
 			s.program, result.Exit.Code, result.Exit.Signal,
 			strings.TrimSpace(string(result.Stderr)))

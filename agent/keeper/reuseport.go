@@ -36,7 +36,7 @@ func (s *server) steer(from, to string, closes time.Duration) error {
 	s.steered = &steering{from, time.AfterFunc(max(closes-closingLead, 0), func() {
 		err := s.divert(from, to, true)
 		if err != nil && !IsCode(err, CodeNotFound) { // else one has exited
-			s.complain("%v", err)
+			s.logf("%v", err)
 		}
 	})}
 	s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *server) release() {
 	defer open.close()
 	listeners, listErr := sockdiag.Listening()
 	if err = errors.Join(err, listErr); err != nil {
-		s.complain("detach programs from listeners: %v", err)
+		s.logf("detach programs from listeners: %v", err)
 	}
 	for _, l := range listeners {
 		if open.owner(l.Inode) != 0 {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputWait is how long, after a command has ended, its output may stay open.
+// outputWait bounds reading the output after a command has ended.
 const outputWait = time.Second
 
-// run executes a short command, as Envoy's user and in Envoy's sandbox: --version, --mode validate.
+// run executes a short command such as --version or --mode validate as Envoy's user.
 func (s *server) run(ctx context.Context, spec *runSpec) (*RunResult, error) {
 	if spec == nil || !filepath.IsAbs(spec.Path) || spec.Timeout <= 0 {
 		return nil, refuse(CodeInvalid, "run: an absolute path and a time-out are needed")
@@ -74,7 +74,7 @@ func (s *server) run(ctx context.Context, spec *runSpec) (*RunResult, error) {
 	return result, nil
 }
 
-// killCommand ends a command and what it started, unless it was reaped in the meantime.
+// killCommand kills a command and its descendants unless it was reaped meanwhile.
 func (s *server) killCommand(pid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ type output struct {
 	truncated bool
 }
 
-// collect reads to the end and keeps the first MaxOutput bytes.
+// collect reads to the end and returns the first MaxOutput bytes.
 func collect(file *os.File) <-chan output {
 	result := make(chan output, 1)
 	go func() {

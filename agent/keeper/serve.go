@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Serve is a keeper: it returns when it was told to end and no Envoy of it lives. It must be called
-// by the main goroutine, locked to the main thread by an init function. state is what the image
-// before left (nil at a first start).
+// Serve runs a keeper until it is shut down. It must be called by the main goroutine, locked to the
+// main thread by an init function. state is the memory file of the previous image, nil at a first
+// start.
 func Serve(options Options, state *os.File) error {
 	s := newServer(options)
 	signals := catchSignals()
@@ -48,21 +48,21 @@ func Serve(options Options, state *os.File) error {
 		s.handleSignals(signals, stop)
 	}()
 	s.mu.Lock()
-	s.reap() // what ended while nobody looked
+	s.reap() // what ended during the re-execution
 	s.considerIdle()
 	s.mu.Unlock()
-	// The socket listens: whoever comes now waits, and finds a keeper that is known to be ready.
+	// The socket listens: whoever connects from now on is served.
 	s.notify(daemon.SdNotifyReady)
 	go s.accept()
 	err = s.main.run()
-	s.serving.Wait() // a command that is being ended has to be reaped
+	s.serving.Wait() // commands that were killed must be reaped
 	close(stop)
 	<-handled
 	return err
 }
 
-// catchSignals catches all that a keeper may get. SIGPIPE and SIGHUP mean nothing to it, but an
-// ignored signal would stay ignored in Envoy.
+// catchSignals subscribes to all signals that a keeper may get. SIGPIPE and SIGHUP have no effect,
+// but Envoy would inherit an ignored signal.
 func catchSignals() chan os.Signal {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE, unix.SIGUSR2,
@@ -70,7 +70,7 @@ func catchSignals() chan os.Signal {
 	return signals
 }
 
-// prepare makes what a first start needs.
+// prepare creates what a first start needs.
 func (s *server) prepare() error {
 	o := s.options
 	folder, err := filepath.Abs(o.Folder)
@@ -105,8 +105,8 @@ func (s *server) prepare() error {
 	return err
 }
 
-// socketOwner is the user the listening socket belongs to: under systemd its SocketUser=, the
-// agent's.
+// socketOwner returns the owner of the listening socket: under systemd its SocketUser=, the agent's
+// user.
 func (s *server) socketOwner() (int, bool) {
 	var status unix.Stat_t
 	if unix.Stat(s.path, &status) != nil {
@@ -132,7 +132,7 @@ func (s *server) handleSignals(signals <-chan os.Signal, stop <-chan struct{}) {
 			case unix.SIGUSR2:
 				go func() {
 					if err := s.reexecute(); err != nil {
-						s.complain("%v", err)
+						s.logf("%v", err)
 					}
 				}()
 			}
@@ -140,9 +140,9 @@ func (s *server) handleSignals(signals <-chan os.Signal, stop <-chan struct{}) {
 	}
 }
 
-// notify tells systemd, where there is one.
+// notify sends a state to systemd if it runs the keeper.
 func (s *server) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		s.complain("notify systemd: %v", err)
+		s.logf("notify systemd: %v", err)
 	}
 }

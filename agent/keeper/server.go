@@ -11,26 +11,27 @@ import (
 	"time"
 )
 
-// Options say where a keeper lives.
+// Options configure a keeper.
 type Options struct {
-	Folder string // its own and Envoy's: sockets, lock; made with mode 0750
-	Socket string // where agents connect; mode 0600, or what the listener handed in has
-	// A listening Unix socket instead (socket activation, StartKeeper); nil = make one at Socket.
+	Folder string // for sockets and the lock; created with mode 0750
+	Socket string // where agents connect; mode 0600 unless Listener is set
+	// Listener is a Unix socket to use instead (socket activation, StartKeeper).
 	Listener *os.File
 	Lock     *os.File // the folder's lock, taken by StartKeeper; nil = take it
 	BaseID   uint32   // Envoy's --base-id; 0 = a free one
-	// A user who may connect beside root, the keeper's own and the socket's owner; -1 = none.
+	// AllowedUID may connect besides root, the keeper's user and the owner of the socket; -1 =
+	// none.
 	AllowedUID int
-	// Exit after so long without an agent and without a living Envoy; 0 = never.
+	// IdleExit is how long to run without agent and Envoy; 0 = for ever.
 	IdleExit time.Duration
 	Version  string    // of the program
-	Log      io.Writer // for sentences about what goes wrong; errors of it are ignored
+	Log      io.Writer // for messages; write errors are ignored
 
-	arguments    []string // of the program, for the image after it
+	arguments    []string // of the program, for the next image
 	sharedMemory string   // folder of the shared memory files, for tests; "" = /dev/shm
 }
 
-// server is the keeper's side.
+// server is the state of a keeper.
 type server struct {
 	options  Options
 	info     Info
@@ -39,23 +40,23 @@ type server struct {
 	lines    *backlog
 	listener *net.UnixListener
 	lock     *os.File
-	users    []int // who may connect beside root
+	users    []int // who may connect besides root
 	path     string
-	program  string // what re-execution executes
+	program  string // executed by reexecute
 
 	measured  measurement
-	attaching sync.Mutex // one change of who gets connections at a time
+	attaching sync.Mutex // held while programs are attached to listeners
 
 	mu       sync.Mutex
-	children []*child // in the order of their start; those that exited until forgotten
-	// Short commands that run, by pid; nil: of the image before, only to be reaped.
+	children []*child // in the order of their start, until forgotten
+	// Running short commands by pid; nil for one of the previous image, which is only reaped.
 	commands map[int]chan<- Exit
-	agent    *connection          // the controlling one
-	released chan struct{}        // closed when the present agent has gone
+	agent    *connection          // nil: none
+	released chan struct{}        // closed when the agent disconnects
 	all      map[*connection]bool // every connection
 	changed  chan struct{}        // closed and renewed when an Envoy exits
 	idle     *time.Timer          // counts towards IdleExit
-	steered  *steering            // nil: nobody is
+	steered  *steering            // nil: none
 	stopping bool
 	quitOnce sync.Once
 	serving  sync.WaitGroup // connections
@@ -77,22 +78,22 @@ func newServer(options Options) *server {
 	return s
 }
 
-// complain tells the log what went wrong; a log that cannot be written to changes nothing.
-func (s *server) complain(format string, arguments ...any) {
+// logf writes a message to the log.
+func (s *server) logf(format string, arguments ...any) {
 	if s.options.Log != nil {
 		_, _ = fmt.Fprintf(s.options.Log, "outrider-keeper: "+format+"\n", arguments...)
 	}
 }
 
-// accept takes connections until the listener is closed.
+// accept serves connections until the listener is closed.
 func (s *server) accept() {
 	for {
 		socket, err := s.listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors or memory: Envoy matters more, wait and go on
-			s.complain("accept an agent: %v", err)
+		if err != nil { // out of descriptors or memory: retry
+			s.logf("accept an agent: %v", err)
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -111,11 +112,11 @@ func (s *server) accept() {
 			defer s.serving.Done()
 			defer s.disconnected(c)
 			if err != nil || !slices.Contains(s.users, peer.uid) && peer.uid != 0 {
-				s.complain("user %d (pid %d) may not talk to the keeper: %v", peer.uid, peer.pid,
+				s.logf("user %d (pid %d) may not connect: %v", peer.uid, peer.pid,
 					err)
 				_ = socket.SetDeadline(time.Now().Add(helloWait))
 				_ = writeFrame(socket, hello{Protocol: ProtocolVersion,
-					Error: refuse(CodeForbidden, "user %d may not talk to the keeper", peer.uid)})
+					Error: refuse(CodeForbidden, "user %d may not connect to the keeper", peer.uid)})
 				return
 			}
 			s.converse(c)
@@ -123,8 +124,8 @@ func (s *server) accept() {
 	}
 }
 
-// converse greets a connection and serves its requests until it ends or sends something that is
-// none.
+// converse exchanges hellos with a client and handles its requests until the connection ends or a
+// request is malformed.
 func (s *server) converse(c *connection) {
 	_ = c.socket.SetDeadline(time.Now().Add(helloWait))
 	var theirs hello
@@ -152,14 +153,14 @@ func (s *server) converse(c *connection) {
 	c.cancel()
 	_ = c.socket.Close()
 	writer.Wait()
-	s.releaseAgent(c) // what it called may still run; the next agent need not wait for that
+	s.releaseAgent(c) // the next agent need not wait for running calls
 	c.running.Wait()
 }
 
-// busyWait is how long a new agent waits for the end of one that has just died or let go.
+// busyWait is how long a new agent waits for the previous one to disconnect.
 const busyWait = 300 * time.Millisecond
 
-// admit decides whether a connection gets what it wants to be.
+// admit checks whether a client may have the role that it requests.
 func (s *server) admit(c *connection, theirs hello) *Error {
 	if theirs.Role == roleUpgrade {
 		return nil
@@ -195,7 +196,7 @@ func (s *server) admit(c *connection, theirs hello) *Error {
 	}
 }
 
-// disconnected forgets a connection.
+// disconnected removes a connection.
 func (s *server) disconnected(c *connection) {
 	c.cancel()
 	_ = c.socket.Close()
@@ -205,19 +206,19 @@ func (s *server) disconnected(c *connection) {
 	delete(s.all, c)
 }
 
-// releaseAgent lets another agent connect, if this connection was the agent's.
+// releaseAgent admits the next agent if this connection was the agent's.
 func (s *server) releaseAgent(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.agent == c {
 		s.agent = nil
 		close(s.released)
-		s.lines.wake() // the writer may have taken the token with it
+		s.lines.wake() // its writer may have taken the token
 		s.considerIdle()
 	}
 }
 
-// considerIdle starts or stops the clock towards IdleExit.
+// considerIdle starts or stops the timer of IdleExit.
 func (s *server) considerIdle() {
 	if s.options.IdleExit <= 0 {
 		return

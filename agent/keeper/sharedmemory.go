@@ -14,27 +14,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Envoy's shared memory of hot restart, source/server/hot_restart_impl.h: struct SharedMemory {
-// uint64 size; uint64 version; pthread_mutex_t log, access_log; atomic<uint64> flags }. Only this
-// layout is touched.
+// The shared memory of Envoy's hot restart (source/server/hot_restart_impl.h) is struct
+// SharedMemory { uint64 size; uint64 version; pthread_mutex_t log, access_log; atomic<uint64> flags
+// }. The keeper changes no other layout.
 const (
 	sharedMemorySize    = 104
 	sharedMemoryVersion = 11
 	flagsOffset         = sharedMemorySize - 8
 )
 
-// maxBaseID keeps BaseID*10+9 within the 32 bits that Envoy computes it in.
+// maxBaseID keeps BaseID*10+9 within 32 bits, as Envoy computes it.
 const maxBaseID = (1<<32 - 10) / 10
 
-// sharedMemory is the file of a base id.
+// sharedMemory gives access to the files of base IDs.
 type sharedMemory struct{ folder string }
 
 func (m sharedMemory) path(baseID uint32) string {
 	return filepath.Join(m.folder, "envoy_shared_memory_"+strconv.FormatUint(uint64(baseID)*10, 10))
 }
 
-// clearInitializing resets the flag that a failed epoch leaves behind and that makes every later
-// one exit with "previous envoy process is still initializing". It tells whether the flag was set.
+// clearInitializing resets the flag that a failed epoch leaves behind, and reports whether it was
+// set. While it is set every later epoch exits with "previous envoy process is still initializing".
 func (m sharedMemory) clearInitializing(baseID uint32) (bool, error) {
 	path := m.path(baseID)
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -48,7 +48,7 @@ func (m sharedMemory) clearInitializing(baseID uint32) (bool, error) {
 	var content [sharedMemorySize + 1]byte
 	n, err := file.ReadAt(content[:], 0)
 	if n == 0 {
-		return false, nil // only reserved: no Envoy has been here yet
+		return false, nil // reserved, but no Envoy has used it yet
 	}
 	size, version := binary.LittleEndian.Uint64(content[0:]),
 		binary.LittleEndian.Uint64(content[8:])
@@ -68,7 +68,7 @@ func (m sharedMemory) clearInitializing(baseID uint32) (bool, error) {
 	return true, nil
 }
 
-// reserve makes a base id this keeper's own: by its file, which Envoy's epoch 0 replaces.
+// reserve creates the file of a base ID, which Envoy's epoch 0 replaces.
 func (m sharedMemory) reserve(baseID uint32) error {
 	file, err := os.OpenFile(m.path(baseID), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -77,7 +77,7 @@ func (m sharedMemory) reserve(baseID uint32) error {
 	return file.Close()
 }
 
-// own tells whether the file of a base id exists and is ours.
+// own reports whether the file of a base ID exists and belongs to this user.
 func (m sharedMemory) own(baseID uint32) (exists, ours bool) {
 	var status unix.Stat_t
 	if unix.Lstat(m.path(baseID), &status) != nil {
@@ -86,7 +86,7 @@ func (m sharedMemory) own(baseID uint32) (exists, ours bool) {
 	return true, int(status.Uid) == os.Geteuid()
 }
 
-// choose settles the base id: the wanted one, or the one this folder had before, or a free one.
+// choose returns the wanted base ID, or the one that the folder stores, or a free one.
 func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 	if wanted > maxBaseID {
 		return 0, fmt.Errorf("base id %d: the largest is %d", wanted, maxBaseID)
@@ -108,8 +108,8 @@ func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 			}
 		}
 	}
-	// Begin where the folder's name points, so that the number is stable; above what people choose
-	// by hand.
+	// Start at a hash of the folder's name, so that the ID is stable, above the IDs that people
+	// choose.
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(folder))
 	const first, span, attempts = 10_000, 1_000_000, 1000
@@ -132,7 +132,7 @@ func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 		"%s/envoy_shared_memory_*", attempts, m.folder)
 }
 
-// remove takes away the file of a base id.
+// remove removes the file of a base ID.
 func (m sharedMemory) remove(baseID uint32) error {
 	if err := os.Remove(m.path(baseID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove Envoy's shared memory: %w", err)

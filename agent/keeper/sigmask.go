@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockSignals holds back, on the calling thread, what would end the next image of the keeper, and
-// Envoy with it, before that image has its handlers; unblockSignals, called on the main thread
-// before the first fork, lets it through.
+// blockSignals blocks, on the calling thread, the signals that would end the next image before it
+// has its handlers. unblockSignals must be called on the main thread before the first fork.
 func blockSignals() error { return changeMask(unix.SIG_BLOCK) }
 
 func unblockSignals() { _ = changeMask(unix.SIG_UNBLOCK) }

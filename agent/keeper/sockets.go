@@ -18,7 +18,7 @@ func hotRestartSocket(path, role string, baseID uint32, epoch int) string {
 	return fmt.Sprintf("%s_%s_%d", path, role, uint64(baseID)*10+uint64(epoch%generations))
 }
 
-// adminSocket is the admin interface of the epoch with a number; the agent names it so in the
+// adminSocket returns the path of the admin interface of an epoch, as the agent writes it to the
 // bootstrap.
 func adminSocket(folder string, number int) string {
 	return filepath.Join(folder, fmt.Sprintf("admin-%d.sock", number))
@@ -26,8 +26,7 @@ func adminSocket(folder string, number int) string {
 
 var hotRestartRoles = []string{"parent", "child", "udp_parent", "udp_child"}
 
-// removeSockets takes away what Envoys left in the folder: hot-restart sockets and admin sockets,
-// nothing but sockets.
+// removeSockets removes Envoy's hot-restart and admin sockets.
 func removeSockets(info Info) error {
 	var failures []error
 	remove := func(path string) {
@@ -48,7 +47,7 @@ func removeSockets(info Info) error {
 	return errors.Join(failures...)
 }
 
-// removeSocket removes a file that is a socket; anything else stays.
+// removeSocket removes a file if it is a socket.
 func removeSocket(path string) error {
 	var status unix.Stat_t
 	if unix.Lstat(path, &status) != nil || status.Mode&unix.S_IFMT != unix.S_IFSOCK {
@@ -60,7 +59,7 @@ func removeSocket(path string) error {
 	return nil
 }
 
-// maxSocketPath is the length of sun_path, without its final zero.
+// maxSocketPath is the length of sun_path without the terminating zero.
 const maxSocketPath = 107
 
 func checkSocketPaths(info Info) error {

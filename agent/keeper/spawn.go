@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// installed is where packages put the keeper's program.
+// installed is the path of the keeper's program in packages.
 const installed = "/usr/libexec/outrider/outrider-keeper"
 
 // findProgram returns the path of the keeper's program: beside the running program, else installed.
@@ -29,12 +29,12 @@ func findProgram() (string, error) {
 		beside, installed)
 }
 
-// oneProcessor is in the keeper's environment, as in its unit. The keeper also calls
-// runtime.GOMAXPROCS, but by then the runtime has allocated 256 KB for each further processor.
+// oneProcessor is in the keeper's environment, as in its unit: when the keeper calls
+// runtime.GOMAXPROCS the runtime has already allocated 256 KB for each processor.
 const oneProcessor = "GOMAXPROCS=1"
 
-// spawn starts the keeper's program in a session of its own, so that it outlives the agent. Files
-// follow standard error as descriptors. A nil credential means the agent's user.
+// spawn starts the keeper's program in its own session, so that it survives the agent. files become
+// descriptors 3 and up. A nil credential means the agent's user.
 func spawn(command, environment []string, stderr *os.File, credential *syscall.Credential,
 	files ...*os.File) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateFormat is the version of what one image of the keeper leaves to the next. An image takes
-// over its own format and older ones.
+// stateFormat is the version of the state that one image of the keeper leaves to the next. An image
+// reads its own format and older ones.
 const stateFormat = 1
 
-// savedState is everything a keeper knows, but its connections: agents connect again. The numbers
-// of descriptors are those in the new image.
+// savedState is the state of a keeper without its connections. Descriptors have the numbers of the
+// new image.
 type savedState struct {
 	Format   int          `json:"format"`
 	Info     Info         `json:"info"`
@@ -27,7 +27,7 @@ type savedState struct {
 	Listener int          `json:"listener"`
 	Lock     int          `json:"lock"`
 	Children []savedChild `json:"children"`
-	Commands []int        `json:"commands"` // pids; nobody waits for them any more
+	Commands []int        `json:"commands"` // pids, only to be reaped
 	Lines    []Log        `json:"lines"`
 }
 
@@ -38,13 +38,13 @@ type savedChild struct {
 	Partial []byte   `json:"partial"`
 	Cut     int      `json:"cut"`
 	Rescue  int      `json:"rescue"` // -1: none
-	Parent  Process  `json:"parent"` // whom the rescue stands in for
+	Parent  Process  `json:"parent"` // the dead parent, if there is a stand-in
 }
 
-// inherited collects the descriptors the next image gets.
+// inherited collects the descriptors that the next image inherits.
 type inherited struct{ numbers []int }
 
-// add duplicates a descriptor to one that survives exec.
+// add duplicates a descriptor without close-on-exec.
 func (i *inherited) add(file syscall.Conn) (int, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -66,8 +66,8 @@ func (i *inherited) close() {
 	}
 }
 
-// save writes the state into a memory file that survives exec. The lock is held, the pipes are
-// paused.
+// save writes the state to a memory file that survives exec. The caller holds the lock and has
+// paused the pipes.
 func (s *server) save(to *inherited) (stateFD int, err error) {
 	state := savedState{
 		Format: stateFormat, Info: s.info, Program: s.program,
@@ -114,19 +114,19 @@ func (s *server) save(to *inherited) (stateFD int, err error) {
 	return number, nil
 }
 
-// restore takes over what the image before left.
+// restore loads the state of the previous image.
 func (s *server) restore(file *os.File) error {
 	content, err := io.ReadAll(io.NewSectionReader(file, 0, 1<<30))
 	_ = file.Close()
 	if err != nil {
-		return fmt.Errorf("take over from the keeper before: %w", err)
+		return fmt.Errorf("cannot restore the keeper: %w", err)
 	}
 	var state savedState
 	if err := json.Unmarshal(content, &state); err != nil {
-		return fmt.Errorf("take over from the keeper before: %w", err)
+		return fmt.Errorf("cannot restore the keeper: %w", err)
 	}
 	if state.Format < 1 || state.Format > stateFormat {
-		return fmt.Errorf("take over from the keeper before: its state has format %d, known is "+
+		return fmt.Errorf("cannot restore the keeper: its state has format %d, known is "+
 			"up to %d", state.Format, stateFormat)
 	}
 	s.info, s.program = state.Info, state.Program
@@ -168,7 +168,7 @@ func (s *server) restoreChild(saved savedChild) *child {
 	return c
 }
 
-// inheritedFile wraps a descriptor so that Envoy does not inherit it too.
+// inheritedFile wraps a descriptor and sets close-on-exec.
 func inheritedFile(number int, name string) *os.File {
 	unix.CloseOnExec(number)
 	return os.NewFile(uintptr(number), name)

@@ -15,11 +15,11 @@ const (
 	killWait      = 2 * time.Second // SIGKILL to the exit
 )
 
-// shutdown ends every Envoy, cleans up and lets run return.
+// shutdown terminates all Envoys, removes their files and lets Serve return.
 func (s *server) shutdown() {
 	s.endEnvoys()
 	if err := s.cleanup(); err != nil {
-		s.complain("clean up: %v", err)
+		s.logf("clean up: %v", err)
 	}
 	s.quit()
 }
@@ -43,7 +43,7 @@ func (s *server) endEnvoys() {
 	s.awaitNoEnvoy(killWait)
 }
 
-// signalLiving signals all Envoys; SIGKILL goes to what they started too.
+// signalLiving signals all Envoys. SIGKILL goes to their descendants too.
 func (s *server) signalLiving(signal unix.Signal) {
 	for _, c := range s.find((*child).lives) {
 		if signal == unix.SIGKILL {
@@ -71,7 +71,7 @@ func (s *server) awaitNoEnvoy(limit time.Duration) bool {
 	}
 }
 
-// quit closes everything and lets run return.
+// quit closes all sockets and pipes and lets Serve return.
 func (s *server) quit() {
 	s.quitOnce.Do(func() {
 		s.mu.Lock()
@@ -92,7 +92,7 @@ func (s *server) quit() {
 			s.remove(s.options.Socket)
 		}
 		s.remove(filepath.Join(s.info.Folder, "base-id"))
-		s.remove(filepath.Join(s.info.Folder, lockName)) // last: the next keeper may begin
+		s.remove(filepath.Join(s.info.Folder, lockName)) // last: it admits the next keeper
 		_ = s.lock.Close()
 		s.main.stop()
 	})
@@ -100,6 +100,6 @@ func (s *server) quit() {
 
 func (s *server) remove(path string) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.complain("clean up: %v", err)
+		s.logf("clean up: %v", err)
 	}
 }

@@ -9,18 +9,17 @@ import (
 )
 
 // A message is a frame: its length (4 bytes, big endian, 1 to MaxFrame) and that many bytes of
-// JSON. The agent sends a hello and then requests; the keeper answers the hello with its own, then
-// each request by its number in any order (with More: several frames), and pushes events. Hello and
-// the operation "re-execute" never change, so that an agent of any version can replace a keeper of
-// any other.
+// JSON. Both sides send a hello. Then the agent sends requests. The keeper answers them by number,
+// in any order and possibly in several frames (More), and pushes events. Hello and the operation
+// "re-execute" never change, so that an agent of any version can replace a keeper of any other.
 
 const frameHeader = 4
 
-// role is what a connection may do.
+// role is what a client may do.
 type role string
 
 const (
-	roleAgent   role = "agent"   // everything; one at a time; gets the events
+	roleAgent   role = "agent"   // everything, and receives the events; one at a time
 	roleUpgrade role = "upgrade" // re-execute only, whatever its protocol version
 )
 
@@ -29,7 +28,7 @@ type hello struct {
 	Protocol int    `json:"protocol"`
 	Role     role   `json:"role,omitempty"`  // of the agent's side
 	Info     *Info  `json:"info,omitempty"`  // of the keeper's side
-	Error    *Error `json:"error,omitempty"` // of the keeper's side, which then hangs up
+	Error    *Error `json:"error,omitempty"` // of the keeper's side, which then closes
 }
 
 // The operations.
@@ -50,20 +49,20 @@ const (
 	operationReexecute         = "re-execute"
 )
 
-// request is what the agent asks.
+// request is sent by the agent.
 type request struct {
-	Number    uint64     `json:"number"` // the answer's; chosen by the agent, not 0
+	Number    uint64     `json:"number"` // chosen by the agent, not 0
 	Operation string     `json:"operation"`
 	Start     *StartSpec `json:"start,omitempty"`
 	Run       *runSpec   `json:"run,omitempty"`
 	ID        string     `json:"id,omitempty"` // of a process
-	// Steer: the process that gets the connections.
+	// To is the process that gets the connections (steer).
 	To string `json:"to,omitempty"`
-	// Steer: until the other process closes its listeners; nanoseconds.
+	// Closes is the time until the other process closes its listeners (steer).
 	Closes time.Duration   `json:"closes,omitempty"`
 	Signal int             `json:"signal,omitempty"` // its number
 	Note   json.RawMessage `json:"note,omitempty"`
-	// The number of a run or a measurement that is no longer wanted.
+	// Cancel is the number of the run or measurement to cancel.
 	Cancel  uint64 `json:"cancel,omitempty"`
 	Lineage int    `json:"lineage,omitempty"`
 }
@@ -82,7 +81,7 @@ type response struct {
 	Error   *Error     `json:"error,omitempty"`
 	Process *Process   `json:"process,omitempty"`
 	Run     *RunResult `json:"run,omitempty"`
-	Done    bool       `json:"done,omitempty"` // clear-initializing: there was something to clear
+	Done    bool       `json:"done,omitempty"` // clear-initializing: the flag was set
 	Event   *Event     `json:"event,omitempty"`
 }
 
@@ -102,8 +101,7 @@ func writeFrame(w io.Writer, message any) error {
 	return err
 }
 
-// readFrame receives one message. Its memory grows with what arrives, not with what the header
-// promises.
+// readFrame receives one message. It allocates what arrives, not what the header announces.
 func readFrame(r io.Reader, message any) error {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

@@ -170,7 +170,7 @@ func TestBacklogIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are kept", b.bytes)
 	}
 	batch := again.take()
-	again.giveBack(batch)
+	again.putBack(batch)
 	if difference := cmp.Diff(batch, again.take()); difference != "" {
 		t.Errorf("given back: %s", difference)
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // mainThread runs functions on the main thread. Every fork happens there: PR_SET_PDEATHSIG fires
-// when the thread that forked ends, and the main thread is the one that lives as long as the
-// process, across an exec too.
+// when the forking thread ends, and only the main thread lives as long as the process, also across
+// exec.
 type mainThread struct {
 	jobs chan func()
 	quit chan struct{}
@@ -21,7 +21,7 @@ func newMainThread() *mainThread {
 	return &mainThread{jobs: make(chan func()), quit: make(chan struct{})}
 }
 
-// run serves jobs until stop; it must be called by a goroutine locked to the main thread.
+// run executes jobs until stop. It must be called by a goroutine locked to the main thread.
 func (t *mainThread) run() error {
 	if unix.Gettid() != os.Getpid() {
 		return errors.New("the keeper must be run by the main goroutine, locked to the main " +
@@ -41,7 +41,8 @@ func (t *mainThread) run() error {
 
 func (t *mainThread) stop() { close(t.quit) }
 
-// do runs a job and waits for it. A job takes no lock: callers hold the keeper's.
+// do runs a job and waits for it. A job must not take the lock of the server, which callers may
+// hold.
 func (t *mainThread) do(job func()) {
 	done := make(chan struct{})
 	select {
@@ -51,17 +52,16 @@ func (t *mainThread) do(job func()) {
 	}
 }
 
-// command is what fork executes.
+// command is a program to fork.
 type command struct {
 	path           string
 	args, env      []string // args without the program's name
 	stdout, stderr int      // descriptors, both written by the child
 }
 
-// fork starts a command on the main thread, in a process group of its own, in /, with an empty
-// stdin and nothing else open. It dies with the keeper: Envoy with hot restart replaces this signal
-// by its own SIGTERM, one without it and the short commands have nothing of their own. The soft
-// limit of open files is what the keeper was started with.
+// fork starts a command on the main thread: in its own process group, in /, with /dev/null as stdin
+// and no other descriptors. The command gets SIGKILL when the keeper dies; an Envoy with hot
+// restart replaces that by SIGTERM.
 func (t *mainThread) fork(c command) (pid int, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	if err != nil {
