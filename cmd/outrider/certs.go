@@ -28,7 +28,7 @@ func (a *app) certsCommand() *cobra.Command {
 			for _, identity := range status.Identities {
 				t.rows = append(t.rows, a.identityRow(identity))
 			}
-			a.write(t, "no identity")
+			a.write(t, "no identity of the workload; certificates of Gateways: outrider proxy secrets")
 			return nil
 		},
 	})

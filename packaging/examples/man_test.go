@@ -24,12 +24,14 @@ var kinds = []struct{ name, text string }{
 		"are files that the user outrider-envoy can read; renewed ones are used as\n" +
 		"soon as certificate and key are both replaced. Without a selector a Gateway\n" +
 		"is for every host that reads the file, with one for those whose [node]\n" +
-		"labels match. It needs type = \"router\" in [node]."},
+		"labels match. It needs type = \"router\" in [node]. `bind` is the address of a\n" +
+		"server, 0.0.0.0 (every IPv4 address) by default; for IPv6 add a server with\n" +
+		"the same port and bind: \"::\" (every IPv6 address) or an address of the host."},
 	{"VirtualService", "Which request goes where: match, weights, rewrite, redirect, direct\n" +
 		"response, headers, timeout, retries, mirror, fault, CORS; TLS by server\n" +
 		"name; TCP. Nginx: `location`, `proxy_pass`, `rewrite`, `return`,\n" +
 		"`split_clients`. Its `gateways` names the Gateways that it belongs to. The\n" +
-		"first match wins."},
+		"first match wins. Weights are relative: 9 and 1 are 90 % and 10 %."},
 	{"ServiceEntry", "The servers behind: a name for them, their ports, their addresses. Nginx:\n" +
 		"`upstream`. With resolution STATIC the endpoints are addresses, with\n" +
 		"resolution DNS they are names."},
@@ -132,7 +134,11 @@ and what happens to a request, and which line of which file decides it, with
 Every object has apiVersion "networking.istio.io/v1", a kind, a name and a
 spec. The namespace may be left out. Every field is documented in Istio's
 reference, networking.istio.io; what this version does not support is refused
-or warned about by name.`)
+or warned about by name.
+
+Responses have the header "server: istio-envoy", as with Istio. An EnvoyFilter
+that sets server_header_transformation: PASS_THROUGH in the connection manager
+(applyTo NETWORK_FILTER, operation MERGE) leaves the header of the server behind.`)
 	p.Section("KINDS")
 	for _, kind := range kinds {
 		p.Term(man.Bold(kind.name), kind.text)
