@@ -1,0 +1,222 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"slices"
+	"strings"
+	"time"
+)
+
+// minRSABits is the smallest RSA key that is accepted.
+const minRSABits = 2048
+
+// Usage is what a certificate must be usable for.
+type Usage int
+
+// The usages.
+const (
+	Either Usage = iota // TLS servers or clients
+	Both                // TLS servers and clients: the identity of a workload
+)
+
+// Pair is a certificate chain and its private key. It is immutable.
+type Pair struct {
+	Chain    []*x509.Certificate // the leaf first
+	ChainPEM []byte
+	KeyPEM   []byte
+
+	certificate, key Input
+}
+
+// ParsePair parses a chain and its key, and checks that they belong together, that the chain is in
+// order, and that the key and the signatures are strong enough.
+func ParsePair(certificate, key Input, usage Usage) (*Pair, error) {
+	chain, err := certificate.certificates()
+	if err != nil {
+		return nil, err
+	}
+	signer, err := key.key()
+	if err != nil {
+		return nil, err
+	}
+	p := &Pair{
+		Chain: chain, ChainPEM: EncodeCertificates(chain), certificate: certificate, key: key,
+	}
+	if !matches(signer, chain[0]) {
+		return nil, p.mismatch(signer)
+	}
+	if err := p.checkChain(usage); err != nil {
+		return nil, err
+	}
+	p.KeyPEM = keyBlock(key.PEM)
+	return p, nil
+}
+
+// Leaf returns the certificate of the key.
+func (p *Pair) Leaf() *x509.Certificate { return p.Chain[0] }
+
+// SpiffeID returns the first SPIFFE ID of the leaf, "" if it has none.
+func (p *Pair) SpiffeID() string {
+	for _, uri := range p.Leaf().URIs {
+		if uri.Scheme == "spiffe" {
+			return uri.String()
+		}
+	}
+	return ""
+}
+
+// NotAfter returns when the first certificate of the chain expires.
+func (p *Pair) NotAfter() time.Time {
+	earliest := p.Leaf().NotAfter
+	for _, c := range p.Chain[1:] {
+		if c.NotAfter.Before(earliest) {
+			earliest = c.NotAfter
+		}
+	}
+	return earliest
+}
+
+// CheckTime returns a Problem if the pair is not valid at now.
+func (p *Pair) CheckTime(now time.Time) error {
+	for _, c := range p.Chain {
+		if now.After(c.NotAfter) {
+			return p.certificate.problem(ErrExpired, "replace the certificate",
+				"the certificate of %s expired on %s", subject(c),
+				c.NotAfter.UTC().Format(time.DateTime))
+		}
+		if now.Before(c.NotBefore) {
+			return p.certificate.problem(ErrNotYetValid,
+				"check the clock, or wait: the certificate is used once it is valid",
+				"the certificate of %s is valid from %s", subject(c),
+				c.NotBefore.UTC().Format(time.DateTime))
+		}
+	}
+	return nil
+}
+
+// mismatch returns why the key is not the leaf's.
+func (p *Pair) mismatch(key crypto.Signer) error {
+	for i, c := range p.Chain {
+		if i > 0 && matches(key, c) {
+			return p.certificate.problem(ErrOrder, "write the certificate of the key first",
+				"the key belongs to certificate %d of the chain", i+1)
+		}
+	}
+	return p.key.problem(ErrMismatch, "replace both files",
+		"the private key is not that of the certificate in %s", p.certificate.File)
+}
+
+func (p *Pair) checkChain(usage Usage) error {
+	leaf := p.Leaf()
+	if detail := unusable(leaf, usage); detail != "" {
+		return p.certificate.problem(ErrUsage, "issue a certificate for TLS servers and clients",
+			"%s", detail)
+	}
+	for i, c := range p.Chain {
+		if i+1 < len(p.Chain) && !issued(p.Chain[i+1], c) {
+			return p.certificate.problem(ErrOrder,
+				"write the leaf first and after each certificate its issuer's",
+				"certificate %d (%s) did not issue certificate %d (%s)",
+				i+2, subject(p.Chain[i+1]), i+1, subject(c))
+		}
+		if detail := weakness(c); detail != "" {
+			return p.certificate.problem(ErrWeak,
+				"use ECDSA P-256 or RSA with 2048 bits or more, and SHA-256",
+				"the certificate of %s has %s", subject(c), detail)
+		}
+	}
+	return nil
+}
+
+// unusable returns why a leaf cannot be used in TLS, "" if it can.
+func unusable(leaf *x509.Certificate, usage Usage) string {
+	if leaf.IsCA {
+		return "the certificate is that of an authority"
+	}
+	if leaf.KeyUsage != 0 && leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0 {
+		return "the certificate's key usage has no digital signature"
+	}
+	if len(leaf.ExtKeyUsage)+len(leaf.UnknownExtKeyUsage) == 0 {
+		return ""
+	}
+	has := func(use x509.ExtKeyUsage) bool {
+		return slices.Contains(leaf.ExtKeyUsage, use) ||
+			slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny)
+	}
+	server, client := has(x509.ExtKeyUsageServerAuth), has(x509.ExtKeyUsageClientAuth)
+	switch {
+	case !server && !client:
+		return "the certificate's extended key usage allows neither TLS servers nor clients"
+	case usage == Both && !server:
+		return "the certificate's extended key usage does not allow TLS servers"
+	case usage == Both && !client:
+		return "the certificate's extended key usage does not allow TLS clients"
+	}
+	return ""
+}
+
+// weakness returns why a certificate is too weak, "" if it is not. The signature of a self-signed
+// certificate proves nothing and may be any.
+func weakness(c *x509.Certificate) string {
+	switch key := c.PublicKey.(type) {
+	case *rsa.PublicKey:
+		if key.N.BitLen() < minRSABits {
+			return "a short RSA key"
+		}
+	case *ecdsa.PublicKey:
+		if key.Curve.Params().BitSize < 256 {
+			return "a key on a short elliptic curve"
+		}
+	}
+	switch c.SignatureAlgorithm {
+	case x509.MD2WithRSA, x509.MD5WithRSA, x509.SHA1WithRSA, x509.DSAWithSHA1, x509.ECDSAWithSHA1:
+		if !bytes.Equal(c.RawIssuer, c.RawSubject) {
+			return "a signature by " + c.SignatureAlgorithm.String()
+		}
+	}
+	return ""
+}
+
+// issued reports whether a certificate names issuer as its issuer and is signed by it. Signatures
+// by algorithms that Go refuses count: weakness names them.
+func issued(issuer, c *x509.Certificate) bool {
+	if !bytes.Equal(issuer.RawSubject, c.RawIssuer) {
+		return false
+	}
+	err := issuer.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature)
+	return err == nil || weakness(c) != ""
+}
+
+func matches(key crypto.Signer, c *x509.Certificate) bool {
+	public, ok := key.Public().(interface{ Equal(x crypto.PublicKey) bool })
+	return ok && public.Equal(c.PublicKey)
+}
+
+func subject(c *x509.Certificate) string {
+	if name := c.Subject.String(); name != "" {
+		return name
+	}
+	if len(c.URIs) > 0 {
+		return c.URIs[0].String()
+	}
+	return "serial number " + c.SerialNumber.Text(16)
+}
+
+// keyBlock returns the private key's block alone.
+func keyBlock(text []byte) []byte {
+	for {
+		block, rest := pem.Decode(text)
+		if block == nil {
+			return nil
+		}
+		if strings.HasSuffix(block.Type, "PRIVATE KEY") {
+			return pem.EncodeToMemory(block)
+		}
+		text = rest
+	}
+}

@@ -1,0 +1,30 @@
+package pki
+
+import "errors"
+
+// The kinds of Problem.
+var (
+	ErrNotPEM      = errors.New("not PEM")
+	ErrNoKey       = errors.New("no private key")
+	ErrMismatch    = errors.New("key and certificate do not match")
+	ErrExpired     = errors.New("expired")
+	ErrNotYetValid = errors.New("not yet valid")
+	ErrUsage       = errors.New("wrong key usage")
+	ErrWeak        = errors.New("too weak")
+	ErrOrder       = errors.New("chain in the wrong order")
+	ErrToken       = errors.New("not a JSON Web Token")
+)
+
+// Problem is a finding in a file or an answer.
+type Problem struct {
+	Kind   error  // one of the errors above
+	File   string // path, or a description of the source
+	Detail string // what is wrong
+	Cure   string // what a person does about it
+}
+
+// Error implements error: "FILE: detail; cure".
+func (p *Problem) Error() string { return p.File + ": " + p.Detail + "; " + p.Cure }
+
+// Unwrap returns the kind.
+func (p *Problem) Unwrap() error { return p.Kind }

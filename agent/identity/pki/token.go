@@ -1,0 +1,66 @@
+package pki
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// maxTokenBytes bounds what is parsed as a token. Headers of HTTP/2 are smaller.
+const maxTokenBytes = 64 << 10
+
+// tokenText are the characters of a token, which is sent in a header.
+const tokenText = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
+
+// Token is a JSON Web Token whose signature was not verified: that is the CA's task.
+type Token struct {
+	Raw    string
+	Expiry time.Time // zero: never
+}
+
+// ParseToken reads a token and its expiry. White space around it is removed.
+func ParseToken(file string, text []byte) (Token, error) {
+	in := Input{File: file}
+	malformed := func(detail string) (Token, error) {
+		return Token{}, in.problem(ErrToken, "write the token as the issuer returned it",
+			"%s", detail)
+	}
+	if len(text) > maxTokenBytes {
+		return malformed(fmt.Sprintf("the file has %d bytes, more than any token", len(text)))
+	}
+	raw := strings.TrimSpace(string(text))
+	parts := strings.Split(raw, ".")
+	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || strings.Trim(raw, tokenText) != "" {
+		return malformed("the file has no JSON Web Token")
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return malformed("the token's payload is not base64")
+	}
+	var claims struct {
+		Expiry *float64 `json:"exp"` // NumericDate: seconds, possibly with a fraction
+	}
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		return malformed("the token's payload is not JSON")
+	}
+	token := Token{Raw: raw}
+	if claims.Expiry != nil {
+		if math.Abs(*claims.Expiry) > math.MaxInt32*1000 {
+			return malformed("the token's expiry is out of range")
+		}
+		token.Expiry = time.Unix(int64(*claims.Expiry), 0)
+	}
+	return token, nil
+}
+
+// CheckTime returns a Problem if the token has expired at now.
+func (t Token) CheckTime(file string, now time.Time) error {
+	if t.Expiry.IsZero() || now.Before(t.Expiry) {
+		return nil
+	}
+	return Input{File: file}.problem(ErrExpired, "write a new token into the file",
+		"the token expired on %s", t.Expiry.UTC().Format(time.DateTime))
+}
