@@ -1,0 +1,194 @@
+package identity_test
+
+import (
+	"crypto/x509"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pkitest"
+)
+
+func TestFiles_ArePublishedAheadOfTheFirstRequest(t *testing.T) {
+	t.Parallel()
+	var chain []byte
+	r := newRig(t, func(r *rig, _ *identity.Options) { chain = r.issue(time.Hour) })
+	r.awaitChain(identity.Default, chain)
+	r.await("roots", func() bool { return r.roots() == pemOf(r.root.Certificate) })
+	about := r.Secrets()
+	if len(about) != 2 || about[0].Name != identity.RootCA || about[1].Name != identity.Default {
+		t.Fatalf("secrets: %+v", about)
+	}
+	web := about[1]
+	if web.SpiffeID != "spiffe://cluster.local/ns/default/sa/web" || web.Issuer != "O=root" ||
+		web.Source != r.path("cert.pem") || web.Serial == "" {
+		t.Errorf("secret: %+v", web)
+	}
+}
+
+func TestFiles_RotationIsAnEvent(t *testing.T) {
+	var chain []byte
+	r := newRig(t, func(r *rig, _ *identity.Options) { chain = r.issue(time.Hour) })
+	r.awaitChain(identity.Default, chain)
+	if events := r.board.Events(0); len(events) > 0 {
+		t.Errorf("events before any rotation: %v", events)
+	}
+	r.awaitChain(identity.Default, r.issue(2*time.Hour))
+	for _, e := range r.board.Events(0) {
+		if e.Kind == condition.KindSecretRotated && e.Fields["resource"] == identity.Default {
+			return
+		}
+	}
+	t.Errorf("no event: %v", r.board.Events(0))
+}
+
+// TestFiles_KeepsTheLastGoodPair writes pairs that must not be served, and then a good one.
+func TestFiles_KeepsTheLastGoodPair(t *testing.T) {
+	t.Parallel()
+	var chain []byte
+	r := newRig(t, func(r *rig, _ *identity.Options) { chain = r.issue(time.Hour) })
+	r.awaitChain(identity.Default, chain)
+	later := pkitest.Leaf("web", 48*time.Hour)
+	later.NotBefore = time.Now().Add(24 * time.Hour)
+	for name, c := range map[string]struct {
+		write func()
+		text  string
+	}{
+		"expired":       {func() { r.issue(-time.Minute) }, "expired on"},
+		"not yet valid": {func() { r.pair(r.root.Issue(t, later)) }, "is valid from"},
+		"other key": {func() {
+			_, key := r.root.Issue(t, pkitest.Leaf("other", time.Hour))
+			r.write("key.pem", key)
+		}, "the private key is not that of the certificate"},
+		"removed": {func() { _ = os.Remove(r.path("key.pem")) }, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.write()
+			r.awaitCondition(identity.CodeNotRenewed, c.text)
+			if r.chain(identity.Default) != string(chain) {
+				t.Error("the last good pair is not served any more")
+			}
+			chain = r.issue(time.Hour)
+			r.awaitChain(identity.Default, chain)
+			if all := r.board.Conditions(); len(all) > 0 {
+				t.Errorf("conditions after the cure: %v", all)
+			}
+		})
+	}
+}
+
+func (r *rig) pair(chain, key []byte) {
+	r.t.Helper()
+	r.write("cert.pem", chain)
+	r.write("key.pem", key)
+}
+
+func TestFiles_ExpiryIsReported(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Minute) })
+	r.awaitCondition(identity.CodeNotRenewed,
+		"cert.pem has not been replaced and expires in less than 2 minutes")
+}
+
+func TestNames_LocateFiles(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, options *identity.Options) {
+		r.issue(time.Hour)
+		options.Settings.Files = identity.Files{}
+	})
+	pair := fmt.Sprintf("file-cert:%s~%s", r.path("cert.pem"), r.path("key.pem"))
+	root := "file-root:" + r.path("root.pem")
+	release := r.Subscribe(pair, root)
+	again := r.Subscribe(pair)
+	r.await("both", func() bool { return r.secret(pair) != nil && r.secret(root) != nil })
+	r.awaitChain(pair, r.issue(2*time.Hour))
+	release()
+	if r.secret(root) != nil || r.secret(pair) == nil {
+		t.Error("only what nobody subscribes to is removed")
+	}
+	again()
+	if left := r.Secrets(); r.secret(pair) != nil || len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestNames_NobodyProvides(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(_ *rig, options *identity.Options) {
+		options.Settings.Files = identity.Files{}
+	})
+	for name, text := range map[string]string{
+		identity.Default:         "no provider has this secret",
+		"kubernetes://cart-tls":  "no provider has this secret",
+		"file-cert:/a":           "not of the form",
+		"file-cert:a~/b":         "not of the form",
+		"file-root:root.pem":     "not of the form",
+		"file-root:/nonexistent": "no such file",
+	} {
+		release := r.Subscribe(name)
+		r.awaitCondition(identity.CodeUnavailable, name+": ")
+		r.awaitCondition(identity.CodeUnavailable, text)
+		release()
+		if all := r.board.Conditions(); len(all) > 0 {
+			t.Errorf("%s: conditions without a subscriber: %v", name, all)
+		}
+	}
+}
+
+func TestFiles_WithoutRootsAreReported(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, options *identity.Options) {
+		r.issue(time.Hour)
+		options.Settings.Files.Root = ""
+	})
+	r.awaitCondition(identity.CodeUnavailable, "ROOTCA: no root certificates are configured")
+}
+
+// A file on a mount that hangs is a FIFO without a writer: opening it blocks.
+func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
+	t.Parallel()
+	var chain []byte
+	r := newRig(t, func(r *rig, _ *identity.Options) { chain = r.issue(time.Hour) })
+	if err := syscall.Mkfifo(r.path("fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hanging := fmt.Sprintf("file-cert:%s~%s", r.path("fifo"), r.path("key.pem"))
+	release := r.Subscribe(hanging, "file-root:"+r.path("fifo"))
+	r.awaitChain(identity.Default, chain)
+	chain = r.issue(2 * time.Hour)
+	r.awaitChain(identity.Default, chain)
+	other := r.Subscribe("file-root:" + r.path("root.pem"))
+	r.await("another", func() bool { return r.secret("file-root:"+r.path("root.pem")) != nil })
+	other()
+	if len(r.Secrets()) != 4 || r.secret(hanging) != nil {
+		t.Errorf("secrets: %v", r.Secrets())
+	}
+	release()
+	for range 2 { // the two readers that wait end with the test
+		writer, err := os.OpenFile(r.path("fifo"), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = writer.Close() })
+	}
+}
+
+func TestRoots_MergeAndRotate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
+	next, mesh := pkitest.NewAuthority(t, "next", nil), pkitest.NewAuthority(t, "mesh", nil)
+	r.write("root.pem", pkitest.PEM(r.root.Certificate, next.Certificate))
+	both := pemOf(r.root.Certificate, next.Certificate)
+	r.await("old and new", func() bool { return r.roots() == both })
+	r.SetTrustBundle([]*x509.Certificate{mesh.Certificate, next.Certificate})
+	if got := r.roots(); got != both+pemOf(mesh.Certificate) {
+		t.Errorf("with the mesh's bundle: %d roots", strings.Count(got, "BEGIN"))
+	}
+	r.write("root.pem", pkitest.PEM(next.Certificate))
+	r.await("new", func() bool { return r.roots() == pemOf(next.Certificate, mesh.Certificate) })
+}

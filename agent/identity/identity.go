@@ -1,0 +1,160 @@
+// Package identity manages the secrets that Envoy requests over SDS: the workload's certificate
+// ("default"), the roots it trusts ("ROOTCA") and pairs and roots that a name locates in files
+// ("file-cert:CERT~KEY", "file-root:CA").
+//
+// A worker goroutine per secret reads its files or has its certificate issued, and reports each
+// version to the [Manager], which publishes it in a [resource.Feed]:
+//
+//	files  ── follow ──┐
+//	                   ├─ report ─→ Manager ─→ Feed ─→ SDS
+//	Issuer ── renew ───┘               └─────→ stores (output_dir, sealed state)
+//
+// Invariants:
+//   - A published pair matches: a certificate never appears beside another one's key.
+//   - A version that was published stays until a better one exists. An error never removes it.
+//   - No lock is held during I/O: a mount that hangs delays only its own secret.
+//   - Renewal follows the wall clock and the monotonic clock, whichever is earlier; timers are
+//     checked at least every minute, so that suspended machines and clock jumps are noticed.
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/identity/pki"
+)
+
+// The secrets of the workload.
+const (
+	Default = "default"
+	RootCA  = "ROOTCA"
+)
+
+// Prefixes of the names of secrets in files.
+const (
+	fileCertPrefix = "file-cert:"
+	fileRootPrefix = "file-root:"
+)
+
+// Files are the paths of a certificate chain, its key, and root certificates. Empty: none.
+type Files struct{ Cert, Key, Root string }
+
+// empty reports whether no path is set.
+func (f Files) empty() bool { return f == Files{} }
+
+// Why a secret is not provided at all.
+var (
+	errNoProvider = errors.New("no provider has this secret; set [identity] provider, " +
+		"or correct the name in the mesh configuration")
+	errNoRoots = errors.New("no root certificates are configured; set [identity] root_ca_file")
+)
+
+// parseName returns the files that the name of a secret locates.
+func parseName(name string) (Files, error) {
+	if pair, ok := strings.CutPrefix(name, fileCertPrefix); ok {
+		cert, key, _ := strings.Cut(pair, "~")
+		if filepath.IsAbs(cert) && filepath.IsAbs(key) {
+			return Files{Cert: cert, Key: key}, nil
+		}
+		return Files{}, fmt.Errorf("the name is not of the form %s/CERT~/KEY", fileCertPrefix)
+	}
+	if root, ok := strings.CutPrefix(name, fileRootPrefix); ok {
+		if filepath.IsAbs(root) {
+			return Files{Root: root}, nil
+		}
+		return Files{}, fmt.Errorf("the name is not of the form %s/ROOTS", fileRootPrefix)
+	}
+	return Files{}, errNoProvider
+}
+
+// Issued is a certificate from an authority.
+type Issued struct {
+	Pair     *pki.Pair
+	Roots    []*x509.Certificate // that the authority names
+	Obtained time.Time           // by this machine's wall clock
+}
+
+// Issuer obtains the workload's certificate from an authority. Issue makes one attempt, possibly
+// with quick retries; the Manager repeats it.
+type Issuer interface {
+	Issue(ctx context.Context) (*Issued, error)
+	Files() []string // a change of one of them is reason to repeat a failed attempt
+	String() string  // the authority, for people
+}
+
+// Watcher reports changes of files, as watch.Watcher does.
+type Watcher interface {
+	Set(paths []string) error
+	Run(ctx context.Context) error
+	Changes() <-chan []string
+}
+
+// Settings are the parts of the configuration that may change while the Manager runs.
+type Settings struct {
+	Files  Files  // provider "files"
+	Issuer Issuer // provider "istiod"; nil: none. Compared by ==
+	Ratio  float64
+	Jitter float64
+	Output *Output // nil: certificates stay in memory
+	Sealed *Sealed // nil: nothing survives a reboot
+}
+
+// Info describes a secret to people. It never has key material.
+type Info struct {
+	Name      string
+	Source    string // where it comes from
+	SpiffeID  string
+	Subject   string
+	Issuer    string
+	Serial    string
+	NotBefore time.Time
+	NotAfter  time.Time
+	Renewal   time.Time // zero: when its file changes
+	Problem   string    // why there is no newer version; "" if there is no problem
+}
+
+// material is one version of a secret. It is immutable.
+type material struct {
+	pair     *pki.Pair           // nil: roots only
+	roots    []*x509.Certificate // of a pair: those that its authority names
+	source   string
+	obtained time.Time
+	renewal  time.Time // zero: nothing renews it
+}
+
+// validity returns when a version becomes valid and when it expires.
+func (v *material) validity() (from, until time.Time) {
+	if v.pair != nil {
+		return v.pair.Leaf().NotBefore, v.pair.NotAfter()
+	}
+	for _, root := range v.roots {
+		if root.NotAfter.After(until) {
+			from, until = root.NotBefore, root.NotAfter
+		}
+	}
+	return from, until
+}
+
+// info describes a version.
+func (v *material) info(name string) Info {
+	about := Info{Name: name, Source: v.source, Renewal: v.renewal}
+	about.NotBefore, about.NotAfter = v.validity()
+	var first *x509.Certificate
+	switch {
+	case v.pair != nil:
+		first = v.pair.Leaf()
+		about.SpiffeID = v.pair.SpiffeID()
+	case len(v.roots) > 0:
+		first = v.roots[0]
+	default:
+		return about
+	}
+	about.Subject, about.Issuer = first.Subject.String(), first.Issuer.String()
+	about.Serial = first.SerialNumber.Text(16)
+	return about
+}

@@ -1,0 +1,97 @@
+package identity
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// The conditions. Each lists the secrets in that state.
+const (
+	CodeUnavailable = "secret-unavailable"      // Envoy waits for it
+	CodeExpired     = "certificate-expired"     // Envoy still has it
+	CodeNotRenewed  = "certificate-not-renewed" // valid, and its replacement fails
+	CodeNotStored   = "certificate-not-stored"  // a copy on disk is missing or old
+)
+
+// settle is how long a failure is not reported: while the files of a pair are being replaced, they
+// do not match.
+const settle = 2 * time.Second
+
+// lateShare is the share of its lifetime at which a certificate from a file counts as forgotten.
+const lateShare = 0.1
+
+// judge raises and clears the conditions. Callers hold mu.
+func (m *Manager) judge() {
+	now := m.options.Now()
+	found := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
+		if code, sentence := m.verdict(name, now); code != "" {
+			found[code] = append(found[code], name+": "+sentence)
+		}
+	}
+	severities := map[string]condition.Severity{
+		CodeUnavailable: condition.Error, CodeExpired: condition.Error,
+		CodeNotRenewed: condition.Warning,
+	}
+	for code, severity := range severities {
+		if len(found[code]) == 0 {
+			m.options.Board.Clear(code)
+			continue
+		}
+		m.options.Board.Raise(code, severity, strings.Join(found[code], "; "))
+	}
+}
+
+// verdict returns the condition that a secret is in and its sentence, "" if it is well.
+func (m *Manager) verdict(name string, now time.Time) (code, sentence string) {
+	e, version := m.entries[name], m.version(name)
+	failure := ""
+	if e.err != nil && now.Sub(e.failing).Abs() >= settle {
+		failure = e.err.Error()
+	}
+	if version == nil {
+		if failure != "" {
+			return CodeUnavailable, failure
+		}
+		return "", ""
+	}
+	from, until := version.validity()
+	left := until.Sub(now)
+	switch {
+	case left <= 0:
+		sentence = "expired on " + until.UTC().Format(time.DateTime) + " UTC"
+		if e.err != nil {
+			sentence += ": " + e.err.Error()
+		} else if !version.renewal.IsZero() {
+			sentence += "; check the clock"
+		}
+		return CodeExpired, sentence
+	case failure != "":
+		return CodeNotRenewed, failure + "; the current one expires in " + coarse(left)
+	case version.pair != nil && version.renewal.IsZero() &&
+		float64(left) < lateShare*float64(until.Sub(from)):
+		return CodeNotRenewed, fmt.Sprintf("%s has not been replaced and expires in %s",
+			version.source, coarse(left))
+	}
+	return "", ""
+}
+
+// coarse rounds down a duration such that a sentence with it changes rarely.
+func coarse(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%d hours", d/time.Hour)
+	case d >= 10*time.Minute:
+		return fmt.Sprintf("%d minutes", d.Truncate(10*time.Minute)/time.Minute)
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%d minutes", d/time.Minute)
+	}
+	return "less than 2 minutes"
+}

@@ -1,0 +1,297 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Options of a Manager. Now and Logger may be nil.
+type Options struct {
+	Settings Settings
+	Watch    func() Watcher // a new watcher, for the files of one secret
+	Board    *condition.Board
+	Logger   *slog.Logger
+	Now      func() time.Time // the wall clock
+}
+
+// Manager holds the current version of each secret. Its methods may be called by any goroutine.
+type Manager struct {
+	options Options
+	feed    *resource.Feed
+	dirty   chan struct{} // holds one: there is something to store
+
+	mu        sync.Mutex
+	running   context.Context // of Run; nil before
+	settings  Settings
+	entries   map[string]*entry
+	bundle    []*x509.Certificate // of the mesh configuration
+	published map[string]string   // name → version of the resource in the feed
+}
+
+// entry is a secret that is configured or subscribed to.
+type entry struct {
+	configured  bool
+	subscribers int
+	definition  definition
+	stop        context.CancelFunc // of its worker; nil: none runs
+	current     *material
+	err         error     // of the last attempt
+	failing     time.Time // since when, by the wall clock; zero: not
+}
+
+// definition is what a worker was started for.
+type definition struct {
+	files  Files
+	issuer Issuer
+	ratio  float64
+	jitter float64
+}
+
+// New returns a Manager. Nothing is read before Run.
+func New(options Options) *Manager {
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{
+		options: options, feed: resource.NewFeed(), dirty: make(chan struct{}, 1),
+		settings: options.Settings, entries: map[string]*entry{}, published: map[string]string{},
+	}
+}
+
+// Name is the part's name.
+func (m *Manager) Name() string { return "identity" }
+
+// Feed implements xds.Source: all proxies of this host have the same secrets, and each subscribes
+// to those that it needs.
+func (m *Manager) Feed(*corev3.Node) (*resource.Feed, error) { return m.feed, nil }
+
+// Run obtains the configured secrets ahead of the first request and maintains all until ctx ends.
+// It does not wait for reads that hang.
+func (m *Manager) Run(ctx context.Context) error {
+	m.mu.Lock()
+	m.running = ctx
+	sealed := m.settings.Sealed
+	m.mu.Unlock()
+	last := m.restore(sealed)
+	m.feed.Publish(resource.Change{})
+	m.mu.Lock()
+	if last != nil {
+		m.entry(Default).current = last
+	}
+	m.define()
+	m.judge()
+	m.mu.Unlock()
+
+	go m.store(ctx)
+	ticker := time.NewTicker(recheck)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C: // expiry needs no event
+			m.mu.Lock()
+			m.judge()
+			m.mu.Unlock()
+		}
+	}
+}
+
+// Configure applies new settings. Secrets stay as they are until their new source has provided a
+// version.
+func (m *Manager) Configure(settings Settings) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.settings = settings
+	if m.running != nil {
+		m.define()
+		m.judge()
+	}
+	m.changed()
+}
+
+// SetTrustBundle sets the roots of the mesh configuration, which are trusted beside the provider's.
+func (m *Manager) SetTrustBundle(roots []*x509.Certificate) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bundle = roots
+	m.publish()
+}
+
+// Subscribe requests secrets by name, until release is called, once.
+func (m *Manager) Subscribe(names ...string) (release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range names {
+		m.entry(name).subscribers++
+		m.start(name)
+	}
+	m.judge()
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, name := range names {
+			m.entries[name].subscribers--
+			m.forget(name)
+		}
+		m.publish()
+		m.judge()
+	}
+}
+
+// Secrets describes all secrets, sorted by name.
+func (m *Manager) Secrets() []Info {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []Info
+	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
+		about := Info{Name: name}
+		if version := m.version(name); version != nil {
+			about = version.info(name)
+		}
+		if err := m.entries[name].err; err != nil {
+			about.Problem = err.Error()
+		}
+		all = append(all, about)
+	}
+	return all
+}
+
+// The following methods expect mu to be held.
+
+func (m *Manager) entry(name string) *entry {
+	e := m.entries[name]
+	if e == nil {
+		e = &entry{}
+		m.entries[name] = e
+	}
+	return e
+}
+
+// define makes the configured secrets those of the settings, and starts what does not run.
+func (m *Manager) define() {
+	wanted := map[string]definition{}
+	if files := m.settings.Files; !files.empty() {
+		wanted[Default] = definition{files: Files{Cert: files.Cert, Key: files.Key}}
+		wanted[RootCA] = definition{files: Files{Root: files.Root}}
+	}
+	if issuer := m.settings.Issuer; issuer != nil {
+		wanted[Default] = definition{
+			issuer: issuer, ratio: m.settings.Ratio, jitter: m.settings.Jitter,
+		}
+		wanted[RootCA] = definition{}
+	}
+	for name := range wanted {
+		m.entry(name)
+	}
+	for name, e := range m.entries {
+		if name == Default || name == RootCA {
+			d, configured := wanted[name]
+			if e.definition != d {
+				m.end(e)
+			}
+			e.definition, e.configured = d, configured
+		}
+		if !m.forget(name) {
+			m.start(name)
+		}
+	}
+}
+
+// start starts the worker of a secret, unless it runs or something else provides the secret.
+func (m *Manager) start(name string) {
+	e := m.entries[name]
+	if m.running == nil || e.stop != nil {
+		return
+	}
+	usage := pki.Both
+	switch {
+	case name != Default && name != RootCA:
+		usage = pki.Either
+		e.definition.files, e.err = parseName(name)
+	case !e.configured:
+		e.err = errNoProvider
+	case e.definition == (definition{}) && m.settings.Issuer == nil:
+		e.err = errNoRoots
+	}
+	if e.err != nil {
+		e.failing = m.options.Now().Add(-settle) // waiting does not help
+		return
+	}
+	d := e.definition
+	if d == (definition{}) {
+		return // the roots, which come with the certificate
+	}
+	ctx, stop := context.WithCancel(m.running)
+	e.stop = stop
+	tell := func(version *material, err error) { m.report(ctx, name, version, err) }
+	if d.issuer == nil {
+		go m.follow(ctx, d.files, usage, tell)
+		return
+	}
+	var last *Issued
+	if v := e.current; v != nil && v.pair != nil && !v.renewal.IsZero() {
+		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained}
+	}
+	go m.renew(ctx, m.settings, last, tell)
+}
+
+// end stops the worker of a secret.
+func (m *Manager) end(e *entry) {
+	if e.stop != nil {
+		e.stop()
+		e.stop = nil
+	}
+	e.err, e.failing = nil, time.Time{}
+}
+
+// forget drops a secret that is neither configured nor subscribed to, and reports whether it did.
+func (m *Manager) forget(name string) bool {
+	e := m.entries[name]
+	if e.configured || e.subscribers > 0 {
+		return false
+	}
+	m.end(e)
+	delete(m.entries, name)
+	return true
+}
+
+// report accepts what a worker found. It takes mu.
+func (m *Manager) report(ctx context.Context, name string, version *material, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ctx.Err() != nil {
+		return // replaced or forgotten meanwhile
+	}
+	e := m.entries[name]
+	if e.err = err; err == nil {
+		e.current, e.failing = version, time.Time{}
+		m.publish()
+		m.changed()
+	} else if e.failing.IsZero() {
+		e.failing = m.options.Now()
+	}
+	m.judge()
+}
+
+// changed has the stores written.
+func (m *Manager) changed() {
+	select {
+	case m.dirty <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,140 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"outrider.org/outrider/agent/identity/pki"
+)
+
+// The files of a set, as Istio names them.
+const (
+	chainFile = "cert-chain.pem"
+	keyFile   = "key.pem"
+	rootsFile = "root-cert.pem"
+)
+
+// currentLink is the symbolic link to the folder of the current set.
+const currentLink = "..data"
+
+// Output writes the workload's certificate into a folder ([identity] output_dir). The three files
+// are links through one link to a folder that holds the set, so that the set changes at once:
+//
+//	key.pem → ..data/key.pem    ..data → ..set-1234567
+//
+// The files belong to the owner of the folder where the agent may change owners.
+type Output struct{ Dir string }
+
+// Write replaces the set, unless it is the same.
+func (o *Output) Write(pair *pki.Pair, roots []*x509.Certificate) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot write the certificate to %s: %w", o.Dir, err)
+		}
+	}()
+	content := map[string][]byte{
+		chainFile: pair.ChainPEM, keyFile: pair.KeyPEM, rootsFile: pki.EncodeCertificates(roots),
+	}
+	if o.holds(content) {
+		return nil
+	}
+	before, err := os.Readlink(filepath.Join(o.Dir, currentLink))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	set, err := os.MkdirTemp(o.Dir, "..set-")
+	if err != nil {
+		return err
+	}
+	if err := o.fill(set, content); err != nil {
+		return errors.Join(err, os.RemoveAll(set))
+	}
+	if err := replaceLink(filepath.Base(set), filepath.Join(o.Dir, currentLink)); err != nil {
+		return errors.Join(err, os.RemoveAll(set))
+	}
+	for name := range content {
+		target := filepath.Join(currentLink, name)
+		path := filepath.Join(o.Dir, name)
+		if now, err := os.Readlink(path); err == nil && now == target {
+			continue
+		}
+		if err := replaceLink(target, path); err != nil {
+			return err
+		}
+	}
+	if before == "" || filepath.Base(before) != before {
+		return nil // not one of ours
+	}
+	return os.RemoveAll(filepath.Join(o.Dir, before))
+}
+
+// holds reports whether the folder holds a set already.
+func (o *Output) holds(content map[string][]byte) bool {
+	for name, want := range content {
+		path := filepath.Join(o.Dir, name)
+		target, err := os.Readlink(path)
+		if err != nil || target != filepath.Join(currentLink, name) {
+			return false
+		}
+		if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, want) {
+			return false
+		}
+	}
+	return true
+}
+
+// fill writes the files of a set into its folder, on the disk.
+func (o *Output) fill(set string, content map[string][]byte) error {
+	for name, text := range content {
+		file, err := os.OpenFile(filepath.Join(set, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = file.Write(text)
+		if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+			return err
+		}
+	}
+	uid, gid, ok := ownerOf(o.Dir)
+	if !ok {
+		return nil
+	}
+	for name := range content {
+		if err := os.Chown(filepath.Join(set, name), uid, gid); err != nil {
+			return err
+		}
+	}
+	return os.Chown(set, uid, gid)
+}
+
+// replaceLink makes path a symbolic link, in one step.
+func replaceLink(target, path string) error {
+	next := path + ".next"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(target, next); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// ownerOf returns the owner of a folder, if that is another user and this process may give files
+// away.
+func ownerOf(folder string) (uid, gid int, ok bool) {
+	info, err := os.Stat(folder)
+	if err != nil || os.Geteuid() != 0 {
+		return 0, 0, false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || stat.Uid == 0 {
+		return 0, 0, false
+	}
+	return int(stat.Uid), int(stat.Gid), true
+}

@@ -1,0 +1,108 @@
+package identity
+
+import (
+	"cmp"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/resource"
+)
+
+// version returns the version of a secret to publish, nil if there is none. The roots are merged
+// from the root file, or the authority, and the mesh configuration. Callers hold mu.
+func (m *Manager) version(name string) *material {
+	e := m.entries[name]
+	if e == nil {
+		return nil
+	}
+	if name != RootCA {
+		return e.current
+	}
+	base := e.current
+	if m.settings.Issuer != nil && m.entries[Default] != nil {
+		base = m.entries[Default].current
+	}
+	if base == nil || len(base.roots) == 0 {
+		return nil
+	}
+	return &material{
+		roots:  pki.MergeRoots(base.roots, m.bundle),
+		source: base.source, obtained: base.obtained,
+	}
+}
+
+// publish brings the feed up to date. Unchanged secrets are not sent again. Callers hold mu.
+func (m *Manager) publish() {
+	var change resource.Change
+	for name := range m.published {
+		if m.version(name) == nil {
+			key := resource.Key{Type: resource.SecretType, Name: name}
+			change.Remove = append(change.Remove, key)
+			delete(m.published, name)
+		}
+	}
+	for name := range m.entries {
+		version := m.version(name)
+		if version == nil {
+			continue
+		}
+		encoded, err := encode(name, version)
+		if err != nil {
+			m.options.Logger.Error("cannot encode secret", "resource", name, "error", err)
+			continue
+		}
+		if m.published[name] == encoded.Version {
+			continue
+		}
+		change.Set = append(change.Set, encoded)
+		m.announce(name, version, m.published[name] != "")
+		m.published[name] = encoded.Version
+	}
+	if len(change.Set)+len(change.Remove) > 0 {
+		m.feed.Publish(change)
+	}
+}
+
+// announce logs a new version, and publishes an event if it replaces one.
+func (m *Manager) announce(name string, version *material, replaces bool) {
+	about := version.info(name)
+	message := "certificate obtained"
+	if replaces {
+		message = "certificate replaced"
+		m.options.Board.Publish(condition.Event{
+			Kind:     condition.KindSecretRotated,
+			Sentence: "certificate replaced: " + name,
+			Fields: map[string]string{
+				"resource": name, "not_after": about.NotAfter.UTC().Format(time.RFC3339),
+			},
+		})
+	}
+	m.options.Logger.Info(message, "resource", name, "source", about.Source,
+		"identity", cmp.Or(about.SpiffeID, about.Subject), "not_after", about.NotAfter)
+}
+
+// encode returns a secret as Envoy receives it.
+func encode(name string, version *material) (*resource.Resource, error) {
+	secret := &tlsv3.Secret{Name: name}
+	if version.pair != nil {
+		secret.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+			CertificateChain: inline(version.pair.ChainPEM),
+			PrivateKey:       inline(version.pair.KeyPEM),
+		}}
+	} else {
+		secret.Type = &tlsv3.Secret_ValidationContext{
+			ValidationContext: &tlsv3.CertificateValidationContext{
+				TrustedCa: inline(pki.EncodeCertificates(version.roots)),
+			},
+		}
+	}
+	return resource.New(name, secret)
+}
+
+func inline(text []byte) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: text}}
+}

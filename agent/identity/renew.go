@@ -1,0 +1,136 @@
+package identity
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// The pause after a failed attempt doubles from minPause to maxPause; of a certificate's remaining
+// lifetime it is at most a quarter.
+const (
+	minPause = 500 * time.Millisecond
+	maxPause = time.Minute
+)
+
+// plan is when a certificate is renewed.
+type plan struct {
+	at    time.Time     // by the wall clock
+	start time.Time     // with the monotonic clock
+	delay time.Duration // by the monotonic clock
+}
+
+// planRenewal renews when the share ratio of the lifetime is left. The lifetime counts from when
+// the certificate was obtained, because authorities antedate certificates. If the clocks of host
+// and authority differ so much that nothing would be left, the certificate's own span counts.
+func planRenewal(issued *Issued, ratio float64) plan {
+	leaf := issued.Pair.Leaf()
+	until := issued.Pair.NotAfter()
+	from := leaf.NotBefore
+	if issued.Obtained.After(from) && issued.Obtained.Before(until) {
+		from = issued.Obtained
+	}
+	delay := time.Duration(float64(until.Sub(from)) * (1 - ratio))
+	delay = max(delay, minPause)
+	return plan{at: issued.Obtained.Add(delay), start: time.Now(), delay: delay}
+}
+
+// left returns how long to wait, at most recheck. Zero: the certificate is due.
+func (p plan) left(now time.Time) time.Duration {
+	return max(0, min(p.at.Sub(now), p.delay-time.Since(p.start), recheck))
+}
+
+// renew has the workload's certificate issued, and again before it expires, until ctx ends. last is
+// the certificate from an earlier run, or nil.
+func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, tell report) {
+	var due plan
+	ratio := func() float64 {
+		spread := (2*rand.Float64() - 1) * settings.Jitter
+		return min(max(settings.Ratio+spread, 0), 1)
+	}
+	accept := func(issued *Issued) {
+		due = planRenewal(issued, ratio())
+		last = issued
+		tell(&material{
+			pair: issued.Pair, roots: issued.Roots, source: settings.Issuer.String(),
+			obtained: issued.Obtained, renewal: due.at,
+		}, nil)
+	}
+	if last != nil {
+		accept(last)
+		due.delay -= max(0, m.options.Now().Sub(last.Obtained))
+	}
+	var changes <-chan []string
+	if files := settings.Issuer.Files(); len(files) > 0 {
+		changes = m.watch(ctx, files)
+	}
+	pause := minPause
+	for failed := false; ; {
+		wait := pause
+		if !failed {
+			wait = 0
+			if last != nil {
+				wait = due.left(m.options.Now())
+			}
+		}
+		if wait > 0 {
+			switch m.sleep(ctx, wait, changes) {
+			case ended:
+				return
+			case elapsed:
+				if !failed {
+					continue // unless it is due now
+				}
+			case changed:
+				if !failed {
+					continue
+				}
+				pause = minPause
+			}
+		}
+		issued, err := settings.Issuer.Issue(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if failed = err != nil; failed {
+			tell(nil, err)
+			pause = nextPause(pause, last, m.options.Now())
+			continue
+		}
+		pause = minPause
+		accept(issued)
+	}
+}
+
+// nextPause returns the pause after a failed attempt.
+func nextPause(pause time.Duration, last *Issued, now time.Time) time.Duration {
+	pause = min(2*pause, maxPause)
+	if last != nil {
+		if left := last.Pair.NotAfter().Sub(now); left > 0 {
+			pause = min(pause, left/4)
+		}
+	}
+	return max(pause, minPause)
+}
+
+// wakeup is why sleep returned.
+type wakeup int
+
+const (
+	ended wakeup = iota
+	elapsed
+	changed
+)
+
+func (m *Manager) sleep(ctx context.Context, d time.Duration, changes <-chan []string) wakeup {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ended
+	case <-timer.C:
+		return elapsed
+	case <-changes:
+		return changed
+	}
+}

@@ -1,0 +1,331 @@
+package identity_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/identity/pkitest"
+)
+
+const lifetime = 24 * time.Hour
+
+// world is a Manager in a synctest bubble, with an authority and a wall clock that may jump.
+type world struct {
+	*identity.Manager
+	t       *testing.T
+	board   *condition.Board
+	changes chan []string // of the files of the authority
+
+	mu     sync.Mutex
+	jump   time.Duration // of the wall clock against the monotonic clock
+	skew   time.Duration // of the authority's clock against the wall clock before any jump
+	root   *pkitest.Authority
+	err    error
+	issued []time.Time // by the monotonic clock
+}
+
+func (w *world) now() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Now().Add(w.jump).Round(0)
+}
+
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+func (w *world) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.issued)
+}
+
+// Issue implements identity.Issuer. Like istiod it antedates certificates by two minutes.
+func (w *world) Issue(context.Context) (*identity.Issued, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return nil, w.err
+	}
+	w.issued = append(w.issued, time.Now())
+	template := pkitest.Leaf("web", lifetime+w.skew)
+	template.NotBefore = time.Now().Add(w.skew - 2*time.Minute)
+	chain, key := w.root.Issue(w.t, template)
+	pair, err := pki.ParsePair(pki.Input{File: "chain", PEM: chain},
+		pki.Input{File: "key", PEM: key}, pki.Both)
+	if err != nil {
+		return nil, err
+	}
+	return &identity.Issued{
+		Pair: pair, Roots: roots(w.root), Obtained: time.Now().Add(w.jump).Round(0),
+	}, nil
+}
+
+// Files implements identity.Issuer.
+func (w *world) Files() []string { return []string{"/token"} }
+
+func (w *world) String() string { return "the authority" }
+
+// fakeWatcher implements identity.Watcher: the real one does not run in a bubble.
+type fakeWatcher struct{ changes chan []string }
+
+func (f fakeWatcher) Set([]string) error { return nil }
+
+func (f fakeWatcher) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (f fakeWatcher) Changes() <-chan []string { return f.changes }
+
+// inWorld runs a test in a bubble.
+func inWorld(t *testing.T, test func(*world)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, board: condition.NewBoard(), changes: make(chan []string)}
+		w.root = pkitest.NewAuthority(t, "root", nil)
+		w.start(identity.Settings{Issuer: w, Ratio: 0.5})
+		test(w)
+	})
+}
+
+func (w *world) start(settings identity.Settings) {
+	w.Manager = identity.New(identity.Options{
+		Settings: settings, Board: w.board, Now: w.now,
+		Watch: func() identity.Watcher { return fakeWatcher{w.changes} },
+	})
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	synctest.Wait()
+}
+
+// pass lets time pass, during which a suspended machine's timers rest.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// expect checks how many certificates have been issued, and the conditions.
+func (w *world) expect(when string, issued int, codes ...string) {
+	w.t.Helper()
+	if got := w.count(); got != issued {
+		w.t.Errorf("%s: %d certificates issued, want %d", when, got, issued)
+	}
+	var got []string
+	for _, c := range w.board.Conditions() {
+		got = append(got, c.Code)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, codes) {
+		w.t.Errorf("%s: conditions %v, want %v", when, w.board.Conditions(), codes)
+	}
+}
+
+// valid checks that the published certificate is valid by the authority's clock.
+func (w *world) valid(when string) {
+	w.t.Helper()
+	for _, about := range w.Secrets() {
+		now := time.Now().Add(w.skew)
+		if about.Name == identity.Default && !now.Before(about.NotAfter) {
+			w.t.Errorf("%s: the certificate expired at %v, it is %v", when, about.NotAfter, now)
+		}
+	}
+}
+
+func TestRenewal_AtHalfOfTheLifetime(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.expect("start", 1)
+		about := w.Secrets()
+		if len(about) != 2 || about[1].Renewal.Sub(w.now()) != lifetime/2 {
+			t.Errorf("secrets: %+v", about)
+		}
+		w.pass(lifetime/2 - time.Second)
+		w.expect("before half of it", 1)
+		w.pass(2 * time.Second)
+		w.expect("after half of it", 2)
+		w.pass(5 * lifetime / 2)
+		w.expect("five halves later", 7)
+	})
+}
+
+func TestRenewal_JitterSpreads(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.Configure(identity.Settings{Issuer: w, Ratio: 0.5, Jitter: 0.1})
+		synctest.Wait()
+		seen := map[time.Duration]bool{}
+		for range 20 {
+			before := w.count()
+			for w.count() == before {
+				w.pass(time.Minute)
+			}
+			w.mu.Lock()
+			gap := w.issued[before].Sub(w.issued[before-1]).Round(time.Minute)
+			w.mu.Unlock()
+			seen[gap] = true
+			if gap < 4*lifetime/10-time.Minute || gap > 6*lifetime/10+time.Minute {
+				t.Errorf("renewed after %v", gap)
+			}
+		}
+		if len(seen) < 5 {
+			t.Errorf("20 renewals after %d different times", len(seen))
+		}
+	})
+}
+
+// The authority is away for 80 % of a lifetime, and then for longer than one.
+func TestRenewal_RetriesUntilExpiryAndBeyond(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.set(func() { w.err = errors.New("the authority is away") })
+		w.pass(lifetime / 2)
+		w.expect("due", 1)
+		w.pass(time.Minute)
+		w.expect("late", 1, identity.CodeNotRenewed)
+		if got := w.board.Conditions()[0].Sentence; got !=
+			"default: the authority is away; the current one expires in 11 hours" {
+			t.Errorf("sentence: %s", got)
+		}
+		w.pass(3 * lifetime / 10)
+		w.valid("after 80 %")
+		w.set(func() { w.err = nil })
+		w.pass(time.Minute)
+		w.expect("it is back", 2)
+		w.set(func() { w.err = errors.New("the authority is away") })
+		w.pass(lifetime + time.Minute)
+		w.expect("for too long", 2, identity.CodeExpired)
+		w.set(func() { w.err = nil })
+		w.pass(time.Minute)
+		w.expect("it is back again", 3)
+	})
+}
+
+func TestRenewal_AChangedFileIsTriedAtOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.set(func() { w.err = errors.New("the token expired") })
+		w.pass(lifetime/2 + time.Hour)
+		w.set(func() { w.err = nil })
+		w.changes <- []string{"/token"}
+		synctest.Wait()
+		w.expect("new token", 2)
+		w.changes <- []string{"/token"}
+		synctest.Wait()
+		w.expect("another, without need", 2)
+	})
+}
+
+func TestRenewal_FirstAttemptFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, board: condition.NewBoard(), changes: make(chan []string)}
+		w.root, w.err = pkitest.NewAuthority(t, "root", nil), errors.New("no route")
+		w.start(identity.Settings{Issuer: w, Ratio: 0.5})
+		w.pass(time.Minute)
+		w.expect("away", 0, identity.CodeUnavailable)
+		w.set(func() { w.err = nil })
+		w.pass(time.Minute)
+		w.expect("back", 1)
+	})
+}
+
+func TestRenewal_TheClockJumps(t *testing.T) {
+	for name, c := range map[string]struct {
+		jump  time.Duration
+		after int // certificates a minute and a half after the jump
+	}{
+		"an hour ahead, before half":   {time.Hour, 1},
+		"an hour back":                 {-time.Hour, 1},
+		"suspended over half":          {lifetime/2 + time.Hour, 2},
+		"suspended for longer than it": {2 * lifetime, 2},
+		"two days back":                {-2 * lifetime, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.pass(time.Hour)
+				w.set(func() {
+					w.jump = c.jump
+					if c.jump > time.Hour { // of all clocks: the machine was suspended
+						w.skew = c.jump
+					}
+				})
+				w.pass(90 * time.Second)
+				if got := w.count(); got != c.after {
+					t.Errorf("%d certificates, want %d", got, c.after)
+				}
+				for range 100 {
+					w.pass(lifetime / 50)
+					w.valid("later")
+				}
+				if got := w.count(); got > c.after+5 {
+					t.Errorf("%d certificates in two lifetimes", got)
+				}
+			})
+		})
+	}
+}
+
+// A clock an hour ahead of the authority's, and certificates of half an hour: by this clock each is
+// expired when it comes. It is used and renewed in time all the same, and reported.
+func TestRenewal_ClocksDiffer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.set(func() { w.skew = -lifetime - time.Hour })
+		w.pass(lifetime/2 + time.Minute)
+		w.expect("by this clock expired", 2, identity.CodeExpired)
+		w.pass(lifetime + time.Hour)
+		w.expect("no storm of requests", 4, identity.CodeExpired)
+	})
+}
+
+func TestRenewal_ReconfigurationKeepsTheCertificate(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.pass(time.Hour)
+		w.Configure(identity.Settings{Issuer: w, Ratio: 0.25})
+		w.pass(lifetime / 2)
+		w.expect("renewed later", 1)
+		w.pass(lifetime / 4)
+		w.expect("at a quarter", 2)
+	})
+}
+
+// A machine that reboots uses what it kept, while the authority is away.
+func TestRenewal_KeptOverAReboot(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sealed")
+	inWorld(t, func(w *world) {
+		sealed, err := identity.NewSealed(path, "spiffe://cluster.local/ns/default/sa/web",
+			make([]byte, 32))
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings := identity.Settings{Issuer: w, Ratio: 0.5, Sealed: sealed}
+		w.start(settings)
+		w.expect("first run", 2)
+		before := w.Secrets()[1].Serial
+		w.pass(lifetime / 4)
+		w.set(func() { w.err = errors.New("the authority is away") })
+		w.start(settings)
+		if after := w.Secrets()[1].Serial; after != before {
+			t.Errorf("serial %q, before the reboot %q", after, before)
+		}
+		w.set(func() { w.err = nil })
+		w.pass(lifetime/4 - 2*time.Minute)
+		w.expect("not due", 2)
+		w.pass(4 * time.Minute)
+		if w.count() < 3 {
+			t.Error("not renewed at half of the lifetime")
+		}
+	})
+}

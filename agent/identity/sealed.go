@@ -1,0 +1,113 @@
+package identity
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"outrider.org/outrider/agent/identity/pki"
+)
+
+// minSealKey is the shortest credential, in bytes, that a key is derived from.
+const minSealKey = 16
+
+// sealPurpose separates this use of the credential from others, and versions the format.
+const sealPurpose = "outrider sealed certificate 1"
+
+// Sealed keeps the last issued certificate over a reboot, encrypted with AES-256-GCM under a key
+// from a systemd credential. See NewSealed.
+type Sealed struct {
+	path     string
+	spiffeID string
+	aead     cipher.AEAD
+}
+
+// kept is the plain text.
+type kept struct {
+	Chain, Key, Roots []byte
+	Obtained          time.Time
+}
+
+// NewSealed returns a store in the file at path, for the certificate of one SPIFFE ID, under the
+// content of the credential "seal".
+func NewSealed(path, spiffeID string, credential []byte) (*Sealed, error) {
+	if len(credential) < minSealKey {
+		return nil, fmt.Errorf("the credential seal has %d bytes; at least %d are needed",
+			len(credential), minSealKey)
+	}
+	key, err := hkdf.Key(sha256.New, credential, nil, sealPurpose, 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, err
+	}
+	return &Sealed{path: path, spiffeID: spiffeID, aead: aead}, nil
+}
+
+// Save replaces the kept certificate.
+func (s *Sealed) Save(issued *Issued) error {
+	plain, err := json.Marshal(kept{
+		Chain: issued.Pair.ChainPEM, Key: issued.Pair.KeyPEM,
+		Roots: pki.EncodeCertificates(issued.Roots), Obtained: issued.Obtained,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot keep the certificate: %w", err)
+	}
+	//nolint:gosec // no nonce: this AEAD makes its own
+	sealed := s.aead.Seal(nil, nil, plain, []byte(s.spiffeID))
+	clear(plain)
+	if err := renameio.WriteFile(s.path, sealed, 0o600); err != nil {
+		return fmt.Errorf("cannot keep the certificate: %w", err)
+	}
+	return nil
+}
+
+// Load returns the kept certificate. It returns nil if there is none that is valid at now, with an
+// error unless none was kept.
+func (s *Sealed) Load(now time.Time) (*Issued, error) {
+	text, err := os.ReadFile(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // none was kept
+	}
+	if err != nil {
+		return nil, err
+	}
+	plain, err := s.aead.Open(nil, nil, text, []byte(s.spiffeID))
+	if err != nil {
+		return nil, fmt.Errorf("%s was sealed by another machine or for another identity, "+
+			"or is damaged", s.path)
+	}
+	defer clear(plain)
+	var last kept
+	if err := json.Unmarshal(plain, &last); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.path, err)
+	}
+	pair, err := pki.ParsePair(pki.Input{File: s.path, PEM: last.Chain},
+		pki.Input{File: s.path, PEM: last.Key}, pki.Both)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := pki.ParseRoots(pki.Input{File: s.path, PEM: last.Roots}, now)
+	if err != nil {
+		return nil, err
+	}
+	if now.After(pair.NotAfter()) {
+		return nil, pair.CheckTime(now)
+	}
+	return &Issued{Pair: pair, Roots: roots, Obtained: last.Obtained}, nil
+}

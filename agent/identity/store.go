@@ -1,0 +1,71 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// store writes the workload's certificate to disk where the settings ask for it, after each change,
+// and again every minute while that fails.
+func (m *Manager) store(ctx context.Context) {
+	for {
+		err := m.storeOnce()
+		var again <-chan time.Time
+		if err != nil {
+			m.options.Board.Raise(CodeNotStored, condition.Warning, err.Error())
+			again = time.After(recheck)
+		} else {
+			m.options.Board.Clear(CodeNotStored)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.dirty:
+		case <-again:
+		}
+	}
+}
+
+func (m *Manager) storeOnce() error {
+	m.mu.Lock()
+	output, sealed := m.settings.Output, m.settings.Sealed
+	if output != nil && filepath.Dir(m.settings.Files.Cert) == filepath.Clean(output.Dir) {
+		output = nil // the source itself
+	}
+	pair, roots := m.version(Default), m.version(RootCA)
+	m.mu.Unlock()
+	if pair == nil || pair.pair == nil || roots == nil {
+		return nil
+	}
+	var errs []error
+	if output != nil {
+		errs = append(errs, output.Write(pair.pair, roots.roots))
+	}
+	if sealed != nil && !pair.renewal.IsZero() {
+		issued := &Issued{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
+		errs = append(errs, sealed.Save(issued))
+	}
+	return errors.Join(errs...)
+}
+
+// restore returns the certificate that an earlier run sealed, nil if there is none.
+func (m *Manager) restore(sealed *Sealed) *material {
+	if sealed == nil {
+		return nil
+	}
+	last, err := sealed.Load(m.options.Now())
+	if err != nil {
+		m.options.Logger.Warn("cannot use the kept certificate", "error", err)
+	}
+	if last == nil {
+		return nil
+	}
+	return &material{
+		pair: last.Pair, roots: last.Roots, source: "kept from before the start",
+		obtained: last.Obtained, renewal: last.Obtained,
+	}
+}

@@ -1,0 +1,178 @@
+package identity_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pki"
+	"outrider.org/outrider/agent/identity/pkitest"
+)
+
+func issuePair(t *testing.T, root *pkitest.Authority, lifetime time.Duration) *pki.Pair {
+	t.Helper()
+	chain, key := root.Issue(t, pkitest.Leaf("web", lifetime))
+	pair, err := pki.ParsePair(pki.Input{PEM: chain}, pki.Input{PEM: key}, pki.Both)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// Whoever resolves the set once never reads a key beside another certificate.
+func TestOutput_IsReplacedAsASet(t *testing.T) {
+	root := pkitest.NewAuthority(t, "root", nil)
+	dir := t.TempDir()
+	output := &identity.Output{Dir: dir}
+	other := filepath.Join(dir, "key.pem") // of another agent
+	if err := os.WriteFile(other, []byte("key"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan int)
+	go func() {
+		reads := 0
+		defer func() { stopped <- reads }()
+		for {
+			set, err := filepath.EvalSymlinks(filepath.Join(dir, "..data"))
+			if err == nil {
+				chain, err1 := os.ReadFile(filepath.Join(set, "cert-chain.pem"))
+				key, err2 := os.ReadFile(filepath.Join(set, "key.pem"))
+				if err1 == nil && err2 == nil { // a set that is gone is none
+					reads++
+					_, err := pki.ParsePair(pki.Input{PEM: chain}, pki.Input{PEM: key}, pki.Both)
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	var pair *pki.Pair
+	for range 50 {
+		pair = issuePair(t, root, time.Hour)
+		if err := output.Write(pair, roots(root)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	if reads := <-stopped; reads == 0 {
+		t.Error("the reader has seen no set")
+	}
+	for name, want := range map[string][]byte{
+		"cert-chain.pem": pair.ChainPEM, "key.pem": pair.KeyPEM,
+		"root-cert.pem": pkitest.PEM(root.Certificate),
+	} {
+		if got := read(t, filepath.Join(dir, name)); !bytes.Equal(got, want) {
+			t.Errorf("%s: %.40s", name, got)
+		}
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: mode %v, %v", name, info.Mode(), err)
+		}
+	}
+	set := read(t, filepath.Join(dir, "..data", "key.pem"))
+	before, _ := os.Readlink(filepath.Join(dir, "..data"))
+	if err := output.Write(pair, roots(root)); err != nil {
+		t.Fatal(err)
+	}
+	after, _ := os.Readlink(filepath.Join(dir, "..data"))
+	if before != after || !bytes.Equal(set, pair.KeyPEM) {
+		t.Error("an unchanged set is written again")
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "..set-*"))
+	if err != nil || len(left) != 1 {
+		t.Errorf("%d sets are left", len(left))
+	}
+}
+
+func TestOutput_FailureIsReported(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, options *identity.Options) {
+		r.issue(time.Hour)
+		options.Settings.Output = &identity.Output{Dir: r.path("missing")}
+	})
+	r.awaitCondition(identity.CodeNotStored, "cannot write the certificate to "+r.path("missing"))
+}
+
+func TestOutput_NeverReplacesItsSource(t *testing.T) {
+	t.Parallel()
+	var chain []byte
+	r := newRig(t, func(r *rig, options *identity.Options) {
+		chain = r.issue(time.Hour)
+		options.Settings.Output = &identity.Output{Dir: r.dir}
+	})
+	r.awaitChain(identity.Default, chain)
+	if left, err := filepath.Glob(r.path("*key.pem*")); err != nil || len(left) != 1 {
+		t.Errorf("files: %v", left)
+	}
+}
+
+func TestSealed_SurvivesAReboot(t *testing.T) {
+	root := pkitest.NewAuthority(t, "root", nil)
+	path := filepath.Join(t.TempDir(), "sealed")
+	const id = "spiffe://cluster.local/ns/default/sa/web"
+	sealed := func(id, credential string) *identity.Sealed {
+		s, err := identity.NewSealed(path, id, []byte(credential))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	mine := sealed(id, strings.Repeat("a", 32))
+	if last, err := mine.Load(time.Now()); last != nil || err != nil {
+		t.Errorf("nothing kept yet: %v, %v", last, err)
+	}
+	issued := &identity.Issued{
+		Pair: issuePair(t, root, time.Hour), Roots: roots(root), Obtained: time.Now().Round(0),
+	}
+	if err := mine.Save(issued); err != nil {
+		t.Fatal(err)
+	}
+	last, err := mine.Load(time.Now())
+	if err != nil || !bytes.Equal(last.Pair.KeyPEM, issued.Pair.KeyPEM) || len(last.Roots) != 1 ||
+		!last.Obtained.Equal(issued.Obtained) {
+		t.Fatalf("kept: %+v, %v", last, err)
+	}
+	if text := read(t, path); bytes.Contains(text, []byte("PRIVATE")) ||
+		bytes.Contains(text, issued.Pair.Leaf().RawSubjectPublicKeyInfo) {
+		t.Error("the file is readable")
+	}
+	for name, c := range map[string]struct {
+		store *identity.Sealed
+		now   time.Time
+	}{
+		"another credential": {sealed(id, strings.Repeat("b", 32)), time.Now()},
+		"another identity":   {sealed(id+"x", strings.Repeat("a", 32)), time.Now()},
+		"expired":            {mine, time.Now().Add(2 * time.Hour)},
+	} {
+		if last, err := c.store.Load(c.now); last != nil || err == nil {
+			t.Errorf("%s: %v, %v", name, last, err)
+		}
+	}
+	if err := os.WriteFile(path, read(t, path)[:20], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := mine.Load(time.Now()); last != nil || err == nil {
+		t.Errorf("damaged: %v, %v", last, err)
+	}
+	if _, err := identity.NewSealed(path, id, []byte("short")); err == nil {
+		t.Error("a short credential is accepted")
+	}
+}
