@@ -4,10 +4,13 @@ import (
 	"sort"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// index tells where the keys of a TOML text stand: the parser returns values without positions. It is made by a scanner
-// that follows TOML 1.1 closely enough to find every key of a valid text; of an invalid one it finds some.
+// index holds the positions of the keys of a TOML text: BurntSushi/toml returns values without
+// positions, go-toml's syntax tree has them. An invalid text is indexed up to its first syntax
+// error. A fuzz test checks that both parsers find the same keys.
 type index struct {
 	text    string
 	offsets map[string]int  // dotted key → byte offset of its first mention
@@ -22,25 +25,73 @@ func newIndex(text string) *index {
 			x.lines = append(x.lines, i+1)
 		}
 	}
-	s := scanner{text: text, found: x.add}
-	s.document()
+	var parser unstable.Parser
+	parser.Reset([]byte(text))
+	var table []string
+	for parser.NextExpression() {
+		switch node := parser.Expression(); node.Kind {
+		case unstable.Table, unstable.ArrayTable:
+			key, offset := fullKey(nil, node)
+			bracket := max(0, strings.LastIndexByte(text[:offset], '['))
+			if node.Kind == unstable.ArrayTable {
+				bracket = max(0, bracket-1)
+			}
+			table = key
+			x.add(table, bracket)
+		case unstable.KeyValue:
+			x.pair(table, node)
+		}
+	}
 	return x
 }
 
-// add notes a key and the tables it implies.
+// pair adds the key of a key-value node below table, and the keys in its value.
+func (x *index) pair(table []string, node *unstable.Node) {
+	key, offset := fullKey(table, node)
+	x.add(key, offset)
+	x.value(key, node.Value())
+}
+
+// value adds the keys of inline tables, which may be in arrays.
+func (x *index) value(key []string, node *unstable.Node) {
+	if node.Kind != unstable.Array && node.Kind != unstable.InlineTable {
+		return
+	}
+	for children := node.Children(); children.Next(); {
+		if child := children.Node(); child.Kind == unstable.KeyValue {
+			x.pair(key, child)
+		} else {
+			x.value(key, child)
+		}
+	}
+}
+
+// fullKey returns the key of a node below table, and its byte offset.
+func fullKey(table []string, node *unstable.Node) (key []string, offset int) {
+	offset = -1
+	for parts := node.Key(); parts.Next(); {
+		part := parts.Node()
+		if offset < 0 {
+			offset = int(part.Raw.Offset)
+		}
+		table = child(table, string(part.Data))
+	}
+	return table, max(0, offset)
+}
+
+// add records a key and the tables that it implies.
 func (x *index) add(key []string, offset int) {
 	for n := range key {
 		name := dotted(key[:n+1])
 		if _, known := x.offsets[name]; !known {
 			x.offsets[name] = offset
 		}
-		if n == len(key)-1 {
-			x.written[name] = true
-		}
 	}
+	x.written[dotted(key)] = true
 }
 
-// at returns line and column of a key, both from 1; of a key that is not there those of the nearest table around it.
+// at returns line and column of a key, both from 1. For a key that is not in the text it returns
+// those of the nearest table around it.
 func (x *index) at(key []string) (line, column int) {
 	for n := len(key); n > 0; n-- {
 		if offset, ok := x.offsets[dotted(key[:n])]; ok {
@@ -50,14 +101,14 @@ func (x *index) at(key []string) (line, column int) {
 	return 1, 1
 }
 
-// position turns a byte offset into line and column, the column in characters.
+// position converts a byte offset to line and column, the column in characters.
 func (x *index) position(offset int) (line, column int) {
 	offset = max(0, min(offset, len(x.text)))
 	line = sort.Search(len(x.lines), func(i int) bool { return x.lines[i] > offset })
 	return line, utf8.RuneCountInString(x.text[x.lines[line-1]:offset]) + 1
 }
 
-// lineText is a line, counted from 1, without its end.
+// lineText returns a line, counted from 1, without its end.
 func (x *index) lineText(line int) string {
 	text, _, _ := strings.Cut(x.text[x.lines[line-1]:], "\n")
 	return strings.TrimSuffix(text, "\r")
