@@ -252,7 +252,6 @@ func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rul
 // routesHTTP reports whether a VirtualService has HTTP routes, or would have but for problems.
 func routesHTTP(r *model.Routing) bool { return r != nil && len(r.HTTP)+len(r.Problems) > 0 }
 
-func resolutionNone(
-	p *model.Port) bool {
+func resolutionNone(p *model.Port) bool {
 	return p.Entry.Resolution == networking.ServiceEntry_NONE
 }

@@ -1,0 +1,121 @@
+// Package meshtest helps to test the translation of Istio's YAML without an Envoy.
+package meshtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"sigs.k8s.io/yaml"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/discovery/validate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// Namespace is the namespace of objects without one.
+const Namespace = "shop"
+
+// Mesh is a world whose objects come from a file.
+type Mesh struct {
+	*model.World
+	t     testing.TB
+	path  string
+	store *store.Store
+}
+
+// New returns a mesh with the objects of a YAML text, and what they affect.
+func New(t testing.TB, text string) (*Mesh, model.Touched) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "mesh.yaml")
+	m := &Mesh{World: model.NewWorld("cluster.local", mesh.Default()), t: t, path: path,
+		store: store.New(store.Options{Paths: []string{path}, Namespace: Namespace,
+			Validate: validate.Object})}
+	return m, m.Set(text)
+}
+
+// Set replaces all objects and returns what the change affects. Invalid objects fail the test.
+func (m *Mesh) Set(text string) model.Touched {
+	m.t.Helper()
+	if err := os.WriteFile(m.path, []byte(text), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	var changes []model.Change
+	for _, c := range m.store.Reload([]string{m.path}) {
+		changes = append(changes, model.Change(c))
+	}
+	if problems := m.store.Problems(); len(problems) > 0 {
+		m.t.Fatalf("%v", problems)
+	}
+	return m.Apply(changes)
+}
+
+// Message decodes a resource.
+func Message(t testing.TB, r *resource.Resource) proto.Message {
+	t.Helper()
+	var packed anypb.Any
+	if err := proto.Unmarshal(r.Any(), &packed); err != nil {
+		t.Fatal(err)
+	}
+	message, err := packed.UnmarshalNew()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return message
+}
+
+// Expect fails the test unless a message contains what a YAML text lists, in protobuf's JSON form:
+// each key of a mapping, where null means that the field is not set, and each element of a list.
+func Expect(t testing.TB, want string, got proto.Message) {
+	t.Helper()
+	text, err := protojson.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wanted, actual any
+	if err := yaml.Unmarshal([]byte(want), &wanted); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &actual); err != nil {
+		t.Fatal(err)
+	}
+	if differences := compare("", wanted, actual); len(differences) > 0 {
+		t.Errorf("%s\ngot %s", strings.Join(differences, "\n"), text)
+	}
+}
+
+func compare(path string, want, got any) []string {
+	var differences []string
+	switch want := want.(type) {
+	case map[string]any:
+		mapping, ok := got.(map[string]any)
+		if !ok {
+			return []string{fmt.Sprintf("%s: %v is not a mapping", path, got)}
+		}
+		for key, value := range want {
+			differences = append(differences, compare(path+"."+key, value, mapping[key])...)
+		}
+	case []any:
+		list, _ := got.([]any)
+		if len(list) != len(want) {
+			return []string{fmt.Sprintf("%s: %d elements, want %d", path, len(list), len(want))}
+		}
+		for i := range want {
+			differences = append(differences,
+				compare(fmt.Sprintf("%s[%d]", path, i), want[i], list[i])...)
+		}
+	default:
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			return []string{fmt.Sprintf("%s: %v, want %v", path, got, want)}
+		}
+	}
+	return differences
+}
