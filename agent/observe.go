@@ -13,6 +13,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/xds"
 )
@@ -27,10 +28,11 @@ type observer struct {
 	hint    func()     // Envoy has taken something: it may be live from now on
 }
 
-// meshServer ties what Envoy accepts and refuses to the objects it came from.
+// meshServer ties what Envoy accepts and refuses to the objects it came from. Refused returns the
+// resources that it cannot replace by the version before.
 type meshServer interface {
 	Accepted(stream uint64, node *corev3.Node)
-	Refused(typeURL string, names []string, reason error)
+	Refused(typeURL string, refused []discovery.RefusedResource, reason error) (standing []string)
 	Cured(typeURL string, names []string)
 }
 
@@ -88,11 +90,28 @@ func (o observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	}
 	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID, "type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
 		"error", refusal.Error, "from", strings.Join(origins, ", "))
-	o.refused.add(stream, refusal, sentence)
-	o.tell(refusal.Type, nil)
+	standing := o.mesh.Refused(refusal.Type, refusedResources(refusal), errors.New(refusal.Error))
+	if len(standing) > 0 || len(refusal.Resources) == 0 {
+		still := refusal
+		still.Resources = standing
+		o.refused.add(stream, still, sentence)
+		o.tell(refusal.Type, nil)
+	}
 	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence, Fields: map[string]string{
 		"type": refusal.Type, "error": refusal.Error, "resources": strings.Join(refusal.Resources, " "), "origins": strings.Join(origins, "\n")}})
-	o.mesh.Refused(refusal.Type, refusal.Resources, errors.New(refusal.Error))
+}
+
+// refusedResources returns the resources of a refusal, without their versions if Envoy may have refused
+// others.
+func refusedResources(refusal xds.Refusal) []discovery.RefusedResource {
+	all := make([]discovery.RefusedResource, len(refusal.Resources))
+	for i, name := range refusal.Resources {
+		all[i].Name = name
+		if refusal.Kept != nil {
+			all[i].Version, all[i].Held = refusal.Versions[i], refusal.Kept[i] != ""
+		}
+	}
+	return all
 }
 
 // goesOn says what Envoy has in place of what it refused.
@@ -112,8 +131,12 @@ func goesOn(refusal xds.Refusal) string {
 
 // Cured ends a refusal.
 func (o observer) Cured(stream xds.Stream, typeURL string, names []string) {
-	o.log.Info("what Envoy refused is cured", "pid", stream.Peer.PID, "type", typeName(typeURL), "resources", strings.Join(names, ", "))
-	o.tell(typeURL, o.refused.cured(stream, typeURL, names))
+	cured := o.refused.cured(stream, typeURL, names)
+	if len(cured) > 0 { // else the mesh server went back to the version before
+		o.log.Info("Envoy accepts what it refused before", "pid", stream.Peer.PID,
+			"type", typeName(typeURL), "resources", strings.Join(cured, ", "))
+	}
+	o.tell(typeURL, cured)
 }
 
 // tell makes the condition of a type say what is refused now; cured is what nobody refuses any more.

@@ -10,6 +10,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
@@ -19,10 +20,16 @@ type meshRecord map[string]bool
 
 func (meshRecord) Accepted(uint64, *corev3.Node) {}
 
-func (m meshRecord) Refused(_ string, names []string, _ error) {
-	for _, name := range names {
-		m[name] = true
+func (m meshRecord) Refused(_ string, refused []discovery.RefusedResource, _ error) []string {
+	var standing []string
+	for _, one := range refused {
+		if one.Name == "replaced" {
+			continue
+		}
+		m[one.Name] = true
+		standing = append(standing, one.Name)
 	}
+	return standing
 }
 
 func (m meshRecord) Cured(_ string, names []string) {
@@ -43,6 +50,7 @@ func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 		do      func()
 		refused string
 	}{
+		{"one that the mesh replaces", func() { refuse(old, "replaced") }, ""},
 		{"one", func() { refuse(old, "a") }, "a"},
 		{"two", func() { refuse(old, "b") }, "a b"},
 		{"one of two is cured", func() { o.Cured(old, resource.ListenerType, []string{"a"}) }, "b"},
@@ -63,7 +71,7 @@ func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 		if got := strings.Join(told, " "); got != step.refused {
 			t.Errorf("%s: the mesh is told of %q, want %q", step.name, got, step.refused)
 		}
-		for _, name := range []string{"a", "b"} {
+		for _, name := range []string{"a", "b", "replaced"} {
 			if got, want := strings.Contains(sentence, "cannot bind "+name), strings.Contains(step.refused, name); got != want {
 				t.Errorf("%s: the condition says %q", step.name, sentence)
 			}

@@ -27,7 +27,7 @@ func TestWhatEnvoyQuotesTellsWhoIsToBlame(t *testing.T) {
 		{"no argument for repetition operator in 'https://.*'", "VirtualService shop/cors"},
 		{"route: unknown cluster 'outbound|80|v1|s1.test'", "VirtualService shop/cors"},
 	} {
-		server.Refused(resource.RouteType, []string{"80"}, errors.New(test.reason))
+		server.Refused(resource.RouteType, []discovery.RefusedResource{{Name: "80"}}, errors.New(test.reason))
 		got := ""
 		for _, p := range server.Problems() {
 			if strings.Contains(p.Message, test.reason) {

@@ -115,7 +115,7 @@ func TestExplainNamesTheObjects(t *testing.T) {
 	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80}, nil); err != nil || len(said.Problems) != 1 || !strings.Contains(said.Problems[0].Message, "nothing listens for host late.test") {
 		t.Errorf("of one that came late: %v %v", said.Problems, err)
 	}
-	server.Refused(resource.ClusterType, []string{"outbound|80|v1|web.test"}, errors.New("no such thing"))
+	server.Refused(resource.ClusterType, []discovery.RefusedResource{{Name: "outbound|80|v1|web.test"}}, errors.New("no such thing"))
 	if said, err = server.Explain(proxy, explain.Request{Host: "web.test", Port: 80}, nil); err != nil || len(said.Unknown) != 1 || len(said.Problems) == 0 {
 		t.Errorf("of a refused cluster: %q %v %v", said.Unknown, said.Problems, err)
 	}

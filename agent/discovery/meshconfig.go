@@ -1,16 +1,29 @@
 package discovery
 
 import (
+	"bytes"
 	"path/filepath"
 	"slices"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// readMesh reads the configuration of the mesh anew. One with an error leaves that before in force.
+// readMesh reads the configuration of the mesh anew. One with an error, or that Envoy refused, leaves
+// that before in force.
 func (s *Server) readMesh() {
 	read, text, problems := meshfile.Read(s.settings.MeshConfigFile, s.options.Identity)
+	if refused := s.refusedMesh; refused != nil && read != nil {
+		if bytes.Equal(text, refused.Text) {
+			read = nil
+			problems = append(problems, Problem{File: s.settings.MeshConfigFile, Line: 1,
+				Severity: condition.Error, Message: refused.Message,
+				Cure: "correct it; the text before stays in use until it changes, or a reload tries it again"})
+		} else {
+			s.refusedMesh = nil
+		}
+	}
 	s.meshProblems, s.meshBad = problems, read == nil
 	if read != nil {
 		s.mesh, s.meshText = read, text
@@ -58,8 +71,20 @@ func (s *Server) remesh(paths []string) {
 	if file == "" || paths != nil && !slices.Contains(paths, filepath.Clean(file)) {
 		return
 	}
-	s.readMesh()
-	if s.reconfigure() {
+	if s.applyMesh() {
 		s.options.Logger.Info("mesh configuration changed", "file", file)
 	}
+}
+
+// applyMesh reads the configuration of the mesh, applies it with the settings to everything, and
+// reports whether it changed. Callers hold mu.
+func (s *Server) applyMesh() bool {
+	change := &meshChange{before: s.mesh, beforeText: s.meshText}
+	s.readMesh()
+	change.afterText = s.meshText
+	changed := s.reconfigure()
+	if changed {
+		s.applied(&applied{mesh: change})
+	}
+	return changed
 }

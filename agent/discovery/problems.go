@@ -31,7 +31,7 @@ func (s *Server) tellProblems() {
 	views := maps.Clone(s.views)
 	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here }) // else one thing is told twice
 	s.closed.Store(s.here.whyClosed())
-	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refs.problems(), unselected(s.here.world, s.gatewayViews(views))), views, s.refusals)
+	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refusedProblems(), s.here.refs.problems(), unselected(s.here.world, s.gatewayViews(views))), views, s.refusals)
 	if s.options.Board == nil || slices.Equal(before, s.problems) {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -126,7 +127,7 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 			name, _, _ := strings.Cut(object, " ")
 			taken[name]--
 		}
-		if refusals := e.refusals(t); len(refusals) > 0 {
+		if refusals := e.refusals(); len(refusals) > 0 {
 			t.Fatalf("Envoy refuses %s\nconfiguration %d:\n%s", strings.Join(refusals, "\n"), i, strings.Join(objects, "\n---\n"))
 		}
 	}
@@ -167,14 +168,9 @@ func (e *envoy) settled(t *testing.T, snapshot *resource.Snapshot) (bool, string
 	return true, ""
 }
 
-// refusals are what Envoy does not take.
-func (e *envoy) refusals(t *testing.T) (all []string) {
-	for _, stream := range e.ads.Status(t.Context()) {
-		for _, typ := range stream.Types {
-			for _, refused := range typ.Refused {
-				all = append(all, fmt.Sprintf("%s %s: %s", typ.Type, refused.Name, refused.Error))
-			}
-		}
-	}
-	return all
+// refusals are what Envoy has refused so far.
+func (e *envoy) refusals() []string {
+	e.nacks.mu.Lock()
+	defer e.nacks.mu.Unlock()
+	return slices.Clone(e.nacks.all)
 }

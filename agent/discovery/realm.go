@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
@@ -21,6 +22,9 @@ type realm struct {
 	held    []*object.Object // by the store, though their text is bad now
 	objects map[object.Kind]int
 	refs    references
+
+	refused map[object.Key]lastgood.Refused // by Envoy; the version before is in force
+	waiting map[object.Key]lastgood.Refused // from before this start, of objects that are yet to be read
 
 	restricted bool                        // the files restrict access in a way that is not carried out; see admit
 	good       []*object.Object            // in force when that began before the realm was filled; nil: unknown
@@ -105,7 +109,8 @@ func (s *Server) need(namespace string) {
 }
 
 func (s *Server) newRealm(namespace string) *realm {
-	return &realm{namespace: namespace, cache: view.NewCache(), world: model.NewWorld(s.options.Domain, s.effectiveMesh()), objects: map[object.Kind]int{}, refs: references{}}
+	return &realm{namespace: namespace, cache: view.NewCache(), world: model.NewWorld(s.options.Domain, s.effectiveMesh()),
+		objects: map[object.Kind]int{}, refs: references{}, refused: map[object.Key]lastgood.Refused{}}
 }
 
 // settle makes the realm of the settings the one that counts, once it is filled.

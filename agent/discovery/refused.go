@@ -3,6 +3,7 @@ package discovery
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
@@ -16,37 +17,53 @@ type refusal struct {
 	problem Problem
 }
 
-// Refused tells that Envoy refused resources of a type; the version it had goes on. names may be empty where Envoy does
-// not say which: those that its words mention are taken then. Each becomes a problem of the object it came from.
-func (s *Server) Refused(typeURL string, names []string, reason error) {
+// RefusedResource is a resource that a proxy refused.
+type RefusedResource struct {
+	Name    string
+	Version string // the version refused; "": unknown, or the proxy may have refused another resource
+	Held    bool   // the proxy has another version of it
+}
+
+// Refused takes in that Envoy refused resources of a type. The objects whose change made them go back
+// to the version before. Where that is impossible the proxy keeps what it has, each resource becomes a
+// problem of the object it came from, and Refused returns its name. If refused is empty, the resources
+// that the reason mentions count.
+func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error) (standing []string) {
 	defer s.rememberTold()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found := false
 	for _, v := range s.views {
-		snapshot, _ := v.Feed().Current()
-		set := snapshot.Set(typeURL)
-		mentioned := blamed(typeURL, names, reason.Error())
-		if len(names) == 0 {
-			for name := range set {
-				if mentions(reason.Error(), name) {
-					mentioned = append(mentioned, name)
-				}
+		for _, one := range s.blamed(v, typeURL, refused, reason.Error()) {
+			snapshot, _ := v.Feed().Current()
+			r := snapshot.Get(resource.Key{Type: typeURL, Name: one.Name})
+			if r == nil {
+				continue
 			}
-		}
-		for _, name := range mentioned {
-			if r := set[name]; r != nil {
-				found = true
-				key := resource.Key{Type: typeURL, Name: name}
-				s.refusals[key] = refusal{version: r.Version, reason: reason.Error(), problem: refusedProblem(r, s.standIn(r), guilty(v.View, r, reason.Error()), reason)}
+			found = true
+			origins := guilty(v.View, r, reason.Error())
+			p := refusedProblem(r, origins, reason)
+			certain := one.Version != "" && typeURL != resource.SecretType // a secret is refused for its files
+			switch {
+			case certain && one.Version != r.Version: // it is another by now
+			case certain && (one.Held || !r.Accepted()) && s.fallBack(v, r, origins, p.Message):
+			default:
+				s.refusals[r.Key()] = refusal{version: r.Version, reason: reason.Error(), problem: p}
+				standing = append(standing, one.Name)
 			}
 		}
 	}
 	if !found {
+		names := make([]string, len(refused))
+		for i, one := range refused {
+			names[i] = one.Name
+		}
 		s.options.Logger.Warn("Envoy refused resources that no object explains", "type", typeURL, "names", names, "error", reason)
-		return
+		return names
 	}
 	s.tellProblems()
+	slices.Sort(standing)
+	return slices.Compact(standing)
 }
 
 // Cured tells that Envoy takes resources that it refused before.
@@ -60,23 +77,32 @@ func (s *Server) Cured(typeURL string, names []string) {
 	s.tellProblems()
 }
 
-// blamed narrows secrets to those with a file that a text has, or the folder of one; if none has, all stay.
-func blamed(typeURL string, names []string, text string) []string {
-	if typeURL != resource.SecretType || len(names) < 2 {
-		return names
-	}
-	var found []string
-	for _, name := range names {
-		_, files, _ := strings.Cut(name, ":")
-		for path := range strings.SplitSeq(files, "~") {
-			if mentions(text, path) || mentions(text, filepath.Dir(path)+"/") {
-				found = append(found, name)
-				break
+// blamed returns the resources that a refusal is about: secrets are narrowed to those with a file, or
+// the folder of one, in the text. If refused is empty, these are the resources in the text.
+func (s *Server) blamed(v *served, typeURL string, refused []RefusedResource, text string) []RefusedResource {
+	var found []RefusedResource
+	switch {
+	case len(refused) == 0:
+		snapshot, _ := v.Feed().Current()
+		for name := range snapshot.Set(typeURL) {
+			if mentions(text, name) {
+				found = append(found, RefusedResource{Name: name})
+			}
+		}
+		return found
+	case typeURL == resource.SecretType && len(refused) > 1:
+		for _, one := range refused {
+			_, files, _ := strings.Cut(one.Name, ":")
+			for path := range strings.SplitSeq(files, "~") {
+				if mentions(text, path) || mentions(text, filepath.Dir(path)+"/") {
+					found = append(found, one)
+					break
+				}
 			}
 		}
 	}
 	if len(found) == 0 {
-		return names
+		return refused
 	}
 	return found
 }
@@ -97,13 +123,10 @@ func mentions(text, name string) bool {
 	}
 }
 
-func refusedProblem(r, standIn *resource.Resource, origins []resource.Origin, reason error) Problem {
+func refusedProblem(r *resource.Resource, origins []resource.Origin, reason error) Problem {
 	kind := r.Type[strings.LastIndexByte(r.Type, '.')+1:]
 	p := Problem{Severity: condition.Error, Message: fmt.Sprintf("Envoy refused the %s %s: %v", kind, r.Name, reason),
 		Cure: "correct it; the version that Envoy accepted before, if any, stays in use"}
-	if standIn != nil {
-		p.Cure = "correct it; the version before stays in use (" + standIn.Version + ")"
-	}
 	if len(origins) > 0 {
 		o := origins[0]
 		p.File, p.Line, p.Object = o.File, o.Line, fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)

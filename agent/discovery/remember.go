@@ -2,15 +2,12 @@ package discovery
 
 import (
 	"bytes"
-	"cmp"
 	"slices"
 	"sync"
-	"time"
 
 	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/meshfile"
 	"outrider.org/outrider/agent/discovery/validate"
-	"outrider.org/outrider/agent/resource"
 )
 
 // kept is what Options.LastGood holds.
@@ -53,8 +50,8 @@ func (s *Server) tellRecalled() {
 	here := s.here
 	s.mu.Unlock()
 	now, waiting := s.inForce(), here.store.Waiting()
-	if objects := len(now.Objects) - waiting; objects+len(now.Mesh)+len(now.StandIns) > 0 {
-		s.options.Logger.Info("last good versions from before this start go on in place of what is bad now", "objects", objects, "mesh_config", len(now.Mesh) > 0, "resources", len(now.StandIns))
+	if objects := len(now.Objects) - waiting; objects+len(now.Mesh)+len(now.Refused) > 0 {
+		s.options.Logger.Info("last good versions from before this start go on in place of what is bad now", "objects", objects, "mesh_config", len(now.Mesh) > 0, "refused_objects", len(now.Refused))
 	}
 	if waiting > 0 {
 		s.options.Logger.Warn("last good versions from before this start are kept, and not served: what held their files is not there", "objects", waiting)
@@ -72,71 +69,8 @@ func (s *Server) inForce() lastgood.State {
 	if s.meshBad {
 		state.Mesh = s.meshText
 	}
-	state.StandIns = slices.Clone(s.recalled)
-	newest := s.newest()
-	if !s.ending() { // which cuts them off
-		s.followed = map[string]bool{}
-		for key, v := range s.views {
-			s.followed[key] = v.Feed().Idle().IsZero()
-		}
-	}
-	for key, v := range s.views {
-		if v != newest[0] && !s.followed[key] {
-			continue // its proxy is of another kind now
-		}
-		for _, in := range v.Feed().StandIns() {
-			state.StandIns = append(state.StandIns, lastgood.StandIn{StandIn: in, View: key})
-		}
-	}
-	slices.SortFunc(state.StandIns, func(x, y lastgood.StandIn) int {
-		return cmp.Or(cmp.Compare(x.View, y.View), cmp.Compare(x.Type, y.Type), cmp.Compare(x.Name, y.Name))
-	})
+	state.Refused, state.RefusedMesh = s.here.refusedObjects(), s.refusedMesh
 	return state
-}
-
-// restoreStandIns has a view that is new go on with what the server before this one had for proxies of its kind. Callers hold mu.
-func (s *Server) restoreStandIns(key string, feed *resource.Feed) {
-	s.recalled = slices.DeleteFunc(s.recalled, func(in lastgood.StandIn) bool {
-		if in.View == key {
-			feed.Recall(in.StandIn)
-		}
-		return in.View == key
-	})
-}
-
-// borrowStandIns has a view that is new go on as others of its namespace do where the newest is the same for them: the next epoch may
-// be of another kind, as it has other labels. Callers hold mu.
-func (s *Server) borrowStandIns(to *served) {
-	mine, _ := to.Feed().Current()
-	for _, v := range s.newest() {
-		if v == to || v.namespace != to.namespace {
-			continue
-		}
-		theirs, _ := v.Feed().Current()
-		for _, in := range v.Feed().StandIns() {
-			now, same := mine.Get(in.Key()), theirs.Get(in.Key())
-			if now != nil && same != nil && now.Version == same.Version && to.Feed().StandIn(now) == nil {
-				to.Feed().Recall(in)
-			}
-		}
-	}
-}
-
-// standIn is what goes on in place of what was refused, nil if that is not known. Callers hold mu.
-func (s *Server) standIn(refused *resource.Resource) *resource.Resource {
-	for _, v := range s.newest() {
-		if in := v.Feed().StandIn(refused); in != nil {
-			return in
-		}
-	}
-	return nil
-}
-
-// forgetRecalled forgets what no proxy came for, in the time for which it would have found its view as it was. Callers hold mu.
-func (s *Server) forgetRecalled(now time.Time) {
-	if now.Sub(s.began) > idleAfter {
-		s.recalled = nil
-	}
 }
 
 // ending tells whether Run has ended, or is about to.
@@ -174,7 +108,8 @@ func (s *Server) remember() {
 	s.kept.mu.Lock()
 	defer s.kept.mu.Unlock()
 	now := s.inForce()
-	if !s.kept.stale && now.Complete == s.kept.state.Complete && slices.Equal(now.Objects, s.kept.state.Objects) && slices.Equal(now.StandIns, s.kept.state.StandIns) && bytes.Equal(now.Mesh, s.kept.state.Mesh) {
+	if !s.kept.stale && now.Complete == s.kept.state.Complete && slices.Equal(now.Objects, s.kept.state.Objects) && slices.Equal(now.Refused, s.kept.state.Refused) &&
+		now.RefusedMesh == s.kept.state.RefusedMesh && bytes.Equal(now.Mesh, s.kept.state.Mesh) {
 		return
 	}
 	failing := s.kept.failing

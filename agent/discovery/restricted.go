@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
@@ -18,6 +19,7 @@ import (
 // files restrict nothing. Callers hold the server's mu.
 func (r *realm) admit(changes []store.Change) []store.Change {
 	first := !r.loaded
+	changes = r.override(changes)
 	r.restricted = r.store.Restricted(r.restricted)
 	if !r.restricted && len(r.withheld) == 0 {
 		r.good, r.closed = nil, false
@@ -73,8 +75,19 @@ func (r *realm) restore() []store.Change {
 func (r *realm) inForce() []*object.Object {
 	var all []*object.Object
 	for _, o := range r.store.Objects() {
-		if _, withheld := r.withheld[o.Key]; !withheld {
+		if _, withheld := r.withheld[o.Key]; withheld {
+			continue
+		}
+		if refused, ok := r.refused[o.Key]; ok {
+			o = refused.InForce
+		}
+		if o != nil {
 			all = append(all, o)
+		}
+	}
+	for _, refused := range r.refused {
+		if refused.Version == nil {
+			all = append(all, refused.InForce)
 		}
 	}
 	for _, c := range r.withheld {
@@ -88,6 +101,7 @@ func (r *realm) inForce() []*object.Object {
 
 // inherit has a realm that is new begin with the last good state of another one.
 func (r *realm) inherit(from *realm) {
+	r.expectRefused(from.refusedObjects())
 	if !from.restricted || from.closed {
 		return
 	}
@@ -99,6 +113,15 @@ func (r *realm) recall(objects []*object.Object) {
 	r.restricted, r.good = true, []*object.Object{}
 	for _, o := range objects {
 		r.good = append(r.good, o.In(r.namespace))
+	}
+}
+
+// expectRefused has versions that Envoy refused stay out of force when they are read.
+func (r *realm) expectRefused(all []lastgood.Refused) {
+	r.waiting = map[object.Key]lastgood.Refused{}
+	for _, refused := range all {
+		refused = refused.In(r.namespace)
+		r.waiting[refused.Newest().Key] = refused
 	}
 }
 

@@ -58,6 +58,7 @@ const bootstrap = `{
 type envoy struct {
 	admin *http.Client
 	ads   *xds.Server
+	nacks *refusals
 	mu    sync.Mutex
 	log   bytes.Buffer
 }
@@ -75,17 +76,33 @@ func (e *envoy) said() string {
 	return e.log.String()
 }
 
-// refusals hands what Envoy refuses to the discovery server, as the agent does.
-type refusals struct{ *discovery.Server }
-
-func (refusals) Connected(xds.Stream)                {}
-func (refusals) Disconnected(xds.Stream, error)      {}
-func (refusals) Pushed(xds.Stream, xds.Push)         {}
-func (refusals) Accepted(xds.Stream, string, string) {}
-func (r refusals) Refused(_ xds.Stream, refusal xds.Refusal) {
-	r.Server.Refused(refusal.Type, refusal.Resources, fmt.Errorf("%s", refusal.Error))
+// refusals hands what Envoy refuses to the discovery server, as the agent does, and remembers it.
+type refusals struct {
+	*discovery.Server
+	mu  sync.Mutex
+	all []string
 }
-func (r refusals) Cured(_ xds.Stream, typeURL string, names []string) { r.Server.Cured(typeURL, names) }
+
+func (*refusals) Connected(xds.Stream)                {}
+func (*refusals) Disconnected(xds.Stream, error)      {}
+func (*refusals) Pushed(xds.Stream, xds.Push)         {}
+func (*refusals) Accepted(xds.Stream, string, string) {}
+func (r *refusals) Refused(_ xds.Stream, refusal xds.Refusal) {
+	r.mu.Lock()
+	r.all = append(r.all, fmt.Sprintf("%s %v: %s", refusal.Type, refusal.Resources, refusal.Error))
+	r.mu.Unlock()
+	all := make([]discovery.RefusedResource, len(refusal.Resources))
+	for i, name := range refusal.Resources {
+		all[i].Name = name
+		if refusal.Kept != nil {
+			all[i].Version, all[i].Held = refusal.Versions[i], refusal.Kept[i] != ""
+		}
+	}
+	r.Server.Refused(refusal.Type, all, fmt.Errorf("%s", refusal.Error))
+}
+func (r *refusals) Cured(_ xds.Stream, typeURL string, names []string) {
+	r.Server.Cured(typeURL, names)
+}
 
 // capturedAddress is that of the machine of proxies with interception.
 const capturedAddress = "10.8.0.1"
@@ -103,7 +120,8 @@ func bootstrapOf(kind, admin, server string) string {
 func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 	t.Helper()
 	directory := parts.ShortDir(t)
-	ads, err := xds.NewServer(xds.Options{Source: server, Observer: refusals{server}})
+	nacks := &refusals{Server: server}
+	ads, err := xds.NewServer(xds.Options{Source: server, Observer: nacks})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +141,7 @@ func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 	})
 	admin := filepath.Join(directory, "admin.sock")
 	e := startEnvoyOn(t, admin, bootstrapOf(kind, admin, fmt.Sprintf(`{"pipe": {"path": %q}}`, socket)))
-	e.ads = ads
+	e.ads, e.nacks = ads, nacks
 	return e
 }
 

@@ -7,7 +7,6 @@ package discovery
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,7 +84,6 @@ type Server struct {
 	joining chan struct{}      // there are realms to be filled
 
 	newestStream atomic.Uint64 // of newestView
-	began        time.Time
 
 	unwritten chan struct{} // what is in force may have changed without a file having
 	ended     chan struct{} // closed when Run ends
@@ -101,13 +99,13 @@ type Server struct {
 	expected     []expected         // the newest last
 	inhabited    []string           // namespaces that proxies are in; see Keep
 	views        map[string]*served // by kind of proxy
-	followed     map[string]bool    // of which kinds there were proxies, when that was last looked at
 	settings     Settings
-	recalled     []lastgood.StandIn // from before this start, of views that nobody has asked for yet
-	mesh         *mesh.Config       // as the file was last without an error
-	meshText     []byte             // the file's, then
-	meshBad      bool               // it has an error now
+	recent       []*applied   // changes that Envoy may yet refuse, the oldest first
+	mesh         *mesh.Config // as the file was last without an error
+	meshText     []byte       // the file's, then
+	meshBad      bool         // it has an error now
 	meshProblems []Problem
+	refusedMesh  *lastgood.RefusedMesh // nil: none
 	certificates *certificates
 	refusals     map[resource.Key]refusal
 	problems     []Problem // all, as last told
@@ -121,13 +119,14 @@ func New(options Options) (*Server, error) {
 	fill(&options)
 	lastGood, stale := recall(options)
 	s := &Server{options: options, kept: kept{state: lastGood, stale: stale}, ready: make(chan struct{}), rescan: make(chan chan struct{}), joining: make(chan struct{}, 1),
-		began: time.Now(), unwritten: make(chan struct{}, 1), ended: make(chan struct{}), recalled: slices.Clone(lastGood.StandIns),
+		unwritten: make(chan struct{}, 1), ended: make(chan struct{}), refusedMesh: lastGood.RefusedMesh,
 		realms: map[string]*realm{}, views: map[string]*served{}, settings: options.Settings, mesh: mesh.Default(),
 		certificates: &certificates{watch: options.Watch, denied: options.Denied, logger: options.Logger, files: map[string]*certificateFile{}}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
 	s.restoreMesh(lastGood.Mesh)
 	s.readMesh()
 	s.here = s.newRealm(options.Settings.Namespace)
 	s.here.store, s.here.held = newStore(options, lastGood.Objects), lastGood.Objects
+	s.here.expectRefused(lastGood.Refused)
 	if lastGood.Complete {
 		s.here.recall(lastGood.Objects)
 	}
@@ -257,31 +256,32 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reread(paths)
-	touched := map[*realm]model.Touched{}
+	if len(s.certificates.changed(paths)) > 0 {
+		s.retry() // a listener that needs one may be right now
+	}
+	touched, now := map[*realm]model.Touched{}, &applied{}
 	for r, of := range changes {
 		of = r.admit(of)
 		if r == s.here && r.loaded { // the first load is logged as a whole
 			s.logChanges(of)
 		}
-		applied := make([]model.Change, len(of))
-		for i, c := range of {
-			applied[i] = model.Change(c)
+		if r.loaded { // else nothing is known of what was before
+			for _, c := range of {
+				now.objects = append(now.objects, objectChange{r, c})
+			}
 		}
 		r.loaded = true
-		r.count(of)
-		touched[r] = r.world.Apply(applied)
-		r.cache.Drop(touched[r])
-		r.refs.update(r.world, touched[r])
+		touched[r] = r.apply(of)
 		r.stored, r.held = r.store.Problems(), r.store.Held()
 	}
 	s.settle()
 	s.dropIdle(time.Now())
-	s.forgetRecalled(time.Now())
 	for _, v := range s.views {
 		if of, ok := touched[v.realm]; ok {
 			v.update(of)
 		}
 	}
+	s.applied(now)
 	s.watchCertificates()
 	s.tellProblems()
 }
@@ -309,8 +309,10 @@ func (s *Server) Configure(settings Settings) error {
 	s.settings = settings
 	s.need(settings.Namespace)
 	s.settle()
-	s.readMesh()
-	s.reconfigure()
+	s.refusedMesh = nil // Envoy may accept it now
+	s.applyMesh()
+	s.retry()
+	s.tellProblems()
 	s.mu.Unlock()
 	s.rememberSoon() // whoever puts settings into effect does not wait for a disk
 	return nil

@@ -2,8 +2,6 @@ package discovery
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"outrider.org/outrider/agent/discovery/model"
@@ -21,6 +19,8 @@ type served struct {
 	realm     *realm
 	namespace string    // of its proxies
 	asked     time.Time // for its feed, last
+
+	publications []publication // the newest last
 }
 
 // viewFor returns the view of a proxy's kind, and makes it if there is none. Callers hold mu.
@@ -43,22 +43,14 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 	}
 	s.realms[r.namespace] = r // it may have been dropped just now
 	v := &served{View: made, realm: r, namespace: n.Namespace, asked: now}
-	s.restoreStandIns(key, v.Feed())
 	s.views[key] = v
 	if r.loaded {
 		v.update(r.world.Everything())
-		s.borrowStandIns(v)
-		s.rememberSoon() // what was restored may not fit any more
 	}
 	if r.loaded || dropped {
 		s.tellProblems()
 	}
 	return v, nil
-}
-
-// newest are the views, the one that was asked for last first. Callers hold mu.
-func (s *Server) newest() []*served {
-	return slices.SortedFunc(maps.Values(s.views), func(x, y *served) int { return y.asked.Compare(x.asked) })
 }
 
 // dropIdle forgets the views that no proxy followed or asked for since idleAfter, and tells whether there were any. The

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -52,9 +51,6 @@ type Feed struct {
 	next     chan struct{}
 	changed  [history][]Key // keys changed by the snapshot with sequence i, at i % history
 	complete bool
-	standIns atomic.Pointer[map[Key]StandIn] // nil if there are none; the map is never written to
-	refusers map[Key]int                     // how many clients refuse what is newest, or was
-	resting  map[Key]StandIn                 // those that are not needed, it seems
 
 	followers int
 	left      time.Time // when the last follower left, or the feed was made
@@ -88,6 +84,9 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	for _, r := range change.Set {
 		if old := sets[r.Type][r.Name]; old != nil && old.Version == r.Version {
 			if !slices.Equal(old.Origins, r.Origins) {
+				if old.Accepted() {
+					r.Accept()
+				}
 				writable(r.Type)[r.Name] = r // the same bytes from elsewhere: nothing to send
 			}
 			continue
@@ -116,19 +115,13 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	}
 	f.current = &Snapshot{Sequence: sequence, Published: time.Now(), sets: sets, changed: changed}
 	f.changed[f.current.Sequence%history] = keys
-	f.outdate(keys)
-	f.wake()
+	close(f.next)
+	f.next = make(chan struct{})
 	return f.current
 }
 
-// wake has those who read look again. Callers hold mu.
-func (f *Feed) wake() {
-	close(f.next)
-	f.next = make(chan struct{})
-}
-
-// Current returns the newest snapshot and a channel that is closed when a newer one is there, or
-// another stand-in. Sequence 0 means that nothing was published yet: whoever serves from it waits.
+// Current returns the newest snapshot and a channel that is closed when there is a newer one.
+// Sequence 0 means that nothing was published yet: whoever serves from it waits.
 func (f *Feed) Current() (*Snapshot, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,6 +149,20 @@ func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
 		}
 	}
 	return keys, true
+}
+
+// LastChange returns the sequence of the snapshot that last changed a key; ok is false if that is too
+// long ago.
+func (f *Feed) LastChange(key Key) (sequence uint64, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.current.Sequence
+	for s := now; s > 0 && now-s < history; s-- {
+		if slices.Contains(f.changed[s%history], key) {
+			return s, true
+		}
+	}
+	return 0, false
 }
 
 // Follow counts a reader until it calls what it is given, once.

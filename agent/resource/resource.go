@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -40,7 +41,7 @@ func (o Origin) String() string {
 	return fmt.Sprintf("%s:%d %s %s/%s", o.File, o.Line, o.Kind, o.Namespace, o.Name)
 }
 
-// Resource is one encoded xDS resource. It is immutable and shared.
+// Resource is one encoded xDS resource. It is shared, and immutable but for whether it was accepted.
 type Resource struct {
 	Type    string   // type URL
 	Name    string   //
@@ -56,6 +57,8 @@ type Resource struct {
 	state   int // where the Any begins, with tag and length
 	any     int // where the Any begins, after tag and length
 	value   int // where the message itself begins
+
+	accepted atomic.Bool
 }
 
 // Field numbers of envoy.service.discovery.v3.Resource, of google.protobuf.Any, and of "resources"
@@ -121,6 +124,16 @@ func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resourc
 	r.encoded = b
 	return r
 }
+
+// Accept records that a client accepted the resource. A nil Resource ignores it.
+func (r *Resource) Accept() {
+	if r != nil && !r.accepted.Load() { // written once, as many clients share it
+		r.accepted.Store(true)
+	}
+}
+
+// Accepted reports whether any client accepted the resource.
+func (r *Resource) Accepted() bool { return r.accepted.Load() }
 
 // Key is what names it.
 func (r *Resource) Key() Key { return Key{r.Type, r.Name} }

@@ -93,6 +93,8 @@ func TestClustersThatDoNotGetWarmHoldUpOthersForASecond(t *testing.T) {
 	p.saw()
 
 	// The refusal of the second comes late: the client has the first.
+	p.ask(&request{typeURL: cds, nonce: clusters.nonce})
+	p.saw("accepted CDS")
 	p.nack(cds, "Error adding/updating cluster(s) a: bad")
 	p.saw("refused CDS [a]")
 	p.sends("CDS b=1") // it may not have been taken with the rest

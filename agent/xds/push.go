@@ -2,7 +2,6 @@ package xds
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"outrider.org/outrider/agent/resource"
@@ -89,10 +88,6 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	s.nonce++
 	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10), strconv.FormatUint(s.snapshot.Sequence, 10)
-	sent, _, _ := strings.Cut(w.versionSent, ".")
-	for !s.delta && (r.version == sent || r.version == w.confirmed) {
-		r.version += "." + r.nonce // another of the same snapshot, or one of another stream: the client says which it took (judgeSkipped)
-	}
 	r.published, r.sent, r.trial = s.snapshot.Published, now, w.trial
 	w.inflight, w.lastNonce, w.answer = r, r.nonce, false
 	w.answerUntil = now.Add(s.patience)
@@ -142,7 +137,7 @@ func (s *session) build(w *watch, removals bool) *response {
 			continue
 		}
 		now := set[name]
-		switch target := s.target(w, name, d.held, now); {
+		switch target := w.target(name, d.held, now); {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
 		case target == nil && (d.forced || removals):
@@ -187,35 +182,21 @@ func (s *session) pack(w *watch, r *response, everything bool) {
 	r.body = newBody(r.resources, s.delta)
 }
 
-// buildFirst makes the first response of a type, nil if nothing was asked for. What stands in for others is in it in their place; they are
-// sent after it.
+// buildFirst makes the first response of a type, nil if nothing was asked for.
 func (s *session) buildFirst(w *watch) *response {
 	if !w.wildcard && len(w.names) == 0 {
 		return nil
 	}
-	set, standIns := s.snapshot.Set(w.typeURL), s.standIns(w)
+	set := s.snapshot.Set(w.typeURL)
 	r := &response{first: true}
-	add := func(name string, now *resource.Resource) {
-		target := now
-		if in := standIns[name]; in != nil {
-			target = in
-			w.hold(name, in, now, false)
-		}
-		r.resources = append(r.resources, target)
-	}
 	for name := range w.names {
 		if now := set[name]; now == nil {
 			r.removed = append(r.removed, name)
 		} else if !w.wildcard {
-			add(name, now)
+			r.resources = append(r.resources, now)
 		}
 	}
-	if w.wildcard && len(standIns) > 0 {
-		for name, now := range set {
-			add(name, now)
-		}
-	}
-	s.pack(w, r, len(standIns) == 0 && (w.wildcard || len(r.resources) > 1 && len(r.resources) == len(set)))
+	s.pack(w, r, w.wildcard || len(r.resources) > 1 && len(r.resources) == len(set))
 	w.blank = false
 	return r
 }
@@ -228,7 +209,7 @@ func (s *session) buildFull(w *watch, removals bool) *response {
 	tell := w.answer
 	targets := make(map[string]*resource.Resource, len(w.differs))
 	for name, d := range w.differs {
-		target := s.target(w, name, d.held, set[name])
+		target := w.target(name, d.held, set[name])
 		switch {
 		case w.trial != nil && !w.trial.has(name):
 			target = d.held

@@ -18,19 +18,33 @@ type Refusal struct {
 	Version   string            `json:"version"` // of that response
 	Error     string            `json:"error"`   // in the client's words, at most 4 KiB
 	Resources []string          `json:"resources"`
-	Kept      []string          `json:"kept"`    // of each of those the version that goes on, "" if none does; nil: not known which of them it is about
-	Origins   []resource.Origin `json:"origins"` // the objects those resources came from
+	Versions  []string          `json:"versions"` // of each of those the version refused, "" if unknown; nil: unknown
+	Kept      []string          `json:"kept"`     // of each of those the version that goes on, "" if none does; nil: not known which of them it is about
+	Origins   []resource.Origin `json:"origins"`  // the objects those resources came from
 }
 
-// refused is a resource that the client does not take. It is not sent again until its content changes, or what the client
-// may have refused it for.
+// refused is a resource that the client refused. It is not sent again until its content changes, or
+// the secrets that it may have been refused for.
 type refused struct {
-	resource *resource.Resource // what it refused
-	held     *resource.Resource // what it keeps instead; nil: nothing
-	earlier  string             // version of the stand-in that it refused before, or of that in whose place it refuses the stand-in; "": none
+	resource *resource.Resource
+	held     *resource.Resource // what the client has instead; nil: nothing
 	message  string
 	since    time.Time
-	again    bool // it is to be sent once more
+	again    bool // send it once more
+}
+
+// has reports whether a resource is the refused one, and is not to be sent again.
+func (r *refused) has(one *resource.Resource) bool {
+	return r != nil && !r.again && one != nil && same(r.resource, one)
+}
+
+// target returns what the client should have under a name: now, the snapshot's, or what it holds if
+// it refused exactly that.
+func (w *watch) target(name string, held, now *resource.Resource) *resource.Resource {
+	if w.refused[name].has(now) {
+		return held
+	}
+	return now
 }
 
 // trial finds the resources that a client refuses where its error does not name them: the suspects are sent in halves
@@ -84,10 +98,11 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	onTrial := w.trial != nil && r.trial == w.trial
 	if refusal == nil {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()
-		w.acknowledge(r)
+		for _, one := range r.resources {
+			one.Accept()
+		}
 		s.report.accepted(r)
-		cured := s.cured(w, r)
-		s.feed.Taken(r.resources)
+		cured := w.cured(r)
 		s.tellCured(w, cured)
 		if w.typeURL == resource.SecretType && (len(cured) > 0 || r.replaces()) {
 			s.retry()
@@ -163,9 +178,9 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	for _, one := range r.resources {
 		sent[one.Name] = one
 	}
-	var refusals []resource.Refusal
+	told.Versions = make([]string, len(told.Resources))
 	var over []string // that the client has, or is told, something else already
-	for _, name := range told.Resources {
+	for i, name := range told.Resources {
 		now := s.get(w, name)
 		one := cmp.Or(r.changes[name].after, sent[name], now) // the last: suspect since an earlier round
 		if one == nil {
@@ -176,57 +191,36 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 				told.Origins = append(told.Origins, origin)
 			}
 		}
-		held := w.goesOn(name, now)
+		told.Versions[i] = one.Version
+		held := w.keeps(name, now)
 		switch {
 		case len(names) == 0:
 		case !w.wants(name) || w.changing(name) == nil && same(held, now):
-			s.forgive(w, name)
+			delete(w.refused, name)
 			over = append(over, name)
 		default:
-			refusals = append(refusals, s.convict(w, &refused{resource: one, held: held, message: told.Error, since: time.Now()}))
+			w.refused[name] = &refused{resource: one, held: held, message: told.Error, since: time.Now()}
 		}
 	}
-	s.feed.Refused(refusals...)
 	if len(names) > 0 {
 		told.Kept = make([]string, len(told.Resources))
 	}
 	for i := range told.Kept {
 		name := told.Resources[i]
-		goesOn := w.goesOn(name, s.get(w, name))
-		if r := w.refused[name]; r != nil {
-			goesOn = s.target(w, name, r.held, r.resource)
-		}
-		if goesOn != nil {
-			told.Kept[i] = goesOn.Version
+		if kept := w.keeps(name, s.get(w, name)); kept != nil {
+			told.Kept[i] = kept.Version
 		}
 	}
 	s.report.refused(told)
 	s.tellCured(w, over)
 }
 
-// convict records that the client does not take a resource, and returns what others are to know of that.
-func (s *session) convict(w *watch, r *refused) resource.Refusal {
-	name := r.resource.Name
-	r.earlier = s.alternative(w, r.resource)
-	s.forgive(w, name)
-	w.refused[name] = r
-	refusal := resource.Refusal{Key: w.key(name), Version: r.resource.Version}
-	if last := w.acknowledged(name, r.held); last != nil && sendable(last) && w.typeURL != resource.SecretType { // a secret is refused for its files, which the one before names too
-		refusal.Held = last
-	}
-	return refusal
-}
-
-// cured returns what was refused before and is accepted with a response.
-func (s *session) cured(w *watch, r *response) (names []string) {
+// cured returns the names that were refused before and are accepted with a response.
+func (w *watch) cured(r *response) (names []string) {
 	for name, was := range w.refused {
 		c, ok := r.changes[name]
-		switch {
-		case !ok:
-		case c.after != nil && same(c.after, s.feed.StandIn(was.resource)):
-			was.held = c.after
-		case (was.again || !same(c.after, was.resource)) && !same(c.after, was.held):
-			s.forgive(w, name)
+		if ok && (was.again || !same(c.after, was.resource)) && !same(c.after, was.held) {
+			delete(w.refused, name)
 			names = append(names, name)
 		}
 	}

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -215,4 +216,129 @@ func TestEverythingRefusedEnds(t *testing.T) {
 	if w := p.session.watches[cds]; rounds > 2*maxRounds || len(w.refused) != 500 {
 		t.Errorf("%d rounds, %d refused", rounds, len(w.refused))
 	}
+}
+
+// whole is what is sent where responses of the state of the world carry all of it.
+func whole(delta bool, all, changed string) string {
+	if delta {
+		return changed
+	}
+	return all
+}
+
+func both(t *testing.T, test func(t *testing.T, delta bool)) {
+	for _, delta := range []bool{true, false} {
+		t.Run(fmt.Sprint("delta ", delta), func(t *testing.T) { test(t, delta) })
+	}
+}
+
+func TestRefusal_NamesVersions(t *testing.T) {
+	p := newTable(t, true)
+	p.publish(cluster("a=1"))
+	p.ask(&request{typeURL: cds})
+	p.sends("CDS a=1")
+	p.ack(cds)
+	p.publish(cluster("a=2"), cluster("new=1"))
+	p.sends("CDS a=2 new=1")
+	p.nack(cds, "Error adding/updating cluster(s) a: bad, new: bad")
+	kept := []string{cluster("a=1").Version, ""}
+	if d := cmp.Diff(kept, p.refusals[0].Kept); d != "" {
+		t.Errorf("kept (-want +got):\n%s", d)
+	}
+	refused := []string{cluster("a=2").Version, cluster("new=1").Version}
+	if d := cmp.Diff(refused, p.refusals[0].Versions); d != "" {
+		t.Errorf("refused (-want +got):\n%s", d)
+	}
+}
+
+// The source answers a refusal with the version that the client has.
+func TestRefusal_EndsWhenTheSourceGoesBack(t *testing.T) {
+	both(t, func(t *testing.T, delta bool) {
+		p := newTable(t, delta)
+		p.publish(cluster("a=1"), cluster("b=1"))
+		p.ask(&request{typeURL: cds})
+		p.sends("CDS a=1 b=1")
+		p.ack(cds)
+		if snapshot, _ := p.feed.Current(); !snapshot.Set(cds)["b"].Accepted() {
+			t.Error("b=1 does not count as accepted")
+		}
+		p.publish(cluster("b=2"))
+		p.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
+		p.nack(cds, bIsBad)
+		p.publish(cluster("b=1"))
+		p.sends()
+		p.saw("accepted CDS", "refused CDS [b]", "cured CDS [b]")
+		if snapshot, _ := p.feed.Current(); !snapshot.Set(cds)["b"].Accepted() {
+			t.Error("the former version does not count as accepted")
+		}
+		p.publish(cluster("b=2")) // once more, as its object was changed and changed back
+		p.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
+		p.ack(cds)
+		p.sends()
+	})
+}
+
+// Clients come, go and refuse at random. Each is left at peace in the end, with the newest of all that
+// it does not refuse, and with something accepted where it had anything.
+func TestRefusal_RandomClients(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		delta := seed%2 == 0
+		feed := newTable(t, delta)
+		feed.publish(cluster("a=0"), cluster("b=0"), cluster("c=0"))
+		type client struct {
+			*table
+			bad map[string]bool
+		}
+		var clients []client
+		for range 30 {
+			switch random.IntN(4) {
+			case 0:
+				next := client{feed.another(delta), map[string]bool{}}
+				for _, name := range "abc" {
+					for content := range 6 {
+						next.bad[fmt.Sprintf("%c=%d", name, content)] = random.IntN(3) == 0
+					}
+				}
+				next.ask(&request{typeURL: cds})
+				clients = append(clients, next)
+			case 1:
+				if len(clients) > 0 {
+					clients = slices.Delete(clients, 0, 1)
+				}
+			default:
+				name := string("abc"[random.IntN(3)])
+				if random.IntN(6) == 0 {
+					feed.remove(cds, name)
+				} else {
+					feed.publish(cluster(fmt.Sprintf("%s=%d", name, random.IntN(6))))
+				}
+			}
+			for _, c := range clients {
+				if random.IntN(2) == 0 {
+					c.follow()
+					c.client(c.bad)
+				}
+			}
+		}
+		for i, c := range clients {
+			c.follow()
+			c.client(c.bad)
+			w := c.session.watches[cds]
+			for name, now := range c.session.snapshot.Set(cds) {
+				if _, differs := w.differs[name]; differs != c.bad[name+"="+string(now.Value())] {
+					t.Fatalf("seed %d: client %d: %s=%s differs: %v", seed, i, name, now.Value(), differs)
+				}
+			}
+		}
+	}
+}
+
+// another is the next client of the same feed.
+func (p *table) another(delta bool) *table {
+	next := newTable(p.t, delta)
+	next.feed = p.feed
+	next.session.feed = p.feed
+	next.session.snapshot, _ = p.feed.Current()
+	return next
 }

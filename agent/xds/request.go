@@ -24,8 +24,7 @@ type request struct {
 	refusal  *statusv3.Status // why the client refuses that response, nil if it accepts it
 	locators int              // xdstp: locators, which are not offered
 
-	names   []string // state of the world: everything subscribed to
-	version string   // state of the world: of the last response that the client took
+	names []string // state of the world: everything subscribed to
 
 	subscribe, unsubscribe []string          // delta
 	versions               map[string]string // delta: what the client has from an earlier stream, name → version
@@ -34,7 +33,7 @@ type request struct {
 func fromState(r *discoveryv3.DiscoveryRequest) *request {
 	return &request{
 		node: r.GetNode(), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), refusal: r.GetErrorDetail(),
-		locators: len(r.GetResourceLocators()), names: r.GetResourceNames(), version: r.GetVersionInfo(),
+		locators: len(r.GetResourceLocators()), names: r.GetResourceNames(),
 	}
 }
 

@@ -25,7 +25,7 @@ const (
 type response struct {
 	typeURL   string
 	nonce     string
-	version   string               // of the snapshot it was made from; with state of the world no two have the same, nor that which the client brought
+	version   string               // of the snapshot it was made from
 	resources []*resource.Resource // what it carries; possibly shared between streams, never written to
 	removed   []string             // what it says does not exist (delta)
 	body      *body                // resources as buffers
@@ -35,6 +35,7 @@ type response struct {
 	// What the client did not hold before, by name; it counts as held from the moment the response is made, and a refusal
 	// takes that back. Of a first response nothing was held before, and changes is nil.
 	first   bool
+	merged  bool // changes include those of older responses, some of which the client may have accepted
 	changes map[string]change
 
 	trial *trial // whose round it is; nil: none's, or its answer comes late

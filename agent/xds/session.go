@@ -70,9 +70,7 @@ func (s *session) handle(r *request) error {
 		}
 	}
 	older := !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce // the client will answer the newer one too, and repeat what it wants
-	answered := s.answered(w, r)
-	w.confirmed = r.version
-	if answered != nil {
+	if answered := w.answered(r.nonce); answered != nil {
 		s.settle(w, answered, r.refusal)
 	} else if r.refusal != nil && !older { // of a response that is forgotten
 		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce, Error: s.told(r.refusal.GetMessage())})
@@ -228,9 +226,6 @@ func (s *session) endWildcard(w *watch) {
 	for name := range w.differs {
 		drop(name)
 	}
-	for name := range w.unsure {
-		drop(name)
-	}
 	for r := range w.unanswered {
 		for name := range r.changes {
 			drop(name)
@@ -241,13 +236,12 @@ func (s *session) endWildcard(w *watch) {
 // drop forgets where the client stands with a name that it no longer wants. Refusals that are late do not bring back what it had before.
 func (s *session) drop(w *watch, name string) {
 	delete(w.differs, name)
-	delete(w.unsure, name)
 	for r := range w.unanswered {
 		if r.changes[name].before != nil {
 			r.rebase(name, nil)
 		}
 	}
-	s.forgive(w, name)
+	delete(w.refused, name)
 }
 
 // addName subscribes to a name. It keeps the snapshot's copy of the string, so that the request can be freed.
@@ -312,8 +306,9 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 		return
 	}
 	now := s.get(w, name)
-	if r := w.refused[name]; r != nil && same(r.held, now) { // what it refused has been taken back
-		s.forgive(w, name)
+	if r := w.refused[name]; r != nil && same(r.held, now) { // what it refused was withdrawn
+		now.Accept() // nil if there was nothing before
+		delete(w.refused, name)
 		s.tellCured(w, []string{name})
 	}
 	w.note(name, from.Set(w.typeURL)[name], now, false)

@@ -66,9 +66,6 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		}
 		close(st.done)
 		s.leave(st)
-		if st.session != nil {
-			st.session.end()
-		}
 		if connected {
 			reason := err
 			if status.Code(err) == codes.Canceled { // the client is gone, or the server stops

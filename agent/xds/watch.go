@@ -25,10 +25,7 @@ type watch struct {
 	inflight    *response // sent and not answered yet: nothing else of this type is sent meanwhile
 	answerUntil time.Time // when its answer is no longer waited for
 	late        []*response
-	unsure      map[string]*resource.Resource // what the client said last that it took, where it never answered what it was told after that
-	unsureSince string                        // what confirmed was before any of it
 	lastNonce   string
-	confirmed   string // state of the world: the version that the client said last that it took
 
 	pushes                       uint64
 	versionSent, versionAccepted string

@@ -19,7 +19,6 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
-	"outrider.org/outrider/agent/resource"
 )
 
 // State is what is in force though its text is bad now.
@@ -27,18 +26,14 @@ type State struct {
 	Objects  []*object.Object
 	Complete bool   // Objects are all that is in force: the files restrict access in a way that is not carried out
 	Mesh     []byte // the text of the mesh's configuration; empty: that in force is as its file says, or the default
-	StandIns []StandIn
-}
 
-// StandIn is a resource that proxies of a kind go on with because they refused another (resource.Feed.StandIn).
-type StandIn struct {
-	resource.StandIn
-	View string // the kind
+	Refused     []Refused
+	RefusedMesh *RefusedMesh // nil: none
 }
 
 // Empty tells that all is as its text says.
 func (s State) Empty() bool {
-	return !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 && len(s.StandIns) == 0
+	return !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 && len(s.Refused) == 0 && s.RefusedMesh == nil
 }
 
 const (
@@ -54,7 +49,8 @@ type written struct {
 
 	Complete bool `json:"complete,omitempty"`
 
-	StandIns []standIn `json:"standIns,omitempty"`
+	Refused     []refused    `json:"refused,omitempty"`
+	RefusedMesh *RefusedMesh `json:"refusedMesh,omitempty"`
 }
 
 // record is an object in the file.
@@ -75,7 +71,7 @@ type record struct {
 }
 
 // Read reads a file that Write has written; one that does not exist holds nothing. The errors say what could not be taken:
-// the file, objects that validate finds errors in, or resources that are damaged. The state holds all else. The namespace is the
+// the file, or objects that validate finds errors in. The state holds all else. The namespace is the
 // default that is in force.
 func Read(path, namespace string, validate func(*object.Object) []object.Finding) (State, []error) {
 	text, err := read(path)
@@ -92,7 +88,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	if err != nil {
 		return State{}, []error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh, Complete: in.Complete}
+	state := State{Mesh: in.Mesh, Complete: in.Complete, RefusedMesh: in.RefusedMesh}
 	var wrong []error
 	for _, r := range in.Objects {
 		o, err := r.object(namespace, validate)
@@ -102,13 +98,13 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		}
 		state.Objects = append(state.Objects, o)
 	}
-	for _, r := range in.StandIns {
-		in, err := r.standIn()
+	for _, r := range in.Refused {
+		refused, err := r.refused(namespace, validate)
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("the %s %q that proxies went on with is left out: %w", r.Type, r.Name, err))
+			wrong = append(wrong, fmt.Errorf("a version that Envoy refused is not valid any more: %w", err))
 			continue
 		}
-		state.StandIns = append(state.StandIns, in)
+		state.Refused = append(state.Refused, refused)
 	}
 	return state, wrong
 }
@@ -132,7 +128,7 @@ func Write(path string, state State) error {
 	if state.Empty() {
 		return remove(path)
 	}
-	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete, Objects: make([]record, len(state.Objects))}
+	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete, RefusedMesh: state.RefusedMesh, Objects: make([]record, len(state.Objects))}
 	for i, o := range state.Objects {
 		r, err := recordOf(o)
 		if err != nil {
@@ -140,16 +136,16 @@ func Write(path string, state State) error {
 		}
 		out.Objects[i] = r
 	}
-	for _, in := range state.StandIns {
-		out.StandIns = append(out.StandIns, standInOf(in))
+	for _, in := range state.Refused {
+		r, err := refusedOf(in)
+		if err != nil {
+			return err
+		}
+		out.Refused = append(out.Refused, r)
 	}
 	text, err := json.Marshal(out)
 	if err != nil {
 		return fmt.Errorf("write the last good versions: %w", err)
-	}
-	if len(text) > maxBytes && len(state.StandIns) > 0 {
-		return errors.Join(fmt.Errorf("what proxies go on with that they refused would make it %d bytes, more than the %d that are kept", len(text), maxBytes),
-			Write(path, State{Objects: state.Objects, Mesh: state.Mesh, Complete: state.Complete}))
 	}
 	if len(text) > maxBytes {
 		return errors.Join(fmt.Errorf("the last good versions have %d bytes, more than the %d that are kept", len(text), maxBytes), remove(path))

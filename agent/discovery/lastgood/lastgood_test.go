@@ -17,7 +17,6 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/discovery/validate"
-	"outrider.org/outrider/agent/resource"
 )
 
 const mesh = `apiVersion: networking.istio.io/v1
@@ -68,7 +67,14 @@ func nothing(*object.Object) []object.Finding { return nil }
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
-	want := lastgood.State{Objects: objects(t), Mesh: []byte("connectTimeout: 1s\n"), StandIns: standIns(t)}
+	all := objects(t)
+	want := lastgood.State{
+		Objects: all, Mesh: []byte("connectTimeout: 1s\n"),
+		Refused: []lastgood.Refused{
+			{Version: all[0], InForce: all[1], Message: "Envoy refused the Listener a: bad"},
+			{Version: all[2], Message: "a new one"}, {InForce: all[3], Message: "its removal"}},
+		RefusedMesh: &lastgood.RefusedMesh{Text: []byte("connectTimeout: 2s\n"), Message: "bad"},
+	}
 	for range 2 {
 		if err := lastgood.Write(path, want); err != nil {
 			t.Fatal(err)
@@ -78,7 +84,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	got, wrong := lastgood.Read(path, "default", nothing)
-	if diff := cmp.Diff(want, got, protocmp.Transform(), cmp.AllowUnexported(resource.Resource{})); diff != "" || len(wrong) > 0 {
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" || len(wrong) > 0 {
 		t.Errorf("%v (-want +got):\n%s", wrong, diff)
 	}
 	if err := lastgood.Write(path, lastgood.State{Objects: []*object.Object{}}); err != nil {

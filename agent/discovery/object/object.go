@@ -5,6 +5,7 @@ package object
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -61,6 +62,17 @@ func (o *Object) In(namespace string) *Object {
 	moved := *o
 	moved.Namespace = namespace
 	return &moved
+}
+
+// Equal reports whether two objects say the same, wherever they are written; nil is one that does not
+// exist.
+func Equal(a, b *Object) bool {
+	if a == nil || b == nil || a == b {
+		return a == b
+	}
+	return a.Key == b.Key && a.Created.Equal(b.Created) && maps.Equal(a.Labels, b.Labels) &&
+		maps.Equal(a.Annotations, b.Annotations) && maps.Equal(a.Conditions, b.Conditions) &&
+		proto.Equal(a.Spec, b.Spec)
 }
 
 // Origin returns where the object is written.

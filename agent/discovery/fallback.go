@@ -1,0 +1,337 @@
+package discovery
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/lastgood"
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/store"
+	"outrider.org/outrider/agent/resource"
+)
+
+// When Envoy refuses a resource, the objects whose change made it go back to the version before. The
+// refused version stays out of force, also in the next run, until the object changes, a certificate
+// changes or a reload tries it again.
+
+const (
+	// refusalTime is how long after a change a refusal may be due to it. Envoy may wait for a
+	// health check before it answers; a later refusal has another cause, for example a new Envoy.
+	refusalTime = 5 * time.Minute
+	maxApplied  = 64
+)
+
+// applied is a change of what is in force, which Envoy may refuse.
+type applied struct {
+	at      time.Time
+	objects []objectChange
+	mesh    *meshChange // nil: MeshConfig did not change
+
+	reverted bool // some of it
+}
+
+type objectChange struct {
+	realm *realm
+	store.Change
+}
+
+// meshChange is the mesh configuration before a change, and the text after it.
+type meshChange struct {
+	before     *mesh.Config
+	beforeText []byte
+	afterText  []byte
+}
+
+// publication is a snapshot of a view's feed and the change that made it.
+type publication struct {
+	sequence uint64
+	by       *applied
+}
+
+// applied records a change once the views have published it. Callers hold mu, as of all that follow.
+func (s *Server) applied(a *applied) {
+	a.at = time.Now()
+	for _, v := range s.views {
+		v.publishedBy(a)
+	}
+	s.recent = slices.DeleteFunc(s.recent, func(old *applied) bool { return a.at.Sub(old.at) > refusalTime })
+	if s.recent = append(s.recent, a); len(s.recent) > maxApplied {
+		s.recent = slices.Delete(s.recent, 0, 1)
+	}
+}
+
+// publishedBy records what made the newest snapshot, unless that is recorded.
+func (v *served) publishedBy(a *applied) {
+	now, _ := v.Feed().Current()
+	if n := len(v.publications); n > 0 && v.publications[n-1].sequence == now.Sequence {
+		return
+	}
+	if v.publications = append(v.publications, publication{now.Sequence, a}); len(v.publications) > maxApplied {
+		v.publications = slices.Delete(v.publications, 0, 1)
+	}
+}
+
+// madeBy returns the index in s.recent of the change that made the newest version of a resource.
+func (s *Server) madeBy(v *served, r *resource.Resource) (index int, ok bool) {
+	sequence, ok := v.Feed().LastChange(r.Key())
+	if !ok {
+		return 0, false
+	}
+	for _, p := range v.publications {
+		if p.sequence == sequence {
+			index = slices.Index(s.recent, p.by)
+			return index, index >= 0
+		}
+	}
+	return 0, false
+}
+
+// fallBack reverts the objects that are to blame for a refused resource, and reports whether the
+// resource is another now. These are, of the objects that changed when the resource did, those among
+// origins, else those that the resource came from, else all. If these went back already, it is the
+// turn of older changes.
+func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Origin, message string) bool {
+	made, ok := s.madeBy(v, r)
+	if !ok || v.realm.restricted { // then nothing changes
+		return false
+	}
+	for i := made; i >= 0 && time.Since(s.recent[i].at) <= refusalTime; i-- {
+		changes := s.standing(v.realm, i)
+		sets := [][]store.Change{among(changes, origins), among(changes, r.Origins)}
+		if len(origins) > 0 && origins[0].Kind == string(object.EnvoyFilter) {
+			sets = slices.Insert(sets, 0, among(changes, origins[:1]))
+		}
+		if i == made {
+			sets = append(sets, changes)
+		}
+		tried := 0
+		for _, set := range sets {
+			if len(set) > tried {
+				if tried = len(set); s.revert(v, r, s.recent[i], set, message) {
+					return true
+				}
+			}
+		}
+		if s.revertMesh(v, r, s.recent[i], message) {
+			return true
+		}
+		if !s.recent[made].reverted {
+			return false // something else made it, for example a certificate
+		}
+	}
+	return false
+}
+
+// standing returns the changes of a realm's objects that nothing has replaced or reverted since.
+func (s *Server) standing(r *realm, index int) []store.Change {
+	var changes []store.Change
+	for _, c := range s.recent[index].objects {
+		if c.realm != r {
+			continue
+		}
+		key := newest(c.Change).Key
+		stands := true
+		if refused, ok := r.refused[key]; ok {
+			stands = refused.InForce == c.New
+		} else {
+			for _, later := range s.recent[index+1:] {
+				stands = stands && !slices.ContainsFunc(later.objects, func(l objectChange) bool {
+					return l.realm == r && newest(l.Change).Key == key
+				})
+			}
+		}
+		if stands {
+			changes = append(changes, c.Change)
+		}
+	}
+	return changes
+}
+
+// among returns the changes of objects that are among origins.
+func among(changes []store.Change, origins []resource.Origin) []store.Change {
+	var found []store.Change
+	for _, c := range changes {
+		key := newest(c).Key
+		if slices.ContainsFunc(origins, func(o resource.Origin) bool {
+			return o.Kind == string(key.Kind) && o.Namespace == key.Namespace && o.Name == key.Name
+		}) {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// revert takes changes back and reports whether that changed a refused resource; if not, it does
+// nothing.
+func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []store.Change, message string) bool {
+	back := make([]store.Change, len(changes))
+	for i, c := range changes {
+		back[i] = store.Change{Old: c.New, New: c.Old}
+	}
+	s.enact(v.realm, back, a)
+	if v.has(r) {
+		s.enact(v.realm, changes, a)
+		return false
+	}
+	a.reverted = true
+	for _, c := range changes {
+		key := newest(c).Key
+		refused, again := v.realm.refused[key]
+		if !again {
+			refused.Version = c.New
+		}
+		refused.InForce, refused.Message = c.Old, message
+		v.realm.refused[key] = refused
+		s.options.Logger.Warn("mesh object goes back to the version before", "object", key.String(), "error", message)
+	}
+	return true
+}
+
+// has reports whether a resource is the view's newest.
+func (v *served) has(r *resource.Resource) bool {
+	snapshot, _ := v.Feed().Current()
+	now := snapshot.Get(r.Key())
+	return now != nil && now.Version == r.Version
+}
+
+// enact changes a realm's objects, and publishes what that changes.
+func (s *Server) enact(r *realm, changes []store.Change, by *applied) {
+	touched := r.apply(changes)
+	for _, v := range s.views {
+		if v.realm == r {
+			v.update(touched)
+			v.publishedBy(by)
+		}
+	}
+	s.watchCertificates()
+}
+
+// apply changes what the realm's objects mean together.
+func (r *realm) apply(changes []store.Change) model.Touched {
+	all := make([]model.Change, len(changes))
+	for i, c := range changes {
+		all[i] = model.Change(c)
+	}
+	r.count(changes)
+	touched := r.world.Apply(all)
+	r.cache.Drop(touched)
+	r.refs.update(r.world, touched)
+	return touched
+}
+
+// revertMesh takes a change of MeshConfig back and reports whether that changed a refused resource; if
+// not, it does nothing.
+func (s *Server) revertMesh(v *served, r *resource.Resource, a *applied, message string) bool {
+	if a.mesh == nil || s.refusedMesh != nil || bytes.Equal(a.mesh.beforeText, a.mesh.afterText) {
+		return false
+	}
+	after := s.mesh
+	s.mesh, s.meshText = a.mesh.before, a.mesh.beforeText
+	s.reconfigure()
+	if v.has(r) {
+		s.mesh, s.meshText = after, a.mesh.afterText
+		s.reconfigure()
+		return false
+	}
+	for _, v := range s.views {
+		v.publishedBy(a)
+	}
+	a.reverted = true
+	s.refusedMesh = &lastgood.RefusedMesh{Text: a.mesh.afterText, Message: message}
+	s.readMesh() // makes it a problem
+	return true
+}
+
+// override returns changes of the files without those to versions that Envoy refused.
+func (r *realm) override(changes []store.Change) []store.Change {
+	if len(r.refused)+len(r.waiting) == 0 {
+		return changes
+	}
+	var all []store.Change
+	for _, c := range changes {
+		key := newest(c).Key
+		if refused, ok := r.waiting[key]; ok {
+			delete(r.waiting, key)
+			if object.Equal(refused.Version, c.New) {
+				refused.Version = c.New
+				r.refused[key] = refused
+				c.New = refused.InForce
+			}
+		} else if refused, ok := r.refused[key]; ok {
+			if object.Equal(refused.Version, c.New) { // it moved in its file
+				refused.Version = c.New
+				r.refused[key] = refused
+				continue
+			}
+			delete(r.refused, key)
+			c.Old = refused.InForce
+		}
+		if c.Old != c.New {
+			all = append(all, c)
+		}
+	}
+	for key, refused := range r.waiting {
+		if refused.Version == nil {
+			delete(r.waiting, key)
+			r.refused[key] = refused
+			all = append(all, store.Change{New: refused.InForce})
+		}
+	}
+	if r.store.Waiting() == 0 {
+		clear(r.waiting) // their files are gone
+	}
+	return all
+}
+
+// retry puts versions into force that Envoy refused: it may accept them now.
+func (s *Server) retry() {
+	a := &applied{}
+	for _, r := range s.realms {
+		var changes []store.Change
+		for _, refused := range r.refused {
+			changes = append(changes, store.Change{Old: refused.InForce, New: refused.Version})
+		}
+		if len(changes) == 0 || r.restricted {
+			continue
+		}
+		slices.SortFunc(changes, func(x, y store.Change) int { return object.Age(newest(x), newest(y)) })
+		clear(r.refused)
+		for _, c := range changes {
+			a.objects = append(a.objects, objectChange{r, c})
+		}
+		s.enact(r, changes, a)
+	}
+	if len(a.objects) > 0 {
+		s.applied(a)
+	}
+}
+
+// refusedObjects returns the realm's refused versions, sorted by place.
+func (r *realm) refusedObjects() []lastgood.Refused {
+	all := slices.AppendSeq(slices.Collect(maps.Values(r.refused)), maps.Values(r.waiting))
+	slices.SortFunc(all, func(x, y lastgood.Refused) int { return object.Age(x.Newest(), y.Newest()) })
+	return all
+}
+
+// refusedProblems are the problems of the versions that Envoy refused.
+func (r *realm) refusedProblems() []Problem {
+	var all []Problem
+	for _, refused := range r.refused {
+		o := refused.Newest()
+		cure := "correct it; the version before stays in use"
+		switch {
+		case refused.Version == nil:
+			cure = "restore it, or change what depends on it; it stays in use"
+		case refused.InForce == nil:
+			cure = "correct it; it is not in use"
+		}
+		all = append(all, Problem{File: o.File, Line: o.Line, Object: o.String(), Severity: condition.Error,
+			Message: refused.Message, Cure: cure + " until it changes, or a reload tries it again"})
+	}
+	return all
+}

@@ -1,0 +1,80 @@
+package lastgood
+
+import (
+	"fmt"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// Refused is a version of an object that Envoy refused.
+type Refused struct {
+	Version *object.Object // nil: Envoy refused what the object's removal makes of a resource
+	InForce *object.Object // the version before, which is in force instead; nil: none
+	Message string         // what Envoy refused, and why
+}
+
+// RefusedMesh is a mesh configuration that Envoy refused.
+type RefusedMesh struct {
+	Text    []byte `json:"text"` // of the file
+	Message string `json:"message"`
+}
+
+// Newest returns the refused version, or the version in force if Envoy refused the removal.
+func (r Refused) Newest() *object.Object {
+	if r.Version != nil {
+		return r.Version
+	}
+	return r.InForce
+}
+
+// In returns the refusal where another namespace is the default.
+func (r Refused) In(namespace string) Refused {
+	if r.Version != nil {
+		r.Version = r.Version.In(namespace)
+	}
+	if r.InForce != nil {
+		r.InForce = r.InForce.In(namespace)
+	}
+	return r
+}
+
+// refused is a Refused in the file.
+type refused struct {
+	Version *record `json:"version,omitempty"`
+	InForce *record `json:"inForce,omitempty"`
+	Message string  `json:"message"`
+}
+
+func refusedOf(r Refused) (refused, error) {
+	out := refused{Message: r.Message}
+	for o, into := range map[*object.Object]**record{r.Version: &out.Version, r.InForce: &out.InForce} {
+		if o == nil {
+			continue
+		}
+		made, err := recordOf(o)
+		if err != nil {
+			return refused{}, err
+		}
+		*into = &made
+	}
+	return out, nil
+}
+
+// refused returns what a record was made of, if both versions are still valid.
+func (r refused) refused(namespace string, validate func(*object.Object) []object.Finding) (Refused, error) {
+	out := Refused{Message: r.Message}
+	for from, into := range map[*record]**object.Object{r.Version: &out.Version, r.InForce: &out.InForce} {
+		if from == nil {
+			continue
+		}
+		o, err := from.object(namespace, validate)
+		if err != nil {
+			return Refused{}, fmt.Errorf("%s %s/%s: %w", from.Kind, from.Namespace, from.Name, err)
+		}
+		*into = o
+	}
+	if out.Newest() == nil {
+		return Refused{}, fmt.Errorf("a refused object has no version")
+	}
+	return out, nil
+}
