@@ -8,7 +8,6 @@ import (
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/resource"
 )
 
 // lostCertificates returns an error for the certificates that the live epoch has in memory and that
@@ -18,20 +17,22 @@ func (a *Agent) lostCertificates(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	lost := a.discovery.Unreadable()
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
+	lost := a.discovery.Unreadable()
+	held, known := map[string]bool{}, false
 	for _, stream := range a.xds.Status(ctx) {
 		if int(stream.Peer.PID) != live.PID {
 			continue
 		}
+		known = true
 		for _, t := range stream.Types {
+			for _, name := range t.Held {
+				held[name] = true
+			}
 			for _, refused := range t.Refused {
-				switch _, known := lost[refused.Name]; {
-				case t.Type != resource.SecretType:
-				case refused.Accepted == "":
-					delete(lost, refused.Name) // the live epoch does not have it either
-				case !known && len(refused.Origins) > 0:
+				_, found := lost[refused.Name]
+				if !found && held[refused.Name] && len(refused.Origins) > 0 {
 					from := refused.Origins[0]
 					lost[refused.Name] = discovery.Problem{File: from.File, Line: from.Line,
 						Object:  fmt.Sprintf("%s %s/%s", from.Kind, from.Namespace, from.Name),
@@ -39,6 +40,9 @@ func (a *Agent) lostCertificates(ctx context.Context) error {
 				}
 			}
 		}
+	}
+	if known { // else its Envoy is about to reconnect
+		maps.DeleteFunc(lost, func(name string, _ discovery.Problem) bool { return !held[name] })
 	}
 	if len(lost) == 0 {
 		return nil

@@ -27,6 +27,7 @@ type TypeStatus struct {
 	Pushes          uint64
 	Pending         int // resources that it should hold and does not yet; what it refused not counted
 	Refused         []RefusedResource
+	Held            []string // of secrets: the names of those that it has
 }
 
 // RefusedResource is a resource that the client does not take.
@@ -69,9 +70,36 @@ func (st *stream) status() StreamStatus {
 		return status
 	}
 	for _, w := range st.session.order {
-		status.Types = append(status.Types, w.status())
+		of := w.status()
+		if w.typeURL == resource.SecretType {
+			for name := range w.names {
+				if st.session.holds(w, name) {
+					of.Held = append(of.Held, name)
+				}
+			}
+		}
+		status.Types = append(status.Types, of)
 	}
 	return status
+}
+
+// holds reports whether the client has some version of a resource, whatever it answers to the
+// responses under way.
+func (s *session) holds(w *watch, name string) bool {
+	for _, r := range append(slices.Clone(w.late), w.inflight) {
+		if r == nil {
+			continue
+		}
+		for told, change := range r.told {
+			if told == name {
+				return change.before != nil
+			}
+		}
+	}
+	if d, ok := w.differs[name]; ok {
+		return d.held != nil
+	}
+	return s.get(w, name) != nil
 }
 
 func (w *watch) status() TypeStatus {
