@@ -43,7 +43,7 @@ func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 	options := identity.Options{
 		Board: r.board,
 		Watch: func() identity.Watcher {
-			return watch.New(watch.Options{Debounce: debounce})
+			return watch.New(watch.Options{Debounce: debounce, MaxDelay: debounce})
 		},
 		Settings: identity.Settings{Files: r.files()},
 	}

@@ -1,0 +1,47 @@
+package parts
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// IstiodCA is a real istiod that signs certificates, without Kubernetes.
+type IstiodCA struct {
+	Folder string   // ca-key.pem, ca-cert.pem, cert-chain.pem, root-cert.pem: what it signs with
+	JWKS   string   // URL of the keys of tokens from Issuer
+	Issuer string   // of tokens; their audience is istio-ca
+	Ports  [4]int   // of 127.0.0.1: plain, TLS (for localhost), HTTP, monitoring
+	Env    []string // further variables
+}
+
+// Command returns the command, yet to be started, that keeps its files in work.
+func (i IstiodCA) Command(work string) (*exec.Cmd, error) {
+	path, err := Istiod()
+	if err != nil {
+		return nil, err
+	}
+	mesh, empty := filepath.Join(work, "mesh.yaml"), filepath.Join(work, "none")
+	if err := os.WriteFile(mesh, []byte("trustDomain: cluster.local\n"), 0o600); err != nil {
+		return nil, fmt.Errorf("write istiod's MeshConfig: %w", err)
+	}
+	if err := os.MkdirAll(empty, 0o700); err != nil {
+		return nil, fmt.Errorf("make istiod's folder: %w", err)
+	}
+	at := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", i.Ports[n]) }
+	command := exec.Command(path, "discovery", "--configDir", empty, "--registries=",
+		"--meshConfig", mesh, "--networksConfig", filepath.Join(work, "none.yaml"),
+		"--grpcAddr", at(0), "--secureGRPCAddr", at(1), "--httpAddr", at(2), "--httpsAddr=",
+		"--monitoringAddr", at(3), "--ctrlz_port", "0")
+	rule := fmt.Sprintf(`{"issuer": %q, "jwks_uri": %q, "audiences": ["istio-ca"]}`,
+		i.Issuer, i.JWKS)
+	command.Dir = work
+	command.Env = append(append(os.Environ(), istiodEnvironment...), "ENABLE_CA_SERVER=true",
+		"PILOT_CERT_PROVIDER=istiod", "ISTIOD_CUSTOM_HOST=localhost", "ROOT_CA_DIR="+i.Folder,
+		"JWT_RULE="+rule)
+	command.Env = append(command.Env, i.Env...)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return command, nil
+}
