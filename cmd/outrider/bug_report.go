@@ -18,10 +18,12 @@ import (
 func (a *app) bugReportCommand() *cobra.Command {
 	var file string
 	command := &cobra.Command{
-		Use:   "bug-report",
-		Short: "Write a tar file with configuration, state, logs and Envoy's configuration dump, secrets removed",
-		Long: "Bug-report writes a compressed tar file of what helps to diagnose a problem. Keys, tokens and passwords are removed;\n" +
-			"review it nevertheless before you pass it on. Without an agent the report has less in it.",
+		Use: "bug-report",
+		Short: "Write a tar file with configuration, state, logs and Envoy's configuration dump, " +
+			"secrets removed",
+		Long: "Bug-report writes a compressed tar file of what helps to diagnose a problem.\n" +
+			"Keys, tokens and passwords are removed; review it nevertheless before you pass\n" +
+			"it on. Without an agent the report has less in it.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if file == "" {
@@ -47,7 +49,8 @@ func (a *app) bugReportCommand() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().StringVarP(&file, "output", "o", "", "the `file` to write (default outrider-report-TIME.tar.gz); - is standard output")
+	command.Flags().StringVarP(&file, "output", "o", "",
+		"the `file` to write (default outrider-report-TIME.tar.gz); - is standard output")
 	return command
 }
 
@@ -68,12 +71,14 @@ type report struct {
 }
 
 // writeReport writes the file in whole or not at all.
-func (a *app) writeReport(ctx context.Context, file string, shown *progress) (reportSummary, error) {
+func (a *app) writeReport(ctx context.Context, file string,
+	shown *progress) (reportSummary, error) {
 	out := a.out
 	var made *os.File
 	if file == "-" {
 		if a.json {
-			return reportSummary{}, usagef("--json and a report on standard output exclude each other")
+			return reportSummary{}, usagef("--json and a report on standard output exclude each " +
+				"other")
 		}
 	} else {
 		var err error
@@ -88,7 +93,8 @@ func (a *app) writeReport(ctx context.Context, file string, shown *progress) (re
 	if file == "-" {
 		name = "outrider-report"
 	}
-	r := &report{tar: tar.NewWriter(compressed), root: name, time: a.now().Truncate(time.Second), summary: reportSummary{File: file, Names: []string{}}}
+	r := &report{tar: tar.NewWriter(compressed), root: name, time: a.now().Truncate(time.Second),
+		summary: reportSummary{File: file, Names: []string{}}}
 	a.collect(ctx, r, shown)
 	if len(r.summary.Missing) > 0 {
 		r.add("missing.txt", strings.Join(r.summary.Missing, "\n")+"\n")
@@ -115,7 +121,8 @@ func (r *report) add(name, content string) {
 		return
 	}
 	content = redact(content)
-	header := &tar.Header{Name: path.Join(r.root, path.Clean("/"+name)), Mode: 0o600, Size: int64(len(content)), ModTime: r.time, Typeflag: tar.TypeReg}
+	header := &tar.Header{Name: path.Join(r.root, path.Clean("/"+name)), Mode: 0o600,
+		Size: int64(len(content)), ModTime: r.time, Typeflag: tar.TypeReg}
 	if r.failed = r.tar.WriteHeader(header); r.failed != nil {
 		return
 	}

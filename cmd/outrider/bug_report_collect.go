@@ -38,7 +38,8 @@ func (a *app) collect(ctx context.Context, r *report, shown *progress) {
 	a.collectHost(ctx, r)
 }
 
-// collectAgent asks the agent for what it knows. Its status says which files it uses; without an agent it is empty.
+// collectAgent asks the agent for what it knows. Its status says which files it uses; without an
+// agent it is empty.
 func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) api.Status {
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
@@ -55,7 +56,8 @@ func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) a
 	collectValue(ctx, r, "agent/mesh-problems.json", client.MeshProblems)
 	var events strings.Builder
 	encoder := json.NewEncoder(&events)
-	if err := client.Events(ctx, 0, false, func(event condition.Event) error { return encoder.Encode(event) }); err != nil {
+	if err := client.Events(ctx, 0, false,
+		func(event condition.Event) error { return encoder.Encode(event) }); err != nil {
 		r.missing("agent/events.ndjson", err)
 	}
 	r.add("agent/events.ndjson", events.String())
@@ -70,18 +72,23 @@ func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) a
 		name, path string
 		query      url.Values
 	}{
-		{"config_dump.json", "config_dump", url.Values{"include_eds": {""}}}, {"clusters.txt", "clusters", nil},
-		{"listeners.txt", "listeners", nil}, {"server_info.json", "server_info", nil}, {"stats.txt", "stats", nil},
-		{"memory.json", "memory", nil}, {"runtime.json", "runtime", nil}, {"init_dump.json", "init_dump", nil},
+		{"config_dump.json", "config_dump", url.Values{"include_eds": {""}}},
+		{"clusters.txt", "clusters", nil},
+		{"listeners.txt", "listeners", nil}, {"server_info.json", "server_info", nil},
+		{"stats.txt", "stats", nil},
+		{"memory.json", "memory", nil}, {"runtime.json", "runtime", nil},
+		{"init_dump.json", "init_dump", nil},
 	} {
-		if err := collectAdmin(ctx, r, client, "envoy/"+view.name, view.path, view.query); err != nil {
+		if err := collectAdmin(ctx, r, client, "envoy/"+view.name, view.path,
+			view.query); err != nil {
 			r.missing("envoy/"+view.name, err)
 		}
 	}
 	return status
 }
 
-func collectValue[T any](ctx context.Context, r *report, name string, ask func(context.Context) (T, error)) {
+func collectValue[T any](ctx context.Context, r *report, name string,
+	ask func(context.Context) (T, error)) {
 	value, err := ask(ctx)
 	if err != nil {
 		r.missing(name, err)
@@ -90,7 +97,8 @@ func collectValue[T any](ctx context.Context, r *report, name string, ask func(c
 	r.addJSON(name, value)
 }
 
-func collectAdmin(ctx context.Context, r *report, client *api.Client, name, path string, query url.Values) error {
+func collectAdmin(ctx context.Context, r *report, client *api.Client, name, path string,
+	query url.Values) error {
 	answer, err := client.Admin(ctx, path, query)
 	if err != nil {
 		return err
@@ -113,23 +121,27 @@ func (r *report) addJSON(name string, value any) {
 	r.add(name, string(content))
 }
 
-// collectFiles reads configuration and bootstraps from disk: what an agent would read now, not what it has read.
+// collectFiles reads configuration and bootstraps from disk: what an agent would read now, not what
+// it has read.
 func (a *app) collectFiles(r *report, status api.Status) {
 	base := filepath.Join(a.places.configuration, "outrider.toml")
-	dropIns, mesh := filepath.Join(a.places.configuration, "conf.d"), filepath.Join(a.places.configuration, "mesh.d")
+	dropIns, mesh := filepath.Join(a.places.configuration, "conf.d"),
+		filepath.Join(a.places.configuration, "mesh.d")
 	if a.instance != "" {
 		base = filepath.Join(a.places.configuration, a.instance+".toml")
 		dropIns = filepath.Join(a.places.configuration, a.instance+".conf.d")
 		mesh = filepath.Join(a.places.configuration, a.instance+".mesh.d")
 	}
-	patterns := []string{filepath.Join(dropIns, "*.toml"), filepath.Join(mesh, "*.yaml"), filepath.Join(mesh, "*.yml"),
+	patterns := []string{filepath.Join(dropIns, "*.toml"), filepath.Join(mesh, "*.yaml"),
+		filepath.Join(mesh, "*.yml"),
 		filepath.Join(a.runtimeDir(), "envoy", "envoy-rev*.json")}
 	paths := status.ConfigFiles
 	if len(paths) == 0 {
 		paths = []string{base}
 	}
 	for _, epoch := range status.Epochs {
-		if epoch.BootstrapPath != "" && epoch.State != api.EpochExited { // the file goes with the epoch
+		// The file goes with the epoch.
+		if epoch.BootstrapPath != "" && epoch.State != api.EpochExited {
 			paths = append(paths, epoch.BootstrapPath)
 		}
 	}
@@ -153,8 +165,10 @@ func (a *app) collectFiles(r *report, status api.Status) {
 
 // collectHost tells about the host and reads the logs, as far as the caller may.
 func (a *app) collectHost(ctx context.Context, r *report) {
-	r.add("versions.txt", fmt.Sprintf("outrider %s\ntime %s\n", version, a.now().UTC().Format(time.RFC3339)))
-	for _, path := range []string{"/etc/os-release", "/proc/version", "/proc/meminfo", "/proc/net/unix"} {
+	r.add("versions.txt", fmt.Sprintf("outrider %s\ntime %s\n", version,
+		a.now().UTC().Format(time.RFC3339)))
+	for _, path := range []string{"/etc/os-release", "/proc/version", "/proc/meminfo",
+		"/proc/net/unix"} {
 		if content, err := readFile(path); err != nil {
 			r.missing("host"+path, err)
 		} else {
@@ -163,7 +177,8 @@ func (a *app) collectHost(ctx context.Context, r *report) {
 	}
 	slice := "outrider.slice"
 	for name, command := range map[string][]string{
-		"logs/journal.txt":    {"journalctl", "--no-pager", "-o", "short-iso-precise", "-n", journalLines, "-u", slice},
+		"logs/journal.txt": {"journalctl", "--no-pager", "-o", "short-iso-precise", "-n",
+			journalLines, "-u", slice},
 		"host/systemctl.txt":  {"systemctl", "--no-pager", "-l", "status", slice},
 		"host/listening.txt":  {"ss", "-ltnp"},
 		"host/sysctl-net.txt": {"sysctl", "net.core", "net.ipv4.ip_local_port_range"},

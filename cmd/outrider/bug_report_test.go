@@ -52,7 +52,9 @@ func TestBugReport(t *testing.T) {
 	backend := &apitest.Backend{
 		StatusValue: someStatus(), AdminAnswers: answers,
 		ConfigValue: api.Config{Text: "[tracing]\naccess_token_file = \"/etc/token\"\n"},
-		Pieces:      []api.ReportPiece{{Name: "envoy-log.txt", Text: "request with Authorization: Bearer hunter2hunter2\n"}, {Name: "../../escape", Text: "x"}},
+		Pieces: []api.ReportPiece{{Name: "envoy-log.txt",
+			Text: "request with Authorization: Bearer hunter2hunter2\n"},
+			{Name: "../../escape", Text: "x"}},
 	}
 	m := newMachine(t, backend)
 	backend.StatusValue.ConfigFiles = []string{m.dir + "/etc/outrider.toml"}
@@ -63,7 +65,8 @@ func TestBugReport(t *testing.T) {
 	m.write("run/envoy/envoy-rev2.json", `{"node": {"metadata": {"API_TOKEN": "hunter2"}}}`)
 	path := filepath.Join(m.dir, "r.tar.gz")
 	code, out, problems := m.outrider("bug-report", "-o", path)
-	if code != 0 || !strings.Contains(out, "$DIR/r.tar.gz: ") || !strings.Contains(problems, "envoy/memory.json: no epoch is live") {
+	if code != 0 || !strings.Contains(out, "$DIR/r.tar.gz: ") ||
+		!strings.Contains(problems, "envoy/memory.json: no epoch is live") {
 		t.Fatalf("%d %s %s", code, out, problems)
 	}
 	info, err := os.Stat(path)
@@ -76,10 +79,14 @@ func TestBugReport(t *testing.T) {
 	}
 	files := readReport(t, content)
 	for name, want := range map[string]string{
-		"agent/status.json": `"state": "running"`, "agent/config.json": "/etc/token", "agent/events.ndjson": "it serves",
-		"agent/envoy-log.txt": "[redacted]", "envoy/config_dump.json": "[redacted]", "envoy/stats.txt": "server.live",
-		"files" + m.dir + "/etc/outrider.toml": "API_TOKEN", "files" + m.dir + "/run/envoy/envoy-rev2.json": "[redacted]",
-		"files" + m.dir + "/etc/mesh.d/a.yaml": "ServiceEntry", "escape": "x", "missing.txt": "envoy/memory.json", "versions.txt": "outrider",
+		"agent/status.json": `"state": "running"`, "agent/config.json": "/etc/token",
+		"agent/events.ndjson": "it serves",
+		"agent/envoy-log.txt": "[redacted]", "envoy/config_dump.json": "[redacted]",
+		"envoy/stats.txt":                      "server.live",
+		"files" + m.dir + "/etc/outrider.toml": "API_TOKEN", "files" + m.dir +
+			"/run/envoy/envoy-rev2.json": "[redacted]",
+		"files" + m.dir + "/etc/mesh.d/a.yaml": "ServiceEntry", "escape": "x",
+		"missing.txt": "envoy/memory.json", "versions.txt": "outrider",
 		"host/proc/version": "Linux",
 	} {
 		if !strings.Contains(files[name], want) {
@@ -94,7 +101,8 @@ func TestBugReport(t *testing.T) {
 			t.Errorf("%s leaves the report's folder", name)
 		}
 	}
-	if code, _, problems := m.outrider("bug-report", "-o", path); code != 1 || !strings.Contains(problems, "exists") {
+	if code, _, problems := m.outrider("bug-report", "-o", path); code != 1 ||
+		!strings.Contains(problems, "exists") {
 		t.Errorf("a report is written over another: %d %s", code, problems)
 	}
 }
@@ -103,16 +111,19 @@ func TestBugReportWithoutAnAgent(t *testing.T) {
 	m := newMachine(t, nil)
 	m.write("etc/outrider.toml", "[log]\nlevel = \"debug\"\n")
 	var out, problems bytes.Buffer
-	if code := m.app(&out, &problems).run(t.Context(), []string{"bug-report", "-o", "-"}); code != 0 {
+	if code := m.app(&out, &problems).run(t.Context(),
+		[]string{"bug-report", "-o", "-"}); code != 0 {
 		t.Fatalf("%d %s", code, &problems)
 	}
 	files := readReport(t, out.Bytes())
-	if !strings.Contains(files["files"+m.dir+"/etc/outrider.toml"], "debug") || !strings.Contains(files["missing.txt"], "the agent is not running") {
+	if !strings.Contains(files["files"+m.dir+"/etc/outrider.toml"], "debug") ||
+		!strings.Contains(files["missing.txt"], "the agent is not running") {
 		t.Errorf("%v", files["missing.txt"])
 	}
 	code, text, _ := m.outrider("bug-report", "-o", filepath.Join(m.dir, "again.tar.gz"), "--json")
 	var summary reportSummary
-	if err := json.Unmarshal([]byte(text), &summary); err != nil || code != 0 || len(summary.Names) == 0 {
+	if err := json.Unmarshal([]byte(text), &summary); err != nil || code != 0 ||
+		len(summary.Names) == 0 {
 		t.Errorf("%d %s %v", code, text, err)
 	}
 }

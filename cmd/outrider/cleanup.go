@@ -22,8 +22,9 @@ func (a *app) cleanupCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove leftover sockets and shared memory; needs no configuration and no agent",
-		Long: "Cleanup removes what an agent, a keeper or an Envoy that is gone has left behind. It touches nothing of a keeper\n" +
-			"that lives, unless --stop says that everything is to end: then the keeper and its Envoys are ended first.",
+		Long: "Cleanup removes what an agent, a keeper or an Envoy that is gone has left\n" +
+			"behind. It touches nothing of a keeper that lives, unless --stop says that\n" +
+			"everything is to end: then the keeper and its Envoys are ended first.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if os.Geteuid() != 0 {
@@ -33,7 +34,8 @@ func (a *app) cleanupCommand() *cobra.Command {
 				runtime: a.runtimeDir(), keeper: filepath.Join(a.places.keeper, a.instance),
 				sharedMemory: a.places.sharedMemory, processes: a.places.processes,
 			}
-			if runtimeDir != "" { // the agent puts its keeper into a runtime folder that is not the usual one
+			// The agent puts its keeper into a runtime folder that is not the usual one.
+			if runtimeDir != "" {
 				c.runtime, c.keeper = runtimeDir, filepath.Join(runtimeDir, "keeper")
 			}
 			if keeperDir != "" {
@@ -51,8 +53,11 @@ func (a *app) cleanupCommand() *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&stop, "stop", false, "end a keeper that lives, and its Envoys")
-	command.Flags().StringVar(&runtimeDir, "runtime-dir", "", "the agent's runtime `folder` (default "+a.places.runtime+"[/NAME])")
-	command.Flags().StringVar(&keeperDir, "keeper-dir", "", "the keeper's `folder` (default "+a.places.keeper+"[/NAME]; with --runtime-dir, keeper in it)")
+	command.Flags().StringVar(&runtimeDir, "runtime-dir", "",
+		"the agent's runtime `folder` (default "+a.places.runtime+"[/NAME])")
+	command.Flags().StringVar(&keeperDir, "keeper-dir", "",
+		"the keeper's `folder` (default "+a.places.keeper+"[/NAME]; with --runtime-dir, keeper "+
+			"in it)")
 	return command
 }
 
@@ -65,7 +70,8 @@ type cleaner struct {
 	done         []string
 }
 
-// shutdownTime is how long a keeper may take to end its Envoys (it kills them after five seconds itself).
+// shutdownTime is how long a keeper may take to end its Envoys (it kills them after five seconds
+// itself).
 const shutdownTime = 15 * time.Second
 
 // Names in the keeper's folder (agent/keeper).
@@ -125,7 +131,8 @@ func (c *cleaner) cleanConfiguration(agents *folder) error {
 		return err
 	}
 	defer configuration.close()
-	return errors.Join(c.removeSockets(configuration, "*.sock"), c.removeFiles(configuration, "envoy-rev*.json"))
+	return errors.Join(c.removeSockets(configuration, "*.sock"),
+		c.removeFiles(configuration, "envoy-rev*.json"))
 }
 
 func (c *cleaner) tell(format string, arguments ...any) {
@@ -134,8 +141,8 @@ func (c *cleaner) tell(format string, arguments ...any) {
 
 var errAlive = errors.New("a keeper lives there")
 
-// lock takes the lock that a keeper holds as long as it lives; nil where there is none. Unlike a connection to its socket
-// this starts nothing under socket activation.
+// lock takes the lock that a keeper holds as long as it lives; nil where there is none. Unlike a
+// connection to its socket this starts nothing under socket activation.
 func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 	if keepers == nil {
 		return nil, nil
@@ -195,7 +202,8 @@ func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error 
 	}
 }
 
-// dialKeeper connects to the keeper's socket in a folder; keeper.ErrNotRunning if it is not there or is no socket.
+// dialKeeper connects to the keeper's socket in a folder; keeper.ErrNotRunning if it is not there
+// or is no socket.
 func dialKeeper(ctx context.Context, in *folder) (*keeper.Client, error) {
 	if in == nil {
 		return nil, keeper.ErrNotRunning

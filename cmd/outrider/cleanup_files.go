@@ -17,9 +17,10 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// removeSharedMemory removes the shared memory of the Envoys of a dead keeper. Its files are numbered by the base id that the
-// keeper has stored (Envoy's hot restart; /dev/shm/envoy_shared_memory_<base-id*10>), one for each lineage. Others on
-// the host have files of the same kind: what another user owns, or a process still has mapped, stays.
+// removeSharedMemory removes the shared memory of the Envoys of a dead keeper. Its files are
+// numbered by the base id that the keeper has stored (Envoy's hot restart;
+// /dev/shm/envoy_shared_memory_<base-id*10>), one for each lineage. Others on the host have files
+// of the same kind: what another user owns, or a process still has mapped, stays.
 func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	baseID, owner, err := c.storedBaseID(keeperFolder)
 	if err != nil || baseID == 0 {
@@ -43,7 +44,8 @@ func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	return errors.Join(failed...)
 }
 
-// storedBaseID reads the base id that the keeper has stored, and whose file that is; 0 if there is none that can be used.
+// storedBaseID reads the base id that the keeper has stored, and whose file that is; 0 if there is
+// none that can be used.
 func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err error) {
 	if keeperFolder == nil {
 		return 0, 0, nil
@@ -75,7 +77,8 @@ func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err 
 
 // mapped is true if a living process has the file in its memory.
 func (c *cleaner) mapped(path string) bool {
-	all, _ := filepath.Glob(filepath.Join(c.processes, "[0-9]*", "maps")) // the pattern is well-formed
+	// The pattern is well-formed.
+	all, _ := filepath.Glob(filepath.Join(c.processes, "[0-9]*", "maps"))
 	for _, maps := range all {
 		content, err := os.ReadFile(maps)
 		if err == nil && strings.Contains(string(content), " "+path+"\n") {
@@ -85,8 +88,8 @@ func (c *cleaner) mapped(path string) bool {
 	return false
 }
 
-// removeSockets removes the sockets of a folder that fit a pattern and that nobody has open. Sockets that systemd holds
-// for activation are open.
+// removeSockets removes the sockets of a folder that fit a pattern and that nobody has open.
+// Sockets that systemd holds for activation are open.
 func (c *cleaner) removeSockets(in *folder, pattern string) error {
 	names, err := in.names(pattern)
 	if err != nil {

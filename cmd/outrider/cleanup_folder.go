@@ -38,7 +38,8 @@ func (f *folder) sub(name string) (*folder, error) {
 }
 
 func openFolderAt(at int, name, path string) (*folder, error) {
-	fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+		0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -16,21 +16,31 @@ func TestCleanup_HostileDirectories(t *testing.T) {
 	for name, plant := range map[string]func(m *machine, outside string){
 		"base id is a FIFO": func(m *machine, _ string) { m.replace("keeper/base-id", m.fifo) },
 		"base id is a symbolic link": func(m *machine, outside string) {
-			m.replace("keeper/base-id", func(path string) error { return os.Symlink(outside+"/base-id", path) })
+			m.replace("keeper/base-id", func(path string) error {
+				return os.Symlink(outside+"/base-id", path)
+			})
 		},
 		"base id is a hard link": func(m *machine, outside string) {
-			m.replace("keeper/base-id", func(path string) error { return os.Link(outside+"/base-id", path) })
+			m.replace("keeper/base-id", func(path string) error {
+				return os.Link(outside+"/base-id", path)
+			})
 		},
 		"base id is a directory": func(m *machine, _ string) {
 			m.replace("keeper/base-id", func(path string) error { return os.Mkdir(path, 0o700) })
 		},
 		"base id is a device": func(m *machine, _ string) {
-			m.replace("keeper/base-id", func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(5, 0))) })
+			m.replace("keeper/base-id", func(path string) error {
+				return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(5, 0)))
+			})
 		},
-		"base id is large": func(m *machine, _ string) { m.write("keeper/base-id", strings.Repeat("4711", 1<<20)) },
-		"lock is a FIFO":   func(m *machine, _ string) { m.replace("keeper/lock", m.fifo) },
+		"base id is large": func(m *machine, _ string) {
+			m.write("keeper/base-id", strings.Repeat("4711", 1<<20))
+		},
+		"lock is a FIFO": func(m *machine, _ string) { m.replace("keeper/lock", m.fifo) },
 		"lock is a symbolic link": func(m *machine, outside string) {
-			m.replace("keeper/lock", func(path string) error { return os.Symlink(outside+"/base-id", path) })
+			m.replace("keeper/lock", func(path string) error {
+				return os.Symlink(outside+"/base-id", path)
+			})
 		},
 		"the keeper's folder is elsewhere": func(m *machine, outside string) {
 			m.replace("keeper", func(path string) error { return os.Symlink(outside, path) })
@@ -46,7 +56,8 @@ func TestCleanup_HostileDirectories(t *testing.T) {
 			if err := os.MkdirAll(filepath.Join(m.dir, "outside"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			outside := []string{m.deadSocket("outside/admin-0.sock"), m.deadSocket("outside/outrider.sock"), m.write("outside/base-id", "4711\n"),
+			outside := []string{m.deadSocket("outside/admin-0.sock"),
+				m.deadSocket("outside/outrider.sock"), m.write("outside/base-id", "4711\n"),
 				m.write("outside/envoy-rev0.json", "{}"), m.write("outside/lock", "")}
 			memory := m.write("shm/envoy_shared_memory_47110", "x")
 			if err := os.Chown(filepath.Join(m.dir, "keeper/base-id"), 12345, 12345); err != nil {

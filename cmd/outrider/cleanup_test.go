@@ -46,12 +46,17 @@ func TestCleanup(t *testing.T) {
 	}
 	m := newMachine(t, nil)
 	gone := []string{
-		m.deadSocket("run/outrider.sock"), m.deadSocket("run/envoy/xds.sock"), m.deadSocket("keeper/admin-3.sock"),
-		m.deadSocket("keeper/hot_restart_parent_1"), m.write("run/envoy/envoy-rev3.json", "{}"), m.write("keeper/base-id", "4711\n"),
-		m.write("keeper/lock", ""), m.write("shm/envoy_shared_memory_47110", "x"), m.write("shm/envoy_shared_memory_536918020", "x"),
+		m.deadSocket("run/outrider.sock"), m.deadSocket("run/envoy/xds.sock"),
+		m.deadSocket("keeper/admin-3.sock"),
+		m.deadSocket("keeper/hot_restart_parent_1"), m.write("run/envoy/envoy-rev3.json", "{}"),
+		m.write("keeper/base-id", "4711\n"),
+		m.write("keeper/lock", ""), m.write("shm/envoy_shared_memory_47110", "x"),
+		m.write("shm/envoy_shared_memory_536918020", "x"),
 	}
-	stays := []string{m.write("shm/envoy_shared_memory_0", "x"), m.write("shm/envoy_shared_memory_48110", "x"), m.write("keeper/kept.log", "x"),
-		m.write("run/notes.txt", "x"), m.write("shm/envoy_shared_memory_47130", "x"), m.write("shm/envoy_shared_memory_47140", strings.Repeat("x", 4096))}
+	stays := []string{m.write("shm/envoy_shared_memory_0", "x"),
+		m.write("shm/envoy_shared_memory_48110", "x"), m.write("keeper/kept.log", "x"),
+		m.write("run/notes.txt", "x"), m.write("shm/envoy_shared_memory_47130", "x"),
+		m.write("shm/envoy_shared_memory_47140", strings.Repeat("x", 4096))}
 	if err := os.Chown(stays[4], 12345, 12345); err != nil { // of another user's Envoy
 		t.Fatal(err)
 	}
@@ -60,12 +65,14 @@ func TestCleanup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	memory, err := unix.Mmap(int(file.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED) // of an Envoy that lives
+	// Of an Envoy that lives.
+	memory, err := unix.Mmap(int(file.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(memory) }()
-	open, err := net.Listen("unix", filepath.Join(m.dir, "run", "keeper.sock")) // as systemd holds it for activation
+	// As systemd holds it for activation.
+	open, err := net.Listen("unix", filepath.Join(m.dir, "run", "keeper.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +103,8 @@ func TestCleanup(t *testing.T) {
 
 func TestCleanupTouchesNothingOfAKeeperThatLives(t *testing.T) {
 	m := newMachine(t, nil)
-	stays := []string{m.deadSocket("keeper/admin-0.sock"), m.write("keeper/base-id", "4711\n"), m.write("shm/envoy_shared_memory_47110", "x"),
+	stays := []string{m.deadSocket("keeper/admin-0.sock"), m.write("keeper/base-id", "4711\n"),
+		m.write("shm/envoy_shared_memory_47110", "x"),
 		m.write("run/envoy/envoy-rev0.json", "{}"), m.write("keeper/lock", "")}
 	lock, err := os.Open(stays[4])
 	if err != nil {
@@ -108,7 +116,8 @@ func TestCleanupTouchesNothingOfAKeeperThatLives(t *testing.T) {
 	}
 	agents := m.deadSocket("run/outrider.sock")
 	code, out, problems := m.outrider("cleanup")
-	if code != 0 || !strings.Contains(out, "Envoy continues to run (its keeper is in $DIR/keeper): nothing of it was removed") {
+	if code != 0 || !strings.Contains(out,
+		"Envoy continues to run (its keeper is in $DIR/keeper): nothing of it was removed") {
 		t.Errorf("%d %s %s", code, out, problems)
 	}
 	for _, path := range stays {
@@ -165,7 +174,8 @@ func TestCleanupEndsARealKeeper(t *testing.T) {
 			t.Fatalf("the keeper does not answer: %v: %s", err, &log)
 		}
 	}
-	if code, out, problems := m.outrider("cleanup"); code != 0 || !strings.Contains(out, "nothing of it was removed") {
+	if code, out, problems := m.outrider("cleanup"); code != 0 ||
+		!strings.Contains(out, "nothing of it was removed") {
 		t.Fatalf("%d %s %s", code, out, problems)
 	}
 	code, out, problems := m.outrider("cleanup", "--stop")

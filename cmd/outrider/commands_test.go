@@ -19,30 +19,50 @@ import (
 func TestTables(t *testing.T) {
 	backend := &apitest.Backend{
 		StatusValue: someStatus(),
-		Levels:      api.LogLevels{Agent: "info", Envoy: "warning", Components: map[string]string{"misc": "error", "http": "debug"}},
+		Levels: api.LogLevels{Agent: "info", Envoy: "warning",
+			Components: map[string]string{"misc": "error", "http": "debug"}},
 		Types: []api.ResourceType{
-			{Epoch: 2, Type: "type.googleapis.com/envoy.config.listener.v3.Listener", State: "refused", Version: "0123456789abcdef0123", Resources: 3, Since: ago(time.Minute), Source: "embedded", Refused: "no such filter", RefusedResource: []string{"web"}},
-			{Epoch: 2, Type: "type.googleapis.com/envoy.config.cluster.v3.Cluster", State: "accepted", Version: "v1", Resources: 10, Since: ago(time.Hour), Source: "embedded"},
+			{Epoch: 2, Type: "type.googleapis.com/envoy.config.listener.v3.Listener",
+				State: "refused", Version: "0123456789abcdef0123", Resources: 3,
+				Since: ago(time.Minute), Source: "embedded", Refused: "no such filter",
+				RefusedResource: []string{"web"}},
+			{Epoch: 2, Type: "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+				State: "accepted", Version: "v1", Resources: 10, Since: ago(time.Hour),
+				Source: "embedded"},
 		},
 		AdminAnswers: adminAnswers(),
 		Origins: []api.MeshOrigin{
-			{Type: resource.ClusterType, Name: "outbound|80||a.example.com", Origins: []resource.Origin{{File: "a.yaml", Line: 1}, {File: "b.yaml", Line: 9}}},
-			{Type: resource.ListenerType, Name: "web", Origins: []resource.Origin{{File: "a.yaml", Line: 1}, {File: "b.yaml", Line: 9}, {File: "c.yaml", Line: 1}, {File: "d.yaml", Line: 1}}},
-			{Type: resource.ListenerType, Name: "bad", Origins: []resource.Origin{{File: "bad.yaml", Line: 7}}},
-			{Type: resource.RouteType, Name: "web", Origins: []resource.Origin{{File: "other.yaml", Line: 1}}},
-			{Type: resource.RouteType, Name: "web", VirtualHost: "v", Origins: []resource.Origin{{File: "v.yaml", Line: 3}}},
-			{Type: resource.SecretType, Name: "default", Origins: []resource.Origin{{File: "g.yaml", Line: 3}}},
+			{Type: resource.ClusterType, Name: "outbound|80||a.example.com",
+				Origins: []resource.Origin{{File: "a.yaml", Line: 1}, {File: "b.yaml", Line: 9}}},
+			{Type: resource.ListenerType, Name: "web",
+				Origins: []resource.Origin{{File: "a.yaml", Line: 1}, {File: "b.yaml", Line: 9},
+					{File: "c.yaml", Line: 1}, {File: "d.yaml", Line: 1}}},
+			{Type: resource.ListenerType, Name: "bad",
+				Origins: []resource.Origin{{File: "bad.yaml", Line: 7}}},
+			{Type: resource.RouteType, Name: "web",
+				Origins: []resource.Origin{{File: "other.yaml", Line: 1}}},
+			{Type: resource.RouteType, Name: "web", VirtualHost: "v",
+				Origins: []resource.Origin{{File: "v.yaml", Line: 3}}},
+			{Type: resource.SecretType, Name: "default",
+				Origins: []resource.Origin{{File: "g.yaml", Line: 3}}},
 		},
-		DiffValue:   api.ConfigDiff{Changes: []api.Change{{Key: "envoy.concurrency", Old: "0", New: "2", Effect: "epoch"}, {Key: "log.level", Old: `"info"`, New: `"debug"`, Effect: "live"}, {Key: "node.labels.app", New: `"x"`, Effect: "epoch"}}},
+		DiffValue: api.ConfigDiff{Changes: []api.Change{{Key: "envoy.concurrency", Old: "0",
+			New: "2", Effect: "epoch"}, {Key: "log.level", Old: `"info"`, New: `"debug"`,
+			Effect: "live"}, {Key: "node.labels.app", New: `"x"`, Effect: "epoch"}}},
 		ConfigValue: api.Config{Text: "[envoy]\nconcurrency = 2 # outrider.toml:3\n"},
 	}
 	m := newMachine(t, backend)
 	for _, test := range []struct{ golden, arguments string }{
-		{"status.txt", "status"}, {"epochs.txt", "epochs"}, {"log-level.txt", "log-level"}, {"proxy-status.txt", "proxy status"},
-		{"proxy-status.txt", "proxy-status"}, {"proxy-status.txt", "ps"}, {"proxy-status.txt", "pc status"},
-		{"clusters.txt", "proxy clusters"}, {"clusters.txt", "proxy-config cluster"}, {"clusters.txt", "pc c"},
-		{"listeners.txt", "proxy listeners"}, {"routes.txt", "proxy routes"}, {"endpoints.txt", "proxy endpoints"}, {"endpoints.txt", "pc ep"},
-		{"secrets.txt", "proxy secrets"}, {"bootstrap.txt", "proxy bootstrap"}, {"config-diff.txt", "config diff"}, {"config-show.txt", "config show"},
+		{"status.txt", "status"}, {"epochs.txt", "epochs"}, {"log-level.txt", "log-level"},
+		{"proxy-status.txt", "proxy status"},
+		{"proxy-status.txt", "proxy-status"}, {"proxy-status.txt", "ps"},
+		{"proxy-status.txt", "pc status"},
+		{"clusters.txt", "proxy clusters"}, {"clusters.txt", "proxy-config cluster"},
+		{"clusters.txt", "pc c"},
+		{"listeners.txt", "proxy listeners"}, {"routes.txt", "proxy routes"},
+		{"endpoints.txt", "proxy endpoints"}, {"endpoints.txt", "pc ep"},
+		{"secrets.txt", "proxy secrets"}, {"bootstrap.txt", "proxy bootstrap"},
+		{"config-diff.txt", "config diff"}, {"config-show.txt", "config show"},
 		{"certs-none.txt", "certs"},
 	} {
 		code, out, errors := m.outrider(strings.Fields(test.arguments)...)
@@ -59,8 +79,11 @@ func TestTables(t *testing.T) {
 func TestCerts(t *testing.T) {
 	status := someStatus()
 	status.Identities = []api.Identity{
-		{Name: "default", SPIFFEID: "spiffe://cluster.local/ns/default/sa/web", Issuer: "CN=root", Source: "files", NotBefore: ago(6 * time.Hour), NotAfter: noon.Add(18 * time.Hour), Renewal: noon.Add(6 * time.Hour)},
-		{Name: "ROOTCA", Subject: "CN=root", Source: "files", NotBefore: ago(10 * time.Hour), NotAfter: ago(time.Hour)},
+		{Name: "default", SPIFFEID: "spiffe://cluster.local/ns/default/sa/web", Issuer: "CN=root",
+			Source: "files", NotBefore: ago(6 * time.Hour), NotAfter: noon.Add(18 * time.Hour),
+			Renewal: noon.Add(6 * time.Hour)},
+		{Name: "ROOTCA", Subject: "CN=root", Source: "files", NotBefore: ago(10 * time.Hour),
+			NotAfter: ago(time.Hour)},
 	}
 	_, out, _ := newMachine(t, &apitest.Backend{StatusValue: status}).outrider("certs")
 	golden(t, "certs.txt", out)
@@ -76,17 +99,31 @@ func TestReload(t *testing.T) {
 		out, errors string
 	}{
 		{name: "a new epoch",
-			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1), Epoch: number(2), Mode: "hot-restart", Changes: changes, Files: []string{"/etc/cert.pem"}, Duration: 180 * time.Millisecond, Pending: []string{"paths.state_dir"}},
-			out:    "envoy.concurrency: 0 → 2 (new epoch)\n/etc/cert.pem has changed\nepoch 1 → 2 (hot-restart, 0.18 s)\ntakes effect at the next start of the agent: paths.state_dir\n"},
-		{name: "in place", result: api.ReloadResult{Outcome: api.OutcomeApplied, Epoch: number(1), Changes: []api.Change{{Key: "log.level", Old: "info", New: "debug", Effect: "live"}}},
-			out: "log.level: info → debug (applied in place)\napplied in place; epoch 1 continues serving\n"},
-		{name: "a newer one", result: api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: number(1), Newer: true},
-			out: "nothing changed; epoch 1 continues serving\na newer configuration has taken effect meanwhile\n"},
-		{name: "nothing", result: api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: number(1)}, out: "nothing changed; epoch 1 continues serving\n"},
-		{name: "refused", result: api.ReloadResult{Outcome: api.OutcomeRefused, Epoch: number(1), Reasons: []string{"a.toml:1:2: x: wrong", "b.toml:3:4: y: wrong\nand more"}}, code: 1,
-			errors: "outrider: reload refused; epoch 1 continues serving\n  a.toml:1:2: x: wrong\n  b.toml:3:4: y: wrong\n  and more\n"},
-		{name: "an error", err: api.Refuse("the agent is stopping"), code: 1, errors: "outrider: the agent is stopping\n"},
-		{name: "not authorised", err: &api.Error{Status: 403, Message: "not authorised: no"}, code: 1, errors: "outrider: not authorised: no\n"},
+			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1),
+				Epoch: number(2), Mode: "hot-restart", Changes: changes,
+				Files: []string{"/etc/cert.pem"}, Duration: 180 * time.Millisecond,
+				Pending: []string{"paths.state_dir"}},
+			out: "envoy.concurrency: 0 → 2 (new epoch)\n/etc/cert.pem has changed\n" +
+				"epoch 1 → 2 (hot-restart, 0.18 s)\n" +
+				"takes effect at the next start of the agent: paths.state_dir\n"},
+		{name: "in place", result: api.ReloadResult{Outcome: api.OutcomeApplied, Epoch: number(1),
+			Changes: []api.Change{{Key: "log.level", Old: "info", New: "debug", Effect: "live"}}},
+			out: "log.level: info → debug (applied in place)\n" +
+				"applied in place; epoch 1 continues serving\n"},
+		{name: "a newer one", result: api.ReloadResult{Outcome: api.OutcomeUnchanged,
+			Epoch: number(1), Newer: true},
+			out: "nothing changed; epoch 1 continues serving\n" +
+				"a newer configuration has taken effect meanwhile\n"},
+		{name: "nothing", result: api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: number(1)},
+			out: "nothing changed; epoch 1 continues serving\n"},
+		{name: "refused", result: api.ReloadResult{Outcome: api.OutcomeRefused, Epoch: number(1),
+			Reasons: []string{"a.toml:1:2: x: wrong", "b.toml:3:4: y: wrong\nand more"}}, code: 1,
+			errors: "outrider: reload refused; epoch 1 continues serving\n" +
+				"  a.toml:1:2: x: wrong\n  b.toml:3:4: y: wrong\n  and more\n"},
+		{name: "an error", err: api.Refuse("the agent is stopping"), code: 1,
+			errors: "outrider: the agent is stopping\n"},
+		{name: "not authorised", err: &api.Error{Status: 403, Message: "not authorised: no"},
+			code: 1, errors: "outrider: not authorised: no\n"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -112,7 +149,8 @@ func TestExitCodes(t *testing.T) {
 	running := newMachine(t, &apitest.Backend{StatusValue: someStatus()})
 	stopped := newMachine(t, nil)
 	saysNo := newMachine(t, &apitest.Backend{Err: api.Refuse("no epoch is live")})
-	forbids := newMachine(t, &apitest.Backend{Err: &api.Error{Status: 403, Message: "not authorised"}})
+	forbids := newMachine(t, &apitest.Backend{Err: &api.Error{Status: 403,
+		Message: "not authorised"}})
 	tests := []struct {
 		machine   *machine
 		arguments string
@@ -151,33 +189,40 @@ func TestExitCodes(t *testing.T) {
 	for _, test := range tests {
 		code, _, errors := test.machine.outrider(strings.Fields(test.arguments)...)
 		if code != test.code || !strings.Contains(errors, test.says) {
-			t.Errorf("outrider %s: exit code %d, want %d: %s", test.arguments, code, test.code, errors)
+			t.Errorf("outrider %s: exit code %d, want %d: %s", test.arguments, code, test.code,
+				errors)
 		}
 	}
 }
 
 func TestDrainAndUndrain(t *testing.T) {
 	drained := 3
-	m := newMachine(t, &apitest.Backend{Left: []uint64{3, 1, 0}, UndrainValue: api.UndrainResult{Previous: &drained, Epoch: 4, Mode: "hot-restart",
-		Duration: 150 * time.Millisecond}})
+	m := newMachine(t, &apitest.Backend{Left: []uint64{3, 1, 0},
+		UndrainValue: api.UndrainResult{Previous: &drained, Epoch: 4, Mode: "hot-restart",
+			Duration: 150 * time.Millisecond}})
 	for _, test := range []struct{ arguments, out string }{
-		{"drain", "draining; 3 connections are left\n"}, {"drain --wait", "draining; no connection is left\n"}, {"undrain", "no longer draining; epoch 3 → 4 (hot-restart, 0.15 s)\n"},
+		{"drain", "draining; 3 connections are left\n"},
+		{"drain --wait", "draining; no connection is left\n"},
+		{"undrain", "no longer draining; epoch 3 → 4 (hot-restart, 0.15 s)\n"},
 	} {
-		if code, out, errors := m.outrider(strings.Fields(test.arguments)...); code != 0 || out != test.out {
+		if code, out, errors := m.outrider(strings.Fields(test.arguments)...); code != 0 ||
+			out != test.out {
 			t.Errorf("%s: %d %q %s", test.arguments, code, out, errors)
 		}
 	}
 }
 
 func TestADrainOfUncountedConnections(t *testing.T) {
-	code, out, errors := newMachine(t, &apitest.Backend{Uncounted: "epoch 0 does not say"}).outrider("drain")
+	code, out, errors := newMachine(t,
+		&apitest.Backend{Uncounted: "epoch 0 does not say"}).outrider("drain")
 	if code != 0 || out != "draining; epoch 0 does not say\n" {
 		t.Errorf("%d %q %s", code, out, errors)
 	}
 }
 
 func TestWait(t *testing.T) {
-	if code, out, _ := newMachine(t, &apitest.Backend{}).outrider("wait"); code != 0 || out != "ready\n" {
+	if code, out, _ := newMachine(t, &apitest.Backend{}).outrider("wait"); code != 0 ||
+		out != "ready\n" {
 		t.Errorf("%d %q", code, out)
 	}
 	m := newMachine(t, &apitest.Backend{NotReady: "epoch 0 is starting"})
@@ -192,13 +237,14 @@ func TestWait(t *testing.T) {
 		t.Error(got)
 	}
 	var result api.WaitResult
-	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 1 || result.Ready || result.Reason == "" {
+	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 1 || result.Ready ||
+		result.Reason == "" {
 		t.Errorf("%d %q %v", code, out, err)
 	}
 }
 
-// The time may be over just as the agent is about to be asked again, or before it could be asked at all: that it does not run is told
-// nevertheless.
+// The time may be over just as the agent is about to be asked again, or before it could be asked at
+// all: that it does not run is told nevertheless.
 func TestWaitEndsBetweenTwoTries(t *testing.T) {
 	m := newMachine(t, nil)
 	var all sync.WaitGroup
@@ -208,7 +254,8 @@ func TestWaitEndsBetweenTwoTries(t *testing.T) {
 			if more > 0 {
 				timeout = askAgainAfter + time.Duration(more)*50*time.Microsecond
 			}
-			if code, _, errors := m.outrider("wait", "--timeout", timeout.String()); code != api.ExitNotRunning {
+			if code, _, errors := m.outrider("wait", "--timeout",
+				timeout.String()); code != api.ExitNotRunning {
 				t.Errorf("%v: %d %s", timeout, code, errors)
 			}
 		})
@@ -251,16 +298,19 @@ func TestLogLevelIsSet(t *testing.T) {
 func TestEvents(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{})
 	for i := range 12 {
-		m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Epoch: number(i), Sentence: "it serves"})
+		m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Epoch: number(i),
+			Sentence: "it serves"})
 	}
 	code, out, _ := m.outrider("events", "--no-follow", "-n", "2")
-	if code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, "epoch-live  epoch 11: it serves") {
+	if code != 0 || strings.Count(out, "\n") != 2 ||
+		!strings.Contains(out, "epoch-live  epoch 11: it serves") {
 		t.Errorf("%d %s", code, out)
 	}
 	_, out, _ = m.outrider("events", "--no-follow", "--json", "-n", "100")
 	for line := range strings.Lines(out) {
 		var event condition.Event
-		if err := json.Unmarshal([]byte(line), &event); err != nil || event.Kind != condition.KindEpochLive {
+		if err := json.Unmarshal([]byte(line), &event); err != nil ||
+			event.Kind != condition.KindEpochLive {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
@@ -271,40 +321,57 @@ func TestEvents(t *testing.T) {
 
 func TestConfigDiffOfAConfigurationThatWouldBeRefused(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{DiffValue: api.ConfigDiff{Errors: []string{"a.toml:1:1: x: wrong"}}})
-	if code, _, errors := m.outrider("config", "diff"); code != 1 || errors != "a.toml:1:1: x: wrong\n" {
+	if code, _, errors := m.outrider("config", "diff"); code != 1 ||
+		errors != "a.toml:1:1: x: wrong\n" {
 		t.Errorf("%d %s", code, errors)
 	}
 }
 
 func TestMeshExplain(t *testing.T) {
-	backend := &apitest.Backend{Explanation: api.MeshExplanation{Outcome: "forwarded", Clusters: []api.MeshTarget{{Cluster: "a", Percent: 90}, {Cluster: "b", Percent: 10}},
+	backend := &apitest.Backend{Explanation: api.MeshExplanation{Outcome: "forwarded",
+		Clusters: []api.MeshTarget{{Cluster: "a", Percent: 90}, {Cluster: "b", Percent: 10}},
 		Steps: []api.MeshStep{
-			{What: "listener", Name: "127.0.0.1_80", Facts: []string{"listens on 127.0.0.1:80"}, Origins: []resource.Origin{{File: "a.yaml", Line: 1, Kind: "ServiceEntry", Namespace: "shop", Name: "a"}}},
-			{What: "filter chain", Facts: []string{"matches everything"}, Origins: []resource.Origin{{File: "a.yaml", Line: 1, Kind: "ServiceEntry", Namespace: "shop", Name: "a"}}},
-			{What: "route", Name: "all", Facts: []string{"matches prefix /"}, Origins: []resource.Origin{{File: "b.yaml", Line: 7, Kind: "VirtualService", Namespace: "shop", Name: "a"}}},
+			{What: "listener", Name: "127.0.0.1_80", Facts: []string{"listens on 127.0.0.1:80"},
+				Origins: []resource.Origin{{File: "a.yaml", Line: 1, Kind: "ServiceEntry",
+					Namespace: "shop", Name: "a"}}},
+			{What: "filter chain", Facts: []string{"matches everything"},
+				Origins: []resource.Origin{{File: "a.yaml", Line: 1, Kind: "ServiceEntry",
+					Namespace: "shop", Name: "a"}}},
+			{What: "route", Name: "all", Facts: []string{"matches prefix /"},
+				Origins: []resource.Origin{{File: "b.yaml", Line: 7, Kind: "VirtualService",
+					Namespace: "shop", Name: "a"}}},
 		},
-		Unknown:  []string{"50 % of the requests"},
-		Problems: []api.MeshProblem{{File: "b.yaml", Line: 7, Object: "VirtualService shop/a", Field: "spec.http[0]", Severity: "warning", Message: "odd"}}}}
+		Unknown: []string{"50 % of the requests"},
+		Problems: []api.MeshProblem{{File: "b.yaml", Line: 7, Object: "VirtualService shop/a",
+			Field: "spec.http[0]", Severity: "warning", Message: "odd"}}}}
 	m := newMachine(t, backend)
-	code, out, errors := m.outrider("mesh", "explain", "https://a.test:8443/x?y=1", "-X", "PUT", "-H", "x-user: jason", "-H", "host:b.test", "--to", "10.0.0.1")
+	code, out, errors := m.outrider("mesh", "explain", "https://a.test:8443/x?y=1", "-X", "PUT",
+		"-H", "x-user: jason", "-H", "host:b.test", "--to", "10.0.0.1")
 	if code != 0 || errors != "" {
 		t.Errorf("%d %s", code, errors)
 	}
 	golden(t, "mesh-explain.txt", out)
-	want := []api.MeshRequest{{Method: "PUT", Host: "a.test", Port: 8443, Path: "/x?y=1", TLS: true, Address: "10.0.0.1",
-		Headers: []api.MeshHeader{{Name: "x-user", Value: "jason"}, {Name: "host", Value: "b.test"}}}}
+	want := []api.MeshRequest{{Method: "PUT", Host: "a.test", Port: 8443, Path: "/x?y=1", TLS: true,
+		Address: "10.0.0.1",
+		Headers: []api.MeshHeader{{Name: "x-user", Value: "jason"},
+			{Name: "host", Value: "b.test"}}}}
 	if diff := cmp.Diff(want, backend.Explained()); diff != "" {
 		t.Error(diff)
 	}
-	backend.Explanation = api.MeshExplanation{Outcome: "refused", Reason: "nothing listens on port 81", Cure: "add it"}
-	if code, out, _ := m.outrider("mesh", "explain", "a.test:81"); code != api.ExitRefused || !strings.Contains(out, "=> refused: nothing listens on port 81\n   add it\n") {
+	backend.Explanation = api.MeshExplanation{Outcome: "refused",
+		Reason: "nothing listens on port 81", Cure: "add it"}
+	if code, out, _ := m.outrider("mesh", "explain", "a.test:81"); code != api.ExitRefused ||
+		!strings.Contains(out, "=> refused: nothing listens on port 81\n   add it\n") {
 		t.Errorf("%d %s", code, out)
 	}
-	if code, out, _ := m.outrider("mesh", "explain", "a.test:81", "--json"); code != api.ExitRefused || !json.Valid([]byte(out)) {
+	if code, out, _ := m.outrider("mesh", "explain", "a.test:81",
+		"--json"); code != api.ExitRefused || !json.Valid([]byte(out)) {
 		t.Errorf("%d %s", code, out)
 	}
-	for _, arguments := range []string{"a.test:0", "a.test:99999", "ftp://a.test", "/x", "a.test -H x", "a.test --to x", "a.test --type router", ""} {
-		if code, out, errors := m.outrider(append([]string{"mesh", "explain"}, strings.Fields(arguments)...)...); code != api.ExitUsage {
+	for _, arguments := range []string{"a.test:0", "a.test:99999", "ftp://a.test", "/x",
+		"a.test -H x", "a.test --to x", "a.test --type router", ""} {
+		if code, out, errors := m.outrider(append([]string{"mesh", "explain"},
+			strings.Fields(arguments)...)...); code != api.ExitUsage {
 			t.Errorf("%q: %d %s %s", arguments, code, out, errors)
 		}
 	}
@@ -312,14 +379,20 @@ func TestMeshExplain(t *testing.T) {
 
 func TestMeshExplainOfFiles(t *testing.T) {
 	m := newMachine(t, nil)
-	file := m.write("a.yaml", "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec:\n  selector: {app: edge}\n  servers:\n  - port: {number: 80, name: http, protocol: HTTP}\n    hosts: [a.test]\n"+
-		"---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v}\nspec:\n  hosts: [a.test]\n  gateways: [g]\n  http: [{directResponse: {status: 418}}]\n")
+	file := m.write("a.yaml", "apiVersion: networking.istio.io/v1\nkind: Gateway\n"+
+		"metadata: {name: g}\nspec:\n  selector: {app: edge}\n  servers:\n"+
+		"  - port: {number: 80, name: http, protocol: HTTP}\n    hosts: [a.test]\n"+
+		"---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v}\n"+
+		"spec:\n  hosts: [a.test]\n  gateways: [g]\n  http: [{directResponse: {status: 418}}]\n")
 	m.write("etc/outrider.toml", "[node]\nlabels = {app = \"edge\"}\n")
-	code, out, errors := m.outrider("mesh", "explain", "a.test", "--files", file, "--type", "router")
-	if code != 0 || !strings.Contains(out, "=> answered with status 418") || !strings.Contains(out, "$DIR/a.yaml:10 VirtualService") {
+	code, out, errors := m.outrider("mesh", "explain", "a.test", "--files", file, "--type",
+		"router")
+	if code != 0 || !strings.Contains(out, "=> answered with status 418") ||
+		!strings.Contains(out, "$DIR/a.yaml:10 VirtualService") {
 		t.Errorf("%d %s %s", code, out, errors)
 	}
-	if code, out, _ := m.outrider("mesh", "explain", "a.test", "--files", file); code != api.ExitRefused {
+	if code, out, _ := m.outrider("mesh", "explain", "a.test", "--files",
+		file); code != api.ExitRefused {
 		t.Errorf("of a sidecar: %d %s", code, out)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Each shell reads its completions and completes with them (scripts/setup test installs the shells).
+// Each shell reads its completions and completes with them (scripts/setup test installs the
+// shells).
 func TestShellsComplete(t *testing.T) {
 	programs, folder := t.TempDir(), t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", programs, "./cmd/outrider")
@@ -63,7 +64,8 @@ complete -C 'outrider rel'
 complete -C 'outrider completion '`},
 	} {
 		t.Run(c.shell, func(t *testing.T) {
-			out, err := exec.CommandContext(t.Context(), filepath.Join(programs, "outrider"), "completion", c.shell).Output()
+			out, err := exec.CommandContext(t.Context(), filepath.Join(programs, "outrider"),
+				"completion", c.shell).Output()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +76,8 @@ complete -C 'outrider completion '`},
 			run := func(arguments ...string) string {
 				t.Helper()
 				command := exec.CommandContext(t.Context(), c.shell, arguments...)
-				command.Dir, command.Env = folder, []string{"PATH=" + programs + ":" + os.Getenv("PATH"), "HOME=" + folder}
+				command.Dir, command.Env = folder, []string{"PATH=" + programs + ":" +
+					os.Getenv("PATH"), "HOME=" + folder}
 				out, err := command.CombinedOutput()
 				if err != nil {
 					t.Fatalf("%s %q: %v: %s", c.shell, arguments, err, out)

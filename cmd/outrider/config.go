@@ -14,7 +14,8 @@ import (
 
 func (a *app) configCommand() *cobra.Command {
 	return group("config", "Check, show and compare the configuration",
-		a.configCheckCommand(), a.configShowCommand(), a.configDiffCommand(), a.configDefaultsCommand())
+		a.configCheckCommand(), a.configShowCommand(), a.configDiffCommand(),
+		a.configDefaultsCommand())
 }
 
 func (a *app) configCheckCommand() *cobra.Command {
@@ -22,11 +23,12 @@ func (a *app) configCheckCommand() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a configuration file and its drop-ins, without an agent",
 		Args:  cobra.MaximumNArgs(1),
-		Long: "Check does what a start does before Envoy runs: it reads the configuration and the files\n" +
-			"that it names, renders the bootstrap, and has Envoy validate it (as root with the rights of\n" +
-			"[envoy] user). The configuration of a systemd unit is checked for the users of the units:\n" +
-			"an error here is an error of \"systemctl start\". A file that does not exist yet, and that\n" +
-			"a start waits for, is a warning.",
+		Long: "Check does what a start does before Envoy runs: it reads the configuration and\n" +
+			"the files that it names, renders the bootstrap, and has Envoy validate it (as\n" +
+			"root with the rights of [envoy] user). The configuration of a systemd unit is\n" +
+			"checked for the users of the units: an error here is an error of \"systemctl\n" +
+			"start\". A file that does not exist yet, and that a start waits for, is a\n" +
+			"warning.",
 		RunE: func(command *cobra.Command, arguments []string) error {
 			options, checker := a.onDisk(arguments), blueprint.Checker{Maker: a.maker}
 			if options.Path == "" {
@@ -56,7 +58,8 @@ func (a *app) inUnit(ctx context.Context, options *config.Options, checker *blue
 
 // onDisk returns the options of the configuration that the arguments name.
 func (a *app) onDisk(arguments []string) config.Options {
-	options := config.Options{Instance: a.instance, Directory: a.places.configuration, CheckOnly: true}
+	options := config.Options{Instance: a.instance, Directory: a.places.configuration,
+		CheckOnly: true}
 	if len(arguments) > 0 {
 		options = options.Of(arguments[0])
 	}
@@ -133,8 +136,8 @@ func (a *app) configDiffCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff",
 		Short: "Compare the configuration on disk with the one in effect",
-		Long: "Diff prints what a reload would change and how. If what is on disk would be refused,\n" +
-			"the reasons are on standard error and the exit code is 1.",
+		Long: "Diff prints what a reload would change and how. If what is on disk would be\n" +
+			"refused, the reasons are on standard error and the exit code is 1.",
 		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			diff, err := client.ConfigDiff(ctx)
@@ -161,8 +164,9 @@ func (a *app) configDefaultsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "defaults",
 		Short: "Print a file of all keys with their defaults and explanations",
-		Long: "Defaults prints a configuration file of all keys with their defaults and explanations.\n" +
-			"With --json it is the text, beside a list of all keys and their defaults.",
+		Long: "Defaults prints a configuration file of all keys with their defaults and\n" +
+			"explanations. With --json it is the text, beside a list of all keys and their\n" +
+			"defaults.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return a.print(allDefaults(), func() { fmt.Fprint(a.out, config.Defaults()) })

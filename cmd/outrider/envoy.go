@@ -20,8 +20,8 @@ func (a *app) envoyCommand() *cobra.Command {
 	command := group("envoy", "Install Envoy, and choose the one that runs",
 		a.envoyListCommand(), a.envoyInstallCommand(), a.envoyUseCommand())
 	command.Long = "Envoys are installed side by side, in /usr/lib/outrider/envoy-VERSION. Agents\n" +
-		"whose configuration names none ([envoy] binary) run the one that \"outrider envoy use\"\n" +
-		"chose. Purging the deb, or removing the rpm, removes them."
+		"whose configuration names none ([envoy] binary) run the one that \"outrider\n" +
+		"envoy use\" chose. Purging the deb, or removing the rpm, removes them."
 	return command
 }
 

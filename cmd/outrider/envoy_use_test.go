@@ -119,7 +119,8 @@ func TestEnvoyUse_RefusedChangesNothing(t *testing.T) {
 		}
 		code, out, errors := m.outrider("envoy", "use", "1.2.4")
 		if code != api.ExitRefused || m.selected() != before {
-			t.Errorf("exit %d, %q is selected and not %q: %s%s", code, m.selected(), before, out, errors)
+			t.Errorf("exit %d, %q is selected and not %q: %s%s", code, m.selected(), before, out,
+				errors)
 		}
 		for _, want := range []string{"epoch 7 ", "\n  Envoy does not accept the bootstrap\n",
 			"Envoy 1.2.4 is not used: ", strings.TrimSpace("Envoy " + before)} {
@@ -162,7 +163,8 @@ func TestEnvoyList_ShowsWhatIsInstalledSelectedAndRuns(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &listed); err != nil || len(listed) != 5 {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if last := listed[4]; last != (listedEnvoy{Version: "1.5.0", Path: "/opt/envoy", Running: true}) {
+	if last := listed[4]; last != (listedEnvoy{Version: "1.5.0", Path: "/opt/envoy",
+		Running: true}) {
 		t.Errorf("%+v", last)
 	}
 }

@@ -13,8 +13,8 @@ func (a *app) epochsCommand() *cobra.Command {
 	return a.listing(a.watched(&cobra.Command{
 		Use:   "epochs [NUMBER]...",
 		Short: "List epochs: number, state, pid, age, connections, memory, exit",
-		Long: "Epochs lists all epochs of Envoy, or those named. AGE is the time since the epoch started, or\n" +
-			"since it exited; LIVED, with -o wide, is how long it ran.",
+		Long: "Epochs lists all epochs of Envoy, or those named. AGE is the time since the\n" +
+			"epoch started, or since it exited; LIVED, with -o wide, is how long it ran.",
 		ValidArgsFunction: a.completing(epochNumbers),
 	}, func(s api.Status, named []string, encode func(value any) error) error {
 		if len(named) > 0 {
@@ -26,7 +26,8 @@ func (a *app) epochsCommand() *cobra.Command {
 			return encode(s.Epochs)
 		}
 		t := &table{
-			head: []string{"EPOCH", "STATE", "PID", "AGE", "LIVED", "CONNECTIONS", "MEMORY", "MODE", "EXIT"},
+			head: []string{"EPOCH", "STATE", "PID", "AGE", "LIVED", "CONNECTIONS", "MEMORY", "MODE",
+				"EXIT"},
 			wide: []string{"LIVED", "MODE"},
 		}
 		for _, e := range s.Epochs {

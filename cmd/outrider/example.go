@@ -34,8 +34,9 @@ func (a *app) exampleShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show NAME [FILE]",
 		Short: "Print the files of an example",
-		Long: "Show prints the files of an example; the comments in the first one say how to install\n" +
-			"and try it. With FILE, such as mesh.d/canary.yaml, it prints that file alone, as it is.\n\n" +
+		Long: "Show prints the files of an example; the comments in the first one say how to\n" +
+			"install and try it. With FILE, such as mesh.d/canary.yaml, it prints that file\n" +
+			"alone, as it is.\n\n" +
 			"The same files are in /usr/share/doc/outrider/examples.",
 		Example: "  outrider example show canary\n" +
 			"  outrider example show canary mesh.d/canary.yaml >/etc/outrider/mesh.d/canary.yaml",

@@ -33,7 +33,8 @@ func TestExample_ListsAndShowsWhatThePackageInstalls(t *testing.T) {
 		code, all, _ := m.outrider("example", "show", name)
 		first := "==> /etc/outrider/mesh.d/" + name + ".yaml <==\n" + string(text)
 		const second = "==> /etc/outrider/conf.d/10-router.toml <=="
-		if code != api.ExitDone || !strings.HasPrefix(all, first) || !strings.Contains(all, second) {
+		if code != api.ExitDone || !strings.HasPrefix(all, first) ||
+			!strings.Contains(all, second) {
 			t.Errorf("show %s: exit %d:\n%s", name, code, all)
 		}
 		code, one, _ := m.outrider("example", "show", name, "mesh.d/"+name+".yaml")
@@ -57,7 +58,8 @@ func TestExample_NamesWhatThereIs(t *testing.T) {
 	m := newMachine(t, nil)
 	for want, arguments := range map[string][]string{
 		`no example "canry"; there are: canary, internal-api,`: {"example", "show", "canry"},
-		`the example canary has no file "conf.d/x"`:            {"example", "show", "canary", "conf.d/x"},
+		`the example canary has no file "conf.d/x"`: {"example", "show", "canary",
+			"conf.d/x"},
 	} {
 		code, out, errors := m.outrider(arguments...)
 		if code != api.ExitUsage || !strings.Contains(errors, want) || out != "" {

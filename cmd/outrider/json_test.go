@@ -34,21 +34,25 @@ func commandPaths(command *cobra.Command) []string {
 
 // Each command takes --json and prints nothing else then, but the one that prints a script.
 func TestCommandsTakeJSON(t *testing.T) {
-	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(), Explanation: api.MeshExplanation{Outcome: "forwarded"}})
+	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(),
+		Explanation: api.MeshExplanation{Outcome: "forwarded"}})
 	m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Sentence: "it serves"})
 	m.write("etc/outrider.toml", fmt.Sprintf("envoy.binary = %q\n", parts.Envoy(t)))
 	noJSON := map[string]bool{"completion": true}
 	m.install("1.2.3")
 	arguments := map[string][]string{
-		"envoy install": m.installArguments("1.2.4"), "envoy use": {"1.2.3"}, "example show": {"canary"},
-		"events": {"--no-follow"}, "mesh explain": {"a.test"}, "bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
+		"envoy install": m.installArguments("1.2.4"), "envoy use": {"1.2.3"},
+		"example show": {"canary"},
+		"events":       {"--no-follow"}, "mesh explain": {"a.test"},
+		"bug-report": {"-o", filepath.Join(m.dir, "report.tar.gz")},
 	}
 	for _, path := range commandPaths(newApp(os.Stdout, os.Stderr).root()) {
 		if noJSON[path] {
 			continue
 		}
 		t.Run(path, func(t *testing.T) {
-			code, out, problems := m.outrider(append(append(strings.Fields(path), arguments[path]...), "--json")...)
+			code, out, problems := m.outrider(append(append(strings.Fields(path),
+				arguments[path]...), "--json")...)
 			if code != 0 {
 				t.Errorf("exit code %d: %s", code, problems)
 			}
@@ -86,7 +90,8 @@ func TestDefaultsInJSON(t *testing.T) {
 			t.Errorf("%s comes from %s", value.Key, value.Source)
 		}
 	}
-	for key, want := range map[string]string{"envoy.drain_duration": `"45s"`, "status.ready_port": "15021", "sds.socket": `""`, "capture.exclude_inbound_ports": "[22]"} {
+	for key, want := range map[string]string{"envoy.drain_duration": `"45s"`,
+		"status.ready_port": "15021", "sds.socket": `""`, "capture.exclude_inbound_ports": "[22]"} {
 		if values[key] != want {
 			t.Errorf("%s is %s, not %s", key, values[key], want)
 		}

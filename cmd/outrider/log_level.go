@@ -15,8 +15,8 @@ func (a *app) logLevelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "log-level [agent=LEVEL] [envoy=LEVEL] [envoy:COMPONENT=LEVEL]...",
 		Short: "Show or set log levels, live",
-		Long: "Log-level shows or sets log levels, live. It lists only those of Envoy's components whose\n" +
-			"level differs from Envoy's own.",
+		Long: "Log-level shows or sets log levels, live. It lists only those of Envoy's\n" +
+			"components whose level differs from Envoy's own.",
 		Example:           "  outrider log-level agent=debug envoy=info envoy:http=trace",
 		ValidArgsFunction: a.levels,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, arguments []string) error {
@@ -43,7 +43,8 @@ func (a *app) printLevels(levels api.LogLevels) {
 	t.add("agent", levels.Agent)
 	t.add("envoy", levels.Envoy)
 	for _, component := range slices.Sorted(maps.Keys(levels.Components)) {
-		if levels.Components[component] != levels.Envoy { // Envoy has some eighty; JSON has them all
+		// Envoy has some eighty; JSON has them all.
+		if levels.Components[component] != levels.Envoy {
 			t.add("envoy:"+component, levels.Components[component])
 		}
 	}

@@ -1,5 +1,5 @@
-// Command outrider is the command line for people and scripts. It talks to the agent over its private socket and knows
-// nothing of its inside.
+// Command outrider is the command line for people and scripts. It talks to the agent over its
+// private socket and knows nothing of its inside.
 package main
 
 import (

@@ -65,9 +65,11 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
 		return render.Render(request)
 	}
-	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour, width: m.width, maker: maker,
+	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour,
+		width: m.width, maker: maker,
 		unit: func(context.Context, string) unitState { return m.unit }, places: places{
-			configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"), keeper: filepath.Join(m.dir, "keeper"),
+			configuration: filepath.Join(m.dir, "etc"), runtime: filepath.Join(m.dir, "run"),
+			keeper:       filepath.Join(m.dir, "keeper"),
 			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc", envoys: m.lib}}
 }
 
@@ -116,20 +118,33 @@ func golden(t *testing.T, name, got string) {
 // someStatus has one of everything.
 func someStatus() api.Status {
 	return api.Status{
-		Version: "1.2.3", Instance: "edge", PID: 100, Started: ago(3 * time.Hour), State: api.StateRunning, ReadyReason: "listener web has no port yet",
-		Envoy: api.EnvoyStatus{Enabled: true, Live: true, Version: "1.40.0", Path: "/usr/bin/envoy"}, CurrentEpoch: number(2),
+		Version: "1.2.3", Instance: "edge", PID: 100, Started: ago(3 * time.Hour),
+		State: api.StateRunning, ReadyReason: "listener web has no port yet",
+		Envoy: api.EnvoyStatus{Enabled: true, Live: true, Version: "1.40.0",
+			Path: "/usr/bin/envoy"}, CurrentEpoch: number(2),
 		Epochs: []api.Epoch{
-			{Number: 2, State: api.EpochLive, PID: 203, Mode: "hot-restart", Started: ago(time.Minute), Live: ago(time.Minute), Connections: 12, MemoryBytes: 40 << 20},
-			{Number: 1, State: api.EpochDraining, PID: 202, Mode: "first", Started: ago(2 * time.Hour), Connections: 1, MemoryBytes: 41 << 20},
-			{Number: 0, State: api.EpochExited, PID: 201, Started: ago(3 * time.Hour), Exited: ago(2 * time.Hour), ExitCause: "killed by SIGKILL; the kernel may have been out of memory"},
+			{Number: 2, State: api.EpochLive, PID: 203, Mode: "hot-restart",
+				Started: ago(time.Minute), Live: ago(time.Minute), Connections: 12,
+				MemoryBytes: 40 << 20},
+			{Number: 1, State: api.EpochDraining, PID: 202, Mode: "first",
+				Started: ago(2 * time.Hour), Connections: 1, MemoryBytes: 41 << 20},
+			{Number: 0, State: api.EpochExited, PID: 201, Started: ago(3 * time.Hour),
+				Exited: ago(2 * time.Hour), ExitCause: "killed by SIGKILL; the kernel may have " +
+					"been out of memory"},
 		},
 		Discovery:  api.Discovery{State: "embedded", Detail: "3 files, 1 problem"},
-		Identities: []api.Identity{}, Doing: "reloading (outrider reload): looking up statsd.example.com:8125",
-		LastReload: &api.LastReload{Time: ago(30 * time.Second), Outcome: api.OutcomeRefused, Epoch: number(2), Reasons: []string{"outrider.toml:3:1: envoy.concurrency: must be at least 0"}},
-		ConfigHash: "abc", ConfigFiles: []string{"/etc/outrider/outrider.toml"}, PendingKeys: []string{"paths.state_dir"},
+		Identities: []api.Identity{}, Doing: "reloading (outrider reload): looking up " +
+			"statsd.example.com:8125",
+		LastReload: &api.LastReload{Time: ago(30 * time.Second), Outcome: api.OutcomeRefused,
+			Epoch: number(2), Reasons: []string{"outrider.toml:3:1: envoy.concurrency: must be " +
+				"at least 0"}},
+		ConfigHash: "abc", ConfigFiles: []string{"/etc/outrider/outrider.toml"},
+		PendingKeys: []string{"paths.state_dir"},
 		Conditions: []condition.Condition{
-			{Code: "configuration-refused", Severity: condition.Error, Since: ago(30 * time.Second), Sentence: "the configuration on disk is refused"},
-			{Code: "mesh-problems", Severity: condition.Warning, Since: ago(10 * time.Minute), Sentence: "the mesh configuration has 1 warning"},
+			{Code: "configuration-refused", Severity: condition.Error, Since: ago(30 * time.Second),
+				Sentence: "the configuration on disk is refused"},
+			{Code: "mesh-problems", Severity: condition.Warning, Since: ago(10 * time.Minute),
+				Sentence: "the mesh configuration has 1 warning"},
 		},
 	}
 }

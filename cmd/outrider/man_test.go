@@ -21,7 +21,8 @@ var exits = []struct {
 	meaning string
 }{
 	{api.ExitDone, "Done."},
-	{api.ExitRefused, "The agent said no, or what was asked for went wrong; the reason is on standard error."},
+	{api.ExitRefused, "The agent said no, or what was asked for went wrong; the reason is on " +
+		"standard error."},
 	{api.ExitUsage, "Wrong usage."},
 	{api.ExitNotRunning, "The agent is not running."},
 	{api.ExitNotAuthorised, "Not authorised."},
@@ -61,7 +62,8 @@ func TestManPages(t *testing.T) {
 			continue
 		}
 		if diff := cmp.Diff(string(got), want); diff != "" {
-			t.Errorf("%s is not what the command says (-update writes it): -file +command:\n%s", file, diff)
+			t.Errorf("%s is not what the command says (-update writes it): -file +command:\n%s",
+				file, diff)
 		}
 	}
 }
@@ -131,7 +133,8 @@ func page(command *cobra.Command) string {
 	see := []string{"outriderd(8)", "outrider.toml(5)"}
 	if isRoot {
 		p.Section("FILES")
-		p.Term(man.Italic("/run/outrider/outrider.sock"), "The agent's private socket; that of an instance is in `/run/outrider/`NAME.")
+		p.Term(man.Italic("/run/outrider/outrider.sock"),
+			"The agent's private socket; that of an instance is in `/run/outrider/`NAME.")
 		p.Section("ENVIRONMENT")
 		p.Term(man.Bold("NO_COLOR"), "Anything but nothing: no colour on a terminal either.")
 		see = append(see, "outrider-mesh(5)", "org.outrider.Agent1(5)")

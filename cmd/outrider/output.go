@@ -45,7 +45,9 @@ type cell struct {
 	style style
 }
 
-func text(format string, arguments ...any) cell { return cell{text: fmt.Sprintf(format, arguments...)} }
+func text(format string, arguments ...any) cell {
+	return cell{text: fmt.Sprintf(format, arguments...)}
+}
 
 // paint is the text as it is written: in colour on a terminal.
 func (a *app) paint(c cell) string {

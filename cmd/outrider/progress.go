@@ -37,7 +37,8 @@ func withProgress[T any](ctx context.Context, a *app, first string,
 
 // startProgress shows what is told to it once a second has passed; end takes the line away.
 func (a *app) startProgress(first string) *progress {
-	p := &progress{out: a.err, now: a.now, begun: a.now(), last: api.Progress{Phase: first}, stop: func() {}}
+	p := &progress{out: a.err, now: a.now, begun: a.now(), last: api.Progress{Phase: first},
+		stop: func() {}}
 	if !a.terminal {
 		p.out = io.Discard
 		return p
@@ -80,7 +81,8 @@ func (p *progress) show() {
 	p.shown = true
 	line := p.last.Phase
 	if p.last.Connections != nil {
-		line += fmt.Sprintf(", %s left", count(int(*p.last.Connections), "connection", "connections"))
+		line += fmt.Sprintf(", %s left", count(int(*p.last.Connections), "connection",
+			"connections"))
 	}
 	if p.last.Until.IsZero() {
 		line += fmt.Sprintf(" (for %s)", inWords(p.now().Sub(p.begun)))

@@ -27,14 +27,16 @@ func (a *app) proxyCommand() *cobra.Command {
 		a.proxyList("secrets", "List secrets: type, state, subject, validity; never private keys",
 			[]string{"secret", "s"}, a.showSecrets),
 		&cobra.Command{Use: "bootstrap", Aliases: []string{"b"}, Args: cobra.NoArgs,
-			Short: "Print the bootstrap of the live epoch as JSON", RunE: a.asking(a.showBootstrap)},
+			Short: "Print the bootstrap of the live epoch as JSON",
+			RunE:  a.asking(a.showBootstrap)},
 		a.proxyStatusCommand("status", []string{"ps"}),
 	)
 	command.Aliases = []string{"proxy-config", "pc"}
 	return command
 }
 
-// proxyList is a command that lists a part of what the live epoch has, of some clusters if use says.
+// proxyList is a command that lists a part of what the live epoch has, of some clusters if use
+// says.
 func (a *app) proxyList(use, short string, aliases []string,
 	show func(ctx context.Context, client *api.Client, named []string) error,
 ) *cobra.Command {

@@ -61,7 +61,8 @@ func (a *app) showClusters(ctx context.Context, client *api.Client, named []stri
 		endpoints[s.Name] = shown
 	}
 	t := &table{
-		head: []string{"CLUSTER", "TYPE", "BALANCER", "SOURCE", "VERSION", "STATE", "HEALTHY", "FROM"},
+		head: []string{"CLUSTER", "TYPE", "BALANCER", "SOURCE", "VERSION", "STATE", "HEALTHY",
+			"FROM"},
 		wide: []string{"BALANCER", "SOURCE", "VERSION"},
 	}
 	add := func(c cluster, source, version, state string) {
@@ -71,7 +72,8 @@ func (a *app) showClusters(ctx context.Context, client *api.Client, named []stri
 		// Envoy leaves out what has its default.
 		kind := cmp.Or(c.Type, c.Custom.Name, "STATIC")
 		t.add(c.Name, kind, cmp.Or(c.Policy, "ROUND_ROBIN"), source, a.short(version),
-			cell{state, stateWord(state)}, endpoints[c.Name], from.cell(resource.ClusterType, c.Name))
+			cell{state, stateWord(state)}, endpoints[c.Name],
+			from.cell(resource.ClusterType, c.Name))
 	}
 	for _, c := range dumped.Static {
 		add(c.Cluster, "static", "", "active")

@@ -99,7 +99,8 @@ func (a *app) showEndpoints(ctx context.Context, client *api.Client, named []str
 		return fmt.Errorf("read Envoy's clusters: %w", err)
 	}
 	t := &table{
-		head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS", "ERRORS",
+		head: []string{"ENDPOINT", "CLUSTER", "HEALTH", "WEIGHT", "CONNECTIONS", "REQUESTS",
+			"ERRORS",
 			"FROM"},
 		wide: []string{"WEIGHT", "CONNECTIONS", "FROM"},
 	}

@@ -20,7 +20,8 @@ type origins struct {
 
 type originKey struct{ typeURL, name, virtualHost string }
 
-// originsOf asks where the resources of types come from. An agent that is older than the command does not know.
+// originsOf asks where the resources of types come from. An agent that is older than the command
+// does not know.
 func originsOf(ctx context.Context, client *api.Client, types ...string) (origins, error) {
 	found := origins{all: []api.MeshOrigin{}, from: map[originKey][]resource.Origin{}}
 	all, err := client.MeshOrigins(ctx)
@@ -61,8 +62,8 @@ func (o origins) cell(typeURL, name string) cell {
 	return placesOf(o.from[originKey{typeURL, name, ""}])
 }
 
-// host is where a virtual host comes from: objects of its own, else of one that an EnvoyFilter added that filter, and of
-// what comes in the object that the application's cluster is from.
+// host is where a virtual host comes from: objects of its own, else of one that an EnvoyFilter
+// added that filter, and of what comes in the object that the application's cluster is from.
 func (o origins) host(routes, name string) cell {
 	if from := o.from[originKey{resource.RouteType, routes, name}]; from != nil {
 		return placesOf(from)

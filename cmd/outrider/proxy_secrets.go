@@ -46,7 +46,8 @@ func (a *app) showSecrets(ctx context.Context, client *api.Client, _ []string) e
 		return err
 	}
 	t := &table{
-		head: []string{"SECRET", "TYPE", "SOURCE", "VERSION", "STATE", "SUBJECT", "VALID UNTIL", "FROM"},
+		head: []string{"SECRET", "TYPE", "SOURCE", "VERSION", "STATE", "SUBJECT", "VALID UNTIL",
+			"FROM"},
 		wide: []string{"SOURCE", "VERSION", "FROM"},
 	}
 	add := func(secrets []secret, source, state string) {

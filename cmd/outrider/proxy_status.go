@@ -43,7 +43,8 @@ func (a *app) printTypes(types []api.ResourceType) {
 			cmp.Compare(typeOrder(x.Type), typeOrder(y.Type)), cmp.Compare(x.Type, y.Type))
 	})
 	t := &table{
-		head: []string{"EPOCH", "TYPE", "STATE", "VERSION", "RESOURCES", "AGE", "SOURCE", "REFUSED"},
+		head: []string{"EPOCH", "TYPE", "STATE", "VERSION", "RESOURCES", "AGE", "SOURCE",
+			"REFUSED"},
 		wide: []string{"VERSION", "SOURCE"},
 	}
 	for _, r := range types {

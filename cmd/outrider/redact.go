@@ -11,22 +11,28 @@ const redacted = "[redacted]"
 
 // The rules are for text of any kind: a report rather loses a word too many than shows a key.
 var (
-	secretWords = `(?:token|password|passwd|passphrase|secret|authorization|cookie|api[-_]?key|access[-_]?key|private[-_]?key|credential)s?`
+	secretWords = `(?:token|password|passwd|passphrase|secret|authorization|cookie|` +
+		`api[-_]?key|access[-_]?key|private[-_]?key|credential)s?`
 	// A name that speaks of a secret, but whose value says where it is or what it is called.
-	harmlessName = regexp.MustCompile(`(?i)[-_](file|path|name|names|dir|uri|url|type|manager|bucket|config|configs|count|ttl|port)$`)
-	secretName   = regexp.MustCompile(`(?i)(^|[-_.])` + secretWords + `([-_]?(value|data|bytes|string|base64))?$`)
-	camelCase    = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+	harmlessName = regexp.MustCompile(`(?i)[-_](file|path|name|names|dir|uri|url|type|manager|` +
+		`bucket|config|configs|count|ttl|port)$`)
+	secretName = regexp.MustCompile(`(?i)(^|[-_.])` + secretWords +
+		`([-_]?(value|data|bytes|string|base64))?$`)
+	camelCase = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
-	privateKey = regexp.MustCompile(`(?s)-----BEGIN ([A-Z0-9 ]*)PRIVATE KEY-----.*?(-----END ([A-Z0-9 ]*)PRIVATE KEY-----|\z)`)
+	privateKey = regexp.MustCompile(`(?s)-----BEGIN ([A-Z0-9 ]*)PRIVATE KEY-----.*?` +
+		`(-----END ([A-Z0-9 ]*)PRIVATE KEY-----|\z)`)
 	webToken   = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`)
 	bearer     = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{6,}`)
 	userInfo   = regexp.MustCompile(`(://)[^/\s"'@:]*:[^/\s"'@]*@`)
-	assignment = regexp.MustCompile(`(?i)("?[A-Za-z0-9_.-]*` + secretWords + `[A-Za-z0-9_-]*"?\s*[=:]\s*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s,;&"'\[{]+)`)
+	assignment = regexp.MustCompile(`(?i)("?[A-Za-z0-9_.-]*` + secretWords +
+		`[A-Za-z0-9_-]*"?\s*[=:]\s*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s,;&"'\[{]+)`)
 )
 
 // redact removes what looks like a secret from a file of a report.
 func redact(content string) string {
-	if trimmed := strings.TrimSpace(content); strings.HasPrefix(trimmed, "{") || strings.HasPrefix(trimmed, "[") {
+	if trimmed := strings.TrimSpace(content); strings.HasPrefix(trimmed, "{") ||
+		strings.HasPrefix(trimmed, "[") {
 		decoder := json.NewDecoder(strings.NewReader(trimmed))
 		decoder.UseNumber()
 		var value any
@@ -61,7 +67,8 @@ func isSecretName(name string) bool {
 	return secretName.MatchString(name) && !harmlessName.MatchString(name)
 }
 
-// redactValue removes secrets from decoded JSON. inside is true below a member whose name speaks of a secret.
+// redactValue removes secrets from decoded JSON. inside is true below a member whose name speaks of
+// a secret.
 func redactValue(value any, inside bool) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -78,12 +85,14 @@ func redactValue(value any, inside bool) any {
 					node["metadata"] = redactAll(node["metadata"])
 				}
 				value[name] = redactValue(member, inside)
-			case isText && (isSecretName(name) || isHolder(name) && (inside || isSecretName(header))):
+			case isText && (isSecretName(name) || isHolder(name) &&
+				(inside || isSecretName(header))):
 				value[name] = redacted
 			case isText:
 				value[name] = redactText(text)
 			default:
-				value[name] = redactValue(member, inside || isSecretName(name) || name == "string_match" && isSecretName(header))
+				value[name] = redactValue(member, inside || isSecretName(name) ||
+					name == "string_match" && isSecretName(header))
 			}
 		}
 		return value
@@ -119,10 +128,12 @@ func redactAll(value any) any {
 	return redacted
 }
 
-// isHolder is true for the members that hold the value itself: of a data source, a header, a string match.
+// isHolder is true for the members that hold the value itself: of a data source, a header, a string
+// match.
 func isHolder(name string) bool {
 	switch name {
-	case "inline_string", "inline_bytes", "value", "raw_value", "string_value", "exact", "prefix", "suffix", "contains", "regex":
+	case "inline_string", "inline_bytes", "value", "raw_value", "string_value", "exact", "prefix",
+		"suffix", "contains", "regex":
 		return true
 	}
 	return false

@@ -22,9 +22,11 @@ func TestRedactText(t *testing.T) {
 		{"said Basic dXNlcjpwYXNz there", "said Basic [redacted] there"},
 		{"https://user:pass@host/x", "https://[redacted]@host/x"},
 		{"jwt eyJhbGciOi.eyJzdWIi.c2ln end", "jwt [redacted] end"},
-		{"-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\nrest", "[redacted]\nrest"},
+		{"-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\nrest",
+			"[redacted]\nrest"},
 		{"-----BEGIN PRIVATE KEY-----\ncut off", "[redacted]"},
-		{"-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----", "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----"},
+		{"-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
+			"-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----"},
 	} {
 		got := redact(test.in)
 		if strings.HasPrefix(test.in, "authorization") {
@@ -46,10 +48,14 @@ func TestRedactJSON(t *testing.T) {
  "source": {"password": {"inline_string": "x"}}, "tokens": ["x"], "token_file": "/kept",
  "text": "https://user:x@host", "log": "-----BEGIN PRIVATE KEY-----\nx"}`
 	want := map[string]any{
-		"node":    map[string]any{"metadata": map[string]any{"DB_PASSWORD": redacted, "LABELS": map[string]any{"app": redacted}}, "big": json.Number("12345678901234567890")},
-		"headers": []any{map[string]any{"key": "authorization", "value": redacted}, map[string]any{"key": "x-other", "value": "kept"}},
-		"match":   map[string]any{"name": "cookie", "string_match": map[string]any{"exact": redacted}},
-		"source":  map[string]any{"password": map[string]any{"inline_string": redacted}}, "tokens": []any{redacted}, "token_file": "/kept",
+		"node": map[string]any{"metadata": map[string]any{"DB_PASSWORD": redacted,
+			"LABELS": map[string]any{"app": redacted}}, "big": json.Number("12345678901234567890")},
+		"headers": []any{map[string]any{"key": "authorization", "value": redacted},
+			map[string]any{"key": "x-other", "value": "kept"}},
+		"match": map[string]any{"name": "cookie",
+			"string_match": map[string]any{"exact": redacted}},
+		"source": map[string]any{"password": map[string]any{"inline_string": redacted}},
+		"tokens": []any{redacted}, "token_file": "/kept",
 		"text": "https://[redacted]@host", "log": redacted,
 	}
 	var got map[string]any
@@ -68,7 +74,8 @@ func FuzzRedact(f *testing.F) {
 	f.Add("password = \"x\\\"y\"\n-----BEGIN RSA PRIVATE KEY-----\nabc")
 	f.Fuzz(func(t *testing.T, text string) {
 		got := redact(text)
-		if strings.HasPrefix(strings.TrimSpace(text), "{") && json.Valid([]byte(text)) && !json.Valid([]byte(got)) {
+		if strings.HasPrefix(strings.TrimSpace(text), "{") && json.Valid([]byte(text)) &&
+			!json.Valid([]byte(got)) {
 			t.Errorf("%q became %q, which is no JSON", text, got)
 		}
 	})

@@ -18,9 +18,9 @@ func (a *app) reloadCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "reload",
 		Short: "Reload the configuration and start a new epoch; returns once it is live",
-		Long: "Reload does what SIGHUP does, but it waits: it returns once the new epoch is live, and\n" +
-			"prints what changed. A reload that is refused changes nothing: the reasons are on standard\n" +
-			"error, and the exit code is 1.",
+		Long: "Reload does what SIGHUP does, but it waits: it returns once the new epoch is\n" +
+			"live, and prints what changed. A reload that is refused changes nothing: the\n" +
+			"reasons are on standard error, and the exit code is 1.",
 		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			reload := func(ctx context.Context, tell func(api.Progress)) (api.ReloadResult, error) {
@@ -47,7 +47,8 @@ func runBySystemd() bool {
 }
 
 // printReload prints what changed and the outcome; a refusal, and what is wrong with the mesh
-// configuration, go to standard error. If it is logged, in the same journal, only the latter is new.
+// configuration, go to standard error. If it is logged, in the same journal, only the latter is
+// new.
 func (a *app) printReload(r api.ReloadResult, logged bool) {
 	if r.Mesh != "" {
 		defer fmt.Fprintln(a.err, "outrider: "+r.Mesh+"; run \"outrider mesh check\" for details")
@@ -84,7 +85,8 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 		fmt.Fprintln(a.out, "a newer configuration has taken effect meanwhile")
 	}
 	if len(r.Pending) > 0 {
-		fmt.Fprintln(a.out, "takes effect at the next start of the agent:", strings.Join(r.Pending, ", "))
+		fmt.Fprintln(a.out, "takes effect at the next start of the agent:",
+			strings.Join(r.Pending, ", "))
 	}
 }
 

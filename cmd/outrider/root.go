@@ -48,10 +48,12 @@ type places struct {
 
 func newApp(out, err *os.File) *app {
 	return &app{
-		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.ThisHost(), unit: askSystemd,
+		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.ThisHost(),
+		unit:     askSystemd,
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err), width: columns(out),
-		places: places{configuration: "/etc/outrider", runtime: "/run/outrider", keeper: "/run/outrider-envoy",
+		places: places{configuration: "/etc/outrider", runtime: "/run/outrider",
+			keeper:       "/run/outrider-envoy",
 			sharedMemory: "/dev/shm", processes: "/proc", envoys: filepath.Dir(envoy.Selected)},
 	}
 }
@@ -97,10 +99,11 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outrider",
 		Short: "Inspect and control the Outrider agent and its Envoy",
-		Long: "outrider talks to the agent (outriderd) over its private socket. Every user may read the state; root, the agent's\n" +
-			"own user and members of group outrider may also read the configuration and make changes.\n\n" +
-			"Exit codes: 0 success, 1 the agent refused (the reason is on standard error), 2 usage error, 3 the agent is not\n" +
-			"running, 4 not authorised.",
+		Long: "outrider talks to the agent (outriderd) over its private socket. Every user may\n" +
+			"read the state; root, the agent's own user and members of group outrider may\n" +
+			"also read the configuration and make changes.\n\n" +
+			"Exit codes: 0 success, 1 the agent refused (the reason is on standard error), 2\n" +
+			"usage error, 3 the agent is not running, 4 not authorised.",
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -120,14 +123,18 @@ func (a *app) root() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	flags := root.PersistentFlags()
-	flags.StringVarP(&a.instance, "instance", "i", "", "the `name` of the instance, where a host has several agents")
+	flags.StringVarP(&a.instance, "instance", "i", "",
+		"the `name` of the instance, where a host has several agents")
 	_ = root.RegisterFlagCompletionFunc("instance", a.instances)
-	flags.StringVar(&a.socket, "socket", "", "the agent's private socket (default "+filepath.Join(a.places.runtime, "[NAME/]"+api.SocketName)+")")
+	flags.StringVar(&a.socket, "socket", "",
+		"the agent's private socket (default "+filepath.Join(a.places.runtime,
+			"[NAME/]"+api.SocketName)+")")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
-	root.AddCommand(a.statusCommand(), a.epochsCommand(), a.reloadCommand(), a.drainCommand(), a.undrainCommand(),
-		a.waitCommand(), a.cleanupCommand(), a.configCommand(), a.meshCommand(), a.analyzeCommand(), a.proxyCommand(),
-		a.proxyStatusAlias(), a.certsCommand(), a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.envoyCommand(), a.exampleCommand(),
-		a.completionCommand(), a.versionCommand())
+	root.AddCommand(a.statusCommand(), a.epochsCommand(), a.reloadCommand(), a.drainCommand(),
+		a.undrainCommand(), a.waitCommand(), a.cleanupCommand(), a.configCommand(), a.meshCommand(),
+		a.analyzeCommand(), a.proxyCommand(), a.proxyStatusAlias(), a.certsCommand(),
+		a.eventsCommand(), a.logLevelCommand(), a.bugReportCommand(), a.envoyCommand(),
+		a.exampleCommand(), a.completionCommand(), a.versionCommand())
 	return root
 }
 
@@ -135,7 +142,8 @@ func (a *app) root() *cobra.Command {
 func needsCommand(command *cobra.Command, arguments []string) error {
 	if len(arguments) > 0 {
 		if near := command.SuggestionsFor(arguments[0]); len(near) > 0 {
-			return usagef("unknown command %q for %s; did you mean %q?", arguments[0], command.CommandPath(), near[0])
+			return usagef("unknown command %q for %s; did you mean %q?", arguments[0],
+				command.CommandPath(), near[0])
 		}
 		return usagef("unknown command %q for %s", arguments[0], command.CommandPath())
 	}
@@ -145,7 +153,8 @@ func needsCommand(command *cobra.Command, arguments []string) error {
 
 // group is a command that only groups others.
 func group(use, short string, children ...*cobra.Command) *cobra.Command {
-	command := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: needsCommand, SuggestionsMinimumDistance: 2}
+	command := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: needsCommand,
+		SuggestionsMinimumDistance: 2}
 	command.AddCommand(children...)
 	return command
 }

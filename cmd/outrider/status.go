@@ -23,7 +23,8 @@ func (a *app) statusCommand() *cobra.Command {
 		return nil
 	})
 	var html bool
-	command.Flags().BoolVar(&html, "html", false, "print one HTML page: epochs, clusters, certificates, problems")
+	command.Flags().BoolVar(&html, "html", false,
+		"print one HTML page: epochs, clusters, certificates, problems")
 	command.MarkFlagsMutuallyExclusive("watch", "html")
 	show := command.RunE
 	command.RunE = func(command *cobra.Command, arguments []string) error {
@@ -83,7 +84,8 @@ func (a *app) printStatus(s api.Status) {
 		a.addReload(&d, *s.LastReload)
 	}
 	if len(s.PendingKeys) > 0 {
-		d.add("pending", yellow, "takes effect at the next start: %s", strings.Join(s.PendingKeys, ", "))
+		d.add("pending", yellow, "takes effect at the next start: %s",
+			strings.Join(s.PendingKeys, ", "))
 	}
 	for _, c := range s.Conditions {
 		d.add("conditions", severityStyle(c.Severity), "%s %s (for %s): %s", c.Severity, c.Code,

@@ -59,7 +59,8 @@ func (a *app) printStatusHTML(ctx context.Context, client *api.Client, s api.Sta
 		Ready: "ready", ReadyClass: "good", Problems: htmlProblems(s),
 	}
 	if !s.Ready {
-		page.Ready, page.ReadyClass = strings.Join(nonEmpty("not ready", s.ReadyReason), ": "), "bad"
+		page.Ready, page.ReadyClass = strings.Join(nonEmpty("not ready", s.ReadyReason), ": "),
+			"bad"
 	}
 	if s.LastReload != nil {
 		page.Reload = fmt.Sprintf("%s, %s ago", s.LastReload.Outcome, a.since(s.LastReload.Time))
@@ -151,13 +152,14 @@ type loadedCertificate struct {
 const warnBeforeExpiry = 14 * 24 * time.Hour
 
 // shownAuthorities is how many authorities of a bundle are shown one by one. A larger bundle is
-// most likely that of the system: more than a hundred authorities, some of them always near their end.
+// most likely that of the system: more than a hundred authorities, some of them always near their
+// end.
 const shownAuthorities = 4
 
 // authorities is the row of a bundle.
 func authorities(bundle []loadedCertificate) htmlCertificate {
-	return htmlCertificate{Path: bundle[0].origin(), Names: fmt.Sprintf("%d authorities", len(bundle)),
-		Until: "-", Class: "good"}
+	return htmlCertificate{Path: bundle[0].origin(), Until: "-", Class: "good",
+		Names: fmt.Sprintf("%d authorities", len(bundle))}
 }
 
 // origin is the file of a certificate, or that Outrider sent it.
@@ -168,7 +170,8 @@ func (c loadedCertificate) origin() string {
 	return c.Path
 }
 
-func htmlCertificates(ctx context.Context, client *api.Client, now time.Time) ([]htmlCertificate, error) {
+func htmlCertificates(ctx context.Context, client *api.Client,
+	now time.Time) ([]htmlCertificate, error) {
 	var loaded loadedCertificates
 	if err := adminJSON(ctx, client, "certs", url.Values{}, &loaded); err != nil {
 		return nil, err
@@ -185,7 +188,8 @@ func (l loadedCertificates) rows(now time.Time) []htmlCertificate {
 			c.CA = nil
 		}
 		for _, one := range slices.Concat(c.Chain, c.CA) {
-			shown := htmlCertificate{Path: one.origin(), Until: one.Expires.Format(time.DateTime + " MST"), Class: "good"}
+			until := one.Expires.Format(time.DateTime + " MST")
+			shown := htmlCertificate{Path: one.origin(), Until: until, Class: "good"}
 			var names []string
 			for _, name := range one.Names {
 				names = append(names, cmp.Or(name.DNS, name.URI, name.IP))

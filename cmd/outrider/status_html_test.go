@@ -19,12 +19,14 @@ func TestStatusHTML_ShowsALargeBundleAsOneRow(t *testing.T) {
 	}, 3)
 	loaded.Certificates[0].CA = []loadedCertificate{
 		authority(-1), authority(1), authority(20), authority(30), authority(40)}
-	loaded.Certificates[1].Chain = []loadedCertificate{{Path: "/etc/own.crt", Expires: now.AddDate(1, 0, 0)}}
+	loaded.Certificates[1].Chain = []loadedCertificate{{Path: "/etc/own.crt",
+		Expires: now.AddDate(1, 0, 0)}}
 	loaded.Certificates[2].CA = []loadedCertificate{authority(-2)}
 	want := []htmlCertificate{
 		{Path: "/etc/own.crt", Names: "-", Until: "2027-01-01 00:00:00 UTC", Class: "good"},
 		{Path: "sent by Outrider", Names: "5 authorities", Until: "-", Class: "good"},
-		{Path: "sent by Outrider", Names: "-", Until: "2025-12-30 00:00:00 UTC (expired)", Class: "bad"},
+		{Path: "sent by Outrider", Names: "-", Until: "2025-12-30 00:00:00 UTC (expired)",
+			Class: "bad"},
 	}
 	if diff := cmp.Diff(want, loaded.rows(now)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -38,7 +38,8 @@ func htmlEpochs(epochs []api.Epoch, now time.Time) (rows []htmlEpoch, from strin
 	for _, e := range epochs {
 		row := htmlEpoch{Number: e.Number, Title: "started " + e.Started.Format(time.DateTime)}
 		bar := func(class string, from, to time.Time) {
-			row.Bars = append(row.Bars, htmlBar{class, percent(from.Sub(first)), percent(to.Sub(from))})
+			row.Bars = append(row.Bars, htmlBar{class, percent(from.Sub(first)),
+				percent(to.Sub(from))})
 		}
 		end := now
 		if !e.Exited.IsZero() {
@@ -46,7 +47,8 @@ func htmlEpochs(epochs []api.Epoch, now time.Time) (rows []htmlEpoch, from strin
 			row.Detail = e.ExitCause
 			row.Title += ", exited " + e.Exited.Format(time.DateTime)
 		} else {
-			row.Detail = fmt.Sprintf("%s, pid %d, %s", e.State, e.PID, count(int(e.Connections), "connection", "connections"))
+			row.Detail = fmt.Sprintf("%s, pid %d, %s", e.State, e.PID,
+				count(int(e.Connections), "connection", "connections"))
 		}
 		live := end
 		if !e.Live.IsZero() {

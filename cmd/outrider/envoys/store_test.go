@@ -20,7 +20,8 @@ func TestStore_SelectsByALink(t *testing.T) {
 	}
 	s := i.Store
 	installed, err := s.Installed()
-	if diff := cmp.Diff([]string{"1.40.0", "1.39.3", "1.9.1"}, installed); diff != "" || err != nil {
+	if diff := cmp.Diff([]string{"1.40.0", "1.39.3", "1.9.1"}, installed); diff != "" ||
+		err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	for _, version := range []string{"", "1.9.1", "1.40.0", "", ""} {
@@ -62,7 +63,8 @@ func TestStore_IsChangedByOneAtATime(t *testing.T) {
 	}
 	unlock()
 	// What a killed installation left goes with the next one.
-	if err := os.MkdirAll(filepath.Join(i.Store.Folder, workPrefix+"7", "wheel"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(i.Store.Folder, workPrefix+"7", "wheel"),
+		0o700); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := i.File(t.Context(), file(t, envoy), sum(envoy)); err != nil {
