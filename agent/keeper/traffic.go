@@ -1,13 +1,9 @@
 package keeper
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -67,8 +63,9 @@ func countTraffic(pids []int, folder string) (map[int]*traffic, error) {
 			}
 		}
 	}, sockdiag.Unconnected))
-	err = errors.Join(err, eachAccepted(func(inode uint32, path string) {
-		if owner := found[open.owner(inode)]; owner != nil && filepath.Dir(path) != folder {
+	err = errors.Join(err, sockdiag.EachUnix("/proc/self", func(s sockdiag.UnixSocket) {
+		owner := found[open.owner(s.Inode)]
+		if owner != nil && s.Accepted && filepath.Dir(s.Path) != folder {
 			owner.downstream++
 		}
 	}))
@@ -81,27 +78,4 @@ func countTraffic(pids []int, folder string) (map[int]*traffic, error) {
 		return found, fmt.Errorf("count connections: %w", err)
 	}
 	return found, nil
-}
-
-// eachAccepted calls visit with each connected Unix socket that was accepted: it has its listener's
-// path, whereas the socket that connects has none.
-func eachAccepted(visit func(inode uint32, path string)) error {
-	file, err := os.Open("/proc/self/net/unix")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() { // num refcount protocol flags type state inode [path]
-		const stateColumn, inodeColumn, pathColumn = 5, 6, 7
-		fields := bytes.Fields(lines.Bytes())
-		if len(fields) <= pathColumn || string(fields[stateColumn]) != "03" { // SS_CONNECTED
-			continue
-		}
-		inode, err := strconv.ParseUint(string(fields[inodeColumn]), 10, 32)
-		if err == nil {
-			visit(uint32(inode), string(bytes.Join(fields[pathColumn:], []byte(" "))))
-		}
-	}
-	return lines.Err()
 }

@@ -54,11 +54,11 @@ func (a *app) bugReportCommand() *cobra.Command {
 	return command
 }
 
-// reportSummary says what is in a report.
+// reportSummary lists the contents of a report.
 type reportSummary struct {
 	File    string   `json:"file"`
 	Names   []string `json:"names"`
-	Missing []string `json:"missing,omitempty"` // and why
+	Missing []string `json:"missing,omitempty"` // with the reason
 }
 
 // report is a tar file that is being written.
@@ -67,10 +67,10 @@ type report struct {
 	root    string // folder that all files are in
 	time    time.Time
 	summary reportSummary
-	failed  error // of writing: the report is no good
+	failed  error // first write error: the report is unusable
 }
 
-// writeReport writes the file in whole or not at all.
+// writeReport writes the complete file or none.
 func (a *app) writeReport(ctx context.Context, file string,
 	shown *progress) (reportSummary, error) {
 	out := a.out
@@ -115,7 +115,7 @@ func (a *app) writeReport(ctx context.Context, file string,
 	return r.summary, nil
 }
 
-// add puts a file into the report, without its secrets.
+// add writes a file to the report with secrets removed.
 func (r *report) add(name, content string) {
 	if r.failed != nil {
 		return
@@ -131,7 +131,7 @@ func (r *report) add(name, content string) {
 	}
 }
 
-// missing notes what could not be had.
+// missing records what is not in the report and why.
 func (r *report) missing(what string, err error) {
 	reason, _, _ := strings.Cut(err.Error(), "\n")
 	r.summary.Missing = append(r.summary.Missing, what+": "+reason)

@@ -26,7 +26,7 @@ const (
 	journalLines     = "5000"
 )
 
-// collect gathers everything that can be had; what cannot is noted.
+// collect adds everything that is available and records what is not.
 func (a *app) collect(ctx context.Context, r *report, shown *progress) {
 	shown.tell(api.Progress{Phase: "asking the agent"})
 	client := a.client()
@@ -38,8 +38,8 @@ func (a *app) collect(ctx context.Context, r *report, shown *progress) {
 	a.collectHost(ctx, r)
 }
 
-// collectAgent asks the agent for what it knows. Its status says which files it uses; without an
-// agent it is empty.
+// collectAgent adds what the agent knows and returns its status, which names the files in use.
+// Without an agent the status is empty.
 func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) api.Status {
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
@@ -121,8 +121,8 @@ func (r *report) addJSON(name string, value any) {
 	r.add(name, string(content))
 }
 
-// collectFiles reads configuration and bootstraps from disk: what an agent would read now, not what
-// it has read.
+// collectFiles adds configuration and bootstraps as they are on disk now, which may differ from
+// what the agent has read.
 func (a *app) collectFiles(r *report, status api.Status) {
 	base := filepath.Join(a.places.configuration, "outrider.toml")
 	dropIns, mesh := filepath.Join(a.places.configuration, "conf.d"),
@@ -140,13 +140,13 @@ func (a *app) collectFiles(r *report, status api.Status) {
 		paths = []string{base}
 	}
 	for _, epoch := range status.Epochs {
-		// The file goes with the epoch.
+		// The file is removed with the epoch.
 		if epoch.BootstrapPath != "" && epoch.State != api.EpochExited {
 			paths = append(paths, epoch.BootstrapPath)
 		}
 	}
 	for _, pattern := range patterns {
-		found, _ := filepath.Glob(pattern) // of the patterns only the folders vary
+		found, _ := filepath.Glob(pattern) // the patterns are well-formed
 		paths = append(paths, found...)
 	}
 	slices.Sort(paths)
@@ -163,7 +163,7 @@ func (a *app) collectFiles(r *report, status api.Status) {
 	}
 }
 
-// collectHost tells about the host and reads the logs, as far as the caller may.
+// collectHost adds facts about the host and the logs that the caller may read.
 func (a *app) collectHost(ctx context.Context, r *report) {
 	r.add("versions.txt", fmt.Sprintf("outrider %s\ntime %s\n", version,
 		a.now().UTC().Format(time.RFC3339)))
@@ -191,7 +191,7 @@ func (a *app) collectHost(ctx context.Context, r *report) {
 	}
 }
 
-// output runs a command of the host and returns what it prints.
+// output runs a command of the host and returns its output.
 func output(ctx context.Context, command []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()

@@ -34,7 +34,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 				runtime: a.runtimeDir(), keeper: filepath.Join(a.places.keeper, a.instance),
 				sharedMemory: a.places.sharedMemory, processes: a.places.processes,
 			}
-			// The agent puts its keeper into a runtime folder that is not the usual one.
+			// With another runtime folder the keeper is in it.
 			if runtimeDir != "" {
 				c.runtime, c.keeper = runtimeDir, filepath.Join(runtimeDir, "keeper")
 			}
@@ -61,7 +61,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 	return command
 }
 
-// cleaner removes what is left of one instance. It says in done what it did, a sentence each.
+// cleaner removes what is left of one instance. done has a sentence for each removal.
 type cleaner struct {
 	runtime      string // agent's runtime folder
 	keeper       string // keeper's folder: its lock, base id, Envoy's sockets
@@ -70,8 +70,7 @@ type cleaner struct {
 	done         []string
 }
 
-// shutdownTime is how long a keeper may take to end its Envoys (it kills them after five seconds
-// itself).
+// shutdownTime bounds the shutdown of a keeper, which kills its Envoys after 5 s.
 const shutdownTime = 15 * time.Second
 
 // Names in the keeper's folder (agent/keeper).
@@ -108,7 +107,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 		return err
 	}
 	if lock != nil {
-		defer func() { _ = lock.Close() }() // no keeper begins while its folder is being cleaned
+		defer func() { _ = lock.Close() }() // no keeper can start meanwhile
 	}
 	err = errors.Join(
 		c.removeSharedMemory(keepers),
@@ -118,13 +117,13 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 	)
 	if lock != nil && err == nil {
 		err = c.removeFiles(keepers, baseIDName)
-		_, failed := keepers.remove(lockName) // last: the next keeper may begin
+		_, failed := keepers.remove(lockName) // last: it admits the next keeper
 		err = errors.Join(err, failed)
 	}
 	return err
 }
 
-// cleanConfiguration removes what the agent has left for Envoy.
+// cleanConfiguration removes the bootstraps and sockets that the agent made for Envoy.
 func (c *cleaner) cleanConfiguration(agents *folder) error {
 	configuration, err := agents.sub("envoy")
 	if err != nil || configuration == nil {
@@ -141,8 +140,8 @@ func (c *cleaner) tell(format string, arguments ...any) {
 
 var errAlive = errors.New("a keeper lives there")
 
-// lock takes the lock that a keeper holds as long as it lives; nil where there is none. Unlike a
-// connection to its socket this starts nothing under socket activation.
+// lock takes the lock that a living keeper holds; it is nil if there is no lock file. Unlike a
+// connection to the socket it does not activate a keeper.
 func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 	if keepers == nil {
 		return nil, nil
@@ -153,8 +152,8 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 		return nil, nil
 	case errors.Is(err, errNotRegular):
 		c.tell("%v: no keeper holds it", err)
-		return nil, c.remove(keepers, lockName) // the next keeper could not take it
-	case errors.Is(err, unix.EWOULDBLOCK): // a process has a lease on it
+		return nil, c.remove(keepers, lockName) // it would block the next keeper
+	case errors.Is(err, unix.EWOULDBLOCK): // another process holds a lease
 		return nil, errAlive
 	case err != nil:
 		return nil, fmt.Errorf("look whether a keeper lives: %w", err)
@@ -169,7 +168,7 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 	return file, nil
 }
 
-// endKeeper asks the keeper to end its Envoys and itself, and waits for it.
+// endKeeper shuts the keeper and its Envoys down and waits for the end.
 func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownTime)
 	defer cancel()
@@ -202,8 +201,8 @@ func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error 
 	}
 }
 
-// dialKeeper connects to the keeper's socket in a folder; keeper.ErrNotRunning if it is not there
-// or is no socket.
+// dialKeeper connects to the keeper's socket in a folder. The error is keeper.ErrNotRunning if
+// there is no socket.
 func dialKeeper(ctx context.Context, in *folder) (*keeper.Client, error) {
 	if in == nil {
 		return nil, keeper.ErrNotRunning

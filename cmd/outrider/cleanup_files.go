@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -15,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
-// removeSharedMemory removes the shared memory of the Envoys of a dead keeper. Its files are
-// numbered by the base id that the keeper has stored (Envoy's hot restart;
-// /dev/shm/envoy_shared_memory_<base-id*10>), one for each lineage. Others on the host have files
-// of the same kind: what another user owns, or a process still has mapped, stays.
+// removeSharedMemory removes the shared memory of a dead keeper's Envoys: one file for each
+// lineage, numbered by the base ID that the keeper has stored
+// (/dev/shm/envoy_shared_memory_<base-id*10>). It leaves files that belong to another user or that
+// a process has mapped.
 func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	baseID, owner, err := c.storedBaseID(keeperFolder)
 	if err != nil || baseID == 0 {
@@ -44,8 +44,8 @@ func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	return errors.Join(failed...)
 }
 
-// storedBaseID reads the base id that the keeper has stored, and whose file that is; 0 if there is
-// none that can be used.
+// storedBaseID returns the base ID that the keeper has stored and the owner of that file, 0 if
+// there is no valid one.
 func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err error) {
 	if keeperFolder == nil {
 		return 0, 0, nil
@@ -75,7 +75,7 @@ func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err 
 	return uint32(number), status.Uid, nil
 }
 
-// mapped is true if a living process has the file in its memory.
+// mapped reports whether a living process has mapped a file.
 func (c *cleaner) mapped(path string) bool {
 	// The pattern is well-formed.
 	all, _ := filepath.Glob(filepath.Join(c.processes, "[0-9]*", "maps"))
@@ -88,8 +88,8 @@ func (c *cleaner) mapped(path string) bool {
 	return false
 }
 
-// removeSockets removes the sockets of a folder that fit a pattern and that nobody has open.
-// Sockets that systemd holds for activation are open.
+// removeSockets removes the sockets of a folder that match a pattern and that no process, such as
+// systemd, has open.
 func (c *cleaner) removeSockets(in *folder, pattern string) error {
 	names, err := in.names(pattern)
 	if err != nil {
@@ -102,7 +102,8 @@ func (c *cleaner) removeSockets(in *folder, pattern string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	open, err := c.openSockets()
+	open := map[string]bool{}
+	err = sockdiag.EachUnix(c.processes, func(s sockdiag.UnixSocket) { open[s.Path] = true })
 	if err != nil {
 		return err
 	}
@@ -115,32 +116,7 @@ func (c *cleaner) removeSockets(in *folder, pattern string) error {
 	return errors.Join(failed...)
 }
 
-// openSockets are the paths of the Unix sockets that are bound.
-func (c *cleaner) openSockets() (map[string]bool, error) {
-	file, err := os.Open(filepath.Join(c.processes, "net", "unix"))
-	if err != nil {
-		return nil, fmt.Errorf("list the sockets that are open: %w", err)
-	}
-	defer func() { _ = file.Close() }()
-	const pathColumn = 7 // Num RefCount Protocol Flags Type St Inode Path
-	open := map[string]bool{}
-	scanner := bufio.NewScanner(file)
-	for scanner.Scan() {
-		rest := scanner.Text()
-		for range pathColumn {
-			_, rest, _ = strings.Cut(strings.TrimLeft(rest, " "), " ")
-		}
-		if strings.HasPrefix(rest, "/") {
-			open[rest] = true
-		}
-	}
-	if err := scanner.Err(); err != nil {
-		return nil, fmt.Errorf("list the sockets that are open: %w", err)
-	}
-	return open, nil
-}
-
-// removeFiles removes the entries of a folder that fit a pattern, of whatever kind but directories.
+// removeFiles removes the entries of a folder that match a pattern, except directories.
 func (c *cleaner) removeFiles(in *folder, pattern string) error {
 	names, err := in.names(pattern)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds on what a folder of another user can make root do.
+// Bounds of what root reads in a folder of another user.
 const (
 	maxEntries = 10_000 // looked at in one folder
 	maxRecord  = 64     // bytes of a file that is read
 )
 
-// folder is a directory that another user may write to. Root works in it through its descriptor and
-// by plain names, never follows a symbolic link in it, and opens nothing but regular files.
+// folder is a directory that another user may write to. root accesses it by descriptor and plain
+// names, follows no symbolic link in it, and opens only regular files.
 type folder struct {
 	path string // for messages
 	file *os.File
@@ -75,14 +75,14 @@ func (f *folder) names(pattern string) ([]string, error) {
 	}), nil
 }
 
-// stat describes an entry itself, not what it links to.
+// stat does not follow a symbolic link.
 func (f *folder) stat(name string) (unix.Stat_t, error) {
 	var status unix.Stat_t
 	err := unix.Fstatat(f.fd(), name, &status, unix.AT_SYMLINK_NOFOLLOW)
 	return status, err
 }
 
-// remove removes an entry that is not a directory, and reports whether it was there.
+// remove removes an entry that is not a directory, and reports whether it existed.
 func (f *folder) remove(name string) (bool, error) {
 	err := unix.Unlinkat(f.fd(), name, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,8 +96,8 @@ func (f *folder) remove(name string) (bool, error) {
 
 var errNotRegular = errors.New("not a regular file of one name")
 
-// openRegular opens a file for reading. A FIFO, a device, a symbolic or hard link is errNotRegular,
-// and is not opened. A lease on the file is not waited for: unix.EWOULDBLOCK.
+// openRegular opens a file for reading. For a FIFO, a device, or a symbolic or hard link the error
+// is errNotRegular; for a file with a lease it is unix.EWOULDBLOCK.
 func (f *folder) openRegular(name string) (*os.File, error) {
 	status, path, err := f.pin(name)
 	if err != nil {
@@ -114,8 +114,8 @@ func (f *folder) openRegular(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path.Name()), nil
 }
 
-// pin holds on to an entry without opening it, so that it can be looked at and then used under the
-// name that pinned gives, whatever its own name becomes.
+// pin opens an entry with O_PATH, so that it can be examined and then used by the name that pinned
+// returns, even if its own name changes.
 func (f *folder) pin(name string) (unix.Stat_t, *os.File, error) {
 	var status unix.Stat_t
 	path := filepath.Join(f.path, name)

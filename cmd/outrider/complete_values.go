@@ -14,14 +14,13 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// completeTime bounds what a completion asks the agent.
+// completeTime bounds the requests of a completion.
 const completeTime = 2 * time.Second
 
-// completion is how cobra has values completed.
+// completion completes values for cobra.
 type completion = cobra.CompletionFunc
 
-// completing returns a completion of the values that ask finds. Where there is no agent there are
-// none.
+// completing returns a completion of the values that ask finds. Without an agent there are none.
 func (a *app) completing(ask func(ctx context.Context, client *api.Client) []string) completion {
 	return func(command *cobra.Command, given []string, word string) (
 		[]string, cobra.ShellCompDirective,
@@ -40,7 +39,7 @@ func (a *app) completing(ask func(ctx context.Context, client *api.Client) []str
 	}
 }
 
-// instances are the instances that have a configuration.
+// instances completes the instances that have a configuration.
 func (a *app) instances(_ *cobra.Command, _ []string, word string) (
 	[]string, cobra.ShellCompDirective,
 ) {

@@ -45,7 +45,7 @@ func (a *app) configCheckCommand() *cobra.Command {
 	}
 }
 
-// inUnit makes a check one of the configuration of a systemd unit, if that is installed.
+// inUnit changes a check to that of a systemd unit, if the unit is installed.
 func (a *app) inUnit(ctx context.Context, options *config.Options, checker *blueprint.Checker) {
 	agent := a.unit(ctx, unitOf("outrider", options.Instance)+".service")
 	if agent.User == "" {
@@ -66,7 +66,7 @@ func (a *app) onDisk(arguments []string) config.Options {
 	return options
 }
 
-// checkResult is what a check found.
+// checkResult is the JSON of config check.
 type checkResult struct {
 	OK       bool     `json:"ok"`
 	Files    []string `json:"files,omitempty"`

@@ -19,13 +19,13 @@ import (
 func (a *app) envoyCommand() *cobra.Command {
 	command := group("envoy", "Install Envoy, and choose the one that runs",
 		a.envoyListCommand(), a.envoyInstallCommand(), a.envoyUseCommand())
-	command.Long = "Envoys are installed side by side, in /usr/lib/outrider/envoy-VERSION. Agents\n" +
-		"whose configuration names none ([envoy] binary) run the one that \"outrider\n" +
-		"envoy use\" chose. Purging the deb, or removing the rpm, removes them."
+	command.Long = "Envoys are installed side by side, in /usr/lib/outrider/envoy-VERSION.\n" +
+		"Agents whose configuration names none ([envoy] binary) run the one that\n" +
+		"\"outrider envoy use\" chose. Purging the deb, or removing the rpm, removes them."
 	return command
 }
 
-// store is where Envoys are installed.
+// store returns the store of installed Envoys.
 func (a *app) store() envoys.Store {
 	return envoys.Store{Folder: a.places.envoys, Link: filepath.Join(a.places.envoys, "envoy")}
 }
@@ -34,7 +34,7 @@ func (a *app) installer() *envoys.Installer {
 	return &envoys.Installer{Store: a.store(), Releases: envoys.Releases(), Arch: runtime.GOARCH}
 }
 
-// forRoot makes a refusal by the file system one of exit code 4.
+// forRoot converts a permission error to exit code 4.
 func forRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return &api.Error{Status: http.StatusForbidden,
@@ -49,7 +49,7 @@ type listedEnvoy struct {
 	Path      string `json:"path,omitempty"` // "": not installed
 	Installed bool   `json:"installed"`
 	Selected  bool   `json:"selected"` // by `outrider envoy use`
-	Running   bool   `json:"running"`  // the agent's, or that of the instance that was asked for
+	Running   bool   `json:"running"`  // by the agent or the instance
 	Known     bool   `json:"known"`    // `outrider envoy install` needs no hash for it
 }
 
@@ -88,7 +88,7 @@ func (a *app) envoyListCommand() *cobra.Command {
 	}
 }
 
-// listEnvoys lists what is installed, what can be, and what runs.
+// listEnvoys lists the installed, available and running versions.
 func (a *app) listEnvoys(ctx context.Context) ([]listedEnvoy, error) {
 	store := a.store()
 	installed, err := store.Installed()
@@ -119,7 +119,7 @@ func (a *app) listEnvoys(ctx context.Context) ([]listedEnvoy, error) {
 		return listed, nil
 	}
 	i := slices.IndexFunc(listed, func(l listedEnvoy) bool { return l.Path == status.Envoy.Path })
-	if i < 0 { // one that Outrider did not install
+	if i < 0 { // not installed by Outrider
 		listed = append(listed, listedEnvoy{Version: status.Envoy.Version, Path: status.Envoy.Path})
 		i = len(listed) - 1
 	}

@@ -95,10 +95,10 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 	return nil
 }
 
-// barWidth is how many characters a full bar has.
+// barWidth is the width of a full bar in characters.
 const barWidth = 30
 
-// downloadBar shows on a terminal how much of a download is there; elsewhere it shows nothing.
+// downloadBar shows the progress of a download on a terminal.
 type downloadBar struct {
 	out   io.Writer
 	title string
@@ -125,7 +125,7 @@ func (b *downloadBar) show(fetched, all int64) {
 		strings.Repeat("-", barWidth-full), fetched/megabyte, all/megabyte)
 }
 
-// end takes the line away.
+// end removes the line.
 func (b *downloadBar) end() {
 	if b.shown {
 		fmt.Fprint(b.out, "\r\x1b[K")

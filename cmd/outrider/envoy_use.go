@@ -30,7 +30,7 @@ func (a *app) envoyUseCommand() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string,
 			cobra.ShellCompDirective) {
-			versions, _ := a.store().Installed() // none is no completion
+			versions, _ := a.store().Installed() // no completion on error
 			return versions, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(command *cobra.Command, arguments []string) error {
@@ -39,21 +39,21 @@ func (a *app) envoyUseCommand() *cobra.Command {
 	}
 }
 
-// findEnvoy returns the Envoy that agents would find whose configuration names none.
+// findEnvoy returns the Envoy of agents whose configuration names none.
 func (a *app) findEnvoy() (string, error) { return envoy.FindAt(a.store().Link) }
 
 // used is the result of `outrider envoy use`.
 type used struct {
-	Version string      `json:"version"` // that is selected now
+	Version string      `json:"version"` // selected now
 	Before  string      `json:"before,omitempty"`
 	Agents  []agentUses `json:"agents"`
 }
 
-// agentUses is what came of one agent's reload.
+// agentUses is the result of one agent's reload.
 type agentUses struct {
 	Socket string           `json:"socket"`
 	Reload api.ReloadResult `json:"reload"`
-	Envoy  string           `json:"envoy"` // the path of what it runs now
+	Envoy  string           `json:"envoy"` // the path of the running Envoy
 }
 
 func (a *app) useEnvoy(ctx context.Context, version string) error {
@@ -100,9 +100,9 @@ func (a *app) useEnvoy(ctx context.Context, version string) error {
 	return nil
 }
 
-// takeBack selects what was selected before, and has agents that had changed go back.
+// takeBack restores the selection, and agents that had changed.
 func (a *app) takeBack(ctx context.Context, store envoys.Store, result used) error {
-	ctx = context.WithoutCancel(ctx) // an interruption must not leave half of it
+	ctx = context.WithoutCancel(ctx) // it must complete in spite of an interruption
 	if err := store.Select(result.Before); err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (a *app) takeBack(ctx context.Context, store envoys.Store, result used) err
 	return nil
 }
 
-// agentSockets are the sockets of the agents of this host, or the one that was asked for.
+// agentSockets returns the sockets of all agents of the host, or that of --socket.
 func (a *app) agentSockets() []string {
 	if a.socket != "" {
 		return []string{a.socket}
@@ -129,14 +129,14 @@ func (a *app) agentSockets() []string {
 	var sockets []string
 	for _, pattern := range []string{api.SocketName, "*/" + api.SocketName} {
 		found, err := filepath.Glob(filepath.Join(a.places.runtime, pattern))
-		if err == nil { // it is a good pattern
+		if err == nil { // the pattern is well-formed
 			sockets = append(sockets, found...)
 		}
 	}
 	return sockets
 }
 
-// reloadAt has the agent of a socket reload if something changed for it.
+// reloadAt reloads the agent of a socket if something changed.
 func (a *app) reloadAt(ctx context.Context, socket string) (agentUses, error) {
 	client := api.NewClient(socket)
 	defer client.Close()

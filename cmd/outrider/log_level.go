@@ -43,7 +43,7 @@ func (a *app) printLevels(levels api.LogLevels) {
 	t.add("agent", levels.Agent)
 	t.add("envoy", levels.Envoy)
 	for _, component := range slices.Sorted(maps.Keys(levels.Components)) {
-		// Envoy has some eighty; JSON has them all.
+		// Envoy has about eighty components; --json prints all of them.
 		if levels.Components[component] != levels.Envoy {
 			t.add("envoy:"+component, levels.Components[component])
 		}

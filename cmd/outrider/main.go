@@ -1,5 +1,5 @@
-// Command outrider is the command line for people and scripts. It talks to the agent over its
-// private socket and knows nothing of its inside.
+// Command outrider is the command line for people and scripts. It uses the private socket of the
+// agent.
 package main
 
 import (
@@ -14,7 +14,7 @@ var version = "development"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the first one ends what runs in order, a second one at once
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	code := newApp(os.Stdout, os.Stderr).run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

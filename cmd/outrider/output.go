@@ -18,7 +18,7 @@ func isTerminal(file *os.File) bool {
 	return err == nil
 }
 
-// columns is the width of a terminal in characters, 0 of anything else.
+// columns returns the width of a terminal in characters, 0 for another file.
 func columns(file *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
@@ -39,7 +39,7 @@ const (
 	yellow style = "33"
 )
 
-// cell is a piece of text with its colour.
+// cell is text with a colour.
 type cell struct {
 	text  string
 	style style
@@ -49,7 +49,7 @@ func text(format string, arguments ...any) cell {
 	return cell{text: fmt.Sprintf(format, arguments...)}
 }
 
-// paint is the text as it is written: in colour on a terminal.
+// paint adds the colour on a terminal.
 func (a *app) paint(c cell) string {
 	if !a.colour || c.style == plain || c.text == "" {
 		return c.text
@@ -57,7 +57,7 @@ func (a *app) paint(c cell) string {
 	return "\x1b[" + string(c.style) + "m" + c.text + "\x1b[0m"
 }
 
-// printJSON prints a value as JSON for scripts and eyes.
+// printJSON prints a value as indented JSON.
 func (a *app) printJSON(value any) error {
 	encoder := json.NewEncoder(a.out)
 	encoder.SetIndent("", "  ")
@@ -81,7 +81,7 @@ func (a *app) print(value any, show func()) error {
 	return nil
 }
 
-// refusedIf is the error of a command that has printed its result already.
+// refusedIf returns the error of a command that has already printed its result.
 func refusedIf(refused bool) error {
 	if refused {
 		return silentError{api.ExitRefused}
@@ -89,7 +89,7 @@ func refusedIf(refused bool) error {
 	return nil
 }
 
-// age is a duration in the one or two units that matter: 45s, 3m12s, 5h20m, 12d.
+// age formats a duration in its one or two largest units: 45s, 3m12s, 5h20m, 12d.
 func age(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Minute:
@@ -102,7 +102,7 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// since is the age of a moment, "-" of none.
+// since returns the age of a moment, "-" for the zero time.
 func (a *app) since(moment time.Time) string {
 	if moment.IsZero() {
 		return "-"
@@ -110,7 +110,7 @@ func (a *app) since(moment time.Time) string {
 	return age(a.now().Sub(moment))
 }
 
-// size is a number of bytes in the unit that fits.
+// size formats a number of bytes.
 func size(n uint64) string {
 	switch {
 	case n == 0:
@@ -123,7 +123,7 @@ func size(n uint64) string {
 	return fmt.Sprintf("%d GiB", n>>30)
 }
 
-// count is a number with its noun.
+// count returns a number with its noun.
 func count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -131,7 +131,7 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// orDash is the text, "-" if there is none.
+// orDash returns the text, or "-" if it is empty.
 func orDash(s string) string {
 	if s == "" {
 		return "-"
@@ -139,7 +139,7 @@ func orDash(s string) string {
 	return s
 }
 
-// reason is an error of a file without its path and the name of the call.
+// reason removes the path and the system call from the error of a file.
 func reason(err error) error {
 	if wrong, ok := errors.AsType[*fs.PathError](err); ok {
 		return wrong.Err

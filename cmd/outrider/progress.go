@@ -10,11 +10,11 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// showAfter is how long an operation takes before it shows what it waits for.
+// showAfter is the duration after which an operation shows its progress.
 const showAfter = time.Second
 
-// progress is a line on the terminal that says what is waited for, since when and until when at the
-// latest. Where standard error is no terminal it says nothing.
+// progress is a line on the terminal with the phase of an operation and its duration or deadline.
+// It prints nothing if standard error is no terminal.
 type progress struct {
 	out  io.Writer
 	now  func() time.Time
@@ -26,7 +26,7 @@ type progress struct {
 	shown bool
 }
 
-// withProgress sends a request that may take long, and shows its progress until it is answered.
+// withProgress sends a long request and shows its progress until the answer.
 func withProgress[T any](ctx context.Context, a *app, first string,
 	request func(ctx context.Context, progress func(api.Progress)) (T, error),
 ) (T, error) {
@@ -35,7 +35,7 @@ func withProgress[T any](ctx context.Context, a *app, first string,
 	return request(ctx, shown.tell)
 }
 
-// startProgress shows what is told to it once a second has passed; end takes the line away.
+// startProgress shows the progress that tell reports, from showAfter on until end.
 func (a *app) startProgress(first string) *progress {
 	p := &progress{out: a.err, now: a.now, begun: a.now(), last: api.Progress{Phase: first},
 		stop: func() {}}
@@ -92,7 +92,7 @@ func (p *progress) show() {
 	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
 }
 
-// end takes the line away.
+// end removes the line.
 func (p *progress) end() {
 	p.stop()
 	p.mu.Lock()
@@ -103,7 +103,7 @@ func (p *progress) end() {
 	}
 }
 
-// inWords is a duration as a sentence has it: 23 s, 3m12s.
+// inWords formats a duration for a sentence: 23 s, 3m12s.
 func inWords(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%d s", max(0, int(d.Seconds())))

@@ -35,8 +35,8 @@ func (a *app) proxyCommand() *cobra.Command {
 	return command
 }
 
-// proxyList is a command that lists a part of what the live epoch has, of some clusters if use
-// says.
+// proxyList is a command that lists resources of the live epoch, or those of the clusters that are
+// its arguments.
 func (a *app) proxyList(use, short string, aliases []string,
 	show func(ctx context.Context, client *api.Client, named []string) error,
 ) *cobra.Command {
@@ -55,7 +55,7 @@ func (a *app) proxyList(use, short string, aliases []string,
 	return a.listing(command)
 }
 
-// adminJSON reads JSON of the live epoch's admin interface.
+// adminJSON decodes JSON of the live epoch's admin interface.
 func adminJSON(
 	ctx context.Context, client *api.Client, path string, query url.Values, into any,
 ) error {

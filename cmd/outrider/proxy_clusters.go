@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// cluster is what the table needs of envoy.config.cluster.v3.Cluster.
+// cluster has the printed fields of envoy.config.cluster.v3.Cluster.
 type cluster struct {
 	Name   string `json:"name"`
 	Type   string `json:"type"`
@@ -69,7 +69,7 @@ func (a *app) showClusters(ctx context.Context, client *api.Client, named []stri
 		if len(named) > 0 && !slices.Contains(named, c.Name) {
 			return
 		}
-		// Envoy leaves out what has its default.
+		// Envoy omits default values.
 		kind := cmp.Or(c.Type, c.Custom.Name, "STATIC")
 		t.add(c.Name, kind, cmp.Or(c.Policy, "ROUND_ROBIN"), source, a.short(version),
 			cell{state, stateWord(state)}, endpoints[c.Name],
@@ -89,7 +89,7 @@ func (a *app) showClusters(ctx context.Context, client *api.Client, named []stri
 	return nil
 }
 
-// stateWord is the colour of a resource's state.
+// stateWord returns the colour of a state.
 func stateWord(state string) style {
 	switch state {
 	case "active", "accepted", "healthy":

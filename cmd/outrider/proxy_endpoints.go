@@ -39,7 +39,7 @@ type hostStatus struct {
 
 func (h hostStatus) healthy() bool { return h.words() == "healthy" }
 
-// words is the health, with why not.
+// words describes the health and its causes.
 func (h hostStatus) words() string {
 	var why []string
 	if h.Health.FailedCheck {
@@ -110,7 +110,7 @@ func (a *app) showEndpoints(ctx context.Context, client *api.Client, named []str
 		}
 		origin := from.cell(resource.EndpointType, c.Name)
 		if origin.text == "-" {
-			origin = from.cell(resource.ClusterType, c.Name) // with endpoints of its own
+			origin = from.cell(resource.ClusterType, c.Name) // its endpoints are part of it
 		}
 		for _, h := range c.Hosts {
 			colour := green

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// listener is what the table needs of envoy.config.listener.v3.Listener.
+// listener has the printed fields of envoy.config.listener.v3.Listener.
 type listener struct {
 	Name    string            `json:"name"`
 	Address socketAddress     `json:"address"`

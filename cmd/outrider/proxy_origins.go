@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// origins are the objects that resources of the embedded discovery server came from.
+// origins maps resources of the embedded discovery server to the objects they came from.
 type origins struct {
 	all  []api.MeshOrigin
 	from map[originKey][]resource.Origin
@@ -20,8 +20,7 @@ type origins struct {
 
 type originKey struct{ typeURL, name, virtualHost string }
 
-// originsOf asks where the resources of types come from. An agent that is older than the command
-// does not know.
+// originsOf requests the origins of the resources of some types. An older agent has none.
 func originsOf(ctx context.Context, client *api.Client, types ...string) (origins, error) {
 	found := origins{all: []api.MeshOrigin{}, from: map[originKey][]resource.Origin{}}
 	all, err := client.MeshOrigins(ctx)
@@ -42,10 +41,10 @@ func originsOf(ctx context.Context, client *api.Client, types ...string) (origin
 	return found, nil
 }
 
-// mostPlaces are shown in a table; with --json all are.
+// mostPlaces is the number of origins in a table; --json prints all.
 const mostPlaces = 3
 
-// placesOf are where objects are written, the deciding one first; "-" where no object decides.
+// placesOf returns the files and lines of objects, the deciding one first; "-" if there is none.
 func placesOf(from []resource.Origin) cell {
 	var shown []string
 	for _, o := range from[:min(len(from), mostPlaces)] {
@@ -62,8 +61,8 @@ func (o origins) cell(typeURL, name string) cell {
 	return placesOf(o.from[originKey{typeURL, name, ""}])
 }
 
-// host is where a virtual host comes from: objects of its own, else of one that an EnvoyFilter
-// added that filter, and of what comes in the object that the application's cluster is from.
+// host returns the origin of a virtual host: its own objects, else the EnvoyFilters of its route
+// configuration. An inbound one comes from the object of the application's cluster.
 func (o origins) host(routes, name string) cell {
 	if from := o.from[originKey{resource.RouteType, routes, name}]; from != nil {
 		return placesOf(from)
@@ -83,7 +82,7 @@ func (o origins) host(routes, name string) cell {
 	return placesOf(filters)
 }
 
-// printWith prints an object of Envoy's with the origins beside its own fields.
+// printWith adds the origins to a JSON object of Envoy and prints it.
 func (a *app) printWith(raw json.RawMessage, o origins) error {
 	fields := map[string]any{}
 	var own map[string]json.RawMessage

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// routeConfig is what the table needs of envoy.config.route.v3.RouteConfiguration.
+// routeConfig has the printed fields of envoy.config.route.v3.RouteConfiguration.
 type routeConfig struct {
 	Name         string `json:"name"`
 	VirtualHosts []struct {
@@ -89,12 +89,12 @@ func (a *app) showRoutes(ctx context.Context, client *api.Client, _ []string) er
 	for _, c := range dumped.Dynamic {
 		add(c.Config, "xds")
 	}
-	t.sortBy(0) // within a virtual host the order decides
+	t.sortBy(0) // the order within a virtual host matters
 	a.write(t, "no route")
 	return nil
 }
 
-// fewOf is the first few of a list.
+// fewOf returns the first elements of a list as text.
 func fewOf(all []string) string {
 	const few = 3
 	if len(all) <= few {

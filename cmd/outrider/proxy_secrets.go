@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// secret is what the table needs of a secret in the dump (Envoy has removed the keys).
+// secret has the printed fields of a secret in the dump, which has no keys.
 type secret struct {
 	Name    string `json:"name"`
 	Version string `json:"version_info"`

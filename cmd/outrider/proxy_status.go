@@ -59,7 +59,7 @@ func (a *app) printTypes(types []api.ResourceType) {
 	a.write(t, "no epoch asks for configuration over xDS")
 }
 
-// typeNames are the types in the order in which Envoy depends on them.
+// typeNames lists types in the order in which Envoy depends on them.
 var typeNames = []struct{ suffix, name string }{
 	{".Cluster", "clusters"}, {".ClusterLoadAssignment", "endpoints"}, {".Listener", "listeners"},
 	{".RouteConfiguration", "routes"}, {".Secret", "secrets"},
@@ -75,7 +75,7 @@ func typeOrder(typeURL string) int {
 	return len(typeNames)
 }
 
-// typeName is a word for a type URL.
+// typeName returns a short name of a type URL.
 func typeName(typeURL string) string {
 	if i := typeOrder(typeURL); i < len(typeNames) {
 		return typeNames[i].name

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// redacted stands in place of a secret in a bug report.
+// redacted replaces a secret in a bug report.
 const redacted = "[redacted]"
 
-// The rules are for text of any kind: a report rather loses a word too many than shows a key.
+// The rules apply to any text. They remove too much rather than too little.
 var (
 	secretWords = `(?:token|password|passwd|passphrase|secret|authorization|cookie|` +
 		`api[-_]?key|access[-_]?key|private[-_]?key|credential)s?`
-	// A name that speaks of a secret, but whose value says where it is or what it is called.
+	// The name contains a secret word, but its value is a location or a name.
 	harmlessName = regexp.MustCompile(`(?i)[-_](file|path|name|names|dir|uri|url|type|manager|` +
 		`bucket|config|configs|count|ttl|port)$`)
 	secretName = regexp.MustCompile(`(?i)(^|[-_.])` + secretWords +
@@ -29,7 +29,7 @@ var (
 		`[A-Za-z0-9_-]*"?\s*[=:]\s*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s,;&"'\[{]+)`)
 )
 
-// redact removes what looks like a secret from a file of a report.
+// redact removes likely secrets from a file of a report.
 func redact(content string) string {
 	if trimmed := strings.TrimSpace(content); strings.HasPrefix(trimmed, "{") ||
 		strings.HasPrefix(trimmed, "[") {
@@ -45,7 +45,7 @@ func redact(content string) string {
 	return redactText(content)
 }
 
-// redactText removes secrets from lines of configuration or log.
+// redactText removes secrets from configuration or log lines.
 func redactText(content string) string {
 	content = privateKey.ReplaceAllString(content, redacted)
 	content = webToken.ReplaceAllString(content, redacted)
@@ -61,14 +61,13 @@ func redactText(content string) string {
 	})
 }
 
-// isSecretName is true for the name of something whose value is a secret.
+// isSecretName reports whether the value of a name is a secret.
 func isSecretName(name string) bool {
 	name = camelCase.ReplaceAllString(name, "${1}_${2}")
 	return secretName.MatchString(name) && !harmlessName.MatchString(name)
 }
 
-// redactValue removes secrets from decoded JSON. inside is true below a member whose name speaks of
-// a secret.
+// redactValue removes secrets from decoded JSON. inside is true below a member with a secret name.
 func redactValue(value any, inside bool) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -111,7 +110,7 @@ func redactValue(value any, inside bool) any {
 	return value
 }
 
-// redactAll removes all values from decoded JSON.
+// redactAll replaces all values of decoded JSON.
 func redactAll(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -128,8 +127,7 @@ func redactAll(value any) any {
 	return redacted
 }
 
-// isHolder is true for the members that hold the value itself: of a data source, a header, a string
-// match.
+// isHolder reports whether a member holds the value of a data source, a header or a string match.
 func isHolder(name string) bool {
 	switch name {
 	case "inline_string", "inline_bytes", "value", "raw_value", "string_value", "exact", "prefix",

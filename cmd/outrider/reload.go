@@ -46,9 +46,8 @@ func runBySystemd() bool {
 	return os.Getenv("MAINPID") != "" && os.Getenv("INVOCATION_ID") != ""
 }
 
-// printReload prints what changed and the outcome; a refusal, and what is wrong with the mesh
-// configuration, go to standard error. If it is logged, in the same journal, only the latter is
-// new.
+// printReload prints the changes and the outcome. A refusal and mesh problems go to standard error.
+// If logged, the journal has all of it but the mesh problems.
 func (a *app) printReload(r api.ReloadResult, logged bool) {
 	if r.Mesh != "" {
 		defer fmt.Fprintln(a.err, "outrider: "+r.Mesh+"; run \"outrider mesh check\" for details")
@@ -104,7 +103,7 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%.2f s", d.Seconds())
 }
 
-// changeLine is one changed value, with what the change does.
+// changeLine formats a changed value and its effect.
 func changeLine(c api.Change) string {
 	effects := map[string]string{
 		"live": "applied in place", "epoch": "new epoch", "start": "at the next start",

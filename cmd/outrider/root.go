@@ -17,15 +17,15 @@ import (
 	"outrider.org/outrider/agent/envoy"
 )
 
-// app is one call of the command line: where it reads and writes, and what holds for all commands.
+// app is one call of the command line.
 type app struct {
 	out, err io.Writer
 	now      func() time.Time
-	colour   bool // standard output is a terminal that wants colour
+	colour   bool // standard output is a terminal with colour
 	terminal bool // standard error is a terminal: progress is shown there
-	width    int  // of the terminal that standard output is, in characters; 0: it is none
+	width    int  // of standard output in characters; 0: no terminal
 	places   places
-	maker    blueprint.Maker // of what a configuration asks for
+	maker    blueprint.Maker // makes the blueprint of a configuration
 	unit     func(ctx context.Context, unit string) unitState
 
 	instance string
@@ -33,10 +33,10 @@ type app struct {
 	json     bool
 	wide     bool // all columns of tables
 	cuts     bool // the command has --output, so that its table may be cut
-	started  bool // a command's own code runs: what fails now is no error of usage
+	started  bool // the command itself runs: later errors are no usage errors
 }
 
-// places are the folders of an installed machine.
+// places are the folders of an installation.
 type places struct {
 	configuration string // /etc/outrider
 	runtime       string // /run/outrider
@@ -65,7 +65,7 @@ func usagef(format string, arguments ...any) error {
 	return usageError{fmt.Errorf(format, arguments...)}
 }
 
-// silentError is a failure that has been told already.
+// silentError is a failure that was already reported.
 type silentError struct{ code int }
 
 func (e silentError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
@@ -94,7 +94,7 @@ func (a *app) run(ctx context.Context, arguments []string) int {
 	return api.ExitCode(err)
 }
 
-// root is the whole tree of commands; man pages and completions are made from it.
+// root returns the tree of commands, from which man pages and completions are generated.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outrider",
@@ -138,7 +138,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// needsCommand is what a command that only groups others does.
+// needsCommand is the RunE of a command that only groups others.
 func needsCommand(command *cobra.Command, arguments []string) error {
 	if len(arguments) > 0 {
 		if near := command.SuggestionsFor(arguments[0]); len(near) > 0 {
@@ -151,7 +151,7 @@ func needsCommand(command *cobra.Command, arguments []string) error {
 	return silentError{api.ExitUsage}
 }
 
-// group is a command that only groups others.
+// group makes a command that only groups others.
 func group(use, short string, children ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: needsCommand,
 		SuggestionsMinimumDistance: 2}
@@ -162,7 +162,7 @@ func group(use, short string, children ...*cobra.Command) *cobra.Command {
 // runtimeDir is the runtime folder of the instance.
 func (a *app) runtimeDir() string { return filepath.Join(a.places.runtime, a.instance) }
 
-// asking makes a RunE of what a command does with a client of the agent.
+// asking makes a RunE that needs a client of the agent.
 func (a *app) asking(
 	do func(ctx context.Context, client *api.Client, arguments []string) error,
 ) func(*cobra.Command, []string) error {

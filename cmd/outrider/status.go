@@ -42,7 +42,7 @@ func (a *app) statusCommand() *cobra.Command {
 	return command
 }
 
-// details are labelled rows; a label that repeats is shown once.
+// details is a list of labelled rows. A repeated label is shown once.
 type details struct {
 	rows [][]cell
 	last string
@@ -57,7 +57,7 @@ func (d *details) add(label string, colour style, format string, arguments ...an
 	d.rows = append(d.rows, []cell{shown, {fmt.Sprintf(format, arguments...), colour}})
 }
 
-// printStatus prints one screen.
+// printStatus prints the status on one screen.
 func (a *app) printStatus(s api.Status) {
 	ready := cell{"ready", green}
 	if !s.Ready {

@@ -21,10 +21,10 @@ import (
 //go:embed status.html
 var statusPage string
 
-// mostEpochsShown is how many epochs the timeline has, the newest.
+// mostEpochsShown is the number of epochs on the timeline.
 const mostEpochsShown = 8
 
-// htmlStatus is what the page shows. Classes are good, warn, bad or "".
+// htmlStatus is the data of the page. Classes are good, warn, bad or "".
 type htmlStatus struct {
 	Name, Version, Envoy, Now string
 	State, StateClass         string
@@ -84,14 +84,14 @@ func htmlClass(s style) string {
 	return map[style]string{green: "good", yellow: "warn", red: "bad"}[s]
 }
 
-// htmlProblems are the conditions, then the problems of the mesh configuration.
+// htmlProblems returns the conditions and the problems of the mesh configuration.
 func htmlProblems(s api.Status) []htmlProblem {
 	var all []htmlProblem
 	add := func(severity condition.Severity, text string) {
 		all = append(all, htmlProblem{string(severity), htmlClass(severityStyle(severity)), text})
 	}
 	for _, c := range s.Conditions {
-		if c.Code != discovery.ConditionProblems { // each of them follows
+		if c.Code != discovery.ConditionProblems { // listed below
 			add(c.Severity, c.Sentence)
 		}
 	}
@@ -130,7 +130,7 @@ func htmlClusters(ctx context.Context, client *api.Client) ([]htmlCluster, error
 	return all, nil
 }
 
-// loadedCertificates is what the page needs of Envoy's GET /certs.
+// loadedCertificates has the printed fields of Envoy's GET /certs.
 type loadedCertificates struct {
 	Certificates []struct {
 		Chain []loadedCertificate `json:"cert_chain"`
@@ -151,20 +151,19 @@ type loadedCertificate struct {
 // warnBeforeExpiry is how long before its end a certificate is shown as a warning.
 const warnBeforeExpiry = 14 * 24 * time.Hour
 
-// shownAuthorities is how many authorities of a bundle are shown one by one. A larger bundle is
-// most likely that of the system: more than a hundred authorities, some of them always near their
-// end.
+// shownAuthorities is the largest bundle whose authorities are listed one by one. A larger one is
+// probably the system's: over a hundred authorities, some of them close to their expiry.
 const shownAuthorities = 4
 
-// authorities is the row of a bundle.
+// authorities returns the row of a bundle.
 func authorities(bundle []loadedCertificate) htmlCertificate {
 	return htmlCertificate{Path: bundle[0].origin(), Until: "-", Class: "good",
 		Names: fmt.Sprintf("%d authorities", len(bundle))}
 }
 
-// origin is the file of a certificate, or that Outrider sent it.
+// origin returns the file of a certificate, or that Outrider sent it.
 func (c loadedCertificate) origin() string {
-	if c.Path == "<inline>" { // Envoy's word for a certificate that it got over xDS
+	if c.Path == "<inline>" { // received over xDS
 		return "sent by Outrider"
 	}
 	return c.Path
@@ -179,7 +178,7 @@ func htmlCertificates(ctx context.Context, client *api.Client,
 	return loaded.rows(now), nil
 }
 
-// rows are the rows of the page: those of larger bundles as one, duplicates once.
+// rows returns the rows of the page without duplicates. A large bundle is one row.
 func (l loadedCertificates) rows(now time.Time) []htmlCertificate {
 	var all []htmlCertificate
 	for _, c := range l.Certificates {

@@ -14,14 +14,14 @@ type htmlEpoch struct {
 	Bars          []htmlBar
 }
 
-// htmlBar is a phase of an epoch: percentages of the time that the timeline covers.
+// htmlBar is a phase of an epoch, in percent of the period of the timeline.
 type htmlBar struct {
 	Class       string // starting, live, draining, exited
 	Left, Width float64
 }
 
-// htmlEpochs are the newest epochs, the newest first, on a time line from the start of the oldest
-// of them until now; from is that start, in words.
+// htmlEpochs returns the newest epochs, newest first, on a timeline from the start of the oldest
+// one (from) until now.
 func htmlEpochs(epochs []api.Epoch, now time.Time) (rows []htmlEpoch, from string) {
 	epochs = epochs[max(0, len(epochs)-mostEpochsShown):]
 	if len(epochs) == 0 {

@@ -10,15 +10,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// table is aligned text. On a terminal the cells of a listing are cut so that a line fits; "-o
-// wide" shows all of it.
+// table is aligned text. On a terminal the cells of a listing are cut to fit; "-o wide" prints
+// everything.
 type table struct {
 	head []string
 	wide []string // columns of head that only "-o wide" shows
 	rows [][]cell
 }
 
-// add adds a row. A value that is no cell is shown without a colour, "" as "-".
+// add adds a row. A value other than a cell has no colour; an empty one is "-".
 func (t *table) add(values ...any) {
 	row := make([]cell, len(values))
 	for i, value := range values {
@@ -44,10 +44,10 @@ func (t *table) sortBy(columns ...int) {
 	})
 }
 
-// fromColumn holds places in files, whose end tells more than their beginning.
+// fromColumn has places in files, of which the end matters most.
 const fromColumn = "FROM"
 
-// write prints the table; without rows it says so.
+// write prints the table, or none if it has no rows.
 func (a *app) write(t *table, none string) {
 	if len(t.rows) == 0 {
 		fmt.Fprintln(a.out, none)
@@ -65,7 +65,7 @@ func (a *app) write(t *table, none string) {
 	writeAligned(a.out, rows, "", a.paint)
 }
 
-// without returns rows without the columns of the given names; the first row has the names.
+// without removes the columns with the given names, which are in the first row.
 func without(rows [][]cell, names []string) [][]cell {
 	kept := make([][]cell, len(rows))
 	for i, row := range rows {
@@ -78,13 +78,13 @@ func without(rows [][]cell, names []string) [][]cell {
 	return kept
 }
 
-// gap is the space between two columns, narrowest the width to which a column is cut at most.
+// gap is the space between columns. No column is cut below narrowest.
 const (
 	gap       = 2
 	narrowest = 8
 )
 
-// fit cuts the widest columns until a line has at most width characters; 0 is no bound. The first
+// fit cuts the widest columns until lines have at most width characters (0: no limit). The first
 // row has the names.
 func fit(rows [][]cell, width int) {
 	if width == 0 {
@@ -139,13 +139,13 @@ func widthsOf(rows [][]cell) []int {
 	return widths
 }
 
-// writeAligned prints rows whose columns begin below each other.
+// writeAligned prints rows with aligned columns.
 func writeAligned(out io.Writer, rows [][]cell, indent string, paint func(cell) string) {
 	widths := widthsOf(rows)
 	for _, row := range rows {
 		var line strings.Builder
 		line.WriteString(indent)
-		pending := 0 // spaces before the next text: none at the end of a line
+		pending := 0 // spaces before the next text, so that no line ends with spaces
 		for i, c := range row {
 			if c.text != "" {
 				line.WriteString(strings.Repeat(" ", pending))
@@ -158,8 +158,8 @@ func writeAligned(out io.Writer, rows [][]cell, indent string, paint func(cell) 
 	}
 }
 
-// wrapped breaks the last cell of rows, between words, so that lines have at most width characters;
-// 0 is no bound.
+// wrapped breaks the last cell of rows between words, so that lines have at most width characters
+// (0: no limit).
 func wrapped(rows [][]cell, indent string, width int) [][]cell {
 	if width == 0 {
 		return rows
@@ -202,7 +202,7 @@ func breakLines(text string, width int) []string {
 	return append(lines, line)
 }
 
-// listing adds --output to a command that prints a table. The tables of others are never cut.
+// listing adds --output to a command that prints a table. Only these tables are cut.
 func (a *app) listing(command *cobra.Command) *cobra.Command {
 	command.PreRun = func(*cobra.Command, []string) { a.cuts = true }
 	command.Flags().VarP(outputFlag{a}, "output", "o",

@@ -10,22 +10,21 @@ import (
 	"outrider.org/outrider/agent/blueprint"
 )
 
-// unitTime bounds the question to systemd about the agent's unit.
+// unitTime bounds a request to systemd.
 const unitTime = 2 * time.Second
 
-// unitState is what systemd knows of the agent's unit; the zero value if it could not be asked.
+// unitState is the state of a unit in systemd; the zero value if it is unknown.
 type unitState struct {
 	Active string   // ActiveState: failed, inactive, activating, …
 	Result string   // exit-code, signal, timeout, …
 	Exit   string   // status or signal of the main process
-	Status string   // what the agent said last (STATUS= of sd_notify)
-	User   string   // whom it runs as
+	Status string   // STATUS= of sd_notify
+	User   string   // User=
 	Groups []string // Group= and SupplementaryGroups=
-	Hidden []string // folders that it does not see, see blueprint.Reader
+	Hidden []string // inaccessible folders, see blueprint.Reader
 }
 
-// askSystemd asks systemd about a unit. A host without systemd, or without the unit, gives the zero
-// state.
+// askSystemd returns the state of a unit, the zero value without systemd or the unit.
 func askSystemd(ctx context.Context, unit string) unitState {
 	ctx, cancel := context.WithTimeout(ctx, unitTime)
 	defer cancel()
@@ -60,7 +59,7 @@ func askSystemd(ctx context.Context, unit string) unitState {
 	return state
 }
 
-// reader is whom the unit runs as; nil if that is not known.
+// reader returns the user of the unit and what it can read; nil if that is unknown.
 func (u unitState) reader() *blueprint.Reader {
 	if u.User == "" {
 		return nil
@@ -72,10 +71,10 @@ func (u unitState) reader() *blueprint.Reader {
 	return reader
 }
 
-// unitName is the name of the agent's unit without .service.
+// unitName returns the agent's unit without .service.
 func (a *app) unitName() string { return unitOf("outrider", a.instance) }
 
-// unitOf is the unit of a program for an instance.
+// unitOf returns the unit of a program for an instance.
 func unitOf(program, instance string) string {
 	if instance == "" {
 		return program
@@ -83,10 +82,10 @@ func unitOf(program, instance string) string {
 	return program + "@" + instance
 }
 
-// printWhyNotRunning prints what systemd knows of an agent that does not answer, and what to do.
+// printWhyNotRunning prints the state of the unit of an agent that does not answer, and what to do.
 func (a *app) printWhyNotRunning(ctx context.Context) {
 	name := a.unitName()
-	ctx = context.WithoutCancel(ctx) // it may have ended with the wait for the agent
+	ctx = context.WithoutCancel(ctx) // it may have expired
 	state := a.unit(ctx, name+".service")
 	said := ""
 	if state.Status != "" {

