@@ -40,19 +40,19 @@ const workersStarted = "listener_manager.workers_started"
 // State asks /ready first, five bytes, and the gauge once it is, until that is set: an epoch that serves is asked all its life. Who answers on an epoch's own socket is that epoch. Of an address that
 // all have, /server_info tells, whose 250 KB take Envoy's main thread and the agent 10 ms (the gauge server.hot_restart_epoch is right only
 // seconds later).
-func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
+func (a *epochAdmin) State(ctx context.Context) (epoch.ServerState, error) {
 	ready, state, err := a.Ready(ctx)
 	if err != nil {
-		return epoch.State{}, err
+		return epoch.ServerState{}, err
 	}
 	if !ready && state != envoy.StateDraining {
-		return epoch.State{Server: state}, nil
+		return epoch.ServerState{Server: state}, nil
 	}
 	started := a.own && a.started.Load()
 	if !started {
 		gauges, err := a.Gauges(ctx, "^"+workersStarted+"$")
 		if err != nil {
-			return epoch.State{}, err
+			return epoch.ServerState{}, err
 		}
 		started = gauges[workersStarted] == 1
 		a.started.Store(started)
@@ -61,11 +61,11 @@ func (a *epochAdmin) State(ctx context.Context) (epoch.State, error) {
 	if !a.own {
 		info, err := a.ServerInfo(ctx)
 		if err != nil {
-			return epoch.State{}, err
+			return epoch.ServerState{}, err
 		}
 		number = info.RestartEpoch
 	}
-	return epoch.State{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
+	return epoch.ServerState{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
 }
 
 // DrainListeners closes the listeners: at once, which is how a stop does it, not before Envoy has taken the connections that wait. Then

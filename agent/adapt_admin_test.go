@@ -52,7 +52,7 @@ func TestStateAsksWhatIsNotKnown(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			told := epoch.State{Server: "LIVE", RestartEpoch: c.number, WorkersStarted: i > 0}
+			told := epoch.ServerState{Server: "LIVE", RestartEpoch: c.number, WorkersStarted: i > 0}
 			if diff := cmp.Diff(told, state) + cmp.Diff(want, asked); diff != "" {
 				t.Errorf("own %t, question %d: %s", c.own, i, diff)
 			}

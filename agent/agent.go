@@ -135,7 +135,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	})
 	group.Go(func() error {
 		homes := &namespaces{Agent: a}
-		if a.supervisor.Beat(ctx) != nil {
+		if a.supervisor.Adopted(ctx) != nil {
 			return nil //nolint:nilerr // the agent ends
 		}
 		// The supervisor has adopted what an earlier agent left.
@@ -236,7 +236,7 @@ func (a *Agent) serves(ctx context.Context) bool {
 		if _, live := a.proxy.liveEpoch(); live || ctx.Err() != nil {
 			return true
 		}
-		if !a.supervisor.Recovers(ctx) {
+		if !a.supervisor.Recovers() {
 			return ctx.Err() != nil
 		}
 		select {

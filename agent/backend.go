@@ -60,19 +60,11 @@ func (b backend) epochs(ctx context.Context) []api.Epoch {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	measured := b.keeper.measure(ctx)
-	all := []api.Epoch{}
-	for _, e := range b.supervisor.Epochs() {
-		shown := api.Epoch{
-			Number: e.Number, State: api.EpochState(e.Phase), PID: e.PID, Mode: string(e.Mode), Reason: e.Reason,
-			BootstrapPath: e.BootstrapPath, Started: e.Started, Live: e.Live, Exited: e.Exited, ExitCause: e.Cause,
-		}
-		if e.Exit != nil {
-			shown.ExitStatus, shown.ExitSignal = e.Exit.Code, e.Exit.Signal
-		}
+	all := b.supervisor.Epochs()
+	for i, e := range all {
 		if figures, ok := measured[e.ID]; ok {
-			shown.MemoryBytes, shown.Connections = figures.MemoryBytes, figures.Connections
+			all[i].MemoryBytes, all[i].Connections = figures.MemoryBytes, figures.Connections
 		}
-		all = append(all, shown)
 	}
 	return all
 }

@@ -68,7 +68,7 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 		return live.Hash, live.Number, ok
 	}
 	a.reloader.enact = a.enact
-	a.tuner = &tuner{renew: a.supervisor.Renew, told: a.supervisor.Told, live: a.proxy.liveEpoch, board: a.board, log: a.logOf("epoch"),
+	a.tuner = &tuner{renew: a.supervisor.Renew, told: a.supervisor.Tuned, live: a.proxy.liveEpoch, board: a.board, log: a.logOf("epoch"),
 		set: func(ctx context.Context, e epoch.Epoch, level, components string) error {
 			return a.proxy.admin(e.AdminAddress).SetLogLevels(ctx, level, components)
 		}}

@@ -107,5 +107,5 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 // supervisor sees to both.
 func (w drainWait) handsOver(was epoch.Epoch) bool {
 	now, ok := w.live()
-	return !ok || now.ID != was.ID || now.HandsOver || now.AdminLost || now.DrainEnds.IsZero()
+	return !ok || now.ID != was.ID || now.State == epoch.HandingOver || now.AdminLost || now.DrainEnds.IsZero()
 }

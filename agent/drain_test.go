@@ -50,7 +50,10 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 			return true
 		}},
 		"an epoch changes hands": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s", "0 until 30s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
-			e.HandsOver = after > 3*time.Second && after < 18*time.Second
+			e.State = epoch.Live
+			if after > 3*time.Second && after < 18*time.Second {
+				e.State = epoch.HandingOver
+			}
 			if after > 18*time.Second {
 				e.ID, e.DrainEnds = "1", e.DrainEnds.Add(10*time.Second)
 			}

@@ -160,7 +160,7 @@ func (b backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) 
 	defer cancel()
 	numbers := map[int]int{} // pid → epoch
 	for _, e := range b.supervisor.Epochs() {
-		if e.Phase != epoch.Exited {
+		if e.State != epoch.Exited {
 			numbers[e.PID] = e.Number
 		}
 	}

@@ -52,14 +52,7 @@ func (b onBus) State(context.Context) bus.State {
 	if last != nil {
 		state.LastReload, state.LastReloadOutcome, state.LastError = last.Time, string(last.Outcome), strings.Join(last.Reasons, "; ")
 	}
-	for _, e := range b.supervisor.Epochs() {
-		shown := bus.Epoch{ID: e.ID, Number: e.Number, State: string(e.Phase), PID: e.PID, Reason: e.Reason, BootstrapPath: e.BootstrapPath,
-			Started: e.Started, Live: e.Live, Exited: e.Exited}
-		if e.Exit != nil {
-			shown.ExitStatus, shown.ExitSignal = e.Exit.Code, e.Exit.Signal
-		}
-		state.Epochs = append(state.Epochs, shown)
-	}
+	state.Epochs = b.supervisor.Epochs()
 	return state
 }
 

@@ -64,7 +64,7 @@ func (p *proxy) ready(ctx context.Context) (bool, string) {
 	ready, state, err := p.admin(e.AdminAddress).Ready(ctx)
 	switch {
 	case err != nil:
-		if now, still := p.liveEpoch(); !still || now.ID != e.ID || now.AdminLost || now.HandsOver {
+		if now, still := p.liveEpoch(); !still || now.ID != e.ID || now.AdminLost || now.State == epoch.HandingOver {
 			// In between somebody serves all the time: the old admin closes when the new epoch starts, its listeners do not.
 			return still, "an epoch is being replaced"
 		}
@@ -99,15 +99,15 @@ func (p *proxy) notLive() string {
 	}
 	var last *epoch.Epoch
 	for _, e := range p.supervisor.Epochs() {
-		if e.Phase == epoch.Starting {
+		if e.State == epoch.Starting {
 			return fmt.Sprintf("epoch %d is starting: it is not live yet", e.Number)
 		}
-		if e.Phase == epoch.Exited && (last == nil || e.Exited.After(last.Exited)) {
+		if e.State == epoch.Exited && (last == nil || e.Exited.After(last.Exited)) {
 			last = &e
 		}
 	}
 	if last != nil {
-		return fmt.Sprintf("epoch %d has ended (%s) and no other is live yet", last.Number, last.Cause)
+		return fmt.Sprintf("epoch %d has ended (%s) and no other is live yet", last.Number, last.ExitCause)
 	}
 	return "no epoch was started yet"
 }

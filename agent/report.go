@@ -41,7 +41,7 @@ func (a *Agent) metrics() prometheus.Gatherer {
 	gauge("epochs_running", "Epochs whose process lives.", func() float64 {
 		running := 0
 		for _, e := range a.supervisor.Epochs() {
-			if e.Phase != epoch.Exited {
+			if e.State != epoch.Exited {
 				running++
 			}
 		}

@@ -60,7 +60,7 @@ func signalName(received os.Signal) string {
 // reopenLogs makes every epoch whose admin interface answers open its access logs again.
 func (a *Agent) reopenLogs(ctx context.Context) {
 	for _, e := range a.supervisor.Epochs() {
-		if e.Phase == epoch.Exited {
+		if e.State == epoch.Exited {
 			continue
 		}
 		if err := a.proxy.admin(e.AdminAddress).ReopenLogs(ctx); err != nil {

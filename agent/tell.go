@@ -114,7 +114,7 @@ func (a *Agent) beat(ctx context.Context) error {
 	if err := a.reloader.beat(ctx); err != nil {
 		return fmt.Errorf("the reloads' loop: %w", err)
 	}
-	if err := a.supervisor.Beat(ctx); err != nil {
+	if err := a.supervisor.Ping(ctx); err != nil {
 		return fmt.Errorf("the epochs' loop: %w", err)
 	}
 	return nil

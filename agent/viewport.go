@@ -66,12 +66,11 @@ func (p *viewPort) update() {
 	defer p.mu.Unlock()
 	var live, starting *epoch.Epoch
 	for _, e := range p.epochs() {
-		switch e.Phase {
-		case epoch.Live:
+		switch {
+		case e.State.Serves():
 			live = &e
-		case epoch.Starting:
+		case e.State == epoch.Starting:
 			starting = &e
-		case epoch.Draining, epoch.Exited:
 		}
 	}
 	switch {

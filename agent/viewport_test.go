@@ -13,8 +13,8 @@ func TestViewPort_YieldsToEnvoysOwnAdmin(t *testing.T) {
 	wants := func(address string) *epoch.Spec {
 		return &epoch.Spec{AdminAddress: func(epoch.Launch) string { return address }}
 	}
-	one := func(phase epoch.Phase, address string) epoch.Epoch {
-		return epoch.Epoch{Phase: phase, AdminAddress: address}
+	one := func(state epoch.State, address string) epoch.Epoch {
+		return epoch.Epoch{State: state, AdminAddress: address}
 	}
 	var epochs []epoch.Epoch
 	yields := false

@@ -230,9 +230,9 @@ func (s *xdsSockets) shut(path string) bool {
 func (s *xdsSockets) sweep() {
 	living, live := map[string]bool{}, false
 	for _, e := range s.epochs() {
-		if e.Phase != epoch.Exited {
+		if e.State != epoch.Exited {
 			living[e.Hash] = true
-			live = live || e.Phase == epoch.Live
+			live = live || e.State.Serves()
 		}
 	}
 	if !live {

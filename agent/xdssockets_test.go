@@ -59,11 +59,11 @@ func newSockets(t *testing.T) *sockets {
 func (s *sockets) now(hashes ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.live = []epoch.Epoch{{Hash: "ended", Phase: epoch.Exited}}
+	s.live = []epoch.Epoch{{Hash: "ended", State: epoch.Exited}}
 	for _, hash := range hashes {
-		e := epoch.Epoch{Hash: hash, Phase: epoch.Live}
+		e := epoch.Epoch{Hash: hash, State: epoch.Live}
 		if name, drains := strings.CutSuffix(hash, "-"); drains {
-			e.Hash, e.Phase = name, epoch.Draining
+			e.Hash, e.State = name, epoch.Draining
 		}
 		s.live = append(s.live, e)
 	}

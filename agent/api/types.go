@@ -8,6 +8,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch/record"
 )
 
 // Prefix begins every path: the version of the types in this package. Fields may be added under the same version; what a
@@ -74,34 +75,19 @@ type Discovery struct {
 	Detail  string    `json:"detail,omitempty"` // for people: "12 files, 1 problem"
 }
 
-// EpochState is the state of one epoch.
-type EpochState string
+// Epoch is one Envoy process with its number.
+type Epoch = record.Epoch
+
+// EpochState is the state of one epoch, of which the socket shows these.
+type EpochState = record.State
 
 // The states of an epoch.
 const (
-	EpochStarting EpochState = "starting"
-	EpochLive     EpochState = "live"
-	EpochDraining EpochState = "draining"
-	EpochExited   EpochState = "exited"
+	EpochStarting = record.Starting
+	EpochLive     = record.Live
+	EpochDraining = record.Draining
+	EpochExited   = record.Exited
 )
-
-// Epoch is one generation of Envoy.
-type Epoch struct {
-	Number        int        `json:"number"`
-	State         EpochState `json:"state"`
-	PID           int        `json:"pid,omitempty"`
-	Mode          string     `json:"mode,omitempty"`   // first, hot-restart, side-by-side
-	Reason        string     `json:"reason,omitempty"` // why it was started
-	BootstrapPath string     `json:"bootstrap_path,omitempty"`
-	Started       time.Time  `json:"started,omitzero"`
-	Live          time.Time  `json:"live,omitzero"`
-	Exited        time.Time  `json:"exited,omitzero"`
-	ExitCause     string     `json:"exit_cause,omitempty"` // in words
-	ExitStatus    int        `json:"exit_status,omitempty"`
-	ExitSignal    string     `json:"exit_signal,omitempty"`
-	Connections   uint64     `json:"connections"`
-	MemoryBytes   uint64     `json:"memory_bytes"`
-}
 
 // Identity is a certificate the agent holds; never its key.
 type Identity struct {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/epoch/record"
 )
 
 // Backend is what the agent implements. Every method may be called from many goroutines. An *Error decides what a caller is
@@ -90,20 +91,8 @@ type State struct {
 	Secrets []Secret // without key material
 }
 
-// Epoch is one generation of Envoy.
-type Epoch struct {
-	ID            string // of the process; numbers are used again, IDs never
-	Number        int
-	State         string // starting, live, draining, exited
-	PID           int
-	Reason        string
-	BootstrapPath string
-	Started       time.Time
-	Live          time.Time
-	Exited        time.Time
-	ExitStatus    int
-	ExitSignal    string
-}
+// Epoch is one Envoy process with its number.
+type Epoch = record.Epoch
 
 // Figures are what an epoch uses.
 type Figures struct {

@@ -108,7 +108,7 @@ func managerValues(state State, conditions []condition.Condition) map[string]any
 func epochValues(epoch Epoch) map[string]any {
 	return map[string]any{
 		"Number":           uint32(epoch.Number),
-		"State":            text(epoch.State),
+		"State":            text(string(epoch.State.Shown())),
 		"PID":              uint32(epoch.PID),
 		"Reason":           text(epoch.Reason),
 		"BootstrapPath":    text(epoch.BootstrapPath),

@@ -18,9 +18,9 @@ func (h *harness) adminIsBack() {
 	h.t.Helper()
 	synctest.Wait()
 	known := false
-	if err := h.s.call(h.t.Context(), func() { known = h.s.good != nil && h.s.good.frozen == nil && h.s.live() != nil }); err != nil {
-		h.t.Fatal(err)
-	}
+	h.inspect(func(s *state) {
+		known = s.lastGood != nil && s.lastGood.adopted == nil && s.live() != nil
+	})
 	if !known {
 		return
 	}
@@ -101,7 +101,7 @@ func TestCureThatFailsIsBackedOff(t *testing.T) {
 			return n
 		}
 		before := starts()
-		h.wait(5*cureInterval + time.Second)
+		h.wait(5*repairInterval + time.Second)
 		if tries := starts() - before; tries < 5 || tries > 6 {
 			t.Errorf("%d tries in five intervals", tries)
 		}
@@ -110,7 +110,7 @@ func TestCureThatFailsIsBackedOff(t *testing.T) {
 			t.Errorf("conditions: %v", got)
 		}
 		h.do(func() { delete(h.w.behaviour, "a") })
-		h.wait(cureInterval)
+		h.wait(repairInterval)
 		h.expect("1 live, 0 draining")
 		h.adminIsBack()
 		if h.outage() != 0 {
@@ -157,7 +157,7 @@ func TestClosedAdminHasAReasonThroughout(t *testing.T) {
 					changed := h.s.Changed()
 					live, admin, _ := h.s.Live()
 					if _, err := admin.State(h.t.Context()); err != nil {
-						if now, _, _ := h.s.Live(); now.ID == live.ID && !now.AdminLost && !now.HandsOver {
+						if now, _, _ := h.s.Live(); now.ID == live.ID && !now.AdminLost && now.State != HandingOver {
 							t.Errorf("%s: %v, and %+v", time.Now().Format("05.000"), err, now)
 						}
 					}

@@ -1,231 +1,274 @@
 package epoch
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"syscall"
-	"time"
 
 	"outrider.org/outrider/agent/condition"
 )
 
-// adopt takes over what the keeper has: at the start of Run all of it, with a new keeper what differs from what was known.
-func (s *Supervisor) adopt() error {
-	var listed []Process
-	err := s.ask(func(ctx context.Context, k Keeper) (err error) {
-		listed, err = k.Processes(ctx)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("ask the keeper for the epochs it has: %w", err)
-	}
-	s.buryMissing(func(p *process) bool {
-		return !slices.ContainsFunc(listed, func(one Process) bool { return one.ID == p.ID })
-	})
-	s.dropMourned(listed)
-	var dead []Process
-	for _, one := range listed {
-		known := s.find(one.ID)
-		if known == nil && s.guard.mourns(one.ID) {
-			continue
-		}
-		if known == nil {
-			var n note
-			if err := json.Unmarshal(one.Note, &n); err != nil || n.BootstrapPath == "" {
-				s.disown(one, err)
-				continue
-			}
-			known = processOf(n, s.options.Admin)
-			known.ID, known.PID = one.ID, one.PID
-			if !one.Started.IsZero() {
-				known.Started = one.Started
-			}
-			s.processes = append(s.processes, known)
-			if known.sum != n.BootstrapSum && one.Exit == nil {
-				s.annotate(known)
-			}
-			s.log.Info("adopted", "epoch", known.Number, "pid", known.PID, "phase", known.Phase, "exited", one.Exit != nil)
-		}
-		if one.Exit != nil {
-			dead = append(dead, one)
-		}
-	}
-	slices.SortStableFunc(s.processes, func(x, y *process) int { return x.Started.Compare(y.Started) })
-	s.assignRoles(dead)
-	return nil
+// adoption is a list of the keeper's processes that was requested.
+type adoption struct {
+	number int // of the connection; an answer of an earlier one does not count
+	call   int // of SetKeeper; 0: of Run
 }
 
-// assignRoles puts what was adopted in its place: one epoch is live, or was until it died, the others end.
-func (s *Supervisor) assignRoles(dead []Process) {
-	for _, p := range s.processes {
-		if p.Phase == Live && (s.last == nil || !p.Live.Before(s.last.Live)) {
-			s.last = p
+// keeperConnected is the event of Run and SetKeeper.
+type keeperConnected struct{ call int }
+
+func (e keeperConnected) apply(m *machine) {
+	m.cancelAdoption()
+	m.link = listing
+	m.adoption = adoption{m.adoption.number + 1, e.call}
+	m.do(listProcesses{m.adoption.number})
+}
+
+// cancelAdoption answers a SetKeeper that is overtaken.
+func (m *machine) cancelAdoption() {
+	if m.link == listing && m.adoption.call != 0 {
+		m.reply([]call{{id: m.adoption.call}}, answer{err: errKeeperLost})
+	}
+}
+
+// keeperGone is the event of a connection to the keeper that was lost. Its Envoys end with it
+// unless it re-executed itself.
+type keeperGone struct{}
+
+func (e keeperGone) apply(m *machine) {
+	m.cancelAdoption()
+	m.link, m.lostAt, m.lostLong = disconnected, m.now, false
+	m.adoption.call = 0
+	m.raise(conditionKeeper, condition.Info,
+		"The keeper is being replaced, or has ended: its successor is awaited.")
+	if a := m.attempt; a != nil { // whether its process lives is known with the next keeper
+		m.do(cancelJob{startJob(a.process.ID)})
+		m.requeue(a)
+	}
+}
+
+// settleLost watches the processes of a lost keeper, and raises an error once it has been away for
+// longer than it takes to replace itself.
+func (m *machine) settleLost() {
+	if len(m.processes) > 0 && !m.checking {
+		m.checking = true
+		check := checkProcesses{}
+		for _, p := range m.processes {
+			if p.PID != 0 {
+				check.ids, check.pids = append(check.ids, p.ID), append(check.pids, p.PID)
+			}
+		}
+		m.do(check)
+	}
+	if m.due(m.lostAt.Add(keeperPatience)) && !m.lostLong {
+		m.lostLong = true
+		m.raise(conditionKeeper, condition.Error, "The connection to the keeper is lost: Envoy "+
+			"can be neither started nor ended until there is one again.")
+	}
+}
+
+// processesChecked is the event of a check which processes of a lost keeper have ended.
+type processesChecked struct{ gone []string }
+
+func (e processesChecked) apply(m *machine) {
+	m.checking = false
+	if m.link == connected {
+		return
+	}
+	if m.vanish(func(p *process) bool { return slices.Contains(e.gone, p.ID) }) {
+		m.raise(conditionKeeper, condition.Error, "The keeper has ended, and Envoy with it: Envoy "+
+			"is started again once there is another keeper.")
+	}
+}
+
+// listed is the event of the keeper's list of processes.
+type listed struct {
+	adoption int
+	found    []foundProcess
+	err      error
+}
+
+// foundProcess is a process that the keeper has.
+type foundProcess struct {
+	processExited          // exit is nil if it lives
+	adopted       *process // of its note; nil: it has none of ours
+	renote        bool     // its note is incomplete
+	problem       error    // with the note
+}
+
+func (e listed) apply(m *machine) {
+	if m.link != listing || e.adoption != m.adoption.number {
+		return
+	}
+	caller := m.adoption.call
+	if e.err != nil {
+		err := fmt.Errorf("list the processes of the keeper: %w", e.err)
+		m.link, m.lostAt = disconnected, m.now
+		if caller == 0 {
+			m.finish(err)
+		} else {
+			m.reply([]call{{id: caller}}, answer{err: err})
+		}
+		return
+	}
+	m.link = connected
+	m.do(watchKeeper{})
+	m.clear(conditionKeeper)
+	m.adopt(e.found)
+	if caller != 0 {
+		m.reply([]call{{id: caller}}, answer{})
+	}
+}
+
+// adopt takes over what the keeper has: at the start of Run everything, with a new keeper what
+// differs from what was known.
+func (m *machine) adopt(found []foundProcess) {
+	has := func(id string) bool {
+		return slices.ContainsFunc(found, func(f foundProcess) bool { return f.id == id })
+	}
+	m.vanish(func(p *process) bool { return !has(p.ID) })
+	m.dropUnreplaced(has)
+	var dead []processExited
+	for _, f := range found {
+		known := m.find(f.id)
+		switch {
+		case known != nil:
+			m.startedAs(known, f.pid)
+			if f.exit == nil {
+				m.annotate(known) // the keeper before it may have lost a note
+			}
+		case m.isUnreplaced(f.id):
+			continue
+		case f.adopted == nil:
+			m.disown(f)
+			continue
+		default:
+			p := *f.adopted
+			m.processes = append(m.processes, &p)
+			if f.renote && f.exit == nil {
+				m.annotate(&p)
+			}
+			m.info("adopted", "epoch", p.Number, "pid", p.PID, "phase", p.State,
+				"exited", f.exit != nil)
+		}
+		if f.exit != nil {
+			dead = append(dead, f.processExited)
 		}
 	}
-	if s.last != nil {
-		s.replaceOlder(s.last)
-		if s.good == nil && s.last.spec.Command != nil {
-			s.good = s.last.spec
+	slices.SortStableFunc(m.processes, func(x, y *process) int {
+		return x.Started.Compare(y.Started)
+	})
+	m.assignRoles(dead)
+}
+
+// dropUnreplaced removes what is left of epochs that the keeper never had.
+func (m *machine) dropUnreplaced(has func(id string) bool) {
+	all := m.unreplaced
+	m.unreplaced = slices.DeleteFunc(slices.Clone(all), func(u unreplaced) bool {
+		return !has(u.id)
+	})
+	for _, u := range all {
+		if !has(u.id) {
+			m.removeBootstrap(u.bootstrap)
+		}
+	}
+}
+
+// assignRoles decides which adopted epoch is live, or was until it died; the others end.
+func (m *machine) assignRoles(dead []processExited) {
+	var last *process
+	for _, p := range m.processes {
+		if p.State.Serves() && (last == nil || !p.Live.Before(last.Live)) &&
+			(m.last == nil || !p.Live.Before(m.last.Live)) {
+			last = p
+		}
+	}
+	if last != nil {
+		m.setLast(last)
+		m.replaceOlder(last)
+		if m.lastGood == nil && last.spec.Command != nil {
+			m.lastGood = last.spec
 		}
 	}
 	starting := []*process{}
-	for _, p := range s.processes {
-		switch p.Phase {
-		case Live:
-			s.drained = p.Drained
-			if p.Drained && p.DrainEnds.IsZero() { // it has not said that it drains
-				s.drainAgain(p)
-			}
-			if p.stopping { // its stop was not finished, and there is no way back: a new one takes over
-				s.doubt = time.Now()
-				s.guard.reason = fmt.Sprintf("the agent before this one ended while it stopped epoch %d", p.Number)
-			}
-			if p.AdminLost {
-				s.adminLost(p, "an epoch that failed took it over")
-			}
-		case Starting:
+	for _, p := range m.processes {
+		switch {
+		case p.State.Serves():
+			m.resumeLive(p)
+		case p.State == Starting:
 			starting = append(starting, p)
-		case Draining:
-			if p.child == "side" && p.stopDrain == nil && !p.Ends.IsZero() {
-				s.watchDrain(p, p.Ends.Add(-p.spec.ParentShutdown))
-			}
+		case p.State == Draining && p.endedBy == endedBySupervisor && !p.drainJob && !p.Ends.IsZero():
+			m.drainSideBySide(p, p.Ends.Add(-p.spec.ParentShutdown))
 		}
 	}
-	for _, one := range dead {
-		if p := s.find(one.ID); p != nil && p.Phase == Starting {
-			s.unseen(p)
+	for _, exited := range dead {
+		if p := m.find(exited.id); p != nil && p.State == Starting {
+			m.unseen(p)
 		}
-		s.exited(one)
+		m.exited(exited)
 	}
 	for _, p := range starting {
-		if p.alive() {
-			s.resume(p)
+		if p.alive() && m.find(p.ID) != nil {
+			m.resumeStart(p)
 		}
 	}
-	if s.live() == nil && len(s.processes) > 0 && s.attempt == nil && s.guard.at.IsZero() {
-		s.guard.at, s.guard.reason = time.Now(), "no epoch that was found serves"
+	if m.live() == nil && len(m.processes) > 0 && m.attempt == nil && m.backOff.at.IsZero() {
+		m.backOff.at, m.backOff.reason = m.now, "no epoch that was found serves"
 	}
 }
 
-// unseen is about an epoch that died while it was starting and no agent was there: it may have been live before.
-func (s *Supervisor) unseen(p *process) {
+// resumeLive continues what was under way for an adopted epoch that serves.
+func (m *machine) resumeLive(p *process) {
+	m.drain.wanted = p.Drained
+	if p.Drained && p.DrainEnds.IsZero() { // it has not confirmed the drain
+		m.drainAgain(p)
+	}
+	if p.stopBegun && m.stop == nil { // it cannot be undone: a new epoch takes over
+		m.replaceAt = m.now
+		m.backOff.reason = fmt.Sprintf("the agent before this one ended while it stopped epoch %d",
+			p.Number)
+	}
+	if p.AdminLost {
+		m.adminLost(p, reasonTakenOver)
+	}
+}
+
+// unseen handles an epoch that died while it was starting and no agent was there: it may have been
+// live, and the live one may refuse connections.
+func (m *machine) unseen(p *process) {
 	if p.hot {
-		err := s.ask(func(ctx context.Context, k Keeper) error { return k.ClearInitializing(ctx, p.Lineage) })
-		if err != nil {
-			s.log.Warn("the flag of a failed start could not be cleared", "epoch", p.Number, "error", err)
-		}
+		m.do(clearInitializing{p.Lineage, p.Number})
 	}
-	s.doubt = time.Now()
-	s.guard.reason = fmt.Sprintf("epoch %d ended while it took over and no agent was there", p.Number)
+	m.replaceAt = m.now
+	m.backOff.reason = fmt.Sprintf("epoch %d ended while it took over and no agent was there",
+		p.Number)
 }
 
-// resume waits for an epoch that another agent, or this one with another keeper, has started.
-func (s *Supervisor) resume(p *process) {
-	if s.attempt != nil { // two: never our doing
-		s.signal(p, syscall.SIGKILL, "another epoch is starting")
-		s.lingers(p)
+// resumeStart waits for an epoch that another agent, or this one with another keeper, has started.
+func (m *machine) resumeStart(p *process) {
+	if m.attempt != nil { // two: never started by an agent
+		m.kill(p, "another epoch is starting")
+		m.lingers(p)
 		return
 	}
-	a := &attempt{adopted: true, spec: p.spec, reason: p.Reason, process: p, mode: p.Mode, started: true}
-	a.parent = s.parentOf(p)
+	a := &attempt{adopted: true, spec: p.spec, reason: p.Reason, process: p, mode: p.Mode,
+		started: true, stage: polling, liveBy: p.Started.Add(p.spec.LiveTimeout)}
+	a.parent = m.parentOf(p)
 	if p.Mode == SideBySide {
-		a.parent = s.live()
+		a.parent = m.live()
 	}
-	a.liveBy = p.Started.Add(p.spec.LiveTimeout)
-	serving := s.live() != nil
-	ctx, cancel := context.WithCancelCause(s.running)
-	a.cancel = cancel
-	s.attempt = a
-	if !serving && p.Mode != First {
-		s.orphaned(a) // what it was to take over from died meanwhile
+	m.attempt = a
+	if m.live() == nil && p.Mode != First {
+		m.orphaned(a) // what it was to take over from died meanwhile
 	}
-	s.helpers.Go(func() {
-		defer cancel(nil)
-		err := s.awaitLive(ctx, a, serving)
-		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause
-		}
-		s.post(func() { s.launched(a, err) })
-	})
+	m.poll(a)
 }
 
-// disown ends a process that carries no note of ours: it holds ports and names that we need.
-func (s *Supervisor) disown(one Process, err error) {
-	s.log.Warn("the keeper has a process that is no epoch of ours: ending it", "pid", one.PID, "note", string(one.Note), "error", err)
-	if one.Exit == nil {
-		if err := s.ask(func(ctx context.Context, k Keeper) error { return k.Signal(ctx, one.ID, syscall.SIGKILL) }); err != nil {
-			s.log.Warn("it could not be ended", "pid", one.PID, "error", err)
-		}
+// disown ends a process that has no note of ours: it holds ports and names that Envoy needs.
+func (m *machine) disown(f foundProcess) {
+	m.warn("the keeper has a process that is no epoch: ending it", "pid", f.pid, "error", f.problem)
+	if f.exit == nil {
+		m.do(sendSignal{f.id, -1, syscall.SIGKILL, "it is no epoch"})
 	}
-	s.forget(one.ID)
-}
-
-// keeperLost takes in that the keeper is gone, or was replaced; its Envoys end with it unless it re-executed itself.
-func (s *Supervisor) keeperLost() {
-	s.keeper, s.lostAt = nil, time.Now()
-	s.options.Board.Raise(conditionKeeper, condition.Info, "The keeper is being replaced, or has ended: its successor is awaited.")
-	if s.attempt != nil {
-		s.attempt.cancel(errKeeperLost)
-	}
-}
-
-// missKeeper looks which Envoys ended with the keeper, and raises an error if one of them served, or
-// once the keeper has been away for longer than it takes to replace itself.
-func (s *Supervisor) missKeeper() {
-	if s.buryMissing(func(p *process) bool { return p.PID != 0 && !s.options.Exists(p.PID) }) {
-		s.options.Board.Raise(conditionKeeper, condition.Error,
-			"The keeper has ended, and Envoy with it: Envoy is started again once there is another keeper.")
-	}
-	if len(s.processes) > 0 {
-		s.at(time.Now().Add(missedPause))
-	}
-	if until := s.lostAt.Add(keeperPatience); time.Now().Before(until) {
-		s.at(until)
-		return
-	}
-	s.options.Board.Raise(conditionKeeper, condition.Error,
-		"The connection to the keeper is lost: Envoy can be neither started nor ended until there is one again.")
-}
-
-// SetKeeper hands in the keeper to go on with after the connection to the last one was lost (its Done was closed). Epochs
-// that the new one does not know have ended; if one of them served, its successor is started at once.
-func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
-	var err error
-	called := s.call(ctx, func() {
-		s.keeper = keeper
-		if err = s.adopt(); err != nil {
-			s.keeper, s.lostAt = nil, time.Now()
-			return
-		}
-		s.options.Board.Clear(conditionKeeper)
-	})
-	if called != nil {
-		return called
-	}
-	return err
-}
-
-// buryMissing takes in that epochs have ended with their keeper, and reports whether one of them
-// served. That is none of Envoy's failures: it counts for neither back-off nor limit. A keeper that
-// replaces itself may list them later as exited: then they are known already.
-func (s *Supervisor) buryMissing(missing func(*process) bool) (served bool) {
-	gone := slices.DeleteFunc(s.living(), func(p *process) bool { return !missing(p) })
-	for _, p := range gone {
-		s.guard.mourned = append(s.guard.mourned, mourned{p.ID, p.BootstrapPath})
-	}
-	before := s.guard
-	before.exits = slices.Clone(before.exits)
-	for _, p := range gone {
-		wasLive := p.Phase == Live
-		served = served || wasLive
-		s.bury(p, &Exit{Code: -1, At: time.Now()}, "ended with its keeper")
-		if wasLive && !s.finished {
-			reason := s.guard.reason
-			s.guard = before
-			s.guard.at, s.guard.reason = time.Now(), reason
-		}
-	}
-	return served
+	m.do(forget{f.id})
 }

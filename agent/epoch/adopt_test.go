@@ -275,7 +275,7 @@ func TestKeeperReplacesItself_EnvoyEndsMeanwhile(t *testing.T) {
 		}
 		h.wait(time.Second)
 		h.expect("0 live")
-		exited := slices.DeleteFunc(h.s.Epochs(), func(e Epoch) bool { return e.Phase != Exited })
+		exited := slices.DeleteFunc(h.s.Epochs(), func(e Epoch) bool { return e.State != Exited })
 		if got := h.conditions(); len(got) != 0 || len(exited) != 1 {
 			t.Errorf("conditions: %v; exited: %+v", got, exited)
 		}

@@ -219,7 +219,7 @@ func TestAbortOfAStartingEpoch(t *testing.T) {
 		errs := make(chan error, 1)
 		go func() { _, err := h.apply(specOf("never")); errs <- err }()
 		h.wait(time.Second)
-		h.expect("1 starting, 0 live")
+		h.expect("1 starting, 0 handing over")
 		if err := h.s.Abort(h.t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}

@@ -1,46 +1,52 @@
 package epoch
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
 )
 
-// attempt is one try to have a spec live: several processes one after the other, if a hot restart needs repair.
+// stage names how far an attempt is.
+type stage string
+
+const (
+	preparing stage = "preparing" // bootstrap, validation; no process yet
+	launching stage = "launching" // the keeper creates the process
+	polling   stage = "polling"   // the process runs and is polled until it is live
+	killing   stage = "killing"   // the attempt failed; its process is being killed
+)
+
+// attempt is one try to make a spec live: several processes in succession if a start is retried.
 type attempt struct {
 	spec    *Spec
 	reason  string
-	callers []*caller
-	guard   bool // of the guard, not asked for by anyone
-	undrain bool // of Undrain: a refusal is the outcome of all undrains that wait
-	adopted bool // begun by an agent before this one; the spec has no functions
+	calls   []call
+	repair  bool // started by the supervisor, not by a request
+	undrain bool // for Undrain
+	adopted bool // begun by an earlier agent; the spec has no functions
 
-	process *process // the one it is at
-	parent  *process // takes over from it; nil = nobody
+	stage   stage
+	process *process
+	parent  *process // takes over from it; nil: from nobody
 	mode    Mode
 	liveBy  time.Time
-	cancel  context.CancelCauseFunc
+	killBy  time.Time // killing: the exit is not awaited longer
 
-	tries      int          // of this mode
-	sideBySide bool         // hot restart was given up
-	avoid      map[int]bool // lineages that could not be founded
-	note       json.RawMessage
+	tries      int   // of this mode
+	sideBySide bool  // hot restart was given up
+	avoid      []int // lineages whose sockets are taken
 	started    bool  // process is among the supervisor's
-	answered   bool  // its admin answered: it got past the handshake with its parent
+	answered   bool  // its admin answered: it is past the handshake with its parent
 	parentGone bool  // the parent died before the child was live
-	failure    error // why it is being ended; nil = it is not
+	orphanBy   time.Time
+	failure    error // why it ends; nil: it does not
 }
 
-// Why an attempt ends. A *Refused carries them as its cause.
+// The causes of a failed attempt. A *Refused carries them as its cause.
 var (
 	errExited     = errors.New("Envoy exited before it was live")
 	errExitedLive = errors.New("Envoy exited as soon as it was live")
@@ -49,238 +55,202 @@ var (
 	errOrphan     = errors.New("the epoch it was to take over from died")
 )
 
-// begin plans the attempt's next process and starts a helper that brings it up.
-func (s *Supervisor) begin(a *attempt) {
-	s.attempt = a
-	s.plan(a)
-	a.started, a.answered, a.parentGone, a.failure = false, false, false, nil
+// begin plans the attempt's next process and prepares it.
+func (m *machine) begin(a *attempt) {
+	m.attempt = a
+	m.plan(a)
+	a.stage, a.started, a.answered, a.parentGone, a.failure = preparing, false, false, false, nil
 	if a.liveBy.IsZero() || a.tries == 0 {
-		a.liveBy = time.Now().Add(a.spec.LiveTimeout)
+		a.liveBy = m.now.Add(a.spec.LiveTimeout)
 	}
-	if s.good == nil {
-		s.wanted = a.spec
+	if m.lastGood == nil {
+		m.lastTried = a.spec
 	}
-	keeper, serving := s.keeper, s.live() != nil
-	ctx, cancel := context.WithCancelCause(s.running)
-	a.cancel = cancel
-	s.helpers.Go(func() {
-		defer cancel(nil)
-		err := s.launch(ctx, keeper, a, serving)
-		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause
-		}
-		s.post(func() { s.launched(a, err) })
-	})
-}
-
-// launch runs in a helper: it reads what plan set, and changes state only through the inbox.
-func (s *Supervisor) launch(ctx context.Context, keeper Keeper, a *attempt, serving bool) error {
-	p := a.process
+	m.backOff.checked, m.backOff.checkBy = false, time.Time{}
+	p := prepare{id: a.process.ID, spec: a.spec, launch: a.process.launch()}
 	if a.mode == Hot && a.parent != nil {
-		if err := s.preflight(ctx, keeper, a.parent); err != nil {
-			return err
-		}
+		p.parent, p.parentAdmin = a.parent.ID, a.parent.AdminAddress
 	}
-	sum, err := writeBootstrap(a.spec, p.launch())
-	if err != nil {
-		return err
-	}
-	if serving && a.spec.Validation != nil && a.tries == 0 && !a.sideBySide && !a.guard {
-		if err := s.validate(ctx, keeper, a.spec, p.launch()); err != nil {
-			return err
-		}
-	}
-	command, err := a.spec.Command(p.launch())
-	if err != nil {
-		return fmt.Errorf("build the command line of epoch %d: %w", p.Number, err)
-	}
-	if err := s.call(ctx, func() { s.starting(a, command, sum) }); err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	// Not cut short by the attempt's end: whether the process exists must be known.
-	starting, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
-	pid, err := keeper.Start(starting, StartSpec{ID: p.ID, Number: p.Number, RestartEpoch: p.RestartEpoch,
-		Lineage: p.Lineage, HotRestart: p.hot, Command: command, Note: a.note})
-	cancel()
-	if err != nil && a.mode == Hot {
-		sleep(ctx, parentNews) // if it is because the parent died, its exit is on its way
-	}
-	if err != nil {
-		return fmt.Errorf("start epoch %d: %w", p.Number, err)
-	}
-	s.post(func() { s.startedAs(p, pid) })
-	return s.awaitLive(ctx, a, serving)
+	p.validate = m.live() != nil && a.spec.Validation != nil && a.tries == 0 && !a.sideBySide &&
+		!a.repair
+	m.do(p)
 }
 
-// writeBootstrap writes an epoch's file and returns the sum of what it holds.
-func writeBootstrap(spec *Spec, launch Launch) (sum string, err error) {
-	content, err := spec.Bootstrap(launch)
-	if err != nil {
-		return "", fmt.Errorf("build the bootstrap of epoch %d: %w", launch.Number, err)
+// current returns the attempt if the event of a process belongs to it and it is at that stage.
+func (m *machine) current(id string, at stage) *attempt {
+	if a := m.attempt; a != nil && a.process.ID == id && a.stage == at {
+		return a
 	}
-	if err := replaceFile(launch.BootstrapPath, content); err != nil {
-		return "", fmt.Errorf("write the bootstrap of epoch %d: %w", launch.Number, err)
-	}
-	return sumOf(content), nil
+	return nil
 }
 
-// sumOf tells one bootstrap from another: hexadecimal SHA-256.
-func sumOf(content []byte) string {
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:])
+// prepared is the event of a bootstrap that is written and, where necessary, validated.
+type prepared struct {
+	id      string
+	command Command
+	sum     string
+	err     error
 }
 
-// replaceFile writes a file of a runtime folder: whole or not at all. It need not outlive the machine, so that nobody waits for a disk.
-func replaceFile(path string, content []byte) (err error) {
-	// Envoy's user reads it through the folder's group, which only a file that is made in the folder has.
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(file.Name())
-		}
-	}()
-	_, err = file.Write(content)
-	if err = errors.Join(err, file.Chmod(0o640), file.Close()); err != nil {
-		return err
-	}
-	return os.Rename(file.Name(), path)
-}
-
-// starting makes the process one of ours, before the keeper knows it: its exit may be told before its start.
-func (s *Supervisor) starting(a *attempt, command Command, sum string) {
-	if s.attempt != a || a.failure != nil {
+func (e prepared) apply(m *machine) {
+	a := m.current(e.id, preparing)
+	switch {
+	case a == nil:
+		return
+	case e.err != nil:
+		m.fail(a, e.err)
 		return
 	}
-	a.started = true
-	a.process.Started, a.process.command, a.process.sum = time.Now(), command, sum
+	p := a.process
+	a.stage, a.started = launching, true
+	p.Started, p.command, p.sum = m.now, e.command, e.sum
 	if a.tries == 0 { // validation is not part of live_timeout
-		a.liveBy = a.process.Started.Add(a.spec.LiveTimeout)
+		a.liveBy = m.now.Add(a.spec.LiveTimeout)
 	}
-	a.note = noteOf(a.process)
-	s.processes = append(s.processes, a.process)
+	m.processes = append(m.processes, p)
+	m.do(launch{StartSpec{ID: p.ID, Number: p.Number, RestartEpoch: p.RestartEpoch,
+		Lineage: p.Lineage, HotRestart: p.hot, Command: e.command, Note: noteOf(p)}, a.mode == Hot})
 }
 
-func (s *Supervisor) startedAs(p *process, pid int) {
+// launched is the event of a process that the keeper has created or could not create.
+type launched struct {
+	id  string
+	pid int
+	err error
+}
+
+func (e launched) apply(m *machine) {
+	if p := m.find(e.id); p != nil && e.err == nil {
+		m.startedAs(p, e.pid)
+	}
+	a := m.current(e.id, launching)
+	switch {
+	case a == nil:
+	case e.err != nil && a.failure == nil:
+		m.fail(a, fmt.Errorf("start epoch %d: %w", a.process.Number, e.err))
+	case a.failure != nil:
+		m.fail(a, a.failure)
+	default:
+		a.stage = polling
+		m.poll(a)
+	}
+}
+
+func (m *machine) startedAs(p *process, pid int) {
 	if p.PID != 0 {
-		return // its exit was told first
+		return // its exit was reported first
 	}
 	p.PID = pid
-	s.event(condition.KindEpochStarted, p, fmt.Sprintf("epoch %d started (pid %d, %s): %s", p.Number, pid, p.Mode, p.Reason), nil)
+	m.publish(condition.KindEpochStarted, p, nil, "epoch %d started (pid %d, %s): %s", p.Number, pid,
+		p.Mode, p.Reason)
 }
 
-// awaitLive waits until the admin says that the right epoch serves.
-func (s *Supervisor) awaitLive(ctx context.Context, a *attempt, serving bool) error {
-	p := a.process
-	begun, hinted := time.Now(), time.Time{}
+// poll starts to poll the attempt's process until it is live.
+func (m *machine) poll(a *attempt) {
 	handshake := handshakeTimeout
-	if !serving {
-		handshake = hurriedHandshake
+	if m.live() == nil {
+		handshake = handshakeTimeoutDown
 	}
-	handshakeBy := begun.Add(min(handshake, a.spec.LiveTimeout))
-	said, answered := "its admin interface never answered", false
-	for {
-		asking, cancel := context.WithTimeout(ctx, time.Second)
-		state, err := p.admin.State(asking)
-		cancel()
-		now := time.Now()
-		switch {
-		case err == nil && (state.RestartEpoch == p.RestartEpoch || state.RestartEpoch == OwnAddress || !state.Live()):
-			if state.Live() {
-				return nil
-			}
-			said = "it says " + state.Server
-			if !answered {
-				answered = true
-				s.post(func() { a.answered = true })
-			}
-		case !answered && a.mode == Hot && now.After(handshakeBy):
-			return fmt.Errorf("%w (%s)", errHandshake, handshakeBy.Sub(begun))
-		}
-		if now.After(a.liveBy) {
-			return fmt.Errorf("not live within %s (live_timeout): %s", a.spec.LiveTimeout, said)
-		}
-		pause := pollFast
-		switch {
-		case now.Sub(hinted) < hintedFor:
-			pause = pollHinted
-		case now.Sub(begun) > pollFastFor:
-			pause = pollSlow
-		}
-		select {
-		case <-time.After(pause):
-		case <-s.hints:
-			hinted = time.Now()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	m.do(awaitLive{id: a.process.ID, admin: a.process.AdminAddress, hot: a.mode == Hot,
+		restartEpoch: a.process.RestartEpoch, liveBy: a.liveBy, liveTimeout: a.spec.LiveTimeout,
+		handshake: min(handshake, a.spec.LiveTimeout)})
+}
+
+// answered is the event of a starting epoch's first answer on its admin interface.
+type answered struct{ id string }
+
+func (e answered) apply(m *machine) {
+	if a := m.current(e.id, polling); a != nil {
+		a.answered = true
 	}
 }
 
-// launched takes the outcome of a helper.
-func (s *Supervisor) launched(a *attempt, err error) {
-	switch {
-	case s.attempt != a:
-	case err == nil:
-		s.commit(a)
+// polled is the event of a starting epoch that is live (err is nil) or will not be.
+type polled struct {
+	id  string
+	err error
+}
+
+func (e polled) apply(m *machine) {
+	switch a := m.current(e.id, polling); {
+	case a == nil:
+	case e.err == nil:
+		m.commit(a)
+	case a.failure != nil:
+		m.fail(a, a.failure)
 	default:
-		s.fail(a, err)
+		m.fail(a, e.err)
+	}
+}
+
+// abort ends the attempt, for a cause.
+func (m *machine) abort(cause error) {
+	a := m.attempt
+	switch {
+	case a == nil || a.failure != nil:
+	case a.stage == preparing:
+		m.do(cancelJob{startJob(a.process.ID)})
+		m.fail(a, cause)
+	default: // whether the process exists, and whether it is live by now, comes first
+		a.failure = cause
+		m.do(cancelJob{startJob(a.process.ID)})
 	}
 }
 
 // fail ends the attempt's process, if it runs, and concludes once it has exited.
-func (s *Supervisor) fail(a *attempt, err error) {
-	if a.failure != nil {
-		return
+func (m *machine) fail(a *attempt, cause error) {
+	p := a.process
+	a.failure = cause
+	switch {
+	case !a.started || !p.alive():
+		m.conclude(a)
+	case p.PID == 0: // the keeper has not started it, or does not know whether it has
+		m.do(sendSignal{p.ID, p.Number, syscall.SIGKILL, cause.Error()})
+		m.remove(p)
+		m.conclude(a)
+	default:
+		a.stage, a.killBy = killing, m.now.Add(killTimeout)
+		m.kill(p, cause.Error())
 	}
-	if s.keeper == nil { // whether it lives will be known when there is one again
-		s.requeue(a)
-		return
+}
+
+// settleAttempt ends an attempt whose time is over.
+func (m *machine) settleAttempt() {
+	a := m.attempt
+	switch {
+	case a == nil:
+	case a.stage == killing && m.due(a.killBy):
+		m.lingers(a.process)
+		m.conclude(a)
+	case a.stage == polling && a.parentGone && a.failure == nil && m.due(a.orphanBy):
+		m.abort(errOrphan)
 	}
-	a.failure = err
-	if !a.started || !a.process.alive() {
-		s.conclude(a)
-		return
+}
+
+// orphaned allows an attempt whose parent died parentGrace to become live, then ends it: nobody
+// serves, and a child that lost its parent waits for it for ten seconds and aborts.
+func (m *machine) orphaned(a *attempt) {
+	a.parentGone, a.orphanBy = true, m.now.Add(parentGrace)
+	if !a.started {
+		m.abort(errOrphan)
 	}
-	if p := a.process; p.PID == 0 { // the keeper has not started it, or does not know whether it has
-		_ = s.ask(func(ctx context.Context, k Keeper) error { return k.Signal(ctx, p.ID, syscall.SIGKILL) })
-		s.remove(p)
-		s.conclude(a)
-		return
-	}
-	s.signal(a.process, syscall.SIGKILL, err.Error())
-	s.after(killTimeout, func() {
-		if s.attempt == a && a.failure != nil && a.process.alive() {
-			s.lingers(a.process)
-			s.conclude(a)
-		}
-	})
 }
 
 // lingers makes a process that does not end on SIGKILL one that is only waited for.
-func (s *Supervisor) lingers(p *process) {
-	p.Phase, p.child = Draining, "side"
-	p.Ends = time.Now()
+func (m *machine) lingers(p *process) {
+	p.State, p.endedBy, p.Ends = Draining, endedBySupervisor, m.now
 }
 
-// removeBootstrap removes an epoch's file, unless another living epoch has the same number, or it may be what is known to work.
-func (s *Supervisor) removeBootstrap(path string) {
-	for _, m := range s.guard.mourned {
-		if m.bootstrap == path {
-			return
-		}
-	}
-	for _, p := range s.processes {
-		if p.BootstrapPath == path {
-			return
-		}
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		s.log.Warn("the file of an ended epoch stays", "error", err)
+// remove takes a process out of those that live.
+func (m *machine) remove(p *process) {
+	m.processes = slices.DeleteFunc(m.processes, func(o *process) bool { return o == p })
+	m.removeBootstrap(p.BootstrapPath)
+}
+
+// removeBootstrap removes a file unless a living epoch or one without successor uses it.
+func (m *machine) removeBootstrap(path string) {
+	if !slices.ContainsFunc(m.unreplaced, func(u unreplaced) bool { return u.bootstrap == path }) &&
+		!slices.ContainsFunc(m.processes, func(p *process) bool { return p.BootstrapPath == path }) {
+		m.do(removeFile{path})
 	}
 }

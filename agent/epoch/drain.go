@@ -1,187 +1,207 @@
 package epoch
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"syscall"
+	"slices"
 	"time"
 
 	"outrider.org/outrider/agent/condition"
 )
 
-// Drain makes the live epoch fail its health checks and close its listeners at the end of its drain time; it aborts
-// nothing in flight. It is a standing request: a later epoch drains as well, until Undrain. It also stands where Envoy may
-// have accepted it without an answer, or is about to be replaced: then the request is repeated until Envoy confirms it.
-// A Drain that fails changes nothing. One that succeeds ends an Undrain under way.
-func (s *Supervisor) Drain(ctx context.Context) error {
-	release, err := s.lockTelling(ctx)
-	if err != nil {
-		return err
+// reasonUndrain is the reason of an epoch that is started for Undrain.
+const reasonUndrain = "undrain"
+
+var (
+	// errDrainedAgain is the error of an Undrain that a later Drain ended.
+	errDrainedAgain = errors.New("a later request to drain ended the undrain")
+	// errUnconfirmed is the error of a drain that Envoy may carry out later.
+	errUnconfirmed = errors.New("it is not known whether Envoy drains")
+)
+
+// draining is the standing request to drain, and the calls of Drain and Undrain.
+type draining struct {
+	wanted   bool      // a drain stands, until an Undrain succeeds
+	request  string    // process that is being requested to drain; "": none
+	number   int       // of that process
+	before   bool      // it drained already
+	again    time.Time // the live epoch is requested again then, until it confirms
+	failed   string    // process for which a failed request was logged
+	calls    []call    // of Drain: they wait for the request
+	queued   []call    // of Drain: they wait for the next request
+	delayed  []call    // of Undrain: they wait for the end of the request
+	undrains []call    // of Undrain: they wait for the next epoch that becomes live
+}
+
+func (d draining) clone() draining {
+	d.calls, d.queued = slices.Clone(d.calls), slices.Clone(d.queued)
+	d.delayed, d.undrains = slices.Clone(d.delayed), slices.Clone(d.undrains)
+	return d
+}
+
+// drainRequested is the event of Drain.
+type drainRequested struct{ call call }
+
+func (e drainRequested) apply(m *machine) { m.drain.queued = append(m.drain.queued, e.call) }
+
+// undrainRequested is the event of Undrain.
+type undrainRequested struct{ call call }
+
+func (e undrainRequested) apply(m *machine) { m.drain.delayed = append(m.drain.delayed, e.call) }
+
+// settleDrain requests the live epoch to drain if there is a reason. One request runs at a time.
+func (m *machine) settleDrain() {
+	d, live := &m.drain, m.live()
+	if d.request != "" {
+		return
 	}
-	defer release()
-	var live *process
-	var running context.Context
-	before := false
-	if err := s.call(ctx, func() {
-		if live, running = s.live(), s.running; live != nil {
-			before = live.Drained
+	delayed := d.delayed
+	d.delayed = nil
+	for _, c := range delayed {
+		m.requestUndrain(c)
+	}
+	repeat := live != nil && d.wanted && live.Drained && live.DrainEnds.IsZero() && m.stop == nil
+	switch {
+	case len(d.queued) > 0 && live == nil:
+		m.reply(d.queued, answer{err: ErrNotLive})
+		d.queued = nil
+	case len(d.queued) > 0 || repeat && m.due(d.again):
+		d.request, d.number, d.before = live.ID, live.Number, live.Drained
+		d.calls, d.queued = d.queued, nil
+		m.do(requestDrain{live.ID, live.AdminAddress})
+	}
+}
+
+// drainAnswered is the event of a request to drain that has ended.
+type drainAnswered struct {
+	id  string
+	err error
+}
+
+func (e drainAnswered) apply(m *machine) {
+	d := &m.drain
+	stands := e.err == nil || errors.Is(e.err, errUnconfirmed) || m.handsOver(e.id)
+	switch {
+	case len(d.calls) == 0: // it was repeated
+		m.drainRepeated(e)
+	case stands:
+		m.requireDrain(e)
+	case d.before:
+		m.reply(d.calls, answer{err: fmt.Errorf("epoch %d: %w", d.number, e.err)})
+	default: // it may have carried out a part, or does so when it answers again
+		m.do(restoreHealth{e.id, m.adminOf(e.id), e.err})
+		return
+	}
+	d.request, d.calls = "", nil
+}
+
+// healthRestored is the event of a refused drain that was undone.
+type healthRestored struct{ err error }
+
+func (e healthRestored) apply(m *machine) {
+	d := &m.drain
+	m.reply(d.calls, answer{err: fmt.Errorf("epoch %d: %w", d.number, e.err)})
+	d.request, d.calls = "", nil
+}
+
+// drainRepeated takes in the outcome of a request that nobody waits for.
+func (m *machine) drainRepeated(e drainAnswered) {
+	d, p := &m.drain, m.find(e.id)
+	switch {
+	case p == nil || !p.State.Serves():
+	case e.err == nil:
+		m.confirmDrain(p)
+	default:
+		d.again = m.now.Add(probeInterval)
+		if d.failed != p.ID {
+			d.failed = p.ID
+			m.warn("cannot drain epoch; trying again", "epoch", p.Number, "error", e.err)
 		}
-	}); err != nil {
-		return err
-	}
-	if live == nil {
-		return ErrNotLive
-	}
-	// From here on the caller may leave: what Envoy was told must be recorded.
-	err = tellDrained(running, live.admin)
-	stands, seen := false, make(chan struct{})
-	if called := s.call(context.WithoutCancel(ctx), func() {
-		if stands = err == nil || errors.Is(err, errUnconfirmed) || s.handsOver(live); stands {
-			s.requireDrain(live, err)
-		}
-		s.replies = append(s.replies, func() { close(seen) })
-	}); called != nil {
-		return called
-	}
-	<-seen // by readers
-	if stands {
-		return nil
-	}
-	if !before { // it may have done a part of it, or does it when it answers again
-		taking, cancel := context.WithTimeout(context.WithoutCancel(running), probeTimeout)
-		defer cancel()
-		_ = live.admin.OKHealthcheck(taking)
-	}
-	return fmt.Errorf("epoch %d: %w", live.Number, err)
-}
-
-// errUnconfirmed is about a drain that Envoy may carry out later, as it was busy when it was told: nothing takes that back.
-var errUnconfirmed = errors.New("it is not known whether Envoy drains")
-
-// lockTelling waits until no other request to drain is being sent to Envoy. The caller must call release.
-func (s *Supervisor) lockTelling(ctx context.Context) (release func(), err error) {
-	select {
-	case s.telling <- struct{}{}:
-		return func() { <-s.telling }, nil
-	case <-s.ended:
-		return nil, ErrEnded
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }
 
-// handsOver reports whether another epoch serves in place of one, or is about to: that one will be told to drain.
-func (s *Supervisor) handsOver(was *process) bool {
-	now := s.live()
-	return now != nil && (now != was || now.AdminLost || s.attempt != nil || s.examining)
+// handsOver reports whether another epoch than the given serves, or is about to: that one will be
+// requested to drain.
+func (m *machine) handsOver(was string) bool {
+	now := m.live()
+	return now != nil && (now.ID != was || now.AdminLost || now.State == HandingOver)
 }
 
-// requireDrain records the standing request after an epoch was told; err is why that epoch has not confirmed it.
-func (s *Supervisor) requireDrain(told *process, err error) {
-	s.drained = true
-	s.refuseUndrain(errDrainedAgain)
-	switch now := s.live(); {
-	case now == told && err == nil:
-		now.Drained = true
-		now.drains()
-		s.annotate(now)
-	case now != nil:
-		s.drainAgain(now)
+func (m *machine) adminOf(id string) string {
+	if p := m.find(id); p != nil {
+		return p.AdminAddress
 	}
-	sentence := fmt.Sprintf("epoch %d drains: its listeners close at the end of its drain time", told.Number)
-	if err != nil {
-		sentence = fmt.Sprintf("epoch %d has not confirmed that it drains; the request is repeated until it, or the epoch "+
-			"that replaces it, does (%v)", told.Number, err)
-	}
-	s.event(condition.KindDraining, told, sentence, nil)
+	return ""
 }
 
-// drains notes when the listeners close of an epoch that has confirmed that it drains. Envoy counts from the first request;
-// nothing ends that.
-func (p *process) drains() {
+// requireDrain makes a request to drain stand: Envoy has confirmed it, or will be asked again.
+func (m *machine) requireDrain(e drainAnswered) {
+	d := &m.drain
+	d.wanted = true
+	m.refuseUndrain(errDrainedAgain)
+	live := m.live()
+	switch {
+	case live != nil && live.ID == e.id && e.err == nil:
+		live.Drained = true
+		m.confirmDrain(live)
+	case live != nil:
+		m.drainAgain(live)
+	}
+	sentence := fmt.Sprintf("epoch %d drains: its listeners close at the end of its drain time",
+		d.number)
+	if e.err != nil {
+		sentence = fmt.Sprintf("epoch %d has not confirmed that it drains; the request is repeated "+
+			"until it, or the epoch that replaces it, does (%v)", d.number, e.err)
+	}
+	m.publish(condition.KindDraining, &process{Epoch: Epoch{Number: d.number}}, nil, "%s", sentence)
+	m.reply(d.calls, answer{})
+}
+
+// confirmDrain records when the listeners of an epoch close that drains. Envoy counts from the
+// first request; nothing ends that.
+func (m *machine) confirmDrain(p *process) {
 	if p.Drained && p.DrainEnds.IsZero() {
-		p.DrainEnds = time.Now().Add(p.spec.Drain)
+		p.DrainEnds = m.now.Add(p.spec.Drain)
 	}
+	m.annotate(p)
 }
 
-// tellDrained tells an epoch to drain, within tellTimeout.
-func tellDrained(ctx context.Context, admin Admin) error {
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
-	defer cancel()
-	if err := admin.FailHealthcheck(ctx); err != nil {
-		return fmt.Errorf("set the health check: %w", err)
-	}
-	switch err := admin.DrainListeners(ctx, true); {
-	case hangs(err):
-		return fmt.Errorf("%w: drain the listeners: %w", errUnconfirmed, err)
-	case err != nil:
-		return fmt.Errorf("drain the listeners: %w", err)
-	}
-	return nil
+// drainAgain makes an epoch follow the standing request to drain.
+func (m *machine) drainAgain(p *process) {
+	p.Drained, m.drain.again = true, m.now
+	m.annotate(p)
 }
 
-// drainAgain makes an epoch follow the standing request to drain, and repeats that until it does.
-func (s *Supervisor) drainAgain(p *process) {
-	p.Drained = true
-	s.annotate(p)
-	s.help(func(ctx context.Context) {
-		for try := 1; ; try++ {
-			settled, err := s.tellAgain(ctx, p)
-			if settled {
-				return
-			}
-			if try == 1 {
-				s.log.Warn("cannot tell epoch to drain; trying again", "epoch", p.Number, "error", err)
-			}
-			if !sleep(ctx, probeInterval) {
-				return
-			}
-		}
-	})
+// requestUndrain answers an Undrain, or makes it wait for the next epoch that becomes live.
+func (m *machine) requestUndrain(c call) {
+	a := answer{}
+	switch live := m.live(); {
+	case m.stop != nil:
+		a.err = m.refusal(-1, ErrStopping)
+	case live == nil:
+		a.err = ErrNotLive
+	case !m.drain.wanted:
+		a.result = Result{Epoch: live.Number, Previous: live.Number, Mode: Unchanged}
+	case m.lastGood == nil || m.lastGood.adopted != nil:
+		a.err = m.refusal(-1, fmt.Errorf("epoch %d: %w", live.Number, errAdoptedSpec))
+	default:
+		m.drain.undrains = append(m.drain.undrains, c)
+		return
+	}
+	m.reply([]call{c}, a)
 }
 
-// tellAgain tells an epoch once to drain. It is settled when the epoch has confirmed it, or need not be told any more. It
-// runs in a helper.
-func (s *Supervisor) tellAgain(ctx context.Context, p *process) (settled bool, err error) {
-	release, err := s.lockTelling(ctx)
-	if err != nil {
-		return true, nil //nolint:nilerr // Run has ended
-	}
-	defer release()
-	over := false
-	if err := s.call(ctx, func() { over = p.Phase != Live || s.stop != nil }); err != nil || over {
-		return true, nil //nolint:nilerr // Run has ended
-	}
-	if err := tellDrained(ctx, p.admin); err != nil {
-		return false, err
-	}
-	s.post(func() {
-		p.drains()
-		s.annotate(p)
-	})
-	return true, nil
+// undrained ends the standing drain: an epoch that was not requested to drain is live.
+func (m *machine) undrained(p *process, result Result) {
+	m.drain.wanted = false
+	m.publish(condition.KindUndrained, p, nil,
+		"epoch %d takes new connections: the drain is taken back", p.Number)
+	m.reply(m.drain.undrains, answer{result: result})
+	m.drain.undrains = nil
 }
 
-// Abort kills an epoch: a starting one is refused, one that serves is started again by the guard, and of one that was
-// replaced the connections that are left are cut (the keeper takes the place of the parent that its child then misses).
-func (s *Supervisor) Abort(ctx context.Context, number int) error {
-	err := fmt.Errorf("epoch %d: %w", number, ErrNoEpoch)
-	called := s.call(ctx, func() {
-		if a := s.attempt; a != nil && a.process.Number == number && !a.adopted {
-			a.cancel(ErrAborted)
-			err = nil
-			return
-		}
-		for _, p := range s.processes {
-			if p.Number == number {
-				s.signal(p, syscall.SIGKILL, ErrAborted.Error())
-				err = nil
-			}
-		}
-	})
-	if called != nil {
-		return called
-	}
-	return err
+// refuseUndrain answers all who wait for an undrain that failed.
+func (m *machine) refuseUndrain(err error) {
+	m.reply(m.drain.undrains, answer{err: err})
+	m.drain.undrains = nil
 }

@@ -21,13 +21,14 @@ type world struct {
 	memory     map[int]*memory
 	keeper     *fakeKeeper // the agent's connection
 	behaviour  map[string]behaviour
-	rescue     bool   // the keeper takes the place of a parent that died too early
-	unsteered  bool   // the keeper cannot steer connections
-	unclear    bool   // the flag in shared memory cannot be cleared
-	allowed    bool   // an old epoch may be killed before its time (Abort)
-	unmeasured bool   // the keeper cannot measure
-	clients    uint64 // idle connections that each Envoy has until it ends
-	runs       int    // of --mode validate
+	rescue     bool          // the keeper takes the place of a parent that died too early
+	unsteered  bool          // the keeper cannot steer connections
+	unclear    bool          // the flag in shared memory cannot be cleared
+	allowed    bool          // an old epoch may be killed before its time (Abort)
+	unmeasured bool          // the keeper cannot measure
+	hungKeeper chan struct{} // not nil: the keeper answers nothing until it is closed
+	clients    uint64        // idle connections that each Envoy has until it ends
+	runs       int           // of --mode validate
 	cleaned    int
 	measured   int
 

@@ -55,7 +55,26 @@ func (w *world) exists(pid int) bool {
 	return slices.ContainsFunc(w.all, func(e *fakeEnvoy) bool { return e.pid == pid && e.exit == nil })
 }
 
-func (k *fakeKeeper) with(id string, f func(*fakeEnvoy) error) error {
+// pause blocks while the keeper hangs, until ctx ends.
+func (k *fakeKeeper) pause(ctx context.Context) error {
+	k.w.mu.Lock()
+	hung := k.w.hungKeeper
+	k.w.mu.Unlock()
+	if hung == nil {
+		return nil
+	}
+	select {
+	case <-hung:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (k *fakeKeeper) with(ctx context.Context, id string, f func(*fakeEnvoy) error) error {
+	if err := k.pause(ctx); err != nil {
+		return err
+	}
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	if k.w.keeper != k {
@@ -69,7 +88,10 @@ func (k *fakeKeeper) with(id string, f func(*fakeEnvoy) error) error {
 	return fmt.Errorf("no process %q", id)
 }
 
-func (k *fakeKeeper) Start(_ context.Context, spec StartSpec) (int, error) {
+func (k *fakeKeeper) Start(ctx context.Context, spec StartSpec) (int, error) {
+	if err := k.pause(ctx); err != nil {
+		return 0, err
+	}
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	if k.w.keeper != k {
@@ -78,8 +100,8 @@ func (k *fakeKeeper) Start(_ context.Context, spec StartSpec) (int, error) {
 	return k.w.start(spec).pid, nil
 }
 
-func (k *fakeKeeper) Signal(_ context.Context, id string, signal syscall.Signal) error {
-	return k.with(id, func(e *fakeEnvoy) error {
+func (k *fakeKeeper) Signal(ctx context.Context, id string, signal syscall.Signal) error {
+	return k.with(ctx, id, func(e *fakeEnvoy) error {
 		if e.exit == nil {
 			k.w.signal(e, signal)
 		}
@@ -91,7 +113,7 @@ func (k *fakeKeeper) Exits() <-chan Process { return k.exits }
 func (k *fakeKeeper) Done() <-chan struct{} { return k.done }
 
 func (k *fakeKeeper) Processes(ctx context.Context) ([]Process, error) {
-	all, err := k.list()
+	all, err := k.list(ctx)
 	for i := range all {
 		all[i].Connections = 0
 	}
@@ -106,10 +128,13 @@ func (k *fakeKeeper) Measure(ctx context.Context) ([]Process, error) {
 	if unmeasured {
 		return nil, errors.New("the tables are being read")
 	}
-	return k.list()
+	return k.list(ctx)
 }
 
-func (k *fakeKeeper) list() ([]Process, error) {
+func (k *fakeKeeper) list(ctx context.Context) ([]Process, error) {
+	if err := k.pause(ctx); err != nil {
+		return nil, err
+	}
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	if k.w.keeper != k {
@@ -124,12 +149,12 @@ func (k *fakeKeeper) list() ([]Process, error) {
 	return all, nil
 }
 
-func (k *fakeKeeper) Annotate(_ context.Context, id string, note json.RawMessage) error {
-	return k.with(id, func(e *fakeEnvoy) error { e.note = slices.Clone(note); return nil })
+func (k *fakeKeeper) Annotate(ctx context.Context, id string, note json.RawMessage) error {
+	return k.with(ctx, id, func(e *fakeEnvoy) error { e.note = slices.Clone(note); return nil })
 }
 
-func (k *fakeKeeper) Forget(_ context.Context, id string) error {
-	return k.with(id, func(e *fakeEnvoy) error { e.forgotten = true; return nil })
+func (k *fakeKeeper) Forget(ctx context.Context, id string) error {
+	return k.with(ctx, id, func(e *fakeEnvoy) error { e.forgotten = true; return nil })
 }
 
 func (k *fakeKeeper) Run(ctx context.Context, command Command) (RunResult, error) {
@@ -137,6 +162,9 @@ func (k *fakeKeeper) Run(ctx context.Context, command Command) (RunResult, error
 	k.w.runs++
 	invalid := k.w.behaviour[command.Args[0]].invalid
 	k.w.mu.Unlock()
+	if err := k.pause(ctx); err != nil {
+		return RunResult{}, err
+	}
 	sleep(ctx, 60*time.Millisecond)
 	if invalid {
 		return RunResult{Exit: 1, Output: []byte("[info] reading\nunknown cluster 'x'\n")}, nil
@@ -144,7 +172,10 @@ func (k *fakeKeeper) Run(ctx context.Context, command Command) (RunResult, error
 	return RunResult{Output: []byte("configuration OK\n")}, nil
 }
 
-func (k *fakeKeeper) ClearInitializing(_ context.Context, lineage int) error {
+func (k *fakeKeeper) ClearInitializing(ctx context.Context, lineage int) error {
+	if err := k.pause(ctx); err != nil {
+		return err
+	}
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	if m := k.w.memory[lineage]; m != nil && !k.w.unclear {
@@ -153,14 +184,14 @@ func (k *fakeKeeper) ClearInitializing(_ context.Context, lineage int) error {
 	return nil
 }
 
-func (k *fakeKeeper) Steer(_ context.Context, from, to string, closes time.Duration) error {
+func (k *fakeKeeper) Steer(ctx context.Context, from, to string, closes time.Duration) error {
 	k.w.mu.Lock()
 	unsteered := k.w.unsteered
 	k.w.mu.Unlock()
 	if unsteered {
 		return errors.New("the keeper does not know the operation \"steer\"")
 	}
-	if err := k.with(to, func(e *fakeEnvoy) error {
+	if err := k.with(ctx, to, func(e *fakeEnvoy) error {
 		if e.exit != nil {
 			return fmt.Errorf("epoch %d has ended", e.Number)
 		}
@@ -168,13 +199,16 @@ func (k *fakeKeeper) Steer(_ context.Context, from, to string, closes time.Durat
 	}); err != nil {
 		return err
 	}
-	return k.with(from, func(e *fakeEnvoy) error {
+	return k.with(ctx, from, func(e *fakeEnvoy) error {
 		e.steered, e.closes = true, time.Now().Add(closes)
 		return nil
 	})
 }
 
-func (k *fakeKeeper) Cleanup(context.Context) error {
+func (k *fakeKeeper) Cleanup(ctx context.Context) error {
+	if err := k.pause(ctx); err != nil {
+		return err
+	}
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	for _, e := range k.w.all {
@@ -223,11 +257,11 @@ func (a fakeAdmin) ask(ctx context.Context, f func(*fakeEnvoy), late bool) error
 	return nil
 }
 
-func (a fakeAdmin) State(ctx context.Context) (state State, err error) {
+func (a fakeAdmin) State(ctx context.Context) (state ServerState, err error) {
 	err = a.with(ctx, func(e *fakeEnvoy) {
-		state = State{Server: "PRE_INITIALIZING", RestartEpoch: -1}
+		state = ServerState{Server: "PRE_INITIALIZING", RestartEpoch: -1}
 		if !e.live.IsZero() {
-			state = State{Server: "LIVE", RestartEpoch: e.RestartEpoch, WorkersStarted: true}
+			state = ServerState{Server: "LIVE", RestartEpoch: e.RestartEpoch, WorkersStarted: true}
 		}
 	})
 	return state, err

@@ -29,11 +29,11 @@ func TestEnvoyThatDiesIsBack(t *testing.T) {
 		}
 		var exited *Epoch
 		for _, e := range h.s.Epochs() {
-			if e.Phase == Exited && e.Hash == "b" {
+			if e.State == Exited && e.Hash == "b" {
 				exited = &e
 			}
 		}
-		if exited == nil || exited.Cause != "ended by SIGSEGV" || exited.Exit.Signal != "SIGSEGV" {
+		if exited == nil || exited.ExitCause != "ended by SIGSEGV" || exited.ExitSignal != "SIGSEGV" {
 			t.Errorf("record of the exit: %+v", exited)
 		}
 	})

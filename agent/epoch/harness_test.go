@@ -77,6 +77,21 @@ func (h *harness) begin() {
 	synctest.Wait()
 }
 
+// inspection is an event that shows a test the state.
+type inspection struct {
+	look func(*state)
+	done chan struct{}
+}
+
+func (i inspection) apply(m *machine) { i.look(&m.state); close(i.done) }
+
+// inspect calls look with the state.
+func (h *harness) inspect(look func(*state)) {
+	done := make(chan struct{})
+	h.s.executor.post(inspection{look, done})
+	<-done
+}
+
 // leave ends the agent as kill -9 does: Envoy goes on.
 func (h *harness) leave() {
 	h.cancel()
@@ -194,8 +209,8 @@ func (h *harness) expect(want string) {
 	h.t.Helper()
 	var got []string
 	for _, e := range h.s.Epochs() {
-		if e.Phase != Exited {
-			got = append(got, fmt.Sprintf("%d %s", e.Number, e.Phase))
+		if e.State != Exited {
+			got = append(got, fmt.Sprintf("%d %s", e.Number, e.State))
 		}
 	}
 	slices.Reverse(got)

@@ -88,7 +88,7 @@ type RunResult struct {
 // Admin is the admin interface of one epoch. An error that is a time-out (or EAGAIN: the queue of its socket is full)
 // means that Envoy hangs; any other that there is no such interface (any more).
 type Admin interface {
-	State(ctx context.Context) (State, error)
+	State(ctx context.Context) (ServerState, error)
 	// FailHealthcheck and OKHealthcheck are /healthcheck/fail and /healthcheck/ok.
 	FailHealthcheck(ctx context.Context) error
 	OKHealthcheck(ctx context.Context) error
@@ -98,15 +98,17 @@ type Admin interface {
 	Activity(ctx context.Context) (Activity, error)
 }
 
-// State is what an Envoy says of itself.
-type State struct {
+// ServerState is what an Envoy says of itself.
+type ServerState struct {
 	Server         string // /server_info's state: "LIVE", "PRE_INITIALIZING", "INITIALIZING", "DRAINING"
 	RestartEpoch   int    // /server_info's command_line_options.restart_epoch, or OwnAddress; counts only if Live
 	WorkersStarted bool   // the gauge listener_manager.workers_started: listeners accept
 }
 
-// OwnAddress is a State's RestartEpoch where nobody but the epoch in question can answer: no other one that lives has its address.
+// OwnAddress is a ServerState's RestartEpoch where nobody but the epoch in question can answer: no other one that lives has its address.
 const OwnAddress = -1
 
 // Live is whether Envoy serves. One whose health check was failed says DRAINING, and serves.
-func (s State) Live() bool { return (s.Server == "LIVE" || s.Server == "DRAINING") && s.WorkersStarted }
+func (s ServerState) Live() bool {
+	return (s.Server == "LIVE" || s.Server == "DRAINING") && s.WorkersStarted
+}

@@ -119,7 +119,7 @@ func randomLife(h *harness, random *rand.Rand) {
 		}
 	}
 	callers.Wait()
-	h.wait(cureInterval + 30*time.Second)
+	h.wait(repairInterval + 30*time.Second)
 	h.adminIsBack()
 	last := specOf("last")
 	h.must(last)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,24 +11,28 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Options are what a Supervisor is made of. Admin, Board and ConfigDir are needed.
+// Options configure a Supervisor. Admin, Board and ConfigDir are needed. The functions are called by
+// several goroutines.
 type Options struct {
-	Admin     func(address string) Admin // a client for what Spec.AdminAddress named; it must not connect yet
+	// Admin returns a client for an address that Spec.AdminAddress returned; it must not connect yet.
+	Admin     func(address string) Admin
 	Board     *condition.Board
-	Logger    *slog.Logger // nil = slog.Default()
+	Logger    *slog.Logger // nil: slog.Default()
 	ConfigDir string       // of envoy-rev<N>.json
 
-	// Explain says in words how a process ended; nil = its code or signal.
+	// Explain says in words how a process ended; nil: its code or signal.
 	Explain func(code int, signal string, coreDump bool, lastLines []string) string
-	// Exists reports whether there is a process with this pid; nil asks the kernel. It is used while the keeper is gone.
+	// Exists reports whether a process of this pid exists; nil asks the kernel. It is used while no
+	// keeper is connected.
 	Exists func(pid int) bool
-	// Obstacle says why no Envoy could start now, such as a port that another program has; nil = nothing is known. It must not block.
+	// Obstacle says why no Envoy could start now, such as a port that another program has; nil: nothing
+	// is known.
 	Obstacle func() error
 	// Settings are read whenever they are needed, as the configuration keys behind them are [live].
 	Settings func() Settings
 }
 
-// Settings are the guard's: restart_backoff_min, restart_backoff_max, restart_limit, restart_window.
+// Settings are restart_backoff_min, restart_backoff_max, restart_limit and restart_window.
 type Settings struct {
 	BackoffMin time.Duration
 	BackoffMax time.Duration
@@ -37,73 +40,74 @@ type Settings struct {
 	Window     time.Duration
 }
 
-// The bounds of what has none in the configuration.
+// The bounds that the configuration does not set.
 const (
-	askTimeout       = 3 * time.Second        // one question to the keeper
+	askTimeout       = 3 * time.Second        // one request to the keeper
 	validateTimeout  = 30 * time.Second       // envoy --mode validate; 1000 listeners take half a second
-	pollHinted       = 2 * time.Millisecond   // how often a starting epoch is asked in the moment after a hint,
-	hintedFor        = 50 * time.Millisecond  // which is this long;
-	pollFast         = 10 * time.Millisecond  // in its first seconds
-	pollSlow         = 100 * time.Millisecond // and later
-	pollFastFor      = 3 * time.Second        //
-	handshakeTimeout = 10 * time.Second       // a child whose admin never answered by then hangs on its parent
-	parentNews       = 50 * time.Millisecond  // a refused hot restart waits this long for its parent's exit
-	hurriedHandshake = 3 * time.Second        // the same when nobody serves
-	parentGrace      = 300 * time.Millisecond // a child whose parent died may get live within this
-	overdue          = 1500 * time.Millisecond
-	// overdue: an epoch that its child should have ended is killed this long after it was due. Envoy does it within 100 ms.
-	steerSettle      = time.Second            // an epoch that gets no new connection has accepted those that wait by then
-	terminateTimeout = 5 * time.Second        // SIGTERM to SIGKILL
-	abortTimeout     = time.Second            // the same when a stop is aborted
-	keeperPatience   = 5 * time.Second        // with a keeper that is gone: it may be replacing itself
-	missedPause      = 100 * time.Millisecond // between two looks at the processes of a keeper that is gone
-	killTimeout      = 5 * time.Second        // SIGKILL to giving up on hearing of the exit
-	provenFirst      = 2 * time.Second        // nobody serves: a request waits this long for what is known to work
-	obstaclePause    = 3 * time.Second        // between two looks at what keeps Envoy from starting; longer than provenFirst, for those who wait
-	forgetExits      = time.Minute            // a run of exits that the back-off counts ends after this
-	handshakeTries   = 3                      // of a hot restart that fails in its handshake, the flag cleared between
-	probeInterval    = 5 * time.Second        // of the live epoch's admin
-	probeTimeout     = 2 * time.Second        //
-	tellTimeout      = 5 * time.Second        // the live epoch whether to drain
-	probeMisses      = 3                      // in a row make an epoch silent
-	preflightHurry   = 500 * time.Millisecond // the parent's admin before a hot restart: one that was stopped serves nobody until it is woken
-	preflightTimeout = time.Second            // the same once it was
-	cureInterval     = time.Minute            // between two attempts to cure an epoch that is silent or without admin
+	preflightHurry   = 500 * time.Millisecond // the parent's admin before a hot restart
+	preflightTimeout = time.Second            // the same after SIGCONT
+	parentNews       = 50 * time.Millisecond  // a refused hot restart: until its parent's exit is known
+	parentGrace      = 300 * time.Millisecond // a child whose parent died may become live within this
+
+	pollFast    = 10 * time.Millisecond  // polls of a starting epoch in its first seconds,
+	pollFastFor = 3 * time.Second        // which are these;
+	pollSlow    = 100 * time.Millisecond // later;
+	pollHinted  = 2 * time.Millisecond   // and after a hint
+	hintedFor   = 50 * time.Millisecond
+
+	handshakeTries       = 3                // of a hot restart that fails in its handshake
+	handshakeTimeout     = 10 * time.Second // a child without an answer by then hangs on its parent
+	handshakeTimeoutDown = 3 * time.Second  // the same when nobody serves
+
+	overdue          = 1500 * time.Millisecond // an epoch that its child should have ended is killed
+	terminateTimeout = 5 * time.Second         // SIGTERM to SIGKILL
+	abortTimeout     = time.Second             // the same when a stop is aborted
+	killTimeout      = 5 * time.Second         // SIGKILL to the exit
+	steerSettle      = time.Second             // until queued connections are accepted
+
+	keeperPatience = 5 * time.Second        // a keeper replaces itself within this
+	missedPause    = 100 * time.Millisecond // between two checks of a lost keeper's processes
+	provenFirst    = 2 * time.Second        // requests wait so long for a restart of what worked
+	obstaclePause  = 3 * time.Second        // between checks for an obstacle; above provenFirst
+	forgetExits    = time.Minute            // a streak of exits ends after this
+	repairInterval = time.Minute            // between attempts to replace an epoch without admin
+	probeInterval  = 5 * time.Second        // of the live epoch's admin
+	probeTimeout   = 2 * time.Second
+	probeMisses    = 3               // unanswered probes in a row make an epoch silent
+	drainTimeout   = 5 * time.Second // one request to drain
+
+	idleSettle    = 500 * time.Millisecond // connections are counted so long after a child became live
+	idleEvery     = 300 * time.Millisecond // between counts; longer than keeper.MeasurementAge
+	countEvery    = 500 * time.Millisecond // the same during a stop
+	countsQuiet   = 2                      // in a row: a changing kernel table may lack a line
+	quietFor      = time.Second            // without a request in flight a stop's drain is done
+	adminRefusals = 10                     // unanswered requests in a row: the admin is gone
 )
 
-// New returns a supervisor; nothing happens before Run.
-func New(options Options) *Supervisor {
-	if options.Logger == nil {
-		options.Logger = slog.Default()
+// withDefaults sets what is optional.
+func (o Options) withDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
-	if options.Explain == nil {
-		options.Explain = explain
+	if o.Explain == nil {
+		o.Explain = explain
 	}
-	if options.Exists == nil {
-		options.Exists = func(pid int) bool { return !errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
+	if o.Exists == nil {
+		o.Exists = func(pid int) bool { return !errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
 	}
-	if options.Obstacle == nil {
-		options.Obstacle = func() error { return nil }
+	if o.Obstacle == nil {
+		o.Obstacle = func() error { return nil }
 	}
-	if options.Settings == nil {
-		options.Settings = DefaultSettings
+	if o.Settings == nil {
+		o.Settings = DefaultSettings
 	}
-	return &Supervisor{
-		options: options,
-		log:     options.Logger,
-		inbox:   make(chan func()),
-		asking:  make(chan struct{}, 1),
-		ended:   make(chan struct{}),
-		changed: make(chan struct{}),
-		hints:   make(chan struct{}, 1),
-		telling: make(chan struct{}, 1),
-		prefix:  fmt.Sprintf("%08x", rand.Uint32()),
-	}
+	return o
 }
 
 // DefaultSettings are the defaults of the [envoy] table.
 func DefaultSettings() Settings {
-	return Settings{BackoffMin: time.Second, BackoffMax: time.Minute, Limit: 10, Window: 10 * time.Minute}
+	return Settings{BackoffMin: time.Second, BackoffMax: time.Minute, Limit: 10,
+		Window: 10 * time.Minute}
 }
 
 func explain(code int, signal string, _ bool, _ []string) string {

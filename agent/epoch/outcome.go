@@ -1,7 +1,6 @@
 package epoch
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,8 +9,9 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// handshakeTroubles are what Envoy's last lines say when not the configuration but the hot restart failed. Measured with
-// 1.40; all but the last two pass once the flag in shared memory is cleared, at the latest at the second try.
+// handshakeTroubles are Envoy's last lines when the hot restart failed and not the configuration.
+// Measured with 1.40; all but the last two pass once the flag in shared memory is cleared, at the
+// latest at the second try.
 var handshakeTroubles = []string{
 	"previous envoy process is still initializing",
 	"parent did not respond as expected",
@@ -35,174 +35,177 @@ func handshakeTrouble(exit *Exit) bool {
 }
 
 // commit makes the attempt's process the live epoch.
-func (s *Supervisor) commit(a *attempt) {
-	s.attempt = nil
-	p, now := a.process, time.Now()
+func (m *machine) commit(a *attempt) {
+	m.attempt = nil
+	p := a.process
 	previous := -1
 	if a.parent != nil && a.mode != First {
 		previous = a.parent.Number
 	}
-	p.Live = now
-	s.last, s.doubt, s.guard.at = p, time.Time{}, time.Time{}
+	p.Live = m.now
+	m.setLast(p)
+	m.replaceAt, m.backOff.at = time.Time{}, time.Time{}
 	if a.spec.Command != nil {
-		if renewed := a.guard && s.good != nil && s.good.Hash == a.spec.Hash; !renewed { // the guard's may have got old meanwhile
-			s.good = a.spec
+		// The spec of a repair may be older than one that was renewed meanwhile.
+		if !a.repair || m.lastGood == nil || m.lastGood.Hash != a.spec.Hash {
+			m.lastGood = a.spec
 		}
-		s.wanted = nil
+		m.lastTried = nil
 	}
-	result := Result{Epoch: p.Number, Previous: previous, Mode: p.Mode}
-	if !p.alive() { // it was live, if only for a moment: the epoch before it has closed its listeners
-		s.replaceOlder(p)
-		s.refuse(a, errExitedLive)
-		s.crashed(p)
+	if !p.alive() { // it was live for a moment: the epoch before it has closed its listeners
+		m.replaceOlder(p)
+		m.refuse(a, errExitedLive)
+		m.crashed(p)
 		return
 	}
-	s.forgetMourned()
-	if frozen := a.spec.frozen; frozen != nil {
-		frozen.tried = false
-	}
-	p.Phase = Live
-	s.annotate(p)
-	s.replaceOlder(p)
-	s.event(condition.KindEpochLive, p, fmt.Sprintf("epoch %d is live after %s (%s)", p.Number,
-		now.Sub(p.Started).Round(time.Millisecond), p.Mode), nil)
-	s.options.Board.Clear(conditionDown)
-	s.options.Board.Clear(conditionAdminLost)
-	s.options.Board.Clear(conditionSilent)
-	s.probeAt = now.Add(probeInterval)
+	m.forgetUnreplaced()
+	m.lastGoodFailed = false
+	p.State = Live
+	m.annotate(p)
+	m.replaceOlder(p)
+	m.publish(condition.KindEpochLive, p, nil, "epoch %d is live after %s (%s)", p.Number,
+		m.now.Sub(p.Started).Round(time.Millisecond), p.Mode)
+	m.clear(conditionDown)
+	m.clear(conditionAdminLost)
+	m.clear(conditionSilent)
+	m.probe.at = m.now.Add(probeInterval)
+	result := Result{Epoch: p.Number, Previous: previous, Mode: p.Mode}
 	switch {
-	case len(s.undraining) > 0:
-		s.undrained(p, result)
-	case s.drained:
-		s.drainAgain(p)
+	case len(m.drain.undrains) > 0:
+		m.undrained(p, result)
+	case m.drain.wanted:
+		m.drainAgain(p)
 	}
-	s.reply(a.callers, answer{result: result})
+	m.reply(a.calls, answer{result: result})
 }
 
-// replaceOlder puts all epochs but the newest on their way out.
-func (s *Supervisor) replaceOlder(newest *process) {
-	parent := s.parentOf(newest)
-	for _, p := range s.processes {
-		if p == newest || p.Phase == Starting {
+func (m *machine) setLast(p *process) {
+	last := *p
+	m.last = &last
+}
+
+// replaceOlder makes all epochs but the newest drain.
+func (m *machine) replaceOlder(newest *process) {
+	parent := m.parentOf(newest)
+	for _, p := range m.processes {
+		if p == newest || p.State == Starting {
 			continue
 		}
-		wasLive := p.Phase == Live
-		p.Phase = Draining
+		served := p.State.Serves()
+		p.State = Draining
 		switch {
 		case newest.hot && p == parent:
-			// Its child tells it to exit this long after it got live.
-			p.child, p.Ends = "hot", newest.Live.Add(newest.spec.ParentShutdown)
-		case wasLive:
-			s.drainSideBySide(p)
-		case p.idle && p.child == "hot":
-			// Its child ends it. That has happened already if the child had one itself.
+			// Its child ends it this long after the child became live.
+			p.endedBy, p.Ends = endedByChild, newest.Live.Add(newest.spec.ParentShutdown)
+		case served:
+			p.endedBy, p.Ends = endedBySupervisor, m.now.Add(p.spec.ParentShutdown)
+			m.drainSideBySide(p, m.now)
+		case p.idle && p.endedBy == endedByChild:
+			// Its child ended it when the child became a parent itself.
 			if newest.Mode == Hot && newest.Lineage == p.Lineage {
 				p.Ends = newest.Live
 			}
-		case p.child != "side" || p.Ends.IsZero():
-			// It lost its child, and with it the one that would end it; its listeners and its admin are closed already.
-			p.child, p.Ends = "side", newest.Live.Add(newest.spec.ParentShutdown)
+		case p.endedBy != endedBySupervisor || p.Ends.IsZero():
+			// It lost the child that would end it; its listeners and its admin are closed already.
+			p.endedBy, p.Ends = endedBySupervisor, newest.Live.Add(newest.spec.ParentShutdown)
 		case !p.closes.IsZero():
-			closes := p.closes
-			s.help(func(ctx context.Context) { s.steer(ctx, p, closes) }) // the one that got its connections has died
+			m.steer(p) // the epoch that got its connections has died
 		}
-		s.annotate(p)
+		m.annotate(p)
 	}
 }
 
-// conclude decides what follows a failed process, which has exited by now: another try, another way, or a refusal.
-func (s *Supervisor) conclude(a *attempt) {
-	p, exit := a.process, a.process.Exit
-	if frozen := a.spec.frozen; frozen != nil { // who was killed by somebody else says nothing of its configuration
-		frozen.tried = frozen.tried || exit == nil || exit.Signal != "SIGKILL" || p.asked != ""
+// conclude decides what follows a failed process, which has exited: a retry, side by side or a
+// refusal.
+func (m *machine) conclude(a *attempt) {
+	p := a.process
+	exit := p.exit
+	if a.spec == m.lastGood { // an exit by somebody else's SIGKILL says nothing of the spec
+		m.lastGoodFailed = m.lastGoodFailed || exit == nil || exit.Signal != "SIGKILL" || p.ending != ""
 	}
-	if p.hot && a.started {
-		// Whatever failed, its flag blocks every later epoch of this lineage.
-		err := s.ask(func(ctx context.Context, k Keeper) error { return k.ClearInitializing(ctx, p.Lineage) })
-		if err != nil {
-			s.log.Warn("the flag of a failed start could not be cleared", "epoch", p.Number, "error", err)
-		}
+	if p.hot && a.started { // its flag would block every later epoch of this lineage
+		m.do(clearInitializing{p.Lineage, p.Number})
 	}
 	trouble := handshakeTrouble(exit) && errors.Is(a.failure, errExited)
 	switch {
-	case a.adopted || s.stop != nil || errors.Is(a.failure, ErrAborted):
+	case a.adopted || m.stop != nil || errors.Is(a.failure, ErrAborted):
 	case a.parentGone:
-		s.requeue(a)
+		m.requeue(a)
 		return
 	case a.mode == Hot && (errors.Is(a.failure, errSilent) || errors.Is(a.failure, errHandshake)),
 		a.mode == Hot && trouble && a.tries >= handshakeTries-1:
-		s.log.Warn("no hot restart: starting side by side", "epoch", p.Number, "error", a.failure)
+		m.warn("no hot restart: starting side by side", "epoch", p.Number, "error", a.failure)
 		a.sideBySide, a.tries = true, 0
-		s.begin(a)
+		m.begin(a)
 		return
 	case trouble && a.tries < handshakeTries-1:
 		a.tries++
-		if a.mode != Hot { // the name space of a lineage that was to be founded is taken
-			if a.avoid == nil {
-				a.avoid = map[int]bool{}
-			}
-			a.avoid[p.Lineage] = true
+		if a.mode != Hot {
+			a.avoid = append(a.avoid, p.Lineage)
 		}
-		s.begin(a)
+		m.begin(a)
 		return
 	}
-	s.attempt = nil
-	s.refuse(a, a.failure)
-	live := s.live()
+	m.attempt = nil
+	m.refuse(a, a.failure)
+	live := m.live()
 	switch {
-	case live == nil && !a.started && s.stop == nil && !errors.Is(a.failure, ErrAborted) && (a.guard || s.guard.at.IsZero()):
-		s.unstarted(a)
-	case live == nil && !a.started:
-		// The guard, if it is at it, goes on as it was.
-	case live == nil && a.parentGone:
-		// The guard saw the parent's exit.
-	case live == nil && a.started && s.stop == nil:
-		s.crashed(p)
-	case live != nil && a.started && a.mode == Hot:
-		s.examine(live)
-		// Ended by a signal that we did not send, it may have been live between two questions; then the epoch before
-		// it refuses connections. A fresh start of what is known to work is right in either case.
-		if exit != nil && exit.Signal != "" && p.asked == "" && a.answered {
-			s.doubt = time.Now()
-			if a.guard {
-				s.doubt = s.doubt.Add(s.options.Settings().BackoffMin)
+	case live == nil && (m.stop != nil || a.started && a.parentGone):
+		// Nothing is started during a stop; the exit of the parent has scheduled a start.
+	case live == nil && a.started:
+		m.crashed(p)
+	case live == nil:
+		if !errors.Is(a.failure, ErrAborted) && (a.repair || m.backOff.at.IsZero()) {
+			m.unstarted(a)
+		}
+	case a.started && a.mode == Hot:
+		m.examine(live)
+		// Ended by a signal of somebody else it may have been live between two polls; then the
+		// live epoch refuses connections.
+		if exit != nil && exit.Signal != "" && p.ending == "" && a.answered {
+			m.replaceAt = m.now
+			if a.repair {
+				m.replaceAt = m.now.Add(m.settings.BackoffMin)
 			}
-			s.guard.reason = fmt.Sprintf("epoch %d was ended by %s while it took over", p.Number, exit.Signal)
+			m.backOff.reason = fmt.Sprintf("epoch %d was ended by %s while it took over", p.Number,
+				exit.Signal)
 		}
 	}
 }
 
-// requeue puts an attempt's request back to wait, as it failed through no fault of its own. A newer one wins.
-func (s *Supervisor) requeue(a *attempt) {
-	s.attempt = nil
-	if len(a.callers) == 0 {
-		if s.live() == nil && s.guard.at.IsZero() {
-			s.guard.at = time.Now()
+// requeue makes a request wait again whose attempt failed through no fault of its own. A newer
+// request wins.
+func (m *machine) requeue(a *attempt) {
+	m.attempt = nil
+	if len(a.calls) == 0 {
+		if m.live() == nil && m.backOff.at.IsZero() {
+			m.backOff.at = m.now
 		}
 		return
 	}
-	if s.pending == nil {
-		s.pending = &pending{spec: a.spec, reason: a.reason}
+	if m.pending == nil {
+		m.pending = &pending{spec: a.spec, reason: a.reason}
 	}
-	s.pending.callers = append(a.callers, s.pending.callers...)
+	m.pending.calls = append(a.calls, m.pending.calls...)
 }
 
-// refuse tells the callers, and everybody, why the attempt failed.
-func (s *Supervisor) refuse(a *attempt, cause error) {
+// refuse answers the callers of a failed attempt.
+func (m *machine) refuse(a *attempt, cause error) {
+	p := a.process
 	if !a.started {
-		s.removeBootstrap(a.process.BootstrapPath)
+		m.removeBootstrap(p.BootstrapPath)
 	}
 	var more []string
-	if a.process.Cause != "" && a.process.asked == "" {
-		more = append(more, a.process.Cause)
+	if p.ExitCause != "" && p.ending == "" {
+		more = append(more, p.ExitCause)
 	}
-	refused := s.refusal(a.process.Number, cause, more...)
-	if a.process.Exit != nil {
-		refused.LastLines = a.process.Exit.LastLines
+	refused := m.refusal(p.Number, cause, more...)
+	if p.exit != nil {
+		refused.LastLines = p.exit.LastLines
 	}
-	s.log.Warn("epoch refused", "epoch", refused.Number, "why", strings.Join(refused.Reasons, "; "))
-	s.reply(a.callers, answer{err: refused})
+	m.warn("epoch refused", "epoch", refused.Number, "why", strings.Join(refused.Reasons, "; "))
+	m.reply(a.calls, answer{err: refused})
 	if a.undrain {
-		s.refuseUndrain(refused)
+		m.refuseUndrain(refused)
 	}
 }

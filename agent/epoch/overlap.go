@@ -1,148 +1,122 @@
 package epoch
 
 import (
-	"context"
 	"fmt"
 	"syscall"
 	"time"
 )
 
-// endOverdue ends the epochs that are on their way out and should have gone.
-func (s *Supervisor) endOverdue() {
-	now := time.Now()
-	for _, p := range s.older() {
+// endOverdue ends the draining epochs that should have exited.
+func (m *machine) endOverdue() {
+	for _, p := range m.older() {
 		if p.Ends.IsZero() || !p.killed.IsZero() {
 			continue
 		}
 		kill, why := p.Ends.Add(overdue), "its child should have ended it"
-		if p.child == "side" {
-			// Nobody but us ends it.
-			if p.asked == "" && !now.Before(p.Ends) {
-				s.signal(p, syscall.SIGTERM, "replaced, and its drain is over")
-			}
-			if p.asked == "" {
-				s.at(p.Ends)
+		if p.endedBy == endedBySupervisor {
+			if p.ending == "" && !m.due(p.Ends) {
 				continue
+			}
+			if p.ending == "" {
+				m.signal(p, syscall.SIGTERM, "replaced, and its drain is over")
 			}
 			kill, why = p.Ends.Add(terminateTimeout), "it did not end on SIGTERM"
 		}
-		if now.Before(kill) {
-			s.at(kill)
-			continue
+		if m.due(kill) {
+			m.kill(p, why)
 		}
-		s.signal(p, syscall.SIGKILL, why)
 	}
 }
 
-// drainSideBySide lets an epoch that was replaced by one of another lineage finish what it has begun, then ends it.
-func (s *Supervisor) drainSideBySide(p *process) {
-	p.child = "side"
-	begun := time.Now()
-	p.Ends = begun.Add(p.spec.ParentShutdown)
-	s.watchDrain(p, begun)
+// drainSideBySide makes an epoch finish what is in flight that an epoch of another lineage has
+// replaced; p.Ends bounds it. An earlier agent may have begun that: Envoy ignores the repetition.
+func (m *machine) drainSideBySide(p *process, begun time.Time) {
+	p.drainJob, p.closes = true, begun.Add(p.spec.Drain)
+	if p.AdminLost || p.closes.After(p.Ends) { // without admin it takes connections until it ends
+		p.closes = p.Ends
+	}
+	m.do(drainOlder{id: p.ID, admin: p.AdminAddress, ends: p.Ends, closes: p.closes,
+		drainable: !p.AdminLost, brief: p.spec.Drain < steerSettle, steer: m.steering(p)})
 }
 
-// watchDrain runs the helper that drains p, which gets no new connection any more: one that it had not accepted when its listeners
-// close would be reset. It may have been told before, by an agent before this one: Envoy ignores that.
-func (s *Supervisor) watchDrain(p *process, begun time.Time) {
-	ctx, cancel := context.WithDeadline(s.running, p.Ends)
-	p.stopDrain = cancel
-	keeper, id, admin, drain := s.keeper, p.ID, p.admin, p.spec.Drain
-	drainable, brief, closes := !p.AdminLost, drain < steerSettle, begun.Add(drain)
-	if !drainable || closes.After(p.Ends) { // of one whose admin is lost nothing can be asked; it goes then
-		closes = p.Ends
-	}
-	p.closes = closes
-	s.helpers.Go(func() {
-		defer cancel()
-		s.steer(ctx, p, closes)
-		if !drainable || brief && !sleep(ctx, steerSettle) {
-			return
-		}
-		if err := s.tellDrain(ctx, keeper, id, admin); err != nil {
-			s.post(func() { s.undrainable(p, err) })
-			return
-		}
-		// Until its drain time is over it may get new connections, so that zero means nothing before.
-		if !sleep(ctx, time.Until(closes)) {
-			return
-		}
-		for {
-			activity, err := s.activity(ctx, admin)
-			if err == nil && activity.Connections == 0 {
-				s.post(func() { p.Ends = time.Now() })
-				return
-			}
-			if !sleep(ctx, pollSlow) {
-				return
-			}
-		}
-	})
-}
-
-// tellDrain asks an epoch to drain. One that hangs is woken first: it may have been stopped.
-func (s *Supervisor) tellDrain(ctx context.Context, keeper Keeper, id string, admin Admin) error {
-	ask := func() error {
-		asking, cancel := context.WithTimeout(ctx, probeTimeout)
-		defer cancel()
-		return admin.DrainListeners(asking, true)
-	}
-	err := ask()
-	if hangs(err) {
-		if err := s.wakeUp(ctx, keeper, id); err != nil {
-			return err
-		}
-		err = ask()
-	}
-	return err
-}
-
-// undrainable is about an epoch that cannot be told to drain. One that hangs takes connections and may never answer them: it
-// is ended at once. One whose admin is gone serves what it takes, and is left to until its time is over.
-func (s *Supervisor) undrainable(p *process, err error) {
-	if !p.alive() {
-		return
-	}
-	s.log.Warn("epoch cannot be drained", "epoch", p.Number, "error", err)
-	if hangs(err) {
-		s.signal(p, syscall.SIGKILL, fmt.Sprintf("replaced, and it does not answer: %v", err))
-		return
+// steer moves new connections from a draining epoch to the live one.
+func (m *machine) steer(p *process) {
+	if s := m.steering(p); s != nil {
+		m.do(*s)
 	}
 }
 
-func (s *Supervisor) activity(ctx context.Context, admin Admin) (Activity, error) {
-	asking, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	return admin.Activity(asking)
+func (m *machine) steering(p *process) *steer {
+	live := m.live()
+	if live == nil || live == p {
+		return nil
+	}
+	return &steer{from: p.ID, to: live.ID, number: p.Number, closes: p.closes}
 }
 
-// killAll ends all that lives at once.
-func (s *Supervisor) killAll(why string) {
-	for _, p := range s.living() {
-		s.signal(p, syscall.SIGKILL, why)
+// drainedOlder is the event of a draining epoch without connections, or of one that cannot drain.
+type drainedOlder struct {
+	id  string
+	err error
+}
+
+func (e drainedOlder) apply(m *machine) {
+	p := m.find(e.id)
+	switch {
+	case p == nil:
+	case e.err == nil:
+		p.Ends = m.now
+	case hangs(e.err): // it takes connections and may never answer them
+		m.kill(p, fmt.Sprintf("replaced, and it does not answer: %v", e.err))
+	default: // it serves what it accepts until its time is over
+		m.warn("epoch cannot be drained", "epoch", p.Number, "error", e.err)
 	}
 }
 
-// sleep is false if ctx ended first.
-func sleep(ctx context.Context, duration time.Duration) bool {
-	if duration <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
+// mayStart reports whether an epoch of a spec may be started beside the live one: no older epoch is
+// left, or only an idle one that the live epoch is to end. Envoy does that itself, before its time
+// and safely: in the handshake with its child the live epoch requests its own parent to exit. While
+// clients are connected to the parent that would cut them.
+func (m *machine) mayStart(spec *Spec, live *process) bool {
+	if live == nil || len(m.processes) == 1 {
 		return true
-	case <-ctx.Done():
-		return false
+	}
+	parent := m.endedByLive()
+	return parent != nil && parent.idle &&
+		spec.HotRestartVersion == live.spec.HotRestartVersion
+}
+
+// endedByLive returns the only older epoch if it is the live one's parent in a hot restart, which
+// the live one ends.
+func (m *machine) endedByLive() *process {
+	live := m.live()
+	if live == nil || len(m.processes) != 2 {
+		return nil
+	}
+	parent := m.parentOf(live)
+	if parent != nil && parent.State == Draining && parent.endedBy == endedByChild {
+		return parent
+	}
+	return nil
+}
+
+// watchIdle starts to count the connections of the older epoch that a new one waits for.
+func (m *machine) watchIdle() {
+	if parent := m.endedByLive(); parent != nil && !parent.idle && !parent.counting {
+		parent.counting = true
+		m.do(countConnections{parent.ID, m.live().Live.Add(idleSettle)})
 	}
 }
 
-// after runs a function in the owner's goroutine later, if Run still goes then.
-func (s *Supervisor) after(delay time.Duration, function func()) {
-	s.help(func(ctx context.Context) {
-		if sleep(ctx, delay) {
-			s.post(function)
-		}
-	})
+// counted is the event of a count of the connections of an older epoch.
+type counted struct {
+	id         string
+	left       int
+	busy, idle bool
+}
+
+func (e counted) apply(m *machine) {
+	if p := m.find(e.id); p != nil {
+		p.left, p.busy, p.idle = e.left, e.busy, e.idle
+	}
 }

@@ -3,124 +3,107 @@ package epoch
 import (
 	"fmt"
 	"path/filepath"
-	"time"
+	"slices"
 )
 
-// decideNext begins the attempt that is due, if any: Envoy that died comes first, then what was asked for, then a cure.
-func (s *Supervisor) decideNext() {
-	live, now := s.live(), time.Now()
-	due := s.doubt
+// startNext begins the attempt that is due, if any: first the restart of what worked last, then
+// what was requested, then a repair.
+func (m *machine) startNext() {
+	live := m.live()
+	due := m.replaceAt
 	if live == nil {
-		due = s.guard.at
+		due = m.backOff.at
 	}
-	spec := s.good
-	if spec == nil && s.pending == nil { // nothing that ever worked: what was asked for last is as good as anything
-		spec = s.wanted
+	spec := m.lastGood
+	if spec == nil && m.pending == nil { // nothing ever worked: the last request is tried again
+		spec = m.lastTried
 	}
-	if spec != nil && spec.frozen != nil && live != nil { // it has to wait for what Apply brings
+	if spec != nil && spec.adopted != nil && live != nil { // it waits for its configuration
 		spec = nil
 	}
 	if spec != nil && !due.IsZero() {
-		if live == nil && !now.Before(due) && s.blocked() {
-			due = s.guard.at
-		}
-		if !now.Before(due) {
-			s.begin(&attempt{spec: spec, reason: s.guard.reason, guard: true})
+		due = m.unobstructed(live, due)
+		if m.due(due) {
+			m.begin(&attempt{spec: spec, reason: m.backOff.reason, repair: true})
 			return
 		}
-		s.at(due)
-		if live == nil && due.Sub(now) <= provenFirst && (s.pending == nil || !spec.tried()) {
+		failed := spec.adopted != nil && m.lastGoodFailed
+		if live == nil && due.Sub(m.now) <= provenFirst && (m.pending == nil || !failed) {
 			return
 		}
 	}
-	if s.pending != nil && s.mayStart(s.pending.spec, live) {
-		next := s.pending
-		s.pending = nil
-		s.begin(&attempt{spec: next.spec, reason: next.reason, callers: next.callers})
+	if m.pending != nil && m.mayStart(m.pending.spec, live) {
+		next := m.pending
+		m.pending = nil
+		m.begin(&attempt{spec: next.spec, reason: next.reason, calls: next.calls})
 		return
 	}
-	known := live != nil && s.good != nil && s.good.frozen == nil
-	if known && len(s.undraining) > 0 && s.pending == nil && s.mayStart(s.good, live) {
-		s.begin(&attempt{spec: s.good, reason: reasonUndrain, undrain: true})
+	undrain := len(m.drain.undrains) > 0
+	known := live != nil && m.lastGood != nil && m.lastGood.adopted == nil
+	if known && undrain && m.pending == nil && m.mayStart(m.lastGood, live) {
+		m.begin(&attempt{spec: m.lastGood, reason: reasonUndrain, undrain: true})
 		return
 	}
-	if live != nil && (s.pending != nil || len(s.undraining) > 0) {
-		s.watchIdle()
+	if live != nil && (m.pending != nil || undrain) {
+		m.watchIdle()
 	}
-	if known && len(s.processes) == 1 && s.wantsCure(live) {
-		live.cured = now
-		s.begin(&attempt{spec: s.good, reason: cureReason(live), guard: true})
+	if known && len(m.processes) == 1 && m.wantsRepair(live) {
+		live.repaired = m.now
+		m.begin(&attempt{spec: m.lastGood, reason: repairReason(live), repair: true})
 	}
 }
 
 // plan decides number, lineage and mode of an attempt, and from which epoch it takes over.
-func (s *Supervisor) plan(a *attempt) {
+func (m *machine) plan(a *attempt) {
 	capable := a.spec.HotRestartVersion != ""
-	fits := func(parent *process) bool {
-		return parent != nil && !a.sideBySide && capable && parent.hot &&
-			parent.spec.HotRestartVersion == a.spec.HotRestartVersion
-	}
-	p := &process{spec: a.spec, hot: capable, ended: make(chan struct{})}
-	p.Phase, p.Hash, p.Namespace, p.Reason = Starting, a.spec.Hash, a.spec.Namespace, a.reason
-	live := s.live()
+	p := &process{spec: a.spec, hot: capable}
+	p.State, p.Hash, p.Namespace, p.Reason = Starting, a.spec.Hash, a.spec.Namespace, a.reason
+	live := m.live()
 	a.parent, a.mode = live, SideBySide
 	switch {
 	case live != nil:
 		p.Number = live.Number + 1
-	case s.last != nil && len(s.processes) > 0:
-		// The newest died and an older one is left: it is the parent again, however little it does.
-		p.Number = s.last.Number
-		a.parent, a.mode = s.parentOf(s.last), First
-	case len(s.processes) > 0: // whoever came after them is not known to anybody
-		a.parent, a.mode = s.processes[len(s.processes)-1], First
+	case m.last != nil && len(m.processes) > 0:
+		// The newest died and an older one is left: it is the parent again.
+		p.Number = m.last.Number
+		a.parent, a.mode = m.parentOf(m.last), First
+	case len(m.processes) > 0: // what came after them is unknown
+		a.parent, a.mode = m.processes[len(m.processes)-1], First
 		p.Number = a.parent.Number + 1
 	default:
 		a.parent, a.mode = nil, First
-		if a.spec.frozen != nil {
-			p.Number = a.spec.frozen.number
+		if a.spec.adopted != nil {
+			p.Number = a.spec.adopted.number
 		}
 	}
-	if fits(a.parent) {
+	parent := a.parent
+	if parent != nil && !a.sideBySide && capable && parent.hot &&
+		parent.spec.HotRestartVersion == a.spec.HotRestartVersion {
 		a.mode = Hot
-		p.RestartEpoch, p.Lineage, p.root = a.parent.RestartEpoch+1, a.parent.Lineage, a.parent.root
+		p.RestartEpoch, p.Lineage, p.root = parent.RestartEpoch+1, parent.Lineage, parent.root
 	} else {
-		p.Lineage, p.root = s.freeLineage(a), p.Number
+		p.Lineage, p.root = m.freeLineage(a), p.Number
 		if a.mode == First {
 			a.parent = nil
 		}
 	}
 	p.Mode = a.mode
-	p.BootstrapPath = filepath.Join(s.options.ConfigDir, fmt.Sprintf("envoy-rev%d.json", p.Number))
+	p.BootstrapPath = filepath.Join(m.configDir, fmt.Sprintf("envoy-rev%d.json", p.Number))
 	p.AdminAddress = a.spec.AdminAddress(p.launch())
-	p.admin = s.options.Admin(p.AdminAddress)
-	s.counter++
-	p.ID = fmt.Sprintf("%s-%d", s.prefix, s.counter)
+	m.idCounter++
+	p.ID = fmt.Sprintf("%s-%d", m.idPrefix, m.idCounter)
 	a.process = p
 }
 
-// parentOf returns the epoch that an epoch took over from by hot restart, if it still lives.
-func (s *Supervisor) parentOf(child *process) *process {
-	for _, p := range s.processes {
-		if p != child && p.Lineage == child.Lineage && p.root == child.root && p.RestartEpoch == child.RestartEpoch-1 {
-			return p
-		}
-	}
-	return nil
-}
-
 // freeLineage returns the lowest slot that no living epoch uses and that is not to be avoided.
-func (s *Supervisor) freeLineage(a *attempt) int {
-	first := 0
-	if a.spec.frozen != nil {
-		first = a.spec.frozen.lineage
+func (m *machine) freeLineage(a *attempt) int {
+	slot := 0
+	if a.spec.adopted != nil {
+		slot = a.spec.adopted.lineage
 	}
-	for slot := first; ; slot++ {
-		free := !a.avoid[slot]
-		for _, p := range s.processes {
-			free = free && p.Lineage != slot
-		}
-		if free {
-			return slot
-		}
+	taken := func(p *process) bool { return p.Lineage == slot }
+	for slices.Contains(a.avoid, slot) || slices.ContainsFunc(m.processes, taken) {
+		slot++
 	}
+	return slot
 }

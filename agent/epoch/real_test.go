@@ -80,7 +80,7 @@ func TestRealFailures(t *testing.T) {
 	lost := r.load()
 	r.must(r.spec("c"), epoch.Result{Epoch: 2, Previous: 1, Mode: epoch.Hot})
 	for _, e := range r.s.Epochs() {
-		if e.Phase == epoch.Draining {
+		if e.State == epoch.Draining {
 			kill(e.PID, syscall.SIGSTOP) // it will miss its end
 		}
 	}
@@ -103,7 +103,7 @@ func TestRealFailures(t *testing.T) {
 	})
 	began = time.Now()
 	r.begin()
-	r.eventually("an Envoy serves", func() bool { return r.live().Phase == epoch.Live })
+	r.eventually("an Envoy serves", func() bool { return r.live().State == epoch.Live })
 	t.Logf("live %s after the next agent began: %+v", time.Since(began), r.live())
 	if _, err := r.s.Apply(r.Context(), epoch.Request{Spec: r.spec("e")}); err != nil {
 		t.Error(err)

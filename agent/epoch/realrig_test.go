@@ -99,13 +99,13 @@ func processOf(p keeper.Process) epoch.Process {
 // admin is Envoy's admin client as the supervisor wants it.
 type admin struct{ *envoy.Admin }
 
-func (a admin) State(ctx context.Context) (epoch.State, error) {
+func (a admin) State(ctx context.Context) (epoch.ServerState, error) {
 	info, err := a.ServerInfo(ctx)
 	if err != nil {
-		return epoch.State{}, err
+		return epoch.ServerState{}, err
 	}
 	stats, err := a.Stats(ctx, "^listener_manager.workers_started$")
-	return epoch.State{Server: info.State, RestartEpoch: info.RestartEpoch, WorkersStarted: stats["listener_manager.workers_started"] == 1}, err
+	return epoch.ServerState{Server: info.State, RestartEpoch: info.RestartEpoch, WorkersStarted: stats["listener_manager.workers_started"] == 1}, err
 }
 
 func (a admin) Activity(ctx context.Context) (epoch.Activity, error) {
@@ -228,8 +228,8 @@ func (r *realRig) eventually(what string, holds func() bool) {
 func (r *realRig) phases() string {
 	var all []string
 	for _, e := range r.s.Epochs() {
-		if e.Phase != epoch.Exited {
-			all = append(all, fmt.Sprintf("%d %s", e.Number, e.Phase))
+		if e.State != epoch.Exited {
+			all = append(all, fmt.Sprintf("%d %s", e.Number, e.State))
 		}
 	}
 	return strings.Join(all, ", ")

@@ -40,7 +40,7 @@ func (h *harness) renew(spec *Spec, differs bool) {
 	h.t.Helper()
 	h.differs(spec, differs)
 	if live, _, _ := h.s.Live(); differs {
-		if err := h.s.Told(h.t.Context(), live.ID, spec); err != nil {
+		if err := h.s.Tuned(h.t.Context(), live.ID, spec); err != nil {
 			h.t.Error(err)
 		}
 	}
@@ -125,7 +125,7 @@ func TestAnEpochThatWasNotToldHasToBe(t *testing.T) {
 		h.adoptAs(levelled("a", "info"))
 		h.renew(levelled("a", "info"), true)
 		h.renew(levelled("a", "info"), false)
-		if err := h.s.Told(h.t.Context(), "who has ended", levelled("a", "error")); err != nil {
+		if err := h.s.Tuned(h.t.Context(), "who has ended", levelled("a", "error")); err != nil {
 			t.Error(err)
 		}
 		h.renew(levelled("a", "info"), false)

@@ -40,7 +40,7 @@ type Spec struct {
 	Drain          time.Duration // --drain-time-s: how long this epoch drains once it is replaced
 	ParentShutdown time.Duration // --parent-shutdown-time-s: when this epoch, once live, ends the one before it
 
-	frozen *frozen // not nil: of an adopted epoch; see thaw
+	adopted *adoptedSpec // not nil: of an adopted epoch; see makeStartable
 }
 
 // Request asks for a new epoch.
@@ -53,17 +53,6 @@ type Request struct {
 	// what; again whenever that changes. It is called by the supervisor's own goroutine and must return at once.
 	OnWait func(until time.Time, why string)
 }
-
-// Mode says how an epoch came to serve.
-type Mode string
-
-// The modes.
-const (
-	First      Mode = "first"        // nobody served before it
-	Hot        Mode = "hot-restart"  // hot restart from the previous epoch
-	SideBySide Mode = "side-by-side" // beside the previous epoch, which is drained
-	Unchanged  Mode = "unchanged"    // no new epoch: the live one is what was asked for
-)
 
 // Result is the outcome of a request that was not refused.
 type Result struct {

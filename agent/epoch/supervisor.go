@@ -2,203 +2,258 @@ package epoch
 
 import (
 	"context"
-	"errors"
-	"log/slog"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
 
-// Supervisor decides about the epochs of one Envoy. Its state, but for what the lock guards, is owned by the goroutine of
-// Run; see the package's documentation.
+// Supervisor supervises the epochs of one Envoy. See the package comment.
 type Supervisor struct {
-	options Options
-	log     *slog.Logger
-	inbox   chan func()   // what happened, run by the owner
-	asking  chan struct{} // there is something in asked; holds one
-	ended   chan struct{} // closed when Run returns
-	prefix  string        // of process IDs: differs between agents
-	hints   chan struct{} // see Hint; holds one
-	telling chan struct{} // holds one while the live epoch is told to drain
-	helpers sync.WaitGroup
-
-	// The owner's.
-	running    context.Context // ends with Run
-	keeper     Keeper          // nil = the connection is lost
-	lostAt     time.Time       // when it was
-	processes  []*process      // those that live, oldest first
-	history    []Epoch         // those that ended, oldest first
-	counter    int             // of process IDs
-	last       *process        // the epoch that was live last, dead or not; nil = none since all epochs were gone
-	good       *Spec           // of the last epoch that got live and that this agent can start again
-	wanted     *Spec           // of the last attempt, if there was no good one yet
-	attempt    *attempt        // the one that runs
-	pending    *pending        // the request that waits
-	guard      guard
-	doubt      time.Time // not zero: from then on, the live epoch may have closed its listeners for a child that died: replace it; see conclude
-	probing    bool
-	examining  bool // see examine
-	probeAt    time.Time
-	drained    bool      // a Drain stands, until an Undrain succeeds
-	undraining []*caller // of Undrain: they wait for the next epoch that becomes live
-	stop       *stop
-	awaits     string // what the requests that wait wait for
-	replies    []func()
-	finished   bool // Run is to return outcome
-	outcome    error
-	wake       time.Time // when decide wants to run again; zero = only when something happens
+	executor executor
+	state    state // owned by Run
 
 	mu       sync.Mutex
-	asked    []*caller // requests that the owner has not taken yet, in order
 	snapshot []Epoch
-	liveView *view
+	liveID   string // of the epoch that serves; "": none
+	recovers bool
 	changed  chan struct{}
+
+	adopted    chan struct{} // closed once the first keeper's processes are adopted
+	hasAdopted func()        // closes it
 }
 
-type view struct {
-	epoch Epoch
-	admin Admin
+// New returns a supervisor; nothing happens before Run.
+func New(options Options) *Supervisor {
+	s := &Supervisor{executor: newExecutor(options), changed: make(chan struct{}),
+		adopted: make(chan struct{})}
+	s.hasAdopted = sync.OnceFunc(func() { close(s.adopted) })
+	s.state = state{status: adopting, link: disconnected, configDir: options.ConfigDir,
+		idPrefix: fmt.Sprintf("%08x", rand.Uint32())}
+	return s
 }
 
-// Run adopts what the keeper has, then supervises until ctx ends (Envoy goes on serving, for the next agent to adopt;
-// returns nil), until Stop is done (nil), or until it gives up (ErrGaveUp). It is to be called once.
+// Run adopts what the keeper has, then supervises until ctx ends (Envoy continues to serve, for the
+// next agent to adopt; returns nil), until Stop is done (nil), or until it gives up (ErrGaveUp). It
+// may be called once.
 func (s *Supervisor) Run(ctx context.Context, keeper Keeper) error {
-	s.keeper = keeper
-	running, cancel := context.WithCancel(ctx)
-	s.running = running
-	defer func() {
-		cancel()
-		close(s.ended)
-		s.helpers.Wait()
-	}()
-	if err := s.adopt(); err != nil {
-		return err
-	}
-	timer := time.NewTimer(0)
+	x := &s.executor
+	end := x.begin(ctx, keeper)
+	defer end()
+	settings := x.options.Settings()
+	s.step(event{settings: &settings, trigger: keeperConnected{}})
+	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for {
-		s.decide()
-		s.publish()
-		for _, reply := range s.replies {
-			reply()
-		}
-		s.replies = nil
-		if s.finished {
-			return s.outcome
-		}
-		var tick <-chan time.Time
-		if !s.wake.IsZero() {
-			timer.Reset(max(time.Until(s.wake), 0))
-			tick = timer.C
-		}
-		var exits <-chan Process
-		var lost <-chan struct{}
-		if s.keeper != nil {
-			exits, lost = s.keeper.Exits(), s.keeper.Done()
+	for s.state.status != finished {
+		var due <-chan time.Time
+		if !s.state.wake.IsZero() {
+			timer.Reset(max(time.Until(s.state.wake), 0))
+			due = timer.C
 		}
 		select {
-		case happened := <-s.inbox:
-			happened()
-		case <-s.asking:
-			s.takeRequests()
-		case process, open := <-exits:
-			if !open {
-				s.keeperLost()
-				continue
+		case <-x.pings:
+		case <-x.inbox.filled:
+			for _, e := range x.inbox.take() {
+				if s.state.status != finished {
+					s.step(e)
+				}
 			}
-			s.exited(process)
-		case <-lost:
-			s.keeperLost()
-		case <-tick:
+		case <-due:
+			s.step(event{trigger: tick{}})
 		case <-ctx.Done():
 			return nil
 		}
 	}
+	return s.state.outcome
 }
 
-// decide starts what can be started now and sets when to look again.
-func (s *Supervisor) decide() {
-	s.wake = time.Time{}
-	if s.stop != nil {
-		s.decideStop()
+// step makes one transition, shows it to readers, and has its actions carried out.
+func (s *Supervisor) step(e event) {
+	e.at = time.Now()
+	var actions []action
+	s.state, actions = next(s.state, e)
+	s.publish()
+	if s.state.status != adopting {
+		s.hasAdopted()
+	}
+	for _, a := range actions {
+		a.run(&s.executor)
+	}
+}
+
+// publish shows the state to readers if it has changed.
+func (s *Supervisor) publish() {
+	snapshot, liveID := slices.Clone(s.state.history), ""
+	for _, p := range s.state.processes {
+		snapshot = append(snapshot, p.Epoch)
+		if p.State.Serves() {
+			liveID = p.ID
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recovers = s.state.recovers()
+	if slices.Equal(snapshot, s.snapshot) {
 		return
 	}
-	if s.keeper == nil {
-		s.missKeeper()
-		s.tellWaiting() // nothing else can be done, and nothing can be known
-		return
-	}
-	s.endOverdue()
-	s.answerUnchanged()
-	if s.attempt == nil {
-		s.decideNext()
-	}
-	s.tellWaiting()
-	s.decideProbe()
+	s.snapshot, s.liveID = snapshot, liveID
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
-// at makes decide run again at the given time.
-func (s *Supervisor) at(when time.Time) {
-	if s.wake.IsZero() || when.Before(s.wake) {
-		s.wake = when
-	}
+// Epochs returns the epochs that ended lately, then those that live, each oldest first.
+func (s *Supervisor) Epochs() []Epoch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.snapshot)
 }
 
-// post hands the owner something that happened; it is lost if Run has ended.
-func (s *Supervisor) post(happened func()) {
+// Live returns the epoch that serves and its admin; false if there is none. The admin may be lost
+// (Epoch.AdminLost).
+func (s *Supervisor) Live() (Epoch, Admin, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.snapshot {
+		if s.liveID != "" && e.ID == s.liveID {
+			return e, s.executor.options.Admin(e.AdminAddress), true
+		}
+	}
+	return Epoch{}, nil, false
+}
+
+// Changed returns a channel that is closed when what Epochs or Live return has changed. Get it
+// before the call of either.
+func (s *Supervisor) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// Recovers reports whether an epoch serves, is being started or will be restarted.
+func (s *Supervisor) Recovers() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recovers
+}
+
+// Adopted returns once the processes of the first keeper are adopted, or when ctx or Run ends.
+func (s *Supervisor) Adopted(ctx context.Context) error {
 	select {
-	case s.inbox <- happened:
-	case <-s.ended:
-	}
-}
-
-// call runs a function in the owner's goroutine and waits for it.
-func (s *Supervisor) call(ctx context.Context, function func()) error {
-	done := make(chan struct{})
-	select {
-	case s.inbox <- func() { function(); close(done) }:
-	case <-s.ended:
+	case <-s.adopted:
+		return nil
+	case <-s.executor.ended:
 		return ErrEnded
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	<-done
-	return nil
 }
 
-// Beat returns once the loop of Run has turned.
-func (s *Supervisor) Beat(ctx context.Context) error { return s.call(ctx, func() {}) }
-
-// Recovers tells whether an epoch serves, or is being started, or what is known to work will be: by the guard, which may be waiting.
-func (s *Supervisor) Recovers(ctx context.Context) (recovers bool) {
-	_ = s.call(ctx, func() {
-		recovers = s.live() != nil || s.attempt != nil || s.good != nil && !s.guard.at.IsZero()
-	})
-	return recovers
+// Ping returns once the loop of Run has turned, or when ctx ends.
+func (s *Supervisor) Ping(ctx context.Context) error {
+	select {
+	case s.executor.pings <- struct{}{}:
+		return nil
+	case <-s.executor.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
-// Hint says that an epoch which is starting may be live from now on. To ask it all the time would keep its main thread, which has better
-// to do, and there may be nothing to hint at.
+// Hint triggers an early liveness poll of a starting epoch. It never blocks.
 func (s *Supervisor) Hint() {
 	select {
-	case s.hints <- struct{}{}:
-	default: // it is looked at already
+	case s.executor.hints <- struct{}{}:
+	default: // one is pending
 	}
 }
 
-// help runs a helper goroutine that ends with Run.
-func (s *Supervisor) help(helper func(ctx context.Context)) {
-	ctx := s.running
-	s.helpers.Go(func() { helper(ctx) })
+// Apply requests an epoch that runs the request's spec and returns when it is live, or why it is not
+// (*Refused, unless the supervisor or ctx has ended). Requests that come while another is under way
+// are merged: the newest spec wins, and all callers get the outcome of the one that ran. A caller
+// whose ctx ends withdraws nothing.
+func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
+	return s.Ask(request)(ctx)
 }
 
-// ask puts one question to the keeper, within askTimeout.
-func (s *Supervisor) ask(question func(context.Context, Keeper) error) error {
-	if s.keeper == nil {
-		return errKeeperLost
+// Ask is Apply in two steps, for a caller that must not wait: it returns at once, and what it
+// returns waits for the outcome. The order of calls of Ask is the order of the requests.
+func (s *Supervisor) Ask(request Request) (wait func(context.Context) (Result, error)) {
+	c := s.executor.call(request.OnWait, func(c call) trigger {
+		c.ifChanged = request.IfChanged
+		return requested{c, request.Spec, request.Reason}
+	})
+	return func(ctx context.Context) (Result, error) {
+		a := s.executor.await(ctx, c)
+		return a.result, a.err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.running), askTimeout)
-	defer cancel()
-	return question(ctx, s.keeper)
 }
 
-var errKeeperLost = errors.New("the connection to the keeper is lost")
+// Drain makes the live epoch fail its health checks and close its listeners at the end of its drain
+// time; it aborts nothing in flight. It is a standing request: a later epoch drains as well, until
+// Undrain. It also stands where Envoy may have accepted it without an answer, or is about to be
+// replaced: then the request is repeated until Envoy confirms it. A Drain that is refused changes
+// nothing. One that succeeds ends an Undrain under way. If ctx ends the drain continues.
+func (s *Supervisor) Drain(ctx context.Context) error {
+	return s.ask(ctx, func(c call) trigger { return drainRequested{c} }).err
+}
+
+// Undrain restores service after Drain and returns when an epoch that takes connections is live.
+// Envoy cannot take a drain back, so Undrain starts an epoch of the configuration in force; any
+// other epoch that becomes live first does as well. Until then the drained epoch drains on, and its
+// listeners may close meanwhile: the new epoch binds its own. An Undrain that fails changes
+// nothing. If no drain was requested the result is Unchanged. onWait, if not nil, is called as
+// Request.OnWait is. If ctx ends the undrain continues.
+func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, why string)) (
+	Result, error) {
+	c := s.executor.call(onWait, func(c call) trigger { return undrainRequested{c} })
+	a := s.executor.await(ctx, c)
+	return a.result, a.err
+}
+
+// Abort kills an epoch: a starting one is refused, one that serves is started again, and of one that
+// was replaced the connections that are left are cut (the keeper stands in for the parent that its
+// child then misses).
+func (s *Supervisor) Abort(ctx context.Context, number int) error {
+	return s.ask(ctx, func(c call) trigger { return abortRequested{c, number} }).err
+}
+
+// Renew passes the spec of the configuration in force, though no epoch had to be started for it: an
+// older one of equal hash is not used any more, as it may differ in what needs no new epoch (log
+// levels in the command line, LiveTimeout). It reports whether the live epoch runs with another
+// command line; then the caller adjusts that epoch and calls Tuned.
+func (s *Supervisor) Renew(ctx context.Context, spec *Spec) (differs bool, err error) {
+	a := s.ask(ctx, func(c call) trigger { return renewed{c, spec} })
+	return a.differs, a.err
+}
+
+// Tuned records that an epoch was adjusted to the command line of a spec.
+func (s *Supervisor) Tuned(ctx context.Context, id string, spec *Spec) error {
+	return s.ask(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
+}
+
+// SetKeeper passes the next keeper after the connection to the last one was lost (its Done was
+// closed), and returns when its processes are adopted. Epochs that it does not know have ended; if
+// one of them served, its successor is started at once.
+func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
+	s.executor.setKeeper(keeper)
+	return s.ask(ctx, func(c call) trigger { return keeperConnected{c.id} }).err
+}
+
+// Stop drains and ends all epochs and what they leave behind, and returns when Run has returned. A
+// second call waits for the first, or, with Now, ends its drain.
+func (s *Supervisor) Stop(ctx context.Context, options StopOptions) error {
+	s.executor.post(stopRequested{options})
+	select {
+	case <-s.executor.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ask makes a call and waits for its answer.
+func (s *Supervisor) ask(ctx context.Context, trigger func(call) trigger) answer {
+	return s.executor.await(ctx, s.executor.call(nil, trigger))
+}

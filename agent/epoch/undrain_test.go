@@ -22,7 +22,7 @@ func (h *harness) undrain(onWait func(time.Time, string)) <-chan answer {
 	s := h.s
 	go func() {
 		result, err := s.Undrain(h.t.Context(), onWait)
-		done <- answer{result, err}
+		done <- answer{result: result, err: err}
 	}()
 	h.wait(0)
 	return done
@@ -222,7 +222,7 @@ func TestUndrain_OfAnEarlierAgentThatLeftTheListenersToClose(t *testing.T) {
 		if live, _, _ := h.s.Live(); !live.Drained {
 			t.Errorf("%+v", live)
 		}
-		if a := <-h.undrain(nil); !errors.Is(a.err, errFrozen) {
+		if a := <-h.undrain(nil); !errors.Is(a.err, errAdoptedSpec) {
 			t.Errorf("before its configuration is known: %+v", a)
 		}
 		h.must(specOf("b"))

@@ -53,7 +53,7 @@ func (a *app) addEpoch(t *table, e api.Epoch) {
 		}
 	}
 	t.add(e.Number, cell{string(e.State), epochStyle(e.State)}, pid, aged, lived, connections,
-		size(e.MemoryBytes), e.Mode, exit)
+		size(e.MemoryBytes), string(e.Mode), exit)
 }
 
 func epochStyle(state api.EpochState) style {

@@ -113,7 +113,7 @@ func TestAnotherEnvoyInItsPlaceIsTaken(t *testing.T) {
 		}
 		live := current(t, r)
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", live.PID))
-		if err != nil || !strings.Contains(string(line), next.zone) || live.Mode != next.mode ||
+		if err != nil || !strings.Contains(string(line), next.zone) || string(live.Mode) != next.mode ||
 			live.Number != i+1 {
 			t.Errorf("%s: %+v runs %q %v", next.zone, live, line, err)
 		}

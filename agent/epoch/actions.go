@@ -1,0 +1,250 @@
+package epoch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// The short actions on callers, board and log.
+type (
+	// reply answers a call. Readers and the keeper have what the answer speaks of by then.
+	reply struct {
+		call   int
+		answer answer
+	}
+	// announceWait announces to a caller that it waits.
+	announceWait struct {
+		call  int
+		until time.Time
+		why   string
+	}
+	raise struct {
+		code     string
+		severity condition.Severity
+		sentence string
+	}
+	clearCondition struct{ code string }
+	publish        struct{ event condition.Event }
+	logLine        struct {
+		level   slog.Level
+		message string
+		args    []any
+	}
+)
+
+func (a reply) run(x *executor) {
+	x.ledger.add(func(context.Context) {
+		x.notices.add(func(context.Context) {
+			x.mu.Lock()
+			c := x.callers[a.call]
+			delete(x.callers, a.call)
+			x.mu.Unlock()
+			if c != nil {
+				c.answer <- a.answer
+			}
+		})
+	})
+}
+
+func (a announceWait) run(x *executor) {
+	x.notices.add(func(context.Context) {
+		if c := x.caller(a.call); c != nil && c.onWait != nil {
+			c.onWait(a.until, a.why)
+		}
+	})
+}
+
+func (a raise) run(x *executor) {
+	x.notices.add(func(context.Context) {
+		x.options.Board.Raise(a.code, a.severity, a.sentence)
+	})
+}
+
+func (a clearCondition) run(x *executor) {
+	x.notices.add(func(context.Context) { x.options.Board.Clear(a.code) })
+}
+
+func (a publish) run(x *executor) {
+	x.notices.add(func(context.Context) { x.options.Board.Publish(a.event) })
+}
+
+func (a logLine) run(x *executor) { x.logs(a.level, a.message, a.args...) }
+
+// The short actions on the keeper and on files.
+type (
+	// launch makes the keeper create a process.
+	launch struct {
+		spec StartSpec
+		hot  bool
+	}
+	sendSignal struct {
+		id     string
+		number int
+		signal syscall.Signal
+		why    string
+	}
+	storeNote struct {
+		id     string
+		number int
+		note   json.RawMessage
+	}
+	forget            struct{ id string }
+	clearInitializing struct{ lineage, number int }
+	cleanUp           struct{}
+	removeFile        struct{ path string }
+)
+
+func (a launch) run(x *executor) {
+	x.ledger.add(func(ctx context.Context) {
+		pid := 0
+		err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) (err error) {
+			pid, err = k.Start(ctx, a.spec)
+			return err
+		})
+		x.job(startJob(a.spec.ID), func(ctx context.Context) {
+			if err != nil && a.hot {
+				sleep(ctx, parentNews) // the exit of its parent, if that is the cause, comes first
+			}
+			x.report(launched{a.spec.ID, pid, err})
+		})
+	})
+}
+
+func (a sendSignal) run(x *executor) {
+	args := []any{"epoch", a.number, "signal", unix.SignalName(a.signal)}
+	x.logs(slog.LevelInfo, "signal to Envoy", append(args, "why", a.why)...)
+	x.tell("cannot send signal to Envoy", args, func(ctx context.Context, k Keeper) error {
+		return k.Signal(ctx, a.id, a.signal)
+	})
+}
+
+func (a storeNote) run(x *executor) {
+	x.tell("cannot store epoch state in keeper", []any{"epoch", a.number},
+		func(ctx context.Context, k Keeper) error { return k.Annotate(ctx, a.id, a.note) })
+}
+
+func (a forget) run(x *executor) {
+	x.tell("the keeper did not forget an ended process", []any{"id", a.id},
+		func(ctx context.Context, k Keeper) error { return k.Forget(ctx, a.id) })
+}
+
+func (a clearInitializing) run(x *executor) {
+	x.tell("cannot clear the flag of a failed start", []any{"epoch", a.number},
+		func(ctx context.Context, k Keeper) error { return k.ClearInitializing(ctx, a.lineage) })
+}
+
+func (cleanUp) run(x *executor) {
+	x.ledger.add(func(ctx context.Context) {
+		x.report(cleanedUp{x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
+			return k.Cleanup(ctx)
+		})})
+	})
+}
+
+func (a removeFile) run(x *executor) {
+	x.files.add(func(context.Context) {
+		if err := os.Remove(a.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			x.logs(slog.LevelWarn, "cannot remove the file of an ended epoch", "error", err)
+		}
+	})
+}
+
+// cancelJob ends a job.
+type cancelJob struct{ name string }
+
+func (a cancelJob) run(x *executor) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if cancel := x.cancels[a.name]; cancel != nil {
+		cancel()
+		delete(x.cancels, a.name)
+	}
+}
+
+// The actions on a keeper that was connected or lost.
+type (
+	listProcesses  struct{ adoption int }
+	watchKeeper    struct{}
+	checkProcesses struct {
+		ids  []string
+		pids []int
+	}
+)
+
+func (a listProcesses) run(x *executor) {
+	x.job("list", func(ctx context.Context) {
+		var found []Process
+		err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) (err error) {
+			found, err = k.Processes(ctx)
+			return err
+		})
+		list := listed{adoption: a.adoption, err: err}
+		for _, p := range found {
+			list.found = append(list.found, x.foundProcess(p))
+		}
+		x.report(list)
+	})
+}
+
+// exitOf returns the event of a process that ended, or lives if its exit is nil.
+func (x *executor) exitOf(p Process) processExited {
+	e := processExited{id: p.ID, pid: p.PID, exit: p.Exit}
+	if e.exit != nil {
+		e.cause = x.options.Explain(e.exit.Code, e.exit.Signal, e.exit.CoreDump, e.exit.LastLines)
+	}
+	return e
+}
+
+// run reports exits until the connection to the keeper is lost.
+func (watchKeeper) run(x *executor) {
+	x.mu.Lock()
+	keeper := x.keeper
+	x.mu.Unlock()
+	x.job("watch", func(ctx context.Context) {
+		for {
+			select {
+			case p, open := <-keeper.Exits():
+				if !open {
+					x.report(keeperGone{})
+					return
+				}
+				x.report(x.exitOf(p))
+			case <-keeper.Done():
+				x.report(keeperGone{})
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// run reports the processes that have ended, missedPause after the last check.
+func (a checkProcesses) run(x *executor) {
+	x.job("check", func(ctx context.Context) {
+		var gone []string
+		for i, pid := range a.pids {
+			if !x.options.Exists(pid) {
+				gone = append(gone, a.ids[i])
+			}
+		}
+		if len(gone) > 0 || sleep(ctx, missedPause) {
+			x.report(processesChecked{gone})
+		}
+	})
+}
+
+type checkObstacle struct{}
+
+func (checkObstacle) run(x *executor) {
+	x.job("obstacle", func(context.Context) { x.report(obstacleChecked{x.options.Obstacle()}) })
+}

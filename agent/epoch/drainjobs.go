@@ -1,0 +1,301 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+)
+
+// probe checks whether the admin interface of an epoch answers.
+type probe struct {
+	id, admin string
+	examine   bool
+}
+
+func (a probe) run(x *executor) {
+	x.job("probe", func(ctx context.Context) {
+		x.report(probed{a.id, a.examine, x.state(ctx, a.admin, probeTimeout)})
+	})
+}
+
+// requestDrain requests an epoch to drain, for Drain.
+type requestDrain struct{ id, admin string }
+
+func (a requestDrain) run(x *executor) {
+	x.job("request drain", func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+		defer cancel()
+		admin := x.options.Admin(a.admin)
+		err := admin.FailHealthcheck(ctx)
+		if err != nil {
+			err = fmt.Errorf("set the health check: %w", err)
+		} else if err = admin.DrainListeners(ctx, true); hangs(err) {
+			err = fmt.Errorf("%w: drain the listeners: %w", errUnconfirmed, err)
+		} else if err != nil {
+			err = fmt.Errorf("drain the listeners: %w", err)
+		}
+		x.report(drainAnswered{a.id, err})
+	})
+}
+
+// restoreHealth undoes a request to drain that an epoch refused.
+type restoreHealth struct {
+	id, admin string
+	refusal   error
+}
+
+func (a restoreHealth) run(x *executor) {
+	x.job("request drain", func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		_ = x.options.Admin(a.admin).OKHealthcheck(ctx)
+		x.report(healthRestored{a.refusal})
+	})
+}
+
+// drainOlder drains an epoch that another lineage has replaced and reports when it has no
+// connection. It gets no new one: one that it had not accepted when its listeners close would be
+// reset.
+type drainOlder struct {
+	id, admin    string
+	ends, closes time.Time
+	drainable    bool
+	brief        bool   // its drain is too short to accept what waits
+	steer        *steer // nil: no other epoch is live
+}
+
+func (a drainOlder) run(x *executor) {
+	x.job(drainJob(a.id), func(ctx context.Context) {
+		ctx, cancel := context.WithDeadline(ctx, a.ends)
+		defer cancel()
+		if a.steer != nil {
+			a.steer.do(ctx, x)
+		}
+		if !a.drainable || a.brief && !sleep(ctx, steerSettle) {
+			return
+		}
+		admin := x.options.Admin(a.admin)
+		err := x.insist(ctx, a.id, func(ctx context.Context) error {
+			return admin.DrainListeners(ctx, true)
+		})
+		if err != nil {
+			x.report(drainedOlder{a.id, err})
+			return
+		}
+		// Until its drain time is over it may get new connections, so that zero means nothing before.
+		for ok := sleep(ctx, time.Until(a.closes)); ok; ok = sleep(ctx, pollSlow) {
+			activity, err := x.activity(ctx, admin)
+			if err == nil && activity.Connections == 0 {
+				x.report(drainedOlder{a.id, nil})
+				return
+			}
+		}
+	})
+}
+
+// insist makes a request to an epoch. One that hangs is continued first and gets it once more: it
+// may have been stopped.
+func (x *executor) insist(ctx context.Context, id string,
+	request func(context.Context) error) error {
+	once := func() error {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		return request(ctx)
+	}
+	err := once()
+	if !hangs(err) || ctx.Err() != nil || x.wakeUp(ctx, id) != nil {
+		return err
+	}
+	return once()
+}
+
+func (x *executor) activity(ctx context.Context, admin Admin) (Activity, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return admin.Activity(ctx)
+}
+
+// steer makes the keeper direct new connections of the ports that two epochs share to one of them.
+// Where that is impossible the two share them, and a few are reset when the other closes its
+// listeners: no reason to do without the new epoch.
+type steer struct {
+	from, to string
+	number   int
+	closes   time.Time
+}
+
+func (a steer) run(x *executor) {
+	x.job("steer "+a.from, func(ctx context.Context) { a.do(ctx, x) })
+}
+
+func (a steer) do(ctx context.Context, x *executor) {
+	limited, cancel := context.WithTimeout(ctx, steerSettle) // the drain waits for it
+	defer cancel()
+	err := x.withKeeper(limited, func(ctx context.Context, k Keeper) error {
+		return k.Steer(ctx, a.from, a.to, max(time.Until(a.closes), 0))
+	})
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		x.logs(slog.LevelWarn, "new connections still come to an epoch that was replaced, and may "+
+			"be reset when it closes its listeners", "epoch", a.number, "error", err)
+	}
+}
+
+// countConnections counts the connections of an epoch until it has none, countsQuiet times in a
+// row, or has exited. One that still has a listener is not idle.
+type countConnections struct {
+	id   string
+	from time.Time
+}
+
+func (a countConnections) run(x *executor) {
+	x.job("count "+a.id, func(ctx context.Context) {
+		if !sleep(ctx, time.Until(a.from)) {
+			return
+		}
+		for quiet := 0; ; {
+			all, err := x.measure(ctx)
+			p, ok := all[a.id]
+			left := int(p.Connections)
+			switch {
+			case err != nil: // the keeper is busy, or replaces itself
+				quiet, left = 0, -1
+			case !ok || p.Exit != nil:
+				return
+			case p.Connections == 0 && !p.Listening:
+				quiet++
+			default:
+				quiet = 0
+			}
+			x.report(counted{a.id, left, quiet == 0, quiet == countsQuiet})
+			if quiet == countsQuiet || !sleep(ctx, idleEvery) {
+				return
+			}
+		}
+	})
+}
+
+// measure returns the keeper's processes with their connections, by ID.
+func (x *executor) measure(ctx context.Context) (map[string]Process, error) {
+	found := map[string]Process{}
+	err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
+		processes, err := k.Measure(ctx)
+		for _, p := range processes {
+			found[p.ID] = p
+		}
+		return err
+	})
+	return found, err
+}
+
+// drainToStop drains the live epoch for a stop and waits for the clients of the older ones.
+type drainToStop struct {
+	id, admin string
+	number    int
+	options   StopOptions
+	until     time.Time
+	older     []leaving
+}
+
+// leaving is an epoch whose connections a stop waits for.
+type leaving struct {
+	id   string
+	ends time.Time
+}
+
+func (a drainToStop) run(x *executor) {
+	x.job(stopJob, func(ctx context.Context) {
+		ctx, cancel := context.WithDeadline(ctx, a.until)
+		defer cancel()
+		waits := slices.Clone(a.older)
+		switch err := a.drain(ctx, x); {
+		case err == nil || ctx.Err() != nil:
+		case hangs(err): // it answers nobody
+			x.logs(slog.LevelWarn, "Envoy hangs: the stop does not wait for its connections",
+				"epoch", a.number, "error", err)
+		default:
+			x.logs(slog.LevelWarn, "requests in flight are not known: the stop waits until no "+
+				"client is connected", "epoch", a.number, "until", a.until.Format(time.TimeOnly),
+				"error", err)
+			waits = append(waits, leaving{a.id, a.until})
+		}
+		x.awaitConnections(ctx, waits)
+		x.report(stopDrained{})
+	})
+}
+
+// drain returns when no request is in flight and no tunnel open, when ctx ends, or with an error
+// when that is not known: no new connection is accepted then either.
+func (a drainToStop) drain(ctx context.Context, x *executor) error {
+	admin := x.options.Admin(a.admin)
+	failing := x.insist(ctx, a.id, admin.FailHealthcheck)
+	if failing != nil {
+		x.logs(slog.LevelWarn, "cannot fail the health check", "error", failing)
+	}
+	if a.options.ExitOnZero && failing == nil {
+		if !sleep(ctx, a.options.Minimum) {
+			return nil
+		}
+		err := x.awaitActivity(ctx, admin, 0, func(a Activity) bool { return a.Connections == 0 })
+		if err != nil {
+			x.logs(slog.LevelWarn, "connections are not known: the listeners close", "error", err)
+		}
+	} else if !sleep(ctx, a.options.TerminationDrain) {
+		return nil
+	}
+	// Not ?graceful: that closes the listeners at the end of Envoy's drain time only.
+	err := x.insist(ctx, a.id, func(ctx context.Context) error {
+		return admin.DrainListeners(ctx, false)
+	})
+	if err != nil {
+		return fmt.Errorf("drain the listeners: %w", err)
+	}
+	return x.awaitActivity(ctx, admin, quietFor, Activity.Idle)
+}
+
+// awaitActivity returns when done has been true for a time, or ctx has ended.
+func (x *executor) awaitActivity(ctx context.Context, admin Admin, lasting time.Duration,
+	done func(Activity) bool) error {
+	var since time.Time
+	for refused := 0; ctx.Err() == nil; sleep(ctx, pollSlow) {
+		activity, err := x.activity(ctx, admin)
+		now := time.Now()
+		switch {
+		case err != nil:
+			if refused++; refused == adminRefusals {
+				return fmt.Errorf("request the requests in flight: %w", err)
+			}
+			since = time.Time{}
+		case !done(activity):
+			refused, since = 0, time.Time{}
+		case since.IsZero():
+			refused, since = 0, now
+		}
+		if !since.IsZero() && now.Sub(since) >= lasting {
+			return nil
+		}
+	}
+	return nil
+}
+
+// awaitConnections returns when no client is connected to epochs, or they should have ended. It is
+// for those whose admin interface is closed.
+func (x *executor) awaitConnections(ctx context.Context, epochs []leaving) {
+	for quiet := 0; len(epochs) > 0 && ctx.Err() == nil; sleep(ctx, countEvery) {
+		all, err := x.measure(ctx)
+		waits := slices.ContainsFunc(epochs, func(e leaving) bool {
+			p, ok := all[e.id]
+			connected := err != nil || ok && p.Exit == nil && p.Connections > 0
+			return connected && time.Now().Before(e.ends) // an error says nothing of Envoy
+		})
+		quiet++
+		if waits {
+			quiet = 0
+		}
+		if quiet == countsQuiet {
+			return
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// executor carries out actions and posts their results as events. Its methods return at once.
+//
+// Short actions run one after the other in one goroutine for each thing that may hang: the keeper,
+// the files, and the parts that are notified. So the order of notes, signals and starts is that of
+// the decisions. What takes longer is a job, a goroutine of its own.
+type executor struct {
+	options Options
+	log     *slog.Logger
+	pings   chan struct{}
+	hints   chan struct{}
+	ended   chan struct{} // closed when Run returns
+	inbox   *mailbox[event]
+	ledger  worker // requests to the keeper
+	files   worker
+	notices worker          // board, log and callers
+	running context.Context // ends with Run
+	jobs    sync.WaitGroup
+
+	mu      sync.Mutex
+	keeper  Keeper
+	cancels map[string]func()
+	callers map[int]*caller
+	callID  int
+}
+
+// caller is how a call is reached.
+type caller struct {
+	answer chan answer // holds one
+	onWait func(until time.Time, why string)
+}
+
+var errKeeperLost = errors.New("the connection to the keeper is lost")
+
+func newExecutor(options Options) executor {
+	options = options.withDefaults()
+	return executor{
+		options: options, log: options.Logger,
+		pings: make(chan struct{}), hints: make(chan struct{}, 1), ended: make(chan struct{}),
+		inbox: newMailbox[event](), ledger: newWorker(), files: newWorker(), notices: newWorker(),
+		cancels: map[string]func(){}, callers: map[int]*caller{},
+	}
+}
+
+// begin starts the goroutines. The function it returns ends them: it gives actions that are queued
+// askTimeout to be carried out.
+func (x *executor) begin(ctx context.Context, keeper Keeper) (end func()) {
+	x.setKeeper(keeper)
+	running, cancel := context.WithCancel(ctx)
+	x.running = running
+	acting, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	var short, notifying sync.WaitGroup
+	short.Go(func() { x.ledger.run(acting) })
+	short.Go(func() { x.files.run(acting) })
+	notifying.Go(func() { x.notices.run(acting) })
+	return func() {
+		cancel()
+		defer close(x.ended)
+		defer abandon()
+		finished := make(chan struct{})
+		go func() {
+			defer close(finished)
+			x.jobs.Wait()
+			x.ledger.close()
+			x.files.close()
+			short.Wait()
+			x.notices.close() // answers come last
+			notifying.Wait()
+		}()
+		select {
+		case <-finished:
+		case <-time.After(askTimeout):
+		}
+	}
+}
+
+// post adds an event of a call.
+func (x *executor) post(t trigger) { x.inbox.add(event{trigger: t}) }
+
+// report adds an event of a job or of the keeper, with the settings of now. It may block.
+func (x *executor) report(t trigger) {
+	settings := x.options.Settings()
+	x.inbox.add(event{settings: &settings, trigger: t})
+}
+
+// call posts the event of a call that is answered.
+func (x *executor) call(onWait func(time.Time, string), trigger func(call) trigger) *caller {
+	c := &caller{answer: make(chan answer, 1), onWait: onWait}
+	x.mu.Lock()
+	defer x.mu.Unlock() // the order of the calls is that of their events
+	x.callID++
+	x.callers[x.callID] = c
+	x.post(trigger(call{id: x.callID}))
+	return c
+}
+
+// await waits for the answer to a call.
+func (x *executor) await(ctx context.Context, c *caller) answer {
+	select {
+	case a := <-c.answer:
+		return a
+	case <-ctx.Done():
+		return answer{err: ctx.Err()}
+	case <-x.ended:
+	}
+	select {
+	case a := <-c.answer: // it was answered, then Run ended
+		return a
+	default:
+		return answer{err: ErrEnded}
+	}
+}
+
+// caller returns how to reach a call; nil if it was answered.
+func (x *executor) caller(id int) *caller {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.callers[id]
+}
+
+func (x *executor) setKeeper(keeper Keeper) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.keeper = keeper
+}
+
+// withKeeper makes a request to the keeper of now, within askTimeout.
+func (x *executor) withKeeper(ctx context.Context,
+	request func(context.Context, Keeper) error) error {
+	x.mu.Lock()
+	keeper := x.keeper
+	x.mu.Unlock()
+	if keeper == nil {
+		return errKeeperLost
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return request(ctx, keeper)
+}
+
+// tell queues a request to the keeper whose only result is a line in the log if it fails.
+func (x *executor) tell(failure string, args []any,
+	request func(context.Context, Keeper) error) {
+	x.ledger.add(func(ctx context.Context) {
+		if err := x.withKeeper(ctx, request); err != nil {
+			x.logs(slog.LevelWarn, failure, append(args, "error", err)...)
+		}
+	})
+}
+
+// logs queues a line of the log.
+func (x *executor) logs(level slog.Level, message string, args ...any) {
+	x.notices.add(func(ctx context.Context) { x.log.Log(ctx, level, message, args...) })
+}
+
+// job runs a goroutine that cancelJob ends, and a later job of that name.
+func (x *executor) job(name string, run func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(x.running)
+	x.mu.Lock()
+	if before := x.cancels[name]; before != nil {
+		before()
+	}
+	x.cancels[name] = cancel
+	x.mu.Unlock()
+	x.jobs.Go(func() {
+		defer cancel()
+		run(ctx)
+	})
+}
+
+// The names of jobs.
+const stopJob = "stop"
+
+func startJob(id string) string { return "start " + id }
+func drainJob(id string) string { return "drain " + id }
+
+// sleep reports false if ctx ended first.
+func sleep(ctx context.Context, duration time.Duration) bool {
+	if duration <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

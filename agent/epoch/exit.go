@@ -1,0 +1,159 @@
+package epoch
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// unreplaced is an epoch that served, exited and has no live successor yet. Its file and its note
+// in the keeper stay: without them the next agent could know neither that nobody serves nor what
+// worked last.
+type unreplaced struct{ id, bootstrap string }
+
+// remembered is how many exited epochs readers see.
+const remembered = 16
+
+// processExited is the event of a process that ended.
+type processExited struct {
+	id    string
+	pid   int
+	exit  *Exit  // nil: not known
+	cause string // in words
+}
+
+func (e processExited) apply(m *machine) { m.exited(e) }
+
+func (m *machine) exited(e processExited) {
+	p := m.find(e.id)
+	switch {
+	case p == nil && m.isUnreplaced(e.id):
+		return
+	case p == nil:
+		m.do(forget{e.id})
+		return
+	case p.PID == 0:
+		m.startedAs(p, e.pid)
+	}
+	exit := e.exit
+	if exit == nil {
+		exit = &Exit{Code: -1, At: m.now}
+	}
+	served := p.State.Serves() && m.stop == nil
+	if served {
+		m.unreplaced = append(m.unreplaced, unreplaced{p.ID, p.BootstrapPath})
+	}
+	m.recordExit(p, exit, e.cause)
+	if !served {
+		m.do(forget{e.id})
+	}
+}
+
+func (m *machine) isUnreplaced(id string) bool {
+	return slices.ContainsFunc(m.unreplaced, func(u unreplaced) bool { return u.id == id })
+}
+
+// forgetUnreplaced makes the keeper forget the epochs that have a live successor now.
+func (m *machine) forgetUnreplaced() {
+	for _, u := range m.unreplaced {
+		m.do(forget{u.id})
+	}
+	m.removeUnreplaced()
+}
+
+// removeUnreplaced removes the files of epochs without successor.
+func (m *machine) removeUnreplaced() {
+	gone := m.unreplaced
+	m.unreplaced = nil
+	for _, u := range gone {
+		m.removeBootstrap(u.bootstrap)
+	}
+}
+
+// recordExit moves a process that ended into the history and decides what its end means.
+func (m *machine) recordExit(p *process, exit *Exit, cause string) {
+	phase := p.State
+	p.State, p.exit, p.ExitCause, p.Exited = Exited, exit, cause, m.now
+	p.ExitStatus, p.ExitSignal = exit.Code, exit.Signal
+	if !exit.At.IsZero() {
+		p.Exited = exit.At
+	}
+	if p.ending != "" && !p.killed.IsZero() && exit.Signal != "" {
+		p.ExitCause = "was killed by the agent: " + p.ending
+	}
+	detail := ""
+	switch {
+	case p.ending != "" && p.ExitCause == cause:
+		detail = " (" + p.ending + ")"
+	case phase == Draining && p.idle:
+		detail = " (no client was connected to it any more)"
+	case phase == Draining && p.endedBy == endedByChild && m.now.Before(p.Ends.Add(-time.Second)):
+		detail = fmt.Sprintf(" (%s before it was to; the epoch after it continues to serve)",
+			p.Ends.Sub(m.now).Round(time.Second))
+	}
+	m.publish(condition.KindEpochExited, p, map[string]string{"cause": p.ExitCause,
+		"status": strconv.Itoa(exit.Code), "signal": exit.Signal},
+		"epoch %d %s%s", p.Number, p.ExitCause, detail)
+	m.do(cancelJob{drainJob(p.ID)})
+	m.remove(p)
+	m.history = append(m.history, p.Epoch)
+	if len(m.history) > remembered {
+		m.history = m.history[len(m.history)-remembered:]
+	}
+
+	a := m.attempt
+	switch {
+	case a == nil:
+	case a.process == p && a.stage == killing:
+		m.conclude(a)
+	case a.process == p: // it may have been live before it exited
+		m.abort(errExited)
+	case a.parent == p:
+		m.orphaned(a)
+	}
+	if phase.Serves() && m.stop == nil {
+		m.crashed(p)
+	}
+	if len(m.processes) == 0 {
+		m.last = nil
+	}
+}
+
+// vanish takes in that epochs have ended with their keeper, and reports whether one of them served.
+// That is none of Envoy's failures: it counts for neither back-off nor restart_limit.
+func (m *machine) vanish(gone func(*process) bool) (served bool) {
+	for _, p := range slices.Clone(m.processes) {
+		if !gone(p) {
+			continue
+		}
+		m.unreplaced = append(m.unreplaced, unreplaced{p.ID, p.BootstrapPath})
+		before, wasLive := m.backOff, p.State.Serves()
+		before.exits = slices.Clone(before.exits)
+		m.recordExit(p, &Exit{Code: -1, At: m.now}, "ended with its keeper")
+		if wasLive && m.status != finished {
+			reason := m.backOff.reason
+			m.backOff = before
+			m.backOff.at, m.backOff.reason = m.now, reason
+		}
+		served = served || wasLive
+	}
+	return served
+}
+
+// kill sends SIGKILL.
+func (m *machine) kill(p *process, why string) {
+	p.killed = m.now
+	m.signal(p, syscall.SIGKILL, why)
+}
+
+// signal sends a signal that ends a process.
+func (m *machine) signal(p *process, signal syscall.Signal, why string) {
+	if p.ending == "" {
+		p.ending = why
+	}
+	m.do(sendSignal{p.ID, p.Number, signal, why})
+}

@@ -1,0 +1,74 @@
+package epoch
+
+import (
+	"context"
+	"sync"
+)
+
+// mailbox is a queue without bound: add never blocks.
+type mailbox[T any] struct {
+	filled chan struct{} // holds one
+
+	mu     sync.Mutex
+	items  []T
+	closed bool
+}
+
+func newMailbox[T any]() *mailbox[T] { return &mailbox[T]{filled: make(chan struct{}, 1)} }
+
+// add appends an item.
+func (m *mailbox[T]) add(item T) {
+	m.mu.Lock()
+	m.items = append(m.items, item)
+	m.mu.Unlock()
+	m.notify()
+}
+
+// close ends work once the mailbox is empty.
+func (m *mailbox[T]) close() {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.notify()
+}
+
+func (m *mailbox[T]) notify() {
+	select {
+	case m.filled <- struct{}{}:
+	default: // the reader is about to look
+	}
+}
+
+// take returns the items and empties the mailbox.
+func (m *mailbox[T]) take() []T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	items := m.items
+	m.items = nil
+	return items
+}
+
+// worker is a mailbox of functions that one goroutine runs in order.
+type worker struct {
+	*mailbox[func(context.Context)]
+}
+
+func newWorker() worker { return worker{newMailbox[func(context.Context)]()} }
+
+// run runs what is added, until close. At the end of ctx what is left is dropped.
+func (w worker) run(ctx context.Context) {
+	for {
+		for _, f := range w.take() {
+			if ctx.Err() == nil {
+				f(ctx)
+			}
+		}
+		w.mu.Lock()
+		done := w.closed && len(w.items) == 0
+		w.mu.Unlock()
+		if done {
+			return
+		}
+		<-w.filled
+	}
+}

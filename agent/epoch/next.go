@@ -1,0 +1,156 @@
+package epoch
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// event is something that happened: a call, news of the keeper, the result of an action, or time
+// that has passed (tick).
+type event struct {
+	at       time.Time
+	settings *Settings // as they are now; nil: not known to have changed
+	trigger  trigger
+}
+
+// trigger is the content of an event. Its method makes the transition.
+type trigger interface{ apply(m *machine) }
+
+// action is something that the executor carries out after a transition. It returns at once; its
+// result, if it has one, is an event.
+type action interface{ run(x *executor) }
+
+// tick is the event of a time that the state asked for (state.wake).
+type tick struct{}
+
+func (tick) apply(*machine) {}
+
+// machine makes one transition.
+type machine struct {
+	state
+	now     time.Time
+	actions []action
+}
+
+// next returns the state after an event, and what is to be done. It is a pure function: it reads no
+// clock, waits for nothing and leaves was unchanged.
+func next(was state, e event) (state, []action) {
+	m := &machine{state: was.clone(), now: e.at}
+	if e.settings != nil {
+		m.settings = *e.settings
+	}
+	e.trigger.apply(m)
+	m.settle()
+	return m.state, m.actions
+}
+
+// settle makes the transitions that follow from the state and the time alone, and sets wake.
+func (m *machine) settle() {
+	m.wake = time.Time{}
+	m.settleAttempt()
+	m.settleDrain()
+	switch m.classify() {
+	case finished, adopting:
+	case stopping:
+		m.settleStop()
+	case keeperLost:
+		m.settleLost()
+	case idle, attempting, waiting, backingOff:
+		m.endOverdue()
+		m.answerUnchanged()
+		if m.attempt == nil {
+			m.startNext()
+		}
+		m.settleProbe()
+	}
+	m.announceWaiting()
+	m.status = m.classify()
+	for _, p := range m.processes {
+		m.place(p)
+	}
+}
+
+// place derives what readers see of an epoch that serves from the state of the supervisor.
+func (m *machine) place(p *process) {
+	p.Awaits, p.MayRefuse = "", false
+	if !p.State.Serves() {
+		return
+	}
+	p.Awaits, p.MayRefuse = m.awaits, !m.replaceAt.IsZero()
+	switch {
+	case m.stop != nil:
+		p.State = Stopping
+	case m.attempt != nil || m.probe.examining:
+		p.State = HandingOver
+	default:
+		p.State = Live
+	}
+}
+
+// do adds an action.
+func (m *machine) do(a action) { m.actions = append(m.actions, a) }
+
+// wakeAt requests a tick.
+func (m *machine) wakeAt(when time.Time) {
+	if m.wake.IsZero() || when.Before(m.wake) {
+		m.wake = when
+	}
+}
+
+// due reports whether a time has come, and requests a tick if it has not.
+func (m *machine) due(when time.Time) bool {
+	if m.now.Before(when) {
+		m.wakeAt(when)
+		return false
+	}
+	return true
+}
+
+func (m *machine) raise(code string, severity condition.Severity, format string, args ...any) {
+	m.do(raise{code, severity, fmt.Sprintf(format, args...)})
+}
+
+func (m *machine) clear(code string) { m.do(clearCondition{code}) }
+
+func (m *machine) warn(message string, args ...any) {
+	m.do(logLine{slog.LevelWarn, message, args})
+}
+
+func (m *machine) info(message string, args ...any) {
+	m.do(logLine{slog.LevelInfo, message, args})
+}
+
+// annotate stores what the next agent must know of an epoch in the keeper.
+func (m *machine) annotate(p *process) {
+	if p.alive() {
+		m.do(storeNote{p.ID, p.Number, noteOf(p)})
+	}
+}
+
+// publish announces an event of an epoch on the board and in the log.
+func (m *machine) publish(kind string, p *process, fields map[string]string,
+	format string, args ...any) {
+	sentence, number := fmt.Sprintf(format, args...), p.Number
+	m.do(publish{condition.Event{Kind: kind, Epoch: &number, Sentence: sentence,
+		Fields: maps.Clone(fields)}})
+	level := slog.LevelInfo
+	switch {
+	case kind == condition.KindGaveUp:
+		level = slog.LevelError
+	case kind == condition.KindEpochExited && p.ending == "" && p.exit != nil &&
+		(p.exit.Code != 0 || p.exit.Signal != ""):
+		level = slog.LevelWarn
+	}
+	m.do(logLine{level, sentence, []any{"epoch", number, "event", kind}})
+}
+
+// finish ends Run.
+func (m *machine) finish(outcome error) {
+	m.status, m.outcome = finished, outcome
+	m.removeUnreplaced()
+	m.do(cancelJob{stopJob})
+}

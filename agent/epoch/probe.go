@@ -1,0 +1,124 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// reasonTakenOver is why a live epoch has no admin interface.
+const reasonTakenOver = "an epoch that failed took it over"
+
+// probing is the regular check of the live epoch's admin interface.
+type probing struct {
+	running   bool
+	examining bool // after an epoch that failed, which may have made it close
+	at        time.Time
+}
+
+// hangs reports whether an error of an Admin means that Envoy's main thread does not answer, and
+// not that it has no admin interface.
+func hangs(err error) bool {
+	var network net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.EAGAIN) ||
+		errors.As(err, &network) && network.Timeout()
+}
+
+// settleProbe probes the live epoch from time to time.
+func (m *machine) settleProbe() {
+	live := m.live()
+	if live == nil || m.probe.running || m.attempt != nil || live.AdminLost || !m.due(m.probe.at) {
+		return
+	}
+	m.startProbe(live, false)
+}
+
+// examine probes an epoch at once.
+func (m *machine) examine(p *process) {
+	m.probe.examining = true
+	m.startProbe(p, true)
+}
+
+func (m *machine) startProbe(p *process, examine bool) {
+	m.probe.running = true
+	m.do(probe{p.ID, p.AdminAddress, examine})
+}
+
+// probed is the event of a probe's end.
+type probed struct {
+	id      string
+	examine bool
+	err     error
+}
+
+func (e probed) apply(m *machine) {
+	m.probe.running, m.probe.at = false, m.now.Add(probeInterval)
+	if e.examine {
+		m.probe.examining = false
+	}
+	p := m.find(e.id)
+	switch {
+	case p == nil || !p.State.Serves():
+	case e.examine && e.err != nil && !hangs(e.err):
+		m.adminLost(p, reasonTakenOver)
+	case e.examine || m.attempt != nil:
+	case e.err != nil:
+		m.unanswered(p, e.err)
+	default:
+		p.misses = 0
+		if p.Silent {
+			p.Silent = false
+			m.clear(conditionSilent)
+		}
+	}
+}
+
+// unanswered counts the probes without answer. An Envoy that stays silent is continued; if that
+// does not help, startNext replaces it.
+func (m *machine) unanswered(p *process, err error) {
+	p.misses++
+	switch {
+	case p.misses < probeMisses:
+	case !hangs(err):
+		m.adminLost(p, err.Error())
+		p.Silent = true
+	case !p.Silent:
+		p.Silent = true
+		m.raise(conditionSilent, condition.Warning, "Epoch %d does not answer on its admin "+
+			"interface (%d questions in a row); its listeners may still serve. It is replaced if "+
+			"it stays so.", p.Number, p.misses)
+		m.do(sendSignal{p.ID, p.Number, syscall.SIGCONT, "its admin interface does not answer"})
+	}
+}
+
+// wantsRepair reports whether a live epoch is to be replaced because its admin interface does not
+// answer or is gone.
+func (m *machine) wantsRepair(p *process) bool {
+	if !p.AdminLost && (!p.Silent || p.misses == probeMisses) {
+		return false // the probe after SIGCONT decides
+	}
+	return p.repaired.IsZero() || m.due(p.repaired.Add(repairInterval))
+}
+
+// repairReason returns why an epoch is started that repairs p.
+func repairReason(p *process) string {
+	if p.AdminLost && !p.Silent {
+		return fmt.Sprintf("it brings back the admin interface that epoch %d closed for one that "+
+			"failed", p.Number)
+	}
+	return fmt.Sprintf("the admin interface of epoch %d does not answer", p.Number)
+}
+
+// adminLost records that a live epoch has no admin interface; startNext replaces it.
+func (m *machine) adminLost(p *process, why string) {
+	p.AdminLost = true
+	m.annotate(p)
+	m.raise(conditionAdminLost, condition.Warning, "Epoch %d serves, but its admin interface is "+
+		"gone (%s): no statistics, no drain. The agent starts an epoch that brings it back as soon "+
+		"as there can be one.", p.Number, why)
+}

@@ -1,0 +1,84 @@
+// Package record describes epochs to everything that shows or stores them: status, the command line
+// interface, D-Bus and the note in the keeper.
+package record
+
+import "time"
+
+// State is the state of an epoch.
+type State string
+
+// The states. Shown maps them to the four that users see.
+const (
+	Starting    State = "starting"     // its process is being started and is not live yet
+	Live        State = "live"         // it serves
+	HandingOver State = "handing over" // it serves, and a successor is being started or has just failed
+	Draining    State = "draining"     // it was replaced and ends
+	Stopping    State = "stopping"     // it serves what is in flight until the agent's stop ends it
+	Exited      State = "exited"       // its process has ended
+)
+
+// Serves reports whether an epoch of this state is the one that serves.
+func (s State) Serves() bool { return s == Live || s == HandingOver || s == Stopping }
+
+// Shown returns the state as users see it: starting, live, draining or exited.
+func (s State) Shown() State {
+	if s.Serves() {
+		return Live
+	}
+	return s
+}
+
+// MarshalText encodes the state as users see it.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.Shown()), nil }
+
+// Mode says how an epoch came to serve.
+type Mode string
+
+// The modes.
+const (
+	First      Mode = "first"        // nobody served before it
+	Hot        Mode = "hot-restart"  // hot restart from the previous epoch
+	SideBySide Mode = "side-by-side" // beside the previous epoch, which is drained
+	Unchanged  Mode = "unchanged"    // no new epoch: the live one is what was requested
+)
+
+// Epoch is one Envoy process with its number. Its JSON is that of the agent's private socket.
+type Epoch struct {
+	ID            string    `json:"-"` // of the process, unique; numbers are used again
+	Number        int       `json:"number"`
+	State         State     `json:"state"`
+	PID           int       `json:"pid,omitempty"`
+	Mode          Mode      `json:"mode,omitempty"`
+	Reason        string    `json:"reason,omitempty"` // why it was started
+	BootstrapPath string    `json:"bootstrap_path,omitempty"`
+	Started       time.Time `json:"started,omitzero"`
+	Live          time.Time `json:"live,omitzero"`        // zero: it never was
+	Exited        time.Time `json:"exited,omitzero"`      // zero: it lives
+	ExitCause     string    `json:"exit_cause,omitempty"` // why it ended, in words
+	ExitStatus    int       `json:"exit_status,omitempty"`
+	ExitSignal    string    `json:"exit_signal,omitempty"` // "SIGKILL"
+
+	Connections uint64 `json:"connections"`  // only where the keeper measured them for a reader
+	MemoryBytes uint64 `json:"memory_bytes"` // likewise
+
+	RestartEpoch int       `json:"-"`
+	Lineage      int       `json:"-"`
+	Hash         string    `json:"-"` // of its Spec
+	Namespace    string    `json:"-"` // of its Spec
+	AdminAddress string    `json:"-"`
+	Ends         time.Time `json:"-"` // draining: it is ended then at the latest; zero: not known
+	AdminLost    bool      `json:"-"` // it serves, but its admin interface is gone
+	Silent       bool      `json:"-"` // it lives, but its admin interface does not answer
+	MayRefuse    bool      `json:"-"` // it may have closed its listeners for a child that died
+	Drained      bool      `json:"-"` // a drain was requested
+	DrainEnds    time.Time `json:"-"` // its listeners close then; zero: it has not confirmed the drain
+	Awaits       string    `json:"-"` // what a request for the next epoch waits for; "": none waits
+}
+
+// Age returns how long the epoch has lived, or lived.
+func (e Epoch) Age(now time.Time) time.Duration {
+	if !e.Exited.IsZero() {
+		now = e.Exited
+	}
+	return now.Sub(e.Started)
+}

@@ -1,0 +1,248 @@
+package epoch
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// call is a caller who waits for an answer. The executor knows how to reach it.
+type call struct {
+	id        int
+	ifChanged bool
+	announced string // the last reason to wait that it was given
+}
+
+// answer ends a call.
+type answer struct {
+	result  Result
+	err     error
+	differs bool // of Renew
+}
+
+// pending is the request that waits for its turn: the newest spec, with all its callers.
+type pending struct {
+	spec   *Spec
+	reason string
+	calls  []call
+}
+
+// requested is the event of a request for an epoch.
+type requested struct {
+	call   call
+	spec   *Spec
+	reason string
+}
+
+func (e requested) apply(m *machine) {
+	a := m.attempt
+	switch {
+	case m.stop != nil:
+		m.reply([]call{e.call}, answer{err: m.refusal(-1, ErrStopping)})
+	case a != nil && m.pending == nil && !a.adopted && a.spec.adopted == nil &&
+		e.call.ifChanged && a.spec.Hash == e.spec.Hash:
+		a.calls = append(a.calls, e.call) // the same epoch is being started
+	case m.pending == nil:
+		m.pending = &pending{spec: e.spec, reason: e.reason, calls: []call{e.call}}
+	default:
+		m.pending.spec, m.pending.reason = e.spec, e.reason
+		m.pending.calls = append(m.pending.calls, e.call)
+	}
+}
+
+// answerUnchanged answers a request for the spec that is live.
+func (m *machine) answerUnchanged() {
+	live := m.live()
+	if m.pending == nil || m.attempt != nil || live == nil || live.Hash != m.pending.spec.Hash {
+		return
+	}
+	if live.spec.adopted != nil || live.spec.Command == nil {
+		m.respecify(live, m.pending.spec) // now it can be restarted under any number
+	}
+	if slices.ContainsFunc(m.pending.calls, func(c call) bool { return !c.ifChanged }) {
+		return
+	}
+	result := Result{Epoch: live.Number, Previous: live.Number, Mode: Unchanged}
+	m.reply(m.pending.calls, answer{result: result})
+	m.pending = nil
+}
+
+func (m *machine) reply(calls []call, a answer) {
+	for _, c := range calls {
+		m.do(reply{c.id, a})
+	}
+}
+
+// refusal returns the error of a request for epoch number (-1: none was tried yet).
+func (m *machine) refusal(number int, cause error, more ...string) *Refused {
+	r := &Refused{Number: number, Remaining: -1, Reasons: append([]string{cause.Error()}, more...),
+		cause: cause}
+	if live := m.live(); live != nil {
+		r.Remaining = live.Number
+	}
+	if number < 0 {
+		r.Number = r.Remaining + 1
+	}
+	return r
+}
+
+// refusePending refuses the request that waits.
+func (m *machine) refusePending(cause error) {
+	if m.pending != nil {
+		m.reply(m.pending.calls, answer{err: m.refusal(-1, cause)})
+		m.pending = nil
+	}
+}
+
+// announceWaiting announces to callers that wait what they wait for and until when.
+func (m *machine) announceWaiting() {
+	m.awaits = ""
+	if m.pending == nil && len(m.drain.undrains) == 0 {
+		return
+	}
+	until, why := time.Time{}, "waiting for the keeper"
+	if a := m.attempt; a != nil {
+		until, why = a.liveBy, a.doing()
+	} else {
+		for _, old := range m.older() {
+			why = waitsFor(old)
+			m.logWait(old)
+			if old.Ends.After(until) {
+				until = old.Ends
+			}
+		}
+	}
+	m.awaits = why
+	text := why + until.String()
+	announce := func(calls []call) {
+		for i, c := range calls {
+			if c.announced != text {
+				calls[i].announced = text
+				m.do(announceWait{c.id, until, why})
+			}
+		}
+	}
+	announce(m.drain.undrains)
+	if m.pending != nil {
+		announce(m.pending.calls)
+	}
+}
+
+// doing says how far an attempt is.
+func (a *attempt) doing() string {
+	format := "starting epoch %d"
+	switch a.stage {
+	case preparing:
+		format = "preparing epoch %d"
+	case launching:
+		format = "waiting for the keeper to start epoch %d"
+	case killing:
+		format = "waiting for epoch %d, which failed, to exit"
+	case polling:
+	}
+	return fmt.Sprintf(format, a.process.Number)
+}
+
+// waitsFor says what a request waits for while an older epoch ends.
+func waitsFor(old *process) string {
+	why := fmt.Sprintf("waiting for epoch %d to finish draining", old.Number)
+	switch {
+	case old.left == 1:
+		why += ", 1 connection left"
+	case old.left > 1:
+		why += fmt.Sprintf(", %d connections left", old.left)
+	}
+	return why
+}
+
+// logWait logs, once per epoch, that a request waits for it.
+func (m *machine) logWait(old *process) {
+	counted := old.busy || m.endedByLive() != old // else it may be idle
+	if old.logged || !counted {
+		return
+	}
+	old.logged = true
+	m.info(fmt.Sprintf("waiting for epoch %d to finish draining", old.Number), "epoch", old.Number,
+		"connections", old.left, "until", old.Ends.Format(time.TimeOnly))
+}
+
+// abortRequested is the event of Abort.
+type abortRequested struct {
+	call   call
+	number int
+}
+
+func (e abortRequested) apply(m *machine) {
+	err := fmt.Errorf("epoch %d: %w", e.number, ErrNoEpoch)
+	if a := m.attempt; a != nil && a.process.Number == e.number && !a.adopted {
+		err = nil
+		m.abort(ErrAborted)
+	} else {
+		for _, p := range m.processes {
+			if p.Number == e.number {
+				err = nil
+				m.kill(p, ErrAborted.Error())
+			}
+		}
+	}
+	m.reply([]call{e.call}, answer{err: err})
+}
+
+// renewed is the event of Renew.
+type renewed struct {
+	call call
+	spec *Spec
+}
+
+func (e renewed) apply(m *machine) {
+	a := answer{}
+	if m.lastGood != nil && m.lastGood.Hash == e.spec.Hash {
+		m.lastGood = e.spec
+	}
+	if m.lastTried != nil && m.lastTried.Hash == e.spec.Hash {
+		m.lastTried = e.spec
+	}
+	if live := m.live(); live != nil && live.Hash == e.spec.Hash {
+		m.respecify(live, e.spec)
+		var command Command
+		command, a.err = commandOf(e.spec, live.launch())
+		a.differs = a.err == nil && !slices.Equal(command.Args, live.command.Args)
+	}
+	m.reply([]call{e.call}, a)
+}
+
+// respecify replaces the live epoch's spec by a newer one of equal hash.
+func (m *machine) respecify(live *process, spec *Spec) {
+	live.spec, m.lastGood, m.lastGoodFailed = spec, spec, false
+	if live.Namespace != spec.Namespace { // the note of an older agent has none
+		live.Namespace = spec.Namespace
+		m.annotate(live)
+	}
+}
+
+// tuned is the event of Tuned.
+type tuned struct {
+	call call
+	id   string
+	spec *Spec
+}
+
+func (e tuned) apply(m *machine) {
+	a := answer{}
+	if p := m.find(e.id); p != nil && p.Hash == e.spec.Hash {
+		var command Command
+		if command, a.err = commandOf(e.spec, p.launch()); a.err == nil {
+			p.command = command
+			m.annotate(p)
+		}
+	}
+	m.reply([]call{e.call}, a)
+}
+
+func commandOf(spec *Spec, l Launch) (Command, error) {
+	command, err := spec.Command(l)
+	if err != nil {
+		err = fmt.Errorf("build the command line of epoch %d: %w", l.Number, err)
+	}
+	return command, err
+}

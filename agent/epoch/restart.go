@@ -1,0 +1,131 @@
+package epoch
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// The codes of this package's conditions.
+const (
+	conditionDown      = "envoy-down"
+	conditionAdminLost = "admin-lost"
+	conditionSilent    = "envoy-silent"
+	conditionKeeper    = "keeper-lost"
+
+	// ConditionGaveUp says that Envoy exited too often, as the event gave-up does.
+	ConditionGaveUp = "gave-up"
+)
+
+// backOff schedules the restart of an Envoy that exited.
+type backOff struct {
+	at      time.Time   // the next start is due then; zero: none is
+	reason  string      // of the epoch that it starts
+	exits   []time.Time // abnormal exits within the window, oldest first
+	streak  int         // exits in a row, none more than forgetExits after the one before
+	checked bool        // nothing keeps Envoy from starting
+	checkBy time.Time   // the check for obstacles runs until then at the latest; zero: it does not
+}
+
+// delay returns the wait before the next start: none after the first exit, then doubling.
+func (b *backOff) delay(settings Settings) time.Duration {
+	if b.streak <= 1 {
+		return 0
+	}
+	if shift := b.streak - 2; shift < 30 {
+		return min(settings.BackoffMin<<shift, settings.BackoffMax)
+	}
+	return settings.BackoffMax
+}
+
+// crashed schedules a restart: nobody serves since p exited or failed to become live.
+func (m *machine) crashed(p *process) {
+	settings, b := m.settings, &m.backOff
+	if len(b.exits) > 0 && m.now.Sub(b.exits[len(b.exits)-1]) > forgetExits {
+		b.streak = 0
+	}
+	b.exits = append(slices.DeleteFunc(b.exits, func(at time.Time) bool {
+		return m.now.Sub(at) > max(settings.Window, forgetExits)
+	}), m.now)
+	b.streak++
+	for _, old := range m.older() {
+		if old.endedBy == endedByChild {
+			old.Ends = time.Time{} // nobody will end it; the next epoch takes over from it
+		}
+	}
+	within := 0
+	for _, at := range b.exits {
+		if m.now.Sub(at) <= settings.Window {
+			within++
+		}
+	}
+	if settings.Limit > 0 && within > settings.Limit {
+		m.giveUp(p, within)
+		return
+	}
+	delay := b.delay(settings)
+	b.at, b.reason = m.now.Add(delay), fmt.Sprintf("epoch %d %s", p.Number, p.ExitCause)
+	when := "it is started again at once"
+	if delay > 0 {
+		when = fmt.Sprintf("it is started again in %s", delay)
+	}
+	m.raise(conditionDown, condition.Error, "No Envoy serves: epoch %d %s; %s.", p.Number, p.ExitCause,
+		when)
+}
+
+// unstarted schedules the next start after one that created no process. It does not count for
+// restart_limit.
+func (m *machine) unstarted(a *attempt) {
+	m.backOff.streak++
+	delay := max(m.backOff.delay(m.settings), m.settings.BackoffMin)
+	m.backOff.at = m.now.Add(delay)
+	if !a.repair {
+		m.backOff.reason = a.reason
+	}
+	m.raise(conditionDown, condition.Error, "No Envoy serves: %v; next try in %s.", a.failure, delay)
+}
+
+func (m *machine) giveUp(p *process, within int) {
+	why := fmt.Sprintf("Envoy exited %d times within %s (restart_limit = %d), the last time "+
+		"because it %s", within, m.settings.Window, m.settings.Limit, p.ExitCause)
+	m.raise(ConditionGaveUp, condition.Error, "%s; giving up.", why)
+	m.publish(condition.KindGaveUp, p, nil, "%s; giving up.", why)
+	m.finish(fmt.Errorf("%w: %s", ErrGaveUp, why))
+	for _, p := range m.processes {
+		m.kill(p, "given up")
+	}
+}
+
+// unobstructed postpones a restart that is due until it is known that nothing keeps Envoy from
+// starting, so that no start is tried in vain and counts for restart_limit. A check that takes
+// longer than provenFirst is not waited for.
+func (m *machine) unobstructed(live *process, due time.Time) time.Time {
+	b := &m.backOff
+	if live != nil || b.checked || m.now.Before(due) {
+		return due
+	}
+	if b.checkBy.IsZero() {
+		b.checkBy = m.now.Add(provenFirst)
+		m.do(checkObstacle{})
+	}
+	return b.checkBy
+}
+
+// obstacleChecked is the event of a check for what would keep Envoy from starting.
+type obstacleChecked struct{ err error }
+
+func (e obstacleChecked) apply(m *machine) {
+	b := &m.backOff
+	running := !b.checkBy.IsZero()
+	b.checkBy = time.Time{}
+	switch {
+	case !running || m.live() != nil || b.at.IsZero():
+	case e.err == nil:
+		b.checked = true
+	default:
+		b.at = m.now.Add(obstaclePause)
+		m.raise(conditionDown, condition.Error, "No Envoy serves, and none can start: %v", e.err)
+	}
+}

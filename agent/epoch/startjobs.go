@@ -1,0 +1,215 @@
+package epoch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"outrider.org/outrider/agent/envoy"
+)
+
+// prepare makes everything ready that the start of a process needs.
+type prepare struct {
+	id       string
+	spec     *Spec
+	launch   Launch
+	validate bool
+	// Of a hot restart.
+	parent      string
+	parentAdmin string
+}
+
+func (a prepare) run(x *executor) {
+	x.job(startJob(a.id), func(ctx context.Context) {
+		e := prepared{id: a.id}
+		e.command, e.sum, e.err = a.do(ctx, x)
+		x.report(e)
+	})
+}
+
+func (a prepare) do(ctx context.Context, x *executor) (command Command, sum string, err error) {
+	if a.parent != "" {
+		if err := a.preflight(ctx, x); err != nil {
+			return Command{}, "", err
+		}
+	}
+	content, err := a.spec.Bootstrap(a.launch)
+	if err != nil {
+		return Command{}, "", fmt.Errorf("build the bootstrap of epoch %d: %w", a.launch.Number, err)
+	}
+	if err := x.write(ctx, a.launch.BootstrapPath, content); err != nil {
+		return Command{}, "", fmt.Errorf("write the bootstrap of epoch %d: %w", a.launch.Number, err)
+	}
+	if a.validate {
+		if err := x.validate(ctx, a.spec, a.launch); err != nil {
+			return Command{}, "", err
+		}
+	}
+	command, err = commandOf(a.spec, a.launch)
+	return command, sumOf(content), err
+}
+
+// preflight checks that the parent of a hot restart answers: its child would wait for it for ever,
+// and leave messages in its socket that it acts upon when it continues.
+func (a prepare) preflight(ctx context.Context, x *executor) error {
+	err := x.state(ctx, a.parentAdmin, preflightHurry)
+	if !hangs(err) || ctx.Err() != nil {
+		return nil // any other error is an answer, too
+	}
+	if err := x.wakeUp(ctx, a.parent); err != nil {
+		return err
+	}
+	if err := x.state(ctx, a.parentAdmin, preflightTimeout); hangs(err) && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", errSilent, err)
+	}
+	return nil
+}
+
+// state requests the state of an epoch and returns only the error.
+func (x *executor) state(ctx context.Context, admin string, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	_, err := x.options.Admin(admin).State(ctx)
+	return err
+}
+
+// wakeUp continues a process that was stopped; any other ignores it.
+func (x *executor) wakeUp(ctx context.Context, id string) error {
+	err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
+		return k.Signal(ctx, id, syscall.SIGCONT)
+	})
+	if err != nil {
+		return fmt.Errorf("continue Envoy: %w", err)
+	}
+	return nil
+}
+
+// write writes a file after all file actions before it, and waits for that.
+func (x *executor) write(ctx context.Context, path string, content []byte) error {
+	done := make(chan error, 1)
+	x.files.add(func(context.Context) {
+		if err := ctx.Err(); err != nil {
+			done <- err
+			return
+		}
+		done <- replaceFile(path, content)
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// replaceFile writes a file of a runtime folder atomically. It need not survive a reboot: nothing is
+// synced.
+func replaceFile(path string, content []byte) (err error) {
+	// Envoy's user reads it through the folder's group, which files get that are made in the folder.
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Chmod(0o640), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
+}
+
+// sumOf returns the hexadecimal SHA-256 of a bootstrap.
+func sumOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// validate has Envoy check the bootstrap. It finds what cannot be parsed and unknown clusters of
+// routes, not a port that is in use.
+func (x *executor) validate(ctx context.Context, spec *Spec, launch Launch) error {
+	command, err := spec.Validation(launch)
+	if err != nil {
+		return fmt.Errorf("build the command line that validates epoch %d: %w", launch.Number, err)
+	}
+	x.mu.Lock()
+	keeper := x.keeper
+	x.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, validateTimeout)
+	defer cancel()
+	result, err := keeper.Run(ctx, command)
+	if err != nil {
+		return fmt.Errorf("validate the bootstrap of epoch %d: %w", launch.Number, err)
+	}
+	if result.Exit != 0 {
+		return fmt.Errorf("Envoy does not accept %s: %s", launch.BootstrapPath,
+			envoy.Complaint(result.Output))
+	}
+	return nil
+}
+
+// awaitLive polls a starting epoch until its admin says that the right epoch serves.
+type awaitLive struct {
+	id           string
+	admin        string
+	restartEpoch int
+	hot          bool
+	liveBy       time.Time
+	liveTimeout  time.Duration // for the message
+	handshake    time.Duration // a hot restart that has not answered by then hangs
+}
+
+func (a awaitLive) run(x *executor) {
+	x.job(startJob(a.id), func(ctx context.Context) { x.report(polled{a.id, a.poll(ctx, x)}) })
+}
+
+func (a awaitLive) poll(ctx context.Context, x *executor) error {
+	admin, begun, hinted := x.options.Admin(a.admin), time.Now(), time.Time{}
+	said, hasAnswered := "its admin interface never answered", false
+	for {
+		asking, cancel := context.WithTimeout(ctx, time.Second)
+		state, err := admin.State(asking)
+		cancel()
+		now := time.Now()
+		switch {
+		case err == nil && (state.RestartEpoch == a.restartEpoch ||
+			state.RestartEpoch == OwnAddress || !state.Live()):
+			if state.Live() {
+				return nil
+			}
+			said = "it says " + state.Server
+			if !hasAnswered {
+				hasAnswered = true
+				x.report(answered{a.id})
+			}
+		case !hasAnswered && a.hot && now.Sub(begun) > a.handshake:
+			return fmt.Errorf("%w (%s)", errHandshake, a.handshake)
+		}
+		if now.After(a.liveBy) {
+			return fmt.Errorf("not live within %s (live_timeout): %s", a.liveTimeout, said)
+		}
+		pause := pollFast
+		switch {
+		case now.Sub(hinted) < hintedFor:
+			pause = pollHinted
+		case now.Sub(begun) > pollFastFor:
+			pause = pollSlow
+		}
+		select {
+		case <-time.After(pause):
+		case <-x.hints:
+			hinted = time.Now()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
