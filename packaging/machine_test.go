@@ -159,11 +159,9 @@ func (h *host) expect(want, script string) {
 // eventually is expect for what is done when nobody waits for it any more.
 func (h *host) eventually(want, script string) {
 	h.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); h.script(script) != want &&
-		time.Now().Before(deadline); {
-		time.Sleep(20 * time.Millisecond)
-	}
-	h.expect(want, script)
+	parts.Eventually(h.t, time.Minute, fmt.Sprintf("%s\nprints %q", script, want), func() bool {
+		return h.script(script) == want
+	})
 }
 
 // nothingRuns fails the test if a process or a file of a running Outrider is left.

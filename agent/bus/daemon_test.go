@@ -185,10 +185,5 @@ func (d *daemon) must(uid uint32, arguments ...string) string {
 // eventually waits until something is so.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(testTime); !so(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", testTime, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	parts.Eventually(t, testTime, what, so)
 }

@@ -2,7 +2,6 @@ package envoy
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -127,17 +126,7 @@ func (e *running) next(t *testing.T) *running {
 // eventually polls until the condition holds, for at most thirty seconds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("not within thirty seconds: %s", what)
-		case <-tick.C:
-		}
-	}
+	parts.Eventually(t, time.Minute, what, holds)
 }
 
 func lines(text string) []string { return strings.Split(strings.TrimSuffix(text, "\n"), "\n") }

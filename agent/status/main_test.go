@@ -157,11 +157,7 @@ func ask(t *testing.T, method, url string, headers ...string) (int, string, http
 // eventually polls until what is wanted is true.
 func eventually(t *testing.T, what string, wanted func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !wanted(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 15 s: %s", what)
-		}
-	}
+	parts.Eventually(t, time.Minute, what, wanted)
 }
 
 // startEnvoy runs a real Envoy with a bootstrap of JSON members beside admin, and returns its admin's socket and what

@@ -2,7 +2,6 @@ package render
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
 	"outrider.org/outrider/bootstrap"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -99,17 +99,7 @@ func validate(t *testing.T, dir string, rendered []byte) {
 // eventually polls until the condition holds, for at most thirty seconds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("not within thirty seconds: %s", what)
-		case <-tick.C:
-		}
-	}
+	parts.Eventually(t, time.Minute, what, holds)
 }
 
 func render(t *testing.T, in bootstrap.Input) []byte {

@@ -281,9 +281,5 @@ func (s *sandbox) get(r request) answer {
 // eventually polls until a condition holds.
 func (s *sandbox) eventually(what string, holds func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("not after 30 s: %s", what)
-		}
-	}
+	parts.Eventually(s.t, time.Minute, what, holds)
 }

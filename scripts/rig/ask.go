@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // Result is what a run of the command line gave.
@@ -109,11 +111,5 @@ func (r *Rig) Pids(program string) []int {
 // Eventually polls until true, for at most limit.
 func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	parts.Eventually(t, limit, what, condition)
 }

@@ -50,7 +50,7 @@ func TestWorld_Service(t *testing.T) {
 		other("WorkloadEntry", "two", "a", "address: 6.6.6.6") +
 		other("WorkloadEntry", "one", "b", "address: 7.7.7.7")
 	for _, test := range []struct{ name, mesh, host, reader, want string }{
-		{"the reader's namespace first", private + public, "a.test", "b", "b [80] [2.2.2.2]"},
+		{"the reader's namespace first", public + private, "a.test", "b", "b [80] [2.2.2.2]"},
 		{"private to its namespace", private + public, "a.test", "a", "c [80] [3.3.3.3]"},
 		{"none", private, "a.test", "a", "none"},
 		{"entries of a namespace are merged", public + second, "a.test", "a",

@@ -212,11 +212,7 @@ func (h *Host) Serves() {
 // Eventually polls until a condition holds.
 func (h *Host) Eventually(limit time.Duration, what string, holds func() bool) {
 	h.t.Helper()
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
+	parts.Eventually(h.t, limit, what, holds)
 }
 
 // Journal runs journalctl once journald has read what was sent to it until now: a message is a
