@@ -39,7 +39,7 @@ func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, board: condition.NewBoard(), dir: t.TempDir()}
 	r.root = pkitest.NewAuthority(t, "root", nil)
-	debounce := func() time.Duration { return time.Millisecond }
+	debounce := func() time.Duration { return 0 } // a pair that does not match is not served
 	options := identity.Options{
 		Board: r.board,
 		Watch: func() identity.Watcher {

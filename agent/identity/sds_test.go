@@ -1,0 +1,223 @@
+package identity_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/agent/xds"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// mutualTLS is an Envoy that requests the workload's secrets over SDS, for a listener that demands
+// certificates from its clients.
+const mutualTLS = `{
+  "node": {"id": "sidecar~127.0.0.1~web.default~default.svc.cluster.local", "cluster": "test"},
+  "admin": {"address": {"pipe": {"path": %[1]q}}},
+  "static_resources": {
+    "listeners": [{
+      "name": "in", "address": {"socket_address": {"address": "127.0.0.1", "port_value": %[2]d}},
+      "filter_chains": [{
+        "transport_socket": {"name": "tls", "typed_config": {
+          "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+          "require_client_certificate": true,
+          "common_tls_context": {
+            "tls_certificate_sds_secret_configs": [{"name": "default", "sds_config": %[3]s}],
+            "validation_context_sds_secret_config": {"name": "ROOTCA", "sds_config": %[3]s}
+          }}},
+        "filters": [{"name": "hcm", "typed_config": {
+          "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+          "stat_prefix": "in",
+          "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [
+            {"match": {"prefix": "/"}, "direct_response": {"status": 200}}]}]},
+          "http_filters": [{"name": "router", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}],
+    "clusters": [{
+      "name": "sds-grpc", "type": "STATIC", "connect_timeout": "1s",
+      "load_assignment": {"cluster_name": "sds-grpc", "endpoints": [{"lb_endpoints": [
+        {"endpoint": {"address": {"pipe": {"path": %[4]q}}}}]}]},
+      "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http2_protocol_options": {}}}}}]}
+}`
+
+const sdsConfig = `{"resource_api_version": "V3", "initial_fetch_timeout": "0s", "api_config_source": {
+  "api_type": %q, "transport_api_version": "V3",
+  "grpc_services": [{"envoy_grpc": {"cluster_name": "sds-grpc"}}]}}`
+
+// sdsEnvoy is a real Envoy that runs mutualTLS.
+type sdsEnvoy struct {
+	t     *testing.T
+	port  int
+	admin http.Client
+	mu    sync.Mutex
+	log   bytes.Buffer
+}
+
+// Write implements io.Writer for Envoy's log.
+func (e *sdsEnvoy) Write(p []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.log.Write(p)
+}
+
+// serveSDS serves the secrets of a rig, as the agent is going to.
+func serveSDS(t *testing.T, source xds.Source) (socket string) {
+	t.Helper()
+	socket = filepath.Join(parts.ShortDir(t), "sds.sock")
+	server, err := xds.NewServer(xds.Options{Source: source})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := xds.Listen(xds.ListenOptions{Path: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return socket
+}
+
+func startSDSEnvoy(t *testing.T, socket, api string) *sdsEnvoy {
+	t.Helper()
+	e := &sdsEnvoy{t: t, port: parts.FreePort(t)}
+	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
+	e.admin.Transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", admin)
+		},
+	}
+	config := fmt.Sprintf(mutualTLS, admin, e.port, fmt.Sprintf(sdsConfig, api), socket)
+	command := exec.Command(parts.Envoy(t), "--config-yaml", config, "--disable-hot-restart",
+		"--concurrency", "1", "--log-level", "info")
+	command.Stdout, command.Stderr = e, e
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		if t.Failed() {
+			t.Logf("Envoy:\n%s", e.log.String())
+		}
+	})
+	return e
+}
+
+// get requests with a client certificate, and returns the server's.
+func (e *sdsEnvoy) get(roots *x509.CertPool, chain, key []byte) (*x509.Certificate, error) {
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{
+			RootCAs: roots, Certificates: []tls.Certificate{pair}, ServerName: "web.test",
+		},
+	}}
+	request, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet,
+		fmt.Sprintf("https://127.0.0.1:%d/", e.port), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	_ = response.Body.Close()
+	return response.TLS.PeerCertificates[0], nil
+}
+
+// until repeats a request until done accepts its result.
+func (e *sdsEnvoy) until(what string, done func() bool) {
+	e.t.Helper()
+	for end := time.Now().Add(deadline); !done(); {
+		if time.Now().After(end) {
+			e.t.Fatalf("not within %v: %s", deadline, what)
+		}
+		time.Sleep(5 * time.Millisecond) // nothing reports what a TLS handshake would return
+	}
+}
+
+func (e *sdsEnvoy) config(query string) string {
+	response, err := e.admin.Get("http://envoy/" + query)
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body)
+	return string(text)
+}
+
+// TestSDS_EnvoyFetchesAndRotates has an Envoy wait for its certificate, and follow its rotation and
+// that of the roots.
+func TestSDS_EnvoyFetchesAndRotates(t *testing.T) {
+	for _, api := range []string{"GRPC", "DELTA_GRPC"} {
+		t.Run(api, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, nil) // no file exists yet
+			e := startSDSEnvoy(t, serveSDS(t, r), api)
+			e.until("Envoy waits for its secrets", func() bool {
+				return strings.Contains(e.config("config_dump"), "dynamic_warming_secrets")
+			})
+			r.awaitCondition(identity.CodeUnavailable, "default: ")
+
+			old, next := r.root, pkitest.NewAuthority(t, "next", nil)
+			both := x509.NewCertPool()
+			both.AddCert(old.Certificate)
+			both.AddCert(next.Certificate)
+			oldChain, oldKey := old.Issue(t, pkitest.Leaf("client", time.Hour))
+			nextChain, nextKey := next.Issue(t, pkitest.Leaf("client", time.Hour))
+			serves := func(want []byte) func() bool {
+				return func() bool {
+					got, err := e.get(both, oldChain, oldKey)
+					return err == nil && bytes.Equal(pkitest.PEM(got), want)
+				}
+			}
+			e.until("the first certificate", serves(r.issue(time.Hour)))
+			e.until("a rotated one", serves(r.issue(2*time.Hour)))
+			if _, err := e.get(both, nextChain, nextKey); err == nil {
+				t.Error("a client of an unknown root is accepted")
+			}
+			r.write("root.pem", pkitest.PEM(old.Certificate, next.Certificate))
+			e.until("the new root is trusted", func() bool {
+				_, err := e.get(both, nextChain, nextKey)
+				return err == nil
+			})
+			r.write("root.pem", pkitest.PEM(next.Certificate))
+			e.until("the old root is not", func() bool {
+				_, err := e.get(both, oldChain, oldKey)
+				return err != nil
+			})
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if strings.Contains(e.log.String(), "stream closed") {
+				t.Error("a stream of SDS ended")
+			}
+		})
+	}
+}
