@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCached is the largest file that remembers a bootstrap, in bytes. An ordinary one has 20 kB; what is larger is rendered each time.
+// maxCached is the largest bootstrap that is cached, in bytes. An ordinary one has 20 kB.
 const maxCached = 8 << 20
 
-// cached is what the file of a Program's Cache holds, in JSON: the answer to one question.
+// cached is the JSON of the cache file.
 type cached struct {
 	Question string // see identify
-	Sum      string // SHA-256 of Rendered, hexadecimal: a file that was damaged is no answer
+	Sum      string // SHA-256 of Rendered, hexadecimal, to detect a damaged file
 	Rendered json.RawMessage
 }
 
-// identify tells questions apart, and the programs they were put to (SHA-256, hexadecimal): another build of one renders anew. A package
-// may put a program of another build in place with the time of the source, but not with the same inode and time of change.
+// identify returns a hash of a question and of the program that answers it. The inode and its time
+// of change distinguish builds that a package installs with the same modification time.
 func (p *Program) identify(question []byte) (string, error) {
 	path, err := p.find()
 	if err != nil {
@@ -34,12 +34,13 @@ func (p *Program) identify(question []byte) (string, error) {
 		return "", notRun(fmt.Errorf("look at %s: %w", path, err))
 	}
 	sum := sha256.New()
-	_, _ = fmt.Fprintf(sum, "%q %q %d %d %d %v %v\n", p.Version, path, file.Dev, file.Ino, file.Size, file.Mtim, file.Ctim)
+	_, _ = fmt.Fprintf(sum, "%q %q %d %d %d %v %v\n", p.Version, path, file.Dev, file.Ino,
+		file.Size, file.Mtim, file.Ctim)
 	_, _ = sum.Write(question)
 	return fmt.Sprintf("%x", sum.Sum(nil)), nil
 }
 
-// recall returns the answer that the cache has to a question; nil: it has none, or none that is whole.
+// recall returns the cached answer to a question, nil if there is none.
 func (p *Program) recall(question string) *Rendered {
 	file, err := os.OpenFile(p.Cache, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -51,7 +52,8 @@ func (p *Program) recall(question string) *Rendered {
 		return nil
 	}
 	var known cached
-	if json.Unmarshal(text, &known) != nil || known.Question != question || known.Sum != sumOf(known.Rendered) {
+	if json.Unmarshal(text, &known) != nil || known.Question != question ||
+		known.Sum != sumOf(known.Rendered) {
 		return nil
 	}
 	var rendered *Rendered
@@ -61,7 +63,7 @@ func (p *Program) recall(question string) *Rendered {
 	return rendered
 }
 
-// remember puts an answer in the cache, in the place of the one before. It may hold secrets, so that nobody else may read it.
+// remember replaces the cached answer. Only the owner may read it, as it may hold secrets.
 func (p *Program) remember(question string, rendered *Rendered) error {
 	text, err := json.Marshal(rendered)
 	if err == nil {
@@ -72,7 +74,8 @@ func (p *Program) remember(question string, rendered *Rendered) error {
 	case len(text) > maxCached:
 		err = fmt.Errorf("it has more than %d bytes", maxCached)
 	default:
-		err = renameio.WriteFile(p.Cache, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(p.Cache)))
+		err = renameio.WriteFile(p.Cache, text, 0o600, renameio.IgnoreUmask(),
+			renameio.WithTempDir(filepath.Dir(p.Cache)))
 	}
 	if err != nil {
 		return fmt.Errorf("remember the bootstrap in %s: %w", p.Cache, err)

@@ -51,7 +51,8 @@ func (c counted) asked() int {
 // start is a start of the agent: it remembers nothing but what the file does.
 func (c counted) start(cache, version string, request bootstrap.Request) *bootstrap.Rendered {
 	c.t.Helper()
-	rendered, err := (&bootstrap.Program{Path: c.path, Cache: cache, Version: version}).Render(c.t.Context(), request)
+	rendered, err := (&bootstrap.Program{Path: c.path, Cache: cache,
+		Version: version}).Render(c.t.Context(), request)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -60,17 +61,20 @@ func (c counted) start(cache, version string, request bootstrap.Request) *bootst
 
 func TestTheNextStartNeedsNoProgram(t *testing.T) {
 	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
-	request := bootstrap.Request{Input: everything(), Override: file("o.yaml", "node: {cluster: another}")}
+	request := bootstrap.Request{Input: everything(),
+		Override: file("o.yaml", "node: {cluster: another}")}
 	first := c.start(cache, "1", request)
 	second := c.start(cache, "1", request)
 	if diff := cmp.Diff(first, second); diff != "" || c.asked() != 1 {
-		t.Errorf("the program was asked %d times and not once; -as rendered +as remembered:\n%s", c.asked(), diff)
+		t.Errorf("the program was asked %d times and not once; -as rendered +as remembered:\n%s",
+			c.asked(), diff)
 	}
 	info, err := os.Stat(cache)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("who may read it: %v, %v", info.Mode(), err)
 	}
-	if left, err := filepath.Glob(filepath.Join(filepath.Dir(cache), "*")); err != nil || len(left) != 1 {
+	if left, err := filepath.Glob(filepath.Join(filepath.Dir(cache), "*")); err != nil ||
+		len(left) != 1 {
 		t.Errorf("left beside it: %v, %v", left, err)
 	}
 }
@@ -91,7 +95,9 @@ func TestSecretsAreNotWrittenToDisk(t *testing.T) {
 func TestWhatIsRememberedAnswersOneQuestion(t *testing.T) {
 	const admin = `"admin": {"address": {"pipe": {"path": "/admin"}}}`
 	with := func(change func(*bootstrap.Request)) bootstrap.Request {
-		request := bootstrap.Request{Input: everything(), Template: file("t", `{"node": {"id": {{toJSON .nodeID}}}, `+admin+`}`), Override: file("o", "{}")}
+		request := bootstrap.Request{Input: everything(),
+			Template: file("t", `{"node": {"id": {{toJSON .nodeID}}}, `+admin+`}`),
+			Override: file("o", "{}")}
 		change(&request)
 		return request
 	}
@@ -101,13 +107,22 @@ func TestWhatIsRememberedAnswersOneQuestion(t *testing.T) {
 		build   string
 		version string
 	}{
-		"input":    {change: func(r *bootstrap.Request) { r.Input.Node.ID = "vm2.default" }},
-		"template": {change: func(r *bootstrap.Request) { r.Template = file("t", `{"node": {"id": "mine"}, `+admin+`}`) }},
-		"override": {change: func(r *bootstrap.Request) { r.Override = file("o", "node: {cluster: mine}") }},
-		"no file":  {change: func(r *bootstrap.Request) { r.Override = nil }},
-		"custom":   {change: func(r *bootstrap.Request) { r.Template, r.Custom = nil, file("c.json", `{`+admin+`}`) }},
-		"program":  {change: same, build: "2"},
-		"version":  {change: same, version: "2"},
+		"input": {change: func(r *bootstrap.Request) { r.Input.Node.ID = "vm2.default" }},
+		"template": {change: func(r *bootstrap.Request) {
+			r.Template = file("t",
+				`{"node": {"id": "mine"}, `+admin+`}`)
+		}},
+		"override": {change: func(r *bootstrap.Request) {
+			r.Override = file("o",
+				"node: {cluster: mine}")
+		}},
+		"no file": {change: func(r *bootstrap.Request) { r.Override = nil }},
+		"custom": {change: func(r *bootstrap.Request) {
+			r.Template, r.Custom = nil,
+				file("c.json", `{`+admin+`}`)
+		}},
+		"program": {change: same, build: "2"},
+		"version": {change: same, version: "2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
@@ -130,12 +145,16 @@ func TestWhatIsRememberedAnswersOneQuestion(t *testing.T) {
 func TestABrokenCacheIsNone(t *testing.T) {
 	request := bootstrap.Request{Input: everything()}
 	for name, spoil := range map[string]func(text []byte) []byte{
-		"empty":     func([]byte) []byte { return nil },
-		"cut":       func(text []byte) []byte { return text[:len(text)/2] },
-		"nonsense":  func([]byte) []byte { return []byte("nonsense") },
-		"null":      func([]byte) []byte { return []byte("null") },
-		"changed":   func(text []byte) []byte { return bytes.Replace(text, []byte(`"Text":"`), []byte(`"Text":"AAAA`), 1) },
-		"oversized": func(text []byte) []byte { return append(text, bytes.Repeat([]byte(" "), 9<<20)...) },
+		"empty":    func([]byte) []byte { return nil },
+		"cut":      func(text []byte) []byte { return text[:len(text)/2] },
+		"nonsense": func([]byte) []byte { return []byte("nonsense") },
+		"null":     func([]byte) []byte { return []byte("null") },
+		"changed": func(text []byte) []byte {
+			return bytes.Replace(text, []byte(`"Text":"`), []byte(`"Text":"AAAA`), 1)
+		},
+		"oversized": func(text []byte) []byte {
+			return append(text, bytes.Repeat([]byte(" "), 9<<20)...)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
@@ -161,13 +180,15 @@ func TestABrokenCacheIsNone(t *testing.T) {
 func TestWhatIsNotRemembered(t *testing.T) {
 	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
 	p := &bootstrap.Program{Path: c.path, Cache: cache}
-	if _, err := p.Render(t.Context(), bootstrap.Request{Template: file("t", "{{ if }}")}); err == nil {
+	if _, err := p.Render(t.Context(),
+		bootstrap.Request{Template: file("t", "{{ if }}")}); err == nil {
 		t.Error("a broken template is rendered")
 	}
 	if _, err := os.Stat(cache); !os.IsNotExist(err) {
 		t.Errorf("a failure is remembered: %v", err)
 	}
-	c.start(filepath.Join(t.TempDir(), "nowhere", "bootstrap.json"), "", bootstrap.Request{Input: everything()})
+	c.start(filepath.Join(t.TempDir(), "nowhere", "bootstrap.json"), "",
+		bootstrap.Request{Input: everything()})
 	large := everything()
 	large.Node.Metadata = map[string]any{"large": strings.Repeat("x", 9<<20)}
 	c.start(cache, "", bootstrap.Request{Input: large})

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Error is something wrong with a file of the user's.
+// Error is an error in a user's file.
 type Error struct {
 	File    string
 	Line    int    // from 1; 0 = not known
@@ -13,11 +13,11 @@ type Error struct {
 	Message string
 }
 
-// ProgramError says that outrider-bootstrap did not answer: nothing is known about what was to be rendered, and the next attempt may succeed,
-// unless there is no such program.
+// ProgramError means that outrider-bootstrap did not answer. Unless it is missing, the next attempt
+// may succeed.
 type ProgramError struct {
 	Err     error
-	Missing bool // the program is not there, or cannot be executed
+	Missing bool // the program does not exist or cannot be executed
 }
 
 // Error implements error.

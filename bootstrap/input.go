@@ -1,9 +1,10 @@
-// Package bootstrap says what Envoy's bootstrap is made of, and has it rendered by outrider-bootstrap: a program of its own
-// (package bootstrap/render) that lives for some hundredths of a second, because
+// Package bootstrap describes Envoy's bootstrap and has it rendered by outrider-bootstrap (package
+// bootstrap/render), a separate short-lived program:
 //
-//   - templates call methods by names that only exist at run time, for which the linker would keep every method of every type in outriderd,
-//   - what protobuf remembers of the bootstrap's messages, of which outriderd needs no other, would stay in memory for ever,
-//   - what a template takes, time and memory, can be bounded.
+//   - Templates call methods by names known only at run time, for which the linker would keep every
+//     method of every type in outriderd.
+//   - The descriptors of the bootstrap's messages would stay in outriderd's memory.
+//   - The time and memory of a template can be bounded.
 package bootstrap
 
 import (
@@ -11,20 +12,24 @@ import (
 	"time"
 )
 
-// Input is everything a bootstrap depends on.
+// Input determines a bootstrap.
 type Input struct {
 	Node Node
 
-	AdminSocket string // path of the epoch's own admin socket; AnySocket where it is rendered for all of them
+	// AdminSocket is the path of the epoch's admin socket, or AnySocket.
+	AdminSocket string
 	Discovery   Discovery
-	SDSSocket   string // path of the socket secrets come from; "" = none
-	SystemRoots string // path of the system's root certificates (see SystemRootCandidates); "" = not found
+	SDSSocket   string // path of the SDS socket; "" = none
+	// SystemRoots is the path of the system's root certificates (see SystemRootCandidates); "" =
+	// none.
+	SystemRoots string
 
-	ConnectTimeout time.Duration // of the clusters made here; 0 = 1 s
-	DNSRefreshRate time.Duration // of the names among them, where a DNS answer has no TTL; 0 = 300 s
-	MaxConnections uint64        // from clients, at the same time; 0 = no limit
+	ConnectTimeout time.Duration // of the clusters in the bootstrap; 0 = 1 s
+	// DNSRefreshRate applies to answers without a TTL; 0 = 300 s.
+	DNSRefreshRate time.Duration
+	MaxConnections uint64 // from clients, at the same time; 0 = no limit
 
-	Prometheus string // host:port of the listener of Envoy's metrics; "" = none
+	Prometheus string // host:port of the metrics listener; "" = none
 	Ready      Ready
 
 	StatsdAddress    string   // IP:port, UDP; "" = none
@@ -37,7 +42,7 @@ type Input struct {
 	Template TemplateInput
 }
 
-// Node says who this proxy is.
+// Node identifies this proxy.
 type Node struct {
 	Type           string       // "sidecar" or "router"
 	ID             string       // "<name>.<namespace>"
@@ -51,18 +56,21 @@ type Node struct {
 	MeshID         string
 	Network        string
 	Locality       string // region/zone/subzone
-	WorkloadGroup  string // "" = does not register itself
+	WorkloadGroup  string // "" = no registration
 	Labels         map[string]string
 
-	InterceptionMode string         // REDIRECT, TPROXY or NONE; "" leaves it open
-	DNSCapture       bool           // a DNS proxy answers for the mesh
-	ProxyConfig      map[string]any // Istio's ProxyConfig, in its JSON form, for an istiod; nil = none
-	DisableInternal  bool           // metadata DISABLE_INTERNAL_TELEMETRY, for templates and servers that read it
-	Metadata         map[string]any // further metadata; a key given here counts instead of one made here
+	InterceptionMode string // REDIRECT, TPROXY, NONE or "" (unspecified)
+	DNSCapture       bool   // a DNS proxy answers for mesh hosts
+	// ProxyConfig is Istio's ProxyConfig as JSON, for an istiod; nil = none.
+	ProxyConfig map[string]any
+	// DisableInternal is the metadata DISABLE_INTERNAL_TELEMETRY, for templates and servers.
+	DisableInternal bool
+	// Metadata overrides the metadata made from the other fields.
+	Metadata map[string]any
 }
 
-// Discovery says where Envoy's configuration comes from: from the agent's Socket, or else from Upstream itself; from
-// neither, and Envoy has only what the bootstrap holds.
+// Discovery is the source of Envoy's dynamic configuration: the agent's Socket, or else Upstream
+// directly. Without either, Envoy has only its bootstrap.
 type Discovery struct {
 	Socket   string
 	Upstream *Service
@@ -71,35 +79,36 @@ type Discovery struct {
 
 // Ready is the listener for readiness probes through Envoy.
 type Ready struct {
-	Address string // host:port of the listener, no host means all addresses; "" = no listener
+	Address string // host:port, without host all addresses; "" = no listener
 	Backend string // host:port of the agent's status server; "" = Envoy's admin interface answers
 }
 
-// Service is a server that Envoy itself talks to.
+// Service is a server that Envoy connects to.
 type Service struct {
 	Address   string // host:port
 	TLS       TLS
 	Keepalive time.Duration // TCP keep-alive: idle time before the first probe; 0 = none
 }
 
-// TLSMode says how a Service is talked to.
+// TLSMode is the TLS mode of a Service.
 type TLSMode string
 
 // The modes. "" is Disable.
 const (
 	Disable TLSMode = "disable" // no TLS
-	Simple  TLSMode = "simple"  // the server shows a certificate
-	Mutual  TLSMode = "mutual"  // both do
+	Simple  TLSMode = "simple"  // the server has a certificate
+	Mutual  TLSMode = "mutual"  // both sides have one
 )
 
-// TLS are the settings of a Service.
+// TLS has the TLS settings of a Service.
 type TLS struct {
 	Mode              TLSMode
-	CAFile            string   // "" = Input.SystemRoots
-	CertFile, KeyFile string   // Mutual
-	SDS               bool     // Mutual: certificate and roots are the workload's, from SDSSocket, and the files do not count
-	ServerName        string   // SNI; "" = the host of the address
-	SubjectAltNames   []string // of which the server's certificate must have one; none = ServerName
+	CAFile            string // "" = Input.SystemRoots
+	CertFile, KeyFile string // Mutual
+	// SDS, with Mutual: certificate and roots come from SDSSocket instead of the files.
+	SDS             bool
+	ServerName      string   // SNI; "" = the host of the address
+	SubjectAltNames []string // at least one must match; none = ServerName
 }
 
 // The tracing providers.
@@ -107,32 +116,33 @@ const (
 	Zipkin        = "zipkin"
 	Datadog       = "datadog"
 	OpenTelemetry = "opentelemetry"
-	Lightstep     = "lightstep" // spoken to by OpenTelemetry: Envoy's own client for it is gone
+	Lightstep     = "lightstep" // over OpenTelemetry; Envoy has no client of its own any more
 )
 
-// Tracing says where spans go.
+// Tracing configures where spans are sent.
 type Tracing struct {
 	Provider    string // one of the tracing providers
 	Service     Service
-	AccessToken string  // Lightstep; a secret that ends up in the bootstrap
+	AccessToken string  // Lightstep; becomes part of the bootstrap
 	Sampling    float64 // percent of requests, 0 to 100
 }
 
-// Stats says which statistics Envoy makes. With no inclusion at all it makes all of them; with any, those and the ones
-// that Outrider and Istio's tools need. Istio's annotations (sidecar.istio.io/statsInclusionPrefixes, …Suffixes and
-// …Regexps under ANNOTATIONS of the node's metadata) add to them.
+// Stats selects the statistics of Envoy: all of them without any inclusion, otherwise those
+// included and the ones that Outrider and Istio's tools need. The annotations
+// sidecar.istio.io/statsInclusionPrefixes, …Suffixes and …Regexps in the node's metadata add
+// inclusions.
 type Stats struct {
 	InclusionPrefixes, InclusionSuffixes, InclusionRegexps []string
 }
 
-// TemplateInput is what only a template can use.
+// TemplateInput has data that only templates use.
 type TemplateInput struct {
 	ControlPlane     bool   // the template renders a control plane's own bootstrap
 	DiscoveryAddress string // host:port of the upstream server
 	DiscoveryRootCA  string // path
 	PilotIdentity    string
 	MixerIdentity    string
-	ControlPlaneAuth bool // talks to the control plane by mutual TLS
+	ControlPlaneAuth bool // mutual TLS to the control plane
 	AdminPort        int  // of the agent's view of the admin interface
 	StatusPort       int
 	STSPort          int // 0 = off

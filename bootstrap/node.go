@@ -2,7 +2,8 @@ package bootstrap
 
 import "strings"
 
-// ServiceNode is the node's ID as Istio's servers read it: type~address~id~domain. It is --service-node too.
+// ServiceNode returns the ID in the format of Istio's servers, type~address~id~domain, also used
+// for --service-node.
 func (n Node) ServiceNode() string {
 	address := ""
 	if len(n.IPs) > 0 {

@@ -20,28 +20,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// installedProgram is where packages put the program.
+// installedProgram is the path of the program in packages.
 const installedProgram = "/usr/libexec/outrider/outrider-bootstrap"
 
-// Program renders bootstraps with outrider-bootstrap, a program of its own that lives as long as that takes (see the package's
-// documentation for the reasons). It remembers the last one: a start, and every reload that changes nothing, asks for the same one
-// again; with a Cache the next start does not even need the program. Its zero value looks for the program where it is needed: beside
-// the running program, else where packages put it.
+// Program renders bootstraps by running outrider-bootstrap (see the package comment). It keeps the
+// last result, as a reload often requests the same bootstrap again; with a Cache, so does the next
+// start. The zero value finds the program beside the running one, or else where packages install
+// it.
 type Program struct {
-	Path    string        // "" = looked for
-	Time    time.Duration // of a processor that rendering may take; 0 = 20 s
-	Memory  uint64        // bytes that it may take; 0 = 512 MiB
-	Cache   string        // path of the file that remembers the last answer from run to run, 0600, but for secrets; "" = none
-	Version string        // that the program is expected to have; of another one nothing is remembered
-	Log     *slog.Logger  // where it is told that an answer could not be remembered; nil = nowhere
+	Path   string        // "" = found automatically
+	Time   time.Duration // maximum CPU time; 0 = 20 s
+	Memory uint64        // maximum memory in bytes; 0 = 512 MiB
+	// Cache is the path of a file (mode 0600) with the last result that is not Secret; "" = none.
+	Cache string
+	// Version is the expected version of the program; results of another one are not cached.
+	Version string
+	Log     *slog.Logger // for warnings; nil = none
 
 	once sync.Once
-	turn chan struct{}     // holds the one who renders; he owns what follows
-	last [sha256.Size]byte // the question that was answered last
+	turn chan struct{}     // held while rendering; guards the fields below
+	last [sha256.Size]byte // hash of the last question
 	kept *Rendered
 }
 
-// Render renders a bootstrap. What is wrong with a file of the user's is an *Error; where the program does not answer it is a *ProgramError.
+// Render renders a bootstrap. The error is an *Error if a user's file is wrong, a *ProgramError if
+// the program does not answer.
 func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error) {
 	request.Input.AdminSocket = AnySocket
 	question, err := json.Marshal(p.question(request))
@@ -54,7 +57,8 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	case p.turn <- struct{}{}:
 		defer func() { <-p.turn }()
 	case <-ctx.Done():
-		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: another one is still being rendered: %w", context.Cause(ctx))}
+		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: another one is still "+
+			"being rendered: %w", context.Cause(ctx))}
 	}
 	if p.kept != nil && p.last == sum {
 		return p.kept, nil
@@ -74,7 +78,7 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	return rendered, nil
 }
 
-// known answers from the cache, if it can, else asks the program and has the cache remember its answer.
+// known returns the cached result, or runs the program and caches its result.
 func (p *Program) known(ctx context.Context, question []byte) (*Rendered, error) {
 	if p.Cache == "" {
 		return p.ask(ctx, question)
@@ -96,10 +100,10 @@ func (p *Program) known(ctx context.Context, question []byte) (*Rendered, error)
 	return rendered, nil
 }
 
-// outOfMemory is what Go's runtime says as it ends a program that gets no more memory.
+// outOfMemory matches the message of the Go runtime when it gets no more memory.
 var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate`)
 
-// fault is something wrong with the file that takes most to render.
+// fault returns an error in the file that is the most expensive to render.
 func (r Request) fault(format string, arguments ...any) error {
 	for _, file := range []*File{r.Template, r.Custom, r.Override} {
 		if file != nil {
@@ -109,7 +113,7 @@ func (r Request) fault(format string, arguments ...any) error {
 	return &ProgramError{Err: fmt.Errorf("bootstrap: "+format, arguments...)}
 }
 
-// What a template does is not known before it has done it. A JSON bootstrap of 16 MB takes about 6 s of a processor.
+// Defaults for Program. A JSON bootstrap of 16 MB takes about 6 s of CPU time.
 const (
 	defaultTime   = 20 * time.Second
 	defaultMemory = 512 << 20
@@ -123,7 +127,7 @@ func (p *Program) question(request Request) Question {
 	return Question{Protocol: Protocol, Time: p.time(), Memory: p.memory(), Request: request}
 }
 
-// grace is how much longer than its time the program may take to tell that it took too long.
+// grace is how much longer than Wait the program may take to report its own time-out.
 const grace = 5 * time.Second
 
 // ask runs the program once.
@@ -136,22 +140,25 @@ func (p *Program) ask(ctx context.Context, question []byte) (*Rendered, error) {
 	defer cancel()
 	command := exec.CommandContext(ctx, path)
 	command.Stdin = bytes.NewReader(question)
-	command.Dir, command.Env = "/", []string{} // the bootstrap depends on nothing but the question
+	command.Dir, command.Env = "/", []string{} // no other input
 	command.WaitDelay = time.Second
 	out, err := command.Output()
 	if err != nil && ctx.Err() != nil {
-		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: %s was ended before it answered: %w", path, context.Cause(ctx))}
+		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: %s was ended before it "+
+			"answered: %w", path, context.Cause(ctx))}
 	}
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			complaint, _, _ := bytes.Cut(exit.Stderr, []byte("\n"))
-			return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: %s: %w: %s", path, err, complaint)}
+			return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: %s: %w: %s", path, err,
+				complaint)}
 		}
 		return nil, notRun(fmt.Errorf("render the bootstrap: %w", err))
 	}
 	var answer Answer
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: the answer of %s: %w", path, err)}
+		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: the answer of %s: %w",
+			path, err)}
 	}
 	switch {
 	case answer.Fault != nil:
@@ -161,7 +168,8 @@ func (p *Program) ask(ctx context.Context, question []byte) (*Rendered, error) {
 	case answer.Unable != "":
 		return nil, &ProgramError{Err: errors.New(answer.Unable)}
 	case answer.Rendered == nil:
-		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: the answer of %s is empty", path)}
+		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: the answer of %s is empty",
+			path)}
 	}
 	return answer.Rendered, nil
 }
@@ -180,11 +188,13 @@ func (p *Program) find() (string, error) {
 			return path, nil
 		}
 	}
-	return "", &ProgramError{Missing: true, Err: fmt.Errorf("outrider-bootstrap, which renders Envoy's bootstrap, is missing: "+
-		"neither %s nor %s can be executed; install it there", tried[0], tried[1])}
+	return "", &ProgramError{Missing: true,
+		Err: fmt.Errorf("outrider-bootstrap, which renders Envoy's bootstrap, is missing: "+
+			"neither %s nor %s can be executed; install it there", tried[0], tried[1])}
 }
 
-// notRun is why the program did not run: it is not there, may not be executed, or is none; whatever else it is may pass.
+// notRun converts an error of running the program.
 func notRun(err error) error {
-	return &ProgramError{Err: err, Missing: errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOEXEC)}
+	return &ProgramError{Err: err, Missing: errors.Is(err, fs.ErrNotExist) ||
+		errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOEXEC)}
 }

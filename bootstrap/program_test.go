@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	folder, err := os.MkdirTemp("", "outrider-bootstrap-")
 	if err == nil {
 		program = filepath.Join(folder, "outrider-bootstrap")
-		build := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder, "./cmd/outrider-bootstrap")
+		build := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder,
+			"./cmd/outrider-bootstrap")
 		build.Stdout, build.Stderr = os.Stderr, os.Stderr
 		err = build.Run()
 	}
@@ -49,16 +50,22 @@ func TestMain(m *testing.M) {
 func everything() bootstrap.Input {
 	return bootstrap.Input{
 		Node: bootstrap.Node{
-			Type: "sidecar", ID: "vm1.default", ServiceCluster: "web", Domain: "default.svc.cluster.local",
-			IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1%eth0")}, Labels: map[string]string{"app": "web"},
+			Type: "sidecar", ID: "vm1.default", ServiceCluster: "web",
+			Domain: "default.svc.cluster.local",
+			IPs:    []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1%eth0")},
+			Labels: map[string]string{"app": "web"},
 			Metadata: map[string]any{
-				"whole": int64(9007199254740991), "part": 0.1, "yes": true, "list": []any{"a", map[string]any{"b": int64(1)}},
+				"whole": int64(9007199254740991), "part": 0.1, "yes": true,
+				"list":  []any{"a", map[string]any{"b": int64(1)}},
 				"since": time.Date(2026, 11, 21, 1, 2, 3, 4, time.UTC),
 			},
 		},
-		Discovery: bootstrap.Discovery{Socket: "/run/outrider/envoy/xds.sock", Delta: true}, ConnectTimeout: 1500 * time.Millisecond,
-		Prometheus: "0.0.0.0:15090", Ready: bootstrap.Ready{Address: ":15021", Backend: "127.0.0.1:15020"},
-		Tracing: &bootstrap.Tracing{Provider: bootstrap.Zipkin, Service: bootstrap.Service{Address: "zipkin:9411"}, Sampling: 12.5},
+		Discovery:      bootstrap.Discovery{Socket: "/run/outrider/envoy/xds.sock", Delta: true},
+		ConnectTimeout: 1500 * time.Millisecond,
+		Prometheus:     "0.0.0.0:15090", Ready: bootstrap.Ready{Address: ":15021",
+			Backend: "127.0.0.1:15020"},
+		Tracing: &bootstrap.Tracing{Provider: bootstrap.Zipkin,
+			Service: bootstrap.Service{Address: "zipkin:9411"}, Sampling: 12.5},
 	}
 }
 
@@ -72,7 +79,8 @@ func TestProgramRendersAsThePackageDoes(t *testing.T) {
 		"built":    {Input: everything()},
 		"override": {Input: everything(), Override: file("o.yaml", "node: {cluster: another}")},
 		"template": {Input: everything(), Template: file("t.tmpl", admin)},
-		"custom":   {Custom: file("c.yaml", "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 9901}}}")},
+		"custom": {Custom: file("c.yaml",
+			"admin: {address: {socket_address: {address: 127.0.0.1, port_value: 9901}}}")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, err := render.Render(request)
@@ -83,10 +91,12 @@ func TestProgramRendersAsThePackageDoes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.Transformer("text",
+				func(b []byte) string { return string(b) })); diff != "" {
 				t.Errorf("-in this process +in its own:\n%s", diff)
 			}
-			if custom := request.Custom != nil; custom != (got.Admin == "127.0.0.1:9901") || custom != (got.Admin != "") {
+			if custom := request.Custom != nil; custom != (got.Admin == "127.0.0.1:9901") ||
+				custom != (got.Admin != "") {
 				t.Errorf("its admin interface is at %q", got.Admin)
 			}
 		})
@@ -103,23 +113,27 @@ func TestEachEpochHasItsSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if network, address, err := render.AdminAddress(text); network != "unix" || address != socket || err != nil {
+	if network, address, err := render.AdminAddress(text); network != "unix" || address != socket ||
+		err != nil {
 		t.Errorf("%s %s %v", network, address, err)
 	}
 	if strings.Contains(string(text), bootstrap.AnySocket) {
 		t.Errorf("no epoch's socket is left in\n%s", text)
 	}
-	if _, err := rendered.For("/" + strings.Repeat("x", bootstrap.MaxSocketPath)); err == nil || !strings.Contains(err.Error(), "runtime_dir") {
+	if _, err := rendered.For("/" + strings.Repeat("x", bootstrap.MaxSocketPath)); err == nil ||
+		!strings.Contains(err.Error(), "runtime_dir") {
 		t.Errorf("a path that is too long: %v", err)
 	}
 }
 
-// What a user's file does wrong is told with the file, whatever it takes; the process that did it is gone.
+// What a user's file does wrong is told with the file, whatever it takes; the process that did it
+// is gone.
 func TestFaults(t *testing.T) {
 	double := `{{$x := "0123456789abcdef"}}{{range 40}}{{$x = printf "%s%s" $x $x}}{{end}}{{$x}}`
 	for name, test := range map[string]struct{ template, want string }{
-		"wrong":        {"{\n{{ if }}\n}", "a:b.tmpl:2: missing value for if"},
-		"without end":  {"{{range 1000000000000000}}{{end}}{}", "a:b.tmpl: rendering it takes more than 1s"},
+		"wrong": {"{\n{{ if }}\n}", "a:b.tmpl:2: missing value for if"},
+		"without end": {"{{range 1000000000000000}}{{end}}{}",
+			"a:b.tmpl: rendering it takes more than 1s"},
 		"without size": {double, "a:b.tmpl: rendering it takes more than 256 MiB of memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +141,8 @@ func TestFaults(t *testing.T) {
 			if name == "without end" {
 				p.Time = time.Second
 			}
-			_, err := p.Render(t.Context(), bootstrap.Request{Input: everything(), Template: file("a:b.tmpl", test.template)})
+			_, err := p.Render(t.Context(), bootstrap.Request{Input: everything(),
+				Template: file("a:b.tmpl", test.template)})
 			if _, ok := errors.AsType[*bootstrap.Error](err); !ok || err.Error() != test.want {
 				t.Errorf("got %v (%T)", err, err)
 			}
@@ -146,7 +161,8 @@ func TestLargeBootstrap(t *testing.T) {
 	}
 	text.WriteString("]}}")
 	start := time.Now()
-	rendered, err := (&bootstrap.Program{Path: program}).Render(t.Context(), bootstrap.Request{Custom: file("large.json", text.String())})
+	rendered, err := (&bootstrap.Program{Path: program}).Render(t.Context(),
+		bootstrap.Request{Custom: file("large.json", text.String())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +174,8 @@ func TestLowerLimitOfMemory(t *testing.T) {
 	if err := os.WriteFile(limited, []byte("#!/bin/sh\nulimit -d 262144 && exec "+program+"\n"), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	if _, err := (&bootstrap.Program{Path: limited}).Render(t.Context(), bootstrap.Request{Input: everything()}); err != nil {
+	if _, err := (&bootstrap.Program{Path: limited}).Render(t.Context(),
+		bootstrap.Request{Input: everything()}); err != nil {
 		t.Error(err)
 	}
 }
@@ -171,7 +188,8 @@ func TestFailures(t *testing.T) {
 		}
 		return path
 	}
-	notExecutable, noProgram := filepath.Join(t.TempDir(), "program"), filepath.Join(t.TempDir(), "program")
+	notExecutable, noProgram := filepath.Join(t.TempDir(), "program"),
+		filepath.Join(t.TempDir(), "program")
 	for path, mode := range map[string]os.FileMode{notExecutable: 0o600, noProgram: 0o700} {
 		if err := os.WriteFile(path, []byte("no program"), mode); err != nil {
 			t.Fatal(err)
@@ -184,19 +202,22 @@ func TestFailures(t *testing.T) {
 		input bootstrap.Input
 		want  string
 	}{
-		"input":    {program, refused, "bootstrap: the node's ID is missing"},
-		"killed":   {script("kill -KILL $$"), everything(), "signal: killed"},
-		"another":  {script(`cat >/dev/null; echo '{"Unable": "restart outriderd"}'`), everything(), "restart outriderd"},
+		"input":  {program, refused, "bootstrap: the node's ID is missing"},
+		"killed": {script("kill -KILL $$"), everything(), "signal: killed"},
+		"another": {script(`cat >/dev/null; echo '{"Unable": "restart outriderd"}'`), everything(),
+			"restart outriderd"},
 		"absent":   {"/nonexistent/program", everything(), "/nonexistent/program: no such file"},
 		"not exec": {notExecutable, everything(), "permission denied"},
 		"no ELF":   {noProgram, everything(), "exec format error"},
 		"not here": {"", everything(), "outrider-bootstrap can be executed; install it there"},
-		"fails":    {script("cat >/dev/null; echo why >&2; exit 3"), everything(), "exit status 3: why"},
-		"mute":     {script("cat >/dev/null"), everything(), "unexpected end of JSON input"},
-		"empty":    {script("cat >/dev/null; echo '{}'"), everything(), "is empty"},
+		"fails": {script("cat >/dev/null; echo why >&2; exit 3"), everything(),
+			"exit status 3: why"},
+		"mute":  {script("cat >/dev/null"), everything(), "unexpected end of JSON input"},
+		"empty": {script("cat >/dev/null; echo '{}'"), everything(), "is empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := (&bootstrap.Program{Path: test.path}).Render(t.Context(), bootstrap.Request{Input: test.input})
+			_, err := (&bootstrap.Program{Path: test.path}).Render(t.Context(),
+				bootstrap.Request{Input: test.input})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got  %v\nwant %s", err, test.want)
 			}
@@ -204,7 +225,8 @@ func TestFailures(t *testing.T) {
 			if itsOwn == (name == "input") {
 				t.Errorf("taken for the program's (%t): %v", itsOwn, err)
 			}
-			if itsOwn && failed.Missing != slices.Contains([]string{"absent", "not exec", "no ELF", "not here"}, name) {
+			if itsOwn && failed.Missing != slices.Contains([]string{"absent", "not exec", "no ELF",
+				"not here"}, name) {
 				t.Errorf("missing: %t", failed.Missing)
 			}
 		})
@@ -232,7 +254,8 @@ func TestNobodyWaitsForAnothersBootstrapForEver(t *testing.T) {
 	}
 	second, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := p.Render(second, bootstrap.Request{Input: everything()}); !errors.Is(err, context.Canceled) {
+	if _, err := p.Render(second, bootstrap.Request{Input: everything()}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("the second: %v", err)
 	}
 	end()
@@ -254,7 +277,8 @@ func TestTheLastOneIsRemembered(t *testing.T) {
 	if err := os.Remove(copied); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := p.Render(t.Context(), bootstrap.Request{Input: everything()}); again != first || err != nil {
+	if again, err := p.Render(t.Context(),
+		bootstrap.Request{Input: everything()}); again != first || err != nil {
 		t.Errorf("the same question: %p and not %p, %v", again, first, err)
 	}
 	other := everything()

@@ -1,7 +1,7 @@
 package bootstrap
 
-// SystemRootCandidates are where systems keep the bundle of their root certificates; the first that exists is a
-// SystemRoots. Envoy does not look for it itself. The list is that of Go's crypto/x509.
+// SystemRootCandidates returns the usual paths of the system's root certificates, as in Go's
+// crypto/x509. Envoy does not search for them itself.
 func SystemRootCandidates() []string {
 	return []string{
 		"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Gentoo

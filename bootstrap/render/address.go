@@ -13,20 +13,24 @@ import (
 
 func (b *builder) pipe(path string, mode uint32) *corev3.Address {
 	if len(path) > bootstrap.MaxSocketPath {
-		b.fail("the socket's path %s is longer than %d bytes; choose a shorter [paths] runtime_dir", path, bootstrap.MaxSocketPath)
+		b.fail("the socket's path %s is longer than %d bytes; choose a shorter [paths] runtime_dir",
+			path, bootstrap.MaxSocketPath)
 	}
-	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
+	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path,
+		Mode: mode}}}
 }
 
-func socketAddress(protocol corev3.SocketAddress_Protocol, host string, port uint16) *corev3.Address {
-	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+func socketAddress(protocol corev3.SocketAddress_Protocol, host string,
+	port uint16) *corev3.Address {
+	address := &corev3.SocketAddress{
 		Protocol:      protocol,
 		Address:       host,
 		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
-	}}}
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: address}}
 }
 
-// splitAddress reads "host:port" with a host of one character at least and a port from 1.
+// splitAddress parses host:port with a port from 1 to 65535.
 func splitAddress(address string) (host string, port uint16, err error) {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
@@ -39,7 +43,7 @@ func splitAddress(address string) (host string, port uint16, err error) {
 	return host, uint16(number), nil
 }
 
-// ipAddress reads "IP:port" or "[IP]:port".
+// ipAddress parses IP:port or [IP]:port.
 func ipAddress(address string, protocol corev3.SocketAddress_Protocol) (*corev3.Address, error) {
 	host, port, err := splitAddress(address)
 	if err != nil {
@@ -52,7 +56,7 @@ func ipAddress(address string, protocol corev3.SocketAddress_Protocol) (*corev3.
 	return socketAddress(protocol, ip.String(), port), nil
 }
 
-// families tells which kinds of address the node has.
+// families reports which address families the node has.
 func families(n bootstrap.Node) (v4, v6 bool) {
 	for _, ip := range n.IPs {
 		if ip.Is4() || ip.Is4In6() {
@@ -64,7 +68,7 @@ func families(n bootstrap.Node) (v4, v6 bool) {
 	return v4, v6
 }
 
-// wildcard is the address of all the node's addresses. On a node with IPv6 it is one socket for both kinds.
+// wildcard listens on all addresses. On a node with IPv6 one socket serves both families.
 func (b *builder) wildcard(port uint16) *corev3.Address {
 	if _, v6 := families(b.in.Node); v6 {
 		address := socketAddress(corev3.SocketAddress_TCP, "::", port)
@@ -74,7 +78,7 @@ func (b *builder) wildcard(port uint16) *corev3.Address {
 	return socketAddress(corev3.SocketAddress_TCP, "0.0.0.0", port)
 }
 
-// listenAddress reads host:port of a listener; no host, 0.0.0.0 and :: mean all addresses.
+// listenAddress parses host:port of a listener. No host, 0.0.0.0 and :: mean all addresses.
 func (b *builder) listenAddress(address string) (*corev3.Address, error) {
 	host, port, err := splitAddress(address)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Names of the clusters of the bootstrap. They are Istio's: an istiod refers to some of them.
+// Names of the clusters. They are the ones of Istio, as an istiod refers to some of them.
 const (
 	DiscoveryCluster   = "xds-grpc"
 	SecretCluster      = "sds-grpc"
@@ -42,7 +42,7 @@ const (
 	connectionsMonitor = "envoy.resource_monitors.global_downstream_max_connections"
 )
 
-// builder collects what is wrong with an input, so that all of it can be told at once.
+// builder builds a bootstrap and collects all errors of its input.
 type builder struct {
 	in   bootstrap.Input
 	errs []error
@@ -52,7 +52,7 @@ func (b *builder) fail(format string, args ...any) {
 	b.errs = append(b.errs, fmt.Errorf(format, args...))
 }
 
-// pack encodes an extension's configuration; equal messages give equal bytes.
+// pack encodes the configuration of an extension deterministically.
 func (b *builder) pack(message proto.Message) *anypb.Any {
 	if v, ok := message.(interface{ ValidateAll() error }); ok {
 		if err := v.ValidateAll(); err != nil {
@@ -60,29 +60,32 @@ func (b *builder) pack(message proto.Message) *anypb.Any {
 		}
 	}
 	packed := &anypb.Any{}
-	if err := anypb.MarshalFrom(packed, message, proto.MarshalOptions{Deterministic: true}); err != nil {
+	if err := anypb.MarshalFrom(packed, message,
+		proto.MarshalOptions{Deterministic: true}); err != nil {
 		b.errs = append(b.errs, err)
 	}
 	return packed
 }
 
-// Build returns the bootstrap for the input, or all that is wrong with it.
+// Build returns the bootstrap for the input, or all errors.
 func Build(in bootstrap.Input) (*bootstrapv3.Bootstrap, error) {
 	b := &builder{in: in}
 	built := &bootstrapv3.Bootstrap{
 		Node:             b.node(),
 		Admin:            b.admin(),
 		DynamicResources: b.dynamicResources(),
-		StaticResources:  &bootstrapv3.Bootstrap_StaticResources{Clusters: b.clusters(), Listeners: b.listeners()},
-		ClusterManager:   b.clusterManager(),
-		StatsConfig:      b.statsConfig(),
-		StatsSinks:       b.statsSinks(),
-		// A cluster has some 70 statistics of its traffic, which cost more than the rest of it. Those of a cluster that nobody
-		// asks for are not made, as with Istio's agent: a start with 100 services takes a quarter less of a processor.
-		DeferredStatOptions: &bootstrapv3.Bootstrap_DeferredStatOptions{EnableDeferredCreationStats: true},
-		OverloadManager:     b.overloadManager(),
-		LayeredRuntime:      b.layeredRuntime(),
-		Tracing:             b.tracing(), //nolint:staticcheck // the only place for listeners that name no provider of their own
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: b.clusters(),
+			Listeners: b.listeners()},
+		ClusterManager: b.clusterManager(),
+		StatsConfig:    b.statsConfig(),
+		StatsSinks:     b.statsSinks(),
+		// A cluster has some 70 traffic statistics. Creating them on first use, as Istio does,
+		// saves a quarter of the CPU time of a start with 100 services.
+		DeferredStatOptions: &bootstrapv3.Bootstrap_DeferredStatOptions{
+			EnableDeferredCreationStats: true},
+		OverloadManager: b.overloadManager(),
+		LayeredRuntime:  b.layeredRuntime(),
+		Tracing:         b.tracing(), //nolint:staticcheck // for listeners without a provider
 	}
 	if len(b.errs) == 0 {
 		if err := built.ValidateAll(); err != nil {
@@ -95,8 +98,8 @@ func Build(in bootstrap.Input) (*bootstrapv3.Bootstrap, error) {
 	return built, nil
 }
 
-// admin is on a Unix socket of the epoch's own: a port would let every local user end Envoy, and two epochs of one port
-// could not be told apart.
+// admin is on a Unix socket of the epoch. A TCP port would let every local user stop Envoy, and two
+// epochs could not be distinguished.
 func (b *builder) admin() *bootstrapv3.Admin {
 	if b.in.AdminSocket == "" {
 		b.fail("the path of the admin socket is missing")
@@ -115,7 +118,8 @@ func (b *builder) dynamicResources() *bootstrapv3.Bootstrap_DynamicResources {
 		return &corev3.ConfigSource{
 			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
 			ResourceApiVersion:    corev3.ApiVersion_V3,
-			InitialFetchTimeout:   durationpb.New(0), // without its configuration Envoy must not become live
+			// Envoy must not become live without its configuration.
+			InitialFetchTimeout: durationpb.New(0),
 		}
 	}
 	kind := corev3.ApiConfigSource_GRPC
@@ -141,7 +145,8 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 		clusters = append(clusters, b.pipeCluster(adminCluster, b.in.AdminSocket, localTimeout))
 	}
 	if b.in.Ready.Address != "" && b.in.Ready.Backend != "" {
-		backend := b.serviceCluster(agentCluster, &bootstrap.Service{Address: b.in.Ready.Backend}, false)
+		backend := b.serviceCluster(agentCluster, &bootstrap.Service{Address: b.in.Ready.Backend},
+			false)
 		backend.ConnectTimeout = durationpb.New(localTimeout)
 		clusters = append(clusters, backend)
 	}
@@ -150,9 +155,11 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 	}
 	switch {
 	case b.in.Discovery.Socket != "":
-		clusters = append(clusters, unlimited(b.grpcPipeCluster(DiscoveryCluster, b.in.Discovery.Socket, b.connectTimeout())))
+		clusters = append(clusters, unlimited(b.grpcPipeCluster(DiscoveryCluster,
+			b.in.Discovery.Socket, b.connectTimeout())))
 	case b.in.Discovery.Upstream != nil:
-		clusters = append(clusters, unlimited(b.serviceCluster(DiscoveryCluster, b.in.Discovery.Upstream, true)))
+		clusters = append(clusters, unlimited(b.serviceCluster(DiscoveryCluster,
+			b.in.Discovery.Upstream, true)))
 	}
 	if b.in.Tracing != nil {
 		if cluster := b.tracingCluster(); cluster != nil {
@@ -188,17 +195,19 @@ func (b *builder) clusterManager() *bootstrapv3.ClusterManager {
 		return nil
 	}
 	return &bootstrapv3.ClusterManager{
-		OutlierDetection: &bootstrapv3.ClusterManager_OutlierDetection{EventLogPath: b.in.OutlierLogPath},
+		OutlierDetection: &bootstrapv3.ClusterManager_OutlierDetection{
+			EventLogPath: b.in.OutlierLogPath},
 	}
 }
 
 func (b *builder) statsSinks() []*metricsv3.StatsSink {
 	var sinks []*metricsv3.StatsSink
 	if b.in.MetricsService != nil {
-		sinks = append(sinks, b.sink("envoy.stat_sinks.metrics_service", &metricsv3.MetricsServiceConfig{
-			TransportApiVersion: corev3.ApiVersion_V3,
-			GrpcService:         grpcService(metricsCluster),
-		}))
+		sinks = append(sinks, b.sink("envoy.stat_sinks.metrics_service",
+			&metricsv3.MetricsServiceConfig{
+				TransportApiVersion: corev3.ApiVersion_V3,
+				GrpcService:         grpcService(metricsCluster),
+			}))
 	}
 	if b.in.StatsdAddress != "" {
 		address, err := ipAddress(b.in.StatsdAddress, corev3.SocketAddress_UDP)
@@ -214,11 +223,12 @@ func (b *builder) statsSinks() []*metricsv3.StatsSink {
 }
 
 func (b *builder) sink(name string, config proto.Message) *metricsv3.StatsSink {
-	return &metricsv3.StatsSink{Name: name, ConfigType: &metricsv3.StatsSink_TypedConfig{TypedConfig: b.pack(config)}}
+	return &metricsv3.StatsSink{Name: name,
+		ConfigType: &metricsv3.StatsSink_TypedConfig{TypedConfig: b.pack(config)}}
 }
 
-// overloadManager limits the connections of clients. Envoy warns at each start that has no limit, so "none" is one that
-// cannot be reached.
+// overloadManager limits client connections. Envoy logs a warning without a limit, so "none" is one
+// that cannot be reached.
 func (b *builder) overloadManager() *overloadv3.OverloadManager {
 	limit := int64(math.MaxInt64)
 	if b.in.MaxConnections > 0 && b.in.MaxConnections < math.MaxInt64 {
@@ -234,19 +244,23 @@ func (b *builder) overloadManager() *overloadv3.OverloadManager {
 	}
 }
 
-// maxRegexProgram is Istio's. Without it Envoy refuses all routes of a port for one regular expression of more than 100
-// instructions, as many have. discovery/validate lets none through that comes near it.
+// maxRegexProgram is Istio's value. By default Envoy rejects all routes of a port for one regular
+// expression of more than 100 instructions.
 const maxRegexProgram = 32768
 
-// layeredRuntime keeps the layer that the admin interface writes to, as an Envoy without any layers has it.
+// layeredRuntime includes the layer of the admin interface, which Envoy has by default.
 func (b *builder) layeredRuntime() *bootstrapv3.LayeredRuntime {
-	values := map[string]*structpb.Value{"re2.max_program_size.error_level": structpb.NewNumberValue(maxRegexProgram)}
+	values := map[string]*structpb.Value{
+		"re2.max_program_size.error_level": structpb.NewNumberValue(maxRegexProgram),
+	}
 	if b.in.Tracing != nil {
 		values["tracing.random_sampling"] = b.sampling()
 	}
 	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{
-		{Name: "outrider", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: values}}},
-		{Name: "admin", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}}},
+		{Name: "outrider", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{
+			StaticLayer: &structpb.Struct{Fields: values}}},
+		{Name: "admin", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{
+			AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}}},
 	}}
 }
 

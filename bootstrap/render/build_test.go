@@ -14,8 +14,10 @@ import (
 func defaults() bootstrap.Input {
 	return bootstrap.Input{
 		Node: bootstrap.Node{
-			Type: "sidecar", ID: "vm1.default", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Namespace: "default",
-			ServiceAccount: "default", ServiceCluster: "istio-proxy", Domain: "default.svc.cluster.local",
+			Type: "sidecar", ID: "vm1.default", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+			Namespace:      "default",
+			ServiceAccount: "default", ServiceCluster: "istio-proxy",
+			Domain:      "default.svc.cluster.local",
 			TrustDomain: "cluster.local", ClusterID: "Kubernetes",
 		},
 		AdminSocket:    "/run/outrider-envoy/admin-0.sock",
@@ -29,68 +31,90 @@ func defaults() bootstrap.Input {
 }
 
 func files(mode bootstrap.TLSMode) bootstrap.TLS {
-	return bootstrap.TLS{Mode: mode, CAFile: "tls/root.pem", CertFile: "tls/cert.pem", KeyFile: "tls/key.pem"}
+	return bootstrap.TLS{Mode: mode, CAFile: "tls/root.pem", CertFile: "tls/cert.pem",
+		KeyFile: "tls/key.pem"}
 }
 
 var inputs = map[string]func(*bootstrap.Input){
 	"defaults": func(*bootstrap.Input) {},
 	"minimal": func(in *bootstrap.Input) {
-		*in = bootstrap.Input{Node: bootstrap.Node{Type: "router", ID: "a", ServiceCluster: "b"}, AdminSocket: "/run/admin.sock"}
+		*in = bootstrap.Input{Node: bootstrap.Node{Type: "router", ID: "a", ServiceCluster: "b"},
+			AdminSocket: "/run/admin.sock"}
 	},
 	"node": func(in *bootstrap.Input) {
 		in.Node.Type = "router"
-		in.Node.MeshID, in.Node.Network, in.Node.Locality, in.Node.WorkloadGroup = "mesh", "net", "eu/eu-1/a", "web"
+		in.Node.MeshID, in.Node.Network, in.Node.Locality, in.Node.WorkloadGroup = "mesh", "net",
+			"eu/eu-1/a", "web"
 		in.Node.Labels = map[string]string{"app": "web", "version": "v1"}
 		in.Node.IPs = append(in.Node.IPs, netip.MustParseAddr("10.0.0.2"))
-		in.Node.InterceptionMode, in.Node.DNSCapture, in.Node.DisableInternal = "REDIRECT", true, true
-		in.Node.ProxyConfig = map[string]any{"discoveryAddress": "istiod:15012", "statusPort": 15020}
+		in.Node.InterceptionMode, in.Node.DNSCapture, in.Node.DisableInternal = "REDIRECT", true,
+			true
+		in.Node.ProxyConfig = map[string]any{"discoveryAddress": "istiod:15012",
+			"statusPort": 15020}
 		in.Node.Metadata = map[string]any{
-			"NAME": "another", "ISTIO_VERSION": "1.31.0", "POD_PORTS": []any{map[string]any{"containerPort": int64(80)}},
-			"started": time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC), "ratio": 0.5, "on": true,
+			"NAME": "another", "ISTIO_VERSION": "1.31.0",
+			"POD_PORTS": []any{map[string]any{"containerPort": int64(80)}},
+			"started":   time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC), "ratio": 0.5, "on": true,
 		}
 		in.Discovery.Delta = false
 	},
-	"ipv6": func(in *bootstrap.Input) { in.Node.IPs = []netip.Addr{netip.MustParseAddr("fd00::1")}; zipkin(in) },
+	"ipv6": func(in *bootstrap.Input) {
+		in.Node.IPs = []netip.Addr{netip.MustParseAddr("fd00::1")}
+		zipkin(in)
+	},
 	"dualstack": func(in *bootstrap.Input) {
 		in.Node.IPs = append(in.Node.IPs, netip.MustParseAddr("fd00::1"))
 		zipkin(in)
 	},
 	"telemetry": func(in *bootstrap.Input) {
 		in.StatsdAddress = "[fd00::2]:8125"
-		in.MetricsService = &bootstrap.Service{Address: "metrics.example.com:15000", TLS: files(bootstrap.Mutual), Keepalive: 10 * time.Second}
-		in.AccessLogService = &bootstrap.Service{Address: "10.0.0.9:9000", TLS: bootstrap.TLS{Mode: bootstrap.Simple, ServerName: "als.example.com"}}
+		in.MetricsService = &bootstrap.Service{Address: "metrics.example.com:15000",
+			TLS: files(bootstrap.Mutual), Keepalive: 10 * time.Second}
+		in.AccessLogService = &bootstrap.Service{Address: "10.0.0.9:9000",
+			TLS: bootstrap.TLS{Mode: bootstrap.Simple, ServerName: "als.example.com"}}
 		in.OutlierLogPath = "outlier.log"
 		in.Prometheus = "127.0.0.1:9090"
 		in.ConnectTimeout, in.DNSRefreshRate = 1500*time.Millisecond, time.Minute
 		in.MaxConnections = 5000
-		in.Stats = bootstrap.Stats{InclusionPrefixes: []string{"http.", "server"}, InclusionSuffixes: []string{"_total"}, InclusionRegexps: []string{`^vhost\..*`}}
+		in.Stats = bootstrap.Stats{InclusionPrefixes: []string{"http.", "server"},
+			InclusionSuffixes: []string{"_total"}, InclusionRegexps: []string{`^vhost\..*`}}
 	},
 	"annotations": func(in *bootstrap.Input) {
 		in.Node.Metadata = map[string]any{"ANNOTATIONS": map[string]any{
-			"sidecar.istio.io/statsInclusionPrefixes": "http.,listener.", "sidecar.istio.io/statsInclusionRegexps": "^a+$",
+			"sidecar.istio.io/statsInclusionPrefixes": "http.,listener.",
+			"sidecar.istio.io/statsInclusionRegexps":  "^a+$",
 		}}
 	},
 	"zipkin": zipkin,
 	"datadog": func(in *bootstrap.Input) {
-		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Datadog, Service: bootstrap.Service{Address: "127.0.0.1:8126"}, Sampling: 100}
+		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Datadog,
+			Service: bootstrap.Service{Address: "127.0.0.1:8126"}, Sampling: 100}
 	},
 	"opentelemetry": func(in *bootstrap.Input) {
-		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.OpenTelemetry, Sampling: 0.5, Service: bootstrap.Service{
-			Address: "otel.example.com:4317", TLS: bootstrap.TLS{Mode: bootstrap.Simple, CAFile: "tls/root.pem"}}}
+		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.OpenTelemetry, Sampling: 0.5,
+			Service: bootstrap.Service{
+				Address: "otel.example.com:4317", TLS: bootstrap.TLS{Mode: bootstrap.Simple,
+					CAFile: "tls/root.pem"}}}
 	},
 	"lightstep": func(in *bootstrap.Input) {
-		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Lightstep, AccessToken: "token", Sampling: 1, Service: bootstrap.Service{
-			Address: "ingest.lightstep.com:443", TLS: bootstrap.TLS{Mode: bootstrap.Simple}}}
+		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Lightstep, AccessToken: "token",
+			Sampling: 1, Service: bootstrap.Service{
+				Address: "ingest.lightstep.com:443", TLS: bootstrap.TLS{Mode: bootstrap.Simple}}}
 	},
 	"upstream": func(in *bootstrap.Input) {
-		in.Discovery = bootstrap.Discovery{Delta: true, Upstream: &bootstrap.Service{Address: "istiod.istio-system.svc:15012", Keepalive: 300 * time.Second,
-			TLS: bootstrap.TLS{Mode: bootstrap.Mutual, SDS: true, SubjectAltNames: []string{"istiod.istio-system.svc", "spiffe://cluster.local/ns/istio-system/sa/istiod"}}}}
+		in.Discovery = bootstrap.Discovery{Delta: true,
+			Upstream: &bootstrap.Service{Address: "istiod.istio-system.svc:15012",
+				Keepalive: 300 * time.Second,
+				TLS: bootstrap.TLS{Mode: bootstrap.Mutual, SDS: true,
+					SubjectAltNames: []string{"istiod.istio-system.svc",
+						"spiffe://cluster.local/ns/istio-system/sa/istiod"}}}}
 		in.Prometheus, in.Ready = "", bootstrap.Ready{}
 	},
 }
 
 func zipkin(in *bootstrap.Input) {
-	in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Zipkin, Service: bootstrap.Service{Address: "zipkin.example.com:9411"}, Sampling: 1}
+	in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Zipkin,
+		Service: bootstrap.Service{Address: "zipkin.example.com:9411"}, Sampling: 1}
 }
 
 func input(change func(*bootstrap.Input)) bootstrap.Input {
@@ -131,7 +155,8 @@ func TestBuildTellsAllThatIsWrong(t *testing.T) {
 	in.StatsdAddress = "statsd.example.com:8125"
 	in.MetricsService = &bootstrap.Service{Address: "metrics"}
 	in.AccessLogService = &bootstrap.Service{Address: "als:1", TLS: bootstrap.TLS{Mode: "strict"}}
-	in.Discovery = bootstrap.Discovery{Upstream: &bootstrap.Service{Address: ":15012", TLS: bootstrap.TLS{Mode: bootstrap.Mutual, CertFile: "a"}}}
+	in.Discovery = bootstrap.Discovery{Upstream: &bootstrap.Service{Address: ":15012",
+		TLS: bootstrap.TLS{Mode: bootstrap.Mutual, CertFile: "a"}}}
 	in.Tracing = &bootstrap.Tracing{Provider: "jaeger", Sampling: 101}
 	in.Node.Metadata = map[string]any{"f": func() {}}
 	_, err := Build(in)
@@ -166,7 +191,8 @@ func TestBuildTellsAllThatIsWrong(t *testing.T) {
 func TestTLSNeedsRoots(t *testing.T) {
 	in := input(inputs["lightstep"])
 	in.SystemRoots = ""
-	if _, err := Build(in); err == nil || !strings.Contains(err.Error(), "cluster lightstep: TLS needs a CA file") {
+	if _, err := Build(in); err == nil ||
+		!strings.Contains(err.Error(), "cluster lightstep: TLS needs a CA file") {
 		t.Errorf("got %v", err)
 	}
 }

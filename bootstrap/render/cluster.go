@@ -35,7 +35,8 @@ func assignment(name string, address *corev3.Address) *endpointv3.ClusterLoadAss
 	return &endpointv3.ClusterLoadAssignment{
 		ClusterName: name,
 		Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
-			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}},
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
+				Endpoint: &endpointv3.Endpoint{Address: address}},
 		}}}},
 	}
 }
@@ -56,21 +57,23 @@ func (b *builder) grpcPipeCluster(name, path string, timeout time.Duration) *clu
 }
 
 func (b *builder) http2(cluster *clusterv3.Cluster) {
+	config := &httpv3.HttpProtocolOptions_ExplicitHttpConfig{}
+	config.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{},
+	}
+	options := &httpv3.HttpProtocolOptions{}
+	options.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+		ExplicitHttpConfig: config,
+	}
 	cluster.TypedExtensionProtocolOptions = map[string]*anypb.Any{
-		httpProtocolOptions: b.pack(&httpv3.HttpProtocolOptions{
-			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
-				ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
-						Http2ProtocolOptions: &corev3.Http2ProtocolOptions{},
-					},
-				},
-			},
-		}),
+		httpProtocolOptions: b.pack(options),
 	}
 }
 
-// serviceCluster is the cluster of a server at host:port: static for an IP address, else resolved by DNS.
-func (b *builder) serviceCluster(name string, service *bootstrap.Service, http2 bool) *clusterv3.Cluster {
+// serviceCluster returns the cluster of host:port: static for an IP address, otherwise resolved by
+// DNS.
+func (b *builder) serviceCluster(name string, service *bootstrap.Service,
+	http2 bool) *clusterv3.Cluster {
 	host, port, err := splitAddress(service.Address)
 	if err == nil && host == "" {
 		b.fail("cluster %s: address %q has no host", name, service.Address)
@@ -93,16 +96,17 @@ func (b *builder) serviceCluster(name string, service *bootstrap.Service, http2 
 		b.http2(cluster)
 	}
 	if service.Keepalive > 0 {
+		seconds := wrapperspb.UInt32(uint32((service.Keepalive + time.Second - 1) / time.Second))
 		cluster.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{
-			TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(uint32((service.Keepalive + time.Second - 1) / time.Second))},
+			TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: seconds},
 		}
 	}
 	cluster.TransportSocket = b.transportSocket(name, host, service.TLS, http2)
 	return cluster
 }
 
-// dnsCluster is what the deprecated fields of a cluster of type STRICT_DNS have become. An answer's TTL counts; without
-// one the refresh rate does. A name that cannot be resolved is tried again soon, not after the refresh rate.
+// dnsCluster replaces the deprecated STRICT_DNS fields. The refresh rate applies to answers without
+// a TTL; failures are retried sooner.
 func (b *builder) dnsCluster() *clusterv3.Cluster_CustomClusterType {
 	family := commondnsv3.DnsLookupFamily_AUTO
 	switch v4, v6 := families(b.in.Node); {
@@ -127,7 +131,8 @@ func (b *builder) dnsCluster() *clusterv3.Cluster_CustomClusterType {
 	}
 }
 
-// unlimited lifts the circuit breakers: a limit of the discovery stream's requests would only hide configuration.
+// unlimited removes the circuit breakers: a limit on the discovery stream would only delay
+// configuration.
 func unlimited(cluster *clusterv3.Cluster) *clusterv3.Cluster {
 	thresholds := func(priority corev3.RoutingPriority) *clusterv3.CircuitBreakers_Thresholds {
 		return &clusterv3.CircuitBreakers_Thresholds{
@@ -137,8 +142,10 @@ func unlimited(cluster *clusterv3.Cluster) *clusterv3.Cluster {
 			MaxRequests:        wrapperspb.UInt32(noLimit),
 		}
 	}
-	cluster.CircuitBreakers = &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{
-		thresholds(corev3.RoutingPriority_DEFAULT), thresholds(corev3.RoutingPriority_HIGH),
-	}}
+	cluster.CircuitBreakers = &clusterv3.CircuitBreakers{
+		Thresholds: []*clusterv3.CircuitBreakers_Thresholds{
+			thresholds(corev3.RoutingPriority_DEFAULT), thresholds(corev3.RoutingPriority_HIGH),
+		},
+	}
 	return cluster
 }

@@ -13,16 +13,15 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// collectAt is the collector's percentage: the ordinary bootstrap is rendered without a collection. A large one is collected as it comes
-// near to what the question allows.
+// collectAt is the GC percentage: an ordinary bootstrap is rendered without a collection.
 const collectAt = 400
 
-// lookEvery is how often it is looked at how much time of a processor was taken.
+// lookEvery is the interval of checking the CPU time.
 const lookEvery = 20 * time.Millisecond
 
-// Command is outrider-bootstrap: it reads a bootstrap.Question, writes a bootstrap.Answer, and returns the exit code: 0 where there
-// is an answer. What a user's template does is bounded as the question says: its time by that of the processors and by the clock, its memory by the kernel, which makes
-// Go's runtime end the process. Nobody calls the program by hand.
+// Command runs outrider-bootstrap: it reads a bootstrap.Question, writes a bootstrap.Answer and
+// returns the exit code. It bounds the CPU time and the memory of a user's template. Only outriderd
+// calls the program.
 func Command(arguments []string, version string, in io.Reader, out, complaints io.Writer) int {
 	complain := func(err error) int {
 		_, _ = fmt.Fprintln(complaints, "outrider-bootstrap:", err)
@@ -33,12 +32,13 @@ func Command(arguments []string, version string, in io.Reader, out, complaints i
 		return 0
 	}
 	if len(arguments) > 0 {
-		return complain(fmt.Errorf("unexpected argument %q: outriderd calls it, with a question on the standard input", arguments[0]))
+		return complain(fmt.Errorf("unexpected argument %q: outriderd calls it, with a question "+
+			"on the standard input", arguments[0]))
 	}
 	debug.SetGCPercent(collectAt)
 	var question bootstrap.Question
 	decoder := json.NewDecoder(in)
-	decoder.UseNumber() // every digit of the node's metadata
+	decoder.UseNumber() // keep all digits in the node's metadata
 	if err := decoder.Decode(&question); err != nil {
 		return complain(fmt.Errorf("read the question: %w", err))
 	}
@@ -51,7 +51,7 @@ func Command(arguments []string, version string, in io.Reader, out, complaints i
 	return 0
 }
 
-// limitMemory limits this process to a number of bytes, or to what it may have anyway (LimitDATA= of the agent's unit).
+// limitMemory limits the memory of this process, unless its limit (LimitDATA=) is lower already.
 func limitMemory(bytes uint64) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_DATA, &limit); err != nil {
@@ -62,14 +62,16 @@ func limitMemory(bytes uint64) error {
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &limit); err != nil {
 		return fmt.Errorf("limit its own memory to %d bytes: %w", limit.Max, err)
 	}
-	debug.SetMemoryLimit(int64(limit.Max / 4 * 3)) //nolint:gosec // three quarters of any uint64 less than 2^63 bytes, or no limit
+	//nolint:gosec // three quarters of any uint64 are less than 2^63, or no limit
+	debug.SetMemoryLimit(int64(limit.Max / 4 * 3))
 	return nil
 }
 
-// within answers in the question's time. What takes longer goes on until the process ends, which is at once.
+// within answers a question within its time. Rendering that takes longer ends with the process.
 func within(question bootstrap.Question) bootstrap.Answer {
 	if question.Protocol != bootstrap.Protocol {
-		return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its protocol and outriderd version %d: restart outriderd",
+		return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its "+
+			"protocol and outriderd version %d: restart outriderd",
 			bootstrap.Protocol, question.Protocol)}
 	}
 	answers := make(chan bootstrap.Answer, 1)
@@ -82,7 +84,8 @@ func within(question bootstrap.Question) bootstrap.Answer {
 		case given := <-answers:
 			return given
 		case <-busy:
-			return bootstrap.Answer{Unable: fmt.Sprintf("bootstrap: rendering it is not done after %v, of which it had a processor for %v",
+			return bootstrap.Answer{Unable: fmt.Sprintf("bootstrap: rendering it is not done "+
+				"after %v, of which it had a processor for %v",
 				question.Wait(), processorTime().Round(time.Millisecond))}
 		case <-look.C:
 			if processorTime() > question.Time {
@@ -92,10 +95,11 @@ func within(question bootstrap.Question) bootstrap.Answer {
 	}
 }
 
-// late is the answer where rendering takes too much time.
+// late is the answer when rendering takes too much CPU time.
 func late(question bootstrap.Question) bootstrap.Answer {
 	message := fmt.Sprintf("rendering it takes more than %v", question.Time)
-	for _, file := range []*bootstrap.File{question.Request.Template, question.Request.Custom, question.Request.Override} {
+	for _, file := range []*bootstrap.File{question.Request.Template, question.Request.Custom,
+		question.Request.Override} {
 		if file != nil {
 			return bootstrap.Answer{Fault: &bootstrap.Error{File: file.Path, Message: message}}
 		}
@@ -103,7 +107,7 @@ func late(question bootstrap.Question) bootstrap.Answer {
 	return bootstrap.Answer{Unable: "bootstrap: " + message}
 }
 
-// processorTime is for how long this process has had processors.
+// processorTime returns the CPU time of this process.
 func processorTime() time.Duration {
 	var usage unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &usage) != nil {

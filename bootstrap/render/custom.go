@@ -8,8 +8,7 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Custom returns a complete bootstrap of the user's as JSON: a JSON file as it is, a YAML file converted. Errors are of
-// type *Error.
+// Custom returns a user's complete bootstrap as JSON. A JSON file is returned unchanged.
 func Custom(file string, content []byte) ([]byte, error) {
 	document, err := parse(file, content)
 	if err != nil {
@@ -21,11 +20,13 @@ func Custom(file string, content []byte) ([]byte, error) {
 	return document.encode()
 }
 
-// ErrNoAdmin means that a bootstrap has no admin interface, without which an epoch can be neither watched nor drained.
-var ErrNoAdmin = errors.New("the bootstrap has no admin.address; Outrider needs Envoy's admin interface to watch and drain it")
+// ErrNoAdmin means that a bootstrap has no admin interface, which Outrider needs to monitor and
+// drain an epoch.
+var ErrNoAdmin = errors.New("the bootstrap has no admin.address; Outrider needs Envoy's admin " +
+	"interface to watch and drain it")
 
-// AdminAddress returns where the admin interface of a rendered bootstrap (JSON) is: network "unix" and a path, or "tcp"
-// and host:port. An admin interface that listens on all addresses is reached on loopback.
+// AdminAddress returns the network and address of the admin interface of a bootstrap (JSON). A
+// wildcard address becomes loopback.
 func AdminAddress(rendered []byte) (network, address string, err error) {
 	document, err := parseJSON("bootstrap", rendered)
 	if err != nil {
@@ -48,7 +49,8 @@ func AdminAddress(rendered []byte) (network, address string, err error) {
 	}
 	host, port := socket.get("address"), socket.get("port_value", "portValue")
 	if host == nil || port == nil || port.text == "0" {
-		return "", "", &bootstrap.Error{File: "bootstrap", Line: socket.line, Path: "admin.address.socket_address",
+		return "", "", &bootstrap.Error{File: "bootstrap", Line: socket.line,
+			Path:    "admin.address.socket_address",
 			Message: "needs an address and a port_value other than 0, so that Outrider can find it"}
 	}
 	name := host.text
@@ -61,14 +63,15 @@ func AdminAddress(rendered []byte) (network, address string, err error) {
 	return "tcp", net.JoinHostPort(name, port.text), nil
 }
 
-// certificateFields hold a DataSource whose file is a certificate or a key.
+// certificateFields are the fields with a DataSource of a certificate or key.
 var certificateFields = []string{
-	"certificate_chain", "certificateChain", "private_key", "privateKey", "trusted_ca", "trustedCa", "crl", "pkcs12",
+	"certificate_chain", "certificateChain", "private_key", "privateKey", "trusted_ca", "trustedCa",
+	"crl", "pkcs12",
 	"password", "ocsp_staple", "ocspStaple",
 }
 
-// CertificateFiles returns the files that a rendered bootstrap (JSON) reads certificates, keys and secrets from, each
-// once, in the order in which they appear: what has to be there before Envoy starts.
+// CertificateFiles returns the files with certificates, keys and secrets that a bootstrap (JSON)
+// refers to, without duplicates. They must exist before Envoy starts.
 func CertificateFiles(rendered []byte) ([]string, error) {
 	document, err := parseJSON("bootstrap", rendered)
 	if err != nil {
@@ -76,7 +79,8 @@ func CertificateFiles(rendered []byte) ([]string, error) {
 	}
 	var files []string
 	add := func(path *value) {
-		if path != nil && path.kind == text && path.text != "" && !slices.Contains(files, path.text) {
+		if path != nil && path.kind == text && path.text != "" &&
+			!slices.Contains(files, path.text) {
 			files = append(files, path.text)
 		}
 	}

@@ -19,10 +19,12 @@ const (
 	literal // a number, true, false or null
 )
 
-func (k kind) String() string { return [...]string{"an object", "a list", "a string", "a value"}[k] }
+func (k kind) String() string {
+	return [...]string{"an object", "a list", "a string", "a value"}[k]
+}
 
-// value is a part of a JSON or YAML document, with the line it begins on. It keeps the order of fields and every digit
-// of a number.
+// value is a part of a JSON or YAML document with its line. It retains the order of fields and all
+// digits of numbers.
 type value struct {
 	kind   kind
 	line   int
@@ -37,7 +39,7 @@ type field struct {
 	value *value
 }
 
-// maxDepth is how deep documents may nest; protobuf's own readers stop at 100.
+// maxDepth bounds the nesting of documents. The limit of protobuf is 100.
 const maxDepth = 100
 
 var errTooDeep = fmt.Errorf("nested deeper than %d levels", maxDepth)
@@ -56,7 +58,7 @@ func (v *value) get(names ...string) *value {
 
 func (v *value) isNull() bool { return v.kind == literal && v.text == "null" }
 
-// parse reads a document: JSON or YAML by the file's ending, else by its first character.
+// parse parses JSON or YAML, selected by the file extension, or else by the first character.
 func parse(file string, content []byte) (*value, error) {
 	var document *value
 	var err error
@@ -66,7 +68,8 @@ func parse(file string, content []byte) (*value, error) {
 	case ".yaml", ".yml":
 		document, err = parseYAML(file, content)
 	case ".pb", ".pb_text":
-		return nil, &bootstrap.Error{File: file, Message: "protobuf's own formats are not read; use JSON or YAML"}
+		return nil, &bootstrap.Error{File: file,
+			Message: "protobuf's own formats are not read; use JSON or YAML"}
 	default:
 		if bytes.HasPrefix(bytes.TrimSpace(content), []byte("{")) {
 			document, err = parseJSON(file, content)
@@ -78,7 +81,9 @@ func parse(file string, content []byte) (*value, error) {
 		return nil, err
 	}
 	if document.kind != object {
-		return nil, &bootstrap.Error{File: file, Line: document.line, Message: "is " + document.kind.String() + ", not a bootstrap (an object with fields such as admin and static_resources)"}
+		return nil, &bootstrap.Error{File: file, Line: document.line, Message: "is " +
+			document.kind.String() + ", not a bootstrap (an object with fields such as admin and " +
+			"static_resources)"}
 	}
 	return document, nil
 }
@@ -89,12 +94,7 @@ func (v *value) encode() ([]byte, error) {
 	if err := v.write(&compact); err != nil {
 		return nil, err
 	}
-	var indented bytes.Buffer
-	if err := json.Indent(&indented, compact.Bytes(), "", "  "); err != nil {
-		return nil, err
-	}
-	indented.WriteByte('\n')
-	return indented.Bytes(), nil
+	return indent(compact.Bytes())
 }
 
 func (v *value) write(to *bytes.Buffer) error {
@@ -135,10 +135,10 @@ func (v *value) write(to *bytes.Buffer) error {
 
 func writeText(to *bytes.Buffer, s string) error {
 	encoder := json.NewEncoder(to)
-	encoder.SetEscapeHTML(false) // regular expressions and formats stay readable
+	encoder.SetEscapeHTML(false) // keep regular expressions and formats readable
 	if err := encoder.Encode(s); err != nil {
 		return err
 	}
-	to.Truncate(to.Len() - 1) // the line end that Encode adds
+	to.Truncate(to.Len() - 1) // the newline that Encode adds
 	return nil
 }

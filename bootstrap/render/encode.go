@@ -9,14 +9,20 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// JSON returns the bootstrap as indented JSON with the names of the protobuf fields. Equal bootstraps give equal bytes.
+// JSON returns the bootstrap as indented JSON with the names of the protobuf fields. Equal
+// bootstraps give equal bytes.
 func JSON(built *bootstrapv3.Bootstrap) ([]byte, error) {
 	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(built)
 	if err != nil {
 		return nil, fmt.Errorf("render bootstrap: %w", err)
 	}
+	return indent(encoded)
+}
+
+// indent returns indented JSON with a final newline. protojson varies its white space on purpose.
+func indent(encoded []byte) ([]byte, error) {
 	var indented bytes.Buffer
-	if err := json.Indent(&indented, encoded, "", "  "); err != nil { // protojson varies its white space on purpose
+	if err := json.Indent(&indented, encoded, "", "  "); err != nil {
 		return nil, fmt.Errorf("render bootstrap: %w", err)
 	}
 	indented.WriteByte('\n')

@@ -10,24 +10,26 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// jsonReader builds values from a stream of JSON tokens, counting lines.
+// jsonReader converts JSON to values with line numbers.
 type jsonReader struct {
 	file    string
 	content []byte
 	decoder *json.Decoder
-	offset  int // up to which lines were counted
+	offset  int // end of the counted lines
 	line    int
 }
 
 func parseJSON(file string, content []byte) (*value, error) {
-	r := &jsonReader{file: file, content: content, decoder: json.NewDecoder(bytes.NewReader(content)), line: 1}
+	r := &jsonReader{file: file, content: content,
+		decoder: json.NewDecoder(bytes.NewReader(content)), line: 1}
 	r.decoder.UseNumber()
 	document, err := r.next(0)
 	if err != nil {
 		return nil, r.fail(err)
 	}
 	if _, err := r.decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, &bootstrap.Error{File: file, Line: r.at(), Message: "something follows after the end of the document"}
+		return nil, &bootstrap.Error{File: file, Line: r.at(),
+			Message: "something follows after the end of the document"}
 	}
 	return document, nil
 }
@@ -37,17 +39,19 @@ func (r *jsonReader) fail(err error) error {
 		return err
 	}
 	line := r.at()
-	var all json.RawMessage // a decoder of tokens counts from where a value begins, Unmarshal from where the document does
+	// The offset of a token decoder is relative to the value, that of Unmarshal to the document.
+	var all json.RawMessage
 	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(r.content, &all)); ok {
 		line = 1 + bytes.Count(r.content[:max(0, syntax.Offset-1)], []byte("\n"))
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &bootstrap.Error{File: r.file, Line: line, Message: "the document ends in the middle"}
+		return &bootstrap.Error{File: r.file, Line: line,
+			Message: "the document ends in the middle"}
 	}
 	return &bootstrap.Error{File: r.file, Line: line, Message: "not JSON: " + err.Error()}
 }
 
-// at is the line of the token read last.
+// at returns the line of the last token.
 func (r *jsonReader) at() int {
 	end := int(r.decoder.InputOffset())
 	r.line += bytes.Count(r.content[r.offset:end], []byte("\n"))
@@ -105,7 +109,8 @@ func (r *jsonReader) object(v *value, depth int) (*value, error) {
 		}
 		line := r.at()
 		if seen[name] {
-			return nil, &bootstrap.Error{File: r.file, Line: line, Message: fmt.Sprintf("%q is given twice in one object", name)}
+			return nil, &bootstrap.Error{File: r.file, Line: line,
+				Message: fmt.Sprintf("%q is given twice in one object", name)}
 		}
 		seen[name] = true
 		content, err := r.next(depth + 1)

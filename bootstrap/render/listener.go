@@ -10,13 +10,15 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Names of the listeners, and of their statistics: who counts an epoch's connections leaves these out.
+// Names of the listeners and their statistics. They are excluded when the connections of an epoch
+// are counted.
 const (
 	PrometheusListener = "outrider_prometheus"
 	ReadyListener      = "outrider_ready"
 )
 
-// prometheusListener answers with the metrics of the epoch that holds it, from its own admin socket.
+// prometheusListener serves the metrics of the epoch that accepts the connection, from its own
+// admin socket.
 func (b *builder) prometheusListener() *listenerv3.Listener {
 	address, err := b.listenAddress(b.in.Prometheus)
 	if err != nil {
@@ -27,8 +29,8 @@ func (b *builder) prometheusListener() *listenerv3.Listener {
 	return b.forwardingListener(PrometheusListener, address, path, adminCluster, path)
 }
 
-// readyListener forwards /healthz/ready to the agent's status server, or to the admin interface of
-// the same Envoy where the agent serves no status.
+// readyListener forwards /healthz/ready to the status server of the agent, or to the admin
+// interface of the same Envoy if there is no status server.
 func (b *builder) readyListener() *listenerv3.Listener {
 	address, err := b.listenAddress(b.in.Ready.Address)
 	if err != nil {
@@ -42,31 +44,33 @@ func (b *builder) readyListener() *listenerv3.Listener {
 	return b.forwardingListener(ReadyListener, address, path, agentCluster, path)
 }
 
-// forwardingListener forwards GET and HEAD of one path to a path of a cluster, and nothing else: the
-// admin interface would resolve a /stats/prometheus/../../quitquitquit that a prefix lets through.
+// forwardingListener forwards only GET and HEAD of one exact path. With a prefix the admin
+// interface would resolve /stats/prometheus/../../quitquitquit.
 //
-// It shares its port with the listener of another epoch (SO_REUSEPORT) and does not count against a limit of
-// connections: a full proxy must still tell that it is one.
-func (b *builder) forwardingListener(name string, address *corev3.Address, path, cluster, target string) *listenerv3.Listener {
-	rewrite := "" // of a matched path the prefix is all of it
+// Epochs share the port (SO_REUSEPORT). Connection limits do not apply, so that a full proxy can
+// report its state.
+func (b *builder) forwardingListener(name string, address *corev3.Address, path, cluster,
+	target string) *listenerv3.Listener {
+	rewrite := "" // replaces the whole path, which matched exactly
 	if target != path {
 		rewrite = target
 	}
-	manager := &managerv3.HttpConnectionManager{
-		StatPrefix: name,
-		RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
-			Name: name,
-			VirtualHosts: []*routev3.VirtualHost{{Name: name, Domains: []string{"*"}, Routes: []*routev3.Route{{
-				Match: &routev3.RouteMatch{
-					PathSpecifier: &routev3.RouteMatch_Path{Path: path},
-					Headers:       []*routev3.HeaderMatcher{oneOf(":method", "GET|HEAD")},
-				},
-				Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-					ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-					PrefixRewrite:    rewrite,
-				}},
-			}}}},
+	route := &routev3.Route{
+		Match: &routev3.RouteMatch{
+			PathSpecifier: &routev3.RouteMatch_Path{Path: path},
+			Headers:       []*routev3.HeaderMatcher{oneOf(":method", "GET|HEAD")},
+		},
+		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+			PrefixRewrite:    rewrite,
 		}},
+	}
+	routes := &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{
+		{Name: name, Domains: []string{"*"}, Routes: []*routev3.Route{route}},
+	}}
+	manager := &managerv3.HttpConnectionManager{
+		StatPrefix:     name,
+		RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: routes},
 		HttpFilters: []*managerv3.HttpFilter{{
 			Name:       "envoy.filters.http.router",
 			ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: b.pack(&routerv3.Router{})},
@@ -89,8 +93,11 @@ func (b *builder) forwardingListener(name string, address *corev3.Address, path,
 func oneOf(header, expression string) *routev3.HeaderMatcher {
 	return &routev3.HeaderMatcher{
 		Name: header,
-		HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
-			MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: expression}},
-		}},
+		HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
+			StringMatch: &matcherv3.StringMatcher{
+				MatchPattern: &matcherv3.StringMatcher_SafeRegex{
+					SafeRegex: &matcherv3.RegexMatcher{Regex: expression}},
+			},
+		},
 	}
 }

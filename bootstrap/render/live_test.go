@@ -34,7 +34,8 @@ func (nothing) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryS
 			return err
 		}
 		if request.GetResponseNonce() == "" {
-			response := &discoveryv3.DiscoveryResponse{TypeUrl: request.GetTypeUrl(), VersionInfo: "1", Nonce: "1"}
+			response := &discoveryv3.DiscoveryResponse{TypeUrl: request.GetTypeUrl(),
+				VersionInfo: "1", Nonce: "1"}
 			if err := stream.Send(response); err != nil {
 				return err
 			}
@@ -49,7 +50,8 @@ func (nothing) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoverySe
 			return err
 		}
 		if request.GetResponseNonce() == "" {
-			response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: request.GetTypeUrl(), Nonce: "1"}
+			response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: request.GetTypeUrl(),
+				Nonce: "1"}
 			if err := stream.Send(response); err != nil {
 				return err
 			}
@@ -93,7 +95,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// run starts Envoy with a bootstrap and waits until it is live; what it says at warning and above is returned.
+// run starts Envoy with a bootstrap and waits until it is live; what it says at warning and above
+// is returned.
 func run(t *testing.T, dir, socket string, rendered []byte, args ...string) *output {
 	t.Helper()
 	path := filepath.Join(dir, "envoy-"+filepath.Base(socket)+".json")
@@ -101,8 +104,9 @@ func run(t *testing.T, dir, socket string, rendered []byte, args ...string) *out
 		t.Fatal(err)
 	}
 	said := &output{}
-	process := exec.Command(parts.Envoy(t), append([]string{"-c", path, "--disable-hot-restart", "--concurrency", "1",
-		"-l", "warning"}, args...)...)
+	process := exec.Command(parts.Envoy(t),
+		append([]string{"-c", path, "--disable-hot-restart", "--concurrency", "1",
+			"-l", "warning"}, args...)...)
 	process.Dir, process.Stdout, process.Stderr = dir, said, said
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
@@ -128,7 +132,8 @@ func get(t *testing.T, address, method, path string) (code int, body string) {
 	if strings.HasPrefix(address, "/") {
 		network = "unix"
 	}
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}}
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://envoy/", nil)
@@ -189,17 +194,22 @@ func TestDefaultsAreLiveAndSilent(t *testing.T) {
 		}
 		defer func() { _ = idle[i].Close() }()
 	}
-	if code, body := get(t, metrics, http.MethodGet, "/stats/prometheus"); code != 200 || !strings.Contains(body, "envoy_server_live{} 1") {
+	if code, body := get(t, metrics, http.MethodGet, "/stats/prometheus"); code != 200 ||
+		!strings.Contains(body, "envoy_server_live{} 1") {
 		t.Errorf("metrics: %d %.300s", code, body)
 	}
-	if code, body := get(t, metrics, http.MethodGet, "/stats/prometheus?filter=^server.live$"); code != 200 || !strings.Contains(body, "envoy_server_live") {
+	if code, body := get(t, metrics, http.MethodGet,
+		"/stats/prometheus?filter=^server.live$"); code != 200 ||
+		!strings.Contains(body, "envoy_server_live") {
 		t.Errorf("metrics with a filter: %d %.300s", code, body)
 	}
-	if code, body := get(t, readiness, http.MethodGet, "/healthz/ready"); code != 503 || body != "the agent's answer" {
+	if code, body := get(t, readiness, http.MethodGet, "/healthz/ready"); code != 503 ||
+		body != "the agent's answer" {
 		t.Errorf("not ready: %d %s", code, body)
 	}
 	ready.Store(true)
-	if code, body := get(t, readiness, http.MethodGet, "/healthz/ready"); code != 200 || body != "the agent's answer" {
+	if code, body := get(t, readiness, http.MethodGet, "/healthz/ready"); code != 200 ||
+		body != "the agent's answer" {
 		t.Errorf("ready: %d %s", code, body)
 	}
 	for _, test := range []struct{ address, method, path string }{
@@ -231,23 +241,27 @@ func TestDefaultsAreLiveAndSilent(t *testing.T) {
 	}
 }
 
-// deprecated is the one place of the bootstrap that Envoy calls deprecated: there is no other for the tracing provider
-// of listeners that name none.
+// deprecated is the one place of the bootstrap that Envoy calls deprecated: there is no other for
+// the tracing provider of listeners that name none.
 const deprecated = "Using deprecated option 'envoy.config.bootstrap.v3.Bootstrap.tracing'"
 
 func TestEverythingIsLiveWithoutUnknownWarnings(t *testing.T) {
-	for _, provider := range []string{"", bootstrap.Zipkin, bootstrap.Datadog, bootstrap.OpenTelemetry, bootstrap.Lightstep} {
+	for _, provider := range []string{"", bootstrap.Zipkin, bootstrap.Datadog,
+		bootstrap.OpenTelemetry, bootstrap.Lightstep} {
 		t.Run(provider, func(t *testing.T) {
 			dir := folder(t)
 			in := live(t, dir, "admin.sock")
 			discovery(t, in.Discovery.Socket)
 			in.StatsdAddress = "127.0.0.1:1"
 			in.OutlierLogPath = filepath.Join(dir, "outlier.log")
-			in.MetricsService = &bootstrap.Service{Address: "localhost:1", TLS: files(bootstrap.Mutual), Keepalive: 1}
-			in.AccessLogService = &bootstrap.Service{Address: "localhost:1", TLS: files(bootstrap.Simple)}
+			in.MetricsService = &bootstrap.Service{Address: "localhost:1",
+				TLS: files(bootstrap.Mutual), Keepalive: 1}
+			in.AccessLogService = &bootstrap.Service{Address: "localhost:1",
+				TLS: files(bootstrap.Simple)}
 			in.Stats.InclusionPrefixes = []string{"http."}
 			if provider != "" {
-				in.Tracing = &bootstrap.Tracing{Provider: provider, Sampling: 2.5, AccessToken: "t", Service: bootstrap.Service{Address: "localhost:1"}}
+				in.Tracing = &bootstrap.Tracing{Provider: provider, Sampling: 2.5, AccessToken: "t",
+					Service: bootstrap.Service{Address: "localhost:1"}}
 			}
 			said := run(t, dir, in.AdminSocket, render(t, in))
 			for line := range strings.Lines(said.String()) {
@@ -256,10 +270,12 @@ func TestEverythingIsLiveWithoutUnknownWarnings(t *testing.T) {
 				}
 			}
 			code, runtime := get(t, in.AdminSocket, http.MethodGet, "/runtime")
-			if has := strings.Contains(runtime, "tracing.random_sampling"); code != 200 || has != (provider != "") {
+			if has := strings.Contains(runtime, "tracing.random_sampling"); code != 200 ||
+				has != (provider != "") {
 				t.Errorf("runtime: %d %s", code, runtime)
 			}
-			if _, stats := get(t, in.AdminSocket, http.MethodGet, "/stats"); strings.Contains(stats, "runtime.") ||
+			if _, stats := get(t, in.AdminSocket, http.MethodGet, "/stats"); strings.Contains(stats,
+				"runtime.") ||
 				!strings.Contains(stats, "listener.outrider_ready.downstream_cx_active") ||
 				!strings.Contains(stats, "http.outrider_ready.downstream_rq_active") {
 				t.Errorf("statistics:\n%.2000s", stats)
@@ -282,7 +298,8 @@ func TestReadyListener_WithoutAgentStatus(t *testing.T) {
 	if code := ready(http.MethodGet, "/healthz/ready"); code != http.StatusOK {
 		t.Errorf("a live Envoy answers %d", code)
 	}
-	for _, path := range []string{"/ready", "/healthz/ready/../../quitquitquit", "/stats/prometheus"} {
+	for _, path := range []string{"/ready", "/healthz/ready/../../quitquitquit",
+		"/stats/prometheus"} {
 		if code := ready(http.MethodGet, path); code != http.StatusNotFound {
 			t.Errorf("GET %s: %d, want 404", path, code)
 		}
@@ -299,9 +316,11 @@ func TestReadyListener_WithoutAgentStatus(t *testing.T) {
 func TestIPv6NodeListensOnBoth(t *testing.T) {
 	dir := parts.ShortDir(t)
 	in := input(inputs["ipv6"])
-	in.AdminSocket, in.Discovery, in.SDSSocket, in.Tracing = filepath.Join(dir, "a.sock"), bootstrap.Discovery{}, "", nil
+	in.AdminSocket, in.Discovery, in.SDSSocket, in.Tracing = filepath.Join(dir, "a.sock"),
+		bootstrap.Discovery{}, "", nil
 	port := parts.FreePort(t)
-	in.Prometheus, in.Ready.Address = fmt.Sprintf(":%d", port), fmt.Sprintf(":%d", parts.FreePort(t))
+	in.Prometheus, in.Ready.Address = fmt.Sprintf(":%d", port),
+		fmt.Sprintf(":%d", parts.FreePort(t))
 	run(t, dir, in.AdminSocket, render(t, in))
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		address := net.JoinHostPort(host, fmt.Sprint(port))

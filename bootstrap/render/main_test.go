@@ -46,7 +46,8 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// folder is where a bootstrap with relative paths is at home: tls/ holds a certificate, its key and its root.
+// folder is where a bootstrap with relative paths is at home: tls/ holds a certificate, its key and
+// its root.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir := parts.ShortDir(t)
@@ -58,8 +59,10 @@ func folder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		DNSNames:  []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
 	}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -88,7 +91,8 @@ func validate(t *testing.T, dir string, rendered []byte) {
 	if err := os.WriteFile(path, rendered, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), parts.Envoy(t), "--mode", "validate", "-c", path, "--disable-hot-restart",
+	command := exec.CommandContext(t.Context(), parts.Envoy(t), "--mode", "validate", "-c", path,
+		"--disable-hot-restart",
 		"--concurrency", "1", "-l", "warning")
 	command.Dir = dir
 	if output, err := command.CombinedOutput(); err != nil {

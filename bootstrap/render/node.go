@@ -13,12 +13,14 @@ import (
 
 func (b *builder) node() *corev3.Node {
 	n := b.in.Node
-	for _, part := range []struct{ what, value string }{{"type", n.Type}, {"ID", n.ID}, {"service cluster", n.ServiceCluster}} {
+	for _, part := range []struct{ what, value string }{{"type", n.Type}, {"ID", n.ID},
+		{"service cluster", n.ServiceCluster}} {
 		if part.value == "" {
 			b.fail("the node's %s is missing", part.what)
 		}
 		if strings.Contains(part.value, "~") {
-			b.fail("the node's %s %q has a ~, which separates the parts of a node's name", part.what, part.value)
+			b.fail("the node's %s %q has a ~, which separates the parts of a node's name",
+				part.what, part.value)
 		}
 	}
 	node := &corev3.Node{Id: n.ServiceNode(), Cluster: n.ServiceCluster}
@@ -35,7 +37,7 @@ func (b *builder) node() *corev3.Node {
 	return node
 }
 
-// metadata has the keys that Istio's servers read, with what they call empty left out.
+// metadata returns the keys that Istio's servers read, without empty values.
 func (b *builder) metadata() (*structpb.Struct, error) {
 	n := b.in.Node
 	values := map[string]any{}
@@ -81,7 +83,7 @@ func (b *builder) metadata() (*structpb.Struct, error) {
 		values["PROXY_CONFIG"] = n.ProxyConfig
 	}
 	maps.Copy(values, n.Metadata)
-	// By way of JSON, so that whatever a configuration file can hold has a form.
+	// Convert by JSON, which can represent every value of a configuration file.
 	encoded, err := json.Marshal(values)
 	if err != nil {
 		return nil, err

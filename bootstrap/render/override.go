@@ -12,15 +12,15 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Override merges a file of the user's (JSON or YAML) into a bootstrap, as Envoy does with --config-yaml: protobuf's
-// merge. A scalar is replaced, a message is merged field by field, a list is appended to, an entry of a map is replaced,
-// a member of a oneof takes the place of the others. It works on the documents and not on decoded messages, so that
-// extensions and fields which this program does not know pass through; where a field is not known, an object merges,
-// a list is appended to and everything else is replaced.
+// Override merges a user's file (JSON or YAML) into a bootstrap by protobuf's rules, like Envoy's
+// --config-yaml: a scalar is replaced, a message merged field by field, a list appended to, a map
+// entry replaced, and a oneof member replaces the others. It works on documents, so that unknown
+// extensions and fields pass through; of unknown fields objects are merged, lists appended to,
+// other values replaced.
 //
-// Protobuf cannot tell a false, a 0 or an "" that is written from one that is not, so such a value never replaces
-// another. Envoy ignores it without a word; here it is an error, as is everything else that would not have the effect
-// that is written. Errors are of type *Error.
+// Protobuf cannot distinguish an explicit false, 0 or "" from an absent one, so such a value never
+// replaces another. Envoy ignores it silently; here it is an error, like everything else that would
+// have no effect. Errors are of type *Error.
 func Override(base []byte, baseFile string, file string, content []byte) ([]byte, error) {
 	into, err := parse(baseFile, base)
 	if err != nil {
@@ -31,7 +31,8 @@ func Override(base []byte, baseFile string, file string, content []byte) ([]byte
 		return nil, err
 	}
 	m := merger{file: file}
-	if err := m.message(into, from, (&bootstrapv3.Bootstrap{}).ProtoReflect().Descriptor(), nil); err != nil {
+	if err := m.message(into, from, (&bootstrapv3.Bootstrap{}).ProtoReflect().Descriptor(),
+		nil); err != nil {
 		return nil, err
 	}
 	return into.encode()
@@ -40,20 +41,23 @@ func Override(base []byte, baseFile string, file string, content []byte) ([]byte
 type merger struct{ file string }
 
 func (m merger) fail(line int, path []string, format string, args ...any) error {
-	return &bootstrap.Error{File: m.file, Line: line, Path: strings.Join(path, "."), Message: fmt.Sprintf(format, args...)}
+	return &bootstrap.Error{File: m.file, Line: line, Path: strings.Join(path, "."),
+		Message: fmt.Sprintf(format, args...)}
 }
 
-// message merges the fields of an object. descriptor is nil where the message is not known.
-func (m merger) message(into, from *value, descriptor protoreflect.MessageDescriptor, path []string) error {
+// message merges the fields of an object. descriptor is nil if the message is unknown.
+func (m merger) message(into, from *value, descriptor protoreflect.MessageDescriptor,
+	path []string) error {
 	for _, f := range from.fields {
-		if f.value.isNull() { // protobuf's JSON: not set
+		if f.value.isNull() { // not set, in the JSON of protobuf
 			continue
 		}
 		path := append(slices.Clip(path), f.name)
 		known := fieldNamed(descriptor, f.name)
 		if known == nil && descriptor != nil {
 			if near := nearest(descriptor, f.name); near != "" {
-				return m.fail(f.line, path, "%s has no such field; did you mean %s?", descriptor.FullName(), near)
+				return m.fail(f.line, path, "%s has no such field; did you mean %s?",
+					descriptor.FullName(), near)
 			}
 		}
 		names := []string{f.name}
@@ -78,14 +82,16 @@ func (m merger) message(into, from *value, descriptor protoreflect.MessageDescri
 	return nil
 }
 
-// field merges a field that both documents have.
-func (m merger) field(into *field, from field, known protoreflect.FieldDescriptor, path []string) error {
+// field merges a field that is in both documents.
+func (m merger) field(into *field, from field, known protoreflect.FieldDescriptor,
+	path []string) error {
 	if known == nil {
 		return m.unknown(into, from, path)
 	}
 	expect := func(kind kind) error {
 		if from.value.kind != kind || into.value.kind != kind {
-			return m.fail(from.line, path, "is %s where %s is %s", from.value.kind, known.Name(), kind)
+			return m.fail(from.line, path, "is %s where %s is %s", from.value.kind, known.Name(),
+				kind)
 		}
 		return nil
 	}
@@ -113,7 +119,8 @@ func (m merger) field(into *field, from field, known protoreflect.FieldDescripto
 		return nil
 	case isScalarMessage(message):
 		return m.scalarMessage(into, from, message, path)
-	case message.FullName() == "google.protobuf.Any" || message.FullName() == "google.protobuf.Value":
+	case message.FullName() == "google.protobuf.Any" ||
+		message.FullName() == "google.protobuf.Value":
 		into.value = from.value
 		return nil
 	}
@@ -125,7 +132,8 @@ func (m merger) field(into *field, from field, known protoreflect.FieldDescripto
 
 func (m merger) unknown(into *field, from field, path []string) error {
 	switch {
-	case from.value.kind == object && into.value.kind == object && into.value.get("@type") == nil && from.value.get("@type") == nil:
+	case from.value.kind == object && into.value.kind == object && into.value.get("@type") == nil &&
+		from.value.get("@type") == nil:
 		return m.message(into.value, from.value, nil, path)
 	case from.value.kind == list && into.value.kind == list:
 		into.value.items = append(slices.Clip(into.value.items), from.value.items...)
@@ -136,13 +144,16 @@ func (m merger) unknown(into *field, from field, path []string) error {
 }
 
 func (m merger) noEffect(from field, existing *value, path []string) error {
-	return m.fail(from.line, path, "%s cannot replace %s: by protobuf's rules, which are Envoy's, a default value replaces nothing; "+
-		"set the key of outrider.toml that makes it, or use [envoy] custom_config_file", from.value.text, existing.text)
+	return m.fail(from.line, path, "%s cannot replace %s: by protobuf's rules, which are "+
+		"Envoy's, a default value replaces nothing; "+
+		"set the key of outrider.toml that makes it, or use [envoy] custom_config_file",
+		from.value.text, existing.text)
 }
 
-// scalarMessage merges the messages that JSON writes as one value. Protobuf merges them by their inner fields, of which
-// those that are 0 keep their old value.
-func (m merger) scalarMessage(into *field, from field, message protoreflect.MessageDescriptor, path []string) error {
+// scalarMessage merges messages that are a single value in JSON. Protobuf merges their inner
+// fields, so those that are 0 have no effect.
+func (m merger) scalarMessage(into *field, from field, message protoreflect.MessageDescriptor,
+	path []string) error {
 	switch message.FullName() {
 	case "google.protobuf.Duration":
 		oldSeconds, oldNanos := splitDuration(into.value.text)
@@ -151,7 +162,7 @@ func (m merger) scalarMessage(into *field, from field, message protoreflect.Mess
 			return m.noEffect(from, into.value, path)
 		}
 	case "google.protobuf.Timestamp", "google.protobuf.FieldMask": // none in a bootstrap
-	default: // a wrapper: its one field decides
+	default: // a wrapper
 		inner := message.Fields().ByName("value")
 		if isDefault(from.value, inner) && !isDefault(into.value, inner) {
 			return m.noEffect(from, into.value, path)
@@ -161,7 +172,7 @@ func (m merger) scalarMessage(into *field, from field, message protoreflect.Mess
 	return nil
 }
 
-// splitDuration returns the whole seconds and the fraction of "1.5s", "" for a part that is 0.
+// splitDuration returns the whole seconds and the fraction of "1.5s", each "" if it is 0.
 func splitDuration(text string) (seconds, fraction string) {
 	seconds, fraction, _ = strings.Cut(strings.TrimPrefix(strings.TrimSuffix(text, "s"), "-"), ".")
 	return strings.TrimLeft(seconds, "0"), strings.TrimRight(fraction, "0")
@@ -175,10 +186,11 @@ func isScalarMessage(message protoreflect.MessageDescriptor) bool {
 	case "Duration", "Timestamp", "FieldMask":
 		return true
 	}
-	return strings.HasSuffix(string(message.Name()), "Value") && message.Fields().Len() == 1 && message.Name() != "ListValue"
+	return strings.HasSuffix(string(message.Name()), "Value") && message.Fields().Len() == 1 &&
+		message.Name() != "ListValue"
 }
 
-// isDefault tells whether the value is the one that protobuf does not write.
+// isDefault reports whether the value is the default of a field.
 func isDefault(v *value, known protoreflect.FieldDescriptor) bool {
 	switch known.Kind() {
 	case protoreflect.BoolKind:
@@ -195,7 +207,8 @@ func isDefault(v *value, known protoreflect.FieldDescriptor) bool {
 	return err == nil && number == 0
 }
 
-func fieldNamed(descriptor protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
+func fieldNamed(descriptor protoreflect.MessageDescriptor,
+	name string) protoreflect.FieldDescriptor {
 	if descriptor == nil {
 		return nil
 	}
@@ -205,14 +218,16 @@ func fieldNamed(descriptor protoreflect.MessageDescriptor, name string) protoref
 	return descriptor.Fields().ByJSONName(name)
 }
 
-func removeOthers(from *value, oneof protoreflect.OneofDescriptor, keep protoreflect.FieldDescriptor) {
+func removeOthers(from *value, oneof protoreflect.OneofDescriptor,
+	keep protoreflect.FieldDescriptor) {
 	from.fields = slices.DeleteFunc(from.fields, func(f field) bool {
 		member := fieldNamed(oneof.Parent().(protoreflect.MessageDescriptor), f.name)
-		return member != nil && member.Number() != keep.Number() && member.ContainingOneof() == oneof
+		return member != nil && member.Number() != keep.Number() &&
+			member.ContainingOneof() == oneof
 	})
 }
 
-// find returns the index of the field with one of the names, -1 if there is none.
+// find returns the index of the first field with one of the names, or -1.
 func (v *value) find(names []string) int {
 	return slices.IndexFunc(v.fields, func(f field) bool { return slices.Contains(names, f.name) })
 }
@@ -225,8 +240,8 @@ func (v *value) set(f field) {
 	v.fields = append(v.fields, f)
 }
 
-// nearest returns the field whose name is one or two letters away, "" if there is none: a name further away may be of
-// an Envoy that is newer than this program.
+// nearest returns the field whose name differs by one or two letters, or "". A more different name
+// may belong to a newer Envoy.
 func nearest(descriptor protoreflect.MessageDescriptor, name string) string {
 	best, bestDistance := "", 3
 	const longest = 64 // no field's name is longer

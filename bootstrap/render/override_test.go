@@ -64,7 +64,8 @@ func TestOverrideIsProtobufsMerge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := decode(t, []byte(overrideBase))
 			proto.Merge(want, decode(t, []byte(text)))
-			merged, err := Override([]byte(overrideBase), "base.json", "override.json", []byte(text))
+			merged, err := Override([]byte(overrideBase), "base.json", "override.json",
+				[]byte(text))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +133,8 @@ bootstrap_extensions:
 	}
 }
 
-// What this program knows nothing of passes through: extensions it does not link, fields of a newer Envoy.
+// What this program knows nothing of passes through: extensions it does not link, fields of a newer
+// Envoy.
 func TestOverridePassesTheUnknownThrough(t *testing.T) {
 	base := `{"newer": {"a": 1, "l": [1], "any": {"@type": "x/y", "v": 1}}, "admin": {"address": {"pipe": {"path": "/a"}}},
   "bootstrap_extensions": [{"name": "a", "typed_config": {"@type": "type.googleapis.com/some.Thing", "big": 18446744073709551615}}]}`
@@ -153,29 +155,52 @@ func TestOverrideRefuses(t *testing.T) {
 	tests := map[string]struct {
 		name, text, want string
 	}{
-		"not JSON":         {"o.json", "{\n\"node\": {,\n}}", "o.json:2: not JSON: invalid character ','"},
-		"not closed":       {"o.json", "{\n\"node\": {\n", "o.json:2: the document ends in the middle"},
-		"two documents":    {"o.json", "{}\n\n{}", "o.json:3: something follows after the end"},
-		"not YAML":         {"o.yaml", "node:\n  a: [", "o.yaml:2: not YAML: "},
-		"two of YAML":      {"o.yaml", "node: {}\n---\nnode: {}\n", "o.yaml:2: a second document follows"},
-		"a list":           {"o.yaml", "# c\n- a\n", "o.yaml:2: is a list, not a bootstrap"},
-		"empty":            {"o.yaml", "", "o.yaml: is empty"},
-		"binary":           {"o.pb", "x", "o.pb: protobuf's own formats are not read; use JSON or YAML"},
-		"twice":            {"o.yaml", "node: {}\nadmin: {}\nnode: {}\n", `o.yaml:3: "node" is given twice in one object`},
-		"twice in JSON":    {"o.json", "{\"a\": 1,\n\"a\": 2}", `o.json:2: "a" is given twice in one object`},
-		"typing error":     {"o.yaml", "node:\n  clutser: x\n", "o.yaml:2: node.clutser: envoy.config.core.v3.Node has no such field; did you mean cluster?"},
-		"wrong kind":       {"o.yaml", "admin:\n  address: x\n", "o.yaml:2: admin.address: is a string where address is an object"},
-		"not a list":       {"o.yaml", "layered_runtime:\n  layers: {}\n", "o.yaml:2: layered_runtime.layers: is an object where layers is a list"},
-		"not a map":        {"o.yaml", "node:\n  metadata: []\n", "o.yaml:2: node.metadata: is a list where metadata is an object"},
-		"false over true":  {"o.yaml", "stats_config:\n  stats_matcher: {}\n  use_all_default_tags: true\ndynamic_resources:\n  ads_config:\n    transport_api_version: AUTO\n", "o.yaml:6: dynamic_resources.ads_config.transport_api_version: AUTO cannot replace V3: by protobuf's rules"},
-		"zero mode":        {"o.yaml", "admin: {address: {pipe: {mode: 0}}}\n", "admin.address.pipe.mode: 0 cannot replace 432"},
-		"duration of 0":    {"o.yaml", "stats_flush_interval: 0s\n", "o.yaml:1: stats_flush_interval: 0s cannot replace 5s"},
-		"mixed duration":   {"o.yaml", "overload_manager: {refresh_interval: 2s}\n", "overload_manager.refresh_interval: 2s cannot replace 0.250s"},
-		"too deep":         {"o.json", strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200), "nested deeper than 100 levels"},
-		"too deep in YAML": {"o.yaml", strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200), "nested deeper than 100 levels"},
-		"alias of itself":  {"o.yaml", "node: &a\n  b: *a\n", "nested deeper than 100 levels"},
-		"alias bomb": {"o.yaml", "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n" +
-			"d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f]\n", "aliases expand to more than 131072 values"},
+		"not JSON": {"o.json", "{\n\"node\": {,\n}}",
+			"o.json:2: not JSON: invalid character ','"},
+		"not closed": {"o.json", "{\n\"node\": {\n",
+			"o.json:2: the document ends in the middle"},
+		"two documents": {"o.json", "{}\n\n{}", "o.json:3: something follows after the end"},
+		"not YAML":      {"o.yaml", "node:\n  a: [", "o.yaml:2: not YAML: "},
+		"two of YAML": {"o.yaml", "node: {}\n---\nnode: {}\n",
+			"o.yaml:2: a second document follows"},
+		"a list": {"o.yaml", "# c\n- a\n", "o.yaml:2: is a list, not a bootstrap"},
+		"empty":  {"o.yaml", "", "o.yaml: is empty"},
+		"binary": {"o.pb", "x",
+			"o.pb: protobuf's own formats are not read; use JSON or YAML"},
+		"twice": {"o.yaml", "node: {}\nadmin: {}\nnode: {}\n",
+			`o.yaml:3: "node" is given twice in one object`},
+		"twice in JSON": {"o.json", "{\"a\": 1,\n\"a\": 2}",
+			`o.json:2: "a" is given twice in one object`},
+		"typing error": {"o.yaml", "node:\n  clutser: x\n",
+			"o.yaml:2: node.clutser: envoy.config.core.v3.Node has no such field; did you mean " +
+				"cluster?"},
+		"wrong kind": {"o.yaml", "admin:\n  address: x\n",
+			"o.yaml:2: admin.address: is a string where address is an object"},
+		"not a list": {"o.yaml", "layered_runtime:\n  layers: {}\n",
+			"o.yaml:2: layered_runtime.layers: is an object where layers is a list"},
+		"not a map": {"o.yaml", "node:\n  metadata: []\n",
+			"o.yaml:2: node.metadata: is a list where metadata is an object"},
+		"false over true": {"o.yaml", "stats_config:\n  stats_matcher: {}\n" +
+			"  use_all_default_tags: true\ndynamic_resources:\n  ads_config:\n" +
+			"    transport_api_version: AUTO\n",
+			"o.yaml:6: dynamic_resources.ads_config.transport_api_version: AUTO cannot " +
+				"replace V3: by protobuf's rules"},
+		"zero mode": {"o.yaml", "admin: {address: {pipe: {mode: 0}}}\n",
+			"admin.address.pipe.mode: 0 cannot replace 432"},
+		"duration of 0": {"o.yaml", "stats_flush_interval: 0s\n",
+			"o.yaml:1: stats_flush_interval: 0s cannot replace 5s"},
+		"mixed duration": {"o.yaml", "overload_manager: {refresh_interval: 2s}\n",
+			"overload_manager.refresh_interval: 2s cannot replace 0.250s"},
+		"too deep": {"o.json", strings.Repeat(`{"a":`, 200) + "1" +
+			strings.Repeat("}", 200), "nested deeper than 100 levels"},
+		"too deep in YAML": {"o.yaml", strings.Repeat(`{"a":`, 200) + "1" +
+			strings.Repeat("}", 200), "nested deeper than 100 levels"},
+		"alias of itself": {"o.yaml", "node: &a\n  b: *a\n", "nested deeper than 100 levels"},
+		"alias bomb": {"o.yaml", "a: &a [x,x,x,x,x,x,x,x,x,x]\n" +
+			"b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n" +
+			"d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n" +
+			"f: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f]\n",
+			"aliases expand to more than 131072 values"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +213,8 @@ func TestOverrideRefuses(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Override([]byte("{"), "base.json", "o.json", []byte("{}")); err == nil || !strings.HasPrefix(err.Error(), "base.json:1: ") {
+	if _, err := Override([]byte("{"), "base.json", "o.json", []byte("{}")); err == nil ||
+		!strings.HasPrefix(err.Error(), "base.json:1: ") {
 		t.Errorf("got %v", err)
 	}
 }

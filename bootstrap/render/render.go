@@ -1,7 +1,7 @@
-// Package render makes Envoy's bootstrap: typed input in, protobuf and then JSON out. It is pure: it reads no file, no environment
-// and no clock, so that equal input gives equal bytes. Only outrider-bootstrap links it.
+// Package render makes Envoy's bootstrap from typed input or a user's file. It is pure: it reads no
+// file, environment or clock, and equal input gives equal bytes. Only outrider-bootstrap links it.
 //
-// There are three ways to a bootstrap, and one thing that may be done to the result of each:
+// There are three sources, and a merge that applies to all of them:
 //
 //	Build and JSON      from bootstrap.Input
 //	Template            a text/template of the user's, with Istio's names for the data
@@ -11,8 +11,8 @@ package render
 
 import "outrider.org/outrider/bootstrap"
 
-// Render does all that a request asks for. Its admin socket is bootstrap.AnySocket. What is wrong with a file of the user's is a
-// *bootstrap.Error.
+// Render renders a request with the admin socket bootstrap.AnySocket. Errors in a user's file are
+// of type *bootstrap.Error.
 func Render(request bootstrap.Request) (*bootstrap.Rendered, error) {
 	request.Input.AdminSocket = bootstrap.AnySocket
 	text, name, err := base(request)
@@ -30,7 +30,7 @@ func Render(request bootstrap.Request) (*bootstrap.Rendered, error) {
 	}
 	rendered := &bootstrap.Rendered{Text: text, Files: files}
 	if request.Custom != nil || request.Template != nil {
-		// The file's own admin address counts; it is the same for every epoch.
+		// The admin address of the file is the same for every epoch.
 		network, address, err := AdminAddress(text)
 		if err != nil {
 			return nil, err
@@ -42,7 +42,7 @@ func Render(request bootstrap.Request) (*bootstrap.Rendered, error) {
 	return rendered, nil
 }
 
-// base is the bootstrap before the override, and its name in messages.
+// base returns the bootstrap before the override, and its name for messages.
 func base(request bootstrap.Request) (text []byte, name string, err error) {
 	switch {
 	case request.Custom != nil:

@@ -10,11 +10,12 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// What every restriction of the statistics must leave: Istio's own list, then what readiness and the drain read. An
-// epoch whose active connections are not counted would look idle while it is not.
+// Statistics that every restriction includes: those of Istio, and those that readiness and draining
+// read. Without a count of its connections an active epoch would look idle.
 var (
 	requiredPrefixes = []string{
-		"reporter=", "cluster_manager", "listener_manager", "server", "cluster." + DiscoveryCluster, "wasm", "component", "istio",
+		"reporter=", "cluster_manager", "listener_manager", "server", "cluster." + DiscoveryCluster,
+		"wasm", "component", "istio",
 	}
 	requiredSuffixes = []string{
 		"rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied",
@@ -22,8 +23,8 @@ var (
 	}
 )
 
-// statsConfig restricts the statistics only where the input asks for it: Istio's default list leaves little of a plain
-// Envoy, whose metrics come from its own statistics and not from Istio's filters. Names and tags stay Envoy's.
+// statsConfig restricts the statistics only if the input says so. Istio's default list would leave
+// little of an Envoy without Istio's filters. Names and tags are Envoy's.
 func (b *builder) statsConfig() *metricsv3.StatsConfig {
 	stats := b.in.Stats
 	addAnnotations(&stats, b.in.Node.Metadata)
@@ -40,12 +41,16 @@ func (b *builder) statsConfig() *metricsv3.StatsConfig {
 			}
 		}
 	}
-	add(slices.Concat(requiredPrefixes, stats.InclusionPrefixes), func(prefix string) *matcherv3.StringMatcher {
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}}
-	})
-	add(slices.Concat(requiredSuffixes, stats.InclusionSuffixes), func(suffix string) *matcherv3.StringMatcher {
-		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: suffix}}
-	})
+	add(slices.Concat(requiredPrefixes, stats.InclusionPrefixes),
+		func(prefix string) *matcherv3.StringMatcher {
+			return &matcherv3.StringMatcher{
+				MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}}
+		})
+	add(slices.Concat(requiredSuffixes, stats.InclusionSuffixes),
+		func(suffix string) *matcherv3.StringMatcher {
+			return &matcherv3.StringMatcher{
+				MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: suffix}}
+		})
 	add(stats.InclusionRegexps, func(expression string) *matcherv3.StringMatcher {
 		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{
 			SafeRegex: &matcherv3.RegexMatcher{Regex: expression},
@@ -56,7 +61,7 @@ func (b *builder) statsConfig() *metricsv3.StatsConfig {
 	}}
 }
 
-// addAnnotations adds what the node's annotations ask for, as in Istio: lists of names separated by commas.
+// addAnnotations adds the inclusions of the node's annotations, comma-separated as in Istio.
 func addAnnotations(s *bootstrap.Stats, metadata map[string]any) {
 	annotations, ok := metadata["ANNOTATIONS"].(map[string]any)
 	if !ok {

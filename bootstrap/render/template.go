@@ -10,24 +10,29 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// maxRendered bounds what a template may write, in bytes.
+// maxRendered bounds the output of a template, in bytes.
 const maxRendered = 64 << 20
 
-// templatePosition is how text/template begins its errors: name, line and perhaps column.
-var templatePosition = regexp.MustCompile(`^template: [^:]*:(\d+)(?::\d+)?: (?:executing "[^"]*" at )?`)
+// templatePosition matches the beginning of errors of text/template.
+var templatePosition = regexp.MustCompile(
+	`^template: [^:]*:(\d+)(?::\d+)?: (?:executing "[^"]*" at )?`)
 
-// Template renders a template of the user's (Go's text/template) with the data of TemplateData and returns it as JSON.
-// What the template writes is JSON or YAML. A name that TemplateData does not have is an error. Beside Go's own, there
-// are the functions toJSON (and Istio's spelling toJson), join and split (as in strings). Errors are of type *Error.
+// Template executes a user's template (text/template) with TemplateData and returns its output,
+// JSON or YAML, as JSON. An unknown name is an error. Additional functions are toJSON (also
+// toJson), join and split. Errors are of type *Error.
 func Template(file string, content []byte, in bootstrap.Input) ([]byte, error) {
 	functions := template.FuncMap{
 		"toJSON": toJSON,
 		"toJson": toJSON,
-		"join":   func(separator string, parts []string) string { return strings.Join(parts, separator) },
-		"split":  func(separator, text string) []string { return strings.Split(text, separator) },
+		"join": func(separator string, parts []string) string {
+			return strings.Join(parts, separator)
+		},
+		"split": func(separator, text string) []string { return strings.Split(text, separator) },
 	}
-	// In text/template's errors a name ends at the first colon, which a path may hold; so the file's is added afterwards.
-	parsed, err := template.New("bootstrap").Option("missingkey=error").Funcs(functions).Parse(string(content))
+	// In an error of text/template the name ends at the first colon, which a path may contain. So
+	// the path is added later.
+	empty := template.New("bootstrap").Option("missingkey=error").Funcs(functions)
+	parsed, err := empty.Parse(string(content))
 	if err != nil {
 		return nil, templateError(file, err)
 	}
@@ -39,7 +44,8 @@ func Template(file string, content []byte, in bootstrap.Input) ([]byte, error) {
 	if err := parsed.Execute(rendered, data); err != nil {
 		return nil, templateError(file, err)
 	}
-	document, err := parse(file+" (as rendered)", rendered.text.Bytes()) // whatever the template is called, what it renders is JSON or YAML
+	// The extension of the template does not matter.
+	document, err := parse(file+" (as rendered)", rendered.text.Bytes())
 	if err != nil {
 		return nil, rendered.place(file, err)
 	}

@@ -18,9 +18,12 @@ func templateInput() bootstrap.Input {
 	in := input(inputs["telemetry"])
 	in.Node.Locality = "eu/eu-1/a"
 	in.Template = bootstrap.TemplateInput{
-		DiscoveryAddress: "istiod.istio-system.svc:15012", DiscoveryRootCA: "/etc/root.pem", PilotIdentity: "istiod.istio-system.svc",
-		MixerIdentity: "spiffe://cluster.local/ns/istio-system/sa/mixer", ControlPlaneAuth: true, AdminPort: 15000, StatusPort: 15020,
-		STSPort: 15463, ConfigDir: "/etc/istio/proxy", DrainDuration: 45e9, ParentShutdown: 60e9, Concurrency: 2, StatNameLength: 189,
+		DiscoveryAddress: "istiod.istio-system.svc:15012", DiscoveryRootCA: "/etc/root.pem",
+		PilotIdentity: "istiod.istio-system.svc",
+		MixerIdentity: "spiffe://cluster.local/ns/istio-system/sa/mixer", ControlPlaneAuth: true,
+		AdminPort: 15000, StatusPort: 15020,
+		STSPort: 15463, ConfigDir: "/etc/istio/proxy", DrainDuration: 45e9, ParentShutdown: 60e9,
+		Concurrency: 2, StatNameLength: 189,
 	}
 	return in
 }
@@ -57,16 +60,24 @@ func TestTemplatesAreAcceptedByEnvoy(t *testing.T) {
 
 func TestTemplateErrorsHavePositions(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
-		"syntax":         {"{\n{{ if }}\n}", "a:b.tmpl:2: missing value for if"},
-		"unknown name":   {"{\n\n\"a\": {{ .nodeId }}\n}", "a:b.tmpl:3: <.nodeId>: map has no entry for key \"nodeId\""},
-		"unknown func":   {"{{ nonesuch }}", `a:b.tmpl:1: function "nonesuch" not defined`},
-		"of a value":     {"{{ .config.Nonesuch }}", `a:b.tmpl:1: <.config.Nonesuch>: map has no entry for key "Nonesuch"`},
-		"bad outcome":    {"{\n\"node\": {{ .nodeID }}\n}", `a:b.tmpl:2: not JSON: invalid character 's'`},
-		"far below":      {"{{/* a\n comment */ -}}\n\n{\n{{- if .nodeID }}\n\"a\": [\n  1,\n {{ range (split \",\" \"1,2\") }}\n {{ . }},\n{{ end }}\n2],\n{{ end }}\n\"b\": oops\n}", `a:b.tmpl:13: not JSON`},
-		"in a loop":      {"{\n\"a\": [\n{{ range (split \",\" \"1,2,x\") }}\n  {{ . }},\n{{ end }}\n2]}", `a:b.tmpl:4: not JSON`},
-		"in a part":      {"{{ define \"x\" }}\n\noops{{ end }}{\n\"a\":\n{{ template \"x\" }}}", `a:b.tmpl:3: not JSON`},
-		"no bootstrap":   {"- a", "a:b.tmpl:1: is a list"},
-		"endless":        {`{{ define "x" }}{{ template "x" }}{{ end }}{{ template "x" }}`, "exceeded maximum template depth"},
+		"syntax": {"{\n{{ if }}\n}", "a:b.tmpl:2: missing value for if"},
+		"unknown name": {"{\n\n\"a\": {{ .nodeId }}\n}",
+			"a:b.tmpl:3: <.nodeId>: map has no entry for key \"nodeId\""},
+		"unknown func": {"{{ nonesuch }}", `a:b.tmpl:1: function "nonesuch" not defined`},
+		"of a value": {"{{ .config.Nonesuch }}",
+			`a:b.tmpl:1: <.config.Nonesuch>: map has no entry for key "Nonesuch"`},
+		"bad outcome": {"{\n\"node\": {{ .nodeID }}\n}",
+			`a:b.tmpl:2: not JSON: invalid character 's'`},
+		"far below": {"{{/* a\n comment */ -}}\n\n{\n{{- if .nodeID }}\n\"a\": [\n  1,\n" +
+			" {{ range (split \",\" \"1,2\") }}\n {{ . }},\n{{ end }}\n2],\n{{ end }}\n" +
+			"\"b\": oops\n}", `a:b.tmpl:13: not JSON`},
+		"in a loop": {"{\n\"a\": [\n{{ range (split \",\" \"1,2,x\") }}\n  {{ . }},\n" +
+			"{{ end }}\n2]}", `a:b.tmpl:4: not JSON`},
+		"in a part": {"{{ define \"x\" }}\n\noops{{ end }}{\n\"a\":\n{{ template \"x\" }}}",
+			`a:b.tmpl:3: not JSON`},
+		"no bootstrap": {"- a", "a:b.tmpl:1: is a list"},
+		"endless": {`{{ define "x" }}{{ template "x" }}{{ end }}{{ template "x" }}`,
+			"exceeded maximum template depth"},
 		"nothing at all": {"{{/* */}}", "a:b.tmpl: is empty, as rendered"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,8 +96,10 @@ func TestTemplateErrorsHavePositions(t *testing.T) {
 func TestTemplateErrorsHoldNoCredentials(t *testing.T) {
 	in := defaults()
 	in.Node.Metadata = map[string]any{"TOKEN": "s3cret-value"}
-	for _, text := range []string{`{"a": {{ .metadata.TOKEN }}}`, "a: {{ .metadata.TOKEN }}: b", "{{ .metadata.TOKEN }}", "a: '{{ .metadata.TOKEN }}", `{"a": "{{ .metadata.TOKEN }}" b}`} {
-		if _, err := Template("x.tmpl", []byte(text), in); err == nil || strings.Contains(err.Error(), "s3cret-value") {
+	for _, text := range []string{`{"a": {{ .metadata.TOKEN }}}`, "a: {{ .metadata.TOKEN }}: b",
+		"{{ .metadata.TOKEN }}", "a: '{{ .metadata.TOKEN }}", `{"a": "{{ .metadata.TOKEN }}" b}`} {
+		if _, err := Template("x.tmpl", []byte(text), in); err == nil ||
+			strings.Contains(err.Error(), "s3cret-value") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -98,7 +111,8 @@ func TestTemplateFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "{\n  \"a\": \"vm1\",\n  \"b\": [\n    \"\",\n    \"etc\",\n    \"istio\",\n    \"proxy\"\n  ],\n  \"c\": \"vm1\"\n}\n"
+	want := "{\n  \"a\": \"vm1\",\n  \"b\": [\n    \"\",\n    \"etc\",\n    \"istio\",\n" +
+		"    \"proxy\"\n  ],\n  \"c\": \"vm1\"\n}\n"
 	if diff := cmp.Diff(want, string(rendered)); diff != "" {
 		t.Error(diff)
 	}
@@ -109,31 +123,39 @@ func TestCustom(t *testing.T) {
 	if got, err := Custom("c.json", []byte(text)); err != nil || string(got) != text {
 		t.Errorf("JSON is not as it was: %s, %v", got, err)
 	}
-	if got, err := Custom("c.yaml", []byte("admin: {}")); err != nil || string(got) != "{\n  \"admin\": {}\n}\n" {
+	if got, err := Custom("c.yaml", []byte("admin: {}")); err != nil ||
+		string(got) != "{\n  \"admin\": {}\n}\n" {
 		t.Errorf("%s, %v", got, err)
 	}
-	if _, err := Custom("c.json", []byte("{\"a\": [\n1,\n\noops]}")); err == nil || !strings.HasPrefix(err.Error(), "c.json:4: not JSON") {
+	if _, err := Custom("c.json", []byte("{\"a\": [\n1,\n\noops]}")); err == nil ||
+		!strings.HasPrefix(err.Error(), "c.json:4: not JSON") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Custom("c.yaml", []byte("admin: }")); err == nil || !strings.HasPrefix(err.Error(), "c.yaml:1: not YAML") {
+	if _, err := Custom("c.yaml", []byte("admin: }")); err == nil ||
+		!strings.HasPrefix(err.Error(), "c.yaml:1: not YAML") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestAdminAddress(t *testing.T) {
 	for name, test := range map[string]struct{ text, network, address, want string }{
-		"pipe":       {`{"admin": {"address": {"pipe": {"path": "/run/a.sock", "mode": 432}}}}`, "unix", "/run/a.sock", ""},
+		"pipe": {`{"admin": {"address": {"pipe": {"path": "/run/a.sock", "mode": 432}}}}`,
+			"unix", "/run/a.sock", ""},
 		"tcp":        {`{"admin": {"address": {"socketAddress": {"address": "127.0.0.1", "portValue": 15000}}}}`, "tcp", "127.0.0.1:15000", ""},
 		"all":        {`{"admin": {"address": {"socket_address": {"address": "0.0.0.0", "port_value": 15000}}}}`, "tcp", "127.0.0.1:15000", ""},
 		"all of six": {`{"admin": {"address": {"socket_address": {"address": "::", "port_value": 15000}}}}`, "tcp", "[::1]:15000", ""},
 		"none":       {`{}`, "", "", "no admin.address"},
 		"null":       {`{"admin": null}`, "", "", "no admin.address"},
-		"port 0":     {"{\n\"admin\": {\"address\":\n {\"socket_address\": {\"address\": \"::\", \"port_value\": 0}}}}", "", "", "bootstrap:3: admin.address.socket_address: needs an address and a port_value other than 0"},
-		"no JSON":    {`x`, "", "", "not JSON"},
+		"port 0": {"{\n\"admin\": {\"address\":\n" +
+			" {\"socket_address\": {\"address\": \"::\", \"port_value\": 0}}}}", "", "",
+			"bootstrap:3: admin.address.socket_address: needs an address and a port_value " +
+				"other than 0"},
+		"no JSON": {`x`, "", "", "not JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			network, address, err := AdminAddress([]byte(test.text))
-			if network != test.network || address != test.address || (err == nil) != (test.want == "") ||
+			if network != test.network || address != test.address ||
+				(err == nil) != (test.want == "") ||
 				(err != nil && !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%q %q %v", network, address, err)
 			}
@@ -147,7 +169,8 @@ func TestAdminAddress(t *testing.T) {
 
 func TestCertificateFiles(t *testing.T) {
 	got, err := CertificateFiles(render(t, input(inputs["telemetry"])))
-	if diff := cmp.Diff([]string{"tls/cert.pem", "tls/key.pem", "tls/root.pem"}, got); diff != "" || err != nil {
+	if diff := cmp.Diff([]string{"tls/cert.pem", "tls/key.pem", "tls/root.pem"}, got); diff != "" ||
+		err != nil {
 		t.Errorf("%v %s", err, diff)
 	}
 	custom := `{"a": [{"tlsCertificateSdsSecretConfigs": [{"sdsConfig": {"pathConfigSource": {"path": "/s.yaml"}}}],
@@ -171,7 +194,8 @@ bootstrap_extensions:
 	if err != nil {
 		t.Fatal(err)
 	}
-	merged, err := Override(custom, "own.yaml", "override.json", []byte(`{"node": {"id": "a", "cluster": "b"}}`))
+	merged, err := Override(custom, "own.yaml", "override.json",
+		[]byte(`{"node": {"id": "a", "cluster": "b"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

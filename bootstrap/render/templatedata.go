@@ -15,11 +15,10 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// TemplateData returns what a template can use. The names are those of Istio's templates from 1.5 to today, of the
-// sidecar's and the control plane's alike; what Outrider does not have is there and empty, so that an {{ if }} over it
-// works. Values that are parts of the bootstrap are text in JSON: meta_json_str, pilot_SAN, runtime_flags, and the
-// addresses as {"address": …, "port_value": …}. Outrider's own names are admin_socket, xds_uds_path, delta and
-// control_plane.
+// TemplateData returns the data of a template. The names are those of Istio's templates from 1.5
+// on, for sidecars and control planes; unsupported ones are empty, so that {{ if }} works. Values
+// that are parts of the bootstrap are JSON text, such as meta_json_str and addresses. Names of
+// Outrider are admin_socket, xds_uds_path, delta and control_plane.
 func TemplateData(in bootstrap.Input) (map[string]any, error) {
 	b := &builder{in: in}
 	metadata, err := b.metadata()
@@ -31,7 +30,8 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 		return nil, err
 	}
 	data := map[string]any{
-		"nodeID": in.Node.ServiceNode(), "nodeType": in.Node.Type, "cluster": in.Node.ServiceCluster,
+		"nodeID": in.Node.ServiceNode(), "nodeType": in.Node.Type,
+		"cluster":       in.Node.ServiceCluster,
 		"meta_json_str": metaText, "metadata": metadata.AsMap(),
 		"config":            proxyConfig(in),
 		"PodName":           strings.TrimSuffix(in.Node.ID, "."+in.Node.Namespace),
@@ -47,7 +47,8 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 		"delta":             in.Discovery.Delta,
 		"xds_type":          "GRPC",
 		"control_plane":     in.Template.ControlPlane,
-		"discovery_address": in.Template.DiscoveryAddress, "discovery_host": "", "pilot_grpc_address": "",
+		"discovery_address": in.Template.DiscoveryAddress, "discovery_host": "",
+		"pilot_grpc_address":            "",
 		"xds_root_cert":                 in.Template.DiscoveryRootCA,
 		"pilot_SAN":                     alternativeNames(in.Template.PilotIdentity),
 		"MixerSubjectAltName":           in.Template.MixerIdentity,
@@ -82,7 +83,8 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 	if err := b.serviceData(data); err != nil {
 		return nil, err
 	}
-	for _, name := range notHere { // Istio's, of things that Outrider or today's Envoy does not have
+	// Not supported by Outrider or the present Envoy.
+	for _, name := range notHere {
 		data[name] = ""
 	}
 	return data, nil
@@ -90,21 +92,27 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 
 // notHere are names of Istio's templates that are always empty.
 var notHere = []string{
-	"openCensusAgent", "openCensusAgentContexts", "stackdriver", "stackdriverProjectID", "stackdriverDebug",
-	"stackdriverMaxAnnotations", "stackdriverMaxAttributes", "stackdriverMaxEvents", "gcp_project_id",
-	"gcp_project_number", "pilot_cert_provider", "provisioned_cert", "sds_token_path", "metadata_discovery",
+	"openCensusAgent", "openCensusAgentContexts", "stackdriver", "stackdriverProjectID",
+	"stackdriverDebug",
+	"stackdriverMaxAnnotations", "stackdriverMaxAttributes", "stackdriverMaxEvents",
+	"gcp_project_id",
+	"gcp_project_number", "pilot_cert_provider", "provisioned_cert", "sds_token_path",
+	"metadata_discovery",
 	"load_stats_config_json_str", "histogram_buckets", "stats_compression", "log_json",
-	"metrics_localhost_access_only", "deferred_cluster_creation", "deferred_stats_creation", "bypass_overload_manager",
+	"metrics_localhost_access_only", "deferred_cluster_creation", "deferred_stats_creation",
+	"bypass_overload_manager",
 	"delimited_stats_tags_enabled",
 }
 
 func (b *builder) networkData(data map[string]any) {
 	v4, v6 := families(b.in.Node)
-	data["localhost"], data["wildcard"], data["dns_lookup_family"] = "127.0.0.1", "0.0.0.0", "V4_ONLY"
+	data["localhost"], data["wildcard"], data["dns_lookup_family"] = "127.0.0.1", "0.0.0.0",
+		"V4_ONLY"
 	data["additional_localhost"], data["additional_wildcard"], data["dual_stack"] = "", "", v4 && v6
 	switch {
 	case v4 && v6:
-		data["additional_localhost"], data["additional_wildcard"], data["dns_lookup_family"] = "::1", "::", "ALL"
+		data["additional_localhost"], data["additional_wildcard"],
+			data["dns_lookup_family"] = "::1", "::", "ALL"
 	case v6:
 		data["localhost"], data["wildcard"], data["dns_lookup_family"] = "::1", "::", "V6_ONLY"
 	}
@@ -116,24 +124,28 @@ func (b *builder) networkData(data map[string]any) {
 func (b *builder) serviceData(data map[string]any) error {
 	data["statsd"] = addressText(b.in.StatsdAddress)
 	for _, name := range []string{
-		"zipkin", "lightstep", "datadog", "opentelemetry", "lightstepToken", "lightstepSecure", "lightstepCacertPath", "tracing_tls",
+		"zipkin", "lightstep", "datadog", "opentelemetry", "lightstepToken", "lightstepSecure",
+		"lightstepCacertPath", "tracing_tls",
 	} {
 		data[name] = ""
 	}
 	if tracing := b.in.Tracing; tracing != nil {
 		data[tracing.Provider] = addressText(tracing.Service.Address)
-		socket, err := b.socketText(tracing.Provider, &tracing.Service, tracing.Provider == bootstrap.OpenTelemetry || tracing.Provider == bootstrap.Lightstep)
+		socket, err := b.socketText(tracing.Provider, &tracing.Service,
+			tracing.Provider == bootstrap.OpenTelemetry || tracing.Provider == bootstrap.Lightstep)
 		if err != nil {
 			return err
 		}
 		data["tracing_tls"] = socket
 		if tracing.Provider == bootstrap.Lightstep {
 			data["lightstepToken"] = tracing.AccessToken
-			data["lightstepSecure"] = onlyIf(tracing.Service.TLS.Mode != "" && tracing.Service.TLS.Mode != bootstrap.Disable, "true")
+			data["lightstepSecure"] = onlyIf(tracing.Service.TLS.Mode != "" &&
+				tracing.Service.TLS.Mode != bootstrap.Disable, "true")
 			data["lightstepCacertPath"] = tracing.Service.TLS.CAFile
 		}
 	}
-	for name, service := range map[string]*bootstrap.Service{metricsCluster: b.in.MetricsService, accessLogCluster: b.in.AccessLogService} {
+	for name, service := range map[string]*bootstrap.Service{metricsCluster: b.in.MetricsService,
+		accessLogCluster: b.in.AccessLogService} {
 		data[name+"_address"], data[name+"_tls"], data[name+"_tcp_keepalive"] = "", "", ""
 		if service == nil {
 			continue
@@ -144,7 +156,8 @@ func (b *builder) serviceData(data map[string]any) error {
 			return err
 		}
 		data[name+"_tls"] = socket
-		if options := b.serviceCluster(name, service, true).UpstreamConnectionOptions; options != nil {
+		if options := b.serviceCluster(name, service,
+			true).UpstreamConnectionOptions; options != nil {
 			if data[name+"_tcp_keepalive"], err = compactJSON(options); err != nil {
 				return err
 			}
@@ -156,7 +169,8 @@ func (b *builder) serviceData(data map[string]any) error {
 	return nil
 }
 
-func (b *builder) socketText(cluster string, service *bootstrap.Service, http2 bool) (string, error) {
+func (b *builder) socketText(cluster string, service *bootstrap.Service,
+	http2 bool) (string, error) {
 	host, _, err := splitAddress(service.Address)
 	if err != nil {
 		return "", err
@@ -168,7 +182,7 @@ func (b *builder) socketText(cluster string, service *bootstrap.Service, http2 b
 	return compactJSON(socket)
 }
 
-// proxyConfig has the fields of Istio's ProxyConfig that its templates use.
+// proxyConfig returns the fields of Istio's ProxyConfig that its templates use.
 func proxyConfig(in bootstrap.Input) map[string]any {
 	t := in.Template
 	policy := "NONE"
@@ -176,21 +190,26 @@ func proxyConfig(in bootstrap.Input) map[string]any {
 		policy = "MUTUAL_TLS"
 	}
 	return map[string]any{
-		"ConfigPath": t.ConfigDir, "BinaryPath": t.BinaryPath, "ServiceCluster": in.Node.ServiceCluster,
-		"DrainDuration": durationText(t.DrainDuration), "ParentShutdownDuration": durationText(t.ParentShutdown),
-		"DiscoveryAddress": t.DiscoveryAddress, "StatsdUdpAddress": in.StatsdAddress, "ProxyAdminPort": t.AdminPort,
-		"StatusPort": t.StatusPort, "StatNameLength": t.StatNameLength, "Concurrency": t.Concurrency,
+		"ConfigPath": t.ConfigDir, "BinaryPath": t.BinaryPath,
+		"ServiceCluster":         in.Node.ServiceCluster,
+		"DrainDuration":          durationText(t.DrainDuration),
+		"ParentShutdownDuration": durationText(t.ParentShutdown),
+		"DiscoveryAddress":       t.DiscoveryAddress, "StatsdUdpAddress": in.StatsdAddress,
+		"ProxyAdminPort": t.AdminPort,
+		"StatusPort":     t.StatusPort, "StatNameLength": t.StatNameLength,
+		"Concurrency":            t.Concurrency,
 		"ControlPlaneAuthPolicy": policy,
 	}
 }
 
-// addressText is a socket address as a template writes it into the bootstrap; "" stays "".
+// addressText returns the JSON of a socket address, "" for none.
 func addressText(address string) string {
 	host, port, err := splitAddress(address)
 	if err != nil {
 		return ""
 	}
-	encoded, err := compactJSON(socketAddress(corev3.SocketAddress_TCP, host, port).GetSocketAddress())
+	encoded, err := compactJSON(socketAddress(corev3.SocketAddress_TCP, host,
+		port).GetSocketAddress())
 	if err != nil {
 		return ""
 	}
@@ -214,13 +233,14 @@ func compactJSON(message proto.Message) (string, error) {
 		return "", err
 	}
 	var compact bytes.Buffer
-	if err := json.Compact(&compact, encoded); err != nil { // protojson varies its white space on purpose
+	// protojson varies its white space on purpose.
+	if err := json.Compact(&compact, encoded); err != nil {
 		return "", err
 	}
 	return compact.String(), nil
 }
 
-// durationText is a duration as protobuf's JSON writes it: seconds, with a fraction where there is one.
+// durationText returns a duration in the JSON format of protobuf.
 func durationText(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
 }
@@ -232,7 +252,7 @@ func onlyIf(condition bool, text string) string {
 	return ""
 }
 
-// readyPort is the port of the readiness listener, 0 if there is none.
+// readyPort returns the port of the readiness listener, 0 without one.
 func readyPort(ready bootstrap.Ready) int {
 	_, port, err := splitAddress(ready.Address)
 	if err != nil {

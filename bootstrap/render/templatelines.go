@@ -10,16 +10,20 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// rendering is what a template renders, of at most maxRendered bytes, and where in the template each line of it comes from: the user can look
-// there, while what was rendered is nowhere, and may hold credentials.
+// rendering is the output of a template, at most maxRendered bytes, with the template line that
+// each output line comes from. The output itself is not shown to users, as it may contain
+// credentials.
 type rendering struct {
-	text    bytes.Buffer
-	begins  map[*byte]int // lines of the template in which its literal texts begin, by their first byte: text/template writes them uncopied
-	line    int           // of the template, that is rendered now
-	sources []int         // of each line rendered, but the first, the template's line in which it begins
+	text bytes.Buffer
+	// Template lines by the first byte of their literal text: text/template writes these texts
+	// without copying.
+	begins map[*byte]int
+	line   int // current template line
+	// The template line of each output line except the first.
+	sources []int
 }
 
-// newRendering is for a template of the given source.
+// newRendering returns a rendering of a parsed template.
 func newRendering(source []byte, parsed *template.Template) *rendering {
 	r := &rendering{begins: map[*byte]int{}, line: 1}
 	for _, one := range parsed.Templates() {
@@ -30,7 +34,7 @@ func newRendering(source []byte, parsed *template.Template) *rendering {
 	return r
 }
 
-// index finds the literal texts.
+// index records the literal texts.
 func (r *rendering) index(source []byte, node tree.Node) {
 	branch := func(b tree.BranchNode) {
 		r.index(source, b.List)
@@ -54,7 +58,7 @@ func (r *rendering) index(source []byte, node tree.Node) {
 	}
 }
 
-// Write takes a literal text or a value.
+// Write appends a literal text or a value.
 func (r *rendering) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -75,13 +79,14 @@ func (r *rendering) Write(p []byte) (int, error) {
 	return r.text.Write(p)
 }
 
-// place says of an error in what was rendered where in the template it comes from.
+// place converts the position of an error in the output to one in the template.
 func (r *rendering) place(file string, err error) error {
 	wrong, ok := errors.AsType[*bootstrap.Error](err)
 	if !ok {
 		return err
 	}
-	placed := &bootstrap.Error{File: file, Line: wrong.Line, Message: wrong.Message + ", as rendered"}
+	placed := &bootstrap.Error{File: file, Line: wrong.Line, Message: wrong.Message +
+		", as rendered"}
 	if index := wrong.Line - 2; index >= 0 && index < len(r.sources) {
 		placed.Line = r.sources[index]
 	}

@@ -11,15 +11,16 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// The workload's own secrets, as the SDS server names them.
+// Names of the workload's secrets in SDS.
 const (
 	workloadSecret = "default"
 	rootSecret     = "ROOTCA"
 	tlsSocketName  = "envoy.transport_sockets.tls"
 )
 
-// transportSocket is nil where no TLS is spoken.
-func (b *builder) transportSocket(cluster, host string, settings bootstrap.TLS, http2 bool) *corev3.TransportSocket {
+// transportSocket returns nil without TLS.
+func (b *builder) transportSocket(cluster, host string, settings bootstrap.TLS,
+	http2 bool) *corev3.TransportSocket {
 	switch settings.Mode {
 	case "", bootstrap.Disable:
 		return nil
@@ -42,7 +43,7 @@ func (b *builder) transportSocket(cluster, host string, settings bootstrap.TLS, 
 	}
 	context := &tlsv3.UpstreamTlsContext{CommonTlsContext: common}
 	if _, err := netip.ParseAddr(serverName); err != nil {
-		context.Sni = serverName // an IP address is no SNI
+		context.Sni = serverName // SNI excludes IP addresses
 	}
 	return &corev3.TransportSocket{
 		Name:       tlsSocketName,
@@ -50,14 +51,16 @@ func (b *builder) transportSocket(cluster, host string, settings bootstrap.TLS, 
 	}
 }
 
-func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, settings bootstrap.TLS, serverName string) {
+func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, settings bootstrap.TLS,
+	serverName string) {
 	names := settings.SubjectAltNames
 	if len(names) == 0 {
 		names = []string{serverName}
 	}
 	context := &tlsv3.CertificateValidationContext{}
 	for _, name := range names {
-		context.MatchTypedSubjectAltNames = append(context.MatchTypedSubjectAltNames, alternativeName(name))
+		context.MatchTypedSubjectAltNames = append(context.MatchTypedSubjectAltNames,
+			alternativeName(name))
 	}
 	switch {
 	case settings.SDS:
@@ -72,16 +75,20 @@ func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, set
 		context.TrustedCa = file(settings.CAFile)
 	case b.in.SystemRoots != "":
 		context.TrustedCa = file(b.in.SystemRoots)
-	default: // without roots Envoy would take any certificate
-		b.fail("cluster %s: TLS needs a CA file, as this system's own root certificates were not found", cluster)
+	default: // without roots Envoy accepts any certificate
+		b.fail("cluster %s: TLS needs a CA file, as this system's own root certificates were not "+
+			"found", cluster)
 	}
-	common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: context}
+	common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{
+		ValidationContext: context}
 }
 
-func (b *builder) certificate(common *tlsv3.CommonTlsContext, cluster string, settings bootstrap.TLS) {
+func (b *builder) certificate(common *tlsv3.CommonTlsContext, cluster string,
+	settings bootstrap.TLS) {
 	if settings.SDS {
 		if b.in.SDSSocket == "" {
-			b.fail("cluster %s: its certificate is to come over SDS, but there is no SDS socket", cluster)
+			b.fail("cluster %s: its certificate is to come over SDS, but there is no SDS socket",
+				cluster)
 		}
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(workloadSecret)}
 		return
@@ -97,14 +104,15 @@ func (b *builder) certificate(common *tlsv3.CommonTlsContext, cluster string, se
 }
 
 func secret(name string) *tlsv3.SdsSecretConfig {
+	source := &corev3.ApiConfigSource{
+		ApiType:                   corev3.ApiConfigSource_GRPC,
+		TransportApiVersion:       corev3.ApiVersion_V3,
+		SetNodeOnFirstMessageOnly: true,
+		GrpcServices:              []*corev3.GrpcService{grpcService(SecretCluster)},
+	}
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
-		ResourceApiVersion: corev3.ApiVersion_V3,
-		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
-			ApiType:                   corev3.ApiConfigSource_GRPC,
-			TransportApiVersion:       corev3.ApiVersion_V3,
-			SetNodeOnFirstMessageOnly: true,
-			GrpcServices:              []*corev3.GrpcService{grpcService(SecretCluster)},
-		}},
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+		ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: source},
 	}}
 }
 
@@ -117,7 +125,8 @@ func alternativeName(name string) *tlsv3.SubjectAltNameMatcher {
 	}
 	return &tlsv3.SubjectAltNameMatcher{
 		SanType: kind,
-		Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}},
+		Matcher: &matcherv3.StringMatcher{
+			MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}},
 	}
 }
 

@@ -13,11 +13,11 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// lightstepHeader carries the access token of what used to be Lightstep.
+// lightstepHeader is the metadata with the access token of Lightstep.
 const lightstepHeader = "lightstep-access-token"
 
-// tracing is the provider for every listener that asks for tracing and names none itself, as those of an istiod do.
-// Envoy calls this place of it deprecated, and takes it.
+// tracing returns the provider for listeners that enable tracing without naming one, such as those
+// of an istiod. The field is deprecated in Envoy but works.
 func (b *builder) tracing() *tracev3.Tracing {
 	if b.in.Tracing == nil {
 		return nil
@@ -52,14 +52,16 @@ func (b *builder) tracing() *tracev3.Tracing {
 	case bootstrap.Lightstep:
 		service := grpcService(lightstepCluster)
 		if b.in.Tracing.AccessToken != "" {
-			service.InitialMetadata = []*corev3.HeaderValue{{Key: lightstepHeader, Value: b.in.Tracing.AccessToken}}
+			service.InitialMetadata = []*corev3.HeaderValue{{Key: lightstepHeader,
+				Value: b.in.Tracing.AccessToken}}
 		}
 		return provider("envoy.tracers.opentelemetry", &tracev3.OpenTelemetryConfig{
 			GrpcService: service,
 			ServiceName: b.in.Node.ServiceCluster,
 		})
 	}
-	b.fail("tracing provider %q is none of zipkin, lightstep, datadog, opentelemetry", b.in.Tracing.Provider)
+	b.fail("tracing provider %q is none of zipkin, lightstep, datadog, opentelemetry",
+		b.in.Tracing.Provider)
 	return nil
 }
 
@@ -75,11 +77,11 @@ func (b *builder) tracingCluster() *clusterv3.Cluster {
 	case bootstrap.Lightstep:
 		return b.serviceCluster(lightstepCluster, service, true)
 	}
-	return nil // told by tracing
+	return nil // reported by tracing
 }
 
-// sampling is the runtime's word on how many requests are traced, to a hundredth of a percent; it counts for all
-// listeners, whatever their configuration says.
+// sampling returns the runtime value for the percentage of traced requests. It overrides all
+// listeners.
 func (b *builder) sampling() *structpb.Value {
 	percent := b.in.Tracing.Sampling
 	if math.IsNaN(percent) || percent < 0 || percent > 100 {

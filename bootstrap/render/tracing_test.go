@@ -31,7 +31,8 @@ func TestSpansGoToTheProviderBySampling(t *testing.T) {
 	}{{100, true}, {0, false}} {
 		t.Run(fmt.Sprint(test.sampling), func(t *testing.T) {
 			var spans atomic.Int64
-			collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
+				r *http.Request) {
 				if r.URL.Path == "/api/v2/spans" {
 					spans.Add(1)
 				}
@@ -43,14 +44,16 @@ func TestSpansGoToTheProviderBySampling(t *testing.T) {
 			in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Zipkin, Sampling: test.sampling,
 				Service: bootstrap.Service{Address: strings.TrimPrefix(collector.URL, "http://")}}
 			port := parts.FreePort(t)
-			merged, err := Override(render(t, in), "bootstrap", "traced.json", fmt.Appendf(nil, traced, port))
+			merged, err := Override(render(t, in), "bootstrap", "traced.json",
+				fmt.Appendf(nil, traced, port))
 			if err != nil {
 				t.Fatal(err)
 			}
 			run(t, dir, in.AdminSocket, merged)
 			const requests = 10 // two batches of Envoy's
 			for range requests {
-				if code, _ := get(t, fmt.Sprintf("127.0.0.1:%d", port), http.MethodGet, "/"); code != 200 {
+				if code, _ := get(t, fmt.Sprintf("127.0.0.1:%d", port), http.MethodGet,
+					"/"); code != 200 {
 					t.Fatalf("%d", code)
 				}
 			}
@@ -59,8 +62,10 @@ func TestSpansGoToTheProviderBySampling(t *testing.T) {
 				sampled = requests
 				eventually(t, "spans arrive", func() bool { return spans.Load() > 0 })
 			}
-			_, stats := get(t, in.AdminSocket, http.MethodGet, "/stats?filter=^http.web.tracing.random_sampling$")
-			if want := fmt.Sprintf("http.web.tracing.random_sampling: %d\n", sampled); stats != want {
+			_, stats := get(t, in.AdminSocket, http.MethodGet,
+				"/stats?filter=^http.web.tracing.random_sampling$")
+			if want := fmt.Sprintf("http.web.tracing.random_sampling: %d\n",
+				sampled); stats != want {
 				t.Errorf("got %q, want %q", stats, want)
 			}
 			if !test.arrive && spans.Load() > 0 {

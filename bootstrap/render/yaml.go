@@ -16,14 +16,14 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// maxExpanded bounds the values that come from aliases.
+// maxExpanded bounds the number of values from aliases.
 const maxExpanded = 1 << 17
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:unmarshal errors:\s*)?line (\d+): `)
 
 type yamlReader struct {
 	file     string
-	aliases  int // we are within
+	aliases  int // nesting of aliases
 	expanded int
 }
 
@@ -37,7 +37,8 @@ func parseYAML(file string, content []byte) (*value, error) {
 	}
 	var another yaml.Node
 	if err := decoder.Decode(&another); err == nil {
-		return nil, &bootstrap.Error{File: file, Line: another.Line, Message: "a second document follows; one file holds one bootstrap"}
+		return nil, &bootstrap.Error{File: file, Line: another.Line,
+			Message: "a second document follows; one file holds one bootstrap"}
 	} else if !errors.Is(err, io.EOF) {
 		return nil, yamlError(file, err)
 	}
@@ -48,9 +49,12 @@ func yamlError(file string, err error) error {
 	message := err.Error()
 	if match := yamlLine.FindStringSubmatch(message); match != nil {
 		line, _ := strconv.Atoi(match[1])
-		return &bootstrap.Error{File: file, Line: line, Message: "not YAML: " + message[len(match[0]):]}
+		return &bootstrap.Error{File: file, Line: line, Message: "not YAML: " +
+			message[len(match[0]):]}
 	}
-	return &bootstrap.Error{File: file, Line: 1, Message: "not YAML: " + strings.TrimPrefix(message, "yaml: ")} // the line is left out where it is the first
+	// yaml omits the line if it is the first.
+	return &bootstrap.Error{File: file, Line: 1, Message: "not YAML: " +
+		strings.TrimPrefix(message, "yaml: ")}
 }
 
 func (r *yamlReader) fail(node *yaml.Node, format string, args ...any) error {
@@ -72,7 +76,7 @@ func (r *yamlReader) convert(node *yaml.Node, depth int) (*value, error) {
 	case yaml.AliasNode:
 		r.aliases++
 		defer func() { r.aliases-- }()
-		return r.convert(node.Alias, depth+1) // an alias of what holds it ends at maxDepth
+		return r.convert(node.Alias, depth+1) // maxDepth ends a recursive alias
 	case yaml.SequenceNode:
 		v := &value{kind: list, line: node.Line}
 		for _, child := range node.Content {
@@ -117,7 +121,7 @@ func (r *yamlReader) mapping(node *yaml.Node, depth int) (*value, error) {
 		}
 		v.fields = append(v.fields, field{name: key.Value, line: key.Line, value: converted})
 	}
-	for _, source := range merged { // "<<": what the object itself says counts
+	for _, source := range merged { // "<<": fields of the object itself take precedence
 		converted, err := r.convert(source, depth+1)
 		if err != nil {
 			return nil, err
@@ -158,13 +162,13 @@ func (r *yamlReader) scalar(node *yaml.Node) (*value, error) {
 			break
 		}
 		return r.number(node, v)
-	default: // strings, times and whatever has a tag of its own: as it is written
+	default: // strings, times and custom tags: the text as written
 		v.kind, v.text = text, node.Value
 	}
 	return v, nil
 }
 
-// number reads what YAML can write and JSON cannot: 0x10, 0o7, +1, 1_000, .5, .inf.
+// number converts numbers that JSON lacks: 0x10, 0o7, +1, 1_000, .5, .inf.
 func (r *yamlReader) number(node *yaml.Node, v *value) (*value, error) {
 	var whole int64
 	var large uint64
@@ -176,7 +180,7 @@ func (r *yamlReader) number(node *yaml.Node, v *value) (*value, error) {
 	case isInt && node.Decode(&large) == nil:
 		v.text = strconv.FormatUint(large, 10)
 	case node.Decode(&float) == nil && math.IsInf(float, 1):
-		v.kind, v.text = text, "Infinity" // as protobuf's JSON writes it
+		v.kind, v.text = text, "Infinity" // as in the JSON of protobuf
 	case node.Decode(&float) == nil && math.IsInf(float, -1):
 		v.kind, v.text = text, "-Infinity"
 	case node.Decode(&float) == nil && math.IsNaN(float):
