@@ -7,44 +7,44 @@ import (
 	"time"
 )
 
-// Key names a resource.
+// Key identifies a resource.
 type Key struct{ Type, Name string }
 
-// Snapshot is all resources of one kind of proxy at one moment. It is immutable and shared.
+// Snapshot holds all resources of one kind of proxy at one moment. It is immutable and shared.
 type Snapshot struct {
-	// grows by one with each snapshot of a feed; 0 is the empty one before anything was published
+	// increments with each snapshot of a feed; 0 is the initial empty one
 	Sequence  uint64
-	Published time.Time // when
+	Published time.Time
 
 	sets map[string]map[string]*Resource // type → name → resource
 	// type → sequence of the snapshot that last changed its set
 	changed map[string]uint64
 }
 
-// Get returns a resource, nil if there is none.
+// Get returns a resource, or nil.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 
-// Set returns all resources of a type by name. Not to be written to.
+// Set returns all resources of a type by name. Callers must not modify it.
 func (s *Snapshot) Set(typeURL string) map[string]*Resource { return s.sets[typeURL] }
 
-// Changed returns the sequence of the snapshot that last changed anything of a type, 0 if none did:
-// two snapshots of one feed for which it is the same have the same set.
+// Changed returns the sequence of the last snapshot that changed a resource of a type, or 0.
+// Snapshots of one feed with equal values have equal sets.
 func (s *Snapshot) Changed(typeURL string) uint64 { return s.changed[typeURL] }
 
-// Types returns the types of which there are resources, sorted.
+// Types returns the types that have resources, sorted.
 func (s *Snapshot) Types() []string { return slices.Sorted(maps.Keys(s.sets)) }
 
-// Change is what a snapshot changes of the one before it.
+// Change is the difference between two snapshots.
 type Change struct {
-	Set    []*Resource // new ones and those with new content
+	Set    []*Resource // new or with new content
 	Remove []Key
 }
 
-// history is how many changes a feed keeps; a reader that is further behind compares whole
-// snapshots.
+// history is the number of snapshots whose changed keys a feed remembers. A reader that is further
+// behind compares whole snapshots.
 const history = 64
 
-// Feed carries the snapshots of one kind of proxy from the one who makes them to all who send them.
+// Feed distributes the snapshots of one kind of proxy from one publisher to all readers.
 type Feed struct {
 	mu       sync.Mutex
 	current  *Snapshot
@@ -53,7 +53,7 @@ type Feed struct {
 	complete bool
 
 	followers int
-	left      time.Time // when the last follower left, or the feed was made
+	left      time.Time // when the last follower left, or the creation time
 }
 
 // NewFeed returns a feed whose snapshot is empty and not yet complete.
@@ -62,8 +62,8 @@ func NewFeed() *Feed {
 		changed: map[string]uint64{}}, next: make(chan struct{}), left: time.Now()}
 }
 
-// Publish applies a change and returns the new snapshot; a change that changes nothing returns the
-// current one. The first call makes the feed ready even if it is empty.
+// Publish applies a change and returns the new snapshot, or the current one if nothing changes. The
+// first call completes the feed even if it is empty.
 func (f *Feed) Publish(change Change) *Snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +87,7 @@ func (f *Feed) Publish(change Change) *Snapshot {
 				if old.Accepted() {
 					r.Accept()
 				}
-				writable(r.Type)[r.Name] = r // the same bytes from elsewhere: nothing to send
+				writable(r.Type)[r.Name] = r // same bytes, other origins: nothing to send
 			}
 			continue
 		}
@@ -120,16 +120,16 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	return f.current
 }
 
-// Current returns the newest snapshot and a channel that is closed when there is a newer one.
-// Sequence 0 means that nothing was published yet: whoever serves from it waits.
+// Current returns the newest snapshot and a channel that is closed when there is a newer one. At
+// sequence 0 nothing was published yet, and servers must wait.
 func (f *Feed) Current() (*Snapshot, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current, f.next
 }
 
-// Since returns the keys that changed after the snapshot with the given sequence up to the current
-// one, each once; ok is false if that is too long ago to tell.
+// Since returns the keys that changed after the snapshot with the given sequence, without
+// duplicates; ok is false if the history does not reach that far.
 func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,8 +151,8 @@ func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
 	return keys, true
 }
 
-// LastChange returns the sequence of the snapshot that last changed a key; ok is false if that is too
-// long ago.
+// LastChange returns the sequence of the snapshot that last changed a key; ok is false if the
+// history does not reach that far.
 func (f *Feed) LastChange(key Key) (sequence uint64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,7 +165,7 @@ func (f *Feed) LastChange(key Key) (sequence uint64, ok bool) {
 	return 0, false
 }
 
-// Follow counts a reader until it calls what it is given, once.
+// Follow counts a reader until it calls leave, once.
 func (f *Feed) Follow() (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,7 +178,7 @@ func (f *Feed) Follow() (leave func()) {
 	}
 }
 
-// Idle is since when nobody follows the feed, zero while somebody does.
+// Idle returns since when nobody follows the feed, zero if somebody does.
 func (f *Feed) Idle() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()

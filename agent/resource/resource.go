@@ -1,5 +1,5 @@
-// Package resource holds what travels to Envoy: xDS resources, encoded once and shared by everyone
-// who sends them, and the snapshots and feeds they come in.
+// Package resource holds xDS resources, which are encoded once and shared by all connections, and
+// the snapshots and feeds that distribute them.
 package resource
 
 import (
@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The type URLs of what Outrider serves (xDS v3).
+// The type URLs of the resources that Outrider serves (xDS v3).
 const (
 	ClusterType   = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	EndpointType  = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -21,13 +21,13 @@ const (
 	SecretType    = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 	ExtensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 	RuntimeType   = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
-	// which agents ask for, and no Envoy
+	// requested by agents, never by Envoy
 	ProxyConfigType   = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 	typeURLPrefix     = "type.googleapis.com/"
 	versionCharacters = 16
 )
 
-// Origin is the object of the user's that a resource came from.
+// Origin is the user's object that a resource is generated from.
 type Origin struct {
 	File      string `json:"file"`
 	Line      int    `json:"line"` // from 1
@@ -36,27 +36,27 @@ type Origin struct {
 	Name      string `json:"name"`
 }
 
-// String is "file:line Kind namespace/name".
+// String returns "file:line Kind namespace/name".
 func (o Origin) String() string {
 	return fmt.Sprintf("%s:%d %s %s/%s", o.File, o.Line, o.Kind, o.Namespace, o.Name)
 }
 
-// Resource is one encoded xDS resource. It is shared, and immutable but for whether it was accepted.
+// Resource is one encoded xDS resource. It is shared, and immutable except for Accept.
 type Resource struct {
-	Type    string   // type URL
-	Name    string   //
-	Version string   // of the content: equal bytes have equal versions
-	Origins []Origin // the objects it came from, the deciding one first
+	Type    string // type URL
+	Name    string
+	Version string   // hash of the content
+	Origins []Origin // the objects it is generated from, the main one first
 
-	// encoded is envoy.service.discovery.v3.Resource as the field "resources" of a
-	// DeltaDiscoveryResponse: tag, length, message. The Any inside it is field 2 of that message,
-	// and "resources" of a DiscoveryResponse is field 2 too: what state-of-the-world xDS sends is a
-	// suffix of what incremental xDS sends, and one buffer holds both.
+	// encoded is an envoy.service.discovery.v3.Resource as the field "resources" of a
+	// DeltaDiscoveryResponse: tag, length, message. The Any inside is field 2 of that message, and
+	// "resources" of a DiscoveryResponse is field 2 too. So the state-of-the-world form is a suffix
+	// of the incremental form, and one buffer holds both.
 	encoded []byte
-	delta   int // where the Resource begins, after tag and length
-	state   int // where the Any begins, with tag and length
-	any     int // where the Any begins, after tag and length
-	value   int // where the message itself begins
+	delta   int // offset of the Resource, after tag and length
+	state   int // offset of the Any, with tag and length
+	any     int // offset of the Any, after tag and length
+	value   int // offset of the message itself
 
 	accepted atomic.Bool
 }
@@ -73,8 +73,7 @@ const (
 	anyValueField         = 2
 )
 
-// New encodes message. It is an error if the message refuses itself (its Validate method, if it has
-// one).
+// New validates and encodes a message.
 func New(name string, message proto.Message, origins ...Origin) (*Resource, error) {
 	if v, ok := message.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {
@@ -90,7 +89,7 @@ func New(name string, message proto.Message, origins ...Origin) (*Resource, erro
 		value, origins...), nil
 }
 
-// FromEncoded wraps a resource that is encoded already (value is the message, without its Any).
+// FromEncoded wraps an encoded message (value is without its Any).
 func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resource {
 	sum := sha256.Sum256(value)
 	version := hex.EncodeToString(sum[:])[:versionCharacters]
@@ -135,22 +134,24 @@ func (r *Resource) Accept() {
 // Accepted reports whether any client accepted the resource.
 func (r *Resource) Accepted() bool { return r.accepted.Load() }
 
-// Key is what names it.
+// Key returns the resource's key.
 func (r *Resource) Key() Key { return Key{r.Type, r.Name} }
 
-// Delta is the encoded envoy.service.discovery.v3.Resource (incremental xDS). Not to be written to.
+// Delta returns the encoded envoy.service.discovery.v3.Resource (incremental xDS). Callers must not
+// modify it.
 func (r *Resource) Delta() []byte { return r.encoded[r.delta:] }
 
-// Any is the encoded google.protobuf.Any (state-of-the-world xDS). Not to be written to.
+// Any returns the encoded google.protobuf.Any (state-of-the-world xDS). Callers must not modify it.
 func (r *Resource) Any() []byte { return r.encoded[r.any:] }
 
-// DeltaField is Delta with the tag and length of the field "resources" of a DeltaDiscoveryResponse
-// before it: a response is its other fields and these, one after another. Not to be written to.
+// DeltaField returns Delta preceded by the tag and length of the field "resources" of a
+// DeltaDiscoveryResponse. A response is the concatenation of its other fields and these. Callers
+// must not modify it.
 func (r *Resource) DeltaField() []byte { return r.encoded }
 
-// StateField is Any with the tag and length of the field "resources" of a DiscoveryResponse before
-// it. Not to be written to.
+// StateField returns Any preceded by the tag and length of the field "resources" of a
+// DiscoveryResponse. Callers must not modify it.
 func (r *Resource) StateField() []byte { return r.encoded[r.state:] }
 
-// Value is the encoded message itself. Not to be written to.
+// Value returns the encoded message. Callers must not modify it.
 func (r *Resource) Value() []byte { return r.encoded[r.value:] }

@@ -12,16 +12,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// client asks as one Envoy does.
+// client is one xDS client that behaves like an Envoy.
 type client struct {
 	load   *Load
 	index  int
 	stream grpc.ClientStream
-	node   *corev3.Node // until the first request has carried it
+	node   *corev3.Node // nil once the first request has sent it
 
 	begun   time.Time
-	wanted  map[string][]string // names asked for, by type
-	missing map[string]int      // how many of them have not come yet
+	wanted  map[string][]string // requested names by type
+	missing map[string]int      // number of names without a response yet
 	full    bool
 }
 
@@ -60,7 +60,7 @@ func (c *client) run(ctx context.Context, connection *grpc.ClientConn) error {
 // ask subscribes to names, or to everything.
 func (c *client) ask(typeURL string, names []string) error {
 	c.wanted[typeURL] = append(c.wanted[typeURL], names...)
-	c.missing[typeURL] += max(1, len(names)) // of everything at least a response
+	c.missing[typeURL] += max(1, len(names)) // a wildcard expects at least one response
 	if c.load.options.Delta {
 		return c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
 			ResourceNamesSubscribe: names})
@@ -93,8 +93,8 @@ func (c *client) send(request proto.Message) error {
 	return nil
 }
 
-// handle accepts a response and asks for what it refers to: clusters, their endpoints, then
-// listeners, their routes.
+// handle accepts a response and requests what it refers to: the endpoints of clusters, the routes
+// of listeners.
 func (c *client) handle(r Response) error {
 	c.load.count(c.index, r)
 	if err := c.acknowledge(r); err != nil {
@@ -144,7 +144,7 @@ func (c *client) askOr(err error, typeURL string, names []string) error {
 	return c.ask(typeURL, names)
 }
 
-// follow asks for what a later response refers to and was not asked for yet.
+// follow requests names in a response that were not requested yet.
 func (c *client) follow(r Response) error {
 	var names []string
 	var err error

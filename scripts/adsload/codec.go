@@ -5,18 +5,18 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that requests go through
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec of requests
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Response is a DiscoveryResponse or a DeltaDiscoveryResponse, looked at and not decoded.
+// Response is a DiscoveryResponse or DeltaDiscoveryResponse that is scanned but not decoded.
 type Response struct {
 	TypeURL   string
 	Version   string
 	Nonce     string
 	Resources int
-	Removed   int // delta
+	Removed   int // delta only
 	Bytes     int // of the whole message
 
 	raw   []byte // valid while the response is handled
@@ -29,13 +29,13 @@ const (
 	resourcesField = 2
 	typeURLField   = 4
 	nonceField     = 5
-	removedField   = 6 // delta; in the other it is control_plane
+	removedField   = 6 // delta only; control_plane in a DiscoveryResponse
 )
 
-// codec gives responses as bytes that go back to the pool once they are handled.
+// codec returns responses as bytes, which return to the pool after handling.
 type codec struct{ encoding.CodecV2 }
 
-// message is what a response is received into.
+// message receives a response.
 type message struct{ buffer mem.Buffer }
 
 // Unmarshal implements encoding.CodecV2.
@@ -47,7 +47,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
 	return c.CodecV2.Unmarshal(data, into)
 }
 
-// scan reads what is needed of a response: the header, and how many resources there are.
+// scan reads the header of a response and counts its resources.
 func scan(raw []byte, delta bool) (Response, error) {
 	r := Response{raw: raw, delta: delta, Bytes: len(raw)}
 	err := fields(raw, func(number protowire.Number, value []byte) {
@@ -69,11 +69,11 @@ func scan(raw []byte, delta bool) (Response, error) {
 	return r, err
 }
 
-// Contains tells whether the bytes occur in the response: the address of an endpoint, say. Only
-// while it is handled.
+// Contains reports whether the bytes occur in the response, for example an endpoint's address. It
+// is valid while the response is handled.
 func (r Response) Contains(marker []byte) bool { return bytes.Contains(r.raw, marker) }
 
-// values calls visit with each resource's own message.
+// values calls visit with each resource's message.
 func (r Response) values(visit func(value []byte)) error {
 	const resourceField, anyValueField = 2, 2
 	return fields(r.raw, func(number protowire.Number, resource []byte) {
@@ -88,7 +88,7 @@ func (r Response) values(visit func(value []byte)) error {
 	})
 }
 
-// fields calls visit for each length-delimited field of a message, and for others with nil.
+// fields calls visit for each field of a message, with nil unless it is length-delimited.
 func fields(raw []byte, visit func(number protowire.Number, value []byte)) error {
 	for len(raw) > 0 {
 		number, kind, n := protowire.ConsumeTag(raw)
@@ -111,7 +111,7 @@ func fields(raw []byte, visit func(number protowire.Number, value []byte)) error
 	return nil
 }
 
-// first returns the first field with that number, nil if there is none.
+// first returns the first field with a number, or nil.
 func first(raw []byte, wanted protowire.Number) (found []byte) {
 	_ = fields(raw, func(number protowire.Number, value []byte) {
 		if number == wanted && found == nil {
@@ -121,7 +121,7 @@ func first(raw []byte, wanted protowire.Number) (found []byte) {
 	return found
 }
 
-// every returns what is found along a path of field numbers, through repeated fields.
+// every returns the values along a path of field numbers, through repeated fields.
 func every(raw []byte, path ...protowire.Number) (found [][]byte) {
 	if len(path) == 0 {
 		return [][]byte{raw}

@@ -1,6 +1,6 @@
-// Package adsload is a load of xDS clients: each asks as an Envoy does (clusters, the endpoints
-// they need, listeners, the routes they need), accepts everything, and hardly looks at it, so that
-// what is measured is the server.
+// Package adsload generates xDS load: its clients request what an Envoy requests (clusters, their
+// endpoints, listeners, their routes) and accept everything without decoding it, so that the server
+// is what is measured.
 package adsload
 
 import (
@@ -19,18 +19,18 @@ import (
 	"google.golang.org/grpc/encoding"
 )
 
-// Options say who asks whom.
+// Options configures a load.
 type Options struct {
 	Target  string // "unix:///path" or "host:port", without TLS
-	Clients int    // each with a connection of its own
+	Clients int    // with one connection each
 	Delta   bool   // incremental
-	// nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, as istiod wants it
+	// nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, in istiod's format
 	Node func(i int) *corev3.Node
-	// all clients get the same: one reads the names, the others take them from it
+	// all clients get the same resources, so that only one parses the names
 	Same bool
 }
 
-// Load is clients at work.
+// Load is a set of running clients.
 type Load struct {
 	options Options
 	learnt  *lessons
@@ -40,7 +40,7 @@ type Load struct {
 	fail    sync.Once
 
 	mu       sync.Mutex
-	fullIn   []time.Duration // per client, from the opening of its stream; 0: not yet
+	fullIn   []time.Duration // per client, since its stream was opened; 0: not complete yet
 	full     int
 	allFull  chan struct{}
 	received map[string]Received
@@ -50,7 +50,8 @@ type Load struct {
 // Received counts what all clients received of a type.
 type Received struct{ Responses, Resources, Removed, Bytes int }
 
-// maxMessage bounds a response, in bytes: a state of the world of many thousands of resources.
+// maxMessage limits a response, in bytes. The state of the world of many thousands of resources
+// fits.
 const maxMessage = 1 << 30
 
 // Start connects the clients.
@@ -95,14 +96,14 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 	return l, nil
 }
 
-// Stop ends the clients and returns why one failed, if one did.
+// Stop ends the clients and returns the first error of a client.
 func (l *Load) Stop() error {
 	l.cancel()
 	return l.group.Wait()
 }
 
-// Full waits until every client has everything, and returns how long each took from the opening of
-// its stream.
+// Full waits until every client has everything, and returns the time that each took since its
+// stream was opened.
 func (l *Load) Full(ctx context.Context) ([]time.Duration, error) {
 	select {
 	case <-l.allFull:
@@ -154,7 +155,7 @@ func (l *Load) count(client int, r Response) {
 	}
 }
 
-// Mark waits for something to come to every client.
+// Mark waits for bytes to reach every client.
 type Mark struct {
 	load    *Load
 	typeURL string
@@ -164,8 +165,8 @@ type Mark struct {
 	reached chan struct{}
 }
 
-// Mark begins to look for bytes in the responses of a type: the address of a changed endpoint, say.
-// Set it before the change.
+// Mark watches the responses of a type for bytes, for example the address of a changed endpoint.
+// Call it before the change.
 func (l *Load) Mark(typeURL string, bytes []byte) *Mark {
 	m := &Mark{load: l, typeURL: typeURL, bytes: bytes, at: make([]time.Time, l.options.Clients),
 		reached: make(chan struct{})}
@@ -187,7 +188,7 @@ func (m *Mark) see(client int, r Response, now time.Time) {
 	}
 }
 
-// Wait returns when the mark came to each client.
+// Wait returns when each client received the mark.
 func (m *Mark) Wait(ctx context.Context) ([]time.Time, error) {
 	select {
 	case <-m.reached:

@@ -22,7 +22,7 @@ type source struct{ feed *resource.Feed }
 
 func (s source) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
 
-// nested encodes a value inside messages: the path is of field numbers, the outermost first.
+// nested encodes a value inside messages along a path of field numbers, outermost first.
 func nested(value string, path ...protowire.Number) []byte {
 	b := []byte(value)
 	for i := len(path) - 1; i >= 0; i-- {
@@ -91,7 +91,7 @@ func TestClientsAskAsEnvoyDoes(t *testing.T) {
 				t.Errorf("the change came at %v, %v", at, err)
 			}
 
-			// A new cluster: its endpoints are asked for.
+			// A new cluster makes the clients request its endpoints.
 			mark = load.Mark(EndpointType, []byte("generation 3"))
 			feed.Publish(resource.Change{Set: []*resource.Resource{
 				resource.FromEncoded(ClusterType, "new",

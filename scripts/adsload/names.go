@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The types a client asks for, in Envoy's order.
+// Types that a client requests, in Envoy's order.
 const (
 	ClusterType  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	EndpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -15,8 +15,8 @@ const (
 	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 )
 
-// endpointNames are the endpoints that the clusters of a response ask for:
-// eds_cluster_config.service_name (3.2), else name (1), of those that have an eds_cluster_config.
+// endpointNames returns the endpoints that the clusters of a response need:
+// eds_cluster_config.service_name (3.2), else name (1), of clusters with an eds_cluster_config.
 func endpointNames(r Response) ([]string, error) {
 	var names []string
 	err := r.values(func(cluster []byte) {
@@ -34,7 +34,7 @@ func endpointNames(r Response) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// routeNames are the route configurations that the listeners of a response ask for:
+// routeNames returns the route configurations that the listeners of a response need:
 // route_config_name (2) of rds (3) in the typed_config (4, its value 2) of the filters (3) of
 // filter_chains (3) and default_filter_chain (25).
 func routeNames(r Response) ([]string, error) {
@@ -55,14 +55,13 @@ func routeNames(r Response) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// lessons are names that one client has read and the others, which get the same, need not read
-// again.
+// lessons shares the names that one client parsed with all clients that get the same resources.
 type lessons struct {
 	mu    sync.Mutex
 	known map[string][]string // by type
 }
 
-// names returns what r asks for; the first to come reads it, and the others wait for that.
+// names returns the names in r. The first caller parses them while the others wait.
 func (l *lessons) names(r Response, read func(Response) ([]string, error)) ([]string, error) {
 	if l == nil {
 		return read(r)

@@ -1,5 +1,4 @@
-// Adsserve is the discovery server by itself, as the agent embeds it, for any number of clients:
-// what benches compare with istiod.
+// Command adsserve runs the discovery server without an agent, for benchmarks beside istiod.
 package main
 
 import (
@@ -33,7 +32,7 @@ func main() {
 	}
 }
 
-// run serves until it is told to end. It listens once the files were read: who can connect can be
+// run serves until ctx ends. It listens after the files were read, so that connected clients are
 // served.
 func run(files []string, address string, settings discovery.Settings) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

@@ -25,9 +25,9 @@ import (
 	"time"
 )
 
-// Config of a Backend. An address is host:port; port 0 picks a free one.
+// Config configures a Backend. An address is host:port; port 0 selects a free one.
 type Config struct {
-	Name string // what it calls itself
+	Name string // in answers
 	HTTP string // "": no HTTP
 	TCP  string // "": no echo
 }
@@ -68,13 +68,13 @@ func Start(config Config) (*Backend, error) {
 	return b, nil
 }
 
-// HTTPAddress is host:port of HTTP.
+// HTTPAddress returns host:port of HTTP.
 func (b *Backend) HTTPAddress() string { return b.http.Addr().String() }
 
-// TCPAddress is host:port of the echo.
+// TCPAddress returns host:port of the echo.
 func (b *Backend) TCPAddress() string { return b.echo.Addr().String() }
 
-// Close ends all connections, and returns when nothing is left.
+// Close closes all connections and waits for all goroutines.
 func (b *Backend) Close() {
 	if b.server != nil {
 		_ = b.server.Close() // cuts what is open
@@ -91,7 +91,7 @@ func (b *Backend) Close() {
 	b.serving.Wait()
 }
 
-// ServeHTTP answers as the package says.
+// ServeHTTP implements http.Handler as described by the package.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("x-backend", b.name)
 	status := http.StatusOK

@@ -20,9 +20,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// static makes one bootstrap of what an epoch runs with: its own bootstrap, and everything it got
-// over ADS as static resources. With move, each port of a listener becomes another one, so that it
-// can run beside the epoch.
+// static returns a bootstrap with everything that an epoch has: its own bootstrap, and the
+// resources from ADS as static ones. With move, listeners get other ports, so that it can run
+// beside the epoch.
 func static(t *stage, r *rig.Rig, move bool) map[string]any {
 	t.Helper()
 	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/config_dump?include_eds",
@@ -61,7 +61,7 @@ func static(t *stage, r *rig.Rig, move bool) map[string]any {
 				list(config["static_endpoint_configs"])...) {
 				endpoint := resource(one, "endpoint_config")
 				for _, locality := range list(endpoint["endpoints"]) {
-					// Envoy dumps what it would not take
+					// Envoy's dump contains values that Envoy refuses
 					if locality["load_balancing_weight"] == float64(0) {
 						delete(locality, "load_balancing_weight")
 					}
@@ -115,14 +115,14 @@ func list(value any) []map[string]any {
 	return all
 }
 
-// resource is a resource in its wrapper of a dump, without its type.
+// resource returns the resource in a wrapper of a dump, without its type.
 func resource(wrapper map[string]any, key string) map[string]any {
 	found, _ := wrapper[key].(map[string]any)
 	delete(found, "@type")
 	return found
 }
 
-// inline puts route configurations where a listener asks for them over RDS.
+// inline replaces RDS by inline route configurations.
 func inline(value any, routes map[string]any) {
 	switch value := value.(type) {
 	case []any:
@@ -140,7 +140,7 @@ func inline(value any, routes map[string]any) {
 	}
 }
 
-// movePorts gives each listener another port; filters with addresses in them are left as they are.
+// movePorts gives each listener another port. Addresses in filters stay.
 func movePorts(t *stage, listeners any) {
 	for _, listener := range list(listeners) {
 		address, _ := listener["address"].(map[string]any)
@@ -151,16 +151,16 @@ func movePorts(t *stage, listeners any) {
 	}
 }
 
-// alone is an Envoy with nobody to look after it.
+// alone is an Envoy without an agent.
 type alone struct {
 	process *os.Process
 	admin   string
-	took    time.Duration // from its exec until it was ready
+	took    time.Duration // from exec to ready
 	done    chan struct{}
 }
 
-// startAlone starts an Envoy with a bootstrap in a folder of its own and waits until it is ready.
-// epoch above 0 is a hot restart from the one before, of the same base id.
+// startAlone starts an Envoy in a directory of its own and waits until it is ready. An epoch above
+// 0 is a hot restart of the previous one with the same base ID.
 func startAlone(t *stage, folder string, bootstrap map[string]any, baseID, epoch int, drain,
 	shutdown time.Duration) *alone {
 	t.Helper()
@@ -209,7 +209,7 @@ func startAlone(t *stage, folder string, bootstrap map[string]any, baseID, epoch
 	return a
 }
 
-// ready tells whether 200 is the answer.
+// ready reports whether a GET returns 200.
 func ready(client *http.Client, address string) bool {
 	answer, err := client.Get(address)
 	if err != nil {
@@ -220,10 +220,10 @@ func ready(client *http.Client, address string) bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// readyPoll is how often a start is asked whether it is ready.
+// readyPoll is the poll interval for readiness.
 const readyPoll = 2 * time.Millisecond
 
-// stop ends it as systemd does: SIGTERM, and waits.
+// stop stops it like systemd: SIGTERM, then wait.
 func (a *alone) stop() {
 	_ = a.process.Signal(syscall.SIGTERM)
 	select {
@@ -242,7 +242,7 @@ func (a *alone) kill() {
 	}
 }
 
-// removeSharedMemory removes what Envoys of a base id leave.
+// removeSharedMemory removes the shared memory of a base ID.
 func removeSharedMemory(baseID int) {
 	_ = os.Remove(fmt.Sprintf("/dev/shm/envoy_shared_memory_%d", baseID*10))
 }

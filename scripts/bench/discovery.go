@@ -13,21 +13,20 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// discoveryResult compares the embedded server with istiod: the same files, the same clients, in
-// one run.
+// discoveryResult compares the embedded server with istiod: same files, same clients, one run.
 type discoveryResult struct {
 	Rows    []*discoveryRow `json:"rows"`
 	Sustain *sustainResult  `json:"sustain"`
 }
 
-// discoveryRow is one server with a number of services of five endpoints.
+// discoveryRow is the result of one server with a number of services of five endpoints.
 type discoveryRow struct {
 	Server   string `json:"server"`
 	Services int    `json:"services"`
 
-	Ready          time.Duration `json:"start_ns"` // exec to listening, all files read
+	Ready          time.Duration `json:"start_ns"` // from exec to listening, all files read
 	StartProcessor time.Duration `json:"start_processor_ns"`
-	StartRSS       int           `json:"start_rss_bytes"` // 3 s later, no client yet
+	StartRSS       int           `json:"start_rss_bytes"` // after 3 s without clients
 	One            time.Duration `json:"one_client_full_ns"`
 
 	Clients          int           `json:"clients"`
@@ -35,12 +34,12 @@ type discoveryRow struct {
 	ConnectProcessor time.Duration `json:"clients_processor_ns"`
 	Peak             int           `json:"peak_rss_bytes"`
 
-	// of one endpoint's address in its file, to the last client; median, less the debounces
+	// from a change of one endpoint's file to the last client; median, without debounce delays
 	Change          time.Duration `json:"change_ns"`
 	ChangeProcessor time.Duration `json:"change_processor_ns"`
 }
 
-// Targets, of 5,000 services where nothing else is said.
+// Targets, for 5,000 services unless noted.
 const (
 	mostChange           = 20 * time.Millisecond
 	mostChangeProcessor  = 10 * time.Millisecond
@@ -111,8 +110,8 @@ func (r *discoveryRow) judge(t *stage, s settings) {
 	t.target(s, r.StartRSS <= mostStartRSS, "%d MB after the start", r.StartRSS>>20)
 }
 
-// afterConnect lets a server take the acknowledgements of clients that have everything, and what
-// its collector makes of their connecting: they are not a change's.
+// afterConnect lets the server process acknowledgements and garbage from connecting, which do not
+// belong to a change.
 const afterConnect = 3 * time.Second
 
 // discoveryOnce measures one server with one set of files.
@@ -126,7 +125,7 @@ func discoveryOnce(t *stage, s settings, name string, services int, programs str
 		memory(t, server.process.Process.Pid).RSS
 
 	row.One, _ = connect(t, server, 1, func(*adsload.Load) {})
-	for range 4 { // the best of five: the first has everything translated and encoded
+	for range 4 { // best of five: the first one translates and encodes everything
 		one, _ := connect(t, server, 1, func(*adsload.Load) {})
 		row.One = min(row.One, one)
 	}
@@ -144,8 +143,8 @@ func discoveryOnce(t *stage, s settings, name string, services int, programs str
 	return row
 }
 
-// connect has clients connect at once, calls while once all have everything, and ends them; how
-// long all took, and what the server used.
+// connect connects clients at once, calls while when all have everything, and disconnects them. It
+// returns the total time and the server's processor time.
 func connect(t *stage, server *discoveryServer, clients int, while func(*adsload.Load)) (took,
 	processor time.Duration) {
 	t.Helper()
@@ -168,7 +167,7 @@ func connect(t *stage, server *discoveryServer, clients int, while func(*adsload
 	return took, processor
 }
 
-// change moves one endpoint and returns how long it took until every client knew.
+// change moves one endpoint and returns the time until every client received it.
 func change(t *stage, load *adsload.Load, folder string, i int) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -199,8 +198,7 @@ func writeServices(t *stage, services int) string {
 	return folder
 }
 
-// writeService writes a ServiceEntry of five endpoints, of which the last has the given address: as
-// the figures of the peer were taken with.
+// writeService writes a ServiceEntry of five endpoints, the last one with the given address.
 func writeService(t *stage, folder string, i int, last string) {
 	t.Helper()
 	var text bytes.Buffer

@@ -10,40 +10,40 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// The marks in a load's report.
+// Marks in a load's report.
 const (
-	markSwitch = "switch"      // a reload was asked for
-	markExit   = "parent exit" // the epoch before has ended
-	markAlone  = "alone"       // an Envoy alone was started beside it, for comparison
+	markSwitch = "switch"      // reload requested
+	markExit   = "parent exit" // the previous epoch has ended
+	markAlone  = "alone"       // a standalone Envoy was started for comparison
 )
 
-// baseIDAlone is the base id of Envoys that run for comparison: of this process's own.
+// baseIDAlone returns the base ID of Envoys for comparison, unique to this process.
 func baseIDAlone() int { return 1_000_000 + os.Getpid()%1_000_000 }
 
 type epochsResult struct {
 	Epochs int             `json:"epochs"`
 	Load   load.Report     `json:"load"`
-	Blip   time.Duration   `json:"blip_ns"`  // largest latency in the seconds of the switches
-	Quiet  time.Duration   `json:"quiet_ns"` // and in those far from anything
+	Blip   time.Duration   `json:"blip_ns"`  // maximum latency in the seconds of the switches
+	Quiet  time.Duration   `json:"quiet_ns"` // maximum latency in undisturbed seconds
 	Live   []time.Duration `json:"spawn_to_live_ns"`
-	// hot restarts of an Envoy alone, with an equal bootstrap
+	// hot restarts of a standalone Envoy with an equal bootstrap
 	Alone       []time.Duration `json:"spawn_to_live_alone_ns"`
 	LiveMedian  time.Duration   `json:"spawn_to_live_median_ns"`
 	AloneMedian time.Duration   `json:"spawn_to_live_alone_median_ns"`
 	Ratio       float64         `json:"ratio"`
-	// of the command, from its start to its end
+	// duration of the command
 	ReloadMedian time.Duration `json:"reload_median_ns"`
 }
 
-// tunables is the drop-in of a bench of epochs.
+// tunables returns the drop-in for epoch benchmarks.
 func tunables(drain, shutdown time.Duration) string {
 	return fmt.Sprintf(
 		"[log]\nlevel = \"info\"\n[reload]\nwatch = false\n[envoy]\ndrain_duration = "+
 			"%q\nparent_shutdown_duration = %q\n", drain, shutdown)
 }
 
-// epochs changes the epoch again and again, each time after the one before has ended, and looks at
-// what callers see of it.
+// epochs changes the epoch repeatedly, each time after the previous one has ended, and measures the
+// effect on clients.
 func epochs(t *stage, s settings) any {
 	r := rig.New(t, rig.Options{TOML: tunables(s.drain, s.parentShutdown)})
 	r.StartReady()
@@ -52,7 +52,7 @@ func epochs(t *stage, s settings) any {
 	defer removeSharedMemory(baseIDAlone())
 	result := &epochsResult{Epochs: s.epochs}
 	running := r.StartLoad(s.rate)
-	time.Sleep(3 * time.Second) // quiet seconds to compare with
+	time.Sleep(3 * time.Second) // undisturbed seconds for comparison
 	var reloads []time.Duration
 	for range s.epochs {
 		before := r.Live()
@@ -103,13 +103,12 @@ func epochs(t *stage, s settings) any {
 	return result
 }
 
-// hotRestartAlone is how long Envoy alone takes from its exec to LIVE when it takes over from
-// another one.
+// hotRestartAlone returns the time of a standalone Envoy from exec to LIVE in a hot restart.
 func hotRestartAlone(t *stage, folder string, bootstrap map[string]any) time.Duration {
 	t.Helper()
 	first := startAlone(t, folder, bootstrap, baseIDAlone(), 0, time.Second, 2*time.Second)
 	second := startAlone(t, folder, bootstrap, baseIDAlone(), 1, time.Second, 2*time.Second)
-	second.stop() // takes the first one with it
+	second.stop() // also stops the first one
 	first.stop()
 	return second.took
 }

@@ -26,7 +26,7 @@ func (s settings) faultOptions() fault.Options {
 		Reloads: s.reloads, Kills: s.kills, Flood: s.flood, Strict: true}
 }
 
-// flood is the fault of that name, for longer.
+// flood runs the fault of that name for longer.
 func flood(t *stage, s settings) any {
 	one, found := fault.Find("flood")
 	if !found {
@@ -35,8 +35,8 @@ func flood(t *stage, s settings) any {
 	return []*faultResult{inject(t, one, s.faultOptions(), 1)}
 }
 
-// faults injects each fault again and again. The one that kills the agent at random moments does so
-// often in one round.
+// faults injects each fault repeatedly. The fault that kills the agent at random moments does so
+// several times per round.
 func faults(t *stage, s settings) any {
 	var results []*faultResult
 	options := s.faultOptions()

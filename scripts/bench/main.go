@@ -21,30 +21,30 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// settings of all benches.
+// settings of all benchmarks.
 type settings struct {
 	out            string
-	rate           float64 // of the load; 1 is the standard
+	rate           float64 // of the load, relative to the standard load
 	epochs         int
-	drain          time.Duration // of benches of epochs
+	drain          time.Duration // of epoch benchmarks
 	parentShutdown time.Duration
-	runs           int // of a start
+	runs           int // number of starts
 	services       int // in the mesh of a start
-	rounds         int // of each fault
+	rounds         int // for each fault
 	faultDrain     time.Duration
 	faultShutdown  time.Duration
-	fault          string // only this one
+	fault          string // the only fault to run
 	kills          int
-	reloads        int // of a storm: it lasts as many seconds
+	reloads        int // of a reload storm, one per second
 	flood          time.Duration
 	idle           time.Duration
 	clients        int           // of a discovery server
 	changes        int           // of an endpoint
-	sustain        time.Duration // how long a mesh changes all the time
-	judge          bool          // a target that is missed fails the bench
+	sustain        time.Duration // duration of the continuously changing mesh
+	judge          bool          // a missed target fails the benchmark
 }
 
-// bench is one of them; what it returns is written as JSON.
+// bench is one benchmark. Its result is written as JSON.
 type bench struct {
 	name string
 	what string
@@ -107,7 +107,7 @@ func main() {
 	}
 }
 
-// hurry makes everything few and short that was not given.
+// hurry reduces all settings that were not given.
 func hurry() {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -131,13 +131,13 @@ func names() []string {
 	return all
 }
 
-// machine is what figures depend on.
+// machine describes the environment of the figures.
 type machine struct {
 	Time  time.Time `json:"time"`
 	Go    string    `json:"go"`
 	CPUs  int       `json:"cpus"`
 	CPU   string    `json:"cpu"`
-	Load  string    `json:"load"` // /proc/loadavg before the bench
+	Load  string    `json:"load"` // /proc/loadavg before the benchmark
 	Bench string    `json:"bench"`
 }
 
@@ -156,7 +156,7 @@ func describeMachine(bench string) machine {
 	return m
 }
 
-// run runs the chosen benches, each whatever became of the others, and says whether all is well.
+// run runs the selected benchmarks, also after a failure, and reports whether all passed.
 func run(s settings, only string) bool {
 	chosen := names()
 	if only != "" {

@@ -14,23 +14,23 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The debounces of istiod that the time of a change is told without: the file source waits for 250
-// ms, fixed (pkg/kube/krt/files), a push for PILOT_DEBOUNCE_AFTER.
+// istiod's debounce times, which are subtracted from the time of a change: 250 ms in its file
+// source (pkg/kube/krt/files), and PILOT_DEBOUNCE_AFTER before a push.
 const (
 	istiodFileDebounce = 250 * time.Millisecond
-	pushDebounce       = 100 * time.Millisecond // of both servers, their default
+	pushDebounce       = 100 * time.Millisecond // default of both servers
 )
 
-// discoveryServer is one that serves a folder of YAML.
+// discoveryServer is a server for a directory of YAML.
 type discoveryServer struct {
 	address  string
 	process  *exec.Cmd
-	ready    time.Duration // from its exec until clients can connect
-	debounce time.Duration // what a change of a file waits for, on purpose
+	ready    time.Duration // from exec until clients can connect
+	debounce time.Duration // intentional delay after a file changes
 	output   bytes.Buffer
 }
 
-// startServer runs the embedded server by itself, or istiod.
+// startServer starts the embedded server without an agent, or istiod.
 func startServer(t *stage, name, folder, programs string) *discoveryServer {
 	t.Helper()
 	s := &discoveryServer{}
@@ -48,7 +48,7 @@ func startServer(t *stage, name, folder, programs string) *discoveryServer {
 	return s
 }
 
-// start runs the process until clients can connect.
+// start starts the process and waits until clients can connect.
 func (s *discoveryServer) start(t *stage) {
 	t.Helper()
 	s.process.Stdout, s.process.Stderr = &s.output, &s.output
@@ -72,7 +72,7 @@ func (s *discoveryServer) start(t *stage) {
 	}
 }
 
-// istiod makes its command line, as the peer's figures were taken.
+// istiod sets the command line of istiod.
 func (s *discoveryServer) istiod(t *stage, folder string) {
 	t.Helper()
 	ports := [3]int{parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)}
@@ -88,13 +88,13 @@ func (s *discoveryServer) stop() {
 	_ = s.process.Wait()
 }
 
-// processor is what it used so far.
+// processor returns the processor time used so far.
 func (s *discoveryServer) processor(t *stage) time.Duration {
 	t.Helper()
 	return time.Duration(ticks(t, s.process.Process.Pid)) * 10 * time.Millisecond
 }
 
-// peak is the most memory it ever had, in bytes.
+// peak returns the peak resident memory in bytes.
 func (s *discoveryServer) peak(t *stage) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.process.Process.Pid))

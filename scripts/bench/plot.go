@@ -15,7 +15,7 @@ type series struct {
 	report load.Report
 }
 
-// The sizes of a plot, in pixels.
+// Sizes in pixels.
 const (
 	plotWidth   = 860
 	plotLeft    = 74
@@ -25,8 +25,7 @@ const (
 	panelGap    = 74
 )
 
-// style draws on a ground of its own, so that a plot is readable on every page: pages that are dark
-// while the browser asks for light, and viewers that know no CSS on the root or no media queries.
+// style has its own background, since pages and viewers differ in dark mode and CSS support.
 const style = `<style>
 svg{font:13px system-ui,-apple-system,"Segoe UI",sans-serif}.ground{fill:#fff;stroke:#d8dee4}
 text{fill:#24292f}.dim{fill:#57606a}.head{font-weight:600;font-size:16px}.title{font-weight:600}
@@ -40,9 +39,8 @@ text{fill:#24292f}.dim{fill:#57606a}.head{font-weight:600;font-size:16px}.title{
 .dot{fill:#58a6ff}.error{fill:#ff7b72}.errors{fill:#ff7b72}}
 </style>`
 
-// plot draws the runs below one another on the same scales: the largest and the median latency of
-// each second (logarithmic), a bar for the requests that failed in it, and a dashed line at each
-// change.
+// plot draws the runs below one another on the same scales: maximum and median latency of each
+// second (logarithmic), a bar for failed requests, and a dashed line at each change.
 func plot(title string, runs []series) []byte {
 	seconds, largest := 1, time.Millisecond
 	for _, run := range runs {
@@ -77,13 +75,13 @@ func plot(title string, runs []series) []byte {
 	return []byte(svg.String())
 }
 
-// whole are the seconds of a report without its last one, which is cut short.
+// whole returns the seconds of a report without the last one, which is incomplete.
 func whole(report load.Report) []load.Second {
 	return report.Seconds[:max(0,
 		len(report.Seconds)-1)]
 }
 
-// scale is logarithmic, from 0.1 ms up.
+// scale is logarithmic, starting at 0.1 ms.
 type scale struct{ top float64 } // decades above 1 ms
 
 func (s scale) y(latency time.Duration) float64 {
@@ -127,7 +125,7 @@ func panel(svg *strings.Builder, run series, top, seconds int, latency scale) {
 				panelHeight-height-5, n)
 		}
 		if second.Max == 0 {
-			continue // nothing was answered
+			continue // no answers
 		}
 		fmt.Fprintf(&slowest, "%s%.1f %.1f", link(slowest.Len()), x(float64(i)+0.5),
 			latency.y(second.Max))
@@ -145,8 +143,8 @@ func link(written int) string {
 	return "L"
 }
 
-// failed are the requests of a second that no good answer came for, those included that a client
-// would send again.
+// failed returns the requests of a second without a good answer, including those that a client
+// would retry.
 func failed(second load.Second) int {
 	n := 0
 	for _, errors := range second.Errors {

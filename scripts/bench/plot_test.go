@@ -11,8 +11,6 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The plots in docs/bench are drawn from the JSON beside them, on a ground that covers all of them:
-// they are readable whatever the page's colour.
 func TestPlots_AreDrawnFromTheirJSONOnAGround(t *testing.T) {
 	docs, drawn := filepath.Join(parts.Root(), "docs", "bench"), t.TempDir()
 	for _, name := range []string{"epochs.json", "restart.json"} {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// plots are the plots of a bench's result: file name to SVG.
+// plots maps file names to SVG.
 type plots map[string][]byte
 
 func (r *epochsResult) plots() plots {
@@ -32,7 +32,7 @@ func (r *restartResult) plots() plots {
 		}})}
 }
 
-// writePlots writes the plots of a result into a folder.
+// writePlots writes the plots of a result to a directory.
 func writePlots(folder string, all plots) error {
 	for name, svg := range all {
 		if err := writeText(folder, name, svg); err != nil {
@@ -42,7 +42,7 @@ func writePlots(folder string, all plots) error {
 	return nil
 }
 
-// replot draws the plots in a folder anew from the JSON there.
+// replot draws the plots of a directory again from its JSON files.
 func replot(folder string) error {
 	for name, result := range map[string]interface{ plots() plots }{
 		"epochs.json": &epochsResult{}, "restart.json": &restartResult{},

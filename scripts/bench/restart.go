@@ -14,12 +14,11 @@ type restartResult struct {
 	Plain    load.Report `json:"plain"`
 }
 
-// restarts is how often each of both changes its configuration.
+// restarts is the number of configuration changes of each variant.
 const restarts = 3
 
-// restart puts a change of epoch beside a stop and start of a plain Envoy with the same
-// configuration on the same ports: SIGTERM, wait for its end, start it again. That is what
-// `systemctl restart` does, here without systemd.
+// restart compares a change of epoch with stopping and starting a plain Envoy with the same
+// configuration and ports (SIGTERM, wait, start), as `systemctl restart` does.
 func restart(t *stage, s settings) any {
 	every := s.parentShutdown + 4*time.Second
 	result := &restartResult{}
@@ -65,7 +64,7 @@ func restart(t *stage, s settings) any {
 	return result
 }
 
-// changing calls change every so often under a load.
+// changing calls change at an interval under load.
 func changing(running *rig.Load, every time.Duration, change func()) load.Report {
 	time.Sleep(every / 2)
 	for range restarts {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// stage is where a bench runs: what the rig needs of a test, outside of one.
+// stage implements testing.TB for a benchmark outside of a test.
 type stage struct {
 	testing.TB // nil: only the methods below are used
 	name       string
@@ -20,8 +20,8 @@ type stage struct {
 	cleanups []func()
 }
 
-// perform runs a bench on a stage, to its end or its first Fatal, cleans up, and says whether
-// nothing failed.
+// perform runs a benchmark until it returns or calls Fatal, cleans up, and reports whether it
+// passed.
 func perform(name string, bench func(*stage)) bool {
 	s := &stage{name: name}
 	done := make(chan struct{})
@@ -44,20 +44,20 @@ func (s *stage) cleanUp() {
 	}
 }
 
-// Name is the bench's.
+// Name returns the benchmark's name.
 func (s *stage) Name() string { return s.name }
 
 // Helper does nothing.
 func (s *stage) Helper() {}
 
-// Cleanup has a function called at the end, the last one first.
+// Cleanup registers a function to run at the end, last one first.
 func (s *stage) Cleanup(clean func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cleanups = append(s.cleanups, clean)
 }
 
-// Failed is whether anything failed so far.
+// Failed reports whether anything failed so far.
 func (s *stage) Failed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *stage) fail(text string) {
 	fmt.Fprintf(os.Stderr, "FAIL %s: %s\n", s.name, text)
 }
 
-// Errorf fails the bench, which goes on.
+// Errorf fails the benchmark, which continues.
 func (s *stage) Errorf(format string,
 	arguments ...any) {
 	s.fail(fmt.Sprintf(format, arguments...))
@@ -80,7 +80,7 @@ func (s *stage) Errorf(format string,
 // Error is Errorf without a format.
 func (s *stage) Error(arguments ...any) { s.fail(fmt.Sprint(arguments...)) }
 
-// Fatalf fails the bench and ends it.
+// Fatalf fails the benchmark and ends it.
 func (s *stage) Fatalf(format string, arguments ...any) {
 	s.Errorf(format, arguments...)
 	runtime.Goexit()
@@ -92,12 +92,12 @@ func (s *stage) Fatal(arguments ...any) {
 	runtime.Goexit()
 }
 
-// Logf tells something.
+// Logf prints a line.
 func (s *stage) Logf(format string, arguments ...any) {
 	fmt.Fprintf(os.Stderr, "%s: %s\n", s.name, fmt.Sprintf(format, arguments...))
 }
 
-// target tells a target that was missed. A quick run is no judge of it.
+// target reports a missed target, except in a quick run.
 func (s *stage) target(settings settings, reached bool, format string, arguments ...any) {
 	if reached {
 		return
@@ -110,7 +110,7 @@ func (s *stage) target(settings settings, reached bool, format string, arguments
 	fmt.Println(text)
 }
 
-// median of some times; the slice is sorted.
+// median sorts times and returns the median.
 func median(times []time.Duration) time.Duration {
 	if len(times) == 0 {
 		return 0

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// mesh is a file with some services, all on the rig's port.
+// mesh returns a file with a number of services, all on the rig's port.
 func mesh(services, port, backend int) string {
 	var text strings.Builder
 	for i := range services {
@@ -31,7 +31,7 @@ spec:
 	return text.String()
 }
 
-// withServices is a rig with a mesh of some services beside its own.
+// withServices returns a rig with additional services.
 func withServices(t *stage, services int) *rig.Rig {
 	r := rig.New(t,
 		rig.Options{TOML: "[log]\nlevel = \"info\"\n[envoy]\ntermination_drain_duration = " +
@@ -42,10 +42,10 @@ func withServices(t *stage, services int) *rig.Rig {
 
 type startResult struct {
 	Services int           `json:"services"`
-	First    time.Duration `json:"first_ever_ns"` // nothing is known of Envoy yet
-	// exec to /healthz/ready 200, keeper included
+	First    time.Duration `json:"first_ever_ns"` // without cached knowledge about Envoy
+	// from exec to /healthz/ready 200, including the keeper
 	Outriderd []time.Duration `json:"outriderd_ns"`
-	// exec to LIVE of an Envoy with the same resources, static
+	// from exec to LIVE of an Envoy with the same resources, static
 	Alone         []time.Duration `json:"alone_ns"`
 	Median        time.Duration   `json:"outriderd_median_ns"`
 	MedianAlone   time.Duration   `json:"alone_median_ns"`
@@ -54,11 +54,11 @@ type startResult struct {
 	ServesLastOne bool            `json:"serves_last_service"`
 }
 
-// startCost is what outriderd may add to Envoy's own start. The bench starts it in the foreground,
-// where it starts the keeper as well; under systemd the keeper has a unit of its own.
+// startCost is the time that outriderd may add to Envoy's start. The benchmark runs it in the
+// foreground, where it also starts the keeper, which has a unit of its own under systemd.
 const startCost = 40 * time.Millisecond
 
-// start measures starts of outriderd and of Envoy alone in turn.
+// start alternates starts of outriderd and of a standalone Envoy.
 func start(t *stage, s settings) any {
 	r := withServices(t, s.services)
 	result := &startResult{Services: s.services, MustBeAtMost: startCost, First: startOnce(t, r)}
@@ -90,7 +90,7 @@ func start(t *stage, s settings) any {
 
 func startOnce(t *stage, r *rig.Rig) time.Duration {
 	t.Helper()
-	// one connection: each question costs time on two processors
+	// a single connection, since requests compete for two processors
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	address := fmt.Sprintf("http://127.0.0.1:%d/healthz/ready", r.Ports.Status)
@@ -126,17 +126,17 @@ type idleResult struct {
 	Size      int64         `json:"outriderd_stripped_bytes"`
 }
 
-// usage of a process.
+// usage is the resource usage of a process.
 type usage struct {
 	RSS       int `json:"rss_bytes"`
 	Anonymous int `json:"anonymous_bytes"`
-	Ticks     int `json:"ticks"` // of processor time, 10 ms each, while nothing happened
+	Ticks     int `json:"ticks"` // processor time while idle, in ticks of 10 ms
 }
 
-// settle is how long after a start the idle figures are taken.
+// settle is the time between a start and the idle figures.
 const settle = 5 * time.Second
 
-// idle measures what agent and keeper need while nothing happens.
+// idle measures the resource usage of the idle agent and keeper.
 func idle(t *stage, s settings) any {
 	r := withServices(t, s.services)
 	daemon := r.StartReady()
@@ -176,7 +176,7 @@ func idle(t *stage, s settings) any {
 	return result
 }
 
-// ticks of processor time a process has used.
+// ticks returns the processor time of a process in ticks.
 func ticks(t *stage, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "stat"))

@@ -10,11 +10,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// sustainResult is a mesh that changes all the time.
+// sustainResult is the result of a continuously changing mesh.
 type sustainResult struct {
 	Clients   int             `json:"clients"`
 	Services  int             `json:"services"`
-	Changes   []time.Duration `json:"changes_ns"` // from the write of a file to the last client
+	Changes   []time.Duration `json:"changes_ns"` // from writing a file to the last client
 	Worst     time.Duration   `json:"worst_ns"`
 	RSS       []int           `json:"rss_bytes"` // every ten seconds
 	Processor time.Duration   `json:"processor_ns"`
@@ -26,8 +26,8 @@ const (
 	mostSustain     = time.Second
 )
 
-// sustain makes ten changes a second. The quiet time before a push is 10 ms: the default of 100 ms
-// would merge them.
+// sustain makes ten changes a second, with a debounce of 10 ms: the default of 100 ms would merge
+// them.
 func sustain(t *stage, s settings, programs string) *sustainResult {
 	folder := writeServices(t, sustainServices)
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
@@ -52,7 +52,7 @@ func sustain(t *stage, s settings, programs string) *sustainResult {
 		result.Processor = server.processor(t) - before
 		result.RSS = append(result.RSS, memory(t, server.process.Process.Pid).RSS)
 	})
-	// Not the very first: until the collector's first round the heap grows to what it may be.
+	// Not the very first: the heap grows until the first garbage collection.
 	first, last := result.RSS[min(1, len(result.RSS)-1)], result.RSS[len(result.RSS)-1]
 	fmt.Printf("%d clients, %d services, %d changes a second for %v: worst %s, %s of a processor "+
 		"in all, %d MB after ten seconds, %d MB at last\n", result.Clients, result.Services,

@@ -11,15 +11,15 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The limits of the documents.
+// Limits of the documents.
 const (
-	mostColumns           = 120  // of a line
+	mostColumns           = 120
 	mostParagraph         = 6    // lines
 	mostArchitectureWords = 1500 // of docs/architecture.md
 	mostDecisionWords     = 550  // of a decision: one page
 )
 
-// documents returns the text of the documents for contributors, by path relative to the root.
+// documents returns the texts of the contributor documentation by path relative to the root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -68,7 +68,7 @@ func TestDocuments_LinksLeadToFiles(t *testing.T) {
 
 func TestDocuments_StayReadable(t *testing.T) {
 	for name, text := range documents(t) {
-		if name == "README.md" { // shows the output of programs
+		if name == "README.md" { // contains output of programs
 			continue
 		}
 		words, limit := len(strings.Fields(text)), 0
@@ -94,7 +94,7 @@ func TestDocuments_StayReadable(t *testing.T) {
 	}
 }
 
-// paragraphs returns the lines of paragraphs and of items of lists; code and tables are none.
+// paragraphs returns the lines of each paragraph and list item, without code and tables.
 func paragraphs(text string) (all [][]string) {
 	item := regexp.MustCompile(`^\s*([-*]|\d+\.) `)
 	var paragraph []string
@@ -123,8 +123,8 @@ func paragraphs(text string) (all [][]string) {
 	return all
 }
 
-// TestArchitecture_NamesExist holds the table "Where to look" to the code: each function is in the
-// file before it.
+// TestArchitecture_NamesExist checks the table "Where to look": each function exists in the file
+// before it.
 func TestArchitecture_NamesExist(t *testing.T) {
 	text := documents(t)["docs/architecture.md"]
 	_, table, found := strings.Cut(text, "## Where to look")
@@ -167,7 +167,7 @@ func TestArchitecture_NamesExist(t *testing.T) {
 	}
 }
 
-// read returns the text of all files that a pattern or folder names.
+// read returns the text of all files of a pattern or directory.
 func read(t *testing.T, pattern string) string {
 	t.Helper()
 	path := filepath.Join(parts.Root(), pattern)

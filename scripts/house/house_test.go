@@ -1,5 +1,5 @@
-// Package house holds the rules of the house: who imports whom, what is linked into what, and what
-// code looks like.
+// Package house tests the rules of the source tree: imports, linked packages, and the form of the
+// code.
 package house
 
 import (
@@ -41,7 +41,7 @@ var more = map[string][]string{
 	"scripts":                 {"agent/...", "bootstrap/...", "cmd/..."},
 }
 
-// The limits.
+// Limits.
 const (
 	mostLines      = 400
 	mostBytes      = 28e6 // of outriderd, stripped; the promise is 30 MB
@@ -79,8 +79,8 @@ func list(t *testing.T, arguments ...string) []goPackage {
 	}
 }
 
-// room of a package: agent/discovery of agent/discovery/store, agent itself, cmd/outrider,
-// bootstrap, scripts.
+// room returns the directory to which a package belongs: agent/discovery for agent/discovery/store,
+// agent, cmd/outrider, bootstrap, scripts.
 func room(path string) string {
 	names := strings.Split(path, "/")
 	if (names[0] == "agent" || names[0] == "cmd") && len(names) > 1 {
@@ -89,7 +89,7 @@ func room(path string) string {
 	return names[0]
 }
 
-// allowed says whether a package in one room may import another package of the module.
+// allowed reports whether a package in one room may import another package of the module.
 func allowed(from, imported string) bool {
 	if room(imported) == from || slices.Contains(leaves, imported) {
 		return true

@@ -18,8 +18,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// faulty is a server that does to every few exchanges what a fault does, and knows what that must
-// be counted as.
+// faulty is a server that applies a fault to some exchanges and counts the expected outcomes.
 type faulty struct {
 	listener net.Listener
 	serve    func(*faulty, net.Conn)
@@ -61,7 +60,7 @@ func startFaulty(t *testing.T, fault string, every int, serve func(*faulty, net.
 	return f
 }
 
-// next says whether the fault strikes this exchange.
+// next reports whether the fault applies to this exchange.
 func (f *faulty) next() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,11 +143,10 @@ func TestHTTP1FaultsAreCountedExactly(t *testing.T) {
 	}
 }
 
-// faultsRun is how long a fault strikes.
+// faultsRun is the duration of a fault.
 const faultsRun = 700 * time.Millisecond
 
-// patience is the longest time of an operation: so long that none that is answered on a busy
-// machine is given up.
+// patience returns the timeout of an operation, long enough for a busy machine.
 func patience(fault string) time.Duration {
 	if fault == "silence" {
 		return 6 * time.Second
@@ -156,8 +154,7 @@ func patience(fault string) time.Duration {
 	return 20 * time.Second
 }
 
-// runFor is a short run, longer on a machine so busy that hardly anything was sent in that time: no
-// fault would have struck.
+// runFor runs a load for a duration, or until each fault has occurred on a busy machine.
 func runFor(t *testing.T, duration time.Duration, config Config) Report {
 	t.Helper()
 	run, err := Start(t.Context(), config)
@@ -172,8 +169,7 @@ func runFor(t *testing.T, duration time.Duration, config Config) Report {
 	return run.Stop()
 }
 
-// sentEnough is whether each class has sent something, and all together so much that every fault
-// has struck.
+// sentEnough reports whether each class has sent a request and every fault has occurred.
 func (r *Run) sentEnough() bool {
 	r.recorder.mu.Lock()
 	defer r.recorder.mu.Unlock()
@@ -216,7 +212,7 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	// not one at which a connection could meet itself
+	// not a port at which a connection could connect to itself
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	report := runFor(t, 300*time.Millisecond, Config{HTTP: address, HTTP2: address, TCP: address})
 	if report.Total == 0 || report.Lost != report.Total {
@@ -229,7 +225,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// serveHTTP2 answers streams, at once and in their order.
+// serveHTTP2 answers streams in order.
 func serveHTTP2(f *faulty, conn net.Conn) {
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(conn, preface); err != nil {
@@ -254,7 +250,7 @@ func serveHTTP2(f *faulty, conn net.Conn) {
 		strikes := f.next()
 		switch {
 		case away:
-			f.expect(Reuse) // on its way when the client had not read of it
+			f.expect(Reuse) // sent before the client read it
 		case !strikes:
 			f.expect(OK)
 			answerHTTP2(framer, id, 200)
@@ -303,14 +299,14 @@ func TestHTTP2FaultsAreCountedExactly(t *testing.T) {
 			report := runFor(t, faultsRun, Config{HTTP2: server.listener.Addr().String(), Rate: 0.2,
 				Timeout: patience(fault)})
 			if fault == "graceful GOAWAY" {
-				server.fault = "connection: close" // all are answered
+				server.fault = "connection: close" // all requests are answered
 			}
 			compare(t, server, report, HTTP2)
 		})
 	}
 }
 
-// A connection of HTTP/2 that ends without a word loses what it carries.
+// An HTTP/2 connection that ends without GOAWAY loses its requests.
 func TestHTTP2ConnectionEnds(t *testing.T) {
 	server := startFaulty(t, "end", 1, func(f *faulty, conn net.Conn) {
 		framer := http2.NewFramer(conn, conn)

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// subBuckets of a power of two: a value is known to within 1/64 of it.
+// subBuckets is the number of buckets per power of two: values are precise to 1/64.
 const subBuckets = 64
 
-// histogram counts durations, in buckets that grow with the value as in an HDR histogram, from a
-// microsecond on. The largest is kept exactly.
+// histogram counts durations in exponential buckets, like an HDR histogram, from a microsecond. It
+// keeps the exact maximum.
 type histogram struct {
 	buckets []uint32
 	count   int
@@ -26,7 +26,7 @@ func (h *histogram) add(d time.Duration) {
 	h.largest = max(h.largest, d)
 }
 
-// quantile is the duration that the share q of all do not exceed.
+// quantile returns the duration that the share q of all durations do not exceed.
 func (h *histogram) quantile(q float64) time.Duration {
 	rank := int(q*float64(h.count) + 0.5)
 	for i, n := range h.buckets {
@@ -38,14 +38,14 @@ func (h *histogram) quantile(q float64) time.Duration {
 	return h.largest
 }
 
-// bucket of a duration: exact below 128 µs, then 64 for each power of two.
+// bucket returns the bucket of a duration: exact below 128 µs, then 64 for each power of two.
 func bucket(d time.Duration) int {
 	micros := uint64(max(0, d.Microseconds()))
 	shift := max(0, bits.Len64(micros)-7)
 	return shift*subBuckets + int(micros>>shift)
 }
 
-// upper is the largest duration of a bucket, to the microsecond.
+// upper returns the upper bound of a bucket.
 func upper(i int) time.Duration {
 	if i < 2*subBuckets {
 		return time.Duration(i) * time.Microsecond

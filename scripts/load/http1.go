@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// http1 sends GET requests, on one connection as long as it lasts, or on a connection each.
+// http1 sends GET requests on a persistent connection, or on a new connection each.
 type http1 struct {
 	address   string
 	keepAlive bool
 	request   []byte
 
-	conn   net.Conn // nil: to be dialled
+	conn   net.Conn // nil: not connected
 	reader *bufio.Reader
 	used   bool // conn has carried an answer
 }
@@ -51,11 +51,11 @@ func (h *http1) exchange(deadline time.Time) Outcome {
 	return outcome
 }
 
-// roundTrip sends the request and reads the answer, and says whether the connection can be used
-// again.
+// roundTrip sends the request and reads the answer. It also reports whether the connection can be
+// used again.
 func (h *http1) roundTrip() (outcome Outcome, again bool) {
-	// What ends before the first byte of an answer is Reuse on a connection that was idle before,
-	// and lost on a new one.
+	// A failure before the first byte of an answer is Reuse on an idle connection, and a loss on a
+	// new one.
 	early := HardReset
 	if h.used {
 		early = Reuse
@@ -65,7 +65,7 @@ func (h *http1) roundTrip() (outcome Outcome, again bool) {
 		!errors.Is(writeErr, syscall.ECONNRESET) {
 		return failed(writeErr, HardReset), false
 	}
-	// Read even if writing failed: a server that closes may have said why.
+	// Read even if writing failed: the server may have answered before it closed.
 	if _, err := h.reader.Peek(1); err != nil {
 		return failed(err, early), false
 	}
@@ -87,7 +87,7 @@ func (h *http1) roundTrip() (outcome Outcome, again bool) {
 	return OK, !response.Close
 }
 
-// ended says whether err means that the connection did.
+// ended reports whether err means that the connection ended.
 func ended(err error) bool {
 	var operation *net.OpError
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||

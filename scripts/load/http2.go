@@ -11,14 +11,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// attempts is how often a request looks for a connection that takes it, before anything was sent.
+// attempts is how often a request is tried on another connection before it was sent.
 const attempts = 3
 
-// window is the flow control window given to the server, for a stream and for the connection.
+// window is the flow control window of streams and connections.
 const window = 1 << 20
 
-// http2Slot is one place for a connection of HTTP/2, shared by its streams. When the server says
-// that it goes, the next request dials anew.
+// http2Slot holds one HTTP/2 connection that several streams share. After GOAWAY, the next request
+// dials again.
 type http2Slot struct {
 	address string
 	headers []byte // the header block of each request
@@ -30,7 +30,7 @@ type http2Slot struct {
 func newHTTP2Slot(address, host, path string) *http2Slot {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
-	encoder.SetMaxDynamicTableSize(0) // so that the block is the same every time
+	encoder.SetMaxDynamicTableSize(0) // makes the block the same every time
 	for _, field := range []hpack.HeaderField{
 		{Name: ":method", Value: "GET"},
 		{Name: ":scheme", Value: "http"},
@@ -55,7 +55,7 @@ func (s *http2Slot) exchange(deadline time.Time) Outcome {
 	return Reuse
 }
 
-// get is a connection that takes requests.
+// get returns a connection that accepts requests.
 func (s *http2Slot) get(deadline time.Time) (*http2Conn, Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,29 +84,29 @@ func (s *http2Slot) close() {
 	}
 }
 
-// http2Conn is a client's side of a connection: as much of HTTP/2 as GET takes, so that it knows
-// exactly which requests the server has not looked at.
+// http2Conn is the client side of an HTTP/2 connection, limited to GET, so that it knows exactly
+// which requests the server has not processed.
 type http2Conn struct {
 	conn net.Conn
 
-	writing sync.Mutex // held over one frame
+	writing sync.Mutex // held for one frame
 	framer  *http2.Framer
 
 	mu      sync.Mutex
-	next    uint32 // stream id
+	next    uint32 // stream ID
 	streams map[uint32]*http2Stream
-	leaving bool // no new streams: the server said GOAWAY, or the connection ended
+	leaving bool // no new streams, after GOAWAY or the end of the connection
 }
 
 type http2Stream struct {
 	status int
-	done   chan Outcome // takes one
+	done   chan Outcome // buffers one outcome
 }
 
 func newHTTP2Conn(conn net.Conn) (*http2Conn, error) {
 	c := &http2Conn{conn: conn, framer: http2.NewFramer(conn, conn), next: 1,
 		streams: map[uint32]*http2Stream{}}
-	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil) // the size both sides begin with
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil) // default table size
 	_, err := conn.Write([]byte(http2.ClientPreface))
 	settings := []http2.Setting{{ID: http2.SettingEnablePush, Val: 0},
 		{ID: http2.SettingInitialWindowSize, Val: window}}
@@ -125,7 +125,8 @@ func (c *http2Conn) usable() bool {
 	return !c.leaving
 }
 
-// exchange sends a request and waits for its answer. sent is false if the connection takes no more.
+// exchange sends a request and waits for its answer. sent is false if the connection accepts no
+// more streams.
 func (c *http2Conn) exchange(headers []byte, deadline time.Time) (outcome Outcome, sent bool) {
 	stream := &http2Stream{done: make(chan Outcome, 1)}
 	// New streams must reach the server in the order of their ids.

@@ -13,22 +13,22 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Router translates what VirtualServices say for one listener's port. It remembers which hosts it
-// asked the world about.
+// Router translates VirtualServices for one listener's port. It records the hosts that it looks up.
 type Router struct {
 	World *model.World
 	Node  model.Node
-	// the gateways it is for: model.MeshGateway, or "namespace/name" of those that share the
+	// the gateways it is for: model.MeshGateway, or the "namespace/name" of those that share the
 	// listener
 	Gateway []string
 	Port    uint32 // of the listener
-	TLS     bool   // requests come over TLS
+	TLS     bool   // requests arrive over TLS
 
-	// the service that a host means to the proxy; nil: as World.Service has it
+	// Sees returns the service of a destination's host; nil: World.Service
 	Sees func(host string) *model.Service
-	// the service of a host that shares the listener's routes; nil with gateways
+	// Beside returns the service of a host that shares the listener's routes; nil for gateways
 	Beside func(host string) *model.Service
-	// whether a VirtualService for the listener's requests names a host itself; nil with gateways
+	// Named reports whether a VirtualService for the listener's requests names a host itself; nil
+	// for gateways
 	Named func(host string) bool
 
 	reads    map[string]struct{}
@@ -37,15 +37,15 @@ type Router struct {
 
 func (r *Router) begin() { r.reads, r.problems = map[string]struct{}{}, nil }
 
-// Found returns what was told since it was last asked, and the hosts whose service or rule was
-// read, sorted.
+// Found returns and clears the problems found, and the hosts whose service or rule was read,
+// sorted.
 func (r *Router) Found() ([]object.Problem, []string) {
 	problems, reads := r.problems, slices.Sorted(maps.Keys(r.reads))
 	r.begin()
 	return problems, reads
 }
 
-// service looks a host up and remembers that.
+// service looks up a host and records that.
 func (r *Router) service(host string) *model.Service {
 	if r.reads == nil {
 		r.reads = map[string]struct{}{}
@@ -57,14 +57,14 @@ func (r *Router) service(host string) *model.Service {
 	return r.World.Service(host, r.Node.Namespace)
 }
 
-// routes translates all routes of a VirtualService that apply here, in their order.
+// routes translates the routes of a VirtualService that apply to the listener, in order.
 func (r *Router) routes(routing *model.Routing) []ownRoute {
 	r.problems = append(r.problems, routing.Problems...)
 	var out []ownRoute
 	for _, in := range routing.HTTP {
 		field := fmt.Sprintf("http[%d]", in.Index)
 		if len(in.Match) == 0 {
-			// Nothing after it can be reached.
+			// later routes are unreachable
 			return append(out, ownRoute{r.route(in, nil), in.Object, field})
 		}
 		for i, match := range in.Match {
@@ -84,8 +84,8 @@ func (r *Router) routes(routing *model.Routing) []ownRoute {
 	return out
 }
 
-// applies tells whether a match can be met by requests that come through here. Where it names
-// gateways, labels and namespace of the client do not count, as in Istio.
+// applies reports whether requests of this listener can satisfy a match. As in Istio, labels and
+// namespace of the client do not matter in a match with gateways.
 func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Routing) bool {
 	switch {
 	case match.Port != 0 && match.Port != r.Port:
@@ -97,7 +97,8 @@ func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Rout
 		match.SourceNamespace == r.Node.Namespace)
 }
 
-// gatewaysMeet tells whether a match is meant for here; one that names no gateway is meant for all.
+// gatewaysMeet reports whether a match applies to the listener's gateways. A match without gateways
+// applies to all.
 func (r *Router) gatewaysMeet(names []string, routing *model.Routing) bool {
 	return len(names) == 0 || slices.ContainsFunc(names, func(name string) bool {
 		return slices.Contains(r.Gateway, model.GatewayName(name, routing.Object.Namespace))
@@ -123,7 +124,7 @@ func (r *Router) route(in model.HTTPRoute, match *networking.HTTPMatchRequest) *
 	return out
 }
 
-// defaultRoute sends everything to one cluster.
+// defaultRoute routes all requests to one cluster.
 func (r *Router) defaultRoute(cluster string,
 	hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
 	return &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{
@@ -133,7 +134,7 @@ func (r *Router) defaultRoute(cluster string,
 			RetryPolicy:      r.retryPolicy(nil, false), HashPolicy: hash}}}
 }
 
-// hashPolicy is how requests to a destination are hashed, if they are.
+// hashPolicy returns the hash policy of requests to a destination, nil if they are not hashed.
 func (r *Router) hashPolicy(service *model.Service, port uint32,
 	subset string) []*routev3.RouteAction_HashPolicy {
 	if service == nil {

@@ -11,23 +11,23 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// ownRoute is a route, and the object and field that it is written in.
+// ownRoute is a route with the object and field that define it.
 type ownRoute struct {
 	*routev3.Route
 	object *object.Object
 	field  string
 }
 
-// shadow finds routes of a virtual host that no request reaches: a VirtualService that counts
-// earlier takes all their requests.
+// shadow finds unreachable routes of a virtual host: a VirtualService with precedence matches all
+// of their requests.
 type shadow struct {
 	host     string
 	taken    map[string]*model.Routing // by match, and by prefix (see prefixKey)
 	problems []object.Problem
 }
 
-// add takes in the routes of the VirtualService that counts next. Package validate compares the
-// routes of one VirtualService with each other.
+// add adds the routes of the VirtualService that is next in precedence. Package validate compares
+// the routes of one VirtualService with each other.
 func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 	var found []object.Problem
 	hidden := 0
@@ -61,19 +61,19 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 	}
 }
 
-// fallsBack reports whether a VirtualService means the host by a pattern only, and by names it: what
-// the pattern is for is every other host.
+// fallsBack reports whether a VirtualService has the host by a pattern only while by names it: the
+// pattern is meant for all other hosts.
 func (s *shadow) fallsBack(routing, by *model.Routing) bool {
 	return !slices.Contains(routing.Hosts, s.host) && slices.Contains(by.Hosts, s.host)
 }
 
-// takenBy returns the VirtualService that takes everything that a match asks for; nil: none does.
-// Routes for all requests come last (see GatewayVirtualHost), and hide only each other.
+// takenBy returns the VirtualService that matches every request of a match, or nil. Routes for all
+// requests come last (see GatewayVirtualHost), and hide only each other.
 func (s *shadow) takenBy(m *routev3.RouteMatch) *model.Routing {
 	if by := s.taken[matchKey(m)]; by != nil || isEverything(m) || m.CaseSensitive != nil {
 		return by
 	}
-	path := m.GetPrefix() + m.GetPath() // it has one of them, or a regular expression
+	path := m.GetPrefix() + m.GetPath() // one of the two, or a regular expression
 	for _, asked := range slices.Compact([]string{"", beside(m)}) {
 		for end := range len(path) {
 			if by := s.taken[prefixKey(asked, path[:end+1])]; by != nil {
@@ -90,7 +90,7 @@ func (s *shadow) problem(o *object.Object, field string, by *model.Routing) obje
 		"put the routes into one VirtualService, or let each have hosts of its own")
 }
 
-// matchKey is equal for matches that take the same requests.
+// matchKey returns a key that is equal for equivalent matches.
 func matchKey(m *routev3.RouteMatch) string {
 	if isEverything(m) {
 		m = everything()
@@ -98,7 +98,7 @@ func matchKey(m *routev3.RouteMatch) string {
 	return wire(m)
 }
 
-// beside is what a match asks for beside a path.
+// beside returns a key of a match without its path.
 func beside(m *routev3.RouteMatch) string {
 	other := proto.CloneOf(m)
 	other.PathSpecifier = nil
@@ -107,11 +107,11 @@ func beside(m *routev3.RouteMatch) string {
 
 func prefixKey(beside, prefix string) string { return beside + "\x00" + prefix }
 
-// wire is equal for messages that say the same.
+// wire returns a key that is equal for equal messages.
 func wire(m proto.Message) string {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		return err.Error() // text that is not UTF-8, which YAML does not bring
+		return err.Error() // invalid UTF-8, which YAML excludes
 	}
 	return string(encoded)
 }

@@ -17,22 +17,22 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// VirtualHost is one virtual host, encoded, so that a route configuration of thousands is put
-// together from those that did not change.
+// VirtualHost is one encoded virtual host. A route configuration of thousands is assembled from the
+// unchanged ones.
 type VirtualHost struct {
-	Host     string // the domain, or pattern
-	Encoded  []byte // envoy.config.route.v3.VirtualHost; nil if it cannot be had
+	Host     string // a domain or pattern
+	Encoded  []byte // envoy.config.route.v3.VirtualHost; nil if it is invalid
 	Origins  []resource.Origin
 	Problems []object.Problem
-	Reads    []string // the hosts whose service or rule it was made from, sorted
+	Reads    []string // hosts whose service or rule it depends on, sorted
 }
 
-// virtualHostName is Istio's: host:port.
+// virtualHostName returns Istio's name of a virtual host: host:port.
 func virtualHostName(host string, port uint32) string { return fmt.Sprintf("%s:%d", host, port) }
 
-// ServiceVirtualHost is what sidecars do with requests to a host on a port: what the first
-// VirtualService says that has routes for it, which is returned too. service is nil where only
-// VirtualServices know the host.
+// ServiceVirtualHost returns how sidecars route requests to a host and port: by the first
+// VirtualService with a route for them, which is also returned, else to the service (nil if there
+// is none).
 func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	routings []*model.Routing) (*VirtualHost, *model.Routing) {
 	r.begin()
@@ -45,7 +45,7 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 			return r.finish(host, out, routing.Objects()...), routing
 		}
 	}
-	// nothing in them is meant for sidecars here: the host is as if it were not named
+	// no route applies to sidecars: as without the VirtualServices
 	if service == nil {
 		return nil, nil
 	}
@@ -55,8 +55,8 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 		Routes: []*routev3.Route{route}}, service.Oldest()), nil
 }
 
-// addresses are the domains that stand for a service (nil: none) beside its host, as requests have
-// them.
+// addresses returns the addresses of a service (nil: none) that serve as domains in addition to its
+// host.
 func (r *Router) addresses(service *model.Service) []string {
 	if service == nil {
 		return nil
@@ -70,9 +70,9 @@ func (r *Router) addresses(service *model.Service) []string {
 	return domains
 }
 
-// GatewayVirtualHost is what a gateway does with requests to a host: the routes of all
-// VirtualServices, the oldest first, those that take everything last. redirect answers every
-// request with its https address.
+// GatewayVirtualHost returns how a gateway routes requests to a host: by the routes of all
+// VirtualServices, oldest first, with those that match everything last. redirect redirects every
+// request to https.
 func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
 	redirect bool) *VirtualHost {
 	r.begin()
@@ -130,9 +130,9 @@ func (r *Router) finish(host string, message *routev3.VirtualHost,
 // virtualHostsField is the number of RouteConfiguration.virtual_hosts.
 const virtualHostsField = 2
 
-// RouteConfiguration puts virtual hosts together, in their order. fallback answers requests to
-// other hosts; nil leaves them to Envoy's 404. changed are the origins of what is new in it: they
-// come first in the resource's, and also last.
+// RouteConfiguration assembles virtual hosts in order. fallback serves other hosts; nil leaves them
+// to Envoy's 404. changed holds the origins of changes, which become the first origins of the
+// resource, and the last.
 func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost,
 	changed []resource.Origin, also ...resource.Origin) *resource.Resource {
 	head := &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false),
@@ -165,12 +165,12 @@ func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.Vir
 }
 
 const (
-	maxDirectResponse = 1 << 20 // bytes; Istio's
-	// virtual hosts up to which a route configuration names where all of them come from
+	maxDirectResponse = 1 << 20 // bytes, as in Istio
+	// number of virtual hosts up to which a route configuration lists all origins
 	maxOrigins = 100
 )
 
-// compact drops repeated origins and keeps the order.
+// compact removes repeated origins and keeps the order.
 func compact(origins []resource.Origin) []resource.Origin {
 	seen := make(map[resource.Origin]bool, len(origins))
 	return slices.DeleteFunc(origins, func(o resource.Origin) bool {
@@ -180,8 +180,8 @@ func compact(origins []resource.Origin) []resource.Origin {
 	})
 }
 
-// BlockAll answers requests to hosts that nobody knows with 502, as Istio's sidecars do where
-// traffic is not let pass. There is nowhere to pass it to without interception.
+// BlockAll answers requests to unknown hosts with 502, as Istio's sidecars do for REGISTRY_ONLY.
+// Without interception their original destination is unknown.
 func BlockAll() *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: "block_all", Domains: []string{"*"},
 		IncludeRequestAttemptCount: true,
@@ -189,7 +189,7 @@ func BlockAll() *routev3.VirtualHost {
 			Action: directResponse(&networking.HTTPDirectResponse{Status: 502})}}}
 }
 
-// AllowAny passes requests to hosts that nobody knows on to a cluster.
+// AllowAny forwards requests to unknown hosts to a cluster.
 func AllowAny(cluster string) *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"},
 		IncludeRequestAttemptCount: true,
@@ -199,7 +199,8 @@ func AllowAny(cluster string) *routev3.VirtualHost {
 				Timeout:          durationpb.New(0)}}}}}
 }
 
-// Blackhole is what a gateway's route configuration without any route holds: everything is 404.
+// Blackhole answers 404 to everything. A gateway's route configuration without routes consists of
+// it.
 func Blackhole(port uint32) *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: virtualHostName("blackhole", port), Domains: []string{"*"}}
 }

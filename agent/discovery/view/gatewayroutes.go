@@ -13,15 +13,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// gatewayRoutes is one route configuration of a gateway: what all its servers' VirtualServices say.
+// gatewayRoutes is one route configuration of a gateway, from the VirtualServices of all its
+// servers.
 type gatewayRoutes struct {
 	port    uint32
-	servers []server // the oldest first
+	servers []server // oldest first
 	hosts   map[string]*gatewayHost
-	dirty   bool // the servers changed
+	dirty   bool // the servers have changed
 }
 
-// gatewayHost is one host of a route configuration, and what it was made from.
+// gatewayHost is one host of a route configuration with its inputs.
 type gatewayHost struct {
 	gatewayInputs
 	virtualHost *translate.VirtualHost
@@ -36,7 +37,7 @@ func (g gatewayInputs) equal(h gatewayInputs) bool {
 	return g.redirect == h.redirect && slices.Equal(g.routings, h.routings)
 }
 
-// settle brings the routes up to date with what was touched.
+// settle updates the routes after a change.
 func (g *gatewayRoutes) settle(v *View, name string, touched model.Touched) {
 	bindings := g.dirty || slices.ContainsFunc(g.servers, func(s server) bool {
 		_, ok := touched.Bindings[s.gateway()]
@@ -69,7 +70,7 @@ func (g *gatewayRoutes) settle(v *View, name string, touched model.Touched) {
 			changed = true
 			origins = append(origins, vh.Origins...)
 		} else if !slices.Equal(known.virtualHost.Origins, vh.Origins) {
-			changed = true // moved: nothing to send, but to tell
+			changed = true // the origins moved: the bytes are equal
 		}
 		g.hosts[host] = &gatewayHost{gatewayInputs: in, virtualHost: vh}
 	}
@@ -105,7 +106,7 @@ func (g *gatewayRoutes) publish(v *View, name string, changed []resource.Origin)
 	v.put("route/"+name, translate.RouteConfiguration(name, hosts, fallback, changed, gateways...))
 }
 
-// gateways are the names of all gateways that share the routes.
+// gateways returns the names of all gateways that share the routes.
 func (g *gatewayRoutes) gateways() []string {
 	var names []string
 	for _, s := range g.servers {
@@ -114,7 +115,7 @@ func (g *gatewayRoutes) gateways() []string {
 	return slices.Compact(names)
 }
 
-// inputs finds which VirtualServices say something of which hosts, the oldest first.
+// inputs returns the VirtualServices of each host, oldest first.
 func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Problem) {
 	inputs := map[string]gatewayInputs{}
 	var problems []object.Problem
@@ -163,7 +164,7 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 	return inputs, problems
 }
 
-// redirects returns the server that has requests to a host redirected to https.
+// redirects returns the server that redirects requests to a host to https.
 func (g *gatewayRoutes) redirects(host string) (server, bool) {
 	for _, s := range g.servers {
 		if s.spec.GetTls().GetHttpsRedirect() && slices.Contains(s.hostNames(), host) {
@@ -173,8 +174,8 @@ func (g *gatewayRoutes) redirects(host string) (server, bool) {
 	return server{}, false
 }
 
-// reachedElsewhere tells whether another server of a gateway that a VirtualService binds to has one
-// of its hosts.
+// reachedElsewhere reports whether another server of one of a VirtualService's gateways has one of
+// its hosts.
 func (g *gatewayRoutes) reachedElsewhere(v *View, routing *model.Routing) bool {
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		if !slices.Contains(routing.Gateways, o.Namespace+"/"+o.Name) {
