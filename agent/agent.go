@@ -52,7 +52,7 @@ type Agent struct {
 	proxy      *proxy
 	reloader   *reloader
 	maker      *specMaker
-	tuner      *tuner
+	levels     *levelSetter
 	discovery  *discovery.Server
 	meshWatch  *meshWatch
 	meshPorts  *meshPorts
@@ -183,7 +183,7 @@ func (a *Agent) parts() []part {
 
 // begin asks for the first epoch, or for none if what was adopted is what is wanted.
 func (a *Agent) begin(ctx context.Context) error {
-	current := a.reloader.inForce()
+	current := a.reloader.InForce()
 	files := a.maker.files(ctx, current)
 	if a.watched != nil {
 		a.watched.set(current, files)
@@ -286,7 +286,7 @@ func (a *Agent) restarted(ctx context.Context) bool {
 // stop ends Envoy in order, then everything; a second call aborts.
 func (a *Agent) stop(ctx context.Context, why string) {
 	again := a.stopping.Swap(true)
-	settings := a.reloader.inForce().Config.Envoy
+	settings := a.reloader.InForce().Config.Envoy
 	if !again && a.options.Config.InUnit && a.restarted(ctx) {
 		a.kept.Store(true)
 		a.detach()

@@ -23,7 +23,7 @@ func (a *Agent) awaitPorts(ctx context.Context) error {
 	defer a.board.Clear(conditionPortTaken)
 	for {
 		changed := a.supervisor.Changed()
-		clash := a.checkClaims(a.reloader.inForce())
+		clash := a.checkClaims(ctx, a.reloader.InForce())
 		if _, live := a.proxy.liveEpoch(); live || !passes(clash) {
 			return nil
 		}
@@ -41,7 +41,7 @@ func (a *Agent) awaitPorts(ctx context.Context) error {
 
 // portTaken says which programs listen where Envoy is to, so that it could not start; nil is none.
 func (a *Agent) portTaken() error {
-	err := neighbourhood(a.options.Config).Strangers(a.self(a.reloader.inForce()))
+	err := neighbourhood(a.options.Config).Strangers(a.self(a.reloader.InForce()))
 	if err == nil {
 		return nil
 	}

@@ -20,8 +20,8 @@ const measureTime = 2 * time.Second
 // Status folds the state of all parts into one answer.
 func (b backend) Status(ctx context.Context) (api.Status, error) {
 	ready, reason := b.proxy.ready(ctx)
-	current := b.reloader.inForce()
-	last, pending, _ := b.reloader.standing()
+	current := b.reloader.InForce()
+	last, pending, _ := b.reloader.Standing()
 	problems := b.discovery.Problems()
 	if ready && b.discovery.Stats().Services <= mostCounted {
 		problems = b.problems(ctx)
@@ -34,7 +34,7 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 		Discovery:  b.discoveryStatus(problems),
 		Identities: []api.Identity{},
 		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: append(current.Config.Claims(), b.meshPorts.now()...),
-		Conditions: b.board.Conditions(), Doing: b.reloader.doing(),
+		Conditions: b.board.Conditions(), Doing: b.reloader.Phase(),
 	}
 	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])
 	if live, ok := b.proxy.liveEpoch(); ok {
@@ -72,7 +72,7 @@ func (b backend) epochs(ctx context.Context) []api.Epoch {
 // state is the agent's state as on the bus.
 func (b backend) state() api.State {
 	live, ok := b.proxy.liveEpoch()
-	_, _, busy := b.reloader.standing()
+	_, _, busy := b.reloader.Standing()
 	switch {
 	case b.stopping.Load():
 		return api.StateStopping
@@ -109,7 +109,7 @@ func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress
 
 // Config returns the configuration in force without what may be a secret, which ends up in tickets.
 func (b backend) Config(context.Context) (api.Config, error) {
-	current := b.reloader.inForce()
+	current := b.reloader.InForce()
 	return api.Config{Text: current.ShowEveryone(), Files: current.Files, Hash: current.Hash, Values: values(current)}, nil
 }
 
@@ -120,7 +120,7 @@ func (b backend) ConfigDiff(context.Context) (api.ConfigDiff, error) {
 		return api.ConfigDiff{Errors: reasons(err)}, nil
 	}
 	diff := api.ConfigDiff{Changes: []api.Change{}}
-	for _, change := range config.Compare(b.reloader.inForce().Config, loaded.Config) {
+	for _, change := range config.Compare(b.reloader.InForce().Config, loaded.Config) {
 		diff.Changes = append(diff.Changes, api.Change{Key: change.Key, Old: change.Old, New: change.New, Effect: change.Effect.String()})
 	}
 	return diff, nil

@@ -20,7 +20,6 @@ import (
 // compose makes all parts and connects them. Nothing runs yet; the keeper starts meanwhile, and the bootstrap is made.
 func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	c := loaded.Config
-	a.reloader = newReloader(a.board, a.logOf("reload"), loaded)
 	other, err := envoyUser(c)
 	if err != nil {
 		return err
@@ -59,38 +58,12 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 	if err := a.composeDiscovery(c); err != nil {
 		return err
 	}
-	a.reloader.load = func() (*config.Loaded, error) { return config.Load(a.options.Config) }
-	a.reloader.check = a.checkClaims
-	a.reloader.make, a.reloader.loses = a.maker.make, a.lostCertificates
-	a.reloader.ask = a.supervisor.Ask
-	a.reloader.serves = func() (string, int, bool) {
-		live, ok := a.proxy.liveEpoch()
-		return live.Hash, live.Number, ok
-	}
-	a.reloader.enact = a.enact
-	a.tuner = &tuner{renew: a.supervisor.Renew, told: a.supervisor.Tuned, live: a.proxy.liveEpoch, board: a.board, log: a.logOf("epoch"),
-		set: func(ctx context.Context, e epoch.Epoch, level, components string) error {
-			return a.proxy.admin(e.AdminAddress).SetLogLevels(ctx, level, components)
-		}}
-	a.reloader.changed, a.reloader.follow = a.supervisor.Changed, a.tuner.follow
-	a.reloader.hold = func(id uint64, read *prepared) error {
-		a.discovery.Expect(id, read.loaded.Config.Node.Namespace)
-		a.viewPort.hold(id, read.wanted.spec)
-		return a.xdsSockets.want(id, read.wanted.spec.Hash, read.loaded)
-	}
-	release := func(id uint64) {
-		a.xdsSockets.over(id)
-		a.viewPort.over(id)
-		a.discovery.Over(id)
-	}
-	a.reloader.over = func(id uint64, _ bool) { release(id) }
+	a.levels = &levelSetter{supervisor: a.supervisor, board: a.board, log: a.logOf("epoch"),
+		admin: func(e epoch.Epoch) levelAdmin { return a.proxy.admin(e.AdminAddress) }}
+	a.reloader = newReloader(reloadSource{a}, a.supervisor, reloadEffects{a}, a.board,
+		a.logOf("reload"), loaded)
 	if c.Reload.Watch {
 		a.watched = newWatched(a.reloader, a.logOf("watch"))
-		a.reloader.expect = a.watched.expect
-		a.reloader.over = func(id uint64, refused bool) {
-			a.watched.over(id, refused)
-			release(id)
-		}
 	}
 	if c.Bus.Enabled {
 		if a.bus, err = a.newBus(); err != nil {
@@ -114,7 +87,7 @@ func (a *Agent) newKeeperLink(ctx context.Context, c *config.Config, other *keep
 	}
 	upgrade := func(ctx context.Context) error { return keeper.Upgrade(ctx, socket) }
 	return &keeperLink{connect: connect, upgrade: upgrade, log: a.logOf("keeper"), lines: a.logs.envoy,
-		envoy: func() bool { return a.reloader.inForce().Config.Log.Envoy },
+		envoy: func() bool { return a.reloader.InForce().Config.Log.Envoy },
 		pid: func(id string) int {
 			for _, e := range a.supervisor.Epochs() {
 				if e.ID == id {
@@ -145,7 +118,7 @@ func (a *Agent) composeEpochs(c *config.Config) {
 		Board: a.board, Logger: a.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
 		Obstacle: a.portTaken,
 		Settings: func() epoch.Settings {
-			now := a.reloader.inForce().Config.Envoy
+			now := a.reloader.InForce().Config.Envoy
 			return epoch.Settings{BackoffMin: now.RestartBackoffMin, BackoffMax: now.RestartBackoffMax, Limit: now.RestartLimit, Window: now.RestartWindow}
 		},
 	})
@@ -237,31 +210,4 @@ func (c control) Quit(context.Context) error {
 	default: // one is asked for already
 	}
 	return nil
-}
-
-// enact puts the [live] keys of a configuration that is now in force into effect, and watches what Envoy reads with it.
-func (a *Agent) enact(old *config.Loaded, won *prepared) {
-	c, before := won.loaded.Config, old.Config
-	a.serving.Store(won.wanted.binary)
-	a.xdsSockets.commit(won.wanted.spec.Hash, c)
-	if c.Log.Level != before.Log.Level {
-		a.level.Set(slogLevel(c.Log.Level))
-	}
-	a.tuner.tune(c, won.wanted.spec)
-	if a.status != nil {
-		a.status.SetConfig(statusConfig(c))
-	}
-	if err := a.view.SetConfig(viewConfig(c)); err != nil {
-		a.logOf("status").Warn("the admin view", "error", err)
-	}
-	a.viewPort.update()
-	if err := a.meshWatch.setMesh(meshPaths(c)); err != nil { // before the files are read: no change is missed
-		a.log.Error("the embedded discovery server's files are watched as before", "error", err)
-	}
-	if err := a.discovery.Configure(meshSettings(c)); err != nil {
-		a.logOf("discovery").Error("the embedded discovery server keeps its settings", "error", err)
-	}
-	if a.watched != nil {
-		a.watched.set(won.loaded, won.wanted.files)
-	}
 }

@@ -81,7 +81,7 @@ func (a *Agent) release() { _ = a.lockFile.Close() }
 
 // tidy removes what an orderly end leaves of this agent. Envoy's own is the keeper's.
 func (a *Agent) tidy() {
-	c := a.reloader.inForce().Config
+	c := a.reloader.InForce().Config
 	old, err := filepath.Glob(filepath.Join(c.Envoy.ConfigDir, "envoy-rev*.json"))
 	if err != nil {
 		old = nil

@@ -56,8 +56,8 @@ func envoyLives(runtimeDir string) bool {
 }
 
 // checkClaims looks whether all that a configuration asks for can be had beside the others on this host.
-func (a *Agent) checkClaims(loaded *config.Loaded) error {
-	report := neighbourhood(a.options.Config).Check(context.Background(), a.self(loaded))
+func (a *Agent) checkClaims(ctx context.Context, loaded *config.Loaded) error {
+	report := neighbourhood(a.options.Config).Check(ctx, a.self(loaded))
 	if len(report.Clashes) > 0 {
 		return report.Clashes
 	}
@@ -70,7 +70,7 @@ func (a *Agent) self(loaded *config.Loaded) neighbour.Self {
 	wants.Config = config.Keep(a.reloader.started, loaded.Config)
 	_, live := a.proxy.liveEpoch()
 	return neighbour.Self{
-		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live, Claims: a.reloader.inForce().Config.Claims()},
+		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live, Claims: a.reloader.InForce().Config.Claims()},
 		Name:  a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.get().Info().UID,
 	}
 }

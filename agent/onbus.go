@@ -35,8 +35,8 @@ func (a *Agent) newBus() (*bus.Server, error) {
 // State is everything that is shown.
 func (b onBus) State(context.Context) bus.State {
 	ready, reason := b.proxy.Ready()
-	current := b.reloader.inForce()
-	last, pending, _ := b.reloader.standing()
+	current := b.reloader.InForce()
+	last, pending, _ := b.reloader.Standing()
 	state := bus.State{
 		Version: b.options.Version, Instance: b.options.Config.Instance, UnitName: b.unit,
 		State: string(b.state()), Ready: ready, ReadyReason: reason,
@@ -109,7 +109,7 @@ func (b onBus) CheckConfig(ctx context.Context, path string) ([]string, error) {
 	if path != "" {
 		options = config.Options{Directory: options.Directory, Environment: b.options.environment(), InUnit: options.InUnit}.Of(path)
 	}
-	report := blueprint.Check(ctx, options, blueprint.Checker{Maker: b.maker.Maker, Runner: b.maker.runner, Folder: b.reloader.inForce().Config.Envoy.ConfigDir})
+	report := blueprint.Check(ctx, options, blueprint.Checker{Maker: b.maker.Maker, Runner: b.maker.runner, Folder: b.reloader.InForce().Config.Envoy.ConfigDir})
 	if len(report.Errors) == 0 {
 		return nil, nil
 	}
@@ -117,7 +117,7 @@ func (b onBus) CheckConfig(ctx context.Context, path string) ([]string, error) {
 }
 
 // DumpConfig is the effective configuration as TOML.
-func (b onBus) DumpConfig(context.Context) (string, error) { return b.reloader.inForce().Show(), nil }
+func (b onBus) DumpConfig(context.Context) (string, error) { return b.reloader.InForce().Show(), nil }
 
 // SetLogLevel sets one level.
 func (b onBus) SetLogLevel(ctx context.Context, scope, level string) error {

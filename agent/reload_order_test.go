@@ -24,10 +24,10 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 		r.write(t, slow)
 		waiting := r.begin(t, "slow")
 		synctest.Wait()
-		if err := r.beat(t.Context()); err != nil {
+		if err := r.Ping(t.Context()); err != nil {
 			t.Errorf("the loop does not turn: %v", err)
 		}
-		if got := r.doing(); got != "reloading (slow): looking up statsd.test:8125" {
+		if got := r.Phase(); got != "reloading (slow): looking up statsd.test:8125" {
 			t.Errorf("what is waited for: %q", got)
 		}
 		r.write(t, "[log]\nlevel = \"debug\"\n[envoy]\nconnect_timeout = \"3s\"\n")
@@ -36,10 +36,10 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 		}
 		close(r.hangs)
 		got := <-waiting // what it read is not on disk any more
-		if !got.Newer || *got.Epoch != 1 || len(got.Changes) != 0 || r.inForce().Config.Envoy.ConnectTimeout != 3*time.Second {
-			t.Errorf("the one that was late: %+v; in force: %v", got, r.inForce().Config.Envoy.ConnectTimeout)
+		if !got.Newer || *got.Epoch != 1 || len(got.Changes) != 0 || r.InForce().Config.Envoy.ConnectTimeout != 3*time.Second {
+			t.Errorf("the one that was late: %+v; in force: %v", got, r.InForce().Config.Envoy.ConnectTimeout)
 		}
-		if got := r.doing(); got != "" {
+		if got := r.Phase(); got != "" {
 			t.Errorf("still %q", got)
 		}
 	})
@@ -84,13 +84,13 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 				outcome <- result
 			}()
 			synctest.Wait()
-			if _, _, busy := r.standing(); busy != step.read || r.doing() == "" {
-				t.Errorf("%s: while it is read: told %t, %q", step.name, busy, r.doing())
+			if _, _, busy := r.Standing(); busy != step.read || r.Phase() == "" {
+				t.Errorf("%s: while it is read: told %t, %q", step.name, busy, r.Phase())
 			}
 			close(gate)
 			synctest.Wait()
-			if _, _, busy := r.standing(); busy != step.epoch {
-				t.Errorf("%s: once it is read: told %t, %q", step.name, busy, r.doing())
+			if _, _, busy := r.Standing(); busy != step.epoch {
+				t.Errorf("%s: once it is read: told %t, %q", step.name, busy, r.Phase())
 			}
 			release()
 			if got := <-outcome; got.Outcome != step.outcome {
@@ -149,8 +149,8 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReloads(t)
 			gates := map[string]chan struct{}{"1s": make(chan struct{}), "2s": make(chan struct{})}
-			build := r.make
-			r.make = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
+			build := r.build
+			r.build = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 				<-gates[loaded.Config.Envoy.ConnectTimeout.String()]
 				return build(ctx, loaded, to)
 			}
@@ -162,7 +162,7 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 				synctest.Wait() // it is read
 			}
 			release := make(chan struct{})
-			r.finished <- func() { <-release }
+			r.posted <- func() { <-release }
 			for _, timeout := range []string{"1s", "2s"} {
 				close(gates[timeout])
 				synctest.Wait() // what it asks for is known, and waits for the loop

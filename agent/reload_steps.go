@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"outrider.org/outrider/agent/api"
@@ -20,34 +19,57 @@ const (
 	conditionPending = "restart-pending"
 )
 
-// prepareTime bounds making what a configuration asks for: a look-up of names, and three short runs of Envoy.
+// prepareTime bounds reading a configuration and making a spec of it: a look-up of names, and three
+// short runs of Envoy.
 const prepareTime = 30 * time.Second
 
 // take begins a reload.
-func (r *reloader) take(ctx context.Context, request *reload, waiting *sync.WaitGroup) {
+func (r *reloader) take(ctx context.Context, request *reload) {
 	r.counter++
 	request.id, request.began = r.counter, time.Now()
-	r.begun(request)
+	r.register(request)
 	request.accepted <- request.id
 	request.progress(api.Progress{Phase: "reading the configuration"})
-	waiting.Go(func() {
-		read, err := r.prepare(ctx, request)
-		r.inLoop(ctx, request, func() { r.decide(ctx, request, read, err, waiting) })
-	})
+	go func() {
+		read, err := r.prepareInTime(ctx, request)
+		r.post(ctx, func() {
+			request.read = read
+			r.decide(ctx, request, read, err)
+		})
+	}()
 }
 
-// inLoop has the loop do the next step of a reload.
-func (r *reloader) inLoop(ctx context.Context, request *reload, step func()) {
+// prepareInTime is prepare with a bound that also holds where a file system hangs.
+func (r *reloader) prepareInTime(ctx context.Context, request *reload) (*prepared, error) {
+	ctx, cancel := context.WithTimeout(ctx, prepareTime)
+	defer cancel()
+	type outcome struct {
+		read *prepared
+		err  error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		read, err := r.prepare(ctx, request)
+		done <- outcome{read, err}
+	}()
 	select {
-	case r.finished <- step:
+	case o := <-done:
+		return o.read, o.err
 	case <-ctx.Done():
-		request.answer <- api.ReloadResult{Outcome: api.OutcomeRefused, Reasons: []string{"the agent ends"}}
+	}
+	select { // prepare usually ends with its context, and its error says more
+	case o := <-done:
+		return o.read, o.err
+	case <-time.After(time.Second):
+		return nil, &ExitError{Code: ExitInternal, Err: fmt.Errorf(
+			"%s: no answer within %v; is a file system of its files hanging?",
+			r.phaseOf(request), prepareTime)}
 	}
 }
 
-// prepare reads the configuration and makes what it asks for; it runs beside the loop.
+// prepare reads the configuration, checks it and makes a spec of it.
 func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, error) {
-	loaded, err := r.configuration(request)
+	loaded, err := r.configuration(ctx, request)
 	if err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
@@ -56,72 +78,64 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 		read.pending = pendingKeys(r.started, loaded.Config)
 		loaded.Config = config.Keep(r.started, loaded.Config)
 	}
-	ctx, cancel := context.WithTimeout(ctx, prepareTime)
-	defer cancel()
-	r.expect(request.id, loaded, nil) // before they are read: no change is missed, though the epoch may have to wait for its turn
-	read.wanted, err = r.make(ctx, loaded, listener{
+	// Watched before they are read, so that no change is missed while the epoch waits.
+	r.effects.Expect(request.id, loaded, nil)
+	read.wanted, err = r.source.Make(ctx, loaded, listener{
 		phase: func(phase string) { request.progress(api.Progress{Phase: phase}) },
-		files: func(files []string) { r.expect(request.id, loaded, files) },
+		files: func(files []string) { r.effects.Expect(request.id, loaded, files) },
 	})
 	if err == nil {
-		err = r.hold(request.id, read)
+		err = ctx.Err()
 	}
-	read.loses = r.loses(ctx)
+	if err == nil {
+		err = r.effects.Hold(request.id, read)
+	}
+	read.loses = r.source.Loses(ctx)
 	return read, err
 }
 
-// configuration reads the configuration, unless it has just been, and has it checked.
-func (r *reloader) configuration(request *reload) (*config.Loaded, error) {
+// configuration reads and checks the configuration. That of the start has just been read.
+func (r *reloader) configuration(ctx context.Context, request *reload) (*config.Loaded, error) {
 	loaded := new(config.Loaded)
-	if *loaded = *r.inForce(); !request.first {
+	if *loaded = *r.InForce(); !request.first {
 		var err error
-		if loaded, err = r.load(); err != nil {
+		if loaded, err = r.source.Load(); err != nil {
 			return nil, err
 		}
 	}
-	return loaded, r.check(loaded)
+	return loaded, r.source.Check(ctx, loaded)
 }
 
-// decide asks for the epoch that a configuration needs, or puts it in force if it needs none.
-func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, err error, waiting *sync.WaitGroup) {
-	request.read = read
+// decide requests the epoch that a configuration needs, or puts it in force if it needs none.
+func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, err error) {
 	overtaken := r.newest != nil && r.newest.id > request.id
-	switch {
-	case overtaken:
-		read = r.newest // what took longer to read is not what is on disk any more
-		err = r.hold(request.id, read)
-	case err == nil:
-		r.newest = read
+	if overtaken && read != r.newest { // what took longer to read is no longer on disk
+		newest := r.newest
+		r.settle(ctx, request, func(func(string)) { err = r.effects.Hold(request.id, newest) },
+			func() { r.decide(ctx, request, newest, err) })
+		return
 	}
 	if err != nil {
 		request.err = err
-		r.refuse(request, reasons(err))
+		r.refuse(ctx, request, reasons(err))
 		return
 	}
-	request.before = r.inForce().Config
-	spec := read.wanted.spec
+	if !overtaken {
+		r.newest = read
+	}
+	request.before = r.InForce().Config
 	hash, number, live := r.serves()
-	// One that overtook it may have asked for the epoch that it is to have.
-	ifChanged := request.ifChanged || request.first || read.loaded.Config.Reload.OnRequest != "always" || overtaken && read.epoch
-	// While another reload waits for its epoch, what is live is not what will be: the supervisor decides which one wins.
-	if live && hash == spec.Hash && ifChanged && !request.first && len(r.asked) == 0 {
-		result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, Previous: &number}
-		_, pending, _ := r.standing()
-		r.settled(request, &result, read)
-		for _, change := range result.Changes {
-			if change.Effect == config.Live.String() {
-				result.Outcome = api.OutcomeApplied
-			}
-		}
-		if _, now, _ := r.standing(); result.Outcome == api.OutcomeApplied || !slices.Equal(pending, now) {
-			r.acts(request)
-		}
-		r.finish(request, result)
+	// A newer request may have requested the epoch that this one needs.
+	ifChanged := request.ifChanged || request.first || overtaken && read.epoch ||
+		read.loaded.Config.Reload.OnRequest != "always"
+	// While another reload waits for its epoch, the supervisor decides which one is live in the end.
+	if live && hash == read.wanted.spec.Hash && ifChanged && !request.first && len(r.asked) == 0 {
+		r.unchanged(ctx, request, read, number)
 		return
 	}
 	if live && read.loses != nil {
 		request.err = read.loses
-		r.refuse(request, reasons(read.loses))
+		r.refuse(ctx, request, reasons(read.loses))
 		return
 	}
 	result := api.ReloadResult{}
@@ -130,25 +144,54 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	}
 	r.asked, read.epoch = append(r.asked, read), true
 	request.progress(api.Progress{Phase: "starting a new epoch"})
-	r.acts(request)
-	wait := r.ask(epoch.Request{Spec: spec, Reason: request.reason, IfChanged: ifChanged,
-		OnWait: func(until time.Time, why string) { request.progress(api.Progress{Phase: why, Until: until}) }}) // here, not below: in order
-	waiting.Go(func() {
-		outcome, err := wait(ctx)
-		r.inLoop(ctx, request, func() { r.applied(request, result, read, outcome, err) })
+	r.publish(request)
+	// Requested by the owner, so that the supervisor sees the requests in their order.
+	wait := r.supervisor.Ask(epoch.Request{
+		Spec: read.wanted.spec, Reason: request.reason, IfChanged: ifChanged,
+		OnWait: func(until time.Time, why string) {
+			request.progress(api.Progress{Phase: why, Until: until})
+		},
 	})
+	go func() {
+		outcome, err := wait(ctx)
+		r.post(ctx, func() { r.applied(ctx, request, result, read, outcome, err) })
+	}()
 }
 
-// applied ends a reload that asked for an epoch.
-func (r *reloader) applied(request *reload, result api.ReloadResult, read *prepared, outcome epoch.Result, err error) {
+// unchanged ends a reload that needs no epoch. It may change [live] keys, and which [start] keys
+// are pending.
+func (r *reloader) unchanged(ctx context.Context, request *reload, read *prepared, number int) {
+	result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, Previous: &number}
+	_, pending, _ := r.Standing()
+	enact := r.commit(ctx, read)
+	r.compare(request, &result)
+	for _, change := range result.Changes {
+		if change.Effect == config.Live.String() {
+			result.Outcome = api.OutcomeApplied
+		}
+	}
+	_, now, _ := r.Standing()
+	if result.Outcome == api.OutcomeApplied || !slices.Equal(pending, now) {
+		r.publish(request)
+	}
+	r.settle(ctx, request, enact, func() { r.finish(ctx, request, result) })
+}
+
+// applied ends a reload that requested an epoch.
+func (r *reloader) applied(
+	ctx context.Context, request *reload, result api.ReloadResult, read *prepared,
+	outcome epoch.Result, err error,
+) {
 	won := r.winner(read)
-	r.asked = slices.Delete(r.asked, slices.Index(r.asked, read), slices.Index(r.asked, read)+1)
+	i := slices.Index(r.asked, read)
+	r.asked = slices.Delete(r.asked, i, i+1)
 	if err != nil {
 		read.epoch = false
-		r.refuse(request, reasons(err))
+		r.refuse(ctx, request, reasons(err))
 		return
 	}
-	r.settled(request, &result, won)
+	enact := r.commit(ctx, won)
+	r.compare(request, &result)
 	result.Epoch, result.Mode = &outcome.Epoch, string(outcome.Mode)
 	result.Outcome = api.OutcomeRestarted
 	switch {
@@ -160,11 +203,11 @@ func (r *reloader) applied(request *reload, result api.ReloadResult, read *prepa
 	if outcome.Previous >= 0 {
 		result.Previous = &outcome.Previous
 	}
-	r.finish(request, result)
+	r.settle(ctx, request, enact, func() { r.finish(ctx, request, result) })
 }
 
-// winner is the configuration whose Envoy serves, of those that are asked for or in force: the one that was asked for last.
-// nil: none of them, so what is in force stays.
+// winner is the newest of the configurations that are requested or in force and whose epoch is
+// live. nil: none of them is, so the one in force stays.
 func (r *reloader) winner(read *prepared) *prepared {
 	hash, _, live := r.serves()
 	if !live {
@@ -172,48 +215,55 @@ func (r *reloader) winner(read *prepared) *prepared {
 	}
 	var won *prepared
 	for _, candidate := range append(slices.Clone(r.asked), r.committed) {
-		if candidate != nil && candidate.wanted.spec.Hash == hash && (won == nil || candidate.id > won.id) {
+		if candidate != nil && candidate.wanted.spec.Hash == hash &&
+			(won == nil || candidate.id > won.id) {
 			won = candidate
 		}
 	}
 	return won
 }
 
-// settled puts the configuration that won in force, if it is not yet, and tells what that changed.
-func (r *reloader) settled(request *reload, result *api.ReloadResult, won *prepared) {
-	if won != nil && (r.committed == nil || won.id > r.committed.id) {
-		r.committed = won
-		r.commit(won)
-	}
-	result.Newer = r.committed != nil && r.committed.id > request.id && !r.committed.same(request.read)
+// compare reports what a reload changed.
+func (r *reloader) compare(request *reload, result *api.ReloadResult) {
+	result.Newer = r.committed != nil && r.committed.id > request.id &&
+		!r.committed.same(request.read)
 	result.Files = request.files
-	for _, change := range config.Compare(request.before, r.inForce().Config) {
-		result.Changes = append(result.Changes, api.Change{Key: change.Key, Old: change.Old, New: change.New, Effect: change.Effect.String()})
+	for _, change := range config.Compare(request.before, r.InForce().Config) {
+		result.Changes = append(result.Changes, api.Change{
+			Key: change.Key, Old: change.Old, New: change.New, Effect: change.Effect.String(),
+		})
 	}
 }
 
-// same is whether two reloads have read the same.
+// same reports whether two reloads have read the same.
 func (p *prepared) same(other *prepared) bool {
-	return other != nil && other.wanted != nil && other.loaded.Hash == p.loaded.Hash && other.wanted.spec.Hash == p.wanted.spec.Hash
+	return other != nil && other.wanted != nil && other.loaded.Hash == p.loaded.Hash &&
+		other.wanted.spec.Hash == p.wanted.spec.Hash
 }
 
-// commit puts a configuration in force.
-func (r *reloader) commit(won *prepared) {
-	loaded, pending := won.loaded, won.pending
+// commit puts a configuration in force unless a newer one is. It returns the function that applies
+// its [live] keys.
+func (r *reloader) commit(ctx context.Context, won *prepared) (enact func(step func(string))) {
+	if won == nil || r.committed != nil && won.id <= r.committed.id {
+		return func(func(string)) {}
+	}
+	r.committed = won
 	r.mu.Lock()
 	old := r.current
-	r.current, r.pending = loaded, pending
+	r.current, r.pending = won.loaded, won.pending
 	r.mu.Unlock()
-	if won.id > r.refused { // else what was read after it is still refused
+	if won.id > r.refused { // else a newer configuration is still refused
 		r.board.Clear(conditionRefused)
 	}
-	if len(pending) > 0 {
-		r.board.Raise(conditionPending, condition.Info, fmt.Sprintf("changed, but in force only after the next start of outriderd: %s", strings.Join(pending, ", ")))
+	if len(won.pending) > 0 {
+		r.board.Raise(conditionPending, condition.Info, fmt.Sprintf(
+			"changed, but in force only after the next start of outriderd: %s",
+			strings.Join(won.pending, ", ")))
 	} else {
 		r.board.Clear(conditionPending)
 	}
-	for _, warning := range loaded.Warnings {
+	for _, warning := range won.loaded.Warnings {
 		r.log.Warn("configuration", "warning", warning.Error())
 	}
-	r.enact(old, won)
+	return func(step func(string)) { r.effects.Enact(ctx, old, won, step) }
 }

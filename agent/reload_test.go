@@ -33,6 +33,63 @@ type reloads struct {
 	fail    error         // of the next one
 	hold    chan struct{} // they wait for it
 	hangs   chan struct{} // the resolver, for configurations with a name to look up
+	changed chan struct{} // nil: never
+
+	// Replaced by tests.
+	load    func() (*config.Loaded, error)
+	build   func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
+	enact   func(won *prepared, step func(string))
+	expect  func(id uint64, loaded *config.Loaded, files []string)
+	release func(id uint64, refused bool)
+	follow  func()
+	liveID  func() string
+}
+
+// What follows implements specSource, requester and effects.
+
+func (r *reloads) Load() (*config.Loaded, error) { return r.load() }
+
+func (r *reloads) Check(context.Context, *config.Loaded) error { return nil }
+
+func (r *reloads) Make(
+	ctx context.Context, loaded *config.Loaded, to listener,
+) (*wanted, error) {
+	return r.build(ctx, loaded, to)
+}
+
+func (r *reloads) Loses(context.Context) error { return nil }
+
+func (r *reloads) Live() (epoch.Epoch, epoch.Admin, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return epoch.Epoch{ID: r.liveID(), Hash: r.live, Number: r.number}, nil, r.number >= 0
+}
+
+func (r *reloads) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+func (r *reloads) Ask(request epoch.Request) func(context.Context) (epoch.Result, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hold, fail := r.hold, r.fail
+	r.waiting++
+	r.wishes = append(r.wishes, request.Spec.Hash)
+	return func(context.Context) (epoch.Result, error) { return r.serve(request, hold, fail) }
+}
+
+func (r *reloads) Expect(id uint64, loaded *config.Loaded, files []string) {
+	r.expect(id, loaded, files)
+}
+
+func (r *reloads) Hold(uint64, *prepared) error             { return nil }
+func (r *reloads) Release(id uint64, refused bool)          { r.release(id, refused) }
+func (r *reloads) Follow(_ context.Context, _ func(string)) { r.follow() }
+
+func (r *reloads) Enact(_ context.Context, _ *config.Loaded, won *prepared, step func(string)) {
+	r.enact(won, step)
 }
 
 // resolve looks up what a configuration names.
@@ -57,9 +114,10 @@ func newReloads(t *testing.T) *reloads {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.reloader = newReloader(condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
-	r.load, r.check = r.read, func(*config.Loaded) error { return nil }
-	r.make = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
+	r.reloader = newReloader(r, r, r, condition.NewBoard(), slog.New(slog.DiscardHandler), loaded)
+	r.expect, r.release = func(uint64, *config.Loaded, []string) {}, func(uint64, bool) {}
+	r.load, r.follow, r.liveID = r.read, func() {}, func() string { return "" }
+	r.build = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 		if err := r.resolve(ctx, loaded, to); err != nil {
 			return nil, err
 		}
@@ -68,19 +126,10 @@ func newReloads(t *testing.T) *reloads {
 		}
 		return &wanted{spec: &epoch.Spec{Hash: loaded.Config.Envoy.ConnectTimeout.String()}}, nil
 	}
-	r.serves = func() (string, int, bool) {
+	r.enact = func(won *prepared, _ func(string)) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.live, r.number, r.number >= 0
-	}
-	r.enact = func(_ *config.Loaded, won *prepared) { r.enacted = append(r.enacted, won.loaded.Config.Log.Level) }
-	r.reloader.ask = func(request epoch.Request) func(context.Context) (epoch.Result, error) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		hold, fail := r.hold, r.fail
-		r.waiting++
-		r.wishes = append(r.wishes, request.Spec.Hash)
-		return func(context.Context) (epoch.Result, error) { return r.serve(request, hold, fail) }
+		r.enacted = append(r.enacted, won.loaded.Config.Log.Level)
 	}
 	return r
 }
@@ -210,11 +259,11 @@ func TestRefusedEpochKeepsTheConfigurationInForce(t *testing.T) {
 	if got.Outcome != api.OutcomeRefused || got.Reasons[0] != "it does not get live" || *got.Epoch != 0 {
 		t.Errorf("%+v", got)
 	}
-	if r.inForce().Config.Log.Level != "info" || len(r.enacted) != before {
+	if r.InForce().Config.Log.Level != "info" || len(r.enacted) != before {
 		t.Error("a [live] key of a refused change is in force")
 	}
 	r.fail = nil
-	if got := r.ask(t, reload{reason: "again", ifChanged: true}); got.Outcome != api.OutcomeRestarted || r.inForce().Config.Log.Level != "debug" {
+	if got := r.ask(t, reload{reason: "again", ifChanged: true}); got.Outcome != api.OutcomeRestarted || r.InForce().Config.Log.Level != "debug" {
 		t.Errorf("the next attempt: %+v", got)
 	}
 }
@@ -240,7 +289,7 @@ func TestBrokenChangeIsToldWhileAnEpochWaits(t *testing.T) {
 		t.Errorf("broken: %+v", got)
 	}
 	release()
-	if got := <-waiting; got.Outcome != api.OutcomeRestarted || r.inForce().Config.Envoy.ConnectTimeout != 3*time.Second {
+	if got := <-waiting; got.Outcome != api.OutcomeRestarted || r.InForce().Config.Envoy.ConnectTimeout != 3*time.Second {
 		t.Errorf("the one that waited: %+v", got)
 	}
 }
@@ -309,7 +358,7 @@ func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
 	if older := <-outcomes[0]; !older.Newer || len(older.Changes) != 2 || older.Changes[1].New != `"debug"` {
 		t.Errorf("the older one tells of what is not in force: %+v", older)
 	}
-	if got := r.inForce().Config.Log.Level; got != "debug" {
+	if got := r.InForce().Config.Log.Level; got != "debug" {
 		t.Errorf("log.level %q is in force, which an older reload read; want debug", got)
 	}
 }

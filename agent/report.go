@@ -49,7 +49,7 @@ func (a *Agent) metrics() prometheus.Gatherer {
 	})
 	gauge("conditions", "Degraded states that stand.", func() float64 { return float64(len(a.board.Conditions())) })
 	gauge("pending_restart_keys", "Keys that changed on disk and are in force only after the next start.", func() float64 {
-		_, pending, _ := a.reloader.standing()
+		_, pending, _ := a.reloader.Standing()
 		return float64(len(pending))
 	})
 	gauge("discovery_problems", "Problems in the embedded discovery server's files.", func() float64 { return float64(len(a.discovery.Problems())) })

@@ -35,11 +35,11 @@ func (t *teller) Run(ctx context.Context) error {
 			number = live.Number
 		}
 		t.logs.setEpoch(number)
-		begun := t.reloader.begunSoFar()
+		begun := t.reloader.Reported()
 		state, sentence := t.now()
 		switch {
 		case state == api.StateReloading:
-			begun = t.reloader.begunSoFar() // all of them are told by this one
+			begun = t.reloader.Reported() // all of them are told by this one
 		case begun != told && t.told():
 			t.notifier.Set(systemd.Reloading, "reloading") // one that was over before it was looked at, as refusals are
 		}
@@ -76,7 +76,7 @@ func (t *teller) now() (api.State, string) {
 	case state == api.StateStopping:
 		return state, "stopping"
 	case state == api.StateReloading:
-		return state, t.reloader.doing()
+		return state, t.reloader.Phase()
 	case !serves:
 		return api.StateStarting, t.proxy.notLive()
 	}
@@ -111,7 +111,7 @@ func (t *teller) told() bool { return t.notifier.Announced() }
 
 // beat returns once both loops that decide have turned: that of the reloads and that of the epochs.
 func (a *Agent) beat(ctx context.Context) error {
-	if err := a.reloader.beat(ctx); err != nil {
+	if err := a.reloader.Ping(ctx); err != nil {
 		return fmt.Errorf("the reloads' loop: %w", err)
 	}
 	if err := a.supervisor.Ping(ctx); err != nil {

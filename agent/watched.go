@@ -76,8 +76,8 @@ type watched struct {
 
 func newWatched(r *reloader, log *slog.Logger) *watched {
 	return &watched{reloader: r, log: log, expected: map[uint64][]string{}, watcher: watch.New(watch.Options{
-		Debounce: func() time.Duration { return r.inForce().Config.Reload.Debounce },
-		MaxDelay: func() time.Duration { return r.inForce().Config.Reload.MaxDelay },
+		Debounce: func() time.Duration { return r.InForce().Config.Reload.Debounce },
+		MaxDelay: func() time.Duration { return r.InForce().Config.Reload.MaxDelay },
 		Suffixes: []string{".toml"},
 		Logger:   log,
 	})}

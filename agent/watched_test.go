@@ -22,7 +22,7 @@ func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 	template, certificate = filepath.Join(t.TempDir(), "new.tmpl"), filepath.Join(t.TempDir(), "new.pem")
 	put(t, template, "first")
 	put(t, certificate, "first")
-	r.make = func(_ context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
+	r.build = func(_ context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 		path := loaded.Config.Envoy.TemplateFile
 		if path == "" {
 			return &wanted{spec: &epoch.Spec{Hash: "built"}}, nil
@@ -42,9 +42,9 @@ func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 		return &wanted{spec: &epoch.Spec{Hash: string(text) + " " + string(more)}, files: []string{certificate}}, nil
 	}
 	w := newWatched(r.reloader, slog.New(slog.DiscardHandler))
-	r.enact = func(_ *config.Loaded, won *prepared) { w.set(won.loaded, won.wanted.files) }
-	r.expect, r.over = w.expect, w.over
-	w.set(r.inForce(), nil)
+	r.enact = func(won *prepared, _ func(string)) { w.set(won.loaded, won.wanted.files) }
+	r.expect, r.release = w.expect, w.over
+	w.set(r.InForce(), nil)
 	r.run(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -99,7 +99,7 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 	put(t, template, "broken")
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n")
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // that the file named something else was seen
-		if last, _, busy := r.standing(); !busy && last.Outcome == api.OutcomeRefused {
+		if last, _, busy := r.Standing(); !busy && last.Outcome == api.OutcomeRefused {
 			break
 		}
 		if time.Now().After(deadline) {

@@ -14,32 +14,52 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// levels are a tuner and the Envoys that it is for: each has the levels that it was started with or told.
+// levels are a levelSetter and its Envoys, each with the levels that it was started with or told.
 type levels struct {
-	*tuner
+	*levelSetter
 	live  epoch.Epoch
 	has   map[string]string
-	sets  []string // whom a level was set, whether or not it was taken
-	fails error    // whom it is set
-	ended error    // the supervisor
+	sets  []string // requests to Envoy, successful or not
+	fails error    // of these requests
+	ended error    // of requests to the supervisor
 }
 
 func newLevels() *levels {
 	l := &levels{has: map[string]string{}}
-	l.tuner = &tuner{board: condition.NewBoard(), log: slog.New(slog.DiscardHandler),
-		renew: func(_ context.Context, spec *epoch.Spec) (bool, error) {
-			return l.live.ID != "" && l.has[l.live.ID] != spec.Hash, l.ended
-		},
-		live: func() (epoch.Epoch, bool) { return l.live, l.live.ID != "" },
-		set: func(_ context.Context, e epoch.Epoch, level, components string) error {
-			l.sets = append(l.sets, e.ID+" "+level+" "+components)
-			return l.fails
-		},
-		told: func(_ context.Context, id string, spec *epoch.Spec) error {
-			l.has[id] = spec.Hash
-			return l.ended
-		}}
+	l.levelSetter = &levelSetter{
+		supervisor: l, board: condition.NewBoard(), log: slog.New(slog.DiscardHandler),
+		admin: func(e epoch.Epoch) levelAdmin { return adminOf{l, e.ID} },
+	}
 	return l
+}
+
+// What follows implements levelSupervisor and levelAdmin.
+
+func (l *levels) Live() (epoch.Epoch, epoch.Admin, bool) { return l.live, nil, l.live.ID != "" }
+
+func (l *levels) Renew(_ context.Context, spec *epoch.Spec) (bool, error) {
+	return l.live.ID != "" && l.has[l.live.ID] != spec.Hash, l.ended
+}
+
+func (l *levels) Tuned(_ context.Context, id string, spec *epoch.Spec) error {
+	l.has[id] = spec.Hash
+	return l.ended
+}
+
+type adminOf struct {
+	*levels
+	id string
+}
+
+func (a adminOf) SetLogLevels(_ context.Context, level, components string) error {
+	a.sets = append(a.sets, a.id+" "+level+" "+components)
+	return a.fails
+}
+
+func (l *levels) tune(t *testing.T, level string) {
+	t.Helper()
+	c, spec := leveled(level)
+	l.Configure(t.Context(), c, spec)
 }
 
 // leveled is a configuration and its spec. The hash stands for the command line.
@@ -63,32 +83,32 @@ func (l *levels) expect(t *testing.T, when string, condition bool, sets ...strin
 func TestLogLevelsAreToldToWhomHasOthers(t *testing.T) {
 	l := newLevels()
 	l.live.ID, l.has = "a", map[string]string{"a": "info", "b": "debug", "c": "info"}
-	l.follow()
+	l.follow(t.Context())
 	l.expect(t, "nothing is in force yet", false)
-	l.tune(leveled("info"))
+	l.tune(t, "info")
 	l.expect(t, "it has them", false)
-	l.tune(leveled("debug"))
+	l.tune(t, "debug")
 	l.expect(t, "it has others", false, "a debug http:debug")
 	l.fails = errors.New("gone")
-	l.tune(leveled("error"))
+	l.tune(t, "error")
 	l.expect(t, "it does not take them", true, "a error http:debug")
-	l.follow()
+	l.follow(t.Context())
 	l.expect(t, "it is not told again and again", true)
-	l.tune(leveled("error"))
+	l.tune(t, "error")
 	l.expect(t, "still not", true, "a error http:debug")
 	l.live.ID = ""
-	l.follow()
-	l.tune(leveled("debug"))
+	l.follow(t.Context())
+	l.tune(t, "debug")
 	l.expect(t, "nobody serves", true)
 	l.fails, l.live.ID = nil, "b"
-	l.follow()
+	l.follow(t.Context())
 	l.expect(t, "the next one has them", false)
 	l.live.ID = "c"
-	l.follow()
-	l.follow()
+	l.follow(t.Context())
+	l.follow(t.Context())
 	l.expect(t, "one that was started before has others", false, "c debug http:debug")
 	l.ended = epoch.ErrEnded
-	l.tune(leveled("info"))
+	l.tune(t, "info")
 	l.expect(t, "the supervisor has ended", false)
 }
 
@@ -96,17 +116,21 @@ func TestLogLevelsAreToldToWhomHasOthers(t *testing.T) {
 func TestAnEpochThatGetsLiveByItselfIsToldTheLevelsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, l := newReloads(t), newLevels()
-		changed := make(chan struct{})
-		r.changed, r.follow = func() <-chan struct{} { r.mu.Lock(); defer r.mu.Unlock(); return changed }, l.follow
-		r.enact = func(_ *config.Loaded, won *prepared) { l.tune(leveled(won.loaded.Config.Envoy.LogLevel)) }
+		r.changed = make(chan struct{})
+		r.follow = func() { r.mu.Lock(); defer r.mu.Unlock(); l.follow(t.Context()) }
+		r.liveID = func() string { return l.live.ID }
+		r.enact = func(won *prepared, _ func(string)) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			l.tune(t, won.loaded.Config.Envoy.LogLevel)
+		}
 		getsLive := func(id, has string) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			l.live.ID, l.has[id] = id, has
-			close(changed)
-			changed = make(chan struct{})
+			close(r.changed)
+			r.changed = make(chan struct{})
 		}
-		l.tuner.live = func() (epoch.Epoch, bool) { r.mu.Lock(); defer r.mu.Unlock(); return l.live, l.live.ID != "" }
 		getsLive("a", "warning")
 		r.run(t)
 		r.ask(t, reload{reason: "start", first: true, ifChanged: true})

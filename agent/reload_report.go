@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+)
+
+// refuse ends a reload whose configuration is not put in force.
+func (r *reloader) refuse(ctx context.Context, request *reload, why []string) {
+	r.refused = max(r.refused, request.id)
+	r.publish(request)
+	_, number, live := r.serves()
+	result := api.ReloadResult{ID: request.id, Outcome: api.OutcomeRefused, Reasons: why,
+		Files: request.files, Duration: time.Since(request.began)}
+	remaining := "no epoch is live"
+	if live {
+		result.Epoch = &number
+		remaining = fmt.Sprintf("epoch %d goes on", number)
+	}
+	sentence := fmt.Sprintf("reload refused (%s): %s; %s", request.reason,
+		strings.Join(why, "; "), remaining)
+	r.log.Error(sentence, "event", condition.KindReloadRefused)
+	r.board.Raise(conditionRefused, condition.Error, sentence)
+	r.board.Publish(condition.Event{
+		Kind: condition.KindReloadRefused, Epoch: result.Epoch, Sentence: sentence,
+		Fields: map[string]string{
+			"id": strconv.FormatUint(request.id, 10), "reasons": strings.Join(why, "\n"),
+		},
+	})
+	r.end(ctx, request, result)
+}
+
+// finish ends a reload that was not refused.
+func (r *reloader) finish(ctx context.Context, request *reload, result api.ReloadResult) {
+	result.ID, result.Duration = request.id, time.Since(request.began)
+	r.mu.Lock()
+	result.Pending = r.pending
+	r.mu.Unlock()
+	level := slog.LevelInfo
+	if result.Outcome == api.OutcomeRestarted {
+		level = slog.LevelDebug // the log lines of the new epoch say why it was started
+	}
+	r.log.Log(context.Background(), level, "reload", "reason", request.reason,
+		"outcome", string(result.Outcome), "epoch", describe(result),
+		"took", result.Duration.Round(time.Millisecond).String())
+	r.end(ctx, request, result)
+}
+
+func (r *reloader) end(ctx context.Context, request *reload, result api.ReloadResult) {
+	r.mu.Lock()
+	delete(r.phases, request)
+	r.last = &api.LastReload{Time: time.Now(), Outcome: result.Outcome, Epoch: result.Epoch,
+		Reasons: result.Reasons}
+	quiet := request.quiet
+	r.mu.Unlock()
+	refused := result.Outcome == api.OutcomeRefused
+	r.settle(ctx, nil, func(step func(string)) {
+		step("ending what a reload needed")
+		r.effects.Release(request.id, refused)
+	}, nil)
+	if !quiet {
+		r.board.Publish(condition.Event{
+			Kind: condition.KindReloadFinished, Epoch: result.Epoch,
+			Sentence: fmt.Sprintf("reload finished (%s): %s, %s", request.reason, result.Outcome,
+				describe(result)),
+			Fields: map[string]string{
+				"id": strconv.FormatUint(request.id, 10), "outcome": string(result.Outcome),
+				"pending": strings.Join(result.Pending, " "),
+				"reasons": strings.Join(result.Reasons, "\n"),
+			},
+		})
+	}
+	request.answer <- result
+}
+
+// describe returns "epoch 3 → 4", or what is known of it.
+func describe(result api.ReloadResult) string {
+	switch {
+	case result.Epoch == nil:
+		return "no epoch"
+	case result.Previous == nil || *result.Previous == *result.Epoch:
+		return fmt.Sprintf("epoch %d", *result.Epoch)
+	default:
+		return fmt.Sprintf("epoch %d → %d", *result.Previous, *result.Epoch)
+	}
+}
+
+func (r *reloader) setPhase(request *reload, p api.Progress) {
+	phase := fmt.Sprintf("reloading (%s): %s", request.reason, p.Phase)
+	if !p.Until.IsZero() {
+		phase += ", until " + p.Until.Format(time.TimeOnly) + " at the latest"
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, inProgress := r.phases[request]; inProgress {
+		r.phases[request] = phase
+	}
+}
+
+// register lists a reload as in progress until it ends. Its start is published now if somebody
+// requested it.
+func (r *reloader) register(request *reload) {
+	r.mu.Lock()
+	request.quiet = true
+	r.phases[request] = ""
+	r.mu.Unlock()
+	if len(request.files) == 0 {
+		r.publish(request)
+	}
+}
+
+// publish publishes the start of a reload once: when it is requested, or when a changed file turns
+// out to have an effect. A refusal is an effect.
+func (r *reloader) publish(request *reload) {
+	r.mu.Lock()
+	quiet := request.quiet
+	request.quiet = false
+	if quiet {
+		r.reported++
+	}
+	r.mu.Unlock()
+	if !quiet {
+		return
+	}
+	r.board.Publish(condition.Event{
+		Kind: condition.KindReloadStarted, Sentence: "reload: " + request.reason,
+		Fields: map[string]string{
+			"id": strconv.FormatUint(request.id, 10), "reason": request.reason,
+		},
+	})
+}
+
+// Reported returns the number of reloads whose start was published.
+func (r *reloader) Reported() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reported
+}
+
+// Phase describes the oldest reload in progress and says how many more there are.
+func (r *reloader) Phase() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var oldest *reload
+	for request := range r.phases {
+		if oldest == nil || request.id < oldest.id {
+			oldest = request
+		}
+	}
+	if len(r.phases) > 1 {
+		return fmt.Sprintf("%s (and %d more)", r.phases[oldest], len(r.phases)-1)
+	}
+	return r.phases[oldest]
+}
+
+// Standing returns the last reload, the keys that wait for the next start, and whether a published
+// reload is in progress.
+func (r *reloader) Standing() (last *api.LastReload, pending []string, busy bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for request := range r.phases {
+		busy = busy || !request.quiet
+	}
+	return r.last, r.pending, busy
+}

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"context"
+	"sync/atomic"
+
+	"outrider.org/outrider/agent/api"
+)
+
+// settling is work on effects. Each waits for the one before, so that settings take effect in the
+// order in which their configurations are put in force.
+type settling struct {
+	done chan struct{}
+	step atomic.Pointer[string] // what it waits for
+}
+
+// settle runs work on effects in a helper goroutine once all earlier work has ended, and then the
+// next step in the owner. A request that waits reports what for.
+func (r *reloader) settle(
+	ctx context.Context, request *reload, work func(step func(string)), next func(),
+) {
+	before, now := r.settling, &settling{done: make(chan struct{})}
+	r.settling = now
+	go func() {
+		defer close(now.done)
+		if before != nil && !before.wait(ctx, request) {
+			return
+		}
+		work(func(name string) {
+			now.step.Store(&name)
+			if request != nil {
+				request.progress(api.Progress{Phase: "applying settings: " + name})
+			}
+		})
+		if next != nil {
+			r.post(ctx, next)
+		}
+	}()
+}
+
+// wait returns true once the work has ended, and false if ctx ends first.
+func (s *settling) wait(ctx context.Context, request *reload) bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+	}
+	if step := s.step.Load(); request != nil && step != nil {
+		phase := "waiting until earlier settings take effect: " + *step
+		request.progress(api.Progress{Phase: phase})
+	}
+	select {
+	case <-s.done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// follow applies settings to an epoch that became live without a reload. At most one such work
+// waits.
+func (r *reloader) follow(ctx context.Context) {
+	if r.following {
+		return
+	}
+	live, _, ok := r.supervisor.Live()
+	if !ok || live.ID == r.followed {
+		return
+	}
+	r.following, r.followed = true, live.ID
+	r.settle(ctx, nil, func(step func(string)) { r.effects.Follow(ctx, step) },
+		func() { r.following = false })
+}
