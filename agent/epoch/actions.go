@@ -164,16 +164,15 @@ type cancelJob struct{ name string }
 func (a cancelJob) run(x *executor) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if cancel := x.cancels[a.name]; cancel != nil {
-		cancel()
-		delete(x.cancels, a.name)
+	if job := x.running[a.name]; job != nil {
+		job.cancel()
 	}
 }
 
 // The actions on a keeper that was connected or lost.
 type (
 	listProcesses  struct{ adoption int }
-	watchKeeper    struct{}
+	watchKeeper    struct{ adoption int }
 	checkProcesses struct {
 		ids  []string
 		pids []int
@@ -205,7 +204,7 @@ func (x *executor) exitOf(p Process) processExited {
 }
 
 // run reports exits until the connection to the keeper is lost.
-func (watchKeeper) run(x *executor) {
+func (a watchKeeper) run(x *executor) {
 	x.mu.Lock()
 	keeper := x.keeper
 	x.mu.Unlock()
@@ -214,12 +213,12 @@ func (watchKeeper) run(x *executor) {
 			select {
 			case p, open := <-keeper.Exits():
 				if !open {
-					x.report(keeperGone{})
+					x.report(keeperGone{a.adoption})
 					return
 				}
 				x.report(x.exitOf(p))
 			case <-keeper.Done():
-				x.report(keeperGone{})
+				x.report(keeperGone{a.adoption})
 				return
 			case <-ctx.Done():
 				return

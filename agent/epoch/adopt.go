@@ -18,6 +18,9 @@ type adoption struct {
 type keeperConnected struct{ call int }
 
 func (e keeperConnected) apply(m *machine) {
+	if m.link == connected { // the loss of the last one has not been reported yet
+		m.loseKeeper()
+	}
 	m.cancelAdoption()
 	m.link = listing
 	m.adoption = adoption{m.adoption.number + 1, e.call}
@@ -31,11 +34,18 @@ func (m *machine) cancelAdoption() {
 	}
 }
 
-// keeperGone is the event of a connection to the keeper that was lost. Its Envoys end with it
-// unless it re-executed itself.
-type keeperGone struct{}
+// keeperGone is the event of a connection to the keeper that was lost.
+type keeperGone struct{ adoption int }
 
 func (e keeperGone) apply(m *machine) {
+	if e.adoption == m.adoption.number {
+		m.loseKeeper()
+	}
+}
+
+// loseKeeper takes in that no keeper is connected. Its Envoys end with it unless it re-executed
+// itself.
+func (m *machine) loseKeeper() {
 	m.cancelAdoption()
 	m.link, m.lostAt, m.lostLong = disconnected, m.now, false
 	m.adoption.call = 0
@@ -112,7 +122,7 @@ func (e listed) apply(m *machine) {
 		return
 	}
 	m.link = connected
-	m.do(watchKeeper{})
+	m.do(watchKeeper{e.adoption})
 	m.clear(conditionKeeper)
 	m.adopt(e.found)
 	if caller != 0 {

@@ -23,12 +23,12 @@ type executor struct {
 	ledger  worker // requests to the keeper
 	files   worker
 	notices worker          // board, log and callers
-	running context.Context // ends with Run
+	life    context.Context // ends with Run
 	jobs    sync.WaitGroup
 
 	mu      sync.Mutex
 	keeper  Keeper
-	cancels map[string]func()
+	running map[string]*job
 	callers map[int]*caller
 	callID  int
 }
@@ -47,7 +47,7 @@ func newExecutor(options Options) executor {
 		options: options, log: options.Logger,
 		pings: make(chan struct{}), hints: make(chan struct{}, 1), ended: make(chan struct{}),
 		inbox: newMailbox[event](), ledger: newWorker(), files: newWorker(), notices: newWorker(),
-		cancels: map[string]func(){}, callers: map[int]*caller{},
+		running: map[string]*job{}, callers: map[int]*caller{},
 	}
 }
 
@@ -55,8 +55,8 @@ func newExecutor(options Options) executor {
 // askTimeout to be carried out.
 func (x *executor) begin(ctx context.Context, keeper Keeper) (end func()) {
 	x.setKeeper(keeper)
-	running, cancel := context.WithCancel(ctx)
-	x.running = running
+	life, cancel := context.WithCancel(ctx)
+	x.life = life
 	acting, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	var short, notifying sync.WaitGroup
 	short.Go(func() { x.ledger.run(acting) })
@@ -162,18 +162,27 @@ func (x *executor) logs(level slog.Level, message string, args ...any) {
 	x.notices.add(func(ctx context.Context) { x.log.Log(ctx, level, message, args...) })
 }
 
+// job is a goroutine that can be cancelled.
+type job struct{ cancel context.CancelFunc }
+
 // job runs a goroutine that cancelJob ends, and a later job of that name.
 func (x *executor) job(name string, run func(ctx context.Context)) {
-	ctx, cancel := context.WithCancel(x.running)
+	ctx, cancel := context.WithCancel(x.life)
+	j := &job{cancel}
 	x.mu.Lock()
-	if before := x.cancels[name]; before != nil {
-		before()
+	if before := x.running[name]; before != nil {
+		before.cancel()
 	}
-	x.cancels[name] = cancel
+	x.running[name] = j
 	x.mu.Unlock()
 	x.jobs.Go(func() {
 		defer cancel()
 		run(ctx)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.running[name] == j {
+			delete(x.running, name)
+		}
 	})
 }
 

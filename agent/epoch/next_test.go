@@ -250,6 +250,9 @@ func TestNext(t *testing.T) {
 			"raise keeper-lost, checkProcesses"},
 		{"it is lost during a start", host("0 live", starts(polling)), keeperGone{}, keeperLost,
 			"1 starting, 0 live", "raise keeper-lost, cancel start next, checkProcesses"},
+		{"the loss of an earlier one", host("0 live"), keeperGone{adoption: -1}, idle, "0 live", ""},
+		{"there is another one before its loss is known", host("0 live"), keeperConnected{call: 9},
+			adopting, "0 live", "raise keeper-lost, listProcesses"},
 		{"Envoy ended with it", host("0 live", noKeeper), processesChecked{[]string{"0"}}, keeperLost,
 			"", "cancel drain 0, raise envoy-down, raise keeper-lost"},
 		{"there is another one", host("0 live", noKeeper), keeperConnected{call: 9}, adopting, "0 live",
@@ -292,11 +295,11 @@ func TestNext(t *testing.T) {
 				t.Errorf("%s, epochs %q, actions %q;\nwant %s, epochs %q, actions %q", to.status,
 					shown(to), done(actions), row.status, row.epochs, row.actions)
 			}
-			if !reflect.DeepEqual(row.from, before) {
+			if !reflect.DeepEqual(row.from, before) { //nolint:govet // the same errors
 				t.Error("the state before has changed")
 			}
-			if again, same := next(row.from, event{at: noon, trigger: row.event}); !reflect.DeepEqual(
-				again, to) || !reflect.DeepEqual(same, actions) {
+			again, same := next(row.from, event{at: noon, trigger: row.event})
+			if !reflect.DeepEqual(again, to) || !reflect.DeepEqual(same, actions) { //nolint:govet // the same errors
 				t.Error("the same event has another outcome")
 			}
 		})

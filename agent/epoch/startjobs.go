@@ -60,7 +60,7 @@ func (a prepare) do(ctx context.Context, x *executor) (command Command, sum stri
 func (a prepare) preflight(ctx context.Context, x *executor) error {
 	err := x.state(ctx, a.parentAdmin, preflightHurry)
 	if !hangs(err) || ctx.Err() != nil {
-		return nil // any other error is an answer, too
+		return nil //nolint:nilerr // any other error is an answer, too
 	}
 	if err := x.wakeUp(ctx, a.parent); err != nil {
 		return err

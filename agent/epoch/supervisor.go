@@ -16,7 +16,6 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	snapshot []Epoch
-	liveID   string // of the epoch that serves; "": none
 	recovers bool
 	changed  chan struct{}
 
@@ -84,12 +83,9 @@ func (s *Supervisor) step(e event) {
 
 // publish shows the state to readers if it has changed.
 func (s *Supervisor) publish() {
-	snapshot, liveID := slices.Clone(s.state.history), ""
+	snapshot := slices.Clone(s.state.history)
 	for _, p := range s.state.processes {
 		snapshot = append(snapshot, p.Epoch)
-		if p.State.Serves() {
-			liveID = p.ID
-		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +93,7 @@ func (s *Supervisor) publish() {
 	if slices.Equal(snapshot, s.snapshot) {
 		return
 	}
-	s.snapshot, s.liveID = snapshot, liveID
+	s.snapshot = snapshot
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -112,10 +108,8 @@ func (s *Supervisor) Epochs() []Epoch {
 // Live returns the epoch that serves and its admin; false if there is none. The admin may be lost
 // (Epoch.AdminLost).
 func (s *Supervisor) Live() (Epoch, Admin, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.snapshot {
-		if s.liveID != "" && e.ID == s.liveID {
+	for _, e := range s.Epochs() {
+		if e.State.Serves() {
 			return e, s.executor.options.Admin(e.AdminAddress), true
 		}
 	}
