@@ -28,14 +28,3 @@ func (c codec) Marshal(message any) (mem.BufferSlice, error) {
 	}
 	return buffers, nil
 }
-
-// Unmarshal implements encoding.CodecV2.
-func (c codec) Unmarshal(data mem.BufferSlice, message any) error {
-	node := nodeField(message)
-	if node == 0 {
-		return c.CodecV2.Unmarshal(data, message)
-	}
-	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer whole.Free()
-	return c.CodecV2.Unmarshal(mem.BufferSlice{mem.SliceBuffer(withoutExtensions(whole.ReadOnlyData(), node))}, message)
-}

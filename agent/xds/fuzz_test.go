@@ -4,15 +4,9 @@ import (
 	"testing"
 	"time"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-
-	"outrider.org/outrider/agent/resource"
 )
 
 // FuzzSession lets a client say anything at any time: the session must not panic, must stay within its bounds, and must come
@@ -135,92 +129,6 @@ func FuzzRequest(f *testing.F) {
 				}
 				_ = p.session.handle(one.request)
 			}
-		}
-	})
-}
-
-// FuzzEndpointsOf compares the look at a few fields with real decoding.
-func FuzzEndpointsOf(f *testing.F) {
-	// A known field's number with another form of value than the schema's: kept, and not the field.
-	unknown := edsCluster("c", time.Second)
-	unknown.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, clusterTypeField, protowire.BytesType), nil))
-	for _, c := range []*clusterv3.Cluster{edsCluster("a", time.Second), {Name: "b"}, unknown} {
-		encoded, err := proto.Marshal(c)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(encoded)
-	}
-	f.Fuzz(func(t *testing.T, encoded []byte) {
-		var c clusterv3.Cluster
-		if proto.Unmarshal(encoded, &c) != nil {
-			endpointsOf(encoded) // must not panic
-			return
-		}
-		canonical, err := proto.Marshal(&c) // fields given twice are merged
-		if err != nil {
-			return // not a cluster that could be sent
-		}
-		name, ok := endpointsOf(canonical)
-		source := c.GetEdsClusterConfig().GetEdsConfig()
-		want := c.GetEdsClusterConfig().GetServiceName()
-		if want == "" {
-			want = c.GetName()
-		}
-		if wantOK := c.GetType() == clusterv3.Cluster_EDS && (source.GetAds() != nil || source.GetSelf() != nil) && want != ""; ok != wantOK || ok && name != want {
-			t.Errorf("got %q %v, want %q %v", name, ok, want, wantOK)
-		}
-	})
-}
-
-func TestEndpointsOf(t *testing.T) {
-	named := edsCluster("c", time.Second)
-	named.EdsClusterConfig.ServiceName = "service"
-	for want, c := range map[string]*clusterv3.Cluster{"a": edsCluster("a", time.Second), "service": named, "": {Name: "static"}} {
-		r, err := resource.New(c.Name, c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, ok := endpointsOf(r.Value()); got != want || ok != (want != "") {
-			t.Errorf("%s: %q %v", c.Name, got, ok)
-		}
-	}
-}
-
-// FuzzNode lets a client say anything: what is read is what it said, without its node's extensions.
-func FuzzNode(f *testing.F) {
-	node := &corev3.Node{Id: "a", Cluster: "b", Extensions: []*corev3.Extension{{Name: "c", TypeUrls: []string{"d"}}, {Name: "e"}}, ClientFeatures: []string{"f"}}
-	for _, request := range []proto.Message{
-		&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: "g", InitialResourceVersions: map[string]string{"h": "i"}}, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: "g"},
-		&discoveryv3.DiscoveryRequest{VersionInfo: "j", Node: node, ResourceNames: []string{"k"}}, &discoveryv3.DiscoveryRequest{Node: &corev3.Node{}},
-	} {
-		encoded, err := proto.Marshal(request)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(true, encoded)
-		f.Add(false, encoded[:len(encoded)/2])
-	}
-	f.Fuzz(func(t *testing.T, delta bool, encoded []byte) {
-		var got, want interface {
-			proto.Message
-			GetNode() *corev3.Node
-		} = &discoveryv3.DiscoveryRequest{}, &discoveryv3.DiscoveryRequest{}
-		if delta {
-			got, want = &discoveryv3.DeltaDiscoveryRequest{}, &discoveryv3.DeltaDiscoveryRequest{}
-		}
-		refused := newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, got)
-		if err := proto.Unmarshal(encoded, want); err != nil {
-			return // what is wrong with extensions alone is not read any more
-		}
-		if node := want.GetNode(); node != nil {
-			node.Extensions = nil
-			if got.GetNode() != nil {
-				got.GetNode().Extensions = nil // of a second node, which nobody sends
-			}
-		}
-		if refused != nil || !proto.Equal(got, want) {
-			t.Errorf("%v, %v; was %v", got, refused, want)
 		}
 	})
 }

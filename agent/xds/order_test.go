@@ -2,6 +2,9 @@ package xds
 
 import (
 	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 
 	"outrider.org/outrider/agent/resource"
 )
@@ -33,6 +36,20 @@ func TestChangedClusterBringsItsEndpoints(t *testing.T) {
 		}
 		p.publish(eds1("a", "2"))
 		p.sends("CDS "+"a="+string(eds1("a", "2").Value()), "EDS a=1") // the answer to clusters comes when they are warm
+	}
+}
+
+func TestOrder_EndpointsOfAnotherName(t *testing.T) {
+	named := edsCluster("c", time.Second)
+	named.EdsClusterConfig.ServiceName = "service"
+	endpoints := newWatch(eds, true)
+	endpoints.names = map[string]uint64{"a": 1, "service": 1}
+	for want, c := range map[string]*clusterv3.Cluster{
+		"a": edsCluster("a", time.Second), "service": named, "static": {Name: "static"},
+	} {
+		if got := endpoints.of(encoded(t, c.Name, c)); got != want {
+			t.Errorf("%s: %q", want, got)
+		}
 	}
 }
 

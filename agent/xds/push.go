@@ -1,8 +1,12 @@
 package xds
 
 import (
+	"cmp"
 	"strconv"
 	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/proto"
 
 	"outrider.org/outrider/agent/resource"
 )
@@ -113,11 +117,23 @@ func (s *session) resendEndpoints(r *response) {
 		if cluster.after == nil {
 			continue
 		}
-		if name, ok := endpointsOf(cluster.after.Value()); ok && endpoints.wants(name) {
+		if name := endpoints.of(cluster.after); endpoints.wants(name) {
 			current := s.get(endpoints, name)
 			endpoints.note(name, current, current, true)
 		}
 	}
+}
+
+// of returns the name of a cluster's endpoints: its own, or another one that the cluster gives.
+func (w *watch) of(cluster *resource.Resource) string {
+	if w.wants(cluster.Name) {
+		return cluster.Name // without decoding, as clusters change by the thousand
+	}
+	var decoded clusterv3.Cluster
+	if err := proto.Unmarshal(cluster.Value(), &decoded); err != nil {
+		return cluster.Name
+	}
+	return cmp.Or(decoded.GetEdsClusterConfig().GetServiceName(), cluster.Name)
 }
 
 // build makes the next response of a type, nil if there is nothing to tell. Without removals, what was removed stays for

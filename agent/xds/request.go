@@ -30,16 +30,26 @@ type request struct {
 	versions               map[string]string // delta: what the client has from an earlier stream, name → version
 }
 
+// nodeOf returns the node without the list of its extensions: 40 KB that nobody reads and that would
+// be retained as long as the stream.
+func nodeOf(r interface{ GetNode() *corev3.Node }) *corev3.Node {
+	node := r.GetNode()
+	if node != nil {
+		node.Extensions = nil
+	}
+	return node
+}
+
 func fromState(r *discoveryv3.DiscoveryRequest) *request {
 	return &request{
-		node: r.GetNode(), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), refusal: r.GetErrorDetail(),
+		node: nodeOf(r), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), refusal: r.GetErrorDetail(),
 		locators: len(r.GetResourceLocators()), names: r.GetResourceNames(),
 	}
 }
 
 func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
 	return &request{
-		node: r.GetNode(), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), refusal: r.GetErrorDetail(),
+		node: nodeOf(r), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), refusal: r.GetErrorDetail(),
 		locators:  len(r.GetResourceLocatorsSubscribe()) + len(r.GetResourceLocatorsUnsubscribe()),
 		subscribe: r.GetResourceNamesSubscribe(), unsubscribe: r.GetResourceNamesUnsubscribe(), versions: r.GetInitialResourceVersions(),
 	}

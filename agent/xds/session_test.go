@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
 
@@ -348,4 +350,15 @@ func TestStateOfTheWorldSubscriptions(t *testing.T) {
 		p.ask(&request{typeURL: eds})
 		p.sends()
 	})
+}
+
+func TestRequest_DropsExtensionsOfNode(t *testing.T) {
+	node := &corev3.Node{Id: "a", Extensions: []*corev3.Extension{{Name: "b"}}}
+	r := fromDelta(&discoveryv3.DeltaDiscoveryRequest{Node: node})
+	if r.node.GetId() != "a" || len(r.node.GetExtensions()) > 0 {
+		t.Errorf("node %v", r.node)
+	}
+	if r := fromState(&discoveryv3.DiscoveryRequest{}); r.node != nil {
+		t.Errorf("no node: %v", r.node)
+	}
 }
