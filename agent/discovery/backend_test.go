@@ -23,9 +23,10 @@ type connectionKey struct{}
 
 // server is one that counts the requests of each connection.
 func (b *backend) server() *http.Server {
-	return &http.Server{Handler: b, ErrorLog: log.New(io.Discard, "", 0), ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
-		return context.WithValue(ctx, connectionKey{}, new(atomic.Int64))
-	}}
+	return &http.Server{Handler: b, ErrorLog: log.New(io.Discard, "", 0),
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, connectionKey{}, new(atomic.Int64))
+		}}
 }
 
 // annotate adds to a request's headers what cannot be seen in them.
@@ -50,7 +51,8 @@ func connectProxy(t testing.TB) int {
 	}
 	var tunnels sync.WaitGroup
 	t.Cleanup(tunnels.Wait) // after the connections are closed
-	return run(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return run(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
 		far, err := net.Dial("tcp", r.Host)
 		if err != nil || r.Method != http.MethodConnect {
 			w.WriteHeader(http.StatusBadGateway)
@@ -92,7 +94,8 @@ func mute(t testing.TB) int {
 	return port
 }
 
-// serveTCP has each connection served until the test ends, and closed after it, and returns the port.
+// serveTCP has each connection served until the test ends, and closed after it, and returns the
+// port.
 func serveTCP(t testing.TB, serve func(net.Conn)) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -116,8 +119,8 @@ func serveTCP(t testing.TB, serve func(net.Conn)) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// full listens until the test ends, but has as many connections waiting as there may be: others do not come about. It returns
-// its port.
+// full listens until the test ends, but has as many connections waiting as there may be: others do
+// not come about. It returns its port.
 func full(t testing.TB) int {
 	t.Helper()
 	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -125,7 +128,8 @@ func full(t testing.TB) int {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(listener) })
-	if err := errors.Join(unix.Bind(listener, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(listener, 0)); err != nil {
+	if err := errors.Join(unix.Bind(listener, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}),
+		unix.Listen(listener, 0)); err != nil {
 		t.Fatal(err)
 	}
 	address, err := unix.Getsockname(listener)

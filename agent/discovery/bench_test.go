@@ -21,10 +21,12 @@ func node(kind, namespace string, labels map[string]any) *corev3.Node {
 	if err != nil {
 		panic(err)
 	}
-	return &corev3.Node{Id: kind + "~127.0.0.1~vm." + namespace + "~" + namespace + ".svc.cluster.local", Metadata: metadata}
+	return &corev3.Node{Id: kind + "~127.0.0.1~vm." + namespace + "~" + namespace +
+		".svc.cluster.local", Metadata: metadata}
 }
 
-// service is a ServiceEntry of five endpoints with an address of its own, as the figures of the peer were taken with.
+// service is a ServiceEntry of five endpoints with an address of its own, as the figures of the
+// peer were taken with.
 func service(i, last int) string {
 	text := fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -49,7 +51,8 @@ spec:
 		if e == 4 {
 			octet = last
 		}
-		text += fmt.Sprintf("  - address: 10.200.%d.%d\n    ports:\n      http: 8080\n    labels:\n      version: v%d\n", i&255, octet, e%2)
+		text += fmt.Sprintf("  - address: 10.200.%d.%d\n    ports:\n      http: 8080\n    "+
+			"labels:\n      version: v%d\n", i&255, octet, e%2)
 	}
 	return text
 }
@@ -98,8 +101,8 @@ func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- 
 	return server, changes
 }
 
-// processorTime is what this process used so far. Benches report it beside the time by the clock, which on a shared machine
-// says more of the neighbours.
+// processorTime is what this process used so far. Benches report it beside the time by the clock,
+// which on a shared machine says more of the neighbours.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
@@ -112,7 +115,8 @@ func processorTime(b *testing.B) time.Duration {
 // reportProcessor reports the processor time of an operation since before.
 func reportProcessor(b *testing.B, before time.Duration) {
 	b.Helper()
-	b.ReportMetric(float64(processorTime(b)-before)/float64(time.Millisecond)/float64(b.N), "cpu-ms/op")
+	b.ReportMetric(float64(processorTime(b)-before)/float64(time.Millisecond)/float64(b.N),
+		"cpu-ms/op")
 }
 
 // BenchmarkLoad is the start: files to the first complete set of a sidecar.
@@ -135,7 +139,8 @@ func BenchmarkLoad(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if snapshot, _ := feed.Current(); len(snapshot.Set(resource.ClusterType)) != n || len(snapshot.Set(resource.EndpointType)) != n {
+				if snapshot, _ := feed.Current(); len(snapshot.Set(resource.ClusterType)) != n ||
+					len(snapshot.Set(resource.EndpointType)) != n {
 					b.Fatalf("%d clusters", len(snapshot.Set(resource.ClusterType)))
 				}
 				cancel()

@@ -14,12 +14,16 @@ import (
 // beside are the expectations of what is not in an answer.
 var beside = []string{"also", "never", "counted", "logged"}
 
-// aside checks what becomes true beside the answers: that a backend was asked too, that Envoy counted or logged.
+// aside checks what becomes true beside the answers: that a backend was asked too, that Envoy
+// counted or logged.
 func (x *exchange) aside(t *testing.T, e *envoy, backends map[string]*backend) {
 	t.Helper()
 	for _, want := range x.expect {
 		if what, value, _ := strings.Cut(want, " "); slices.Contains(beside, what) {
-			eventually(t, fmt.Sprintf("%s: %s", x.where, want), func() (bool, string) { return x.holds(e, backends, what, value) })
+			eventually(t, fmt.Sprintf("%s: %s", x.where, want), func() (bool,
+				string) {
+				return x.holds(e, backends, what, value)
+			})
 		}
 	}
 }
@@ -32,7 +36,8 @@ func (x *exchange) lacks(e *envoy, backends map[string]*backend, limit time.Dura
 			continue
 		}
 		deadline := time.Now().Add(limit)
-		for ok, _ := x.holds(e, backends, what, value); !ok; ok, _ = x.holds(e, backends, what, value) {
+		for ok, _ := x.holds(e, backends, what, value); !ok; ok, _ = x.holds(e, backends, what,
+			value) {
 			if time.Now().After(deadline) {
 				return true
 			}
@@ -43,7 +48,8 @@ func (x *exchange) lacks(e *envoy, backends map[string]*backend, limit time.Dura
 }
 
 // holds tells whether an expectation beside the answers is true by now, and what was seen.
-func (x *exchange) holds(e *envoy, backends map[string]*backend, what, value string) (bool, string) {
+func (x *exchange) holds(e *envoy, backends map[string]*backend, what, value string) (bool,
+	string) {
 	switch name, rest, _ := strings.Cut(value, " "); what {
 	case "also", "never":
 		_, asked := backends[name].asked.Load(rest)

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// guilty are the objects that a refused resource came from, those first that the reason speaks of. Of a route
-// configuration these are the ones of the virtual host that has what Envoy quotes: a domain, a cluster, a regular
-// expression. What an EnvoyFilter changed stays the filter's.
+// guilty are the objects that a refused resource came from, those first that the reason speaks of.
+// Of a route configuration these are the ones of the virtual host that has what Envoy quotes: a
+// domain, a cluster, a regular expression. What an EnvoyFilter changed stays the filter's.
 func guilty(v *view.View, r *resource.Resource, reason string) []resource.Origin {
 	if r.Type != resource.RouteType || len(r.Origins) > 0 && r.Origins[0].Kind == "EnvoyFilter" {
 		return r.Origins
@@ -29,9 +29,11 @@ func guilty(v *view.View, r *resource.Resource, reason string) []resource.Origin
 	return r.Origins
 }
 
-// spokenOf is the virtual host with the longest text that a reason has and that not all have; nil if there is none.
+// spokenOf is the virtual host with the longest text that a reason has and that not all have; nil
+// if there is none.
 func spokenOf(hosts []*routev3.VirtualHost, reason string) *routev3.VirtualHost {
-	first, count, last := map[string]*routev3.VirtualHost{}, map[string]int{}, map[string]*routev3.VirtualHost{}
+	first, count, last := map[string]*routev3.VirtualHost{}, map[string]int{},
+		map[string]*routev3.VirtualHost{}
 	for _, host := range hosts {
 		note := func(values protopath.Values) error {
 			text, ok := values.Index(-1).Value.Interface().(string)
@@ -50,7 +52,8 @@ func spokenOf(hosts []*routev3.VirtualHost, reason string) *routev3.VirtualHost 
 	}
 	longest := ""
 	for text := range first {
-		if (count[text] < len(hosts) || len(hosts) == 1) && (len(text) > len(longest) || len(text) == len(longest) && text < longest) {
+		if (count[text] < len(hosts) || len(hosts) == 1) && (len(text) > len(longest) ||
+			len(text) == len(longest) && text < longest) {
 			longest = text
 		}
 	}

@@ -18,9 +18,9 @@ import (
 // insideEnv tells the test that it runs in a network of its own.
 const insideEnv = "OUTRIDER_TEST_NETWORK"
 
-// TestCaptured gives each case in testdata/conformance/captured to a sidecar with interception. It runs itself again in a
-// network namespace of its own, whose connections to 10.9.0.0/16 are redirected as those to others are, and those to
-// 10.8.0.1 as those that come in.
+// TestCaptured gives each case in testdata/conformance/captured to a sidecar with interception. It
+// runs itself again in a network namespace of its own, whose connections to 10.9.0.0/16 are
+// redirected as those to others are, and those to 10.8.0.1 as those that come in.
 func TestCaptured(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -33,31 +33,37 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// onMachine runs what only captured cases send to: $HERE and $UNKNOWN on the machine's address, $FAR on another one.
+// onMachine runs what only captured cases send to: $HERE and $UNKNOWN on the machine's address,
+// $FAR on another one.
 func (s *suite) onMachine(t *testing.T) {
 	t.Helper()
-	for name, address := range map[string]string{"here": capturedAddress, "unknown": capturedAddress, "far": "10.9.0.7"} {
+	for name, address := range map[string]string{"here": capturedAddress,
+		"unknown": capturedAddress, "far": "10.9.0.7"} {
 		listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.variables[strings.ToUpper(name)] = strconv.Itoa(run(t, &http.Server{Handler: &backend{name: name}}, listener))
+		s.variables[strings.ToUpper(name)] = strconv.Itoa(run(t,
+			&http.Server{Handler: &backend{name: name}}, listener))
 	}
 }
 
-// inNetwork tells whether the test runs in a network namespace of its own, where nobody else takes a port. If not it runs
-// the test again in one, beside others that do.
+// inNetwork tells whether the test runs in a network namespace of its own, where nobody else takes
+// a port. If not it runs the test again in one, beside others that do.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) == "" {
 		t.Parallel()
 		command := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
 		command.Env = append(os.Environ(), insideEnv+"=1")
-		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET,
+			Pdeathsig: syscall.SIGKILL}
 		if os.Getuid() != 0 {
 			command.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-			command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-			command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+			command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0,
+				HostID: os.Getuid(), Size: 1}}
+			command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0,
+				HostID: os.Getgid(), Size: 1}}
 		}
 		said, err := command.CombinedOutput()
 		if err != nil {
@@ -66,27 +72,33 @@ func inNetwork(t *testing.T) bool {
 		t.Logf("in a network of its own:\n%s", said)
 		return false
 	}
-	for _, arguments := range []string{"link set lo up", "address add " + capturedAddress + "/32 dev lo", "address add 10.9.0.0/16 dev lo"} {
-		if said, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
+	for _, arguments := range []string{"link set lo up", "address add " + capturedAddress +
+		"/32 dev lo", "address add 10.9.0.0/16 dev lo"} {
+		if said, err := exec.Command("ip",
+			strings.Fields(arguments)...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %s: %v: %s", arguments, err, said)
 		}
 	}
 	return true
 }
 
-// redirect does what interception does, for all connections but those that the proxy makes from 127.0.0.6.
+// redirect does what interception does, for all connections but those that the proxy makes from
+// 127.0.0.6.
 func redirect(t *testing.T) {
 	t.Helper()
 	c := &nftables.Conn{}
 	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "captured"})
-	chain := c.AddChain(&nftables.Chain{Name: "output", Table: table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
+	chain := c.AddChain(&nftables.Chain{Name: "output", Table: table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
 	const source, destination = 12, 16 // offsets in the header of IPv4
 	address := func(offset, length uint32, ip string) []expr.Any {
-		return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length},
+		return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader,
+			Offset: offset, Len: length},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: net.ParseIP(ip).To4()[:length]}}
 	}
 	to := func(port uint16) []expr.Any {
-		return []expr.Any{&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(port)}, &expr.Redir{RegisterProtoMin: 1}}
+		return []expr.Any{&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
+			&expr.Redir{RegisterProtoMin: 1}}
 	}
 	for _, rule := range [][]expr.Any{
 		append(address(source, 4, "127.0.0.6"), &expr.Verdict{Kind: expr.VerdictReturn}),

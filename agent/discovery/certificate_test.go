@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestARenewedCertificateDrainsNoListener renames a new certificate over the old one: new connections meet it, old ones go
-// on, and no listener is made anew.
+// TestARenewedCertificateDrainsNoListener renames a new certificate over the old one: new
+// connections meet it, old ones go on, and no listener is made anew.
 func TestARenewedCertificateDrainsNoListener(t *testing.T) {
 	authority, authorityKey := certificate(t)
 	signer, err := tls.LoadX509KeyPair(authority, authorityKey)
@@ -40,7 +40,9 @@ spec:
 	server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 	e := startEnvoy(t, "router", server)
 	dial := func() (*tls.Conn, error) {
-		return tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), &tls.Config{InsecureSkipVerify: true})
+		return tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp",
+			net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+			&tls.Config{InsecureSkipVerify: true})
 	}
 	serial := func() string {
 		connection, err := dial()
@@ -50,7 +52,11 @@ spec:
 		defer func() { _ = connection.Close() }()
 		return connection.ConnectionState().PeerCertificates[0].SerialNumber.String()
 	}
-	eventually(t, "the first certificate is served", func() (bool, string) { seen := serial(); return seen == "10", seen })
+	eventually(t, "the first certificate is served", func() (bool,
+		string) {
+		seen := serial()
+		return seen == "10", seen
+	})
 	old, err := dial()
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +67,11 @@ spec:
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new certificate is served", func() (bool, string) { seen := serial(); return seen == "11", seen })
+	eventually(t, "the new certificate is served", func() (bool,
+		string) {
+		seen := serial()
+		return seen == "11", seen
+	})
 	_ = old.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := fmt.Fprint(old, "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"); err != nil {
 		t.Error(err)

@@ -24,8 +24,8 @@ type CheckOptions struct {
 	Denied Denied // which of them the proxy cannot read; nil: not known
 }
 
-// Check reads files and directories as the server does, once, and returns what is wrong, by place. An error means that it
-// could not be done.
+// Check reads files and directories as the server does, once, and returns what is wrong, by place.
+// An error means that it could not be done.
 func Check(paths []string, options CheckOptions) ([]Problem, error) {
 	c, err := read(paths, options)
 	if err != nil {
@@ -44,7 +44,8 @@ type checked struct {
 func read(paths []string, options CheckOptions) (checked, error) {
 	o := Options{Files: paths, Namespace: options.Namespace, Domain: options.Domain}
 	fill(&o)
-	node := model.Node{Type: model.NodeType(options.Type), Namespace: o.Namespace, Labels: options.Labels}
+	node := model.Node{Type: model.NodeType(options.Type), Namespace: o.Namespace,
+		Labels: options.Labels}
 	if node.Type == "" {
 		node.Type = model.Sidecar
 	}
@@ -54,7 +55,8 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	}
 	m.Identity, m.SystemRoots, m.Taken = o.Identity, o.SystemRoots, options.Taken
 	world := model.NewWorld(o.Domain, m)
-	files := &certificates{denied: options.Denied, logger: o.Logger, files: map[string]*certificateFile{}}
+	files := &certificates{denied: options.Denied, logger: o.Logger,
+		files: map[string]*certificateFile{}}
 	if options.Here {
 		files.watch = func([]string) error { return nil }
 	}

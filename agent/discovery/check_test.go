@@ -68,12 +68,14 @@ func TestCheckReadsTheConfigurationOfTheMesh(t *testing.T) {
 	write(t, entry, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 	write(t, file, "connectTimeout: 1h\n")
 	problems, err := discovery.Check([]string{entry}, discovery.CheckOptions{MeshConfigFile: file})
-	if err != nil || len(problems) != 1 || problems[0].File != file || problems[0].Field != "connectTimeout" {
+	if err != nil || len(problems) != 1 || problems[0].File != file ||
+		problems[0].Field != "connectTimeout" {
 		t.Errorf("%v %v", problems, err)
 	}
 	// What it says counts for the objects: the entry is for nobody in another namespace.
 	write(t, file, "defaultServiceExportTo: [.]\n")
-	said, err := discovery.Explain([]string{entry}, discovery.CheckOptions{Namespace: "bank", MeshConfigFile: file}, explain.Request{Host: "web.test", Port: 80})
+	said, err := discovery.Explain([]string{entry}, discovery.CheckOptions{Namespace: "bank",
+		MeshConfigFile: file}, explain.Request{Host: "web.test", Port: 80})
 	if err != nil || said.Outcome != explain.Refused {
 		t.Errorf("%s %v", said.Outcome, err)
 	}
@@ -82,10 +84,14 @@ func TestCheckReadsTheConfigurationOfTheMesh(t *testing.T) {
 func TestExplainNamesTheObjects(t *testing.T) {
 	directory := t.TempDir()
 	files := map[string]string{
-		"web.yaml":   fmt.Sprintf(webEntry, "web", "10.0.0.1"),
-		"rule.yaml":  fmt.Sprintf(webRule, "web", "RANDOM"),
-		"z.yaml":     "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: late, namespace: shop}\nspec: {hosts: [late.test], resolution: STATIC, ports: [{number: 80, name: tcp, protocol: TCP}], endpoints: [{address: 10.0.0.9}]}\n",
-		"route.yaml": "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web.test], http: [{name: v, route: [{destination: {host: web.test, subset: v1}}]}]}\n",
+		"web.yaml":  fmt.Sprintf(webEntry, "web", "10.0.0.1"),
+		"rule.yaml": fmt.Sprintf(webRule, "web", "RANDOM"),
+		"z.yaml": "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: " +
+			"late, namespace: shop}\nspec: {hosts: [late.test], resolution: STATIC, ports: " +
+			"[{number: 80, name: tcp, protocol: TCP}], endpoints: [{address: 10.0.0.9}]}\n",
+		"route.yaml": "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: " +
+			"{name: web, namespace: shop}\nspec: {hosts: [web.test], http: [{name: v, route: " +
+			"[{destination: {host: web.test, subset: v1}}]}]}\n",
 	}
 	for name, text := range files {
 		write(t, filepath.Join(directory, name), text)
@@ -102,21 +108,27 @@ func TestExplainNamesTheObjects(t *testing.T) {
 			deciding[s.What] += filepath.Base(o.File) + " "
 		}
 	}
-	want := map[string]string{"virtual host": "route.yaml ", "route": "route.yaml ", "action": "route.yaml ",
+	want := map[string]string{"virtual host": "route.yaml ", "route": "route.yaml ",
+		"action":  "route.yaml ",
 		"cluster": "web.yaml rule.yaml ", "endpoints": "web.yaml rule.yaml "}
 	delete(deciding, "listener")
 	delete(deciding, "filter chain") // the oldest of the port's: told by TestConformance's problems
 	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.Forwarded {
 		t.Errorf("%s %s", said.Outcome, diff)
 	}
-	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80}, nil); err != nil || said.Status != 502 || !strings.Contains(said.Cure, "ServiceEntry") {
+	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80},
+		nil); err != nil || said.Status != 502 || !strings.Contains(said.Cure, "ServiceEntry") {
 		t.Errorf("%+v %v", said.Answer, err)
 	}
-	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80}, nil); err != nil || len(said.Problems) != 1 || !strings.Contains(said.Problems[0].Message, "nothing listens for host late.test") {
+	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80},
+		nil); err != nil || len(said.Problems) != 1 || !strings.Contains(said.Problems[0].Message,
+		"nothing listens for host late.test") {
 		t.Errorf("of one that came late: %v %v", said.Problems, err)
 	}
-	server.Refused(resource.ClusterType, []discovery.RefusedResource{{Name: "outbound|80|v1|web.test"}}, errors.New("no such thing"))
-	if said, err = server.Explain(proxy, explain.Request{Host: "web.test", Port: 80}, nil); err != nil || len(said.Unknown) != 1 || len(said.Problems) == 0 {
+	server.Refused(resource.ClusterType,
+		[]discovery.RefusedResource{{Name: "outbound|80|v1|web.test"}}, errors.New("no such thing"))
+	if said, err = server.Explain(proxy, explain.Request{Host: "web.test", Port: 80},
+		nil); err != nil || len(said.Unknown) != 1 || len(said.Problems) == 0 {
 		t.Errorf("of a refused cluster: %q %v %v", said.Unknown, said.Problems, err)
 	}
 
@@ -126,10 +138,13 @@ func TestExplainNamesTheObjects(t *testing.T) {
 	}
 	got := map[string]string{}
 	for _, o := range origins {
-		got[o.Type[strings.LastIndexByte(o.Type, '.')+1:]+" "+o.Name+" "+o.VirtualHost] = filepath.Base(o.Origins[0].File)
+		got[o.Type[strings.LastIndexByte(o.Type,
+			'.')+1:]+" "+o.Name+" "+o.VirtualHost] = filepath.Base(o.Origins[0].File)
 	}
-	for name, file := range map[string]string{"Cluster outbound|80|v1|web.test ": "web.yaml", "ClusterLoadAssignment outbound|80||web.test ": "web.yaml",
-		"RouteConfiguration 80 web.test:80": "route.yaml", "RouteConfiguration 9000 web.test:9000": "route.yaml"} {
+	for name, file := range map[string]string{"Cluster outbound|80|v1|web.test ": "web.yaml",
+		"ClusterLoadAssignment outbound|80||web.test ": "web.yaml",
+		"RouteConfiguration 80 web.test:80":            "route.yaml",
+		"RouteConfiguration 9000 web.test:9000":        "route.yaml"} {
 		if got[name] != file {
 			t.Errorf("%q is from %q, want %q", name, got[name], file)
 		}
@@ -137,12 +152,17 @@ func TestExplainNamesTheObjects(t *testing.T) {
 }
 
 func TestCheck_ReferencesThatNothingDefines(t *testing.T) {
-	const service = "ServiceEntry shop/web: {hosts: [web.test, '*.wild.test'], resolution: STATIC, endpoints: [{address: 10.0.0.1, labels: {version: v1}}], ports: [{number: 80, name: http, protocol: HTTP}]}"
+	const service = "ServiceEntry shop/web: {hosts: [web.test, '*.wild.test'], resolution: " +
+		"STATIC, endpoints: [{address: 10.0.0.1, labels: {version: v1}}], ports: [{number: 80, " +
+		"name: http, protocol: HTTP}]}"
 	const rule = "DestinationRule shop/web: {host: '*.test', subsets: [{name: v1}]}"
-	const gateway = "Gateway shop/edge: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}"
-	const unknown = "no service has the host nowhere.test; requests get 503; add a ServiceEntry or correct the host"
+	const gateway = "Gateway shop/edge: {selector: {app: edge}, servers: [{port: {number: 80, " +
+		"name: http, protocol: HTTP}, hosts: ['*']}]}"
+	const unknown = "no service has the host nowhere.test; requests get 503; add a ServiceEntry " +
+		"or correct the host"
 	route := func(destination string) string {
-		return "VirtualService shop/v: {hosts: [v.test], gateways: [edge], http: [{route: [{destination: {" + destination + "}}]}]}"
+		return "VirtualService shop/v: {hosts: [v.test], gateways: [edge], http: [{route: " +
+			"[{destination: {" + destination + "}}]}]}"
 	}
 	edge := map[string]string{"app": "edge"}
 	for _, c := range []struct {
@@ -151,22 +171,45 @@ func TestCheck_ReferencesThatNothingDefines(t *testing.T) {
 		objects []string
 		want    []string
 	}{
-		{"all is there", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "shop"}, []string{service, gateway, route("host: web.test")}, nil},
-		{"a host", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "shop"}, []string{service, gateway, route("host: nowhere.test")},
-			[]string{"warning VirtualService shop/v: spec.http[0].route[0].destination.host: " + unknown}},
-		{"a host of a Gateway that is not for this proxy", discovery.CheckOptions{}, []string{service, gateway, route("host: nowhere.test")},
-			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\" and labels that its selector app=edge matches in [node]",
-				"warning VirtualService shop/v: spec.http[0].route[0].destination.host: " + unknown}},
-		{"a host that a pattern covers", discovery.CheckOptions{Labels: edge}, []string{service, gateway, route("host: a.wild.test")},
-			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\" in [node]"}},
-		{"a Gateway without a selector", discovery.CheckOptions{}, []string{strings.Replace(gateway, "selector: {app: edge}, ", "", 1)},
-			[]string{"warning Gateway shop/edge: has no effect here: this proxy is a sidecar, and Gateways are for routers; set type = \"router\" in [node]"}},
-		{"a subset", discovery.CheckOptions{Type: "router"}, []string{service, rule, gateway, route("host: web.test, subset: v2")},
-			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: its selector is app=edge, the labels of this proxy are none; set [node] labels, or correct the selector",
-				"warning VirtualService shop/v: spec.http[0].route[0].destination.subset: no DestinationRule for web.test has a subset v2; requests get 503; add the subset or correct its name"}},
-		{"a subset of a pattern's rule", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "bank"}, []string{service, rule, gateway, route("host: web.test, subset: v1")}, nil},
-		{"a mirror", discovery.CheckOptions{Type: "router", Labels: edge}, []string{service, gateway, "VirtualService shop/v: {hosts: [v.test], gateways: [edge], http: [{route: [{destination: {host: web.test}}], mirrors: [{destination: {host: nowhere.test}}]}]}"},
-			[]string{"warning VirtualService shop/v: spec.http[0].mirrors[0].destination.host: " + unknown}},
+		{"all is there", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "shop"},
+			[]string{service, gateway, route("host: web.test")}, nil},
+		{"a host", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "shop"},
+			[]string{service, gateway, route("host: nowhere.test")},
+			[]string{"warning VirtualService shop/v: spec.http[0].route[0].destination.host: " +
+				unknown}},
+		{"a host of a Gateway that is not for this proxy", discovery.CheckOptions{},
+			[]string{service, gateway, route("host: nowhere.test")},
+			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: this proxy " +
+				"is a sidecar, and Gateways are for routers; set type = \"router\" and labels " +
+				"that its selector app=edge matches in [node]",
+				"warning VirtualService shop/v: spec.http[0].route[0].destination.host: " +
+					unknown}},
+		{"a host that a pattern covers", discovery.CheckOptions{Labels: edge}, []string{service,
+			gateway, route("host: a.wild.test")},
+			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: this proxy " +
+				"is a sidecar, and Gateways are for routers; set type = \"router\" in [node]"}},
+		{"a Gateway without a selector", discovery.CheckOptions{}, []string{strings.Replace(gateway,
+			"selector: {app: edge}, ", "", 1)},
+			[]string{"warning Gateway shop/edge: has no effect here: this proxy is a sidecar, " +
+				"and Gateways are for routers; set type = \"router\" in [node]"}},
+		{"a subset", discovery.CheckOptions{Type: "router"}, []string{service, rule, gateway,
+			route("host: web.test, subset: v2")},
+			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: its selector " +
+				"is app=edge, the labels of this proxy are none; set [node] labels, or correct " +
+				"the selector",
+				"warning VirtualService shop/v: spec.http[0].route[0].destination.subset: no " +
+					"DestinationRule for web.test has a subset v2; requests get 503; add the " +
+					"subset or correct its name"}},
+		{"a subset of a pattern's rule", discovery.CheckOptions{Type: "router", Labels: edge,
+			Namespace: "bank"}, []string{service, rule, gateway,
+			route("host: web.test, subset: v1")}, nil},
+		{"a mirror", discovery.CheckOptions{Type: "router", Labels: edge}, []string{service,
+			gateway,
+			"VirtualService shop/v: {hosts: [v.test], gateways: [edge], http: [{route: " +
+				"[{destination: {host: web.test}}], mirrors: [{destination: {host: " +
+				"nowhere.test}}]}]}"},
+			[]string{"warning VirtualService shop/v: spec.http[0].mirrors[0].destination.host: " +
+				unknown}},
 	} {
 		folder := meshOf(t, c.objects...)
 		problems, err := discovery.Check([]string{folder}, c.options)

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestConformance gives the YAML of all cases in testdata/conformance to one real Envoy of each kind and asks what the
-// cases ask. testdata/conformance/README says how a case is written.
+// TestConformance gives the YAML of all cases in testdata/conformance to one real Envoy of each
+// kind and asks what the cases ask. testdata/conformance/README says how a case is written.
 func TestConformance(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -23,7 +23,8 @@ func TestConformance(t *testing.T) {
 		for _, c := range cases {
 			write(t, filepath.Join(directory, c.name+".yaml"), c.mesh)
 		}
-		server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
+		server, changes := start(t, discovery.Options{Files: []string{directory},
+			Namespace: "shop"})
 		e := startEnvoy(t, kind, server)
 		e.listens(t)
 		eventually(t, "expected problems are told", func() (bool, string) {
@@ -31,7 +32,8 @@ func TestConformance(t *testing.T) {
 			return missing == "", missing
 		})
 		for _, p := range server.Problems() {
-			if name := strings.TrimSuffix(filepath.Base(p.File), ".yaml"); p.Severity != condition.Info && !findCase(cases, name).expects(p) {
+			if name := strings.TrimSuffix(filepath.Base(p.File),
+				".yaml"); p.Severity != condition.Info && !findCase(cases, name).expects(p) {
 				t.Errorf("unexpected problem: %s", p)
 			}
 		}
@@ -46,7 +48,8 @@ func TestConformance(t *testing.T) {
 			})
 		}
 		if strings.Contains(e.said(), "deprecated") {
-			t.Errorf("Envoy %s warns of something deprecated: %s", kind, regexp.MustCompile(`.*deprecated.*`).FindString(e.said()))
+			t.Errorf("Envoy %s warns of something deprecated: %s", kind,
+				regexp.MustCompile(`.*deprecated.*`).FindString(e.said()))
 		}
 	}
 }

@@ -16,14 +16,15 @@ import (
 // corpusKinds are the kinds whose corpora are ours to judge.
 var corpusKinds = regexp.MustCompile(`(?i)(DestinationRule|EnvoyFilter|Gateway|ServiceEntry|Sidecar|VirtualService|WorkloadEntry|WorkloadGroup)(-valid|-invalid)?\.yaml$`)
 
-// TestCorpora holds validation against Istio's own examples of what is valid and what is not, and against those of ours
-// (testdata/corpora), whose invalid ones begin with what must be told.
+// TestCorpora holds validation against Istio's own examples of what is valid and what is not, and
+// against those of ours (testdata/corpora), whose invalid ones begin with what must be told.
 func TestCorpora(t *testing.T) {
 	istio, err := parts.IstioSource()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range []string{filepath.Join(istio, "pkg/test/datasets/validation/dataset"), filepath.Join(istio, "pkg/config/validation/testdata/crds"),
+	for _, folder := range []string{filepath.Join(istio, "pkg/test/datasets/validation/dataset"),
+		filepath.Join(istio, "pkg/config/validation/testdata/crds"),
 		filepath.Join("testdata", "corpora")} {
 		files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 		if err != nil || len(files) == 0 {
@@ -40,7 +41,8 @@ func TestCorpora(t *testing.T) {
 			for i, document := range regexp.MustCompile(`(?m)^---.*\n`).Split(string(text), -1) {
 				if strings.TrimSpace(document) != "" {
 					t.Run(fmt.Sprintf("%s/%d", filepath.Base(file), i), func(t *testing.T) {
-						corpus(t, document, strings.Contains(file, "-invalid."), folder == filepath.Join("testdata", "corpora"))
+						corpus(t, document, strings.Contains(file, "-invalid."),
+							folder == filepath.Join("testdata", "corpora"))
 					})
 				}
 			}
@@ -58,7 +60,8 @@ func corpus(t *testing.T, document string, invalid, ours bool) {
 		wanted, invalid = match[2], true
 	}
 	path := filepath.Join(t.TempDir(), "object.yaml")
-	if err := os.WriteFile(path, []byte(expectation.ReplaceAllString(document, "")), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(expectation.ReplaceAllString(document, "")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	problems, err := discovery.Check([]string{path}, discovery.CheckOptions{})
@@ -73,7 +76,8 @@ func corpus(t *testing.T, document string, invalid, ours bool) {
 		}
 	}
 	if refused != invalid {
-		t.Errorf("refused: %v, must be: %v (%s); problems %v\n%s", refused, invalid, wanted, problems, document)
+		t.Errorf("refused: %v, must be: %v (%s); problems %v\n%s", refused, invalid, wanted,
+			problems, document)
 	}
 	if ours && invalid && !told {
 		t.Errorf("no error tells %q: %v\n%s", wanted, problems, document)

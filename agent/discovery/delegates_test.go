@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestDelegatesAreBounded multiplies matches of a VirtualService with its delegate's, up to the bound and above.
+// TestDelegatesAreBounded multiplies matches of a VirtualService with its delegate's, up to the
+// bound and above.
 func TestDelegatesAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		name             string
@@ -22,15 +23,18 @@ func TestDelegatesAreBounded(t *testing.T) {
 		tooMany          bool
 		leastBytes, most int // of the routes, as Envoy is told them
 	}{
-		{name: "many", roots: 1, outer: 100, its: 100, routes: 1, leastBytes: 300_000, most: 1_000_000},
+		{name: "many", roots: 1, outer: 100, its: 100, routes: 1, leastBytes: 300_000,
+			most: 1_000_000},
 		{name: "matches", roots: 1, outer: 1000, its: 1000, routes: 1, tooMany: true, most: 1000},
 		{name: "routes", roots: 200, outer: 1, its: 1, routes: 200, tooMany: true, most: 1_000_000},
 		{name: "no match", roots: 200, routes: 200, tooMany: true, most: 1_000_000},
-		{name: "nothing in common", roots: 1, outer: 401, its: 1, routes: 500, nothing: true, tooMany: true, most: 1000},
+		{name: "nothing in common", roots: 1, outer: 401, its: 1, routes: 500, nothing: true,
+			tooMany: true, most: 1000},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			written := 0
-			routes := func(count, matches int, then string) string { // no two of whose matches are equal
+			// no two of whose matches are equal
+			routes := func(count, matches int, then string) string {
 				var text strings.Builder
 				for range count {
 					var all []string
@@ -46,20 +50,27 @@ func TestDelegatesAreBounded(t *testing.T) {
 				}
 				return text.String()
 			}
-			head := "apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: shop}\nspec:\n"
-			text := fmt.Sprintf(head, "ServiceEntry", "x") + "  hosts: [x.test]\n  resolution: STATIC\n  ports: [{number: 80, name: p, protocol: HTTP}]\n  endpoints: [{address: 10.0.0.1}]\n---\n" +
-				fmt.Sprintf(head, "VirtualService", "d") + "  http:\n" + routes(test.routes, test.its, "directResponse: {status: 200}") + "---\n" +
-				fmt.Sprintf(head, "VirtualService", "root") + "  hosts: [x.test]\n  http:\n" + routes(test.roots, test.outer, "delegate: {name: d}")
+			head := "apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, " +
+				"namespace: shop}\nspec:\n"
+			text := fmt.Sprintf(head, "ServiceEntry", "x") +
+				"  hosts: [x.test]\n  resolution: STATIC\n  ports: [{number: 80, name: p, " +
+				"protocol: HTTP}]\n  endpoints: [{address: 10.0.0.1}]\n---\n" +
+				fmt.Sprintf(head, "VirtualService", "d") + "  http:\n" + routes(test.routes,
+				test.its, "directResponse: {status: 200}") + "---\n" +
+				fmt.Sprintf(head, "VirtualService", "root") + "  hosts: [x.test]\n  http:\n" +
+				routes(test.roots, test.outer, "delegate: {name: d}")
 			directory := t.TempDir()
 			write(t, filepath.Join(directory, "all.yaml"), text)
 			server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 			snapshot, _ := feedOf(t, server, "sidecar").Current()
-			if size := len(snapshot.Get(resource.Key{Type: resource.RouteType, Name: "80"}).Value()); size < test.leastBytes || size > test.most {
+			if size := len(snapshot.Get(resource.Key{Type: resource.RouteType,
+				Name: "80"}).Value()); size < test.leastBytes || size > test.most {
 				t.Errorf("%d bytes of routes", size)
 			}
 			told := false
 			for _, p := range server.Problems() {
-				told = told || p.Severity == condition.Error && strings.Contains(p.Message, "the delegates come to more than 10000 matches")
+				told = told || p.Severity == condition.Error && strings.Contains(p.Message,
+					"the delegates come to more than 10000 matches")
 			}
 			if told != test.tooMany {
 				t.Errorf("told: %v", server.Problems())

@@ -10,11 +10,15 @@ import (
 // TestTheProxyForUnknownTrafficInAnyCase names it as its service does not.
 func TestTheProxyForUnknownTrafficInAnyCase(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,
-		"ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], endpoints: [{address: 10.0.0.9}]}",
-		"ServiceEntry bank/other: {hosts: [y.test], resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], endpoints: [{address: 10.0.0.9}]}",
-		"Sidecar shop/s: {egress: [{hosts: ['./*']}], outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: Y.Test, port: {number: 80}}}}")}})
+		"ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, name: "+
+			"p, protocol: HTTP}], endpoints: [{address: 10.0.0.9}]}",
+		"ServiceEntry bank/other: {hosts: [y.test], resolution: STATIC, ports: [{number: 80, "+
+			"name: p, protocol: HTTP}], endpoints: [{address: 10.0.0.9}]}",
+		"Sidecar shop/s: {egress: [{hosts: ['./*']}], outboundTrafficPolicy: {mode: ALLOW_ANY, "+
+			"egressProxy: {host: Y.Test, port: {number: 80}}}}")}})
 	snapshot, _ := feedOf(t, server, "sidecar").Current()
-	contains(t, "routes", readableResource(t, snapshot.Get(resource.Key{Type: resource.RouteType, Name: "80"})), `cluster:"outbound|80||y.test"`)
+	contains(t, "routes", readableResource(t, snapshot.Get(resource.Key{Type: resource.RouteType,
+		Name: "80"})), `cluster:"outbound|80||y.test"`)
 	if snapshot.Get(resource.Key{Type: resource.ClusterType, Name: "outbound|80||y.test"}) == nil {
 		t.Error("the proxy has no cluster")
 	}

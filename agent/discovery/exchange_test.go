@@ -47,7 +47,8 @@ func readExchanges(t *testing.T, path, text string) []*exchange {
 		case line == "= later.yaml":
 			later = true
 		case kind == ">" && (current == nil || len(current.expect) > 0):
-			current = &exchange{where: fmt.Sprintf("%s: requests, line %d", path, i+1), ask: []string{rest}, times: 1, later: later}
+			current = &exchange{where: fmt.Sprintf("%s: requests, line %d", path, i+1),
+				ask: []string{rest}, times: 1, later: later}
 			later = false
 			all = append(all, current)
 		case kind == ">":
@@ -118,7 +119,8 @@ func (x *exchange) run(port int) (differences []string) {
 			continue
 		}
 		if problem := x.check(want); problem != "" {
-			differences = append(differences, fmt.Sprintf("%s: %s\n want %s\n %s", x.where, strings.Join(x.ask, " | "), want, problem))
+			differences = append(differences, fmt.Sprintf("%s: %s\n want %s\n %s", x.where,
+				strings.Join(x.ask, " | "), want, problem))
 		}
 	}
 	return differences
@@ -155,13 +157,17 @@ func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
 	protocols.SetHTTP1(headers.Get("http") != "2")
 	protocols.SetUnencryptedHTTP2(headers.Get("http") == "2")
 	headers.Del("http")
-	transport := &http.Transport{Protocols: protocols, DisableKeepAlives: true, TLSClientConfig: config,
+	transport := &http.Transport{Protocols: protocols, DisableKeepAlives: true,
+		TLSClientConfig: config,
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, to)
 		}}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: 10 * time.Second,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		CheckRedirect: func(*http.Request,
+			[]*http.Request) error {
+			return http.ErrUseLastResponse
+		}}
 	request, err := http.NewRequest(method, scheme+"://"+host+"/"+path, nil)
 	if err != nil {
 		return reply{err: err}
@@ -170,7 +176,8 @@ func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
 	started := time.Now()
 	answer, err := client.Do(request)
 	r.elapsed = time.Since(started)
-	if scheme == "https" && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)) {
+	if scheme == "https" && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, net.ErrClosed)) {
 		err = fmt.Errorf("%w: %w", err, hungUp(to, transport.TLSClientConfig))
 	}
 	if err != nil {
@@ -185,9 +192,10 @@ func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
 	return r
 }
 
-// hungUp says why a server hangs up after the handshake of TLS 1.3, in which it sees the client's certificate last: a client
-// that writes may meet the end before it reads the reason (its writer is told so, or its reader, or the reader that the writer has
-// closed the connection), one that only reads is told.
+// hungUp says why a server hangs up after the handshake of TLS 1.3, in which it sees the client's
+// certificate last: a client that writes may meet the end before it reads the reason (its writer is
+// told so, or its reader, or the reader that the writer has closed the connection), one that only
+// reads is told.
 func hungUp(to string, config *tls.Config) error {
 	connection, err := tls.Dial("tcp", to, config)
 	if err != nil {
@@ -217,7 +225,8 @@ func (x *exchange) check(want string) string {
 	}
 	for _, r := range x.replies {
 		if got := r.get(what, value); !matches(got, value) {
-			return fmt.Sprintf("got  %s (status %d, error %v, body %q, header %v)", got, r.status, r.err, r.body, r.header)
+			return fmt.Sprintf("got  %s (status %d, error %v, body %q, header %v)", got, r.status,
+				r.err, r.body, r.header)
 		}
 	}
 	return ""
@@ -269,8 +278,10 @@ func (r reply) get(what, value string) string {
 
 // matches takes regular expressions too, after a ~.
 func matches(got, want string) bool {
-	if name, expression, ok := strings.Cut(want, "~"); ok && (name == "" || strings.HasSuffix(name, ": ")) {
-		return regexp.MustCompile("^" + regexp.QuoteMeta(name) + "(?:" + expression + ")$").MatchString(got)
+	if name, expression, ok := strings.Cut(want, "~"); ok && (name == "" || strings.HasSuffix(name,
+		": ")) {
+		return regexp.MustCompile("^" + regexp.QuoteMeta(name) + "(?:" + expression +
+			")$").MatchString(got)
 	}
 	return got == want
 }

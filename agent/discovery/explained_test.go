@@ -25,7 +25,8 @@ type explainer struct {
 }
 
 // newExplainer is for an Envoy of a kind (see bootstrapOf).
-func newExplainer(t *testing.T, server *discovery.Server, kind string, variables map[string]string) explainer {
+func newExplainer(t *testing.T, server *discovery.Server, kind string,
+	variables map[string]string) explainer {
 	t.Helper()
 	return explainer{server, nodeOf(t, kind), variables}
 }
@@ -34,7 +35,8 @@ func newExplainer(t *testing.T, server *discovery.Server, kind string, variables
 func nodeOf(t *testing.T, kind string) *corev3.Node {
 	t.Helper()
 	var started bootstrapv3.Bootstrap
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(bootstrapOf(kind, "admin", `{"pipe": {"path": "xds"}}`)), &started); err != nil {
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(bootstrapOf(kind,
+		"admin", `{"pipe": {"path": "xds"}}`)), &started); err != nil {
 		t.Fatal(err)
 	}
 	return started.Node
@@ -53,7 +55,8 @@ func (e explainer) compare(t *testing.T, x *exchange, port int) {
 	}
 	for _, r := range x.replies {
 		if problem := e.differs(said, r); problem != "" {
-			t.Errorf("%s: %s\n explained as %s\n but %s", x.where, strings.Join(x.ask, " | "), described(said), problem)
+			t.Errorf("%s: %s\n explained as %s\n but %s", x.where, strings.Join(x.ask, " | "),
+				described(said), problem)
 			return
 		}
 	}
@@ -65,13 +68,15 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 	if method == "TCP" {
 		return explain.Request{}, false
 	}
-	request := explain.Request{Method: method, Port: uint32(port), Address: netip.MustParseAddr("127.0.0.1")}
+	request := explain.Request{Method: method, Port: uint32(port),
+		Address: netip.MustParseAddr("127.0.0.1")}
 	scheme, rest, ok := strings.Cut(target, "://")
 	if !ok {
 		scheme, rest = "http", target
 	}
 	host, path, _ := strings.Cut(rest, "/")
-	request.TLS, request.Path, request.Literal, request.Host = scheme == "https", "/"+path, host, host
+	request.TLS, request.Path, request.Literal, request.Host = scheme == "https", "/"+path, host,
+		host
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		request.Host = name
 	}
@@ -103,8 +108,11 @@ func (e explainer) differs(said discovery.Explanation, r reply) string {
 			return fmt.Sprintf("there was an answer of status %d", r.status)
 		}
 	case said.Outcome == explain.Forwarded:
-		// Nobody says what a backend does; but only for want of one does the proxy answer, or something that was told.
-		if r.err == nil && r.status < 500 && r.status != 0 && len(said.Unknown) == 0 && !slices.ContainsFunc(said.Steps, func(s explain.Step) bool { return s.What == "fault" }) {
+		// Nobody says what a backend does; but only for want of one does the proxy answer, or
+		// something that was told.
+		if r.err == nil && r.status < 500 && r.status != 0 && len(said.Unknown) == 0 &&
+			!slices.ContainsFunc(said.Steps,
+				func(s explain.Step) bool { return s.What == "fault" }) {
 			return fmt.Sprintf("the proxy answered with status %d", r.status)
 		}
 	case r.err != nil:
@@ -126,15 +134,18 @@ func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 	}
 	var endpoints []string
 	for _, s := range said.Steps {
-		if s.What == "endpoints" && slices.ContainsFunc(said.Clusters, func(c explain.Target) bool { return c.Cluster == s.Name }) {
+		if s.What == "endpoints" && slices.ContainsFunc(said.Clusters,
+			func(c explain.Target) bool { return c.Cluster == s.Name }) {
 			endpoints = append(endpoints, s.Facts...)
 		}
 	}
 	port := e.ports[strings.ToUpper(r.seen.Backend)]
-	if _, err := strconv.Atoi(port); err == nil && !slices.ContainsFunc(endpoints, func(fact string) bool {
-		return strings.Contains(fact, ":"+port) || strings.Contains(fact, "was addressed to")
-	}) {
-		return fmt.Sprintf("backend %s at port %s answered, endpoints %q", r.seen.Backend, port, endpoints)
+	if _, err := strconv.Atoi(port); err == nil && !slices.ContainsFunc(endpoints,
+		func(fact string) bool {
+			return strings.Contains(fact, ":"+port) || strings.Contains(fact, "was addressed to")
+		}) {
+		return fmt.Sprintf("backend %s at port %s answered, endpoints %q", r.seen.Backend, port,
+			endpoints)
 	}
 	for _, s := range said.Steps {
 		for _, fact := range s.Facts {
@@ -149,7 +160,8 @@ func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 }
 
 func described(said discovery.Explanation) string {
-	text := fmt.Sprintf("%s %d %s %v (%s)", said.Outcome, said.Status, said.Location, said.Clusters, said.Reason)
+	text := fmt.Sprintf("%s %d %s %v (%s)", said.Outcome, said.Status, said.Location, said.Clusters,
+		said.Reason)
 	for _, s := range said.Steps {
 		text += fmt.Sprintf("\n   %s %s: %s", s.What, s.Name, strings.Join(s.Facts, "; "))
 	}

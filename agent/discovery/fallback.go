@@ -15,9 +15,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// When Envoy refuses a resource, the objects whose change made it go back to the version before. The
-// refused version stays out of force, also in the next run, until the object changes, a certificate
-// changes or a reload tries it again.
+// When Envoy refuses a resource, the objects whose change made it go back to the version before.
+// The refused version stays out of force, also in the next run, until the object changes, a
+// certificate changes or a reload tries it again.
 
 const (
 	// refusalTime is how long after a change a refusal may be due to it. Envoy may wait for a
@@ -53,13 +53,15 @@ type publication struct {
 	by       *applied
 }
 
-// applied records a change once the views have published it. Callers hold mu, as of all that follow.
+// applied records a change once the views have published it. Callers hold mu, as of all that
+// follow.
 func (s *Server) applied(a *applied) {
 	a.at = time.Now()
 	for _, v := range s.views {
 		v.publishedBy(a)
 	}
-	s.recent = slices.DeleteFunc(s.recent, func(old *applied) bool { return a.at.Sub(old.at) > refusalTime })
+	s.recent = slices.DeleteFunc(s.recent,
+		func(old *applied) bool { return a.at.Sub(old.at) > refusalTime })
 	if s.recent = append(s.recent, a); len(s.recent) > maxApplied {
 		s.recent = slices.Delete(s.recent, 0, 1)
 	}
@@ -71,7 +73,8 @@ func (v *served) publishedBy(a *applied) {
 	if n := len(v.publications); n > 0 && v.publications[n-1].sequence == now.Sequence {
 		return
 	}
-	if v.publications = append(v.publications, publication{now.Sequence, a}); len(v.publications) > maxApplied {
+	v.publications = append(v.publications, publication{now.Sequence, a})
+	if len(v.publications) > maxApplied {
 		v.publications = slices.Delete(v.publications, 0, 1)
 	}
 }
@@ -92,10 +95,11 @@ func (s *Server) madeBy(v *served, r *resource.Resource) (index int, ok bool) {
 }
 
 // fallBack reverts the objects that are to blame for a refused resource, and reports whether the
-// resource is another now. These are, of the objects that changed when the resource did, those among
-// origins, else those that the resource came from, else all. If these went back already, it is the
-// turn of older changes.
-func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Origin, message string) bool {
+// resource is another now. These are, of the objects that changed when the resource did, those
+// among origins, else those that the resource came from, else all. If these went back already, it
+// is the turn of older changes.
+func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Origin,
+	message string) bool {
 	made, ok := s.madeBy(v, r)
 	if !ok || v.realm.restricted { // then nothing changes
 		return false
@@ -168,7 +172,8 @@ func among(changes []store.Change, origins []resource.Origin) []store.Change {
 
 // revert takes changes back and reports whether that changed a refused resource; if not, it does
 // nothing.
-func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []store.Change, message string) bool {
+func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []store.Change,
+	message string) bool {
 	back := make([]store.Change, len(changes))
 	for i, c := range changes {
 		back[i] = store.Change{Old: c.New, New: c.Old}
@@ -187,7 +192,8 @@ func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []s
 		}
 		refused.InForce, refused.Message = c.Old, message
 		v.realm.refused[key] = refused
-		s.options.Logger.Warn("mesh object goes back to the version before", "object", key.String(), "error", message)
+		s.options.Logger.Warn("mesh object goes back to the version before", "object", key.String(),
+			"error", message)
 	}
 	return true
 }
@@ -224,8 +230,8 @@ func (r *realm) apply(changes []store.Change) model.Touched {
 	return touched
 }
 
-// revertMesh takes a change of MeshConfig back and reports whether that changed a refused resource; if
-// not, it does nothing.
+// revertMesh takes a change of MeshConfig back and reports whether that changed a refused resource;
+// if not, it does nothing.
 func (s *Server) revertMesh(v *served, r *resource.Resource, a *applied, message string) bool {
 	if a.mesh == nil || s.refusedMesh != nil || bytes.Equal(a.mesh.beforeText, a.mesh.afterText) {
 		return false
@@ -299,7 +305,9 @@ func (s *Server) retry() {
 		if len(changes) == 0 || r.restricted {
 			continue
 		}
-		slices.SortFunc(changes, func(x, y store.Change) int { return object.Age(newest(x), newest(y)) })
+		slices.SortFunc(changes, func(x, y store.Change) int {
+			return object.Age(newest(x), newest(y))
+		})
 		clear(r.refused)
 		for _, c := range changes {
 			a.objects = append(a.objects, objectChange{r, c})
@@ -314,7 +322,9 @@ func (s *Server) retry() {
 // refusedObjects returns the realm's refused versions, sorted by place.
 func (r *realm) refusedObjects() []lastgood.Refused {
 	all := slices.AppendSeq(slices.Collect(maps.Values(r.refused)), maps.Values(r.waiting))
-	slices.SortFunc(all, func(x, y lastgood.Refused) int { return object.Age(x.Newest(), y.Newest()) })
+	slices.SortFunc(all, func(x, y lastgood.Refused) int {
+		return object.Age(x.Newest(), y.Newest())
+	})
 	return all
 }
 
@@ -330,8 +340,9 @@ func (r *realm) refusedProblems() []Problem {
 		case refused.InForce == nil:
 			cure = "correct it; it is not in use"
 		}
-		all = append(all, Problem{File: o.File, Line: o.Line, Object: o.String(), Severity: condition.Error,
-			Message: refused.Message, Cure: cure + " until it changes, or a reload tries it again"})
+		all = append(all, Problem{File: o.File, Line: o.Line, Object: o.String(),
+			Severity: condition.Error, Message: refused.Message,
+			Cure: cure + " until it changes, or a reload tries it again"})
 	}
 	return all
 }

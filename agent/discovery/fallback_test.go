@@ -78,7 +78,8 @@ func (l *lives) rewrites() string {
 // refuse has a proxy that has another version refuse the newest, and returns what stands.
 func (l *lives) refuse(typeURL, name, reason string) []string {
 	l.t.Helper()
-	one := discovery.RefusedResource{Name: name, Version: l.newest(typeURL, name).Version, Held: true}
+	one := discovery.RefusedResource{Name: name, Version: l.newest(typeURL, name).Version,
+		Held: true}
 	return l.server.Refused(typeURL, []discovery.RefusedResource{one}, errors.New(reason))
 }
 
@@ -126,7 +127,8 @@ func newFallback(t *testing.T) *lives {
 	return l
 }
 
-const badCluster = "rule.yaml:1: DestinationRule shop/a: Envoy refused the Cluster outbound|80||a.test: bad; " +
+const badCluster = "rule.yaml:1: DestinationRule shop/a: Envoy refused the Cluster " +
+	"outbound|80||a.test: bad; " +
 	"correct it; the version before stays in use until it changes, or a reload tries it again"
 
 func TestFallback_ObjectGoesBackUntilItChanges(t *testing.T) {
@@ -145,7 +147,8 @@ func TestFallback_ObjectGoesBackUntilItChanges(t *testing.T) {
 	l.put("rule.yaml", "# It moved.\n"+rule("3s"))
 	l.serves("it moved", "2s", "rule.yaml:2: DestinationRule shop/a: Envoy refused")
 	l.put("rule.yaml", "a: [")
-	l.serves("its file is bad", "2s", "rule.yaml:1", "rule.yaml:2: DestinationRule shop/a: Envoy refused")
+	l.serves("its file is bad", "2s", "rule.yaml:1",
+		"rule.yaml:2: DestinationRule shop/a: Envoy refused")
 	l.put("rule.yaml", rule("4s"))
 	l.serves("corrected", "4s")
 	l.remembers(false)
@@ -182,7 +185,8 @@ func TestFallback_NewAndRemovedObjects(t *testing.T) {
 	l.changes <- nil
 	l.serves("removed", "10s")
 	l.refuse(resource.ClusterType, clusterOfA, "bad")
-	removed := "rule.yaml:1: DestinationRule shop/a: Envoy refused the Cluster outbound|80||a.test: bad; restore it"
+	removed := "rule.yaml:1: DestinationRule shop/a: Envoy refused the Cluster " +
+		"outbound|80||a.test: bad; restore it"
 	l.serves("the removal is refused", "2s", removed)
 	l.remembers(true)
 	l.next()
@@ -192,7 +196,8 @@ func TestFallback_NewAndRemovedObjects(t *testing.T) {
 
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
 	l.refuse(resource.ClusterType, "outbound|80||b.test", "bad")
-	left := "b.yaml:1: ServiceEntry shop/b: Envoy refused the Cluster outbound|80||b.test: bad; correct it; it is not in use"
+	left := "b.yaml:1: ServiceEntry shop/b: Envoy refused the Cluster outbound|80||b.test: bad; " +
+		"correct it; it is not in use"
 	l.serves("a new object is refused", "5s", left)
 	if r := l.newest(resource.ClusterType, "outbound|80||b.test"); r != nil {
 		t.Errorf("it is served: %v", r.Origins)
@@ -205,8 +210,8 @@ func TestFallback_NewAndRemovedObjects(t *testing.T) {
 	}
 }
 
-// A route configuration is made of many objects: the one that Envoy speaks of goes back, and otherwise
-// all of the last change.
+// A route configuration is made of many objects: the one that Envoy speaks of goes back, and
+// otherwise all of the last change.
 func TestFallback_OneOfSeveralObjects(t *testing.T) {
 	l := newFallback(t)
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
@@ -230,7 +235,8 @@ func TestFallback_OneOfSeveralObjects(t *testing.T) {
 	if got := l.rewrites(); got != "a=/a3 b=/b1" {
 		t.Errorf("Envoy says nothing: %s", got)
 	}
-	l.told("Envoy says nothing", "VirtualService shop/a: Envoy refused", "VirtualService shop/b: Envoy refused")
+	l.told("Envoy says nothing", "VirtualService shop/a: Envoy refused",
+		"VirtualService shop/b: Envoy refused")
 }
 
 func TestFallback_MeshConfig(t *testing.T) {
@@ -276,7 +282,8 @@ func TestFallback_NotWhereTheChangeIsNotToBlame(t *testing.T) {
 	l := newFallback(t)
 	standing := func(what, typeURL, name string, held bool) {
 		t.Helper()
-		one := discovery.RefusedResource{Name: name, Version: l.newest(typeURL, name).Version, Held: held}
+		one := discovery.RefusedResource{Name: name, Version: l.newest(typeURL, name).Version,
+			Held: held}
 		got := l.server.Refused(typeURL, []discovery.RefusedResource{one}, errors.New("bad"))
 		if len(got) != 1 || got[0] != name {
 			t.Errorf("%s: stands: %q", what, got)
@@ -323,7 +330,8 @@ func TestFallback_RefusedAtTheEnd(t *testing.T) {
 	for _, afterEnd := range []bool{false, true} {
 		l := newFallback(t)
 		l.put("rule.yaml", rule("3s"))
-		one := discovery.RefusedResource{Name: clusterOfA, Version: l.newest(resource.ClusterType, clusterOfA).Version, Held: true}
+		one := discovery.RefusedResource{Name: clusterOfA, Version: l.newest(resource.ClusterType,
+			clusterOfA).Version, Held: true}
 		if afterEnd {
 			l.end()
 		}

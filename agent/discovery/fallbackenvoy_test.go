@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// A real Envoy refuses what an EnvoyFilter makes of the routes, which other objects changed at the same
-// time. Those take effect, and an Envoy that starts later gets the same, also from the next server.
+// A real Envoy refuses what an EnvoyFilter makes of the routes, which other objects changed at the
+// same time. Those take effect, and an Envoy that starts later gets the same, also from the next
+// server.
 func TestFallback_Envoy(t *testing.T) {
 	l := newLives(t)
 	l.put("", "accessLogFile: /dev/stdout")
@@ -27,7 +28,8 @@ spec: {hosts: [%%[1]s.test], resolution: STATIC, ports: [{number: %d, name: http
 	l.put("routes.yaml", routesTo("a", "/a1")+"---\n"+routesTo("b", "/b1"))
 	l.next()
 	path := func(host string) string {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), http.NoBody)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			fmt.Sprintf("http://127.0.0.1:%d/", port), http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,11 +65,13 @@ spec:
         "@type": type.googleapis.com/xds.type.v3.TypedStruct, type_url: type.googleapis.com/outrider.test.Unknown, value: {}}}}}
 `
 		write(t, filepath.Join(l.objects, "filter.yaml"), filter)
-		write(t, filepath.Join(l.objects, "routes.yaml"), routesTo("a", "/a2")+"---\n"+routesTo("b", "/b1"))
+		write(t, filepath.Join(l.objects, "routes.yaml"), routesTo("a", "/a2")+"---\n"+routesTo("b",
+			"/b1"))
 		l.changes <- []string{l.objects}
 		l.changes <- nil
 		expect("the good part of the change", "/a2", "/b1")
-		l.told("refused", "filter.yaml:1: EnvoyFilter shop/bad: Envoy refused the RouteConfiguration")
+		l.told("refused",
+			"filter.yaml:1: EnvoyFilter shop/bad: Envoy refused the RouteConfiguration")
 		if refusals := e.refusals(); len(refusals) != 1 {
 			t.Errorf("refused: %q", refusals)
 		}
@@ -89,6 +93,7 @@ spec:
 		if refusals := e.refusals(); len(refusals) != 0 {
 			t.Errorf("refused: %q", refusals)
 		}
-		l.told("the next server", "filter.yaml:1: EnvoyFilter shop/bad: Envoy refused the RouteConfiguration")
+		l.told("the next server",
+			"filter.yaml:1: EnvoyFilter shop/bad: Envoy refused the RouteConfiguration")
 	})
 }

@@ -17,12 +17,14 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// TestEveryFieldHasACase holds the cases of the suite against Istio's API: each field, each value of an enumeration and each
-// member of a oneof stands in a case that makes requests, or in testdata/conformance/unshown with the reason.
+// TestEveryFieldHasACase holds the cases of the suite against Istio's API: each field, each value
+// of an enumeration and each member of a oneof stands in a case that makes requests, or in
+// testdata/conformance/unshown with the reason.
 func TestEveryFieldHasACase(t *testing.T) {
 	api := readAPI()
 	s := newSuite(t)
-	s.variables["HERE"], s.variables["UNKNOWN"], s.variables["FAR"] = "8001", "8002", "8003" // nobody is asked
+	// nobody is asked
+	s.variables["HERE"], s.variables["UNKNOWN"], s.variables["FAR"] = "8001", "8002", "8003"
 	shown := map[string]bool{}
 	cases := s.cases(t, "*")
 	for _, c := range cases {
@@ -50,8 +52,9 @@ func TestEveryFieldHasACase(t *testing.T) {
 // istioAPI is what can be written: objects by kind, and MeshConfig as far as it is carried out.
 type istioAPI struct {
 	kinds map[string]proto.Message
-	// paths is where a kind has a message first: "VirtualService" and istio.networking.v1alpha3.HTTPRetry are
-	// VirtualService.http.retries. What is used at several places of a kind counts once.
+	// paths is where a kind has a message first: "VirtualService" and
+	// istio.networking.v1alpha3.HTTPRetry are VirtualService.http.retries. What is used at several
+	// places of a kind counts once.
 	paths map[string]map[protoreflect.FullName]string
 	// keys are fields by path, KIND.FIELD.FIELD, and values of enumerations, KIND.FIELD=VALUE.
 	keys []string
@@ -60,10 +63,15 @@ type istioAPI struct {
 }
 
 func readAPI() *istioAPI {
-	a := &istioAPI{paths: map[string]map[protoreflect.FullName]string{}, wordless: map[string]bool{}, kinds: map[string]proto.Message{
-		"VirtualService": &networking.VirtualService{}, "DestinationRule": &networking.DestinationRule{}, "Gateway": &networking.Gateway{},
-		"ServiceEntry": &networking.ServiceEntry{}, "WorkloadEntry": &networking.WorkloadEntry{}, "WorkloadGroup": &networking.WorkloadGroup{},
-		"Sidecar": &networking.Sidecar{}, "EnvoyFilter": &networking.EnvoyFilter{}, "MeshConfig": &meshapi.MeshConfig{}}}
+	a := &istioAPI{paths: map[string]map[protoreflect.FullName]string{},
+		wordless: map[string]bool{}, kinds: map[string]proto.Message{
+			"VirtualService":  &networking.VirtualService{},
+			"DestinationRule": &networking.DestinationRule{}, "Gateway": &networking.Gateway{},
+			"ServiceEntry":  &networking.ServiceEntry{},
+			"WorkloadEntry": &networking.WorkloadEntry{},
+			"WorkloadGroup": &networking.WorkloadGroup{},
+			"Sidecar":       &networking.Sidecar{}, "EnvoyFilter": &networking.EnvoyFilter{},
+			"MeshConfig": &meshapi.MeshConfig{}}}
 	for kind, message := range a.kinds {
 		a.walk(kind, message.ProtoReflect().Descriptor())
 	}
@@ -88,7 +96,8 @@ func (a *istioAPI) walk(kind string, root protoreflect.MessageDescriptor) {
 				for j := range enum.Values().Len() {
 					key := path + "=" + string(enum.Values().Get(j).Name())
 					a.keys = append(a.keys, key)
-					a.wordless[key] = enum.Values().Get(j).Number() == 0 && !field.HasPresence() && !field.IsList() && !field.IsMap()
+					a.wordless[key] = enum.Values().Get(j).Number() == 0 && !field.HasPresence() &&
+						!field.IsList() && !field.IsMap()
 				}
 				continue
 			}
@@ -118,7 +127,8 @@ func (a *istioAPI) collect(t *testing.T, mesh, meshConfig string, into map[strin
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, path, mesh)
-	for _, change := range store.New(store.Options{Paths: []string{path}, Namespace: "shop", Validate: validate.Object}).Load() {
+	for _, change := range store.New(store.Options{Paths: []string{path}, Namespace: "shop",
+		Validate: validate.Object}).Load() {
 		a.fields(string(change.New.Kind), change.New.Spec.ProtoReflect(), into)
 	}
 	var m meshapi.MeshConfig
@@ -132,7 +142,8 @@ func (a *istioAPI) collect(t *testing.T, mesh, meshConfig string, into map[strin
 	}
 }
 
-// fields adds the keys of what a message has. What an enumeration is without a word is had by every message.
+// fields adds the keys of what a message has. What an enumeration is without a word is had by every
+// message.
 func (a *istioAPI) fields(kind string, m protoreflect.Message, into map[string]bool) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -153,7 +164,11 @@ func (a *istioAPI) fields(kind string, m protoreflect.Message, into map[string]b
 		value := m.Get(field)
 		switch {
 		case field.IsMap():
-			value.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { one(v); return true })
+			value.Map().Range(func(_ protoreflect.MapKey,
+				v protoreflect.Value) bool {
+				one(v)
+				return true
+			})
 		case field.IsList():
 			for j := range value.List().Len() {
 				one(value.List().Get(j))

@@ -18,13 +18,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// fileSecrets serves what istiod leaves to the agent beside Envoy: certificates from files, by names as file-cert:CERT~KEY and
-// file-root:CA.
+// fileSecrets serves what istiod leaves to the agent beside Envoy: certificates from files, by
+// names as file-cert:CERT~KEY and file-root:CA.
 type fileSecrets struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 }
 
-// startFileSecrets serves them until the test ends, and returns the address as a bootstrap writes it.
+// startFileSecrets serves them until the test ends, and returns the address as a bootstrap writes
+// it.
 func startFileSecrets(t *testing.T) string {
 	t.Helper()
 	socket := filepath.Join(parts.ShortDir(t), "sds.sock")
@@ -57,7 +58,8 @@ func (fileSecrets) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSe
 			continue
 		}
 		had = request.ResourceNames
-		response := &discoveryv3.DiscoveryResponse{TypeUrl: request.TypeUrl, VersionInfo: "1", Nonce: strings.Join(had, ",")}
+		response := &discoveryv3.DiscoveryResponse{TypeUrl: request.TypeUrl, VersionInfo: "1",
+			Nonce: strings.Join(had, ",")}
 		for _, name := range had {
 			secret, err := anypb.New(fileSecret(name))
 			if err != nil {
@@ -77,12 +79,14 @@ func fileSecret(name string) *tlsv3.Secret {
 	}
 	if pair, ok := strings.CutPrefix(name, "file-cert:"); ok {
 		certificate, key, _ := strings.Cut(pair, "~")
-		return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: file(certificate), PrivateKey: file(key)}}}
+		return &tlsv3.Secret{Name: name,
+			Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: file(certificate), PrivateKey: file(key)}}}
 	}
 	authority, revoked, _ := strings.Cut(strings.TrimPrefix(name, "file-root:"), "~")
 	context := &tlsv3.CertificateValidationContext{TrustedCa: file(authority)}
 	if revoked != "" {
 		context.Crl = file(revoked)
 	}
-	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{ValidationContext: context}}
+	return &tlsv3.Secret{Name: name,
+		Type: &tlsv3.Secret_ValidationContext{ValidationContext: context}}
 }

@@ -24,8 +24,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestGolden compares all resources that a case's mesh.yaml becomes, under its meshconfig.yaml if there is one, as JSON. The first line of a case names the type of
-// the proxy, and says "identity" if it has a certificate of the mesh.
+// TestGolden compares all resources that a case's mesh.yaml becomes, under its meshconfig.yaml if
+// there is one, as JSON. The first line of a case names the type of the proxy, and says "identity"
+// if it has a certificate of the mesh.
 func TestGolden(t *testing.T) {
 	cases, err := filepath.Glob("testdata/golden/*.txtar")
 	if err != nil || len(cases) == 0 {
@@ -55,7 +56,8 @@ func TestGolden(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if diff := cmp.Diff(string(txtar.Format(archive)), string(txtar.Format(got))); diff != "" && !*update {
+			if diff := cmp.Diff(string(txtar.Format(archive)),
+				string(txtar.Format(got))); diff != "" && !*update {
 				t.Errorf("-want +got (go test -update rewrites it):\n%s", diff)
 			}
 		})
@@ -72,7 +74,8 @@ type configuration struct {
 func goldenConfiguration(archive *txtar.Archive) configuration {
 	line, _, _ := strings.Cut(string(archive.Comment), "\n")
 	kind, rest, _ := strings.Cut(line, " ")
-	return configuration{kind: kind, identity: rest == "identity", mesh: string(archive.Files[0].Data), meshConfig: fileOf(archive, "meshconfig.yaml")}
+	return configuration{kind: kind, identity: rest == "identity",
+		mesh: string(archive.Files[0].Data), meshConfig: fileOf(archive, "meshconfig.yaml")}
 }
 
 // serve starts a server of it.
@@ -85,7 +88,8 @@ func (c configuration) serve(t *testing.T) *discovery.Server {
 		settings.MeshConfigFile = filepath.Join(t.TempDir(), "mesh")
 		write(t, settings.MeshConfigFile, c.meshConfig)
 	}
-	server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop", Identity: c.identity,
+	server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop",
+		Identity:    c.identity,
 		SystemRoots: "/etc/ssl/certs/ca-certificates.crt", Settings: settings})
 	return server
 }
@@ -122,7 +126,8 @@ func readable(t *testing.T, feed *resource.Feed) []txtar.File {
 			}
 			var origins []string
 			for _, o := range r.Origins {
-				origins = append(origins, fmt.Sprintf("%s:%d %s", filepath.Base(o.File), o.Line, o.Name))
+				origins = append(origins, fmt.Sprintf("%s:%d %s", filepath.Base(o.File), o.Line,
+					o.Name))
 			}
 			title := typeURL[strings.LastIndexByte(typeURL, '.')+1:] + " " + name
 			if len(origins) > 0 {

@@ -19,8 +19,10 @@ func TestExplain_NamesTheGatewayThatIsNotForThisProxy(t *testing.T) {
 		nodeType, reason, cure string
 		port                   uint32
 	}{
-		{"sidecar", "nothing listens on port 8080" + sidecars + "; Gateway default/edge at " + file +
-			":1 has no effect here: this proxy is a sidecar", `set type = "router" in [node]`, 8080},
+		{"sidecar", "nothing listens on port 8080" + sidecars + "; Gateway default/edge at " +
+			file +
+			":1 has no effect here: this proxy is a sidecar", `set type = "router" in [node]`,
+			8080},
 		{"sidecar", "nothing listens on port 81" + sidecars, "add port 81 to a ServiceEntry", 81},
 		{"router", "nothing listens on port 80; listeners: 0.0.0.0:8080",
 			"add a server with port 80 to a Gateway", 80},

@@ -30,7 +30,8 @@ func versions(feed *resource.Feed) map[string]string {
 	return all
 }
 
-// feedOf is the feed of a sidecar, a router, or with REDIRECT or TPROXY of a sidecar at 10.0.0.1 with interception.
+// feedOf is the feed of a sidecar, a router, or with REDIRECT or TPROXY of a sidecar at 10.0.0.1
+// with interception.
 func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed {
 	t.Helper()
 	n := node(kind, "shop", map[string]any{"app": "edge"})
@@ -52,90 +53,161 @@ func randomObject(r *rand.Rand) string {
 	host := func() string { return pick("a.test", "b.test", "c.test", "*.test", "d.other") }
 	namespace := pick("shop", "shop", "bank")
 	head := func(kind string) string {
-		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec:\n", kind, pick("one", "two", "three"), namespace)
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, "+
+			"namespace: %s}\nspec:\n", kind, pick("one", "two", "three"), namespace)
 	}
 	export := pick("", "", "  exportTo: [.]\n", "  exportTo: ['*']\n")
 	switch r.IntN(17) {
 	case 12, 13:
-		return head("EnvoyFilter") + fmt.Sprintf("  priority: %d\n%s  configPatches:\n  - %s\n  - %s\n", r.IntN(3), pick("", "  workloadSelector: {labels: {app: edge}}\n"), randomPatch(pick, host()), randomPatch(pick, host()))
+		return head("EnvoyFilter") +
+			fmt.Sprintf("  priority: %d\n%s  configPatches:\n  - %s\n  - %s\n", r.IntN(3),
+				pick("", "  workloadSelector: {labels: {app: edge}}\n"), randomPatch(pick, host()),
+				randomPatch(pick, host()))
 	case 14, 15:
-		return head("Sidecar") + pick("", "  workloadSelector: {labels: {app: edge}}\n", "  workloadSelector: {labels: {app: other}}\n") +
-			pick("", "  outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n", "  outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: d.other, port: {number: 80}}}\n") +
-			pick("", "", "  ingress: [{port: {number: 7000, protocol: HTTP}, defaultEndpoint: '127.0.0.1:7001'}]\n") +
-			"  egress:\n" + pick("", "  - {port: {number: 80, protocol: HTTP}, hosts: ['./*']}\n", "  - {port: {number: 81, protocol: HTTP}, bind: 127.0.0.9, hosts: ['*/a.test', 'bank/b.test']}\n") +
+		return head("Sidecar") + pick("", "  workloadSelector: {labels: {app: edge}}\n",
+			"  workloadSelector: {labels: {app: other}}\n") +
+			pick("", "  outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n",
+				"  outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: d.other, port: "+
+					"{number: 80}}}\n") +
+			pick("", "",
+				"  ingress: [{port: {number: 7000, protocol: HTTP}, defaultEndpoint: "+
+					"'127.0.0.1:7001'}]\n") +
+			"  egress:\n" + pick("", "  - {port: {number: 80, protocol: HTTP}, hosts: ['./*']}\n",
+			"  - {port: {number: 81, protocol: HTTP}, bind: 127.0.0.9, hosts: ['*/a.test', "+
+				"'bank/b.test']}\n") +
 			"  - hosts: ['" + pick("*/*", "./*", "bank/*", "~/*", "*/c.test") + "']\n"
 	case 16:
-		return head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  addresses: [%s]\n  resolution: %s\n  ports: [{number: %s, name: p0%s}]\n",
-			host(), pick("10.9.0.1", "10.9.0.2", "10.9.1.0/24"), pick("NONE", "STATIC"), pick("80", "81"), pick("", ", protocol: TCP", ", protocol: TLS"))
+		return head("ServiceEntry") + export +
+			fmt.Sprintf("  hosts: ['%s']\n  addresses: [%s]\n  resolution: %s\n  ports: "+
+				"[{number: %s, name: p0%s}]\n",
+				host(), pick("10.9.0.1", "10.9.0.2", "10.9.1.0/24"), pick("NONE", "STATIC"),
+				pick("80", "81"), pick("", ", protocol: TCP", ", protocol: TLS"))
 	case 9:
-		return head("WorkloadEntry") + fmt.Sprintf("  address: 10.0.1.%d\n  locality: %s\n  labels: {version: %s%s}\n", r.IntN(9), pick("eu/a", "us/b", "''"), pick("v1", "v2"), pick("", ", app: a"))
+		return head("WorkloadEntry") +
+			fmt.Sprintf("  address: 10.0.1.%d\n  locality: %s\n  labels: {version: %s%s}\n",
+				r.IntN(9), pick("eu/a", "us/b", "''"), pick("v1", "v2"), pick("", ", app: a"))
 	case 10, 11:
-		return head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  resolution: STATIC\n  ports: [{number: %s, name: p0, protocol: HTTP}]\n  workloadSelector: {labels: {%s}}\n",
-			host(), pick("80", "81"), pick("version: v1", "app: a", "app: a, version: v2"))
+		return head("ServiceEntry") + export +
+			fmt.Sprintf("  hosts: ['%s']\n  resolution: STATIC\n  ports: [{number: %s, name: p0, "+
+				"protocol: HTTP}]\n  workloadSelector: {labels: {%s}}\n",
+				host(), pick("80", "81"), pick("version: v1", "app: a", "app: a, version: v2"))
 	case 0, 1, 2:
-		text := head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  addresses: [10.1.0.%d]\n  resolution: STATIC\n  ports:\n", host(), r.IntN(4))
+		text := head("ServiceEntry") + export +
+			fmt.Sprintf("  hosts: ['%s']\n  addresses: [10.1.0.%d]\n  resolution: STATIC\n  "+
+				"ports:\n", host(), r.IntN(4))
 		for i, port := range []string{"80", "81", "82"} {
 			if i == 0 || r.IntN(2) == 0 {
-				text += fmt.Sprintf("  - {number: %s, name: p%d, protocol: %s}\n", port, i, pick("HTTP", "HTTP", "HTTP", "GRPC", "TCP", "TLS"))
+				text += fmt.Sprintf("  - {number: %s, name: p%d, protocol: %s}\n", port, i,
+					pick("HTTP", "HTTP", "HTTP", "GRPC", "TCP", "TLS"))
 			}
 		}
-		return text + fmt.Sprintf("  endpoints:\n  - {address: 10.0.0.%d, labels: {version: %s}}\n", r.IntN(3), pick("v1", "v2"))
+		return text + fmt.Sprintf("  endpoints:\n  - {address: 10.0.0.%d, labels: {version: %s}}\n",
+			r.IntN(3), pick("v1", "v2"))
 	case 3, 4:
-		return head("DestinationRule") + pick(export, export, "  workloadSelector: {matchLabels: {app: edge}}\n") + fmt.Sprintf("  host: '%s'\n  trafficPolicy: {loadBalancer: {%s}}\n  subsets: [{name: v1, labels: {version: v1}}%s]\n", host(),
-			pick("simple: RANDOM", "consistentHash: {httpHeaderName: x-user}", "simple: ROUND_ROBIN", "localityLbSetting: {distribute: [{from: eu, to: {eu: 80, us: 20}}]}"), pick("", ", {name: v2, labels: {version: v2}}"))
+		return head("DestinationRule") + pick(export, export,
+			"  workloadSelector: {matchLabels: {app: edge}}\n") +
+			fmt.Sprintf("  host: '%s'\n  trafficPolicy: {loadBalancer: {%s}}\n  subsets: [{name: "+
+				"v1, labels: {version: v1}}%s]\n", host(),
+				pick("simple: RANDOM", "consistentHash: {httpHeaderName: x-user}",
+					"simple: ROUND_ROBIN",
+					"localityLbSetting: {distribute: [{from: eu, to: {eu: 80, us: 20}}]}"),
+				pick("", ", {name: v2, labels: {version: v2}}"))
 	case 5, 6:
-		destination := fmt.Sprintf("{host: '%s'%s%s}", host(), pick("", ", subset: v1", ", subset: v2"), pick("", ", port: {number: 80}", ", port: {number: 81}"))
-		return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s', %s]\n%s  http:\n  - match: [{uri: {prefix: /%d}}]\n    route: [{destination: %s}]\n%s", host(), pick("alias.one", "alias.two", "10.1.0.1"),
-			pick("", "", "  gateways: [gw]\n", "  gateways: [gw, mesh, bank/gw]\n"), r.IntN(3), destination, pick("", "  - directResponse: {status: 404}\n"))
+		destination := fmt.Sprintf("{host: '%s'%s%s}", host(), pick("", ", subset: v1",
+			", subset: v2"), pick("", ", port: {number: 80}", ", port: {number: 81}"))
+		return head("VirtualService") + export +
+			fmt.Sprintf("  hosts: ['%s', %s]\n%s  http:\n  - match: [{uri: {prefix: /%d}}]\n    "+
+				"route: [{destination: %s}]\n%s", host(), pick("alias.one", "alias.two",
+				"10.1.0.1"),
+				pick("", "", "  gateways: [gw]\n", "  gateways: [gw, mesh, bank/gw]\n"), r.IntN(3),
+				destination, pick("", "  - directResponse: {status: 404}\n"))
 	case 7:
 		if r.IntN(2) == 0 { // a delegate, and who delegates to it
 			if r.IntN(2) == 0 {
-				return head("VirtualService") + export + fmt.Sprintf("  http: [{match: [{uri: {prefix: /%d}}], route: [{destination: {host: b.test}}]}]\n", r.IntN(2))
+				return head("VirtualService") + export +
+					fmt.Sprintf("  http: [{match: [{uri: {prefix: /%d}}], route: [{destination: "+
+						"{host: b.test}}]}]\n", r.IntN(2))
 			}
-			return head("VirtualService") + export + fmt.Sprintf("  hosts: ['%s']\n%s  http: [{match: [{uri: {prefix: /%d}}], delegate: {name: %s}}, {delegate: {name: three, namespace: shop}}]\n", host(),
-				pick("", "  gateways: [gw, mesh]\n"), r.IntN(2), pick("one", "two"))
+			return head("VirtualService") + export +
+				fmt.Sprintf("  hosts: ['%s']\n%s  http: [{match: [{uri: {prefix: /%d}}], "+
+					"delegate: {name: %s}}, {delegate: {name: three, namespace: shop}}]\n", host(),
+					pick("", "  gateways: [gw, mesh]\n"), r.IntN(2), pick("one", "two"))
 		}
-		head := head("VirtualService") + export + pick("", "  gateways: [gw]\n", "  gateways: [gw, bank/gw, mesh]\n")
+		head := head("VirtualService") + export + pick("", "  gateways: [gw]\n",
+			"  gateways: [gw, bank/gw, mesh]\n")
 		if r.IntN(2) == 0 {
-			return head + fmt.Sprintf("  hosts: ['%s']\n  tcp:\n  - match: [{%s}]\n    route: [{destination: {host: b.test%s}}]\n", host(),
-				pick("port: 80", "destinationSubnets: [10.0.0.0/8]", "sourceLabels: {app: edge}"), pick("", ", subset: v1"))
+			return head +
+				fmt.Sprintf("  hosts: ['%s']\n  tcp:\n  - match: [{%s}]\n    route: "+
+					"[{destination: {host: b.test%s}}]\n", host(),
+					pick("port: 80", "destinationSubnets: [10.0.0.0/8]",
+						"sourceLabels: {app: edge}"),
+					pick("", ", subset: v1"))
 		}
-		return head + fmt.Sprintf("  hosts: ['%s']\n  tls:\n  - match: [{sniHosts: [a.test], port: %s}]\n    route: [{destination: {host: c.test}, weight: 1}, {destination: {host: d.other}, weight: 2}]\n",
-			pick("a.test", "*.test"), pick("80", "81"))
+		return head +
+			fmt.Sprintf("  hosts: ['%s']\n  tls:\n  - match: [{sniHosts: [a.test], port: %s}]\n  "+
+				"  route: [{destination: {host: c.test}, weight: 1}, {destination: {host: "+
+				"d.other}, weight: 2}]\n",
+				pick("a.test", "*.test"), pick("80", "81"))
 	default:
-		return regexp.MustCompile(`name: \w+`).ReplaceAllString(head("Gateway"), "name: gw") + fmt.Sprintf("  selector: {app: %s}\n  servers:\n  - port: {number: %s, name: h, protocol: HTTP}\n    hosts: ['%s', '%s/*.test']\n%s",
-			pick("edge", "edge", "other"), pick("8080", "8081"), pick("*", "a.test", "alias.one"), pick("shop", "bank", "*", "."),
-			pick("", "    tls: {httpsRedirect: true}\n", "  - port: {number: 9000, name: t, protocol: TCP}\n    hosts: ['*']\n",
-				"  - port: {number: 8443, name: p, protocol: TLS}\n    hosts: [a.test]\n    tls: {mode: PASSTHROUGH}\n  - port: {number: 8443, name: t, protocol: TLS}\n    hosts: [b.test]\n    tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /l}\n",
-				"  - port: {number: 8443, name: s, protocol: HTTPS}\n    hosts: ['*.test']\n    tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}\n"))
+		return regexp.MustCompile(`name: \w+`).ReplaceAllString(head("Gateway"), "name: gw") +
+			fmt.Sprintf("  selector: {app: %s}\n  servers:\n  - port: {number: %s, name: h, "+
+				"protocol: HTTP}\n    hosts: ['%s', '%s/*.test']\n%s",
+				pick("edge", "edge", "other"), pick("8080", "8081"), pick("*", "a.test",
+					"alias.one"),
+				pick("shop", "bank", "*", "."),
+				pick("", "    tls: {httpsRedirect: true}\n",
+					"  - port: {number: 9000, name: t, protocol: TCP}\n    hosts: ['*']\n",
+					"  - port: {number: 8443, name: p, protocol: TLS}\n    hosts: [a.test]\n    "+
+						"tls: {mode: PASSTHROUGH}\n  - port: {number: 8443, name: t, protocol: "+
+						"TLS}\n    hosts: [b.test]\n    tls: {mode: SIMPLE, serverCertificate: "+
+						"/c, privateKey: /l}\n",
+					"  - port: {number: 8443, name: s, protocol: HTTPS}\n    hosts: ['*.test']\n "+
+						"   tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}\n"))
 	}
 }
 
-// randomPatch is a part of an EnvoyFilter that may meet what randomObject becomes, and may collide with it.
+// randomPatch is a part of an EnvoyFilter that may meet what randomObject becomes, and may collide
+// with it.
 func randomPatch(pick func(...string) string, host string) string {
 	return pick(
-		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {service: '%s'}}, patch: {operation: MERGE, value: {connect_timeout: %s}}}", host, pick("1s", "2s")),
-		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {name: 'outbound|80||%s'}}, patch: {operation: REMOVE}}", host),
-		fmt.Sprintf("{applyTo: CLUSTER, match: {context: %s}, patch: {operation: ADD, value: {name: 'outbound|80||%s', connect_timeout: %s}}}", pick("ANY", "GATEWAY"), host, pick("1s", "2s")),
-		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {portNumber: 80}}, patch: {operation: MERGE, value: {name: %s}}}", pick("renamed", "''")),
-		fmt.Sprintf("{applyTo: LISTENER, match: {listener: {portNumber: %s}}, patch: {operation: REMOVE}}", pick("80", "8080", "8443")),
-		"{applyTo: LISTENER, patch: {operation: ADD, value: {name: 0.0.0.0_8080, address: {pipe: {path: /x}}}}}",
-		fmt.Sprintf("{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: {name: %s, typed_config: {'@type': type.googleapis.com/not.linked.Here, a: 1}}}}", pick("x", "z", "''")),
-		fmt.Sprintf("{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {domainName: '%s'}}}, patch: {operation: %s, value: {name: x, domains: [x]}}}", host, pick("REMOVE", "REPLACE")),
-		fmt.Sprintf("{applyTo: HTTP_ROUTE, match: {routeConfiguration: {portNumber: %s}}, patch: {operation: MERGE, value: {response_headers_to_remove: [%s]}}}", pick("80", "81", "8080"), pick("x-a", "x-b")),
-		"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: {max_direct_response_body_size_bytes: 0}}}",
-		"{applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: one, typed_config: {'@type': type.googleapis.com/not.linked.Here}}}}")
+		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {service: '%s'}}, patch: {operation: "+
+			"MERGE, value: {connect_timeout: %s}}}", host, pick("1s", "2s")),
+		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {name: 'outbound|80||%s'}}, patch: "+
+			"{operation: REMOVE}}", host),
+		fmt.Sprintf("{applyTo: CLUSTER, match: {context: %s}, patch: {operation: ADD, value: "+
+			"{name: 'outbound|80||%s', connect_timeout: %s}}}", pick("ANY", "GATEWAY"), host,
+			pick("1s", "2s")),
+		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {portNumber: 80}}, patch: {operation: "+
+			"MERGE, value: {name: %s}}}", pick("renamed", "''")),
+		fmt.Sprintf("{applyTo: LISTENER, match: {listener: {portNumber: %s}}, patch: {operation: "+
+			"REMOVE}}", pick("80", "8080", "8443")),
+		"{applyTo: LISTENER, patch: {operation: ADD, value: {name: 0.0.0.0_8080, address: {pipe: "+
+			"{path: /x}}}}}",
+		fmt.Sprintf("{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: {name: %s, "+
+			"typed_config: {'@type': type.googleapis.com/not.linked.Here, a: 1}}}}", pick("x", "z",
+			"''")),
+		fmt.Sprintf("{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {domainName: "+
+			"'%s'}}}, patch: {operation: %s, value: {name: x, domains: [x]}}}", host, pick("REMOVE",
+			"REPLACE")),
+		fmt.Sprintf("{applyTo: HTTP_ROUTE, match: {routeConfiguration: {portNumber: %s}}, patch: "+
+			"{operation: MERGE, value: {response_headers_to_remove: [%s]}}}", pick("80", "81",
+			"8080"), pick("x-a", "x-b")),
+		"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: "+
+			"{max_direct_response_body_size_bytes: 0}}}",
+		"{applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: one, typed_config: "+
+			"{'@type': type.googleapis.com/not.linked.Here}}}}")
 }
 
-// TestWhatChangesBecomeIsWhatAFreshStartMakes changes files at random and compares every view, and what is told, with a
-// server that reads the same files for the first time.
+// TestWhatChangesBecomeIsWhatAFreshStartMakes changes files at random and compares every view, and
+// what is told, with a server that reads the same files for the first time.
 func TestWhatChangesBecomeIsWhatAFreshStartMakes(t *testing.T) {
 	const seeds, steps = 5, 25
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			directory := t.TempDir()
-			server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
+			server, changes := start(t, discovery.Options{Files: []string{directory},
+				Namespace: "shop"})
 			kinds := []string{"sidecar", "router", "REDIRECT", "TPROXY"}
 			for _, kind := range kinds {
 				feedOf(t, server, kind)
@@ -161,14 +233,18 @@ func TestWhatChangesBecomeIsWhatAFreshStartMakes(t *testing.T) {
 				}
 				changes <- told
 				changes <- nil // taken once the one before is done
-				fresh, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
+				fresh, _ := start(t, discovery.Options{Files: []string{directory},
+					Namespace: "shop"})
 				for _, kind := range kinds {
-					if diff := cmp.Diff(versions(feedOf(t, fresh, kind)), versions(feedOf(t, server, kind))); diff != "" {
-						t.Fatalf("step %d, %s (-fresh +changed):\n%s\nfiles:\n%s", step, kind, diff, dump(current))
+					if diff := cmp.Diff(versions(feedOf(t, fresh, kind)), versions(feedOf(t, server,
+						kind))); diff != "" {
+						t.Fatalf("step %d, %s (-fresh +changed):\n%s\nfiles:\n%s", step, kind, diff,
+							dump(current))
 					}
 				}
 				if diff := cmp.Diff(fresh.Problems(), server.Problems()); diff != "" {
-					t.Fatalf("step %d, problems (-fresh +changed):\n%s\nfiles:\n%s", step, diff, dump(current))
+					t.Fatalf("step %d, problems (-fresh +changed):\n%s\nfiles:\n%s", step, diff,
+						dump(current))
 				}
 			}
 		})

@@ -25,8 +25,9 @@ const secretsCluster = `{
       "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}
   }, `
 
-// TestIstiodAnswersTheSame gives the cases of TestConformance to a real istiod with an Envoy on it: the answers are the same, but
-// for the differences that testdata/conformance/istiod lists with their reasons; one that is listed and is none fails the test.
+// TestIstiodAnswersTheSame gives the cases of TestConformance to a real istiod with an Envoy on it:
+// the answers are the same, but for the differences that testdata/conformance/istiod lists with
+// their reasons; one that is listed and is none fails the test.
 func TestIstiodAnswersTheSame(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -44,9 +45,11 @@ func TestIstiodAnswersTheSame(t *testing.T) {
 			cases = append(cases, c)
 			write(t, filepath.Join(directory, c.name+".yaml"), inNamespace(t, c.mesh, "shop"))
 		}
-		// Its address is nobody's endpoint: istiod would take the proxy for that workload, and its labels for the proxy's.
+		// Its address is nobody's endpoint: istiod would take the proxy for that workload, and its
+		// labels for the proxy's.
 		admin := filepath.Join(parts.ShortDir(t), "admin.sock")
-		text := fmt.Sprintf(bootstrap, kind, admin, startIstiod(t, directory), fmt.Sprintf(secretsCluster, startFileSecrets(t)))
+		text := fmt.Sprintf(bootstrap, kind, admin, startIstiod(t, directory),
+			fmt.Sprintf(secretsCluster, startFileSecrets(t)))
 		e := startEnvoyOn(t, admin, strings.Replace(text, "~127.0.0.1~", "~10.255.0.1~", 1))
 		e.listens(t)
 		for _, c := range cases {
@@ -54,7 +57,8 @@ func TestIstiodAnswersTheSame(t *testing.T) {
 			t.Run(kind+"/"+c.name, func(t *testing.T) {
 				for _, x := range c.exchanges {
 					if x.later {
-						write(t, filepath.Join(directory, c.name+".yaml"), inNamespace(t, c.later, "shop"))
+						write(t, filepath.Join(directory, c.name+".yaml"), inNamespace(t, c.later,
+							"shop"))
 					}
 					_, request, _ := strings.Cut(x.where, "requests, line ")
 					reason, expected := known[request]
@@ -68,7 +72,8 @@ func TestIstiodAnswersTheSame(t *testing.T) {
 						if len(found) == 0 {
 							x.aside(t, e, s.backends)
 						}
-					case len(found) == 0 && !x.lacks(e, s.backends, 3*time.Second) && !strings.HasPrefix(reason, "(not always) "):
+					case len(found) == 0 && !x.lacks(e, s.backends, 3*time.Second) &&
+						!strings.HasPrefix(reason, "(not always) "):
 						t.Errorf("%s: no difference, but one is listed: %s", x.where, reason)
 					}
 				}
@@ -82,7 +87,8 @@ func TestIstiodAnswersTheSame(t *testing.T) {
 	}
 }
 
-// readDifferences returns reasons by case and the line of the request, "*" where istiod is not given the case at all.
+// readDifferences returns reasons by case and the line of the request, "*" where istiod is not
+// given the case at all.
 func readDifferences(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "conformance", "istiod"))
@@ -109,7 +115,8 @@ func readDifferences(t *testing.T) map[string]map[string]string {
 	return all
 }
 
-// inNamespace gives objects that name no namespace the one that cases are in: istiod's files have no default.
+// inNamespace gives objects that name no namespace the one that cases are in: istiod's files have
+// no default.
 func inNamespace(t *testing.T, mesh, namespace string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -137,12 +144,13 @@ func inNamespace(t *testing.T, mesh, namespace string) string {
 	}
 }
 
-// startIstiod runs an istiod without Kubernetes on a folder until the test ends, and returns its address as a bootstrap
-// writes it.
+// startIstiod runs an istiod without Kubernetes on a folder until the test ends, and returns its
+// address as a bootstrap writes it.
 func startIstiod(t *testing.T, folder string) string {
 	t.Helper()
 	ports := [3]int(freePorts(t, 3))
-	istiod, err := parts.IstiodCommand(folder, "enableAutoMtls: false\n", t.TempDir(), ports) // certificates would come over SDS, from an agent
+	// certificates would come over SDS, from an agent
+	istiod, err := parts.IstiodCommand(folder, "enableAutoMtls: false\n", t.TempDir(), ports)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,8 +34,8 @@ func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) (
 	return problems, nil
 }
 
-// writtenIn returns the DestinationRule of a cluster if that is asked for and there is one, else the
-// first object that it came from.
+// writtenIn returns the DestinationRule of a cluster if that is asked for and there is one, else
+// the first object that it came from.
 func writtenIn(r *resource.Resource, rule bool) (resource.Origin, bool) {
 	for _, o := range r.Origins {
 		if !rule || o.Kind == string(object.DestinationRule) {

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// readMesh reads the configuration of the mesh anew. One with an error, or that Envoy refused, leaves
-// that before in force.
+// readMesh reads the configuration of the mesh anew. One with an error, or that Envoy refused,
+// leaves that before in force.
 func (s *Server) readMesh() {
 	read, text, problems := meshfile.Read(s.settings.MeshConfigFile, s.options.Identity)
 	if refused := s.refusedMesh; refused != nil && read != nil {
@@ -19,7 +19,8 @@ func (s *Server) readMesh() {
 			read = nil
 			problems = append(problems, Problem{File: s.settings.MeshConfigFile, Line: 1,
 				Severity: condition.Error, Message: refused.Message,
-				Cure: "correct it; the text before stays in use until it changes, or a reload tries it again"})
+				Cure: "correct it; the text before stays in use until it changes, or a reload " +
+					"tries it again"})
 		} else {
 			s.refusedMesh = nil
 		}
@@ -63,7 +64,8 @@ func (s *Server) reconfigure() bool {
 	return changed
 }
 
-// remesh reads the configuration of the mesh again if it is among changed paths; nil stands for all.
+// remesh reads the configuration of the mesh again if it is among changed paths; nil stands for
+// all.
 func (s *Server) remesh(paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,18 +26,21 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestWhatTheMeshSaysOfTLSCountsForServers has a server that says nothing of the protocol and one that does.
+// TestWhatTheMeshSaysOfTLSCountsForServers has a server that says nothing of the protocol and one
+// that does.
 func TestWhatTheMeshSaysOfTLSCountsForServers(t *testing.T) {
 	mesh, config := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml")
 	cert, key := certificate(t)
 	ports := freePorts(t, 2)
-	for i, more := range []string{"", ", minProtocolVersion: TLSV1_2, cipherSuites: [ECDHE-ECDSA-AES128-GCM-SHA256]"} {
+	for i, more := range []string{"",
+		", minProtocolVersion: TLSV1_2, cipherSuites: [ECDHE-ECDSA-AES128-GCM-SHA256]"} {
 		text := fmt.Sprintf(doorGateway, fmt.Sprintf("door-%d", i), ports[i], "F")
 		text = strings.NewReplacer("F/cert.pem", cert, "F/key.pem", key+more).Replace(text)
 		write(t, filepath.Join(mesh, fmt.Sprintf("door-%d.yaml", i)), text)
 	}
 	write(t, config, "")
-	server, changes := start(t, discovery.Options{Files: []string{mesh}, Namespace: "shop", Settings: discovery.Settings{MeshConfigFile: config}})
+	server, changes := start(t, discovery.Options{Files: []string{mesh}, Namespace: "shop",
+		Settings: discovery.Settings{MeshConfigFile: config}})
 	startEnvoy(t, "router", server)
 	hello := func(port int, client *tls.Config) error {
 		client.InsecureSkipVerify = true
@@ -47,9 +50,11 @@ func TestWhatTheMeshSaysOfTLSCountsForServers(t *testing.T) {
 		}
 		return err
 	}
-	const aes128, aes256 = tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+	const aes128, aes256 = tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
 	old := func(suite uint16) *tls.Config {
-		return &tls.Config{ServerName: "door-0.test", MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{suite}}
+		return &tls.Config{ServerName: "door-0.test", MaxVersion: tls.VersionTLS12,
+			CipherSuites: []uint16{suite}}
 	}
 	curve := func(id tls.CurveID) *tls.Config {
 		return &tls.Config{ServerName: "door-0.test", CurvePreferences: []tls.CurveID{id}}
@@ -58,23 +63,32 @@ func TestWhatTheMeshSaysOfTLSCountsForServers(t *testing.T) {
 		config string
 		is     map[string]bool
 	}{
-		{"", map[string]bool{"128": true, "256": true, "P-256": true, "X25519": true, "other 128": true, "other 256": false}},
-		{"tlsDefaults: {minProtocolVersion: TLSV1_3}", map[string]bool{"128": false, "256": false, "P-256": true, "X25519": true, "other 128": true, "other 256": false}},
-		{"tlsDefaults: {cipherSuites: [ECDHE-ECDSA-AES256-GCM-SHA384]}", map[string]bool{"128": false, "256": true, "P-256": true, "X25519": true, "other 128": true, "other 256": false}},
-		{"tlsDefaults: {ecdhCurves: [P-256, P-384]}", map[string]bool{"128": true, "256": true, "P-256": true, "X25519": false, "other 128": true, "other 256": false}},
-		{"tlsDefaults: {ecdhCurves: [P-256, P-521, P-384, X25519, X25519MLKEM768]}", map[string]bool{"P-256": true, "X25519": true}},
+		{"", map[string]bool{"128": true, "256": true, "P-256": true, "X25519": true,
+			"other 128": true, "other 256": false}},
+		{"tlsDefaults: {minProtocolVersion: TLSV1_3}", map[string]bool{"128": false, "256": false,
+			"P-256": true, "X25519": true, "other 128": true, "other 256": false}},
+		{"tlsDefaults: {cipherSuites: [ECDHE-ECDSA-AES256-GCM-SHA384]}",
+			map[string]bool{"128": false, "256": true, "P-256": true, "X25519": true,
+				"other 128": true, "other 256": false}},
+		{"tlsDefaults: {ecdhCurves: [P-256, P-384]}", map[string]bool{"128": true, "256": true,
+			"P-256": true, "X25519": false, "other 128": true, "other 256": false}},
+		{"tlsDefaults: {ecdhCurves: [P-256, P-521, P-384, X25519, X25519MLKEM768]}",
+			map[string]bool{"P-256": true, "X25519": true}},
 	} {
 		write(t, config, step.config)
 		changes <- []string{config}
 		for name, want := range step.is {
-			port, client := ports[0], map[string]*tls.Config{"128": old(aes128), "256": old(aes256), "P-256": curve(tls.CurveP256), "X25519": curve(tls.X25519)}[strings.TrimPrefix(name, "other ")]
+			port, client := ports[0], map[string]*tls.Config{"128": old(aes128), "256": old(aes256),
+				"P-256": curve(tls.CurveP256), "X25519": curve(tls.X25519)}[strings.TrimPrefix(name,
+				"other ")]
 			if strings.HasPrefix(name, "other ") {
 				port, client.ServerName = ports[1], "door-1.test"
 			}
-			eventually(t, fmt.Sprintf("with %q, %s is taken: %v", step.config, name, want), func() (bool, string) {
-				err := hello(port, client)
-				return (err == nil) == want, fmt.Sprint(err)
-			})
+			eventually(t, fmt.Sprintf("with %q, %s is taken: %v", step.config, name, want),
+				func() (bool, string) {
+					err := hello(port, client)
+					return (err == nil) == want, fmt.Sprint(err)
+				})
 		}
 		for _, p := range server.Problems() {
 			t.Errorf("%q: %s", step.config, p)
@@ -85,9 +99,13 @@ func TestWhatTheMeshSaysOfTLSCountsForServers(t *testing.T) {
 func TestAServerThatTheMeshLeavesNoVersionIsTold(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, config, "tlsDefaults: {minProtocolVersion: TLSV1_3}")
-	const gateway = "Gateway shop/g: {selector: {app: edge}, servers: [{port: {number: 443, name: s, protocol: HTTPS}, hosts: [a.test], tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k, maxProtocolVersion: TLSV1_2%s}}]}"
-	for own, want := range map[string]string{"": "servers[0].tls.maxProtocolVersion", ", minProtocolVersion: TLSV1_2": ""} {
-		server, _ := start(t, discovery.Options{Files: []string{meshOf(t, fmt.Sprintf(gateway, own))}, Settings: discovery.Settings{MeshConfigFile: config}})
+	const gateway = "Gateway shop/g: {selector: {app: edge}, servers: [{port: {number: 443, " +
+		"name: s, protocol: HTTPS}, hosts: [a.test], tls: {mode: SIMPLE, serverCertificate: /c, " +
+		"privateKey: /k, maxProtocolVersion: TLSV1_2%s}}]}"
+	for own, want := range map[string]string{"": "servers[0].tls.maxProtocolVersion",
+		", minProtocolVersion: TLSV1_2": ""} {
+		server, _ := start(t, discovery.Options{Files: []string{meshOf(t, fmt.Sprintf(gateway,
+			own))}, Settings: discovery.Settings{MeshConfigFile: config}})
 		feedOf(t, server, "router")
 		told := ""
 		for _, p := range server.Problems() {
@@ -99,20 +117,26 @@ func TestAServerThatTheMeshLeavesNoVersionIsTold(t *testing.T) {
 	}
 }
 
-// TestWhatTheMeshSaysOfTLSCountsForServices looks at what proxies offer to a service: curves and suites, as with istiod.
+// TestWhatTheMeshSaysOfTLSCountsForServices looks at what proxies offer to a service: curves and
+// suites, as with istiod.
 func TestWhatTheMeshSaysOfTLSCountsForServices(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
-	write(t, config, "tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256, none], cipherSuites: [ECDHE-ECDSA-AES256-GCM-SHA384]}")
-	server, _ := start(t, discovery.Options{Files: []string{meshOf(t, plainEntry, "DestinationRule shop/d: {host: x.test, trafficPolicy: {tls: {mode: SIMPLE}}}")},
+	write(t, config,
+		"tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256, none], cipherSuites: "+
+			"[ECDHE-ECDSA-AES256-GCM-SHA384]}")
+	server, _ := start(t, discovery.Options{Files: []string{meshOf(t, plainEntry,
+		"DestinationRule shop/d: {host: x.test, trafficPolicy: {tls: {mode: SIMPLE}}}")},
 		Settings: discovery.Settings{MeshConfigFile: config}})
 	params := upstreamTLS(t, server).CommonTlsContext.TlsParams
-	if !slices.Equal(params.EcdhCurves, []string{"P-256"}) || !slices.Equal(params.CipherSuites, []string{"ECDHE-ECDSA-AES256-GCM-SHA384"}) ||
+	if !slices.Equal(params.EcdhCurves, []string{"P-256"}) || !slices.Equal(params.CipherSuites,
+		[]string{"ECDHE-ECDSA-AES256-GCM-SHA384"}) ||
 		params.TlsMinimumProtocolVersion != tlsv3.TlsParameters_TLSv1_2 {
 		t.Errorf("offers %v", params)
 	}
 }
 
-const plainEntry = "ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, name: h, protocol: HTTP}], endpoints: [{address: 10.0.0.1}]}"
+const plainEntry = "ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: " +
+	"80, name: h, protocol: HTTP}], endpoints: [{address: 10.0.0.1}]}"
 
 // upstreamTLS is the TLS of the cluster of x.test.
 func upstreamTLS(t *testing.T, server *discovery.Server) *tlsv3.UpstreamTlsContext {
@@ -133,8 +157,8 @@ func upstreamTLS(t *testing.T, server *discovery.Server) *tlsv3.UpstreamTlsConte
 	return &context
 }
 
-// TestServiceAccountsAreExpectedInCertificates has a service whose certificate names an account of a trust domain, which is the
-// mesh's, then another, then an alias.
+// TestServiceAccountsAreExpectedInCertificates has a service whose certificate names an account of
+// a trust domain, which is the mesh's, then another, then an alias.
 func TestServiceAccountsAreExpectedInCertificates(t *testing.T) {
 	a := newAuthority(t)
 	mesh, config, port := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml"), parts.FreePort(t)
@@ -142,7 +166,8 @@ func TestServiceAccountsAreExpectedInCertificates(t *testing.T) {
 	writePair(t, mesh, cert, key)
 	roots := filepath.Join(t.TempDir(), "roots.pem")
 	write(t, roots, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Leaf.Raw})))
-	far := (&backend{name: "far"}).serveTLS(t, filepath.Join(mesh, "cert.pem"), filepath.Join(mesh, "key.pem"))
+	far := (&backend{name: "far"}).serveTLS(t, filepath.Join(mesh, "cert.pem"), filepath.Join(mesh,
+		"key.pem"))
 	write(t, filepath.Join(mesh, "far.yaml"), fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: far}
@@ -163,7 +188,8 @@ spec:
     tls: {mode: SIMPLE, sni: far.test, caCertificates: %s}
 `, port, far, roots))
 	write(t, config, "")
-	server, changes := start(t, discovery.Options{Files: []string{mesh}, Namespace: "shop", Settings: discovery.Settings{MeshConfigFile: config}})
+	server, changes := start(t, discovery.Options{Files: []string{mesh}, Namespace: "shop",
+		Settings: discovery.Settings{MeshConfigFile: config}})
 	startEnvoy(t, "sidecar", server)
 	for _, step := range []struct{ config, want string }{
 		{"", "status 200"},
@@ -173,35 +199,42 @@ spec:
 		write(t, config, step.config)
 		changes <- []string{config}
 		eventually(t, fmt.Sprintf("with %q", step.config), func() (bool, string) {
-			differences := (&exchange{ask: []string{"GET far.test/"}, expect: []string{step.want}, times: 1}).run(port)
+			differences := (&exchange{ask: []string{"GET far.test/"}, expect: []string{step.want},
+				times: 1}).run(port)
 			return len(differences) == 0, strings.Join(differences, "; ")
 		})
 	}
 }
 
-// TestAuthoritiesOfTheMeshAreTold asks as the agents of Istio ask, in both forms of xDS, while the authorities change.
+// TestAuthoritiesOfTheMeshAreTold asks as the agents of Istio ask, in both forms of xDS, while the
+// authorities change.
 func TestAuthoritiesOfTheMeshAreTold(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	authority := func() (text string, yaml string) {
 		path, _ := certificate(t)
 		content, err := os.ReadFile(path)
 		must(t, err)
-		return string(content), "- pem: |\n    " + strings.ReplaceAll(strings.TrimSpace(string(content)), "\n", "\n    ") + "\n"
+		return string(content), "- pem: |\n    " +
+			strings.ReplaceAll(strings.TrimSpace(string(content)), "\n", "\n    ") + "\n"
 	}
 	first, firstYAML := authority()
 	second, secondYAML := authority()
 	write(t, config, "caCertificates:\n"+firstYAML)
-	server, changes := start(t, discovery.Options{Files: []string{t.TempDir()}, Settings: discovery.Settings{MeshConfigFile: config}})
-	if problems := server.Problems(); len(problems) != 1 || !strings.Contains(problems[0].String(), "mesh.yaml:1: caCertificates: is served over xDS") {
+	server, changes := start(t, discovery.Options{Files: []string{t.TempDir()},
+		Settings: discovery.Settings{MeshConfigFile: config}})
+	if problems := server.Problems(); len(problems) != 1 || !strings.Contains(problems[0].String(),
+		"mesh.yaml:1: caCertificates: is served over xDS") {
 		t.Errorf("problems %v", problems)
 	}
 	client := discoveryv3.NewAggregatedDiscoveryServiceClient(serveXDS(t, server))
 	delta, err := client.DeltaAggregatedResources(t.Context())
 	must(t, err)
-	must(t, delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node("sidecar", "shop", nil), TypeUrl: resource.ProxyConfigType}))
+	must(t, delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node("sidecar", "shop", nil),
+		TypeUrl: resource.ProxyConfigType}))
 	state, err := client.StreamAggregatedResources(t.Context())
 	must(t, err)
-	must(t, state.Send(&discoveryv3.DiscoveryRequest{Node: node("sidecar", "shop", nil), TypeUrl: resource.ProxyConfigType}))
+	must(t, state.Send(&discoveryv3.DiscoveryRequest{Node: node("sidecar", "shop", nil),
+		TypeUrl: resource.ProxyConfigType}))
 	told := func(want ...string) {
 		t.Helper()
 		slices.Sort(want)
@@ -216,11 +249,13 @@ func TestAuthoritiesOfTheMeshAreTold(t *testing.T) {
 		one, err := delta.Recv()
 		must(t, err)
 		check("delta", one.Resources[0].Resource)
-		must(t, delta.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.ProxyConfigType, ResponseNonce: one.Nonce}))
+		must(t, delta.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.ProxyConfigType,
+			ResponseNonce: one.Nonce}))
 		all, err := state.Recv()
 		must(t, err)
 		check("state of the world", all.Resources[0])
-		must(t, state.Send(&discoveryv3.DiscoveryRequest{TypeUrl: resource.ProxyConfigType, ResponseNonce: all.Nonce, VersionInfo: all.VersionInfo}))
+		must(t, state.Send(&discoveryv3.DiscoveryRequest{TypeUrl: resource.ProxyConfigType,
+			ResponseNonce: all.Nonce, VersionInfo: all.VersionInfo}))
 	}
 	told(first)
 	write(t, config, "caCertificates:\n"+secondYAML+firstYAML+secondYAML)
@@ -244,7 +279,8 @@ func serveXDS(t *testing.T, source xds.Source) *grpc.ClientConn {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, listener) }()
-	connection, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient("unix:"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(t, err)
 	t.Cleanup(func() {
 		must(t, connection.Close())

@@ -22,11 +22,12 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// TestAFieldThatIsTakenOutIsMissed takes fields out of the cases that have them: requests are no longer answered as expected, or
-// the case would not show what the field does. OUTRIDER_FIELDS is how many are tried, or a key; "" is 4. They are chosen at random:
-// OUTRIDER_SEED repeats a choice.
+// TestAFieldThatIsTakenOutIsMissed takes fields out of the cases that have them: requests are no
+// longer answered as expected, or the case would not show what the field does. OUTRIDER_FIELDS is
+// how many are tried, or a key; "" is 4. They are chosen at random: OUTRIDER_SEED repeats a choice.
 func TestAFieldThatIsTakenOutIsMissed(t *testing.T) {
-	_, _ = os.Getenv("OUTRIDER_FIELDS"), os.Getenv("OUTRIDER_SEED") // go test asks again for what it keeps if they changed
+	// go test asks again for what it keeps if they changed
+	_, _ = os.Getenv("OUTRIDER_FIELDS"), os.Getenv("OUTRIDER_SEED")
 	if !inNetwork(t) {
 		return
 	}
@@ -52,10 +53,14 @@ func TestAFieldThatIsTakenOutIsMissed(t *testing.T) {
 			var names []string
 			for _, c := range having[key] {
 				if !whole[c] {
-					t.Run(c.name+" whole", func(t *testing.T) { whole[c] = !api.isMissed(t, "", c, s) })
+					t.Run(c.name+" whole", func(t *testing.T) {
+						whole[c] = !api.isMissed(t, "", c,
+							s)
+					})
 				}
 				if !whole[c] {
-					t.Fatalf("with all that %s has its requests are not answered as expected", c.name)
+					t.Fatalf("with all that %s has its requests are not answered as expected",
+						c.name)
 				}
 				missed := false
 				t.Run(c.name, func(t *testing.T) { missed = api.isMissed(t, key, c, s) })
@@ -64,7 +69,8 @@ func TestAFieldThatIsTakenOutIsMissed(t *testing.T) {
 				}
 				names = append(names, c.name)
 			}
-			t.Errorf("%s: without it all requests of %s are answered as with it", key, strings.Join(names, ", "))
+			t.Errorf("%s: without it all requests of %s are answered as with it", key,
+				strings.Join(names, ", "))
 		})
 	}
 }
@@ -93,7 +99,8 @@ func chosen(t *testing.T, keys []string) []string {
 	return keys[:count]
 }
 
-// isMissed tells whether requests of a case are answered otherwise without a field; "" takes none out.
+// isMissed tells whether requests of a case are answered otherwise without a field; "" takes none
+// out.
 func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *suite) bool {
 	t.Helper()
 	directory := t.TempDir()
@@ -117,7 +124,8 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	}
 	server, changes := start(t, options)
 	e := startEnvoy(t, c.node, server)
-	eventually(t, "Envoy runs", func() (bool, string) { // else nobody answers requests, with the field or without it
+	// else nobody answers requests, with the field or without it
+	eventually(t, "Envoy runs", func() (bool, string) {
 		workers := e.stat("listener_manager.workers_started")
 		return workers == 1, fmt.Sprintf("workers %d", workers)
 	})
@@ -152,7 +160,8 @@ func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 	write(t, file, objects)
 	stripped := 0
 	var text strings.Builder
-	for _, change := range store.New(store.Options{Paths: []string{file}, Namespace: "shop"}).Load() {
+	for _, change := range store.New(store.Options{Paths: []string{file},
+		Namespace: "shop"}).Load() {
 		o := change.New
 		stripped += a.strip(string(o.Kind), o.Spec.ProtoReflect(), key)
 		spec, err := protojson.Marshal(o.Spec)
@@ -160,7 +169,8 @@ func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 			t.Fatal(err)
 		}
 		spec = quotedNumber.ReplaceAll(spec, []byte("$1$2"))
-		metadata := map[string]any{"name": o.Name, "namespace": o.Namespace, "labels": o.Labels, "annotations": o.Annotations}
+		metadata := map[string]any{"name": o.Name, "namespace": o.Namespace, "labels": o.Labels,
+			"annotations": o.Annotations}
 		if !o.Created.IsZero() {
 			metadata["creationTimestamp"] = o.Created
 		}
@@ -168,8 +178,9 @@ func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 		for name, value := range o.Conditions {
 			conditions = append(conditions, map[string]string{"type": name, "status": value})
 		}
-		object, err := json.Marshal(map[string]any{"apiVersion": o.APIVersion, "kind": o.Kind, "metadata": metadata,
-			"spec": json.RawMessage(spec), "status": map[string]any{"conditions": conditions}})
+		object, err := json.Marshal(map[string]any{"apiVersion": o.APIVersion, "kind": o.Kind,
+			"metadata": metadata,
+			"spec":     json.RawMessage(spec), "status": map[string]any{"conditions": conditions}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,13 +202,15 @@ func (a *istioAPI) withoutInMesh(t *testing.T, key, text string) (string, int) {
 	return string(left), stripped
 }
 
-// strip takes a field out of a message and all below it, or a value of an enumeration, and returns how often.
+// strip takes a field out of a message and all below it, or a value of an enumeration, and returns
+// how often.
 func (a *istioAPI) strip(kind string, m protoreflect.Message, key string) (count int) {
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		path := a.paths[kind][m.Descriptor().FullName()] + "." + field.JSONName()
 		enum, message := valueOf(field).Enum(), valueOf(field).Message()
 		is := func(v protoreflect.Value) bool {
-			return path == key || enum != nil && path+"="+string(enum.Values().ByNumber(v.Enum()).Name()) == key
+			return path == key || enum != nil &&
+				path+"="+string(enum.Values().ByNumber(v.Enum()).Name()) == key
 		}
 		switch {
 		case path == key, !field.IsList() && !field.IsMap() && is(value):

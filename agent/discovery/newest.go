@@ -4,9 +4,9 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// Accepted records that a proxy has accepted resources on a stream; later streams have higher numbers.
-// Gateways without effect are reported for the newest proxy, as an older epoch that drains may have
-// been another kind of proxy.
+// Accepted records that a proxy has accepted resources on a stream; later streams have higher
+// numbers. Gateways without effect are reported for the newest proxy, as an older epoch that drains
+// may have been another kind of proxy.
 func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 	if stream <= s.newestStream.Load() { // without the lock, as each response is accepted
 		return
@@ -24,8 +24,8 @@ func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 	}
 }
 
-// gatewayViews are the views for which Gateways without effect are reported, of those given: that of
-// the newest proxy, or all where nobody calls Accepted, as in a fleet's server.
+// gatewayViews are the views for which Gateways without effect are reported, of those given: that
+// of the newest proxy, or all where nobody calls Accepted, as in a fleet's server.
 func (s *Server) gatewayViews(views map[string]*served) map[string]*served {
 	for key, v := range views {
 		if v == s.newestView {

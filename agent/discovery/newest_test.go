@@ -12,7 +12,8 @@ import (
 // TestProblems_GatewaysOfTheNewestProxy has an agent's Envoy replaced by one of another type.
 func TestProblems_GatewaysOfTheNewestProxy(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,
-		"Gateway shop/edge: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}")}})
+		"Gateway shop/edge: {selector: {app: edge}, servers: [{port: {number: 80, name: http, "+
+			"protocol: HTTP}, hosts: ['*']}]}")}})
 	router := node("router", "shop", map[string]any{"app": "edge"})
 	sidecar := node("sidecar", "shop", map[string]any{"app": "edge"})
 	for i, c := range []struct {
@@ -31,7 +32,8 @@ func TestProblems_GatewaysOfTheNewestProxy(t *testing.T) {
 		server.Accepted(c.stream, c.node)
 		warns := false
 		for _, p := range server.Problems() {
-			warns = warns || p.Severity == "warning" && strings.Contains(p.Message, "has no effect here")
+			warns = warns || p.Severity == "warning" && strings.Contains(p.Message,
+				"has no effect here")
 		}
 		if warns != c.warns {
 			t.Errorf("step %d: a warning: %v, want %v: %v", i, warns, c.warns, server.Problems())

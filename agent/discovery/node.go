@@ -13,25 +13,29 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// parseNode reads what proxies say of themselves, in Istio's form: the id is type~ip~name.namespace~domain, the metadata
-// has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and INSTANCE_IPS. Where the node's locality is not given, the label istio-locality
-// tells it (with dots, as labels hold no slashes), as in Istio.
+// parseNode reads what proxies say of themselves, in Istio's form: the id is
+// type~ip~name.namespace~domain, the metadata has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and
+// INSTANCE_IPS. Where the node's locality is not given, the label istio-locality tells it (with
+// dots, as labels hold no slashes), as in Istio.
 func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	parts := strings.Split(node.GetId(), "~")
 	if len(parts) != 4 {
-		return model.Node{}, fmt.Errorf("node id %q is not of the form type~ip~name~domain", node.GetId())
+		return model.Node{}, fmt.Errorf("node id %q is not of the form type~ip~name~domain",
+			node.GetId())
 	}
 	fields := node.GetMetadata().GetFields()
 	n := model.Node{Type: model.NodeType(parts[0]), Namespace: fields["NAMESPACE"].GetStringValue()}
 	if n.Type != model.Sidecar && n.Type != model.Router {
-		return model.Node{}, fmt.Errorf("node id %q: type %q is neither sidecar nor router", node.GetId(), n.Type)
+		return model.Node{}, fmt.Errorf("node id %q: type %q is neither sidecar nor router",
+			node.GetId(), n.Type)
 	}
 	if n.Namespace == "" {
 		n.Namespace = namespaceOf(parts[3], namespace)
 	}
 	if n.Type == model.Sidecar {
 		var err error
-		if n.Interception, err = interception(fields["INTERCEPTION_MODE"].GetStringValue()); err != nil {
+		mode := fields["INTERCEPTION_MODE"].GetStringValue()
+		if n.Interception, err = interception(mode); err != nil {
 			return model.Node{}, fmt.Errorf("node id %q: %w", node.GetId(), err)
 		}
 		n.Addresses = addresses(parts[1], fields["INSTANCE_IPS"].GetStringValue())
@@ -42,7 +46,8 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 			n.Labels[key] = value.GetStringValue()
 		}
 	}
-	n.Network, n.IstioVersion = fields["NETWORK"].GetStringValue(), fields["ISTIO_VERSION"].GetStringValue()
+	n.Network, n.IstioVersion = fields["NETWORK"].GetStringValue(),
+		fields["ISTIO_VERSION"].GetStringValue()
 	for key, value := range fields {
 		if text, ok := value.GetKind().(*structpb.Value_StringValue); ok && !model.OfOneProxy(key) {
 			if n.Metadata == nil {
@@ -51,9 +56,11 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 			n.Metadata[key] = text.StringValue
 		}
 	}
-	n.Locality = model.Locality{Region: node.GetLocality().GetRegion(), Zone: node.GetLocality().GetZone(), Subzone: node.GetLocality().GetSubZone()}
+	n.Locality = model.Locality{Region: node.GetLocality().GetRegion(),
+		Zone: node.GetLocality().GetZone(), Subzone: node.GetLocality().GetSubZone()}
 	if n.Locality == (model.Locality{}) {
-		n.Locality = model.ParseLocality(strings.ReplaceAll(n.Labels[model.LocalityLabel], ".", "/"))
+		n.Locality = model.ParseLocality(strings.ReplaceAll(n.Labels[model.LocalityLabel], ".",
+			"/"))
 	}
 	return n, nil
 }
@@ -68,7 +75,8 @@ func interception(mode string) (model.Interception, error) {
 	return "", fmt.Errorf("interception mode %q is not REDIRECT, TPROXY or NONE", mode)
 }
 
-// addresses are the IP addresses that a proxy tells: that of its id first, then those of INSTANCE_IPS, each once.
+// addresses are the IP addresses that a proxy tells: that of its id first, then those of
+// INSTANCE_IPS, each once.
 func addresses(own, more string) []string {
 	var found []string
 	for _, text := range append([]string{own}, strings.Split(more, ",")...) {
@@ -91,7 +99,8 @@ func namespaceOf(domain, otherwise string) string {
 // nodeKey is equal for proxies that get the same.
 func nodeKey(n model.Node) string {
 	var key strings.Builder
-	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q\n%s\n%q", n.Type, n.Namespace, n.Network, n.Locality, n.IstioVersion, n.Interception, n.Addresses)
+	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q\n%s\n%q", n.Type, n.Namespace, n.Network, n.Locality,
+		n.IstioVersion, n.Interception, n.Addresses)
 	for _, texts := range []map[string]string{n.Labels, n.Metadata} {
 		for _, name := range slices.Sorted(maps.Keys(texts)) {
 			fmt.Fprintf(&key, "\n%q=%q", name, texts[name])

@@ -9,7 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestAlone gives each case in testdata/conformance/alone to an Envoy of its own: what they say is of the whole proxy.
+// TestAlone gives each case in testdata/conformance/alone to an Envoy of its own: what they say is
+// of the whole proxy.
 func TestAlone(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -44,7 +45,8 @@ func alone(t *testing.T, c *conformanceCase, s *suite) {
 	})
 }
 
-// TestWhatASidecarDoesNotLetInIsNotSent changes services that a proxy does not see, and one that it does.
+// TestWhatASidecarDoesNotLetInIsNotSent changes services that a proxy does not see, and one that it
+// does.
 func TestWhatASidecarDoesNotLetInIsNotSent(t *testing.T) {
 	directory := t.TempDir()
 	put := func(name, text string) string {
@@ -54,7 +56,9 @@ func TestWhatASidecarDoesNotLetInIsNotSent(t *testing.T) {
 	}
 	put("web", fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 	put("other", fmt.Sprintf(webEntry, "other", "10.0.0.1"))
-	put("sidecar", "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: default, namespace: shop}\nspec: {egress: [{hosts: ['./web.test']}]}\n")
+	put("sidecar",
+		"apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: default, namespace: "+
+			"shop}\nspec: {egress: [{hosts: ['./web.test']}]}\n")
 	server, changes := start(t, discovery.Options{Files: []string{directory}})
 	feed := feedOf(t, server, "sidecar")
 	for _, test := range []struct {

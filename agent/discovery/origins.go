@@ -18,8 +18,8 @@ type Origin struct {
 	Origins     []resource.Origin // the deciding one first
 }
 
-// Origins are where everything comes from that a proxy gets, by type, name and virtual host. What no object decides is not
-// among it. An error says why there is nothing for such a proxy.
+// Origins are where everything comes from that a proxy gets, by type, name and virtual host. What
+// no object decides is not among it. An error says why there is nothing for such a proxy.
 func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
@@ -41,7 +41,8 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 		}
 	}
 	slices.SortFunc(all, func(a, b Origin) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name), cmp.Compare(a.VirtualHost, b.VirtualHost))
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.VirtualHost, b.VirtualHost))
 	})
 	return all, nil
 }

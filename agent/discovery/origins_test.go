@@ -10,17 +10,28 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestOriginsOfEverything asks where resources come from: what goes out, what comes in, gateways, and what EnvoyFilters add
-// and change.
+// TestOriginsOfEverything asks where resources come from: what goes out, what comes in, gateways,
+// and what EnvoyFilters add and change.
 func TestOriginsOfEverything(t *testing.T) {
 	const head = "apiVersion: networking.istio.io/v1\nkind: "
 	directory := t.TempDir()
 	for name, text := range map[string]string{
-		"sidecar": head + "Sidecar\nmetadata: {name: default, namespace: shop}\nspec:\n  ingress: [{port: {number: 8080, protocol: HTTP, name: http}, defaultEndpoint: 127.0.0.1:9000}]\n",
-		"web":     head + "ServiceEntry\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web.test], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: 10.0.0.1}]}\n",
-		"route":   head + "VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web.test], gateways: [mesh, gate], http: [{directResponse: {status: 200}}]}\n",
-		"rule":    head + "DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}\n",
-		"gate":    head + "Gateway\nmetadata: {name: gate, namespace: shop}\nspec: {selector: {app: edge}, servers: [{port: {number: 81, name: http, protocol: HTTP}, hosts: [web.test]}]}\n",
+		"sidecar": head +
+			"Sidecar\nmetadata: {name: default, namespace: shop}\nspec:\n  ingress: [{port: " +
+			"{number: 8080, protocol: HTTP, name: http}, defaultEndpoint: 127.0.0.1:9000}]\n",
+		"web": head +
+			"ServiceEntry\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web.test], " +
+			"resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], " +
+			"endpoints: [{address: 10.0.0.1}]}\n",
+		"route": head +
+			"VirtualService\nmetadata: {name: web, namespace: shop}\nspec: {hosts: [web.test], " +
+			"gateways: [mesh, gate], http: [{directResponse: {status: 200}}]}\n",
+		"rule": head +
+			"DestinationRule\nmetadata: {name: web, namespace: shop}\nspec: {host: web.test, " +
+			"trafficPolicy: {loadBalancer: {simple: RANDOM}}}\n",
+		"gate": head +
+			"Gateway\nmetadata: {name: gate, namespace: shop}\nspec: {selector: {app: edge}, " +
+			"servers: [{port: {number: 81, name: http, protocol: HTTP}, hosts: [web.test]}]}\n",
 		"filter": strings.Replace(head, "/v1", "/v1alpha3", 1) + `EnvoyFilter
 metadata: {name: filter, namespace: shop}
 spec:
@@ -74,7 +85,8 @@ spec:
 			for _, from := range o.Origins {
 				files = append(files, strings.TrimSuffix(filepath.Base(from.File), ".yaml"))
 			}
-			got[o.Type[strings.LastIndexByte(o.Type, '.')+1:]+" "+o.Name+" "+o.VirtualHost] = strings.Join(files, " ")
+			got[o.Type[strings.LastIndexByte(o.Type,
+				'.')+1:]+" "+o.Name+" "+o.VirtualHost] = strings.Join(files, " ")
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", kind, diff)

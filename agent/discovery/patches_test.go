@@ -30,8 +30,10 @@ spec:
 		}
 		return strings.Join(all, "\n")
 	}
-	version := "warning spec.configPatches[2]: matches a version of Istio's proxy, but this proxy has none: no effect"
-	if got, want := told(), "info spec.configPatches[0]: matches nothing of this proxy, and so does nothing\n"+version; got != want {
+	version := "warning spec.configPatches[2]: matches a version of Istio's proxy, but this " +
+		"proxy has none: no effect"
+	if got, want := told(),
+		"info spec.configPatches[0]: matches nothing of this proxy, and so does nothing\n"+version; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	path := filepath.Join(directory, "web.yaml")

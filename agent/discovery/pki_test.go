@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// clients are certificates of clients, in files that hold a key too, signed by an authority: $CLIENT, with its $SPKI and
-// $HASH, and $REVOKED, which stands in $CRL.
+// clients are certificates of clients, in files that hold a key too, signed by an authority:
+// $CLIENT, with its $SPKI and $HASH, and $REVOKED, which stands in $CRL.
 func clients(t testing.TB, authority, authorityKey string) map[string]string {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(authority, authorityKey)
@@ -30,13 +30,18 @@ func clients(t testing.TB, authority, authorityKey string) map[string]string {
 	}
 	key := pair.PrivateKey.(*ecdsa.PrivateKey)
 	directory := t.TempDir()
-	variables := map[string]string{"CLIENT": filepath.Join(directory, "client.pem"), "REVOKED": filepath.Join(directory, "revoked.pem"), "CRL": filepath.Join(directory, "crl.pem")}
+	variables := map[string]string{"CLIENT": filepath.Join(directory, "client.pem"),
+		"REVOKED": filepath.Join(directory, "revoked.pem"), "CRL": filepath.Join(directory,
+			"crl.pem")}
 	client := issue(t, pair.Leaf, key, 2, "client", variables["CLIENT"])
 	spki, hash := sha256.Sum256(client.RawSubjectPublicKeyInfo), sha256.Sum256(client.Raw)
-	variables["SPKI"], variables["HASH"] = base64.StdEncoding.EncodeToString(spki[:]), hex.EncodeToString(hash[:])
+	variables["SPKI"], variables["HASH"] = base64.StdEncoding.EncodeToString(spki[:]),
+		hex.EncodeToString(hash[:])
 	revoked := issue(t, pair.Leaf, key, 3, "revoked", variables["REVOKED"])
-	list, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: time.Now().Add(time.Hour),
-		RevokedCertificateEntries: []x509.RevocationListEntry{{SerialNumber: revoked.SerialNumber, RevocationTime: time.Now().Add(-time.Minute)}}}, pair.Leaf, key)
+	list, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{Number: big.NewInt(1),
+		ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: time.Now().Add(time.Hour),
+		RevokedCertificateEntries: []x509.RevocationListEntry{{SerialNumber: revoked.SerialNumber,
+			RevocationTime: time.Now().Add(-time.Minute)}}}, pair.Leaf, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,17 +49,23 @@ func clients(t testing.TB, authority, authorityKey string) map[string]string {
 	return variables
 }
 
-// issue writes a certificate for NAME.test and spiffe://cluster.local/NAME, and its key, into one file.
-func issue(t testing.TB, authority *x509.Certificate, authorityKey *ecdsa.PrivateKey, serial int64, name, path string) *x509.Certificate {
+// issue writes a certificate for NAME.test and spiffe://cluster.local/NAME, and its key, into one
+// file.
+func issue(t testing.TB, authority *x509.Certificate, authorityKey *ecdsa.PrivateKey, serial int64,
+	name, path string) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name + ".test"},
-		URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/" + name}}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, authority, &key.PublicKey, authorityKey)
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial),
+		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name + ".test"},
+		URIs:      []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/" + name}},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, authority, &key.PublicKey,
+		authorityKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +73,8 @@ func issue(t testing.TB, authority *x509.Certificate, authorityKey *ecdsa.Privat
 	if err != nil {
 		t.Fatal(err)
 	}
-	writePEM(t, path, &pem.Block{Type: "CERTIFICATE", Bytes: der}, &pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
+	writePEM(t, path, &pem.Block{Type: "CERTIFICATE", Bytes: der}, &pem.Block{Type: "PRIVATE KEY",
+		Bytes: encoded})
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +93,8 @@ func writePEM(t testing.TB, path string, blocks ...*pem.Block) {
 	}
 }
 
-// clientTLS is how a request asks for a host over TLS. It takes out of the headers what is no header: certificate, a file,
-// and tls, the only version that the client speaks.
+// clientTLS is how a request asks for a host over TLS. It takes out of the headers what is no
+// header: certificate, a file, and tls, the only version that the client speaks.
 func clientTLS(host string, headers http.Header) (*tls.Config, error) {
 	config := &tls.Config{InsecureSkipVerify: true, ServerName: host}
 	if path := headers.Get("certificate"); path != "" {
@@ -90,10 +102,14 @@ func clientTLS(host string, headers http.Header) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate,
+			error) {
+			return &pair, nil
+		}
 	}
 	if version := headers.Get("tls"); version != "" {
-		versions := map[string]uint16{"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+		versions := map[string]uint16{"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11,
+			"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 		config.MinVersion, config.MaxVersion = versions[version], versions[version]
 	}
 	if suite := headers.Get("cipher"); suite != "" {

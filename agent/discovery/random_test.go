@@ -48,7 +48,8 @@ var randomKinds = []struct {
 	{"WorkloadEntry", func() proto.Message { return &networking.WorkloadEntry{} }, 2},
 }
 
-// TestRandom gives random configurations to one Envoy of each kind, one after the other: what validation lets through, Envoy takes.
+// TestRandom gives random configurations to one Envoy of each kind, one after the other: what
+// validation lets through, Envoy takes.
 func TestRandom(t *testing.T) {
 	seed := randomSeed(t)
 	t.Logf("OUTRIDER_SEED=%d repeats this run", seed)
@@ -72,7 +73,8 @@ func randomSeed(t *testing.T) uint64 {
 }
 
 func randomConfigurations(t *testing.T, kind string, seed uint64) {
-	r := &randomizer{Rand: rand.New(rand.NewPCG(seed, 0)), hosts: []string{"a.test", "b.test", "c.test", "d.other"}, gateways: []string{"mesh", "mesh", "shop/one", "two"}}
+	r := &randomizer{Rand: rand.New(rand.NewPCG(seed, 0)), hosts: []string{"a.test", "b.test",
+		"c.test", "d.other"}, gateways: []string{"mesh", "mesh", "shop/one", "two"}}
 	r.certificate, r.key = certificate(t)
 	for range 4 {
 		r.ports = append(r.ports, parts.FreePort(t))
@@ -80,7 +82,8 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 	directory := t.TempDir()
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 	e := startEnvoy(t, kind, server)
-	feed, err := server.Feed(nodeOf(t, kind)) // Envoy's own: that of another view may be published after Envoy has taken its
+	// Envoy's own: that of another view may be published after Envoy has taken its
+	feed, err := server.Feed(nodeOf(t, kind))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,22 +100,28 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 				r.fill(spec.ProtoReflect(), 0)
 				if sidecar, ok := spec.(*networking.Sidecar); ok {
 					for _, e := range sidecar.Egress {
-						e.Hosts = append(e.Hosts, "shop/*.marker.test") // also where a later one is refused and this one stays
+						// also where a later one is refused and this one stays
+						e.Hosts = append(e.Hosts, "shop/*.marker.test")
 					}
 				}
-				objects = append(objects, objectText(t, k.kind, []string{"one", "two", "three", "four"}[n], r.pick("shop", "shop", "bank"), spec))
+				objects = append(objects, objectText(t, k.kind, []string{"one", "two", "three",
+					"four"}[n], r.pick("shop", "shop", "bank"), spec))
 				given[k.kind]++
 				taken[k.kind]++
 			}
 		}
-		objects = append(objects, objectText(t, "ServiceEntry", "marker", "shop", &networking.ServiceEntry{Hosts: []string{marker}, Resolution: networking.ServiceEntry_STATIC,
-			Ports: []*networking.ServicePort{{Number: 1, Name: "tcp", Protocol: "TCP"}}, Endpoints: []*networking.WorkloadEntry{{Address: "127.0.0.1"}}}))
+		objects = append(objects, objectText(t, "ServiceEntry", "marker", "shop",
+			&networking.ServiceEntry{Hosts: []string{marker},
+				Resolution: networking.ServiceEntry_STATIC,
+				Ports:      []*networking.ServicePort{{Number: 1, Name: "tcp", Protocol: "TCP"}},
+				Endpoints:  []*networking.WorkloadEntry{{Address: "127.0.0.1"}}}))
 		path := filepath.Join(directory, "random.yaml")
 		write(t, path, strings.Join(objects, "\n---\n"))
 		changes <- []string{path}
 		eventually(t, "Envoy has "+marker, func() (bool, string) {
 			snapshot, _ := feed.Current()
-			if snapshot.Get(resource.Key{Type: resource.ClusterType, Name: "outbound|1||" + marker}) == nil {
+			if snapshot.Get(resource.Key{Type: resource.ClusterType, Name: "outbound|1||" +
+				marker}) == nil {
 				return false, "not published"
 			}
 			return e.settled(t, snapshot)
@@ -128,13 +137,15 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 			taken[name]--
 		}
 		if refusals := e.refusals(); len(refusals) > 0 {
-			t.Fatalf("Envoy refuses %s\nconfiguration %d:\n%s", strings.Join(refusals, "\n"), i, strings.Join(objects, "\n---\n"))
+			t.Fatalf("Envoy refuses %s\nconfiguration %d:\n%s", strings.Join(refusals, "\n"), i,
+				strings.Join(objects, "\n---\n"))
 		}
 	}
 	for _, k := range randomKinds {
 		t.Logf("%s: %d of %d were valid", k.kind, taken[k.kind], given[k.kind])
 		if taken[k.kind]*10 < given[k.kind] {
-			t.Errorf("fewer than a tenth of the %ss were valid: the test says little of them", k.kind)
+			t.Errorf("fewer than a tenth of the %ss were valid: the test says little of them",
+				k.kind)
 		}
 	}
 }
@@ -146,7 +157,8 @@ func objectText(t *testing.T, kind, name, namespace string, spec proto.Message) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := json.Marshal(map[string]any{"apiVersion": "networking.istio.io/v1alpha3", "kind": kind, "metadata": map[string]any{"name": name, "namespace": namespace},
+	text, err := json.Marshal(map[string]any{"apiVersion": "networking.istio.io/v1alpha3",
+		"kind": kind, "metadata": map[string]any{"name": name, "namespace": namespace},
 		"spec": json.RawMessage(encoded)})
 	if err != nil {
 		t.Fatal(err)
@@ -154,14 +166,16 @@ func objectText(t *testing.T, kind, name, namespace string, spec proto.Message) 
 	return string(text)
 }
 
-// settled tells whether Envoy has answered for a snapshot: its clusters at least, and nothing is on the way.
+// settled tells whether Envoy has answered for a snapshot: its clusters at least, and nothing is on
+// the way.
 func (e *envoy) settled(t *testing.T, snapshot *resource.Snapshot) (bool, string) {
 	streams := e.ads.Status(t.Context())
 	if len(streams) == 0 {
 		return false, "no stream"
 	}
 	for _, typ := range streams[0].Types {
-		if typ.Type == resource.ClusterType && len(typ.Refused) == 0 && typ.Accepted.Before(snapshot.Published) || typ.Pending > 0 {
+		if typ.Type == resource.ClusterType && len(typ.Refused) == 0 &&
+			typ.Accepted.Before(snapshot.Published) || typ.Pending > 0 {
 			return false, fmt.Sprintf("%+v", typ)
 		}
 	}

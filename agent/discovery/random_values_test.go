@@ -10,8 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// randomizer fills Istio's messages at random, from their descriptors: a new field is tried without a word here. Values that
-// mean something are drawn from few, so that objects meet and most are valid.
+// randomizer fills Istio's messages at random, from their descriptors: a new field is tried without
+// a word here. Values that mean something are drawn from few, so that objects meet and most are
+// valid.
 type randomizer struct {
 	*rand.Rand
 	ports            []int
@@ -24,27 +25,52 @@ type randomizer struct {
 
 func (r *randomizer) pick(of ...string) string { return of[r.IntN(len(of))] }
 
-// Fields by their full name, else by their name. A field that is here with required is always given.
+// Fields by their full name, else by their name. A field that is here with required is always
+// given.
 var required = map[string]bool{
-	"istio.networking.v1alpha3.ServiceEntry.hosts": true, "istio.networking.v1alpha3.ServiceEntry.ports": true, "istio.networking.v1alpha3.ServiceEntry.endpoints": true,
-	"istio.networking.v1alpha3.ServiceEntry.resolution": true, "istio.networking.v1alpha3.VirtualService.hosts": true, "istio.networking.v1alpha3.VirtualService.http": true,
-	"istio.networking.v1alpha3.HTTPRoute.route": true, "istio.networking.v1alpha3.Gateway.servers": true, "istio.networking.v1alpha3.Server.port": true, "istio.networking.v1alpha3.Server.hosts": true,
-	"istio.networking.v1alpha3.Sidecar.egress": true, "istio.networking.v1alpha3.IstioEgressListener.hosts": true, "istio.networking.v1alpha3.HTTPRetry.attempts": true,
-	"istio.networking.v1alpha3.IstioIngressListener.port": true, "istio.networking.v1alpha3.IstioIngressListener.default_endpoint": true,
-	"istio.networking.v1alpha3.TLSMatchAttributes.sni_hosts": true, "istio.networking.v1alpha3.TLSRoute.match": true, "istio.networking.v1alpha3.TLSRoute.route": true,
-	"istio.networking.v1alpha3.TCPRoute.route": true, "istio.networking.v1alpha3.Subset.labels": true, "istio.networking.v1alpha3.DestinationRule.traffic_policy": true,
-	"istio.networking.v1alpha3.HTTPFaultInjection.Delay.percentage": true, "istio.networking.v1alpha3.HTTPFaultInjection.Abort.percentage": true, "istio.networking.v1alpha3.HTTPMirrorPolicy.destination": true,
-	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.HTTPCookie.ttl": true, "istio.networking.v1alpha3.WarmupConfiguration.duration": true,
-	"istio.networking.v1alpha3.TrafficPolicy.PortTrafficPolicy.port": true, "istio.networking.v1alpha3.RegexRewrite.match": true,
-	"istio.networking.v1alpha3.Gateway.selector": true,
+	"istio.networking.v1alpha3.ServiceEntry.hosts":                                   true,
+	"istio.networking.v1alpha3.ServiceEntry.ports":                                   true,
+	"istio.networking.v1alpha3.ServiceEntry.endpoints":                               true,
+	"istio.networking.v1alpha3.ServiceEntry.resolution":                              true,
+	"istio.networking.v1alpha3.VirtualService.hosts":                                 true,
+	"istio.networking.v1alpha3.VirtualService.http":                                  true,
+	"istio.networking.v1alpha3.HTTPRoute.route":                                      true,
+	"istio.networking.v1alpha3.Gateway.servers":                                      true,
+	"istio.networking.v1alpha3.Server.port":                                          true,
+	"istio.networking.v1alpha3.Server.hosts":                                         true,
+	"istio.networking.v1alpha3.Sidecar.egress":                                       true,
+	"istio.networking.v1alpha3.IstioEgressListener.hosts":                            true,
+	"istio.networking.v1alpha3.HTTPRetry.attempts":                                   true,
+	"istio.networking.v1alpha3.IstioIngressListener.port":                            true,
+	"istio.networking.v1alpha3.IstioIngressListener.default_endpoint":                true,
+	"istio.networking.v1alpha3.TLSMatchAttributes.sni_hosts":                         true,
+	"istio.networking.v1alpha3.TLSRoute.match":                                       true,
+	"istio.networking.v1alpha3.TLSRoute.route":                                       true,
+	"istio.networking.v1alpha3.TCPRoute.route":                                       true,
+	"istio.networking.v1alpha3.Subset.labels":                                        true,
+	"istio.networking.v1alpha3.DestinationRule.traffic_policy":                       true,
+	"istio.networking.v1alpha3.HTTPFaultInjection.Delay.percentage":                  true,
+	"istio.networking.v1alpha3.HTTPFaultInjection.Abort.percentage":                  true,
+	"istio.networking.v1alpha3.HTTPMirrorPolicy.destination":                         true,
+	"istio.networking.v1alpha3.LoadBalancerSettings.ConsistentHashLB.HTTPCookie.ttl": true,
+	"istio.networking.v1alpha3.WarmupConfiguration.duration":                         true,
+	"istio.networking.v1alpha3.TrafficPolicy.PortTrafficPolicy.port":                 true,
+	"istio.networking.v1alpha3.RegexRewrite.match":                                   true,
+	"istio.networking.v1alpha3.Gateway.selector":                                     true,
 }
 
 // requiredNames are fields that are always given wherever they are.
-var requiredNames = map[string]bool{"host": true, "name": true, "number": true, "protocol": true, "destination": true, "address": true, "weight": true}
+var requiredNames = map[string]bool{"host": true, "name": true, "number": true, "protocol": true,
+	"destination": true, "address": true, "weight": true}
 
-// never are fields that no valid object of these tests has: what needs files or names that are not there.
-var never = map[string]bool{"credential_name": true, "credential_names": true, "target_refs": true, "mirror": true, "mirror_percent": true, "network": true, "service_account": true, "delegate": true, "tunnel": true,
-	"ca_crl": true, "workload_selector": true, "verify_certificate_spki": true, "verify_certificate_hash": true, "ca_cert_credential_name": true, "gateways_match": true, "source_namespace": true}
+// never are fields that no valid object of these tests has: what needs files or names that are not
+// there.
+var never = map[string]bool{"credential_name": true, "credential_names": true, "target_refs": true,
+	"mirror": true, "mirror_percent": true, "network": true, "service_account": true,
+	"delegate": true, "tunnel": true,
+	"ca_crl": true, "workload_selector": true, "verify_certificate_spki": true,
+	"verify_certificate_hash": true, "ca_cert_credential_name": true, "gateways_match": true,
+	"source_namespace": true}
 
 // single are lists that most often hold one thing.
 var single = map[string]bool{"export_to": true, "hosts": true, "sni_hosts": true, "gateways": true}
@@ -137,7 +163,8 @@ func (r *randomizer) text(field protoreflect.FieldDescriptor) string {
 		return r.pick("a.test", "spiffe://cluster.local/ns/shop/sa/web")
 	case "allow_methods":
 		return r.pick("GET", "POST", "PUT")
-	case "http_header_name", "http_query_parameter_name", "allow_headers", "expose_headers", "remove":
+	case "http_header_name", "http_query_parameter_name", "allow_headers", "expose_headers",
+		"remove":
 		return r.pick("x-a", "x-b", "user-agent")
 	case "grpc_status":
 		return r.pick("UNAVAILABLE", "NOT_FOUND")
@@ -182,7 +209,8 @@ func (r *randomizer) fill(m protoreflect.Message, depth int) {
 		if oneof := field.ContainingOneof(); oneof != nil && m.WhichOneof(oneof) != nil {
 			continue
 		}
-		if strings.HasPrefix(string(field.FullName()), "google.") && field.Kind() == protoreflect.MessageKind {
+		if strings.HasPrefix(string(field.FullName()), "google.") &&
+			field.Kind() == protoreflect.MessageKind {
 			continue // Struct, Any
 		}
 		r.field(m, field, depth)
@@ -212,10 +240,12 @@ func (r *randomizer) field(m protoreflect.Message, field protoreflect.FieldDescr
 		}
 		key := r.pick("version", "app")
 		if field.MapValue().Kind() != protoreflect.StringKind {
-			entries.Set(protoreflect.ValueOfString(r.pick("p1", "p2", "r1/*")).MapKey(), protoreflect.ValueOfUint32(uint32(r.ports[r.IntN(len(r.ports))])))
+			entries.Set(protoreflect.ValueOfString(r.pick("p1", "p2", "r1/*")).MapKey(),
+				protoreflect.ValueOfUint32(uint32(r.ports[r.IntN(len(r.ports))])))
 			return
 		}
-		if strings.Contains(string(field.Name()), "set") || strings.Contains(string(field.Name()), "add") {
+		if strings.Contains(string(field.Name()), "set") || strings.Contains(string(field.Name()),
+			"add") {
 			key = r.pick("x-a", "x-b")
 		}
 		value := r.pick("v1", "v2")

@@ -8,8 +8,9 @@ import (
 	"outrider.org/outrider/agent/discovery/view"
 )
 
-// realm is what the files mean where objects that name no namespace are in a certain one. There is one, and while proxies move from
-// one namespace to another there are two: those that are still in the one before lose nothing.
+// realm is what the files mean where objects that name no namespace are in a certain one. There is
+// one, and while proxies move from one namespace to another there are two: those that are still in
+// the one before lose nothing.
 type realm struct {
 	namespace string
 	store     *store.Store // owned by Run; nil: it is yet to be filled
@@ -24,12 +25,16 @@ type realm struct {
 	refs    references
 
 	refused map[object.Key]lastgood.Refused // by Envoy; the version before is in force
-	waiting map[object.Key]lastgood.Refused // from before this start, of objects that are yet to be read
+	// from before this start, of objects that are yet to be read
+	waiting map[object.Key]lastgood.Refused
 
-	restricted bool                        // the files restrict access in a way that is not carried out; see admit
-	good       []*object.Object            // in force when that began before the realm was filled; nil: unknown
-	withheld   map[object.Key]store.Change // by the files, and not in force
-	closed     bool                        // restricted, and no good state is known: nothing is served
+	// the files restrict access in a way that is not carried out; see admit
+	restricted bool
+	// in force when that began before the realm was filled; nil: unknown
+	good     []*object.Object
+	withheld map[object.Key]store.Change // by the files, and not in force
+	// restricted, and no good state is known: nothing is served
+	closed bool
 }
 
 // expected is a namespace that proxies may soon be in.
@@ -38,8 +43,9 @@ type expected struct {
 	namespace string
 }
 
-// Expect has there, until Over, what proxies of a namespace get in which objects are that name none. A proxy that asks and is in no
-// namespace that is known of gets the same. Configure makes it last.
+// Expect has there, until Over, what proxies of a namespace get in which objects are that name
+// none. A proxy that asks and is in no namespace that is known of gets the same. Configure makes it
+// last.
 func (s *Server) Expect(id uint64, namespace string) {
 	if namespace == "" {
 		namespace = s.options.Namespace
@@ -59,8 +65,9 @@ func (s *Server) Over(id uint64) {
 	s.dropRealms()
 }
 
-// Keep has there what proxies of these namespaces get, and says that all others which were kept are not needed any more. It is for
-// proxies that live: those of a run before this one, whose namespace nobody expects.
+// Keep has there what proxies of these namespaces get, and says that all others which were kept are
+// not needed any more. It is for proxies that live: those of a run before this one, whose namespace
+// nobody expects.
 func (s *Server) Keep(namespaces []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +116,10 @@ func (s *Server) need(namespace string) {
 }
 
 func (s *Server) newRealm(namespace string) *realm {
-	return &realm{namespace: namespace, cache: view.NewCache(), world: model.NewWorld(s.options.Domain, s.effectiveMesh()),
-		objects: map[object.Kind]int{}, refs: references{}, refused: map[object.Key]lastgood.Refused{}}
+	return &realm{namespace: namespace, cache: view.NewCache(),
+		world:   model.NewWorld(s.options.Domain, s.effectiveMesh()),
+		objects: map[object.Kind]int{}, refs: references{},
+		refused: map[object.Key]lastgood.Refused{}}
 }
 
 // settle makes the realm of the settings the one that counts, once it is filled.
@@ -153,7 +162,8 @@ func (s *Server) filled() []*realm {
 	return all
 }
 
-// join fills the realms that are new with what the one that counts holds, and then reads for them. Only Run may call it.
+// join fills the realms that are new with what the one that counts holds, and then reads for them.
+// Only Run may call it.
 func (s *Server) join() {
 	s.mu.Lock()
 	from := s.here

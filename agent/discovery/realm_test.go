@@ -19,14 +19,15 @@ metadata: {name: home}
 spec: {hosts: [home.test], exportTo: ["."], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: %s}]}
 `
 
-// TestProxiesMoveToAnotherNamespace has proxies of the former namespace and the next one served at the same time: whatever becomes of
-// the change, each has what is private to its own.
+// TestProxiesMoveToAnotherNamespace has proxies of the former namespace and the next one served at
+// the same time: whatever becomes of the change, each has what is private to its own.
 func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "home.yaml")
 	write(t, path, fmt.Sprintf(homeEntry, "10.0.0.1"))
 	synctest.Test(t, func(t *testing.T) {
-		server, changes := start(t, discovery.Options{Files: []string{directory}, Settings: discovery.Settings{Namespace: "one"}})
+		server, changes := start(t, discovery.Options{Files: []string{directory},
+			Settings: discovery.Settings{Namespace: "one"}})
 		feedOf := func(namespace string) *resource.Feed {
 			t.Helper()
 			feed, err := server.Feed(node("sidecar", namespace, nil))
@@ -39,8 +40,10 @@ func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			snapshot, _ := feed.Current()
-			found := snapshot.Get(resource.Key{Type: resource.EndpointType, Name: "outbound|80||home.test"})
-			if address == "" && found != nil || address != "" && (found == nil || !strings.Contains(readableResource(t, found), address)) {
+			found := snapshot.Get(resource.Key{Type: resource.EndpointType,
+				Name: "outbound|80||home.test"})
+			if address == "" && found != nil || address != "" && (found == nil ||
+				!strings.Contains(readableResource(t, found), address)) {
 				t.Errorf("%s: %v, want %q", when, found, address)
 			}
 		}
@@ -100,7 +103,8 @@ func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 
 		time.Sleep(time.Hour)
 		put(fmt.Sprintf(homeEntry, "10.0.0.5"))
-		serves("of a namespace that nobody is in any more", feedOf("two"), "10.0.0.5") // its proxies follow it still
+		// its proxies follow it still
+		serves("of a namespace that nobody is in any more", feedOf("two"), "10.0.0.5")
 		serves("a stranger to all", feedOf("three"), "")
 	})
 }

@@ -166,20 +166,20 @@ func unselecting(selector map[string]string, node model.Node) (message, cure str
 	case selects && node.Type == model.Router:
 		return "", ""
 	case node.Type == model.Router:
-		return fmt.Sprintf("has no effect here: its selector is %s, the labels of this proxy are %s",
-				labels(selector), labels(node.Labels)),
+		return fmt.Sprintf("has no effect here: its selector is %s, the labels of this proxy "+
+				"are %s", labels(selector), labels(node.Labels)),
 			"set [node] labels, or correct the selector"
 	case selects:
 		cure = "set type = \"router\" in [node]"
 	default:
-		cure = fmt.Sprintf("set type = \"router\" and labels that its selector %s matches in [node]",
-			labels(selector))
+		cure = fmt.Sprintf("set type = \"router\" and labels that its selector %s matches in "+
+			"[node]", labels(selector))
 	}
 	return "has no effect here: this proxy is a sidecar, and Gateways are for routers", cure
 }
 
-// idleGateway returns a Gateway with a server on the port that is not for a proxy, with why, and the
-// cure; "": there is none.
+// idleGateway returns a Gateway with a server on the port that is not for a proxy, with why, and
+// the cure; "": there is none.
 func idleGateway(w *model.World, node model.Node, port uint32) (why, cure string) {
 	for _, o := range w.AllGateways() {
 		gateway := o.Spec.(*networking.Gateway)

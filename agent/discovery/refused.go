@@ -20,15 +20,16 @@ type refusal struct {
 // RefusedResource is a resource that a proxy refused.
 type RefusedResource struct {
 	Name    string
-	Version string // the version refused; "": unknown, or the proxy may have refused another resource
+	Version string // "": unknown, or the proxy may have refused another resource
 	Held    bool   // the proxy has another version of it
 }
 
-// Refused takes in that Envoy refused resources of a type. The objects whose change made them go back
-// to the version before. Where that is impossible the proxy keeps what it has, each resource becomes a
-// problem of the object it came from, and Refused returns its name. If refused is empty, the resources
-// that the reason mentions count.
-func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error) (standing []string) {
+// Refused takes in that Envoy refused resources of a type. The objects whose change made them go
+// back to the version before. Where that is impossible the proxy keeps what it has, each resource
+// becomes a problem of the object it came from, and Refused returns its name. If refused is empty,
+// the resources that the reason mentions count.
+func (s *Server) Refused(typeURL string, refused []RefusedResource,
+	reason error) (standing []string) {
 	defer s.rememberTold()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,12 +44,14 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error
 			found = true
 			origins := guilty(v.View, r, reason.Error())
 			p := refusedProblem(r, origins, reason)
-			certain := one.Version != "" && typeURL != resource.SecretType // a secret is refused for its files
+			// a secret is refused for its files
+			certain := one.Version != "" && typeURL != resource.SecretType
 			switch {
 			case certain && one.Version != r.Version: // it is another by now
 			case certain && (one.Held || !r.Accepted()) && s.fallBack(v, r, origins, p.Message):
 			default:
-				s.refusals[r.Key()] = refusal{version: r.Version, reason: reason.Error(), problem: p}
+				s.refusals[r.Key()] = refusal{version: r.Version, reason: reason.Error(),
+					problem: p}
 				standing = append(standing, one.Name)
 			}
 		}
@@ -58,7 +61,8 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error
 		for i, one := range refused {
 			names[i] = one.Name
 		}
-		s.options.Logger.Warn("Envoy refused resources that no object explains", "type", typeURL, "names", names, "error", reason)
+		s.options.Logger.Warn("Envoy refused resources that no object explains", "type", typeURL,
+			"names", names, "error", reason)
 		return names
 	}
 	s.tellProblems()
@@ -77,9 +81,10 @@ func (s *Server) Cured(typeURL string, names []string) {
 	s.tellProblems()
 }
 
-// blamed returns the resources that a refusal is about: secrets are narrowed to those with a file, or
-// the folder of one, in the text. If refused is empty, these are the resources in the text.
-func (s *Server) blamed(v *served, typeURL string, refused []RefusedResource, text string) []RefusedResource {
+// blamed returns the resources that a refusal is about: secrets are narrowed to those with a file,
+// or the folder of one, in the text. If refused is empty, these are the resources in the text.
+func (s *Server) blamed(v *served, typeURL string, refused []RefusedResource,
+	text string) []RefusedResource {
 	var found []RefusedResource
 	switch {
 	case len(refused) == 0:
@@ -116,7 +121,8 @@ func mentions(text, name string) bool {
 			return false
 		}
 		end := at + len(name)
-		if (at == 0 || strings.IndexByte(partOfName, text[at-1]) < 0) && (end == len(text) || strings.IndexByte(partOfName, text[end]) < 0) {
+		if (at == 0 || strings.IndexByte(partOfName, text[at-1]) < 0) && (end == len(text) ||
+			strings.IndexByte(partOfName, text[end]) < 0) {
 			return true
 		}
 		text = text[end:]
@@ -125,11 +131,13 @@ func mentions(text, name string) bool {
 
 func refusedProblem(r *resource.Resource, origins []resource.Origin, reason error) Problem {
 	kind := r.Type[strings.LastIndexByte(r.Type, '.')+1:]
-	p := Problem{Severity: condition.Error, Message: fmt.Sprintf("Envoy refused the %s %s: %v", kind, r.Name, reason),
+	p := Problem{Severity: condition.Error, Message: fmt.Sprintf("Envoy refused the %s %s: %v",
+		kind, r.Name, reason),
 		Cure: "correct it; the version that Envoy accepted before, if any, stays in use"}
 	if len(origins) > 0 {
 		o := origins[0]
-		p.File, p.Line, p.Object = o.File, o.Line, fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)
+		p.File, p.Line, p.Object = o.File, o.Line, fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace,
+			o.Name)
 	}
 	return p
 }

@@ -19,42 +19,51 @@ type kept struct {
 	failing bool // it cannot be written, and that is told
 }
 
-// recall reads what the server before this one had in force though its text was bad. stale tells that not all of it was taken.
+// recall reads what the server before this one had in force though its text was bad. stale tells
+// that not all of it was taken.
 func recall(o Options) (state lastgood.State, stale bool) {
 	if o.LastGood == "" {
 		return lastgood.State{}, false
 	}
 	state, wrong := lastgood.Read(o.LastGood, o.Settings.Namespace, validate.Object)
 	for _, err := range wrong {
-		o.Logger.Warn("a last good version from before this start cannot be used: what only it served is withdrawn until its file is corrected", "error", err)
+		o.Logger.Warn("a last good version from before this start cannot be used: what only it "+
+			"served is withdrawn until its file is corrected", "error", err)
 	}
 	return state, len(wrong) > 0
 }
 
-// restoreMesh puts the configuration of the mesh into force that the server before this one had, though its file was bad.
+// restoreMesh puts the configuration of the mesh into force that the server before this one had,
+// though its file was bad.
 func (s *Server) restoreMesh(text []byte) {
 	if len(text) == 0 {
 		return
 	}
 	read, problems := meshfile.Parse(s.settings.MeshConfigFile, text, s.options.Identity)
 	if read == nil {
-		s.options.Logger.Warn("the last good version of MeshConfig from before this start cannot be used: while its file is bad the defaults are in force", "error", problems[0].Message)
+		s.options.Logger.Warn("the last good version of MeshConfig from before this start cannot "+
+			"be used: while its file is bad the defaults are in force", "error",
+			problems[0].Message)
 		return
 	}
 	s.mesh, s.meshText = read, text
 }
 
-// tellRecalled tells what is served that no file says, and what is not though it was kept. Only Run may call it.
+// tellRecalled tells what is served that no file says, and what is not though it was kept. Only Run
+// may call it.
 func (s *Server) tellRecalled() {
 	s.mu.Lock()
 	here := s.here
 	s.mu.Unlock()
 	now, waiting := s.inForce(), here.store.Waiting()
 	if objects := len(now.Objects) - waiting; objects+len(now.Mesh)+len(now.Refused) > 0 {
-		s.options.Logger.Info("last good versions from before this start go on in place of what is bad now", "objects", objects, "mesh_config", len(now.Mesh) > 0, "refused_objects", len(now.Refused))
+		s.options.Logger.Info("last good versions from before this start go on in place of what "+
+			"is bad now", "objects", objects, "mesh_config", len(now.Mesh) > 0, "refused_objects",
+			len(now.Refused))
 	}
 	if waiting > 0 {
-		s.options.Logger.Warn("last good versions from before this start are kept, and not served: what held their files is not there", "objects", waiting)
+		s.options.Logger.Warn("last good versions from before this start are kept, and not "+
+			"served: what held their files is not there", "objects", waiting)
 	}
 }
 
@@ -91,7 +100,8 @@ func (s *Server) rememberSoon() {
 	}
 }
 
-// rememberTold has what a proxy said remembered, by Run or, once that has ended, here: a proxy may say something while all ends.
+// rememberTold has what a proxy said remembered, by Run or, once that has ended, here: a proxy may
+// say something while all ends.
 func (s *Server) rememberTold() {
 	if s.ending() {
 		s.remember()
@@ -100,7 +110,8 @@ func (s *Server) rememberTold() {
 	}
 }
 
-// remember writes what is in force though its text is bad now, for the server after this one, if that has changed.
+// remember writes what is in force though its text is bad now, for the server after this one, if
+// that has changed.
 func (s *Server) remember() {
 	if s.options.LastGood == "" {
 		return
@@ -108,14 +119,17 @@ func (s *Server) remember() {
 	s.kept.mu.Lock()
 	defer s.kept.mu.Unlock()
 	now := s.inForce()
-	if !s.kept.stale && now.Complete == s.kept.state.Complete && slices.Equal(now.Objects, s.kept.state.Objects) && slices.Equal(now.Refused, s.kept.state.Refused) &&
+	if !s.kept.stale && now.Complete == s.kept.state.Complete && slices.Equal(now.Objects,
+		s.kept.state.Objects) && slices.Equal(now.Refused, s.kept.state.Refused) &&
 		now.RefusedMesh == s.kept.state.RefusedMesh && bytes.Equal(now.Mesh, s.kept.state.Mesh) {
 		return
 	}
 	failing := s.kept.failing
 	err := lastgood.Write(s.options.LastGood, now)
-	s.kept.state, s.kept.stale, s.kept.failing = now, err != nil, err != nil // then it is tried again at the next push
+	// then it is tried again at the next push
+	s.kept.state, s.kept.stale, s.kept.failing = now, err != nil, err != nil
 	if err != nil && !failing {
-		s.options.Logger.Warn("what is served though its file is bad now could not be remembered: correct the file before a restart, which withdraws it", "error", err)
+		s.options.Logger.Warn("what is served though its file is bad now could not be "+
+			"remembered: correct the file before a restart, which withdraws it", "error", err)
 	}
 }

@@ -31,7 +31,8 @@ type lives struct {
 
 func newLives(t *testing.T) *lives {
 	directory := t.TempDir()
-	l := &lives{t: t, objects: filepath.Join(directory, "mesh.d"), mesh: filepath.Join(directory, "mesh.yml"), remembered: filepath.Join(directory, "last-good.json"), end: func() {}}
+	l := &lives{t: t, objects: filepath.Join(directory, "mesh.d"), mesh: filepath.Join(directory,
+		"mesh.yml"), remembered: filepath.Join(directory, "last-good.json"), end: func() {}}
 	if err := os.Mkdir(l.objects, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,8 @@ func (l *lives) next() {
 	l.log.Reset()
 	l.changes = make(chan []string)
 	var err error
-	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects}, Settings: l.settings(), LastGood: l.remembered, Changes: l.changes,
+	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects},
+		Settings: l.settings(), LastGood: l.remembered, Changes: l.changes,
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil))})
 	if err != nil {
 		l.t.Fatal(err)
@@ -82,7 +84,8 @@ func (l *lives) put(name, text string) {
 	}
 }
 
-// expect compares what is served: each host with its connect timeout. problems are parts of what is wrong, in order.
+// expect compares what is served: each host with its connect timeout. problems are parts of what is
+// wrong, in order.
 func (l *lives) expect(what, hosts string, remembers bool, problems ...string) {
 	l.t.Helper()
 	snapshot, _ := feedOf(l.t, l.server, "sidecar").Current()
@@ -162,7 +165,8 @@ func TestWhatIsBadNowIsServedByTheNextServer(t *testing.T) {
 	if err := l.server.Configure(discovery.Settings{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing is remembered", func() (bool, string) { // beside whoever put the settings into effect
+	// beside whoever put the settings into effect
+	eventually(t, "nothing is remembered", func() (bool, string) {
 		_, err := os.Stat(l.remembered)
 		return os.IsNotExist(err), fmt.Sprint(err)
 	})
@@ -180,8 +184,10 @@ func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
 	for _, test := range []struct{ name, text string }{
 		{"damaged", "{"},
 		{"of another version", `{"version":99}`},
-		{"an object that is not valid", `{"version":1,"objects":[{"kind":"ServiceEntry","namespace":"shop","name":"a","file":"` + l.objects + `/a.yaml","spec":{"hosts":["a b"]}}]}`},
-		{"a configuration of the mesh that is not valid", `{"version":1,"mesh":"Y29ubmVjdFRpbWVvdXQ6IHR3bwo="}`},
+		{"an object that is not valid",
+			`{"version":1,"objects":[{"kind":"ServiceEntry","namespace":"shop","name":"a","file":"` + l.objects + `/a.yaml","spec":{"hosts":["a b"]}}]}`},
+		{"a configuration of the mesh that is not valid",
+			`{"version":1,"mesh":"Y29ubmVjdFRpbWVvdXQ6IHR3bwo="}`},
 	} {
 		write(t, l.remembered, test.text)
 		l.next()
@@ -240,7 +246,8 @@ func TestWhatWaitsForItsFolderIsNotSaidToGoOn(t *testing.T) {
 	for range 2 {
 		l.next()
 		l.expect("without the folder", "", true, "does not exist")
-		if text := l.log.String(); strings.Contains(text, goesOn) || !strings.Contains(text, "kept, and not served") {
+		if text := l.log.String(); strings.Contains(text, goesOn) || !strings.Contains(text,
+			"kept, and not served") {
 			t.Error(text)
 		}
 	}
@@ -251,7 +258,8 @@ func TestWhatWaitsForItsFolderIsNotSaidToGoOn(t *testing.T) {
 	}
 	l.next()
 	l.expect("with the folder", "a 2s b 2s", true, "not valid YAML")
-	if text := l.log.String(); !strings.Contains(text, goesOn) || strings.Contains(text, "not served") {
+	if text := l.log.String(); !strings.Contains(text, goesOn) || strings.Contains(text,
+		"not served") {
 		t.Error(text)
 	}
 }

@@ -54,7 +54,10 @@ func startWatching(t *testing.T, folder string, options discovery.Options) *disc
 	watcher := watch.New(watch.Options{
 		Access: true, Debounce: delay, MaxDelay: delay, Suffixes: []string{".yaml"},
 	})
-	set := func(files []string) error { return watcher.Set(append([]string{folder + "/..."}, files...)) }
+	set := func(files []string) error {
+		return watcher.Set(append([]string{folder + "/..."},
+			files...))
+	}
 	if err := set(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -95,18 +98,22 @@ type door struct {
 	port int
 }
 
-// ask makes a request on a connection of its own and returns the serial number of the server's certificate.
+// ask makes a request on a connection of its own and returns the serial number of the server's
+// certificate.
 func (d door) ask() (string, error) {
 	var serial string
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: d.host,
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true,
+		ServerName: d.host,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			serial = state.PeerCertificates[0].SerialNumber.String()
 			return nil
 		}}, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)))
+		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort("127.0.0.1",
+			strconv.Itoa(d.port)))
 	}}
 	defer transport.CloseIdleConnections()
-	answer, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Get("https://" + d.host + "/")
+	answer, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Get("https://" +
+		d.host + "/")
 	if err != nil {
 		return "", err
 	}
@@ -149,7 +156,8 @@ func keepAsking(t *testing.T, doors []door) (stop func()) {
 	return stop
 }
 
-// habits are how certificates are renewed. Each writes a pair into cert.pem and key.pem of a folder, which is not there at first.
+// habits are how certificates are renewed. Each writes a pair into cert.pem and key.pem of a
+// folder, which is not there at first.
 var habits = []struct {
 	name  string
 	write func(t *testing.T, folder string, certificate, key []byte)
@@ -164,7 +172,8 @@ var habits = []struct {
 			must(t, os.Rename(filepath.Join(next, name), filepath.Join(folder, name)))
 		}
 	}},
-	{"links made anew", func(t *testing.T, folder string, certificate, key []byte) { // as certbot does
+	// as certbot does
+	{"links made anew", func(t *testing.T, folder string, certificate, key []byte) {
 		must(t, os.MkdirAll(folder, 0o700))
 		archive, err := os.MkdirTemp(t.TempDir(), "archive")
 		must(t, err)
@@ -231,8 +240,9 @@ func noProblems(t *testing.T, server *discovery.Server) {
 	})
 }
 
-// TestARenewedCertificateIsServedHoweverItIsWritten has Envoy told of certificates that are not there yet; then they come, and
-// are renewed twice, by each habit: no listener is made anew, no request lost, and nothing stays told that is over.
+// TestARenewedCertificateIsServedHoweverItIsWritten has Envoy told of certificates that are not
+// there yet; then they come, and are renewed twice, by each habit: no listener is made anew, no
+// request lost, and nothing stays told that is over.
 func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
 	a := newAuthority(t)
 	mesh := t.TempDir()
@@ -241,9 +251,12 @@ func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
 	for i := range habits {
 		folders[i] = filepath.Join(t.TempDir(), "live")
 		doors[i] = door{host: fmt.Sprintf("door-%d.test", i), port: ports[i]}
-		write(t, filepath.Join(mesh, fmt.Sprintf("door-%d.yaml", i)), fmt.Sprintf(doorGateway, fmt.Sprintf("door-%d", i), ports[i], folders[i]))
+		write(t, filepath.Join(mesh, fmt.Sprintf("door-%d.yaml", i)), fmt.Sprintf(doorGateway,
+			fmt.Sprintf("door-%d", i), ports[i], folders[i]))
 	}
-	server := startWatching(t, mesh, discovery.Options{Namespace: "shop", Settings: discovery.Settings{DebounceAfter: 20 * time.Millisecond, DebounceMax: time.Second}})
+	server := startWatching(t, mesh, discovery.Options{Namespace: "shop",
+		Settings: discovery.Settings{DebounceAfter: 20 * time.Millisecond,
+			DebounceMax: time.Second}})
 	e := startEnvoy(t, "router", server)
 	for _, folder := range folders {
 		eventually(t, "what Envoy misses is told", func() (bool, string) {
@@ -271,8 +284,9 @@ func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
 	}
 }
 
-// TestAPairThatIsWrittenByHalvesIsNotServed leaves a new certificate with the old key, and changes the listener meanwhile: the old
-// pair is served until the new one is whole, and then the changed listener is taken too.
+// TestAPairThatIsWrittenByHalvesIsNotServed leaves a new certificate with the old key, and changes
+// the listener meanwhile: the old pair is served until the new one is whole, and then the changed
+// listener is taken too.
 func TestAPairThatIsWrittenByHalvesIsNotServed(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder := t.TempDir(), t.TempDir()
@@ -289,9 +303,11 @@ func TestAPairThatIsWrittenByHalvesIsNotServed(t *testing.T) {
 	writePair(t, folder, certificate, key)
 	eventually(t, "the half is told", func() (bool, string) {
 		problems := server.Problems()
-		return len(problems) == 1 && strings.Contains(problems[0].Message, folder), fmt.Sprint(problems)
+		return len(problems) == 1 && strings.Contains(problems[0].Message, folder),
+			fmt.Sprint(problems)
 	})
-	changed := strings.Replace(doorGateway, "mode: SIMPLE", "mode: SIMPLE, minProtocolVersion: TLSV1_3", 1)
+	changed := strings.Replace(doorGateway, "mode: SIMPLE",
+		"mode: SIMPLE, minProtocolVersion: TLSV1_3", 1)
 	write(t, filepath.Join(mesh, "door.yaml"), fmt.Sprintf(changed, "door", d.port, folder))
 	eventually(t, "the listener cannot be changed", func() (bool, string) {
 		problems := server.Problems()
@@ -322,7 +338,8 @@ spec:
     tls: {mode: MUTUAL, clientCertificate: %[3]s/cert.pem, privateKey: %[3]s/key.pem, caCertificates: %[4]s}
 `
 
-// TestARenewedClientCertificateIsShown renews what a DestinationRule shows to a service, and whom it trusts, in place.
+// TestARenewedClientCertificateIsShown renews what a DestinationRule shows to a service, and whom
+// it trusts, in place.
 func TestARenewedClientCertificateIsShown(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder, port := t.TempDir(), t.TempDir(), parts.FreePort(t)

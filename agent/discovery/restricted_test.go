@@ -66,7 +66,8 @@ func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 				t.Errorf("a request that nobody may send: %d", got)
 			}
 			if why := server.Closed(); !strings.Contains(why,
-				"policy.yaml:1: AuthorizationPolicy shop/deny-all: kind AuthorizationPolicy restricts access") {
+				"policy.yaml:1: AuthorizationPolicy shop/deny-all: kind AuthorizationPolicy "+
+					"restricts access") {
 				t.Errorf("closed: %q", why)
 			}
 			if conditions := board.Conditions(); len(conditions) != 1 ||

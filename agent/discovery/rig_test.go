@@ -107,12 +107,14 @@ func (r *refusals) Cured(_ xds.Stream, typeURL string, names []string) {
 // capturedAddress is that of the machine of proxies with interception.
 const capturedAddress = "10.8.0.1"
 
-// bootstrapOf is the bootstrap of an Envoy of a kind: sidecar, router, or a sidecar with REDIRECT or TPROXY.
+// bootstrapOf is the bootstrap of an Envoy of a kind: sidecar, router, or a sidecar with REDIRECT
+// or TPROXY.
 func bootstrapOf(kind, admin, server string) string {
 	if kind != "REDIRECT" && kind != "TPROXY" {
 		return fmt.Sprintf(bootstrap, kind, admin, server, "")
 	}
-	return strings.NewReplacer("~127.0.0.1~", "~"+capturedAddress+"~", `"INTERCEPTION_MODE": "NONE"`, `"INTERCEPTION_MODE": "`+kind+`"`).
+	return strings.NewReplacer("~127.0.0.1~", "~"+capturedAddress+"~",
+		`"INTERCEPTION_MODE": "NONE"`, `"INTERCEPTION_MODE": "`+kind+`"`).
 		Replace(fmt.Sprintf(bootstrap, "sidecar", admin, server, ""))
 }
 
@@ -140,23 +142,27 @@ func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 		}
 	})
 	admin := filepath.Join(directory, "admin.sock")
-	e := startEnvoyOn(t, admin, bootstrapOf(kind, admin, fmt.Sprintf(`{"pipe": {"path": %q}}`, socket)))
+	e := startEnvoyOn(t, admin, bootstrapOf(kind, admin, fmt.Sprintf(`{"pipe": {"path": %q}}`,
+		socket)))
 	e.ads, e.nacks = ads, nacks
 	return e
 }
 
-// startEnvoyOn runs an Envoy with a bootstrap, whose admin interface is on a socket, until the test ends.
+// startEnvoyOn runs an Envoy with a bootstrap, whose admin interface is on a socket, until the test
+// ends.
 func startEnvoyOn(t *testing.T, admin, bootstrap string) *envoy {
 	t.Helper()
 	e := &envoy{}
 	command := exec.Command(parts.Envoy(t), "--config-yaml", bootstrap,
-		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info", "--file-flush-interval-msec", "100")
+		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info",
+		"--file-flush-interval-msec", "100")
 	command.Stdout, command.Stderr = e, e
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
 	}}
 	e.admin = &http.Client{Transport: transport, Timeout: 5 * time.Second}
@@ -176,14 +182,16 @@ func startEnvoyOn(t *testing.T, admin, bootstrap string) *envoy {
 func (e *envoy) listens(t *testing.T) {
 	t.Helper()
 	eventually(t, "Envoy has its listeners", func() (bool, string) {
-		live, warming := e.stat("listener_manager.workers_started"), e.stat("listener_manager.total_listeners_warming")
+		live, warming := e.stat("listener_manager.workers_started"),
+			e.stat("listener_manager.total_listeners_warming")
 		return live == 1 && warming == 0, fmt.Sprintf("workers %d, warming %d", live, warming)
 	})
 }
 
 // stat returns a counter or gauge, by a regular expression; -1 if there is none.
 func (e *envoy) stat(name string) int {
-	answer, err := e.admin.Get("http://admin/stats?format=json&filter=" + url.QueryEscape("^"+name+"$"))
+	answer, err := e.admin.Get("http://admin/stats?format=json&filter=" +
+		url.QueryEscape("^"+name+"$"))
 	if err != nil {
 		return -1
 	}
@@ -195,7 +203,8 @@ func (e *envoy) stat(name string) int {
 	return stats.Stats[0].Value
 }
 
-// eventually polls until a condition holds; it fails the test after thirty seconds with what was seen last.
+// eventually polls until a condition holds; it fails the test after thirty seconds with what was
+// seen last.
 func eventually(t *testing.T, what string, holds func() (bool, string)) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -231,8 +240,9 @@ type echo struct {
 	Headers http.Header
 }
 
-// backend answers with what it saw. Paths below /status/ answer with that status, those below /delay/ after that time;
-// one called bad answers every request with 503, one called slow each after 300 ms.
+// backend answers with what it saw. Paths below /status/ answer with that status, those below
+// /delay/ after that time; one called bad answers every request with 503, one called slow each
+// after 300 ms.
 type backend struct {
 	name  string
 	seen  atomic.Int64
@@ -264,10 +274,12 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.annotate(r)
 	w.Header().Set("x-backend", b.name)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(echo{Backend: b.name, Host: r.Host, Path: r.URL.Path, Query: r.URL.RawQuery, Proto: r.Proto, Headers: r.Header})
+	_ = json.NewEncoder(w).Encode(echo{Backend: b.name, Host: r.Host, Path: r.URL.Path,
+		Query: r.URL.RawQuery, Proto: r.Proto, Headers: r.Header})
 }
 
-// serve runs a backend until the test ends and returns its port. two lets it speak HTTP/2 without TLS, and nothing else.
+// serve runs a backend until the test ends and returns its port. two lets it speak HTTP/2 without
+// TLS, and nothing else.
 func (b *backend) serve(t testing.TB, two bool) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -301,8 +313,9 @@ func (b *backend) serveTLS(t testing.TB, certificate, key string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert,
-		NextProtos: []string{"h2", "http/1.1"}})
+	listener, err := tls.Listen("tcp", "127.0.0.1:0",
+		&tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert,
+			NextProtos: []string{"h2", "http/1.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,16 +335,21 @@ func echoTCP(t testing.TB, name string) int {
 	})
 }
 
-// certificate writes a certificate for *.test that signs itself, and its key, and returns their paths.
+// certificate writes a certificate for *.test that signs itself, and its key, and returns their
+// paths.
 func certificate(t testing.TB) (certificate, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"*.test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1),
+		Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"*.test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth,
+			x509.ExtKeyUsageClientAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
 		t.Fatal(err)
@@ -342,7 +360,8 @@ func certificate(t testing.TB) (certificate, key string) {
 	}
 	directory := t.TempDir()
 	certificate, key = filepath.Join(directory, "cert.pem"), filepath.Join(directory, "key.pem")
-	for path, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: encoded}} {
+	for path, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: encoded}} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// meshOf writes objects, each "Kind namespace/name: spec" with the spec in YAML's flow style, and returns the folder.
+// meshOf writes objects, each "Kind namespace/name: spec" with the spec in YAML's flow style, and
+// returns the folder.
 func meshOf(t *testing.T, objects ...string) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -22,7 +23,8 @@ func meshOf(t *testing.T, objects ...string) string {
 		kind, key, _ := strings.Cut(head, " ")
 		namespace, name, _ := strings.Cut(key, "/")
 		write(t, filepath.Join(directory, fmt.Sprintf("%02d.yaml", i)),
-			fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", kind, name, namespace, spec))
+			fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, "+
+				"namespace: %s}\nspec: %s\n", kind, name, namespace, spec))
 	}
 	return directory
 }
@@ -43,12 +45,14 @@ func readableResource(t *testing.T, r *resource.Resource) string {
 // TestWhatIsNotSeenChangesNothing has objects that do not count for a proxy beside those that do.
 func TestWhatIsNotSeenChangesNothing(t *testing.T) {
 	const (
-		static  = "resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], endpoints: [{address: 10.0.0.1, labels: {version: v1}}]"
+		static = "resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], " +
+			"endpoints: [{address: 10.0.0.1, labels: {version: v1}}]"
 		version = "{hosts: [x.test], " + static + "}"
 		subset  = "{host: x.test, subsets: [{name: v1, labels: {version: v1}}]}"
 		answer  = "http: [{directResponse: {status: 201}}]"
 	)
-	route, cluster := resource.Key{Type: resource.RouteType, Name: "80"}, resource.Key{Type: resource.ClusterType, Name: "outbound|80|v1|x.test"}
+	route, cluster := resource.Key{Type: resource.RouteType, Name: "80"},
+		resource.Key{Type: resource.ClusterType, Name: "outbound|80|v1|x.test"}
 	for _, test := range []struct {
 		name      string
 		kind      string
@@ -57,20 +61,39 @@ func TestWhatIsNotSeenChangesNothing(t *testing.T) {
 		want      string // part of the resource; "" where there is to be none
 		objects   []string
 	}{
-		{"a rule for the whole mesh, in its own namespace", "router", "istio-system", cluster, "outbound|80|v1|x.test", []string{
-			"ServiceEntry shop/x: " + version, "DestinationRule shop/d: " + subset, "DestinationRule istio-system/all: {host: '*.test', trafficPolicy: {loadBalancer: {simple: RANDOM}}}"}},
+		{"a rule for the whole mesh, in its own namespace", "router", "istio-system", cluster,
+			"outbound|80|v1|x.test", []string{
+				"ServiceEntry shop/x: " + version, "DestinationRule shop/d: " + subset,
+				"DestinationRule istio-system/all: {host: '*.test', trafficPolicy: " +
+					"{loadBalancer: {simple: RANDOM}}}"}},
 		{"a rule for the root namespace alone", "router", "istio-system", cluster, "", []string{
-			"ServiceEntry shop/x: " + version, "DestinationRule shop/d: " + subset, "DestinationRule istio-system/all: {host: '*.test', exportTo: [.], trafficPolicy: {loadBalancer: {simple: RANDOM}}}"}},
-		{"a service of another namespace, under a wildcard", "sidecar", "shop", route, `domains:"*.foo.test"`, []string{"ServiceEntry shop/other: {hosts: [other.net], " + static + "}",
-			"VirtualService shop/v: {hosts: ['*.foo.test'], " + answer + "}", "ServiceEntry bank/a: {hosts: [a.foo.test], exportTo: [.], " + static + "}"}},
-		{"a service that the Sidecar leaves out, under a wildcard", "sidecar", "shop", route, `domains:"*.foo.test"`, []string{"ServiceEntry shop/other: {hosts: [other.net], " + static + "}",
-			"VirtualService shop/v: {hosts: ['*.foo.test'], " + answer + "}", "ServiceEntry bank/a: {hosts: [a.foo.test], " + static + "}", "Sidecar shop/s: {egress: [{hosts: ['./*']}]}"}},
-		{"a VirtualService of another namespace for a service's address", "sidecar", "shop", route, `domains:"x.test"domains:"10.3.0.1"`, []string{
-			"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}", "VirtualService bank/v: {hosts: [10.3.0.1], exportTo: [.], " + answer + "}"}},
-		{"a VirtualService for connections to a service's address", "sidecar", "shop", route, `domains:"x.test"domains:"10.3.0.1"`, []string{
-			"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}", "VirtualService shop/v: {hosts: [10.3.0.1], tcp: [{route: [{destination: {host: x.test}}]}]}"}},
-		{"a VirtualService for a service's address", "sidecar", "shop", route, `domains:"10.3.0.1"routes:{match`, []string{
-			"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}", "VirtualService shop/v: {hosts: [10.3.0.1], " + answer + "}"}},
+			"ServiceEntry shop/x: " + version, "DestinationRule shop/d: " + subset,
+			"DestinationRule istio-system/all: {host: '*.test', exportTo: [.], trafficPolicy: " +
+				"{loadBalancer: {simple: RANDOM}}}"}},
+		{"a service of another namespace, under a wildcard", "sidecar", "shop", route,
+			`domains:"*.foo.test"`, []string{"ServiceEntry shop/other: {hosts: [other.net], " +
+				static + "}",
+				"VirtualService shop/v: {hosts: ['*.foo.test'], " + answer + "}",
+				"ServiceEntry bank/a: {hosts: [a.foo.test], exportTo: [.], " + static + "}"}},
+		{"a service that the Sidecar leaves out, under a wildcard", "sidecar", "shop", route,
+			`domains:"*.foo.test"`, []string{"ServiceEntry shop/other: {hosts: [other.net], " +
+				static + "}",
+				"VirtualService shop/v: {hosts: ['*.foo.test'], " + answer + "}",
+				"ServiceEntry bank/a: {hosts: [a.foo.test], " + static + "}",
+				"Sidecar shop/s: {egress: [{hosts: ['./*']}]}"}},
+		{"a VirtualService of another namespace for a service's address", "sidecar", "shop", route,
+			`domains:"x.test"domains:"10.3.0.1"`, []string{
+				"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}",
+				"VirtualService bank/v: {hosts: [10.3.0.1], exportTo: [.], " + answer + "}"}},
+		{"a VirtualService for connections to a service's address", "sidecar", "shop", route,
+			`domains:"x.test"domains:"10.3.0.1"`, []string{
+				"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}",
+				"VirtualService shop/v: {hosts: [10.3.0.1], tcp: [{route: [{destination: {host: " +
+					"x.test}}]}]}"}},
+		{"a VirtualService for a service's address", "sidecar", "shop", route,
+			`domains:"10.3.0.1"routes:{match`, []string{
+				"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.3.0.1], " + static + "}",
+				"VirtualService shop/v: {hosts: [10.3.0.1], " + answer + "}"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)}})

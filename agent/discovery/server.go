@@ -1,7 +1,11 @@
-// Package discovery is the discovery server: files of Istio's YAML in, Envoy's resources out, and of a change only what
-// it touches. It knows nothing of an agent, of connections or of who sends the resources.
+// Package discovery is the discovery server: it turns files of Istio's YAML into Envoy's resources,
+// and a change into the resources that it touches. It knows nothing of an agent, of connections or
+// of who sends the resources.
 //
-//	store (files → objects) → model (what they mean together) → view (per kind of proxy: translate, publish) → resource.Feed
+//	store (files → objects) → model (what they mean together)
+//	→ view (per kind of proxy: translate, publish) → resource.Feed
+//
+// What is invalid, or refused by Envoy, changes nothing: the version before stays in force.
 package discovery
 
 import (
@@ -36,27 +40,31 @@ type Taken = mesh.Taken
 // Options of a Server.
 type Options struct {
 	Files     []string // files, and directories with all *.yaml, *.yml and *.json below them
-	Namespace string   // of objects and proxies that name none, where Settings do not say it; "" is default
+	Namespace string   // of objects and proxies that name none, without Settings; "" is default
 	Domain    string   // what short host names end in; "" is cluster.local
 	Settings  Settings // at first; see Configure
 
-	// OwnAddresses gives proxies that differ in nothing but their addresses resources of their own, which without
-	// interception only inbound listeners of a Sidecar need. Else they share all, and such listeners say where they bind.
+	// OwnAddresses gives proxies that differ in nothing but their addresses resources of their own,
+	// which without interception only inbound listeners of a Sidecar need. Else they share all, and
+	// such listeners say where they bind.
 	OwnAddresses bool
-	Identity     bool // proxies get a certificate of the mesh over SDS; without it ISTIO_MUTUAL cannot be
+	Identity     bool // proxies get a certificate of the mesh over SDS, for ISTIO_MUTUAL
 
-	// LastGood is the file that remembers from run to run what is in force though its text is bad now, or refused, 0600; "": nothing does,
-	// and a server that starts while a file is bad does not serve what it held.
+	// LastGood is the file (0600) that stores what is in force although its text is invalid now, or
+	// Envoy refused it; "": none, so that a server which starts on an invalid file does not serve
+	// its objects.
 	LastGood string
 
 	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
-	SystemRoots string // file of the authorities trusted where a rule names none; "" is the system's
+	SystemRoots string // file of the authorities trusted by default; "" is the system's
 
-	// Changes brings paths that changed: files, or directories to look through. nil: nothing changes.
+	// Changes brings paths that changed: files, or directories to look through. nil: nothing
+	// changes.
 	Changes <-chan []string
 
-	// Watch has Changes bring the paths of these files too, in place of those of the call before: proxies read certificates
-	// from them, and are told to do it again. It must not wait for Changes. nil: proxies are on other machines.
+	// Watch has Changes bring the paths of these files too, in place of those of the call before:
+	// proxies read certificates from them, and are told to do it again. It must not wait for
+	// Changes. nil: proxies are on other machines.
 	Watch func(files []string) error
 
 	Denied Denied // which of these files proxies cannot read; nil: not known
@@ -118,10 +126,19 @@ func New(options Options) (*Server, error) {
 	}
 	fill(&options)
 	lastGood, stale := recall(options)
-	s := &Server{options: options, kept: kept{state: lastGood, stale: stale}, ready: make(chan struct{}), rescan: make(chan chan struct{}), joining: make(chan struct{}, 1),
-		unwritten: make(chan struct{}, 1), ended: make(chan struct{}), refusedMesh: lastGood.RefusedMesh,
-		realms: map[string]*realm{}, views: map[string]*served{}, settings: options.Settings, mesh: mesh.Default(),
-		certificates: &certificates{watch: options.Watch, denied: options.Denied, logger: options.Logger, files: map[string]*certificateFile{}}, refusals: map[resource.Key]refusal{}, debounced: newDurations(), pushed: newDurations()}
+	s := &Server{
+		options: options, settings: options.Settings,
+		kept:  kept{state: lastGood, stale: stale},
+		ready: make(chan struct{}), ended: make(chan struct{}),
+		rescan: make(chan chan struct{}), joining: make(chan struct{}, 1),
+		unwritten: make(chan struct{}, 1),
+		debounced: newDurations(), pushed: newDurations(),
+		mesh: mesh.Default(), refusedMesh: lastGood.RefusedMesh,
+		realms: map[string]*realm{}, views: map[string]*served{},
+		refusals: map[resource.Key]refusal{},
+		certificates: &certificates{watch: options.Watch, denied: options.Denied,
+			logger: options.Logger, files: map[string]*certificateFile{}},
+	}
 	s.restoreMesh(lastGood.Mesh)
 	s.readMesh()
 	s.here = s.newRealm(options.Settings.Namespace)
@@ -156,16 +173,19 @@ func fill(o *Options) {
 }
 
 func newStore(o Options, lastGood []*object.Object) *store.Store {
-	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace, Validate: validate.Object, LastGood: lastGood})
+	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
+		Validate: validate.Object, LastGood: lastGood})
 }
 
-// Run reads the files at once, and again what changes, until the context ends; its error is nil then.
+// Run reads the files at once, and again what changes, until the context ends; its error is nil
+// then.
 func (s *Server) Run(ctx context.Context) error {
 	started := time.Now()
 	s.read((*store.Store).Load, nil)
 	close(s.ready)
 	s.mu.Lock()
-	s.options.Logger.Info("mesh configuration loaded", "services", s.here.world.Hosts(), "problems", len(s.problems), "took", time.Since(started))
+	s.options.Logger.Info("mesh configuration loaded", "services", s.here.world.Hosts(), "problems",
+		len(s.problems), "took", time.Since(started))
 	s.mu.Unlock()
 	s.tellRecalled()
 	s.remember()
@@ -184,7 +204,8 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case done := <-rescan:
 			took := s.scan(done)
-			rescan, rested = nil, time.After(took) // whoever asks, half of the time is for everything else
+			// whoever asks, half of the time is for everything else
+			rescan, rested = nil, time.After(took)
 			remember()
 		case <-rested:
 			rescan, rested = s.rescan, nil
@@ -251,7 +272,8 @@ func (s *Server) read(read func(*store.Store) []store.Change, paths []string) {
 	s.push(changes, paths)
 }
 
-// push takes changes of objects, by realm, and of files in, and publishes what they change in every view. Only Run may call it.
+// push takes changes of objects, by realm, and of files in, and publishes what they change in every
+// view. Only Run may call it.
 func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,9 +308,9 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.tellProblems()
 }
 
-// Feed is what a proxy gets: that of its kind, shared by all that are alike. It publishes for the first time once the
-// files were read. An error says why there is nothing for such a proxy. Whoever reads from the feed follows it: one that
-// nobody follows is kept up to date for some minutes only.
+// Feed is what a proxy gets: that of its kind, shared by all that are alike. It publishes for the
+// first time once the files were read. An error says why there is nothing for such a proxy. Whoever
+// reads from the feed follows it: one that nobody follows is kept up to date for some minutes only.
 func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
@@ -297,7 +319,8 @@ func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return v.Feed(), nil
 }
 
-// Configure puts other settings into effect, at once. An error says what is wrong with them; those before go on then.
+// Configure puts other settings into effect, at once. An error says what is wrong with them; those
+// before go on then.
 func (s *Server) Configure(settings Settings) error {
 	if err := settings.AccessLog.Validate(); err != nil {
 		return err

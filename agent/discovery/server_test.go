@@ -67,12 +67,17 @@ func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
 		want []string
 	}{
 		{"an endpoint", func() string { return put("web", webEntry, "web", "10.0.0.9") }, []string{
-			"ClusterLoadAssignment outbound|80|v1|web.test", "ClusterLoadAssignment outbound|80||web.test",
-			"ClusterLoadAssignment outbound|9000|v1|web.test", "ClusterLoadAssignment outbound|9000||web.test"}},
+			"ClusterLoadAssignment outbound|80|v1|web.test",
+			"ClusterLoadAssignment outbound|80||web.test",
+			"ClusterLoadAssignment outbound|9000|v1|web.test",
+			"ClusterLoadAssignment outbound|9000||web.test"}},
 		{"a policy", func() string { return put("rule", webRule, "web", "ROUND_ROBIN") }, []string{
-			"Cluster outbound|80|v1|web.test", "Cluster outbound|80||web.test", "Cluster outbound|9000|v1|web.test", "Cluster outbound|9000||web.test"}},
-		{"a route", func() string { return put("route", webRoute, "other", "2s") }, []string{"RouteConfiguration 80", "RouteConfiguration 9000"}},
-		{"a comment", func() string { return put("route", webRoute+"# harmless\n", "other", "2s") }, nil},
+			"Cluster outbound|80|v1|web.test", "Cluster outbound|80||web.test",
+			"Cluster outbound|9000|v1|web.test", "Cluster outbound|9000||web.test"}},
+		{"a route", func() string { return put("route", webRoute, "other", "2s") },
+			[]string{"RouteConfiguration 80", "RouteConfiguration 9000"}},
+		{"a comment", func() string { return put("route", webRoute+"# harmless\n", "other", "2s") },
+			nil},
 		{"a bad object", func() string {
 			return put("web", strings.Replace(webEntry, "STATIC", "STATISCH", 1), "web", "10.0.0.9")
 		}, nil},
@@ -82,8 +87,10 @@ func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			return path
-		}, []string{"Cluster outbound|80|v1|web.test", "Cluster outbound|80||web.test", "Cluster outbound|9000|v1|web.test", "Cluster outbound|9000||web.test",
-			"ClusterLoadAssignment outbound|80|v1|web.test", "ClusterLoadAssignment outbound|9000|v1|web.test"}},
+		}, []string{"Cluster outbound|80|v1|web.test", "Cluster outbound|80||web.test",
+			"Cluster outbound|9000|v1|web.test", "Cluster outbound|9000||web.test",
+			"ClusterLoadAssignment outbound|80|v1|web.test",
+			"ClusterLoadAssignment outbound|9000|v1|web.test"}},
 	} {
 		before, _ := feed.Current()
 		changes <- []string{test.path()}
@@ -103,18 +110,22 @@ func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
 	}
 }
 
-// TestAWorkloadIsAnEndpoint changes WorkloadEntries: the services that choose them get other endpoints, and nothing else
-// changes.
+// TestAWorkloadIsAnEndpoint changes WorkloadEntries: the services that choose them get other
+// endpoints, and nothing else changes.
 func TestAWorkloadIsAnEndpoint(t *testing.T) {
 	directory := t.TempDir()
 	entry := func(name, selector string) string {
-		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: shop}\nspec:\n  hosts: [%s.test]\n"+
-			"  resolution: STATIC\n  ports: [{number: 80, name: http, protocol: HTTP}]\n  workloadSelector: {labels: {%s}}\n---\n", name, name, selector)
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: "+
+			"{name: %s, namespace: shop}\nspec:\n  hosts: [%s.test]\n"+
+			"  resolution: STATIC\n  ports: [{number: 80, name: http, protocol: HTTP}]\n  "+
+			"workloadSelector: {labels: {%s}}\n---\n", name, name, selector)
 	}
 	workload := func(labels string) string {
-		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm, namespace: shop, labels: {%s}}\nspec: {address: 10.0.0.1}\n", labels)
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: "+
+			"{name: vm, namespace: shop, labels: {%s}}\nspec: {address: 10.0.0.1}\n", labels)
 	}
-	write(t, filepath.Join(directory, "services.yaml"), entry("a", "app: a")+entry("b", "app: b")+entry("both", "tier: web"))
+	write(t, filepath.Join(directory, "services.yaml"), entry("a", "app: a")+entry("b",
+		"app: b")+entry("both", "tier: web"))
 	path := filepath.Join(directory, "vm.yaml")
 	write(t, path, workload("app: a, tier: web"))
 	server, changes := start(t, discovery.Options{Files: []string{directory}})
@@ -123,7 +134,8 @@ func TestAWorkloadIsAnEndpoint(t *testing.T) {
 		name, labels string
 		want         []string
 	}{
-		{"it moves to another service", "app: b, tier: web", []string{"outbound|80||a.test", "outbound|80||b.test"}},
+		{"it moves to another service", "app: b, tier: web", []string{"outbound|80||a.test",
+			"outbound|80||b.test"}},
 		{"another label changes", "app: b, tier: web, version: v2", nil},
 		{"it leaves all", "app: c", []string{"outbound|80||b.test", "outbound|80||both.test"}},
 	} {
@@ -146,7 +158,8 @@ func TestAWorkloadIsAnEndpoint(t *testing.T) {
 	}
 }
 
-// TestWhatEnvoyRefusesIsTold gives Envoy a server whose certificate is not there: the listener listens, and holds up no other.
+// TestWhatEnvoyRefusesIsTold gives Envoy a server whose certificate is not there: the listener
+// listens, and holds up no other.
 func TestWhatEnvoyRefusesIsTold(t *testing.T) {
 	directory := t.TempDir()
 	certificate, key := certificate(t)
@@ -161,8 +174,11 @@ spec:
 	}
 	path, port := filepath.Join(directory, "gw.yaml"), parts.FreePort(t)
 	write(t, path, gateway(port, certificate+".missing"))
-	write(t, filepath.Join(directory, "good.yaml"), fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: good, namespace: shop}\n"+
-		"spec: {servers: [{port: {number: %d, name: http, protocol: HTTP}, hosts: ['*']}]}\n", parts.FreePort(t)))
+	write(t, filepath.Join(directory, "good.yaml"),
+		fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: good, "+
+			"namespace: shop}\n"+
+			"spec: {servers: [{port: {number: %d, name: http, protocol: HTTP}, hosts: ['*']}]}\n",
+			parts.FreePort(t)))
 	board := condition.NewBoard()
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Board: board})
 	e := startEnvoy(t, "router", server)
@@ -172,9 +188,11 @@ spec:
 			return false, fmt.Sprint(problems)
 		}
 		p := problems[0]
-		return p.File == path && p.Line == 1 && p.Object == "Gateway shop/gw" && strings.Contains(p.Message, "cert.pem.missing"), p.String()
+		return p.File == path && p.Line == 1 && p.Object == "Gateway shop/gw" &&
+			strings.Contains(p.Message, "cert.pem.missing"), p.String()
 	})
-	if conditions := board.Conditions(); len(conditions) != 1 || conditions[0].Code != "mesh-problems" || conditions[0].Severity != condition.Error {
+	if conditions := board.Conditions(); len(conditions) != 1 ||
+		conditions[0].Code != "mesh-problems" || conditions[0].Severity != condition.Error {
 		t.Errorf("conditions %v", conditions)
 	}
 	eventually(t, "the rest goes through", func() (bool, string) {
@@ -185,7 +203,8 @@ spec:
 	changes <- []string{path}
 	eventually(t, "the cure is taken", func() (bool, string) {
 		n := e.stat("listener_manager.listener_modified")
-		return n == 1 && len(server.Problems()) == 0 && len(board.Conditions()) == 0, fmt.Sprint(n, server.Problems())
+		return n == 1 && len(server.Problems()) == 0 && len(board.Conditions()) == 0, fmt.Sprint(n,
+			server.Problems())
 	})
 }
 
@@ -232,7 +251,8 @@ func TestChangesAreMergedUntilItIsQuiet(t *testing.T) {
 	path := filepath.Join(directory, "a.yaml")
 	synctest.Test(t, func(t *testing.T) {
 		server, changes := start(t, discovery.Options{Files: []string{directory},
-			Settings: discovery.Settings{DebounceAfter: 100 * time.Millisecond, DebounceMax: time.Second}})
+			Settings: discovery.Settings{DebounceAfter: 100 * time.Millisecond,
+				DebounceMax: time.Second}})
 		feed := feedOf(t, server, "sidecar")
 		pushes := func(quiet time.Duration, times int) (uint64, time.Duration) {
 			before, next := feed.Current()
@@ -275,7 +295,8 @@ func TestAccessLogs(t *testing.T) {
 		{discovery.AccessLog{File: "/dev/stdout", Format: "%REQ(:PATH)%"}, ""},
 	} {
 		err := server.Configure(discovery.Settings{AccessLog: test.log})
-		if (err != nil) != (test.wrong != "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
+		if (err != nil) != (test.wrong != "") || err != nil && !strings.Contains(err.Error(),
+			test.wrong) {
 			t.Errorf("%+v: %v", test.log, err)
 		}
 	}
@@ -304,11 +325,13 @@ func TestNodes(t *testing.T) {
 		{&corev3.Node{Id: "router~10.0.0.1~vm~example.com"}, ""},
 		{&corev3.Node{Id: "vm"}, "not of the form type~ip~name~domain"},
 		{&corev3.Node{Id: "ztunnel~10.0.0.1~vm~x"}, "neither sidecar nor router"},
-		{&corev3.Node{Id: "sidecar~10.0.0.1~vm~x", Metadata: redirect}, `interception mode "EBPF" is not REDIRECT`},
+		{&corev3.Node{Id: "sidecar~10.0.0.1~vm~x", Metadata: redirect},
+			`interception mode "EBPF" is not REDIRECT`},
 		{nil, "not of the form"},
 	} {
 		_, err := server.Feed(test.node)
-		if (err != nil) != (test.wrong != "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
+		if (err != nil) != (test.wrong != "") || err != nil && !strings.Contains(err.Error(),
+			test.wrong) {
 			t.Errorf("%v: %v", test.node, err)
 		}
 	}
@@ -324,7 +347,8 @@ func TestMeshConfigIsReadAgain(t *testing.T) {
 	}
 	write(t, filepath.Join(mesh, "web.yaml"), fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 	write(t, file, "connectTimeout: 1s\n")
-	server, changes := start(t, discovery.Options{Files: []string{mesh}, Settings: discovery.Settings{MeshConfigFile: file}})
+	server, changes := start(t, discovery.Options{Files: []string{mesh},
+		Settings: discovery.Settings{MeshConfigFile: file}})
 	feed := feedOf(t, server, "sidecar")
 	timeout := func() time.Duration {
 		snapshot, _ := feed.Current()
@@ -344,7 +368,8 @@ func TestMeshConfigIsReadAgain(t *testing.T) {
 	}{
 		{"connectTimeout: 2s\n", 2 * time.Second, ""},
 		{"connectTimeout: two\n", 2 * time.Second, "mesh.yml:1: connectTimeout"},
-		{"connectTimeout: 3s\nenableAutoMtls: true\n", 3 * time.Second, "mesh.yml:2: enableAutoMtls"},
+		{"connectTimeout: 3s\nenableAutoMtls: true\n", 3 * time.Second,
+			"mesh.yml:2: enableAutoMtls"},
 		{"", 10 * time.Second, ""},
 	} {
 		write(t, file, step.content)
@@ -354,7 +379,8 @@ func TestMeshConfigIsReadAgain(t *testing.T) {
 			t.Errorf("%q: connect timeout %v, want %v", step.content, got, step.want)
 		}
 		problems := server.Problems()
-		if (len(problems) > 0) != (step.problem != "") || len(problems) > 0 && !strings.Contains(problems[0].String(), step.problem) {
+		if (len(problems) > 0) != (step.problem != "") || len(problems) > 0 &&
+			!strings.Contains(problems[0].String(), step.problem) {
 			t.Errorf("%q: problems %v, want %q", step.content, problems, step.problem)
 		}
 	}

@@ -27,13 +27,15 @@ metadata: {name: %s}
 spec: {hosts: [%s], gateways: [%s], http: %s}
 `
 
-// TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides gives one host in two files, a.yaml the older.
+// TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides gives one host in two files, a.yaml the
+// older.
 func TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides(t *testing.T) {
 	const answer = "directResponse: {status: 200}"
 	const all = "[{" + answer + "}]"
 	for name, c := range map[string]struct{ older, newer, hosts, tls, want string }{
 		"everything twice": {older: all, newer: all, want: "spec.http[0]"},
-		"everything, written in two ways": {older: "[{match: [{uri: {prefix: /}}], " + answer + "}]",
+		"everything, written in two ways": {older: "[{match: [{uri: {prefix: /}}], " + answer +
+			"}]",
 			newer: "[{match: [{uri: {regex: .*}}], " + answer + "}]", want: "spec.http[0]"},
 		"a prefix of it": {older: "[{match: [{uri: {prefix: /a}}], " + answer + "}]",
 			newer: "[{match: [{uri: {prefix: /b}}, {uri: {exact: /a/c}}], " + answer + "}]",
@@ -58,11 +60,13 @@ func TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides(t *testing.T) {
 		directory := t.TempDir()
 		for i, file := range []string{"a", "b"} {
 			text := fmt.Sprintf(edgeGateway, file, []string{c.tls, ""}[i]) +
-				fmt.Sprintf(edgeRoutes, file, []string{"x.test", stdcmp.Or(c.hosts, "x.test")}[i], file,
+				fmt.Sprintf(edgeRoutes, file, []string{"x.test", stdcmp.Or(c.hosts, "x.test")}[i],
+					file,
 					[]string{c.older, c.newer}[i])
 			write(t, filepath.Join(directory, file+".yaml"), text)
 		}
-		problems, err := discovery.Check([]string{directory}, discovery.CheckOptions{Type: "router"})
+		problems, err := discovery.Check([]string{directory},
+			discovery.CheckOptions{Type: "router"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,8 +81,10 @@ func TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides(t *testing.T) {
 			want = []string{"warning $DIR/b.yaml:1: Gateway default/b: " + c.want}
 		default:
 			want = []string{"warning $DIR/b.yaml:8: VirtualService default/b: " + c.want +
-				": is never reached for host x.test: VirtualService default/a at $DIR/a.yaml:8 is older " +
-				"and counts; put the routes into one VirtualService, or let each have hosts of its own"}
+				": is never reached for host x.test: VirtualService default/a at $DIR/a.yaml:8 " +
+				"is older " +
+				"and counts; put the routes into one VirtualService, or let each have hosts of " +
+				"its own"}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)

@@ -12,26 +12,34 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestProxiesShareOnlyWhatIsTheSame serves proxies that differ, in every order: each gets what it gets alone.
+// TestProxiesShareOnlyWhatIsTheSame serves proxies that differ, in every order: each gets what it
+// gets alone.
 func TestProxiesShareOnlyWhatIsTheSame(t *testing.T) {
 	at := func(region string) *corev3.Node {
 		n := node("sidecar", "shop", nil)
 		n.Locality = &corev3.Locality{Region: region}
 		return n
 	}
-	service := "ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], " +
-		"endpoints: [{address: 10.0.0.1, locality: eu, labels: {version: v1}}, {address: 10.0.0.2, locality: us}]}"
+	service := "ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, " +
+		"name: p, protocol: HTTP}], " +
+		"endpoints: [{address: 10.0.0.1, locality: eu, labels: {version: v1}}, {address: " +
+		"10.0.0.2, locality: us}]}"
 	for _, test := range []struct {
 		name    string
 		mesh    string // MeshConfig
 		objects []string
 		nodes   []*corev3.Node
 	}{
-		{"shares of localities for the whole mesh", "localityLbSetting: {distribute: [{from: eu, to: {eu: 90, us: 10}}, {from: us, to: {us: 90, eu: 10}}]}",
+		{"shares of localities for the whole mesh",
+			"localityLbSetting: {distribute: [{from: eu, to: {eu: 90, us: 10}}, {from: us, to: " +
+				"{us: 90, eu: 10}}]}",
 			[]string{service}, []*corev3.Node{at("eu"), at("us")}},
-		{"a label that one proxy has not, and one has none at all", "", []string{service, "DestinationRule shop/d: {host: x.test, " +
-			"trafficPolicy: {outlierDetection: {consecutive5xxErrors: 3}, loadBalancer: {localityLbSetting: {failoverPriority: [version]}}}}"},
-			[]*corev3.Node{node("sidecar", "shop", nil), node("sidecar", "shop", map[string]any{"app": "a"})}},
+		{"a label that one proxy has not, and one has none at all", "", []string{service,
+			"DestinationRule shop/d: {host: x.test, " +
+				"trafficPolicy: {outlierDetection: {consecutive5xxErrors: 3}, loadBalancer: " +
+				"{localityLbSetting: {failoverPriority: [version]}}}}"},
+			[]*corev3.Node{node("sidecar", "shop", nil), node("sidecar", "shop",
+				map[string]any{"app": "a"})}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			options := discovery.Options{Files: []string{meshOf(t, test.objects...)}}
@@ -43,7 +51,8 @@ func TestProxiesShareOnlyWhatIsTheSame(t *testing.T) {
 					t.Fatal(err)
 				}
 				snapshot, _ := feed.Current()
-				return readableResource(t, snapshot.Get(resource.Key{Type: resource.EndpointType, Name: "outbound|80||x.test"}))
+				return readableResource(t, snapshot.Get(resource.Key{Type: resource.EndpointType,
+					Name: "outbound|80||x.test"}))
 			}
 			var alone []string
 			for _, n := range test.nodes {

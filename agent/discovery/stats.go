@@ -21,7 +21,8 @@ type Stats struct {
 
 // newDurations has the bounds of istiod's pilot_debounce_time, and finer ones below.
 func newDurations() *histogram.Histogram {
-	return histogram.New(time.Millisecond, 10*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, time.Second, 3*time.Second,
+	return histogram.New(time.Millisecond, 10*time.Millisecond, 100*time.Millisecond,
+		500*time.Millisecond, time.Second, 3*time.Second,
 		5*time.Second, 10*time.Second, 20*time.Second, 30*time.Second)
 }
 
@@ -29,7 +30,8 @@ func newDurations() *histogram.Histogram {
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Stats{Services: s.here.world.Hosts(), Objects: maps.Clone(s.here.objects), Views: len(s.views), Problems: len(s.problems),
+	return Stats{Services: s.here.world.Hosts(), Objects: maps.Clone(s.here.objects),
+		Views: len(s.views), Problems: len(s.problems),
 		Debounce: s.debounced.Read(), Push: s.pushed.Read()}
 }
 

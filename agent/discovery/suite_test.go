@@ -25,7 +25,8 @@ type suite struct {
 func newSuite(t *testing.T) *suite {
 	t.Helper()
 	variables, backends := map[string]string{}, map[string]*backend{}
-	for name, two := range map[string]bool{"a": false, "b": false, "c": false, "bad": false, "slow": false, "two": true} {
+	for name, two := range map[string]bool{"a": false, "b": false, "c": false, "bad": false,
+		"slow": false, "two": true} {
 		backends[name] = &backend{name: name}
 		variables[strings.ToUpper(name)] = strconv.Itoa(backends[name].serve(t, two))
 	}
@@ -38,8 +39,10 @@ func newSuite(t *testing.T) *suite {
 	variables["TCP"] = strconv.Itoa(echoTCP(t, "tcp"))
 	variables["CERT"], variables["KEY"] = certificate(t)
 	maps.Copy(variables, clients(t, variables["CERT"], variables["KEY"]))
-	variables["TLS"] = strconv.Itoa((&backend{name: "tls"}).serveTLS(t, variables["CERT"], variables["KEY"]))
-	variables["LAPSED"] = strconv.Itoa((&backend{name: "lapsed"}).serveTLS(t, variables["REVOKED"], variables["REVOKED"]))
+	variables["TLS"] = strconv.Itoa((&backend{name: "tls"}).serveTLS(t, variables["CERT"],
+		variables["KEY"]))
+	variables["LAPSED"] = strconv.Itoa((&backend{name: "lapsed"}).serveTLS(t, variables["REVOKED"],
+		variables["REVOKED"]))
 	return s
 }
 
@@ -79,9 +82,10 @@ type conformanceCase struct {
 	problems   []string // parts of problems that are expected and were not seen yet
 }
 
-// ask makes the requests of a case through its Envoy; the problems that it expects are left out of it by now. change puts other
-// objects in place of the case's.
-func (c *conformanceCase) ask(t *testing.T, e *envoy, s *suite, explainer explainer, change func(objects string)) {
+// ask makes the requests of a case through its Envoy; the problems that it expects are left out of
+// it by now. change puts other objects in place of the case's.
+func (c *conformanceCase) ask(t *testing.T, e *envoy, s *suite, explainer explainer,
+	change func(objects string)) {
 	t.Helper()
 	for _, x := range c.exchanges {
 		if x.later {
@@ -105,12 +109,13 @@ func findCase(cases []*conformanceCase, name string) *conformanceCase {
 	return &conformanceCase{}
 }
 
-// missing returns a problem that a case expects and that is not told, "" if there is none. What Envoy refuses is told once
-// it is known which of many resources it was.
+// missing returns a problem that a case expects and that is not told, "" if there is none. What
+// Envoy refuses is told once it is known which of many resources it was.
 func missing(cases []*conformanceCase, told []discovery.Problem) string {
 	for _, c := range cases {
 		for _, want := range c.problems {
-			if !slices.ContainsFunc(told, func(p discovery.Problem) bool { return strings.Contains(p.String(), want) }) {
+			if !slices.ContainsFunc(told,
+				func(p discovery.Problem) bool { return strings.Contains(p.String(), want) }) {
 				return c.name + ": " + want
 			}
 		}
@@ -129,7 +134,8 @@ func (c *conformanceCase) expects(p discovery.Problem) bool {
 	return false
 }
 
-func readCase(t *testing.T, path string, variables map[string]string, port, other int) *conformanceCase {
+func readCase(t *testing.T, path string, variables map[string]string, port,
+	other int) *conformanceCase {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -162,7 +168,8 @@ func readCase(t *testing.T, path string, variables map[string]string, port, othe
 		case "requests":
 			c.exchanges = readExchanges(t, path, expand(f.Data))
 		case "problems":
-			c.problems = strings.FieldsFunc(strings.TrimSpace(string(f.Data)), func(r rune) bool { return r == '\n' })
+			c.problems = strings.FieldsFunc(strings.TrimSpace(string(f.Data)),
+				func(r rune) bool { return r == '\n' })
 		default:
 			t.Fatalf("%s: unknown file %s", path, f.Name)
 		}

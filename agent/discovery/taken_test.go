@@ -13,14 +13,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestAListenerHasOneOwner lets a Sidecar and a service come and go that want one listener: the Sidecar's counts, the
-// service is told, and who is left has it.
+// TestAListenerHasOneOwner lets a Sidecar and a service come and go that want one listener: the
+// Sidecar's counts, the service is told, and who is left has it.
 func TestAListenerHasOneOwner(t *testing.T) {
-	const head = "apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: shop}\nspec:\n"
+	const head = "apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: " +
+		"shop}\nspec:\n"
 	texts := map[string]string{
-		"Sidecar": fmt.Sprintf(head, "Sidecar", "own") + "  ingress: [{port: {number: 8080, name: h, protocol: HTTP}, bind: 127.0.0.1, defaultEndpoint: '127.0.0.1:9090'}]\n",
+		"Sidecar": fmt.Sprintf(head, "Sidecar", "own") +
+			"  ingress: [{port: {number: 8080, name: h, protocol: HTTP}, bind: 127.0.0.1, " +
+			"defaultEndpoint: '127.0.0.1:9090'}]\n",
 		"ServiceEntry": fmt.Sprintf(head, "ServiceEntry", "entry") +
-			"  hosts: [x.test]\n  resolution: STATIC\n  ports: [{number: 8080, name: p, protocol: HTTP}]\n  endpoints: [{address: 10.0.0.1}]\n",
+			"  hosts: [x.test]\n  resolution: STATIC\n  ports: [{number: 8080, name: p, " +
+			"protocol: HTTP}]\n  endpoints: [{address: 10.0.0.1}]\n",
 	}
 	directory := t.TempDir()
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
@@ -47,7 +51,8 @@ func TestAListenerHasOneOwner(t *testing.T) {
 		changes <- nil // taken once the one before is done
 		got := ""
 		snapshot, _ := feed.Current()
-		if listener := snapshot.Get(resource.Key{Type: resource.ListenerType, Name: "127.0.0.1_8080"}); listener != nil {
+		if listener := snapshot.Get(resource.Key{Type: resource.ListenerType,
+			Name: "127.0.0.1_8080"}); listener != nil {
 			got = listener.Origins[0].Kind
 		}
 		if got != step.want {
@@ -55,7 +60,9 @@ func TestAListenerHasOneOwner(t *testing.T) {
 		}
 		told := false
 		for _, p := range server.Problems() {
-			told = told || strings.Contains(p.Message, "nothing listens for host x.test: 127.0.0.1:8080 belongs to ingress[0] of Sidecar shop/own")
+			told = told || strings.Contains(p.Message,
+				"nothing listens for host x.test: 127.0.0.1:8080 belongs to ingress[0] of "+
+					"Sidecar shop/own")
 		}
 		if told != step.told {
 			t.Errorf("%+v: told: %v", step, server.Problems())
@@ -63,60 +70,86 @@ func TestAListenerHasOneOwner(t *testing.T) {
 	}
 }
 
-// TestWhatListensBesideTheMeshKeepsItsPlace has services, a Sidecar and a Gateway on ports of the agent and of the bootstrap.
+// TestWhatListensBesideTheMeshKeepsItsPlace has services, a Sidecar and a Gateway on ports of the
+// agent and of the bootstrap.
 func TestWhatListensBesideTheMeshKeepsItsPlace(t *testing.T) {
-	taken := []discovery.Taken{{Port: 15090, By: "the metrics", Envoy: true}, {Address: "127.0.0.1", Port: 15000, By: "the admin view"}}
-	const entry = "ServiceEntry shop/x: {hosts: [x.test], addresses: [10.9.0.1], resolution: STATIC, ports: [{number: 15090, name: http, protocol: HTTP}, {number: 15000, name: tcp, protocol: TCP}, " +
+	taken := []discovery.Taken{{Port: 15090, By: "the metrics", Envoy: true}, {Address: "127.0.0.1",
+		Port: 15000, By: "the admin view"}}
+	const entry = "ServiceEntry shop/x: {hosts: [x.test], addresses: [10.9.0.1], resolution: " +
+		"STATIC, ports: [{number: 15090, name: http, protocol: HTTP}, {number: 15000, name: tcp, " +
+		"protocol: TCP}, " +
 		"{number: 80, name: free, protocol: HTTP}], endpoints: [{address: 10.0.0.7}]}"
-	const ingress = "Sidecar shop/s: {ingress: [{port: {number: 15090, name: http, protocol: HTTP}, bind: 10.0.0.1, defaultEndpoint: '127.0.0.1:81'}, " +
-		"{port: {number: 15000, name: tcp, protocol: TCP}, bind: 10.0.0.1, defaultEndpoint: '127.0.0.1:82'}]}"
-	const gateway = "Gateway shop/g: {selector: {app: edge}, servers: [{port: {number: 15090, name: a, protocol: HTTP}, hosts: [a.test]}, {port: {number: 8080, name: b, protocol: HTTP}, hosts: [b.test]}]}"
-	const route = "VirtualService shop/v: {hosts: ['*'], gateways: [g], http: [{directResponse: {status: 200}}]}"
+	const ingress = "Sidecar shop/s: {ingress: [{port: {number: 15090, name: http, protocol: " +
+		"HTTP}, bind: 10.0.0.1, defaultEndpoint: '127.0.0.1:81'}, " +
+		"{port: {number: 15000, name: tcp, protocol: TCP}, bind: 10.0.0.1, defaultEndpoint: " +
+		"'127.0.0.1:82'}]}"
+	const gateway = "Gateway shop/g: {selector: {app: edge}, servers: [{port: {number: 15090, " +
+		"name: a, protocol: HTTP}, hosts: [a.test]}, {port: {number: 8080, name: b, protocol: " +
+		"HTTP}, hosts: [b.test]}]}"
+	const route = "VirtualService shop/v: {hosts: ['*'], gateways: [g], http: [{directResponse: " +
+		"{status: 200}}]}"
 	for _, test := range []struct {
 		kind    string
 		objects []string
 		want    []string // listeners
 		told    []string
 	}{
-		{"sidecar", []string{entry}, []string{"127.0.0.1_80"}, []string{"127.0.0.1:15090 belongs to the metrics", "127.0.0.1:15000 belongs to the admin view"}},
-		{"REDIRECT", []string{entry}, []string{"0.0.0.0_80", "10.9.0.1_15000", "virtualInbound", "virtualOutbound"}, []string{"0.0.0.0:15090 belongs to the metrics"}},
-		{"sidecar", []string{ingress}, []string{"10.0.0.1_15000"}, []string{"10.0.0.1:15090, which belongs to the metrics"}},
-		{"router", []string{gateway, route}, []string{"0.0.0.0_8080"}, []string{"port 15090 belongs to the metrics"}},
+		{"sidecar", []string{entry}, []string{"127.0.0.1_80"},
+			[]string{"127.0.0.1:15090 belongs to the metrics",
+				"127.0.0.1:15000 belongs to the admin view"}},
+		{"REDIRECT", []string{entry}, []string{"0.0.0.0_80", "10.9.0.1_15000", "virtualInbound",
+			"virtualOutbound"}, []string{"0.0.0.0:15090 belongs to the metrics"}},
+		{"sidecar", []string{ingress}, []string{"10.0.0.1_15000"},
+			[]string{"10.0.0.1:15090, which belongs to the metrics"}},
+		{"router", []string{gateway, route}, []string{"0.0.0.0_8080"},
+			[]string{"port 15090 belongs to the metrics"}},
 	} {
-		server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)}, Namespace: "shop", Settings: discovery.Settings{Taken: taken}})
+		server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)},
+			Namespace: "shop", Settings: discovery.Settings{Taken: taken}})
 		feed := feedOf(t, server, test.kind)
 		snapshot, _ := feed.Current()
-		if got := slices.Sorted(maps.Keys(snapshot.Set(resource.ListenerType))); !slices.Equal(got, test.want) {
+		if got := slices.Sorted(maps.Keys(snapshot.Set(resource.ListenerType))); !slices.Equal(got,
+			test.want) {
 			t.Errorf("%s %.20s: listeners %v, want %v", test.kind, test.objects[0], got, test.want)
 		}
 		problems := server.Problems()
 		for _, want := range test.told {
-			if !slices.ContainsFunc(problems, func(p discovery.Problem) bool { return strings.Contains(p.Message, want) }) {
+			if !slices.ContainsFunc(problems,
+				func(p discovery.Problem) bool { return strings.Contains(p.Message, want) }) {
 				t.Errorf("%s %.20s: not told: %s", test.kind, test.objects[0], want)
 			}
 		}
 		if len(problems) != len(test.told) {
 			t.Errorf("%s %.20s: told %v", test.kind, test.objects[0], problems)
 		}
-		if err := server.Configure(discovery.Settings{}); err != nil || len(server.Problems()) != 0 {
+		if err := server.Configure(discovery.Settings{}); err != nil ||
+			len(server.Problems()) != 0 {
 			t.Errorf("once the ports are free: %v, %v", err, server.Problems())
 		}
 	}
 }
 
-// TestAnAddressHasOneListener writes one address of a Gateway in several ways: it is one listener, with one route configuration.
+// TestAnAddressHasOneListener writes one address of a Gateway in several ways: it is one listener,
+// with one route configuration.
 func TestAnAddressHasOneListener(t *testing.T) {
-	for _, addresses := range [][2]string{{"", "0.0.0.0"}, {"0.0.0.0", ""}, {"'::'", "'0:0:0:0:0:0:0:0'"}, {"'FD00::1'", "'fd00:0::1'"}} {
+	for _, addresses := range [][2]string{{"", "0.0.0.0"}, {"0.0.0.0", ""},
+		{"'::'", "'0:0:0:0:0:0:0:0'"}, {"'FD00::1'", "'fd00:0::1'"}} {
 		directory := t.TempDir()
 		for i, address := range addresses {
-			write(t, filepath.Join(directory, fmt.Sprintf("%d.yaml", i)), fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g%d, namespace: shop}\nspec:\n"+
-				"  selector: {app: edge}\n  servers: [{port: {number: 80, name: http, protocol: HTTP}, bind: %s, hosts: [h%d.test]}]\n---\n"+
-				"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v%[1]d, namespace: shop}\nspec:\n"+
-				"  hosts: [h%[1]d.test]\n  gateways: [g%[1]d]\n  http: [{directResponse: {status: 201}}]\n", i, address, i))
+			write(t, filepath.Join(directory, fmt.Sprintf("%d.yaml", i)),
+				fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: "+
+					"g%d, namespace: shop}\nspec:\n"+
+					"  selector: {app: edge}\n  servers: [{port: {number: 80, name: http, "+
+					"protocol: HTTP}, bind: %s, hosts: [h%d.test]}]\n---\n"+
+					"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: "+
+					"v%[1]d, namespace: shop}\nspec:\n"+
+					"  hosts: [h%[1]d.test]\n  gateways: [g%[1]d]\n  http: [{directResponse: "+
+					"{status: 201}}]\n", i, address, i))
 		}
 		server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 		snapshot, _ := feedOf(t, server, "router").Current()
-		if listeners, routes := len(snapshot.Set(resource.ListenerType)), len(snapshot.Set(resource.RouteType)); listeners != 1 || routes != 1 {
+		if listeners, routes := len(snapshot.Set(resource.ListenerType)),
+			len(snapshot.Set(resource.RouteType)); listeners != 1 || routes != 1 {
 			t.Errorf("%v: %d listeners, %d route configurations", addresses, listeners, routes)
 		}
 		for _, p := range server.Problems() {

@@ -41,13 +41,15 @@ func readUnshown(t *testing.T, api *istioAPI) map[string]string {
 			}
 		}
 		if !found || reason == "" {
-			t.Errorf("testdata/conformance/unshown: %q is not of the form KEY REASON, or Istio's API has no such key", line)
+			t.Errorf("testdata/conformance/unshown: %q is not of the form KEY REASON, or Istio's "+
+				"API has no such key", line)
 		}
 	}
 	return reasons
 }
 
-var severities = map[string]condition.Severity{"refused": condition.Error, "warned": condition.Warning, "noted": condition.Info}
+var severities = map[string]condition.Severity{"refused": condition.Error,
+	"warned": condition.Warning, "noted": condition.Info}
 
 // justify holds the reason why no case has a key against what it says.
 func (a *istioAPI) justify(t *testing.T, key, reason string) {
@@ -57,7 +59,8 @@ func (a *istioAPI) justify(t *testing.T, key, reason string) {
 	severity, told := severities[what]
 	switch {
 	case told:
-		if findings := a.provoke(t, key); !slices.ContainsFunc(findings, func(f object.Finding) bool { return f.Severity == severity && isOf(key, f.Field) }) {
+		if findings := a.provoke(t, key); !slices.ContainsFunc(findings,
+			func(f object.Finding) bool { return f.Severity == severity && isOf(key, f.Field) }) {
 			t.Errorf("testdata/conformance/unshown: %s is not %s: %v", key, what, findings)
 		}
 	case what == "golden":
@@ -65,8 +68,10 @@ func (a *istioAPI) justify(t *testing.T, key, reason string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if stripped, same := a.sameWithout(t, key, goldenConfiguration(archive)); stripped == 0 || same {
-			t.Errorf("testdata/conformance/unshown: testdata/golden/%s.txtar has %s %d times, and becomes the same without: %t", name, key, stripped, same)
+		if stripped, same := a.sameWithout(t, key, goldenConfiguration(archive)); stripped == 0 ||
+			same {
+			t.Errorf("testdata/conformance/unshown: testdata/golden/%s.txtar has %s %d times, "+
+				"and becomes the same without: %t", name, key, stripped, same)
 		}
 	case what == "test":
 		if !slices.Contains(testsHere(t), name) {
@@ -89,7 +94,8 @@ func testsHere(t *testing.T) (names []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(text, -1) {
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(text,
+			-1) {
 			names = append(names, string(found[1]))
 		}
 	}
@@ -113,12 +119,14 @@ func fileOf(archive *txtar.Archive, name string) string {
 
 var index = regexp.MustCompile(`\[[^]]*\]`)
 
-// isOf tells whether a finding's field is that of a key, or holds it; a WorkloadGroup's is the object as a whole.
+// isOf tells whether a finding's field is that of a key, or holds it; a WorkloadGroup's is the
+// object as a whole.
 func isOf(key, field string) bool {
 	path, _, _ := strings.Cut(key, "=")
 	kind, path, _ := strings.Cut(path, ".")
 	field = index.ReplaceAllString(field, "")
-	return field == path || strings.HasPrefix(path, field+".") && field != "" || field == "" && kind == "WorkloadGroup"
+	return field == path || strings.HasPrefix(path, field+".") && field != "" || field == "" &&
+		kind == "WorkloadGroup"
 }
 
 // provoke has a key in an object, or in MeshConfig, and returns what validation says.
@@ -148,12 +156,14 @@ func (a *istioAPI) provoke(t *testing.T, key string) []object.Finding {
 		var findings []object.Finding
 		_, problems := meshfile.Parse("mesh", text, false)
 		for _, p := range problems {
-			findings = append(findings, object.Finding{Field: p.Field, Severity: p.Severity, Message: p.Message})
+			findings = append(findings, object.Finding{Field: p.Field, Severity: p.Severity,
+				Message: p.Message})
 		}
 		return findings
 	}
 	complete(spec)
-	return validate.Object(&object.Object{Key: object.Key{Kind: object.Kind(kind), Namespace: "shop", Name: "x"}, Spec: spec})
+	return validate.Object(&object.Object{Key: object.Key{Kind: object.Kind(kind),
+		Namespace: "shop", Name: "x"}, Spec: spec})
 }
 
 // set gives a field some value; of an enumeration the one that is named.
@@ -193,7 +203,8 @@ func set(m protoreflect.Message, field protoreflect.FieldDescriptor, value strin
 // complete gives objects what validation asks for before it looks at the rest.
 func complete(spec proto.Message) {
 	simple := func(tls *networking.ServerTLSSettings) {
-		if tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH && proto.Size(tls) > 0 { // else it is what is asked about
+		// else it is what is asked about
+		if tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH && proto.Size(tls) > 0 {
 			tls.Mode = networking.ServerTLSSettings_SIMPLE
 		}
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	idleAfter       = 10 * time.Minute // a proxy that restarts, or loses its connection, finds its view as it was
+	// a proxy that restarts, or loses its connection, finds its view as it was
+	idleAfter       = 10 * time.Minute
 	defaultMaxViews = 4096
 )
 
@@ -35,7 +36,9 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 	}
 	dropped := s.dropIdle(now)
 	if len(s.views) >= s.options.MaxViews {
-		return nil, fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ in labels, metadata or locality", len(s.views))
+		return nil,
+			fmt.Errorf("proxies of %d kinds are served and no more are allowed: too many differ "+
+				"in labels, metadata or locality", len(s.views))
 	}
 	made, err := view.New(r.world, n, r.cache, s.certificates.look)
 	if err != nil {
@@ -53,8 +56,9 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 	return v, nil
 }
 
-// dropIdle forgets the views that no proxy followed or asked for since idleAfter, and tells whether there were any. The
-// one that was asked for last stays: while a machine's only proxy is down, what is wrong for it goes on being told.
+// dropIdle forgets the views that no proxy followed or asked for since idleAfter, and tells whether
+// there were any. The one that was asked for last stays: while a machine's only proxy is down, what
+// is wrong for it goes on being told.
 func (s *Server) dropIdle(now time.Time) bool {
 	var last time.Time
 	for _, v := range s.views {
@@ -65,7 +69,8 @@ func (s *Server) dropIdle(now time.Time) bool {
 	dropped := false
 	for key, v := range s.views {
 		idle := v.Feed().Idle()
-		if !idle.IsZero() && now.Sub(idle) > idleAfter && now.Sub(v.asked) > idleAfter && v.asked.Before(last) {
+		if !idle.IsZero() && now.Sub(idle) > idleAfter && now.Sub(v.asked) > idleAfter &&
+			v.asked.Before(last) {
 			delete(s.views, key)
 			dropped = true
 		}

@@ -36,7 +36,8 @@ func TestViewsThatNobodyFollowsAreDropped(t *testing.T) {
 		}
 		leaveA, leaveB, leaveC := ask("a"), ask("b"), ask("c")
 		defer leaveA()
-		if _, err := server.Feed(node("sidecar", "shop", map[string]any{"hash": "d"})); err == nil || !strings.Contains(err.Error(), "3 kinds") {
+		if _, err := server.Feed(node("sidecar", "shop",
+			map[string]any{"hash": "d"})); err == nil || !strings.Contains(err.Error(), "3 kinds") {
 			t.Errorf("a fourth kind of three: %v", err)
 		}
 		time.Sleep(time.Hour)

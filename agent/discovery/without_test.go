@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// everyConfiguration are those of the golden files, of the files that say what is the default, and of cases.
+// everyConfiguration are those of the golden files, of the files that say what is the default, and
+// of cases.
 func everyConfiguration(t *testing.T, cases []*conformanceCase) (all []configuration) {
 	t.Helper()
 	golden, err := filepath.Glob(filepath.Join("testdata", "golden", "*.txtar"))
@@ -29,19 +30,22 @@ func everyConfiguration(t *testing.T, cases []*conformanceCase) (all []configura
 		c := goldenConfiguration(archive)
 		c.name = file
 		for _, p := range c.serve(t).Problems() {
-			if p.Severity == condition.Error { // it would not become anything, with a field or without it
+			// it would not become anything, with a field or without it
+			if p.Severity == condition.Error {
 				t.Error(p)
 			}
 		}
 		all = append(all, c)
 	}
 	for _, c := range cases {
-		all = append(all, configuration{name: c.name, kind: c.node, mesh: c.mesh, meshConfig: c.meshConfig})
+		all = append(all, configuration{name: c.name, kind: c.node, mesh: c.mesh,
+			meshConfig: c.meshConfig})
 	}
 	return all
 }
 
-// isDefault holds that a value is what is meant without a word against the configurations that have it: they become the same without it.
+// isDefault holds that a value is what is meant without a word against the configurations that have
+// it: they become the same without it.
 func (a *istioAPI) isDefault(t *testing.T, key string, known []configuration) {
 	t.Helper()
 	if a.wordless[key] {
@@ -54,16 +58,20 @@ func (a *istioAPI) isDefault(t *testing.T, key string, known []configuration) {
 			having++
 		}
 		if !same {
-			t.Errorf("testdata/conformance/unshown: %s is no default: %s becomes something else without it", key, c.name)
+			t.Errorf("testdata/conformance/unshown: %s is no default: %s becomes something else "+
+				"without it", key, c.name)
 		}
 	}
 	if having == 0 {
-		t.Errorf("testdata/conformance/unshown: that %s is the default is not known: nothing in testdata/golden and testdata/defaults has it, and no case", key)
+		t.Errorf("testdata/conformance/unshown: that %s is the default is not known: nothing in "+
+			"testdata/golden and testdata/defaults has it, and no case", key)
 	}
 }
 
-// sameWithout tells how often a configuration has a field, and whether it becomes the same without it.
-func (a *istioAPI) sameWithout(t *testing.T, key string, c configuration) (stripped int, same bool) {
+// sameWithout tells how often a configuration has a field, and whether it becomes the same without
+// it.
+func (a *istioAPI) sameWithout(t *testing.T, key string, c configuration) (stripped int,
+	same bool) {
 	t.Helper()
 	after, stripped := a.strippedOf(t, key, c)
 	if stripped == 0 {
@@ -71,7 +79,8 @@ func (a *istioAPI) sameWithout(t *testing.T, key string, c configuration) (strip
 	}
 	before, _ := a.strippedOf(t, "", c) // not c as it is: objects are on other lines
 	becomes := func(c configuration) string {
-		return string(txtar.Format(&txtar.Archive{Files: readable(t, feedOf(t, c.serve(t), c.kind))}))
+		return string(txtar.Format(&txtar.Archive{Files: readable(t, feedOf(t, c.serve(t),
+			c.kind))}))
 	}
 	return stripped, becomes(before) == becomes(after)
 }

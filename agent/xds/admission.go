@@ -9,7 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// admission spreads out the streams that begin: a fleet that reconnects at once is served one after another.
+// admission spreads out the streams that begin: a fleet that reconnects at once is served one after
+// another.
 type admission struct {
 	perSecond int // 0: no bound
 
@@ -37,7 +38,8 @@ func (a *admission) wait(ctx context.Context) error {
 	}
 	a.mu.Unlock()
 	if pause > longestWait {
-		return status.Errorf(codes.ResourceExhausted, "more than %d streams a second begin: try again", a.perSecond)
+		return status.Errorf(codes.ResourceExhausted,
+			"more than %d streams a second begin: try again", a.perSecond)
 	}
 	if pause <= 0 {
 		return nil

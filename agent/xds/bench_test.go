@@ -22,15 +22,16 @@ import (
 	"outrider.org/outrider/scripts/adsload"
 )
 
-// The clients of a benchmark are a process of their own (this test binary again), so that what is measured is the server's.
+// The clients of a benchmark are a process of their own (this test binary again), so that what is
+// measured is the server's.
 const (
 	benchTarget = "OUTRIDER_XDS_BENCH_TARGET"
 	benchCount  = "OUTRIDER_XDS_BENCH_CLIENTS"
 	benchDelta  = "OUTRIDER_XDS_BENCH_DELTA"
 )
 
-// benchClients connects, prints when all have everything, then for each line (an address) on standard input prints when it
-// had come to the last client, in nanoseconds since 1970.
+// benchClients connects, prints when all have everything, then for each line (an address) on
+// standard input prints when it had come to the last client, in nanoseconds since 1970.
 func benchClients(target string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -38,7 +39,8 @@ func benchClients(target string) error {
 	if err != nil {
 		return err
 	}
-	load, err := adsload.Start(ctx, adsload.Options{Target: target, Clients: clients, Delta: os.Getenv(benchDelta) == "true", Same: true})
+	load, err := adsload.Start(ctx, adsload.Options{Target: target, Clients: clients,
+		Delta: os.Getenv(benchDelta) == "true", Same: true})
 	if err != nil {
 		return err
 	}
@@ -76,7 +78,8 @@ type loadProcess struct {
 func startLoad(b *testing.B, socket string, clients int, delta bool) *loadProcess {
 	b.Helper()
 	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), benchTarget+"=unix://"+socket, benchCount+"="+strconv.Itoa(clients), benchDelta+"="+strconv.FormatBool(delta))
+	command.Env = append(os.Environ(), benchTarget+"=unix://"+socket,
+		benchCount+"="+strconv.Itoa(clients), benchDelta+"="+strconv.FormatBool(delta))
 	command.Stderr = os.Stderr
 	stdin, err := command.StdinPipe()
 	if err != nil {
@@ -116,22 +119,25 @@ func (p *loadProcess) time() time.Time {
 	return time.Unix(0, ns)
 }
 
-// fleet is N services as istiod sends them: a cluster of 1 KB and endpoints of 0.5 KB each, one listener, and one route
-// configuration with a virtual host per service.
+// fleet is N services as istiod sends them: a cluster of 1 KB and endpoints of 0.5 KB each, one
+// listener, and one route configuration with a virtual host per service.
 func fleet(b testing.TB, n int) []*resource.Resource {
 	var all []*resource.Resource
 	vhosts := &routev3.RouteConfiguration{Name: "80"}
 	for i := range n {
 		name := fmt.Sprintf("outbound|80||service-%04d.ns.svc.cluster.local", i)
 		c := edsCluster(name, time.Second)
-		c.AltStatName = strings.Repeat("padding-", 100) // an istiod cluster has metadata and filters of that size
+		// an istiod cluster has metadata and filters of that size
+		c.AltStatName = strings.Repeat("padding-", 100)
 		all = append(all, encoded(b, name, c), encoded(b, name, fleetEndpoints(i, 0)))
 		vhost := routes("80", name).VirtualHosts[0]
-		vhost.Name, vhost.Domains = name, []string{name, name + ":80", fmt.Sprintf("service-%04d", i)}
+		vhost.Name, vhost.Domains = name, []string{name, name + ":80", fmt.Sprintf("service-%04d",
+			i)}
 		vhost.Routes[0].Name = strings.Repeat("padding-", 20)
 		vhosts.VirtualHosts = append(vhosts.VirtualHosts, vhost)
 	}
-	return append(all, encoded(b, "80", vhosts), encoded(b, "0.0.0.0_80", httpListener(b, "0.0.0.0_80", 80, "80", "outbound")))
+	return append(all, encoded(b, "80", vhosts), encoded(b, "0.0.0.0_80", httpListener(b,
+		"0.0.0.0_80", 80, "80", "outbound")))
 }
 
 // fleetEndpoints are five endpoints; the last one's address tells the generation.
@@ -141,7 +147,10 @@ func fleetEndpoints(i, generation int) *endpointv3.ClusterLoadAssignment {
 	return a
 }
 
-func marker(i, generation int) string { return fmt.Sprintf("service-%d-generation-%d.", i, generation) }
+func marker(i, generation int) string {
+	return fmt.Sprintf("service-%d-generation-%d.", i,
+		generation)
+}
 
 // cpu is what this process has used.
 func cpu(b testing.TB) time.Duration {
@@ -181,7 +190,8 @@ func BenchmarkConnect(b *testing.B) {
 				for b.Loop() {
 					debug.FreeOSMemory()
 					resident := memory(b, "VmRSS")
-					if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil { // VmHWM begins anew
+					// VmHWM begins anew
+					if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 						b.Fatal(err)
 					}
 					socket := socketPath(b)
@@ -225,13 +235,15 @@ func BenchmarkChange(b *testing.B) {
 					if got := load.line(); got != "ready" {
 						b.Fatal(got)
 					}
-					changed := encoded(b, "outbound|80||service-0007.ns.svc.cluster.local", fleetEndpoints(7, generation))
+					changed := encoded(b, "outbound|80||service-0007.ns.svc.cluster.local",
+						fleetEndpoints(7, generation))
 					begun := time.Now()
 					feed.Publish(resource.Change{Set: []*resource.Resource{changed}})
 					took += load.time().Sub(begun)
 				}
 				b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), "ms/last-client")
-				b.ReportMetric(float64((cpu(b)-used).Microseconds())/1000/float64(b.N), "cpu-ms/change")
+				b.ReportMetric(float64((cpu(b)-used).Microseconds())/1000/float64(b.N),
+					"cpu-ms/change")
 			})
 		})
 	}

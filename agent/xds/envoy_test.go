@@ -36,24 +36,33 @@ func (r *recorder) expect(t *testing.T, want ...string) {
 
 func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
-		one, two, port, other := backend(t, "one"), backend(t, "two"), parts.FreePort(t), parts.FreePort(t)
+		one, two, port, other := backend(t, "one"), backend(t, "two"), parts.FreePort(t),
+			parts.FreePort(t)
 		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 		server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 		envoy := startEnvoy(t, "node", socket, delta)
-		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", other, two)...)})
-		eventually(t, "first answers", func() bool { return ask(port) == "one" && ask(other) == "two" }) // no push is left to come
+		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", other,
+			two)...)})
+		// no push is left to come
+		eventually(t, "first answers", func() bool {
+			return ask(port) == "one" &&
+				ask(other) == "two"
+		})
 		seen.take()
 
 		// One endpoint: nothing else is sent.
-		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a", two))}})
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a",
+			two))}})
 		eventually(t, "answer of the new endpoint", func() bool { return ask(port) == "two" })
 		seen.expect(t, "EDS a")
 
 		// A cluster: its endpoints come with it, else it would stay warming.
 		updates := envoy.stat("cluster_manager.cluster_modified")
-		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", edsCluster("a", 3*time.Second))}})
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", edsCluster("a",
+			3*time.Second))}})
 		eventually(t, "changed cluster active", func() bool {
-			return envoy.stat("cluster_manager.cluster_modified") > updates && envoy.stat("cluster_manager.warming_clusters") == 0 &&
+			return envoy.stat("cluster_manager.cluster_modified") > updates &&
+				envoy.stat("cluster_manager.warming_clusters") == 0 &&
 				strings.Contains(envoy.get("/config_dump?resource=dynamic_active_clusters"), `"3s"`)
 		})
 		if delta {
@@ -67,18 +76,24 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 
 		// A listener that keeps its routes' name.
 		updates = envoy.stat("listener_manager.listener_modified")
-		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a", port, "a", "changed"))}})
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a",
+			port, "a", "changed"))}})
 		eventually(t, "changed listener active", func() bool {
-			return envoy.stat("listener_manager.listener_modified") > updates && envoy.stat("listener_manager.total_listeners_warming") == 0
+			return envoy.stat("listener_manager.listener_modified") > updates &&
+				envoy.stat("listener_manager.total_listeners_warming") == 0
 		})
 		if delta {
 			seen.expect(t, "LDS a")
 		} else {
 			seen.expect(t, "LDS a b")
 		}
-		eventually(t, "answer of the changed listener", func() bool { return ask(port) == "two" && envoy.stat("http.changed.downstream_rq_2xx") > 0 })
+		eventually(t, "answer of the changed listener", func() bool {
+			return ask(port) == "two" &&
+				envoy.stat("http.changed.downstream_rq_2xx") > 0
+		})
 
-		// Routes move to a new cluster and the old one goes, in one change and without a lost request.
+		// Routes move to a new cluster and the old one goes, in one change and without a lost
+		// request.
 		stop, lost := make(chan struct{}), make(chan string, 1)
 		go func() {
 			defer close(lost)
@@ -95,9 +110,11 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 			}
 		}()
 		feed.Publish(resource.Change{
-			Set: []*resource.Resource{encoded(t, "c", edsCluster("c", time.Second)), encoded(t, "c", assignment("c", one)),
+			Set: []*resource.Resource{encoded(t, "c", edsCluster("c", time.Second)), encoded(t, "c",
+				assignment("c", one)),
 				encoded(t, "a", routes("a", "c"))},
-			Remove: []resource.Key{{Type: resource.ClusterType, Name: "a"}, {Type: resource.EndpointType, Name: "a"}},
+			Remove: []resource.Key{{Type: resource.ClusterType, Name: "a"},
+				{Type: resource.EndpointType, Name: "a"}},
 		})
 		eventually(t, "old cluster gone", func() bool {
 			return envoy.stat("cluster_manager.cluster_removed") == 1 && ask(port) == "one"
@@ -113,15 +130,21 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 		}
 
 		// A listener goes.
-		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType, Name: "a"}}})
-		eventually(t, "listener gone", func() bool { return strings.Contains(ask(port), "refused") })
+		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType,
+			Name: "a"}}})
+		eventually(t, "listener gone", func() bool {
+			return strings.Contains(ask(port),
+				"refused")
+		})
 
 		for _, stream := range server.Status(t.Context()) {
-			if stream.Node.GetId() != "node" || stream.Delta != delta || stream.Peer.PID == 0 || len(stream.Types) != 4 {
+			if stream.Node.GetId() != "node" || stream.Delta != delta || stream.Peer.PID == 0 ||
+				len(stream.Types) != 4 {
 				t.Errorf("status: %+v", stream)
 			}
 		}
-		if n := envoy.stat("cluster_manager.cds.update_rejected") + envoy.stat("listener_manager.lds.update_rejected"); n != 0 {
+		if n := envoy.stat("cluster_manager.cds.update_rejected") +
+			envoy.stat("listener_manager.lds.update_rejected"); n != 0 {
 			t.Errorf("Envoy refused %d updates", n)
 		}
 	})
@@ -129,15 +152,22 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 
 func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
-		one, port, second, third := backend(t, "one"), parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)
+		one, port, second, third := backend(t, "one"), parts.FreePort(t), parts.FreePort(t),
+			parts.FreePort(t)
 		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 		server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 		envoy := startEnvoy(t, "node", socket, delta)
-		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", second, one)...)})
-		eventually(t, "first answers", func() bool { return ask(port) == "one" && ask(second) == "one" })
+		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", second,
+			one)...)})
+		eventually(t, "first answers", func() bool {
+			return ask(port) == "one" &&
+				ask(second) == "one"
+		})
 
-		origin := resource.Origin{File: "mesh.d/b.yaml", Line: 3, Kind: "Gateway", Namespace: "default", Name: "b"}
-		feed.Publish(resource.Change{Set: append(site(t, "c", third, one), encoded(t, "b", badListener(t, "b", second), origin))})
+		origin := resource.Origin{File: "mesh.d/b.yaml", Line: 3, Kind: "Gateway",
+			Namespace: "default", Name: "b"}
+		feed.Publish(resource.Change{Set: append(site(t, "c", third, one), encoded(t, "b",
+			badListener(t, "b", second), origin))})
 		eventually(t, "refusal", func() bool {
 			var n int
 			seen.with(func(r *recorder) { n = len(r.refusals) })
@@ -149,8 +179,10 @@ func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
 		}
 		seen.with(func(r *recorder) {
 			got := r.refusals[0]
-			if len(r.refusals) != 1 || !slices.Equal(got.Resources, []string{"b"}) || got.Type != resource.ListenerType ||
-				!slices.Equal(got.Origins, []resource.Origin{origin}) || !strings.Contains(got.Error, "outrider.test.Unknown") {
+			if len(r.refusals) != 1 || !slices.Equal(got.Resources, []string{"b"}) ||
+				got.Type != resource.ListenerType ||
+				!slices.Equal(got.Origins, []resource.Origin{origin}) ||
+				!strings.Contains(got.Error, "outrider.test.Unknown") {
 				t.Errorf("refusals: %+v", r.refusals)
 			}
 		})
@@ -166,21 +198,30 @@ func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
 			}
 			return settled && len(refused) == 1
 		})
-		if r := refused[0]; r.Name != "b" || r.Accepted == "" || r.Accepted == r.Version || len(r.Origins) != 1 {
+		if r := refused[0]; r.Name != "b" || r.Accepted == "" || r.Accepted == r.Version ||
+			len(r.Origins) != 1 {
 			t.Errorf("status: %+v", r)
 		}
 		rejected := envoy.stat("listener_manager.lds.update_rejected")
 
 		// Later changes pass it by.
-		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a", port, "a", "later"))}})
-		eventually(t, "later change", func() bool { return ask(port) == "one" && envoy.stat("http.later.downstream_rq_2xx") > 0 })
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a",
+			port, "a", "later"))}})
+		eventually(t, "later change", func() bool {
+			return ask(port) == "one" &&
+				envoy.stat("http.later.downstream_rq_2xx") > 0
+		})
 		if got := envoy.stat("listener_manager.lds.update_rejected"); got != rejected {
 			t.Errorf("the refused listener was sent again: %d refusals after %d", got, rejected)
 		}
 
 		// Its correction is sent, and cures it.
-		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "b", httpListener(t, "b", second, "b", "fixed"))}})
-		eventually(t, "corrected listener", func() bool { return ask(second) == "one" && envoy.stat("http.fixed.downstream_rq_2xx") > 0 })
+		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "b", httpListener(t, "b",
+			second, "b", "fixed"))}})
+		eventually(t, "corrected listener", func() bool {
+			return ask(second) == "one" &&
+				envoy.stat("http.fixed.downstream_rq_2xx") > 0
+		})
 		eventually(t, "cure", func() bool {
 			var cured []string
 			seen.with(func(r *recorder) { cured = slices.Clone(r.cured) })
@@ -197,11 +238,13 @@ func TestEnvoyRefusesOneClusterAndTakesTheRest(t *testing.T) {
 	}{
 		{"named in the error", func(t *testing.T) *resource.Resource {
 			c := edsCluster("b", time.Second)
-			c.TransportSocket = &corev3.TransportSocket{Name: "unknown", ConfigType: &corev3.TransportSocket_TypedConfig{
-				TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/outrider.test.Unknown"}}}
+			c.TransportSocket = &corev3.TransportSocket{Name: "unknown",
+				ConfigType: &corev3.TransportSocket_TypedConfig{
+					TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/outrider.test.Unknown"}}}
 			return encoded(t, "b", c)
 		}, "outrider.test.Unknown"},
-		{"not named", func(t *testing.T) *resource.Resource { // invalid as a message: Envoy drops the whole response
+		// invalid as a message: Envoy drops the whole response
+		{"not named", func(t *testing.T) *resource.Resource {
 			value, err := proto.Marshal(edsCluster("b", -time.Second))
 			if err != nil {
 				t.Fatal(err)
@@ -223,7 +266,8 @@ func TestEnvoyRefusesOneClusterAndTakesTheRest(t *testing.T) {
 				eventually(t, "refusal", func() bool {
 					var refusals []Refusal
 					seen.with(func(r *recorder) { refusals = slices.Clone(r.refusals) })
-					return len(refusals) == 1 && slices.Equal(refusals[0].Resources, []string{"b"}) && strings.Contains(refusals[0].Error, test.says)
+					return len(refusals) == 1 && slices.Equal(refusals[0].Resources,
+						[]string{"b"}) && strings.Contains(refusals[0].Error, test.says)
 				})
 				eventually(t, "rest", func() bool {
 					for _, typ := range server.Status(t.Context())[0].Types {
@@ -255,7 +299,8 @@ func TestEnvoyReconnectsToANewServer(t *testing.T) {
 			t.Errorf("while the server is away: %s", got)
 		}
 
-		// The next server knows the same, but for what changed while it was away: that is all that it sends.
+		// The next server knows the same, but for what changed while it was away: that is all that
+		// it sends.
 		again, seen := resource.NewFeed(), &recorder{}
 		serve(t, socket, Options{Source: oneFeed{again}, Observer: seen})
 		eventually(t, "Envoy is back", func() bool {
@@ -264,7 +309,8 @@ func TestEnvoyReconnectsToANewServer(t *testing.T) {
 			return n > 0
 		})
 		again.Publish(resource.Change{Set: resources})
-		again.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a", two))},
+		again.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a",
+			two))},
 			Remove: []resource.Key{{Type: resource.ListenerType, Name: "b"}}})
 		eventually(t, "what changed meanwhile", func() bool { return ask(port) == "two" })
 		if delta {
@@ -291,7 +337,8 @@ func TestTwoEnvoysEachHaveTheirStream(t *testing.T) {
 	// Both listen on one port, as two epochs side by side do (SO_REUSEPORT is Envoy's default).
 	feed.Publish(resource.Change{Set: site(t, "a", port, one)})
 	for _, envoy := range []*envoyProcess{first, second} {
-		eventually(t, "listener", func() bool { return envoy.stat("listener_manager.total_listeners_active") == 1 })
+		eventually(t, "listener",
+			func() bool { return envoy.stat("listener_manager.total_listeners_active") == 1 })
 	}
 	eventually(t, "both streams at rest", func() bool {
 		all := server.Status(t.Context())
@@ -308,8 +355,10 @@ func TestTwoEnvoysEachHaveTheirStream(t *testing.T) {
 	feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a", two))}})
 	seen.expect(t, "EDS a", "EDS a")
 	eventually(t, "new endpoint", func() bool { return ask(port) == "two" })
-	eventually(t, "convergence of both", func() bool { return server.Stats().Convergence.Count >= 2 })
-	if stats := server.Stats(); stats.Streams != 2 || stats.Types[resource.EndpointType].Pushes < 4 {
+	eventually(t, "convergence of both",
+		func() bool { return server.Stats().Convergence.Count >= 2 })
+	if stats := server.Stats(); stats.Streams != 2 ||
+		stats.Types[resource.EndpointType].Pushes < 4 {
 		t.Errorf("stats: %+v", stats)
 	}
 }

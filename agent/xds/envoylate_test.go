@@ -27,8 +27,9 @@ func silent(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// TestEnvoyRefusesTwoVersionsLate has Envoy hold back its answers to clusters, as one of them waits for a health check that nobody answers:
-// it refuses one version of another cluster after the next has been sent, which it refuses too.
+// TestEnvoyRefusesTwoVersionsLate has Envoy hold back its answers to clusters, as one of them waits
+// for a health check that nobody answers: it refuses one version of another cluster after the next
+// has been sent, which it refuses too.
 func TestEnvoyRefusesTwoVersionsLate(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		one, port := backend(t, "one"), parts.FreePort(t)
@@ -41,17 +42,20 @@ func TestEnvoyRefusesTwoVersionsLate(t *testing.T) {
 		accepted := snapshot.Set(resource.ClusterType)["a"]
 
 		waits := edsCluster("waits", time.Second)
-		waits.HealthChecks = []*corev3.HealthCheck{{Timeout: durationpb.New(time.Minute), Interval: durationpb.New(time.Minute),
+		waits.HealthChecks = []*corev3.HealthCheck{{Timeout: durationpb.New(time.Minute),
+			Interval:         durationpb.New(time.Minute),
 			HealthyThreshold: wrapperspb.UInt32(1), UnhealthyThreshold: wrapperspb.UInt32(1),
 			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Path: "/"}}}}
 		bad := func(timeout time.Duration) *resource.Resource {
 			c := edsCluster("a", timeout)
-			c.TransportSocket = &corev3.TransportSocket{Name: "unknown", ConfigType: &corev3.TransportSocket_TypedConfig{
-				TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/outrider.test.Unknown"}}}
+			c.TransportSocket = &corev3.TransportSocket{Name: "unknown",
+				ConfigType: &corev3.TransportSocket_TypedConfig{
+					TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/outrider.test.Unknown"}}}
 			return encoded(t, "a", c)
 		}
 		unanswered := func(n uint64) func() bool { return func() bool { return server.Stats().Unanswered >= n } }
-		feed.Publish(resource.Change{Set: []*resource.Resource{bad(time.Second), encoded(t, "waits", waits), encoded(t, "waits", assignment("waits", silent(t)))}})
+		feed.Publish(resource.Change{Set: []*resource.Resource{bad(time.Second), encoded(t, "waits",
+			waits), encoded(t, "waits", assignment("waits", silent(t)))}})
 		eventually(t, "no answer", unanswered(1))
 		newest := bad(2 * time.Second)
 		feed.Publish(resource.Change{Set: []*resource.Resource{newest}})
@@ -61,7 +65,8 @@ func TestEnvoyRefusesTwoVersionsLate(t *testing.T) {
 				t.Errorf("refused already: %+v", r.refusals)
 			}
 		})
-		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ClusterType, Name: "waits"}, {Type: resource.EndpointType, Name: "waits"}}})
+		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ClusterType,
+			Name: "waits"}, {Type: resource.EndpointType, Name: "waits"}}})
 		eventually(t, "the refusal of the newest", func() (refused bool) {
 			seen.with(func(r *recorder) {
 				refused = slices.ContainsFunc(r.refusals, func(one Refusal) bool {
@@ -81,7 +86,8 @@ func TestEnvoyRefusesTwoVersionsLate(t *testing.T) {
 		})
 		seen.with(func(r *recorder) {
 			for _, refusal := range r.refusals {
-				if len(refusal.Resources) != 1 || refusal.Resources[0] != "a" || !strings.Contains(refusal.Error, "outrider.test.Unknown") {
+				if len(refusal.Resources) != 1 || refusal.Resources[0] != "a" ||
+					!strings.Contains(refusal.Error, "outrider.test.Unknown") {
 					t.Errorf("refused: %+v", refusal)
 				}
 			}

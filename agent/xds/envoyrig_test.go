@@ -73,14 +73,16 @@ func startEnvoy(t testing.TB, id, socket string, delta bool) *envoyProcess {
 		api = "DELTA_GRPC"
 	}
 	e := &envoyProcess{t: t}
-	command := exec.Command(parts.Envoy(t), "--config-yaml", fmt.Sprintf(bootstrap, id, admin, api, socket),
+	command := exec.Command(parts.Envoy(t), "--config-yaml", fmt.Sprintf(bootstrap, id, admin, api,
+		socket),
 		"--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
 	command.Stdout, command.Stderr = e, e
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
 	}}
 	e.admin = &http.Client{Transport: transport, Timeout: 5 * time.Second}
@@ -120,7 +122,8 @@ func (e *envoyProcess) stat(name string) int {
 			Value int
 		}
 	}
-	if json.Unmarshal([]byte(e.get("/stats?format=json&filter=^"+name+"$")), &stats) != nil || len(stats.Stats) != 1 {
+	if json.Unmarshal([]byte(e.get("/stats?format=json&filter=^"+name+"$")), &stats) != nil ||
+		len(stats.Stats) != 1 {
 		return -1
 	}
 	return stats.Stats[0].Value
@@ -129,14 +132,18 @@ func (e *envoyProcess) stat(name string) int {
 // backend answers every request with its name.
 func backend(t testing.TB, name string) int {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = io.WriteString(w, name)
+	}))
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().(*net.TCPAddr).Port
 }
 
 // ask returns the body of an answer with status 200, else what came instead.
 func ask(port int) string {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true},
+		Timeout: 5 * time.Second}
 	answer, err := client.Get("http://127.0.0.1:" + strconv.Itoa(port) + "/")
 	if err != nil {
 		return err.Error()
@@ -153,13 +160,15 @@ func ask(port int) string {
 }
 
 func overADS() *corev3.ConfigSource {
-	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, InitialFetchTimeout: durationpb.New(0),
+	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3,
+		InitialFetchTimeout:   durationpb.New(0),
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}}
 }
 
 func address(port int) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)}}}}
+		Address:       "127.0.0.1",
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)}}}}
 }
 
 func edsCluster(name string, connectTimeout time.Duration) *clusterv3.Cluster {
@@ -174,14 +183,16 @@ func assignment(name string, ports ...int) *endpointv3.ClusterLoadAssignment {
 		locality.LbEndpoints = append(locality.LbEndpoints, &endpointv3.LbEndpoint{
 			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(port)}}})
 	}
-	return &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{locality}}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: name,
+		Endpoints: []*endpointv3.LocalityLbEndpoints{locality}}
 }
 
 func routes(name, cluster string) *routev3.RouteConfiguration {
-	return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{{Name: "all", Domains: []string{"*"},
-		Routes: []*routev3.Route{{
-			Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-			Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}}}}}}}
+	return &routev3.RouteConfiguration{Name: name,
+		VirtualHosts: []*routev3.VirtualHost{{Name: "all", Domains: []string{"*"},
+			Routes: []*routev3.Route{{
+				Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+				Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}}}}}}}
 }
 
 func packed(t testing.TB, message proto.Message) *anypb.Any {
@@ -193,18 +204,22 @@ func packed(t testing.TB, message proto.Message) *anypb.Any {
 	return a
 }
 
-func httpListener(t testing.TB, name string, port int, routeName, statPrefix string) *listenerv3.Listener {
+func httpListener(t testing.TB, name string, port int, routeName,
+	statPrefix string) *listenerv3.Listener {
 	t.Helper()
 	manager := &hcmv3.HttpConnectionManager{StatPrefix: statPrefix,
-		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: overADS(), RouteConfigName: routeName}},
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: overADS(),
+			RouteConfigName: routeName}},
 		HttpFilters: []*hcmv3.HttpFilter{{Name: "envoy.filters.http.router",
 			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: packed(t, &routerv3.Router{})}}}}
-	return &listenerv3.Listener{Name: name, Address: address(port), FilterChains: []*listenerv3.FilterChain{{
-		Filters: []*listenerv3.Filter{{Name: "envoy.filters.network.http_connection_manager",
-			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, manager)}}}}}}
+	return &listenerv3.Listener{Name: name, Address: address(port),
+		FilterChains: []*listenerv3.FilterChain{{
+			Filters: []*listenerv3.Filter{{Name: "envoy.filters.network.http_connection_manager",
+				ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, manager)}}}}}}
 }
 
-// badListener passes Validate and is refused by Envoy: it has a filter of a type that Envoy does not know.
+// badListener passes Validate and is refused by Envoy: it has a filter of a type that Envoy does
+// not know.
 func badListener(t testing.TB, name string, port int) *listenerv3.Listener {
 	l := httpListener(t, name, port, "r", "bad")
 	l.FilterChains[0].Filters[0].ConfigType = &listenerv3.Filter_TypedConfig{

@@ -7,7 +7,8 @@ import (
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// A client unsubscribes from a name and subscribes to it again while its refusals are late: it has nothing of what it had before.
+// A client unsubscribes from a name and subscribes to it again while its refusals are late: it has
+// nothing of what it had before.
 func TestWhatWasUnsubscribedIsNotHeldAgain(t *testing.T) {
 	for name, names := range map[string][]string{"by name": {"a", "b"}, "wildcard": {wildcard}} {
 		t.Run(name, func(t *testing.T) {
@@ -77,8 +78,9 @@ func TestNamesThatAreGoneAreNotKept(t *testing.T) {
 	})
 }
 
-// A client answers one response after the other, more than may be answered late. Each has all, so that the refusal of one that is forgotten
-// shows in the others; what is the same in them all is not to blame.
+// A client answers one response after the other, more than may be answered late. Each has all, so
+// that the refusal of one that is forgotten shows in the others; what is the same in them all is
+// not to blame.
 func TestARefusalThatWasForgottenBlamesNobodyElse(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprint("taken ", taken), func(t *testing.T) {
@@ -110,7 +112,8 @@ func TestARefusalThatWasForgottenBlamesNobodyElse(t *testing.T) {
 			}
 			p.saw("refused CDS [b]")
 			p.has("b=1")
-			if got, want := line(p.sent()), fmt.Sprintf("CDS a=1 b=1 c=%d", 2+maxLate); got != want {
+			if got, want := line(p.sent()), fmt.Sprintf("CDS a=1 b=1 c=%d",
+				2+maxLate); got != want {
 				t.Errorf("sent %q, want %q", got, want)
 			}
 		})

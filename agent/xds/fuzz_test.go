@@ -9,14 +9,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FuzzSession lets a client say anything at any time: the session must not panic, must stay within its bounds, and must come
-// to rest once the client accepts everything.
+// FuzzSession lets a client say anything at any time: the session must not panic, must stay within
+// its bounds, and must come to rest once the client accepts everything.
 func FuzzSession(f *testing.F) {
-	// A program: each byte is an action (low three bits) on a type (next two) with a name (the rest).
+	// A program: each byte is an action (low three bits) on a type (next two) with a name (the
+	// rest).
 	f.Add(true, []byte{0x00, 0x07, 0x01, 0x06, 0x08, 0x0f, 0x02})
 	f.Add(false, []byte{0x08, 0x48, 0x07, 0x05, 0x06, 0x01, 0x0f, 0x03, 0x07})
 	f.Add(true, []byte{0x20, 0x04, 0x24, 0x44, 0x07, 0x03, 0x07, 0x06, 0x26})
-	f.Add(true, []byte{0x00, 0x06, 0xe7, 0xe7, 0x06, 0xe7, 0xc3, 0x06, 0xe7, 0xc4, 0xc0}) // answers that come late
+	// answers that come late
+	f.Add(true, []byte{0x00, 0x06, 0xe7, 0xe7, 0x06, 0xe7, 0xc3, 0x06, 0xe7, 0xc4, 0xc0})
 	f.Fuzz(func(t *testing.T, delta bool, program []byte) {
 		program = program[:min(len(program), 256)]
 		p := newTable(t, delta)
@@ -45,7 +47,8 @@ func FuzzSession(f *testing.F) {
 			case 4:
 				r.refusal = &statusv3.Status{Message: "bad"}
 			case 5:
-				r.nonce, r.versions, r.subscribe = "", map[string]string{name: "v"}, []string{name, "*"}
+				r.nonce, r.versions, r.subscribe = "", map[string]string{name: "v"}, []string{name,
+					"*"}
 			case 6:
 				contents++
 				if contents%3 == 0 {
@@ -99,8 +102,10 @@ func FuzzSession(f *testing.F) {
 func FuzzRequest(f *testing.F) {
 	for _, m := range []proto.Message{
 		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds},
-		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: eds, ResourceNamesSubscribe: []string{"a", "*"}, ResourceNamesUnsubscribe: []string{"a"},
-			InitialResourceVersions: map[string]string{"a": "1"}, ErrorDetail: &statusv3.Status{Message: "bad"}},
+		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: eds, ResourceNamesSubscribe: []string{"a", "*"},
+			ResourceNamesUnsubscribe: []string{"a"},
+			InitialResourceVersions:  map[string]string{"a": "1"},
+			ErrorDetail:              &statusv3.Status{Message: "bad"}},
 	} {
 		encoded, err := proto.Marshal(m)
 		if err != nil {

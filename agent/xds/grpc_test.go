@@ -23,7 +23,8 @@ import (
 
 func dial(t testing.TB, socket string, more ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	connection, err := grpc.NewClient("unix://"+socket, append(more, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	connection, err := grpc.NewClient("unix://"+socket, append(more,
+		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,8 @@ func dial(t testing.TB, socket string, more ...grpc.DialOption) *grpc.ClientConn
 	return connection
 }
 
-func deltaStream(t testing.TB, connection *grpc.ClientConn) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+func deltaStream(t testing.TB,
+	connection *grpc.ClientConn) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
 	t.Helper()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(t.Context())
 	if err != nil {
@@ -62,16 +64,32 @@ func TestStreamsThatAreEnded(t *testing.T) {
 		code    codes.Code
 		says    string
 	}{
-		{"no node", Options{}, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds}, codes.InvalidArgument, "node"},
-		{"no type", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode}, codes.InvalidArgument, "type_url"},
-		{"long name", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, ResourceNamesSubscribe: []string{long}}, codes.InvalidArgument, "longer than"},
-		{"long version", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, InitialResourceVersions: map[string]string{"a": long}}, codes.InvalidArgument, "longer than"},
-		{"many names", Options{MaxSubscriptionBytes: 1000}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, ResourceNamesSubscribe: many}, codes.ResourceExhausted, "1000 bytes"},
-		{"large request", Options{MaxMessageBytes: 1000}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, ResourceNamesSubscribe: many}, codes.ResourceExhausted, "larger than max"},
-		{"locators", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds, ResourceLocatorsSubscribe: []*discoveryv3.ResourceLocator{{Name: "xdstp://a"}}}, codes.Unimplemented, "locators"},
-		{"unknown node", Options{Source: noFeed{errors.New("no such workload")}}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}, codes.FailedPrecondition, "no such workload"},
-		{"refused node", Options{Source: noFeed{status.Error(codes.PermissionDenied, "not you")}}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}, codes.PermissionDenied, "not you"},
-		{"silence", Options{FirstRequestTimeout: 10 * time.Millisecond}, nil, codes.DeadlineExceeded, "nothing was asked for"},
+		{"no node", Options{}, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds},
+			codes.InvalidArgument, "node"},
+		{"no type", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode},
+			codes.InvalidArgument, "type_url"},
+		{"long name", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds,
+			ResourceNamesSubscribe: []string{long}}, codes.InvalidArgument, "longer than"},
+		{"long version", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds,
+			InitialResourceVersions: map[string]string{"a": long}}, codes.InvalidArgument,
+			"longer than"},
+		{"many names", Options{MaxSubscriptionBytes: 1000},
+			&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds,
+				ResourceNamesSubscribe: many}, codes.ResourceExhausted, "1000 bytes"},
+		{"large request", Options{MaxMessageBytes: 1000},
+			&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds,
+				ResourceNamesSubscribe: many}, codes.ResourceExhausted, "larger than max"},
+		{"locators", Options{}, &discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: eds,
+			ResourceLocatorsSubscribe: []*discoveryv3.ResourceLocator{{Name: "xdstp://a"}}},
+			codes.Unimplemented, "locators"},
+		{"unknown node", Options{Source: noFeed{errors.New("no such workload")}},
+			&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}, codes.FailedPrecondition,
+			"no such workload"},
+		{"refused node", Options{Source: noFeed{status.Error(codes.PermissionDenied, "not you")}},
+			&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}, codes.PermissionDenied,
+			"not you"},
+		{"silence", Options{FirstRequestTimeout: 10 * time.Millisecond}, nil,
+			codes.DeadlineExceeded, "nothing was asked for"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.options.Source == nil {
@@ -86,7 +104,8 @@ func TestStreamsThatAreEnded(t *testing.T) {
 				}
 			}
 			_, err := stream.Recv()
-			if status.Code(err) != test.code || !strings.Contains(status.Convert(err).Message(), test.says) {
+			if status.Code(err) != test.code || !strings.Contains(status.Convert(err).Message(),
+				test.says) {
 				t.Errorf("ended with %v", err)
 			}
 		})
@@ -103,9 +122,12 @@ func TestTypesNobodyKnowsAreAnswered(t *testing.T) {
 		request *discoveryv3.DeltaDiscoveryRequest
 		removed []string
 	}{
-		{&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: "type.googleapis.com/no.such.Type"}, nil},
-		{&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "no-type-at-all", ResourceNamesSubscribe: []string{"a"}}, []string{"a"}},
-		{&discoveryv3.DeltaDiscoveryRequest{TypeUrl: VirtualHostType, ResourceNamesSubscribe: []string{"routes/host"}}, []string{"routes/host"}},
+		{&discoveryv3.DeltaDiscoveryRequest{Node: aNode,
+			TypeUrl: "type.googleapis.com/no.such.Type"}, nil},
+		{&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "no-type-at-all",
+			ResourceNamesSubscribe: []string{"a"}}, []string{"a"}},
+		{&discoveryv3.DeltaDiscoveryRequest{TypeUrl: VirtualHostType,
+			ResourceNamesSubscribe: []string{"routes/host"}}, []string{"routes/host"}},
 	} {
 		if err := stream.Send(test.request); err != nil {
 			t.Fatal(err)
@@ -114,7 +136,8 @@ func TestTypesNobodyKnowsAreAnswered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.TypeUrl != test.request.TypeUrl || got.Nonce == "" || len(got.Resources) != 0 || !slices.Equal(got.RemovedResources, test.removed) ||
+		if got.TypeUrl != test.request.TypeUrl || got.Nonce == "" || len(got.Resources) != 0 ||
+			!slices.Equal(got.RemovedResources, test.removed) ||
 			got.ControlPlane.GetIdentifier() != "outrider" {
 			t.Errorf("answer: %v", got)
 		}
@@ -123,7 +146,8 @@ func TestTypesNobodyKnowsAreAnswered(t *testing.T) {
 
 func TestSecretsOverTheirOwnService(t *testing.T) {
 	feed := resource.NewFeed()
-	feed.Publish(resource.Change{Set: []*resource.Resource{made(resource.SecretType, "default=1"), cluster("a=1")}})
+	feed.Publish(resource.Change{Set: []*resource.Resource{made(resource.SecretType, "default=1"),
+		cluster("a=1")}})
 	socket := socketPath(t)
 	serve(t, socket, Options{Source: oneFeed{feed}})
 	client := secretv3.NewSecretDiscoveryServiceClient(dial(t, socket))
@@ -132,17 +156,20 @@ func TestSecretsOverTheirOwnService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := state.Send(&discoveryv3.DiscoveryRequest{Node: aNode, TypeUrl: resource.SecretType, ResourceNames: []string{"default"}}); err != nil {
+	if err := state.Send(&discoveryv3.DiscoveryRequest{Node: aNode, TypeUrl: resource.SecretType,
+		ResourceNames: []string{"default"}}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := state.Recv()
-	if err != nil || len(got.Resources) != 1 || string(got.Resources[0].Value) != "1" || got.Resources[0].TypeUrl != resource.SecretType {
+	if err != nil || len(got.Resources) != 1 || string(got.Resources[0].Value) != "1" ||
+		got.Resources[0].TypeUrl != resource.SecretType {
 		t.Fatalf("%v, %v", got, err)
 	}
 	if err := state.Send(&discoveryv3.DiscoveryRequest{TypeUrl: cds}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := state.Recv(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "serves") {
+	if _, err := state.Recv(); status.Code(err) != codes.InvalidArgument ||
+		!strings.Contains(err.Error(), "serves") {
 		t.Errorf("clusters over SDS: %v", err)
 	}
 
@@ -150,14 +177,16 @@ func TestSecretsOverTheirOwnService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: resource.SecretType, ResourceNamesSubscribe: []string{"default"}}); err != nil {
+	if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode,
+		TypeUrl: resource.SecretType, ResourceNamesSubscribe: []string{"default"}}); err != nil {
 		t.Fatal(err)
 	}
 	first, err := delta.Recv()
 	if err != nil || len(first.Resources) != 1 || first.Resources[0].Name != "default" {
 		t.Fatalf("%v, %v", first, err)
 	}
-	if _, err := client.FetchSecrets(t.Context(), &discoveryv3.DiscoveryRequest{}); status.Code(err) != codes.Unimplemented {
+	if _, err := client.FetchSecrets(t.Context(),
+		&discoveryv3.DiscoveryRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("FetchSecrets: %v", err)
 	}
 }
@@ -179,7 +208,8 @@ func TestMaxStreams(t *testing.T) {
 	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, MaxStreams: 1})
 	connection := dial(t, socket)
 	first := deltaStream(t, connection)
-	if err := first.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
+	if err := first.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode,
+		TypeUrl: cds}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := first.Recv(); err != nil {
@@ -206,35 +236,43 @@ func TestMaxStreams(t *testing.T) {
 
 func TestSlowClientHoldsUpNobodyAndIsDisconnected(t *testing.T) {
 	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
-	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen, SendTimeout: 5 * time.Second})
+	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen,
+		SendTimeout: 5 * time.Second})
 	// The limit is one that the quick one keeps though its thread is stopped for a second or two.
 	large := func(i int) resource.Change {
-		return resource.Change{Set: []*resource.Resource{cluster("a=" + strings.Repeat(fmt.Sprint(i%10), 1<<20))}}
+		return resource.Change{Set: []*resource.Resource{cluster("a=" +
+			strings.Repeat(fmt.Sprint(i%10), 1<<20))}}
 	}
 	feed.Publish(large(0))
 	// The slow one asks and never reads; its windows are small, so that the server feels it.
-	slow := deltaStream(t, dial(t, socket, grpc.WithInitialWindowSize(1<<16), grpc.WithInitialConnWindowSize(1<<16)))
+	slow := deltaStream(t, dial(t, socket, grpc.WithInitialWindowSize(1<<16),
+		grpc.WithInitialConnWindowSize(1<<16)))
 	if err := slow.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
 		t.Fatal(err)
 	}
-	if err := slow.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "other"}); err != nil { // waits behind the large one
+	// waits behind the large one
+	if err := slow.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "other"}); err != nil {
 		t.Fatal(err)
 	}
 	quick := deltaStream(t, dial(t, socket))
-	if err := quick.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
+	if err := quick.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode,
+		TypeUrl: cds}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 5 {
 		got, err := quick.Recv()
-		if err != nil || len(got.Resources) != 1 || got.Resources[0].Resource.Value[0] != byte('0'+i) {
+		if err != nil || len(got.Resources) != 1 ||
+			got.Resources[0].Resource.Value[0] != byte('0'+i) {
 			t.Fatalf("change %d: %v", i, err)
 		}
-		if err := quick.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResponseNonce: got.Nonce}); err != nil {
+		if err := quick.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds,
+			ResponseNonce: got.Nonce}); err != nil {
 			t.Fatal(err)
 		}
 		feed.Publish(large(i + 1))
 	}
-	eventually(t, "the slow one is disconnected", func() bool { return server.Stats().StuckClients == 1 })
+	eventually(t, "the slow one is disconnected",
+		func() bool { return server.Stats().StuckClients == 1 })
 	for err := error(nil); err == nil; {
 		if _, err = slow.Recv(); err != nil && status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("it is told %v", err)
@@ -264,7 +302,8 @@ func TestAThousandStreamsLeaveNothingBehind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
+			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode,
+				TypeUrl: cds}); err != nil {
 				t.Fatal(err)
 			}
 			streams = append(streams, stream)
@@ -276,7 +315,8 @@ func TestAThousandStreamsLeaveNothingBehind(t *testing.T) {
 			if err != nil || len(got.Resources) != want {
 				t.Fatalf("stream %d: %d resources, %v", i, len(got.GetResources()), err)
 			}
-			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds, ResponseNonce: got.Nonce}); err != nil {
+			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds,
+				ResponseNonce: got.Nonce}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -299,7 +339,10 @@ func TestAThousandStreamsLeaveNothingBehind(t *testing.T) {
 	for _, connection := range open {
 		_ = connection.Close()
 	}
-	eventually(t, "every stream is gone", func() bool { return server.Stats().Streams == 0 && runtime.NumGoroutine() <= before })
+	eventually(t, "every stream is gone", func() bool {
+		return server.Stats().Streams == 0 &&
+			runtime.NumGoroutine() <= before
+	})
 	server.mu.Lock()
 	defer server.mu.Unlock()
 	if len(server.hubs) != 0 || len(server.streams) != 0 {

@@ -19,18 +19,20 @@ import (
 
 // ListenOptions say where clients connect and who may.
 type ListenOptions struct {
-	Path   string       // of the Unix socket
-	Mode   fs.FileMode  // its permissions; 0: 0660
-	Group  int          // its group; 0 or less: the process's own
-	Users  []uint32     // user ids that may connect, checked by the peer's credentials; empty: whoever the mode lets in
+	Path  string      // of the Unix socket
+	Mode  fs.FileMode // its permissions; 0: 0660
+	Group int         // its group; 0 or less: the process's own
+	// user ids that may connect, checked by the peer's credentials; empty: whoever the mode lets in
+	Users  []uint32
 	Logger *slog.Logger // nil: discarded
 }
 
 // maxSocketPath is the longest path of a Unix socket: sun_path of unix(7), less the closing zero.
 const maxSocketPath = 107
 
-// Listen creates the socket. Nobody can connect before mode and group are right; the socket of a process that is gone is
-// replaced, that of one that still serves is an error. Closing the listener removes the socket, unless another took its place.
+// Listen creates the socket. Nobody can connect before mode and group are right; the socket of a
+// process that is gone is replaced, that of one that still serves is an error. Closing the listener
+// removes the socket, unless another took its place.
 func Listen(options ListenOptions) (net.Listener, error) {
 	path := options.Path
 	if options.Mode == 0 {
@@ -39,15 +41,18 @@ func Listen(options ListenOptions) (net.Listener, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	building := filepath.Join(filepath.Dir(path), "."+strconv.Itoa(os.Getpid())+"."+filepath.Base(path))
+	building := filepath.Join(filepath.Dir(path),
+		"."+strconv.Itoa(os.Getpid())+"."+filepath.Base(path))
 	if len(building) > maxSocketPath {
-		return nil, fmt.Errorf("listen on %s: the path is too long for a Unix socket: shorten it by %d bytes", path, len(building)-maxSocketPath)
+		return nil,
+			fmt.Errorf("listen on %s: the path is too long for a Unix socket: shorten it by %d "+
+				"bytes", path, len(building)-maxSocketPath)
 	}
 	if err := replaceable(path); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	// Made under another name and renamed when it is ready: at its own path a socket with the umask's permissions would be
-	// open for a moment.
+	// Made under another name and renamed when it is ready: at its own path a socket with the
+	// umask's permissions would be open for a moment.
 	if err := os.Remove(building); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
@@ -58,9 +63,11 @@ func Listen(options ListenOptions) (net.Listener, error) {
 	unixListener.SetUnlinkOnClose(false)
 	info, err := prepare(building, path, options)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), unixListener.Close(), ignoreMissing(os.Remove(building)))
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), unixListener.Close(),
+			ignoreMissing(os.Remove(building)))
 	}
-	return &listener{UnixListener: unixListener, path: path, created: info, users: options.Users, logger: options.Logger}, nil
+	return &listener{UnixListener: unixListener, path: path, created: info, users: options.Users,
+		logger: options.Logger}, nil
 }
 
 func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) {
@@ -79,7 +86,8 @@ func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) 
 	return info, os.Rename(building, path)
 }
 
-// replaceable tells why what is at path must not be replaced; nil if nothing is there or nobody serves on it.
+// replaceable tells why what is at path must not be replaced; nil if nothing is there or nobody
+// serves on it.
 func replaceable(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,9 +138,11 @@ func (l *listener) Accept() (net.Conn, error) {
 		who, err := credentials(accepted)
 		switch {
 		case err != nil:
-			l.logger.Warn("a client was closed: its credentials cannot be read", "socket", l.path, "error", err)
+			l.logger.Warn("a client was closed: its credentials cannot be read", "socket", l.path,
+				"error", err)
 		case len(l.users) > 0 && !slices.Contains(l.users, who.UID):
-			l.logger.Warn("a client was closed: its user may not connect", "socket", l.path, "uid", who.UID, "pid", who.PID)
+			l.logger.Warn("a client was closed: its user may not connect", "socket", l.path, "uid",
+				who.UID, "pid", who.PID)
 		default:
 			who.Address = l.path
 			return connection{accepted, who}, nil
@@ -194,7 +204,10 @@ func credentials(c *net.UnixConn) (Peer, error) {
 	}
 	var found *unix.Ucred
 	var failed error
-	if err := raw.Control(func(fd uintptr) { found, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		found, failed = unix.GetsockoptUcred(int(fd),
+			unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
 		return Peer{}, err
 	}
 	if failed != nil {

@@ -37,7 +37,8 @@ func TestSocketHasItsModeAndGoesWithItsListener(t *testing.T) {
 		if l.Addr().String() != path {
 			t.Errorf("address %v", l.Addr())
 		}
-		if _, err := Listen(ListenOptions{Path: path}); err == nil || !strings.Contains(err.Error(), "another process serves") {
+		if _, err := Listen(ListenOptions{Path: path}); err == nil || !strings.Contains(err.Error(),
+			"another process serves") {
 			t.Errorf("a second listener: %v", err)
 		}
 		if err := errors.Join(l.Close(), l.Close()); err != nil {
@@ -77,13 +78,16 @@ func TestSocketOfTheDeadIsReplacedAndNothingElse(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(ListenOptions{Path: file}); err == nil || !strings.Contains(err.Error(), "something else than a socket") {
+	if _, err := Listen(ListenOptions{Path: file}); err == nil || !strings.Contains(err.Error(),
+		"something else than a socket") {
 		t.Errorf("on a file: %v", err)
 	}
-	if _, err := Listen(ListenOptions{Path: filepath.Join(dir, strings.Repeat("x", 120))}); err == nil || !strings.Contains(err.Error(), "too long") {
+	if _, err := Listen(ListenOptions{Path: filepath.Join(dir, strings.Repeat("x",
+		120))}); err == nil || !strings.Contains(err.Error(), "too long") {
 		t.Errorf("on a long path: %v", err)
 	}
-	if _, err := Listen(ListenOptions{Path: filepath.Join(dir, "none", "xds.sock")}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Listen(ListenOptions{Path: filepath.Join(dir, "none",
+		"xds.sock")}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("in a folder that is not there: %v", err)
 	}
 }
@@ -126,7 +130,8 @@ func TestOnlyAllowedUsersConnect(t *testing.T) {
 			}
 			c := <-accepted
 			defer func() { _ = c.Close() }()
-			if p := peerOf(c.RemoteAddr()); p.UID != self || p.PID != int32(os.Getpid()) || p.Address != path {
+			if p := peerOf(c.RemoteAddr()); p.UID != self || p.PID != int32(os.Getpid()) ||
+				p.Address != path {
 				t.Errorf("peer: %+v", p)
 			}
 		})

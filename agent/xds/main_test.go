@@ -19,7 +19,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if target := os.Getenv(benchTarget); target != "" { // this process is the clients of a benchmark
+	// this process is the clients of a benchmark
+	if target := os.Getenv(benchTarget); target != "" {
 		if err := benchClients(target); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -162,7 +163,8 @@ func serve(t testing.TB, socket string, options Options) (*Server, func()) {
 
 func socketPath(t testing.TB) string { return filepath.Join(parts.ShortDir(t), "xds.sock") }
 
-func encoded(t testing.TB, name string, message proto.Message, origins ...resource.Origin) *resource.Resource {
+func encoded(t testing.TB, name string, message proto.Message,
+	origins ...resource.Origin) *resource.Resource {
 	t.Helper()
 	r, err := resource.New(name, message, origins...)
 	if err != nil {

@@ -13,7 +13,8 @@ const (
 	ServiceSDS = "sds"
 )
 
-// Stream is one stream of one client. Two epochs of one Envoy have a stream each, with the same node.
+// Stream is one stream of one client. Two epochs of one Envoy have a stream each, with the same
+// node.
 type Stream struct {
 	ID      uint64       // grows with each stream of this server
 	Service string       // ServiceADS or ServiceSDS
@@ -23,15 +24,18 @@ type Stream struct {
 	Since   time.Time
 }
 
-// Observer is told what happens on the streams. Its methods are called by each stream's own goroutine, several at the same
-// time; they must not block, or that stream waits.
+// Observer is told what happens on the streams. Its methods are called by each stream's own
+// goroutine, several at the same time; they must not block, or that stream waits.
 type Observer interface {
-	Connected(Stream)                                    // after the first request
-	Disconnected(Stream, error)                          // nil: the client went away, or the server stops
-	Pushed(Stream, Push)                                 // a response goes out
-	Accepted(stream Stream, typeURL, version string)     // the client's ACK of it
-	Refused(Stream, Refusal)                             // the client's NACK, once it is known of what
-	Cured(stream Stream, typeURL string, names []string) // what was refused before is accepted now, or taken back
+	Connected(Stream) // after the first request
+	// nil: the client went away, or the server stops
+	Disconnected(Stream, error)
+	Pushed(Stream, Push)                             // a response goes out
+	Accepted(stream Stream, typeURL, version string) // the client's ACK of it
+	// the client's NACK, once it is known of what
+	Refused(Stream, Refusal)
+	// what was refused before is accepted now, or taken back
+	Cured(stream Stream, typeURL string, names []string)
 }
 
 // Push is a response that goes out.

@@ -26,16 +26,19 @@ func TestChangedClusterBringsItsEndpoints(t *testing.T) {
 		for p.session.next(p.now) != nil {
 		}
 		for _, w := range p.session.order {
-			p.ask(&request{typeURL: w.typeURL, nonce: w.lastNonce, names: map[string][]string{eds: {"a", "b"}}[w.typeURL]})
+			p.ask(&request{typeURL: w.typeURL, nonce: w.lastNonce,
+				names: map[string][]string{eds: {"a", "b"}}[w.typeURL]})
 		}
-		for r := p.session.next(p.now); r != nil; r = p.session.next(p.now) { // new to this stream, so sent again
+		// new to this stream, so sent again
+		for r := p.session.next(p.now); r != nil; r = p.session.next(p.now) {
 			p.last[r.typeURL] = r
 		}
 		if p.last[eds] != nil {
 			p.ack(eds, "a", "b")
 		}
 		p.publish(eds1("a", "2"))
-		p.sends("CDS "+"a="+string(eds1("a", "2").Value()), "EDS a=1") // the answer to clusters comes when they are warm
+		// the answer to clusters comes when they are warm
+		p.sends("CDS "+"a="+string(eds1("a", "2").Value()), "EDS a=1")
 	}
 }
 
@@ -55,7 +58,8 @@ func TestOrder_EndpointsOfAnotherName(t *testing.T) {
 
 func TestOrderBreaksNothing(t *testing.T) {
 	p := newTable(t, true)
-	p.publish(cluster("old=1"), made(lds, "l=1"), made(rds, "r=1"), made(eds, "old=1"), made(lds, "gone=1"))
+	p.publish(cluster("old=1"), made(lds, "l=1"), made(rds, "r=1"), made(eds, "old=1"),
+		made(lds, "gone=1"))
 	for _, typeURL := range []string{cds, lds} {
 		p.ask(&request{typeURL: typeURL})
 	}
@@ -71,8 +75,9 @@ func TestOrderBreaksNothing(t *testing.T) {
 	p.sends()
 
 	p.feed.Publish(resource.Change{
-		Set:    []*resource.Resource{cluster("new=1"), made(lds, "l=2"), made(rds, "r=2")},
-		Remove: []resource.Key{{Type: cds, Name: "old"}, {Type: lds, Name: "gone"}, {Type: eds, Name: "old"}},
+		Set: []*resource.Resource{cluster("new=1"), made(lds, "l=2"), made(rds, "r=2")},
+		Remove: []resource.Key{{Type: cds, Name: "old"}, {Type: lds, Name: "gone"},
+			{Type: eds, Name: "old"}},
 	})
 	p.follow()
 	p.sends("CDS new=1")

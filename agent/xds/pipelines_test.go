@@ -9,14 +9,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// A client answers late, in order, and refuses what is bad and all that comes with it. Nothing bad ever
-// counts as what it has; once it has answered all it has the newest of what is not bad, and never
-// nothing. One that gets all of a type each time answers several responses at once sometimes.
+// A client answers late, in order, and refuses what is bad and all that comes with it. Nothing bad
+// ever counts as what it has; once it has answered all it has the newest of what is not bad, and
+// never nothing. One that gets all of a type each time answers several responses at once sometimes.
 func TestRandomPipelines(t *testing.T) {
 	for seed := range uint64(400) {
 		each(t, func(t *testing.T, p *pipeline) {
 			random := rand.New(rand.NewPCG(seed, 2))
-			c := &randomClient{pipeline: p, random: random, bad: map[string]bool{}, took: map[string]string{"a": "1", "b": "1", "c": "1"}, merges: p.whole && seed%2 == 1}
+			c := &randomClient{pipeline: p, random: random, bad: map[string]bool{},
+				took: map[string]string{"a": "1", "b": "1", "c": "1"}, merges: p.whole &&
+					seed%2 == 1}
 			for i := range 20 {
 				for _, name := range []string{"a", "b", "c"} {
 					c.bad[fmt.Sprintf("%s=%d", name, 2+i)] = random.IntN(2) == 0
@@ -48,7 +50,8 @@ func TestRandomPipelines(t *testing.T) {
 					t.Errorf("the client has nothing of %s", name)
 				}
 				if !c.isBad(now) && c.took[name] != string(now.Value()) {
-					t.Errorf("the client has %s=%s, and %s is the newest", name, c.took[name], now.Value())
+					t.Errorf("the client has %s=%s, and %s is the newest", name, c.took[name],
+						now.Value())
 				}
 			}
 		})

@@ -11,17 +11,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// settleTime is how long others wait for the client's answer to clusters and endpoints: listeners and routes, which may
-// refer to them, and later changes of clusters. Envoy answers clusters when the last of them is warm, so the wait lets no
-// request meet a cluster that is not there yet. It ends because one that never gets warm (its secret is missing, say) must
-// not hold up the rest.
+// settleTime is how long others wait for the client's answer to clusters and endpoints: listeners
+// and routes, which may refer to them, and later changes of clusters. Envoy answers clusters when
+// the last of them is warm, so the wait lets no request meet a cluster that is not there yet. It
+// ends because one that never gets warm (its secret is missing, say) must not hold up the rest.
 const settleTime = time.Second
 
-// next returns what is to be sent now, nil if nothing is. Clusters come first, then their endpoints, then listeners and
-// routes when Envoy has taken in both; what is removed goes last, when nothing refers to it any more.
+// next returns what is to be sent now, nil if nothing is. Clusters come first, then their
+// endpoints, then listeners and routes when Envoy has taken in both; what is removed goes last,
+// when nothing refers to it any more.
 func (s *session) next(now time.Time) *response {
 	if s.snapshot.Sequence == 0 {
-		return nil // nothing was published yet: an answer now would tell the client that nothing exists
+		// nothing was published yet: an answer now would tell the client that nothing exists
+		return nil
 	}
 	settling := false // clusters or endpoints are
 	for _, w := range s.order {
@@ -40,7 +42,8 @@ func (s *session) next(now time.Time) *response {
 			return nil
 		}
 	}
-	for _, typeURL := range [...]string{resource.ListenerType, resource.RouteType, resource.ClusterType, resource.EndpointType} {
+	for _, typeURL := range [...]string{resource.ListenerType, resource.RouteType,
+		resource.ClusterType, resource.EndpointType} {
 		if w := s.watches[typeURL]; w != nil && w.inflight == nil {
 			if r := s.build(w, true); r != nil {
 				return s.sending(w, r, now)
@@ -76,8 +79,8 @@ func earlier(x, y time.Time) time.Time {
 	return x
 }
 
-// expire stops waiting for answers that do not come, and returns the responses in question. Until it says otherwise the
-// client is taken to have them: it reads, and has not refused them.
+// expire stops waiting for answers that do not come, and returns the responses in question. Until
+// it says otherwise the client is taken to have them: it reads, and has not refused them.
 func (s *session) expire(now time.Time) (unanswered []*response) {
 	for _, w := range s.order {
 		if r := w.inflight; r != nil && !now.Before(w.answerUntil) {
@@ -91,7 +94,8 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 // sending records that a response goes out.
 func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	s.nonce++
-	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10), strconv.FormatUint(s.snapshot.Sequence, 10)
+	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10),
+		strconv.FormatUint(s.snapshot.Sequence, 10)
 	r.published, r.sent, r.trial = s.snapshot.Published, now, w.trial
 	w.inflight, w.lastNonce, w.answer = r, r.nonce, false
 	w.answerUntil = now.Add(s.patience)
@@ -106,8 +110,8 @@ func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	return r
 }
 
-// resendEndpoints looks for changed clusters in a response. Envoy builds such a cluster anew and waits for its endpoints,
-// without asking for them again: they are sent again.
+// resendEndpoints looks for changed clusters in a response. Envoy builds such a cluster anew and
+// waits for its endpoints, without asking for them again: they are sent again.
 func (s *session) resendEndpoints(r *response) {
 	endpoints := s.watches[resource.EndpointType]
 	if endpoints == nil || endpoints.blank {
@@ -136,8 +140,8 @@ func (w *watch) of(cluster *resource.Resource) string {
 	return cmp.Or(decoded.GetEdsClusterConfig().GetServiceName(), cluster.Name)
 }
 
-// build makes the next response of a type, nil if there is nothing to tell. Without removals, what was removed stays for
-// now, unless the client waits to hear of it.
+// build makes the next response of a type, nil if there is nothing to tell. Without removals, what
+// was removed stays for now, unless the client waits to hear of it.
 func (s *session) build(w *watch, removals bool) *response {
 	switch {
 	case w.blank:
@@ -157,7 +161,8 @@ func (s *session) build(w *watch, removals bool) *response {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
 		case target == nil && (d.forced || removals):
-			if s.delta || d.forced { // state of the world cannot tell it: what it does not mention, stays
+			// state of the world cannot tell it: what it does not mention, stays
+			if s.delta || d.forced {
 				r.removed = append(r.removed, name)
 				r.note(name, d.held, nil)
 			}
@@ -188,7 +193,8 @@ func (s *session) build(w *watch, removals bool) *response {
 	return r
 }
 
-// pack gives a response its body, which is shared if it is everything that the snapshot holds of the type.
+// pack gives a response its body, which is shared if it is everything that the snapshot holds of
+// the type.
 func (s *session) pack(w *watch, r *response, everything bool) {
 	if everything {
 		r.body = s.shared.all(s.snapshot, w.typeURL, s.delta)
@@ -217,8 +223,8 @@ func (s *session) buildFirst(w *watch) *response {
 	return r
 }
 
-// buildFull is build for responses that carry the whole state. A resource that was refused is in it as the client last
-// accepted it, so that the rest gets through.
+// buildFull is build for responses that carry the whole state. A resource that was refused is in it
+// as the client last accepted it, so that the rest gets through.
 func (s *session) buildFull(w *watch, removals bool) *response {
 	set := s.snapshot.Set(w.typeURL)
 	r := &response{}

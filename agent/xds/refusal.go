@@ -12,15 +12,18 @@ import (
 )
 
 // Refusal is the client's refusal (NACK) of resources.
+//
+// Versions has the refused version of each resource, "" if unknown. Kept has the version that the
+// client keeps, "" if none; nil if the refusal may be about some of the resources only.
 type Refusal struct {
 	Type      string            `json:"type"`    // type URL
-	Nonce     string            `json:"nonce"`   // of the response refused
-	Version   string            `json:"version"` // of that response
-	Error     string            `json:"error"`   // in the client's words, at most 4 KiB
+	Nonce     string            `json:"nonce"`   // of the response
+	Version   string            `json:"version"` // of the response
+	Error     string            `json:"error"`   // of the client, at most 4 KiB
 	Resources []string          `json:"resources"`
-	Versions  []string          `json:"versions"` // of each of those the version refused, "" if unknown; nil: unknown
-	Kept      []string          `json:"kept"`     // of each of those the version that goes on, "" if none does; nil: not known which of them it is about
-	Origins   []resource.Origin `json:"origins"`  // the objects those resources came from
+	Versions  []string          `json:"versions"`
+	Kept      []string          `json:"kept"`
+	Origins   []resource.Origin `json:"origins"` // the objects those resources came from
 }
 
 // refused is a resource that the client refused. It is not sent again until its content changes, or
@@ -47,18 +50,19 @@ func (w *watch) target(name string, held, now *resource.Resource) *resource.Reso
 	return now
 }
 
-// trial finds the resources that a client refuses where its error does not name them: the suspects are sent in halves
-// until those to blame are alone, and the others get through.
+// trial finds the resources that a client refuses where its error does not name them: the suspects
+// are sent in halves until those to blame are alone, and the others get through.
 type trial struct {
 	groups []map[string]struct{} // of suspects, the one on trial last
 	rounds int
 
-	// Until someone is found to blame: a client may refuse a resource only the first time (Envoy compares a secret with the one
-	// it refused, and takes the same again without a look).
+	// Until someone is found to blame: a client may refuse a resource only the first time (Envoy
+	// compares a secret with the one it refused, and takes the same again without a look).
 	charge *Refusal
 }
 
-// maxRounds bounds a trial: enough to find three among thousands. What is suspect after that is refused together.
+// maxRounds bounds a trial: enough to find three among thousands. What is suspect after that is
+// refused together.
 const maxRounds = 64
 
 // clipLength bounds the client's error message, in bytes.
@@ -69,7 +73,8 @@ func (t *trial) has(name string) bool {
 	return on
 }
 
-// pass ends the trial of the last group, and the trial with the last one. It returns the charge if all were let go.
+// pass ends the trial of the last group, and the trial with the last one. It returns the charge if
+// all were let go.
 func (t *trial) pass(w *watch) *Refusal {
 	t.groups = t.groups[:len(t.groups)-1]
 	if len(t.groups) > 0 {
@@ -114,7 +119,8 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		}
 		return
 	}
-	if next := w.oldest(); w.full && next != nil { // which says all of it again: the answer to that counts
+	// which says all of it again: the answer to that counts
+	if next := w.oldest(); w.full && next != nil {
 		next.absorb(r)
 		return
 	}
@@ -125,7 +131,8 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	message := refusal.GetMessage()
 	guilty := named(message, suspects)
 	charge := func() *Refusal {
-		return &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message), Resources: suspects}
+		return &Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message),
+			Resources: suspects}
 	}
 	switch {
 	case len(guilty) > 0:
@@ -167,7 +174,8 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 
 // refuse records that the client does not take these of the resources of a response, and tells.
 func (s *session) refuse(w *watch, r *response, message string, names []string) {
-	told := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message), Resources: names}
+	told := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message),
+		Resources: names}
 	if len(names) == 0 { // of nothing new: whatever it is about, it is in this response
 		for _, sent := range r.resources {
 			told.Resources = append(told.Resources, sent.Name)
@@ -182,7 +190,8 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	var over []string // that the client has, or is told, something else already
 	for i, name := range told.Resources {
 		now := s.get(w, name)
-		one := cmp.Or(r.changes[name].after, sent[name], now) // the last: suspect since an earlier round
+		// the last: suspect since an earlier round
+		one := cmp.Or(r.changes[name].after, sent[name], now)
 		if one == nil {
 			continue
 		}
@@ -199,7 +208,8 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 			delete(w.refused, name)
 			over = append(over, name)
 		default:
-			w.refused[name] = &refused{resource: one, held: held, message: told.Error, since: time.Now()}
+			w.refused[name] = &refused{resource: one, held: held, message: told.Error,
+				since: time.Now()}
 		}
 	}
 	if len(names) > 0 {
@@ -237,8 +247,9 @@ func (r *response) replaces() bool {
 	return false
 }
 
-// retry has listeners and clusters that were refused sent once more. Envoy refuses one that needs a secret which it has and which is
-// not right, as a certificate is that has been renewed and whose key has not.
+// retry has listeners and clusters that were refused sent once more. Envoy refuses one that needs a
+// secret which it has and which is not right, as a certificate is that has been renewed and whose
+// key has not.
 func (s *session) retry() {
 	for _, typeURL := range [...]string{resource.ListenerType, resource.ClusterType} {
 		if w := s.watches[typeURL]; w != nil {
@@ -256,9 +267,9 @@ func (s *session) tellCured(w *watch, names []string) {
 	}
 }
 
-// named returns those of the names that an error message gives. Envoy's messages read "Error adding/updating cluster(s) a:
-// why, b: why", with a line per listener, or quote the name; a name in any other place may be a word that only looks like
-// it.
+// named returns those of the names that an error message gives. Envoy's messages read "Error
+// adding/updating cluster(s) a: why, b: why", with a line per listener, or quote the name; a name
+// in any other place may be a word that only looks like it.
 func named(message string, names []string) (found []string) {
 	message = message[:min(len(message), 16*clipLength)]
 	for _, name := range names {
@@ -286,7 +297,8 @@ func listed(before, after string) bool {
 	if !strings.HasPrefix(after, ": ") {
 		return false
 	}
-	return strings.HasSuffix(before, "(s) ") || strings.HasSuffix(before, ", ") || strings.HasSuffix(before, "\n")
+	return strings.HasSuffix(before, "(s) ") || strings.HasSuffix(before, ", ") ||
+		strings.HasSuffix(before, "\n")
 }
 
 func quoted(before, after string) bool {

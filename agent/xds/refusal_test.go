@@ -18,10 +18,13 @@ func TestNamedInAnError(t *testing.T) {
 		names   []string
 		want    []string
 	}{
-		{"Error adding/updating cluster(s) a: no such thing, b.c|80: bad", []string{"a", "b", "b.c|80", "c"}, []string{"a", "b.c|80"}},
-		{"Error adding/updating listener(s) 0.0.0.0_80: error\nother: bad\n", []string{"0.0.0.0_80", "0.0.0.0_8080", "other"}, []string{"0.0.0.0_80", "other"}},
+		{"Error adding/updating cluster(s) a: no such thing, b.c|80: bad", []string{"a", "b",
+			"b.c|80", "c"}, []string{"a", "b.c|80"}},
+		{"Error adding/updating listener(s) 0.0.0.0_80: error\nother: bad\n", []string{"0.0.0.0_80",
+			"0.0.0.0_8080", "other"}, []string{"0.0.0.0_80", "other"}},
 		{`duplicate domain in route "r1"`, []string{"r", "r1"}, []string{"r1"}},
-		{"Proto constraint validation failed (ListenerValidationError: bad)", []string{"bad", "validation", "Proto"}, nil},
+		{"Proto constraint validation failed (ListenerValidationError: bad)", []string{"bad",
+			"validation", "Proto"}, nil},
 		{"error", []string{"error", ""}, nil},
 		{"", []string{"a"}, nil},
 	} {
@@ -51,16 +54,21 @@ func TestRefusedByNameTheRestIsSentAgain(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "cured CDS [b]")
 }
 
-// What is told of a refusal is what Options.Words leave of it; the names that it gives count all the same.
+// What is told of a refusal is what Options.Words leave of it; the names that it gives count all
+// the same.
 func TestWordsOfARefusal(t *testing.T) {
 	p := newTable(t, true)
-	p.session.words = func(message string) string { return strings.ReplaceAll(message, "quoted", "…") }
+	p.session.words = func(message string) string {
+		return strings.ReplaceAll(message, "quoted",
+			"…")
+	}
 	p.publish(cluster("a=1"), cluster("b=1"))
 	p.ask(&request{typeURL: cds})
 	p.sends("CDS a=1 b=1")
 	p.nack(cds, "Error adding/updating cluster(s) quoted, b: bad")
 	p.saw("refused CDS [b]")
-	if got, want := p.session.watches[cds].refused["b"].message, "Error adding/updating cluster(s) …, b: bad"; got != want {
+	if got, want := p.session.watches[cds].refused["b"].message,
+		"Error adding/updating cluster(s) …, b: bad"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -119,9 +127,11 @@ func TestRefusedOnlyTheFirstTimeAllAreNamed(t *testing.T) {
 func TestARefusedListenerIsTriedAgainOnceASecretIsAnother(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		p := newTable(t, delta)
-		p.publish(made(resource.SecretType, "s=1"), made(resource.SecretType, "t=1"), made(lds, "l=1"))
+		p.publish(made(resource.SecretType, "s=1"), made(resource.SecretType, "t=1"),
+			made(lds, "l=1"))
 		p.ask(&request{typeURL: lds})
-		p.ask(&request{typeURL: resource.SecretType, names: []string{"s"}, subscribe: []string{"s"}})
+		p.ask(&request{typeURL: resource.SecretType, names: []string{"s"},
+			subscribe: []string{"s"}})
 		p.sends("SDS s=1", "LDS l=1")
 		p.ack(lds)
 		p.ack(resource.SecretType, "s")
@@ -129,7 +139,8 @@ func TestARefusedListenerIsTriedAgainOnceASecretIsAnother(t *testing.T) {
 		p.sends("LDS l=2")
 		p.nack(lds, "Error adding/updating listener(s) l: a certificate is not right")
 		p.events = nil
-		p.ask(&request{typeURL: resource.SecretType, names: []string{"s", "t"}, subscribe: []string{"t"}, nonce: p.last[resource.SecretType].nonce})
+		p.ask(&request{typeURL: resource.SecretType, names: []string{"s", "t"},
+			subscribe: []string{"t"}, nonce: p.last[resource.SecretType].nonce})
 		p.sends("SDS t=1")
 		p.ack(resource.SecretType, "s", "t")
 		p.sends() // what it had of secrets is as it was
@@ -150,7 +161,8 @@ func TestARefusedListenerIsTriedAgainOnceASecretIsAnother(t *testing.T) {
 	}
 }
 
-// client answers as an Envoy that refuses some contents, with a message that names nothing, until nothing is sent.
+// client answers as an Envoy that refuses some contents, with a message that names nothing, until
+// nothing is sent.
 func (p *table) client(bad map[string]bool, names ...string) (rounds int) {
 	for ; rounds < 200; rounds++ {
 		var sent []*response
@@ -162,7 +174,8 @@ func (p *table) client(bad map[string]bool, names ...string) (rounds int) {
 		}
 		for _, r := range sent {
 			p.last[r.typeURL] = r
-			if slices.ContainsFunc(r.resources, func(one *resource.Resource) bool { return bad[one.Name+"="+string(one.Value())] }) {
+			if slices.ContainsFunc(r.resources,
+				func(one *resource.Resource) bool { return bad[one.Name+"="+string(one.Value())] }) {
 				p.nack(r.typeURL, "something is wrong", names...)
 			} else {
 				p.ack(r.typeURL, names...)
@@ -188,13 +201,17 @@ func TestUnnamedRefusalIsFoundByHalves(t *testing.T) {
 			p.events = nil
 			p.publish(second...)
 			rounds := p.client(map[string]bool{"c123=2": true, "c777=2": true})
-			refusals := slices.DeleteFunc(p.events, func(e string) bool { return !strings.HasPrefix(e, "refused") })
+			refusals := slices.DeleteFunc(p.events,
+				func(e string) bool { return !strings.HasPrefix(e, "refused") })
 			slices.Sort(refusals)
-			if d := cmp.Diff([]string{"refused CDS [c123]", "refused CDS [c777]"}, refusals); d != "" {
+			if d := cmp.Diff([]string{"refused CDS [c123]", "refused CDS [c777]"},
+				refusals); d != "" {
 				t.Errorf("refusals (-want +got):\n%s", d)
 			}
-			if w := p.session.watches[cds]; len(w.differs) != 2 || len(w.refused) != 2 || w.trial != nil {
-				t.Errorf("%d differences, %d refused, trial %v", len(w.differs), len(w.refused), w.trial)
+			if w := p.session.watches[cds]; len(w.differs) != 2 || len(w.refused) != 2 ||
+				w.trial != nil {
+				t.Errorf("%d differences, %d refused, trial %v", len(w.differs), len(w.refused),
+					w.trial)
 			}
 			if rounds > 50 {
 				t.Errorf("%d rounds", rounds)
@@ -278,8 +295,8 @@ func TestRefusal_EndsWhenTheSourceGoesBack(t *testing.T) {
 	})
 }
 
-// Clients come, go and refuse at random. Each is left at peace in the end, with the newest of all that
-// it does not refuse, and with something accepted where it had anything.
+// Clients come, go and refuse at random. Each is left at peace in the end, with the newest of all
+// that it does not refuse, and with something accepted where it had anything.
 func TestRefusal_RandomClients(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -327,7 +344,8 @@ func TestRefusal_RandomClients(t *testing.T) {
 			w := c.session.watches[cds]
 			for name, now := range c.session.snapshot.Set(cds) {
 				if _, differs := w.differs[name]; differs != c.bad[name+"="+string(now.Value())] {
-					t.Fatalf("seed %d: client %d: %s=%s differs: %v", seed, i, name, now.Value(), differs)
+					t.Fatalf("seed %d: client %d: %s=%s differs: %v", seed, i, name, now.Value(),
+						differs)
 				}
 			}
 		}

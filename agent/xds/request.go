@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// VirtualHostType is what Envoy asks for on demand (VHDS). Outrider sends whole route configurations and does not offer it.
+// VirtualHostType is what Envoy asks for on demand (VHDS). Outrider sends whole route
+// configurations and does not offer it.
 const VirtualHostType = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 
 // wildcard is the name that subscribes to everything of a type.
@@ -26,12 +27,13 @@ type request struct {
 
 	names []string // state of the world: everything subscribed to
 
-	subscribe, unsubscribe []string          // delta
-	versions               map[string]string // delta: what the client has from an earlier stream, name → version
+	subscribe, unsubscribe []string // delta
+	// delta: what the client has from an earlier stream, name → version
+	versions map[string]string
 }
 
-// nodeOf returns the node without the list of its extensions: 40 KB that nobody reads and that would
-// be retained as long as the stream.
+// nodeOf returns the node without the list of its extensions: 40 KB that nobody reads and that
+// would be retained as long as the stream.
 func nodeOf(r interface{ GetNode() *corev3.Node }) *corev3.Node {
 	node := r.GetNode()
 	if node != nil {
@@ -42,16 +44,19 @@ func nodeOf(r interface{ GetNode() *corev3.Node }) *corev3.Node {
 
 func fromState(r *discoveryv3.DiscoveryRequest) *request {
 	return &request{
-		node: nodeOf(r), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), refusal: r.GetErrorDetail(),
+		node: nodeOf(r), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(),
+		refusal:  r.GetErrorDetail(),
 		locators: len(r.GetResourceLocators()), names: r.GetResourceNames(),
 	}
 }
 
 func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
 	return &request{
-		node: nodeOf(r), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), refusal: r.GetErrorDetail(),
+		node: nodeOf(r), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(),
+		refusal:   r.GetErrorDetail(),
 		locators:  len(r.GetResourceLocatorsSubscribe()) + len(r.GetResourceLocatorsUnsubscribe()),
-		subscribe: r.GetResourceNamesSubscribe(), unsubscribe: r.GetResourceNamesUnsubscribe(), versions: r.GetInitialResourceVersions(),
+		subscribe: r.GetResourceNamesSubscribe(), unsubscribe: r.GetResourceNamesUnsubscribe(),
+		versions: r.GetInitialResourceVersions(),
 	}
 }
 
@@ -62,16 +67,19 @@ type limits struct {
 	bytes     int // of all names subscribed to on one stream
 }
 
-// check refuses a request that is malformed in itself. The error is a gRPC status that says what is wrong.
+// check refuses a request that is malformed in itself. The error is a gRPC status that says what is
+// wrong.
 func (l limits) check(r *request) error {
 	if r.typeURL == "" {
 		return status.Error(codes.InvalidArgument, "the request has no type_url")
 	}
 	if len(r.typeURL) > l.nameBytes || len(r.nonce) > l.nameBytes {
-		return status.Errorf(codes.InvalidArgument, "type_url or response_nonce is longer than %d bytes", l.nameBytes)
+		return status.Errorf(codes.InvalidArgument,
+			"type_url or response_nonce is longer than %d bytes", l.nameBytes)
 	}
 	if r.locators > 0 {
-		return status.Errorf(codes.Unimplemented, "%s: resource locators (xdstp:) are not offered: ask by resource name", r.typeURL)
+		return status.Errorf(codes.Unimplemented,
+			"%s: resource locators (xdstp:) are not offered: ask by resource name", r.typeURL)
 	}
 	for _, names := range [][]string{r.names, r.subscribe, r.unsubscribe} {
 		for _, name := range names {
@@ -85,7 +93,8 @@ func (l limits) check(r *request) error {
 			return err
 		}
 		if len(version) > l.nameBytes {
-			return status.Errorf(codes.InvalidArgument, "%s: the version of %q is longer than %d bytes", r.typeURL, name, l.nameBytes)
+			return status.Errorf(codes.InvalidArgument,
+				"%s: the version of %q is longer than %d bytes", r.typeURL, name, l.nameBytes)
 		}
 	}
 	return nil
@@ -93,28 +102,33 @@ func (l limits) check(r *request) error {
 
 func (l limits) checkName(typeURL, name string) error {
 	if len(name) > l.nameBytes {
-		return status.Errorf(codes.InvalidArgument, "%s: the resource name %.40q… is longer than %d bytes", typeURL, name, l.nameBytes)
+		return status.Errorf(codes.InvalidArgument,
+			"%s: the resource name %.40q… is longer than %d bytes", typeURL, name, l.nameBytes)
 	}
 	return nil
 }
 
-// startsAsWildcard tells for which types a first request without names asks for everything. Envoy asks for endpoints,
-// routes, secrets and extensions only by name, and a request without names means none of them.
+// startsAsWildcard tells for which types a first request without names asks for everything. Envoy
+// asks for endpoints, routes, secrets and extensions only by name, and a request without names
+// means none of them.
 func startsAsWildcard(typeURL string) bool {
 	switch typeURL {
-	case resource.EndpointType, resource.RouteType, resource.SecretType, resource.ExtensionType, resource.RuntimeType, VirtualHostType:
+	case resource.EndpointType, resource.RouteType, resource.SecretType, resource.ExtensionType,
+		resource.RuntimeType, VirtualHostType:
 		return false
 	}
 	return true
 }
 
-// carriesFullState tells which types a state-of-the-world response must carry whole: what it leaves out, Envoy removes.
+// carriesFullState tells which types a state-of-the-world response must carry whole: what it leaves
+// out, Envoy removes.
 func carriesFullState(typeURL string) bool {
 	return typeURL == resource.ClusterType || typeURL == resource.ListenerType
 }
 
-// rank is the place of a type in the order that breaks nothing: what is referred to is sent before what refers to it.
-// Types of rank 0 are sent at once: clusters and listeners wait in Envoy for the secrets and extensions they name.
+// rank is the place of a type in the order that breaks nothing: what is referred to is sent before
+// what refers to it. Types of rank 0 are sent at once: clusters and listeners wait in Envoy for the
+// secrets and extensions they name.
 func rank(typeURL string) int {
 	switch typeURL {
 	case resource.ClusterType:

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Field numbers of envoy.service.discovery.v3.DiscoveryResponse and DeltaDiscoveryResponse. "resources" (2) comes with
-// the resources; type_url and nonce have the same numbers in both.
+// Field numbers of envoy.service.discovery.v3.DiscoveryResponse and DeltaDiscoveryResponse.
+// "resources" (2) comes with the resources; type_url and nonce have the same numbers in both.
 const (
 	responseVersionField      = 1
 	responseTypeURLField      = 4
@@ -21,21 +21,25 @@ const (
 	controlPlaneIdentityField = 1
 )
 
-// response is what one message tells the client, and what is known of it until the client has answered.
+// response is what one message tells the client, and what is known of it until the client has
+// answered.
 type response struct {
-	typeURL   string
-	nonce     string
-	version   string               // of the snapshot it was made from
-	resources []*resource.Resource // what it carries; possibly shared between streams, never written to
-	removed   []string             // what it says does not exist (delta)
-	body      *body                // resources as buffers
-	published time.Time            // of the snapshot
+	typeURL string
+	nonce   string
+	version string // of the snapshot it was made from
+	// what it carries; possibly shared between streams, never written to
+	resources []*resource.Resource
+	removed   []string  // what it says does not exist (delta)
+	body      *body     // resources as buffers
+	published time.Time // of the snapshot
 	sent      time.Time
 
-	// What the client did not hold before, by name; it counts as held from the moment the response is made, and a refusal
-	// takes that back. Of a first response nothing was held before, and changes is nil.
-	first   bool
-	merged  bool // changes include those of older responses, some of which the client may have accepted
+	// What the client did not hold before, by name; it counts as held from the moment the response
+	// is made, and a refusal takes that back. Of a first response nothing was held before, and
+	// changes is nil.
+	first bool
+	// changes include those of older responses, some of which the client may have accepted
+	merged  bool
 	changes map[string]change
 
 	trial *trial // whose round it is; nil: none's, or its answer comes late
@@ -110,7 +114,9 @@ func (r *response) frame(delta bool, controlPlane string) *frame {
 	}
 	if controlPlane != "" {
 		header = protowire.AppendTag(header, controlPlaneField, protowire.BytesType)
-		header = protowire.AppendVarint(header, uint64(protowire.SizeTag(controlPlaneIdentityField)+protowire.SizeBytes(len(controlPlane))))
+		size := protowire.SizeTag(controlPlaneIdentityField) +
+			protowire.SizeBytes(len(controlPlane))
+		header = protowire.AppendVarint(header, uint64(size))
 		text(controlPlaneIdentityField, controlPlane)
 	}
 	buffers := make(mem.BufferSlice, 0, 1+len(r.body.buffers))

@@ -1,9 +1,10 @@
-// Package xds is what Envoy talks to: a gRPC server of the aggregated discovery service (ADS, incremental and state of the
-// world) and of the secret discovery service (SDS).
+// Package xds is what Envoy talks to: a gRPC server of the aggregated discovery service (ADS,
+// incremental and state of the world) and of the secret discovery service (SDS).
 //
-// Resources come encoded, from a feed per kind of proxy, and are sent without being copied: a client costs its list of names
-// and a change costs what it changes, however many clients and resources there are. What a client refuses is known by
-// resource, stays away from it until it changes, and does not hold up the rest.
+// Resources come encoded, from a feed per kind of proxy, and are sent without being copied: a
+// client costs its list of names and a change costs what it changes, however many clients and
+// resources there are. What a client refuses is known by resource, stays away from it until it
+// changes, and does not hold up the rest.
 package xds
 
 import (
@@ -30,8 +31,9 @@ import (
 
 // Source has the resources of every proxy.
 type Source interface {
-	// Feed returns what a proxy is to be sent; proxies that need the same share a feed. The server waits for the feed's
-	// first snapshot. An error ends the proxy's stream with that reason (a gRPC status is passed on as it is).
+	// Feed returns what a proxy is to be sent; proxies that need the same share a feed. The server
+	// waits for the feed's first snapshot. An error ends the proxy's stream with that reason (a
+	// gRPC status is passed on as it is).
 	Feed(node *corev3.Node) (*resource.Feed, error)
 }
 
@@ -42,16 +44,22 @@ type Options struct {
 	Logger       *slog.Logger // nil: discarded
 	ControlPlane string       // what clients are told about who serves them; "": nothing
 
-	// Words are what of a client's refusal is told, which may quote what it was sent; nil: all of it.
+	// Words are what of a client's refusal is told, which may quote what it was sent; nil: all of
+	// it.
 	Words func(message string) string
 
-	MaxStreams           int           // at the same time; 0: 10,000
-	ConnectsPerSecond    int           // streams that begin; more wait for up to a second, then are refused; 0: no bound
-	SendTimeout          time.Duration // a client that does not read for so long is disconnected; 0: 30 s
-	AnswerTimeout        time.Duration // how long later changes of a type wait for the client's answer to the one before; 0: 30 s
-	FirstRequestTimeout  time.Duration // a stream on which nothing is asked for so long is ended; 0: 30 s
-	MaxMessageBytes      int           // of a request; 0: 16 MiB
-	MaxSubscriptionBytes int           // names of resources one stream may subscribe to, in bytes; 0: 16 MiB
+	MaxStreams int // at the same time; 0: 10,000
+	// streams that begin; more wait for up to a second, then are refused; 0: no bound
+	ConnectsPerSecond int
+	// a client that does not read for so long is disconnected; 0: 30 s
+	SendTimeout time.Duration
+	// how long later changes of a type wait for the client's answer to the one before; 0: 30 s
+	AnswerTimeout time.Duration
+	// a stream on which nothing is asked for so long is ended; 0: 30 s
+	FirstRequestTimeout time.Duration
+	MaxMessageBytes     int // of a request; 0: 16 MiB
+	// names of resources one stream may subscribe to, in bytes; 0: 16 MiB
+	MaxSubscriptionBytes int
 	MaxConnectionAge     time.Duration // connections are moved on after about so long; 0: never
 }
 
@@ -64,9 +72,10 @@ const (
 	maxNameBytes           = 4096
 	keepaliveInterval      = 30 * time.Second
 	keepaliveTimeout       = 10 * time.Second
-	keepaliveMinimum       = 5 * time.Second // between a client's pings; Envoy's bootstrap asks for more
-	maxStreamsPerClient    = 100             // on one connection
-	readBuffer             = 8 << 10         // bytes per connection: clients mostly say "yes"
+	// between a client's pings; Envoy's bootstrap asks for more
+	keepaliveMinimum    = 5 * time.Second
+	maxStreamsPerClient = 100     // on one connection
+	readBuffer          = 8 << 10 // bytes per connection: clients mostly say "yes"
 )
 
 // Server serves ADS and SDS.
@@ -92,7 +101,8 @@ type hub struct {
 	streams int
 }
 
-// NewServer returns a server. Either Serve it, or Register it with a gRPC server made with ServerOptions.
+// NewServer returns a server. Either Serve it, or Register it with a gRPC server made with
+// ServerOptions.
 func NewServer(options Options) (*Server, error) {
 	if options.Source == nil {
 		return nil, errors.New("xds server: no source of resources")
@@ -105,8 +115,9 @@ func NewServer(options Options) (*Server, error) {
 	setDefault(&options.MaxSubscriptionBytes, defaultMaxMessageBytes)
 	s := &Server{
 		options: options, logger: options.Logger, observer: options.Observer,
-		admission: admission{perSecond: options.ConnectsPerSecond}, counters: counters{convergence: newConvergence()},
-		streams: map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
+		admission: admission{perSecond: options.ConnectsPerSecond},
+		counters:  counters{convergence: newConvergence()},
+		streams:   map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{},
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
@@ -123,11 +134,13 @@ func setDefault[T int | time.Duration](value *T, standard T) {
 	}
 }
 
-// receiveBuffers are the sizes of the buffers that requests are read into. After 32 KB gRPC's own list goes on with a megabyte, which every
-// Envoy's first request takes: it says all its extensions in 40 KB.
+// receiveBuffers are the sizes of the buffers that requests are read into. After 32 KB gRPC's own
+// list goes on with a megabyte, which every Envoy's first request takes: it says all its extensions
+// in 40 KB.
 var receiveBuffers = []int{256, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 
-// ServerOptions are what a gRPC server needs to serve this one: the codec that sends shared bytes, and the bounds.
+// ServerOptions are what a gRPC server needs to serve this one: the codec that sends shared bytes,
+// and the bounds.
 func (s *Server) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
@@ -136,9 +149,11 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(maxStreamsPerClient),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: keepaliveInterval, Timeout: keepaliveTimeout, MaxConnectionAge: s.options.MaxConnectionAge,
+			Time: keepaliveInterval, Timeout: keepaliveTimeout,
+			MaxConnectionAge: s.options.MaxConnectionAge,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum,
+			PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 	}
 }
@@ -149,15 +164,17 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	secretv3.RegisterSecretDiscoveryServiceServer(registrar, s)
 }
 
-// Serve serves on the listener until the context ends (nil) or the listener fails. It closes the listener. Several may run
-// at the same time.
-func (s *Server) Serve(ctx context.Context, listener net.Listener, more ...grpc.ServerOption) error {
+// Serve serves on the listener until the context ends (nil) or the listener fails. It closes the
+// listener. Several may run at the same time.
+func (s *Server) Serve(ctx context.Context, listener net.Listener,
+	more ...grpc.ServerOption) error {
 	server := grpc.NewServer(append(s.ServerOptions(), more...)...)
 	s.Register(server)
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		server.Stop() // a stream ends when its client or its server does: there is nothing to wait for
+		// a stream ends when its client or its server does: there is nothing to wait for
+		server.Stop()
 	})
 	err := server.Serve(listener)
 	if !stop() {
@@ -172,12 +189,16 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, more ...grpc.
 }
 
 // StreamAggregatedResources implements ADS, state of the world.
-func (s *Server) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+func (s *Server) StreamAggregatedResources(
+	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer,
+) error {
 	return s.run(stream, streamKind{service: ServiceADS})
 }
 
 // DeltaAggregatedResources implements incremental ADS.
-func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+func (s *Server) DeltaAggregatedResources(
+	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
+) error {
 	return s.run(stream, streamKind{service: ServiceADS, delta: true})
 }
 
@@ -192,8 +213,10 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 }
 
 // FetchSecrets is the unary form of SDS, which no Envoy uses over gRPC.
-func (s *Server) FetchSecrets(context.Context, *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "FetchSecrets is not offered: use StreamSecrets or DeltaSecrets")
+func (s *Server) FetchSecrets(context.Context,
+	*discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
+	return nil, status.Error(codes.Unimplemented,
+		"FetchSecrets is not offered: use StreamSecrets or DeltaSecrets")
 }
 
 // join takes a stream up and gives it its number.
@@ -202,7 +225,8 @@ func (s *Server) join(st *stream) error {
 	defer s.mu.Unlock()
 	if len(s.streams) >= s.options.MaxStreams {
 		s.counters.refusedStreams.Add(1)
-		return status.Errorf(codes.ResourceExhausted, "%d streams are open, no more are allowed", len(s.streams))
+		return status.Errorf(codes.ResourceExhausted, "%d streams are open, no more are allowed",
+			len(s.streams))
 	}
 	s.lastID++
 	st.ID = s.lastID

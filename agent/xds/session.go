@@ -11,11 +11,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// session is the protocol of one stream without the stream: requests and snapshots go in, responses come out. It is owned
-// by one goroutine and never blocks.
+// session is the protocol of one stream without the stream: requests and snapshots go in, responses
+// come out. It is owned by one goroutine and never blocks.
 //
-// It sends one response per type and then waits for the client's word on it: what changes meanwhile is merged, a refusal
-// belongs to a known response, and types that depend on each other are sent in an order that breaks nothing.
+// It sends one response per type and then waits for the client's word on it: what changes meanwhile
+// is merged, a refusal belongs to a known response, and types that depend on each other are sent in
+// an order that breaks nothing.
 type session struct {
 	delta    bool
 	limits   limits
@@ -53,27 +54,32 @@ func (s *session) handle(r *request) error {
 		return err
 	}
 	if s.only != "" && r.typeURL != s.only {
-		return status.Errorf(codes.InvalidArgument, "this service serves %s only, not %s", s.only, r.typeURL)
+		return status.Errorf(codes.InvalidArgument, "this service serves %s only, not %s", s.only,
+			r.typeURL)
 	}
 	s.requests++
 	w, known := s.watches[r.typeURL]
 	if !known {
 		if len(s.watches) >= s.limits.types {
-			return status.Errorf(codes.ResourceExhausted, "more than %d types on one stream", s.limits.types)
+			return status.Errorf(codes.ResourceExhausted, "more than %d types on one stream",
+				s.limits.types)
 		}
 		w = newWatch(r.typeURL, s.delta)
 		s.watches[r.typeURL] = w
-		at, _ := slices.BinarySearchFunc(s.order, w.rank+1, func(w *watch, rank int) int { return cmp.Compare(w.rank, rank) })
+		at, _ := slices.BinarySearchFunc(s.order, w.rank+1,
+			func(w *watch, rank int) int { return cmp.Compare(w.rank, rank) })
 		s.order = slices.Insert(s.order, at, w)
 		if r.typeURL == VirtualHostType {
 			s.report.notOffered(r.typeURL)
 		}
 	}
-	older := !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce // the client will answer the newer one too, and repeat what it wants
+	// the client will answer the newer one too, and repeat what it wants
+	older := !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce
 	if answered := w.answered(r.nonce); answered != nil {
 		s.settle(w, answered, r.refusal)
 	} else if r.refusal != nil && !older { // of a response that is forgotten
-		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce, Error: s.told(r.refusal.GetMessage())})
+		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce,
+			Error: s.told(r.refusal.GetMessage())})
 	}
 	switch {
 	case older:
@@ -134,7 +140,8 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 			continue
 		}
 		s.removeName(w, name)
-		if w.wildcard { // the client has dropped it, and has it by the wildcard again once it is told
+		// the client has dropped it, and has it by the wildcard again once it is told
+		if w.wildcard {
 			w.note(name, nil, s.get(w, name), true)
 		}
 	}
@@ -142,7 +149,8 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 }
 
 // brought is what a client holds from an earlier stream, nil if nothing.
-func brought(typeURL, name string, versions map[string]string, now *resource.Resource) *resource.Resource {
+func brought(typeURL, name string, versions map[string]string,
+	now *resource.Resource) *resource.Resource {
 	version, ok := versions[name]
 	if !ok {
 		return nil
@@ -156,7 +164,8 @@ func brought(typeURL, name string, versions map[string]string, now *resource.Res
 // setNames takes in the names of a state-of-the-world request, which are all that the client wants.
 func (s *session) setNames(w *watch, r *request) error {
 	first := w.lastNonce == "" || r.nonce == ""
-	all := len(r.names) == 0 && !w.named && startsAsWildcard(w.typeURL) || slices.Contains(r.names, wildcard)
+	all := len(r.names) == 0 && !w.named && startsAsWildcard(w.typeURL) ||
+		slices.Contains(r.names, wildcard)
 	w.named = w.named || len(r.names) > 0
 	if first && len(r.names) == 0 && !all {
 		return nil // it asks for nothing
@@ -233,7 +242,8 @@ func (s *session) endWildcard(w *watch) {
 	}
 }
 
-// drop forgets where the client stands with a name that it no longer wants. Refusals that are late do not bring back what it had before.
+// drop forgets where the client stands with a name that it no longer wants. Refusals that are late
+// do not bring back what it had before.
 func (s *session) drop(w *watch, name string) {
 	delete(w.differs, name)
 	for r := range w.unanswered {
@@ -244,7 +254,8 @@ func (s *session) drop(w *watch, name string) {
 	delete(w.refused, name)
 }
 
-// addName subscribes to a name. It keeps the snapshot's copy of the string, so that the request can be freed.
+// addName subscribes to a name. It keeps the snapshot's copy of the string, so that the request can
+// be freed.
 func (s *session) addName(w *watch, name string) error {
 	if r := s.get(w, name); r != nil {
 		name = r.Name
@@ -259,7 +270,8 @@ func (s *session) addName(w *watch, name string) error {
 }
 
 func (s *session) tooManyNames() error {
-	return status.Errorf(codes.ResourceExhausted, "the names subscribed to on one stream take more than %d bytes", s.limits.bytes)
+	return status.Errorf(codes.ResourceExhausted,
+		"the names subscribed to on one stream take more than %d bytes", s.limits.bytes)
 }
 
 func (s *session) removeName(w *watch, name string) {
@@ -295,7 +307,8 @@ func (s *session) advance(to *resource.Snapshot) {
 				s.changed(w, name, from)
 			}
 		}
-		for name := range w.differs { // brought from an earlier stream, or asked for before there was anything
+		// brought from an earlier stream, or asked for before there was anything
+		for name := range w.differs {
 			s.changed(w, name, from)
 		}
 	}

@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// table plays a session by hand: its client says what the test says, its clock stands unless the test moves it.
+// table plays a session by hand: its client says what the test says, its clock stands unless the
+// test moves it.
 type table struct {
 	t       testing.TB
 	feed    *resource.Feed
@@ -31,7 +32,8 @@ func newTable(t testing.TB, delta bool) *table {
 	feed := resource.NewFeed()
 	empty, _ := feed.Current()
 	p := &table{t: t, feed: feed, now: time.Unix(1000, 0), last: map[string]*response{}}
-	p.session = &session{delta: delta, patience: defaultTimeout, snapshot: empty, feed: feed, shared: newBodies(), report: p,
+	p.session = &session{delta: delta, patience: defaultTimeout, snapshot: empty, feed: feed,
+		shared: newBodies(), report: p,
 		limits: limits{types: 4, nameBytes: 100, bytes: 1000}, watches: map[string]*watch{}}
 	return p
 }
@@ -82,7 +84,8 @@ func (p *table) ask(r *request) {
 	}
 }
 
-// ack accepts the last response of a type; nack refuses it. In the state of the world the names are repeated.
+// ack accepts the last response of a type; nack refuses it. In the state of the world the names are
+// repeated.
 func (p *table) ack(typeURL string, names ...string) {
 	p.t.Helper()
 	p.ask(&request{typeURL: typeURL, nonce: p.last[typeURL].nonce, names: names})
@@ -90,10 +93,12 @@ func (p *table) ack(typeURL string, names ...string) {
 
 func (p *table) nack(typeURL, message string, names ...string) {
 	p.t.Helper()
-	p.ask(&request{typeURL: typeURL, nonce: p.last[typeURL].nonce, names: names, refusal: &statusv3.Status{Code: 3, Message: message}})
+	p.ask(&request{typeURL: typeURL, nonce: p.last[typeURL].nonce, names: names,
+		refusal: &statusv3.Status{Code: 3, Message: message}})
 }
 
-// sends compares what goes out now, without any answer, with the responses wanted: "CDS a=content b -removed".
+// sends compares what goes out now, without any answer, with the responses wanted: "CDS a=content b
+// -removed".
 func (p *table) sends(want ...string) {
 	p.t.Helper()
 	var got []string
@@ -126,16 +131,19 @@ func (p *table) saw(want ...string) {
 	p.events = nil
 }
 
-const cds, eds, lds, rds = resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType
+const cds, eds, lds, rds = resource.ClusterType, resource.EndpointType, resource.ListenerType,
+	resource.RouteType
 
 func TestNothingIsAnsweredBeforeTheFirstSnapshot(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		p := newTable(t, delta)
 		p.ask(&request{typeURL: cds})
-		p.ask(&request{typeURL: eds, subscribe: []string{"a", "none"}, names: []string{"a", "none"}})
+		p.ask(&request{typeURL: eds, subscribe: []string{"a", "none"}, names: []string{"a",
+			"none"}})
 		p.sends()
 		p.publish(cluster("a=1"), made(eds, "a=1"))
-		p.sends("CDS a=1", "EDS a=1 -none") // not on the wire with state of the world, which has no word for a removal
+		// not on the wire with state of the world, which has no word for a removal
+		p.sends("CDS a=1", "EDS a=1 -none")
 	}
 }
 
@@ -246,14 +254,18 @@ func TestReconnectSendsOnlyWhatTheClientLacks(t *testing.T) {
 	for _, late := range []bool{false, true} { // the snapshot comes before or after the request
 		t.Run(fmt.Sprint("late ", late), func(t *testing.T) {
 			p := newTable(t, true)
-			content := []*resource.Resource{cluster("a=1"), cluster("b=2"), cluster("new=1"), made(eds, "a=1"), made(eds, "b=2")}
+			content := []*resource.Resource{cluster("a=1"), cluster("b=2"), cluster("new=1"),
+				made(eds, "a=1"), made(eds, "b=2")}
 			if !late {
 				p.publish(content...)
 			}
 			p.ask(&request{typeURL: cds, versions: map[string]string{
-				"a": cluster("a=1").Version, "b": cluster("b=1").Version, "gone": cluster("gone=1").Version}})
-			p.ask(&request{typeURL: eds, subscribe: []string{"a", "b", "gone"}, versions: map[string]string{
-				"a": made(eds, "a=1").Version, "b": made(eds, "b=1").Version, "gone": made(eds, "gone=1").Version}})
+				"a": cluster("a=1").Version, "b": cluster("b=1").Version,
+				"gone": cluster("gone=1").Version}})
+			p.ask(&request{typeURL: eds, subscribe: []string{"a", "b", "gone"},
+				versions: map[string]string{
+					"a": made(eds, "a=1").Version, "b": made(eds, "b=1").Version, "gone": made(eds,
+						"gone=1").Version}})
 			if late {
 				p.publish(content...)
 			}

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// bodies keeps, for the streams that follow one feed, the body of a response that carries every resource of a type:
-// a hundred clients that connect at once are sent the same buffers.
+// bodies keeps, for the streams that follow one feed, the body of a response that carries every
+// resource of a type: a hundred clients that connect at once are sent the same buffers.
 type bodies struct {
 	mu   sync.Mutex
 	kept map[bodyKey]keptBody
@@ -41,9 +41,13 @@ func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *b
 	for _, r := range set {
 		resources = append(resources, r)
 	}
-	slices.SortFunc(resources, func(x, y *resource.Resource) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(resources, func(x, y *resource.Resource) int {
+		return strings.Compare(x.Name,
+			y.Name)
+	})
 	made := newBody(resources, delta)
-	if !ok || kept.changed < changed { // a stream that is behind does not displace what the others use
+	// a stream that is behind does not displace what the others use
+	if !ok || kept.changed < changed {
 		b.kept[key] = keptBody{changed, made}
 	}
 	return made

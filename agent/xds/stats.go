@@ -15,10 +15,12 @@ type Stats struct {
 	StreamsTotal   uint64 // ever opened
 	RefusedStreams uint64 // turned away: too many, or too many at once
 	StuckClients   uint64 // disconnected because they did not read
-	Unanswered     uint64 // responses that a client did not answer in time (Envoy answers clusters when they are warm)
-	Panics         uint64 // defects that ended a stream
-	Types          map[string]TypeStats
-	Convergence    histogram.Counts // from a snapshot's publication to a client's acceptance, of each response
+	// responses that a client did not answer in time (Envoy answers clusters when they are warm)
+	Unanswered uint64
+	Panics     uint64 // defects that ended a stream
+	Types      map[string]TypeStats
+	// from a snapshot's publication to a client's acceptance, of each response
+	Convergence histogram.Counts
 }
 
 // TypeStats counts by type URL.
@@ -32,7 +34,8 @@ type TypeStats struct {
 
 // newConvergence has bounds from a local Envoy's answer to a stuck one's.
 func newConvergence() *histogram.Histogram {
-	return histogram.New(time.Millisecond, 5*time.Millisecond, 10*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond,
+	return histogram.New(time.Millisecond, 5*time.Millisecond, 10*time.Millisecond,
+		50*time.Millisecond, 100*time.Millisecond,
 		500*time.Millisecond, time.Second, 3*time.Second, 10*time.Second, 30*time.Second)
 }
 
@@ -94,8 +97,9 @@ func (s *Server) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return Stats{
-		Streams: open, StreamsTotal: c.streams.Load(), RefusedStreams: c.refusedStreams.Load(), StuckClients: c.stuck.Load(),
-		Unanswered: c.unanswered.Load(), Panics: c.panics.Load(), Types: maps.Clone(c.types),
+		Streams: open, StreamsTotal: c.streams.Load(), RefusedStreams: c.refusedStreams.Load(),
+		StuckClients: c.stuck.Load(),
+		Unanswered:   c.unanswered.Load(), Panics: c.panics.Load(), Types: maps.Clone(c.types),
 		Convergence: c.convergence.Read(),
 	}
 }

@@ -21,11 +21,11 @@ type TypeStatus struct {
 	Type            string
 	Wildcard        bool   // it asked for everything
 	Names           int    // it asked for by name
-	VersionSent     string // of the response last sent: its snapshot's, with more where several were made of that; "": nothing was
-	VersionAccepted string // of the response last accepted; "": nothing was
+	VersionSent     string // of the last response; "": none
+	VersionAccepted string // of the last accepted response; "": none
 	Sent, Accepted  time.Time
 	Pushes          uint64
-	Pending         int // resources that it should hold and does not yet; what it refused not counted
+	Pending         int // resources that it should have and has not yet, without refused ones
 	Refused         []RefusedResource
 	Held            []string // of secrets: the names of those that it has
 }
@@ -104,16 +104,22 @@ func (s *session) holds(w *watch, name string) bool {
 
 func (w *watch) status() TypeStatus {
 	status := TypeStatus{
-		Type: w.typeURL, Wildcard: w.wildcard, Names: len(w.names), VersionSent: w.versionSent, VersionAccepted: w.versionAccepted,
-		Sent: w.lastSent, Accepted: w.lastAccepted, Pushes: w.pushes, Pending: max(0, len(w.differs)-len(w.refused)),
+		Type: w.typeURL, Wildcard: w.wildcard, Names: len(w.names), VersionSent: w.versionSent,
+		VersionAccepted: w.versionAccepted,
+		Sent:            w.lastSent, Accepted: w.lastAccepted, Pushes: w.pushes, Pending: max(0,
+			len(w.differs)-len(w.refused)),
 	}
 	for name, r := range w.refused {
-		refused := RefusedResource{Name: name, Version: r.resource.Version, Error: r.message, Since: r.since, Origins: r.resource.Origins}
+		refused := RefusedResource{Name: name, Version: r.resource.Version, Error: r.message,
+			Since: r.since, Origins: r.resource.Origins}
 		if r.held != nil {
 			refused.Accepted = r.held.Version
 		}
 		status.Refused = append(status.Refused, refused)
 	}
-	slices.SortFunc(status.Refused, func(x, y RefusedResource) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(status.Refused, func(x, y RefusedResource) int {
+		return strings.Compare(x.Name,
+			y.Name)
+	})
 	return status
 }

@@ -23,8 +23,9 @@ type streamKind struct {
 	delta   bool
 }
 
-// stream carries a session over gRPC. The handler's goroutine owns the session and never waits for the client; one goroutine
-// receives, one sends. While a response is on its way, changes merge in the session: a slow client costs nothing.
+// stream carries a session over gRPC. The handler's goroutine owns the session and never waits for
+// the client; one goroutine receives, one sends. While a response is on its way, changes merge in
+// the session: a slow client costs nothing.
 type stream struct {
 	Stream
 	server  *Server
@@ -48,7 +49,8 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	}
 	st := &stream{
 		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()}, server: s,
-		requests: make(chan *request), ended: make(chan error, 1), frames: make(chan *frame, 1), sent: make(chan error, 1),
+		requests: make(chan *request), ended: make(chan error, 1), frames: make(chan *frame, 1),
+		sent:    make(chan error, 1),
 		inspect: make(chan func(*stream)), done: make(chan struct{}),
 	}
 	if from, ok := peer.FromContext(ctx); ok {
@@ -61,7 +63,8 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil { // one client's stream, not everybody's server
 			s.counters.panics.Add(1)
-			s.logger.Error("a defect ended an xDS stream", "stream", st.ID, "cause", cause, "stack", string(debug.Stack()))
+			s.logger.Error("a defect ended an xDS stream", "stream", st.ID, "cause", cause, "stack",
+				string(debug.Stack()))
 			err = status.Error(codes.Internal, "a defect of the server ended this stream")
 		}
 		close(st.done)
@@ -95,8 +98,10 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	st.feed = feed // from here on leave gives it back
 	snapshot, newer := feed.Current()
 	st.session = &session{
-		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot, feed: feed,
-		limits: limits{types: maxTypes, nameBytes: maxNameBytes, bytes: s.options.MaxSubscriptionBytes},
+		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot,
+		feed: feed,
+		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
+			bytes: s.options.MaxSubscriptionBytes},
 		shared: shared, report: st, words: s.options.Words, watches: map[string]*watch{},
 	}
 	connected = true
@@ -115,7 +120,8 @@ func (st *stream) first(ctx context.Context) (*request, error) {
 		select {
 		case r := <-st.requests:
 			if r.node == nil {
-				return nil, status.Error(codes.InvalidArgument, "the first request of a stream must carry the node")
+				return nil, status.Error(codes.InvalidArgument,
+					"the first request of a stream must carry the node")
 			}
 			return r, nil
 		case do := <-st.inspect:
@@ -123,7 +129,8 @@ func (st *stream) first(ctx context.Context) (*request, error) {
 		case err := <-st.ended:
 			return nil, err
 		case <-timer.C:
-			return nil, status.Errorf(codes.DeadlineExceeded, "nothing was asked for %v", st.server.options.FirstRequestTimeout)
+			return nil, status.Errorf(codes.DeadlineExceeded, "nothing was asked for %v",
+				st.server.options.FirstRequestTimeout)
 		case <-ctx.Done():
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}
@@ -169,7 +176,8 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 		case <-timer.C:
 			if !stuck.IsZero() && !time.Now().Before(stuck) {
 				st.server.counters.stuck.Add(1)
-				return status.Errorf(codes.DeadlineExceeded, "the client has not read for %v: disconnected", st.server.options.SendTimeout)
+				return status.Errorf(codes.DeadlineExceeded,
+					"the client has not read for %v: disconnected", st.server.options.SendTimeout)
 			}
 		case err := <-st.ended:
 			return err
@@ -183,7 +191,8 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 func (st *stream) giveUp(now time.Time) {
 	for _, r := range st.session.expire(now) {
 		st.server.counters.unanswered.Add(1)
-		st.server.logger.Debug("a client has not answered a response, later ones go on", "stream", st.ID, "node", st.Node.GetId(),
+		st.server.logger.Debug("a client has not answered a response, later ones go on", "stream",
+			st.ID, "node", st.Node.GetId(),
 			"type", r.typeURL, "nonce", r.nonce, "waited", now.Sub(r.sent))
 	}
 }
@@ -224,7 +233,8 @@ func (st *stream) receiveOne(carrier grpc.ServerStream) (*request, error) {
 	return fromState(message), nil
 }
 
-// send hands frames to the transport, which takes the next one when the client has read enough of the one before.
+// send hands frames to the transport, which takes the next one when the client has read enough of
+// the one before.
 func (st *stream) send(ctx context.Context, carrier grpc.ServerStream) {
 	for {
 		select {
@@ -241,7 +251,8 @@ func (st *stream) send(ctx context.Context, carrier grpc.ServerStream) {
 func (st *stream) pushed(r *response) {
 	st.server.counters.pushed(r)
 	st.server.observer.Pushed(st.Stream, Push{
-		Type: r.typeURL, Nonce: r.nonce, Version: r.version, Resources: len(r.resources), Removed: r.removed, Bytes: r.body.size, response: r,
+		Type: r.typeURL, Nonce: r.nonce, Version: r.version, Resources: len(r.resources),
+		Removed: r.removed, Bytes: r.body.size, response: r,
 	})
 }
 
@@ -254,7 +265,8 @@ func (st *stream) accepted(r *response) {
 // refused implements reporter.
 func (st *stream) refused(r Refusal) {
 	st.server.counters.refused(r.Type)
-	st.server.logger.Warn("a client refuses resources", "stream", st.ID, "node", st.Node.GetId(), "type", r.Type,
+	st.server.logger.Warn("a client refuses resources", "stream", st.ID, "node", st.Node.GetId(),
+		"type", r.Type,
 		"resources", first(r.Resources, 10), "count", len(r.Resources), "error", r.Error)
 	st.server.observer.Refused(st.Stream, r)
 }
@@ -266,7 +278,8 @@ func (st *stream) cured(typeURL string, names []string) {
 
 // notOffered implements reporter.
 func (st *stream) notOffered(typeURL string) {
-	st.server.logger.Warn("a client asks on demand for what is not offered: it is told that nothing of the kind exists",
+	st.server.logger.Warn("a client asks on demand for what is not offered: it is told that "+
+		"nothing of the kind exists",
 		"stream", st.ID, "node", st.Node.GetId(), "type", typeURL)
 }
 

@@ -70,7 +70,10 @@ func (w *watch) delay() {
 	if w.late = append(w.late, r); len(w.late) > maxLate {
 		w.late[1].absorb(w.late[0])
 		w.late = slices.Delete(w.late, 0, 1)
-		maps.DeleteFunc(w.late[0].changes, func(name string, _ change) bool { return !w.wants(name) })
+		maps.DeleteFunc(w.late[0].changes, func(name string,
+			_ change) bool {
+			return !w.wants(name)
+		})
 	}
 }
 
@@ -118,8 +121,8 @@ func (r *response) rebase(name string, before *resource.Resource) {
 	r.note(name, before, after)
 }
 
-// revert records that the client does not hold what a response carried. Removals count as done. Of a
-// merged response the client may hold some, so that it is sent again in any case.
+// revert records that the client does not hold what a response carried. Removals count as done. Of
+// a merged response the client may hold some, so that it is sent again in any case.
 func (s *session) revert(w *watch, r *response) {
 	set := s.snapshot.Set(w.typeURL)
 	for name, c := range r.told {
@@ -139,8 +142,8 @@ func (s *session) revert(w *watch, r *response) {
 	}
 }
 
-// suspects returns the names that a reverted response changed: open ones would be sent again as they
-// were, past ones were changed again since.
+// suspects returns the names that a reverted response changed: open ones would be sent again as
+// they were, past ones were changed again since.
 func (s *session) suspects(w *watch, r *response) (open, past []string) {
 	for name, c := range r.told {
 		switch {

@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// each runs a test for clusters, of which a response of the state of the world has all, and for endpoints, of which none does.
+// each runs a test for clusters, of which a response of the state of the world has all, and for
+// endpoints, of which none does.
 func each(t *testing.T, test func(t *testing.T, p *pipeline)) {
 	for _, typeURL := range []string{cds, eds} {
 		t.Run(short(typeURL), func(t *testing.T) {
@@ -162,7 +163,8 @@ func TestARefusalThatIsOutdated(t *testing.T) {
 		if p.whole { // the second has all that the first had
 			p.saw("accepted CDS")
 		} else {
-			p.saw("refused "+short(p.typeURL)+" [b]", "accepted "+short(p.typeURL), "cured "+short(p.typeURL)+" [b]")
+			p.saw("refused "+short(p.typeURL)+" [b]", "accepted "+short(p.typeURL),
+				"cured "+short(p.typeURL)+" [b]")
 			r := p.sent() // c was refused with it, and is not to blame
 			if got, want := line(r), short(p.typeURL)+" c=2"; got != want {
 				t.Errorf("sent %q, want %q", got, want)
@@ -188,7 +190,8 @@ func TestAnOutdatedRefusalThatNamesNothing(t *testing.T) {
 		p.refuse(first, "bad")
 		p.take(second)
 		if !p.whole {
-			p.saw("refused "+short(p.typeURL)+" [b c]", "cured "+short(p.typeURL)+" [b c]", "accepted "+short(p.typeURL))
+			p.saw("refused "+short(p.typeURL)+" [b c]", "cured "+short(p.typeURL)+" [b c]",
+				"accepted "+short(p.typeURL))
 			p.refuse(p.sent(), "bad")
 			p.saw("refused " + short(p.typeURL) + " [c]")
 		}
@@ -196,7 +199,8 @@ func TestAnOutdatedRefusalThatNamesNothing(t *testing.T) {
 	})
 }
 
-// While a trial goes on for one late response, the answer to the next belongs to none of its rounds.
+// While a trial goes on for one late response, the answer to the next belongs to none of its
+// rounds.
 func TestATrialIsNotJudgedByOthers(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("b=1"), cluster("c=1"))
@@ -235,7 +239,8 @@ func TestARefusalOfWhatWasTakenBack(t *testing.T) {
 	})
 }
 
-// A client that does not answer counts as having what it was sent, until it refuses what came after.
+// A client that does not answer counts as having what it was sent, until it refuses what came
+// after.
 func TestUnanswered_RefusalCoversSkippedResponses(t *testing.T) {
 	for _, unanswered := range []int{1, maxLate, maxLate + 5} {
 		each(t, func(t *testing.T, p *pipeline) {

@@ -6,21 +6,25 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// watch is what one stream wants of one type, and where the client stands. For every name it wants the client holds (or a
-// response under way tells it to hold) what the session's snapshot holds, but for those in differs: so a change costs what
-// it changes, and a client at rest costs its list of names.
+// watch is what one stream wants of one type, and where the client stands. For every name it wants
+// the client holds (or a response under way tells it to hold) what the session's snapshot holds,
+// but for those in differs: so a change costs what it changes, and a client at rest costs its list
+// of names.
 type watch struct {
 	typeURL  string
 	rank     int
 	full     bool // a response carries the whole state (state of the world: clusters and listeners)
 	wildcard bool
-	named    bool              // names have been given at least once (state of the world: no names means all until then)
-	names    map[string]uint64 // subscribed by name → the request that last named it (state of the world)
-	differs  map[string]difference
-	refused  map[string]*refused
-	trial    *trial
-	blank    bool // the client holds nothing yet, and differs is not kept until the first response is made
-	answer   bool // the client waits for a response even if there is nothing to tell
+	// names have been given at least once (state of the world: no names means all until then)
+	named bool
+	// subscribed by name → the request that last named it (state of the world)
+	names   map[string]uint64
+	differs map[string]difference
+	refused map[string]*refused
+	trial   *trial
+	// the client holds nothing yet, and differs is not kept until the first response is made
+	blank  bool
+	answer bool // the client waits for a response even if there is nothing to tell
 
 	inflight    *response // sent and not answered yet: nothing else of this type is sent meanwhile
 	answerUntil time.Time // when its answer is no longer waited for
@@ -34,14 +38,18 @@ type watch struct {
 
 // difference is where a client does not hold what the snapshot holds.
 type difference struct {
-	held   *resource.Resource // what it holds; nil: nothing. Of what it brought from an earlier stream only the version is known
-	forced bool               // it waits for an answer even if that tells nothing new
+	// what it holds; nil: nothing. Of what it brought from an earlier stream only the version is
+	// known
+	held   *resource.Resource
+	forced bool // it waits for an answer even if that tells nothing new
 }
 
 func newWatch(typeURL string, delta bool) *watch {
 	return &watch{
-		typeURL: typeURL, rank: rank(typeURL), full: !delta && carriesFullState(typeURL), blank: true,
-		names: map[string]uint64{}, differs: map[string]difference{}, refused: map[string]*refused{},
+		typeURL: typeURL, rank: rank(typeURL), full: !delta && carriesFullState(typeURL),
+		blank: true,
+		names: map[string]uint64{}, differs: map[string]difference{},
+		refused: map[string]*refused{},
 	}
 }
 
@@ -61,8 +69,8 @@ func (w *watch) expect(n int) {
 	}
 }
 
-// note takes in that under a name the client holds held (where nothing else is known of it) and should hold now; forced:
-// it must be answered whatever it holds.
+// note takes in that under a name the client holds held (where nothing else is known of it) and
+// should hold now; forced: it must be answered whatever it holds.
 func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
 	if w.blank {
 		return
