@@ -15,7 +15,7 @@ import (
 // epochAdmin is what the supervisor asks of an epoch, over Envoy's admin client.
 type epochAdmin struct {
 	*envoy.Admin
-	closeDoors func(context.Context) error // see keeper.Client.CloseDoors
+	closeDoors func(context.Context) error // see keeper.Client.StopAccepting
 	own        bool                        // the address is this epoch's alone, not one that a bootstrap of the user's gives to all
 	started    atomic.Bool                 // of an own one, workersStarted was 1: it stays so
 }

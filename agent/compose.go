@@ -132,7 +132,7 @@ func (a *Agent) composeEpochs(c *config.Config) {
 
 // closeDoors lets no new connection in to any Envoy.
 func (a *Agent) closeDoors(ctx context.Context) error {
-	err := a.keeper.get().CloseDoors(ctx)
+	err := a.keeper.get().StopAccepting(ctx)
 	if err != nil {
 		a.logOf("keeper").Warn("connections that come while the listeners close may be reset", "error", err)
 	}

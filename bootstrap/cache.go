@@ -31,7 +31,7 @@ func (p *Program) identify(question []byte) (string, error) {
 	}
 	var file unix.Stat_t
 	if err := unix.Stat(path, &file); err != nil {
-		return "", notRun(fmt.Errorf("look at %s: %w", path, err))
+		return "", runError(fmt.Errorf("cannot stat %s: %w", path, err))
 	}
 	sum := sha256.New()
 	_, _ = fmt.Fprintf(sum, "%q %q %d %d %d %v %v\n", p.Version, path, file.Dev, file.Ino,
@@ -40,8 +40,8 @@ func (p *Program) identify(question []byte) (string, error) {
 	return fmt.Sprintf("%x", sum.Sum(nil)), nil
 }
 
-// recall returns the cached answer to a question, nil if there is none.
-func (p *Program) recall(question string) *Rendered {
+// loadCache returns the cached answer to a question, nil if there is none.
+func (p *Program) loadCache(question string) *Rendered {
 	file, err := os.OpenFile(p.Cache, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil
@@ -63,8 +63,8 @@ func (p *Program) recall(question string) *Rendered {
 	return rendered
 }
 
-// remember replaces the cached answer. Only the owner may read it, as it may hold secrets.
-func (p *Program) remember(question string, rendered *Rendered) error {
+// storeCache replaces the cached answer. Only the owner may read it, as it may hold secrets.
+func (p *Program) storeCache(question string, rendered *Rendered) error {
 	text, err := json.Marshal(rendered)
 	if err == nil {
 		text, err = json.Marshal(cached{Question: question, Sum: sumOf(text), Rendered: text})
@@ -78,7 +78,7 @@ func (p *Program) remember(question string, rendered *Rendered) error {
 			renameio.WithTempDir(filepath.Dir(p.Cache)))
 	}
 	if err != nil {
-		return fmt.Errorf("remember the bootstrap in %s: %w", p.Cache, err)
+		return fmt.Errorf("write %s: %w", p.Cache, err)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (c counted) start(cache, version string, request bootstrap.Request) *bootst
 	return rendered
 }
 
-func TestTheNextStartNeedsNoProgram(t *testing.T) {
+func TestCache_NextStartNeedsNoProgram(t *testing.T) {
 	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
 	request := bootstrap.Request{Input: everything(),
 		Override: file("o.yaml", "node: {cluster: another}")}
@@ -79,7 +79,7 @@ func TestTheNextStartNeedsNoProgram(t *testing.T) {
 	}
 }
 
-func TestSecretsAreNotWrittenToDisk(t *testing.T) {
+func TestCache_OmitsSecrets(t *testing.T) {
 	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
 	request := bootstrap.Request{Input: everything(), Secret: true}
 	c.start(cache, "1", request)
@@ -92,7 +92,7 @@ func TestSecretsAreNotWrittenToDisk(t *testing.T) {
 }
 
 // Whatever a bootstrap is made of, and whoever makes it: a change of it is rendered anew.
-func TestWhatIsRememberedAnswersOneQuestion(t *testing.T) {
+func TestCache_AnswersOneQuestion(t *testing.T) {
 	const admin = `"admin": {"address": {"pipe": {"path": "/admin"}}}`
 	with := func(change func(*bootstrap.Request)) bootstrap.Request {
 		request := bootstrap.Request{Input: everything(),
@@ -142,7 +142,7 @@ func TestWhatIsRememberedAnswersOneQuestion(t *testing.T) {
 }
 
 // A file that cannot be used costs a run of the program and is replaced.
-func TestABrokenCacheIsNone(t *testing.T) {
+func TestCache_IgnoresBrokenFile(t *testing.T) {
 	request := bootstrap.Request{Input: everything()}
 	for name, spoil := range map[string]func(text []byte) []byte{
 		"empty":    func([]byte) []byte { return nil },
@@ -177,7 +177,7 @@ func TestABrokenCacheIsNone(t *testing.T) {
 }
 
 // What is wrong is not remembered, and a bootstrap that cannot be remembered is one all the same.
-func TestWhatIsNotRemembered(t *testing.T) {
+func TestCache_OmitsFailures(t *testing.T) {
 	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
 	p := &bootstrap.Program{Path: c.path, Cache: cache}
 	if _, err := p.Render(t.Context(),

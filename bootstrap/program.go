@@ -37,10 +37,10 @@ type Program struct {
 	Version string
 	Log     *slog.Logger // for warnings; nil = none
 
-	once sync.Once
-	turn chan struct{}     // held while rendering; guards the fields below
-	last [sha256.Size]byte // hash of the last question
-	kept *Rendered
+	once         sync.Once
+	rendering    chan struct{}     // held while rendering; guards the fields below
+	lastQuestion [sha256.Size]byte // hash of the last question
+	result       *Rendered
 }
 
 // Render renders a bootstrap. The error is an *Error if a user's file is wrong, a *ProgramError if
@@ -52,50 +52,50 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	sum := sha256.Sum256(question)
-	p.once.Do(func() { p.turn = make(chan struct{}, 1) })
+	p.once.Do(func() { p.rendering = make(chan struct{}, 1) })
 	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
+	case p.rendering <- struct{}{}:
+		defer func() { <-p.rendering }()
 	case <-ctx.Done():
 		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: another one is still "+
 			"being rendered: %w", context.Cause(ctx))}
 	}
-	if p.kept != nil && p.last == sum {
-		return p.kept, nil
+	if p.result != nil && p.lastQuestion == sum {
+		return p.result, nil
 	}
-	known := p.known
+	render := p.cachedOrRun
 	if request.Secret {
-		known = p.ask
+		render = p.run
 	}
-	rendered, err := known(ctx, question)
+	rendered, err := render(ctx, question)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && outOfMemory.Match(exit.Stderr) {
-		return nil, request.fault("rendering it takes more than %d MiB of memory", p.memory()>>20)
+		return nil, request.fileError("rendering it takes more than %d MiB of memory", p.memory()>>20)
 	}
 	if err != nil {
 		return nil, err
 	}
-	p.last, p.kept = sum, rendered
+	p.lastQuestion, p.result = sum, rendered
 	return rendered, nil
 }
 
-// known returns the cached result, or runs the program and caches its result.
-func (p *Program) known(ctx context.Context, question []byte) (*Rendered, error) {
+// cachedOrRun returns the cached result, or runs the program and caches its result.
+func (p *Program) cachedOrRun(ctx context.Context, question []byte) (*Rendered, error) {
 	if p.Cache == "" {
-		return p.ask(ctx, question)
+		return p.run(ctx, question)
 	}
 	identity, err := p.identify(question)
 	if err != nil {
 		return nil, err
 	}
-	if rendered := p.recall(identity); rendered != nil {
+	if rendered := p.loadCache(identity); rendered != nil {
 		return rendered, nil
 	}
-	rendered, err := p.ask(ctx, question)
+	rendered, err := p.run(ctx, question)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.remember(identity, rendered); err != nil && p.Log != nil {
-		p.Log.Warn("the next start takes longer", "error", err)
+	if err := p.storeCache(identity, rendered); err != nil && p.Log != nil {
+		p.Log.Warn("cannot cache the bootstrap; the next start takes longer", "error", err)
 	}
 	return rendered, nil
 }
@@ -103,8 +103,8 @@ func (p *Program) known(ctx context.Context, question []byte) (*Rendered, error)
 // outOfMemory matches the message of the Go runtime when it gets no more memory.
 var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate`)
 
-// fault returns an error in the file that is the most expensive to render.
-func (r Request) fault(format string, arguments ...any) error {
+// fileError returns an error in the file that is the most expensive to render.
+func (r Request) fileError(format string, arguments ...any) error {
 	for _, file := range []*File{r.Template, r.Custom, r.Override} {
 		if file != nil {
 			return &Error{File: file.Path, Message: fmt.Sprintf(format, arguments...)}
@@ -130,8 +130,8 @@ func (p *Program) question(request Request) Question {
 // grace is how much longer than Wait the program may take to report its own time-out.
 const grace = 5 * time.Second
 
-// ask runs the program once.
-func (p *Program) ask(ctx context.Context, question []byte) (*Rendered, error) {
+// run runs the program once.
+func (p *Program) run(ctx context.Context, question []byte) (*Rendered, error) {
 	path, err := p.find()
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (p *Program) ask(ctx context.Context, question []byte) (*Rendered, error) {
 			return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: %s: %w: %s", path, err,
 				complaint)}
 		}
-		return nil, notRun(fmt.Errorf("render the bootstrap: %w", err))
+		return nil, runError(fmt.Errorf("render the bootstrap: %w", err))
 	}
 	var answer Answer
 	if err := json.Unmarshal(out, &answer); err != nil {
@@ -193,8 +193,8 @@ func (p *Program) find() (string, error) {
 			"neither %s nor %s can be executed; install it there", tried[0], tried[1])}
 }
 
-// notRun converts an error of running the program.
-func notRun(err error) error {
+// runError converts an error of running the program.
+func runError(err error) error {
 	return &ProgramError{Err: err, Missing: errors.Is(err, fs.ErrNotExist) ||
 		errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOEXEC)}
 }

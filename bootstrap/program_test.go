@@ -73,7 +73,7 @@ func file(name, content string) *bootstrap.File {
 	return &bootstrap.File{Path: name, Content: []byte(content)}
 }
 
-func TestProgramRendersAsThePackageDoes(t *testing.T) {
+func TestProgram_RendersLikeThePackage(t *testing.T) {
 	const admin = `{"admin": {"address": {"pipe": {"path": "{{.admin_socket}}"}}}, "node": {"id": {{toJSON .nodeID}}, "metadata": {{toJSON .metadata}}}}`
 	for name, request := range map[string]bootstrap.Request{
 		"built":    {Input: everything()},
@@ -103,7 +103,7 @@ func TestProgramRendersAsThePackageDoes(t *testing.T) {
 	}
 }
 
-func TestEachEpochHasItsSocket(t *testing.T) {
+func TestRendered_HasTheSocketOfTheEpoch(t *testing.T) {
 	rendered, err := render.Render(bootstrap.Request{Input: everything()})
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestEachEpochHasItsSocket(t *testing.T) {
 
 // What a user's file does wrong is told with the file, whatever it takes; the process that did it
 // is gone.
-func TestFaults(t *testing.T) {
+func TestProgram_Faults(t *testing.T) {
 	double := `{{$x := "0123456789abcdef"}}{{range 40}}{{$x = printf "%s%s" $x $x}}{{end}}{{$x}}`
 	for name, test := range map[string]struct{ template, want string }{
 		"wrong": {"{\n{{ if }}\n}", "a:b.tmpl:2: missing value for if"},
@@ -150,7 +150,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestLargeBootstrap(t *testing.T) {
+func TestProgram_LargeBootstrap(t *testing.T) {
 	var text strings.Builder
 	text.WriteString(`{"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 9901}}}, "static_resources": {"clusters": [`)
 	for i := range 16 << 20 / 128 {
@@ -169,7 +169,7 @@ func TestLargeBootstrap(t *testing.T) {
 	t.Logf("%d bytes of %d in %v", len(rendered.Text), text.Len(), time.Since(start))
 }
 
-func TestLowerLimitOfMemory(t *testing.T) {
+func TestProgram_KeepsLowerMemoryLimit(t *testing.T) {
 	limited := filepath.Join(t.TempDir(), "limited")
 	if err := os.WriteFile(limited, []byte("#!/bin/sh\nulimit -d 262144 && exec "+program+"\n"), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestLowerLimitOfMemory(t *testing.T) {
 	}
 }
 
-func TestFailures(t *testing.T) {
+func TestProgram_Failures(t *testing.T) {
 	script := func(text string) string {
 		path := filepath.Join(t.TempDir(), "program")
 		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil { //nolint:gosec // a program
@@ -233,7 +233,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsForAnothersBootstrapForEver(t *testing.T) {
+func TestProgram_WaitEndsWithContext(t *testing.T) {
 	folder := t.TempDir()
 	slow, asked := filepath.Join(folder, "slow"), filepath.Join(folder, "asked")
 	if err := os.WriteFile(slow, []byte("#!/bin/sh\necho >"+asked+"\nexec sleep 600\n"), 0o700); err != nil { //nolint:gosec // a program
@@ -264,7 +264,7 @@ func TestNobodyWaitsForAnothersBootstrapForEver(t *testing.T) {
 	}
 }
 
-func TestTheLastOneIsRemembered(t *testing.T) {
+func TestProgram_KeepsTheLastResult(t *testing.T) {
 	copied := filepath.Join(t.TempDir(), "program")
 	if err := os.Link(program, copied); err != nil {
 		t.Fatal(err)

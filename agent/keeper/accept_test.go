@@ -28,7 +28,7 @@ func TestStopAccepting(t *testing.T) {
 	}
 	defer func() { _ = inside.Close() }()
 	for range 2 { // a stop may be repeated
-		if err := l.client.CloseDoors(l.context()); err != nil {
+		if err := l.client.StopAccepting(l.context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,7 +47,7 @@ func TestStopAccepting(t *testing.T) {
 }
 
 // It asks for no privilege, and what waits to be accepted stays.
-func TestUnplugWithoutPrivilege(t *testing.T) {
+func TestUnplug_NeedsNoPrivilege(t *testing.T) {
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(false) // as Envoy's
 	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -96,7 +96,7 @@ func withoutPrivilege(do func() error) error {
 }
 
 // A listener that defers (TCP_DEFER_ACCEPT) keeps a handshake open until its client speaks.
-func TestUnaccepted(t *testing.T) {
+func TestUnaccepted_CountsQueueAndHandshakes(t *testing.T) {
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(false)
 	listen := func(network, address string) *net.TCPListener {

@@ -86,7 +86,7 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 	}
 	s.children = append(s.children, c)
 	c.pipe.start()
-	s.considerIdle()
+	s.updateIdleTimer()
 	s.reap() // it may have exited before it was known here
 	return c.view(), nil
 }

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-func TestEnvoyHotRestart(t *testing.T) {
+func TestStart_HotRestart(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
 	o := envoyOptions{port: port}
@@ -112,7 +112,7 @@ func TestClearInitializing(t *testing.T) {
 	}
 }
 
-func TestKilledKeeperLeavesNoOrphan(t *testing.T) {
+func TestKeeper_KilledLeavesNoOrphan(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
 	hot := l.startEnvoy(0, envoyOptions{port: port}).live()
@@ -139,7 +139,7 @@ func TestKilledKeeperLeavesNoOrphan(t *testing.T) {
 	l.startEnvoy(0, envoyOptions{port: port}).live()
 }
 
-func TestUnreadAgentNeverStopsEnvoy(t *testing.T) {
+func TestLogPipe_IsReadWithoutAgent(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
 	e := l.startEnvoy(0, envoyOptions{port: port, level: "trace"}).live()
@@ -222,7 +222,7 @@ func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 
 // A large program that is killed takes the kernel a moment. Somebody must be there to reap it, or
 // the keeper waits for ever.
-func TestKeeperEndsWhileACommandRuns(t *testing.T) {
+func TestShutdown_WhileCommandRuns(t *testing.T) {
 	envoy := parts.Envoy(t)
 	for delay := 10 * time.Millisecond; delay <= 80*time.Millisecond; delay += 10 * time.Millisecond {
 		l := newLab(t)

@@ -34,7 +34,7 @@ func lockFolder(folder string) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("lock the keeper's folder: %w", err)
 		}
-		if err := onlyName(file); err != nil {
+		if err := checkLockFile(file); err != nil {
 			_ = file.Close()
 			return nil, err
 		}
@@ -57,9 +57,9 @@ func lockFolder(folder string) (*os.File, error) {
 	}
 }
 
-// onlyName fails unless a file is a regular one without other hard links. root chowns the lock to
+// checkLockFile fails unless a file is a regular one without other hard links. root chowns the lock to
 // the keeper's user, who may have replaced it by another file.
-func onlyName(file *os.File) error {
+func checkLockFile(file *os.File) error {
 	var status unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &status); err != nil {
 		return fmt.Errorf("stat %s: %w", file.Name(), err)

@@ -20,7 +20,7 @@ func victim(t *testing.T, dir string) string {
 	return path
 }
 
-func TestLockFolder_RefusesWhatIsNotItsOwnFile(t *testing.T) {
+func TestLockFolder_RefusesForeignFile(t *testing.T) {
 	for name, plant := range map[string]func(victim, lock string) error{
 		"symbolic link": os.Symlink,
 		"hard link":     os.Link,
@@ -40,7 +40,7 @@ func TestLockFolder_RefusesWhatIsNotItsOwnFile(t *testing.T) {
 	}
 }
 
-func TestGiveFolder_ChangesOnlyWhatIsOpen(t *testing.T) {
+func TestChownFolder_ChangesOnlyWhatIsOpen(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("only root can give files away: run the tests as root")
 	}
@@ -58,7 +58,7 @@ func TestGiveFolder_ChangesOnlyWhatIsOpen(t *testing.T) {
 	if err := os.Link(root, lock.Name()); err != nil {
 		t.Fatal(err)
 	}
-	if err := giveFolder(folder, lock, &User{UID: 12345, GID: 12345}); err != nil {
+	if err := chownFolder(folder, lock, &User{UID: 12345, GID: 12345}); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]uint32{folder: 12345, root: 0} {

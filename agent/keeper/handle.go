@@ -58,7 +58,7 @@ func (s *server) handle(c *connection, r request) {
 		}
 		cleared, err := s.memory.clearInitializing(s.info.BaseIDOf(r.Lineage))
 		s.answerDone(c, r.Number, cleared, err)
-	case operationCloseDoors:
+	case operationStopAccepting:
 		s.background(c, func() { s.answerDone(c, r.Number, false, s.stopAccepting()) })
 	case operationSteer:
 		s.background(c, func() { s.answerDone(c, r.Number, false, s.steer(r.ID, r.To, r.Closes)) })

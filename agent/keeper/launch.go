@@ -34,7 +34,7 @@ type User struct {
 
 const (
 	defaultIdleExit = time.Minute
-	launchRetry     = 20 * time.Millisecond
+	startRetry      = 20 * time.Millisecond
 )
 
 // StartKeeper connects to the keeper of a folder and starts one if none runs. The keeper has its
@@ -54,7 +54,7 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 		// The keeper inherits the lock, so two agents start one keeper between them.
 		lock, err := lockFolder(options.Folder)
 		if err == nil {
-			err = launch(options, socket, lock)
+			err = startProgram(options, socket, lock)
 			_ = lock.Close()
 			if err != nil {
 				return nil, err
@@ -67,14 +67,14 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 		select { // a keeper that is about to listen, or about to end
 		case <-ctx.Done():
 			return nil, fmt.Errorf("start a keeper in %s: %w: %w", options.Folder, ctx.Err(), err)
-		case <-time.After(launchRetry):
+		case <-time.After(startRetry):
 		}
 	}
 }
 
-// launch starts the program with a socket that listens already, so that connecting succeeds at
+// startProgram starts the program with a socket that listens already, so that connecting succeeds at
 // once.
-func launch(options LaunchOptions, socket string, lock *os.File) error {
+func startProgram(options LaunchOptions, socket string, lock *os.File) error {
 	binary := options.Binary
 	if binary == "" {
 		var err error
@@ -103,7 +103,7 @@ func launch(options LaunchOptions, socket string, lock *os.File) error {
 	var credential *syscall.Credential
 	if user := options.User; user != nil {
 		credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
-		if err := giveFolder(options.Folder, lock, user); err != nil {
+		if err := chownFolder(options.Folder, lock, user); err != nil {
 			return err
 		}
 	}
@@ -123,9 +123,9 @@ func (o LaunchOptions) environment() []string {
 	return os.Environ()
 }
 
-// giveFolder makes the keeper's user the owner of a folder that root created. It uses descriptors:
+// chownFolder makes the keeper's user the owner of a folder that root created. It uses descriptors:
 // that user may have replaced the names in it.
-func giveFolder(folder string, lock *os.File, user *User) error {
+func chownFolder(folder string, lock *os.File, user *User) error {
 	directory, err := os.OpenFile(folder, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("give the keeper its folder: %w", err)

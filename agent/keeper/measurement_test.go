@@ -33,7 +33,7 @@ func (l *lab) greet() net.Conn {
 	return connection
 }
 
-func TestMeasure_AbandonedCallsAreBounded(t *testing.T) {
+func TestMeasure_BoundsAbandonedCalls(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.startFake(0, false, "wait")
@@ -57,7 +57,7 @@ func TestMeasure_AbandonedCallsAreBounded(t *testing.T) {
 	l.dial()
 }
 
-func TestDial_DoesNotWaitForCallsOfTheAgentBefore(t *testing.T) {
+func TestDial_IgnoresRunningCallsOfPreviousAgent(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	port := parts.FreePort(t)
@@ -75,7 +75,7 @@ func TestDial_DoesNotWaitForCallsOfTheAgentBefore(t *testing.T) {
 	l.client.Close()
 	connection := l.greet()
 	if err := writeFrame(connection,
-		request{Number: 1, Operation: operationCloseDoors}); err != nil {
+		request{Number: 1, Operation: operationStopAccepting}); err != nil {
 		t.Fatal(err)
 	}
 	l.eventually("the doors close", func() bool { return isRefused(address) })

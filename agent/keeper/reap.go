@@ -64,7 +64,7 @@ func (s *server) exited(c *child, exit Exit) {
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
-	s.considerIdle()
+	s.updateIdleTimer()
 	go s.publish(c)
 }
 

@@ -154,7 +154,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-func TestReexecuteFails(t *testing.T) {
+func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "outrider-keeper")
 	copyProgram(t, program)
@@ -190,7 +190,7 @@ func TestReexecuteFails(t *testing.T) {
 	l.says(p.ID, "after") // which may be read after the exit
 }
 
-func TestReexecuteStorm(t *testing.T) {
+func TestReexecute_Repeatedly(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	pid := l.client.Info().PID

@@ -178,7 +178,7 @@ func TestSteer(t *testing.T) {
 }
 
 // When the one that gets all connections dies, the other one gets them again.
-func TestSteeredToWhoDies(t *testing.T) {
+func TestSteer_FallsBackWhenTargetDies(t *testing.T) {
 	t.Parallel()
 	for _, sockets := range []struct{ old, fresh int }{{2, 2}, {1, 3}, {3, 1}} {
 		l := newLab(t)
@@ -202,7 +202,7 @@ func TestSteeredToWhoDies(t *testing.T) {
 }
 
 // Where it is not certain whose the sockets are, nothing changes.
-func TestSteerWithoutCertainty(t *testing.T) {
+func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
@@ -234,7 +234,7 @@ func TestSteerWithoutCertainty(t *testing.T) {
 }
 
 // It asks for no privilege.
-func TestAttachWithoutPrivilege(t *testing.T) {
+func TestAttach_NeedsNoPrivilege(t *testing.T) {
 	listener, err := sharedListener("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func Serve(options Options, state *os.File) error {
 	}()
 	s.mu.Lock()
 	s.reap() // what ended during the re-execution
-	s.considerIdle()
+	s.updateIdleTimer()
 	s.mu.Unlock()
 	// The socket listens: whoever connects from now on is served.
 	s.notify(daemon.SdNotifyReady)

@@ -119,14 +119,14 @@ func (s *server) accept() {
 					Error: refuse(CodeForbidden, "user %d may not connect to the keeper", peer.uid)})
 				return
 			}
-			s.converse(c)
+			s.serveConnection(c)
 		}()
 	}
 }
 
-// converse exchanges hellos with a client and handles its requests until the connection ends or a
+// serveConnection exchanges hellos with a client and handles its requests until the connection ends or a
 // request is malformed.
-func (s *server) converse(c *connection) {
+func (s *server) serveConnection(c *connection) {
 	_ = c.socket.SetDeadline(time.Now().Add(helloWait))
 	var theirs hello
 	if err := readFrame(c.socket, &theirs); err != nil {
@@ -181,7 +181,7 @@ func (s *server) admit(c *connection, theirs hello) *Error {
 		holder, released := s.agent, s.released
 		if holder == nil {
 			s.agent, s.released = c, make(chan struct{})
-			s.considerIdle()
+			s.updateIdleTimer()
 			s.mu.Unlock()
 			return nil
 		}
@@ -214,12 +214,12 @@ func (s *server) releaseAgent(c *connection) {
 		s.agent = nil
 		close(s.released)
 		s.lines.wake() // its writer may have taken the token
-		s.considerIdle()
+		s.updateIdleTimer()
 	}
 }
 
-// considerIdle starts or stops the timer of IdleExit.
-func (s *server) considerIdle() {
+// updateIdleTimer starts or stops the timer of IdleExit.
+func (s *server) updateIdleTimer() {
 	if s.options.IdleExit <= 0 {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestChildIsClean(t *testing.T) {
+func TestStart_ChildInheritsNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	p := l.startFake(3, false, "environment", "folder", "descriptors", "say=all", "exit=0")
@@ -64,7 +64,7 @@ func TestExits(t *testing.T) {
 	}
 }
 
-func TestEventsArrive(t *testing.T) {
+func TestEvents(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	p := l.startFake(4, false, "say=one", "long=10000", "say=three", "exit=2")
@@ -91,7 +91,7 @@ func TestEventsArrive(t *testing.T) {
 	}
 }
 
-func TestFloodWithSlowAgent(t *testing.T) {
+func TestEvents_FloodWithSlowAgent(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	pid := l.client.Info().PID
@@ -121,7 +121,7 @@ func TestFloodWithSlowAgent(t *testing.T) {
 	l.exitOf("p1")
 }
 
-func TestOneAgentAtATime(t *testing.T) {
+func TestDial_OneAgentAtATime(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	socket := filepath.Join(l.folder, socketName)
@@ -254,7 +254,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-func TestKeeperSurvivesNonsense(t *testing.T) {
+func TestKeeper_SurvivesMalformedMessages(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	socket := filepath.Join(l.folder, socketName)
@@ -292,7 +292,7 @@ func TestIdleExit(t *testing.T) {
 	l.eventually("the keeper leaves", func() bool { return unix.Kill(pid, 0) != nil })
 }
 
-func TestNotRunning(t *testing.T) {
+func TestDial_NotRunning(t *testing.T) {
 	t.Parallel()
 	if _, err := Dial(t.Context(), filepath.Join(t.TempDir(), "none.sock")); !errors.Is(err,
 		ErrNotRunning) {
@@ -300,7 +300,7 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
-func TestTwoAgentsStartOneKeeper(t *testing.T) {
+func TestStartKeeper_TwoAgentsStartOne(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.client.Close()

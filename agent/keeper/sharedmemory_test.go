@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestSharedMemoryOfOtherLayouts(t *testing.T) {
+func TestClearInitializing_RefusesUnknownLayout(t *testing.T) {
 	memory := sharedMemory{t.TempDir()}
 	content := func(size, version, flags uint64, length int) []byte {
 		data := make([]byte, 256)

@@ -17,16 +17,16 @@ const (
 
 // shutdown terminates all Envoys, removes their files and lets Serve return.
 func (s *server) shutdown() {
-	s.endEnvoys()
+	s.stopEnvoys()
 	if err := s.cleanup(); err != nil {
 		s.logf("clean up: %v", err)
 	}
 	s.quit()
 }
 
-// endEnvoys sends SIGTERM to every Envoy, and SIGKILL to those that live terminateWait later. It
+// stopEnvoys sends SIGTERM to every Envoy, and SIGKILL to those that live terminateWait later. It
 // returns when none lives, or killWait after that.
-func (s *server) endEnvoys() {
+func (s *server) stopEnvoys() {
 	s.mu.Lock()
 	s.stopping = true
 	for pid := range s.commands {

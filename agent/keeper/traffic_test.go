@@ -19,7 +19,7 @@ import (
 
 // A client's connection is told from one to an upstream, whatever its port, while it listens and
 // when it does not any more.
-func TestDownstream(t *testing.T) {
+func TestTraffic_Downstream(t *testing.T) {
 	admin := parts.ShortDir(t)
 	measure := func(pid int) traffic {
 		t.Helper()
@@ -87,7 +87,7 @@ func TestDownstream(t *testing.T) {
 }
 
 // A hot restart shares the sockets of listeners: each process listens until it closes its own.
-func TestTraffic_TellsWhoListens(t *testing.T) {
+func TestTraffic_Listening(t *testing.T) {
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func sharedWith(t *testing.T, file *os.File) (pids []int) {
 }
 
 // Who serves UDP may have anything in flight.
-func TestDownstreamOfUDP(t *testing.T) {
+func TestTraffic_DownstreamOfUDP(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

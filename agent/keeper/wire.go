@@ -37,7 +37,7 @@ const (
 	operationSignal            = "signal"
 	operationList              = "list"
 	operationMeasure           = "measure"
-	operationCloseDoors        = "close-doors"
+	operationStopAccepting     = "close-doors"
 	operationSteer             = "steer"
 	operationAnnotate          = "annotate"
 	operationForget            = "forget"

@@ -132,7 +132,7 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-func TestBacklogIsBounded(t *testing.T) {
+func TestBacklog_IsBounded(t *testing.T) {
 	b := newBacklog()
 	from, other := origin{"a", 1}, origin{"b", 2}
 	b.add(other, "early")

@@ -123,7 +123,7 @@ func input(change func(*bootstrap.Input)) bootstrap.Input {
 	return in
 }
 
-func TestGolden(t *testing.T) {
+func TestBuild_Golden(t *testing.T) {
 	dir := folder(t)
 	for name, change := range inputs {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func TestEqualInputGivesEqualBytes(t *testing.T) {
+func TestBuild_IsDeterministic(t *testing.T) {
 	for name, change := range inputs {
 		first := render(t, input(change))
 		for range 20 {
@@ -145,7 +145,7 @@ func TestEqualInputGivesEqualBytes(t *testing.T) {
 	}
 }
 
-func TestBuildTellsAllThatIsWrong(t *testing.T) {
+func TestBuild_ReturnsAllErrors(t *testing.T) {
 	in := defaults()
 	in.Node.ID, in.Node.ServiceCluster = "", "a~b"
 	in.AdminSocket = ""
@@ -188,7 +188,7 @@ func TestBuildTellsAllThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestTLSNeedsRoots(t *testing.T) {
+func TestBuild_TLSNeedsRoots(t *testing.T) {
 	in := input(inputs["lightstep"])
 	in.SystemRoots = ""
 	if _, err := Build(in); err == nil ||
@@ -197,7 +197,7 @@ func TestTLSNeedsRoots(t *testing.T) {
 	}
 }
 
-func TestSDSNeedsItsSocket(t *testing.T) {
+func TestBuild_SDSNeedsItsSocket(t *testing.T) {
 	in := input(inputs["upstream"])
 	in.SDSSocket = ""
 	if _, err := Build(in); err == nil || !strings.Contains(err.Error(), "there is no SDS socket") {

@@ -13,18 +13,18 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// collectAt is the GC percentage: an ordinary bootstrap is rendered without a collection.
-const collectAt = 400
+// gcPercent is the GC percentage: an ordinary bootstrap is rendered without a collection.
+const gcPercent = 400
 
-// lookEvery is the interval of checking the CPU time.
-const lookEvery = 20 * time.Millisecond
+// cpuCheckInterval is the interval of checking the CPU time.
+const cpuCheckInterval = 20 * time.Millisecond
 
 // Command runs outrider-bootstrap: it reads a bootstrap.Question, writes a bootstrap.Answer and
 // returns the exit code. It bounds the CPU time and the memory of a user's template. Only outriderd
 // calls the program.
-func Command(arguments []string, version string, in io.Reader, out, complaints io.Writer) int {
-	complain := func(err error) int {
-		_, _ = fmt.Fprintln(complaints, "outrider-bootstrap:", err)
+func Command(arguments []string, version string, in io.Reader, out, stderr io.Writer) int {
+	fail := func(err error) int {
+		_, _ = fmt.Fprintln(stderr, "outrider-bootstrap:", err)
 		return 1
 	}
 	if len(arguments) == 1 && arguments[0] == "--version" {
@@ -32,21 +32,21 @@ func Command(arguments []string, version string, in io.Reader, out, complaints i
 		return 0
 	}
 	if len(arguments) > 0 {
-		return complain(fmt.Errorf("unexpected argument %q: outriderd calls it, with a question "+
+		return fail(fmt.Errorf("unexpected argument %q: outriderd calls it, with a question "+
 			"on the standard input", arguments[0]))
 	}
-	debug.SetGCPercent(collectAt)
+	debug.SetGCPercent(gcPercent)
 	var question bootstrap.Question
 	decoder := json.NewDecoder(in)
 	decoder.UseNumber() // keep all digits in the node's metadata
 	if err := decoder.Decode(&question); err != nil {
-		return complain(fmt.Errorf("read the question: %w", err))
+		return fail(fmt.Errorf("read the question: %w", err))
 	}
 	if err := limitMemory(question.Memory); err != nil {
-		return complain(err)
+		return fail(err)
 	}
-	if err := json.NewEncoder(out).Encode(within(question)); err != nil {
-		return complain(fmt.Errorf("write the answer: %w", err))
+	if err := json.NewEncoder(out).Encode(answerInTime(question)); err != nil {
+		return fail(fmt.Errorf("write the answer: %w", err))
 	}
 	return 0
 }
@@ -55,20 +55,20 @@ func Command(arguments []string, version string, in io.Reader, out, complaints i
 func limitMemory(bytes uint64) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_DATA, &limit); err != nil {
-		return fmt.Errorf("ask how much memory it may have: %w", err)
+		return fmt.Errorf("get the memory limit: %w", err)
 	}
 	limit.Max = min(limit.Max, bytes)
 	limit.Cur = limit.Max
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &limit); err != nil {
-		return fmt.Errorf("limit its own memory to %d bytes: %w", limit.Max, err)
+		return fmt.Errorf("limit the memory to %d bytes: %w", limit.Max, err)
 	}
 	//nolint:gosec // three quarters of any uint64 are less than 2^63, or no limit
 	debug.SetMemoryLimit(int64(limit.Max / 4 * 3))
 	return nil
 }
 
-// within answers a question within its time. Rendering that takes longer ends with the process.
-func within(question bootstrap.Question) bootstrap.Answer {
+// answerInTime answers a question within its time. Rendering that takes longer ends with the process.
+func answerInTime(question bootstrap.Question) bootstrap.Answer {
 	if question.Protocol != bootstrap.Protocol {
 		return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its "+
 			"protocol and outriderd version %d: restart outriderd",
@@ -76,27 +76,27 @@ func within(question bootstrap.Question) bootstrap.Answer {
 	}
 	answers := make(chan bootstrap.Answer, 1)
 	go func() { answers <- answer(question.Request) }()
-	busy := time.After(question.Wait())
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
+	deadline := time.After(question.Wait())
+	tick := time.NewTicker(cpuCheckInterval)
+	defer tick.Stop()
 	for {
 		select {
 		case given := <-answers:
 			return given
-		case <-busy:
+		case <-deadline:
 			return bootstrap.Answer{Unable: fmt.Sprintf("bootstrap: rendering it is not done "+
-				"after %v, of which it had a processor for %v",
-				question.Wait(), processorTime().Round(time.Millisecond))}
-		case <-look.C:
-			if processorTime() > question.Time {
-				return late(question)
+				"after %v with %v of CPU time",
+				question.Wait(), cpuTime().Round(time.Millisecond))}
+		case <-tick.C:
+			if cpuTime() > question.Time {
+				return timedOut(question)
 			}
 		}
 	}
 }
 
-// late is the answer when rendering takes too much CPU time.
-func late(question bootstrap.Question) bootstrap.Answer {
+// timedOut is the answer when rendering takes too much CPU time.
+func timedOut(question bootstrap.Question) bootstrap.Answer {
 	message := fmt.Sprintf("rendering it takes more than %v", question.Time)
 	for _, file := range []*bootstrap.File{question.Request.Template, question.Request.Custom,
 		question.Request.Override} {
@@ -107,8 +107,8 @@ func late(question bootstrap.Question) bootstrap.Answer {
 	return bootstrap.Answer{Unable: "bootstrap: " + message}
 }
 
-// processorTime returns the CPU time of this process.
-func processorTime() time.Duration {
+// cpuTime returns the CPU time of this process.
+func cpuTime() time.Duration {
 	var usage unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &usage) != nil {
 		return 0 // it cannot fail

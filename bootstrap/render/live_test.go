@@ -165,7 +165,7 @@ func live(t *testing.T, dir, admin string) bootstrap.Input {
 	return in
 }
 
-func TestDefaultsAreLiveAndSilent(t *testing.T) {
+func TestBuild_EnvoyLogsNoWarningByDefault(t *testing.T) {
 	dir := parts.ShortDir(t)
 	in := live(t, dir, "admin-0.sock")
 	discovery(t, in.Discovery.Socket)
@@ -245,7 +245,7 @@ func TestDefaultsAreLiveAndSilent(t *testing.T) {
 // the tracing provider of listeners that name none.
 const deprecated = "Using deprecated option 'envoy.config.bootstrap.v3.Bootstrap.tracing'"
 
-func TestEverythingIsLiveWithoutUnknownWarnings(t *testing.T) {
+func TestBuild_EnvoyAcceptsEveryField(t *testing.T) {
 	for _, provider := range []string{"", bootstrap.Zipkin, bootstrap.Datadog,
 		bootstrap.OpenTelemetry, bootstrap.Lightstep} {
 		t.Run(provider, func(t *testing.T) {
@@ -313,7 +313,7 @@ func TestReadyListener_WithoutAgentStatus(t *testing.T) {
 	}
 }
 
-func TestIPv6NodeListensOnBoth(t *testing.T) {
+func TestBuild_IPv6NodeListensOnBothFamilies(t *testing.T) {
 	dir := parts.ShortDir(t)
 	in := input(inputs["ipv6"])
 	in.AdminSocket, in.Discovery, in.SDSSocket, in.Tracing = filepath.Join(dir, "a.sock"),

@@ -51,7 +51,7 @@ var mergeable = map[string]string{
 }
 
 // Where this program knows all types, the merge of documents is protobuf's merge of messages.
-func TestOverrideIsProtobufsMerge(t *testing.T) {
+func TestOverride_MergesLikeProtobuf(t *testing.T) {
 	decode := func(t *testing.T, text []byte) *bootstrapv3.Bootstrap {
 		t.Helper()
 		decoded := &bootstrapv3.Bootstrap{}
@@ -77,7 +77,7 @@ func TestOverrideIsProtobufsMerge(t *testing.T) {
 }
 
 // A real Envoy merges the same two files to the same bootstrap.
-func TestOverrideIsEnvoysMerge(t *testing.T) {
+func TestOverride_MergesLikeEnvoy(t *testing.T) {
 	dir := parts.ShortDir(t)
 	in := input(inputs["minimal"])
 	in.AdminSocket = filepath.Join(dir, "admin.sock")
@@ -135,7 +135,7 @@ bootstrap_extensions:
 
 // What this program knows nothing of passes through: extensions it does not link, fields of a newer
 // Envoy.
-func TestOverridePassesTheUnknownThrough(t *testing.T) {
+func TestOverride_KeepsUnknownFields(t *testing.T) {
 	base := `{"newer": {"a": 1, "l": [1], "any": {"@type": "x/y", "v": 1}}, "admin": {"address": {"pipe": {"path": "/a"}}},
   "bootstrap_extensions": [{"name": "a", "typed_config": {"@type": "type.googleapis.com/some.Thing", "big": 18446744073709551615}}]}`
 	override := `
@@ -151,7 +151,7 @@ bootstrap_extensions:
 	golden(t, "unknown.json", merged)
 }
 
-func TestOverrideRefuses(t *testing.T) {
+func TestOverride_RefusesValuesWithoutEffect(t *testing.T) {
 	tests := map[string]struct {
 		name, text, want string
 	}{
@@ -219,7 +219,7 @@ func TestOverrideRefuses(t *testing.T) {
 	}
 }
 
-func TestYAMLBecomesJSON(t *testing.T) {
+func TestParse_ConvertsYAML(t *testing.T) {
 	text := `
 defaults: &d {a: 1, b: x}
 merged: {<<: *d, b: y}

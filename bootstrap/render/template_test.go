@@ -28,7 +28,7 @@ func templateInput() bootstrap.Input {
 	return in
 }
 
-func TestTemplatesAreAcceptedByEnvoy(t *testing.T) {
+func TestTemplate_IsAcceptedByEnvoy(t *testing.T) {
 	dir := folder(t)
 	lightstep := templateInput()
 	lightstep.Tracing = input(inputs["lightstep"]).Tracing
@@ -58,7 +58,7 @@ func TestTemplatesAreAcceptedByEnvoy(t *testing.T) {
 	}
 }
 
-func TestTemplateErrorsHavePositions(t *testing.T) {
+func TestTemplate_ErrorsHavePositions(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"syntax": {"{\n{{ if }}\n}", "a:b.tmpl:2: missing value for if"},
 		"unknown name": {"{\n\n\"a\": {{ .nodeId }}\n}",
@@ -93,7 +93,7 @@ func TestTemplateErrorsHavePositions(t *testing.T) {
 }
 
 // What is rendered may hold credentials: no error quotes it.
-func TestTemplateErrorsHoldNoCredentials(t *testing.T) {
+func TestTemplate_ErrorsHaveNoCredentials(t *testing.T) {
 	in := defaults()
 	in.Node.Metadata = map[string]any{"TOKEN": "s3cret-value"}
 	for _, text := range []string{`{"a": {{ .metadata.TOKEN }}}`, "a: {{ .metadata.TOKEN }}: b",
@@ -105,7 +105,7 @@ func TestTemplateErrorsHoldNoCredentials(t *testing.T) {
 	}
 }
 
-func TestTemplateFunctions(t *testing.T) {
+func TestTemplate_Functions(t *testing.T) {
 	text := `{"a": {{ toJSON .metadata.NAME }}, "b": {{ toJson (split "/" .config.ConfigPath) }}, "c": "{{ join "+" (split "." .PodName) }}"}`
 	rendered, err := Template("x", []byte(text), templateInput())
 	if err != nil {
@@ -182,7 +182,7 @@ func TestCertificateFiles(t *testing.T) {
 }
 
 // A whole bootstrap of the user's, in YAML with an extension unknown here, serves.
-func TestCustomBootstrapIsLive(t *testing.T) {
+func TestCustom_IsAcceptedByEnvoy(t *testing.T) {
 	dir := parts.ShortDir(t)
 	text := `
 admin: {address: {pipe: {path: ` + filepath.Join(dir, "own.sock") + `}}}

@@ -84,14 +84,14 @@ func TemplateData(in bootstrap.Input) (map[string]any, error) {
 		return nil, err
 	}
 	// Not supported by Outrider or the present Envoy.
-	for _, name := range notHere {
+	for _, name := range unsupportedNames {
 		data[name] = ""
 	}
 	return data, nil
 }
 
-// notHere are names of Istio's templates that are always empty.
-var notHere = []string{
+// unsupportedNames are names of Istio's templates that are always empty.
+var unsupportedNames = []string{
 	"openCensusAgent", "openCensusAgentContexts", "stackdriver", "stackdriverProjectID",
 	"stackdriverDebug",
 	"stackdriverMaxAnnotations", "stackdriverMaxAttributes", "stackdriverMaxEvents",

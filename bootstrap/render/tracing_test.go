@@ -24,7 +24,7 @@ const traced = `{"static_resources": {"listeners": [{
     "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [
       {"match": {"prefix": "/"}, "direct_response": {"status": 200}}]}]}}}]}]}]}}`
 
-func TestSpansGoToTheProviderBySampling(t *testing.T) {
+func TestTracing_SendsSampledSpans(t *testing.T) {
 	for _, test := range []struct {
 		sampling float64
 		arrive   bool

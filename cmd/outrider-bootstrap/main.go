@@ -11,6 +11,6 @@ import (
 var version = "development"
 
 func main() {
-	render.Sacrifice()
+	render.PreferOOMKill()
 	os.Exit(render.Command(os.Args[1:], version, os.Stdin, os.Stdout, os.Stderr))
 }

@@ -107,7 +107,7 @@ func TestBugReport(t *testing.T) {
 	}
 }
 
-func TestBugReportWithoutAnAgent(t *testing.T) {
+func TestBugReport_WithoutAgent(t *testing.T) {
 	m := newMachine(t, nil)
 	m.write("etc/outrider.toml", "[log]\nlevel = \"debug\"\n")
 	var out, problems bytes.Buffer

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-func TestStatus_SaysWhyTheUnitFailed(t *testing.T) {
+func TestStatus_ExplainsFailedUnit(t *testing.T) {
 	m := newMachine(t, nil)
 	const absent = "outrider: the agent is not running: nobody answers on " +
 		"$DIR/run/outrider.sock: no such file or directory\n"
@@ -38,7 +38,7 @@ func TestStatus_SaysWhyTheUnitFailed(t *testing.T) {
 	}
 }
 
-func TestConfigCheck_ReadsTheDropInsOfTheInstance(t *testing.T) {
+func TestConfigCheck_ReadsDropInsOfInstance(t *testing.T) {
 	m := newMachine(t, nil)
 	m.write("etc/web.toml", "")
 	m.write("etc/conf.d/host.toml", "of_the_host = 1\n")

@@ -101,7 +101,7 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
-func TestCleanupTouchesNothingOfAKeeperThatLives(t *testing.T) {
+func TestCleanup_SparesLivingKeeper(t *testing.T) {
 	m := newMachine(t, nil)
 	stays := []string{m.deadSocket("keeper/admin-0.sock"), m.write("keeper/base-id", "4711\n"),
 		m.write("shm/envoy_shared_memory_47110", "x"),
@@ -130,7 +130,7 @@ func TestCleanupTouchesNothingOfAKeeperThatLives(t *testing.T) {
 	}
 }
 
-func TestCleanupLeavesARunningAgentsSocket(t *testing.T) {
+func TestCleanup_SparesSocketOfRunningAgent(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{})
 	if code, _, problems := m.outrider("cleanup"); code != 0 {
 		t.Error(problems)
@@ -140,8 +140,8 @@ func TestCleanupLeavesARunningAgentsSocket(t *testing.T) {
 	}
 }
 
-// TestCleanupEndsARealKeeper ends a real keeper that nobody drives any more.
-func TestCleanupEndsARealKeeper(t *testing.T) {
+// TestCleanup_StopsKeeper ends a real keeper that nobody drives any more.
+func TestCleanup_StopsKeeper(t *testing.T) {
 	m := newMachine(t, nil)
 	binary := filepath.Join(m.dir, "outrider-keeper")
 	build := exec.Command("go", "build", "-o", binary, "./cmd/outrider-keeper")

@@ -212,7 +212,7 @@ func TestDrainAndUndrain(t *testing.T) {
 	}
 }
 
-func TestADrainOfUncountedConnections(t *testing.T) {
+func TestDrain_UncountedConnections(t *testing.T) {
 	code, out, errors := newMachine(t,
 		&apitest.Backend{Uncounted: "epoch 0 does not say"}).outrider("drain")
 	if code != 0 || out != "draining; epoch 0 does not say\n" {
@@ -245,7 +245,7 @@ func TestWait(t *testing.T) {
 
 // The time may be over just as the agent is about to be asked again, or before it could be asked at
 // all: that it does not run is told nevertheless.
-func TestWaitEndsBetweenTwoTries(t *testing.T) {
+func TestWait_EndsBetweenTwoTries(t *testing.T) {
 	m := newMachine(t, nil)
 	var all sync.WaitGroup
 	for more := range 60 {
@@ -263,7 +263,7 @@ func TestWaitEndsBetweenTwoTries(t *testing.T) {
 	all.Wait()
 }
 
-func TestWaitForAnAgentThatStarts(t *testing.T) {
+func TestWait_AgentStartsLater(t *testing.T) {
 	m := newMachine(t, nil)
 	done := make(chan string, 1)
 	go func() {
@@ -284,7 +284,7 @@ func TestWaitForAnAgentThatStarts(t *testing.T) {
 	}
 }
 
-func TestLogLevelIsSet(t *testing.T) {
+func TestLogLevel_Set(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{Levels: api.LogLevels{Agent: "info", Envoy: "warning"}})
 	code, out, errors := m.outrider("log-level", "agent=debug", "envoy:http=trace")
 	if code != 0 {
@@ -319,7 +319,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestConfigDiffOfAConfigurationThatWouldBeRefused(t *testing.T) {
+func TestConfigDiff_Refused(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{DiffValue: api.ConfigDiff{Errors: []string{"a.toml:1:1: x: wrong"}}})
 	if code, _, errors := m.outrider("config", "diff"); code != 1 ||
 		errors != "a.toml:1:1: x: wrong\n" {
@@ -377,7 +377,7 @@ func TestMeshExplain(t *testing.T) {
 	}
 }
 
-func TestMeshExplainOfFiles(t *testing.T) {
+func TestMeshExplain_Files(t *testing.T) {
 	m := newMachine(t, nil)
 	file := m.write("a.yaml", "apiVersion: networking.istio.io/v1\nkind: Gateway\n"+
 		"metadata: {name: g}\nspec:\n  selector: {app: edge}\n  servers:\n"+

@@ -12,7 +12,7 @@ import (
 
 // Each shell reads its completions and completes with them (scripts/setup test installs the
 // shells).
-func TestShellsComplete(t *testing.T) {
+func TestCompletion_Shells(t *testing.T) {
 	programs, folder := t.TempDir(), t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", programs, "./cmd/outrider")
 	build.Dir = parts.Root()

@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestProxyCommandsOfARealEnvoy reads what Envoy 1.40 really says.
-func TestProxyCommandsOfARealEnvoy(t *testing.T) {
+// TestProxy_RealEnvoy reads what Envoy 1.40 really says.
+func TestProxy_RealEnvoy(t *testing.T) {
 	admin := startEnvoy(t, fmt.Sprintf(`, "node": {"id": "sidecar~x", "cluster": "y"}, "static_resources": {
  "secrets": [{"name": "roots", "validation_context": {"trusted_ca": {"inline_bytes": %q}}}],
  "clusters": [{"name": "one", "connect_timeout": "1s", "lb_policy": "LEAST_REQUEST", "load_assignment": {"cluster_name": "one", "endpoints": [{"lb_endpoints": [

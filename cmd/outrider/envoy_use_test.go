@@ -45,7 +45,7 @@ func (m *machine) selected() string {
 	return selected
 }
 
-func TestEnvoyInstall_SelectsTheFirstOneAlone(t *testing.T) {
+func TestEnvoyInstall_SelectsOnlyTheFirst(t *testing.T) {
 	t.Setenv("PATH", t.TempDir()) // no Envoy there
 	m := newMachine(t, nil)
 	out := m.install("1.2.3")
@@ -58,7 +58,7 @@ func TestEnvoyInstall_SelectsTheFirstOneAlone(t *testing.T) {
 	}
 }
 
-func TestEnvoyUse_SaysWhereNoAgentRuns(t *testing.T) {
+func TestEnvoyUse_WithoutAgent(t *testing.T) {
 	m := newMachine(t, nil)
 	m.install("1.2.3")
 	code, out, errors := m.outrider("envoy", "use", "1.2.3")
@@ -76,7 +76,7 @@ func TestEnvoyUse_SaysWhereNoAgentRuns(t *testing.T) {
 	}
 }
 
-func TestEnvoyUse_ReloadsTheAgentsAndSaysWhatHappened(t *testing.T) {
+func TestEnvoyUse_ReloadsAgents(t *testing.T) {
 	backend := &apitest.Backend{ReloadValue: api.ReloadResult{
 		Outcome: api.OutcomeRestarted, Previous: number(3), Epoch: number(4), Mode: "hot-restart"}}
 	m := newMachine(t, backend)
@@ -100,7 +100,7 @@ func TestEnvoyUse_ReloadsTheAgentsAndSaysWhatHappened(t *testing.T) {
 }
 
 // A refusal puts the link back, and has the agents that had changed go back.
-func TestEnvoyUse_RefusedChangesNothing(t *testing.T) {
+func TestEnvoyUse_RestoresSelectionOnRefusal(t *testing.T) {
 	first := &apitest.Backend{ReloadValue: api.ReloadResult{
 		Outcome: api.OutcomeRestarted, Previous: number(3), Epoch: number(4), Mode: "hot-restart"}}
 	m := newMachine(t, first)
@@ -137,7 +137,7 @@ func TestEnvoyUse_RefusedChangesNothing(t *testing.T) {
 	}
 }
 
-func TestEnvoyList_ShowsWhatIsInstalledSelectedAndRuns(t *testing.T) {
+func TestEnvoyList(t *testing.T) {
 	backend := &apitest.Backend{}
 	m := newMachine(t, backend)
 	backend.StatusValue.Envoy = api.EnvoyStatus{
@@ -169,7 +169,7 @@ func TestEnvoyList_ShowsWhatIsInstalledSelectedAndRuns(t *testing.T) {
 	}
 }
 
-func TestEnvoyInstall_IsForRoot(t *testing.T) {
+func TestEnvoyInstall_NeedsRoot(t *testing.T) {
 	m := newMachine(t, nil)
 	m.lib = "/sys/outrider" // where not even root may write
 	path := m.write("file", "x")

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/packaging/examples"
 )
 
-func TestExample_ListsAndShowsWhatThePackageInstalls(t *testing.T) {
+func TestExample_MatchesPackage(t *testing.T) {
 	m := newMachine(t, nil)
 	code, list, _ := m.outrider("example", "list")
 	if code != api.ExitDone {
@@ -54,7 +54,7 @@ func TestExample_ListsAndShowsWhatThePackageInstalls(t *testing.T) {
 	}
 }
 
-func TestExample_NamesWhatThereIs(t *testing.T) {
+func TestExample_UnknownName(t *testing.T) {
 	m := newMachine(t, nil)
 	for want, arguments := range map[string][]string{
 		`no example "canry"; there are: canary, internal-api,`: {"example", "show", "canry"},

@@ -33,7 +33,7 @@ func commandPaths(command *cobra.Command) []string {
 }
 
 // Each command takes --json and prints nothing else then, but the one that prints a script.
-func TestCommandsTakeJSON(t *testing.T) {
+func TestJSON_EveryCommand(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(),
 		Explanation: api.MeshExplanation{Outcome: "forwarded"}})
 	m.board.Publish(condition.Event{Kind: condition.KindEpochLive, Sentence: "it serves"})
@@ -73,7 +73,7 @@ func TestCommandsTakeJSON(t *testing.T) {
 	}
 }
 
-func TestDefaultsInJSON(t *testing.T) {
+func TestJSON_ConfigDefaults(t *testing.T) {
 	m := newMachine(t, nil)
 	code, out, _ := m.outrider("config", "defaults", "--json")
 	var said shownDefaults

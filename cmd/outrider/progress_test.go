@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-func TestProgress_SaysWhatIsWaitedForAndHowLong(t *testing.T) {
+func TestProgress_ShowsPhaseAndTime(t *testing.T) {
 	left := uint64(1)
 	for want, last := range map[string]api.Progress{
 		"reloading (for 5 s)": {Phase: "reloading"},

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestStatusHTML_ShowsALargeBundleAsOneRow(t *testing.T) {
+func TestStatusHTML_LargeBundleIsOneRow(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	authority := func(days int) loadedCertificate {
 		return loadedCertificate{Path: "<inline>", Expires: now.AddDate(0, 0, days)}

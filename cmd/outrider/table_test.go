@@ -42,7 +42,7 @@ func longNames() *apitest.Backend {
 	}
 }
 
-func TestTables_FitATerminalOf80Columns(t *testing.T) {
+func TestTables_Fit80Columns(t *testing.T) {
 	m := newMachine(t, longNames())
 	for _, command := range []string{"status", "epochs", "certs", "proxy clusters",
 		"proxy listeners", "proxy routes", "proxy endpoints", "proxy secrets", "proxy status"} {
@@ -80,7 +80,7 @@ func TestTables_FitATerminalOf80Columns(t *testing.T) {
 	}
 }
 
-func TestTables_OfNamedRows(t *testing.T) {
+func TestTables_SelectedRows(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers()})
 	for _, c := range []struct{ arguments, has, hasNot string }{
 		{"epochs 1 0", "draining", "live"}, {"proxy clusters dns", "envoy.cluster.dns", "EDS"},

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestTerminal_IsControlledByNoText(t *testing.T) {
+func TestTerminal_EscapesControlCharacters(t *testing.T) {
 	for written, want := range map[string]string{
 		"a\tb\n":                              "a\tb\n",
 		"\x1b[31mred\x1b[0m":                  "\x1b[31mred\x1b[0m",
@@ -29,7 +29,7 @@ func TestTerminal_IsControlledByNoText(t *testing.T) {
 	}
 }
 
-func TestTerminal_IsWhatPeopleSee(t *testing.T) {
+func TestTerminal_WrapsOnlyTerminals(t *testing.T) {
 	pty, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)

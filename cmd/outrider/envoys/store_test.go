@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestStore_SelectsByALink(t *testing.T) {
+func TestStore_SelectsByLink(t *testing.T) {
 	i := installer(t)
 	for _, version := range []string{"1.9.1", "1.40.0", "1.39.3"} {
 		envoy := envoyOf(version)
@@ -51,7 +51,7 @@ func TestStore_SelectsByALink(t *testing.T) {
 	}
 }
 
-func TestStore_IsChangedByOneAtATime(t *testing.T) {
+func TestStore_OneChangeAtATime(t *testing.T) {
 	i := installer(t)
 	unlock, err := i.Store.Lock()
 	if err != nil {

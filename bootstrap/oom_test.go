@@ -11,7 +11,7 @@ import (
 )
 
 // Where memory runs out the kernel is to end outrider-bootstrap, not the agent or an Envoy.
-func TestProgramIsEndedFirst(t *testing.T) {
+func TestPreferOOMKill(t *testing.T) {
 	command := exec.Command(program)
 	question, err := command.StdinPipe()
 	if err != nil {
