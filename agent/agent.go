@@ -23,6 +23,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/systemd"
@@ -54,10 +55,10 @@ type Agent struct {
 	maker      *specMaker
 	levels     *levelSetter
 	discovery  *discovery.Server
-	meshWatch  *meshWatch
-	meshPorts  *meshPorts
+	meshWatch  *mesh.Watch
+	meshPorts  *mesh.Ports
 	xds        *xds.Server
-	xdsSockets *xdsSockets
+	xdsSockets *mesh.Sockets
 	status     *status.Server // nil: off
 	view       *status.View
 	viewPort   *viewPort
@@ -134,12 +135,12 @@ func Run(ctx context.Context, options Options) (err error) {
 		return a.supervisor.Run(ctx, a.keeper.get())
 	})
 	group.Go(func() error {
-		homes := &namespaces{Agent: a}
+		homes := &mesh.Namespaces{Supervisor: a.supervisor, Discovery: a.discovery}
 		if a.supervisor.Adopted(ctx) != nil {
 			return nil //nolint:nilerr // the agent ends
 		}
 		// The supervisor has adopted what an earlier agent left.
-		homes.update()      // before the mesh is served
+		homes.Update()      // before the mesh is served
 		a.viewPort.update() // before the admin view listens
 		for _, p := range append(a.parts(), homes, &teller{backend{a}, notifier}) {
 			run(p)

@@ -33,7 +33,7 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 		Epochs:     b.epochs(ctx),
 		Discovery:  b.discoveryStatus(problems),
 		Identities: []api.Identity{},
-		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: append(current.Config.Claims(), b.meshPorts.now()...),
+		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: append(current.Config.Claims(), b.meshPorts.Claims()...),
 		Conditions: b.board.Conditions(), Doing: b.reloader.Phase(),
 	}
 	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])

@@ -12,6 +12,7 @@ import (
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/xds"
@@ -34,7 +35,13 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if err != nil {
 		return err
 	}
-	a.xdsSockets, err = a.newXDSSockets(c, other) // not before: the socket of another agent, whose keeper this is, stays
+	sockets := mesh.Options{Path: c.XDS.Socket, Server: a.xds, Supervisor: a.supervisor,
+		Logger: a.logOf("xds")}
+	if other != nil {
+		sockets.Group = int(other.GID)
+	}
+	// Not before the keeper is connected: it may be that of another agent, whose socket stays.
+	a.xdsSockets, err = mesh.NewSockets(sockets)
 	return err
 }
 
@@ -146,17 +153,17 @@ func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
 
 func (a *Agent) composeDiscovery(c *config.Config) error {
 	var err error
-	if a.meshWatch, err = newMeshWatch(c, a.logOf("watch")); err != nil {
+	if a.meshWatch, err = mesh.NewWatch(c, a.logOf("watch")); err != nil {
 		return err
 	}
 	if a.discovery, err = discovery.New(a.discoveryOptions(c)); err != nil {
 		return err
 	}
-	a.meshPorts = &meshPorts{host: neighbourhood(a.options.Config), feed: a.discovery.Feed, board: a.board, taken: make(chan struct{}, 1),
-		folder: func() string { return c.Paths.RuntimeDir }}
+	a.meshPorts = mesh.NewPorts(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
+		a.board)
 	log := a.logOf("xds")
-	a.xds, err = xds.NewServer(limited(xds.Options{
-		Source: a.discovery, Observer: observer{a.board, log, a.discovery, newRefusals(), a.meshPorts, a.supervisor.Hint},
+	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
+		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts, a.supervisor.Hint),
 		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.DiscreetMessage,
 	}))
 	return err

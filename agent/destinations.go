@@ -56,7 +56,7 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 // problems are all problems of the mesh configuration, with those that only a running Envoy shows.
 func (b backend) problems(ctx context.Context) []discovery.Problem {
 	found := b.discovery.Problems()
-	node := b.meshPorts.lastNode()
+	node := b.meshPorts.LastNode()
 	if node == nil {
 		return found
 	}

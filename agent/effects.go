@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/mesh"
 )
 
 // reloadSource implements specSource with the configuration files and this host.
@@ -35,14 +36,14 @@ func (e reloadEffects) Expect(id uint64, loaded *config.Loaded, files []string) 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.discovery.Expect(id, read.loaded.Config.Node.Namespace)
 	e.viewPort.hold(id, read.wanted.spec)
-	return e.xdsSockets.want(id, read.wanted.spec.Hash, read.loaded)
+	return e.xdsSockets.Hold(id, read.wanted.spec.Hash, read.loaded)
 }
 
 func (e reloadEffects) Release(id uint64, refused bool) {
 	if e.watched != nil {
 		e.watched.over(id, refused)
 	}
-	e.xdsSockets.over(id)
+	e.xdsSockets.Release(id)
 	e.viewPort.over(id)
 	e.discovery.Over(id)
 }
@@ -59,7 +60,7 @@ func (e reloadEffects) Enact(
 	c := won.loaded.Config
 	e.serving.Store(won.wanted.binary)
 	step("xDS sockets")
-	e.xdsSockets.commit(won.wanted.spec.Hash, c)
+	e.xdsSockets.Configure(won.wanted.spec.Hash, c)
 	if c.Log.Level != old.Config.Log.Level {
 		e.level.Set(slogLevel(c.Log.Level))
 	}
@@ -74,11 +75,11 @@ func (e reloadEffects) Enact(
 	}
 	e.viewPort.update()
 	step("watch of the mesh configuration")
-	if err := e.meshWatch.setMesh(meshPaths(c)); err != nil { // before they are read
+	if err := e.meshWatch.Configure(c); err != nil { // before they are read
 		e.log.Error("cannot watch the files of the mesh configuration", "error", err)
 	}
 	step("mesh configuration")
-	if err := e.discovery.Configure(meshSettings(c)); err != nil {
+	if err := e.discovery.Configure(mesh.Settings(c)); err != nil {
 		e.logOf("discovery").Error("cannot apply the settings of discovery", "error", err)
 	}
 	step("watch of the configuration")

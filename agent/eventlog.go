@@ -9,6 +9,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/mesh"
 )
 
 // eventLogBuffer is how many events may wait to be logged: more than one mesh change publishes.
@@ -77,7 +78,7 @@ func (l *eventLog) write(event condition.Event) {
 func loggedByItsPart(code string) bool {
 	codes := []string{conditionRefused, discovery.ConditionProblems, epoch.ConditionGaveUp}
 	return slices.Contains(codes, code) ||
-		strings.HasPrefix(code, conditionResources(""))
+		strings.HasPrefix(code, mesh.ConditionRefused(""))
 }
 
 func severityLevel(severity condition.Severity) slog.Level {

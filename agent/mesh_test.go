@@ -1,68 +1,6 @@
 package agent
 
-import (
-	"context"
-	"log/slog"
-	"os"
-	"path/filepath"
-	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
-
-	"outrider.org/outrider/agent/config"
-)
-
-// Who may read a file counts of the certificates, which Envoy reads, and not of what the agent reads itself.
-func TestModesCountOfCertificatesOnly(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	object, mesh, certificate := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "mesh.conf"), filepath.Join(dir, "cert.pem")
-	for _, path := range []string{object, mesh, certificate} {
-		if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c := &config.Config{}
-	c.Discovery.Files, c.Discovery.MeshConfigFile = []string{object}, mesh
-	watcher, err := newMeshWatch(c, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := watcher.setCertificates([]string{certificate}); err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{object, mesh, certificate} { // before Run: they are told at once
-		if err := os.Chmod(path, 0o640); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- watcher.Run(ctx) }()
-	next := func(want string) {
-		t.Helper()
-		select {
-		case told := <-watcher.Changes():
-			if diff := cmp.Diff([]string{want}, told); diff != "" {
-				t.Errorf("told (-want +got):\n%s", diff)
-			}
-		case <-time.After(30 * time.Second):
-			t.Errorf("of %s nothing was told", want)
-		}
-	}
-	next(certificate)
-	if err := os.WriteFile(mesh, []byte("new"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	next(mesh)
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-}
+import "testing"
 
 func TestCounted(t *testing.T) {
 	for n, want := range map[int]string{0: "", 1: "1 error", 2: "2 errors"} {

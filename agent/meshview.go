@@ -40,7 +40,7 @@ func problemsForAPI(found []discovery.Problem) []api.MeshProblem {
 
 // meshNode is how the Envoy introduced itself that took listeners last.
 func (b backend) meshNode() (*corev3.Node, error) {
-	if node := b.meshPorts.lastNode(); node != nil {
+	if node := b.meshPorts.LastNode(); node != nil {
 		return node, nil
 	}
 	return nil, api.Refuse("no Envoy has taken listeners of the embedded discovery server yet; see outrider proxy status")
@@ -82,7 +82,7 @@ func (b backend) MeshExplain(ctx context.Context, request api.MeshRequest) (api.
 // MeshOrigins are where the resources of the Envoy come from that took listeners last; before there is one, none.
 func (b backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
 	out := []api.MeshOrigin{}
-	node := b.meshPorts.lastNode()
+	node := b.meshPorts.LastNode()
 	if node == nil {
 		return out, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/mesh"
 )
 
 // report is what only the agent can tell in a bug report.
@@ -63,7 +64,7 @@ func (a *Agent) metrics() prometheus.Gatherer {
 	})
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider", Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
 		func() float64 { return float64(a.started.UnixMilli()) / 1000 }))
-	registry.MustRegister(meshMetrics{a.discovery, a.xds}, connectionMetrics{a})
+	registry.MustRegister(mesh.Metrics{Discovery: a.discovery, XDS: a.xds}, connectionMetrics{a})
 	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_", collectors.NewGoCollector()))
 	return registry
 }

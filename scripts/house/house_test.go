@@ -31,7 +31,9 @@ var more = map[string][]string{
 	"agent/epoch":     {"agent/envoy"},              // its types
 	"agent/blueprint": {"agent/envoy", "bootstrap"}, // command line and bootstrap
 	"agent/bus":       {"packaging/dbus"},           // the interfaces, embedded
-	"cmd/outriderd":   {"agent"},
+	// one agent's side of the discovery server
+	"agent/mesh":    {"agent/discovery/...", "agent/epoch", "agent/neighbour", "agent/xds"},
+	"cmd/outriderd": {"agent"},
 	// config check, mesh check, envoy, cleanup, example
 	"cmd/outrider": {"agent/api", "agent/blueprint", "agent/discovery/...",
 		"agent/envoy", "agent/keeper", "packaging/examples"},

@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
+
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/xds"
@@ -20,34 +22,41 @@ import (
 
 // sockets are real ones, for epochs of which a test says which there are.
 type sockets struct {
-	*xdsSockets
+	*Sockets
 	folder string
 	mu     sync.Mutex
 	live   []epoch.Epoch
 	broken chan error // what serving ends with
 }
 
+// What follows implements Service and Supervisor.
+
+func (s *sockets) Serve(ctx context.Context, bound net.Listener, _ ...grpc.ServerOption) error {
+	defer func() { _ = bound.Close() }()
+	select {
+	case err := <-s.broken:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (s *sockets) Epochs() []epoch.Epoch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.live)
+}
+
+func (s *sockets) Changed() <-chan struct{} { return nil }
+
 func newSockets(t *testing.T) *sockets {
 	t.Helper()
 	s := &sockets{folder: parts.ShortDir(t), broken: make(chan error, 1)}
-	s.xdsSockets = &xdsSockets{
-		listen: func(path string) (net.Listener, error) { return xds.Listen(xds.ListenOptions{Path: path}) },
-		serve: func(ctx context.Context, bound net.Listener) error {
-			defer func() { _ = bound.Close() }()
-			select {
-			case err := <-s.broken:
-				return err
-			case <-ctx.Done():
-				return nil
-			}
+	s.Sockets = &Sockets{
+		listen: func(path string) (net.Listener, error) {
+			return xds.Listen(xds.ListenOptions{Path: path})
 		},
-		epochs: func() []epoch.Epoch {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return slices.Clone(s.live)
-		},
-		changed: func() <-chan struct{} { return nil },
-		log:     slog.New(slog.DiscardHandler),
+		server: s, supervisor: s, log: slog.New(slog.DiscardHandler),
 	}
 	if err := s.start(filepath.Join(s.folder, "a")); err != nil {
 		t.Fatal(err)
@@ -91,13 +100,13 @@ func (s *sockets) expect(t *testing.T, when string, names ...string) {
 
 func (s *sockets) reload(t *testing.T, id uint64, hash, name string, commits bool) {
 	t.Helper()
-	if err := s.want(id, hash, s.at(name)); err != nil {
+	if err := s.Hold(id, hash, s.at(name)); err != nil {
 		t.Fatal(err)
 	}
 	if commits {
-		s.commit(hash, s.at(name).Config)
+		s.Configure(hash, s.at(name).Config)
 	}
-	s.over(id)
+	s.Release(id)
 }
 
 func TestSocketsLiveAsLongAsTheirEpochs(t *testing.T) {
@@ -108,33 +117,33 @@ func TestSocketsLiveAsLongAsTheirEpochs(t *testing.T) {
 	s.reload(t, 2, "2", "b", false)
 	s.expect(t, "no epoch is live, and what was refused may be tried again", "a", "b")
 	s.now("1")
-	s.over(2)
+	s.Release(2)
 	s.expect(t, "the refused one's is closed before any is served", "a")
 
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	if err := s.want(3, "3", s.at("b")); err != nil {
+	if err := s.Hold(3, "3", s.at("b")); err != nil {
 		t.Fatal(err)
 	}
 	s.reload(t, 4, "3", "b", false)
 	s.expect(t, "another reload wants it still", "a", "b")
 	s.now("1-", "3")
-	s.commit("3", s.at("b").Config)
-	s.over(3)
+	s.Configure("3", s.at("b").Config)
+	s.Release(3)
 	s.expect(t, "the older epoch lives", "a", "b")
 	s.reload(t, 5, "5", "c", false)
 	s.expect(t, "one that is refused meanwhile", "a", "b")
 	s.now("3")
-	s.over(0)
+	s.Release(0)
 	s.expect(t, "the older epoch has ended", "b")
 	s.reload(t, 6, "6", "a", true)
 	s.now("6", "3-")
-	s.over(0)
+	s.Release(0)
 	s.expect(t, "back again", "a", "b")
 	s.reload(t, 7, "6", "c", true)
 	s.expect(t, "the same Envoy, which asks nobody, at another path", "a", "b", "c")
 	s.now("6")
-	s.over(0)
+	s.Release(0)
 	s.expect(t, "and once the older one has ended", "a", "c")
 
 	cancel()
@@ -142,7 +151,7 @@ func TestSocketsLiveAsLongAsTheirEpochs(t *testing.T) {
 		t.Error(err)
 	}
 	s.expect(t, "the agent has ended")
-	if err := s.want(8, "8", s.at("d")); err == nil {
+	if err := s.Hold(8, "8", s.at("d")); err == nil {
 		t.Error("a socket is bound once the agent has ended")
 	}
 }
@@ -152,10 +161,10 @@ func TestTheSocketOfAnEarlierAgentsEpochs(t *testing.T) {
 	s.now("unknown")
 	s.reload(t, 1, "1", "b", true)
 	s.now("unknown-", "1")
-	s.over(0)
+	s.Release(0)
 	s.expect(t, "an adopted epoch lives", "a", "b")
 	s.now("1")
-	s.over(0)
+	s.Release(0)
 	s.expect(t, "it has ended", "b")
 }
 
@@ -163,11 +172,11 @@ func TestASocketThatCannotBeHad(t *testing.T) {
 	s := newSockets(t)
 	s.now("1")
 	for name, says := range map[string]string{"none/x": "make the folder ", strings.Repeat("x", 90): "shorten it"} {
-		err := s.want(1, "2", s.at(name))
+		err := s.Hold(1, "2", s.at(name))
 		if list, ok := errors.AsType[config.Errors](err); !ok || len(list) != 1 || !strings.HasPrefix(list[0].Error(), "outrider.toml:3:1: xds.socket: ") || !strings.Contains(list[0].Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
-		s.over(1)
+		s.Release(1)
 	}
 	s.expect(t, "after what was refused", "a")
 
@@ -188,7 +197,7 @@ func TestASocketUnderAnotherSpellingOfItsPath(t *testing.T) {
 	other := filepath.Join(link, "a")
 	s.reload(t, 1, "1", "a", true)
 	s.now("1")
-	if err := s.want(2, "2", s.at(other)); err != nil { // before it is served
+	if err := s.Hold(2, "2", s.at(other)); err != nil { // before it is served
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -205,26 +214,26 @@ func TestASocketUnderAnotherSpellingOfItsPath(t *testing.T) {
 		}
 		_ = connection.Close()
 	}
-	s.over(2)
+	s.Release(2)
 	answers("the other spelling is refused", filepath.Join(s.folder, "a"))
 	s.reload(t, 3, "3", other, true)
 	answers("it is in force, and both live", other)
 	s.now("3")
-	s.over(0)
+	s.Release(0)
 	answers("nobody uses the first spelling", other)
 	s.reload(t, 4, "4", "a", true)
 	s.now("4")
-	s.over(0)
+	s.Release(0)
 	answers("back again", filepath.Join(s.folder, "a"))
 	s.reload(t, 5, "5", "b", true)
 	s.now("5")
-	s.over(0)
+	s.Release(0)
 	s.expect(t, "nobody uses either", "b")
 
 	if err := os.Symlink("b", filepath.Join(s.folder, "c")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.want(6, "6", s.at("c")); err == nil || !strings.Contains(err.Error(), "something else than a socket") {
+	if err := s.Hold(6, "6", s.at("c")); err == nil || !strings.Contains(err.Error(), "something else than a socket") {
 		t.Errorf("a link in the socket's place, where none could be made at the next start: %v", err)
 	}
 	cancel()

@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,10 +10,11 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// meshMetrics tell of the embedded discovery server, by istiod's names where istiod has them, so that its dashboards work.
-type meshMetrics struct {
-	discovery *discovery.Server
-	xds       *xds.Server
+// Metrics implements prometheus.Collector for the embedded discovery server, with istiod's names
+// where istiod has them, so that its dashboards work.
+type Metrics struct {
+	Discovery *discovery.Server
+	XDS       *xds.Server
 }
 
 // shortTypes are istiod's names of types.
@@ -24,10 +25,10 @@ var shortTypes = map[string]string{resource.ClusterType: "cds", resource.Endpoin
 var objectMetrics = map[object.Kind]string{object.VirtualService: "pilot_virt_services", object.DestinationRule: "pilot_destrules", object.Gateway: "pilot_gateways"}
 
 // Describe sends nothing: which metrics there are depends on the types that proxies ask for.
-func (m meshMetrics) Describe(chan<- *prometheus.Desc) {}
+func (m Metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads the parts' counters.
-func (m meshMetrics) Collect(out chan<- prometheus.Metric) {
+func (m Metrics) Collect(out chan<- prometheus.Metric) {
 	number := func(kind prometheus.ValueType, name, help string, value float64, labels prometheus.Labels) {
 		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, labels), kind, value)
 	}
@@ -40,7 +41,7 @@ func (m meshMetrics) Collect(out chan<- prometheus.Metric) {
 		}
 		out <- prometheus.MustNewConstHistogram(prometheus.NewDesc(name, help, nil, nil), counts.Count, counts.Sum.Seconds(), buckets)
 	}
-	streams, mesh := m.xds.Stats(), m.discovery.Stats()
+	streams, mesh := m.XDS.Stats(), m.Discovery.Stats()
 	number(prometheus.GaugeValue, "pilot_xds", "Streams of proxies that are open.", float64(streams.Streams), nil)
 	var rejects uint64
 	for typeURL, t := range streams.Types {

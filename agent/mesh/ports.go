@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/agent/xds"
 )
 
 // conditionPortShared is the condition of listeners of the mesh whose port another agent's Envoy has too.
@@ -24,24 +25,34 @@ const conditionPortShared = "port-shared"
 // sharedAgain is how often a port that is shared is looked at again: the other side may have given it up.
 const sharedAgain = 30 * time.Second
 
-// meshPorts knows what the mesh has Envoy listen on, and tells when a neighbour listens there as well. Changes of the mesh are not
-// refused for it: they are no transaction, and the one who comes second is not always the one who is wrong.
-type meshPorts struct {
+// Ports knows the ports of the mesh's listeners, and raises a condition when another agent's Envoy
+// has one of them too. A change of the mesh is not refused for that: it is no transaction, and the
+// wrong one of the two is not always the later one.
+type Ports struct {
 	host   neighbour.Host
-	feed   func(*corev3.Node) (*resource.Feed, error)
-	folder func() string // the agent's own runtime folder
+	source xds.Source
+	folder string // the agent's own runtime directory
 	board  *condition.Board
-	taken  chan struct{} // holds one: Envoy has taken listeners
+	taken  chan struct{} // holds one: Envoy has accepted listeners
 
 	mu     sync.Mutex
-	node   *corev3.Node // of the Envoy that took listeners last
+	node   *corev3.Node // of the Envoy that accepted listeners last
 	at     *resource.Feed
 	change uint64 // of at, that claims are of
 	claims []config.Claim
 }
 
-// accepted takes in that an Envoy has taken resources. It does not block.
-func (m *meshPorts) accepted(node *corev3.Node, typeURL string) {
+// NewPorts returns the ports of the mesh that source serves, for the agent of a runtime directory.
+func NewPorts(
+	host neighbour.Host, source xds.Source, folder string, board *condition.Board,
+) *Ports {
+	return &Ports{
+		host: host, source: source, folder: folder, board: board, taken: make(chan struct{}, 1),
+	}
+}
+
+// accepted records that an Envoy has accepted resources. It does not block.
+func (m *Ports) accepted(node *corev3.Node, typeURL string) {
 	if typeURL != resource.ListenerType {
 		return
 	}
@@ -54,21 +65,21 @@ func (m *meshPorts) accepted(node *corev3.Node, typeURL string) {
 	}
 }
 
-// lastNode is how the Envoy introduced itself that took listeners last; nil before there was one.
-func (m *meshPorts) lastNode() *corev3.Node {
+// LastNode returns the node of the Envoy that accepted listeners last; nil before the first.
+func (m *Ports) LastNode() *corev3.Node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.node
 }
 
-// now is what the mesh has Envoy listen on.
-func (m *meshPorts) now() []config.Claim {
+// Claims returns the addresses of the mesh's listeners.
+func (m *Ports) Claims() []config.Claim {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.node == nil {
 		return nil
 	}
-	feed, err := m.feed(m.node)
+	feed, err := m.source.Feed(m.node)
 	if err != nil {
 		return nil // Envoy gets nothing either
 	}
@@ -97,10 +108,10 @@ func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 }
 
 // Name is the part's name.
-func (m *meshPorts) Name() string { return "mesh ports" }
+func (m *Ports) Name() string { return "mesh ports" }
 
 // Run looks whenever Envoy has taken listeners, until ctx ends.
-func (m *meshPorts) Run(ctx context.Context) error {
+func (m *Ports) Run(ctx context.Context) error {
 	told := ""
 	for {
 		var again <-chan time.Time
@@ -113,7 +124,7 @@ func (m *meshPorts) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		shared := m.host.Shared(ctx, m.folder(), m.now)
+		shared := m.host.Shared(ctx, m.folder, m.Claims)
 		sentence := ""
 		if len(shared) > 0 {
 			sentence = fmt.Sprintf("%s; connections go to either Envoy: give one of the two another port", strings.Join(shared, ", "))

@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"errors"
@@ -40,7 +40,7 @@ func (m meshRecord) Cured(_ string, names []string) {
 
 func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 	mesh := meshRecord{}
-	o := observer{condition.NewBoard(), slog.New(slog.DiscardHandler), mesh, newRefusals(), nil, func() {}}
+	o := NewObserver(condition.NewBoard(), slog.New(slog.DiscardHandler), mesh, nil, func() {})
 	old, next := xds.Stream{ID: 1}, xds.Stream{ID: 2}
 	refuse := func(stream xds.Stream, name string) {
 		o.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name}, Error: "cannot bind " + name + "\n"})

@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"context"
@@ -12,79 +12,93 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/grpc"
+
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
-	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/agent/xds"
 )
 
-// xdsSockets owns the sockets on which Envoys ask for their resources: that of the configuration in force, those of reloads under
-// way, and those that living epochs were started with. Any other is closed, and removed.
-type xdsSockets struct {
-	listen  func(path string) (net.Listener, error)
-	serve   func(ctx context.Context, bound net.Listener) error // until ctx ends; it closes the listener
-	epochs  func() []epoch.Epoch
-	changed func() <-chan struct{} // closed when epochs has changed
-	log     *slog.Logger
-	failed  chan error // of a socket that is served; holds one
+// Sockets owns the sockets of the xDS server: that of the configuration in force, those of reloads
+// in progress, and those that living epochs were started with. It closes and removes any other.
+type Sockets struct {
+	listen     func(path string) (net.Listener, error)
+	server     Service
+	supervisor Supervisor
+	log        *slog.Logger
+	failed     chan error // of a socket that is served; holds one
 
 	mu      sync.Mutex
-	running context.Context       // of Run; nil: sockets are bound, and served once it runs
-	open    map[string]*xdsSocket // by path; one may be there under several spellings of its own
-	first   string                // path of the start: also that of epochs of an earlier agent, whose own is not known
-	inForce xdsUse
-	asked   map[uint64]xdsUse // by reload under way
-	uses    map[xdsUse]bool   // of epochs that may live
+	running context.Context    // of Run; nil: sockets are bound, and served once it runs
+	open    map[string]*socket // by path; one may be there under several spellings of its own
+	first   string             // path of the start: also that of epochs of an earlier agent, whose own is not known
+	inForce use
+	asked   map[uint64]use // by reload under way
+	uses    map[use]bool   // of epochs that may live
 }
 
-// xdsUse is the path that epochs of a spec ask at.
-type xdsUse struct{ hash, path string }
+// use is the path that epochs of a spec ask at.
+type use struct{ hash, path string }
 
-// xdsSocket is one that is bound.
-type xdsSocket struct {
+// socket is one that is bound.
+type socket struct {
 	bound  net.Listener
 	cancel context.CancelFunc // nil: it is not served yet
 	ended  chan struct{}      // closed when it is served no more
 }
 
-// newXDSSockets binds the first socket.
-func (a *Agent) newXDSSockets(c *config.Config, other *keeper.User) (*xdsSockets, error) {
-	log := a.logOf("xds")
-	connections := newXDSConnections()
-	s := &xdsSockets{
+// Options of Sockets.
+type Options struct {
+	Path       string // of the socket of the start
+	Group      int    // that may connect; 0: the agent's own
+	Server     Service
+	Supervisor Supervisor
+	Logger     *slog.Logger
+}
+
+// Service is the xDS server. Serve serves until ctx ends and closes the listener.
+type Service interface {
+	Serve(ctx context.Context, bound net.Listener, options ...grpc.ServerOption) error
+}
+
+// Supervisor knows the epochs. Changed returns a channel that is closed at the next change.
+type Supervisor interface {
+	Epochs() []epoch.Epoch
+	Changed() <-chan struct{}
+}
+
+// NewSockets binds the socket of the start.
+func NewSockets(o Options) (*Sockets, error) {
+	connections := newConnections()
+	s := &Sockets{
 		listen: func(path string) (net.Listener, error) {
-			listen := xds.ListenOptions{Path: path, Logger: log}
-			if other != nil {
-				listen.Group = int(other.GID)
-			}
-			bound, err := xds.Listen(listen)
+			bound, err := xds.Listen(xds.ListenOptions{Path: path, Group: o.Group, Logger: o.Logger})
 			if err != nil {
 				return nil, err
 			}
-			return limitXDS(bound, connections), nil
+			return limit(bound, connections), nil
 		},
-		serve:  func(ctx context.Context, bound net.Listener) error { return a.xds.Serve(ctx, bound) },
-		epochs: a.supervisor.Epochs, changed: a.supervisor.Changed, log: log,
+		server: o.Server, supervisor: o.Supervisor, log: o.Logger,
 	}
-	if err := s.start(filepath.Clean(c.XDS.Socket)); err != nil {
+	if err := s.start(filepath.Clean(o.Path)); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
 // start binds the socket of the start.
-func (s *xdsSockets) start(path string) error {
-	s.failed, s.open = make(chan error, 1), map[string]*xdsSocket{}
-	s.first, s.inForce = path, xdsUse{path: path}
-	s.asked, s.uses = map[uint64]xdsUse{}, map[xdsUse]bool{}
+func (s *Sockets) start(path string) error {
+	s.failed, s.open = make(chan error, 1), map[string]*socket{}
+	s.first, s.inForce = path, use{path: path}
+	s.asked, s.uses = map[uint64]use{}, map[use]bool{}
 	return s.bind(path)
 }
 
 // Name is the part's name.
-func (s *xdsSockets) Name() string { return "xds" }
+func (s *Sockets) Name() string { return "xds" }
 
 // Run serves on the sockets until ctx ends, and closes those that are used no more.
-func (s *xdsSockets) Run(ctx context.Context) error {
+func (s *Sockets) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
 	s.running = ctx
@@ -103,7 +117,7 @@ func (s *xdsSockets) Run(ctx context.Context) error {
 		}
 	}()
 	for {
-		changed := s.changed() // before the look: nothing is missed
+		changed := s.supervisor.Changed() // before the look: nothing is missed
 		s.mu.Lock()
 		s.sweep()
 		s.mu.Unlock()
@@ -117,10 +131,10 @@ func (s *xdsSockets) Run(ctx context.Context) error {
 	}
 }
 
-// want has the socket of a configuration bound, for a reload that may start an epoch of the given spec, until over. Its error says
-// where the path was said.
-func (s *xdsSockets) want(reload uint64, hash string, loaded *config.Loaded) error {
-	use := xdsUse{hash, filepath.Clean(loaded.Config.XDS.Socket)}
+// Hold binds the socket of a configuration, for a reload that may start an epoch with the given
+// digest, until Release. Its error has the position of the key.
+func (s *Sockets) Hold(reload uint64, hash string, loaded *config.Loaded) error {
+	use := use{hash, filepath.Clean(loaded.Config.XDS.Socket)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.bind(use.path); err != nil {
@@ -141,16 +155,16 @@ func cureOfSocket(err error, path string) string {
 	return "or take another path"
 }
 
-// commit makes a use that of the configuration in force.
-func (s *xdsSockets) commit(hash string, c *config.Config) {
+// Configure makes the socket of the configuration in force the one of epochs with the given digest.
+func (s *Sockets) Configure(hash string, c *config.Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.inForce = xdsUse{hash, filepath.Clean(c.XDS.Socket)}
+	s.inForce = use{hash, filepath.Clean(c.XDS.Socket)}
 	s.uses[s.inForce] = true
 }
 
-// over ends what want began.
-func (s *xdsSockets) over(reload uint64) {
+// Release ends what Hold began.
+func (s *Sockets) Release(reload uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.asked, reload)
@@ -158,7 +172,7 @@ func (s *xdsSockets) over(reload uint64) {
 }
 
 // bind binds a path, unless it is, and serves on it once Run does. Callers hold mu, as of all that follow.
-func (s *xdsSockets) bind(path string) error {
+func (s *Sockets) bind(path string) error {
 	if s.open[path] != nil {
 		return nil
 	}
@@ -173,7 +187,7 @@ func (s *xdsSockets) bind(path string) error {
 	if err != nil {
 		return err
 	}
-	s.open[path] = &xdsSocket{bound: bound, ended: make(chan struct{})}
+	s.open[path] = &socket{bound: bound, ended: make(chan struct{})}
 	if s.running != nil {
 		s.begin(s.open[path])
 		s.log.Info("serving xDS on another socket", "socket", path)
@@ -182,7 +196,7 @@ func (s *xdsSockets) bind(path string) error {
 }
 
 // sameAs is the socket that is open at a path under another spelling of it (/var/run for /run); nil: none is.
-func (s *xdsSockets) sameAs(path string) *xdsSocket {
+func (s *Sockets) sameAs(path string) *socket {
 	there, err := os.Lstat(path) // not what a link in the socket's place leads to: the next start could not listen there
 	if err != nil {
 		return nil
@@ -196,12 +210,12 @@ func (s *xdsSockets) sameAs(path string) *xdsSocket {
 }
 
 // begin serves on a socket that is bound.
-func (s *xdsSockets) begin(socket *xdsSocket) {
+func (s *Sockets) begin(socket *socket) {
 	ctx, cancel := context.WithCancel(s.running)
 	socket.cancel = cancel
 	go func() {
 		defer close(socket.ended)
-		if err := s.serve(ctx, socket.bound); err != nil {
+		if err := s.server.Serve(ctx, socket.bound); err != nil {
 			select {
 			case s.failed <- err:
 			default: // one is enough to end the agent
@@ -211,7 +225,7 @@ func (s *xdsSockets) begin(socket *xdsSocket) {
 }
 
 // shut closes a socket, and returns once it is gone; false: it is used under another spelling of its path, and stays.
-func (s *xdsSockets) shut(path string) bool {
+func (s *Sockets) shut(path string) bool {
 	socket := s.open[path]
 	delete(s.open, path)
 	if slices.Contains(slices.Collect(maps.Values(s.open)), socket) {
@@ -227,9 +241,9 @@ func (s *xdsSockets) shut(path string) bool {
 }
 
 // sweep closes what nobody uses any more. While no epoch is live nothing is: the supervisor may start what was tried before.
-func (s *xdsSockets) sweep() {
+func (s *Sockets) sweep() {
 	living, live := map[string]bool{}, false
-	for _, e := range s.epochs() {
+	for _, e := range s.supervisor.Epochs() {
 		if e.State != epoch.Exited {
 			living[e.Hash] = true
 			live = live || e.State.Serves()
@@ -238,7 +252,7 @@ func (s *xdsSockets) sweep() {
 	if !live {
 		return
 	}
-	needed, pending := map[string]bool{s.inForce.path: true}, map[xdsUse]bool{}
+	needed, pending := map[string]bool{s.inForce.path: true}, map[use]bool{}
 	for _, use := range s.asked {
 		pending[use] = true
 	}

@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"context"
@@ -29,11 +29,11 @@ func (noSource) Feed(*corev3.Node) (*resource.Feed, error) { return nil, errors.
 // serveXDS serves on two sockets with the limits of an agent until the test ends.
 func serveXDS(t *testing.T) (sockets [2]string) {
 	t.Helper()
-	server, err := xds.NewServer(limited(xds.Options{Source: noSource{}}))
+	server, err := xds.NewServer(Limited(xds.Options{Source: noSource{}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, connections := parts.ShortDir(t), newXDSConnections()
+	folder, connections := parts.ShortDir(t), newConnections()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, len(sockets))
 	for i, name := range []string{"one.sock", "two.sock"} {
@@ -42,7 +42,7 @@ func serveXDS(t *testing.T) (sockets [2]string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() { ended <- server.Serve(ctx, limitXDS(bound, connections)) }()
+		go func() { ended <- server.Serve(ctx, limit(bound, connections)) }()
 	}
 	t.Cleanup(func() {
 		cancel()

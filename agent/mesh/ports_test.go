@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"context"
@@ -20,6 +20,11 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
+// sourceOf serves one feed to all.
+type sourceOf struct{ feed *resource.Feed }
+
+func (s sourceOf) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
+
 func listenerOf(t *testing.T, name, host string, port uint32) *resource.Resource {
 	t.Helper()
 	r, err := resource.New(name, &listenerv3.Listener{Name: name, Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
@@ -39,14 +44,14 @@ func TestSharedPortOfTheMesh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var theirs atomic.Int32
 		theirs.Store(80)
-		m := &meshPorts{
+		m := &Ports{
 			host: neighbour.Host{Directory: directory, EnvoyLives: func(string) bool { return true }, Ask: func(context.Context, string) (neighbour.Agent, bool) {
 				return neighbour.Agent{Claims: []config.Claim{{Key: "listener x", Host: "0.0.0.0", Port: int(theirs.Load())}}}, true
 			}},
-			feed: func(*corev3.Node) (*resource.Feed, error) { return feed, nil }, folder: func() string { return "/run/outrider" },
+			source: sourceOf{feed}, folder: "/run/outrider",
 			board: condition.NewBoard(), taken: make(chan struct{}, 1),
 		}
-		if claims := m.now(); len(claims) != 0 {
+		if claims := m.Claims(); len(claims) != 0 {
 			t.Errorf("before Envoy took anything: %v", claims)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -69,7 +74,7 @@ func TestSharedPortOfTheMesh(t *testing.T) {
 		look(resource.ClusterType, "")
 		look(resource.ListenerType, `listener web: port 80 of 127.0.0.1 is taken by listener x (port 80 of 0.0.0.0) of instance "a"`)
 		want := []config.Claim{{Key: "listener other", Host: "::", Port: 81, Envoy: true}, {Key: "listener web", Host: "127.0.0.1", Port: 80, Envoy: true}}
-		if diff := cmp.Diff(want, m.now()); diff != "" {
+		if diff := cmp.Diff(want, m.Claims()); diff != "" {
 			t.Error(diff)
 		}
 		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType, Name: "web"}}})

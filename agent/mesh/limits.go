@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"net"
@@ -18,20 +18,20 @@ const (
 	xdsSubscriptionBytes = 8 << 20
 )
 
-// limited returns the options of an xDS server with the limits of an agent's.
-func limited(options xds.Options) xds.Options {
+// Limited returns the options of an xDS server with the limits of an agent's.
+func Limited(options xds.Options) xds.Options {
 	options.MaxStreams, options.ConnectsPerSecond = xdsStreams, xdsStreamsPerSecond
 	options.MaxMessageBytes, options.MaxSubscriptionBytes = xdsMessageBytes, xdsSubscriptionBytes
 	return options
 }
 
-func newXDSConnections() *admission.Pool {
+func newConnections() *admission.Pool {
 	return admission.NewPool(admission.Limits{Total: xdsConnections, PerKey: xdsConnections})
 }
 
-// limitXDS limits the connections to a socket by a pool that it shares with others. A stream may be
+// limit limits the connections to a socket by a pool that it shares with others. A stream may be
 // silent for days, so none gives way.
-func limitXDS(bound net.Listener, connections *admission.Pool) net.Listener {
+func limit(bound net.Listener, connections *admission.Pool) net.Listener {
 	return admission.Listen(bound, admission.Options{Busy: true, Admit: func(net.Conn) (*admission.Pool, admission.Key) {
 		return connections, admission.Key{}
 	}})

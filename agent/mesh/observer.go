@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"context"
@@ -7,37 +7,42 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
-	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/xds"
 )
 
-// observer turns what happens on Envoy's streams into events, conditions and log lines (xds.Observer).
-type observer struct {
+// Observer implements xds.Observer: it publishes events of Envoy's streams as conditions, events and
+// log lines, and reports them to the discovery server.
+type Observer struct {
 	board   *condition.Board
 	log     *slog.Logger
-	mesh    meshServer
+	mesh    Server
 	refused *refusals
-	ports   *meshPorts // nil: nobody asks
-	hint    func()     // Envoy has taken something: it may be live from now on
+	ports   *Ports // nil: none
+	hint    func() // triggers an early liveness poll
 }
 
-// meshServer ties what Envoy accepts and refuses to the objects it came from. Refused returns the
+// NewObserver returns an Observer. hint is called when Envoy has accepted a response.
+func NewObserver(
+	board *condition.Board, log *slog.Logger, server Server, ports *Ports, hint func(),
+) Observer {
+	return Observer{board, log, server, newRefusals(), ports, hint}
+}
+
+// Server is the discovery server, which relates resources to their objects. Refused returns the
 // resources that it cannot replace by the version before.
-type meshServer interface {
+type Server interface {
 	Accepted(stream uint64, node *corev3.Node)
 	Refused(typeURL string, refused []discovery.RefusedResource, reason error) (standing []string)
 	Cured(typeURL string, names []string)
 }
 
-// conditionResources is the condition, one per type, of resources that Envoy does not take.
-func conditionResources(typeURL string) string {
+// ConditionRefused returns the code of the condition, one per type, of refused resources.
+func ConditionRefused(typeURL string) string {
 	return "resources-refused-" + strings.ToLower(typeName(typeURL))
 }
 
@@ -45,12 +50,12 @@ func conditionResources(typeURL string) string {
 func typeName(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
 
 // Connected logs that an epoch asks for its configuration.
-func (o observer) Connected(stream xds.Stream) {
+func (o Observer) Connected(stream xds.Stream) {
 	o.log.Debug("Envoy connected", "service", stream.Service, "pid", stream.Peer.PID, "delta", stream.Delta)
 }
 
 // Disconnected logs the end of a stream, and ends what was refused on it alone.
-func (o observer) Disconnected(stream xds.Stream, err error) {
+func (o Observer) Disconnected(stream xds.Stream, err error) {
 	for typeURL, names := range o.refused.ended(stream) {
 		o.tell(typeURL, names)
 	}
@@ -58,13 +63,13 @@ func (o observer) Disconnected(stream xds.Stream, err error) {
 }
 
 // Pushed logs a response.
-func (o observer) Pushed(stream xds.Stream, push xds.Push) {
+func (o Observer) Pushed(stream xds.Stream, push xds.Push) {
 	o.log.Debug("pushed", "pid", stream.Peer.PID, "type", typeName(push.Type), "version", push.Version, "resources", push.Resources,
 		"removed", len(push.Removed), "bytes", push.Bytes)
 }
 
 // Accepted logs an ACK.
-func (o observer) Accepted(stream xds.Stream, typeURL, version string) {
+func (o Observer) Accepted(stream xds.Stream, typeURL, version string) {
 	o.hint()
 	o.mesh.Accepted(stream.ID, stream.Node)
 	if o.ports != nil {
@@ -74,7 +79,7 @@ func (o observer) Accepted(stream xds.Stream, typeURL, version string) {
 }
 
 // Refused tells a NACK by resource and by the objects behind it.
-func (o observer) Refused(stream xds.Stream, refusal xds.Refusal) {
+func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	refusal.Error = strings.Join(strings.Split(strings.TrimSpace(refusal.Error), "\n"), "; ") // Envoy ends each part with a new line
 	var origins []string
 	for _, origin := range refusal.Origins {
@@ -130,7 +135,7 @@ func goesOn(refusal xds.Refusal) string {
 }
 
 // Cured ends a refusal.
-func (o observer) Cured(stream xds.Stream, typeURL string, names []string) {
+func (o Observer) Cured(stream xds.Stream, typeURL string, names []string) {
 	cured := o.refused.cured(stream, typeURL, names)
 	if len(cured) > 0 { // else the mesh server went back to the version before
 		o.log.Info("Envoy accepts what it refused before", "pid", stream.Peer.PID,
@@ -140,53 +145,13 @@ func (o observer) Cured(stream xds.Stream, typeURL string, names []string) {
 }
 
 // tell makes the condition of a type say what is refused now; cured is what nobody refuses any more.
-func (o observer) tell(typeURL string, cured []string) {
+func (o Observer) tell(typeURL string, cured []string) {
 	if sentence := o.refused.sentence(typeURL); sentence != "" {
-		o.board.Raise(conditionResources(typeURL), condition.Error, sentence)
+		o.board.Raise(ConditionRefused(typeURL), condition.Error, sentence)
 	} else {
-		o.board.Clear(conditionResources(typeURL))
+		o.board.Clear(ConditionRefused(typeURL))
 	}
 	if len(cured) > 0 {
 		o.mesh.Cured(typeURL, cured)
 	}
-}
-
-// statusTime bounds the question to the streams where they stand.
-const statusTime = time.Second
-
-// ResourceTypes is where each epoch stands with each type of resource.
-func (b backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusTime)
-	defer cancel()
-	numbers := map[int]int{} // pid → epoch
-	for _, e := range b.supervisor.Epochs() {
-		if e.State != epoch.Exited {
-			numbers[e.PID] = e.Number
-		}
-	}
-	types := []api.ResourceType{}
-	for _, stream := range b.xds.Status(ctx) {
-		number, ours := numbers[int(stream.Peer.PID)]
-		if !ours {
-			continue
-		}
-		for _, t := range stream.Types {
-			shown := api.ResourceType{Epoch: number, Type: t.Type, Version: t.VersionAccepted, Resources: t.Names, State: "accepted", Since: t.Accepted, Source: "embedded"}
-			if t.VersionAccepted != t.VersionSent || t.Pending > 0 {
-				shown.State, shown.Since = "pending", t.Sent
-			}
-			if feed, err := b.discovery.Feed(stream.Node); t.Wildcard && err == nil {
-				snapshot, _ := feed.Current()
-				shown.Resources = len(snapshot.Set(t.Type))
-			}
-			for _, refused := range t.Refused {
-				shown.State, shown.Since = "refused", refused.Since
-				shown.Refused, shown.RefusedVersion = refused.Error, refused.Version
-				shown.RefusedResource = append(shown.RefusedResource, refused.Name)
-			}
-			slices.Sort(shown.RefusedResource)
-			types = append(types, shown)
-		}
-	}
-	return types, nil
 }

@@ -1,0 +1,35 @@
+// Package mesh connects the embedded discovery server with one agent: the files that it watches,
+// the sockets on which Envoy connects, what Envoy accepts and refuses, the ports of its listeners, and
+// metrics.
+//
+//	files → Watch → discovery.Server → xds.Server ← Sockets ← Envoy
+//	                      ↑                 ↓
+//	                      └─── Observer ←── ACK, NACK → conditions, events
+package mesh
+
+import (
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery"
+)
+
+// Settings returns the [live] keys of the embedded discovery server.
+func Settings(c *config.Config) discovery.Settings {
+	return discovery.Settings{
+		Namespace:      c.Node.Namespace,
+		MeshConfigFile: c.Discovery.MeshConfigFile,
+		Taken:          takenByAgent(c),
+		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
+		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile, Format: c.Telemetry.AccessLogFormat},
+	}
+}
+
+// takenByAgent returns the addresses of the agent and of its bootstrap.
+func takenByAgent(c *config.Config) []discovery.Taken {
+	var taken []discovery.Taken
+	for _, claim := range c.Claims() {
+		if claim.Port != 0 {
+			taken = append(taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port), By: claim.Setting() + " of the agent", Envoy: claim.Envoy})
+		}
+	}
+	return taken
+}

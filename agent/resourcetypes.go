@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/epoch"
+)
+
+// statusTime bounds the question to the streams where they stand.
+const statusTime = time.Second
+
+// ResourceTypes is where each epoch stands with each type of resource.
+func (b backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	defer cancel()
+	numbers := map[int]int{} // pid → epoch
+	for _, e := range b.supervisor.Epochs() {
+		if e.State != epoch.Exited {
+			numbers[e.PID] = e.Number
+		}
+	}
+	types := []api.ResourceType{}
+	for _, stream := range b.xds.Status(ctx) {
+		number, ours := numbers[int(stream.Peer.PID)]
+		if !ours {
+			continue
+		}
+		for _, t := range stream.Types {
+			shown := api.ResourceType{Epoch: number, Type: t.Type, Version: t.VersionAccepted, Resources: t.Names, State: "accepted", Since: t.Accepted, Source: "embedded"}
+			if t.VersionAccepted != t.VersionSent || t.Pending > 0 {
+				shown.State, shown.Since = "pending", t.Sent
+			}
+			if feed, err := b.discovery.Feed(stream.Node); t.Wildcard && err == nil {
+				snapshot, _ := feed.Current()
+				shown.Resources = len(snapshot.Set(t.Type))
+			}
+			for _, refused := range t.Refused {
+				shown.State, shown.Since = "refused", refused.Since
+				shown.Refused, shown.RefusedVersion = refused.Error, refused.Version
+				shown.RefusedResource = append(shown.RefusedResource, refused.Name)
+			}
+			slices.Sort(shown.RefusedResource)
+			types = append(types, shown)
+		}
+	}
+	return types, nil
+}
