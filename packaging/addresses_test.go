@@ -19,8 +19,8 @@ chmod 0755 /usr/bin/outrider
 printf '[status]\naddress = ":15020"\n[telemetry]\nprometheus_address = "0.0.0.0:15090"\n' >/etc/outrider/conf.d/60-as-before.toml
 systemctl start outrider outrider@edge`
 
-// TestUpgrade_KeepsAddresses upgrades from a release whose defaults were all addresses. The agent
-// that relies on them keeps them; the instance that listens on loopback is left alone.
+// TestUpgrade_KeepsAddresses upgrades from a release that listened on all addresses by default. The
+// agent that relies on the defaults keeps them; the instance that listens on loopback is unchanged.
 func TestUpgrade_KeepsAddresses(t *testing.T) {
 	h := newHost(t)
 	h.script("dpkg -i " + deb(oldPlace, oldVersion))
@@ -41,7 +41,8 @@ func TestUpgrade_KeepsAddresses(t *testing.T) {
 	h.expect("*:15020\n0.0.0.0:15090",
 		"ss -Hlnt 'sport = 15020 or sport = 15090' | awk '{print $4}' | sort")
 
-	h.script("dpkg -i " + deb(newPlace, newVersion)) // again: the new release has the new defaults
+	// again: now the defaults are those of the new release
+	h.script("dpkg -i " + deb(newPlace, newVersion))
 	h.script("rm /etc/outrider/conf.d/00-listen-addresses.toml && dpkg -i " + deb(newPlace,
 		newVersion))
 	h.expect("", "ls /etc/outrider/conf.d | grep 00- || true")

@@ -2,7 +2,7 @@ package packaging
 
 import "testing"
 
-// TestAppArmorProfile has AppArmor's own parser compile the profiles; loading them needs a kernel
+// TestAppArmorProfile compiles the profiles with AppArmor's parser. Loading them needs a kernel
 // with AppArmor.
 func TestAppArmorProfile(t *testing.T) {
 	run(t, "apparmor_parser", "--skip-kernel-load", "--skip-cache", "--skip-read-cache",

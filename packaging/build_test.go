@@ -1,5 +1,5 @@
-// Package packaging tests the packages: what is in them, that they are built reproducibly, and what
-// they do to a machine.
+// Package packaging tests the packages: their content, that builds are reproducible, and their
+// effect on a machine.
 package packaging
 
 import (
@@ -16,14 +16,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The two versions that the tests build, and when.
+// The two versions that the tests build, and their dates.
 const (
 	oldVersion = "0.9.1"
 	newVersion = "0.9.2"
 	buildTime  = "1790000000"
 )
 
-// packages are built once for all tests, below one folder that TestMain removes.
+// packages are built once for all tests, in a directory that TestMain removes.
 type packages struct {
 	folder string
 	mu     sync.Mutex
@@ -44,8 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// build runs scripts/package, and returns the folder with what it made. Its results are kept by
-// name.
+// build runs scripts/package and returns the directory with the result, which is cached by name.
 func (p *packages) build(t *testing.T, name string, environment ...string) string {
 	t.Helper()
 	p.mu.Lock()
@@ -70,7 +69,7 @@ func (p *packages) build(t *testing.T, name string, environment ...string) strin
 	return dist
 }
 
-// old and new are the folders of the two versions for amd64.
+// old and new return the directories of the two versions for amd64.
 func (p *packages) old(t *testing.T) string {
 	return p.build(t, "old", "VERSION="+oldVersion, "ARCHITECTURES=amd64")
 }
@@ -87,7 +86,7 @@ func rpm(folder, version string) string {
 	return filepath.Join(folder, "outrider-"+version+"-1.x86_64.rpm")
 }
 
-// run runs a program and returns what it prints.
+// run runs a program and returns its output.
 func run(t *testing.T, program string, arguments ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program, arguments...).CombinedOutput()
@@ -97,8 +96,8 @@ func run(t *testing.T, program string, arguments ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// The same sources and SOURCE_DATE_EPOCH give the same bytes, whatever the builder's umask, zone
-// and language.
+// Equal sources and SOURCE_DATE_EPOCH give equal bytes, regardless of the builder's umask, time
+// zone and locale.
 func TestReproducible(t *testing.T) {
 	first := shared.old(t)
 	script := "umask 077; exec " + filepath.Join(parts.Root(), "scripts", "package")
@@ -127,7 +126,7 @@ func digest(t *testing.T, path string) [sha256.Size]byte {
 	return sha256.Sum256(content)
 }
 
-// Packages for arm64 hold programs for arm64.
+// Packages for arm64 contain programs for arm64.
 func TestArm64(t *testing.T) {
 	folder := shared.build(t, "arm64", "VERSION="+oldVersion, "ARCHITECTURES=arm64")
 	if got := run(t, "rpm", "-qp", "--qf", "%{ARCH}",

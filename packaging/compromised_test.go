@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// An attack is what a process with the uid of Envoy's user does to everything that is that user's,
+// An attack is what a process with the UID of Envoy's user does to everything that this user owns,
 // as a shell script. Its own failures do not matter.
 type attack struct {
 	name   string
 	script string
-	asRoot bool // what the user itself may not do, on this kernel
-	// also where not everything is asked for (OUTRIDER_TEST_FULL): an attack takes half a minute
+	asRoot bool // needs root on this kernel
+	// runs even without OUTRIDER_TEST_FULL; each attack takes half a minute
 	always bool
 }
 
-// each runs a command for the directory $d of every agent, in it.
+// each runs a command in the directory $d of every agent.
 const each = `for d in /run/outrider-envoy /run/outrider-envoy/edge /run/outrider-envoy/next; do cd "$d" 2>/dev/null || continue; %; done; `
 
 // names runs a command for every name $n that root, the agents or the keeper use there.
@@ -60,7 +60,7 @@ time.sleep(600)' >/dev/null 2>&1 &`)},
 		script: `kill -STOP $(pgrep -x outrider-keepe) $(pgrep -x envoy)`},
 }
 
-// canary is a place of root's that looks like the directories of an agent and a keeper, with dead
+// canary is a directory of root that looks like the directories of an agent and a keeper, with dead
 // sockets.
 const canary = `set -eu
 rm -rf /canary; mkdir -p /canary/envoy; cd /canary
@@ -71,11 +71,11 @@ for socket in admin-0.sock admin-1.sock outrider.sock keeper.sock hot_restart_pa
 done
 echo x >/dev/shm/envoy_shared_memory_47120; ln -sfn /canary /dev/shm/canary`
 
-// untouched prints everything that must stay as it is.
+// untouched prints everything that must not change.
 const untouched = `find /canary /dev/shm/envoy_shared_memory_47120 -printf '%p %y %m %U %G %s %i %n\n' | sort; cat /canary/base-id`
 
-// moments are what root does while the attack stands; a limit bounds each, as nothing may hang.
-// What a compromised Envoy can make fail is its own restart, never the removal of the package.
+// moments are root's operations during the attack. Each has a time limit, since nothing may hang. A
+// compromised Envoy may make its own restart fail, but not the removal of the package.
 var moments = []struct {
 	name, command string
 	limit         time.Duration
@@ -98,8 +98,8 @@ var moments = []struct {
 	{name: "purge", command: "dpkg -P outrider", limit: 30 * time.Second, must: true},
 }
 
-// A compromised Envoy makes root touch nothing but its own directories, and wait for nothing.
-func TestCompromisedEnvoy(t *testing.T) {
+// A compromised Envoy cannot make root touch anything but its own directories, or wait.
+func TestUninstall_WithCompromisedEnvoy(t *testing.T) {
 	h := newHost(t)
 	for _, a := range attacks {
 		if !a.always && os.Getenv("OUTRIDER_TEST_FULL") == "" {
@@ -142,7 +142,7 @@ func (h *host) attack(a attack) {
 	if a.asRoot {
 		user = ""
 	}
-	// It may itself fail, or be refused, anywhere.
+	// It may fail, or be refused.
 	if out, err := h.within(60*time.Second, user+"timeout 50 sh -c "+quote(a.script)+
 		" >/tmp/attack 2>&1; true"); err != nil {
 		h.t.Fatalf("the attack does not end: %v %s", err, out)
@@ -151,7 +151,7 @@ func (h *host) attack(a attack) {
 
 func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// within runs a script with a limit of time.
+// within runs a script with a time limit.
 func (h *host) within(limit time.Duration, script string) (string, error) {
 	ctx, cancel := context.WithTimeout(h.t.Context(), limit)
 	defer cancel()

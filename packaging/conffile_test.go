@@ -15,13 +15,13 @@ import (
 const (
 	annotatedVersion = "0.9.0"
 	annotatedPlace   = "/opt/annotated"
-	quietly          = "DEBIAN_FRONTEND=noninteractive dpkg -i " // nobody is there to answer
+	quietly          = "DEBIAN_FRONTEND=noninteractive dpkg -i " // nobody can answer a question
 )
 
-// annotated builds packages as they were when the conffile was the annotated file.
+// annotated builds packages in which the conffile is the annotated file.
 func annotated(t *testing.T) string {
 	t.Helper()
-	shared.old(t) // builds what is packed
+	shared.old(t) // builds the packed programs
 	work, dist := filepath.Join(shared.folder, "old.work"), filepath.Join(shared.folder,
 		"annotated")
 	if err := os.MkdirAll(dist, 0o755); err != nil {
@@ -51,8 +51,8 @@ func annotated(t *testing.T) string {
 	return dist
 }
 
-// An upgrade replaces the annotated file where nobody changed it. Where somebody did it is kept,
-// after one question of dpkg's; the next upgrade asks nothing.
+// An upgrade replaces an unmodified annotated file. It keeps a modified one after a question of
+// dpkg; the next upgrade does not ask.
 func TestConffile_FromTheAnnotatedFileToTheStub(t *testing.T) {
 	h := &host{t: t, Machine: machine.Test(t, machine.Options{Bind: []string{
 		annotated(t) + ":" + annotatedPlace, shared.old(t) + ":" + oldPlace,
@@ -84,7 +84,7 @@ func TestConffile_FromTheAnnotatedFileToTheStub(t *testing.T) {
 					t.Errorf("dpkg does not ask: %v: %s", err, asked)
 				}
 				h.script(quietly + "--force-confold " + deb(oldPlace, oldVersion) + " </dev/null")
-				// no question any more
+				// no question
 				h.script(quietly + deb(newPlace, newVersion) + " </dev/null")
 				h.expect(isKept, kept)
 			} else {

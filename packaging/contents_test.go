@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Whoever lints finds no error. What is allowed says why, in packaging/deb/lintian-overrides and
+// Linters find no errors. Exceptions are explained in packaging/deb/lintian-overrides and
 // packaging/rpm/rpmlint.toml.
 func TestLint(t *testing.T) {
 	folder := shared.old(t)
@@ -23,8 +23,8 @@ func TestLint(t *testing.T) {
 		run(t, "lintian", "--allow-root", "--fail-on", "error,warning", deb(folder, oldVersion))
 	})
 	t.Run("rpmlint", func(t *testing.T) {
-		// rpmlint unpacks with cpio. Paths in the rpm begin with a slash (rpm itself does not
-		// mind): in its folder, not in /.
+		// rpmlint unpacks with cpio. Paths in the rpm begin with a slash, which rpm ignores, so
+		// unpack into a directory and not into /.
 		shim := t.TempDir()
 		if err := os.WriteFile(filepath.Join(shim, "cpio"),
 			[]byte("#!/bin/sh\nexec /usr/bin/cpio --no-absolute-filenames \"$@\"\n"),
@@ -44,8 +44,7 @@ func TestLint(t *testing.T) {
 // examplesPlace is where the packages install packaging/examples.
 const examplesPlace = "/usr/share/doc/outrider/examples"
 
-// installed are the modes and owners of what both packages bring, by path; files without a line
-// here are 0644 root:root.
+// installed maps paths to modes and owners. Other files are 0644 root:root.
 var installed = map[string]string{
 	"/etc/outrider":                            "drwxr-xr-x root root",
 	"/etc/outrider/conf.d":                     "drwxr-xr-x root root",
@@ -60,7 +59,7 @@ var installed = map[string]string{
 	"/usr/share/licenses/outrider":             "drwxr-xr-x root root",
 }
 
-func TestContentsOfTheRpm(t *testing.T) {
+func TestContents_Rpm(t *testing.T) {
 	path := rpm(shared.old(t), oldVersion)
 	listed := map[string]string{}
 	for line := range strings.Lines(run(t, "rpm", "-qp", "--qf",
@@ -94,9 +93,8 @@ func TestContentsOfTheRpm(t *testing.T) {
 	}
 }
 
-// The examples in the packages are the files that `outrider example` shows and whose tests run,
-// and nothing else.
-func TestExamplesAreThoseThatAreTested(t *testing.T) {
+// The packages contain exactly the examples that `outrider example` shows and whose tests run.
+func TestContents_ExamplesAreTested(t *testing.T) {
 	unpacked := t.TempDir()
 	run(t, "dpkg-deb", "-x", deb(shared.old(t), oldVersion), unpacked)
 	want := map[string]string{}
@@ -123,8 +121,8 @@ func TestExamplesAreThoseThatAreTested(t *testing.T) {
 	}
 }
 
-// The conffile says nothing, and where to read what can be said: that is a document.
-func TestConfigurationIsAStub(t *testing.T) {
+// The conffile has no settings and names its documentation.
+func TestContents_ConfigurationIsAStub(t *testing.T) {
 	unpacked := t.TempDir()
 	run(t, "dpkg-deb", "-x", deb(shared.old(t), oldVersion), unpacked)
 	stub, err := os.ReadFile(filepath.Join(unpacked, "etc/outrider/outrider.toml"))
@@ -148,12 +146,12 @@ func TestConfigurationIsAStub(t *testing.T) {
 	}
 }
 
-func TestContentsOfTheDeb(t *testing.T) {
+func TestContents_Deb(t *testing.T) {
 	path := deb(shared.old(t), oldVersion)
 	listed := map[string]bool{}
 	for line := range strings.Lines(run(t, "dpkg-deb", "-c", path)) {
 		fields := strings.Fields(line)
-		name := strings.ReplaceAll(fields[5], `\\`, `\`) // as tar quotes it
+		name := strings.ReplaceAll(fields[5], `\\`, `\`) // as quoted by tar
 		listed[strings.TrimSuffix(strings.TrimPrefix(name, "."), "/")] = true
 	}
 	for _, name := range append(files(t), "/usr/share/doc/outrider/copyright",
@@ -166,7 +164,7 @@ func TestContentsOfTheDeb(t *testing.T) {
 	}
 }
 
-// files are those that both packages have because the sources have them.
+// files returns the files that both packages copy from the sources.
 func files(t *testing.T) []string {
 	t.Helper()
 	names := []string{"/usr/lib/systemd/system-preset/90-outrider.preset",
@@ -209,8 +207,8 @@ func files(t *testing.T) []string {
 	return names
 }
 
-// No script of a package restarts, or stops by itself, what ends Envoy.
-func TestScriptletsLeaveEnvoyAlone(t *testing.T) {
+// No scriptlet restarts, or stops on its own, a unit whose end stops Envoy.
+func TestScriptlets_LeaveEnvoyAlone(t *testing.T) {
 	folder := shared.old(t)
 	control := t.TempDir()
 	run(t, "dpkg-deb", "-e", deb(folder, oldVersion), control)
@@ -237,7 +235,7 @@ func TestScriptletsLeaveEnvoyAlone(t *testing.T) {
 	}
 }
 
-// needrestart leaves outrider-envoy.service alone, and nothing else.
+// needrestart skips outrider-envoy.service and nothing else.
 func TestNeedrestart(t *testing.T) {
 	const script = `our %nrconf; defined(do $ARGV[0]) or die $@; for $unit (@ARGV[1..$#ARGV]) {
 		my @matching = grep { $unit =~ /$_/ && !$nrconf{override_rc}{$_} } keys %{$nrconf{override_rc}}; print @matching ? "keep " : "restart " }`

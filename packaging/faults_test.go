@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// faultsFile lists the maintainer scripts that fail, as SCRIPT-ARGUMENT.
+// faultsFile lists the maintainer scripts that must fail, as SCRIPT-ARGUMENT.
 const faultsFile = "/etc/faults"
 
 // withFault returns a maintainer script that fails at its end if faultsFile lists it.
@@ -26,7 +26,7 @@ func withFault(script, text string) string {
 	return head + fault + "\n" + body
 }
 
-// debWithFaults repacks a deb with scripts that fail on request, and with more files.
+// debWithFaults repacks a deb with scripts that fail on request, and with extra files.
 func debWithFaults(t *testing.T, path, target string, extra ...string) {
 	t.Helper()
 	unpacked := filepath.Join(t.TempDir(), "deb")
@@ -52,7 +52,7 @@ func debWithFaults(t *testing.T, path, target string, extra ...string) {
 	run(t, "dpkg-deb", "-Zgzip", "-z1", "-b", unpacked, target)
 }
 
-// rpmWithFaults builds the rpm of a folder again, with scripts that fail on request.
+// rpmWithFaults rebuilds an rpm with scripts that fail on request.
 func rpmWithFaults(t *testing.T, folder, version, target string) {
 	t.Helper()
 	settings, err := os.ReadFile(filepath.Join(folder+".work", "rpm.yaml"))

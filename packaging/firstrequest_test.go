@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestFirstRequest_WithThePackageAlone does what README.Debian says, command by command, on a
-// machine without an Envoy, up to the first answer. Purging then leaves nothing.
+// TestFirstRequest_WithThePackageAlone runs the commands of README.Debian on a machine without
+// Envoy, up to the first answer. Purging then leaves nothing.
 func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 	h := &host{t: t, Machine: machine.Test(t, machine.Options{Bind: []string{
 		shared.old(t) + ":" + oldPlace, filepath.Dir(parts.Envoy(t)) + ":/opt/envoy"}})}

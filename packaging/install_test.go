@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-// Images of containers tell dpkg to leave out documents.
+// Container images configure dpkg to leave out documentation.
 const installDeb = "DEBIAN_FRONTEND=noninteractive dpkg --path-include='/usr/share/*' --force-confold -i "
 
-// A machine's life with the deb, and then with the rpm: install, run, upgrade, remove, come back,
-// purge.
+// TestInstall installs, runs, upgrades, removes, reinstalls and purges first the deb and then the
+// rpm.
 func TestInstall(t *testing.T) {
 	h := newHost(t)
 	sequence := []struct {
@@ -20,14 +20,14 @@ func TestInstall(t *testing.T) {
 		{"deb/start and reload", startAndReload},
 		{"deb/upgrade", func(h *host) {
 			h.upgrade(func() { h.script(endOldLayout + installDeb + deb(newPlace, newVersion)) })
-			// a configuration that was changed stays
+			// a modified configuration stays
 			h.expect("# mine", "tail -n 1 /etc/outrider/outrider.toml")
 			h.expect("640 root outrider", "stat -c '%a %U %G' /etc/outrider/outrider.toml")
 		}},
 		{"deb/remove", debRemove},
 		{"deb/reinstall", func(h *host) {
 			h.script(installDeb + deb(newPlace, newVersion))
-			h.serves("outrider", "outrider@edge") // enabled they were, and are
+			h.serves("outrider", "outrider@edge") // units that were enabled stay enabled
 			h.script("systemctl stop outrider.slice")
 		}},
 		{"deb/purge", debPurge},
@@ -43,7 +43,7 @@ func TestInstall(t *testing.T) {
 	}
 	for _, step := range sequence {
 		if !t.Run(step.name, func(t *testing.T) { step.do(&host{Machine: h.Machine, t: t}) }) {
-			return // what follows stands on it
+			return // later steps depend on it
 		}
 	}
 }
@@ -88,7 +88,7 @@ func debPurge(h *host) {
 		"outrider-envoy; true")
 }
 
-// The machine is the rpm's root: it has its own database, and no dependencies in it.
+// The machine is the rpm's root: it has its own database, without dependencies.
 func rpmInstall(h *host) {
 	h.script("rpm --force-debian -i --nodeps " + rpm(oldPlace, oldVersion))
 	h.installedState()
@@ -103,6 +103,6 @@ func rpmRemove(h *host) {
 	h.expect("", "find /etc/systemd/system -name 'outrider*'")
 	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null "+
 		"|| true")
-	// state stays, as rpms leave it
+	// state stays, as usual for an rpm
 	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider/outrider")
 }

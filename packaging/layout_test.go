@@ -1,8 +1,7 @@
 package packaging
 
-// The directories as packages had them before they became root's
-// (docs/decisions/0001-runtime-directories.md): drop-ins that an upgrade takes away with the old
-// units.
+// The directories of packages before docs/decisions/0001-runtime-directories.md, as drop-ins that
+// an upgrade removes with the old units.
 const oldLayout = `set -eu
 cd /etc/systemd/system
 ln -s /dev/null 'run-outrider\x2denvoy.mount'
@@ -50,13 +49,13 @@ rm -rf /run/outrider /run/outrider-envoy /var/lib/outrider
 systemctl daemon-reload
 systemd-tmpfiles --create outrider.conf`
 
-// endOldLayout is what replaces the units of the old package.
+// endOldLayout replaces the units of the old package.
 const endOldLayout = `set -eu
 cd /etc/systemd/system
 rm -r /etc/tmpfiles.d/outrider.conf 'run-outrider\x2denvoy.mount' outrider*.service.d
 `
 
-// whose lists the directories whose owner decides what root may do in them.
+// whose lists the directories in which root must not trust their owner.
 const whose = `stat -c '%a %U %G %n' /run/outrider /run/outrider/edge /run/outrider/edge/envoy /run/outrider-envoy /run/outrider-envoy/edge`
 
 func (h *host) hasOldLayout() {
@@ -69,8 +68,8 @@ func (h *host) hasOldLayout() {
 	h.expect("outrider outrider", "stat -c '%U %G' /var/lib/outrider")
 }
 
-// hasLayout checks the directories after an upgrade; nothing was mounted over the sockets of the
-// keeper that lives.
+// hasLayout checks the directories after an upgrade: nothing is mounted over the sockets of the
+// running keeper.
 func (h *host) hasLayout() {
 	h.t.Helper()
 	h.expect(`1775 root root /run/outrider

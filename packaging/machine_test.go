@@ -22,8 +22,8 @@ const (
 	oldPlace = "/opt/old"
 	newPlace = "/opt/new"
 
-	// The environment of the tests may hold a policy that lets no package start a service, and no
-	// configuration of dpkg may ask.
+	// A policy of the test environment may prevent packages from starting services, and dpkg must
+	// not ask.
 	prepare = `set -eu
 rm -f /usr/sbin/policy-rc.d
 install -D -m 0755 /opt/envoy/envoy /usr/local/bin/envoy`
@@ -58,11 +58,11 @@ spec:
   hosts: [web.test]
   http: [{directResponse: {status: 200, body: {string: "served"}}}]
 `
-	// A request with what every machine has.
+	// request sends an HTTP request with bash alone.
 	request = `exec 3<>/dev/tcp/127.0.0.1/%d && printf 'GET / HTTP/1.1\r\nHost: web.test\r\nConnection: close\r\n\r\n' >&3 && IFS= read -r -t 5 line <&3 && echo "${line%%$'\r'}"`
 )
 
-// The ports of the agent of the host and of the instance edge.
+// ports of the host's agent and of the instance edge.
 var ports = map[string]int{"outrider": 80, "outrider@edge": 8080}
 
 func newHost(t *testing.T, more ...string) *host {
@@ -89,7 +89,7 @@ func (h *host) script(text string) string {
 	return h.MustRun(h.t, "sh", "-c", text)
 }
 
-// configure writes what both agents serve.
+// configure writes the configuration of both agents.
 func (h *host) configure() {
 	h.t.Helper()
 	for path, text := range map[string]string{
@@ -105,7 +105,7 @@ func (h *host) configure() {
 	}
 }
 
-// serves fails the test if an Envoy does not answer.
+// serves fails the test unless the Envoys answer.
 func (h *host) serves(units ...string) {
 	h.t.Helper()
 	for _, unit := range units {
@@ -116,8 +116,7 @@ func (h *host) serves(units ...string) {
 	}
 }
 
-// whileServing asks Envoy again and again while work is done, and fails the test if it does not
-// answer once.
+// whileServing sends requests during work, and fails the test if any has no answer.
 func (h *host) whileServing(unit string, work func()) {
 	h.t.Helper()
 	const loop = `while [ ! -e /run/enough ]; do (%s) || echo failed; sleep 0.02; done; rm /run/enough`
@@ -148,7 +147,7 @@ func (h *host) property(unit, name string) string {
 	return h.MustRun(h.t, "systemctl", "show", "--value", "-p", name, unit)
 }
 
-// expect compares what a script prints.
+// expect compares the output of a script.
 func (h *host) expect(want, script string) {
 	h.t.Helper()
 	if got := h.script(script); got != want {
@@ -156,7 +155,7 @@ func (h *host) expect(want, script string) {
 	}
 }
 
-// eventually is expect for what is done when nobody waits for it any more.
+// eventually is expect with a time limit.
 func (h *host) eventually(want, script string) {
 	h.t.Helper()
 	parts.Eventually(h.t, time.Minute, fmt.Sprintf("%s\nprints %q", script, want), func() bool {

@@ -15,12 +15,12 @@ const (
 	breaking  = faulty + "/breaking.deb" // breaks outrider
 )
 
-// An administrator enables an agent before the second attempt to configure the package.
+// An administrator enables an agent before the package is configured again.
 const configureAgain = "systemctl enable outrider.service && dpkg --configure outrider && " +
 	"systemctl is-enabled outrider.service && " +
 	`[ "$(stat -c '%a %G' /etc/outrider/outrider.toml)" = "640 outrider" ] && ` + restore
 
-// debPaths are the paths of chapter 6 of Debian's policy, each with a failure.
+// debPaths are the paths in chapter 6 of Debian's policy, each with a failure.
 var debPaths = []path{
 	{name: "install/preinst fails", from: absent, faults: "preinst-install",
 		do: "dpkg -i " + faultyNew, fails: true, want: absent},
@@ -92,8 +92,8 @@ var debPaths = []path{
 		ends: oldRunning},
 }
 
-// TestMaintainerScripts_Deb checks after each path that the package is in the state that dpkg
-// documents, that agents are enabled and serve as before, and that no file is left or lost.
+// TestMaintainerScripts_Deb checks after each path that the package has the state that dpkg
+// documents, that enabled agents serve as before, and that no file is left or lost.
 func TestMaintainerScripts_Deb(t *testing.T) {
 	folder := t.TempDir()
 	in := func(path string) string { return filepath.Join(folder, filepath.Base(path)) }

@@ -39,7 +39,7 @@ const (
 	restart = "systemctl restart outrider.service outrider@edge.service"
 	save    = "mkdir -p /opt/saved && cp -a /etc/outrider/. /opt/saved/"
 	restore = "cp -a /opt/saved/. /etc/outrider/ && " + enable + " && " + restart
-	// The administrator's choice, which no later script may undo.
+	// The administrator's choice, which later scripts must respect.
 	restrict = "chmod 0440 /etc/outrider/outrider.toml"
 )
 
@@ -97,7 +97,7 @@ func (h *pathHost) expectFiles(state string) {
 	}
 }
 
-// run brings the package into the state where the path begins, and runs it.
+// run brings the package into the initial state of the path, and runs the path.
 func (h *pathHost) run(p path) {
 	h.t.Helper()
 	from := p.from
@@ -136,8 +136,8 @@ func (h *pathHost) run(p path) {
 	}
 }
 
-// runAll runs each path as a subtest. A failed one does not prevent the next: each brings the
-// package into its first state.
+// runAll runs each path as a subtest. Each creates its own initial state, so a failure does not
+// affect the next.
 func (h *pathHost) runAll(t *testing.T, paths []path) {
 	for _, p := range paths {
 		t.Run(p.name, func(t *testing.T) {

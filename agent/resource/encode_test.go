@@ -63,7 +63,7 @@ func samples() map[string]proto.Message {
 	}
 }
 
-func TestEqualMessagesHaveEqualBytes(t *testing.T) {
+func TestEncode_IsDeterministic(t *testing.T) {
 	for name, message := range samples() {
 		t.Run(name, func(t *testing.T) {
 			first, err := resource.Encode(message)

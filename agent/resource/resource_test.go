@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-func TestEncodedFormsDecodeToTheSameMessage(t *testing.T) {
+func TestResource_FormsDecodeToSameMessage(t *testing.T) {
 	cluster := &clusterv3.Cluster{Name: "a", ConnectTimeout: durationpb.New(1e9)}
 	r, err := New("a", cluster)
 	if err != nil {
@@ -52,13 +52,13 @@ func TestEncodedFormsDecodeToTheSameMessage(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatEnvoyWould(t *testing.T) {
+func TestNew_ValidatesMessage(t *testing.T) {
 	if _, err := New("a", &clusterv3.Cluster{Name: ""}); err == nil {
 		t.Error("a cluster without a name was accepted")
 	}
 }
 
-func TestFeedTellsWhatChanged(t *testing.T) {
+func TestFeed_Since(t *testing.T) {
 	make1 := func(name, content string) *Resource {
 		return FromEncoded(ClusterType, name,
 			[]byte(content))
@@ -104,14 +104,14 @@ func TestFeedTellsWhatChanged(t *testing.T) {
 	}
 }
 
-func TestEmptyFirstPublishIsASnapshot(t *testing.T) {
+func TestFeed_EmptyFirstPublish(t *testing.T) {
 	feed := NewFeed()
 	if s := feed.Publish(Change{}); s.Sequence != 1 || s.Published.IsZero() {
 		t.Errorf("sequence %d, published %v", s.Sequence, s.Published)
 	}
 }
 
-func TestChangedTellsWhichTypesChanged(t *testing.T) {
+func TestSnapshot_Changed(t *testing.T) {
 	feed := NewFeed()
 	feed.Publish(Change{Set: []*Resource{FromEncoded(ClusterType, "a", []byte("1")),
 		FromEncoded(RouteType, "r", nil)}})
@@ -122,7 +122,7 @@ func TestChangedTellsWhichTypesChanged(t *testing.T) {
 	}
 }
 
-func TestFeedTellsSinceWhenNobodyFollows(t *testing.T) {
+func TestFeed_Idle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := time.Now()
 		f := NewFeed()

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// asking asks for /web all the time until it is stopped, and returns what was lost.
+// asking requests /web continuously until stop, which returns the lost requests.
 func asking(r *rig.Rig) (stop func() []string) {
 	done, lost := make(chan struct{}), make(chan []string)
 	go func() {
@@ -41,7 +41,7 @@ func asking(r *rig.Rig) (stop func() []string) {
 	}
 }
 
-// clusters is what the Envoy that serves has of clusters.
+// clusters returns the clusters of the live Envoy.
 func clusters(r *rig.Rig) string {
 	answer, err := http.Get(
 		fmt.Sprintf("http://127.0.0.1:%d/config_dump?resource=dynamic_active_clusters",
@@ -54,10 +54,10 @@ func clusters(r *rig.Rig) string {
 	return fmt.Sprint(string(text), err)
 }
 
-// TestWhatEnvoyTookOutlivesIt has Envoy refuse a change of the cluster that all requests go by.
-// Each Envoy that follows never had the version before, and serves it all the same; so does the one
-// that is there when the agent is another.
-func TestWhatEnvoyTookOutlivesIt(t *testing.T) {
+// TestAcceptedVersion_OutlivesEnvoy has Envoy refuse a change of the cluster that all requests go
+// by. Each Envoy that follows never had the version before, and serves it all the same; so does the
+// one that is there when the agent is another.
+func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		t.Run(fmt.Sprint("delta ", delta), func(t *testing.T) {
 			toml := fmt.Sprintf(

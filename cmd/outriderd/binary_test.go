@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// otherEnvoy calls itself another version. The bootstrap is not valid for it where INVALID is put.
+// otherEnvoy pretends to be another version. It refuses its bootstrap if INVALID is replaced.
 const otherEnvoy = `#!/bin/sh
 case "$*" in
 --version) echo 'envoy  version: abc/9.9.9/Clean/RELEASE/BoringSSL'; exit ;;
@@ -22,7 +22,7 @@ exec ENVOY "$@"
 `
 
 // TestStatus_NamesTheEnvoyInForce changes [envoy] binary to one that refuses its bootstrap, and to
-// one that does not.
+// one that accepts it.
 func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true, TOML: "[reload]\nwatch = false\n"})
 	write := func(name, invalid string) string {

@@ -15,9 +15,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestAuthoritiesThatComeLateAreTrustedWithoutAnEpoch names authorities in a folder that is not
+// TestAuthorities_LateFilesNeedNoEpoch names authorities in a folder that is not
 // there, then writes them, in place.
-func TestAuthoritiesThatComeLateAreTrustedWithoutAnEpoch(t *testing.T) {
+func TestAuthorities_LateFilesNeedNoEpoch(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
@@ -73,7 +73,7 @@ spec:
 		told(false)
 		inPlace("nothing")
 		told(true)
-		answers(http.StatusOK) // what was trusted before still is
+		answers(http.StatusOK) // the former CA is still trusted
 	}
 	if epoch := current(t, r); epoch.Number != 0 {
 		t.Errorf("epoch %d lives, of %s", epoch.Number, epoch.Reason)

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// An Envoy that cannot start quotes what it was given. Neither the log nor anything that everybody
-// may read holds it.
-func TestWhatEnvoyQuotesIsNotTold(t *testing.T) {
+// An Envoy that cannot start quotes its configuration. Neither the log nor anything that everybody
+// may read contains the quote.
+func TestLog_RedactsEnvoysQuotes(t *testing.T) {
 	const credential, why = "s3cret-value",
 		"Unable to unpack as envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 	r := rig.New(t, rig.Options{Race: true})

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-func TestADrainThatIsWaitedForLeavesNoListener(t *testing.T) {
+func TestDrain_LeavesNoListener(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	if result := r.Outrider("drain", "--wait"); result.Exit != 0 {
@@ -21,8 +21,8 @@ func TestADrainThatIsWaitedForLeavesNoListener(t *testing.T) {
 }
 
 // TestUndrain_RestoresEveryListener drains and undrains a real Envoy, before and after its
-// listeners close: the service, its readiness on ready_port and its metrics answer when undrain
-// returns, and still do when the drain time is over.
+// listeners close: service, readiness on ready_port and metrics work when undrain returns, and
+// after the drain time.
 func TestUndrain_RestoresEveryListener(t *testing.T) {
 	const drainTime = time.Second
 	r := rig.New(t,

@@ -51,7 +51,7 @@ func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
 	}
 }
 
-// TestLog_NamesConditions has another program listen on the status port.
+// TestLog_NamesConditions occupies the status port.
 func TestLog_NamesConditions(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -72,7 +72,7 @@ func TestLog_NamesConditions(t *testing.T) {
 	})
 }
 
-// TestLog_ReloadIsThreeLines counts what a reload logs until the old epoch has exited.
+// TestLog_ReloadIsThreeLines counts the log lines of a reload until the old epoch has exited.
 func TestLog_ReloadIsThreeLines(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.Set("[log]\nlevel = \"info\"\n")

@@ -10,14 +10,13 @@ import (
 	"outrider.org/outrider/scripts/rig/fault"
 )
 
-// moderate is a load and a pace of epochs that let all faults be tried while other tests run: 360
-// requests/s.
+// moderate returns a load and a rate of epochs at which other tests can run: 360 requests/s.
 func moderate() fault.Options {
 	return fault.Options{Rate: 0.2, Drain: time.Second, ParentShutdown: 3 * time.Second, Reloads: 6,
 		Kills: 6, Flood: 5 * time.Second}
 }
 
-// rounds is how often each fault is tried: OUTRIDER_FAULTS, or once.
+// rounds returns how often each fault is injected: OUTRIDER_FAULTS, or once.
 func rounds(t *testing.T) int {
 	text := os.Getenv("OUTRIDER_FAULTS")
 	if text == "" {
@@ -30,11 +29,11 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// mostTries is how often a run is done whose failure a busy machine explains: requests that take
-// seconds outlive the epochs of a test, which end within three.
+// mostTries limits how often a run is repeated whose failure a busy machine explains: requests that
+// take seconds outlive the epochs of a test, which end within three.
 const mostTries = 3
 
-// try tries a fault.
+// try injects a fault.
 func try(t *testing.T, one fault.Fault, options fault.Options) {
 	t.Helper()
 	for tries := 1; ; tries++ {
@@ -56,7 +55,7 @@ func try(t *testing.T, one fault.Fault, options fault.Options) {
 	}
 }
 
-// TestFaults tries everything that can go wrong with Envoy, its keeper and the agent, under load.
+// TestFaults injects every fault of Envoy, its keeper and the agent under load.
 func TestFaults(t *testing.T) {
 	for _, one := range fault.All() {
 		t.Run(one.Name, func(t *testing.T) {
@@ -67,8 +66,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFaultsRaced tries those in which most happens at the same time with an agent built with the
-// race detector.
+// TestFaultsRaced injects the faults with most concurrency into an agent built with the race
+// detector.
 func TestFaultsRaced(t *testing.T) {
 	options := moderate()
 	options.Race, options.Kills = true, 4

@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// follower returns what changes the mesh once more, each time by another route of the rig's
-// service, and waits until Envoy has taken that. Metadata and spec are members, in flow and in
-// block style, that the VirtualService has besides.
+// follower returns a function that changes the mesh, each time by another route of the rig's
+// service, and waits until Envoy has accepted it. metadata and spec are additional fields of the
+// VirtualService, in flow and block style.
 func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string) {
 	changes := 0
 	return func(when string) {
@@ -29,8 +29,8 @@ func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string)
 	}
 }
 
-// badBootstrap writes an override of the bootstrap that Envoy refuses ("malformed IP address"), and
-// returns its path.
+// badBootstrap writes a bootstrap override that Envoy refuses ("malformed IP address"), and returns
+// its path.
 func badBootstrap(r *rig.Rig) string {
 	r.Write("bad.json",
 		`{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)

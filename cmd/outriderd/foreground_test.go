@@ -56,7 +56,7 @@ func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 	})
 }
 
-// Whoever starts agents may not reap what they leave behind, so a zombie counts too.
+// The parent of an agent may not reap orphans, so a zombie counts too.
 func TestForegroundKeeper_IsAbsentAfterInvalidConfig(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)

@@ -20,14 +20,14 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestReload_TenInARowWithoutClients reloads a real Envoy of which each old epoch would last a
-// minute: none is waited for. On a quiet machine each takes 1 s.
+// TestReload_TenInARowWithoutClients reloads a real Envoy whose old epochs would last a minute:
+// none delays the next reload. On a quiet machine each takes 1 s.
 func TestReload_TenInARowWithoutClients(t *testing.T) {
 	r := rig.New(t,
 		rig.Options{TOML: "[envoy]\ndrain_duration = \"45s\"\nparent_shutdown_duration = " +
 			"\"60s\"\n"})
 	r.StartReady()
-	probe := r.StartProbe() // each request on a connection of its own, which is closed at once
+	probe := r.StartProbe() // a new connection for each request
 	begun := time.Now()
 	for i := range 10 {
 		before := time.Now()
@@ -54,8 +54,8 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 }
 
 // TestReload_WithFiftyKeepAliveClients reloads a real Envoy while 50 clients keep their
-// connections: a reload waits for as long as it says, and no request is lost. Clients that send
-// leave when Envoy asks them to; those that are silent stay until the old epoch ends.
+// connections: a reload waits no longer than announced, and no request is lost. Active clients
+// disconnect when Envoy asks; silent ones stay until the old epoch ends.
 func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 	for name, silent := range map[string]bool{"they send": false, "they are silent": true} {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 				said := max(until.Sub(before), 0)
 				t.Logf("reload %d took %s, said at most %s", i, took.Round(time.Millisecond),
 					said.Round(time.Millisecond))
-				if took > said+20*time.Second { // to start an epoch on a busy machine
+				if took > said+20*time.Second { // time to start an epoch on a busy machine
 					t.Errorf("reload %d took %s, said at most %s", i, took, said)
 				}
 				if i > 0 && until.IsZero() {
@@ -94,8 +94,8 @@ func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 	}
 }
 
-// reloadTelling reloads and returns how long that took and until when, as was said, it would wait
-// for clients.
+// reloadTelling reloads and returns the duration and the announced time until which it waits for
+// clients.
 func reloadTelling(t *testing.T, r *rig.Rig) (took time.Duration, until time.Time) {
 	t.Helper()
 	client := api.NewClient(filepath.Join(r.Dir, "run", "outrider.sock"))

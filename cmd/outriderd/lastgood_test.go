@@ -14,9 +14,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestWhatIsBadNowOutlivesTheAgent breaks the file that all requests go by, and kills the agent, twice: each next agent tells Envoy
+// TestLastGood_OutlivesAgent breaks the file that all requests go by, and kills the agent, twice: each next agent tells Envoy
 // something new, and withdraws nothing.
-func TestWhatIsBadNowOutlivesTheAgent(t *testing.T) {
+func TestLastGood_OutlivesAgent(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	remembered := filepath.Join(r.Dir, "state", "mesh-last-good.json")

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// What is in force is what Envoy has, though it died, or though the agent was not there when it was
-// written.
-func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
+// Envoy has the log levels in force after it crashed, and after they changed while the agent was
+// down.
+func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	eventually := func(want string) {
@@ -47,5 +47,5 @@ func TestLogLevelsOutliveEnvoyAndAgent(t *testing.T) {
 	}
 	r.KillAgent()
 	r.StartReady()
-	eventually("debug") // set by hand, and no key has changed
+	eventually("debug") // changed by hand while no key changes
 }

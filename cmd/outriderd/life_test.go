@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// owner is the user that a process runs as.
+// owner returns the user of a process.
 func owner(t *testing.T, pid int) int {
 	t.Helper()
 	info, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
@@ -28,7 +28,7 @@ func owner(t *testing.T, pid int) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// everyonesEnvoy is the real Envoy in a folder that everyone may enter.
+// everyonesEnvoy copies the real Envoy to a directory that everyone may enter.
 func everyonesEnvoy(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "envoy")
@@ -41,9 +41,9 @@ func everyonesEnvoy(t *testing.T, dir string) string {
 	return path
 }
 
-// TestEnvoyRunsAsItsUser runs as root with a user of its own for Envoy, and as any other user with
+// TestEnvoy_RunsAsItsUser runs as root with a user of its own for Envoy, and as any other user with
 // that one.
-func TestEnvoyRunsAsItsUser(t *testing.T) {
+func TestEnvoy_RunsAsItsUser(t *testing.T) {
 	nobody, err := user.Lookup("nobody")
 	if err != nil {
 		t.Fatal(err)
@@ -78,15 +78,15 @@ func TestEnvoyRunsAsItsUser(t *testing.T) {
 	}
 }
 
-// wrapped is an Envoy that says which one it is by its zone, and tells the hot-restart version it
-// is given.
+// wrapped returns an Envoy that identifies itself by its zone, and reports the given hot-restart
+// version.
 func wrapped(t *testing.T, zone, hotRestartVersion string) string {
 	return fmt.Sprintf(
 		"#!/bin/sh\n[ \"$1\" = --hot-restart-version ] && { echo %s; exit; }\nexec %s \"$@\" "+
 			"--service-zone %s\n", hotRestartVersion, parts.Envoy(t), zone)
 }
 
-func TestAnotherEnvoyInItsPlaceIsTaken(t *testing.T) {
+func TestReload_DetectsReplacedEnvoy(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	replace := func(text string) {
 		t.Helper()
@@ -113,7 +113,8 @@ func TestAnotherEnvoyInItsPlaceIsTaken(t *testing.T) {
 		}
 		live := current(t, r)
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", live.PID))
-		if err != nil || !strings.Contains(string(line), next.zone) || string(live.Mode) != next.mode ||
+		if err != nil || !strings.Contains(string(line), next.zone) ||
+			string(live.Mode) != next.mode ||
 			live.Number != i+1 {
 			t.Errorf("%s: %+v runs %q %v", next.zone, live, line, err)
 		}
@@ -123,7 +124,7 @@ func TestAnotherEnvoyInItsPlaceIsTaken(t *testing.T) {
 	}
 }
 
-func TestAStopEndsWithTheLastConnection(t *testing.T) {
+func TestStop_EndsWithLastConnection(t *testing.T) {
 	r := rig.New(t,
 		rig.Options{Race: true,
 			TOML: "[envoy]\nexit_on_zero_active_connections = true\nminimum_drain_duration = " +
@@ -160,7 +161,7 @@ func TestAStopEndsWithTheLastConnection(t *testing.T) {
 	}
 }
 
-func TestStatusIsWatched(t *testing.T) {
+func TestStatus_Watch(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	r.StartReady()
 	watch := exec.Command(r.Programs.Path("outrider"), "--socket", filepath.Join(r.Dir, "run",
@@ -200,7 +201,7 @@ func TestStatusIsWatched(t *testing.T) {
 	}
 }
 
-// template is a bootstrap of the user's that takes its resources from the agent.
+// template is a user's bootstrap that gets its resources from the agent.
 const template = `{{/* as Istio's are written */}}
 admin:
   address: {pipe: {path: "{{ .admin_socket }}"}}
@@ -223,7 +224,7 @@ static_resources:
     load_assignment: {cluster_name: agent, endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: "{{ .xds_uds_path }}"}}}}]}]}
 `
 
-func TestATemplateServesAndReloads(t *testing.T) {
+func TestTemplate_ServesAndReloads(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	path := filepath.Join(r.Dir, "bootstrap.tmpl")
 	r.Write("bootstrap.tmpl", template)

@@ -61,7 +61,7 @@ func (g *gateway) write(t *testing.T, path, text string) {
 	}
 }
 
-// handshakes reports whether the gateway shows a certificate.
+// handshakes reports whether the gateway presents a certificate.
 func (g *gateway) handshakes() bool {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	c, err := tls.DialWithDialer(dialer, "tcp", fmt.Sprintf("127.0.0.1:%d", g.port),

@@ -1,5 +1,4 @@
-// Command outriderd is the agent: configuration in, exit code out. Everything else is in package
-// agent.
+// Command outriderd is the agent. Its implementation is package agent.
 package main
 
 import (

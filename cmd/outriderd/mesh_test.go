@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestALiveAgentTellsWhereThingsComeFrom asks an agent whose Envoy runs what it would do with
+// TestExplain_OfRunningAgent asks an agent whose Envoy runs what it would do with
 // requests, and where each resource is written.
-func TestALiveAgentTellsWhereThingsComeFrom(t *testing.T) {
+func TestExplain_OfRunningAgent(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"routes.yaml": `# the first line
 apiVersion: networking.istio.io/v1
 kind: VirtualService

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// The discovery server's metrics count what happens, beside Envoy's own and the agent's.
-func TestMetricsOfDiscovery(t *testing.T) {
+// The metrics of the discovery server appear beside Envoy's and the agent's.
+func TestMetrics_OfDiscovery(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	scrape := func() string {

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestTheNamespaceMovesWithItsObjects changes [node] namespace where all that is served names none
+// TestNamespace_MovesWithItsObjects changes [node] namespace where all that is served names none
 // and is for its own alone.
-func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
+func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	const toml = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n"
 	const watch = "[reload]\nwatch = false\n"
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
@@ -52,7 +52,7 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	move("bank")
 	move("shop") // there and back while an epoch of each may live
 
-	// What is bad goes on in the next namespace, and in that of the next agent.
+	// Invalid objects stay in force in the next namespace, and for the next agent.
 	private("STATISCH")
 	rig.Eventually(t, 30*time.Second, "the agent has read the bad file",
 		func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
@@ -66,7 +66,7 @@ func TestTheNamespaceMovesWithItsObjects(t *testing.T) {
 	follows("of the next agent")
 	private("STATIC")
 
-	// The next agent is in another namespace than the Envoy that it adopts.
+	// The next agent has a different namespace than the Envoy that it adopts.
 	adopted := r.Live().PID
 	r.KillAgent()
 	r.Set(toml + watch + "[node]\nnamespace = \"attic\"\n")

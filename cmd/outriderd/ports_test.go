@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestServicesOnTheAgentsPortsAreTold has services on the ports of the admin view and of Envoy's
+// TestMesh_ReportsServicesOnAgentPorts has services on the ports of the admin view and of Envoy's
 // metrics: Envoy is not asked to listen there, and both go on.
-func TestServicesOnTheAgentsPortsAreTold(t *testing.T) {
+func TestMesh_ReportsServicesOnAgentPorts(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	for name, port := range map[string]int{"[envoy] admin_port": r.Ports.Admin,

@@ -34,7 +34,7 @@ func current(t *testing.T, r *rig.Rig) api.Epoch {
 	return api.Epoch{}
 }
 
-func TestServesReloadsAndStops(t *testing.T) {
+func TestAgent_ServesReloadsAndStops(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	daemon := r.StartReady()
 	code, body, err := r.Get("/hello")
@@ -80,7 +80,7 @@ func TestServesReloadsAndStops(t *testing.T) {
 	}
 }
 
-func TestBrokenChangeChangesNothing(t *testing.T) {
+func TestReload_BrokenChangeHasNoEffect(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true, TOML: "[reload]\nwatch = false\n"})
 	r.StartReady()
 	before := current(t, r)
@@ -109,7 +109,7 @@ func TestBrokenChangeChangesNothing(t *testing.T) {
 	}
 }
 
-func TestChangedFileStartsAnEpochOnlyIfItsEffectCallsForOne(t *testing.T) {
+func TestReload_EpochOnlyIfNeeded(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	epochs := func() int { return current(t, r).Number }
@@ -127,7 +127,7 @@ func TestChangedFileStartsAnEpochOnlyIfItsEffectCallsForOne(t *testing.T) {
 	rig.Eventually(t, 20*time.Second, "epoch 1 is live", func() bool { return epochs() == 1 })
 }
 
-func TestKilledAgentIsAdoptedFrom(t *testing.T) {
+func TestAgent_AdoptsAfterKill(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	if result := r.Outrider("reload"); result.Exit != 0 {
@@ -150,8 +150,8 @@ func TestKilledAgentIsAdoptedFrom(t *testing.T) {
 	}
 }
 
-// An upgrade of the keeper is planned: nobody is to be alarmed by it.
-func TestKeeperIsReplacedInPlace(t *testing.T) {
+// Replacing the keeper is planned: it raises no condition.
+func TestKeeper_ReplacedInPlace(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	daemon := r.StartReady()
 	before := current(t, r)
@@ -174,7 +174,7 @@ func TestKeeperIsReplacedInPlace(t *testing.T) {
 	}
 }
 
-func TestSecondAgentRefuses(t *testing.T) {
+func TestStart_SecondAgentExits(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	first := r.StartReady()
 	second := r.Start()
@@ -191,7 +191,7 @@ func TestSecondAgentRefuses(t *testing.T) {
 	first.Wait(t, 20*time.Second)
 }
 
-// dyingEnvoy says what it is, and dies of everything else.
+// dyingEnvoy reports its version and fails otherwise.
 const dyingEnvoy = `#!/bin/sh
 case "$1" in
 --version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;
@@ -218,7 +218,7 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("%s: exit %d: %s", c.name, exit, daemon.Output())
 		}
 	}
-	// A check ends with the code that a start would.
+	// --check exits with the code of a start.
 	for _, c := range []struct {
 		name, toml string
 		exit       int
@@ -240,7 +240,7 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("check, %s: exit %d: %s", c.name, exit, daemon.Output())
 		}
 	}
-	// An Envoy that always dies.
+	// An Envoy that always fails.
 	dying := filepath.Join(r.Dir, "dying")
 	if err := os.WriteFile(dying, []byte(dyingEnvoy), 0o755); err != nil {
 		t.Fatal(err)
@@ -254,7 +254,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-func TestFilesOfTheBootstrapAreAwaitedAndWatched(t *testing.T) {
+func TestBootstrapFiles_AwaitedAndWatched(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	certificate := filepath.Join(r.Dir, "certificate.pem")
 	r.Set(fmt.Sprintf("[reload]\nfiles = [%q, %q]\n[identity]\nwait = "+
@@ -276,7 +276,7 @@ func TestFilesOfTheBootstrapAreAwaitedAndWatched(t *testing.T) {
 	}
 }
 
-func TestHangupReloadsAndSecondTerminationAborts(t *testing.T) {
+func TestSignals_HangupReloadsSecondTerminationAborts(t *testing.T) {
 	r := rig.New(t,
 		rig.Options{Race: true,
 			TOML: "[envoy]\ntermination_drain_duration = \"60s\"\nmaximum_drain_duration = " +
@@ -325,7 +325,7 @@ func TestLogLevels(t *testing.T) {
 	}
 }
 
-func TestBrokenMeshFileLeavesTheRestServing(t *testing.T) {
+func TestMesh_BrokenFileLeavesOthersServing(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	r.Write("mesh.d/broken.yaml",
@@ -349,7 +349,7 @@ func TestBrokenMeshFileLeavesTheRestServing(t *testing.T) {
 		func() bool { return len(conditions(t, r)) == 0 })
 }
 
-func TestMeshFolderThatIsRenamedAwayWithdrawsNothing(t *testing.T) {
+func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	folder := filepath.Join(r.Dir, "mesh.d")
@@ -378,7 +378,7 @@ func TestMeshFolderThatIsRenamedAwayWithdrawsNothing(t *testing.T) {
 		func() bool { _, _, err := r.Get("/hello"); return err != nil })
 }
 
-// conditions are the sentences of those that stand.
+// conditions returns the sentences of all conditions.
 func conditions(t *testing.T, r *rig.Rig) []string {
 	t.Helper()
 	var status api.Status

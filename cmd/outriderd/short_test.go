@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestAStartThatIsStoppedLeavesNothing stops the agent at moments of its start, before there is an
+// TestStop_DuringStartLeavesNothing stops the agent at moments of its start, before there is an
 // Envoy and after.
-func TestAStartThatIsStoppedLeavesNothing(t *testing.T) {
+func TestStop_DuringStartLeavesNothing(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	left := func() []string {
 		var found []string
@@ -32,7 +32,7 @@ func TestAStartThatIsStoppedLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if daemon.Wait(t, 60*time.Second) != 0 {
-			return nil // by the signal itself: it was not caught yet
+			return nil // by the signal itself: no handler yet
 		}
 		return left()
 	}
@@ -48,9 +48,9 @@ func TestAStartThatIsStoppedLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestABadConfigurationAfterADeathKeepsWhatWorked has the agent die while the guard waits, and the
+// TestStart_BadConfigurationKeepsLastGood has the agent die while the guard waits, and the
 // next one start with a configuration of which no Envoy can be made: what worked serves again.
-func TestABadConfigurationAfterADeathKeepsWhatWorked(t *testing.T) {
+func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	const toml = "[envoy]\nrestart_backoff_min = \"50s\"\nrestart_backoff_max = \"60s\"\n"
 	r := rig.New(t, rig.Options{TOML: toml})
 	r.StartReady()
@@ -58,7 +58,7 @@ func TestABadConfigurationAfterADeathKeepsWhatWorked(t *testing.T) {
 	r.Signal(first, syscall.SIGKILL)
 	rig.Eventually(t, 30*time.Second, "the guard has brought Envoy back", func() bool {
 		ready, _ := r.Ready()
-		now := r.Pids("envoy") // the first one may still be about to die, and the agent not know it
+		now := r.Pids("envoy") // the first one may still be exiting
 		return ready && len(now) == 1 && now[0] != first
 	})
 	r.Signal(r.Live().PID, syscall.SIGKILL)

@@ -15,10 +15,10 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestTheSocketOfXDSMoves changes [xds] socket by reloads: those that are refused leave all as it
-// was, and with one that is not each epoch has its own until it has ended, whatever the mesh
+// TestXDSSocket_MovesOnReload changes [xds] socket by reloads: those that are refused leave all as
+// it was, and with one that is not each epoch has its own until it has ended, whatever the mesh
 // changes meanwhile.
-func TestTheSocketOfXDSMoves(t *testing.T) {
+func TestXDSSocket_MovesOnReload(t *testing.T) {
 	const toml, watch = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n",
 		"[reload]\nwatch = false\n"
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
@@ -89,8 +89,8 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 	}
 	follows("once the old socket is gone")
 
-	// Back again, and the agent dies while both epochs live: what drains serves on without a
-	// stream.
+	// Back again, and the agent dies while both epochs live: the draining one continues to serve
+	// without a stream.
 	r.Set(at(path("xds.sock"), ""))
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
@@ -98,7 +98,7 @@ func TestTheSocketOfXDSMoves(t *testing.T) {
 	r.KillAgent()
 	r.StartReady()
 	follows("of the next agent")
-	r.Set(at(path("xds2.sock"), "")) // where the agent that was killed left a socket
+	r.Set(at(path("xds2.sock"), "")) // where the killed agent left a socket
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}

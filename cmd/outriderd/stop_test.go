@@ -14,9 +14,9 @@ import (
 	"outrider.org/outrider/scripts/rig/fault"
 )
 
-// A drain tells every client to come again on a new connection, up to the moment in which the
-// listeners close: none of them is cut, all that come later are refused.
-func TestStopUnderLoadCutsNoExchange(t *testing.T) {
+// A drain asks every client to reconnect until the listeners close: no connection is cut, and all
+// later ones are refused.
+func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	daemon := r.StartReady()
 	running := r.StartLoad(0.25)
@@ -43,12 +43,12 @@ func TestStopUnderLoadCutsNoExchange(t *testing.T) {
 	}
 }
 
-// An epoch that starts has made the one that serves close its admin interface. A stop then ends the
-// one that starts, and cuts nothing of the other, which nobody can ask any more.
-func TestStopWithoutAdminCutsNoRequest(t *testing.T) {
-	// Envoy keeps its connection to the backend for longer, which is nothing to wait for
+// A starting epoch makes the live one close its admin interface. A stop then ends the starting one
+// and cuts nothing of the live one, which cannot be queried.
+func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
+	// Envoy keeps its connection to the backend for longer, which must not delay the stop
 	const longest = 40 * time.Second
-	// long enough to come in time, and shorter than the request takes
+	// long enough for the request to begin, shorter than it takes
 	const drain = 4 * time.Second
 	toml := fmt.Sprintf(
 		"[reload]\nwatch = false\n[envoy]\ntermination_drain_duration = "+

@@ -18,16 +18,16 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// unusual are listeners of a bootstrap_override that no configuration of Outrider's makes.
+// unusual has listeners of a bootstrap_override that Outrider itself never generates.
 type unusual struct {
-	inRange int    // an HTTP port that the kernel might give to outgoing connections too
+	inRange int    // an HTTP port in the kernel's range of outgoing connections
 	socket  string // HTTP on a Unix socket
 	tcp     int    // a proxy for slow
 	slow    net.Listener
 }
 
-// unusualOf makes them, and their backend: it reads a question to its end and answers some seconds
-// later.
+// unusualOf creates the listeners and their backend, which reads a question to its end and answers
+// some seconds later.
 func unusualOf(t *testing.T, r *rig.Rig) unusual {
 	t.Helper()
 	slow, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,8 +52,8 @@ func unusualOf(t *testing.T, r *rig.Rig) unusual {
 	return unusual{outgoingPort(t), filepath.Join(r.Dir, "app.sock"), parts.FreePort(t), slow}
 }
 
-// outgoingPort is a port that the kernel could give to an outgoing connection, and gives to nobody
-// until the end of the test: a socket is bound to it, beside which Envoy's (SO_REUSEPORT) can be.
+// outgoingPort returns a port in the range of outgoing connections that is reserved until the test
+// ends: a bound socket holds it, next to which Envoy can bind with SO_REUSEPORT.
 func outgoingPort(t *testing.T) int {
 	t.Helper()
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -70,7 +70,7 @@ func outgoingPort(t *testing.T) int {
 	return name.(*unix.SockaddrInet4).Port
 }
 
-const answerTime = 7 * time.Second // of a backend; longer than a stop takes that waits for nothing
+const answerTime = 7 * time.Second // of the backend; longer than a stop that waits for nothing
 
 func (u unusual) override(backend int) string {
 	const filters = "envoy.extensions.filters."
@@ -99,7 +99,7 @@ func (u unusual) override(backend int) string {
 		cluster("backend", backend), cluster("slow", u.slow.Addr().(*net.TCPAddr).Port))
 }
 
-// request makes a slow request over a connection of its own.
+// request sends a slow request over a new connection.
 func request(network, address string) error {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
@@ -117,7 +117,7 @@ func request(network, address string) error {
 	return nil
 }
 
-// ask sends a question, says that it was all, and waits for the answer.
+// ask sends a question, ends it, and waits for the answer.
 func (u unusual) ask() error {
 	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", u.tcp))
 	if err != nil {
@@ -133,9 +133,9 @@ func (u unusual) ask() error {
 	return err
 }
 
-// A stop in an overlap waits for what the older epoch has in flight, which nobody can ask any more,
-// and for nothing more: not for its pooled connections to backends.
-func TestStopInAnOverlapCutsNoRequest(t *testing.T) {
+// A stop in an overlap waits for the older epoch's requests, which cannot be queried any more, and
+// not for its pooled connections to backends.
+func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 	type scene struct {
 		rig *rig.Rig
 		unusual
@@ -169,13 +169,13 @@ func TestStopInAnOverlapCutsNoRequest(t *testing.T) {
 				filepath.Join(r.Dir, "override.json"))
 			r.Set(with)
 			daemon := r.StartReady()
-			// from now on there is a pooled connection to a backend
+			// opens a pooled connection to a backend
 			if _, _, err := r.Get("/"); err != nil {
 				t.Fatal(err)
 			}
 			outcome := make(chan error, 1)
 			go func() { outcome <- test.request(s) }()
-			time.Sleep(500 * time.Millisecond) // it is under way
+			time.Sleep(500 * time.Millisecond) // let it begin
 			next := with
 			if test.removed {
 				next = toml

@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// A changed file that is refused is a reload like any other to the service manager; one whose
-// change is none is not.
-func TestRefusedChangesAreToldToTheManager(t *testing.T) {
+// The service manager is notified of a reload when a changed file is refused, but not when a change
+// has no effect.
+func TestReload_NotifiesManagerOfRefusal(t *testing.T) {
 	manager, err := net.ListenUnixgram("unixgram",
 		&net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
 	if err != nil {
@@ -59,8 +59,7 @@ func TestRefusedChangesAreToldToTheManager(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.Set("")
 	r.StartReady()
-	// The keeper, which is a child here, tells that it is ready, too, and may do so after it has
-	// started Envoy.
+	// The keeper, which is a child here, reports READY=1 too, possibly after it has started Envoy.
 	for told := until("serves"); len(told) < 2; {
 		told = append(told, until("READY=1")...)
 	}

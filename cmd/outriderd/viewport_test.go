@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// customFormat is a complete bootstrap with Envoy's admin interface on a port, as most are that
-// people have.
+// customFormat is a complete bootstrap with Envoy's admin interface on a port, like most existing
+// ones.
 const customFormat = `admin:
   address:
     socket_address: {address: 127.0.0.1, port_value: %d}
@@ -37,8 +37,8 @@ static_resources:
 `
 
 // TestCustomConfigFile_HasTheViewsPort runs a bootstrap whose admin interface is on [envoy]
-// admin_port: the view of it gives way at the start, to the next agent and at a reload, and comes
-// back.
+// admin_port: the agent's view yields at the start, for the next agent and at a reload, and
+// returns.
 func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	const short = "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n"
@@ -52,7 +52,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		t.Errorf("config check: %s%s", checked.Out, checked.Err)
 	}
 	daemon := r.StartReady()
-	// Only Envoy itself lets everybody change something; only the view says which epoch answers.
+	// Only Envoy itself lets everybody change settings; only the view names the epoch.
 	admin := func() (who string) {
 		answer, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d/healthcheck/ok", r.Ports.Admin),
 			"", nil)
@@ -111,7 +111,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	envoys("after a crash")
 	reload(0, short)
 	views("without the file")
-	reload(1, custom(3, r.Ports.Backend)) // a port that is taken
+	reload(1, custom(3, r.Ports.Backend)) // the port is in use
 	views("after a refused reload")
 	reload(0, custom(4, r.Ports.HTTP))
 	envoys("at a reload")

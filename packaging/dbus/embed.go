@@ -1,6 +1,5 @@
-// Package dbus is what is installed for D-Bus: the interfaces and the bus's policy. The interfaces
-// are the source of truth of what the agent shows on the bus: agent/bus serves what they say, the
-// man page is made of them.
+// Package dbus contains the files for D-Bus: interfaces and bus policy. The interfaces are the
+// source of truth: agent/bus serves them, and the man page is generated from them.
 package dbus
 
 import "embed"

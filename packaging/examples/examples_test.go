@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// named answers with a name and what of the request the tests look at.
+// named answers with a name and the parts of the request that the tests check.
 func named(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Backend", name)
@@ -23,7 +23,8 @@ func named(name string) http.HandlerFunc {
 
 func (a answer) from() string { return a.header.Get("X-Backend") }
 
-// Every example has a test, a folder that mirrors /etc/outrider, and says how it is installed.
+// Every example has a test and a directory that mirrors /etc/outrider, and documents its
+// installation.
 func TestExamples_AreAllDocumentedAndTested(t *testing.T) {
 	var own []byte
 	for _, name := range []string{"http_test.go", "tls_test.go"} {

@@ -53,7 +53,7 @@ func TestReverseProxy(t *testing.T) {
 	s.refuses("another name", request{
 		url: "https://other.example.com/", to: "127.0.0.1:443", tls: ca.trust("other.example.com")})
 
-	// A renewed certificate is used as soon as both files are replaced.
+	// A renewed certificate is used once both files are replaced.
 	renewed := ca.issue("www.example.com")
 	s.write("outrider/tls/www.crt", renewed.cert)
 	s.write("outrider/tls/www.key", renewed.key)
@@ -85,7 +85,7 @@ func TestCanary(t *testing.T) {
 		}
 		return n
 	}
-	// 100 on average; six standard deviations (9.5) to either side.
+	// mean 100, six standard deviations (9.5) to either side
 	if n := share(); n < 43 || n > 157 {
 		t.Errorf("%d of %d requests reach the canary, about 100 should", n, all)
 	}
@@ -96,7 +96,7 @@ func TestCanary(t *testing.T) {
 			t.Fatalf("with the header: %+v", got)
 		}
 	}
-	// The weights are changed in the file.
+	// The weights change in the file.
 	text, err := os.ReadFile(filepath.Join(s.etc, "outrider/mesh.d/canary.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestRetries(t *testing.T) {
 	s.start()
 
 	const orders = "http://127.0.0.1:8081/"
-	// Tries that change something reach a server once: the bad one's 503 is the answer.
+	// Requests with side effects are not retried: the bad server's 503 is the answer.
 	refused := 0
 	for range 4 {
 		if s.get(request{method: "POST", url: orders, to: "127.0.0.1:8081",
@@ -145,8 +145,7 @@ func TestRetries(t *testing.T) {
 		t.Errorf("4 POSTs: %d at one server and %d at the other, %d answered with 503",
 			bad, goodAsked.Load(), refused)
 	}
-	// Everybody else sees no failure. The bad server is asked until it is taken out, and then no
-	// more.
+	// Other clients see no failure. The bad server gets requests until it is ejected.
 	for i := range 100 {
 		got := s.get(request{url: orders, to: "127.0.0.1:8081"})
 		if got.status != 200 || got.from() != "good" {
@@ -157,7 +156,7 @@ func TestRetries(t *testing.T) {
 	if before < 5 || before > 15 {
 		t.Errorf("the bad server was asked %d times; it should be taken out after 5", before)
 	}
-	// Tries end after 500 ms, and the client has its answer after two seconds at most.
+	// Tries end after 500 ms, and the client gets an answer within two seconds.
 	goodAsked.Store(0)
 	began := time.Now()
 	got := s.get(request{url: orders + "slow", to: "127.0.0.1:8081"})

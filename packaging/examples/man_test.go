@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the manual page anew")
 
-// kinds are the objects that mesh.d may hold, in the order of the page.
+// kinds are the objects that mesh.d may contain, in the order of the page.
 var kinds = []struct{ name, text string }{
 	{"Gateway", "Where this host listens: ports, host names, TLS. Nginx: `listen`,\n" +
 		"`server_name`, `ssl_certificate`. Protocols: HTTP, HTTPS, HTTP2, GRPC, TCP,\n" +
@@ -173,7 +173,8 @@ Each comes with conf.d/10-router.toml, which sets the type.`)
 		p.Example(withoutHeader(example.Files[0].Text))
 	}
 	p.Section("RESPONSE FLAGS")
-	p.Text(`An access log (` + "`" + `access_log_file` + "`" + ` in [telemetry]) has Envoy's response flags after
+	p.Text(`An access log (` + "`" + `access_log_file` + "`" +
+		` in [telemetry]) has Envoy's response flags after
 the status, "-" for none. %UPSTREAM_TRANSPORT_FAILURE_REASON% in
 ` + "`" + `access_log_format` + "`" + ` adds why a connection failed. Without a log, "outrider mesh
 check" and "outrider mesh explain" say which destination does not resolve, and

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// authority issues certificates for a test.
+// authority is a CA for tests.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -31,7 +31,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// sign makes a certificate; the authority's own where there is none yet.
+// sign issues a certificate; without a parent it is self-signed.
 func (a *authority) sign(
 	template *x509.Certificate, name string,
 ) (*x509.Certificate, *ecdsa.PrivateKey) {
@@ -58,7 +58,7 @@ func (a *authority) sign(
 	return cert, key
 }
 
-// pair is a certificate and key for a DNS name, as Go has them and as PEM.
+// pair is a certificate with its key for a DNS name, parsed and as PEM.
 type pair struct {
 	tls       tls.Certificate
 	cert, key string
@@ -84,7 +84,7 @@ func (a *authority) issue(name string) pair {
 
 func (a *authority) pem() string { return pemOf("CERTIFICATE", a.cert.Raw) }
 
-// trust is a client that trusts the authority, and shows a certificate if there is one.
+// trust returns a client configuration that trusts the CA, with an optional client certificate.
 func (a *authority) trust(name string, own ...tls.Certificate) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)

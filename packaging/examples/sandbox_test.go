@@ -26,25 +26,25 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sandbox is an installed Outrider with one example: a network of its own in which only loopback
-// exists, and an /etc of its own. The test's servers and requests are in that network.
+// sandbox is an installed Outrider with one example, in its own network, which has only loopback,
+// and with its own /etc. The test's servers and requests are in that network.
 type sandbox struct {
 	t    *testing.T
-	etc  string      // the folder that lies over /etc
+	etc  string      // mounted over /etc
 	dir  string      // runtime and state
-	logs string      // the folder that is /var/log/outrider
+	logs string      // mounted at /var/log/outrider
 	work chan func() // runs in the sandbox's network
 }
 
-// etcScript lays a folder over /etc and runs the rest of its arguments. What changes while the
-// agent runs is bound: an overlay does not report changes below it.
+// etcScript mounts a directory over /etc and runs the rest of its arguments. Directories that
+// change are bind mounts: an overlay does not report changes below it.
 const etcScript = `mount -t overlay overlay -o "lowerdir=$1:/etc" /etc
 mount --bind "$1/outrider" /etc/outrider
 mkdir -p /var/log && mount -t tmpfs tmpfs /var/log && mkdir -p /var/log/outrider
 mount --bind "$2" /var/log/outrider
 shift 2 && exec "$@"`
 
-// testSettings are what a test needs on top of the package's configuration.
+// testSettings extends the package's configuration for tests.
 const testSettings = `[envoy]
 user = ""
 concurrency = 1
@@ -122,7 +122,7 @@ func (s *sandbox) write(name, text string) {
 	}
 }
 
-// start runs outriderd as the package does, and returns once the proxy is ready.
+// start runs outriderd like the package does, and returns once the proxy is ready.
 func (s *sandbox) start() {
 	s.t.Helper()
 	programs := rig.Build(s.t, false)
@@ -172,7 +172,7 @@ func (s *sandbox) start() {
 	}
 }
 
-// listen opens a port in the sandbox. The listener is closed with the test.
+// listen opens a port in the sandbox. The listener is closed after the test.
 func (s *sandbox) listen(address string) net.Listener {
 	s.t.Helper()
 	var listener net.Listener
@@ -185,7 +185,7 @@ func (s *sandbox) listen(address string) net.Listener {
 	return listener
 }
 
-// backend serves HTTP at an address; config makes it HTTPS.
+// backend serves HTTP at an address, or HTTPS with config.
 func (s *sandbox) backend(address string, config *tls.Config, handler http.HandlerFunc) {
 	s.t.Helper()
 	listener := s.listen(address)
@@ -210,14 +210,14 @@ func (s *sandbox) dial(address string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// answer is what a request got.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	body   string
 	header http.Header
 }
 
-// request is one request: to is where it is sent, whatever the URL says.
+// request is one request. to is its destination, regardless of the URL.
 type request struct {
 	method, url, to string
 	header          http.Header
@@ -226,7 +226,7 @@ type request struct {
 	proxy           bool // the request line has the whole URL
 }
 
-// send sends a request on a connection of its own.
+// send sends a request on a new connection.
 func (s *sandbox) send(r request) (answer, error) {
 	s.t.Helper()
 	transport := &http.Transport{

@@ -81,7 +81,7 @@ func TestOutboundProxy(t *testing.T) {
 	}
 	serving := &tls.Config{SessionTicketsDisabled: true, GetCertificate: choose}
 	s.backend("127.0.0.2:443", serving, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Connection", "close") // the next request has a handshake of its own
+		w.Header().Set("Connection", "close") // forces a handshake for the next request
 		named("api")(w, r)
 	})
 	s.backend("127.0.0.3:443", serving, named("other"))
@@ -109,7 +109,7 @@ func TestOutboundProxy(t *testing.T) {
 	})
 	s.refuses("CONNECT", request{url: "https://api.example.com/", to: "127.0.0.1:3128", proxy: true,
 		tls: ca.trust("api.example.com")})
-	// The certificate is checked, by name and by authority.
+	// Name and CA of the certificate are verified.
 	use(ca, "wrong.example.com")
 	if got := ask("http://api.example.com/"); got.status != 503 {
 		t.Errorf("a certificate for another name: %+v", got)

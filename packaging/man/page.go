@@ -1,6 +1,5 @@
-// Package man writes manual pages. Tests write the pages of this folder with it from the
-// definitions of what they document, and hold them equal to these: `go test ./cmd/outrider
-// ./agent/config -run Man -update`.
+// Package man writes manual pages. Tests generate the pages in this folder from the definitions
+// that they document and compare them: `go test ./cmd/outrider ./agent/config -run Man -update`.
 package man
 
 import (
@@ -8,16 +7,15 @@ import (
 	"strings"
 )
 
-// Page is a manual page that is being written, in the man(7) macros. Text is plain; what stands
-// between `backquotes` becomes bold. An empty line begins a paragraph.
+// Page is a manual page under construction, in man(7) macros. Text is plain; `backquotes` make
+// bold. An empty line begins a paragraph.
 type Page struct {
 	roff  strings.Builder
-	fresh bool // right after a heading, where a paragraph begins by itself
+	fresh bool // directly after a heading
 }
 
-// New begins a page: its name, section of the manual, and purpose in a few words. Date and version
-// are left open: building a package fills them in, so that a page changes only with what it
-// documents.
+// New begins a page with its name, section and purpose. The package build fills in date and
+// version, so that a page changes only with its content.
 func New(name string, section int, purpose string) *Page {
 	p := &Page{}
 	fmt.Fprintf(&p.roff, ".TH %s %d \"\" Outrider \"Manual of Outrider\"\n",
@@ -27,13 +25,13 @@ func New(name string, section int, purpose string) *Page {
 	return p
 }
 
-// String is the page.
+// String returns the page.
 func (p *Page) String() string { return p.roff.String() }
 
 // Section begins a section.
 func (p *Page) Section(title string) { p.heading(".SH", title) }
 
-// Subsection begins a part of a section.
+// Subsection begins a subsection.
 func (p *Page) Subsection(title string) { p.heading(".SS", title) }
 
 func (p *Page) heading(macro, title string) {
@@ -41,7 +39,7 @@ func (p *Page) heading(macro, title string) {
 	p.fresh = true
 }
 
-// paragraph begins one.
+// paragraph begins a paragraph.
 func (p *Page) paragraph() {
 	if !p.fresh {
 		p.roff.WriteString(".PP\n")
@@ -49,7 +47,7 @@ func (p *Page) paragraph() {
 	p.fresh = false
 }
 
-// Text writes paragraphs. Lines of one that begin with a space stand as they are.
+// Text writes paragraphs. Lines that begin with a space are not filled.
 func (p *Page) Text(text string) {
 	for paragraph := range strings.SplitSeq(strings.Trim(text, "\n"), "\n\n") {
 		p.paragraph()
@@ -57,20 +55,20 @@ func (p *Page) Text(text string) {
 	}
 }
 
-// Term writes a term and what it is. The term is given as roff: see Bold and Italic.
+// Term writes a term with its description. The term is roff: see Bold and Italic.
 func (p *Page) Term(term, text string) {
 	p.fresh = false
 	p.roff.WriteString(".TP\n" + term + "\n")
 	p.lines(text)
 }
 
-// More writes a further paragraph of the term before.
+// More writes another paragraph for the preceding term.
 func (p *Page) More(text string) {
 	p.roff.WriteString(".IP\n")
 	p.lines(text)
 }
 
-// Example writes lines that stand as they are.
+// Example writes unfilled lines.
 func (p *Page) Example(text string) {
 	p.paragraph()
 	p.roff.WriteString(".RS 4\n.nf\n")
@@ -113,13 +111,13 @@ func (p *Page) lines(text string) {
 	}
 }
 
-// Bold is text in bold, as roff.
+// Bold returns text in bold as roff.
 func Bold(text string) string { return `\fB` + strings.TrimPrefix(Escape(text), `\&`) + `\fR` }
 
-// Italic is text in italics, as roff.
+// Italic returns text in italics as roff.
 func Italic(text string) string { return `\fI` + strings.TrimPrefix(Escape(text), `\&`) + `\fR` }
 
-// marked escapes a line, with what stands between backquotes in bold. A single backquote stays one.
+// marked escapes a line and makes text between backquotes bold. A single backquote is literal.
 func marked(line string) string {
 	var b strings.Builder
 	for {
@@ -134,8 +132,7 @@ func marked(line string) string {
 	}
 }
 
-// Escape makes plain text roff that shows it. A hyphen stays one that can be copied into a command
-// line.
+// Escape returns plain text as roff. A hyphen stays one that can be copied into a command line.
 func Escape(text string) string { return guarded(escaped(text)) }
 
 func escaped(text string) string {
@@ -143,7 +140,7 @@ func escaped(text string) string {
 		`\(ti`).Replace(text)
 }
 
-// guarded keeps a line from being read as a request.
+// guarded keeps a line from being interpreted as a request.
 func guarded(roff string) string {
 	if strings.HasPrefix(roff, ".") || strings.HasPrefix(roff, "'") {
 		return `\&` + roff
@@ -151,7 +148,7 @@ func guarded(roff string) string {
 	return roff
 }
 
-// quoted is an argument of a macro.
+// quoted quotes an argument of a macro.
 func quoted(text string) string {
 	text = strings.ReplaceAll(Escape(text), `"`, `""`)
 	if strings.ContainsAny(text, " \"") || text == "" {

@@ -56,9 +56,8 @@ a
 	}
 }
 
-// outriderd(8) is written by hand: it has every exit code and every signal of the agent, and no
-// other.
-func TestOutriderdHasExitCodesAndSignals(t *testing.T) {
+// outriderd(8) is written by hand. It must list exactly the exit codes and signals of the agent.
+func TestManPage_HasExitCodesAndSignals(t *testing.T) {
 	page, err := os.ReadFile("outriderd.8")
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +84,7 @@ func TestOutriderdHasExitCodesAndSignals(t *testing.T) {
 	}
 }
 
-// found are the first groups of all matches, sorted, each once.
+// found returns the first groups of all matches, sorted without duplicates.
 func found(text, pattern string) []string {
 	var all []string
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
@@ -95,7 +94,7 @@ func found(text, pattern string) []string {
 	return slices.Compact(all)
 }
 
-// constants are the values of the constants of a file whose names have a prefix, sorted.
+// constants returns the values of a file's constants with a prefix, sorted.
 func constants(t *testing.T, path, prefix string) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)

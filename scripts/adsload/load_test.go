@@ -31,7 +31,7 @@ func nested(value string, path ...protowire.Number) []byte {
 	return b
 }
 
-func TestClientsAskAsEnvoyDoes(t *testing.T) {
+func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 	for _, delta := range []bool{true, false} {
 		t.Run(fmt.Sprint("delta ", delta), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -113,7 +113,7 @@ func TestClientsAskAsEnvoyDoes(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsNotThereIsAnError(t *testing.T) {
+func TestStart_ReportsMissingServer(t *testing.T) {
 	load, err := Start(t.Context(), Options{Target: "unix://" + filepath.Join(parts.ShortDir(t),
 		"none"), Clients: 2})
 	if err != nil {

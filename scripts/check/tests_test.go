@@ -97,7 +97,7 @@ func TestFollowCounts(t *testing.T) {
 	}
 }
 
-func TestTagsAreThoseOfPrograms(t *testing.T) {
+func TestGoTest_UsesTagsOfPrograms(t *testing.T) {
 	for flags, want := range map[string]string{
 		"":                    "-tags=a,b",
 		"-tags=a,b":           "-tags=a,b",

@@ -127,7 +127,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-func TestPartsImportOnlyLeaves(t *testing.T) {
+func TestImports_PartsImportOnlyLeaves(t *testing.T) {
 	for _, p := range list(t, "./...") {
 		path, ok := strings.CutPrefix(p.ImportPath, module)
 		if !ok {
@@ -149,7 +149,7 @@ func TestPartsImportOnlyLeaves(t *testing.T) {
 	}
 }
 
-func TestOnlyDiscoverydLinksClientsOfRegistries(t *testing.T) {
+func TestDependencies_RegistriesOnlyInDiscoveryd(t *testing.T) {
 	for _, p := range list(t, "./cmd/...") {
 		if p.ImportPath == module+"cmd/outrider-discoveryd" || strings.HasPrefix(p.ImportPath,
 			module+"cmd/outrider-discoveryd/") {
@@ -192,7 +192,7 @@ func TestFilesAreShort(t *testing.T) {
 
 // What is linked into outriderd stays in memory. Where a method is called by a name that only
 // exists at run time, the linker keeps every method of every type.
-func TestOutriderdIsSmall(t *testing.T) {
+func TestDependencies_OutriderdIsSmall(t *testing.T) {
 	folder := t.TempDir()
 	command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder,
 		"-ldflags=-s -w -dumpdep", "./cmd/outriderd")

@@ -131,7 +131,7 @@ func serveHTTP1(f *faulty, conn net.Conn) {
 	}
 }
 
-func TestHTTP1FaultsAreCountedExactly(t *testing.T) {
+func TestHTTP1_CountsFaultsExactly(t *testing.T) {
 	for _, fault := range []string{"close", "reset", "half an answer", "half a head", "no HTTP",
 		"503", "silence", "connection: close"} {
 		t.Run(fault, func(t *testing.T) {
@@ -291,7 +291,7 @@ type writer []byte
 
 func (w *writer) Write(p []byte) (int, error) { *w = append(*w, p...); return len(p), nil }
 
-func TestHTTP2FaultsAreCountedExactly(t *testing.T) {
+func TestHTTP2_CountsFaultsExactly(t *testing.T) {
 	for _, fault := range []string{"GOAWAY", "graceful GOAWAY", "REFUSED_STREAM", "RST_STREAM",
 		"503", "silence"} {
 		t.Run(fault, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestHTTP2FaultsAreCountedExactly(t *testing.T) {
 }
 
 // An HTTP/2 connection that ends without GOAWAY loses its requests.
-func TestHTTP2ConnectionEnds(t *testing.T) {
+func TestHTTP2_EndWithoutGoAway(t *testing.T) {
 	server := startFaulty(t, "end", 1, func(f *faulty, conn net.Conn) {
 		framer := http2.NewFramer(conn, conn)
 		_, _ = io.ReadFull(conn, make([]byte, len(http2.ClientPreface)))
@@ -326,7 +326,7 @@ func TestHTTP2ConnectionEnds(t *testing.T) {
 	}
 }
 
-func TestCutsOfTCPAreCountedExactly(t *testing.T) {
+func TestTCP_CountsCutsExactly(t *testing.T) {
 	server := startFaulty(t, "cut", 25, func(f *faulty, conn net.Conn) {
 		lines := bufio.NewReader(conn)
 		for {

@@ -20,22 +20,22 @@ import (
 	"time"
 )
 
-// Config of a run. The zero value of everything but the addresses is the standard load.
+// Config configures a run. Zero values, except for the addresses, mean the standard load.
 type Config struct {
 	// address of ka and nc: host:port, or the path of a Unix socket; "": neither
 	HTTP  string `json:"http"`
-	HTTP2 string `json:"http2"` // address of h2; "": no h2
-	TCP   string `json:"tcp"`   // address of tcp; "": no tcp
+	HTTP2 string `json:"http2"` // address of h2; "": none
+	TCP   string `json:"tcp"`   // address of tcp; "": none
 	Path  string `json:"path"`  // of each request; "": /
 	Host  string `json:"host"`  // of each request; "": the address
-	// factor on the pace of each stream; 0: 1, the standard
+	// factor on the standard rate; 0: 1
 	Rate    float64       `json:"rate,omitempty"`
-	Timeout time.Duration `json:"timeout"` // of one operation, connecting included; 0: 5 s
-	// a JSON line per second, once its requests have ended; nil: none
+	Timeout time.Duration `json:"timeout"` // of one operation, including connecting; 0: 5 s
+	// receives a JSON line per second, once its requests have ended; nil: none
 	Output io.Writer `json:"-"`
 }
 
-// The classes of load. Each stream of HTTP sends at 25/s, each of tcp at 10/s, times Config.Rate.
+// Classes of load. Each HTTP stream sends 25 requests/s, each tcp stream 10/s, times Config.Rate.
 const (
 	KeepAlive  = "ka"
 	Connecting = "nc"
@@ -52,25 +52,25 @@ const (
 	defaultTimeout    = 5 * time.Second
 )
 
-// Run is a load that is going on.
+// Run is a running load.
 type Run struct {
 	config   Config
 	recorder *recorder
 	stop     context.CancelFunc
 	streams  sync.WaitGroup
 	printer  sync.WaitGroup
-	stopped  func() time.Time // when the run was ended: of whoever asks first
+	stopped  func() time.Time // returns the end of the run, the same for all callers
 	report   func() Report
 }
 
-// exchanger does one operation after the other on a stream.
+// exchanger runs the operations of a stream.
 type exchanger interface {
-	// exchange does one operation and says how it went; it is over by deadline.
+	// exchange runs one operation, until deadline at the latest.
 	exchange(deadline time.Time) Outcome
 	close()
 }
 
-// Start starts the load; it goes on until Stop is called or ctx is done.
+// Start starts the load. It runs until Stop is called or ctx is done.
 func Start(ctx context.Context, config Config) (*Run, error) {
 	if config.HTTP == "" && config.HTTP2 == "" && config.TCP == "" {
 		return nil, errors.New("load: no address is given to send anything to")
@@ -130,8 +130,7 @@ func (c Config) host(address string) string {
 	return address
 }
 
-// spread starts the streams of a class, their requests spread evenly over the time between two of
-// one stream.
+// spread starts the streams of a class, with their requests spread evenly over an interval.
 func (r *Run) spread(ctx context.Context, class string, perSecond float64, streams int,
 	open func(i int) exchanger) {
 	interval := time.Duration(float64(time.Second) / (perSecond * r.config.Rate))
@@ -142,8 +141,7 @@ func (r *Run) spread(ctx context.Context, class string, perSecond float64, strea
 	}
 }
 
-// stream sends at first and every interval after it. One that is late, since an answer was, catches
-// up.
+// stream sends a request at first and after every interval. After a late answer it catches up.
 func (r *Run) stream(ctx context.Context, class string, first time.Time, interval time.Duration,
 	exchanges exchanger) {
 	defer exchanges.close()
@@ -172,10 +170,10 @@ func (r *Run) stream(ctx context.Context, class string, first time.Time, interva
 	}
 }
 
-// Mark notes that something happened now, to be found again in the report.
+// Mark adds an event to the report.
 func (r *Run) Mark(label string) { r.recorder.mark(label, time.Now()) }
 
-// Stop sends nothing more, waits for the answers that are due, and reports. It may be called again.
+// Stop stops sending, waits for outstanding answers and returns the report. It may be called again.
 func (r *Run) Stop() Report { return r.report() }
 
 func (r *Run) finish() Report {

@@ -50,7 +50,7 @@ func TestStandardLoad(t *testing.T) {
 	}
 	for class, perSecond := range map[string]float64{KeepAlive: 800, Connecting: 200, HTTP2: 800,
 		TCP: 500} {
-		// A busy machine sleeps longer, and may let time pass before it stops the load.
+		// A busy machine sleeps longer, and may stop the load late.
 		least, most := perSecond*rate*report.Marks[0].At.Seconds(),
 			perSecond*rate*report.Duration.Seconds()
 		if got := float64(report.Classes[class].Requests +
@@ -83,8 +83,8 @@ func TestStandardLoad(t *testing.T) {
 	}
 }
 
-// A server that stops for a while shows in every request meant to be sent meanwhile.
-func TestNoCoordinatedOmission(t *testing.T) {
+// A pause of the server affects every request that was due during the pause.
+func TestLoad_NoCoordinatedOmission(t *testing.T) {
 	const pause = 500 * time.Millisecond
 	var gate sync.RWMutex
 	address := serve(t, func(http.ResponseWriter, *http.Request) {
@@ -107,7 +107,7 @@ func TestNoCoordinatedOmission(t *testing.T) {
 			slow += int(n)
 		}
 	}
-	// 160 requests/s of ka, those meant to be sent at least 100 ms before the end of the pause.
+	// 160 requests/s of ka that were due at least 100 ms before the end of the pause
 	want := int(160 * (pause - 100*time.Millisecond).Seconds())
 	if slow < want*7/10 {
 		t.Errorf("%d slow answers, not about %d", slow, want)
@@ -117,7 +117,7 @@ func TestNoCoordinatedOmission(t *testing.T) {
 	}
 }
 
-// serve answers requests of HTTP/1.1 and of HTTP/2 in the clear, and returns where.
+// serve serves HTTP/1.1 and cleartext HTTP/2 and returns the address.
 func serve(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	protocols := &http.Protocols{}
@@ -154,7 +154,7 @@ func TestProcess(t *testing.T) {
 	if err := process.Mark("switch of epochs"); err != nil {
 		t.Error(err)
 	}
-	// Less than a second of the load: a process may take long to start.
+	// Less than a second of load: a process may start slowly.
 	for deadline := time.Now().Add(30 * time.Second); asked.Load() < least &&
 		time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
@@ -174,7 +174,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-func TestStartRefusesNonsense(t *testing.T) {
+func TestStart_InvalidConfig(t *testing.T) {
 	for _, config := range []Config{{}, {HTTP: "127.0.0.1:1", Rate: -1}} {
 		if _, err := Start(t.Context(), config); err == nil {
 			t.Errorf("%+v was accepted", config)

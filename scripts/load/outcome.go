@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// Outcome is how a request went.
+// Outcome is the result of a request.
 type Outcome string
 
-// The outcomes. All but OK and Reuse are requests that were lost.
+// All outcomes except OK and Reuse are lost requests.
 const (
 	OK Outcome = "ok"
-	// Reuse: a keep-alive connection was closed under the client before any byte of an answer, or
-	// an HTTP/2 server said that it has not looked at the request (GOAWAY, REFUSED_STREAM).
-	// Ordinary clients try again.
+	// Reuse: a keep-alive connection was closed before the first byte of an answer, or an HTTP/2
+	// server reported that it did not process the request (GOAWAY, REFUSED_STREAM). Ordinary
+	// clients retry.
 	Reuse     Outcome = "reuse-eof"
-	HardReset Outcome = "hard-reset"   // the connection or stream ended during a live exchange
+	HardReset Outcome = "hard-reset"   // the connection or stream ended during an exchange
 	Timeout   Outcome = "timeout"      // no complete answer in time
-	Refused   Outcome = "dial-refused" // nobody listens
-	Status    Outcome = "status"       // an answer of status 400 or above
-	Malformed Outcome = "malformed"    // an answer that is none
-	Cut       Outcome = "cut"          // tcp: a long-lived connection was ended by the other side
+	Refused   Outcome = "dial-refused" // nothing listens
+	Status    Outcome = "status"       // status 400 or above
+	Malformed Outcome = "malformed"    // an invalid answer
+	Cut       Outcome = "cut"          // tcp: the peer closed a long-lived connection
 )
 
-// network of an address: the path of a Unix socket begins with a slash, or an @ for an abstract
-// one.
+// network returns the network of an address. The path of a Unix socket begins with a slash, or with
+// @ if it is abstract.
 func network(address string) string {
 	if strings.HasPrefix(address, "/") || strings.HasPrefix(address, "@") {
 		return "unix"
@@ -37,7 +37,7 @@ func network(address string) string {
 	return "tcp"
 }
 
-// dial connects, and sets the deadline on the connection.
+// dial connects and sets the deadline of the connection.
 func dial(address string, deadline time.Time) (net.Conn, Outcome) {
 	dialer := net.Dialer{Deadline: deadline}
 	conn, err := dialer.DialContext(context.Background(), network(address), address)
@@ -54,7 +54,7 @@ func dial(address string, deadline time.Time) (net.Conn, Outcome) {
 	return conn, OK
 }
 
-// failed is the outcome of an error: Timeout, or otherwise.
+// failed returns the outcome of an error: Timeout, or otherwise.
 func failed(err error, otherwise Outcome) Outcome {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return Timeout

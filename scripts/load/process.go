@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Process is a run in a process of its own, built without the race detector.
+// Process is a run in a separate process, built without the race detector.
 type Process struct {
 	command *exec.Cmd
 	stdin   io.WriteCloser
@@ -24,13 +24,13 @@ type Process struct {
 	report  func() (Report, error)
 }
 
-// build makes the program, once per process that asks; Go's build cache makes the next times quick.
+// build builds the program once per process. Go's build cache makes later builds fast.
 var build = sync.OnceValues(func() (string, error) {
 	folder := filepath.Join(parts.Root(), "build", "tools")
 	if err := os.MkdirAll(folder, 0o750); err != nil {
 		return "", err
 	}
-	// Under a name of its own first: several test processes may build at once.
+	// Unique name first: several test processes may build at once.
 	path := filepath.Join(folder, "load")
 	own := fmt.Sprintf("%s.%d", path, os.Getpid())
 	command := exec.Command("go", "build", "-o", own, "./scripts/load/cmd/load")
@@ -41,8 +41,7 @@ var build = sync.OnceValues(func() (string, error) {
 	return path, os.Rename(own, path)
 })
 
-// StartProcess starts the load as Start does, in another process. Config.Output takes its lines at
-// the end.
+// StartProcess is Start in another process. Config.Output receives its lines at the end.
 func StartProcess(ctx context.Context, config Config) (*Process, error) {
 	program, err := build()
 	if err != nil {
@@ -66,7 +65,7 @@ func StartProcess(ctx context.Context, config Config) (*Process, error) {
 	}
 	lines := make(chan []byte, 1)
 	go func() {
-		all, _ := io.ReadAll(stdout) // what is missing shows in the last line
+		all, _ := io.ReadAll(stdout) // missing output shows in the last line
 		lines <- all
 	}()
 	p.report = sync.OnceValues(func() (Report, error) {
@@ -95,11 +94,11 @@ func StartProcess(ctx context.Context, config Config) (*Process, error) {
 	return p, nil
 }
 
-// Mark notes that something happened now.
+// Mark adds an event to the report.
 func (p *Process) Mark(label string) error {
 	_, err := fmt.Fprintln(p.stdin, label)
 	return err
 }
 
-// Stop ends the run, and reports as Run.Stop does.
+// Stop ends the run and returns its report, like Run.Stop.
 func (p *Process) Stop() (Report, error) { return p.report() }

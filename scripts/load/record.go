@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// recorder counts what the streams did, by class and by second.
+// recorder counts outcomes by class and by second.
 type recorder struct {
 	start time.Time
 
 	mu      sync.Mutex
 	classes map[string]*tally
-	seconds []*tally // of HTTP, by the second in which a request was meant to be sent
+	seconds []*tally // of HTTP, by the second in which a request was due
 	marks   []Mark
 	stall   time.Duration
 }
@@ -19,7 +19,7 @@ type recorder struct {
 type tally struct {
 	latency  histogram // of complete answers
 	outcomes map[Outcome]int
-	unsent   int // were due at the end, while their stream still waited for an answer
+	unsent   int // due at the end while their stream waited for an answer
 }
 
 func newTally() *tally { return &tally{outcomes: map[Outcome]int{}} }
@@ -43,7 +43,7 @@ func newRecorder(start time.Time) *recorder {
 	return &recorder{start: start, classes: map[string]*tally{}}
 }
 
-// class makes sure that a class is reported, though nothing may come of it.
+// class adds a class to the report, even if nothing is counted.
 func (r *recorder) class(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,8 +52,8 @@ func (r *recorder) class(name string) {
 	}
 }
 
-// add counts a request. stall is how late it was sent though its stream was idle: the generator's
-// own fault.
+// add counts a request. stall is its delay although its stream was idle, which is the generator's
+// own.
 func (r *recorder) add(class string, intended, ended time.Time, outcome Outcome,
 	stall time.Duration) {
 	r.mu.Lock()
@@ -73,7 +73,7 @@ func (r *recorder) unsent(class string, n int) {
 	r.classes[class].unsent += n
 }
 
-// second returns a second's tally; the lock is held.
+// second returns the tally of a second. Callers hold the lock.
 func (r *recorder) second(i int) *tally {
 	for len(r.seconds) <= i {
 		r.seconds = append(r.seconds, newTally())

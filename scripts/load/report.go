@@ -11,46 +11,46 @@ import (
 	"time"
 )
 
-// Report of a run. Total, Lost, Reuse and Seconds are about HTTP; tcp is in Classes only. Times are
-// nanoseconds in JSON.
+// Report is the result of a run. Total, Lost, Reuse and Seconds are about HTTP; tcp appears in
+// Classes only. Times are nanoseconds in JSON.
 type Report struct {
 	Total    int           `json:"total"`
-	Lost     int           `json:"lost"`  // not answered cleanly, those of Reuse apart
-	Reuse    int           `json:"reuse"` // see the Outcome
+	Lost     int           `json:"lost"`  // not answered cleanly, without Reuse
+	Reuse    int           `json:"reuse"` // see Outcome
 	Duration time.Duration `json:"duration"`
-	// how late the generator itself was at most: what the machine's noise makes of latencies
+	// maximum delay of the generator itself: the noise of latencies
 	Stall   time.Duration    `json:"stall"`
 	Classes map[string]Class `json:"classes"`
 	Seconds []Second         `json:"seconds"`
 	Marks   []Mark           `json:"marks,omitempty"`
 }
 
-// Latency of complete answers, from when the requests were meant to be sent.
+// Latency is the latency of complete answers since requests were due.
 type Latency struct {
 	P50 time.Duration `json:"p50"`
 	P99 time.Duration `json:"p99"`
 	Max time.Duration `json:"max"`
 }
 
-// Class is one class of load: ka, nc, h2, tcp (whose requests are messages).
+// Class is the result of one class of load: ka, nc, h2, tcp (whose requests are messages).
 type Class struct {
 	Requests int `json:"requests"`
-	// were due when the run ended, but their stream still waited for an answer
+	// due at the end while their stream waited for an answer
 	Unsent   int             `json:"unsent,omitempty"`
 	Outcomes map[Outcome]int `json:"outcomes"`
 	Latency
 }
 
-// Second of the run, by when requests were meant to be sent.
+// Second is the result of one second, by when requests were due.
 type Second struct {
 	Second   int             `json:"second"` // since the start
 	Requests int             `json:"requests"`
 	Errors   map[Outcome]int `json:"errors,omitempty"` // all but OK
-	Marks    []string        `json:"marks,omitempty"`  // what happened in it
+	Marks    []string        `json:"marks,omitempty"`  // labels of marks in this second
 	Latency
 }
 
-// Mark is something that happened in a run.
+// Mark is an event during a run.
 type Mark struct {
 	Label string        `json:"label"`
 	At    time.Duration `json:"at"` // since the start
@@ -86,7 +86,7 @@ func (r *recorder) report(now time.Time) Report {
 	return report
 }
 
-// describe is what a second came to; the lock is held.
+// describe returns the report of a second. Callers hold the lock.
 func (r *recorder) describe(i int) Second {
 	t := r.second(i)
 	second := Second{Second: i, Requests: t.total(), Latency: t.latencies()}
@@ -106,8 +106,7 @@ func (r *recorder) describe(i int) Second {
 	return second
 }
 
-// print writes a line per second to the output as soon as nothing can be added to it, and the rest
-// at the end.
+// print writes a line per complete second, and the rest at the end.
 func (r *Run) print(ctx context.Context) {
 	lines := json.NewEncoder(r.config.Output)
 	tick := time.NewTicker(time.Second)
@@ -121,7 +120,7 @@ func (r *Run) print(ctx context.Context) {
 		}
 		r.recorder.mu.Unlock()
 		for _, second := range seconds {
-			_ = lines.Encode(second) // who reads it may have gone; the run goes on
+			_ = lines.Encode(second) // the reader may be gone; the run continues
 		}
 	}
 	for {
@@ -140,9 +139,9 @@ func (r *Run) print(ctx context.Context) {
 	flush(max(printed, all))
 }
 
-// Blip compares the largest latency while something happened with that of all other time: during is
-// that of the seconds in which a mark of this label is, and the next ones; quiet that of the
-// seconds near no mark at all, the first left out, in which all connections are made.
+// Blip compares maximum latencies: during in the seconds with a mark of this label and the next
+// ones, quiet in the seconds away from any mark, without the first second, which makes all
+// connections.
 func (r Report) Blip(label string) (during, quiet time.Duration) {
 	near, nearAny := map[int]bool{}, map[int]bool{0: true}
 	for _, mark := range r.Marks {
@@ -163,7 +162,7 @@ func (r Report) Blip(label string) (during, quiet time.Duration) {
 	return during, quiet
 }
 
-// String is the report in a few lines for people.
+// String formats the report in a few lines.
 func (r Report) String() string {
 	var text strings.Builder
 	fmt.Fprintf(&text,

@@ -57,7 +57,7 @@ func leftovers(t *testing.T, name string, leader int) []string {
 	return left
 }
 
-func TestBootAndPowerOff(t *testing.T) {
+func TestMachine_BootAndPowerOff(t *testing.T) {
 	shared := t.TempDir()
 	if err := os.WriteFile(filepath.Join(shared, "built"), []byte("built here"),
 		0o600); err != nil {
@@ -181,7 +181,7 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-func TestKilledOwnerLeavesNothing(t *testing.T) {
+func TestMachine_EndsWithItsOwner(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestKilledOwnerLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestBootThatFailsSaysWhy(t *testing.T) {
+func TestBoot_FailureHasReason(t *testing.T) {
 	_, err := Boot(t.Context(), Options{Bind: []string{"/nonexistent"}})
 	if err == nil || !strings.Contains(err.Error(), "/nonexistent") {
 		t.Errorf("%v", err)

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// Istiod is the path of the real istiod, built if it is not there yet, which takes minutes.
+// Istiod returns the path of the real istiod. The first call builds it, which takes minutes.
 var Istiod = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-istiod")).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -20,9 +20,8 @@ var Istiod = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// IstiodCommand is a real istiod that is yet to be started: it serves a folder of YAML under a
-// MeshConfig (the file's text), keeps files in another folder, and listens at ports of 127.0.0.1,
-// for proxies at the first.
+// IstiodCommand returns the command of a real istiod for a directory of YAML and the text of a
+// MeshConfig. work holds its files; ports are on 127.0.0.1, the first one for proxies.
 func IstiodCommand(folder, meshConfig, work string, ports [3]int) (*exec.Cmd, error) {
 	path, err := Istiod()
 	if err != nil {
@@ -42,15 +41,15 @@ func IstiodCommand(folder, meshConfig, work string, ports [3]int) (*exec.Cmd, er
 	return command, nil
 }
 
-// istiodEnvironment runs istiod without Kubernetes, authorities and injection, for an Envoy that
-// has no filters of Istio's, and without a bound on how many clients connect at once.
+// istiodEnvironment configures istiod without Kubernetes, CA and injection, for Envoys without
+// Istio's filters, and without a rate limit of new clients.
 var istiodEnvironment = []string{"POD_NAMESPACE=istio-system", "POD_NAME=istiod-0",
 	"SHARED_MESH_CONFIG=", "ENABLE_CA_SERVER=false", "PILOT_CERT_PROVIDER=none",
 	"PILOT_ENABLE_GATEWAY_API=false", "ENABLE_DEBUG_ON_HTTP=true",
 	"UNSAFE_ENABLE_ADMIN_ENDPOINTS=false", "PILOT_ENABLE_METADATA_EXCHANGE=false",
 	"PILOT_ENABLE_ALPN_FILTER=false", "PILOT_MAX_REQUESTS_PER_SECOND=10000"}
 
-// IstioSource is the folder of the module that istiod is built from: its test data.
+// IstioSource returns the directory of the module that istiod is built from, for its test data.
 var IstioSource = sync.OnceValues(func() (string, error) {
 	folder := filepath.Join(Root(), "scripts", "parts", "istiod")
 	for _, arguments := range [][]string{{"mod", "download", "istio.io/istio"},

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// IstiodCA is a real istiod that signs certificates, without Kubernetes.
+// IstiodCA configures a real istiod as CA, without Kubernetes.
 type IstiodCA struct {
 	Folder string   // ca-key.pem, ca-cert.pem, cert-chain.pem, root-cert.pem: what it signs with
 	JWKS   string   // URL of the keys of tokens from Issuer

@@ -12,14 +12,16 @@ import (
 	"sync"
 )
 
-// Verdict is what Istio's validation says of an object.
+// Verdict is the result of Istio's validation.
 type Verdict struct {
-	Stage    string // that refused it (see scripts/parts/istiod/judge); "": it is accepted
+	// the stage that refused the object (see scripts/parts/istiod/judge); "": accepted
+	Stage    string
 	Error    string
 	Warnings string
 }
 
-// Judge returns what Istio's validation says of each YAML document. Building it takes minutes once.
+// Judge returns the verdict of Istio's validation for each YAML document. The first call builds it,
+// which takes minutes.
 func Judge(documents []string) ([]Verdict, error) {
 	path, err := judge()
 	if err != nil {

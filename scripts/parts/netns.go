@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OtherHost is a network namespace that is connected to this host's like another host.
+// OtherHost is a network namespace that is connected to this host like another host.
 type OtherHost struct {
-	Peer    string // this host's address, as the other one sees it
+	Peer    string // this host's address, as seen from the other one
 	Address string // the other host's address
 	process *os.Process
 }
 
-// NewOtherHost makes another host until the test ends. It needs root.
+// NewOtherHost creates another host until the test ends. It requires root.
 func NewOtherHost(t testing.TB) *OtherHost {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -30,12 +30,12 @@ func NewOtherHost(t testing.TB) *OtherHost {
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // with the namespace both ends of the link go
+	t.Cleanup(func() { // both ends of the link disappear with the namespace
 		_ = holder.Process.Kill()
 		_ = holder.Wait()
 	})
 	pid := holder.Process.Pid
-	address := func(host int) string { // of the networks that RFC 2544 keeps for tests
+	address := func(host int) string { // RFC 2544 reserves this network for tests
 		return fmt.Sprintf("198.18.%d.%d", pid>>6&0xff, pid<<2&0xff+host)
 	}
 	h := &OtherHost{process: holder.Process, Peer: address(1), Address: address(2)}
@@ -55,8 +55,7 @@ func NewOtherHost(t testing.TB) *OtherHost {
 	return h
 }
 
-// Do runs do on the other host, in so far as it runs in the calling goroutine: sockets that it
-// makes are that host's.
+// Do calls do on the other host: sockets that the calling goroutine creates belong to that host.
 func (h *OtherHost) Do(t testing.TB, do func()) {
 	t.Helper()
 	runtime.LockOSThread()

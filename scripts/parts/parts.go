@@ -1,4 +1,4 @@
-// Package parts finds the real servers that tests and benches run against.
+// Package parts provides the real servers and the helpers that tests and benchmarks share.
 package parts
 
 import (
@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Root is the top of the source tree.
+// Root returns the top of the source tree.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
@@ -23,7 +23,7 @@ var envoy = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// Envoy is the path of the real Envoy, fetched if it is not there yet.
+// Envoy returns the path of the real Envoy. The first call downloads it.
 func Envoy(t testing.TB) string {
 	t.Helper()
 	path, err := envoy()
@@ -36,8 +36,8 @@ func Envoy(t testing.TB) string {
 	return path
 }
 
-// ShortDir is a temporary folder with a path short enough for Unix sockets (108 bytes), removed
-// after the test.
+// ShortDir returns a temporary directory whose path is short enough for Unix sockets (108 bytes).
+// It is removed after the test.
 func ShortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "or")

@@ -12,18 +12,18 @@ import (
 
 const (
 	firstPort = 10000
-	// the kernel gives outgoing connections, and listeners at port 0, those above
+	// the kernel assigns higher ports to outgoing connections and listeners at port 0
 	// (ip_local_port_range)
 	lastPort = 32767
-	// and the hundred after it are the defaults of Outrider and Istio: those of an agent that runs
-	// here
+	// first of the hundred default ports of Outrider and Istio, which an agent on this machine may
+	// use
 	agentPort = 15000
 )
 
-// FreePort is a TCP port that nobody listens at, on any address, and that is the caller's until the
-// test has ended: no outgoing connection is given it, and no other test, of this process or
-// another, is told of it. An abstract Unix socket named after the port is the lease: it lives in
-// the network namespace as the port does, and goes with the process.
+// FreePort returns a TCP port that is free on all addresses and reserved for the caller until the
+// test ends. No outgoing connection gets it, nor any other test, even of another process: an
+// abstract Unix socket named after the port is the lease. Like the port it belongs to the network
+// namespace, and it disappears with the process.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const count = lastPort - firstPort + 1
@@ -54,7 +54,7 @@ func FreePort(t testing.TB) int {
 	return 0
 }
 
-// leasePort is the descriptor of a port's lease, or -1 while somebody else has it.
+// leasePort returns the descriptor of a port's lease, or -1 if another test has it.
 func leasePort(port int) (int, error) {
 	lease, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAPortHasOneHolder(t *testing.T) {
+func TestFreePort_HasOneHolder(t *testing.T) {
 	port := FreePort(t)
 	if lease, err := leasePort(port); err != nil || lease >= 0 {
 		t.Errorf("a port that is a test's: %d, %v; none was to be had", lease, err)

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Nobody is a user that is not root.
+// Nobody is a user other than root.
 const Nobody = 65534
 
-// As runs do as another user, in so far as it runs in the calling goroutine: files and sockets that
-// it makes are that user's. It needs root.
+// As calls do as another user: files and sockets that the calling goroutine creates belong to that
+// user. It requires root.
 func As(t testing.TB, uid int, do func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -20,7 +20,7 @@ func As(t testing.TB, uid int, do func()) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// The functions of the packages syscall and unix change all threads.
+	// the functions of packages syscall and unix change all threads
 	change := func(euid int) {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(euid),
 			^uintptr(0)); errno != 0 {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Probe asks the rig's service again and again, on a connection of its own each time, to tell when
-// nobody served and for how long. The load's report knows whole seconds only.
+// Probe sends requests to the rig's service continuously, each on a new connection, to measure
+// outages with better resolution than the load's report, which has whole seconds.
 type Probe struct {
 	address string
 	stop    chan struct{}
@@ -28,10 +28,10 @@ type probed struct {
 // The pace of a probe.
 const (
 	probePause   = 5 * time.Millisecond
-	probeTimeout = 5 * time.Second // as the load's: who answers later has not
+	probeTimeout = 5 * time.Second // as in the load: later answers count as lost
 )
 
-// StartProbe starts a probe that ends with the test at the latest.
+// StartProbe starts a probe, which ends with the test at the latest.
 func (r *Rig) StartProbe() *Probe {
 	p := &Probe{address: fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), stop: make(chan struct{}),
 		done: make(chan struct{})}
@@ -91,16 +91,16 @@ func (p *Probe) ask() bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// A question that was asked by hangBefore after a moment and answered hangs later counts as one
-// that waited for a recovery.
+// A request sent at most hangBefore after a moment and answered more than hangs later waited for a
+// recovery.
 const (
 	hangBefore = 200 * time.Millisecond
 	hangs      = 500 * time.Millisecond
 )
 
-// Recovered is how long after a moment the first question was answered after the last one that was
-// not, or how long the questions of that moment had to wait; 0 if all were answered at once. ok is
-// false if the last one was not answered.
+// Recovered returns the time from a moment to the first answer after the last failure, or the
+// longest time that requests of that moment waited; 0 if all were answered at once. ok is false if
+// the last request was not answered.
 func (p *Probe) Recovered(since time.Time) (after time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

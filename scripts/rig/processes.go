@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// Epochs are the epochs as `outrider epochs --json` tells them.
+// Epochs returns the epochs from `outrider epochs --json`.
 func (r *Rig) Epochs() ([]api.Epoch, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -36,7 +36,7 @@ func (r *Rig) Epochs() ([]api.Epoch, error) {
 	return epochs, err
 }
 
-// InState returns the newest epoch in a state, waiting for one for at most limit.
+// InState waits for an epoch in a state, for at most limit, and returns the newest one.
 func (r *Rig) InState(state api.EpochState, limit time.Duration) api.Epoch {
 	r.t.Helper()
 	deadline := time.Now().Add(limit)
@@ -59,13 +59,13 @@ func (r *Rig) InState(state api.EpochState, limit time.Duration) api.Epoch {
 	}
 }
 
-// Live is the epoch that serves.
+// Live returns the live epoch.
 func (r *Rig) Live() api.Epoch {
 	r.t.Helper()
 	return r.InState(api.EpochLive, 15*time.Second)
 }
 
-// Signal signals an Envoy, or whatever it is, by its pid.
+// Signal sends a signal to a process.
 func (r *Rig) Signal(pid int, signal syscall.Signal) {
 	r.t.Helper()
 	if err := syscall.Kill(pid, signal); err != nil {
@@ -73,7 +73,7 @@ func (r *Rig) Signal(pid int, signal syscall.Signal) {
 	}
 }
 
-// Alive is whether a process runs: it is there and no zombie.
+// Alive reports whether a process exists and is not a zombie.
 func Alive(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -83,7 +83,7 @@ func Alive(pid int) bool {
 	return found && rest[0] != 'Z' && rest[0] != 'X'
 }
 
-// BaseID is an Envoy's --base-id, "" without.
+// BaseID returns an Envoy's --base-id, "" without one.
 func BaseID(pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -98,11 +98,11 @@ func BaseID(pid int) string {
 	return ""
 }
 
-// SharedMemory is the path of the shared memory of an Envoy's lineage.
+// SharedMemory returns the path of the shared memory of an Envoy's lineage.
 func SharedMemory(pid int) string { return "/dev/shm/envoy_shared_memory_" + BaseID(pid) + "0" }
 
-// AdminAnswers is whether the live epoch's admin interface answers through the agent's view, and
-// why not.
+// AdminAnswers returns an error if the live epoch's admin interface does not answer through the
+// agent.
 func (r *Rig) AdminAnswers() error {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true}}
@@ -121,7 +121,7 @@ func (r *Rig) AdminAnswers() error {
 	return nil
 }
 
-// KillAgent kills outriderd as nothing can be prepared for (SIGKILL) and returns once it is gone.
+// KillAgent kills outriderd with SIGKILL and returns after its end.
 func (r *Rig) KillAgent() {
 	r.t.Helper()
 	d := r.Daemon()
@@ -131,9 +131,8 @@ func (r *Rig) KillAgent() {
 	d.Wait(r.t, 30*time.Second)
 }
 
-// KeepRunning starts outriderd whenever it is not there, as an init system does, until the returned
-// function is called, which leaves the last one running. An outriderd that ends in another way than
-// by SIGKILL is an error.
+// KeepRunning restarts outriderd like an init system until stop is called, which leaves the last
+// one running. An exit other than by SIGKILL is an error.
 func (r *Rig) KeepRunning() (stop func()) {
 	stopping, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

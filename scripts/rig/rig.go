@@ -1,5 +1,5 @@
-// Package rig runs the whole of Outrider for tests and benches: the built programs, a configuration
-// in a folder of its own with ports of its own, real Envoys, a backend, and faults.
+// Package rig runs a complete Outrider for tests and benchmarks: built programs, a configuration in
+// a directory of its own with ports of its own, real Envoys, a backend, and faults.
 package rig
 
 import (
@@ -20,13 +20,13 @@ import (
 type Ports struct {
 	Admin, Status, Ready, Prometheus int // Outrider's own
 	HTTP, TCP                        int // Envoy's listeners
-	Backend, Echo                    int // what is behind them
+	Backend, Echo                    int // the backend's
 }
 
-// Rig is one Outrider with everything it needs.
+// Rig is one Outrider with everything that it needs.
 type Rig struct {
 	Programs Programs
-	Dir      string // of everything; Dir/outrider.toml, Dir/conf.d, Dir/mesh.d, Dir/run
+	Dir      string // contains outrider.toml, conf.d, mesh.d and run
 	Ports    Ports
 
 	t       testing.TB
@@ -38,13 +38,12 @@ type Rig struct {
 
 // Options of a rig.
 type Options struct {
-	Race bool              // the agent is built with the race detector
-	TOML string            // merged over the rig's own configuration
-	Mesh map[string]string // files of mesh.d, beside the rig's own web.yaml
+	Race bool              // build the agent with the race detector
+	TOML string            // merged over the rig's configuration
+	Mesh map[string]string // files of mesh.d in addition to the rig's web.yaml
 }
 
-// New makes a rig and starts its backend. After the test everything of it is gone, and a process
-// that is still alive fails the test.
+// New creates a rig and starts its backend. A process that is still alive after the test fails it.
 func New(t testing.TB, options Options) *Rig {
 	t.Helper()
 	r := &Rig{t: t, Programs: Build(t, options.Race), Dir: parts.ShortDir(t)}
@@ -93,7 +92,7 @@ enabled = false
 	return r
 }
 
-// WebYAML is the service the rig's load goes to: HTTP and TCP on the rig's ports, from the backend
+// WebYAML returns the service for the rig's load: HTTP and TCP on the rig's ports, with a backend
 // on the given port.
 func (r *Rig) WebYAML(backend int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
@@ -113,7 +112,7 @@ spec:
 `, r.Ports.HTTP, r.Ports.TCP, backend, r.Ports.Echo)
 }
 
-// Write writes a file of the rig by rename, as careful editors do.
+// Write writes a file of the rig by rename, like careful editors.
 func (r *Rig) Write(name, text string) {
 	r.t.Helper()
 	path := filepath.Join(r.Dir, name)
@@ -150,17 +149,17 @@ func (r *Rig) startBackend() {
 	})
 }
 
-// End ends all of the rig now, and not only with the test. It may be called again.
+// End ends the rig before the test does. It may be called again.
 func (r *Rig) End() { r.ended.Do(r.cleanup) }
 
-// leftTime is how long a keeper may take to go after the agent that ended it.
+// leftTime is how long a keeper may take to exit after the agent that stopped it.
 const leftTime = 20 * time.Second
 
 func (r *Rig) cleanup() {
 	d := r.Daemon()
 	if d != nil && d.Running() {
-		// The second one says: now. To the kernel it is none if the first is still to be delivered,
-		// so there is a pause, and a third.
+		// A second signal forces the exit. The kernel merges it with the first one if that is
+		// pending, so there is a pause, and a third one.
 		for _, patience := range []time.Duration{50 * time.Millisecond, 5 * time.Second,
 			10 * time.Second} {
 			_ = d.Process.Signal(syscall.SIGTERM)
@@ -193,5 +192,5 @@ func (r *Rig) cleanup() {
 	_ = r.backend.Wait()
 }
 
-// left are the processes that outlive an agent.
+// left returns the processes that outlive an agent.
 func (r *Rig) left() []int { return append(r.Pids("outrider-keeper"), r.Pids("envoy")...) }

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/discovery/mesh"
 )
 
-func TestPeersHaveEveryAliasOfTheTrustDomain(t *testing.T) {
+func TestPeers_HaveTrustDomainAliases(t *testing.T) {
 	m := mesh.Default()
 	account := m.Account("shop", "web")
 	if want := "spiffe://cluster.local/ns/shop/sa/web"; account != want {

@@ -142,7 +142,7 @@ trustDomainAliases: [cluster.local]
 	}
 }
 
-func TestAFileThatIsMissingIsTold(t *testing.T) {
+func TestRead_ReportsMissingFile(t *testing.T) {
 	m, text, problems := meshfile.Read(filepath.Join(t.TempDir(), "mesh.yaml"), false)
 	if m != nil || text != nil || len(problems) != 1 || !strings.Contains(problems[0].String(),
 		"mesh_config_file") {

@@ -64,8 +64,8 @@ func (o *Object) In(namespace string) *Object {
 	return &moved
 }
 
-// Equal reports whether two objects say the same, wherever they are written; nil is one that does not
-// exist.
+// Equal reports whether two objects say the same, wherever they are written; nil is one that does
+// not exist.
 func Equal(a, b *Object) bool {
 	if a == nil || b == nil || a == b {
 		return a == b

@@ -51,7 +51,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-func TestMergeOfWhatIsNotLinked(t *testing.T) {
+func TestMerge_UnlinkedTypes(t *testing.T) {
 	for _, test := range []struct {
 		dst, src, want string
 		replaceLists   bool

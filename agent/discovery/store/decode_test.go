@@ -35,7 +35,7 @@ func readSpec(t *testing.T, kind, spec string) proto.Message {
 	return d.objects[0].Spec
 }
 
-func TestSpecsAreReadAsKubectlAndProtobufDo(t *testing.T) {
+func TestDecode_LikeKubectlAndProtobuf(t *testing.T) {
 	for _, test := range []struct {
 		name, kind, yaml string
 		want             proto.Message
@@ -95,7 +95,7 @@ func TestSpecsAreReadAsKubectlAndProtobufDo(t *testing.T) {
 	}
 }
 
-func TestBothOfAChoiceIsRefused(t *testing.T) {
+func TestDecode_RefusesTwoOfAOneof(t *testing.T) {
 	d := read("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: " +
 		"x}\nspec:\n  http:\n  - match:\n    - uri:\n        exact: /a\n        prefix: /b\n")
 	if len(d.problems) != 1 || d.problems[0].Line != 9 || !strings.Contains(d.problems[0].Message,
@@ -104,7 +104,7 @@ func TestBothOfAChoiceIsRefused(t *testing.T) {
 	}
 }
 
-func TestAliasBombIsBounded(t *testing.T) {
+func TestDecode_LimitsAliases(t *testing.T) {
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for _, pair := range []string{"ab", "bc", "cd", "de", "ef", "fg", "gh", "hi"} {
 		bomb += pair[1:] + ": &" + pair[1:] + " [" + strings.TrimSuffix(
@@ -161,7 +161,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestUTF16IsReadAsItsText(t *testing.T) {
+func TestReload_UTF16(t *testing.T) {
 	text := entry("a", "a.test") + "---\n" + entry("b", "b.test")
 	for _, test := range []struct{ mark, before, after string }{{"\xff\xfe", "", "\x00"},
 		{"\xfe\xff", "\x00", ""}} {

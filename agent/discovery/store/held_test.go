@@ -29,7 +29,7 @@ func (f *files) expectHeld(what string, names ...string) {
 	}
 }
 
-func TestWhatIsBadIsHeldByTheNextStore(t *testing.T) {
+func TestHeld_ByNextStore(t *testing.T) {
 	f := newFiles(t)
 	bad := strings.Replace(entry("b", "b2.test"), "STATIC", "STATISCH", 1)
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test"))
@@ -74,7 +74,7 @@ func TestWhatIsBadIsHeldByTheNextStore(t *testing.T) {
 	f.expectProblems()
 }
 
-func TestWhatIsHeldIsOfItsFile(t *testing.T) {
+func TestHeld_BelongsToItsFile(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))
 	f.store.Load()
@@ -98,7 +98,7 @@ func TestWhatIsHeldIsOfItsFile(t *testing.T) {
 	f.expectHeld("of what is read no more")
 }
 
-func TestWhatIsHeldWaitsForItsFolder(t *testing.T) {
+func TestHeld_WaitsForItsFolder(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))
 	f.store.Load()
@@ -125,9 +125,9 @@ func TestWhatIsHeldWaitsForItsFolder(t *testing.T) {
 	}
 }
 
-// TestWhatMayNotBeReadIsHeld removes the permissions of a file, and of a directory to list and to
+// TestHeld_UnreadableFiles removes the permissions of a file, and of a directory to list and to
 // search it.
-func TestWhatMayNotBeReadIsHeld(t *testing.T) {
+func TestHeld_UnreadableFiles(t *testing.T) {
 	for _, test := range []struct {
 		name, path string
 		mode       os.FileMode

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestAStoreInAnotherNamespace moves objects without a namespace and does not affect the original
-// store.
-func TestAStoreInAnotherNamespace(t *testing.T) {
+// TestIn_MovesObjectsWithoutNamespace moves objects without a namespace and does not affect the
+// original store.
+func TestIn_MovesObjectsWithoutNamespace(t *testing.T) {
 	f := newFiles(t)
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+strings.Replace(entry("b", "b.test"),
 		"{name: b}", "{name: b, namespace: ns}", 1))

@@ -298,7 +298,8 @@ func (s *Store) settle(before map[object.Key]*object.Object) []Change {
 			for _, o := range all[1:] {
 				s.duplicates[key] = append(s.duplicates[key], object.Problem{File: o.File,
 					Line: o.Line, Object: o.String(), Severity: condition.Warning,
-					Message: fmt.Sprintf("is given at %s:%d too, which is older and takes precedence",
+					Message: fmt.Sprintf(
+						"is given at %s:%d too, which is older and takes precedence",
 						now.File, now.Line), Cure: "remove or rename one"})
 			}
 		}

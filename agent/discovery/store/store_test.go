@@ -108,7 +108,7 @@ func (f *files) expectProblems(parts ...string) {
 	}
 }
 
-func TestFilesAreReadAsTheyComeAndGo(t *testing.T) {
+func TestReload_FilesComeAndGo(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))
 	f.write("deep/er/b.yml", entry("b", "b.test"))
@@ -131,7 +131,7 @@ func TestFilesAreReadAsTheyComeAndGo(t *testing.T) {
 	f.expectProblems()
 }
 
-func TestOneBadObjectHoldsNothingBack(t *testing.T) {
+func TestReload_OneBadObjectBlocksNoOther(t *testing.T) {
 	f := newFiles(t)
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test")+"---\n"+entry("c",
 		"c.test"))
@@ -176,7 +176,7 @@ func TestOneBadObjectHoldsNothingBack(t *testing.T) {
 	f.expect("an empty file", f.store.Load(), "a: a.test → -", "c: c.test → -")
 }
 
-func TestOfTwoTheOlderCounts(t *testing.T) {
+func TestReload_OlderObjectHasPrecedence(t *testing.T) {
 	f := newFiles(t)
 	dated := func(host, date string) string {
 		return strings.Replace(entry("same", host), "{name: same}",
@@ -197,7 +197,7 @@ func TestOfTwoTheOlderCounts(t *testing.T) {
 	f.expectProblems("b.yaml:1", "c.yaml:10")
 }
 
-func TestUnchangedDocumentsAreNotParsedAgain(t *testing.T) {
+func TestReload_ParsesChangedDocumentsOnly(t *testing.T) {
 	f := newFiles(t)
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+entry("b", "b.test"))
 	f.store.Load()
@@ -269,7 +269,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-func TestAPathThatIsNotThere(t *testing.T) {
+func TestReload_MissingPath(t *testing.T) {
 	f := newFiles(t)
 	f.store = New(Options{Paths: []string{f.path("later")}, Namespace: "ns"})
 	f.expect("nothing", f.store.Load())
@@ -279,7 +279,7 @@ func TestAPathThatIsNotThere(t *testing.T) {
 	f.expectProblems()
 }
 
-func TestWhatAConfiguredFolderHeldStaysWhenTheFolderGoes(t *testing.T) {
+func TestReload_KeepsObjectsOfVanishedFolder(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))
 	f.write("below/b.yaml", entry("b", "b.test"))
@@ -320,7 +320,7 @@ func TestWhatAConfiguredFolderHeldStaysWhenTheFolderGoes(t *testing.T) {
 	f.expectProblems()
 }
 
-func TestNamedPipeIsNotAwaited(t *testing.T) {
+func TestReload_SkipsNamedPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "mesh.yaml")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestSyntaxErrorsNameTheLine(t *testing.T) {
+func TestSyntaxErrors_HaveTheLine(t *testing.T) {
 	for text, want := range map[string]int{
 		"a: b\n c: d\n": 2,
 		"x: 1\ny: 2\nlist:\n- a: 1\n  b: 2\n c: 3\n": 6,

@@ -74,8 +74,8 @@ func watched(path, other string) *corev3.WatchedDirectory {
 	return &corev3.WatchedDirectory{Path: folder}
 }
 
-// fingerprintPath encodes a fingerprint in the spelling of a directory: each bit appends "/" or "/." to the
-// path; nil for 0. Secrets have no version field, so the path is the only place for it.
+// fingerprintPath encodes a fingerprint in the spelling of a directory: each bit appends "/" or
+// "/." to the path; nil for 0. Secrets have no version field, so the path is the only place for it.
 func fingerprintPath(folder string, fingerprint uint32) *corev3.WatchedDirectory {
 	if fingerprint == 0 {
 		return nil

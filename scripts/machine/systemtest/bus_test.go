@@ -60,7 +60,7 @@ func (h *Host) MustAs(user string, arguments ...string) string {
 const users = "root nobody outrider" // nobody of them but root is an administrator
 
 // Everyone looks, whoever they are.
-func TestBusIsReadByEveryone(t *testing.T) {
+func TestBus_EveryoneMayRead(t *testing.T) {
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
 	live := h.Live()
@@ -152,7 +152,7 @@ var changing = []struct {
 }
 
 // What changes something is polkit's to allow, method by method; root may without it.
-func TestBusIsChangedByAdministrators(t *testing.T) {
+func TestBus_AdministratorsMayChange(t *testing.T) {
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
 	call := func(user, interactive string, arguments []string) (string, error) {
@@ -230,7 +230,7 @@ func (h *Host) monitor(user, file string, command ...string) {
 }
 
 // What happens is told: to a monitor of root's, and as signals to everyone.
-func TestBusTellsWhatHappens(t *testing.T) {
+func TestBus_SendsSignals(t *testing.T) {
 	h := NewBusHost(t)
 	if out, err := h.As("outrider", "monitor", busName); err == nil {
 		t.Errorf("only root may see all messages: %s", out)
@@ -284,7 +284,7 @@ func TestBusTellsWhatHappens(t *testing.T) {
 }
 
 // The bus may go and come: the agent goes on, and returns to it.
-func TestBusRestarts(t *testing.T) {
+func TestBus_ReturnsAfterRestart(t *testing.T) {
 	h := NewBusHost(t)
 	agent := h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "stop", "dbus.socket", "dbus.service")
@@ -318,7 +318,7 @@ func TestBusRestarts(t *testing.T) {
 }
 
 // The other implementation of the bus.
-func TestBusOfDbusBroker(t *testing.T) {
+func TestBus_WithDbusBroker(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
 		"get-dbus-broker")).Output()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 // Two instances that want the same are told apart before Envoy runs: the kernel would let both
 // Envoys listen on one port.
-func TestClashOfInstances(t *testing.T) {
+func TestInstances_PortConflict(t *testing.T) {
 	h := NewHost(t)
 	at := func(name string, port, prometheus int) {
 		h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1,

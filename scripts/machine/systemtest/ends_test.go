@@ -8,7 +8,7 @@ import (
 )
 
 // `systemctl stop outrider.slice` ends everything, whatever state the agent is in.
-func TestSliceEndsEverything(t *testing.T) {
+func TestSlice_StopEndsEverything(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nRestartSec=1h\n")
 	h.MustRun(t, "systemctl", "daemon-reload")

@@ -19,7 +19,7 @@ esac
 
 // What a restart would not cure is not restarted, and says why: in what it prints at its end, in
 // STATUS and, where there is one, with the number of the error.
-func TestErrorsThatStay(t *testing.T) {
+func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 	h := NewHost(t)
 	if err := h.WriteFile(t.Context(), "/usr/local/bin/dying", []byte(dyingEnvoy),
 		0o755); err != nil {

@@ -97,7 +97,7 @@ func settings(t *testing.T, path string) []string {
 }
 
 // Each hardening that systemd knows and a unit lacks has its reason in the unit.
-func TestMissingHardeningIsExplained(t *testing.T) {
+func TestUnits_ExplainMissingHardening(t *testing.T) {
 	known := []string{
 		"PrivateDevices", "PrivateIPC", "PrivateMounts", "PrivateNetwork", "PrivateTmp",
 		"PrivateUsers", "ProtectClock", "ProtectControlGroups",

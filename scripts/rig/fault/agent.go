@@ -34,7 +34,7 @@ func (s *Scene) killKeeper() {
 	s.Signal(keepers[0], syscall.SIGKILL)
 }
 
-// adopted starts the agent and checks that the epoch of before goes on in its hands.
+// adopted starts the agent and checks that it adopts the epoch.
 func (s *Scene) adopted(before api.Epoch) {
 	s.Helper()
 	s.StartReady()
@@ -90,20 +90,19 @@ func agentAndKeeperKilled(s *Scene) {
 	}
 }
 
-// validates reports whether an Envoy only checks a bootstrap. It is no epoch, and outlives an agent
-// that was killed by a moment.
+// validates reports whether an Envoy only validates a bootstrap. It may briefly outlive its agent.
 func validates(pid int) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && bytes.Contains(line, []byte("\x00validate\x00"))
 }
 
-// agentKilledAtRandom kills the agent again and again while it makes one epoch after the other,
-// with a loop to start it. No Envoy may end but by its child, when its time has come.
+// agentKilledAtRandom kills the agent repeatedly while epochs change, with a loop that restarts it.
+// No Envoy may end except by its child.
 func agentKilledAtRandom(s *Scene) {
 	stop := s.KeepRunning()
 	defer stop()
 	reloads, reloaded := make(chan struct{}), make(chan struct{})
-	go func() { // asks for epochs all the time; the answers die with the agents
+	go func() { // reloads all the time; answers are lost with the agents
 		defer close(reloaded)
 		for {
 			select {
@@ -116,7 +115,7 @@ func agentKilledAtRandom(s *Scene) {
 	}()
 	overlaps := 0
 	for kill := range s.Options.Kills {
-		// Between the start of an agent and a whole change of epochs after it.
+		// from the start of an agent to a complete change of epochs
 		time.Sleep(rand.N(s.Options.ParentShutdown + time.Second))
 		before := slices.DeleteFunc(s.Pids("envoy"), validates)
 		if len(before) > 1 {
@@ -153,11 +152,11 @@ func agentKilledAtRandom(s *Scene) {
 
 var lostLines = regexp.MustCompile(`lines of Envoy's log were lost.*"lines":(\d+)`)
 
-// flood has nobody take what Envoy logs. An Envoy that had to wait for that would not answer.
+// flood lets Envoy log without a reader. Envoy must not block.
 func flood(s *Scene) {
 	before := s.Live()
 	s.KillAgent()
-	// what this is about is not to drown in it
+	// keeps the agent's own log readable
 	s.Write("conf.d/60-log.toml", "[log]\nenvoy = false\n")
 	time.Sleep(s.Options.Flood)
 	s.adopted(before)

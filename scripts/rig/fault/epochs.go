@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// initializingFlag is where Envoy's shared memory has the flag of an epoch that initialises.
+// initializingFlag is the offset of the flag in Envoy's shared memory that an epoch initialises.
 const initializingFlag = 96
 
 func flagLeftSet(s *Scene) {
@@ -40,7 +40,7 @@ func sharedMemoryGone(s *Scene) {
 	}
 }
 
-// afterLive is how long after a new epoch is live things happen to it or to its parent.
+// afterLive is the delay after LIVE before something happens to an epoch or its parent.
 const afterLive = time.Second
 
 // overlap reloads and returns both epochs, one second later.
@@ -51,14 +51,14 @@ func (s *Scene) overlap() (parent, child api.Epoch) {
 	return parent, child
 }
 
-// recovers waits until another epoch than the given one is live.
+// recovers waits until a different epoch is live.
 func (s *Scene) recovers(from api.Epoch) {
 	s.Helper()
 	rig.Eventually(s.TB, 30*time.Second, "another Envoy is live",
 		func() bool { return s.Live().PID != from.PID })
 }
 
-// strikeAt kills the Envoy that serves and waits for the next one.
+// strikeAt kills the live Envoy and waits for the next one.
 func (s *Scene) strikeAt(victim api.Epoch, signal syscall.Signal) {
 	s.Helper()
 	s.Strike()
@@ -84,9 +84,8 @@ func parentKilled(s *Scene) { s.parentEnds(syscall.SIGKILL) }
 
 func parentTerminated(s *Scene) { s.parentEnds(syscall.SIGTERM) }
 
-// parentEnds ends a parent that its child still believes in, and waits until the child has told it
-// to terminate: one that is not rescued would block its main thread from then on, and abort ten
-// seconds later.
+// parentEnds ends a parent whose child still expects it, and waits until the child has told it to
+// terminate. Without rescue, the child would block its main thread and abort ten seconds later.
 func (s *Scene) parentEnds(signal syscall.Signal) {
 	s.Helper()
 	parent, child := s.overlap()
@@ -111,12 +110,11 @@ func parentKilledAtStart(s *Scene) {
 		now := s.Live()
 		return now.PID != before.PID && now.PID != child.PID
 	})
-	// The reload that waited has its turn again, and is refused or waits for its live_timeout;
-	// nothing depends on it.
+	// The reload that waited runs next. It may be refused or wait for live_timeout.
 	s.forgive(outcome)
 }
 
-// forgive lets a reload end as it will, but end.
+// forgive waits for a reload with any result.
 func (s *Scene) forgive(outcome <-chan rig.Result) {
 	s.Helper()
 	select {
@@ -128,7 +126,7 @@ func (s *Scene) forgive(outcome <-chan rig.Result) {
 
 func parentStopped(s *Scene) {
 	parent, child := s.reloaded()
-	// Its drain is over, so that it holds none of HTTP's connections any more.
+	// after its drain it holds no HTTP connections
 	time.Sleep(time.Until(child.Live.Add(s.Options.Drain + quiet)))
 	s.Signal(parent.PID, syscall.SIGSTOP)
 	end := child.Live.Add(s.Options.ParentShutdown + 10*time.Second)
@@ -151,19 +149,17 @@ func parentStoppedBefore(s *Scene) {
 	before := s.Live()
 	s.Strike()
 	s.Signal(before.PID, syscall.SIGSTOP)
-	// and no question first: the answer would wait for the one that is stopped
+	// without asking first: the answer would wait for the stopped epoch
 	if result := s.Outrider("reload"); result.Exit != 0 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
 }
 
-// storm asks for a reload each second, quickStorm much faster than an epoch can take over from
-// another.
+// storm reloads every second, quickStorm much faster than an epoch can take over.
 func storm(s *Scene)      { s.reloadEvery(time.Second) }
 func quickStorm(s *Scene) { s.reloadEvery(200 * time.Millisecond) }
 
-// reloadEvery asks for a reload after each gap, whatever has come of those before, for as many
-// seconds as a storm has reloads.
+// reloadEvery reloads after each gap, regardless of earlier results.
 func (s *Scene) reloadEvery(gap time.Duration) {
 	s.Helper()
 	before := s.Live()

@@ -1,6 +1,6 @@
-// Package fault injects what can go wrong with Envoy, its keeper and the agent into a whole
-// Outrider under load, and tells what clients saw of it. Tests run each fault once at a moderate
-// pace, benches many times at the full one.
+// Package fault injects failures of Envoy, its keeper and the agent into a complete Outrider under
+// load, and judges what clients saw. Tests run each fault once at a moderate rate, benchmarks many
+// times at the full rate.
 package fault
 
 import (
@@ -15,27 +15,27 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Fault is one thing that goes wrong.
+// Fault is one kind of failure.
 type Fault struct {
 	Name   string
-	What   string // happens, and what must come of it, in a sentence
-	Envoy  string // keys of [envoy] beside those of Options
+	What   string // description with the expected result
+	Envoy  string // keys of [envoy] in addition to those of Options
 	Blind  bool   // without envoy --mode validate
 	Harm   Harm
 	Inject func(*Scene)
 }
 
-// Harm is what clients may see of a fault at most.
+// Harm is the worst effect on clients that a fault may have.
 type Harm int
 
-// The harms.
+// Harms.
 const (
-	// None: an Envoy that serves exists all the time; nothing may be lost.
+	// None: an Envoy serves all the time; nothing may be lost.
 	None Harm = iota
-	// Cut: an Envoy that serves exists, but one that still holds connections is killed. What is in
-	// flight on these dies with it; a new connection never fails.
+	// Cut: an Envoy serves, but one that still holds connections is killed. Requests on these
+	// connections may be lost; new connections never fail.
 	Cut
-	// Outage: none is left. All is well again within a second.
+	// Outage: no Envoy is left. Service is restored within a second.
 	Outage
 )
 
@@ -45,14 +45,14 @@ func (h Harm) String() string {
 
 // Options of a run.
 type Options struct {
-	Race           bool    // the agent is built with the race detector
-	Rate           float64 // of the load, a factor on the standard one
+	Race           bool    // build the agent with the race detector
+	Rate           float64 // of the load, relative to the standard load
 	Drain          time.Duration
 	ParentShutdown time.Duration
-	Reloads        int           // of a storm: it lasts as many seconds
+	Reloads        int           // number of reloads in a storm, one per second
 	Kills          int           // of the agent, at random moments
-	Flood          time.Duration // of Envoy's log with nobody to take it
-	Strict         bool          // a busy machine is no excuse for a late recovery
+	Flood          time.Duration // duration of log output without a reader
+	Strict         bool          // a busy machine does not excuse a late recovery
 }
 
 // Scene is a run of a fault.
@@ -64,15 +64,15 @@ type Scene struct {
 	Probe   *rig.Probe
 
 	fault  Fault
-	strike time.Time     // when the fault began to be felt; zero: it never is
-	start  time.Duration // slowest spawn to LIVE of those that served before and after
-	figure string        // what else there is to say of the run
+	strike time.Time     // when the fault takes effect; zero: never
+	start  time.Duration // maximum time from spawn to LIVE before and after
+	figure string        // further result for people
 
 	mu    sync.Mutex
 	wrong []string
 }
 
-// Errorf notes what is wrong; the run goes on.
+// Errorf records an error; the run continues.
 func (s *Scene) Errorf(format string, arguments ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *Scene) Errorf(format string, arguments ...any) {
 // Error is Errorf without a format.
 func (s *Scene) Error(arguments ...any) { s.Errorf("%s", fmt.Sprint(arguments...)) }
 
-// Strike notes that the fault is about to be felt.
+// Strike records that the fault is about to take effect.
 func (s *Scene) Strike() {
 	s.strike = time.Now()
 	s.Load.Mark(strikeMark)
@@ -90,31 +90,30 @@ func (s *Scene) Strike() {
 
 const strikeMark = "fault"
 
-// Outcome of a run.
+// Outcome is the result of a run.
 type Outcome struct {
 	Requests  int                  `json:"requests"`
-	Lost      map[load.Outcome]int `json:"lost"` // beyond what the fault's Harm pardons
+	Lost      map[load.Outcome]int `json:"lost"` // beyond what the fault's Harm allows
 	Pardoned  int                  `json:"pardoned"`
 	Reuse     int                  `json:"reuse"`
 	Recovered time.Duration        `json:"recovered"` // see rig.Probe
-	// slowest spawn to LIVE, but for what the fault is about: what the machine's noise makes of
-	// times
+	// maximum time from spawn to LIVE without the fault: the noise of the machine
 	Start   time.Duration `json:"start"`
-	Slowest time.Duration `json:"slowest"` // answer of all, in the load
+	Slowest time.Duration `json:"slowest"` // slowest answer in the load
 	Figure  string        `json:"figure,omitempty"`
-	// what was not as it must be, beside losses
+	// errors other than losses
 	Wrong  []string    `json:"wrong,omitempty"`
 	Report load.Report `json:"-"`
 }
 
-// OK is whether all was as it must be.
+// OK reports whether the run passed.
 func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Wrong) == 0 }
 
-// Busy is whether the machine was too busy to tell anything: requests took so long that epochs were
-// to end before them.
+// Busy reports whether the machine was too busy for a verdict: requests took longer than epochs may
+// live.
 func (o Outcome) Busy() bool { return o.Slowest > busyAnswer || o.Report.Stall > busyStall }
 
-// AllLost is the number of requests that were lost.
+// AllLost returns the number of lost requests.
 func (o Outcome) AllLost() int {
 	n := 0
 	for _, lost := range o.Lost {
@@ -123,11 +122,11 @@ func (o Outcome) AllLost() int {
 	return n
 }
 
-// The limits.
+// Limits.
 const (
 	recoverWithin = time.Second
-	quickStart    = 150 * time.Millisecond // spawn to LIVE on a quiet machine, generously
-	// how many times slower than that a machine is taken for a busy one
+	quickStart    = 150 * time.Millisecond // spawn to LIVE on a quiet machine, generous
+	// a start slower by this factor means that the machine is busy
 	busiest    = 4
 	busyAnswer = time.Second
 	busyStall  = 300 * time.Millisecond
@@ -135,8 +134,8 @@ const (
 	quiet      = 500 * time.Millisecond
 )
 
-// dropIn is the configuration of a run, with more keys of [envoy]. Files are not watched, so that a
-// reload happens when the fault asks for it.
+// dropIn returns the configuration of a run with additional keys of [envoy]. Files are not watched:
+// reloads happen on request.
 func (o Options) dropIn(fault Fault, more string) string {
 	return fmt.Sprintf(
 		"[reload]\nwatch = false\nvalidate = %t\n[envoy]\nrestart_limit = 0\ndrain_duration = "+
@@ -144,11 +143,10 @@ func (o Options) dropIn(fault Fault, more string) string {
 		!fault.Blind, o.Drain, o.ParentShutdown, fault.Envoy, more)
 }
 
-// sound puts a configuration that works in place again.
+// sound restores a valid configuration.
 func (s *Scene) sound() { s.Set(s.Options.dropIn(s.fault, "")) }
 
-// Run runs a fault once: the load is on, the fault happens, everything works again, the next reload
-// works.
+// Run runs a fault once under load: the fault happens, service recovers, the next reload works.
 func Run(t testing.TB, fault Fault, options Options) Outcome {
 	t.Helper()
 	s := &Scene{TB: t, Options: options, fault: fault,
@@ -169,7 +167,7 @@ func Run(t testing.TB, fault Fault, options Options) Outcome {
 	return outcome
 }
 
-// judge tells what of the losses the fault excuses, and when all was well again.
+// judge determines which losses the fault allows, and when service recovered.
 func (s *Scene) judge(outcome *Outcome) {
 	s.Helper()
 	report := outcome.Report
@@ -187,7 +185,7 @@ func (s *Scene) judge(outcome *Outcome) {
 		if mark.Label != strikeMark {
 			continue
 		}
-		// From when those were meant to be sent that were under way, to when the last could fail.
+		// from the due time of outstanding requests to the last possible failure
 		for at := mark.At - outcome.Slowest; at < mark.At+limit+time.Second; at += time.Second {
 			excused[int(max(at, 0)/time.Second)] = true
 		}
@@ -218,12 +216,11 @@ func (s *Scene) judge(outcome *Outcome) {
 	}
 }
 
-// notice notes how long an epoch took to serve.
+// notice records the start time of an epoch.
 func (s *Scene) notice(one api.Epoch) { s.start = max(s.start, one.Live.Sub(one.Started)) }
 
-// worksAgain checks that nothing of the fault is left: the next reload makes an epoch by hot
-// restart or, where that cannot be had, side by side, its admin interface answers, and no error
-// stands.
+// worksAgain checks that the fault left no trace: a reload makes an epoch by hot restart or, if
+// that is impossible, side by side; its admin interface answers; no condition is an error.
 func (s *Scene) worksAgain() {
 	s.Helper()
 	before := s.Live()
@@ -239,7 +236,7 @@ func (s *Scene) worksAgain() {
 	s.healthy()
 }
 
-// healthy checks that readers see a healthy agent, within a moment.
+// healthy waits until the agent reports healthy.
 func (s *Scene) healthy() {
 	s.Helper()
 	var why string
@@ -264,7 +261,7 @@ func (s *Scene) healthy() {
 	})
 }
 
-// refused reloads and expects a refusal that says something.
+// refused reloads and expects a refusal with a reason.
 func (s *Scene) refused(says string) {
 	s.Helper()
 	result := s.Outrider("reload")
@@ -274,7 +271,7 @@ func (s *Scene) refused(says string) {
 	}
 }
 
-// reloaded reloads and returns the epoch that was live before and the one that is now.
+// reloaded reloads and returns the live epochs before and after.
 func (s *Scene) reloaded() (before, now api.Epoch) {
 	s.Helper()
 	before = s.Live()

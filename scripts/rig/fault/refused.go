@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// override makes the next epoch one with a bootstrap_override.
+// override sets a bootstrap_override for the next epoch.
 func (s *Scene) override(content string) {
 	s.Helper()
 	s.Write("override.json", content)
@@ -22,7 +22,7 @@ func (s *Scene) override(content string) {
 		filepath.Join(s.Dir, "override.json"))))
 }
 
-// stillServes checks that the epoch of before serves, is ready, and has its admin interface.
+// stillServes checks that the previous epoch serves, is ready, and has its admin interface.
 func (s *Scene) stillServes(before api.Epoch) {
 	s.Helper()
 	if now := s.Live(); now.PID != before.PID {
@@ -36,9 +36,8 @@ func (s *Scene) stillServes(before api.Epoch) {
 	}
 }
 
-// goesOn checks that what served before serves, and is ready, although its epoch closed its admin
-// interface for the one that was refused: another epoch of the same configuration brings that back
-// soon.
+// goesOn checks that the previous epoch serves and is ready although it closed its admin interface
+// for the refused one. Another epoch of the same configuration restores the interface.
 func (s *Scene) goesOn(before api.Epoch) {
 	s.Helper()
 	if ready, reason := s.Ready(); !ready {
@@ -76,7 +75,7 @@ func unparsableForEnvoy(s *Scene) {
 	s.stillServes(before)
 }
 
-// listener is a static listener with one route.
+// listener returns a static listener with one route.
 func listener(port int, cluster string) string {
 	return fmt.Sprintf(`{"static_resources": {"listeners": [{"name": "extra",
   "address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}},
@@ -113,12 +112,12 @@ func portInUse(s *Scene) {
 	s.refused("")
 	s.goesOn(before)
 	before = s.Live()
-	// again, though the flag was set; it waits for the end of the epoch that was replaced
+	// again, although the flag was set; it waits for the end of the replaced epoch
 	s.refused("")
 	s.goesOn(before)
 }
 
-// blackHole takes connections and never answers, until the scene is over.
+// blackHole accepts connections and never answers, until the scene ends.
 func (s *Scene) blackHole() int {
 	s.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -132,7 +131,7 @@ func (s *Scene) blackHole() int {
 				return
 			}
 			go func() {
-				_, _ = io.Copy(io.Discard, connection) // until the other side goes
+				_, _ = io.Copy(io.Discard, connection) // until the peer closes
 				_ = connection.Close()
 			}()
 		}
@@ -141,8 +140,8 @@ func (s *Scene) blackHole() int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// NeverLive is a bootstrap_override with which Envoy waits for ever for the endpoints of a cluster:
-// the port is of one who takes connections and does not answer.
+// NeverLive returns a bootstrap_override with which Envoy waits forever for the endpoints of a
+// cluster from a port that never answers.
 func NeverLive(blackHole int) string {
 	return fmt.Sprintf(`{"static_resources": {"clusters": [
   {"name": "black-hole", "type": "STATIC", "connect_timeout": "1s",
@@ -154,14 +153,14 @@ func NeverLive(blackHole int) string {
 		blackHole)
 }
 
-// neverInitialises makes the next epoch one that is never live.
+// neverInitialises makes the next epoch one that never becomes live.
 func (s *Scene) neverInitialises() {
 	s.Helper()
 	s.override(NeverLive(s.blackHole()))
 }
 
-// initialising starts an epoch that never gets live, and returns it once it is past the hand-over
-// from the one before.
+// initialising starts an epoch that never becomes live, and returns it after the hand-over from the
+// previous one.
 func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
 	s.Helper()
 	s.neverInitialises()
@@ -179,8 +178,7 @@ func killedWhileInitialising(s *Scene) {
 	if result := <-outcome; result.Exit != 1 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
-	// Whether it had been live for a moment cannot be known, so the agent may have put a good one
-	// in its place.
+	// It may have been live for a moment, so the agent may have replaced it.
 	if now := s.Live(); !rig.Alive(now.PID) {
 		s.Errorf("the epoch that is said to be live is gone: %+v, before %+v", now, before)
 	}

@@ -1,10 +1,10 @@
 package fault
 
-// All are the faults of the table in which order they are told. The numbers are those of the list
-// of facts about Envoy's hot restart that the names of the tests refer to.
+// All returns the faults in the order of the table. Numbers refer to the list of facts about
+// Envoy's hot restart.
 func All() []Fault {
 	return []Fault{
-		// An epoch that cannot be started.
+		// Epochs that cannot be started.
 		{Name: "unparsable override", What: "bootstrap_override is no JSON",
 			Inject: unparsableOverride},
 		{Name: "unparsable configuration", What: "Envoy exits as it reads its file (4)",
@@ -31,7 +31,7 @@ func All() []Fault {
 			Inject: newKilled},
 		{Name: "new terminated", What: "SIGTERM to the newest 1 s after LIVE ends both (9)",
 			Harm: Outage, Inject: newTerminated},
-		// The epoch that is replaced.
+		// The replaced epoch.
 		{Name: "parent killed", What: "SIGKILL 1 s after LIVE (7)", Harm: Cut,
 			Inject: parentKilled},
 		{Name: "parent terminated", What: "SIGTERM 1 s after LIVE (7)", Harm: Cut,
@@ -50,7 +50,7 @@ func All() []Fault {
 			Inject: storm},
 		{Name: "quick storm", What: "a reload each 0.2 s, so that many wait at once (6)",
 			Inject: quickStorm},
-		// The epoch that serves alone.
+		// The only epoch.
 		{Name: "Envoy killed", What: "SIGKILL", Harm: Outage, Inject: envoyKilled},
 		{Name: "Envoy terminated", What: "SIGTERM by somebody else", Harm: Outage,
 			Inject: envoyTerminated},
@@ -74,7 +74,7 @@ func All() []Fault {
 	}
 }
 
-// Find returns the fault of a name.
+// Find returns the named fault.
 func Find(name string) (Fault, bool) {
 	for _, fault := range All() {
 		if fault.Name == name {

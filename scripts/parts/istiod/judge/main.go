@@ -27,12 +27,12 @@ import (
 	"istio.io/istio/pkg/config/schema/resource"
 )
 
-// Verdict is what is said of one object.
+// Verdict is the result for one object.
 type Verdict struct {
-	// Stage refused it: yaml, kind, metadata, spec, crd or istio; "": it is accepted.
+	// Stage that refused the object: yaml, kind, metadata, spec, crd or istio; "": accepted.
 	Stage    string `json:"stage,omitempty"`
 	Error    string `json:"error,omitempty"`
-	Warnings string `json:"warnings,omitempty"` // Istio's, of an accepted object
+	Warnings string `json:"warnings,omitempty"` // Istio's warnings for an accepted object
 }
 
 func main() {
@@ -70,7 +70,7 @@ func run() error {
 	}
 }
 
-// judge follows an object's way into a cluster: kubectl's strict decoding, the API server's checks
+// judge validates an object like a cluster does: kubectl's strict decoding, the API server's checks
 // of metadata and of the CRD, Istio's webhook.
 func judge(crds *crd.Validator, document []byte) Verdict {
 	refuse := func(stage string, err error) Verdict {
