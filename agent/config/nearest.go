@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"outrider.org/outrider/agent/spelling"
 )
 
 // enumerate joins words as people do: a, b and c.
@@ -15,20 +17,17 @@ func enumerate(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
 }
 
-// nearest returns the candidate that word was most likely meant to be, "" if none is near: at most a third of its
-// letters may differ, and at least one letter may; or it is the beginning of the candidate.
+// nearest returns the candidate that word was most likely meant to be: one that it is the beginning
+// of, or one with nearly that spelling; "" if there is none.
 func nearest(word string, candidates []string) string {
 	const shortestBeginning = 4
-	best, bestDistance := "", max(1, len(word)/3)+1
-	for _, candidate := range candidates {
-		if best == "" && len(word) >= shortestBeginning && strings.HasPrefix(candidate, normal(word)) {
-			best = candidate
-		}
-		if d := distance(normal(word), normal(candidate)); d < bestDistance && d < len(candidate) {
-			best, bestDistance = candidate, d
-		}
+	word = normal(word)
+	near := spelling.Nearest(word, candidates)
+	begins := func(candidate string) bool { return strings.HasPrefix(candidate, word) }
+	if i := slices.IndexFunc(candidates, begins); near == "" && i >= 0 && len(word) >= shortestBeginning {
+		return candidates[i]
 	}
-	return best
+	return near
 }
 
 var innerCapital = regexp.MustCompile(`([a-z0-9])([A-Z])`)
@@ -37,34 +36,6 @@ var innerCapital = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 func normal(word string) string {
 	word = innerCapital.ReplaceAllString(word, "${1}_${2}")
 	return strings.ToLower(strings.ReplaceAll(word, "-", "_"))
-}
-
-// distance is how many letters must be added, dropped, changed or swapped with their neighbour to make b of a (optimal
-// string alignment).
-func distance(a, b string) int {
-	const longestName = 64 // no key is longer; bounds the work on nonsense
-	if len(a) > longestName || len(b) > longestName {
-		return longestName
-	}
-	before, previous, current := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range previous {
-		previous[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		current[0] = i
-		for j := 1; j <= len(b); j++ {
-			change := 1
-			if a[i-1] == b[j-1] {
-				change = 0
-			}
-			current[j] = min(previous[j]+1, current[j-1]+1, previous[j-1]+change)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				current[j] = min(current[j], before[j-2]+1)
-			}
-		}
-		before, previous, current = previous, current, before
-	}
-	return previous[len(b)]
 }
 
 // vocabulary is what the definitions know, for the cure of a key or table that they do not know.

@@ -20,14 +20,3 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
-
-func TestDistance(t *testing.T) {
-	for _, test := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"a", "", 1}, {"abc", "acb", 1}, {"kitten", "sitting", 3}, {"abc", "abc", 0}} {
-		if got := distance(test.a, test.b); got != test.want || distance(test.b, test.a) != test.want {
-			t.Errorf("%s, %s: %d, want %d", test.a, test.b, got, test.want)
-		}
-	}
-}

@@ -9,6 +9,7 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"outrider.org/outrider/agent/spelling"
 	"outrider.org/outrider/bootstrap"
 )
 
@@ -243,39 +244,10 @@ func (v *value) set(f field) {
 // nearest returns the field whose name differs by one or two letters, or "". A more different name
 // may belong to a newer Envoy.
 func nearest(descriptor protoreflect.MessageDescriptor, name string) string {
-	best, bestDistance := "", 3
-	const longest = 64 // no field's name is longer
-	if len(name) > longest {
-		return ""
-	}
+	var known []string
 	for i := range descriptor.Fields().Len() {
-		known := descriptor.Fields().Get(i)
-		for _, candidate := range []string{known.TextName(), known.JSONName()} {
-			if d := distance(candidate, name); d < bestDistance && d < len(name) {
-				best, bestDistance = candidate, d
-			}
-		}
+		field := descriptor.Fields().Get(i)
+		known = append(known, field.TextName(), field.JSONName())
 	}
-	return best
-}
-
-// distance is Levenshtein's.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return spelling.NearestWithin(name, known, 2)
 }

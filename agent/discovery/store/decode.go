@@ -9,6 +9,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/spelling"
 )
 
 const (
@@ -183,7 +184,7 @@ func (d *decoder) unknown(key *yaml.Node, of protoreflect.MessageDescriptor, at 
 		known = append(known, of.Fields().Get(i).JSONName())
 	}
 	cure := "remove it"
-	if near := nearest(key.Value, known); near != "" {
+	if near := spelling.Nearest(key.Value, known); near != "" {
 		cure = fmt.Sprintf("did you mean %s?", near)
 	}
 	d.refuse(key, &path{parent: at, name: key.Value, key: key.Value == ""},

@@ -15,6 +15,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/spelling"
 )
 
 const apiGroup = "networking.istio.io"
@@ -188,7 +189,7 @@ func (r *reader) networking(d *decoder, node *yaml.Node, h *header, found *docum
 			fmt.Sprintf("unknown version %q of networking.istio.io", version),
 			"write v1, v1beta1 or v1alpha3")
 	case makeSpec == nil:
-		if near := nearest(h.kind, kinds); near != h.kind {
+		if near := spelling.Nearest(h.kind, kinds); near != h.kind {
 			cure := ""
 			if near != "" {
 				cure = fmt.Sprintf("did you mean %s?", near)
@@ -250,7 +251,7 @@ func (r *reader) refused(h *header, found *document) {
 func foreign(apiVersion string) bool {
 	g := group(apiVersion)
 	return strings.Contains(g, ".") &&
-		nearest(g, []string{apiGroup, securityGroup, extensionsGroup}) == ""
+		spelling.Nearest(g, []string{apiGroup, securityGroup, extensionsGroup}) == ""
 }
 
 func group(apiVersion string) string {

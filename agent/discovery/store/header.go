@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"outrider.org/outrider/agent/spelling"
 )
 
 // header holds the fields around an object's spec.
@@ -82,7 +84,7 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 	}
 	if !slices.Contains(metadataKeys, key.Value) {
 		cure := "remove it"
-		if near := nearest(key.Value, metadataKeys); near != "" {
+		if near := spelling.Nearest(key.Value, metadataKeys); near != "" {
 			cure = fmt.Sprintf("did you mean %s?", near)
 		}
 		d.refuse(key, at, fmt.Sprintf("unknown key %q in metadata", key.Value), cure)

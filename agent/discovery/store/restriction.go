@@ -12,6 +12,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/spelling"
 )
 
 const (
@@ -61,7 +62,7 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	switch {
 	case !known:
 		cure := "remove it"
-		if near := nearest(h.kind, securityKinds); near != "" {
+		if near := spelling.Nearest(h.kind, securityKinds); near != "" {
 			cure = fmt.Sprintf("did you mean %s?", near)
 		}
 		found.restricts = true

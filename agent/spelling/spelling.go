@@ -1,0 +1,52 @@
+// Package spelling finds what a misspelled name was meant to be.
+package spelling
+
+import "strings"
+
+// longest bounds the work on nonsense, in bytes: no name is longer.
+const longest = 64
+
+// Nearest returns the candidate with the fewest edits from word, ignoring case. At most a third of
+// the letters of word may differ, and at least one may. It returns "" if no candidate is near.
+func Nearest(word string, candidates []string) string {
+	return NearestWithin(word, candidates, max(1, len(word)/3))
+}
+
+// NearestWithin is Nearest with at most most edits.
+func NearestWithin(word string, candidates []string, most int) string {
+	best, bestDistance := "", most+1
+	for _, candidate := range candidates {
+		d := distance(strings.ToLower(word), strings.ToLower(candidate))
+		if d < bestDistance && d < len(word) && d < len(candidate) {
+			best, bestDistance = candidate, d
+		}
+	}
+	return best
+}
+
+// distance returns the number of letters to add, drop, change or swap with their neighbour to turn
+// a into b (optimal string alignment).
+func distance(a, b string) int {
+	if len(a) > longest || len(b) > longest {
+		return longest
+	}
+	before, previous, current := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range previous {
+		previous[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		current[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			current[j] = min(previous[j]+1, current[j-1]+1, previous[j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				current[j] = min(current[j], before[j-2]+1)
+			}
+		}
+		before, previous, current = previous, current, before
+	}
+	return previous[len(b)]
+}
