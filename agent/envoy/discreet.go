@@ -4,11 +4,16 @@ import (
 	"regexp"
 	"strings"
 	"time"
-
-	"outrider.org/outrider/agent/quote"
 )
 
 const (
+	// Envoy 1.40 quotes all of what it was given behind these marks (source/common/protobuf/utility.cc):
+	// a message in text format behind Abseil's mark of debug output, which goes on with letters and
+	// spaces that change; a text that is not the JSON of a message behind the reason in parentheses.
+	// The list in agent/status/redact.go has the same marks.
+	messageMark = "goo.gle/debug"
+	jsonMark    = "Unable to parse JSON as proto"
+
 	// beforeNothing is before a text that is empty, as nobody starts an Envoy with a message in memory (source/server/server.cc).
 	beforeNothing = "initializing config '"
 
@@ -23,7 +28,7 @@ const (
 // A message is in lines of its own behind its mark, and before an empty line or what the complaint is; JSON that is no message goes on to
 // the end of what Envoy says.
 var (
-	quotedJSON = regexp.MustCompile(`(` + quote.JSON + ` \(.*?\)): `)
+	quotedJSON = regexp.MustCompile(`(` + jsonMark + ` \(.*?\)): `)
 
 	// onOneLine is what follows the mark's first half if the message does, too.
 	onOneLine = regexp.MustCompile(`^[a-z]*\s+\S`)
@@ -138,7 +143,7 @@ func (d *Discretion) look(line string) (quoted, goesOn bool) {
 
 // cut takes out of a line what it begins to quote.
 func (d *Discretion) cut(line string) (rest string, cut bool) {
-	if before, after, found := strings.Cut(line, quote.Message); found {
+	if before, after, found := strings.Cut(line, messageMark); found {
 		before = strings.TrimSpace(before)
 		switch {
 		case strings.HasSuffix(before, beforeNothing):

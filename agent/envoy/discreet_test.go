@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"outrider.org/outrider/agent/quote"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -138,7 +137,7 @@ func FuzzDiscretion(f *testing.F) {
 			t.Errorf("%q became %q", text, got)
 		}
 		for _, line := range lines {
-			if _, begins := ParseLogLine(line); begins && !strings.Contains(line, quote.Message) && !quotedJSON.MatchString(line) && !slices.Contains(kept, line) {
+			if _, begins := ParseLogLine(line); begins && !strings.Contains(line, messageMark) && !quotedJSON.MatchString(line) && !slices.Contains(kept, line) {
 				t.Errorf("of %q is missing: %q", text, line)
 			}
 		}

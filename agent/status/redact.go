@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-
-	"outrider.org/outrider/agent/quote"
 )
 
 // redactedText stands in place of a credential.
@@ -53,8 +51,9 @@ type frame struct {
 	secret bool   // every value in here is a credential
 }
 
-// marks are before what Envoy quotes, in JSON as elsewhere.
-var marks = quote.Marks()
+// marks precede what Envoy 1.40 quotes of its configuration, in JSON as in its log (see
+// agent/envoy/discreet.go).
+var marks = []string{"goo.gle/debug", "Unable to parse JSON as proto"}
 
 // lastAtMost bounds what is kept of a string to find a mark in it: half of it is longer than any mark.
 const lastAtMost = 128
