@@ -13,12 +13,13 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/neighbour"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // neighbourhood is this host as an agent sees the others on it.
 func neighbourhood(options config.Options) neighbour.Host {
 	return neighbour.Host{Directory: options.Directory, Ask: askNeighbour, EnvoyLives: envoyLives,
-		Sockets: neighbour.Sockets, Program: neighbour.Program}
+		Sockets: sockdiag.Listening, Program: neighbour.Program}
 }
 
 // askNeighbour asks the agent of a runtime folder, as everyone may.

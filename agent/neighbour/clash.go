@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/user"
 	"slices"
 	"strconv"
 	"strings"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // Self is the agent that wants something.
@@ -120,11 +122,11 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 			continue
 		}
 		for _, socket := range sockets {
-			if socket.UID == self.EnvoyUID || !want.Clashes(socket.claim()) {
+			if int(socket.UID) == self.EnvoyUID || !want.Clashes(claimOf(socket)) {
 				continue
 			}
 			program := cmp.Or(h.Program(socket), "a program")
-			message := fmt.Sprintf("%s is taken: %s of user %s listens on %s", want.Text(), program, userName(socket.UID), socket.Address)
+			message := fmt.Sprintf("%s is taken: %s of user %s listens on %s", want.Text(), program, userName(socket.UID), address(socket))
 			cure := "end it, or give Envoy another port"
 			if key := self.listensBy(socket); key != "" { // a new epoch comes first, and the agent's own listeners move when it is live
 				message += ", as " + key + " in force says"
@@ -138,21 +140,33 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 }
 
 // listensBy is the key by which the agent itself, and not its Envoy, listens on a socket; "" = it does not.
-func (s Self) listensBy(socket Socket) string {
+func (s Self) listensBy(socket sockdiag.Socket) string {
 	for _, claim := range s.Claims {
-		if !claim.Envoy && claim.Clashes(socket.claim()) {
+		if !claim.Envoy && claim.Clashes(claimOf(socket)) {
 			return claim.Key
 		}
 	}
 	return ""
 }
 
-// userName is the name of a user, or the number if it has none.
-func userName(uid int) string {
-	if found, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+// address returns where a socket listens; IPv4 within IPv6 as IPv4.
+func address(s sockdiag.Socket) netip.AddrPort {
+	return netip.AddrPortFrom(s.Address.Addr().Unmap(), s.Address.Port())
+}
+
+// claimOf returns a listening socket as a claim. [::] counts for IPv4 as well: the kernel does not
+// say whether it is for IPv6 only.
+func claimOf(s sockdiag.Socket) config.Claim {
+	return config.Claim{Host: address(s).Addr().String(), Port: int(s.Address.Port())}
+}
+
+// userName returns the name of a user, or the number if it has none.
+func userName(uid uint32) string {
+	number := strconv.FormatUint(uint64(uid), 10)
+	if found, err := user.LookupId(number); err == nil {
 		return found.Username
 	}
-	return strconv.Itoa(uid)
+	return number
 }
 
 // Shared says which claims a neighbour that runs has as well. Without one nobody is asked for claims.

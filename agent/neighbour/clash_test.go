@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 const envoyUID = 990
@@ -21,7 +22,7 @@ type street struct {
 	t       *testing.T
 	running map[string]Agent // by runtime folder
 	envoys  []string
-	sockets []Socket
+	sockets []sockdiag.Socket
 }
 
 func newStreet(t *testing.T, files map[string]string) *street {
@@ -30,8 +31,8 @@ func newStreet(t *testing.T, files map[string]string) *street {
 		Directory:  t.TempDir(),
 		Ask:        func(_ context.Context, runtimeDir string) (Agent, bool) { a, ok := s.running[runtimeDir]; return a, ok },
 		EnvoyLives: func(runtimeDir string) bool { return slices.Contains(s.envoys, runtimeDir) },
-		Sockets:    func() ([]Socket, error) { return s.sockets, nil },
-		Program:    func(socket Socket) string { return strings.Repeat("nginx.service", int(socket.CGroup)) },
+		Sockets:    func() ([]sockdiag.Socket, error) { return s.sockets, nil },
+		Program:    func(socket sockdiag.Socket) string { return strings.Repeat("nginx.service", int(socket.CGroup)) },
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(s.Directory, name+".toml"), []byte(text), 0o644); err != nil {
@@ -61,7 +62,7 @@ const elsewhere = "envoy.admin_port = 16000\nstatus.address = \":16020\"\nstatus
 
 func TestCheck(t *testing.T) {
 	const apart = elsewhere + "telemetry.prometheus_address = \"0.0.0.0:16090\"\n"
-	stranger := Socket{Address: netip.MustParseAddrPort("127.0.0.1:16090"), UID: 65534}
+	stranger := sockdiag.Socket{Address: netip.MustParseAddrPort("127.0.0.1:16090"), UID: 65534}
 	for _, c := range []struct {
 		name     string
 		a        string // the neighbour's configuration; b's is apart
@@ -91,22 +92,24 @@ func TestCheck(t *testing.T) {
 		{"a reload that takes what a starting one wants", "envoy.admin_port = 16000", func(s *street, self *Self) { s.runs("a", false, 9); self.Serves = true },
 			[]string{"envoy.admin_port"}, nil},
 		{"broken", "nonsense = 1", func(s *street, _ *Self) { s.running["/run/outrider/a"] = Agent{} }, nil, nil},
-		{"a stranger", "", func(s *street, _ *Self) { s.sockets = []Socket{stranger, stranger} },
+		{"a stranger", "", func(s *street, _ *Self) { s.sockets = []sockdiag.Socket{stranger, stranger} },
 			[]string{"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090; end it"}, nil},
-		{"a stranger who is known", "", func(s *street, _ *Self) { s.sockets = []Socket{{Address: stranger.Address, UID: 65534, CGroup: 1}} },
+		{"a stranger who is known", "", func(s *street, _ *Self) {
+			s.sockets = []sockdiag.Socket{{Address: stranger.Address, UID: 65534, CGroup: 1}}
+		},
 			[]string{"is taken: nginx.service of user nobody listens on 127.0.0.1:16090; end it"}, nil},
 		{"what is ours", "", func(s *street, self *Self) {
-			s.sockets = []Socket{stranger}
+			s.sockets = []sockdiag.Socket{stranger}
 			self.Serves, self.Claims = true, self.Wants.Config.Claims()
 		}, nil, nil},
 		{"where the agent itself listens until Envoy serves", "", func(s *street, self *Self) {
-			s.sockets = []Socket{stranger}
+			s.sockets = []sockdiag.Socket{stranger}
 			self.Serves, self.Claims = true, []config.Claim{{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 16090}}
 		}, []string{"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090, as envoy.admin_port in force says; " +
 			"put the change of envoy.admin_port in force first, then this one"}, nil},
-		{"an Envoy that ends", "", func(s *street, _ *Self) { s.sockets = []Socket{{Address: stranger.Address, UID: envoyUID}} }, nil, nil},
+		{"an Envoy that ends", "", func(s *street, _ *Self) { s.sockets = []sockdiag.Socket{{Address: stranger.Address, UID: envoyUID}} }, nil, nil},
 		{"the agent says itself where it cannot listen", "", func(s *street, _ *Self) {
-			s.sockets = []Socket{{Address: netip.MustParseAddrPort("127.0.0.1:16000")}}
+			s.sockets = []sockdiag.Socket{{Address: netip.MustParseAddrPort("127.0.0.1:16000")}}
 		}, nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

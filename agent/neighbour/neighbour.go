@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // Agent is what a running agent says of itself.
@@ -28,10 +29,10 @@ type Host struct {
 	Ask func(ctx context.Context, runtimeDir string) (agent Agent, running bool)
 	// EnvoyLives tells whether an Envoy of a runtime folder lives, with or without its agent.
 	EnvoyLives func(runtimeDir string) bool
-	// Sockets are the listening TCP sockets of the host.
-	Sockets func() ([]Socket, error)
-	// Program says in words who listens on a socket; "" is not known.
-	Program func(Socket) string
+	// Sockets returns the listening TCP sockets of the host (sockdiag.Listening).
+	Sockets func() ([]sockdiag.Socket, error)
+	// Program describes who listens on a socket; "": unknown.
+	Program func(sockdiag.Socket) string
 }
 
 // neighbour is another agent of the host.

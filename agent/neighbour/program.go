@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"unicode"
+
+	"outrider.org/outrider/agent/sockdiag"
 )
 
 // The kernel's file systems.
@@ -22,7 +24,7 @@ const (
 // hides the processes of other users, so that often only the unit is known; "" is nobody.
 //
 // A user chooses the names of its processes and control groups: what is not printable is left out.
-func Program(s Socket) string {
+func Program(s sockdiag.Socket) string {
 	unit := printable(unitOf(cgroupFolder, s.CGroup))
 	pid, name := processOf(procFolder, s.Inode)
 	name = printable(name)
