@@ -30,7 +30,7 @@ func (h *harness) adminIsBack() {
 	}
 }
 
-func TestAdminLostIsBroughtBack(t *testing.T) {
+func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {
@@ -70,7 +70,7 @@ func TestAdminLostIsBroughtBack(t *testing.T) {
 	}
 }
 
-func TestRequestThatWaitsTakesTheCuresPlace(t *testing.T) {
+func TestRepair_IsReplacedByAWaitingRequest(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.w.behaviour["bad"] = behaviour{never: true}
@@ -90,7 +90,7 @@ func TestRequestThatWaitsTakesTheCuresPlace(t *testing.T) {
 	})
 }
 
-func TestCureThatFailsIsBackedOff(t *testing.T) {
+func TestRepair_IsRepeatedAfterAMinute(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.w.behaviour["bad"] = behaviour{late: true}
@@ -119,8 +119,9 @@ func TestCureThatFailsIsBackedOff(t *testing.T) {
 	})
 }
 
-// An agent that finds an epoch without admin interface knows no way to start it as another epoch, until it is told its configuration.
-func TestAdoptedEpochGetsItsAdminBack(t *testing.T) {
+// An agent that finds an epoch without admin interface knows no way to start it as another epoch,
+// until it is told its configuration.
+func TestRepair_OfAnAdoptedEpochWaitsForItsConfiguration(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.w.behaviour["bad"] = behaviour{late: true}
@@ -145,8 +146,9 @@ func TestAdoptedEpochGetsItsAdminBack(t *testing.T) {
 	})
 }
 
-// Whoever asks the live epoch and finds no admin interface can tell, at any moment, that another epoch is why.
-func TestClosedAdminHasAReasonThroughout(t *testing.T) {
+// Whoever asks the live epoch and finds no admin interface can tell, at any moment, that another
+// epoch is why.
+func TestEpoch_SaysWhyItsAdminIsClosed(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {

@@ -207,7 +207,8 @@ func (m *machine) assignRoles(dead []processExited) {
 			m.resumeLive(p)
 		case p.State == Starting:
 			starting = append(starting, p)
-		case p.State == Draining && p.endedBy == endedBySupervisor && !p.drainJob && !p.Ends.IsZero():
+		case p.State == Draining && p.endedBy == endedBySupervisor && !p.drainJob &&
+			!p.Ends.IsZero():
 			m.drainSideBySide(p, p.Ends.Add(-p.spec.ParentShutdown))
 		}
 	}

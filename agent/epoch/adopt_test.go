@@ -105,7 +105,8 @@ func TestAdoptedStartThatFails(t *testing.T) {
 				done := make(chan Result, 1)
 				go func() { done <- h.unchanged(specOf("a")) }()
 				h.wait(25 * time.Second)
-				// If it died while nobody looked it may have closed the old one's listeners: that is replaced to be sure.
+				// If it died while nobody looked it may have closed the old one's listeners: that
+				// is replaced to be sure.
 				if got := <-done; got.Mode != Unchanged {
 					t.Errorf("%+v", got)
 				}
@@ -209,7 +210,7 @@ func TestKeeperDies(t *testing.T) {
 }
 
 // A keeper that comes back in time is no error, unless Envoy has ended with it.
-func TestKeeperStaysAway(t *testing.T) {
+func TestKeeperLost_BecomesAnError(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.w.lose()
@@ -313,7 +314,7 @@ func TestKeeperReplacesItself(t *testing.T) {
 	}
 }
 
-func TestAdoptsWhatIsNotOurs(t *testing.T) {
+func TestAdoption_EndsForeignProcesses(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.leave()
 		h.do(func() {
@@ -328,7 +329,7 @@ func TestAdoptsWhatIsNotOurs(t *testing.T) {
 	})
 }
 
-func TestStopWhileTheKeeperReplacesItself(t *testing.T) {
+func TestStop_WhileTheKeeperReplacesItself(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		e := h.newest()
@@ -349,7 +350,7 @@ func TestStopWhileTheKeeperReplacesItself(t *testing.T) {
 	})
 }
 
-func TestAgentThatDiesInAStopIsFollowedByOneThatServes(t *testing.T) {
+func TestStop_InterruptedIsFollowedByANewEpoch(t *testing.T) {
 	for name, after := range map[string]time.Duration{"before its listeners close": time.Second, "after": 5500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// adoptedSpec is what is known of the spec of an adopted epoch: the file and the command line it was
-// started with. That is enough to start it again under its own number, until Apply provides the
+// adoptedSpec is what is known of the spec of an adopted epoch: the file and the command line it
+// was started with. That is enough to start it again under its own number, until Apply provides the
 // functions that made them.
 type adoptedSpec struct{ number, lineage int }
 

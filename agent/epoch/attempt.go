@@ -141,8 +141,8 @@ func (m *machine) startedAs(p *process, pid int) {
 		return // its exit was reported first
 	}
 	p.PID = pid
-	m.publish(condition.KindEpochStarted, p, nil, "epoch %d started (pid %d, %s): %s", p.Number, pid,
-		p.Mode, p.Reason)
+	m.publish(condition.KindEpochStarted, p, nil, "epoch %d started (pid %d, %s): %s",
+		p.Number, pid, p.Mode, p.Reason)
 }
 
 // poll starts to poll the attempt's process until it is live.
@@ -249,8 +249,9 @@ func (m *machine) remove(p *process) {
 
 // removeBootstrap removes a file unless a living epoch or one without successor uses it.
 func (m *machine) removeBootstrap(path string) {
-	if !slices.ContainsFunc(m.unreplaced, func(u unreplaced) bool { return u.bootstrap == path }) &&
-		!slices.ContainsFunc(m.processes, func(p *process) bool { return p.BootstrapPath == path }) {
+	kept := func(u unreplaced) bool { return u.bootstrap == path }
+	used := func(p *process) bool { return p.BootstrapPath == path }
+	if !slices.ContainsFunc(m.unreplaced, kept) && !slices.ContainsFunc(m.processes, used) {
 		m.do(removeFile{path})
 	}
 }

@@ -150,8 +150,8 @@ func (m *machine) requireDrain(e drainAnswered) {
 	sentence := fmt.Sprintf("epoch %d drains: its listeners close at the end of its drain time",
 		d.number)
 	if e.err != nil {
-		sentence = fmt.Sprintf("epoch %d has not confirmed that it drains; the request is repeated "+
-			"until it, or the epoch that replaces it, does (%v)", d.number, e.err)
+		sentence = fmt.Sprintf("epoch %d has not confirmed that it drains; the request is "+
+			"repeated until it, or the epoch that replaces it, does (%v)", d.number, e.err)
 	}
 	m.publish(condition.KindDraining, &process{Epoch: Epoch{Number: d.number}}, nil, "%s", sentence)
 	m.reply(d.calls, answer{})

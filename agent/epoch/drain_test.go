@@ -17,7 +17,7 @@ func (h *harness) expectDrained(e *fakeEnvoy, want bool) {
 }
 
 // What was refused changes nothing, now or later.
-func TestARefusedDrainChangesNothing(t *testing.T) {
+func TestDrain_ChangesNothingIfRefused(t *testing.T) {
 	for name, refuse := range map[string]func(h *harness) error{
 		"no epoch is live": func(h *harness) error {
 			h.kill(h.newest(), "SIGSEGV") // started again at once,
@@ -63,7 +63,7 @@ func TestARefusedDrainChangesNothing(t *testing.T) {
 }
 
 // A drain that is asked for again and then refused leaves the one before as it was.
-func TestADrainThatIsRefusedTheSecondTime(t *testing.T) {
+func TestDrain_StandsThoughRepetitionIsRefused(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		if err := h.s.Drain(h.t.Context()); err != nil {
@@ -103,8 +103,9 @@ func TestDrain_FollowsToANewEpoch(t *testing.T) {
 	})
 }
 
-// When the listeners of an epoch that drains close is known, from the first time that it was told on; also to the next agent.
-func TestWhenADrainEnds(t *testing.T) {
+// When the listeners of an epoch that drains close is known, from the first time that it was told
+// on; also to the next agent.
+func TestDrain_ReportsItsEnd(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		ends := func() time.Duration {

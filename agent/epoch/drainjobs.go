@@ -85,7 +85,8 @@ func (a drainOlder) run(x *executor) {
 			x.report(drainedOlder{a.id, err})
 			return
 		}
-		// Until its drain time is over it may get new connections, so that zero means nothing before.
+		// Until its drain time is over it may get new connections, so that zero means nothing
+		// before.
 		for ok := sleep(ctx, time.Until(a.closes)); ok; ok = sleep(ctx, pollSlow) {
 			activity, err := x.activity(ctx, admin)
 			if err == nil && activity.Connections == 0 {

@@ -49,7 +49,7 @@ func TestDrain_StandsWhereEnvoyConfirmsTooLate(t *testing.T) {
 }
 
 // One failed try is not the last.
-func TestANewEpochIsToldToDrainUntilItDoes(t *testing.T) {
+func TestDrain_IsRepeatedForANewEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		if err := h.s.Drain(h.t.Context()); err != nil {
@@ -71,8 +71,9 @@ func TestANewEpochIsToldToDrainUntilItDoes(t *testing.T) {
 	})
 }
 
-// The admin interface of the one that serves closes when another one takes over; a drain that is asked for then is not lost.
-func TestADrainDuringAHandOver(t *testing.T) {
+// The admin interface of the one that serves closes when another one takes over; a drain that is
+// asked for then is not lost.
+func TestDrain_DuringAHandover(t *testing.T) {
 	for name, test := range map[string]struct {
 		next behaviour
 		wait time.Duration // until it is asked for

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// world is a model of Envoys on one host, as measured with Envoy 1.40: what shared memory, hot restart, signals and the
-// admin interface do, also when they are used wrongly. A decision that would lose requests with real Envoys ends up in
-// faults or in an outage.
+// world is a model of Envoys on one host, as measured with Envoy 1.40: what shared memory, hot
+// restart, signals and the admin interface do, also when they are used wrongly. A decision that
+// would lose requests with real Envoys ends up in faults or in an outage.
 type world struct {
 	t  testing.TB
 	mu sync.Mutex

@@ -36,7 +36,8 @@ type harness struct {
 	log      parts.Log
 }
 
-// onHost runs a test in a bubble of time, with an agent that runs, and checks that no rule was broken.
+// onHost runs a test in a bubble of time, with an agent that runs, and checks that no rule was
+// broken.
 func onHost(t *testing.T, test func(h *harness)) {
 	t.Helper()
 	dir := t.TempDir()

@@ -14,9 +14,10 @@ import (
 
 var seeds = flag.Int("seeds", 40, "how many random lives are lived")
 
-// TestRandomLives lets a host live through failures at random moments and checks what must hold whatever happens: the world
-// saw no fault (no third generation, no parent signalled too early, no number used twice), nobody serves only for as long as
-// it takes to start one, no request waits for ever, and at the end a reload works as ever.
+// TestRandomLives lets a host live through failures at random moments and checks what must hold
+// whatever happens: the world saw no fault (no third generation, no parent signalled too early, no
+// number used twice), nobody serves only for as long as it takes to start one, no request waits for
+// ever, and at the end a reload works as ever.
 func TestRandomLives(t *testing.T) {
 	for seed := range *seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -57,6 +57,7 @@ func processOf(n note) *process {
 	p.RestartEpoch, p.Lineage, p.State, p.Hash = n.RestartEpoch, n.Lineage, n.Phase, n.Hash
 	p.Namespace, p.AdminAddress, p.Ends = n.Namespace, n.AdminAddress, n.Ends
 	// The undrain of an older agent left the listeners to close.
-	p.AdminLost, p.Drained, p.DrainEnds = n.AdminLost, n.Drained || !n.DrainEnds.IsZero(), n.DrainEnds
+	p.Drained = n.Drained || !n.DrainEnds.IsZero()
+	p.AdminLost, p.DrainEnds = n.AdminLost, n.DrainEnds
 	return p
 }

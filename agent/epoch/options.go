@@ -11,10 +11,11 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Options configure a Supervisor. Admin, Board and ConfigDir are needed. The functions are called by
-// several goroutines.
+// Options configure a Supervisor. Admin, Board and ConfigDir are needed. The functions are called
+// by several goroutines.
 type Options struct {
-	// Admin returns a client for an address that Spec.AdminAddress returned; it must not connect yet.
+	// Admin returns a client for an address that Spec.AdminAddress returned; it must not connect
+	// yet.
 	Admin     func(address string) Admin
 	Board     *condition.Board
 	Logger    *slog.Logger // nil: slog.Default()
@@ -25,8 +26,8 @@ type Options struct {
 	// Exists reports whether a process of this pid exists; nil asks the kernel. It is used while no
 	// keeper is connected.
 	Exists func(pid int) bool
-	// Obstacle says why no Envoy could start now, such as a port that another program has; nil: nothing
-	// is known.
+	// Obstacle says why no Envoy could start now, such as a port that another program has; nil:
+	// nothing is known.
 	Obstacle func() error
 	// Settings are read whenever they are needed, as the configuration keys behind them are [live].
 	Settings func() Settings
@@ -43,11 +44,11 @@ type Settings struct {
 // The bounds that the configuration does not set.
 const (
 	askTimeout       = 3 * time.Second        // one request to the keeper
-	validateTimeout  = 30 * time.Second       // envoy --mode validate; 1000 listeners take half a second
+	validateTimeout  = 30 * time.Second       // 1000 listeners take half a second
 	preflightHurry   = 500 * time.Millisecond // the parent's admin before a hot restart
 	preflightTimeout = time.Second            // the same after SIGCONT
-	parentNews       = 50 * time.Millisecond  // a refused hot restart: until its parent's exit is known
-	parentGrace      = 300 * time.Millisecond // a child whose parent died may become live within this
+	parentNews       = 50 * time.Millisecond  // until the exit of a refused child's parent is known
+	parentGrace      = 300 * time.Millisecond // a child that lost its parent becomes live
 
 	pollFast    = 10 * time.Millisecond  // polls of a starting epoch in its first seconds,
 	pollFastFor = 3 * time.Second        // which are these;
@@ -59,7 +60,7 @@ const (
 	handshakeTimeout     = 10 * time.Second // a child without an answer by then hangs on its parent
 	handshakeTimeoutDown = 3 * time.Second  // the same when nobody serves
 
-	overdue          = 1500 * time.Millisecond // an epoch that its child should have ended is killed
+	overdue          = 1500 * time.Millisecond // its child should have ended an epoch
 	terminateTimeout = 5 * time.Second         // SIGTERM to SIGKILL
 	abortTimeout     = time.Second             // the same when a stop is aborted
 	killTimeout      = 5 * time.Second         // SIGKILL to the exit
@@ -76,7 +77,7 @@ const (
 	probeMisses    = 3               // unanswered probes in a row make an epoch silent
 	drainTimeout   = 5 * time.Second // one request to drain
 
-	idleSettle    = 500 * time.Millisecond // connections are counted so long after a child became live
+	idleSettle    = 500 * time.Millisecond // until connections are counted in an overlap
 	idleEvery     = 300 * time.Millisecond // between counts; longer than keeper.MeasurementAge
 	countEvery    = 500 * time.Millisecond // the same during a stop
 	countsQuiet   = 2                      // in a row: a changing kernel table may lack a line

@@ -121,7 +121,8 @@ func (m *machine) conclude(a *attempt) {
 	p := a.process
 	exit := p.exit
 	if a.spec == m.lastGood { // an exit by somebody else's SIGKILL says nothing of the spec
-		m.lastGoodFailed = m.lastGoodFailed || exit == nil || exit.Signal != "SIGKILL" || p.ending != ""
+		foreign := exit != nil && exit.Signal == "SIGKILL" && p.ending == ""
+		m.lastGoodFailed = m.lastGoodFailed || !foreign
 	}
 	if p.hot && a.started { // its flag would block every later epoch of this lineage
 		m.do(clearInitializing{p.Lineage, p.Number})

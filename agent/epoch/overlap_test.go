@@ -167,7 +167,7 @@ func TestParentThatWasStopped(t *testing.T) {
 	})
 }
 
-func TestSilentEnvoyIsCured(t *testing.T) {
+func TestRepair_ReplacesASilentEnvoy(t *testing.T) {
 	onHost(t, func(h *harness) { // stopped: continued
 		h.must(specOf("a"))
 		live := h.newest()

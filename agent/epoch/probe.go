@@ -119,6 +119,6 @@ func (m *machine) adminLost(p *process, why string) {
 	p.AdminLost = true
 	m.annotate(p)
 	m.raise(conditionAdminLost, condition.Warning, "Epoch %d serves, but its admin interface is "+
-		"gone (%s): no statistics, no drain. The agent starts an epoch that brings it back as soon "+
-		"as there can be one.", p.Number, why)
+		"gone (%s): no statistics, no drain. The agent starts an epoch that brings it back as "+
+		"soon as there can be one.", p.Number, why)
 }

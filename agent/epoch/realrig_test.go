@@ -240,8 +240,8 @@ func (r *realRig) settled(want string) {
 	r.eventually(want, func() bool { return r.phases() == want })
 }
 
-// load sends requests, each on a connection of its own, until the function it returns is called, which counts those lost:
-// those that were reset, and others.
+// load sends requests, each on a connection of its own, until the function it returns is called,
+// which counts those lost: those that were reset, and others.
 func (r *realRig) load() (lost func() (reset, other int64)) {
 	var failed, resets, sent atomic.Int64
 	ctx, cancel := context.WithCancel(r.Context())

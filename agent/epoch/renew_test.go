@@ -57,7 +57,7 @@ func (h *harness) adoptAs(spec *Spec) {
 	}
 }
 
-func TestAnEnvoyThatDiedIsStartedAsLastRenewed(t *testing.T) {
+func TestRenew_CountsAfterACrash(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
 		h.renew(levelled("a", "warning"), false)
@@ -77,7 +77,7 @@ func TestAnEnvoyThatDiedIsStartedAsLastRenewed(t *testing.T) {
 	})
 }
 
-func TestOnlyTheSameEnvoyIsRenewed(t *testing.T) {
+func TestRenew_OnlyOfTheSameHash(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.renew(levelled("a", "info"), false)
 		h.must(levelled("a", "warning"))
@@ -89,7 +89,7 @@ func TestOnlyTheSameEnvoyIsRenewed(t *testing.T) {
 }
 
 // One that failed is tried again with what is in force now.
-func TestAnEnvoyThatNeverWasLiveIsRenewed(t *testing.T) {
+func TestRenew_OfAFailedStart(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
 		h.refused(levelled("a", "warning"))
@@ -99,8 +99,9 @@ func TestAnEnvoyThatNeverWasLiveIsRenewed(t *testing.T) {
 	})
 }
 
-// The agent's note says what the live epoch was told last: the next agent tells it only what differs.
-func TestAnAdoptedEpochIsRenewed(t *testing.T) {
+// The agent's note says what the live epoch was told last: the next agent tells it only what
+// differs.
+func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
 		h.renew(levelled("a", "info"), true)
@@ -117,7 +118,7 @@ func TestAnAdoptedEpochIsRenewed(t *testing.T) {
 }
 
 // An Envoy that was not told has to be told, also by the next agent.
-func TestAnEpochThatWasNotToldHasToBe(t *testing.T) {
+func TestRenew_DiffersUntilTuned(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
 		h.differs(levelled("a", "info"), true)
@@ -133,7 +134,7 @@ func TestAnEpochThatWasNotToldHasToBe(t *testing.T) {
 }
 
 // What is renewed while a cure starts is not what the cure is started with.
-func TestACureThatBeganBeforeHasToBeTold(t *testing.T) {
+func TestRenew_DuringARepair(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
 		h.do(func() {

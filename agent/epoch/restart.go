@@ -71,8 +71,8 @@ func (m *machine) crashed(p *process) {
 	if delay > 0 {
 		when = fmt.Sprintf("it is started again in %s", delay)
 	}
-	m.raise(conditionDown, condition.Error, "No Envoy serves: epoch %d %s; %s.", p.Number, p.ExitCause,
-		when)
+	m.raise(conditionDown, condition.Error, "No Envoy serves: epoch %d %s; %s.", p.Number,
+		p.ExitCause, when)
 }
 
 // unstarted schedules the next start after one that created no process. It does not count for
@@ -84,7 +84,8 @@ func (m *machine) unstarted(a *attempt) {
 	if !a.repair {
 		m.backOff.reason = a.reason
 	}
-	m.raise(conditionDown, condition.Error, "No Envoy serves: %v; next try in %s.", a.failure, delay)
+	m.raise(conditionDown, condition.Error, "No Envoy serves: %v; next try in %s.", a.failure,
+		delay)
 }
 
 func (m *machine) giveUp(p *process, within int) {

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-func TestEnvoyThatDiesIsBack(t *testing.T) {
+func TestRestart_AfterACrash(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.must(specOf("b"))
@@ -39,7 +39,7 @@ func TestEnvoyThatDiesIsBack(t *testing.T) {
 	})
 }
 
-func TestNewestDiesInTheOverlap(t *testing.T) {
+func TestRestart_NewestDiesInTheOverlap(t *testing.T) {
 	for _, rescue := range []bool{true, false} {
 		onHost(t, func(h *harness) {
 			h.w.rescue = rescue
@@ -61,7 +61,7 @@ func TestNewestDiesInTheOverlap(t *testing.T) {
 	}
 }
 
-func TestOldestDiesInTheOverlap(t *testing.T) {
+func TestRestart_OldestDiesInTheOverlap(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.must(specOf("b"))
@@ -75,7 +75,7 @@ func TestOldestDiesInTheOverlap(t *testing.T) {
 	})
 }
 
-func TestParentDiesWhileItsChildStarts(t *testing.T) {
+func TestAttempt_ParentDies(t *testing.T) {
 	for _, after := range []time.Duration{5, 20, 30, 40, 49, 51, 60} {
 		onHost(t, func(h *harness) {
 			h.must(specOf("a"))
@@ -100,7 +100,7 @@ func TestParentDiesWhileItsChildStarts(t *testing.T) {
 	}
 }
 
-func TestChildDiesWhileItStarts(t *testing.T) {
+func TestAttempt_ChildDies(t *testing.T) {
 	for _, after := range []time.Duration{5, 20, 49, 50, 51, 55, 70} {
 		onHost(t, func(h *harness) {
 			h.must(specOf("a"))
@@ -147,7 +147,7 @@ func TestFirstStart_RetriesWhileNothingCanBeWritten(t *testing.T) {
 	})
 }
 
-func TestBackOff(t *testing.T) {
+func TestBackOff_Doubles(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings.Limit, h.settings.BackoffMax = 0, 10*time.Second
 		h.must(specOf("a"))
@@ -172,7 +172,7 @@ func TestBackOff(t *testing.T) {
 	})
 }
 
-func TestGivesUp(t *testing.T) {
+func TestBackOff_GivesUp(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings = Settings{BackoffMin: time.Second, BackoffMax: time.Second, Limit: 3, Window: time.Minute}
 		h.must(specOf("a"))
@@ -201,7 +201,7 @@ func TestGivesUp(t *testing.T) {
 	})
 }
 
-func TestExitsFurtherApartThanTheWindowNeverGiveUp(t *testing.T) {
+func TestBackOff_CountsWithinTheWindow(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings.Limit, h.settings.Window = 2, 10*time.Minute
 		h.must(specOf("a"))
@@ -214,7 +214,7 @@ func TestExitsFurtherApartThanTheWindowNeverGiveUp(t *testing.T) {
 	})
 }
 
-func TestFirstStartFailsAndIsTriedAgain(t *testing.T) {
+func TestFirstStart_IsRetried(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.w.behaviour["a"] = behaviour{late: true} // a port in use
 		refused := h.refused(specOf("a"))
@@ -236,7 +236,7 @@ func TestFirstStartFailsAndIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestNewSpecThatCrashesIsBackedOff(t *testing.T) {
+func TestBackOff_OfANewSpec(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings.Limit = 5
 		h.must(specOf("a"))
@@ -250,7 +250,7 @@ func TestNewSpecThatCrashesIsBackedOff(t *testing.T) {
 	})
 }
 
-func TestGuard_WaitsForWhatKeepsEnvoyFromStarting(t *testing.T) {
+func TestRestart_WaitsForAnObstacle(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		taken := errors.New("port 15021 is taken")

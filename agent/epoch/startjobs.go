@@ -39,12 +39,13 @@ func (a prepare) do(ctx context.Context, x *executor) (command Command, sum stri
 			return Command{}, "", err
 		}
 	}
+	number := a.launch.Number
 	content, err := a.spec.Bootstrap(a.launch)
 	if err != nil {
-		return Command{}, "", fmt.Errorf("build the bootstrap of epoch %d: %w", a.launch.Number, err)
+		return Command{}, "", fmt.Errorf("build the bootstrap of epoch %d: %w", number, err)
 	}
 	if err := x.write(ctx, a.launch.BootstrapPath, content); err != nil {
-		return Command{}, "", fmt.Errorf("write the bootstrap of epoch %d: %w", a.launch.Number, err)
+		return Command{}, "", fmt.Errorf("write the bootstrap of epoch %d: %w", number, err)
 	}
 	if a.validate {
 		if err := x.validate(ctx, a.spec, a.launch); err != nil {
@@ -108,10 +109,11 @@ func (x *executor) write(ctx context.Context, path string, content []byte) error
 	}
 }
 
-// replaceFile writes a file of a runtime folder atomically. It need not survive a reboot: nothing is
-// synced.
+// replaceFile writes a file of a runtime folder atomically. It need not survive a reboot: nothing
+// is synced.
 func replaceFile(path string, content []byte) (err error) {
-	// Envoy's user reads it through the folder's group, which files get that are made in the folder.
+	// Envoy's user reads it through the folder's group, which files get that are made in the
+	// folder.
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
 	if err != nil {
 		return err

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// expectSteering checks whether an Envoy is kept from new connections, and how long it is expected to listen still.
+// expectSteering checks whether an Envoy is kept from new connections, and how long it is expected
+// to listen still.
 func (h *harness) expectSteering(e *fakeEnvoy, steered bool, listens time.Duration) {
 	h.t.Helper()
 	h.w.mu.Lock()

@@ -195,7 +195,8 @@ func TestStopDuringAStart(t *testing.T) {
 	})
 }
 
-// The one that serves has closed its admin interface for one that is ended with the stop, or that failed and was not cured.
+// The one that serves has closed its admin interface for one that is ended with the stop, or that
+// failed and was not cured.
 func TestStopWhenAdminIsLost(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +223,8 @@ func TestStopWhenAdminIsLost(t *testing.T) {
 	}
 }
 
-// The connections of an epoch that nobody can ask are the keeper's to count, also of one that replaces itself meanwhile.
+// The connections of an epoch that nobody can ask are the keeper's to count, also of one that
+// replaces itself meanwhile.
 func TestStopWithoutAdminWhileTheKeeperReplacesItself(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -255,7 +257,7 @@ func TestStopWithoutEnvoy(t *testing.T) {
 	})
 }
 
-func TestDrainIsAStandingWish(t *testing.T) {
+func TestDrain_IsPersistent(t *testing.T) {
 	onHost(t, func(h *harness) {
 		if err := h.s.Drain(h.t.Context()); !errors.Is(err, ErrNotLive) {
 			t.Errorf("with nothing to drain: %v", err)

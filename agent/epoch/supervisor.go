@@ -163,10 +163,10 @@ func (s *Supervisor) Hint() {
 	}
 }
 
-// Apply requests an epoch that runs the request's spec and returns when it is live, or why it is not
-// (*Refused, unless the supervisor or ctx has ended). Requests that come while another is under way
-// are merged: the newest spec wins, and all callers get the outcome of the one that ran. A caller
-// whose ctx ends withdraws nothing.
+// Apply requests an epoch that runs the request's spec and returns when it is live, or why it is
+// not (*Refused, unless the supervisor or ctx has ended). Requests that come while another is under
+// way are merged: the newest spec wins, and all callers get the outcome of the one that ran. A
+// caller whose ctx ends withdraws nothing.
 func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
 	return s.Ask(request)(ctx)
 }
@@ -206,9 +206,9 @@ func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, w
 	return a.result, a.err
 }
 
-// Abort kills an epoch: a starting one is refused, one that serves is started again, and of one that
-// was replaced the connections that are left are cut (the keeper stands in for the parent that its
-// child then misses).
+// Abort kills an epoch: a starting one is refused, one that serves is started again, and of one
+// that was replaced the connections that are left are cut (the keeper stands in for the parent that
+// its child then misses).
 func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.ask(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }

@@ -10,9 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAgentDiesJustAfterEnvoy has the agent see that Envoy died, and die before it has another; what the next agent is asked for never
-// gets live, so that all depends on what it can know of the one that died.
-func TestAgentDiesJustAfterEnvoy(t *testing.T) {
+// TestUnreplaced_IsRestartedByTheNextAgent has the agent see that Envoy died, and die before it has
+// another; what the next agent is asked for never gets live, so that all depends on what it can
+// know of the one that died.
+func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 	for name, was := range map[string]struct {
 		file   func(path string) error // what becomes of its file meanwhile
 		serves bool
@@ -57,8 +58,9 @@ func TestAgentDiesJustAfterEnvoy(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftOfOneThatDied stops when Envoy has just died: its file was kept for the next agent, of which there is none.
-func TestNothingIsLeftOfOneThatDied(t *testing.T) {
+// TestUnreplaced_LeavesNothingAfterAStop stops when Envoy has just died: its file was kept for the
+// next agent, of which there is none.
+func TestUnreplaced_LeavesNothingAfterAStop(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings.BackoffMin, h.settings.BackoffMax = time.Minute, time.Minute
 		h.must(specOf("a"))
@@ -73,9 +75,9 @@ func TestNothingIsLeftOfOneThatDied(t *testing.T) {
 	})
 }
 
-// TestCuredConfigurationComesAfterOneTry has an agent start with a configuration that works, after an Envoy died whose own does not any
-// more: it is tried once.
-func TestCuredConfigurationComesAfterOneTry(t *testing.T) {
+// TestAdoption_TriesAFailedSpecOnce has an agent start with a configuration that works, after an
+// Envoy died whose own does not any more: it is tried once.
+func TestAdoption_TriesAFailedSpecOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		ails behaviour
 		down time.Duration // nobody serves for so long at most
@@ -104,8 +106,9 @@ func TestCuredConfigurationComesAfterOneTry(t *testing.T) {
 	}
 }
 
-// TestNoteOfAnOlderAgent has an Envoy adopted whose note says neither what its file holds nor its namespace.
-func TestNoteOfAnOlderAgent(t *testing.T) {
+// TestAdoption_NoteOfAnOlderAgent has an Envoy adopted whose note says neither what its file holds
+// nor its namespace.
+func TestAdoption_NoteOfAnOlderAgent(t *testing.T) {
 	onHost(t, func(h *harness) {
 		spec := specOf("a")
 		spec.Namespace = "shop"

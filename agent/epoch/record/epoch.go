@@ -11,7 +11,7 @@ type State string
 const (
 	Starting    State = "starting"     // its process is being started and is not live yet
 	Live        State = "live"         // it serves
-	HandingOver State = "handing over" // it serves, and a successor is being started or has just failed
+	HandingOver State = "handing over" // it serves, and a successor is starting or has failed
 	Draining    State = "draining"     // it was replaced and ends
 	Stopping    State = "stopping"     // it serves what is in flight until the agent's stop ends it
 	Exited      State = "exited"       // its process has ended
@@ -71,7 +71,7 @@ type Epoch struct {
 	Silent       bool      `json:"-"` // it lives, but its admin interface does not answer
 	MayRefuse    bool      `json:"-"` // it may have closed its listeners for a child that died
 	Drained      bool      `json:"-"` // a drain was requested
-	DrainEnds    time.Time `json:"-"` // its listeners close then; zero: it has not confirmed the drain
+	DrainEnds    time.Time `json:"-"` // its listeners close then; zero: not confirmed
 	Awaits       string    `json:"-"` // what a request for the next epoch waits for; "": none waits
 }
 
