@@ -294,7 +294,8 @@ func (r *realm) override(changes []store.Change) []store.Change {
 	return all
 }
 
-// retry puts versions into force that Envoy refused: it may accept them now.
+// retry puts versions into force that Envoy refused: it may accept them now. Without a view, no
+// Envoy is connected whose refusal could be attributed to this change, so nothing is tried.
 func (s *Server) retry() {
 	a := &applied{}
 	for _, r := range s.realms {
@@ -302,7 +303,7 @@ func (s *Server) retry() {
 		for _, refused := range r.refused {
 			changes = append(changes, store.Change{Old: refused.InForce, New: refused.Version})
 		}
-		if len(changes) == 0 || r.restricted {
+		if len(changes) == 0 || r.restricted || !s.viewed(r) {
 			continue
 		}
 		slices.SortFunc(changes, func(x, y store.Change) int {
@@ -317,6 +318,16 @@ func (s *Server) retry() {
 	if len(a.objects) > 0 {
 		s.applied(a)
 	}
+}
+
+// viewed reports whether the realm has a view.
+func (s *Server) viewed(r *realm) bool {
+	for _, v := range s.views {
+		if v.realm == r {
+			return true
+		}
+	}
+	return false
 }
 
 // refusedObjects returns the realm's refused versions, sorted by place.
