@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// guilty are the objects that a refused resource came from, those first that the reason speaks of.
-// Of a route configuration these are the ones of the virtual host that has what Envoy quotes: a
-// domain, a cluster, a regular expression. What an EnvoyFilter changed stays the filter's.
+// guilty returns the objects to blame for a refused resource, the likeliest first. Of a route
+// configuration these are the objects of the virtual host that has the text which Envoy quotes: a
+// domain, a cluster, a regular expression. If an EnvoyFilter changed the resource, it comes first.
 func guilty(v *view.View, r *resource.Resource, reason string) []resource.Origin {
 	if r.Type != resource.RouteType || len(r.Origins) > 0 && r.Origins[0].Kind == "EnvoyFilter" {
 		return r.Origins
@@ -29,8 +29,8 @@ func guilty(v *view.View, r *resource.Resource, reason string) []resource.Origin
 	return r.Origins
 }
 
-// spokenOf is the virtual host with the longest text that a reason has and that not all have; nil
-// if there is none.
+// spokenOf returns the virtual host with the longest text that a reason quotes and that not all
+// virtual hosts have; nil if there is none.
 func spokenOf(hosts []*routev3.VirtualHost, reason string) *routev3.VirtualHost {
 	first, count, last := map[string]*routev3.VirtualHost{}, map[string]int{},
 		map[string]*routev3.VirtualHost{}

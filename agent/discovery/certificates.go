@@ -18,7 +18,8 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// certificates knows what the files hold that proxies read certificates and authorities from, where they are on this machine.
+// certificates knows what the files hold that proxies read certificates and authorities from, where
+// they are on this machine.
 type certificates struct {
 	watch  func(files []string) error // nil: they are elsewhere
 	denied Denied                     // nil: not known
@@ -26,8 +27,8 @@ type certificates struct {
 	files  map[string]*certificateFile // that are watched
 }
 
-// Denied says why proxies cannot read a file, and the cure: "user envoy cannot read /x: chmod 644 /x". "" says that they can,
-// or that it is not known.
+// Denied says why proxies cannot read a file, and the cure: "user envoy cannot read /x: chmod 644
+// /x". "" says that they can, or that it is not known.
 type Denied func(path string) string
 
 // certificateFile is what is known of a file.
@@ -36,7 +37,9 @@ type certificateFile struct {
 	missing bool
 	denied  string // why the proxy cannot read it, and the cure; "" if it can
 	held    uint64 // when it was read last (watch.Fingerprint)
-	changes uint64 // of held: Envoy has to read again what is again as it was: it does not go back to it when it refuses what came between
+	// of held: Envoy has to read again what is again as it was: it does not go back to it when it
+	// refuses what came between
+	changes uint64
 }
 
 // look implements view.Look. Files are watched before they are read: no change is missed.
@@ -60,7 +63,8 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 		var held []byte
 		for _, path := range secret.Files() {
 			file := c.read(path)
-			if held = file.append(held); file != nil && file.missing && !slices.Contains(found[i].Missing, path) {
+			if held = file.append(held); file != nil && file.missing &&
+				!slices.Contains(found[i].Missing, path) {
 				found[i].Missing = append(found[i].Missing, path)
 			}
 			if file != nil && file.denied != "" && !slices.Contains(found[i].Denied, file.denied) {
@@ -83,7 +87,8 @@ func (c *certificates) read(path string) *certificateFile {
 	}
 	held, err := watch.Fingerprint(path)
 	if err != nil {
-		c.logger.Warn("a changed certificate is taken with the next epoch only", "file", path, "error", err)
+		c.logger.Warn("a changed certificate is taken with the next epoch only", "file", path,
+			"error", err)
 	}
 	_, err = os.Stat(path)
 	file.missing = errors.Is(err, fs.ErrNotExist)
@@ -104,7 +109,8 @@ func (f *certificateFile) append(content []byte) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(content, f.held), f.changes)
 }
 
-// changed returns those of paths that are files of certificates; they are read again when they are asked for.
+// changed returns those of paths that are files of certificates; they are read again when they are
+// asked for.
 func (c *certificates) changed(paths []string) map[string]bool {
 	found := map[string]bool{}
 	for _, path := range paths {
@@ -126,7 +132,8 @@ func (c *certificates) keep(used map[string]bool) {
 
 func (c *certificates) set() {
 	if err := c.watch(slices.Sorted(maps.Keys(c.files))); err != nil {
-		c.logger.Warn("not all files of certificates are watched: a change of another is taken with the next epoch only", "error", err)
+		c.logger.Warn("not all files of certificates are watched: a change of another is taken "+
+			"with the next epoch only", "error", err)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/view"
 )
 
-// CheckOptions say for whom files are checked.
+// CheckOptions describe the proxy for which files are checked.
 type CheckOptions struct {
 	Type      string            // sidecar or router; "" is sidecar
 	Namespace string            // of the proxy, and of objects that name none; "" is default
@@ -18,14 +18,14 @@ type CheckOptions struct {
 	Domain    string            // what short host names end in; "" is cluster.local
 
 	MeshConfigFile string  // Istio's MeshConfig; "" = its defaults
-	Taken          []Taken // where nothing of the mesh can listen
+	Taken          []Taken // addresses where the mesh cannot listen
 
-	Here   bool   // certificates are files of this machine: those that are missing are reported
+	Here   bool   // certificate files are on this host; missing ones are reported
 	Denied Denied // which of them the proxy cannot read; nil: not known
 }
 
-// Check reads files and directories as the server does, once, and returns what is wrong, by place.
-// An error means that it could not be done.
+// Check reads files and directories as the server does and returns the problems, by place. An error
+// means that it could not check.
 func Check(paths []string, options CheckOptions) ([]Problem, error) {
 	c, err := read(paths, options)
 	if err != nil {
@@ -34,7 +34,7 @@ func Check(paths []string, options CheckOptions) ([]Problem, error) {
 	return c.problems, nil
 }
 
-// checked is what files come to for one proxy.
+// checked is the result of reading files for one proxy.
 type checked struct {
 	world    *model.World
 	view     *view.View

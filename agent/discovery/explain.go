@@ -16,7 +16,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Explanation is what becomes of a request, and what is wrong with the objects that decide it or with what would.
+// Explanation is what becomes of a request, and what is wrong with the objects that decide it or
+// with what would.
 type Explanation struct {
 	explain.Answer
 	Problems []Problem
@@ -26,8 +27,8 @@ type Explanation struct {
 const mostRelated = 10
 
 // Explain says what the proxy that tells itself as node would do with a request. live is what its
-// Envoy has counted of its clusters, nil if that is not known. An error says why there is nothing for
-// such a proxy.
+// Envoy has counted of its clusters, nil if that is not known. An error says why there is nothing
+// for such a proxy.
 func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	live map[string]explain.Live) (Explanation, error) {
 	v, err := s.viewOf(node)
@@ -52,7 +53,8 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	return Explanation{Answer: answer, Problems: related(answer, request, problems)}, nil
 }
 
-// Explain says what a proxy that reads files and directories would do with a request, as Check says what is wrong with them.
+// Explain says what a proxy that reads files and directories would do with a request, as Check says
+// what is wrong with them.
 func Explain(paths []string, options CheckOptions, request explain.Request) (Explanation, error) {
 	c, err := read(paths, options)
 	if err != nil {
@@ -68,7 +70,8 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 // proxyOf is what proxies of a view have now.
 func proxyOf(v *view.View) explain.Proxy {
 	snapshot, _ := v.Feed().Current()
-	proxy := explain.Proxy{Resources: snapshot, Router: v.Node().Type == model.Router, Captured: v.Node().Captured()}
+	proxy := explain.Proxy{Resources: snapshot, Router: v.Node().Type == model.Router,
+		Captured: v.Node().Captured()}
 	for _, text := range v.Node().Addresses {
 		if address, err := netip.ParseAddr(text); err == nil {
 			proxy.Own = append(proxy.Own, address)
@@ -77,8 +80,8 @@ func proxyOf(v *view.View) explain.Proxy {
 	return proxy
 }
 
-// addressed adds the address that a captured connection is to where the request does not tell it: a host's name stands for
-// the first address of its service.
+// addressed adds the address that a captured connection is to where the request does not tell it: a
+// host's name stands for the first address of its service.
 func addressed(request explain.Request, node model.Node, world *model.World) explain.Request {
 	if request.Address.IsValid() || !node.Captured() {
 		return request
@@ -102,8 +105,8 @@ func addressed(request explain.Request, node model.Node, world *model.World) exp
 	return request
 }
 
-// related are the problems of the objects that decide, and those that speak of the request's host: what it says may count for
-// nothing.
+// related are the problems of the objects that decide, and those that speak of the request's host:
+// what it says may count for nothing.
 func related(answer explain.Answer, request explain.Request, problems []Problem) []Problem {
 	places := map[string]bool{}
 	for _, step := range answer.Steps {
@@ -116,8 +119,10 @@ func related(answer explain.Answer, request explain.Request, problems []Problem)
 	}
 	var found []Problem
 	for _, p := range problems {
-		speaks := slices.ContainsFunc(strings.Fields(p.Message), func(word string) bool { return strings.Trim(word, ",;:[]()") == request.Host })
-		if p.Severity != condition.Info && (places[p.Object] || speaks) && len(found) < mostRelated {
+		speaks := slices.ContainsFunc(strings.Fields(p.Message),
+			func(word string) bool { return strings.Trim(word, ",;:[]()") == request.Host })
+		if p.Severity != condition.Info && (places[p.Object] || speaks) &&
+			len(found) < mostRelated {
 			found = append(found, p)
 		}
 	}

@@ -10,8 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// readMesh reads the configuration of the mesh anew. One with an error, or that Envoy refused,
-// leaves that before in force.
+// readMesh reads MeshConfig. If it is invalid, or Envoy refused it, the former one stays in force.
 func (s *Server) readMesh() {
 	read, text, problems := meshfile.Read(s.settings.MeshConfigFile, s.options.Identity)
 	if refused := s.refusedMesh; refused != nil && read != nil {
@@ -31,7 +30,7 @@ func (s *Server) readMesh() {
 	}
 }
 
-// effectiveMesh is what the file says under what the settings say.
+// effectiveMesh returns MeshConfig with the settings, which have precedence.
 func (s *Server) effectiveMesh() *mesh.Config {
 	m := *s.mesh
 	m.Identity, m.SystemRoots, m.Taken = s.options.Identity, s.options.SystemRoots, s.settings.Taken
@@ -41,7 +40,7 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	return &m
 }
 
-// reconfigure applies the configuration of the mesh to everything and reports whether it changed.
+// reconfigure applies the effective MeshConfig to everything and reports whether it changed.
 func (s *Server) reconfigure() bool {
 	m, changed := s.effectiveMesh(), false
 	for _, r := range s.realms {
@@ -64,8 +63,7 @@ func (s *Server) reconfigure() bool {
 	return changed
 }
 
-// remesh reads the configuration of the mesh again if it is among changed paths; nil stands for
-// all.
+// remesh reads MeshConfig again if its file is among changed paths; nil: all.
 func (s *Server) remesh(paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,8 +76,8 @@ func (s *Server) remesh(paths []string) {
 	}
 }
 
-// applyMesh reads the configuration of the mesh, applies it with the settings to everything, and
-// reports whether it changed. Callers hold mu.
+// applyMesh reads MeshConfig, applies it with the settings, and reports whether it changed. Callers
+// hold mu.
 func (s *Server) applyMesh() bool {
 	change := &meshChange{before: s.mesh, beforeText: s.meshText}
 	s.readMesh()

@@ -13,10 +13,9 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// parseNode reads what proxies say of themselves, in Istio's form: the id is
-// type~ip~name.namespace~domain, the metadata has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and
-// INSTANCE_IPS. Where the node's locality is not given, the label istio-locality tells it (with
-// dots, as labels hold no slashes), as in Istio.
+// parseNode reads a proxy's node in Istio's form: the ID is type~ip~name.namespace~domain, the
+// metadata has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and INSTANCE_IPS. Without a locality
+// the label istio-locality has it, with dots in place of slashes.
 func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	parts := strings.Split(node.GetId(), "~")
 	if len(parts) != 4 {
@@ -75,8 +74,8 @@ func interception(mode string) (model.Interception, error) {
 	return "", fmt.Errorf("interception mode %q is not REDIRECT, TPROXY or NONE", mode)
 }
 
-// addresses are the IP addresses that a proxy tells: that of its id first, then those of
-// INSTANCE_IPS, each once.
+// addresses returns a proxy's IP addresses, each once: that of its ID first, then those of
+// INSTANCE_IPS.
 func addresses(own, more string) []string {
 	var found []string
 	for _, text := range append([]string{own}, strings.Split(more, ",")...) {
@@ -88,7 +87,7 @@ func addresses(own, more string) []string {
 	return found
 }
 
-// namespaceOf reads the namespace from a domain as Istio makes it, namespace.svc.cluster.local.
+// namespaceOf returns the namespace of a domain in Istio's form, namespace.svc.cluster.local.
 func namespaceOf(domain, otherwise string) string {
 	if namespace, rest, ok := strings.Cut(domain, "."); ok && strings.HasPrefix(rest, "svc.") {
 		return namespace
@@ -96,7 +95,7 @@ func namespaceOf(domain, otherwise string) string {
 	return otherwise
 }
 
-// nodeKey is equal for proxies that get the same.
+// nodeKey returns a key that is equal for proxies with the same resources.
 func nodeKey(n model.Node) string {
 	var key strings.Builder
 	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q\n%s\n%q", n.Type, n.Namespace, n.Network, n.Locality,

@@ -10,16 +10,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Origin is what a resource, or a part of it, came from.
+// Origin names the objects that a resource, or a part of it, came from.
 type Origin struct {
 	Type        string            // type URL
 	Name        string            // of the resource
-	VirtualHost string            // of a route configuration, that this is about; "": all of it
+	VirtualHost string            // part of a route configuration; "": all of it
 	Origins     []resource.Origin // the deciding one first
 }
 
-// Origins are where everything comes from that a proxy gets, by type, name and virtual host. What
-// no object decides is not among it. An error says why there is nothing for such a proxy.
+// Origins returns the origins of a proxy's resources, by type, name and virtual host, without
+// resources that no object decides. An error says why the proxy has no resources.
 func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 	return all, nil
 }
 
-// viewOf is what a proxy sees.
+// viewOf returns the view of a proxy.
 func (s *Server) viewOf(node *corev3.Node) (*served, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

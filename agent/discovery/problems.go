@@ -10,11 +10,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// ConditionProblems is the condition of a mesh configuration with errors or warnings. Each of them is a
-// mesh-problem event besides.
+// ConditionProblems is the condition of a mesh configuration with errors or warnings. Each of them
+// is a mesh-problem event besides.
 const ConditionProblems = "mesh-problems"
 
-// maxEvents bounds the problems or changes of one push that are reported singly; the rest is counted.
+// maxEvents bounds the problems or changes of one push that are reported singly; the rest is
+// counted.
 const maxEvents = 20
 
 // Problems returns everything that is wrong now, by place.
@@ -29,9 +30,11 @@ func (s *Server) tellProblems() {
 	before := s.problems
 	s.forgetRefusals()
 	views := maps.Clone(s.views)
-	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here }) // else one thing is told twice
+	// else one thing is told twice
+	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here })
 	s.closed.Store(s.here.whyClosed())
-	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refusedProblems(), s.here.refs.problems(), unselected(s.here.world, s.gatewayViews(views))), views, s.refusals)
+	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refusedProblems(),
+		s.here.refs.problems(), unselected(s.here.world, s.gatewayViews(views))), views, s.refusals)
 	if s.options.Board == nil || slices.Equal(before, s.problems) {
 		return
 	}
@@ -45,15 +48,18 @@ func (s *Server) tellProblems() {
 			continue
 		}
 		if fresh++; fresh <= maxEvents {
-			s.options.Board.Publish(condition.Event{Kind: condition.KindMeshProblem, Sentence: p.String(),
-				Fields: map[string]string{"file": p.File, "line": strconv.Itoa(p.Line), "object": p.Object, "field": p.Field,
+			s.options.Board.Publish(condition.Event{Kind: condition.KindMeshProblem,
+				Sentence: p.String(),
+				Fields: map[string]string{"file": p.File, "line": strconv.Itoa(p.Line),
+					"object": p.Object, "field": p.Field,
 					"severity": string(p.Severity)}})
 		}
 	}
 	if fresh > maxEvents {
 		s.options.Board.Publish(condition.Event{Kind: condition.KindMeshProblem,
-			Sentence: fmt.Sprintf("%d more problems in the mesh configuration; run \"outrider mesh check\" for details", fresh-maxEvents),
-			Fields:   map[string]string{"severity": string(condition.Warning)}})
+			Sentence: fmt.Sprintf("%d more problems in the mesh configuration; run \"outrider "+
+				"mesh check\" for details", fresh-maxEvents),
+			Fields: map[string]string{"severity": string(condition.Warning)}})
 	}
 	s.raise()
 }
@@ -76,16 +82,19 @@ func (s *Server) raise() {
 	}
 	switch {
 	case counts[condition.Error] > 0:
-		s.options.Board.Raise(ConditionProblems, condition.Error, sentence(condition.Error, "error"))
+		s.options.Board.Raise(ConditionProblems, condition.Error, sentence(condition.Error,
+			"error"))
 	case counts[condition.Warning] > 0:
-		s.options.Board.Raise(ConditionProblems, condition.Warning, sentence(condition.Warning, "warning"))
+		s.options.Board.Raise(ConditionProblems, condition.Warning, sentence(condition.Warning,
+			"warning"))
 	default:
 		s.options.Board.Clear(ConditionProblems)
 	}
 }
 
 // gather puts the problems of all rooms together, each once.
-func gather(stored, ofMesh []Problem, views map[string]*served, refusals map[resource.Key]refusal) []Problem {
+func gather(stored, ofMesh []Problem, views map[string]*served,
+	refusals map[resource.Key]refusal) []Problem {
 	more := slices.Clone(ofMesh)
 	for _, v := range views {
 		for _, problems := range v.Problems() {

@@ -8,44 +8,42 @@ import (
 	"outrider.org/outrider/agent/discovery/view"
 )
 
-// realm is what the files mean where objects that name no namespace are in a certain one. There is
-// one, and while proxies move from one namespace to another there are two: those that are still in
-// the one before lose nothing.
+// realm is the meaning of the files with one default namespace. While proxies move to another
+// namespace there are two realms, so that those in the former one lose nothing.
 type realm struct {
 	namespace string
-	store     *store.Store // owned by Run; nil: it is yet to be filled
+	store     *store.Store // owned by Run; nil: not filled yet
 	cache     *view.Cache
 
 	// Guarded by the server's mu.
 	loaded  bool
 	world   *model.World
 	stored  []Problem        // of the store
-	held    []*object.Object // by the store, though their text is bad now
+	held    []*object.Object // last good versions, held by the store
 	objects map[object.Kind]int
 	refs    references
 
 	refused map[object.Key]lastgood.Refused // by Envoy; the version before is in force
-	// from before this start, of objects that are yet to be read
+	// waiting are refused versions of the previous run, of objects that are not read yet.
 	waiting map[object.Key]lastgood.Refused
 
-	// the files restrict access in a way that is not carried out; see admit
+	// restricted: the files have an unsupported access policy; see admit.
 	restricted bool
-	// in force when that began before the realm was filled; nil: unknown
+	// good was in force when that began, before the realm was filled; nil: unknown.
 	good     []*object.Object
 	withheld map[object.Key]store.Change // by the files, and not in force
-	// restricted, and no good state is known: nothing is served
+	// closed: restricted without a known good state, so that nothing is served.
 	closed bool
 }
 
-// expected is a namespace that proxies may soon be in.
+// expected is a namespace that proxies may use soon.
 type expected struct {
 	id        uint64
 	namespace string
 }
 
-// Expect has there, until Over, what proxies of a namespace get in which objects are that name
-// none. A proxy that asks and is in no namespace that is known of gets the same. Configure makes it
-// last.
+// Expect prepares a realm with a default namespace, until Over. A proxy of an unknown namespace
+// gets it too. Configure makes it permanent.
 func (s *Server) Expect(id uint64, namespace string) {
 	if namespace == "" {
 		namespace = s.options.Namespace
@@ -57,7 +55,7 @@ func (s *Server) Expect(id uint64, namespace string) {
 	s.need(namespace)
 }
 
-// Over ends what Expect began.
+// Over ends an Expect.
 func (s *Server) Over(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,9 +63,8 @@ func (s *Server) Over(id uint64) {
 	s.dropRealms()
 }
 
-// Keep has there what proxies of these namespaces get, and says that all others which were kept are
-// not needed any more. It is for proxies that live: those of a run before this one, whose namespace
-// nobody expects.
+// Keep retains the realms of these namespaces, in place of those of the previous call. They are
+// those of running proxies, also from the previous run.
 func (s *Server) Keep(namespaces []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +84,8 @@ func (s *Server) forgetExpected(id uint64) {
 	}
 }
 
-// namespace is that of proxies that name none. Callers hold mu, as of all that follow.
+// namespace returns the namespace of proxies that name none. Callers of this and the next functions
+// hold mu.
 func (s *Server) namespace() string {
 	if len(s.expected) > 0 {
 		return s.expected[len(s.expected)-1].namespace
@@ -95,7 +93,7 @@ func (s *Server) namespace() string {
 	return s.settings.Namespace
 }
 
-// realmOf is that of proxies in a namespace.
+// realmOf returns the realm of proxies in a namespace.
 func (s *Server) realmOf(namespace string) *realm {
 	if r := s.realms[namespace]; r != nil {
 		return r
@@ -103,7 +101,7 @@ func (s *Server) realmOf(namespace string) *realm {
 	return s.realms[s.namespace()]
 }
 
-// need makes a realm if it is not there; Run fills it.
+// need creates a realm unless it exists; Run fills it.
 func (s *Server) need(namespace string) {
 	if s.realms[namespace] != nil {
 		return
@@ -122,7 +120,7 @@ func (s *Server) newRealm(namespace string) *realm {
 		refused: map[object.Key]lastgood.Refused{}}
 }
 
-// settle makes the realm of the settings the one that counts, once it is filled.
+// settle makes the realm of the settings the current one, once it is filled.
 func (s *Server) settle() {
 	if r := s.realms[s.settings.Namespace]; r.loaded && r != s.here {
 		s.here = r
@@ -130,7 +128,7 @@ func (s *Server) settle() {
 	}
 }
 
-// dropRealms forgets those that no view is left of, that nobody is in and that nobody expects.
+// dropRealms deletes realms without views, running or expected proxies.
 func (s *Server) dropRealms() {
 	used := map[string]bool{s.settings.Namespace: true, s.here.namespace: true}
 	for _, e := range s.expected {
@@ -149,7 +147,7 @@ func (s *Server) dropRealms() {
 	}
 }
 
-// filled are the realms that have a store. Only Run may call it, and without mu.
+// filled returns the realms that have a store. Only Run may call it, without mu.
 func (s *Server) filled() []*realm {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,8 +160,8 @@ func (s *Server) filled() []*realm {
 	return all
 }
 
-// join fills the realms that are new with what the one that counts holds, and then reads for them.
-// Only Run may call it.
+// join fills new realms with the objects of the current one, then reads files for them. Only Run
+// may call it.
 func (s *Server) join() {
 	s.mu.Lock()
 	from := s.here

@@ -10,46 +10,43 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// kept is what Options.LastGood holds.
+// kept is the state stored in Options.LastGood.
 type kept struct {
 	mu    sync.Mutex
-	state lastgood.State // as was last written, or tried
-	stale bool           // the file says something else
+	state lastgood.State // as last written, or tried
+	stale bool           // the file differs from state
 
-	failing bool // it cannot be written, and that is told
+	failing bool // the last write failed, which is logged
 }
 
-// recall reads what the server before this one had in force though its text was bad. stale tells
-// that not all of it was taken.
+// recall reads what the previous server had in force although its text was invalid or refused.
+// stale reports whether some of it was unusable.
 func recall(o Options) (state lastgood.State, stale bool) {
 	if o.LastGood == "" {
 		return lastgood.State{}, false
 	}
 	state, wrong := lastgood.Read(o.LastGood, o.Settings.Namespace, validate.Object)
 	for _, err := range wrong {
-		o.Logger.Warn("a last good version from before this start cannot be used: what only it "+
-			"served is withdrawn until its file is corrected", "error", err)
+		o.Logger.Warn("cannot use a stored last good version", "error", err)
 	}
 	return state, len(wrong) > 0
 }
 
-// restoreMesh puts the configuration of the mesh into force that the server before this one had,
-// though its file was bad.
+// restoreMesh restores the MeshConfig that the previous server had in force.
 func (s *Server) restoreMesh(text []byte) {
 	if len(text) == 0 {
 		return
 	}
 	read, problems := meshfile.Parse(s.settings.MeshConfigFile, text, s.options.Identity)
 	if read == nil {
-		s.options.Logger.Warn("the last good version of MeshConfig from before this start cannot "+
-			"be used: while its file is bad the defaults are in force", "error",
+		s.options.Logger.Warn("cannot use the stored last good MeshConfig", "error",
 			problems[0].Message)
 		return
 	}
 	s.mesh, s.meshText = read, text
 }
 
-// tellRecalled tells what is served that no file says, and what is not though it was kept. Only Run
+// tellRecalled logs what is served although no file has it, and what waits for its file. Only Run
 // may call it.
 func (s *Server) tellRecalled() {
 	s.mu.Lock()
@@ -57,17 +54,17 @@ func (s *Server) tellRecalled() {
 	s.mu.Unlock()
 	now, waiting := s.inForce(), here.store.Waiting()
 	if objects := len(now.Objects) - waiting; objects+len(now.Mesh)+len(now.Refused) > 0 {
-		s.options.Logger.Info("last good versions from before this start go on in place of what "+
-			"is bad now", "objects", objects, "mesh_config", len(now.Mesh) > 0, "refused_objects",
+		s.options.Logger.Info("last good versions of the previous run stay in force",
+			"objects", objects, "mesh_config", len(now.Mesh) > 0, "refused_objects",
 			len(now.Refused))
 	}
 	if waiting > 0 {
-		s.options.Logger.Warn("last good versions from before this start are kept, and not "+
-			"served: what held their files is not there", "objects", waiting)
+		s.options.Logger.Warn("last good versions wait for their files, which are missing",
+			"objects", waiting)
 	}
 }
 
-// inForce is what is in force though its text is bad now, or waits for its file.
+// inForce returns what is in force although its text is invalid or refused, or waits for its file.
 func (s *Server) inForce() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +79,7 @@ func (s *Server) inForce() lastgood.State {
 	return state
 }
 
-// ending tells whether Run has ended, or is about to.
+// ending reports whether Run has ended or is about to.
 func (s *Server) ending() bool {
 	select {
 	case <-s.ended:
@@ -92,7 +89,7 @@ func (s *Server) ending() bool {
 	}
 }
 
-// rememberSoon has Run remember, for those who must not wait for a file.
+// rememberSoon has Run store the state, for callers that must not wait for the disk.
 func (s *Server) rememberSoon() {
 	select {
 	case s.unwritten <- struct{}{}:
@@ -100,8 +97,7 @@ func (s *Server) rememberSoon() {
 	}
 }
 
-// rememberTold has what a proxy said remembered, by Run or, once that has ended, here: a proxy may
-// say something while all ends.
+// rememberTold stores the state after a proxy's answer: in Run, or here once Run has ended.
 func (s *Server) rememberTold() {
 	if s.ending() {
 		s.remember()
@@ -110,8 +106,7 @@ func (s *Server) rememberTold() {
 	}
 }
 
-// remember writes what is in force though its text is bad now, for the server after this one, if
-// that has changed.
+// remember stores the state for the next server if it has changed.
 func (s *Server) remember() {
 	if s.options.LastGood == "" {
 		return
@@ -126,10 +121,9 @@ func (s *Server) remember() {
 	}
 	failing := s.kept.failing
 	err := lastgood.Write(s.options.LastGood, now)
-	// then it is tried again at the next push
+	// after an error the next push tries again
 	s.kept.state, s.kept.stale, s.kept.failing = now, err != nil, err != nil
 	if err != nil && !failing {
-		s.options.Logger.Warn("what is served though its file is bad now could not be "+
-			"remembered: correct the file before a restart, which withdraws it", "error", err)
+		s.options.Logger.Warn("cannot persist last-good mesh config", "error", err)
 	}
 }

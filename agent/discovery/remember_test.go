@@ -206,7 +206,7 @@ func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
 	l.expect("a folder", "b 2s", true)
 	l.put("b.yaml", "a: [")
 	l.expect("that cannot be written", "b 2s", true, "not valid YAML")
-	if text := l.log.String(); !strings.Contains(text, "could not be remembered") {
+	if text := l.log.String(); !strings.Contains(text, "cannot persist last-good mesh config") {
 		t.Error(text)
 	}
 }
@@ -242,12 +242,12 @@ func TestWhatWaitsForItsFolderIsNotSaidToGoOn(t *testing.T) {
 	if err := os.Rename(l.objects, away); err != nil {
 		t.Fatal(err)
 	}
-	const goesOn = "go on in place of what is bad now"
+	const goesOn = "of the previous run stay in force"
 	for range 2 {
 		l.next()
 		l.expect("without the folder", "", true, "does not exist")
 		if text := l.log.String(); strings.Contains(text, goesOn) || !strings.Contains(text,
-			"kept, and not served") {
+			"wait for their files") {
 			t.Error(text)
 		}
 	}
@@ -259,7 +259,7 @@ func TestWhatWaitsForItsFolderIsNotSaidToGoOn(t *testing.T) {
 	l.next()
 	l.expect("with the folder", "a 2s b 2s", true, "not valid YAML")
 	if text := l.log.String(); !strings.Contains(text, goesOn) || strings.Contains(text,
-		"not served") {
+		"wait for their files") {
 		t.Error(text)
 	}
 }

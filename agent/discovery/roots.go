@@ -2,8 +2,8 @@ package discovery
 
 import "os"
 
-// systemRootFiles are where distributions keep the authorities that the system trusts: those of
-// Debian and its like, Fedora and RHEL, openSUSE, Alpine.
+// systemRootFiles are the files of trusted authorities of Debian, Fedora and RHEL, openSUSE, and
+// Alpine.
 var systemRootFiles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -12,8 +12,8 @@ var systemRootFiles = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// systemRoots is the file of the authorities that the system trusts. Where there is none it is the
-// first of the usual ones: Envoy then refuses what needs it, and nobody goes unchecked.
+// systemRoots returns the system's file of trusted authorities. If there is none it returns the
+// first usual one, so that Envoy refuses resources that need it and no certificate goes unchecked.
 func systemRoots() string {
 	for _, path := range systemRootFiles {
 		if _, err := os.Stat(path); err == nil {

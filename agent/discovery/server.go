@@ -28,13 +28,13 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Problem is one thing that is wrong with what was read.
+// Problem is one fault of the configuration.
 type Problem = object.Problem
 
-// AccessLog is where generated listeners log requests and connections.
+// AccessLog configures the access log of generated listeners.
 type AccessLog = mesh.AccessLog
 
-// Taken is an address of the machine that somebody listens on who is no part of the mesh.
+// Taken is an address of the host that is in use outside the mesh.
 type Taken = mesh.Taken
 
 // Options of a Server.
@@ -44,9 +44,9 @@ type Options struct {
 	Domain    string   // what short host names end in; "" is cluster.local
 	Settings  Settings // at first; see Configure
 
-	// OwnAddresses gives proxies that differ in nothing but their addresses resources of their own,
-	// which without interception only inbound listeners of a Sidecar need. Else they share all, and
-	// such listeners say where they bind.
+	// OwnAddresses gives proxies with equal labels and metadata, but other addresses, their own
+	// resources. Without interception only inbound listeners of a Sidecar need them. Otherwise
+	// these proxies share all resources, and such listeners name their bind address.
 	OwnAddresses bool
 	Identity     bool // proxies get a certificate of the mesh over SDS, for ISTIO_MUTUAL
 
@@ -58,13 +58,11 @@ type Options struct {
 	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
 	SystemRoots string // file of the authorities trusted by default; "" is the system's
 
-	// Changes brings paths that changed: files, or directories to look through. nil: nothing
-	// changes.
+	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
 	Changes <-chan []string
 
-	// Watch has Changes bring the paths of these files too, in place of those of the call before:
-	// proxies read certificates from them, and are told to do it again. It must not wait for
-	// Changes. nil: proxies are on other machines.
+	// Watch makes Changes deliver these certificate files too, and no longer those of the previous
+	// call. It must not wait for a reader of Changes. nil: proxies are on other hosts.
 	Watch func(files []string) error
 
 	Denied Denied // which of these files proxies cannot read; nil: not known
@@ -73,27 +71,27 @@ type Options struct {
 	Logger *slog.Logger     // nil: nothing is logged
 }
 
-// Settings are what can change while the server runs.
+// Settings can change while the server runs.
 type Settings struct {
 	Namespace      string        // of objects and proxies that name none; "" = Options.Namespace
 	MeshConfigFile string        // Istio's MeshConfig; "" = its defaults
-	Taken          []Taken       // where nothing of the mesh can listen
+	Taken          []Taken       // addresses where the mesh cannot listen
 	AccessLog      AccessLog     // "" = as MeshConfig has it
 	DebounceAfter  time.Duration // quiet time before a push; 0: at once
 	DebounceMax    time.Duration // longest delay of a push
 }
 
-// Server turns files into resources for as long as it runs.
+// Server turns files into resources.
 type Server struct {
 	options Options
 	kept    kept
 	ready   chan struct{}
 	rescan  chan chan struct{} // closed once it is done
-	joining chan struct{}      // there are realms to be filled
+	joining chan struct{}      // a realm is to be filled
 
 	newestStream atomic.Uint64 // of newestView
 
-	unwritten chan struct{} // what is in force may have changed without a file having
+	unwritten chan struct{} // the state to store may have changed
 	ended     chan struct{} // closed when Run ends
 
 	debounced, pushed *histogram.Histogram
@@ -103,23 +101,23 @@ type Server struct {
 	mu           sync.Mutex         // guards what follows
 	realms       map[string]*realm  // by namespace
 	newestView   *served            // view of the proxy that connected last; nil: not known
-	here         *realm             // the one that counts: of the settings, once it is filled
+	here         *realm             // realm of the settings, once it is filled
 	expected     []expected         // the newest last
 	inhabited    []string           // namespaces that proxies are in; see Keep
 	views        map[string]*served // by kind of proxy
 	settings     Settings
 	recent       []*applied   // changes that Envoy may yet refuse, the oldest first
-	mesh         *mesh.Config // as the file was last without an error
-	meshText     []byte       // the file's, then
-	meshBad      bool         // it has an error now
+	mesh         *mesh.Config // of the last valid text
+	meshText     []byte       // the last valid one in force
+	meshBad      bool         // the file is invalid or refused now
 	meshProblems []Problem
 	refusedMesh  *lastgood.RefusedMesh // nil: none
 	certificates *certificates
 	refusals     map[resource.Key]refusal
-	problems     []Problem // all, as last told
+	problems     []Problem // all, as last reported
 }
 
-// New returns a server that has read nothing yet.
+// New returns a server. It reads files in Run, except for MeshConfig and Options.LastGood.
 func New(options Options) (*Server, error) {
 	if err := options.Settings.AccessLog.Validate(); err != nil {
 		return nil, err
@@ -177,8 +175,7 @@ func newStore(o Options, lastGood []*object.Object) *store.Store {
 		Validate: validate.Object, LastGood: lastGood})
 }
 
-// Run reads the files at once, and again what changes, until the context ends; its error is nil
-// then.
+// Run reads the files, and what changes, until the context ends; then it returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	started := time.Now()
 	s.read((*store.Store).Load, nil)
@@ -190,7 +187,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.tellRecalled()
 	s.remember()
 	remember := func() {
-		if ctx.Err() == nil { // else it is done once more, below
+		if ctx.Err() == nil { // else it is done below
 			s.remember()
 		}
 	}
@@ -199,12 +196,12 @@ func (s *Server) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			close(s.ended) // what is told from here on is written by those who tell
+			close(s.ended) // later callers store the state themselves
 			s.remember()
 			return nil
 		case done := <-rescan:
 			took := s.scan(done)
-			// whoever asks, half of the time is for everything else
+			// rescans use at most half of the time
 			rescan, rested = nil, time.After(took)
 			remember()
 		case <-rested:
@@ -232,10 +229,10 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// Ready is closed once the files were read for the first time.
+// Ready returns a channel that is closed once the files were read.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// debounce gathers changes until it was quiet for DebounceAfter, at most for DebounceMax.
+// debounce collects changed paths until none came for DebounceAfter, at most for DebounceMax.
 func (s *Server) debounce(ctx context.Context, paths []string) []string {
 	deadline := time.Now().Add(s.current().DebounceMax)
 	for {
@@ -263,7 +260,7 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 	}
 }
 
-// read reads for all realms, and publishes. Only Run may call it.
+// read reads files for all realms and publishes. Only Run may call it.
 func (s *Server) read(read func(*store.Store) []store.Change, paths []string) {
 	changes := map[*realm][]store.Change{}
 	for _, r := range s.filled() {
@@ -272,14 +269,14 @@ func (s *Server) read(read func(*store.Store) []store.Change, paths []string) {
 	s.push(changes, paths)
 }
 
-// push takes changes of objects, by realm, and of files in, and publishes what they change in every
-// view. Only Run may call it.
+// push applies changes of objects, by realm, and of certificate files, and publishes the result in
+// every view. Only Run may call it.
 func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reread(paths)
 	if len(s.certificates.changed(paths)) > 0 {
-		s.retry() // a listener that needs one may be right now
+		s.retry() // a listener with one may be valid now
 	}
 	touched, now := map[*realm]model.Touched{}, &applied{}
 	for r, of := range changes {
@@ -287,7 +284,7 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 		if r == s.here && r.loaded { // the first load is logged as a whole
 			s.logChanges(of)
 		}
-		if r.loaded { // else nothing is known of what was before
+		if r.loaded { // else the state before is unknown
 			for _, c := range of {
 				now.objects = append(now.objects, objectChange{r, c})
 			}
@@ -308,9 +305,9 @@ func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.tellProblems()
 }
 
-// Feed is what a proxy gets: that of its kind, shared by all that are alike. It publishes for the
-// first time once the files were read. An error says why there is nothing for such a proxy. Whoever
-// reads from the feed follows it: one that nobody follows is kept up to date for some minutes only.
+// Feed returns the feed of a proxy, which proxies of the same kind share. Its first snapshot comes
+// once the files were read. The caller must follow the feed, as the server drops unfollowed feeds
+// after some minutes.
 func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
@@ -319,8 +316,8 @@ func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return v.Feed(), nil
 }
 
-// Configure puts other settings into effect, at once. An error says what is wrong with them; those
-// before go on then.
+// Configure applies other settings, and tries again what Envoy refused. After an error the settings
+// before stay in force.
 func (s *Server) Configure(settings Settings) error {
 	if err := settings.AccessLog.Validate(); err != nil {
 		return err
@@ -337,7 +334,7 @@ func (s *Server) Configure(settings Settings) error {
 	s.retry()
 	s.tellProblems()
 	s.mu.Unlock()
-	s.rememberSoon() // whoever puts settings into effect does not wait for a disk
+	s.rememberSoon() // the caller must not wait for the disk
 	return nil
 }
 
@@ -347,5 +344,5 @@ func (s *Server) current() Settings {
 	return s.settings
 }
 
-// Name is the part's name in logs and errors.
+// Name returns the part's name in logs and errors.
 func (s *Server) Name() string { return "discovery" }

@@ -9,24 +9,24 @@ import (
 	"outrider.org/outrider/agent/histogram"
 )
 
-// Stats are what the server holds, and what it did since it was made.
+// Stats are the contents and counters of a server.
 type Stats struct {
 	Services int                 // hosts that have a service
-	Objects  map[object.Kind]int // that count, by kind
+	Objects  map[object.Kind]int // in force, by kind
 	Views    int                 // kinds of proxies served
 	Problems int
 	Debounce histogram.Counts // from the first event of a change until it was read
 	Push     histogram.Counts // reading, translating and publishing of a change
 }
 
-// newDurations has the bounds of istiod's pilot_debounce_time, and finer ones below.
+// newDurations returns a histogram with the bounds of istiod's pilot_debounce_time and finer ones.
 func newDurations() *histogram.Histogram {
 	return histogram.New(time.Millisecond, 10*time.Millisecond, 100*time.Millisecond,
 		500*time.Millisecond, time.Second, 3*time.Second,
 		5*time.Second, 10*time.Second, 20*time.Second, 30*time.Second)
 }
 
-// Stats returns them.
+// Stats returns the contents and counters.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +35,7 @@ func (s *Server) Stats() Stats {
 		Debounce: s.debounced.Read(), Push: s.pushed.Read()}
 }
 
-// count keeps the number of objects. Callers hold mu.
+// count updates the number of objects. Callers hold mu.
 func (r *realm) count(changes []store.Change) {
 	for _, c := range changes {
 		if c.Old != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// a proxy that restarts, or loses its connection, finds its view as it was
+	// idleAfter is how long a view is kept for a proxy that restarts or reconnects.
 	idleAfter       = 10 * time.Minute
 	defaultMaxViews = 4096
 )
@@ -24,7 +24,7 @@ type served struct {
 	publications []publication // the newest last
 }
 
-// viewFor returns the view of a proxy's kind, and makes it if there is none. Callers hold mu.
+// viewFor returns the view of a proxy's kind, which it creates if there is none. Callers hold mu.
 func (s *Server) viewFor(n model.Node) (*served, error) {
 	r, key, now := s.realmOf(n.Namespace), nodeKey(n), time.Now()
 	if r.namespace != n.Namespace {
@@ -44,7 +44,7 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.realms[r.namespace] = r // it may have been dropped just now
+	s.realms[r.namespace] = r // dropIdle may have deleted it
 	v := &served{View: made, realm: r, namespace: n.Namespace, asked: now}
 	s.views[key] = v
 	if r.loaded {
@@ -56,9 +56,8 @@ func (s *Server) viewFor(n model.Node) (*served, error) {
 	return v, nil
 }
 
-// dropIdle forgets the views that no proxy followed or asked for since idleAfter, and tells whether
-// there were any. The one that was asked for last stays: while a machine's only proxy is down, what
-// is wrong for it goes on being told.
+// dropIdle deletes views that no proxy used for idleAfter, and reports whether there were any. The
+// view requested last stays, so that its problems are reported while the only proxy is down.
 func (s *Server) dropIdle(now time.Time) bool {
 	var last time.Time
 	for _, v := range s.views {

@@ -9,8 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// admission spreads out the streams that begin: a fleet that reconnects at once is served one after
-// another.
+// admission limits the rate of new streams, so that a fleet that reconnects is served in turn.
 type admission struct {
 	perSecond int // 0: no bound
 
@@ -18,10 +17,11 @@ type admission struct {
 	next time.Time // when the next stream may begin
 }
 
-// longestWait is how long a stream waits for its turn. Envoy's back-off takes over after that.
+// longestWait bounds the wait of a new stream. A stream that would wait longer is refused, and
+// Envoy tries again after its back-off.
 const longestWait = time.Second
 
-// wait returns when the stream may begin, or why it may not (a gRPC status).
+// wait blocks until the stream may begin. The error is a gRPC status.
 func (a *admission) wait(ctx context.Context) error {
 	if a.perSecond <= 0 {
 		return nil

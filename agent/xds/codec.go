@@ -8,12 +8,11 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// frame is an encoded message. Its buffers are shared with other streams and never written to: the
-// codec hands them to the transport as they are.
+// frame is an encoded message. Its buffers are shared with other streams and must not be modified.
 type frame struct{ buffers mem.BufferSlice }
 
-// codec sends frames without encoding or copying them and leaves everything else to gRPC's protobuf
-// codec.
+// codec passes frames to the transport without copying. gRPC's protobuf codec handles other
+// messages.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }

@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ListenOptions say where clients connect and who may.
+// ListenOptions configure a Unix socket.
 type ListenOptions struct {
 	Path  string      // of the Unix socket
 	Mode  fs.FileMode // its permissions; 0: 0660
 	Group int         // its group; 0 or less: the process's own
-	// user ids that may connect, checked by the peer's credentials; empty: whoever the mode lets in
+	// Users are the user IDs that may connect, checked by the peer's credentials; empty: any.
 	Users  []uint32
 	Logger *slog.Logger // nil: discarded
 }
@@ -30,9 +30,9 @@ type ListenOptions struct {
 // maxSocketPath is the longest path of a Unix socket: sun_path of unix(7), less the closing zero.
 const maxSocketPath = 107
 
-// Listen creates the socket. Nobody can connect before mode and group are right; the socket of a
-// process that is gone is replaced, that of one that still serves is an error. Closing the listener
-// removes the socket, unless another took its place.
+// Listen creates the socket with its final mode and group. It replaces the socket of a process that
+// is gone; a socket that a process serves is an error. Closing the listener removes the socket,
+// unless it was replaced.
 func Listen(options ListenOptions) (net.Listener, error) {
 	path := options.Path
 	if options.Mode == 0 {
@@ -51,8 +51,8 @@ func Listen(options ListenOptions) (net.Listener, error) {
 	if err := replaceable(path); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	// Made under another name and renamed when it is ready: at its own path a socket with the
-	// umask's permissions would be open for a moment.
+	// The socket gets its path by a rename once mode and group are set, as it is created with the
+	// umask's permissions.
 	if err := os.Remove(building); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
@@ -86,8 +86,8 @@ func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) 
 	return info, os.Rename(building, path)
 }
 
-// replaceable tells why what is at path must not be replaced; nil if nothing is there or nobody
-// serves on it.
+// replaceable returns an error if the file at path must not be replaced: it is no socket, or a
+// process serves it.
 func replaceable(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,7 +117,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// listener accepts the users it is told to, and knows who connected.
+// listener accepts connections of certain users and records the peer's credentials.
 type listener struct {
 	*net.UnixListener
 	path    string
@@ -128,7 +128,7 @@ type listener struct {
 	err     error // of Close
 }
 
-// Accept implements net.Listener. Those who may not connect are closed at once.
+// Accept implements net.Listener. It closes connections of other users.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.AcceptUnix()
@@ -165,7 +165,7 @@ func (l *listener) Close() error {
 	return l.err
 }
 
-// Peer is who is at the other end of a stream.
+// Peer is the client of a stream.
 type Peer struct {
 	Address string // of the Unix socket, or host:port
 	PID     int32  // 0 where the connection is not local
@@ -173,7 +173,7 @@ type Peer struct {
 	GID     uint32
 }
 
-// connection carries the peer where gRPC keeps the remote address.
+// connection returns the peer as its remote address, which gRPC passes on.
 type connection struct {
 	net.Conn
 	peer Peer

@@ -13,19 +13,18 @@ const (
 	ServiceSDS = "sds"
 )
 
-// Stream is one stream of one client. Two epochs of one Envoy have a stream each, with the same
-// node.
+// Stream identifies one stream of one client. Two epochs have a stream each, with the same node.
 type Stream struct {
 	ID      uint64       // grows with each stream of this server
 	Service string       // ServiceADS or ServiceSDS
 	Delta   bool         // incremental
-	Node    *corev3.Node // as the client introduced itself. Not to be written to
+	Node    *corev3.Node // of the client's first request; must not be modified
 	Peer    Peer
 	Since   time.Time
 }
 
-// Observer is told what happens on the streams. Its methods are called by each stream's own
-// goroutine, several at the same time; they must not block, or that stream waits.
+// Observer receives the events of all streams. Each stream's goroutine calls its methods, so that
+// they must be safe for concurrent use. A method that blocks delays its stream.
 type Observer interface {
 	Connected(Stream) // after the first request
 	// nil: the client went away, or the server stops

@@ -11,15 +11,15 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// settleTime is how long others wait for the client's answer to clusters and endpoints: listeners
-// and routes, which may refer to them, and later changes of clusters. Envoy answers clusters when
-// the last of them is warm, so the wait lets no request meet a cluster that is not there yet. It
-// ends because one that never gets warm (its secret is missing, say) must not hold up the rest.
+// settleTime is how long listeners, routes and later clusters wait for the answer to clusters and
+// endpoints. Envoy acknowledges clusters when the last one is warm, so that no route refers to a
+// missing cluster. The wait is bounded, as a cluster may never become warm, for example without its
+// secret.
 const settleTime = time.Second
 
-// next returns what is to be sent now, nil if nothing is. Clusters come first, then their
-// endpoints, then listeners and routes when Envoy has taken in both; what is removed goes last,
-// when nothing refers to it any more.
+// next returns the response to send now, nil if there is none. Clusters come first, then endpoints,
+// then listeners and routes once both are acknowledged. Removals come last, when nothing refers to
+// the resources any more.
 func (s *session) next(now time.Time) *response {
 	if s.snapshot.Sequence == 0 {
 		// nothing was published yet: an answer now would tell the client that nothing exists
@@ -53,12 +53,12 @@ func (s *session) next(now time.Time) *response {
 	return nil
 }
 
-// settling tells whether others wait for the answer to what is under way.
+// settling reports whether other types wait for the answer to the response in flight.
 func (w *watch) settling(now time.Time) bool {
 	return w.rank > 0 && w.inflight != nil && now.Before(w.inflight.sent.Add(settleTime))
 }
 
-// wake is when next may have something to send without anything happening before; zero: never.
+// wake returns when next may have a response although nothing changes; zero: never.
 func (s *session) wake(now time.Time) (at time.Time) {
 	for _, w := range s.order {
 		if w.settling(now) {
@@ -71,7 +71,7 @@ func (s *session) wake(now time.Time) (at time.Time) {
 	return at
 }
 
-// earlier returns the earlier of two times, of which zero is never.
+// earlier returns the earlier of two times; zero stands for never.
 func earlier(x, y time.Time) time.Time {
 	if x.IsZero() || !y.IsZero() && y.Before(x) {
 		return y
@@ -79,8 +79,8 @@ func earlier(x, y time.Time) time.Time {
 	return x
 }
 
-// expire stops waiting for answers that do not come, and returns the responses in question. Until
-// it says otherwise the client is taken to have them: it reads, and has not refused them.
+// expire stops waiting for overdue answers, and returns the unanswered responses. Until an answer
+// comes the client counts as having them.
 func (s *session) expire(now time.Time) (unanswered []*response) {
 	for _, w := range s.order {
 		if r := w.inflight; r != nil && !now.Before(w.answerUntil) {
@@ -91,7 +91,7 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 	return unanswered
 }
 
-// sending records that a response goes out.
+// sending records that a response is sent.
 func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	s.nonce++
 	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10),
@@ -110,8 +110,8 @@ func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	return r
 }
 
-// resendEndpoints looks for changed clusters in a response. Envoy builds such a cluster anew and
-// waits for its endpoints, without asking for them again: they are sent again.
+// resendEndpoints marks the endpoints of the clusters in a response for sending. Envoy rebuilds a
+// changed cluster and waits for its endpoints without requesting them again.
 func (s *session) resendEndpoints(r *response) {
 	endpoints := s.watches[resource.EndpointType]
 	if endpoints == nil || endpoints.blank {
@@ -140,8 +140,8 @@ func (w *watch) of(cluster *resource.Resource) string {
 	return cmp.Or(decoded.GetEdsClusterConfig().GetServiceName(), cluster.Name)
 }
 
-// build makes the next response of a type, nil if there is nothing to tell. Without removals, what
-// was removed stays for now, unless the client waits to hear of it.
+// build returns the next response of a type, nil if nothing differs. Without removals, removed
+// resources are left for later, unless the client waits for an answer about them.
 func (s *session) build(w *watch, removals bool) *response {
 	switch {
 	case w.blank:
@@ -161,7 +161,7 @@ func (s *session) build(w *watch, removals bool) *response {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
 		case target == nil && (d.forced || removals):
-			// state of the world cannot tell it: what it does not mention, stays
+			// state of the world cannot express a removal
 			if s.delta || d.forced {
 				r.removed = append(r.removed, name)
 				r.note(name, d.held, nil)
@@ -193,8 +193,7 @@ func (s *session) build(w *watch, removals bool) *response {
 	return r
 }
 
-// pack gives a response its body, which is shared if it is everything that the snapshot holds of
-// the type.
+// pack sets the body of a response. It is shared if it has all resources of the type.
 func (s *session) pack(w *watch, r *response, everything bool) {
 	if everything {
 		r.body = s.shared.all(s.snapshot, w.typeURL, s.delta)
@@ -204,7 +203,7 @@ func (s *session) pack(w *watch, r *response, everything bool) {
 	r.body = newBody(r.resources, s.delta)
 }
 
-// buildFirst makes the first response of a type, nil if nothing was asked for.
+// buildFirst returns the first response of a type, nil if the client requested nothing.
 func (s *session) buildFirst(w *watch) *response {
 	if !w.wildcard && len(w.names) == 0 {
 		return nil
@@ -223,8 +222,8 @@ func (s *session) buildFirst(w *watch) *response {
 	return r
 }
 
-// buildFull is build for responses that carry the whole state. A resource that was refused is in it
-// as the client last accepted it, so that the rest gets through.
+// buildFull is build for responses with the whole state. They have the accepted version of a
+// refused resource.
 func (s *session) buildFull(w *watch, removals bool) *response {
 	set := s.snapshot.Set(w.typeURL)
 	r := &response{}

@@ -50,19 +50,19 @@ func (w *watch) target(name string, held, now *resource.Resource) *resource.Reso
 	return now
 }
 
-// trial finds the resources that a client refuses where its error does not name them: the suspects
-// are sent in halves until those to blame are alone, and the others get through.
+// trial finds the refused resources if the client's error does not name them. The suspects are sent
+// in halves until the refused ones are alone and the others accepted.
 type trial struct {
 	groups []map[string]struct{} // of suspects, the one on trial last
 	rounds int
 
-	// Until someone is found to blame: a client may refuse a resource only the first time (Envoy
-	// compares a secret with the one it refused, and takes the same again without a look).
+	// charge is reported if no resource is found: a client may refuse a resource only the first
+	// time. Envoy accepts a secret that equals the refused one without validation.
 	charge *Refusal
 }
 
-// maxRounds bounds a trial: enough to find three among thousands. What is suspect after that is
-// refused together.
+// maxRounds bounds a trial. It suffices to find three among thousands; the remaining suspects then
+// count as refused together.
 const maxRounds = 64
 
 // clipLength bounds the client's error message, in bytes.
@@ -73,8 +73,8 @@ func (t *trial) has(name string) bool {
 	return on
 }
 
-// pass ends the trial of the last group, and the trial with the last one. It returns the charge if
-// all were let go.
+// pass ends the trial of the last group. After the last one it ends the trial, and returns the
+// charge if nothing was refused.
 func (t *trial) pass(w *watch) *Refusal {
 	t.groups = t.groups[:len(t.groups)-1]
 	if len(t.groups) > 0 {
@@ -95,7 +95,7 @@ func (t *trial) split(names []string) {
 	}
 }
 
-// settle takes in the client's word on a response.
+// settle handles the client's answer to a response.
 func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	if r == w.inflight {
 		w.inflight = nil
@@ -119,7 +119,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		}
 		return
 	}
-	// which says all of it again: the answer to that counts
+	// it repeats everything, so its answer counts
 	if next := w.oldest(); w.full && next != nil {
 		next.absorb(r)
 		return
@@ -138,7 +138,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	case len(guilty) > 0:
 	case len(suspects) <= 1:
 		guilty = suspects
-	case len(past) > 0: // it may be about those. The others are sent again, and judged then
+	case len(past) > 0: // it may be about those; the others are sent again
 		if !onTrial {
 			s.report.refused(*charge())
 			s.tellCured(w, suspects)
@@ -148,7 +148,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		w.trial = &trial{rounds: 1, charge: charge()}
 		w.trial.split(slices.Clone(suspects))
 		return
-	case !onTrial: // one trial at a time: these are sent again after it, and judged then
+	case !onTrial: // one trial at a time; these are sent again after it
 		return
 	case w.trial.rounds < maxRounds:
 		w.trial.rounds++
@@ -172,11 +172,11 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 	s.refuse(w, r, message, guilty)
 }
 
-// refuse records that the client does not take these of the resources of a response, and tells.
+// refuse records and reports that the client refused resources of a response.
 func (s *session) refuse(w *watch, r *response, message string, names []string) {
 	told := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message),
 		Resources: names}
-	if len(names) == 0 { // of nothing new: whatever it is about, it is in this response
+	if len(names) == 0 { // nothing in the response was new, so any of it may be refused
 		for _, sent := range r.resources {
 			told.Resources = append(told.Resources, sent.Name)
 		}
@@ -187,7 +187,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		sent[one.Name] = one
 	}
 	told.Versions = make([]string, len(told.Resources))
-	var over []string // that the client has, or is told, something else already
+	var over []string // replaced since
 	for i, name := range told.Resources {
 		now := s.get(w, name)
 		// the last: suspect since an earlier round
@@ -237,7 +237,7 @@ func (w *watch) cured(r *response) (names []string) {
 	return names
 }
 
-// replaces tells whether a response changes what the client held.
+// replaces reports whether a response changes a resource that the client had.
 func (r *response) replaces() bool {
 	for _, c := range r.changes {
 		if c.before != nil {
@@ -247,9 +247,8 @@ func (r *response) replaces() bool {
 	return false
 }
 
-// retry has listeners and clusters that were refused sent once more. Envoy refuses one that needs a
-// secret which it has and which is not right, as a certificate is that has been renewed and whose
-// key has not.
+// retry marks refused listeners and clusters for sending once more. Envoy refuses them while their
+// secret is invalid, for example while a certificate is renewed and its key is not.
 func (s *session) retry() {
 	for _, typeURL := range [...]string{resource.ListenerType, resource.ClusterType} {
 		if w := s.watches[typeURL]; w != nil {
@@ -267,9 +266,9 @@ func (s *session) tellCured(w *watch, names []string) {
 	}
 }
 
-// named returns those of the names that an error message gives. Envoy's messages read "Error
-// adding/updating cluster(s) a: why, b: why", with a line per listener, or quote the name; a name
-// in any other place may be a word that only looks like it.
+// named returns the names that occur in an error message as names: "Error adding/updating
+// cluster(s) a: why, b: why", a line per listener, or in quotes. Elsewhere a name may be an
+// ordinary word.
 func named(message string, names []string) (found []string) {
 	message = message[:min(len(message), 16*clipLength)]
 	for _, name := range names {
@@ -306,7 +305,7 @@ func quoted(before, after string) bool {
 		strings.HasSuffix(before, "'") && strings.HasPrefix(after, "'")
 }
 
-// told is what of a client's message is passed on.
+// told returns a client's message, redacted and at most clipLength long.
 func (s *session) told(message string) string {
 	if s.words != nil {
 		message = s.words(message)

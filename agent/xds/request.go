@@ -10,8 +10,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// VirtualHostType is what Envoy asks for on demand (VHDS). Outrider sends whole route
-// configurations and does not offer it.
+// VirtualHostType is the type of on-demand virtual hosts (VHDS), which Outrider does not offer.
 const VirtualHostType = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 
 // wildcard is the name that subscribes to everything of a type.
@@ -60,15 +59,14 @@ func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
 	}
 }
 
-// limits bounds what one stream may make the server remember.
+// limits bounds the memory that one stream can use.
 type limits struct {
 	types     int // types on one stream
 	nameBytes int // length of one name
 	bytes     int // of all names subscribed to on one stream
 }
 
-// check refuses a request that is malformed in itself. The error is a gRPC status that says what is
-// wrong.
+// check returns a gRPC status for a malformed request.
 func (l limits) check(r *request) error {
 	if r.typeURL == "" {
 		return status.Error(codes.InvalidArgument, "the request has no type_url")
@@ -108,9 +106,8 @@ func (l limits) checkName(typeURL, name string) error {
 	return nil
 }
 
-// startsAsWildcard tells for which types a first request without names asks for everything. Envoy
-// asks for endpoints, routes, secrets and extensions only by name, and a request without names
-// means none of them.
+// startsAsWildcard reports whether a first request without names subscribes to everything. For
+// endpoints, routes, secrets and extensions it subscribes to nothing.
 func startsAsWildcard(typeURL string) bool {
 	switch typeURL {
 	case resource.EndpointType, resource.RouteType, resource.SecretType, resource.ExtensionType,
@@ -120,15 +117,15 @@ func startsAsWildcard(typeURL string) bool {
 	return true
 }
 
-// carriesFullState tells which types a state-of-the-world response must carry whole: what it leaves
-// out, Envoy removes.
+// carriesFullState reports whether a state-of-the-world response must have all resources of a type.
+// Envoy removes the others.
 func carriesFullState(typeURL string) bool {
 	return typeURL == resource.ClusterType || typeURL == resource.ListenerType
 }
 
-// rank is the place of a type in the order that breaks nothing: what is referred to is sent before
-// what refers to it. Types of rank 0 are sent at once: clusters and listeners wait in Envoy for the
-// secrets and extensions they name.
+// rank is the place of a type in the send order: resources come before those that refer to them.
+// Types of rank 0 are sent at once, since Envoy's clusters and listeners wait for their secrets and
+// extensions.
 func rank(typeURL string) int {
 	switch typeURL {
 	case resource.ClusterType:

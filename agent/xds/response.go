@@ -21,34 +21,32 @@ const (
 	controlPlaneIdentityField = 1
 )
 
-// response is what one message tells the client, and what is known of it until the client has
-// answered.
+// response is a message to the client, kept until the client answers.
 type response struct {
 	typeURL string
 	nonce   string
 	version string // of the snapshot it was made from
-	// what it carries; possibly shared between streams, never written to
+	// possibly shared between streams; must not be modified
 	resources []*resource.Resource
 	removed   []string  // what it says does not exist (delta)
 	body      *body     // resources as buffers
 	published time.Time // of the snapshot
 	sent      time.Time
 
-	// What the client did not hold before, by name; it counts as held from the moment the response
-	// is made, and a refusal takes that back. Of a first response nothing was held before, and
-	// changes is nil.
+	// changes are what the client does not have yet, by name. They count as held once the response
+	// is made; a refusal reverts that. A first response has none: the client had nothing before.
 	first bool
 	// changes include those of older responses, some of which the client may have accepted
 	merged  bool
 	changes map[string]change
 
-	trial *trial // whose round it is; nil: none's, or its answer comes late
+	trial *trial // of which this is a round; nil: none, or the answer is late
 }
 
-// change is what a response changes of a name; nil is one that does not exist.
+// change is a resource before and after a response; nil: it does not exist.
 type change struct{ before, after *resource.Resource }
 
-// note remembers a change.
+// note records a change.
 func (r *response) note(name string, before, after *resource.Resource) {
 	if same(before, after) {
 		return
@@ -59,7 +57,7 @@ func (r *response) note(name string, before, after *resource.Resource) {
 	r.changes[name] = change{before, after}
 }
 
-// told yields all that a response changes of names, of a first one too.
+// told yields all changes of a response, also of a first one.
 func (r *response) told(yield func(name string, c change) bool) {
 	if r.first {
 		for _, sent := range r.resources {
@@ -75,7 +73,7 @@ func (r *response) told(yield func(name string, c change) bool) {
 	}
 }
 
-// body is the resources of a response, as the transport wants them.
+// body is the resources of a response, encoded.
 type body struct {
 	resources []*resource.Resource
 	buffers   mem.BufferSlice
@@ -95,7 +93,7 @@ func newBody(resources []*resource.Resource, delta bool) *body {
 	return b
 }
 
-// frame encodes the response: a header of its own and the shared body.
+// frame encodes the response: its own header and the shared body.
 func (r *response) frame(delta bool, controlPlane string) *frame {
 	var header []byte
 	text := func(field protowire.Number, value string) {

@@ -1,10 +1,9 @@
-// Package xds is what Envoy talks to: a gRPC server of the aggregated discovery service (ADS,
-// incremental and state of the world) and of the secret discovery service (SDS).
+// Package xds is a gRPC server of the aggregated discovery service (ADS, incremental and state of
+// the world) and of the secret discovery service (SDS).
 //
-// Resources come encoded, from a feed per kind of proxy, and are sent without being copied: a
-// client costs its list of names and a change costs what it changes, however many clients and
-// resources there are. What a client refuses is known by resource, stays away from it until it
-// changes, and does not hold up the rest.
+// Resources come encoded from a feed per kind of proxy and are sent without copying. A client costs
+// its list of names, and a change costs what it changes. The server isolates the resources that a
+// client refuses, reports them, and sends the others.
 package xds
 
 import (
@@ -29,11 +28,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Source has the resources of every proxy.
+// Source provides the resources of proxies.
 type Source interface {
-	// Feed returns what a proxy is to be sent; proxies that need the same share a feed. The server
-	// waits for the feed's first snapshot. An error ends the proxy's stream with that reason (a
-	// gRPC status is passed on as it is).
+	// Feed returns the resources of a proxy; proxies of one kind share a feed. The server waits for
+	// its first snapshot. An error ends the proxy's stream; a gRPC status is passed on.
 	Feed(node *corev3.Node) (*resource.Feed, error)
 }
 
@@ -42,28 +40,28 @@ type Options struct {
 	Source       Source
 	Observer     Observer     // nil: nobody
 	Logger       *slog.Logger // nil: discarded
-	ControlPlane string       // what clients are told about who serves them; "": nothing
+	ControlPlane string       // identifier sent to clients; "": none
 
-	// Words are what of a client's refusal is told, which may quote what it was sent; nil: all of
-	// it.
+	// Words redacts a client's error message, which may quote resources; nil: no redaction.
 	Words func(message string) string
 
 	MaxStreams int // at the same time; 0: 10,000
-	// streams that begin; more wait for up to a second, then are refused; 0: no bound
+	// ConnectsPerSecond bounds new streams; more wait up to a second, then are refused; 0: no
+	// bound.
 	ConnectsPerSecond int
-	// a client that does not read for so long is disconnected; 0: 30 s
+	// SendTimeout is how long a client may not read before it is disconnected; 0: 30 s.
 	SendTimeout time.Duration
-	// how long later changes of a type wait for the client's answer to the one before; 0: 30 s
+	// AnswerTimeout bounds the wait for the answer to a response before the next; 0: 30 s.
 	AnswerTimeout time.Duration
-	// a stream on which nothing is asked for so long is ended; 0: 30 s
+	// FirstRequestTimeout bounds the wait for the first request of a stream; 0: 30 s.
 	FirstRequestTimeout time.Duration
 	MaxMessageBytes     int // of a request; 0: 16 MiB
-	// names of resources one stream may subscribe to, in bytes; 0: 16 MiB
+	// MaxSubscriptionBytes bounds the names that one stream subscribes to; 0: 16 MiB.
 	MaxSubscriptionBytes int
-	MaxConnectionAge     time.Duration // connections are moved on after about so long; 0: never
+	MaxConnectionAge     time.Duration // connections are closed after about this time; 0: never
 }
 
-// The bounds of Options' comments, and some that nobody needs to change.
+// Defaults of Options, and fixed bounds.
 const (
 	defaultMaxStreams      = 10_000
 	defaultTimeout         = 30 * time.Second
@@ -72,10 +70,10 @@ const (
 	maxNameBytes           = 4096
 	keepaliveInterval      = 30 * time.Second
 	keepaliveTimeout       = 10 * time.Second
-	// between a client's pings; Envoy's bootstrap asks for more
+	// between a client's pings; Envoy's bootstrap sets a longer interval
 	keepaliveMinimum    = 5 * time.Second
 	maxStreamsPerClient = 100     // on one connection
-	readBuffer          = 8 << 10 // bytes per connection: clients mostly say "yes"
+	readBuffer          = 8 << 10 // bytes per connection: most requests are acknowledgements
 )
 
 // Server serves ADS and SDS.
@@ -95,13 +93,13 @@ type Server struct {
 	lastID  uint64
 }
 
-// hub is what the streams of one feed share.
+// hub is the state that streams of one feed share.
 type hub struct {
 	bodies  *bodies
 	streams int
 }
 
-// NewServer returns a server. Either Serve it, or Register it with a gRPC server made with
+// NewServer returns a server. Call Serve, or Register it with a gRPC server that uses
 // ServerOptions.
 func NewServer(options Options) (*Server, error) {
 	if options.Source == nil {
@@ -134,13 +132,11 @@ func setDefault[T int | time.Duration](value *T, standard T) {
 	}
 }
 
-// receiveBuffers are the sizes of the buffers that requests are read into. After 32 KB gRPC's own
-// list goes on with a megabyte, which every Envoy's first request takes: it says all its extensions
-// in 40 KB.
+// receiveBuffers are the buffer sizes for requests. In gRPC's own list 1 MB follows 32 KB, and an
+// Envoy's first request has 40 KB.
 var receiveBuffers = []int{256, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 
-// ServerOptions are what a gRPC server needs to serve this one: the codec that sends shared bytes,
-// and the bounds.
+// ServerOptions returns the options of the gRPC server: the codec for shared bytes, and the bounds.
 func (s *Server) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
@@ -158,7 +154,7 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Register adds both services to a gRPC server that was made with ServerOptions.
+// Register adds both services to a gRPC server.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(registrar, s)
 	secretv3.RegisterSecretDiscoveryServiceServer(registrar, s)
@@ -173,7 +169,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener,
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		// a stream ends when its client or its server does: there is nothing to wait for
+		// streams never end by themselves, so a graceful stop would wait forever
 		server.Stop()
 	})
 	err := server.Serve(listener)
@@ -212,14 +208,14 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 	return s.run(stream, streamKind{service: ServiceSDS, only: resource.SecretType, delta: true})
 }
 
-// FetchSecrets is the unary form of SDS, which no Envoy uses over gRPC.
+// FetchSecrets is not offered: Envoy does not use unary SDS over gRPC.
 func (s *Server) FetchSecrets(context.Context,
 	*discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
 	return nil, status.Error(codes.Unimplemented,
 		"FetchSecrets is not offered: use StreamSecrets or DeltaSecrets")
 }
 
-// join takes a stream up and gives it its number.
+// join registers a stream and sets its ID.
 func (s *Server) join(st *stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,7 +231,7 @@ func (s *Server) join(st *stream) error {
 	return nil
 }
 
-// share returns what streams of the feed share, until leave.
+// share returns the bodies that streams of a feed share; leave releases them.
 func (s *Server) share(feed *resource.Feed) *bodies {
 	s.mu.Lock()
 	defer s.mu.Unlock()

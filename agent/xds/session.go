@@ -11,18 +11,17 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// session is the protocol of one stream without the stream: requests and snapshots go in, responses
-// come out. It is owned by one goroutine and never blocks.
+// session implements the protocol of one stream without I/O: requests and snapshots go in,
+// responses come out. One goroutine owns it. It never blocks.
 //
-// It sends one response per type and then waits for the client's word on it: what changes meanwhile
-// is merged, a refusal belongs to a known response, and types that depend on each other are sent in
-// an order that breaks nothing.
+// One response per type is in flight; changes merge until it is answered, so that a refusal belongs
+// to a known response. Types are sent in the order of their references.
 type session struct {
 	delta    bool
 	limits   limits
 	patience time.Duration // how long an answer to a response is awaited
 	snapshot *resource.Snapshot
-	feed     *resource.Feed // snapshot is of it; may have a newer one
+	feed     *resource.Feed // source of snapshot; may have a newer one
 	shared   *bodies
 	report   reporter
 	words    func(message string) string // Options.Words; nil: all
@@ -35,7 +34,7 @@ type session struct {
 	nameBytes int // of names subscribed to
 }
 
-// reporter is told what happens. It must not block.
+// reporter receives the events of a session. It must not block.
 type reporter interface {
 	accepted(*response)
 	refused(Refusal)
@@ -43,12 +42,12 @@ type reporter interface {
 	notOffered(typeURL string)
 }
 
-// get returns what the snapshot holds under a name.
+// get returns the snapshot's resource of a name, nil if there is none.
 func (s *session) get(w *watch, name string) *resource.Resource {
 	return s.snapshot.Set(w.typeURL)[name]
 }
 
-// handle takes in a request. The error is a gRPC status that ends the stream.
+// handle processes a request. The error is a gRPC status that ends the stream.
 func (s *session) handle(r *request) error {
 	if err := s.limits.check(r); err != nil {
 		return err
@@ -73,7 +72,7 @@ func (s *session) handle(r *request) error {
 			s.report.notOffered(r.typeURL)
 		}
 	}
-	// the client will answer the newer one too, and repeat what it wants
+	// the client will answer the newer response too, and repeat its names
 	older := !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce
 	if answered := w.answered(r.nonce); answered != nil {
 		s.settle(w, answered, r.refusal)
@@ -90,7 +89,7 @@ func (s *session) handle(r *request) error {
 	return s.setNames(w, r)
 }
 
-// subscribe takes in what a delta request changes of the subscription.
+// subscribe applies the subscription changes of a delta request.
 func (s *session) subscribe(w *watch, r *request, first bool) error {
 	versions := r.versions
 	if !first {
@@ -140,7 +139,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 			continue
 		}
 		s.removeName(w, name)
-		// the client has dropped it, and has it by the wildcard again once it is told
+		// the client dropped it, but the wildcard includes it
 		if w.wildcard {
 			w.note(name, nil, s.get(w, name), true)
 		}
@@ -148,7 +147,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 	return nil
 }
 
-// brought is what a client holds from an earlier stream, nil if nothing.
+// brought returns what a client has from an earlier stream, nil if nothing.
 func brought(typeURL, name string, versions map[string]string,
 	now *resource.Resource) *resource.Resource {
 	version, ok := versions[name]
@@ -161,7 +160,7 @@ func brought(typeURL, name string, versions map[string]string,
 	return &resource.Resource{Type: typeURL, Name: name, Version: version}
 }
 
-// setNames takes in the names of a state-of-the-world request, which are all that the client wants.
+// setNames applies the names of a state-of-the-world request, which replace those before.
 func (s *session) setNames(w *watch, r *request) error {
 	first := w.lastNonce == "" || r.nonce == ""
 	all := len(r.names) == 0 && !w.named && startsAsWildcard(w.typeURL) ||
@@ -242,8 +241,8 @@ func (s *session) endWildcard(w *watch) {
 	}
 }
 
-// drop forgets where the client stands with a name that it no longer wants. Refusals that are late
-// do not bring back what it had before.
+// drop deletes the state of a name that the client unsubscribed from. Late refusals do not restore
+// what it had.
 func (s *session) drop(w *watch, name string) {
 	delete(w.differs, name)
 	for r := range w.unanswered {
@@ -282,7 +281,7 @@ func (s *session) removeName(w *watch, name string) {
 	s.drop(w, name)
 }
 
-// advance takes in a newer snapshot.
+// advance moves to a newer snapshot.
 func (s *session) advance(to *resource.Snapshot) {
 	from := s.snapshot
 	keys, ok := s.feed.Since(from.Sequence)

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// bodies keeps, for the streams that follow one feed, the body of a response that carries every
-// resource of a type: a hundred clients that connect at once are sent the same buffers.
+// bodies caches the body with all resources of a type for the streams of one feed: clients that
+// connect at once get the same buffers.
 type bodies struct {
 	mu   sync.Mutex
 	kept map[bodyKey]keptBody
@@ -27,7 +27,7 @@ type keptBody struct {
 
 func newBodies() *bodies { return &bodies{kept: map[bodyKey]keptBody{}} }
 
-// all returns the body with everything of a type in the snapshot, by name.
+// all returns the body with all resources of a type, sorted by name.
 func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *body {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,7 +46,7 @@ func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *b
 			y.Name)
 	})
 	made := newBody(resources, delta)
-	// a stream that is behind does not displace what the others use
+	// a stream with an older snapshot does not replace the newer body
 	if !ok || kept.changed < changed {
 		b.kept[key] = keptBody{changed, made}
 	}

@@ -9,17 +9,18 @@ import (
 	"outrider.org/outrider/agent/histogram"
 )
 
-// Stats counts what the server did since it was made.
+// Stats are the counters of a server since its creation.
 type Stats struct {
 	Streams        int    // open now
 	StreamsTotal   uint64 // ever opened
-	RefusedStreams uint64 // turned away: too many, or too many at once
+	RefusedStreams uint64 // above MaxStreams or ConnectsPerSecond
 	StuckClients   uint64 // disconnected because they did not read
-	// responses that a client did not answer in time (Envoy answers clusters when they are warm)
+	// Unanswered counts responses that were not answered in time; Envoy acknowledges clusters once
+	// they are warm.
 	Unanswered uint64
-	Panics     uint64 // defects that ended a stream
+	Panics     uint64 // panics that ended a stream
 	Types      map[string]TypeStats
-	// from a snapshot's publication to a client's acceptance, of each response
+	// Convergence is the time from a snapshot's publication to its acceptance, per response.
 	Convergence histogram.Counts
 }
 
@@ -27,19 +28,19 @@ type Stats struct {
 type TypeStats struct {
 	Pushes    uint64 // responses
 	Resources uint64 // in them
-	Removed   uint64 // told to be gone
+	Removed   uint64 // removals
 	Bytes     uint64
 	Refusals  uint64 // NACKs, by cause found
 }
 
-// newConvergence has bounds from a local Envoy's answer to a stuck one's.
+// newConvergence returns a histogram from the answer of a local Envoy to that of a stuck one.
 func newConvergence() *histogram.Histogram {
 	return histogram.New(time.Millisecond, 5*time.Millisecond, 10*time.Millisecond,
 		50*time.Millisecond, 100*time.Millisecond,
 		500*time.Millisecond, time.Second, 3*time.Second, 10*time.Second, 30*time.Second)
 }
 
-// maxCountedTypes bounds the types counted apart: a client can name as many as it likes.
+// maxCountedTypes bounds the types with their own counters, as clients choose type URLs.
 const maxCountedTypes = 64
 
 type counters struct {
@@ -51,7 +52,7 @@ type counters struct {
 	types map[string]TypeStats
 }
 
-// change counts for a type. Callers hold mu.
+// change updates the counters of a type. Callers hold mu.
 func (c *counters) change(typeURL string, with func(*TypeStats)) {
 	if c.types == nil {
 		c.types = map[string]TypeStats{}
@@ -77,7 +78,7 @@ func (c *counters) pushed(r *response) {
 
 func (c *counters) accepted(r *response, change bool) {
 	if !change {
-		return // an answer to a client that came later than the snapshot
+		return // the client connected after the snapshot
 	}
 	c.convergence.Observe(time.Since(r.published))
 }

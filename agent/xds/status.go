@@ -10,13 +10,13 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// StreamStatus is where one client stands.
+// StreamStatus is the state of one client.
 type StreamStatus struct {
 	Stream
 	Types []TypeStatus // by the order in which they are sent
 }
 
-// TypeStatus is where one client stands with one type.
+// TypeStatus is the state of one type at one client.
 type TypeStatus struct {
 	Type            string
 	Wildcard        bool   // it asked for everything
@@ -30,17 +30,17 @@ type TypeStatus struct {
 	Held            []string // of secrets: the names of those that it has
 }
 
-// RefusedResource is a resource that the client does not take.
+// RefusedResource is a resource that the client refused.
 type RefusedResource struct {
 	Name     string
 	Version  string // of the refused content
-	Accepted string // of the content that it keeps instead; "": none
-	Error    string // in the client's words
+	Accepted string // of the content that it has instead; "": none
+	Error    string // of the client
 	Since    time.Time
 	Origins  []resource.Origin
 }
 
-// Status returns where every client stands, by stream. A stream that ends meanwhile is left out.
+// Status returns the state of every client, by stream, without streams that end meanwhile.
 func (s *Server) Status(ctx context.Context) []StreamStatus {
 	s.mu.Lock()
 	streams := make([]*stream, 0, len(s.streams))

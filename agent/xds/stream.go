@@ -16,16 +16,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// streamKind is which method of which service a stream belongs to.
+// streamKind is the service and method of a stream.
 type streamKind struct {
 	service string
 	only    string // the one type served; "": any
 	delta   bool
 }
 
-// stream carries a session over gRPC. The handler's goroutine owns the session and never waits for
-// the client; one goroutine receives, one sends. While a response is on its way, changes merge in
-// the session: a slow client costs nothing.
+// stream connects a session to gRPC. The handler's goroutine owns the session and never waits for
+// the client; one goroutine receives, one sends. While a response is being sent, changes merge in
+// the session.
 type stream struct {
 	Stream
 	server  *Server
@@ -61,7 +61,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	}
 	connected := false
 	defer func() {
-		if cause := recover(); cause != nil { // one client's stream, not everybody's server
+		if cause := recover(); cause != nil { // a defect ends one stream, not the server
 			s.counters.panics.Add(1)
 			s.logger.Error("a defect ended an xDS stream", "stream", st.ID, "cause", cause, "stack",
 				string(debug.Stack()))
@@ -95,7 +95,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	unfollow := feed.Follow()
 	defer unfollow()
 	shared := s.share(feed)
-	st.feed = feed // from here on leave gives it back
+	st.feed = feed // leave releases it
 	snapshot, newer := feed.Current()
 	st.session = &session{
 		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot,
@@ -112,7 +112,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	return st.loop(ctx, newer)
 }
 
-// first waits for the first request, which introduces the client.
+// first waits for the first request, which has the node.
 func (st *stream) first(ctx context.Context) (*request, error) {
 	timer := time.NewTimer(st.server.options.FirstRequestTimeout)
 	defer timer.Stop()
@@ -137,11 +137,11 @@ func (st *stream) first(ctx context.Context) (*request, error) {
 	}
 }
 
-// loop owns the session.
+// loop runs the session until the stream ends.
 func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var stuck time.Time // when the client counts as stuck; zero: nothing is being sent
+	var stuck time.Time // deadline for the response being sent; zero: none
 	for {
 		now := time.Now()
 		st.giveUp(now)
@@ -187,7 +187,7 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 	}
 }
 
-// giveUp stops waiting for answers that do not come.
+// giveUp stops waiting for overdue answers.
 func (st *stream) giveUp(now time.Time) {
 	for _, r := range st.session.expire(now) {
 		st.server.counters.unanswered.Add(1)
@@ -197,7 +197,7 @@ func (st *stream) giveUp(now time.Time) {
 	}
 }
 
-// receive hands requests to the loop until the client or the stream ends.
+// receive passes requests to the loop until the client or the stream ends.
 func (st *stream) receive(ctx context.Context, carrier grpc.ServerStream) {
 	for {
 		r, err := st.receiveOne(carrier)
@@ -233,8 +233,7 @@ func (st *stream) receiveOne(carrier grpc.ServerStream) (*request, error) {
 	return fromState(message), nil
 }
 
-// send hands frames to the transport, which takes the next one when the client has read enough of
-// the one before.
+// send passes frames to the transport, which blocks until the client has read enough.
 func (st *stream) send(ctx context.Context, carrier grpc.ServerStream) {
 	for {
 		select {

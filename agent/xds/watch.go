@@ -6,28 +6,27 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// watch is what one stream wants of one type, and where the client stands. For every name it wants
-// the client holds (or a response under way tells it to hold) what the session's snapshot holds,
-// but for those in differs: so a change costs what it changes, and a client at rest costs its list
-// of names.
+// watch is the subscription of one stream to one type, and the state of its client. For every name
+// the client holds the snapshot's resource, or a response in flight has it, except for names in
+// differs. So a change costs what it changes, and an idle client its list of names.
 type watch struct {
 	typeURL  string
 	rank     int
 	full     bool // a response carries the whole state (state of the world: clusters and listeners)
 	wildcard bool
-	// names have been given at least once (state of the world: no names means all until then)
+	// named: a request had names (state of the world: until then no names means all).
 	named bool
-	// subscribed by name → the request that last named it (state of the world)
+	// names maps subscribed names to the last request with them (state of the world).
 	names   map[string]uint64
 	differs map[string]difference
 	refused map[string]*refused
 	trial   *trial
-	// the client holds nothing yet, and differs is not kept until the first response is made
+	// blank: the client has nothing yet; differs is unused until the first response.
 	blank  bool
-	answer bool // the client waits for a response even if there is nothing to tell
+	answer bool // the client waits for a response even if nothing differs
 
-	inflight    *response // sent and not answered yet: nothing else of this type is sent meanwhile
-	answerUntil time.Time // when its answer is no longer waited for
+	inflight    *response // sent and not answered; nothing else of the type is sent meanwhile
+	answerUntil time.Time // when the wait for its answer ends
 	late        []*response
 	lastNonce   string
 
@@ -36,12 +35,11 @@ type watch struct {
 	lastSent, lastAccepted       time.Time
 }
 
-// difference is where a client does not hold what the snapshot holds.
+// difference is a name of which the client does not hold the snapshot's resource.
 type difference struct {
-	// what it holds; nil: nothing. Of what it brought from an earlier stream only the version is
-	// known
+	// held is what the client has; nil: nothing. From an earlier stream only the version is known.
 	held   *resource.Resource
-	forced bool // it waits for an answer even if that tells nothing new
+	forced bool // the client waits for an answer even if it has the resource
 }
 
 func newWatch(typeURL string, delta bool) *watch {
@@ -53,7 +51,7 @@ func newWatch(typeURL string, delta bool) *watch {
 	}
 }
 
-// wants tells whether the client subscribed to a name.
+// wants reports whether the client subscribed to a name.
 func (w *watch) wants(name string) bool {
 	if w.wildcard {
 		return true
@@ -62,15 +60,15 @@ func (w *watch) wants(name string) bool {
 	return named
 }
 
-// expect makes room for names.
+// expect allocates space for names.
 func (w *watch) expect(n int) {
 	if len(w.names) == 0 && n > 0 {
 		w.names = make(map[string]uint64, n)
 	}
 }
 
-// note takes in that under a name the client holds held (where nothing else is known of it) and
-// should hold now; forced: it must be answered whatever it holds.
+// note records that the client should hold now, and holds held unless differs knows better. forced
+// demands an answer in any case.
 func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
 	if w.blank {
 		return
@@ -81,7 +79,7 @@ func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
 	w.hold(name, held, now, forced)
 }
 
-// hold records what the client holds, and should hold now.
+// hold records what the client holds and should hold.
 func (w *watch) hold(name string, held, now *resource.Resource, forced bool) {
 	if same(held, now) && !forced {
 		delete(w.differs, name)
@@ -92,7 +90,7 @@ func (w *watch) hold(name string, held, now *resource.Resource, forced bool) {
 
 func (w *watch) key(name string) resource.Key { return resource.Key{Type: w.typeURL, Name: name} }
 
-// same tells whether two resources have the same content; nil is one that does not exist.
+// same reports whether two resources have the same content; nil: it does not exist.
 func same(x, y *resource.Resource) bool {
 	if x == nil || y == nil {
 		return x == y
@@ -100,5 +98,5 @@ func same(x, y *resource.Resource) bool {
 	return x.Version == y.Version
 }
 
-// sendable tells whether the bytes of a resource are known, and not only its version.
+// sendable reports whether the content of a resource is known, not only its version.
 func sendable(r *resource.Resource) bool { return len(r.DeltaField()) > 0 }
