@@ -88,8 +88,6 @@ func (w *watch) hold(name string, held, now *resource.Resource, forced bool) {
 	w.differs[name] = difference{held, forced}
 }
 
-func (w *watch) key(name string) resource.Key { return resource.Key{Type: w.typeURL, Name: name} }
-
 // same reports whether two resources have the same content; nil: it does not exist.
 func same(x, y *resource.Resource) bool {
 	if x == nil || y == nil {
