@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"strings"
 	"time"
 
@@ -14,27 +16,27 @@ func (a *app) certsCommand() *cobra.Command {
 		Use:   "certs",
 		Short: "List identities: subject, SPIFFE ID, issuer, validity, source, next renewal",
 		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			client := a.client()
-			defer client.Close()
-			status, err := client.Status(command.Context())
+		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
+			status, err := client.Status(ctx)
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(status.Identities)
-			}
-			t := &table{head: []string{"NAME", "IDENTITY", "ISSUER", "VALIDITY", "LEFT", "SOURCE", "RENEWAL"}, wide: []string{"ISSUER", "SOURCE"}}
-			for _, identity := range status.Identities {
-				t.rows = append(t.rows, a.identityRow(identity))
-			}
-			a.write(t, "no identity of the workload; certificates of Gateways: outrider proxy secrets")
-			return nil
-		},
+			return a.print(status.Identities, func() {
+				t := &table{
+					head: []string{"NAME", "IDENTITY", "ISSUER", "VALIDITY", "LEFT", "SOURCE",
+						"RENEWAL"},
+					wide: []string{"ISSUER", "SOURCE"},
+				}
+				for _, identity := range status.Identities {
+					a.addIdentity(t, identity)
+				}
+				a.write(t, "no identity")
+			})
+		}),
 	})
 }
 
-func (a *app) identityRow(i api.Identity) []cell {
+func (a *app) addIdentity(t *table, i api.Identity) {
 	whole, left := i.NotAfter.Sub(i.NotBefore), i.NotAfter.Sub(a.now())
 	colour, leftText := green, age(left)
 	switch {
@@ -47,15 +49,11 @@ func (a *app) identityRow(i api.Identity) []cell {
 	if !i.Renewal.IsZero() {
 		renewal = "in " + age(i.Renewal.Sub(a.now()))
 	}
-	identity := i.SPIFFEID
-	if identity == "" {
-		identity = i.Subject
-	}
-	return []cell{text("%s", i.Name), text("%s", orDash(identity)), text("%s", orDash(i.Issuer)), {bar(left, whole), colour},
-		{leftText, colour}, text("%s", i.Source), text("%s", renewal)}
+	t.add(i.Name, cmp.Or(i.SPIFFEID, i.Subject), i.Issuer, cell{bar(left, whole), colour},
+		cell{leftText, colour}, i.Source, renewal)
 }
 
-// bar shows which part of a whole is left.
+// bar draws the remaining part of a whole.
 func bar(left, whole time.Duration) string {
 	const width = 10
 	full := 0

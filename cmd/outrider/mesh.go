@@ -17,7 +17,8 @@ import (
 )
 
 func (a *app) meshCommand() *cobra.Command {
-	return group("mesh", "Check and explain the mesh configuration", a.meshCheckCommand("check [PATH]...", "Check Istio YAML as the embedded server would"),
+	return group("mesh", "Check and explain the mesh configuration",
+		a.meshCheckCommand("check [PATH]...", "Check Istio YAML as the embedded server would"),
 		a.meshExplainCommand())
 }
 
@@ -32,15 +33,19 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 		Use:   use,
 		Short: short,
 		Long: short + ": files and folders, as the proxy of this host would use\n" +
-			"them. Without a path the running agent reads its files again, and reports what Envoy refused of them too; without an\n" +
-			"agent [discovery] files are checked. The MeshConfig is that of --mesh-config, or of [discovery] mesh_config_file.\n\n" +
-			"Problems are printed on standard error with file, line, object and field. The exit code is 1 if one is an error.",
+			"them. Without a path the running agent reads its files again, and reports what " +
+			"Envoy refused of them too; without an\n" +
+			"agent [discovery] files are checked. The MeshConfig is that of --mesh-config, or of " +
+			"[discovery] mesh_config_file.\n\n" +
+			"Problems are printed on standard error with file, line, object and field. The exit " +
+			"code is 1 if one is an error.",
 		RunE: func(command *cobra.Command, paths []string) error {
 			if len(paths) == 0 && meshConfig == "" {
-				// The agent knows more than its files say: what Envoy refused of them.
+				// The agent also knows what Envoy refused.
 				found, err := a.client().MeshProblems(command.Context())
 				if err == nil {
-					return a.printProblems([]string{"the mesh configuration in effect"}, problemsOf(found))
+					return a.printProblems([]string{"the mesh configuration in effect"},
+						problemsOf(found))
 				}
 				if _, absent := errors.AsType[*api.NotRunningError](err); !absent {
 					return err
@@ -52,7 +57,8 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			case len(paths) > 0 && err != nil:
 				options = discovery.CheckOptions{MeshConfigFile: meshConfig}
 			case err != nil:
-				return fmt.Errorf("the configuration is not valid, so that [discovery] files are not known; name the files to check:\n%w", err)
+				return fmt.Errorf("the configuration is not valid, so that [discovery] files are "+
+					"not known; name the files to check:\n%w", err)
 			case len(paths) == 0:
 				paths = files
 			}
@@ -68,36 +74,43 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			return a.printProblems(paths, problems)
 		},
 	}
-	command.Flags().StringVar(&meshConfig, "mesh-config", "", "`file` with Istio's MeshConfig (default that of the configuration)")
+	command.Flags().StringVar(&meshConfig, "mesh-config", "",
+		"`file` with Istio's MeshConfig (default that of the configuration)")
 	return command
 }
 
-// checkOptions are how the agent would read its files, and the files, as the configuration on disk says; a file of MeshConfig
-// that is given counts before its own.
-func (a *app) checkOptions(ctx context.Context, meshConfig string) (discovery.CheckOptions, []string, error) {
+// checkOptions returns how the agent would read its files, and the files, according to the
+// configuration on disk. A given MeshConfig file replaces that of the configuration.
+func (a *app) checkOptions(ctx context.Context,
+	meshConfig string) (discovery.CheckOptions, []string, error) {
 	loaded, err := config.Load(a.onDisk(nil))
 	if err != nil {
 		return discovery.CheckOptions{}, nil, err
 	}
 	node, from := loaded.Config.Node, loaded.Config.Discovery
-	options := discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace, Labels: node.Labels, MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile)}
+	options := discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace,
+		Labels: node.Labels, MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile)}
 	for _, claim := range loaded.Config.Claims() {
 		if claim.Port != 0 {
-			options.Taken = append(options.Taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port), By: claim.Setting() + " of the agent", Envoy: claim.Envoy})
+			options.Taken = append(options.Taken, discovery.Taken{Address: claim.Host,
+				Port: uint32(claim.Port), By: claim.Setting() + " of the agent",
+				Envoy: claim.Envoy})
 		}
 	}
 	options.Here = true
-	if reader := a.unit(ctx, unitOf("outrider-envoy", a.instance)+".service").reader(); reader != nil {
+	if reader := a.unit(ctx, unitOf("outrider-envoy",
+		a.instance)+".service").reader(); reader != nil {
 		options.Denied = reader.Denied
 	}
 	return options, from.Files, nil
 }
 
-// problemsOf are the problems as the agent tells them.
+// problemsOf converts the problems of the API.
 func problemsOf(found []api.MeshProblem) []discovery.Problem {
 	problems := make([]discovery.Problem, len(found))
 	for i, p := range found {
-		problems[i] = discovery.Problem{File: p.File, Line: p.Line, Object: p.Object, Field: p.Field, Severity: condition.Severity(p.Severity), Message: p.Message}
+		problems[i] = discovery.Problem{File: p.File, Line: p.Line, Object: p.Object,
+			Field: p.Field, Severity: condition.Severity(p.Severity), Message: p.Message}
 	}
 	return problems
 }
@@ -133,7 +146,7 @@ func (a *app) printProblems(paths []string, problems []discovery.Problem) error 
 	return nil
 }
 
-// verdict is what "mesh check" says of files without errors.
+// verdict is the result of mesh check for files without errors.
 func verdict(warnings int) string {
 	switch warnings {
 	case 0:

@@ -25,12 +25,13 @@ func (a *app) meshExplainCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "explain HOST[:PORT][/PATH]",
 		Short: "Explain what happens to a request, and which objects decide it",
-		Long: "Explain follows a request through the configuration that Envoy has: listener, filter chain, virtual host, route,\n" +
-			"clusters, endpoints. It prints the file and line behind each step, and what the command line leaves open, such as\n" +
-			"weights. It sends no request. If nothing accepts the request, the last lines are the reason and the cure, and the\n" +
-			"exit code is 1.\n\n" +
-			"The port is 80, or 443 with --tls or https://. With --files it needs no agent, and reads files and folders as\n" +
-			"\"mesh check\" does.",
+		Long: "Explain follows a request through the configuration that Envoy has: listener,\n" +
+			"filter chain, virtual host, route, clusters, endpoints. It prints the file and\n" +
+			"line behind each step, and what the command line leaves open, such as weights.\n" +
+			"It sends no request. If nothing accepts the request, the last lines are the\n" +
+			"reason and the cure, and the exit code is 1.\n\n" +
+			"The port is 80, or 443 with --tls or https://. With --files it needs no agent,\n" +
+			"and reads files and folders as \"mesh check\" does.",
 		Example: "  outrider mesh explain reviews.example.com/v2\n" +
 			"  outrider mesh explain https://shop.example.com --header 'x-user: jason'\n" +
 			"  outrider mesh explain reviews.example.com:8080 --files ./mesh.d --type sidecar",
@@ -59,16 +60,20 @@ func (a *app) meshExplainCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVarP(&request.Method, "method", "X", "GET", "the request's `method`")
-	flags.StringArrayVarP(&headers, "header", "H", nil, "a `header` of the request, 'name: value'; may be repeated")
+	flags.StringArrayVarP(&headers, "header", "H", nil,
+		"a `header` of the request, 'name: value'; may be repeated")
 	flags.BoolVar(&request.TLS, "tls", false, "the client uses TLS, with the host as server name")
 	flags.StringVar(&request.Address, "to", "", "the `IP` address that the client connects to")
-	flags.StringSliceVar(&files, "files", nil, "explain what these files and folders would do, without an agent")
-	flags.StringVar(&nodeType, "type", "", "with --files, the `type` of proxy: sidecar or router (default that of the configuration)")
-	flags.StringVar(&meshConfig, "mesh-config", "", "with --files, `file` with Istio's MeshConfig (default that of the configuration)")
+	flags.StringSliceVar(&files, "files", nil,
+		"explain what these files and folders would do, without an agent")
+	flags.StringVar(&nodeType, "type", "",
+		"with --files, the `type` of proxy: sidecar or router (default that of the configuration)")
+	flags.StringVar(&meshConfig, "mesh-config", "",
+		"with --files, `file` with Istio's MeshConfig (default that of the configuration)")
 	return command
 }
 
-// readTarget reads HOST[:PORT][/PATH], which may begin with http:// or https://, and headers.
+// readTarget parses [http[s]://]HOST[:PORT][/PATH] and headers.
 func readTarget(target string, headers []string, into *api.MeshRequest) error {
 	scheme, rest, ok := strings.Cut(target, "://")
 	if !ok {
@@ -89,7 +94,8 @@ func readTarget(target string, headers []string, into *api.MeshRequest) error {
 	if text := parsed.Port(); text != "" {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || port == 0 {
-			return usagef("%s: %s is not a valid port; write a number from 1 to 65535", target, text)
+			return usagef("%s: %s is not a valid port; write a number from 1 to 65535", target,
+				text)
 		}
 		into.Port = uint32(port)
 	}
@@ -103,21 +109,25 @@ func readTarget(target string, headers []string, into *api.MeshRequest) error {
 		if !ok || strings.TrimSpace(name) == "" {
 			return usagef("--header %q is not of the form 'name: value'", line)
 		}
-		into.Headers = append(into.Headers, api.MeshHeader{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)})
+		into.Headers = append(into.Headers, api.MeshHeader{Name: strings.TrimSpace(name),
+			Value: strings.TrimSpace(value)})
 	}
 	return nil
 }
 
-// explainFiles asks files instead of an agent.
-func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshConfig string, request api.MeshRequest) (api.MeshExplanation, error) {
+// explainFiles explains a request by files instead of an agent.
+func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshConfig string,
+	request api.MeshRequest) (api.MeshExplanation, error) {
 	options, _, err := a.checkOptions(ctx, meshConfig)
 	if err != nil {
-		options = discovery.CheckOptions{MeshConfigFile: meshConfig} // the files can be read without the agent's configuration
+		// The files can be read without the configuration of the agent.
+		options = discovery.CheckOptions{MeshConfigFile: meshConfig}
 	}
 	if nodeType != "" {
 		options.Type = nodeType
 	}
-	asked := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port, Path: request.Path, TLS: request.TLS}
+	asked := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port,
+		Path: request.Path, TLS: request.TLS}
 	if request.Address != "" {
 		asked.Address = netip.MustParseAddr(request.Address)
 	}
@@ -128,7 +138,8 @@ func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshCo
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	out := api.MeshExplanation{Outcome: string(said.Outcome), Status: said.Status, Location: said.Location, Body: said.Body, Steps: []api.MeshStep{},
+	out := api.MeshExplanation{Outcome: string(said.Outcome), Status: said.Status,
+		Location: said.Location, Body: said.Body, Steps: []api.MeshStep{},
 		Reason: said.Reason, Cure: said.Cure, Unknown: said.Unknown}
 	for _, t := range said.Clusters {
 		out.Clusters = append(out.Clusters, api.MeshTarget(t))
@@ -143,12 +154,13 @@ func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshCo
 		if p.Cure != "" {
 			p.Message += "; " + p.Cure
 		}
-		out.Problems = append(out.Problems, api.MeshProblem{File: p.File, Line: p.Line, Object: p.Object, Field: p.Field, Severity: string(p.Severity), Message: p.Message})
+		out.Problems = append(out.Problems, api.MeshProblem{File: p.File, Line: p.Line,
+			Object: p.Object, Field: p.Field, Severity: string(p.Severity), Message: p.Message})
 	}
 	return out, nil
 }
 
-// mostOrigins are shown of one step.
+// mostOrigins is the number of origins printed for one step.
 const mostOrigins = 8
 
 func (a *app) printExplanation(request api.MeshRequest, said api.MeshExplanation) error {
@@ -170,7 +182,8 @@ func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation)
 	if request.TLS {
 		scheme = "https"
 	}
-	fmt.Fprintf(a.out, "%s %s://%s%s\n", request.Method, scheme, net.JoinHostPort(request.Host, fmt.Sprint(request.Port)), request.Path)
+	fmt.Fprintf(a.out, "%s %s://%s%s\n", request.Method, scheme,
+		net.JoinHostPort(request.Host, fmt.Sprint(request.Port)), request.Path)
 	var before []resource.Origin
 	for _, s := range said.Steps {
 		fmt.Fprintln(a.out, strings.TrimSpace(a.paint(cell{s.What, bold})+" "+s.Name))
@@ -178,7 +191,7 @@ func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation)
 			fmt.Fprintf(a.out, "    %s\n", fact)
 		}
 		if slices.Equal(s.Origins, before) {
-			continue // the same objects decide
+			continue // same objects as before
 		}
 		before = s.Origins
 		for i, o := range s.Origins {
