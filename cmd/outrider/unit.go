@@ -98,8 +98,8 @@ func (a *app) printWhyNotRunning(ctx context.Context) {
 			result = "exit code " + state.Exit
 		}
 		fmt.Fprintf(a.err, "%s.service failed (%s)%s\n", name, result, said)
-		fmt.Fprintf(a.err, "See \"journalctl -u %s\"; start it again with \"systemctl start %s\".\n",
-			name, name)
+		fmt.Fprintf(a.err,
+			"See \"journalctl -u %[1]s\"; start it again with \"systemctl start %[1]s\".\n", name)
 	case "activating":
 		fmt.Fprintf(a.err, "%s.service is starting%s\n", name, said)
 	case "active", "reloading", "deactivating":
