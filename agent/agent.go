@@ -21,6 +21,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/mesh"
@@ -48,7 +49,7 @@ type Agent struct {
 	board   *condition.Board
 
 	lockFile   *os.File
-	keeper     *keeperLink
+	keeper     *driver.Link
 	supervisor *epoch.Supervisor
 	proxy      *proxy
 	reloader   *reloader
@@ -132,7 +133,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	}
 	group.Go(func() error {
 		defer a.detach() // Envoy has ended as it was told to: so do all
-		return a.supervisor.Run(ctx, a.keeper.get())
+		return a.supervisor.Run(ctx, a.keeper.Get())
 	})
 	group.Go(func() error {
 		homes := &mesh.Namespaces{Supervisor: a.supervisor, Discovery: a.discovery}
@@ -150,18 +151,18 @@ func Run(ctx context.Context, options Options) (err error) {
 	err = group.Wait()
 	switch {
 	case errors.Is(err, epoch.ErrGaveUp):
-		a.keeper.shutdown()
+		a.keeper.Shutdown()
 		return exitf(ExitGaveUp, "%w", err)
 	case err != nil:
 		if _, ok := errors.AsType[*ExitError](err); ok {
-			a.keeper.shutdownIfIdle()
+			a.keeper.ShutdownIfIdle()
 			return err
 		}
 		return &ExitError{Code: ExitInternal, Err: err}
 	case a.kept.Load():
 		a.log.Info("ended for a restart; Envoy goes on serving")
 	case a.stopping.Load():
-		a.keeper.shutdown()
+		a.keeper.Shutdown()
 		a.tidy()
 	}
 	return nil

@@ -59,7 +59,7 @@ func (a *Agent) runs() *envoy.Binary {
 func (b backend) epochs(ctx context.Context) []api.Epoch {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
-	measured := b.keeper.measure(ctx)
+	measured := b.keeper.Measure(ctx)
 	all := b.supervisor.Epochs()
 	for i, e := range all {
 		if figures, ok := measured[e.ID]; ok {

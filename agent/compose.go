@@ -9,6 +9,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
@@ -25,7 +26,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if err != nil {
 		return err
 	}
-	a.keeper = a.newKeeperLink(ctx, c, other)
+	a.keeper = a.newLink(ctx, c, other)
 	opened := make(chan error, 1)
 	go func() { opened <- a.openKeeper(ctx) }()
 	err = a.composeParts(ctx, loaded)
@@ -50,16 +51,16 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 	c := loaded.Config
 	a.maker = &specMaker{
 		Maker:  blueprints(c, a.options.Version, a.logOf("reload")),
-		keeper: func() keeper.Info { return a.keeper.get().Info() },
+		keeper: func() keeper.Info { return a.keeper.Get().Info() },
 		inspect: func(ctx context.Context, path string) (*envoy.Binary, error) {
 			cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
-			binary, err := envoy.InspectCached(ctx, runner{a.keeper}, path, cache, a.log)
+			binary, err := envoy.InspectCached(ctx, driver.Runner{Link: a.keeper}, path, cache, a.log)
 			if err == nil {
 				a.binary.Store(binary)
 			}
 			return binary, err
 		},
-		runner: runner{a.keeper},
+		runner: driver.Runner{Link: a.keeper},
 	}
 	a.composeEpochs(c)
 	if err := a.composeDiscovery(c); err != nil {
@@ -80,8 +81,11 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 	return a.composeViews(c)
 }
 
-// newKeeperLink is the way to the keeper: systemd's (a socket in the runtime folder) or, in the foreground, one of our own.
-func (a *Agent) newKeeperLink(ctx context.Context, c *config.Config, other *keeper.User) *keeperLink {
+// newLink connects to systemd's keeper (a socket in the runtime directory) or, in the foreground, to
+// one that it starts.
+func (a *Agent) newLink(
+	ctx context.Context, c *config.Config, other *keeper.User,
+) *driver.Link {
 	connect := func(ctx context.Context) (*keeper.Client, error) {
 		return keeper.StartKeeper(ctx, keeper.LaunchOptions{
 			Folder: keeperFolder(c.Paths.RuntimeDir), BaseID: uint32(c.Envoy.BaseID), User: other, Stderr: os.Stderr,
@@ -93,9 +97,10 @@ func (a *Agent) newKeeperLink(ctx context.Context, c *config.Config, other *keep
 		connect = func(ctx context.Context) (*keeper.Client, error) { return keeper.Dial(ctx, socket) }
 	}
 	upgrade := func(ctx context.Context) error { return keeper.Upgrade(ctx, socket) }
-	return &keeperLink{connect: connect, upgrade: upgrade, log: a.logOf("keeper"), lines: a.logs.envoy,
-		envoy: func() bool { return a.reloader.InForce().Config.Log.Envoy },
-		pid: func(id string) int {
+	return driver.New(driver.Options{
+		Connect: connect, Upgrade: upgrade, Logger: a.logOf("keeper"), EnvoyLog: a.logs.envoy,
+		Forward: func() bool { return a.reloader.InForce().Config.Log.Envoy },
+		PID: func(id string) int {
 			for _, e := range a.supervisor.Epochs() {
 				if e.ID == id {
 					return e.PID
@@ -103,16 +108,17 @@ func (a *Agent) newKeeperLink(ctx context.Context, c *config.Config, other *keep
 			}
 			return 0
 		},
-		changed: func(connection *connection) {
+		Changed: func(connection *driver.Connection) {
 			if err := a.supervisor.SetKeeper(ctx, connection); err != nil && ctx.Err() == nil {
-				a.logOf("epoch").Error("the supervisor did not take the new keeper", "error", err)
+				a.logOf("epoch").Error("cannot adopt the epochs of the new keeper", "error", err)
 			}
-		}}
+		},
+	})
 }
 
 // openKeeper connects to the keeper.
 func (a *Agent) openKeeper(ctx context.Context) error {
-	err := a.keeper.open(ctx)
+	err := a.keeper.Open(ctx)
 	if errors.Is(err, keeper.ErrBusy) {
 		return exitf(ExitAlreadyRuns, "another outriderd runs on this configuration: %w", err)
 	}
@@ -121,7 +127,7 @@ func (a *Agent) openKeeper(ctx context.Context) error {
 
 func (a *Agent) composeEpochs(c *config.Config) {
 	a.supervisor = epoch.New(epoch.Options{
-		Admin: func(address string) epoch.Admin { return a.epochAdmin(address) },
+		Admin: func(address string) epoch.Admin { return a.keeper.Admin(address) },
 		Board: a.board, Logger: a.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
 		Obstacle: a.portTaken,
 		Settings: func() epoch.Settings {
@@ -135,15 +141,6 @@ func (a *Agent) composeEpochs(c *config.Config) {
 		}
 		return ""
 	}, closed: func() string { return a.discovery.Closed() }}
-}
-
-// closeDoors lets no new connection in to any Envoy.
-func (a *Agent) closeDoors(ctx context.Context) error {
-	err := a.keeper.get().StopAccepting(ctx)
-	if err != nil {
-		a.logOf("keeper").Warn("connections that come while the listeners close may be reset", "error", err)
-	}
-	return err
 }
 
 func stopOptions(c config.Envoy, now bool) epoch.StopOptions {

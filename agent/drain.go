@@ -22,7 +22,7 @@ func (b backend) Drain(ctx context.Context, request api.DrainRequest, progress f
 		return api.DrainResult{}, api.Refuse(err.Error())
 	}
 	waiting := drainWait{live: b.proxy.liveEpoch, progress: progress, count: func(ctx context.Context, e epoch.Epoch) (uint64, error) {
-		activity, err := b.epochAdmin(e.AdminAddress).Activity(ctx)
+		activity, err := b.keeper.Admin(e.AdminAddress).Activity(ctx)
 		return activity.Connections, err
 	}}
 	return waiting.until(ctx, request.Wait)

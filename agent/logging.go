@@ -11,15 +11,9 @@ import (
 	"github.com/lmittmann/tint"
 	"golang.org/x/sys/unix"
 
-	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/journal"
 )
-
-// levelEnvoyCritical is what Envoy calls critical: above slog's error.
-const levelEnvoyCritical = slog.LevelError + 4
-
-// levelEnvoyTrace lets every line of Envoy's through: which it writes is [envoy] log_level's to say, not [log] level's.
-const levelEnvoyTrace = slog.LevelDebug - 4
 
 // logs are where the agent's lines and Envoy's go.
 type logs struct {
@@ -37,7 +31,7 @@ func openLog(options Options, format string, level *slog.LevelVar) (logs, error)
 		opened, err := journal.Open(journal.Options{Level: level, Program: "outriderd", Instance: options.Config.Instance})
 		if err == nil {
 			return logs{
-				agent: slog.New(opened.Handler()), envoy: slog.New(opened.HandlerAt(levelEnvoyTrace)), setEpoch: opened.SetEpoch,
+				agent: slog.New(opened.Handler()), envoy: slog.New(opened.HandlerAt(driver.LevelTrace)), setEpoch: opened.SetEpoch,
 				close: func() {
 					ctx, cancel := context.WithTimeout(context.Background(), logCloseTime)
 					defer cancel()
@@ -50,7 +44,7 @@ func openLog(options Options, format string, level *slog.LevelVar) (logs, error)
 		}
 	}
 	return logs{
-		agent: slog.New(newLogHandler(options.Output, format, level)), envoy: slog.New(newLogHandler(options.Output, format, levelEnvoyTrace)),
+		agent: slog.New(newLogHandler(options.Output, format, level)), envoy: slog.New(newLogHandler(options.Output, format, driver.LevelTrace)),
 		setEpoch: func(int) {}, close: func() {},
 	}, nil
 }
@@ -91,34 +85,4 @@ func slogLevel(level string) slog.Level {
 	default:
 		return slog.LevelInfo
 	}
-}
-
-// envoyLevel turns Envoy's level of a line into slog's, so that one stream can be filtered by one scale.
-func envoyLevel(level string) slog.Level {
-	switch level {
-	case "trace":
-		return levelEnvoyTrace
-	case "debug":
-		return slog.LevelDebug
-	case "info":
-		return slog.LevelInfo
-	case "warning", "warn":
-		return slog.LevelWarn
-	case "critical":
-		return levelEnvoyCritical
-	default:
-		return slog.LevelError
-	}
-}
-
-// logEnvoyLine logs one of Envoy's own lines with its component, epoch and process; pid 0 is unknown.
-func logEnvoyLine(log *slog.Logger, level slog.Level, epoch, pid int, line envoy.LogLine) {
-	attributes := []slog.Attr{slog.String("component", "envoy"), slog.Int("epoch", epoch)}
-	if pid != 0 {
-		attributes = append(attributes, slog.Int("pid", pid))
-	}
-	if line.Component != "" {
-		attributes = append(attributes, slog.String("envoy_component", line.Component))
-	}
-	log.LogAttrs(context.Background(), level, line.Message, attributes...)
 }

@@ -29,7 +29,7 @@ func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 
 // deniedToEnvoy says why Envoy cannot read a file, see blueprint.Reader.
 func (a *Agent) deniedToEnvoy(path string) string {
-	keeper := a.keeper.get()
+	keeper := a.keeper.Get()
 	if keeper == nil {
 		return ""
 	}

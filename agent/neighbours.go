@@ -12,6 +12,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/sockdiag"
 )
@@ -43,7 +44,7 @@ const envoyLivesTime = 200 * time.Millisecond
 
 // envoyLives is whether an Envoy answers on an admin socket of a runtime folder's keeper. Asking the keeper would start one.
 func envoyLives(runtimeDir string) bool {
-	sockets, err := filepath.Glob(filepath.Join(keeperFolder(runtimeDir), adminSocketPrefix+"*.sock"))
+	sockets, err := filepath.Glob(filepath.Join(keeperFolder(runtimeDir), driver.AdminSocketPrefix+"*.sock"))
 	if err != nil {
 		return false
 	}
@@ -72,7 +73,7 @@ func (a *Agent) self(loaded *config.Loaded) neighbour.Self {
 	_, live := a.proxy.liveEpoch()
 	return neighbour.Self{
 		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live, Claims: a.reloader.InForce().Config.Claims()},
-		Name:  a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.get().Info().UID,
+		Name:  a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.Get().Info().UID,
 	}
 }
 

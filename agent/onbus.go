@@ -61,7 +61,7 @@ func (b onBus) Measure(ctx context.Context) map[string]bus.Figures {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	figures := map[string]bus.Figures{}
-	for id, p := range b.keeper.measure(ctx) {
+	for id, p := range b.keeper.Measure(ctx) {
 		figures[id] = bus.Figures{Connections: p.Connections, MemoryBytes: p.MemoryBytes}
 	}
 	return figures

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 )
@@ -22,7 +23,7 @@ type proxy struct {
 }
 
 // admin returns a client of an epoch's admin interface.
-func (p *proxy) admin(address string) *envoy.Admin { return envoy.NewAdmin(splitAddress(address)) }
+func (p *proxy) admin(address string) *envoy.Admin { return driver.NewAdmin(address) }
 
 // liveEpoch is the epoch that serves; ok is false if there is none.
 func (p *proxy) liveEpoch() (e epoch.Epoch, ok bool) {

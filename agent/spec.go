@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/keeper"
@@ -93,7 +93,7 @@ func (m *specMaker) spec(c *config.Config, plan *blueprint.Blueprint, binary *en
 		line.BaseID, line.SocketPath = info.BaseIDOf(l.Lineage), info.SocketPath
 		return line
 	}
-	socket := func(l epoch.Launch) string { return adminSocket(info.Folder, l) }
+	socket := func(l epoch.Launch) string { return driver.AdminSocket(info.Folder, l.Number) }
 	spec := &epoch.Spec{
 		Hash:      digest,
 		Bootstrap: func(l epoch.Launch) ([]byte, error) { return plan.Render(socket(l)) },
@@ -144,12 +144,3 @@ func (m *specMaker) files(ctx context.Context, loaded *config.Loaded) []string {
 
 // envoyEnvironment is Envoy's environment: nothing of the agent's or the keeper's is its business.
 func envoyEnvironment() []string { return []string{"PATH=/usr/bin:/bin"} }
-
-// adminSocketPrefix begins the names of the epochs' own admin sockets (interfaces.md, "Files").
-const adminSocketPrefix = "admin-"
-
-// adminSocket is an epoch's own admin socket: one path per epoch, so that a closed interface is never mistaken for the next
-// one's.
-func adminSocket(folder string, l epoch.Launch) string {
-	return filepath.Join(folder, adminSocketPrefix+strconv.Itoa(l.Number)+".sock")
-}

@@ -26,7 +26,8 @@ var leaves = []string{"agent/admission", "agent/config", "agent/resource", "agen
 // more is what a room may import beside leaves and itself; "/..." stands for a package and all
 // below it.
 var more = map[string][]string{
-	"agent":           {"agent/...", "bootstrap"},   // composes the parts
+	"agent":           {"agent/...", "bootstrap"}, // composes the parts
+	"agent/driver":    {"agent/envoy", "agent/epoch", "agent/keeper"},
 	"agent/epoch":     {"agent/envoy"},              // its types
 	"agent/blueprint": {"agent/envoy", "bootstrap"}, // command line and bootstrap
 	"agent/bus":       {"packaging/dbus"},           // the interfaces, embedded

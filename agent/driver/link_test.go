@@ -1,4 +1,4 @@
-package agent
+package driver
 
 import (
 	"bytes"
@@ -32,8 +32,8 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 		{"no keeper", []error{keeper.ErrNotRunning}, nil, 0, "no keeper"},
 	} {
 		upgrades := 0
-		link := &keeperLink{log: slog.New(slog.DiscardHandler)}
-		link.connect = func(context.Context) (*keeper.Client, error) {
+		link := New(Options{Logger: slog.New(slog.DiscardHandler)})
+		link.options.Connect = func(context.Context) (*keeper.Client, error) {
 			err := c.answers[0]
 			c.answers = c.answers[1:]
 			if err != nil {
@@ -41,7 +41,7 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 			}
 			return &keeper.Client{}, nil
 		}
-		link.upgrade = func(context.Context) error { upgrades++; return c.refuses }
+		link.options.Upgrade = func(context.Context) error { upgrades++; return c.refuses }
 		client, err := (*keeper.Client)(nil), error(nil)
 		for replaced := false; len(c.answers) > 0; {
 			client, err = link.reach(t.Context(), &replaced)
@@ -60,21 +60,23 @@ func TestEnvoysLinesArePassedOnDiscreetly(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	var out bytes.Buffer
 	passed := true
-	link := &keeperLink{log: slog.New(slog.DiscardHandler), lines: slog.New(slog.NewTextHandler(&out, nil)), envoy: func() bool { return passed },
-		pid: func(string) int { return 0 }}
-	logs := map[string]*envoyLog{}
+	logs := envoyLogs{
+		log: slog.New(slog.DiscardHandler), lines: slog.New(slog.NewTextHandler(&out, nil)),
+		enabled: func() bool { return passed }, pid: func(string) int { return 0 },
+		readers: map[string]*envoyLog{},
+	}
 	for _, batch := range []*keeper.Log{
 		{ID: "a", Lines: []string{prefix + "first: goo.gle/debugonly  ", "c {"}},
 		{ID: "b", Lines: []string{"of another"}},
 		{ID: "a", Lines: []string{"  hidden: 1"}},
 		{ID: "a", Dropped: 7, Lines: []string{"  hidden: 2", "}", ": reason"}},
 	} {
-		link.passOn(logs, batch)
+		logs.forward(batch)
 	}
 	passed = false
-	link.passOn(logs, &keeper.Log{ID: "a", Lines: []string{prefix + "off: goo.gle/debugonly  ", "c {"}})
+	logs.forward(&keeper.Log{ID: "a", Lines: []string{prefix + "off: goo.gle/debugonly  ", "c {"}})
 	passed = true
-	link.passOn(logs, &keeper.Log{ID: "a", Lines: []string{"  hidden: 3", "}", ": on"}})
+	logs.forward(&keeper.Log{ID: "a", Lines: []string{"  hidden: 3", "}", ": on"}})
 	said := out.String()
 	for _, want := range []string{"first:", "of another", "reason", "on"} {
 		if !strings.Contains(said, want) {
@@ -91,13 +93,13 @@ func TestKeeperLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				link := &keeperLink{log: slog.New(slog.DiscardHandler), connect: func(context.Context) (*keeper.Client, error) {
+				link := New(Options{Logger: slog.New(slog.DiscardHandler), Connect: func(context.Context) (*keeper.Client, error) {
 					if time.Since(began) < busyFor {
 						return nil, &keeper.BusyError{PID: 1}
 					}
 					return &keeper.Client{}, nil
-				}}
-				err := link.open(t.Context())
+				}})
+				err := link.Open(t.Context())
 				if ends := busyFor < keeperPatience; ends != (err == nil) || !ends && !errors.Is(err, keeper.ErrBusy) {
 					t.Errorf("after %v: %v", time.Since(began), err)
 				}

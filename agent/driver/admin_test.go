@@ -1,4 +1,4 @@
-package agent
+package driver
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -45,7 +44,7 @@ func TestStateAsksWhatIsNotKnown(t *testing.T) {
 		})}
 		go func() { _ = server.Serve(listener) }()
 		t.Cleanup(func() { _ = server.Close() })
-		admin := &epochAdmin{Admin: envoy.NewAdmin(splitAddress(address)), own: c.own}
+		admin := &Admin{Admin: NewAdmin(address), own: c.own}
 		for i, want := range c.steps {
 			asked, workers = nil, min(i, 1)
 			state, err := admin.State(t.Context())

@@ -1,4 +1,4 @@
-package agent
+package driver
 
 import (
 	"context"
@@ -13,17 +13,17 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// connection is one connection to a keeper, as the supervisor wants it (epoch.Keeper).
-type connection struct {
+// Connection implements epoch.Keeper over one connection to a keeper.
+type Connection struct {
 	*keeper.Client
 	exits chan epoch.Process
 }
 
 // Exits tells each process that ended (epoch.Keeper).
-func (c *connection) Exits() <-chan epoch.Process { return c.exits }
+func (c *Connection) Exits() <-chan epoch.Process { return c.exits }
 
 // Start starts an Envoy.
-func (c *connection) Start(ctx context.Context, spec epoch.StartSpec) (int, error) {
+func (c *Connection) Start(ctx context.Context, spec epoch.StartSpec) (int, error) {
 	process, err := c.Client.Start(ctx, keeper.StartSpec{
 		ID: spec.ID, Number: spec.Number, Epoch: spec.RestartEpoch, Lineage: spec.Lineage, Path: spec.Command.Path, Args: spec.Command.Args, Env: spec.Command.Env,
 		HotRestart: spec.HotRestart, Note: spec.Note,
@@ -32,17 +32,17 @@ func (c *connection) Start(ctx context.Context, spec epoch.StartSpec) (int, erro
 }
 
 // Signal signals a process.
-func (c *connection) Signal(ctx context.Context, id string, signal syscall.Signal) error {
+func (c *Connection) Signal(ctx context.Context, id string, signal syscall.Signal) error {
 	return c.Client.Signal(ctx, id, signal)
 }
 
 // Processes lists all the keeper knows.
-func (c *connection) Processes(ctx context.Context) ([]epoch.Process, error) {
+func (c *Connection) Processes(ctx context.Context) ([]epoch.Process, error) {
 	return processesOf(c.Client.Processes(ctx))
 }
 
 // Measure is Processes with their connections.
-func (c *connection) Measure(ctx context.Context) ([]epoch.Process, error) {
+func (c *Connection) Measure(ctx context.Context) ([]epoch.Process, error) {
 	return processesOf(c.Client.Measure(ctx, 0))
 }
 
@@ -58,12 +58,12 @@ func processesOf(found []keeper.Process, err error) ([]epoch.Process, error) {
 }
 
 // Annotate has the keeper remember the supervisor's note.
-func (c *connection) Annotate(ctx context.Context, id string, note json.RawMessage) error {
+func (c *Connection) Annotate(ctx context.Context, id string, note json.RawMessage) error {
 	return c.Client.Annotate(ctx, id, note)
 }
 
 // Run runs a short command as Envoy's user.
-func (c *connection) Run(ctx context.Context, command epoch.Command) (epoch.RunResult, error) {
+func (c *Connection) Run(ctx context.Context, command epoch.Command) (epoch.RunResult, error) {
 	result, err := c.Client.Run(ctx, command.Path, command.Args)
 	if err != nil {
 		return epoch.RunResult{}, err
@@ -75,13 +75,13 @@ func (c *connection) Run(ctx context.Context, command epoch.Command) (epoch.RunR
 }
 
 // ClearInitializing clears what a failed start leaves.
-func (c *connection) ClearInitializing(ctx context.Context, lineage int) error {
+func (c *Connection) ClearInitializing(ctx context.Context, lineage int) error {
 	_, err := c.Client.ClearInitializing(ctx, lineage)
 	return err
 }
 
 // Cleanup removes what ended Envoys leave.
-func (c *connection) Cleanup(ctx context.Context) error { return c.Client.Cleanup(ctx) }
+func (c *Connection) Cleanup(ctx context.Context) error { return c.Client.Cleanup(ctx) }
 
 func processOf(p keeper.Process) epoch.Process {
 	process := epoch.Process{ID: p.ID, PID: p.PID, Started: p.Started, Connections: p.Connections,
@@ -104,12 +104,12 @@ func exitStatus(exit keeper.Exit) int {
 	return exit.Code
 }
 
-// runner runs Envoy's short commands at the keeper (envoy.Runner).
-type runner struct{ link *keeperLink }
+// Runner implements envoy.Runner: the keeper runs Envoy's short commands.
+type Runner struct{ Link *Link }
 
 // Run runs the program to its end.
-func (r runner) Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error) {
-	result, err := r.link.get().Client.Run(ctx, path, args)
+func (r Runner) Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error) {
+	result, err := r.Link.Get().Client.Run(ctx, path, args)
 	if err != nil {
 		return nil, nil, 0, err
 	}

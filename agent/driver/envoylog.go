@@ -1,0 +1,111 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/keeper"
+)
+
+// LevelTrace is the slog level of Envoy's trace lines. Which lines Envoy writes is a matter of
+// envoy.log_level, not of log.level, so a handler for them has this level.
+const LevelTrace = slog.LevelDebug - 4
+
+// levelCritical is above slog's error.
+const levelCritical = slog.LevelError + 4
+
+// envoyLogs forwards the log lines of all Envoys, without what they quote of their configuration.
+type envoyLogs struct {
+	log     *slog.Logger        // the agent's own
+	lines   *slog.Logger        // for Envoy's lines
+	enabled func() bool         // log.envoy
+	pid     func(id string) int // of an epoch, 0 if unknown
+
+	readers map[string]*envoyLog // by ID of the epoch
+}
+
+// envoyLog is the state of reading one Envoy's log.
+type envoyLog struct {
+	discretion envoy.Discretion
+	parser     envoy.LogParser
+	routine    envoy.Routine
+	pid        int // 0: unknown
+}
+
+// forward logs a batch of lines.
+func (l *envoyLogs) forward(batch *keeper.Log) {
+	if l.readers[batch.ID] == nil {
+		l.readers[batch.ID] = &envoyLog{}
+	}
+	reader := l.readers[batch.ID]
+	if batch.Dropped > 0 {
+		reader.discretion.Lost()
+		l.log.Warn("lines of Envoy's log were lost: the agent was too slow",
+			"epoch", batch.Epoch, "lines", batch.Dropped)
+	}
+	if reader.pid == 0 {
+		reader.pid = l.pid(batch.ID)
+	}
+	if !l.enabled() {
+		reader.discretion.Lost()
+		return
+	}
+	for _, line := range reader.parser.Parse(reader.discretion.Take(batch.Lines)) {
+		level := slogLevel(line.Level)
+		if reader.routine.Is(line) {
+			level = min(level, slog.LevelDebug)
+			if !l.log.Enabled(context.Background(), level) { // log.level applies to these
+				continue
+			}
+		}
+		l.write(level, batch.Epoch, reader.pid, line)
+	}
+	l.reportRedacted(reader.discretion.LeftOut(false), batch.Epoch)
+}
+
+// exited ends the log of an epoch.
+func (l *envoyLogs) exited(p *keeper.Process) {
+	if reader := l.readers[p.ID]; reader != nil {
+		l.reportRedacted(reader.discretion.LeftOut(true), p.Number)
+	}
+	delete(l.readers, p.ID)
+}
+
+func (l *envoyLogs) reportRedacted(lines, epoch int) {
+	if lines > 0 {
+		l.log.Warn(fmt.Sprintf("%d lines of Envoy's log were left out: they quote its "+
+			"configuration, or look like it", lines), "epoch", epoch)
+	}
+}
+
+// write logs one line with its component, epoch and process.
+func (l *envoyLogs) write(level slog.Level, epoch, pid int, line envoy.LogLine) {
+	attributes := []slog.Attr{slog.String("component", "envoy"), slog.Int("epoch", epoch)}
+	if pid != 0 {
+		attributes = append(attributes, slog.Int("pid", pid))
+	}
+	if line.Component != "" {
+		attributes = append(attributes, slog.String("envoy_component", line.Component))
+	}
+	l.lines.LogAttrs(context.Background(), level, line.Message, attributes...)
+}
+
+// slogLevel maps Envoy's levels to slog's.
+func slogLevel(level string) slog.Level {
+	switch level {
+	case "trace":
+		return LevelTrace
+	case "debug":
+		return slog.LevelDebug
+	case "info":
+		return slog.LevelInfo
+	case "warning", "warn":
+		return slog.LevelWarn
+	case "critical":
+		return levelCritical
+	default:
+		return slog.LevelError
+	}
+}
