@@ -37,7 +37,7 @@ var attacks = []attack{
 		`mkdir /dev/shm/envoy_shared_memory_47110`},
 	{name: "devices", asRoot: true, script: ofEach(`mknod $n c 5 0; chown outrider-envoy $n`)},
 	{name: "hard links", script: ofEach(`echo 4711 >$n; ln $n x-$n; ln -f /canary/open $n`)},
-	{name: "hard links where the kernel allows them", asRoot: true, always: true,
+	{name: "hard links where the kernel allows them", asRoot: true,
 		script: `touch /run/outrider-envoy/outside; ` +
 			ofEach(`ln /run/outrider-envoy/outside $n`)},
 	{name: "renamed directories", always: true, script: `
@@ -49,7 +49,7 @@ mv /run/outrider-envoy/edge /run/outrider-envoy/elsewhere; ln -sT /canary /run/o
 	{name: "a full directory",
 		script: inEach(
 			`head -c 100M /dev/zero >fill; i=0; while : >f$i; do i=$((i+1)); done; chmod 0 f*`)},
-	{name: "locks and leases", always: true,
+	{name: "locks and leases",
 		script: inEach(`[ -e base-id ] || echo 4711 >base-id; [ -e lock ] || : >lock; ` +
 			`setsid python3 -c 'import fcntl, os, time
 for name in ("lock", "base-id"):

@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// cgroupPrefix begins the name of each machine's control group, followed by the process that booted
-// it.
+// cgroupPrefix begins the name of each machine's control group, followed by the PID of its owner.
 const cgroupPrefix = "outrider-machine-"
 
-// cgroupRoot is the root of the unified hierarchy: beside the old ones, or alone.
+// cgroupRoot returns the root of the unified hierarchy, also in hybrid mode.
 func cgroupRoot() string {
 	const hybrid = "/sys/fs/cgroup/unified"
 	if _, err := os.Stat(hybrid + "/cgroup.procs"); err == nil {
@@ -30,8 +29,7 @@ func cgroupName(machine string) string {
 	return fmt.Sprintf("%s%d-%s", cgroupPrefix, os.Getpid(), machine)
 }
 
-// sweep removes the control groups and the empty folders of machines whose process was killed
-// before it could.
+// sweep removes the control groups and empty directories of machines whose owner was killed.
 func sweep() {
 	groups, err := filepath.Glob(filepath.Join(cgroupRoot(), cgroupPrefix+"*"))
 	if err != nil {
@@ -41,14 +39,14 @@ func sweep() {
 		owner, name, _ := strings.Cut(strings.TrimPrefix(filepath.Base(group), cgroupPrefix), "-")
 		pid, err := strconv.Atoi(owner)
 		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-			_ = removeCgroup(group, time.Now()) // one that is in use stays
+			_ = removeCgroup(group, time.Now()) // one in use stays
 			_ = os.Remove(filepath.Join(parent, name))
 			_ = os.Remove(filepath.Join(parent, name+notifySuffix))
 		}
 	}
 }
 
-// findLeader is the machine's PID 1: the process of its init.scope that is the first of a process
+// findLeader returns the machine's PID 1: the process in its init.scope that is the first of a PID
 // namespace.
 func findLeader(cgroup string) (int, error) {
 	processes, err := os.ReadFile(filepath.Join(cgroup, "payload", "init.scope", "cgroup.procs"))
@@ -58,7 +56,7 @@ func findLeader(cgroup string) (int, error) {
 	for pid := range strings.FieldsSeq(string(processes)) {
 		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
 		if err != nil {
-			continue // ended in this moment
+			continue // ended just now
 		}
 		for line := range strings.Lines(string(status)) {
 			if pids, ok := strings.CutPrefix(line, "NSpid:"); ok &&
@@ -71,8 +69,8 @@ func findLeader(cgroup string) (int, error) {
 		strings.Fields(string(processes)))
 }
 
-// removeCgroup removes a control group and those in it; the last processes in them may take until
-// deadline to be gone.
+// removeCgroup removes a control group and its children. Its last processes may take until deadline
+// to exit.
 func removeCgroup(path string, deadline time.Time) error {
 	for {
 		err := removeTree(path)
@@ -82,11 +80,11 @@ func removeCgroup(path string, deadline time.Time) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("remove the machine's control group: %w", err)
 		}
-		time.Sleep(10 * time.Millisecond) // the kernel tells nobody
+		time.Sleep(10 * time.Millisecond) // the kernel sends no notification
 	}
 }
 
-// removeTree removes the folders, the deepest first; the files in them are the kernel's.
+// removeTree removes directories, the deepest first; their files belong to the kernel.
 func removeTree(path string) error {
 	var folders []string
 	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {

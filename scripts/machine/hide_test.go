@@ -67,7 +67,7 @@ func TestBoot_HidesOutriderOfThisMachine(t *testing.T) {
 	}
 }
 
-// openBelow opens a file to append to it, and makes the folders above it.
+// openBelow opens a file for appending and creates its directories.
 func openBelow(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

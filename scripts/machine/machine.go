@@ -28,39 +28,37 @@ import (
 //go:embed boot.sh
 var bootScript string
 
-// What PID 1 does at a signal: SIGRTMIN+4 and +5 (systemd(1)); SIGRTMIN is 34 for programs of the
-// GNU C library.
+// Signals of PID 1: SIGRTMIN+4 and +5 (systemd(1)); SIGRTMIN is 34 in glibc.
 const (
 	powerOffSignal = syscall.Signal(34 + 4)
 	rebootSignal   = syscall.Signal(34 + 5)
 )
 
 const (
-	parent       = "/tmp"    // of the folders of machines: a path short enough for a socket
-	notifySuffix = ".notify" // of the socket beside it
+	parent       = "/tmp"    // parent of the machines' directories: short enough for sockets
+	notifySuffix = ".notify" // of the socket next to it
 
 	bootTime     = 60 * time.Second // 0.5 s on an idle machine
-	powerOffTime = 90 * time.Second // what systemd gives units to stop by default
-	endingTime   = 10 * time.Second // for what was killed to be gone
+	powerOffTime = 90 * time.Second // systemd's default stop time-out
+	endingTime   = 10 * time.Second // for killed processes to exit
 	searchPath   = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 // Options of a machine.
 type Options struct {
-	// Root is the folder of the system that is booted, which it does not change; "": this machine's
-	// own root.
+	// Root is the directory of the system to boot, which stays unchanged; "": this machine's root.
 	Root string
-	// Bind are folders of this machine to be seen in the other, read-only: FOLDER, or FOLDER:WHERE.
-	// A bound folder is the only one that may change here while the machine runs.
+	// Bind lists directories of this machine that are visible in the other one, read-only: FOLDER,
+	// or FOLDER:WHERE. Only bound directories may change while the machine runs.
 	Bind []string
-	// BindWritable are the same, and may be written to.
+	// BindWritable is Bind with write access.
 	BindWritable []string
 }
 
-// Machine is a machine that runs.
+// Machine is a running machine.
 type Machine struct {
 	name    string
-	dir     string // holds its root, in its own mount namespace
+	dir     string // contains its root, in its own mount namespace
 	cgroup  string
 	process *exec.Cmd // systemd-nspawn
 	leader  int       // its PID 1, as seen from here
@@ -70,7 +68,7 @@ type Machine struct {
 	close   func() error
 }
 
-// Boot boots a machine, and returns once its systemd says that it is up. ctx bounds the boot alone.
+// Boot boots a machine and returns once its systemd is up. ctx limits the boot only.
 func Boot(ctx context.Context, options Options) (*Machine, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("boot a machine: only root may; run the tests as root")
@@ -107,7 +105,7 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	m.process.Stdout, m.process.Stderr = m.console, m.console
 	m.process.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
-		Setpgid:    true, // Ctrl-C is for us; the machine is powered off
+		Setpgid:    true, // Ctrl-C is for this process; it powers off the machine
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	if err := m.process.Start(); err != nil {
@@ -115,7 +113,7 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 		return nil, errors.Join(fmt.Errorf("boot a machine: %w", err), os.Remove(dir))
 	}
 	go func() {
-		_ = m.process.Wait() // its console says why
+		_ = m.process.Wait() // the console has the reason
 		close(m.exited)
 	}()
 	if err := m.up(ctx); err != nil {
@@ -125,8 +123,8 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	return m, nil
 }
 
-// up waits until a PID 1 that is not the present one says that the machine is up. The present one
-// says so of its reloads.
+// up waits until a PID 1 other than the present one reports READY. The present one reports READY
+// after its reloads.
 func (m *Machine) up(ctx context.Context) error {
 	var unknown error
 	for {
@@ -141,8 +139,7 @@ func (m *Machine) up(ctx context.Context) error {
 	}
 }
 
-// Reboot stops all units in their order and boots again: what is on disk stays. It returns once
-// systemd says that it is up.
+// Reboot stops all units in order and boots again; files stay. It returns once systemd is up.
 func (m *Machine) Reboot(ctx context.Context) error {
 	if err := syscall.Kill(m.leader, rebootSignal); err != nil {
 		return fmt.Errorf("reboot %s: %w", m.name, err)
@@ -155,21 +152,20 @@ func (m *Machine) Reboot(ctx context.Context) error {
 	return nil
 }
 
-// Name is the machine's host name.
+// Name returns the host name.
 func (m *Machine) Name() string { return m.name }
 
-// Leader is the machine's PID 1, as seen from here.
+// Leader returns the machine's PID 1, as seen from here.
 func (m *Machine) Leader() int { return m.leader }
 
-// Command prepares a program to run in the machine, as root and outside of every unit.
+// Command returns a command in the machine, as root and outside of units.
 func (m *Machine) Command(ctx context.Context, program string, arguments ...string) *exec.Cmd {
 	enter := []string{"-t", fmt.Sprint(m.leader), "-a", "--", "env", "-i", searchPath, "HOME=/root",
 		"LANG=C.UTF-8", program}
 	return exec.CommandContext(ctx, "nsenter", append(enter, arguments...)...)
 }
 
-// Run runs a program in the machine and returns what it printed, on both channels, without space
-// around it.
+// Run runs a program in the machine and returns its trimmed output and errors.
 func (m *Machine) Run(ctx context.Context, program string, arguments ...string) (string, error) {
 	out, err := m.Command(ctx, program, arguments...).CombinedOutput()
 	text := strings.TrimSpace(string(out))
@@ -180,7 +176,7 @@ func (m *Machine) Run(ctx context.Context, program string, arguments ...string) 
 	return text, nil
 }
 
-// WriteFile writes a file in the machine, and the folders above it.
+// WriteFile writes a file in the machine and creates its directories.
 func (m *Machine) WriteFile(ctx context.Context, path string, content []byte,
 	mode os.FileMode) error {
 	const script = `mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"`
@@ -192,10 +188,10 @@ func (m *Machine) WriteFile(ctx context.Context, path string, content []byte,
 	return nil
 }
 
-// Console is the last that the machine printed.
+// Console returns the last console output.
 func (m *Machine) Console() string { return m.console.String() }
 
-// PowerOff stops the machine as an administrator does, all units in their order, and removes it.
+// PowerOff stops all units in order and removes the machine.
 func (m *Machine) PowerOff(ctx context.Context) error {
 	if err := syscall.Kill(m.leader, powerOffSignal); err != nil {
 		return errors.Join(fmt.Errorf("power off %s: %w", m.name, err), m.Close())
@@ -209,7 +205,7 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 	}
 }
 
-// Close ends the machine at once, if it still runs, and removes what is left of it.
+// Close kills the machine, if it is running, and removes it.
 func (m *Machine) Close() error { return m.close() }
 
 func (m *Machine) end() error {
@@ -217,7 +213,7 @@ func (m *Machine) end() error {
 	select {
 	case <-m.exited:
 	default:
-		_ = m.process.Process.Kill() // all of its process namespace dies with it
+		_ = m.process.Process.Kill() // kills its whole PID namespace
 		select {
 		case <-m.exited:
 		case <-time.After(endingTime):
@@ -227,13 +223,13 @@ func (m *Machine) end() error {
 	return errors.Join(removeCgroup(m.cgroup, time.Now().Add(endingTime)), os.Remove(m.dir))
 }
 
-// console keeps the end of what is printed.
+// console keeps the last output.
 type console struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-// consoleSize is how much of the console is kept.
+// consoleSize is the size of the kept output.
 const consoleSize = 64 << 10
 
 func (c *console) Write(p []byte) (int, error) {

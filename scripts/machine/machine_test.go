@@ -16,7 +16,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// bootAlone makes this test program boot a machine, tell its name and PID 1, and wait to be killed.
+// bootAlone makes this test program boot a machine, print its name and PID 1, and wait to be
+// killed.
 const bootAlone = "MACHINE_TEST_BOOT"
 
 func TestMain(m *testing.M) {
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// leftovers are traces of a machine on this one.
+// leftovers returns traces of a machine on this one.
 func leftovers(t *testing.T, name string, leader int) []string {
 	t.Helper()
 	var left []string
@@ -108,7 +109,7 @@ func TestMachine_BootAndPowerOff(t *testing.T) {
 	}
 }
 
-// A reboot stops what runs, keeps what is on disk, and starts what is enabled.
+// A reboot stops processes, keeps files, and starts enabled units.
 func TestReboot(t *testing.T) {
 	m := Test(t, Options{})
 	const unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo booted >>/var/boots'\n[Install]\nWantedBy=multi-user.target\n"
@@ -216,7 +217,7 @@ func TestMachine_EndsWithItsOwner(t *testing.T) {
 	// The first process of the namespace ends after all others, and holds the mounts and the
 	// control group until then.
 	for {
-		sweep() // as the next Boot does
+		sweep() // like the next Boot
 		left := leftovers(t, name, leader)
 		if left == nil {
 			return
@@ -234,7 +235,7 @@ func TestBoot_FailureHasReason(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // and not after a while: in any a busy machine may have booted before it is asked
+	cancel() // immediately, since a busy machine may have booted otherwise
 	if _, err := Boot(ctx, Options{}); err == nil {
 		t.Error("booted for nobody")
 	}

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// notifySocket is where systemd-nspawn tells how far the machine is (sd_notify(3)). Somebody always
-// reads it: who writes to it waits where it is full, up to the machine's PID 1.
+// notifySocket receives the progress of systemd-nspawn (sd_notify(3)). It is always read, since
+// writers, up to the machine's PID 1, would block.
 type notifySocket struct {
 	path  string
 	conn  *net.UnixConn
-	up    chan struct{} // holds one: the machine said that it is up
+	up    chan struct{} // buffers one: the machine is up
 	ended chan struct{}
 }
 
@@ -30,7 +30,7 @@ func listenNotify(path string) (*notifySocket, error) {
 }
 
 func (s *notifySocket) close() {
-	_ = s.conn.Close() // nobody writes to it any more
+	_ = s.conn.Close() // no writers are left
 	<-s.ended
 	_ = os.Remove(s.path)
 }
@@ -55,7 +55,7 @@ func (s *notifySocket) read() {
 	}
 }
 
-// ready waits until the machine's systemd says that it is up.
+// ready waits until the machine's systemd is up.
 func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error {
 	select {
 	case <-s.up:
@@ -63,7 +63,7 @@ func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error 
 		return errors.New("it ended before it was up")
 	case <-ctx.Done():
 	}
-	if err := ctx.Err(); err != nil { // of two that are true select takes any
+	if err := ctx.Err(); err != nil { // select is random if both are true
 		return fmt.Errorf("waiting for it to be up: %w", err)
 	}
 	return nil

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// Test boots a machine for a test, and removes it with the test.
+// Test boots a machine and removes it after the test.
 func Test(t testing.TB, options Options) *Machine {
 	t.Helper()
 	m, err := Boot(t.Context(), options)
@@ -19,7 +19,7 @@ func Test(t testing.TB, options Options) *Machine {
 	return m
 }
 
-// MustRun runs a program in the machine as Run does, and fails the test if it fails.
+// MustRun is Run that fails the test on an error.
 func (m *Machine) MustRun(t testing.TB, program string, arguments ...string) string {
 	t.Helper()
 	out, err := m.Run(t.Context(), program, arguments...)

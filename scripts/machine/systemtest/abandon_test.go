@@ -14,13 +14,13 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// The test's own program abandons calls when this is in its environment, for as many seconds.
+// The test program abandons calls for this many seconds if the variable is set.
 const (
 	abandonEnvironment = "OUTRIDER_TEST_ABANDON"
-	abandonRate        = 500 // calls a second
+	abandonRate        = 500 // calls per second
 )
 
-// abandon calls the private socket and hangs up before the answer comes.
+// abandon calls the private socket and disconnects before the answer.
 func abandon() int {
 	seconds, err := strconv.Atoi(os.Getenv(abandonEnvironment))
 	if err != nil {
@@ -33,7 +33,7 @@ func abandon() int {
 	for began := time.Now(); time.Since(began) < time.Duration(seconds)*time.Second; <-ticker.C {
 		connection, err := net.Dial("unix", "/run/outrider/outrider.sock")
 		if err != nil {
-			continue // a limit of the socket, which is as good
+			continue // the limit of the socket, which is fine
 		}
 		_, err = io.WriteString(connection, "GET /v1/status HTTP/1.1\r\nHost: outrider\r\n\r\n")
 		if err == nil {

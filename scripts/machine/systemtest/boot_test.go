@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// alone is an Envoy that nobody looks after, with what the mesh of the tests comes to; it is
-// started when it is ready.
+// alone is an Envoy without an agent, with the same configuration; its unit starts when Envoy is
+// ready.
 const alone = `{"admin":{"address":{"pipe":{"path":"/run/alone/admin.sock"}}},"static_resources":{
 "clusters":[{"name":"web","type":"STATIC","load_assignment":{"cluster_name":"web","endpoints":[{"lb_endpoints":[{"endpoint":{
 "address":{"socket_address":{"address":"127.0.0.1","port_value":9000}}}}]}]}}],
@@ -30,11 +30,11 @@ ExecStartPost=/bin/sh -c 'until curl -sf --unix-socket /run/alone/admin.sock htt
 WantedBy=multi-user.target
 `
 
-// mostLater is how much later than Envoy alone the agent may be ready after a boot.
+// mostLater is the accepted delay of the agent after a standalone Envoy.
 const mostLater = time.Second
 
-// What is enabled serves after a boot. How much later than an Envoy alone is measured, and judged
-// where everything is asked for.
+// Enabled units serve after a boot. The delay after a standalone Envoy is measured, and judged in
+// the full test.
 func TestBoot(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/alone.json", alone)
@@ -79,7 +79,7 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// sinceBoot is when a unit reached something, since systemd started.
+// sinceBoot returns the time from systemd's start to a unit's timestamp.
 func (h *Host) sinceBoot(unit, timestamp string) time.Duration {
 	h.t.Helper()
 	_, booted, _ := strings.Cut(h.MustRun(h.t, "systemctl", "show", "-p",

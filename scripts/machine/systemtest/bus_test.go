@@ -22,7 +22,7 @@ const (
 	busInterface = "/usr/share/dbus-1/interfaces"
 )
 
-// NewBusHost is a host whose agent is on the bus.
+// NewBusHost returns a host whose agent is on the bus.
 func NewBusHost(t *testing.T, more ...string) *Host {
 	t.Helper()
 	h := NewHost(t, more...)
@@ -31,10 +31,10 @@ func NewBusHost(t *testing.T, more ...string) *Host {
 	return h
 }
 
-// OnBus waits until a name is taken.
+// OnBus waits until a name is owned.
 func (h *Host) OnBus(name string) {
 	h.t.Helper()
-	// An agent that has lost the bus asks for it every 30 seconds at most.
+	// An agent that lost the bus retries every 30 seconds at most.
 	h.Eventually(time.Minute, name+" is on the bus", func() bool {
 		out, err := h.Run(h.t.Context(), "busctl", "list", "--acquired", "--no-legend")
 		return err == nil && strings.Contains(out, name+" ")
@@ -57,9 +57,9 @@ func (h *Host) MustAs(user string, arguments ...string) string {
 	return out
 }
 
-const users = "root nobody outrider" // nobody of them but root is an administrator
+const users = "root nobody outrider" // only root is an administrator
 
-// Everyone looks, whoever they are.
+// Every user may read.
 func TestBus_EveryoneMayRead(t *testing.T) {
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
@@ -87,7 +87,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 			t.Errorf("as %s: ListEpochs: %s", user, got)
 		}
 		for object, kind := range map[string]string{busObject: busManager, epoch: busEpoch} {
-			// What is installed is what is there: busctl shows the same of both.
+			// busctl shows the installed interface and the served one alike.
 			installed := h.MustAs(user, "introspect", "--xml-interface", busName, object)
 			for _, member := range strings.Fields(h.Script("grep -oE '<(method|signal|property) " +
 				"name=\"[A-Za-z]+\"' " + busInterface + "/" + kind + ".xml | cut -d'\"' -f2")) {
@@ -101,7 +101,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 			}
 		}
 	}
-	// An instance has a name of its own and the same objects.
+	// An instance has its own name and the same objects.
 	h.Write("/etc/outrider/web-1.toml", fmt.Sprintf(instanceConfiguration, 16000, 16001, 16002,
 		16003, "web-1"))
 	h.Script("mkdir -p /etc/outrider/web-1.mesh.d")
@@ -113,7 +113,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 		t.Errorf("the instance says it is %s", got)
 	}
 
-	// Nobody else may be the agent, and looking at one that is stopped does not start it.
+	// No other user may own the name, and reading from a stopped agent does not start it.
 	own := func(user, name string) (string, error) {
 		return h.As(user, "call", "org.freedesktop.DBus", "/org/freedesktop/DBus",
 			"org.freedesktop.DBus", "RequestName", "su", name, "4")
@@ -137,7 +137,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 // drainTime is the host's drain_duration.
 const drainTime = 2 * time.Second
 
-// changing are the calls that polkit is asked about, by its action.
+// changing lists the methods that require polkit, with their actions.
 var changing = []struct {
 	action    string
 	arguments []string
@@ -151,7 +151,7 @@ var changing = []struct {
 	{"abort", []string{busObject + "/epoch/0", busEpoch, "Abort"}},
 }
 
-// What changes something is polkit's to allow, method by method; root may without it.
+// polkit authorises each changing method; root needs no authorisation.
 func TestBus_AdministratorsMayChange(t *testing.T) {
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
@@ -181,7 +181,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 		t.Errorf("denied calls did something: %+v", h.Status())
 	}
 
-	// A rule of the administrator's, for one action alone.
+	// An administrator's rule for a single action.
 	h.Write("/etc/polkit-1/rules.d/10-test.rules", `polkit.addRule(function (action, subject) {
 	if (action.id == "org.outrider.agent1.drain" && subject.user == "nobody") return polkit.Result.YES;
 });`)
@@ -191,7 +191,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 			t.Errorf("%v is not allowed by the rule: %s", c.arguments, out)
 		}
 	}
-	// Undrain has restored service, and it stays
+	// Undrain has restored service, which continues.
 	for end := time.Now().Add(2 * drainTime); time.Now().Before(end); {
 		if got := h.Get(); got != "200" || !h.Status().Ready {
 			t.Fatalf("after Undrain: %s, %+v", got, h.Status())
@@ -201,7 +201,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 		t.Errorf("the rule allows more than it says: %s", out)
 	}
 
-	// Without polkit root alone may.
+	// Without polkit only root may.
 	h.Script("systemctl mask --now polkit.service; rm -f /etc/polkit-1/rules.d/10-test.rules")
 	denied("nobody", map[string]string{"no": "not authorised"})
 	for _, c := range changing {
@@ -222,14 +222,14 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 	}
 }
 
-// monitor writes what a monitor prints into a file of the machine, from now on.
+// monitor writes the output of a monitor to a file in the machine.
 func (h *Host) monitor(user, file string, command ...string) {
 	h.t.Helper()
 	h.MustRun(h.t, "systemd-run", append([]string{"--quiet", "--unit=monitor-" + user, "-p",
 		"User=" + user, "-p", "StandardOutput=file:" + file}, command...)...)
 }
 
-// What happens is told: to a monitor of root's, and as signals to everyone.
+// Changes are visible to root's monitor, and as signals to everyone.
 func TestBus_SendsSignals(t *testing.T) {
 	h := NewBusHost(t)
 	if out, err := h.As("outrider", "monitor", busName); err == nil {
@@ -283,7 +283,7 @@ func TestBus_SendsSignals(t *testing.T) {
 		`"member":"EpochExited"`)
 }
 
-// The bus may go and come: the agent goes on, and returns to it.
+// The agent continues while the bus restarts, and reconnects.
 func TestBus_ReturnsAfterRestart(t *testing.T) {
 	h := NewBusHost(t)
 	agent := h.MainPID("outrider")
@@ -307,7 +307,7 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	if now := h.MainPID("outrider"); now != agent {
 		t.Errorf("agent %d became %d", agent, now)
 	}
-	// systemd is told on its own socket, and asked on the bus whether this is a restart: Envoy
+	// systemd is notified on its own socket. Whether this is a restart is asked on the bus; Envoy
 	// stays.
 	before := h.Live().PID
 	h.MustRun(t, "systemctl", "restart", "outrider.service")

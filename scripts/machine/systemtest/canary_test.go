@@ -11,20 +11,20 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// The secrets of TestCanary: a text and a number. Each concealed key gets one of its own, with its
-// index behind.
+// The secrets of TestCanary: a text and a number. Each concealed key gets its own, with its index
+// as suffix.
 const (
 	canaryText   = "canary-7f3a-"
 	canaryNumber = "904173580266"
 )
 
-// canaryValues are values with a secret, of which each key accepts at least one.
+// canaryValues are values with a secret; each key accepts at least one.
 var canaryValues = []string{
 	`"http://user:SECRET@127.0.0.1:1/x?SECRET#SECRET"`, `{ name = "SECRET" }`, `"SECRET"`,
 	`["SECRET"]`,
 }
 
-// brokenValues are refused for every concealed key.
+// brokenValues are invalid for every concealed key.
 var brokenValues = []string{
 	`SECRET`, `"SECRET`, `SECRET"`, `'SECRET`, `"SECRET" SECRET`, `"\uSECRET"`, `"""SECRET`,
 	`NUMBER`, `NUMBERx`, `NUMBERNUMBERNUMBERNUMBER`, `NUMBER.`, `2026-NUMBER`,
@@ -75,7 +75,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	h.MustRun(t, "journalctl", "--sync")
 	h.Script("journalctl --no-pager -o export >/opt/out/journal; cp /opt/bus.log /opt/out/")
 
-	// What was searched is not empty.
+	// The searched output is complete.
 	for _, want := range []string{"bus.log", "valid/server_info", "valid/config_dump",
 		"valid/report"} {
 		h.Script("[ $(wc -c </opt/out/" + want + ") -gt 500 ]")

@@ -33,12 +33,11 @@ spec:
   - route: [{destination: {host: nowhere.test}}]
 `
 
-// What is saved is what is checked, and what is checked is what the agent, as its own user, comes
-// to.
+// mesh check verifies saved files, with the view of the agent's own user.
 func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	for range 5 { // the agent reads a changed file within moments: one time is chance
+	for range 5 { // the agent reads a changed file soon: one result may be chance
 		out, err := h.Run(t.Context(), "sh", "-c",
 			"cat >/etc/outrider/mesh.d/broken.yaml <<'EOF'\n"+brokenMesh+
 				"EOF\nexec outrider mesh check")
@@ -70,7 +69,7 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	h.MustRun(t, "outrider", "reload")
 	for _, command := range []string{"outrider mesh check",
 		"outrider mesh check /etc/outrider/mesh.d"} {
-		// Envoy may have refused the listener: that is an error
+		// Envoy may have refused the listener, which is an error
 		out, _ := h.Run(t.Context(), "sh", "-c", command)
 		if want := "user outrider-envoy cannot read /etc/outrider/no.key: chgrp outrider-envoy " +
 			"/etc/outrider/no.key; chmod 640 /etc/outrider/no.key"; !strings.Contains(out, want) {
@@ -90,7 +89,7 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	}
 }
 
-// A check of the unit's configuration says what a start of the unit would say.
+// config check gives the verdict of a start.
 func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "outrider", "config", "check")

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Two instances that want the same are told apart before Envoy runs: the kernel would let both
-// Envoys listen on one port.
+// Conflicting instances are detected before Envoy runs: the kernel would let both Envoys listen on
+// one port.
 func TestInstances_PortConflict(t *testing.T) {
 	h := NewHost(t)
 	at := func(name string, port, prometheus int) {
@@ -40,7 +40,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "start", "outrider@a.service")
 
-	// Ahead, and at the start.
+	// In a check, and at the start.
 	if out, err := h.Run(t.Context(), "outriderd", "--instance", "b", "--check"); err == nil ||
 		!strings.Contains(out+err.Error(), taken) {
 		t.Errorf("a check finds nothing: %s %v", out, err)
@@ -49,9 +49,9 @@ func TestInstances_PortConflict(t *testing.T) {
 	if left := h.Processes("envoy"); len(left) != 1 {
 		t.Errorf("Envoys: %v", left)
 	}
-	h.MustRun(t, "outriderd", "--instance", "a", "--check") // what it has itself is not taken
+	h.MustRun(t, "outriderd", "--instance", "a", "--check") // its own ports do not conflict
 
-	// An instance whose agent has failed, and whose Envoy goes on.
+	// An instance whose agent has failed while its Envoy continues.
 	h.Write("/etc/outrider/a.conf.d/x.toml", "nonsense = 1\n")
 	if out, err := h.Run(t.Context(), "systemctl", "restart", "outrider@a.service"); err == nil {
 		t.Errorf("a broken instance starts: %s", out)
@@ -72,8 +72,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	h.MustRun(t, "outrider", "-i", "b", "reload")
 	h.MustRun(t, "outrider", "-i", "a", "reload")
 
-	// What both meshes have Envoy listen on: told by the one who comes second, and no more once it
-	// is cured.
+	// Conflicting mesh listeners: the second instance reports them until they are resolved.
 	for _, name := range []string{"a", "b"} {
 		h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", mesh)
 		shared := func() bool {
@@ -98,7 +97,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 
 	h.MustRun(t, "systemctl", "stop", "outrider@b.service")
-	// Both at the same time, as at boot: one of them goes first.
+	// Both at the same time, as during a boot: one of them wins.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
 	at("b", 16010, 16003)
 	if out, err := h.Run(t.Context(), "systemctl", "start", "outrider@a.service",
@@ -112,7 +111,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "stop", "outrider.slice")
 
-	// Programs of others: the start waits until they have gone.
+	// Other programs: the start waits until they have exited.
 	at("b", 16010, 16013)
 	h.MustRun(t, "systemctl", "reset-failed")
 	ports := map[string]string{"16012": "status.ready_port",

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// `systemctl stop outrider.slice` ends everything, whatever state the agent is in.
+// `systemctl stop outrider.slice` stops everything in every state of the agent.
 func TestSlice_StopEndsEverything(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nRestartSec=1h\n")
@@ -48,7 +48,7 @@ func TestSlice_StopEndsEverything(t *testing.T) {
 			h.MustRun(t, "systemctl", "start", "outrider.service")
 			h.Serves()
 			c.damage()
-			h.Serves() // Envoy goes on without its agent
+			h.Serves() // Envoy continues without its agent
 			h.MustRun(t, "systemctl", "stop", "outrider.slice")
 			for _, program := range []string{"outriderd", "outrider-keeper", "envoy"} {
 				if left := h.Processes(program); len(left) > 0 {
@@ -63,7 +63,7 @@ func TestSlice_StopEndsEverything(t *testing.T) {
 	}
 }
 
-// Phases that last are not cut by the unit's time-outs, and STATUS says what is waited for.
+// The units' time-outs do not cut long phases, and STATUS explains the wait.
 func TestPhasesThatLast(t *testing.T) {
 	timeout, await, overlap := 5*time.Second, 8*time.Second, 7*time.Second
 	if full() {
@@ -115,7 +115,7 @@ termination_drain_duration = "8s"
 	began = time.Now()
 	reloaded := make(chan error, 1)
 	go func() {
-		// waits for the end of the epoch before
+		// waits for the end of the previous epoch
 		_, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service")
 		reloaded <- err
 	}()

@@ -11,10 +11,10 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// otherEnvoys are where a test puts Envoys that it made, and where the machine sees them.
+// otherEnvoys is the directory of Envoys made by a test, as seen in the machine.
 const otherEnvoys = "/opt/envoys"
 
-// wrapper runs the real Envoy of a version, with another answer to one question.
+// wrapper runs the real Envoy and changes one of its answers.
 const wrapper = `#!/bin/sh
 case "$*" in
 --version) echo 'envoy  version: abc/VERSION/Clean/RELEASE/BoringSSL'; exit ;;
@@ -23,8 +23,8 @@ esac
 exec /opt/envoy/envoy "$@"
 `
 
-// TestEnvoyUse_ChangesTheRunningEnvoy installs Envoys without a network, and changes between them
-// under load: by hot restart, side by side, and not at all where the new one does not work.
+// TestEnvoyUse_ChangesTheRunningEnvoy installs Envoys without a network and switches between them
+// under load: by hot restart, side by side, or not at all if the new one does not work.
 func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 	folder := t.TempDir()
 	if err := os.Chmod(folder, 0o755); err != nil {
@@ -64,7 +64,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 		}
 	}
 	refuses(`run "outrider envoy install" as root`, "outriderd")
-	// The real one is known, and selected as there is no other.
+	// The real one is detected and selected, since there is no other.
 	does("installed Envoy 1.40.0 as /usr/lib/outrider/envoy-1.40.0/envoy\n",
 		"outrider envoy install --file /opt/envoy/envoy")
 	refuses("is not that of a known Envoy", "outrider envoy install --file "+otherEnvoys+

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// An Envoy that says what it is, and dies of everything else.
+// An Envoy that reports its version and fails otherwise.
 const dyingEnvoy = `#!/bin/sh
 case "$1" in
 --version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;
@@ -17,8 +17,8 @@ case "$1" in
 esac
 `
 
-// What a restart would not cure is not restarted, and says why: in what it prints at its end, in
-// STATUS and, where there is one, with the number of the error.
+// Permanent errors are not retried. The reason is in the last output, in STATUS and, if there is
+// one, in ERRNO.
 func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 	h := NewHost(t)
 	if err := h.WriteFile(t.Context(), "/usr/local/bin/dying", []byte(dyingEnvoy),
@@ -70,8 +70,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 					"): ") || !strings.Contains(out, c.sentence)) {
 				t.Errorf("outrider status: %v %s", err, out)
 			}
-			// journald reads what a program prints and what comes over its own socket one after the
-			// other, in no order.
+			// journald reads standard output and its own socket in no particular order.
 			var last string
 			h.Eventually(10*time.Second, "the journal has the end of the agent", func() bool {
 				lines := strings.Split(h.Journal("-o", "cat", "-n", "20", "-u", "outrider.service",
@@ -93,7 +92,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
-	// systemd forgets the STATUS of a unit that nothing refers to
+	// systemd forgets the STATUS of an unreferenced unit
 	h.MustRun(t, "systemctl", "enable", "outrider.service")
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	if text := h.Property("outrider", "StatusText"); text != "stopped" {

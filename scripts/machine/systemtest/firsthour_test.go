@@ -9,14 +9,14 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// answer is the status code of a GET in the machine, "000" if nothing listens.
+// answer returns the status code of a GET in the machine, "000" if nothing listens.
 func (h *Host) answer(url string) string {
 	out, _ := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}",
 		url)
 	return out
 }
 
-// served are the addresses that answer while the proxy serves.
+// served lists the addresses that answer while the proxy serves.
 var served = []string{
 	"http://127.0.0.1:80/", "http://127.0.0.1:15021/healthz/ready",
 	"http://127.0.0.1:15090/stats/prometheus",
@@ -48,7 +48,7 @@ const ownBootstrap = `{"admin": {"address": {"socket_address": {"address": "127.
  "static_resources": {}}
 `
 
-// TestAdminView_YieldsToOwnBootstrap runs a bootstrap with the commonest admin address.
+// TestAdminView_YieldsToOwnBootstrap runs a bootstrap with the most common admin address.
 func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/outrider/own.json", ownBootstrap)
@@ -72,7 +72,7 @@ func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
 	})
 }
 
-// TestJournal_NamesProblemsAndChanges saves a broken mesh file, reloads beside it, and corrects it.
+// TestJournal_NamesProblemsAndChanges saves a broken mesh file, reloads, and corrects the file.
 func TestJournal_NamesProblemsAndChanges(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")

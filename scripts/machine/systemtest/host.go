@@ -19,17 +19,17 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// fullEnvironment asks for the numbers, durations and rates that the project promises, where the
-// tests otherwise take smaller ones (make bench sets it).
+// fullEnvironment selects the promised numbers, durations and rates instead of smaller ones (set by
+// make bench).
 const fullEnvironment = "OUTRIDER_TEST_FULL"
 
 func full() bool { return os.Getenv(fullEnvironment) != "" }
 
-// rootEnvironment is the folder of another system to test on, with another systemd
+// rootEnvironment is the root directory of another system with another systemd
 // (scripts/machine/root).
 const rootEnvironment = "OUTRIDER_TEST_ROOT"
 
-// standard is the factor on the standard load: all of it where everything is asked for.
+// standard returns the factor on the standard load, 1 in the full test.
 func standard() float64 {
 	if full() {
 		return 1
@@ -37,14 +37,14 @@ func standard() float64 {
 	return 0.25
 }
 
-// Host is a machine on which Outrider is installed by hand, as the packages do it, with Envoy and
-// something to stand behind it: HTTP on port 80, TCP on port 81.
+// Host is a machine with Outrider installed like by the packages, with Envoy and backends: HTTP on
+// port 80, TCP on port 81.
 type Host struct {
 	*machine.Machine
 	t testing.TB
 }
 
-// What is bound into the machine.
+// Directories bound into the machine.
 const (
 	programs  = "/opt/programs"
 	units     = "/opt/units"
@@ -97,7 +97,7 @@ spec:
     ports: {http: 9000, tcp: 9001}
 `
 
-// NewHost boots a machine and installs Outrider. Nothing of it runs yet. More folders may be bound
+// NewHost boots a machine and installs Outrider without starting it. More directories may be bound
 // into it (machine.Options).
 func NewHost(t testing.TB, more ...string) *Host {
 	t.Helper()
@@ -125,7 +125,7 @@ func NewHost(t testing.TB, more ...string) *Host {
 	return h
 }
 
-// startBackend starts what stands behind Envoy, until the machine reboots.
+// startBackend starts the backends, until the machine reboots.
 func (h *Host) startBackend() {
 	h.t.Helper()
 	h.MustRun(h.t, "systemd-run", "--quiet", "--unit=backend", programs+"/backend", "-http",
@@ -150,13 +150,13 @@ func (h *Host) Write(path, text string) {
 	}
 }
 
-// Property is a property of a unit.
+// Property returns a property of a unit.
 func (h *Host) Property(unit, name string) string {
 	h.t.Helper()
 	return h.MustRun(h.t, "systemctl", "show", "--value", "-p", name, unit)
 }
 
-// MainPID is the main process of a unit, 0 if there is none.
+// MainPID returns the main process of a unit, 0 if there is none.
 func (h *Host) MainPID(unit string) int {
 	h.t.Helper()
 	pid, err := strconv.Atoi(h.Property(unit, "MainPID"))
@@ -166,7 +166,7 @@ func (h *Host) MainPID(unit string) int {
 	return pid
 }
 
-// Status asks the agent.
+// Status returns the agent's status.
 func (h *Host) Status() api.Status {
 	h.t.Helper()
 	var status api.Status
@@ -177,7 +177,7 @@ func (h *Host) Status() api.Status {
 	return status
 }
 
-// Live is the live epoch.
+// Live returns the live epoch.
 func (h *Host) Live() api.Epoch {
 	h.t.Helper()
 	status := h.Status()
@@ -190,7 +190,7 @@ func (h *Host) Live() api.Epoch {
 	return api.Epoch{}
 }
 
-// Get asks Envoy on port 80 and returns the status code, or what went wrong.
+// Get sends a request to port 80 and returns the status code or the error.
 func (h *Host) Get() string {
 	h.t.Helper()
 	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w",
@@ -201,7 +201,7 @@ func (h *Host) Get() string {
 	return out
 }
 
-// Serves fails the test if Envoy does not answer.
+// Serves fails the test unless Envoy answers.
 func (h *Host) Serves() {
 	h.t.Helper()
 	if got := h.Get(); got != "200" {

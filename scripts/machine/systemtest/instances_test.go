@@ -23,7 +23,7 @@ prometheus_address = "127.0.0.1:%d"
 files = ["/etc/outrider/%s.mesh.d"]
 `
 
-// Instance configures an instance that has HTTP on port 800+i and TCP on port 900+i.
+// Instance configures an instance with HTTP on port 800+i and TCP on port 900+i.
 func (h *Host) Instance(name string, i int) {
 	h.t.Helper()
 	port := 16000 + 10*i
@@ -34,8 +34,8 @@ func (h *Host) Instance(name string, i int) {
 		"number: 81,", fmt.Sprintf("number: %d,", 900+i)).Replace(mesh))
 }
 
-// Two instances and the agent of the host, each with an Envoy, folders and units of its own; one
-// slice for all.
+// Two instances and the host's agent have their own Envoys, directories and units, and share a
+// slice.
 func TestInstances(t *testing.T) {
 	h := NewHost(t)
 	names := []string{"a", "web-1"}
@@ -83,7 +83,7 @@ func TestInstances(t *testing.T) {
 	}
 	pid := h.Live().PID
 
-	// One is stopped: it leaves nothing, and the others go on.
+	// Stopping one leaves nothing of it, and the others continue.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
 	if left := h.Script(
 		"find /run/outrider/a /run/outrider-envoy/a ! -type d"); left !=
@@ -95,7 +95,7 @@ func TestInstances(t *testing.T) {
 	}
 	h.Serves()
 
-	// Another is restarted, and keeps its Envoy.
+	// Another one is restarted and keeps its Envoy.
 	before := h.Property("outrider-envoy@web-1", "MainPID")
 	h.MustRun(t, "systemctl", "restart", "outrider@web-1.service")
 	if got := get(801); got != "200" || h.Property("outrider-envoy@web-1", "MainPID") != before {
@@ -110,8 +110,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// A service that waits for outrider-online.target starts when Envoy serves, and is left alone when
-// the agent is restarted.
+// A service after outrider-online.target starts when Envoy serves, and is not affected by an agent
+// restart.
 func TestOnlineTarget(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/systemd/system/needy.service", `
@@ -137,7 +137,7 @@ ExecStart=/usr/bin/sleep infinity
 	}
 }
 
-// A machine that is switched off drains, and does not wait for what hangs.
+// A power-off drains and does not wait for what hangs.
 func TestPowerOff(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")

@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/agent/journal"
 )
 
-// The flood, in the test's own program when this is in its environment: so many lines a second, for
-// so long.
+// The test program floods the journal if the variable is set: so many lines per second, for so
+// long.
 const (
 	floodEnvironment = "OUTRIDER_TEST_FLOOD"
 	floodRate        = 5000
@@ -28,7 +28,7 @@ const (
 	mostGrowth       = 5_000_000 // bytes
 )
 
-// flood logs as the agent does when Envoy says a lot, and prints by how many bytes it grew.
+// flood logs like the agent when Envoy logs a lot, and prints its memory growth in bytes.
 func flood() int {
 	j, err := journal.Open(journal.Options{Level: slog.LevelInfo, Program: "outriderd"})
 	if err != nil {
@@ -62,15 +62,15 @@ func flood() int {
 	return 0
 }
 
-// held is the memory that this program has of the system, without the race detector's shadow of it.
-// The resident memory of the real agent is TestEnvoyLogFlood's.
+// held returns the memory of this program, without the shadow memory of the race detector.
+// TestEnvoyLogFlood measures the resident memory of the real agent.
 func held() int64 {
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	return int64(memory.Sys - memory.HeapReleased)
 }
 
-// Each of 5,000 lines a second is in the real journal or counted as suppressed, through a restart
+// Each of 5,000 lines per second is in the real journal or counted as suppressed, across a restart
 // of journald, and the sender does not grow.
 func TestFloodOfLines(t *testing.T) {
 	program, err := os.Executable()
@@ -121,10 +121,11 @@ func TestFloodOfLines(t *testing.T) {
 	}
 }
 
-// What the agent and its Envoy log has the fields of the contract, and journalctl -x explains it.
+// Log entries of the agent and its Envoy have the contract's fields, and journalctl -x explains
+// them.
 func TestJournalFields(t *testing.T) {
 	h := NewHost(t)
-	// what it warns of is routine here
+	// the expected warnings
 	h.Write("/etc/outrider/conf.d/40-log.toml", "[envoy]\nlog_level = \"info\"\n")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
@@ -188,7 +189,7 @@ func TestJournalFields(t *testing.T) {
 	}
 }
 
-// journal are the entries that match.
+// journal returns the matching entries.
 func (h *Host) journal(matches ...string) []map[string]string {
 	h.t.Helper()
 	out := h.Journal(append([]string{"-o", "json"}, matches...)...)

@@ -9,7 +9,7 @@ import (
 )
 
 // Every boot starts each socket before its agent, has no ordering cycle and no failed unit, and
-// leaves the agents ready.
+// makes the agents ready.
 func TestBoot_NoOrderingCycle(t *testing.T) {
 	rounds := 3
 	if full() {
@@ -19,7 +19,7 @@ func TestBoot_NoOrderingCycle(t *testing.T) {
 	h.Instance("a", 0)
 	h.MustRun(t, "systemctl", "enable", "outrider.service", "outrider@a.service",
 		"outrider-online.target")
-	// What else is on the machine may have faults of its own.
+	// Other units of the machine may fail.
 	if said := h.Script(
 		"systemd-analyze verify --man=no multi-user.target 2>&1 | grep -e outrider -e cycle || " +
 			"true"); said != "" {
@@ -65,7 +65,8 @@ func (h *Host) microseconds(unit, property string) int64 {
 	return number
 }
 
-// Envoy's user can fill its own directory and nothing else in /run; the agents and the host go on.
+// Envoy's user can fill its own directory and nothing else in /run; the agents and the host
+// continue.
 func TestEnvoysDirectory_IsBounded(t *testing.T) {
 	h := NewHost(t)
 	h.Instance("a", 0)
@@ -86,7 +87,7 @@ i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || brea
 		h.Script("df --output=avail,iavail /run | tail -n 1"))
 	h.Serves()
 	for _, unit := range []string{"outrider.service", "outrider@a.service"} {
-		h.MustRun(t, "systemctl", "restart", unit) // adopts what serves
+		h.MustRun(t, "systemctl", "restart", unit) // adopts the running Envoy
 	}
 	h.Serves()
 	h.Script("rm -f /run/outrider-envoy/fill; find /run/outrider-envoy/a -name 'f*' -delete")
@@ -94,8 +95,7 @@ i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || brea
 	h.Serves()
 }
 
-// With /run or Envoy's directory full the start says so, and succeeds once there is space, without
-// anybody's help.
+// With /run or Envoy's directory full, the start reports it and succeeds once there is space.
 func TestStart_RecoversFromFullRun(t *testing.T) {
 	const pages = `head -c 1G /dev/zero >%[1]s/fill 2>/dev/null || true; truncate -s -$((%[2]d * 4096)) %[1]s/fill`
 	const names = `mkdir %[1]s/fill; cd %[1]s/fill; seq 20000 | xargs touch 2>/dev/null || true`
@@ -133,8 +133,7 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 	}
 }
 
-// A compromised agent cannot have systemd make an instance's socket, and chown it, in a place of
-// the agent's choice.
+// A compromised agent cannot make systemd create and chown an instance's socket elsewhere.
 func TestInstancesSocket_FollowsNoLink(t *testing.T) {
 	h := NewHost(t)
 	h.Instance("a", 0)

@@ -15,11 +15,11 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// holdEnvironment makes this program one that holds connections: so many to each address, and eight
-// to the bus.
+// holdEnvironment makes this program hold connections: so many to each address, and eight to the
+// bus.
 const holdEnvironment = "OUTRIDER_TEST_HOLD"
 
-// hold opens connections, keeps the bus's full of calls, says so, and never ends.
+// hold opens connections, keeps calls pending on those of the bus, prints a line, and never ends.
 func hold(count int) error {
 	var all []net.Conn
 	for range count {
@@ -27,7 +27,7 @@ func hold(count int) error {
 			"unix /run/outrider/outrider.sock"} {
 			network, where, _ := strings.Cut(address, " ")
 			c, err := net.Dial(network, where)
-			for errors.Is(err, syscall.EAGAIN) { // the queue of the socket is full
+			for errors.Is(err, syscall.EAGAIN) { // the socket's backlog is full
 				time.Sleep(time.Millisecond)
 				c, err = net.Dial(network, where)
 			}
@@ -60,7 +60,7 @@ func hold(count int) error {
 	select {}
 }
 
-// What one user holds open keeps nobody else from asking.
+// Connections held by one user do not lock out others.
 func TestConnections_OfOneUserKeepNobodyOut(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

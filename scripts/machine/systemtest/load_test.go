@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Load is load on Envoy, from inside of the machine.
+// Load is load on Envoy from inside the machine.
 type Load struct {
 	h       *Host
 	process *exec.Cmd
@@ -29,8 +29,8 @@ type Load struct {
 	out     bytes.Buffer
 }
 
-// StartLoad starts it; rate is a factor on the standard one, and more are arguments that count
-// instead of the usual ones.
+// StartLoad starts a load. rate is relative to the standard load; more arguments override the usual
+// ones.
 func (h *Host) StartLoad(rate float64, more ...string) *Load {
 	h.t.Helper()
 	l := &Load{h: h}
@@ -48,7 +48,7 @@ func (h *Host) StartLoad(rate float64, more ...string) *Load {
 	return l
 }
 
-// Mark notes in the report that something happens now.
+// Mark adds an event to the report.
 func (l *Load) Mark(label string) {
 	l.h.t.Helper()
 	if _, err := io.WriteString(l.marks, label+"\n"); err != nil {
@@ -70,7 +70,7 @@ func (l *Load) Stop() load.Report {
 	return last.Report
 }
 
-// The versions between which the package is upgraded.
+// The versions of the package in an upgrade.
 const (
 	oldVersion = "0.9.1"
 	newVersion = "0.9.2"
@@ -94,7 +94,7 @@ func debs(t *testing.T) string {
 	return folder
 }
 
-// installPackage installs a version over what is there, and keeps the configuration.
+// installPackage installs a version over the current one and keeps the configuration.
 func (h *Host) installPackage(version string) {
 	h.t.Helper()
 	h.MustRun(h.t, "dpkg", "--force-confold", "-i", fmt.Sprintf("%s/%s/outrider_%s-1_amd64.deb",
@@ -104,12 +104,11 @@ func (h *Host) installPackage(version string) {
 	}
 }
 
-// Whatever systemd does to the agent, and whatever happens to it: no request is lost until the
-// stop.
+// No request is lost until the stop, whatever happens to the agent.
 func TestNoRequestIsLost(t *testing.T) {
 	h := NewHost(t, debs(t)+":"+debPlace)
 	h.installPackage(oldVersion)
-	// Half of it is what an agent has to answer in: a busy machine takes a second or two of that.
+	// The agent has half of it to answer; a busy machine takes a second or two.
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -157,7 +156,7 @@ func TestNoRequestIsLost(t *testing.T) {
 	}
 }
 
-// A stop cuts no exchange that is under way.
+// A stop cuts no exchange.
 func TestStopUnderLoad(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -191,8 +190,8 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// An Envoy that logs thousands of lines a second is passed on to the journal, and the agent does
-// not grow.
+// An Envoy that logs thousands of lines per second reaches the journal, and the agent does not
+// grow.
 func TestEnvoyLogFlood(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/systemd/journald.conf.d/test.conf",
@@ -229,7 +228,7 @@ func TestEnvoyLogFlood(t *testing.T) {
 	}
 }
 
-// resident is the memory of a unit's main process, in bytes.
+// resident returns the memory of a unit's main process in bytes.
 func (h *Host) resident(unit string) int {
 	h.t.Helper()
 	kilobytes, err := strconv.Atoi(strings.Fields(h.ProcessStatus(h.MainPID(unit), "VmRSS"))[0])

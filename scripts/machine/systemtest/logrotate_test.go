@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Access logs are rotated by logrotate with what the packages bring for it: Envoy writes on in the
-// new file, and no epoch is made.
+// logrotate rotates access logs with the packaged configuration: Envoy continues in the new file
+// without a new epoch.
 func TestLogrotate(t *testing.T) {
 	h := NewHost(t)
 	h.Script("install -D -m 0644 -t /etc/logrotate.d /opt/packaging/logrotate/outrider")
@@ -22,7 +22,7 @@ func TestLogrotate(t *testing.T) {
 		h.MustRun(t, "curl", "-sf", "-m", "5", "-o", "/dev/null", "-H", "Host: web.test", "-H",
 			"X-Mark: "+mark, "http://127.0.0.1:80/")
 	}
-	// Envoy writes its access logs every ten seconds, or when it is told to.
+	// Envoy flushes its access logs every ten seconds, or on request.
 	holds := func(path, mark string) {
 		t.Helper()
 		h.Eventually(time.Minute, path+" holds "+mark, func() bool {
@@ -55,7 +55,7 @@ func TestLogrotate(t *testing.T) {
 		t.Errorf("epoch %d, pid %d became epoch %d, pid %d", live.Number, live.PID, now.Number,
 			now.PID)
 	}
-	// The agent tells it once Envoy has answered, which is after the file was there.
+	// The agent logs it after Envoy's answer, when the file exists.
 	reopened := func() int {
 		return strings.Count(h.Journal("-o", "cat", "-u", "outrider.service"),
 			"access logs reopened")

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Reloads in a row, every other one of a broken configuration, while Envoy serves: each exit status
-// is true, each broken one is refused with file, line and key, and no request is lost.
+// Reloads in a row, every other one of a broken configuration: exit statuses are correct, broken
+// ones are refused with file, line and key, and no request is lost.
 func TestReloadsInARow(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -52,7 +52,7 @@ func TestReloadsInARow(t *testing.T) {
 			t.Errorf("reload %d: %q is taken: %s", i, fault.text, out)
 		}
 		for who, says := range map[string]func() string{
-			// journalctl --grep fails where nothing matches yet.
+			// journalctl --grep fails without a match.
 			"the journal": func() string {
 				lines := strings.Split(h.Journal("-o", "cat", "-u", "outrider.service", "-p",
 					"err"), "\n")
@@ -76,7 +76,7 @@ func TestReloadsInARow(t *testing.T) {
 		}
 		h.Serves()
 	}
-	// The file that was removed is a change, which the agent looks at on its own.
+	// Removing the file is a change that the agent handles on its own.
 	h.Eventually(20*time.Second, "the agent has come to rest",
 		func() bool { return h.Property("outrider", "ActiveState") == "active" })
 	if restarts := h.Property("outrider", "NRestarts"); restarts != "0" {

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestRights_OneRuleForSocketAndBus checks that everyone sees the state, and that root and group
-// outrider see the configuration and change it, over the private socket and D-Bus with real polkit.
+// TestRights_OneRuleForSocketAndBus checks that everyone can read the state, and that root and
+// group outrider can read and change the configuration, over the private socket and D-Bus with real
+// polkit.
 func TestRights_OneRuleForSocketAndBus(t *testing.T) {
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody; useradd -M -G outrider member")
@@ -26,7 +27,7 @@ func TestRights_OneRuleForSocketAndBus(t *testing.T) {
 		{"outrider", "drain"}, {"outrider", "undrain"},
 	}
 	for _, c := range changing {
-		if c.action != "abort" { // of an epoch that exists
+		if c.action != "abort" { // of an existing epoch
 			entitled = append(entitled, bus(c.arguments...))
 		}
 	}

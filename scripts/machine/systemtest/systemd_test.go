@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// The life of an agent under systemd: start, reload, restart, crash, watchdog, stop.
+// TestLife covers start, reload, restart, crash, watchdog and stop under systemd.
 func TestLife(t *testing.T) {
 	h := NewHost(t)
 	if out, _ := h.Run(t.Context(), "systemctl", "is-enabled",
@@ -70,12 +70,12 @@ func TestLife(t *testing.T) {
 		adopted(t, h, "KILL", before.PID)
 	})
 	t.Run("a hung agent is ended by the watchdog", func(t *testing.T) {
-		// An agent that was merely not scheduled for a second or two has to live.
+		// An agent that is not scheduled for a second or two must survive.
 		h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 		h.MustRun(t, "systemctl", "daemon-reload")
 		h.MustRun(t, "systemctl", "restart", "outrider.service")
 		before := h.Live()
-		// a phase that has just ended puts nothing off
+		// a phase that has just ended must not delay the watchdog
 		h.MustRun(t, "outrider", "reload", "--if-changed")
 		adopted(t, h, "STOP", before.PID)
 		if log := h.Journal("-u", "outrider.service"); !strings.Contains(log, "Watchdog timeout") {
@@ -104,8 +104,8 @@ func TestLife(t *testing.T) {
 	t.Run("stop", func(t *testing.T) { stop(t, h) })
 }
 
-// keeperStaysAway kills the keeper, and Envoy with it, and lets the next one start only after the
-// agent has said how things are.
+// keeperStaysAway kills the keeper, and with it Envoy, and delays its restart until the agent has
+// reported that.
 func keeperStaysAway(t *testing.T, h *Host) {
 	const dropIn = "/etc/systemd/system/outrider-envoy.service.d/test.conf"
 	h.Write(dropIn,
@@ -131,7 +131,7 @@ func keeperStaysAway(t *testing.T, h *Host) {
 	h.MustRun(t, "systemctl", "daemon-reload")
 }
 
-// privileges checks users, capabilities and who reaches what.
+// privileges checks users, capabilities and access.
 func privileges(t *testing.T, h *Host) {
 	agent, keeper, live := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
 	user := func(name string) string { return h.MustRun(t, "id", "-u", name) }
@@ -177,7 +177,7 @@ func privileges(t *testing.T, h *Host) {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
-	// Envoy's user, from inside of its sandbox's user alone: neither the agent's secrets nor a say.
+	// Envoy's user has no access to the agent's secrets, nor control.
 	for what, script := range map[string]string{
 		"read the agent's state":         "ls /var/lib/outrider",
 		"write its own configuration":    "touch /run/outrider/envoy/x",
@@ -198,7 +198,7 @@ func privileges(t *testing.T, h *Host) {
 	}
 }
 
-// reload checks that systemctl reload waits and tells the truth.
+// reload checks that systemctl reload waits and reports the result.
 func reload(t *testing.T, h *Host) {
 	before := h.Live()
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
@@ -212,7 +212,7 @@ func reload(t *testing.T, h *Host) {
 	if err == nil {
 		t.Errorf("the reload of a broken configuration succeeded: %s", out)
 	}
-	// Datagrams both: journald and systemd may read them after systemctl has returned.
+	// Both are datagrams, which may be read after systemctl has returned.
 	h.Eventually(10*time.Second, "the journal tells file and line", func() bool {
 		return strings.Contains(h.Journal("-u", "outrider.service", "-p", "err"),
 			"50-broken.toml:2")
@@ -234,12 +234,12 @@ func reload(t *testing.T, h *Host) {
 	h.Serves()
 }
 
-// adopted signals the agent and checks that the next one goes on with the same Envoy.
+// adopted signals the agent and checks that the next one adopts the same Envoy.
 func adopted(t *testing.T, h *Host, signal string, pid int) {
 	t.Helper()
 	agent := h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", signal, "outrider.service")
-	// In less than EXTEND_TIMEOUT_USEC (30 s), which in systemd also puts off the watchdog.
+	// In less than EXTEND_TIMEOUT_USEC (30 s), which also delays systemd's watchdog.
 	h.Eventually(25*time.Second, "another agent runs", func() bool {
 		now := h.MainPID("outrider")
 		return now != 0 && now != agent && h.Property("outrider", "ActiveState") == "active"
@@ -250,27 +250,27 @@ func adopted(t *testing.T, h *Host, signal string, pid int) {
 	}
 }
 
-// replaceKeeper has the keeper execute itself anew, and returns when it has.
+// replaceKeeper makes the keeper execute itself again, and returns afterwards.
 func (h *Host) replaceKeeper() {
 	h.t.Helper()
-	image := func() string { // of this execution: its addresses are random
+	image := func() string { // identifies this execution by its random addresses
 		return h.MustRun(h.t, "od", "-An", "-tx8", fmt.Sprintf("/proc/%d/auxv",
 			h.MainPID("outrider-envoy")))
 	}
 	before := image()
-	h.MustRun(h.t, "systemctl", "reload", "outrider-envoy.service") // only asks it to
+	h.MustRun(h.t, "systemctl", "reload", "outrider-envoy.service") // only requests it
 	h.Eventually(20*time.Second, "the keeper is another image",
 		func() bool { return image() != before })
 	h.Eventually(20*time.Second, "the agent has found it again",
 		func() bool { return h.Status().Ready })
 }
 
-// stop checks that a stop ends everything and leaves nothing.
+// stop checks that a stop leaves nothing.
 func stop(t *testing.T, h *Host) {
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	for unit, want := range map[string]string{"outrider.service": "inactive",
 		"outrider-envoy.service": "inactive", "outrider-envoy.socket": "active"} {
-		// The keeper's end may reach systemd after that of the agent, which asked for it.
+		// systemd may see the keeper's exit after that of the agent, which requested it.
 		h.Eventually(20*time.Second, unit+" is "+want,
 			func() bool { return h.Property(unit, "ActiveState") == want })
 		if result := h.Property(unit, "Result"); result != "success" {

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// What systemd says of the units, on the machine they are installed on.
+// systemd-analyze accepts the installed units.
 func TestUnitsAreValidAndSafe(t *testing.T) {
 	h := NewHost(t)
 	t.Log(h.MustRun(t, "systemctl", "--version"))
@@ -57,8 +57,7 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 	}
 }
 
-// A template differs from its unit only where it names the instance: what is hardened in one is
-// hardened in the other.
+// A template differs from its unit only in the instance's name: both have the same hardening.
 func TestTemplates(t *testing.T) {
 	folder := filepath.Join(parts.Root(), "units")
 	templates, err := filepath.Glob(filepath.Join(folder, "*@.*"))
@@ -73,13 +72,13 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// instance is how a template names its instance.
+// instance removes the instance's name from a template.
 var instance = strings.NewReplacer(" (%i)", "", "StateDirectory=outrider/outrider",
 	"StateDirectory=outrider", "@%i.", ".", " --instance %i", "", " -i %i", "", "/%i", "", "@NAME",
 	"")
 
-// settings are a unit's lines without comments, with the instance taken out. The folder that only
-// an instance needs is made in another way.
+// settings returns a unit's lines without comments and instance. The directory that only instances
+// need is created in another way.
 func settings(t *testing.T, path string) []string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -96,7 +95,7 @@ func settings(t *testing.T, path string) []string {
 	return lines
 }
 
-// Each hardening that systemd knows and a unit lacks has its reason in the unit.
+// A unit explains each hardening setting that it lacks.
 func TestUnits_ExplainMissingHardening(t *testing.T) {
 	known := []string{
 		"PrivateDevices", "PrivateIPC", "PrivateMounts", "PrivateNetwork", "PrivateTmp",

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/machine"
 )
 
-// powerOffTime is how long units may take to stop: as long as systemd gives them by default.
+// powerOffTime is systemd's default stop time-out.
 const powerOffTime = 90 * time.Second
 
 func main() {
