@@ -15,25 +15,25 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Self is the agent that wants something.
+// Self is the agent whose configuration is checked.
 type Self struct {
-	Agent // Claims are what it has now
+	Agent // with the claims of the configuration in force
 	Name  string
 
-	Wants    *config.Loaded // to be put in force
-	EnvoyUID int            // of the user whose Envoys these are; -1 = not known
+	Wants    *config.Loaded // the configuration to check
+	EnvoyUID int            // user of the Envoys; -1: unknown
 }
 
-// ErrTaken is the cause of a clash with a program that is no neighbour: it may end.
+// ErrTaken is the cause of a clash with a program that is not an agent's: it may end.
 var ErrTaken = errors.New("a port is taken by another program")
 
-// Report is what stands in the way.
+// Report is the result of Check.
 type Report struct {
-	Clashes  config.Errors // this cannot be had
-	Warnings config.Errors // this could not be had if a neighbour ran that does not
+	Clashes  config.Errors // claims that others hold
+	Warnings config.Errors // claims of agents that do not run
 }
 
-// Check looks for what self cannot have.
+// Check compares what self wants with the claims of other agents and with the listening sockets.
 func (h Host) Check(ctx context.Context, self Self) Report {
 	var report Report
 	taken := map[string]bool{} // keys whose owner is known
@@ -51,20 +51,24 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 				case self.precedes(other, want):
 				default:
 					taken[want.Key] = true
-					report.Clashes = append(report.Clashes, self.Wants.Fault(want.Key, clash(want, claim, other), "give one of the two another"))
+					fault := self.Wants.Fault(want.Key, clash(want, claim, other), "give one of the two another")
+					report.Clashes = append(report.Clashes, fault)
 				}
 			}
 		}
 		if len(shared) > 0 {
-			report.Warnings = append(report.Warnings, self.Wants.Fault("", fmt.Sprintf("%s, which does not run, is configured with the same %s", other,
-				strings.Join(shared, ", ")), "the two cannot run at the same time"))
+			message := fmt.Sprintf("%s, which does not run, is configured with the same %s",
+				other, strings.Join(shared, ", "))
+			fault := self.Wants.Fault("", message, "the two cannot run at the same time")
+			report.Warnings = append(report.Warnings, fault)
 		}
 	}
 	report.Clashes = append(report.Clashes, h.strangers(self, wants, taken)...)
 	return report
 }
 
-// Strangers looks for programs that listen where self's Envoy is to. It asks the kernel alone.
+// Strangers returns the programs that listen where self's Envoy is to listen, as an error. It asks
+// only the kernel, not the other agents.
 func (h Host) Strangers(self Self) error {
 	if found := h.strangers(self, self.Wants.Config.Claims(), nil); len(found) > 0 {
 		return found
@@ -72,8 +76,8 @@ func (h Host) Strangers(self Self) error {
 	return nil
 }
 
-// precedes tells whether self goes first where both want the same: it has it already and serves with it, or both only start and it
-// could be asked earlier. Both sides decide alike.
+// precedes reports whether self wins where both want the same: it serves with it already, or both
+// only start and self could be asked earlier. Both sides come to the same result.
 func (s Self) precedes(other neighbour, want config.Claim) bool {
 	switch {
 	case s.Serves && s.has(want):
@@ -87,14 +91,16 @@ func (s Self) precedes(other neighbour, want config.Claim) bool {
 	}
 }
 
-// has tells whether self's configuration in force claims the same already.
+// has reports whether self's configuration in force claims the same already.
 func (s Self) has(want config.Claim) bool {
 	return slices.ContainsFunc(s.Claims, want.Clashes)
 }
 
-// envoyHas tells whether self's Envoy listens there already.
+// envoyHas reports whether self's Envoy listens there already.
 func (s Self) envoyHas(want config.Claim) bool {
-	return slices.ContainsFunc(s.Claims, func(claim config.Claim) bool { return claim.Envoy && claim.Clashes(want) })
+	return slices.ContainsFunc(s.Claims, func(claim config.Claim) bool {
+		return claim.Envoy && claim.Clashes(want)
+	})
 }
 
 func clash(want, claim config.Claim, other neighbour) string {
@@ -109,12 +115,13 @@ func clash(want, claim config.Claim, other neighbour) string {
 	return fmt.Sprintf("%s is taken by %s of %s, %s", want.Text(), key, other, runs)
 }
 
-// strangers are those who listen where Envoy is to. What Envoy's own user listens on is an Envoy's: self's, one that is ending, or a
-// neighbour's, which is known by name.
+// strangers returns a clash for each claim of Envoy on which another program listens. Sockets of
+// Envoy's user do not count: they are those of self's Envoy, of one that is ending, or of another
+// agent's, which Check knows by name.
 func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) config.Errors {
 	sockets, err := h.Sockets()
 	if err != nil {
-		return nil //nolint:nilerr // Envoy says it when it cannot listen
+		return nil //nolint:nilerr // Envoy reports an address that it cannot bind
 	}
 	var clashes config.Errors
 	for _, want := range wants {
@@ -126,9 +133,11 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 				continue
 			}
 			program := cmp.Or(h.Program(socket), "a program")
-			message := fmt.Sprintf("%s is taken: %s of user %s listens on %s", want.Text(), program, userName(socket.UID), address(socket))
+			message := fmt.Sprintf("%s is taken: %s of user %s listens on %s",
+				want.Text(), program, userName(socket.UID), address(socket))
 			cure := "end it, or give Envoy another port"
-			if key := self.listensBy(socket); key != "" { // a new epoch comes first, and the agent's own listeners move when it is live
+			// The agent moves its own listeners only when the new epoch is live.
+			if key := self.listensBy(socket); key != "" {
 				message += ", as " + key + " in force says"
 				cure = "put the change of " + key + " in force first, then this one, or give Envoy another port"
 			}
@@ -139,7 +148,7 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 	return clashes
 }
 
-// listensBy is the key by which the agent itself, and not its Envoy, listens on a socket; "" = it does not.
+// listensBy returns the key that has the agent itself, not its Envoy, listen on a socket; "": none.
 func (s Self) listensBy(socket sockdiag.Socket) string {
 	for _, claim := range s.Claims {
 		if !claim.Envoy && claim.Clashes(claimOf(socket)) {
@@ -169,8 +178,11 @@ func userName(uid uint32) string {
 	return number
 }
 
-// Shared says which claims a neighbour that runs has as well. Without one nobody is asked for claims.
-func (h Host) Shared(ctx context.Context, runtimeDir string, claims func() []config.Claim) []string {
+// Shared describes the claims that a running agent has as well. It calls claims only if there is
+// another agent.
+func (h Host) Shared(
+	ctx context.Context, runtimeDir string, claims func() []config.Claim,
+) []string {
 	var shared []string
 	for _, other := range h.neighbours(ctx, runtimeDir) {
 		if !other.running && !other.Serves {

@@ -1,6 +1,9 @@
-// Package neighbour looks at what else is on this host before an agent takes something for itself: other instances, running or only
-// configured, and whoever listens on a port. Two Envoys of one user can listen on the same port, and the kernel then deals the
-// connections out to both: nobody but a look ahead would notice.
+// Package neighbour finds conflicts with other agents and programs of this host before an agent
+// puts a configuration in force. Other agents are known by their configuration files and are asked
+// over their private sockets; other programs are known by their listening sockets.
+//
+// The check is necessary because two Envoys of one user can listen on the same port: the kernel
+// then distributes connections to both, without an error.
 package neighbour
 
 import (
@@ -14,20 +17,21 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Agent is what a running agent says of itself.
+// Agent is the state of a running agent.
 type Agent struct {
-	Started time.Time      // when it could first be asked (Presence); zero: not known
-	Serves  bool           // an Envoy of its lives
+	Started time.Time      // when it could first be asked (Presence); zero: unknown
+	Serves  bool           // it has a live Envoy
 	Claims  []config.Claim // of the configuration in force
 }
 
-// Host is where neighbours are looked for, and how they are asked.
+// Host gives access to the other agents and the sockets of this host.
 type Host struct {
-	// Directory of the configurations; "" = /etc/outrider.
+	// Directory of the configurations; "": /etc/outrider.
 	Directory string
-	// Ask asks the agent of a runtime folder; running is whether there is one, even if it does not answer.
+	// Ask asks the agent of a runtime folder. running reports whether there is one, even if it
+	// does not answer.
 	Ask func(ctx context.Context, runtimeDir string) (agent Agent, running bool)
-	// EnvoyLives tells whether an Envoy of a runtime folder lives, with or without its agent.
+	// EnvoyLives reports whether an Envoy of a runtime folder lives, with or without its agent.
 	EnvoyLives func(runtimeDir string) bool
 	// Sockets returns the listening TCP sockets of the host (sockdiag.Listening).
 	Sockets func() ([]sockdiag.Socket, error)
@@ -38,11 +42,11 @@ type Host struct {
 // neighbour is another agent of the host.
 type neighbour struct {
 	Agent
-	name    string // of the instance, "" = none
+	name    string // of the instance; "": none
 	running bool
 }
 
-// String names it as its administrator knows it.
+// String returns its name and unit.
 func (n neighbour) String() string {
 	if n.name == "" {
 		return "outrider.service"
@@ -50,11 +54,11 @@ func (n neighbour) String() string {
 	return fmt.Sprintf("instance %q (outrider@%s.service)", n.name, n.name)
 }
 
-// askTime bounds the questions to all neighbours together.
+// askTime bounds all requests to other agents together.
 const askTime = 2 * time.Second
 
-// neighbours finds the others, those that only are configured too. Whoever has the same runtime folder is the same agent: a lock in
-// it makes one of two.
+// neighbours returns the other agents, also those that are configured but do not run. An agent with
+// the same runtime folder is this one: the lock there excludes a second.
 func (h Host) neighbours(ctx context.Context, runtimeDir string) []neighbour {
 	names, err := config.Instances(h.Directory)
 	if err != nil {
@@ -67,8 +71,11 @@ func (h Host) neighbours(ctx context.Context, runtimeDir string) []neighbour {
 	for i, name := range names {
 		folder := config.RuntimeDir(name)
 		found[i].name = name
-		loaded, err := config.Load(config.Options{Directory: h.Directory, Instance: name, CheckOnly: true, InUnit: true, Environment: func(string) string { return "" }})
-		if err == nil { // else it is broken, or not for us to read; it may run all the same
+		loaded, err := config.Load(config.Options{
+			Directory: h.Directory, Instance: name, CheckOnly: true, InUnit: true,
+			Environment: func(string) string { return "" },
+		})
+		if err == nil { // an invalid or unreadable configuration may still have a running agent
 			folder, found[i].Claims = loaded.Config.Paths.RuntimeDir, loaded.Config.Claims()
 		}
 		if filepath.Clean(folder) == filepath.Clean(runtimeDir) {
@@ -78,7 +85,7 @@ func (h Host) neighbours(ctx context.Context, runtimeDir string) []neighbour {
 		asked.Go(func() {
 			configured := found[i].Claims
 			found[i].Agent, found[i].running = h.Ask(ctx, folder)
-			if found[i].Claims == nil { // it does not run, or is too old to say
+			if found[i].Claims == nil { // it does not run, or is too old to report claims
 				found[i].Claims = configured
 			}
 			found[i].Serves = found[i].Serves || h.EnvoyLives(folder)

@@ -36,7 +36,8 @@ func TestBusyParent_WakesNobody(t *testing.T) {
 	write(t, busy+"/other/outrider.toml", "other")
 	write(t, busy+"/other/mesh.d/a.toml", "other")
 	// In one step, so that a slow machine reports one batch.
-	must(t, unix.Renameat2(unix.AT_FDCWD, busy+"/other", unix.AT_FDCWD, busy+"/config", unix.RENAME_EXCHANGE))
+	const here = unix.AT_FDCWD
+	must(t, unix.Renameat2(here, busy+"/other", here, busy+"/config", unix.RENAME_EXCHANGE))
 	if diff := cmp.Diff([]string{directory + "/a.toml", file}, next(t, watcher)); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
@@ -48,12 +49,17 @@ func TestBusyParent_WakesNobody(t *testing.T) {
 	asleep()
 }
 
-// A folder that somebody stands in says that it was removed only when he leaves.
-func TestFolderThatIsInUseIsReplaced(t *testing.T) {
+// inotify reports that a folder was removed only when no process has it open any more.
+func TestReplacedFolder_IsSeenWhileInUse(t *testing.T) {
 	for _, test := range []struct {
 		name            string
 		missing, slowly bool
-	}{{"at once", false, false}, {"after a while", false, true}, {"at once, of a file that was not there", true, false}, {"after a while, of a file that was not there", true, true}} {
+	}{
+		{"at once", false, false},
+		{"after a while", false, true},
+		{"at once, missing file", true, false},
+		{"after a while, missing file", true, true},
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			top := tempDir(t)
 			below := filepath.Join(top, "a", "b")

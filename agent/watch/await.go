@@ -13,7 +13,9 @@ const awaitInterval = 50 * time.Millisecond
 // Await waits until all paths exist, at most wait. It calls missing (unless nil) with the missing
 // paths, each once: first if there are any, then whenever they become fewer. It returns those that
 // are still missing at the end; the error is that of ctx.
-func Await(ctx context.Context, paths []string, wait time.Duration, missing func([]string)) ([]string, error) {
+func Await(
+	ctx context.Context, paths []string, wait time.Duration, missing func([]string),
+) ([]string, error) {
 	timeout := time.After(wait)
 	check := time.NewTicker(awaitInterval)
 	defer check.Stop()

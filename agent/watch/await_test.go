@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestAwaitTellsWhatIsMissing(t *testing.T) {
+func TestAwait_ReportsMissingFiles(t *testing.T) {
 	dir := tempDir(t)
 	here, one, two := dir+"/here", dir+"/later/one", dir+"/later/two"
 	write(t, here, "")
@@ -33,7 +33,7 @@ func TestAwaitTellsWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestAwaitGivesUp(t *testing.T) {
+func TestAwait_EndsWithTimeAndContext(t *testing.T) {
 	dir := tempDir(t)
 	for _, wait := range []time.Duration{0, 50 * time.Millisecond} {
 		left, err := Await(t.Context(), []string{dir, dir + "/never"}, wait, nil)

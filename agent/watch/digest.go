@@ -11,9 +11,9 @@ import (
 	"slices"
 )
 
-// Digest returns the SHA-256, in hexadecimal, of the names, existence and content of all paths, which
-// are files or directories as for Set; suffixes are those of Options. Order and repetition of the
-// paths do not matter. A missing file is part of the digest, an unreadable one an error.
+// Digest returns the SHA-256, in hexadecimal, of the names, existence and content of all paths,
+// which are files or directories as for Set; suffixes are those of Options. Order and repetition of
+// the paths do not matter. A missing file is part of the digest, an unreadable one an error.
 func Digest(paths []string, suffixes ...string) (string, error) {
 	all, err := readAll(paths, suffixes, false)
 	if err != nil {
@@ -23,7 +23,8 @@ func Digest(paths []string, suffixes ...string) (string, error) {
 	var failed []error
 	for _, e := range all {
 		if e.now.kind == unreadable {
-			failed = append(failed, fmt.Errorf("digest of %s: unreadable or not a regular file", e.name))
+			err := fmt.Errorf("digest of %s: unreadable or not a regular file", e.name)
+			failed = append(failed, err)
 		}
 		_, _ = fmt.Fprintf(hash, "%d:%s %d %x\n", len(e.name), e.name, e.now.kind, e.now.sum)
 	}

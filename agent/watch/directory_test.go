@@ -20,54 +20,59 @@ func TestDirectories(t *testing.T) {
 		do     func(t *testing.T, dir string)
 		want   []string // below the test's folder; none: silent
 	}{
-		{name: "a file is written, another created, a third removed", path: "d", before: func(t *testing.T, dir string) {
-			mkdir(t, dir+"/d")
-			write(t, dir+"/d/a.yaml", "1")
-			write(t, dir+"/d/b.yaml", "1")
-			write(t, dir+"/d/same.yaml", "1")
-		}, do: func(t *testing.T, dir string) {
-			write(t, dir+"/d/a.yaml", "2")
-			remove(t, dir+"/d/b.yaml")
-			write(t, dir+"/d/c.yaml", "1")
-			write(t, dir+"/d/same.yaml", "1")
-		}, want: []string{"d/a.yaml", "d/b.yaml", "d/c.yaml"}},
+		{name: "a file is written, another created, a third removed", path: "d",
+			before: func(t *testing.T, dir string) {
+				mkdir(t, dir+"/d")
+				write(t, dir+"/d/a.yaml", "1")
+				write(t, dir+"/d/b.yaml", "1")
+				write(t, dir+"/d/same.yaml", "1")
+			}, do: func(t *testing.T, dir string) {
+				write(t, dir+"/d/a.yaml", "2")
+				remove(t, dir+"/d/b.yaml")
+				write(t, dir+"/d/c.yaml", "1")
+				write(t, dir+"/d/same.yaml", "1")
+			}, want: []string{"d/a.yaml", "d/b.yaml", "d/c.yaml"}},
 		{name: "renamed within", path: "d", before: func(t *testing.T, dir string) {
 			mkdir(t, dir+"/d")
 			write(t, dir+"/d/a.yaml", "1")
 		}, do: func(t *testing.T, dir string) {
 			rename(t, dir+"/d/a.yaml", dir+"/d/b.yaml")
 		}, want: []string{"d/a.yaml", "d/b.yaml"}},
-		{name: "other suffixes, dot files and sub-directories do not count", path: "d", before: func(t *testing.T, dir string) {
-			mkdir(t, dir+"/d/sub.yaml")
-		}, do: func(t *testing.T, dir string) {
-			write(t, dir+"/d/a.yaml~", "1")
-			write(t, dir+"/d/.a.yaml.swp", "1")
-			link(t, "nobody@host", dir+"/d/.#a.yaml")
-			write(t, dir+"/d/sub.yaml/b.yaml", "1")
-			mkdir(t, dir+"/d/more.yaml")
-		}},
-		{name: "recursive: new sub-directories and their files", path: "d/...", before: func(t *testing.T, dir string) {
-			mkdir(t, dir+"/d/one")
-			write(t, dir+"/d/one/a.yaml", "1")
-		}, do: func(t *testing.T, dir string) {
-			write(t, dir+"/d/one/a.yaml", "2")
-			mkdir(t, dir+"/d/two/three")
-			write(t, dir+"/d/two/three/b.yaml", "1")
-			write(t, dir+"/d/two/three/b.yaml~", "1")
-		}, want: []string{"d/one/a.yaml", "d/two/three/b.yaml"}},
-		{name: "recursive: a sub-directory is moved", path: "d/...", before: func(t *testing.T, dir string) {
-			mkdir(t, dir+"/d/one/deep")
-			write(t, dir+"/d/one/deep/a.yaml", "1")
-		}, do: func(t *testing.T, dir string) {
-			rename(t, dir+"/d/one", dir+"/d/two")
-		}, want: []string{"d/one/deep/a.yaml", "d/two/deep/a.yaml"}},
-		{name: "recursive: a link leads back to the directory", path: "d/...", before: func(t *testing.T, dir string) {
-			mkdir(t, dir+"/d/one")
-			link(t, "..", dir+"/d/one/back")
-			link(t, ".", dir+"/d/self")
-		}, do: func(t *testing.T, dir string) {
-			write(t, dir+"/d/one/a.yaml", "1")
-		}, want: []string{"d/one/a.yaml"}},
+		{name: "other suffixes, dot files and sub-directories do not count", path: "d",
+			before: func(t *testing.T, dir string) {
+				mkdir(t, dir+"/d/sub.yaml")
+			}, do: func(t *testing.T, dir string) {
+				write(t, dir+"/d/a.yaml~", "1")
+				write(t, dir+"/d/.a.yaml.swp", "1")
+				link(t, "nobody@host", dir+"/d/.#a.yaml")
+				write(t, dir+"/d/sub.yaml/b.yaml", "1")
+				mkdir(t, dir+"/d/more.yaml")
+			}},
+		{name: "recursive: new sub-directories and their files", path: "d/...",
+			before: func(t *testing.T, dir string) {
+				mkdir(t, dir+"/d/one")
+				write(t, dir+"/d/one/a.yaml", "1")
+			}, do: func(t *testing.T, dir string) {
+				write(t, dir+"/d/one/a.yaml", "2")
+				mkdir(t, dir+"/d/two/three")
+				write(t, dir+"/d/two/three/b.yaml", "1")
+				write(t, dir+"/d/two/three/b.yaml~", "1")
+			}, want: []string{"d/one/a.yaml", "d/two/three/b.yaml"}},
+		{name: "recursive: a sub-directory is moved", path: "d/...",
+			before: func(t *testing.T, dir string) {
+				mkdir(t, dir+"/d/one/deep")
+				write(t, dir+"/d/one/deep/a.yaml", "1")
+			}, do: func(t *testing.T, dir string) {
+				rename(t, dir+"/d/one", dir+"/d/two")
+			}, want: []string{"d/one/deep/a.yaml", "d/two/deep/a.yaml"}},
+		{name: "recursive: a link leads back to the directory", path: "d/...",
+			before: func(t *testing.T, dir string) {
+				mkdir(t, dir+"/d/one")
+				link(t, "..", dir+"/d/one/back")
+				link(t, ".", dir+"/d/self")
+			}, do: func(t *testing.T, dir string) {
+				write(t, dir+"/d/one/a.yaml", "1")
+			}, want: []string{"d/one/a.yaml"}},
 		{name: "the directory comes with its files", path: "d", do: func(t *testing.T, dir string) {
 			mkdir(t, dir+"/next")
 			write(t, dir+"/next/a.yaml", "1")
@@ -79,28 +84,30 @@ func TestDirectories(t *testing.T) {
 		}, do: func(t *testing.T, dir string) {
 			remove(t, dir+"/d")
 		}, want: []string{"d", "d/a.yaml"}},
-		{name: "another directory takes its place", path: "d", before: func(t *testing.T, dir string) {
-			for _, name := range []string{"d", "next"} {
-				mkdir(t, dir+"/"+name)
-				write(t, dir+"/"+name+"/same.yaml", "1")
-				write(t, dir+"/"+name+"/other.yaml", name)
-			}
-		}, do: func(t *testing.T, dir string) {
-			rename(t, dir+"/d", dir+"/last")
-			rename(t, dir+"/next", dir+"/d")
-			write(t, dir+"/last/same.yaml", "2")
-		}, want: []string{"d/other.yaml"}},
-		{name: "the target of a linked file is written", path: "d", before: func(t *testing.T, dir string) {
-			mkdir(t, dir+"/d")
-			mkdir(t, dir+"/store")
-			write(t, dir+"/store/v1", "1")
-			link(t, "store/v1", dir+"/current")
-			link(t, "../current", dir+"/d/a.yaml")
-			link(t, "../later", dir+"/d/b.yaml")
-		}, do: func(t *testing.T, dir string) {
-			write(t, dir+"/store/v1", "2")
-			write(t, dir+"/later", "1")
-		}, want: []string{"d/a.yaml", "d/b.yaml"}},
+		{name: "another directory takes its place", path: "d",
+			before: func(t *testing.T, dir string) {
+				for _, name := range []string{"d", "next"} {
+					mkdir(t, dir+"/"+name)
+					write(t, dir+"/"+name+"/same.yaml", "1")
+					write(t, dir+"/"+name+"/other.yaml", name)
+				}
+			}, do: func(t *testing.T, dir string) {
+				rename(t, dir+"/d", dir+"/last")
+				rename(t, dir+"/next", dir+"/d")
+				write(t, dir+"/last/same.yaml", "2")
+			}, want: []string{"d/other.yaml"}},
+		{name: "the target of a linked file is written", path: "d",
+			before: func(t *testing.T, dir string) {
+				mkdir(t, dir+"/d")
+				mkdir(t, dir+"/store")
+				write(t, dir+"/store/v1", "1")
+				link(t, "store/v1", dir+"/current")
+				link(t, "../current", dir+"/d/a.yaml")
+				link(t, "../later", dir+"/d/b.yaml")
+			}, do: func(t *testing.T, dir string) {
+				write(t, dir+"/store/v1", "2")
+				write(t, dir+"/later", "1")
+			}, want: []string{"d/a.yaml", "d/b.yaml"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -126,7 +133,7 @@ func TestDirectories(t *testing.T) {
 }
 
 // The cost of a change follows the change, not the directory.
-func TestOneOfManyFiles(t *testing.T) {
+func TestDirectory_ReadsOnlyChangedFiles(t *testing.T) {
 	const files = 5000
 	dir := tempDir(t)
 	for i := range files {
@@ -162,7 +169,7 @@ func reads(watcher *Watcher) int {
 	return watcher.tree.reads
 }
 
-func TestNothingIsKeptOfWhatIsNotWatchedAnyMore(t *testing.T) {
+func TestSet_ForgetsDroppedPaths(t *testing.T) {
 	dir := tempDir(t)
 	mkdir(t, dir+"/d/sub")
 	write(t, dir+"/d/sub/a.yaml", "1")
@@ -182,11 +189,12 @@ func TestNothingIsKeptOfWhatIsNotWatchedAnyMore(t *testing.T) {
 		t.Errorf("watched %q, want %q", got, dir)
 	}
 	if len(tree.roots) != 1 || len(tree.dirty) != 0 || len(tree.pending) != 0 {
-		t.Errorf("kept: %d roots, %d to read, %d to tell", len(tree.roots), len(tree.dirty), len(tree.pending))
+		t.Errorf("retained: %d roots, %d dirty, %d pending",
+			len(tree.roots), len(tree.dirty), len(tree.pending))
 	}
 }
 
-func TestFIFOIsNotWaitedFor(t *testing.T) {
+func TestFIFO_DoesNotBlock(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/a.yaml", "1")
 	watcher := run(t, testOptions(".yaml"), dir)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestFingerprintFollowsTheContent(t *testing.T) {
+func TestFingerprint_FollowsContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	sum := func() uint64 {
 		t.Helper()
@@ -36,8 +36,7 @@ func TestFingerprintFollowsTheContent(t *testing.T) {
 	}
 }
 
-// TestAFileThatCannotBeReadChangesWithItsStamp looks as somebody who may not read it.
-func TestAFileThatCannotBeReadChangesWithItsStamp(t *testing.T) {
+func TestFingerprint_OfUnreadableFileFollowsItsStamp(t *testing.T) {
 	path := filepath.Join(searchable(t), "key.pem")
 	write(t, path, "one")
 	must(t, os.Chmod(path, 0o200))
@@ -82,7 +81,7 @@ func searchable(t *testing.T) string {
 	return dir
 }
 
-// nobody has this test look at files as a user without rights, where it runs as root, until again is called.
+// nobody drops the file system rights of root until again is called.
 func nobody(t *testing.T, path string) (again func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -96,7 +95,7 @@ func nobody(t *testing.T, path string) (again func()) {
 	must(t, unix.Setfsuid(65534))
 	if _, err := os.Lstat(path); err != nil {
 		again()
-		t.Fatalf("as root this test needs a folder for temporary files that every user can search: set TMPDIR (%v)", err)
+		t.Fatalf("as root this test needs a TMPDIR that every user can search: %v", err)
 	}
 	return again
 }
@@ -109,8 +108,8 @@ func rootWrites(t *testing.T, path string) {
 	must(t, <-done)
 }
 
-// TestAccessCountsWhereItIsAskedFor lets others read a file, and writes it again as it was.
-func TestAccessCountsWhereItIsAskedFor(t *testing.T) {
+// With Options.Access a change of the mode counts, one of the times does not.
+func TestAccess_ModeCounts(t *testing.T) {
 	path := filepath.Join(tempDir(t), "key.pem")
 	write(t, path, "one")
 	options := testOptions()

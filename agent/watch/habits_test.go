@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Each habit changes f.toml (or not) in a way of its own; it must be told once, as one change.
-func TestHabitsAreOneChange(t *testing.T) {
+// Each habit changes f.toml, or not, in its own way. It must be reported once, as one change.
+func TestEditors_MakeOneChange(t *testing.T) {
 	habits := []struct {
 		name    string
 		prepare func(t *testing.T, dir string) // f.toml holds "old" before, unless this changes it
@@ -39,21 +39,23 @@ func TestHabitsAreOneChange(t *testing.T) {
 			write(t, dir+"/elsewhere/f", "new")
 			rename(t, dir+"/elsewhere/f", dir+"/f.toml")
 		}},
-		{name: "vim: probe, backup by rename, write, chmod, remove backup", do: func(t *testing.T, dir string) {
-			write(t, dir+"/4913", "")
-			remove(t, dir+"/4913")
-			rename(t, dir+"/f.toml", dir+"/f.toml~")
-			write(t, dir+"/f.toml", "new")
-			must(t, os.Chmod(dir+"/f.toml", 0o644))
-			remove(t, dir+"/f.toml~")
-		}},
-		{name: "emacs: lock, backup by copy, truncate, write, unlock", do: func(t *testing.T, dir string) {
-			link(t, "user@host.123:456", dir+"/.#f.toml")
-			write(t, dir+"/f.toml~", "old")
-			must(t, os.Truncate(dir+"/f.toml", 0))
-			write(t, dir+"/f.toml", "new")
-			remove(t, dir+"/.#f.toml")
-		}},
+		{name: "vim: probe, backup by rename, write, chmod, remove backup",
+			do: func(t *testing.T, dir string) {
+				write(t, dir+"/4913", "")
+				remove(t, dir+"/4913")
+				rename(t, dir+"/f.toml", dir+"/f.toml~")
+				write(t, dir+"/f.toml", "new")
+				must(t, os.Chmod(dir+"/f.toml", 0o644))
+				remove(t, dir+"/f.toml~")
+			}},
+		{name: "emacs: lock, backup by copy, truncate, write, unlock",
+			do: func(t *testing.T, dir string) {
+				link(t, "user@host.123:456", dir+"/.#f.toml")
+				write(t, dir+"/f.toml~", "old")
+				must(t, os.Truncate(dir+"/f.toml", 0))
+				write(t, dir+"/f.toml", "new")
+				remove(t, dir+"/.#f.toml")
+			}},
 		{name: "sed -i", do: func(t *testing.T, dir string) {
 			must(t, exec.Command("sed", "-i", "s/old/new/", dir+"/f.toml").Run())
 		}},
@@ -125,8 +127,8 @@ func TestHabitsAreOneChange(t *testing.T) {
 	}
 }
 
-// What happens to the folders and links on the way to a/b/f.toml is seen as well.
-func TestTheWayToAFile(t *testing.T) {
+// Changes of the folders and links on the way to a/b/f.toml are reported as well.
+func TestPath_FollowsFoldersAndLinks(t *testing.T) {
 	const path = "a/b/f.toml"
 	cases := []struct {
 		name   string
@@ -144,10 +146,11 @@ func TestTheWayToAFile(t *testing.T) {
 		{name: "a folder is moved away", before: there, do: func(t *testing.T, dir string) {
 			rename(t, dir+"/a", dir+"/elsewhere")
 		}},
-		{name: "a folder is moved away and back", before: there, silent: true, do: func(t *testing.T, dir string) {
-			rename(t, dir+"/a", dir+"/elsewhere")
-			rename(t, dir+"/elsewhere", dir+"/a")
-		}},
+		{name: "a folder is moved away and back",
+			before: there, silent: true, do: func(t *testing.T, dir string) {
+				rename(t, dir+"/a", dir+"/elsewhere")
+				rename(t, dir+"/elsewhere", dir+"/a")
+			}},
 		{name: "another folder takes its place", before: func(t *testing.T, dir string) {
 			there(t, dir)
 			mkdir(t, dir+"/next/b")
@@ -156,19 +159,21 @@ func TestTheWayToAFile(t *testing.T) {
 			rename(t, dir+"/a", dir+"/last")
 			rename(t, dir+"/next", dir+"/a")
 		}},
-		{name: "a folder that holds the same takes its place", before: func(t *testing.T, dir string) {
-			there(t, dir)
-			mkdir(t, dir+"/next/b")
-			write(t, dir+"/next/b/f.toml", "old")
-		}, silent: true, do: func(t *testing.T, dir string) {
-			rename(t, dir+"/a", dir+"/last")
-			rename(t, dir+"/next", dir+"/a")
-		}},
-		{name: "a folder is removed and created", before: there, do: func(t *testing.T, dir string) {
-			remove(t, dir+"/a")
-			mkdir(t, dir+"/a/b")
-			write(t, dir+"/"+path, "new")
-		}},
+		{name: "a folder that holds the same takes its place",
+			before: func(t *testing.T, dir string) {
+				there(t, dir)
+				mkdir(t, dir+"/next/b")
+				write(t, dir+"/next/b/f.toml", "old")
+			}, silent: true, do: func(t *testing.T, dir string) {
+				rename(t, dir+"/a", dir+"/last")
+				rename(t, dir+"/next", dir+"/a")
+			}},
+		{name: "a folder is removed and created",
+			before: there, do: func(t *testing.T, dir string) {
+				remove(t, dir+"/a")
+				mkdir(t, dir+"/a/b")
+				write(t, dir+"/"+path, "new")
+			}},
 		{name: "a link as folder changes its target", before: func(t *testing.T, dir string) {
 			for _, version := range []string{"old", "new"} {
 				mkdir(t, dir+"/"+version+"/b")
@@ -252,8 +257,8 @@ func there(t *testing.T, dir string) {
 	write(t, dir+"/a/b/f.toml", "old")
 }
 
-// kubernetes writes a version of a mounted ConfigMap as the kubelet does: a new folder, ..data renamed over, the last
-// version removed.
+// kubernetes writes a version of a mounted ConfigMap as the kubelet does: a new folder, ..data
+// renamed over, the last version removed.
 func kubernetes(t *testing.T, dir, version string, files map[string]string) {
 	t.Helper()
 	folder := filepath.Join(dir, "..2026_"+version)
@@ -270,7 +275,7 @@ func kubernetes(t *testing.T, dir, version string, files map[string]string) {
 	}
 }
 
-func TestKubernetesVolume(t *testing.T) {
+func TestKubernetesVolume_ReportsChangedFiles(t *testing.T) {
 	dir := tempDir(t)
 	kubernetes(t, dir, "1", map[string]string{"a.yaml": "1", "b.yaml": "1", "sub/c.yaml": "1"})
 	for _, name := range []string{"a.yaml", "b.yaml", "sub"} {
@@ -285,7 +290,9 @@ func TestKubernetesVolume(t *testing.T) {
 	}
 	quiet(t, watcher)
 
-	kubernetes(t, dir, "3", map[string]string{"a.yaml": "2", "b.yaml": "3", "sub/c.yaml": "2", "sub/d.yaml": "new"})
+	kubernetes(t, dir, "3", map[string]string{
+		"a.yaml": "2", "b.yaml": "3", "sub/c.yaml": "2", "sub/d.yaml": "new",
+	})
 	want = []string{dir + "/b.yaml", dir + "/sub/d.yaml"}
 	if diff := cmp.Diff(want, next(t, watcher)); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)

@@ -12,12 +12,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Times of the tests: long enough that a slow machine mostly does a habit's steps within one debounce (see together).
+// A slow machine mostly does the steps of a change within one testDebounce (see together).
 const (
 	testDebounce = 120 * time.Millisecond
 	testInterval = 50 * time.Millisecond // of checks for what inotify does not report
 	patience     = 10 * time.Second
-	silence      = 2 * testDebounce // in which nothing more must be told
+	silence      = 2 * testDebounce // in which no other change may be reported
 )
 
 func fixed(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
@@ -60,9 +60,11 @@ func start(t *testing.T, watcher *Watcher, paths ...string) {
 	}
 }
 
-// together does the steps of one change until they took less than a debounce: else the machine stood still between two of them, and
-// they are rightly told as more than one. Each try has a folder and a watcher of its own; whatever is told of the last one counts.
-func together(t *testing.T, prepare func(dir string) *Watcher, steps func(dir string)) (dir string, watcher *Watcher) {
+// together repeats the steps of one change until they take less than a debounce: otherwise they are
+// rightly reported as several changes. Each try has its own folder and watcher; it returns the last.
+func together(
+	t *testing.T, prepare func(dir string) *Watcher, steps func(dir string),
+) (dir string, watcher *Watcher) {
 	t.Helper()
 	for range 20 {
 		dir = tempDir(t)
@@ -84,17 +86,17 @@ func next(t *testing.T, watcher *Watcher) []string {
 	case names := <-watcher.Changes():
 		return names
 	case <-time.After(patience):
-		t.Fatal("no change was told")
+		t.Fatal("no change was reported")
 		return nil
 	}
 }
 
-// quiet fails if anything more is told.
+// quiet fails if another change is reported.
 func quiet(t *testing.T, watcher *Watcher) {
 	t.Helper()
 	select {
 	case names := <-watcher.Changes():
-		t.Errorf("told once more: %q", names)
+		t.Errorf("one more change: %q", names)
 	case <-time.After(silence):
 	}
 }

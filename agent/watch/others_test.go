@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestALargeFileOfOthersCountsByItsStamp makes a change that only the kernel's stamp of a file shows.
-func TestALargeFileOfOthersCountsByItsStamp(t *testing.T) {
+func TestFingerprint_OfLargeFileFollowsItsStamp(t *testing.T) {
 	for size, read := range map[int]bool{mostHashed: true, mostHashed + 1: false} {
 		path := filepath.Join(tempDir(t), "ca.pem")
 		must(t, os.WriteFile(path, bytes.Repeat([]byte("a"), size), 0o600))
@@ -22,7 +21,8 @@ func TestALargeFileOfOthersCountsByItsStamp(t *testing.T) {
 		if again := sum(); again != before {
 			t.Errorf("%d bytes: %x, and then %x", size, before, again)
 		}
-		must(t, os.WriteFile(path+".new", bytes.Repeat([]byte("a"), size), 0o600)) // equal, with a number of its own
+		// Equal content in another inode.
+		must(t, os.WriteFile(path+".new", bytes.Repeat([]byte("a"), size), 0o600))
 		must(t, os.Rename(path+".new", path))
 		if same := sum() == before; same != read {
 			t.Errorf("%d bytes: the same after an equal one took its place: %t", size, same)
@@ -30,8 +30,8 @@ func TestALargeFileOfOthersCountsByItsStamp(t *testing.T) {
 	}
 }
 
-// TestFoldersAreNotListedForOthers gives the path of a folder where a file is meant, and then puts a file there.
-func TestFoldersAreNotListedForOthers(t *testing.T) {
+// With Options.Access a path is a file: a folder there is not listed.
+func TestAccess_FoldersAreNotListed(t *testing.T) {
 	path := filepath.Join(tempDir(t), "ca.pem")
 	must(t, os.Mkdir(path, 0o700))
 	options := testOptions()

@@ -9,13 +9,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A folder is replaced, and the event of it is still in the kernel's queue as another path is found to lead through it.
-func TestAReplacedFolderIsSeenThroughAnotherPathFirst(t *testing.T) {
+// A folder is replaced, and another path is found to lead through it while the event is still in
+// the kernel's queue.
+func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		put  bool   // another folder takes its place at once
 		via  string // what finds it: Set, or the event of a link
-	}{{"put, Set", true, "set"}, {"removed, Set", false, "set"}, {"put, event", true, "event"}, {"removed, event", false, "event"}} {
+	}{
+		{"put, Set", true, "set"},
+		{"removed, Set", false, "set"},
+		{"put, event", true, "event"},
+		{"removed, event", false, "event"},
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := tempDir(t)
 			folder, file, link1 := dir+"/a/b", dir+"/a/b/f", dir+"/links/one"
@@ -63,8 +69,8 @@ func TestAReplacedFolderIsSeenThroughAnotherPathFirst(t *testing.T) {
 	}
 }
 
-// What is watched goes on being seen after its folder may not be listed any more, and another path below it is asked for.
-func TestAFolderThatMayNotBeListedAnyMore(t *testing.T) {
+// A watched file is still followed after its folder became unreadable, and a new path below is too.
+func TestFolder_MayBecomeUnreadable(t *testing.T) {
 	dir := searchable(t)
 	folder, file := dir+"/conf", dir+"/conf/f"
 	mkdir(t, folder+"/sub")

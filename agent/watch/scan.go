@@ -102,7 +102,9 @@ func (s *scanner) follow(folder, path string) (end string, info fs.FileInfo) {
 
 // components splits a path at its slashes, without empty components and dots.
 func components(path string) []string {
-	return slices.DeleteFunc(strings.Split(path, "/"), func(c string) bool { return c == "" || c == "." })
+	return slices.DeleteFunc(strings.Split(path, "/"), func(c string) bool {
+		return c == "" || c == "."
+	})
 }
 
 // watch has the entries of folder watched, and reports whether this scan had not done so before.
@@ -165,5 +167,6 @@ func (r *root) hasSuffix(name string) bool {
 func (r *root) depends(path string, leads bool) bool {
 	_, on := r.places[path]
 	name := filepath.Base(path)
-	return on || r.places[filepath.Dir(path)].listed && r.wants(name) && (leads || r.hasSuffix(name))
+	listed := r.places[filepath.Dir(path)].listed
+	return on || listed && r.wants(name) && (leads || r.hasSuffix(name))
 }

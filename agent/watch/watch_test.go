@@ -30,7 +30,7 @@ func TestDebouncer(t *testing.T) {
 		}
 		time.Sleep(940 * time.Millisecond)
 		if wait := burst.touch(time.Now()); wait != 60*time.Millisecond {
-			t.Errorf("940 ms after the first: waits %v, not what is left of the longest delay", wait)
+			t.Errorf("940 ms after the first: waits %v, not the rest of the longest delay", wait)
 		}
 		time.Sleep(time.Second)
 		if wait := burst.touch(time.Now()); wait != 0 {
@@ -48,9 +48,10 @@ func TestDebouncer(t *testing.T) {
 	})
 }
 
-func TestMaxDelayEndsAnEndlessBurst(t *testing.T) {
+func TestMaxDelay_EndsBurst(t *testing.T) {
 	dir := tempDir(t)
-	watcher := run(t, Options{Debounce: fixed(time.Hour), MaxDelay: fixed(300 * time.Millisecond)}, dir+"/f")
+	options := Options{Debounce: fixed(time.Hour), MaxDelay: fixed(300 * time.Millisecond)}
+	watcher := run(t, options, dir+"/f")
 	writing := make(chan struct{})
 	done := make(chan struct{})
 	go func() {
@@ -71,11 +72,14 @@ func TestMaxDelayEndsAnEndlessBurst(t *testing.T) {
 	<-done
 }
 
-func TestChangesMergeUntilTheyAreTaken(t *testing.T) {
+func TestChanges_MergeUntilReceived(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/undone", "old")
-	watcher := run(t, Options{Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second)}, dir+"/a", dir+"/b", dir+"/undone")
-	steps := []struct{ path, text string }{{dir + "/a", "1"}, {dir + "/undone", "new"}, {dir + "/b", "1"}, {dir + "/undone", "old"}}
+	options := Options{Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second)}
+	watcher := run(t, options, dir+"/a", dir+"/b", dir+"/undone")
+	steps := []struct{ path, text string }{
+		{dir + "/a", "1"}, {dir + "/undone", "new"}, {dir + "/b", "1"}, {dir + "/undone", "old"},
+	}
 	for _, step := range steps {
 		replace(t, step.path, step.text)
 		seen(t, watcher, step.path, step.text)
@@ -105,7 +109,7 @@ func seen(t *testing.T, watcher *Watcher, path, text string) {
 	}
 }
 
-func TestChangesBetweenSetAndRunAreTold(t *testing.T) {
+func TestRun_ReportsChangesSinceSet(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/f", "old")
 	watcher := New(testOptions())
@@ -117,11 +121,12 @@ func TestChangesBetweenSetAndRunAreTold(t *testing.T) {
 	}
 }
 
-func TestSetKeepsWhatIsNotToldYet(t *testing.T) {
+func TestSet_KeepsPendingChanges(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/a", "old")
 	write(t, dir+"/c", "old")
-	watcher := run(t, Options{Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second)}, dir+"/a", dir+"/b")
+	options := Options{Debounce: fixed(time.Millisecond), MaxDelay: fixed(time.Second)}
+	watcher := run(t, options, dir+"/a", dir+"/b")
 	replace(t, dir+"/a", "new")
 	seen(t, watcher, dir+"/a", "new")
 	must(t, watcher.Set([]string{dir + "/a", dir + "/c"}))
