@@ -213,12 +213,12 @@ func (a watchKeeper) run(x *executor) {
 			select {
 			case p, open := <-keeper.Exits():
 				if !open {
-					x.report(keeperGone{a.adoption})
+					x.report(keeperGone(a))
 					return
 				}
 				x.report(x.exitOf(p))
 			case <-keeper.Done():
-				x.report(keeperGone{a.adoption})
+				x.report(keeperGone(a))
 				return
 			case <-ctx.Done():
 				return

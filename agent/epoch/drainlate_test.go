@@ -86,7 +86,7 @@ func TestDrain_DuringAHandover(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))
 				h.w.behaviour["b"] = test.next
-				if test.next.late { // nor is there a cure, for a while
+				if test.next.late { // nor is there a repair, for a while
 					h.w.behaviour["a"] = behaviour{late: true}
 				}
 				done := make(chan struct{})

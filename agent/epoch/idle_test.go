@@ -91,7 +91,7 @@ func TestIdle_ReloadWaitsForClients(t *testing.T) {
 // An epoch that still listens may get a connection that is not counted yet; so may one whose
 // connections are not known.
 func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
-	for name, doubt := range map[string]func(h *harness, old *fakeEnvoy){
+	for name, unknown := range map[string]func(h *harness, old *fakeEnvoy){
 		"it listens":      func(_ *harness, old *fakeEnvoy) { old.datagrams = true },
 		"no measurements": func(h *harness, _ *fakeEnvoy) { h.w.unmeasured = true },
 	} {
@@ -100,7 +100,7 @@ func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
 				h.must(specOf("a"))
 				old := h.newest()
 				h.must(specOf("b"))
-				h.do(func() { doubt(h, old) })
+				h.do(func() { unknown(h, old) })
 				if took, _ := h.applyIn("c"); took < 7*time.Second {
 					t.Errorf("took %s", took)
 				}

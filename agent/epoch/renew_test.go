@@ -133,7 +133,7 @@ func TestRenew_DiffersUntilTuned(t *testing.T) {
 	})
 }
 
-// What is renewed while a cure starts is not what the cure is started with.
+// What is renewed while a repair starts is not what the repair is started with.
 func TestRenew_DuringARepair(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))

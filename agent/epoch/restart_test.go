@@ -264,7 +264,7 @@ func TestRestart_WaitsForAnObstacle(t *testing.T) {
 		if n := len(h.s.Epochs()); n != 1 {
 			t.Errorf("%d epochs were started", n)
 		}
-		h.must(specOf("b")) // a request does not wait for the guard
+		h.must(specOf("b")) // a request does not wait for the restart
 		h.kill(h.newest(), "SIGKILL")
 		h.wait(time.Minute)
 		h.obstacle.Store(nil)

@@ -196,7 +196,7 @@ func TestStopDuringAStart(t *testing.T) {
 }
 
 // The one that serves has closed its admin interface for one that is ended with the stop, or that
-// failed and was not cured.
+// failed and was not repaired.
 func TestStopWhenAdminIsLost(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 				h.kill(h.newest(), "SIGKILL")
 				h.wait(time.Millisecond)
 				h.leave()
-				for _, e := range h.alive() { // what the guard has started has its parent's life
+				for _, e := range h.alive() { // what the supervisor restarted has its parent's life
 					h.kill(e, "SIGKILL")
 				}
 				if err := was.file(filepath.Join(h.dir, "envoy-rev1.json")); err != nil {
@@ -64,7 +64,7 @@ func TestUnreplaced_LeavesNothingAfterAStop(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.settings.BackoffMin, h.settings.BackoffMax = time.Minute, time.Minute
 		h.must(specOf("a"))
-		for range 2 { // the second time the guard waits
+		for range 2 { // the second restart is delayed
 			h.kill(h.newest(), "SIGKILL")
 			h.wait(time.Second)
 		}
@@ -91,13 +91,13 @@ func TestAdoption_TriesAFailedSpecOnce(t *testing.T) {
 				for len(h.alive()) > 0 {
 					h.wait(100 * time.Millisecond)
 				}
-				h.wait(100 * time.Millisecond) // the guard waits
+				h.wait(100 * time.Millisecond) // the restart is delayed
 				h.leave()
 				h.wait(time.Second)
 				h.settings.Limit = 2
 				before := h.outage()
 				h.begin()
-				h.must(specOf("cured"))
+				h.must(specOf("repaired"))
 				if down := h.outage() - before; down > test.down {
 					t.Errorf("nobody served for %s", down)
 				}
