@@ -1,0 +1,83 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/api/apitest"
+	"outrider.org/outrider/agent/resource"
+)
+
+func TestMeshExplain(t *testing.T) {
+	backend := &apitest.Backend{Explanation: api.MeshExplanation{Outcome: "forwarded",
+		Clusters: []api.MeshTarget{{Cluster: "a", Percent: 90}, {Cluster: "b", Percent: 10}},
+		Steps: []api.MeshStep{
+			{What: "listener", Name: "127.0.0.1_80", Facts: []string{"listens on 127.0.0.1:80"},
+				Origins: []resource.Origin{{File: "a.yaml", Line: 1, Kind: "ServiceEntry",
+					Namespace: "shop", Name: "a"}}},
+			{What: "filter chain", Facts: []string{"matches everything"},
+				Origins: []resource.Origin{{File: "a.yaml", Line: 1, Kind: "ServiceEntry",
+					Namespace: "shop", Name: "a"}}},
+			{What: "route", Name: "all", Facts: []string{"matches prefix /"},
+				Origins: []resource.Origin{{File: "b.yaml", Line: 7, Kind: "VirtualService",
+					Namespace: "shop", Name: "a"}}},
+		},
+		Unknown: []string{"50 % of the requests"},
+		Problems: []api.MeshProblem{{File: "b.yaml", Line: 7, Object: "VirtualService shop/a",
+			Field: "spec.http[0]", Severity: "warning", Message: "odd"}}}}
+	m := newMachine(t, backend)
+	code, out, errors := m.outrider("mesh", "explain", "https://a.test:8443/x?y=1", "-X", "PUT",
+		"-H", "x-user: jason", "-H", "host:b.test", "--to", "10.0.0.1")
+	if code != 0 || errors != "" {
+		t.Errorf("%d %s", code, errors)
+	}
+	golden(t, "mesh-explain.txt", out)
+	want := []api.MeshRequest{{Method: "PUT", Host: "a.test", Port: 8443, Path: "/x?y=1", TLS: true,
+		Address: "10.0.0.1",
+		Headers: []api.MeshHeader{{Name: "x-user", Value: "jason"},
+			{Name: "host", Value: "b.test"}}}}
+	if diff := cmp.Diff(want, backend.Explained()); diff != "" {
+		t.Error(diff)
+	}
+	backend.Explanation = api.MeshExplanation{Outcome: "refused",
+		Reason: "nothing listens on port 81", Cure: "add it"}
+	if code, out, _ := m.outrider("mesh", "explain", "a.test:81"); code != api.ExitRefused ||
+		!strings.Contains(out, "=> refused: nothing listens on port 81\n   add it\n") {
+		t.Errorf("%d %s", code, out)
+	}
+	if code, out, _ := m.outrider("mesh", "explain", "a.test:81",
+		"--json"); code != api.ExitRefused || !json.Valid([]byte(out)) {
+		t.Errorf("%d %s", code, out)
+	}
+	for _, arguments := range []string{"a.test:0", "a.test:99999", "ftp://a.test", "/x",
+		"a.test -H x", "a.test --to x", "a.test --type router", ""} {
+		if code, out, errors := m.outrider(append([]string{"mesh", "explain"},
+			strings.Fields(arguments)...)...); code != api.ExitUsage {
+			t.Errorf("%q: %d %s %s", arguments, code, out, errors)
+		}
+	}
+}
+
+func TestMeshExplain_Files(t *testing.T) {
+	m := newMachine(t, nil)
+	file := m.write("a.yaml", "apiVersion: networking.istio.io/v1\nkind: Gateway\n"+
+		"metadata: {name: g}\nspec:\n  selector: {app: edge}\n  servers:\n"+
+		"  - port: {number: 80, name: http, protocol: HTTP}\n    hosts: [a.test]\n"+
+		"---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v}\n"+
+		"spec:\n  hosts: [a.test]\n  gateways: [g]\n  http: [{directResponse: {status: 418}}]\n")
+	m.write("etc/outrider.toml", "[node]\nlabels = {app = \"edge\"}\n")
+	code, out, errors := m.outrider("mesh", "explain", "a.test", "--files", file, "--type",
+		"router")
+	if code != 0 || !strings.Contains(out, "=> answered with status 418") ||
+		!strings.Contains(out, "$DIR/a.yaml:10 VirtualService") {
+		t.Errorf("%d %s %s", code, out, errors)
+	}
+	if code, out, _ := m.outrider("mesh", "explain", "a.test", "--files",
+		file); code != api.ExitRefused {
+		t.Errorf("of a sidecar: %d %s", code, out)
+	}
+}
