@@ -253,6 +253,11 @@ func TestFallback_MeshConfig(t *testing.T) {
 	l.remembers(true)
 	l.next()
 	l.serves("the next server", "1s", problem)
+	l.next()
+	if err := l.server.Configure(l.settings()); err != nil { // before an Envoy connects
+		t.Fatal(err)
+	}
+	l.serves("not tried again", "1s", problem)
 	if err := l.server.Configure(l.settings()); err != nil {
 		t.Fatal(err)
 	}

@@ -329,7 +329,9 @@ func (s *Server) Configure(settings Settings) error {
 	s.settings = settings
 	s.need(settings.Namespace)
 	s.settle()
-	s.refusedMesh = nil // Envoy may accept it now
+	if s.viewed(s.here) {
+		s.refusedMesh = nil // Envoy may accept it now
+	}
 	s.applyMesh()
 	s.retry()
 	s.tellProblems()
