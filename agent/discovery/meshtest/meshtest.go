@@ -39,7 +39,8 @@ func New(t testing.TB, text string) (*Mesh, model.Touched) {
 	m := &Mesh{World: model.NewWorld("cluster.local", mesh.Default()), t: t, path: path,
 		store: store.New(store.Options{Paths: []string{path}, Namespace: Namespace,
 			Validate: validate.Object})}
-	return m, m.Set(text)
+	touched := m.Set(text)
+	return m, touched
 }
 
 // Set replaces all objects and returns what the change affects. Invalid objects fail the test.

@@ -141,8 +141,8 @@ func (r *Router) mirrors(action *routev3.RouteAction, in model.HTTPRoute, field 
 	}
 	if in.Mirror != nil {
 		percent := in.MirrorPercentage
-		if old := in.MirrorPercent; percent == nil &&
-			old != nil { //nolint:staticcheck // deprecated, still valid YAML
+		old := in.MirrorPercent //nolint:staticcheck // deprecated, still valid YAML
+		if percent == nil && old != nil {
 			percent = &networking.Percent{Value: float64(old.Value)}
 		}
 		mirror(in.Mirror, percent, field+".mirror")
