@@ -1,5 +1,6 @@
-// Package agent composes the parts of Outrider: it decides the order of start and stop, turns configuration into what each
-// part needs, and makes a reload one transaction. It knows no detail of any part.
+// Package agent composes the parts of Outrider: it decides the order of start and stop, turns
+// configuration into what each part needs, and makes a reload one transaction. It knows no detail
+// of any part.
 package agent
 
 import (
@@ -38,8 +39,8 @@ type Options struct {
 	Output  io.Writer // of the log, where it does not go to the journal
 }
 
-// Agent is one run of outriderd. Its fields are set before its parts run and are constant from then on; what changes is
-// behind a part's own lock, or atomic.
+// Agent is one run of outriderd. Its fields are set before its parts run and are constant from then
+// on; what changes is behind a part's own lock, or atomic.
 type Agent struct {
 	options Options
 	started time.Time
@@ -66,7 +67,7 @@ type Agent struct {
 	api        *api.Server
 	presence   *neighbour.Presence // for other agents
 	bus        *bus.Server         // nil: off
-	watched    *watched            // nil: off
+	watched    *configWatch        // nil: off
 
 	binary   atomic.Pointer[envoy.Binary] // inspected last
 	serving  atomic.Pointer[envoy.Binary] // of the configuration in force; nil before the first
@@ -83,13 +84,15 @@ type part interface {
 	Run(ctx context.Context) error
 }
 
-// Run runs the agent until it is told to stop by a signal or a request, or cannot go on. An *ExitError says with which code
-// the program is to end. When ctx ends Envoy goes on serving, as after a crash; only a stop ends it.
+// Run runs the agent until it is told to stop by a signal or a request, or cannot go on. An
+// *ExitError says with which code the program is to end. When ctx ends Envoy goes on serving, as
+// after a crash; only a stop ends it.
 func Run(ctx context.Context, options Options) (err error) {
 	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1)}
 	a.log = slog.New(newLogHandler(options.Output, "auto", a.level))
 	catching := sync.OnceValue(catchSignals)
-	go catching() // beside the configuration: Go changes the masks of threads, one signal after the other
+	// beside the configuration: Go changes the masks of threads, one signal after the other
+	go catching()
 	defer func() { catching().stop() }()
 	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.logOf("systemd")})
 	defer func() { farewell(notifier, err) }()
@@ -143,7 +146,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		// The supervisor has adopted what an earlier agent left.
 		homes.Update()      // before the mesh is served
 		a.viewPort.update() // before the admin view listens
-		for _, p := range append(a.parts(), homes, &teller{backend{a}, notifier}) {
+		for _, p := range append(a.parts(), homes, &statusNotifier{backend{a}, notifier}) {
 			run(p)
 		}
 		return a.begin(ctx)
@@ -228,10 +231,12 @@ const (
 	settleAfter = 2 * time.Second
 )
 
-// lookAgain is how often it is looked whether there is still something that may serve: an attempt can end without an epoch to show for it.
+// lookAgain is how often it is looked whether there is still something that may serve: an attempt
+// can end without an epoch to show for it.
 const lookAgain = time.Second
 
-// serves waits as long as what is known to work is being brought back, and tells whether an Envoy serves, or the agent ends.
+// serves waits as long as what is known to work is being brought back, and tells whether an Envoy
+// serves, or the agent ends.
 func (a *Agent) serves(ctx context.Context) bool {
 	for {
 		changed := a.supervisor.Changed()
@@ -249,7 +254,8 @@ func (a *Agent) serves(ctx context.Context) bool {
 	}
 }
 
-// readAgain asks for a reload if the configuration changed after it was read and before it was watched.
+// readAgain asks for a reload if the configuration changed after it was read and before it was
+// watched.
 func (a *Agent) readAgain(ctx context.Context, started *config.Loaded) {
 	if a.watched == nil {
 		return
@@ -268,10 +274,12 @@ func (o Options) environment() func(string) string {
 	return os.Getenv
 }
 
-// answerPatience is how long systemd may take to answer before the journal says what the stop waits for.
+// answerPatience is how long systemd may take to answer before the journal says what the stop waits
+// for.
 const answerPatience = 500 * time.Millisecond
 
-// restarted is whether systemd ends the agent to start it again at once, by the job of its unit. What cannot be known is a stop.
+// restarted is whether systemd ends the agent to start it again at once, by the job of its unit.
+// What cannot be known is a stop.
 func (a *Agent) restarted(ctx context.Context) bool {
 	log := a.logOf("systemd")
 	late := time.AfterFunc(answerPatience, func() {

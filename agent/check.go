@@ -9,8 +9,9 @@ import (
 	"outrider.org/outrider/agent/blueprint"
 )
 
-// Check looks at a configuration as a start would, Envoy's own opinion of the bootstrap included, and writes what it finds. Its
-// error is what a start would refuse, for the sake of others on this host too, with the exit code that the start would have.
+// Check looks at a configuration as a start would, Envoy's own opinion of the bootstrap included,
+// and writes what it finds. Its error is what a start would refuse, for the sake of others on this
+// host too, with the exit code that the start would have.
 func Check(ctx context.Context, options Options, out io.Writer) error {
 	report := blueprint.Check(ctx, options.Config, blueprint.Checker{Maker: blueprint.ThisHost()})
 	if len(report.Files) > 0 { // else not even the configuration could be read

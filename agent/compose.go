@@ -19,7 +19,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// compose makes all parts and connects them. Nothing runs yet; the keeper starts meanwhile, and the bootstrap is made.
+// compose makes all parts and connects them. Nothing runs yet; the keeper starts meanwhile, and the
+// bootstrap is made.
 func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	c := loaded.Config
 	other, err := envoyUser(c)
@@ -71,7 +72,7 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 	a.reloader = newReloader(reloadSource{a}, a.supervisor, reloadEffects{a}, a.board,
 		a.logOf("reload"), loaded)
 	if c.Reload.Watch {
-		a.watched = newWatched(a.reloader, a.logOf("watch"))
+		a.watched = newConfigWatch(a.reloader, a.logOf("watch"))
 	}
 	if c.Bus.Enabled {
 		if a.bus, err = a.newBus(); err != nil {
@@ -81,8 +82,8 @@ func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err er
 	return a.composeViews(c)
 }
 
-// newLink connects to systemd's keeper (a socket in the runtime directory) or, in the foreground, to
-// one that it starts.
+// newLink connects to systemd's keeper (a socket in the runtime directory) or, in the foreground,
+// to one that it starts.
 func (a *Agent) newLink(
 	ctx context.Context, c *config.Config, other *keeper.User,
 ) *driver.Link {
@@ -161,7 +162,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	log := a.logOf("xds")
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
 		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts, a.supervisor.Hint),
-		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.DiscreetMessage,
+		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
 	}))
 	return err
 }

@@ -13,8 +13,8 @@ import (
 // countTime bounds the question to Envoy what it has counted of its clusters.
 const countTime = time.Second
 
-// mostCounted is up to how many services each status asks Envoy for what it has counted: it looks at
-// all its statistics for that.
+// mostCounted is up to how many services each status asks Envoy for what it has counted: it looks
+// at all its statistics for that.
 const mostCounted = 1000
 
 const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(success|failure)|` +

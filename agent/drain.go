@@ -13,7 +13,8 @@ import (
 // drainPoll is how often a drain that is waited for is looked at.
 const drainPoll = 200 * time.Millisecond
 
-// drainBlind is how long the connections of an epoch that is said to serve may not be known while a drain is waited for.
+// drainBlind is how long the connections of an epoch that is said to serve may not be known while a
+// drain is waited for.
 const drainBlind = 10 * time.Second
 
 // Drain stops taking new connections.
@@ -58,8 +59,9 @@ type drainWait struct {
 	progress func(api.Progress)
 }
 
-// until returns how many connections are left: at once, or once none is and none can come. An epoch that drains takes new ones
-// until its drain time is over, so that zero means nothing before. That it cannot be asked is no news while another epoch takes over.
+// until returns how many connections are left: at once, or once none is and none can come. An epoch
+// that drains takes new ones until its drain time is over, so that zero means nothing before. That
+// it cannot be asked is no news while another epoch takes over.
 func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error) {
 	told, counted := api.Progress{}, time.Now()
 	for {
@@ -73,7 +75,8 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 		if !wait && e.DrainEnds.IsZero() {
 			return api.DrainResult{Unknown: fmt.Sprintf("epoch %d has not said yet that it drains, and is told until it does", e.Number)}, nil
 		}
-		closed := !e.DrainEnds.IsZero() && time.Since(e.DrainEnds) > drainPoll // Envoy's workers close them a moment later
+		// Envoy's workers close them a moment later
+		closed := !e.DrainEnds.IsZero() && time.Since(e.DrainEnds) > drainPoll
 		left, err := w.count(ctx, e)
 		if err == nil || w.handsOver(e) {
 			counted = time.Now()
@@ -103,8 +106,8 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 	}
 }
 
-// handsOver is whether an epoch could not be asked because another one takes over, or because it has not taken the drain yet: the
-// supervisor sees to both.
+// handsOver is whether an epoch could not be asked because another one takes over, or because it
+// has not taken the drain yet: the supervisor sees to both.
 func (w drainWait) handsOver(was epoch.Epoch) bool {
 	now, ok := w.live()
 	return !ok || now.ID != was.ID || now.State == epoch.HandingOver || now.AdminLost || now.DrainEnds.IsZero()

@@ -16,9 +16,11 @@ import (
 
 // The exit codes of outriderd (interfaces.md, "Programs"; names from sysexits.h).
 const (
-	ExitOK            = 0
-	ExitNoProgram     = 69 // EX_UNAVAILABLE: Envoy or outrider-bootstrap is missing or not executable
-	ExitInternal      = 70 // EX_SOFTWARE: anything that may pass; of these codes systemd retries this one
+	ExitOK = 0
+	// EX_UNAVAILABLE: Envoy or outrider-bootstrap is missing or not executable
+	ExitNoProgram = 69
+	// EX_SOFTWARE: anything that may pass; of these codes systemd retries this one
+	ExitInternal      = 70
 	ExitAlreadyRuns   = 73 // EX_CANTCREAT: another outriderd runs on this configuration
 	ExitGaveUp        = 75 // EX_TEMPFAIL: restart_limit within restart_window
 	ExitConfiguration = 78 // EX_CONFIG

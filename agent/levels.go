@@ -17,7 +17,8 @@ var agentLevels = []string{"debug", "info", "warn", "error"}
 // envoyLevels are the levels of [envoy] log_level.
 var envoyLevels = []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
 
-// LogLevels are those in force: the agent's, Envoy's as the configuration or a request set it last, and the components'.
+// LogLevels are those in force: the agent's, Envoy's as the configuration or a request set it last,
+// and the components'.
 func (b backend) LogLevels(ctx context.Context) (api.LogLevels, error) {
 	levels := api.LogLevels{Agent: strings.ToLower(b.level.Level().String())}
 	e, ok := b.proxy.liveEpoch()
@@ -45,8 +46,8 @@ func mostCommon(components map[string]string) string {
 	return best
 }
 
-// SetLogLevels sets what is given, or nothing if any of it is wrong. It lasts until the next reload that changes the key, and
-// Envoy's until its next epoch.
+// SetLogLevels sets what is given, or nothing if any of it is wrong. It lasts until the next reload
+// that changes the key, and Envoy's until its next epoch.
 func (b backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
 	if levels.Agent != "" && !slices.Contains(agentLevels, levels.Agent) {
 		return api.LogLevels{}, badLevel("agent", levels.Agent, agentLevels)

@@ -112,7 +112,8 @@ func TestLogLevelsAreToldToWhomHasOthers(t *testing.T) {
 	l.expect(t, "the supervisor has ended", false)
 }
 
-// A cure that was starting while levels were changed got live with others, and no reload speaks of it.
+// A cure that was starting while levels were changed got live with others, and no reload speaks of
+// it.
 func TestAnEpochThatGetsLiveByItselfIsToldTheLevelsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, l := newReloads(t), newLevels()

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockName is the file in the runtime folder that the one agent of a configuration holds locked. The lock ends with the
-// process, however it ends.
+// lockName is the file in the runtime folder that the one agent of a configuration holds locked.
+// The lock ends with the process, however it ends.
 const lockName = "outriderd.lock"
 
-// lock makes this process the only agent with this runtime folder; an ExitError with ExitAlreadyRuns if another one is.
+// lock makes this process the only agent with this runtime folder; an ExitError with
+// ExitAlreadyRuns if another one is.
 func lock(runtimeDir string) (*os.File, error) {
 	path := filepath.Join(runtimeDir, lockName)
 	var file *os.File

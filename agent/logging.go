@@ -22,8 +22,8 @@ type logs struct {
 	close        func()
 }
 
-// openLog returns where a [log] format writes. auto is the journal where standard error goes there (so under
-// systemd), colour on a terminal and JSON elsewhere.
+// openLog returns where a [log] format writes. auto is the journal where standard error goes there
+// (so under systemd), colour on a terminal and JSON elsewhere.
 func openLog(options Options, format string, level *slog.LevelVar) (logs, error) {
 	file, isFile := options.Output.(*os.File)
 	wanted := format == "journal"
@@ -49,8 +49,8 @@ func openLog(options Options, format string, level *slog.LevelVar) (logs, error)
 	}, nil
 }
 
-// logOf is the log of a part: its lines say which part wrote them (OUTRIDER_COMPONENT= in the journal). What package agent writes
-// itself is the component "agent".
+// logOf is the log of a part: its lines say which part wrote them (OUTRIDER_COMPONENT= in the
+// journal). What package agent writes itself is the component "agent".
 func (a *Agent) logOf(part string) *slog.Logger { return a.log.With("component", part) }
 
 // logCloseTime bounds waiting at the end for the journal to take the last lines.

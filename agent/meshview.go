@@ -16,7 +16,8 @@ import (
 // rescanTime bounds how long the embedded server may take to read its files again.
 const rescanTime = 30 * time.Second
 
-// MeshProblems are what is wrong in the embedded server's files as they are now, and what Envoy refused of them.
+// MeshProblems are what is wrong in the embedded server's files as they are now, and what Envoy
+// refused of them.
 func (b backend) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 	ctx, cancel := context.WithTimeout(ctx, rescanTime)
 	defer cancel()
@@ -79,7 +80,8 @@ func (b backend) MeshExplain(ctx context.Context, request api.MeshRequest) (api.
 	return out, nil
 }
 
-// MeshOrigins are where the resources of the Envoy come from that took listeners last; before there is one, none.
+// MeshOrigins are where the resources of the Envoy come from that took listeners last; before there
+// is one, none.
 func (b backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
 	out := []api.MeshOrigin{}
 	node := b.meshPorts.LastNode()

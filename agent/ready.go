@@ -44,8 +44,8 @@ func (p *proxy) Live() (http.RoundTripper, int, error) {
 	return p.admin(e.AdminAddress), e.Number, nil
 }
 
-// Ready is whether Envoy is live and has its configuration, and why not (status.Readiness). Envoy is asked each time: it
-// alone knows that it drains.
+// Ready is whether Envoy is live and has its configuration, and why not (status.Readiness). Envoy
+// is asked each time: it alone knows that it drains.
 func (p *proxy) Ready() (bool, string) { return p.ready(context.Background()) }
 
 // ready is Ready for a caller that may leave before Envoy answers.
@@ -66,7 +66,8 @@ func (p *proxy) ready(ctx context.Context) (bool, string) {
 	switch {
 	case err != nil:
 		if now, still := p.liveEpoch(); !still || now.ID != e.ID || now.AdminLost || now.State == epoch.HandingOver {
-			// In between somebody serves all the time: the old admin closes when the new epoch starts, its listeners do not.
+			// In between somebody serves all the time: the old admin closes when the new epoch
+			// starts, its listeners do not.
 			return still, "an epoch is being replaced"
 		}
 		return false, fmt.Sprintf("epoch %d does not say whether it is ready: %v", e.Number, err)
@@ -76,9 +77,9 @@ func (p *proxy) ready(ctx context.Context) (bool, string) {
 	return true, ""
 }
 
-// readyUnasked reports whether the live epoch is ready where that is known without asking it. A drain comes first: it also
-// stands for an epoch that cannot be told. An epoch whose listeners have closed or may have closed is not ready: Envoy itself
-// does not say so on its admin interface.
+// readyUnasked reports whether the live epoch is ready where that is known without asking it. A
+// drain comes first: it also stands for an epoch that cannot be told. An epoch whose listeners have
+// closed or may have closed is not ready: Envoy itself does not say so on its admin interface.
 func readyUnasked(e epoch.Epoch) (ready bool, reason string, known bool) {
 	switch {
 	case e.Drained:

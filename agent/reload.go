@@ -131,7 +131,8 @@ func newReloader(
 // Name is the part's name.
 func (r *reloader) Name() string { return "reload" }
 
-// Run serves requests until ctx ends. It does not wait for helpers, which may hang in a file system.
+// Run serves requests until ctx ends. It does not wait for helpers, which may hang in a file
+// system.
 func (r *reloader) Run(ctx context.Context) error {
 	defer close(r.ended)
 	for {

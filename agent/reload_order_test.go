@@ -45,7 +45,8 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// A change of a file is a reload that is told, from its beginning to its end, only once it has an effect: nobody asked for it.
+// A change of a file is a reload that is told, from its beginning to its end, only once it has an
+// effect: nobody asked for it.
 func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 	const epochKey, liveKey, broken = "[envoy]\nconnect_timeout = \"3s\"\n", "[log]\nlevel = \"debug\"\n" + "[envoy]\nconnect_timeout = \"3s\"\n", "[envoy]\nconnect_timeout = 3\n"
 	synctest.Test(t, func(t *testing.T) {
@@ -178,11 +179,12 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 	}
 }
 
-// A file's change and a request that follows it read the same content. What one of them asks for is one epoch, whichever is read first,
-// and neither was overtaken by a newer configuration.
+// A file's change and a request that follows it read the same content. What one of them asks for is
+// one epoch, whichever is read first, and neither was overtaken by a newer configuration.
 func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 	for name, watchFirst := range map[string]bool{"the request is decided first": false, "the watch overtakes it": true} {
-		for _, live := range []bool{false, true} { // the first epoch is live before the other is decided
+		// the first epoch is live before the other is decided
+		for _, live := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := newReloads(t)

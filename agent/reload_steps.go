@@ -128,7 +128,8 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	// A newer request may have requested the epoch that this one needs.
 	ifChanged := request.ifChanged || request.first || overtaken && read.epoch ||
 		read.loaded.Config.Reload.OnRequest != "always"
-	// While another reload waits for its epoch, the supervisor decides which one is live in the end.
+	// While another reload waits for its epoch, the supervisor decides which one is live in the
+	// end.
 	if live && hash == read.wanted.spec.Hash && ifChanged && !request.first && len(r.asked) == 0 {
 		r.unchanged(ctx, request, read, number)
 		return

@@ -268,7 +268,8 @@ func TestRefusedEpochKeepsTheConfigurationInForce(t *testing.T) {
 	}
 }
 
-// brokenWhileOneWaits is a reload that waits for its epoch until release, and a broken configuration that was written meanwhile.
+// brokenWhileOneWaits is a reload that waits for its epoch until release, and a broken
+// configuration that was written meanwhile.
 func brokenWhileOneWaits(t *testing.T) (r *reloads, waiting <-chan api.ReloadResult, release func()) {
 	t.Helper()
 	r = newReloads(t)
@@ -331,7 +332,8 @@ func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {
 	for i, text := range []string{"[envoy]\nconnect_timeout = \"3s\"\n", "# as before\n"} {
 		r.write(t, text)
 		outcomes = append(outcomes, r.begin(t, "change"))
-		r.waits(t, i+1) // the second is not answered by what is live now: that is about to be replaced
+		// the second is not answered by what is live now: that is about to be replaced
+		r.waits(t, i+1)
 	}
 	release()
 	for _, outcome := range outcomes {
@@ -343,7 +345,8 @@ func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
 	r := newReloads(t)
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	// Two reloads that want the same epoch, so that one is made for both, and the later one is told first.
+	// Two reloads that want the same epoch, so that one is made for both, and the later one is told
+	// first.
 	var releases []func()
 	var outcomes []<-chan api.ReloadResult
 	for i, level := range []string{"warn", "debug"} {

@@ -22,7 +22,8 @@ func (b backend) report() []api.ReportPiece {
 	return []api.ReportPiece{{Name: "build.txt", Text: build}, {Name: "xds-counters.txt", Text: fmt.Sprintf("%+v\n", b.xds.Stats())}}
 }
 
-// metrics are the agent's own, for /stats/prometheus. They are read from the parts when somebody asks.
+// metrics are the agent's own, for /stats/prometheus. They are read from the parts when somebody
+// asks.
 func (a *Agent) metrics() prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	gauge := func(name, help string, value func() float64) {

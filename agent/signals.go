@@ -17,15 +17,16 @@ type signals struct {
 	stop     func()
 }
 
-// catchSignals catches them from now on, so that none that comes while the agent starts is lost or deadly.
+// catchSignals catches them from now on, so that none that comes while the agent starts is lost or
+// deadly.
 func catchSignals() signals {
 	received := make(chan os.Signal, 16)
 	signal.Notify(received, unix.SIGHUP, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1)
 	return signals{received: received, stop: func() { signal.Stop(received) }}
 }
 
-// obey does what signals and requests ask for until ctx ends. Each runs beside the others: a stop does not wait for a reload, nor the
-// second SIGTERM for the first.
+// obey does what signals and requests ask for until ctx ends. Each runs beside the others: a stop
+// does not wait for a reload, nor the second SIGTERM for the first.
 func (a *Agent) obey(ctx context.Context, signals signals) error {
 	var running errgroup.Group
 	defer func() { _ = running.Wait() }()
@@ -35,7 +36,8 @@ func (a *Agent) obey(ctx context.Context, signals signals) error {
 		case received := <-signals.received:
 			switch received {
 			case unix.SIGHUP:
-				do(func() { _, _ = a.reloader.Reload(ctx, &reload{reason: "SIGHUP"}) }) // its outcome is logged
+				// its outcome is logged
+				do(func() { _, _ = a.reloader.Reload(ctx, &reload{reason: "SIGHUP"}) })
 			case unix.SIGUSR1:
 				do(func() { a.reopenLogs(ctx) })
 			default:

@@ -20,9 +20,12 @@ import (
 // specMaker turns a configuration into the Envoy it asks for.
 type specMaker struct {
 	blueprint.Maker
-	keeper  func() keeper.Info                                            // of the keeper that runs now
-	inspect func(ctx context.Context, path string) (*envoy.Binary, error) // what the binary at a path is
-	runner  envoy.Runner                                                  // where Envoy runs, and as whom
+	// of the keeper that runs now
+	keeper func() keeper.Info
+	// what the binary at a path is
+	inspect func(ctx context.Context, path string) (*envoy.Binary, error)
+	// where Envoy runs, and as whom
+	runner envoy.Runner
 }
 
 // wanted is what a configuration asks for.
@@ -38,8 +41,8 @@ type listener struct {
 	files func(files []string) // that Envoy itself reads, before they are read
 }
 
-// make reads everything an epoch is made of, so that the functions of the result need nothing more: what was read now is what
-// is started, however long it waits for its turn.
+// make reads everything an epoch is made of, so that the functions of the result need nothing more:
+// what was read now is what is started, however long it waits for its turn.
 func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	if err != nil {

@@ -24,7 +24,8 @@ type viewPort struct {
 
 	mu   sync.Mutex
 	held map[uint64]string // by reload: the admin address of the epoch that it asks for
-	last string            // of the live epoch, or of the one that was or is to be while none is live
+	// of the live epoch, or of the one that was or is to be while none is live
+	last string
 }
 
 // Name is the part's name.

@@ -1,7 +1,8 @@
-// Package blueprint turns a configuration into what Envoy is started with: it reads the files that the bootstrap is made of, resolves the
-// names in it, renders it, and makes the command line. A start, a reload and a check (outriderd --check, outrider config
-// check, CheckConfig on D-Bus) all go through it, so that a check refuses what a reload would. Errors are config.Errors: each
-// says where its key stands.
+// Package blueprint turns a configuration into what Envoy is started with: it reads the files that
+// the bootstrap is made of, resolves the names in it, renders it, and makes the command line. A
+// start, a reload and a check (outriderd --check, outrider config check, CheckConfig on D-Bus) all
+// go through it, so that a check refuses what a reload would. Errors are config.Errors: each says
+// where its key stands.
 package blueprint
 
 import (
@@ -23,16 +24,17 @@ import (
 
 // Maker makes blueprints.
 type Maker struct {
-	Host    config.Host
-	Resolve func(ctx context.Context, address string) (netip.AddrPort, error) // host:port → address:port
+	Host config.Host
+	// host:port → address:port
+	Resolve func(ctx context.Context, address string) (netip.AddrPort, error)
 	Render  func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered, error)
 }
 
 // ThisHost makes blueprints of Envoys on this host.
 func ThisHost() Maker { return Maker{config.ThisHost(), Resolve, (&bootstrap.Program{}).Render} }
 
-// Blueprint is an Envoy as a configuration wants it, without what differs from epoch to epoch. All it is made of has been read:
-// its methods look at nothing but themselves.
+// Blueprint is an Envoy as a configuration wants it, without what differs from epoch to epoch. All
+// it is made of has been read: its methods look at nothing but themselves.
 type Blueprint struct {
 	Command envoy.CommandLine
 
@@ -41,8 +43,8 @@ type Blueprint struct {
 	files    []string // that Envoy reads at its start
 }
 
-// Make reads, resolves and renders what a configuration asks for. Its error is config.Errors, all that is wrong; or a
-// *bootstrap.ProgramError, which says nothing about the configuration.
+// Make reads, resolves and renders what a configuration asks for. Its error is config.Errors, all
+// that is wrong; or a *bootstrap.ProgramError, which says nothing about the configuration.
 func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
 	b := &Blueprint{loaded: loaded}
 	c := loaded.Config
@@ -101,7 +103,8 @@ const (
 	extraArgsKey = "envoy.extra_args"
 )
 
-// Render returns the bootstrap (JSON) of an epoch whose admin interface is to be on the socket of the given path.
+// Render returns the bootstrap (JSON) of an epoch whose admin interface is to be on the socket of
+// the given path.
 func (b *Blueprint) Render(adminSocket string) ([]byte, error) { return b.rendered.For(adminSocket) }
 
 // refused is why there is no bootstrap, at the key of the file that is wrong.
@@ -113,7 +116,8 @@ func (b *Blueprint) refused(err error) *config.Error {
 	return b.fault(err.Error())
 }
 
-// fault is something wrong with the bootstrap as a whole: it stands at the key that decides about it.
+// fault is something wrong with the bootstrap as a whole: it stands at the key that decides about
+// it.
 func (b *Blueprint) fault(message string) *config.Error {
 	switch e := b.loaded.Config.Envoy; {
 	case e.CustomConfigFile != "":
@@ -127,17 +131,20 @@ func (b *Blueprint) fault(message string) *config.Error {
 	}
 }
 
-// Files are those that Envoy itself reads at its start, each once: [reload] files, and the certificates that the bootstrap names.
+// Files are those that Envoy itself reads at its start, each once: [reload] files, and the
+// certificates that the bootstrap names.
 func (b *Blueprint) Files() []string { return slices.Clone(b.files) }
 
-// AdminAddress is where the admin interface of an epoch answers whose bootstrap was rendered for the given socket: there, or where the
-// user's own bootstrap says, which is the same for every epoch.
+// AdminAddress is where the admin interface of an epoch answers whose bootstrap was rendered for
+// the given socket: there, or where the user's own bootstrap says, which is the same for every
+// epoch.
 func (b *Blueprint) AdminAddress(adminSocket string) string {
 	return cmp.Or(b.rendered.Admin, adminSocket)
 }
 
-// Digest tells Envoys apart (SHA-256, hexadecimal): bootstrap, command line, program, and the content of every file the epoch is made of. What is
-// different in every epoch, or applied to a running one (log levels), does not count.
+// Digest tells Envoys apart (SHA-256, hexadecimal): bootstrap, command line, program, and the
+// content of every file the epoch is made of. What is different in every epoch, or applied to a
+// running one (log levels), does not count.
 func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 	command := b.Command
 	command.HotRestart, command.LogLevel, command.ComponentLogLevel = binary.HotRestartVersion != "", "", ""
@@ -167,7 +174,8 @@ func (b *Blueprint) Suits(binary *envoy.Binary) error {
 	return nil
 }
 
-// defaultStatNameLength is [envoy] stat_name_length's default, which today's Envoy neither needs nor knows.
+// defaultStatNameLength is [envoy] stat_name_length's default, which today's Envoy neither needs
+// nor knows.
 const defaultStatNameLength = 189
 
 // commandLine is what all epochs of a configuration share.

@@ -15,14 +15,15 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Checker is how a configuration is checked. The zero Runner is the Envoy of this host, run by this process: as root with the
-// rights of [envoy] user.
+// Checker is how a configuration is checked. The zero Runner is the Envoy of this host, run by this
+// process: as root with the rights of [envoy] user.
 type Checker struct {
 	Maker  Maker
 	Runner envoy.Runner // runs Envoy where it is going to run, and as whom
 	Folder string       // where Envoy may read what this process writes; only with a Runner
 
-	Agent, Envoy *Reader // whom they will run as, where that is not as this process does; nil: not known
+	// whom they will run as, where that is not as this process does; nil: not known
+	Agent, Envoy *Reader
 }
 
 // Report is what a check found.
@@ -30,8 +31,10 @@ type Report struct {
 	Files    []string      // of the configuration, as far as they were read
 	Errors   config.Errors // what a start or a reload would refuse
 	Warnings config.Errors // what is hardly meant, and what could not be checked here
-	Missing  bool          // the Envoy that the configuration names, or outrider-bootstrap, cannot be run: one of Errors
-	Passing  bool          // what the check needs failed, which says nothing about the configuration: one of Errors
+	// the Envoy that the configuration names, or outrider-bootstrap, cannot be run: one of Errors
+	Missing bool
+	// what the check needs failed, which says nothing about the configuration: one of Errors
+	Passing bool
 }
 
 func (r *Report) refuse(err error) {
@@ -46,10 +49,12 @@ func (r *Report) warn(loaded *config.Loaded, message, cure string) {
 	r.Warnings = append(r.Warnings, loaded.Fault("", message, cure))
 }
 
-// checkTime bounds what a check runs of Envoy: three questions, and a validation. A thousand listeners take half a second.
+// checkTime bounds what a check runs of Envoy: three questions, and a validation. A thousand
+// listeners take half a second.
 const checkTime = 30 * time.Second
 
-// Check does what a start does before Envoy runs, and has Envoy check the bootstrap, where there is one.
+// Check does what a start does before Envoy runs, and has Envoy check the bootstrap, where there is
+// one.
 func Check(ctx context.Context, options config.Options, how Checker) Report {
 	options.CheckOnly = true
 	loaded, err := config.Load(options)
@@ -99,7 +104,8 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	return report
 }
 
-// secretElsewhere is a key whose file is a credential of the unit's, of those that the bootstrap is made of.
+// secretElsewhere is a key whose file is a credential of the unit's, of those that the bootstrap is
+// made of.
 func secretElsewhere(c *config.Config) (key, credential string) {
 	for _, file := range []struct{ key, path string }{
 		{customKey, c.Envoy.CustomConfigFile}, {templateKey, c.Envoy.TemplateFile}, {overrideKey, c.Envoy.BootstrapOverride},

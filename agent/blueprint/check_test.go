@@ -41,7 +41,8 @@ func thisHost() Maker {
 	}}
 }
 
-// check checks outrider.toml with the given content; the folder is written as $DIR in what it returns.
+// check checks outrider.toml with the given content; the folder is written as $DIR in what it
+// returns.
 func (h host) check(toml string) Report {
 	h.t.Helper()
 	h.write("outrider.toml", toml)
@@ -177,7 +178,8 @@ func TestCheck_NeedsAnEnvoy(t *testing.T) {
 	}
 }
 
-// What the users of the units cannot read is refused at its key, as a start would, though root reads it.
+// What the users of the units cannot read is refused at its key, as a start would, though root
+// reads it.
 func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	h := newHost(t)
 	if err := os.Chmod(h.dir, 0o755); err != nil {

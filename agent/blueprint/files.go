@@ -12,14 +12,15 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// The largest files, in bytes. A static bootstrap of a thousand services has some 2 MB; a token a few kB.
+// The largest files, in bytes. A static bootstrap of a thousand services has some 2 MB; a token a
+// few kB.
 const (
 	maxFile  = 64 << 20
 	maxToken = 64 << 10
 )
 
-// readFile reads the file that a key names, if it is a regular one: a named pipe would wait for its writer for ever, a device
-// may never end.
+// readFile reads the file that a key names, if it is a regular one: a named pipe would wait for its
+// writer for ever, a device may never end.
 func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *config.Error) {
 	content, err := readRegular(path, atMost)
 	if err == nil {
@@ -46,7 +47,8 @@ func readRegular(path string, atMost int64) ([]byte, error) {
 	} else if !info.Mode().IsRegular() {
 		return nil, errNotRegular // and is not opened: to open a device may do something
 	}
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may have become a named pipe meanwhile
+	// it may have become a named pipe meanwhile
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}

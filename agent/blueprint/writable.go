@@ -13,9 +13,9 @@ import (
 // testProgram answers whether a file can be written (test(1), of coreutils).
 const testProgram = "/usr/bin/test"
 
-// Writable refuses files that Envoy is to write and may not: by its user, or because its unit's sandbox forbids it. Only a
-// runner that lives in the same sandbox can tell; Envoy itself would tell at its first line, when it is too late. Its error
-// is config.Errors.
+// Writable refuses files that Envoy is to write and may not: by its user, or because its unit's
+// sandbox forbids it. Only a runner that lives in the same sandbox can tell; Envoy itself would
+// tell at its first line, when it is too late. Its error is config.Errors.
 func Writable(ctx context.Context, runner envoy.Runner, loaded *config.Loaded) error {
 	var errs config.Errors
 	for _, file := range []struct{ key, path string }{

@@ -1,5 +1,6 @@
-// Package condition holds what the agent tells about itself: degraded states (conditions) and events. Every part
-// raises and publishes here; the bus, the status server, sd_notify, the journal and the command line only show it.
+// Package condition holds what the agent tells about itself: degraded states (conditions) and
+// events. Every part raises and publishes here; the bus, the status server, sd_notify, the journal
+// and the command line only show it.
 package condition
 
 import (
@@ -49,7 +50,8 @@ const (
 	KindStopping         = "stopping"          //
 	KindSecretRotated    = "secret-rotated"    // fields: resource, not_after
 	KindResourcesRefused = "resources-refused" // fields: type, error, resources
-	KindMeshProblem      = "mesh-problem"      // fields: severity, and of one problem file, line, object, field
+	// fields: severity, and of one problem file, line, object, field
+	KindMeshProblem      = "mesh-problem"
 	KindGaveUp           = "gave-up"           //
 	KindConditionRaised  = "condition-raised"  // fields: code, severity
 	KindConditionCleared = "condition-cleared" // fields: code
@@ -58,7 +60,8 @@ const (
 // kept is how many events are kept for those who ask later.
 const kept = 256
 
-// Board holds the conditions that stand and the last events. The zero value is not usable; see NewBoard.
+// Board holds the conditions that stand and the last events. The zero value is not usable; see
+// NewBoard.
 type Board struct {
 	mu         sync.Mutex
 	conditions map[string]Condition
@@ -77,8 +80,8 @@ func NewBoard() *Board {
 	}
 }
 
-// Raise makes a condition stand. A condition of the same code keeps its Since; only a changed severity or sentence is an
-// event.
+// Raise makes a condition stand. A condition of the same code keeps its Since; only a changed
+// severity or sentence is an event.
 func (b *Board) Raise(code string, severity Severity, sentence string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,8 +171,8 @@ func (b *Board) Events(after uint64) []Event {
 	return found
 }
 
-// Watch returns a channel of the events from now on, and what ends the watch. A watcher that does not keep up loses
-// events.
+// Watch returns a channel of the events from now on, and what ends the watch. A watcher that does
+// not keep up loses events.
 func (b *Board) Watch(buffer int) (<-chan Event, func()) {
 	watcher := make(chan Event, buffer)
 	b.mu.Lock()

@@ -25,8 +25,8 @@ type Admin struct {
 // AdminSocketPrefix begins the names of the epochs' own admin sockets (interfaces.md, "Files").
 const AdminSocketPrefix = "admin-"
 
-// AdminSocket returns an epoch's own admin socket: one path per epoch, so that a closed interface is
-// never mistaken for the next one's.
+// AdminSocket returns an epoch's own admin socket: one path per epoch, so that a closed interface
+// is never mistaken for the next one's.
 func AdminSocket(directory string, number int) string {
 	return filepath.Join(directory, AdminSocketPrefix+strconv.Itoa(number)+".sock")
 }
@@ -60,8 +60,8 @@ func (l *Link) stopAccepting(ctx context.Context) error {
 // workersStarted is the gauge that is 1 once the listeners accept connections.
 const workersStarted = "listener_manager.workers_started"
 
-// State requests /ready, which has five bytes, and the gauge until it is set: an epoch that serves is
-// queried all its life. On an epoch's own socket only that epoch answers. On a shared address
+// State requests /ready, which has five bytes, and the gauge until it is set: an epoch that serves
+// is queried all its life. On an epoch's own socket only that epoch answers. On a shared address
 // /server_info says which one does; its 250 KB take Envoy's main thread and the agent 10 ms (the
 // gauge server.hot_restart_epoch is right only seconds later).
 func (a *Admin) State(ctx context.Context) (epoch.ServerState, error) {
@@ -92,8 +92,8 @@ func (a *Admin) State(ctx context.Context) (epoch.ServerState, error) {
 	return epoch.ServerState{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
 }
 
-// DrainListeners closes the listeners. A stop closes them at once, but not before Envoy has accepted
-// the waiting connections; from then on no new ones come in even if Envoy does not answer.
+// DrainListeners closes the listeners. A stop closes them at once, but not before Envoy has
+// accepted the waiting connections; from then on no new ones come in even if Envoy does not answer.
 func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 	if graceful {
 		return a.Admin.DrainListeners(ctx, true)

@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// What an epoch's own admin has told once is not asked again; an address that several epochs share is asked each time.
+// What an epoch's own admin has told once is not asked again; an address that several epochs share
+// is asked each time.
 func TestStateAsksWhatIsNotKnown(t *testing.T) {
 	own, shared := []string{"/ready", "/stats"}, []string{"/ready", "/stats", "/server_info"}
 	for _, c := range []struct {

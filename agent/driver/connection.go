@@ -91,7 +91,7 @@ func processOf(p keeper.Process) epoch.Process {
 	}
 	if p.Exit != nil {
 		process.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump, At: p.Exit.At,
-			LastLines: envoy.Discreet(p.LastLines)}
+			LastLines: envoy.RedactLines(p.LastLines)}
 	}
 	return process
 }

@@ -28,10 +28,10 @@ type envoyLogs struct {
 
 // envoyLog is the state of reading one Envoy's log.
 type envoyLog struct {
-	discretion envoy.Discretion
-	parser     envoy.LogParser
-	routine    envoy.Routine
-	pid        int // 0: unknown
+	redactor envoy.LogRedactor
+	parser   envoy.LogParser
+	routine  envoy.Routine
+	pid      int // 0: unknown
 }
 
 // forward logs a batch of lines.
@@ -41,7 +41,7 @@ func (l *envoyLogs) forward(batch *keeper.Log) {
 	}
 	reader := l.readers[batch.ID]
 	if batch.Dropped > 0 {
-		reader.discretion.Lost()
+		reader.redactor.Lost()
 		l.log.Warn("lines of Envoy's log were lost: the agent was too slow",
 			"epoch", batch.Epoch, "lines", batch.Dropped)
 	}
@@ -49,10 +49,10 @@ func (l *envoyLogs) forward(batch *keeper.Log) {
 		reader.pid = l.pid(batch.ID)
 	}
 	if !l.enabled() {
-		reader.discretion.Lost()
+		reader.redactor.Lost()
 		return
 	}
-	for _, line := range reader.parser.Parse(reader.discretion.Take(batch.Lines)) {
+	for _, line := range reader.parser.Parse(reader.redactor.Take(batch.Lines)) {
 		level := slogLevel(line.Level)
 		if reader.routine.Is(line) {
 			level = min(level, slog.LevelDebug)
@@ -62,13 +62,13 @@ func (l *envoyLogs) forward(batch *keeper.Log) {
 		}
 		l.write(level, batch.Epoch, reader.pid, line)
 	}
-	l.reportRedacted(reader.discretion.LeftOut(false), batch.Epoch)
+	l.reportRedacted(reader.redactor.LeftOut(false), batch.Epoch)
 }
 
 // exited ends the log of an epoch.
 func (l *envoyLogs) exited(p *keeper.Process) {
 	if reader := l.readers[p.ID]; reader != nil {
-		l.reportRedacted(reader.discretion.LeftOut(true), p.Number)
+		l.reportRedacted(reader.redactor.LeftOut(true), p.Number)
 	}
 	delete(l.readers, p.ID)
 }

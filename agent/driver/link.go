@@ -1,5 +1,6 @@
-// Package driver runs and queries Envoys for the supervisor: epoch.Keeper over the keeper's protocol,
-// with reconnection, and epoch.Admin over Envoy's admin interface. It forwards Envoy's log.
+// Package driver runs and queries Envoys for the supervisor: epoch.Keeper over the keeper's
+// protocol, with reconnection, and epoch.Admin over Envoy's admin interface. It forwards Envoy's
+// log.
 package driver
 
 import (
@@ -74,9 +75,10 @@ func (l *Link) Open(ctx context.Context) error {
 	}
 }
 
-// reach connects. A keeper of an older agent, which speaks an older protocol, is asked to re-execute itself from the program that is
-// installed now; its Envoys go on. It is done once, which replaced remembers: were the installed program no cure, asking again would
-// only disturb the agent that the keeper suits. One that is newer than this agent stays as it is.
+// reach connects. A keeper of an older agent, which speaks an older protocol, is asked to
+// re-execute itself from the program that is installed now; its Envoys go on. It is done once,
+// which replaced remembers: were the installed program no cure, asking again would only disturb the
+// agent that the keeper suits. One that is newer than this agent stays as it is.
 func (l *Link) reach(ctx context.Context, replaced *bool) (*keeper.Client, error) {
 	client, err := l.options.Connect(ctx)
 	version, ok := errors.AsType[*keeper.VersionError](err)
@@ -109,7 +111,8 @@ func (l *Link) Get() *Connection {
 // Name is the part's name.
 func (l *Link) Name() string { return "keeper" }
 
-// Run passes on what the keeper tells until ctx ends, and connects again whenever the connection is lost.
+// Run passes on what the keeper tells until ctx ends, and connects again whenever the connection is
+// lost.
 func (l *Link) Run(ctx context.Context) error {
 	for {
 		l.follow(ctx, l.Get())
@@ -124,8 +127,9 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 }
 
-// find connects again, for as long as it takes, and says what became of the keeper. One that replaces itself (systemctl reload
-// outrider-envoy) answers again within moments. The error is that of ctx.
+// find connects again, for as long as it takes, and says what became of the keeper. One that
+// replaces itself (systemctl reload outrider-envoy) answers again within moments. The error is that
+// of ctx.
 func (l *Link) find(ctx context.Context) (*keeper.Client, error) {
 	before, lost := l.Get().Info(), time.Now()
 	late := time.AfterFunc(keeperPatience, func() {
@@ -194,7 +198,8 @@ func (l *Link) follow(ctx context.Context, c *Connection) {
 	}
 }
 
-// Measure returns the memory and connections of the processes by ID, without those that are unknown.
+// Measure returns the memory and connections of the processes by ID, without those that are
+// unknown.
 func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	measured := map[string]keeper.Process{}
 	processes, err := l.Get().Client.Measure(ctx, figuresAge)

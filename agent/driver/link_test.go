@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// A keeper of an older protocol is asked to replace itself, once, and then connected to; a newer one never is.
+// A keeper of an older protocol is asked to replace itself, once, and then connected to; a newer
+// one never is.
 func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 	older, newer := &keeper.VersionError{Keeper: 1, Agent: 2}, &keeper.VersionError{Keeper: 2, Agent: 1}
 	for _, c := range []struct {
@@ -56,7 +57,7 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 }
 
 // What Envoy quotes of its configuration is not passed on, however its lines arrive.
-func TestEnvoysLinesArePassedOnDiscreetly(t *testing.T) {
+func TestEnvoysLinesAreAreRedacted(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	var out bytes.Buffer
 	passed := true

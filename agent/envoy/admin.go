@@ -12,26 +12,30 @@ import (
 	"time"
 )
 
-// Limits of a request to the admin interface. Envoy answers on its main thread, which a hot restart or a large
-// configuration keeps busy for a moment, and which a hung parent can block for ever.
+// Limits of a request to the admin interface. Envoy answers on its main thread, which a hot restart
+// or a large configuration keeps busy for a moment, and which a hung parent can block for ever.
 const (
 	adminDialTimeout = time.Second
-	adminTimeout     = 5 * time.Second // of a whole request, where the context has no deadline of its own
-	adminMaxResponse = 256 << 20       // bytes read of one answer
+	// of a whole request, where the context has no deadline of its own
+	adminTimeout     = 5 * time.Second
+	adminMaxResponse = 256 << 20 // bytes read of one answer
 )
 
-// Admin is a client of one epoch's admin interface. Each request has a connection of its own, so that it never meets
-// the interface of another epoch, nothing stays open and there is nothing to close. Safe for concurrent use.
+// Admin is a client of one epoch's admin interface. Each request has a connection of its own, so
+// that it never meets the interface of another epoch, nothing stays open and there is nothing to
+// close. Safe for concurrent use.
 type Admin struct {
 	network, address string
 	dialer           net.Dialer
 	transport        *http.Transport // of RoundTrip
 }
 
-// NewAdmin returns a client of the admin interface at the address: network "unix" and a path, or "tcp" and host:port.
+// NewAdmin returns a client of the admin interface at the address: network "unix" and a path, or
+// "tcp" and host:port.
 func NewAdmin(network, address string) *Admin {
 	a := &Admin{network: network, address: address}
-	if network != "unix" { // there a connection is made at once or not at all, and a timer would wake an idle agent
+	// there a connection is made at once or not at all, and a timer would wake an idle agent
+	if network != "unix" {
 		a.dialer.Timeout = adminDialTimeout
 	}
 	a.transport = &http.Transport{
@@ -54,8 +58,8 @@ func (a *Admin) String() string {
 	return a.network + "://" + a.address
 }
 
-// RoundTrip implements http.RoundTripper for whoever passes requests on to this epoch: scheme and host of the request
-// do not count. It sets no deadline.
+// RoundTrip implements http.RoundTripper for whoever passes requests on to this epoch: scheme and
+// host of the request do not count. It sets no deadline.
 func (a *Admin) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
 	request.URL.Scheme, request.URL.Host = "http", "envoy"
@@ -100,8 +104,9 @@ func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
 	return body, nil
 }
 
-// send makes one exchange, and all of it in the calling goroutine: an http.Transport has three of each connection, and to wake them took
-// most of the processor time that an idle agent needs to look after Envoy.
+// send makes one exchange, and all of it in the calling goroutine: an http.Transport has three of
+// each connection, and to wake them took most of the processor time that an idle agent needs to
+// look after Envoy.
 func (a *Admin) send(request *http.Request) (body []byte, err error) {
 	ctx := request.Context()
 	defer func() {
@@ -140,8 +145,8 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 	return body, nil
 }
 
-// Ready tells whether Envoy would take traffic: its state is LIVE. If not, state is the one it is in
-// (PRE_INITIALIZING, INITIALIZING, DRAINING), which is no error.
+// Ready tells whether Envoy would take traffic: its state is LIVE. If not, state is the one it is
+// in (PRE_INITIALIZING, INITIALIZING, DRAINING), which is no error.
 func (a *Admin) Ready(ctx context.Context) (ready bool, state string, err error) {
 	body, err := a.Get(ctx, "/ready")
 	if status, ok := errors.AsType[*StatusError](err); ok && status.Code == http.StatusServiceUnavailable {

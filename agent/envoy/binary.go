@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Runner runs the Envoy binary at path to its end and returns what it wrote. exit is its status, or 128 + the signal
-// that ended it; err tells only that it could not be run at all. The keeper is one, so that Envoy's own user and
-// sandbox decide what works; Local is another.
+// Runner runs the Envoy binary at path to its end and returns what it wrote. exit is its status, or
+// 128 + the signal that ended it; err tells only that it could not be run at all. The keeper is
+// one, so that Envoy's own user and sandbox decide what works; Local is another.
 type Runner interface {
 	Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error)
 }
@@ -33,7 +33,8 @@ type Binary struct {
 	Identity          Identity        `json:"identity"`            // of the file that was inspected
 }
 
-// Identity tells files apart that were at one path at different times. It is comparable, and survives JSON.
+// Identity tells files apart that were at one path at different times. It is comparable, and
+// survives JSON.
 type Identity struct {
 	Device   uint64 `json:"device"`
 	Inode    uint64 `json:"inode"`
@@ -57,16 +58,17 @@ func Identify(path string) (Identity, error) {
 // ErrNotFound is wrapped by the errors that mean there is no Envoy that could be run.
 var ErrNotFound = errors.New("no Envoy that can be run")
 
-// ErrKilled is wrapped by the errors of an Envoy that somebody else ended: it may do better next time.
+// ErrKilled is wrapped by the errors of an Envoy that somebody else ended: it may do better next
+// time.
 var ErrKilled = errors.New("it was killed from outside")
 
 // Selected is the symbolic link to the Envoy that was chosen with "outrider envoy use".
 const Selected = "/usr/lib/outrider/envoy"
 
 // Find returns the path of the Envoy to run. binary is the configured one; "" looks for Selected,
-// then in /usr/local/bin, /usr/bin and $PATH, in this order. Of Selected it returns the target: what
-// is started later must not depend on where the link points then. The error wraps ErrNotFound and
-// says what was tried.
+// then in /usr/local/bin, /usr/bin and $PATH, in this order. Of Selected it returns the target:
+// what is started later must not depend on where the link points then. The error wraps ErrNotFound
+// and says what was tried.
 func Find(binary string) (string, error) {
 	if binary != "" {
 		if err := executable(binary); err != nil {
@@ -133,8 +135,8 @@ var (
 	flagPattern       = regexp.MustCompile(`--([a-z][a-z0-9_-]+)`)
 )
 
-// Inspect asks the Envoy at path for its version, its hot-restart version and the flags it knows. The three runs go at
-// the same time (about 40 ms each).
+// Inspect asks the Envoy at path for its version, its hot-restart version and the flags it knows.
+// The three runs go at the same time (about 40 ms each).
 func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 	identity, err := Identify(path)
 	if err != nil {
@@ -159,7 +161,8 @@ func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 		if err != nil {
 			return err
 		}
-		binary.HotRestartVersion = string(hotRestartPattern.Find(output)) // an Envoy without hot restart answers with a word
+		// an Envoy without hot restart answers with a word
+		binary.HotRestartVersion = string(hotRestartPattern.Find(output))
 		return nil
 	})
 	group.Go(func() error {
@@ -190,7 +193,8 @@ func output(ctx context.Context, runner Runner, path string, flag string) ([]byt
 	return append(stdout, stderr...), nil // which of the two it is depends on the flag
 }
 
-// parseFlags reads --help: each flag is described under a line that begins with it after three spaces.
+// parseFlags reads --help: each flag is described under a line that begins with it after three
+// spaces.
 func parseFlags(help string) map[string]bool {
 	flags := map[string]bool{}
 	_, descriptions, _ := strings.Cut(help, "\nWhere:")
@@ -213,8 +217,8 @@ func abbreviate(output []byte) string {
 	return string(output)
 }
 
-// SameHotRestart tells whether an Envoy with one hot-restart version can take over from one with the other: the two
-// must be equal, and "" is an Envoy that cannot at all.
+// SameHotRestart tells whether an Envoy with one hot-restart version can take over from one with
+// the other: the two must be equal, and "" is an Envoy that cannot at all.
 func SameHotRestart(parent, child string) bool { return parent != "" && parent == child }
 
 // Local runs Envoy as a child of this process.

@@ -12,8 +12,8 @@ import (
 // DrainStrategy says how connections are asked to close while an epoch drains.
 type DrainStrategy string
 
-// The strategies. Gradual spreads the closes over the drain time; measured over hot restarts it loses nothing, while
-// Immediate makes some clients reuse a connection that was told to go.
+// The strategies. Gradual spreads the closes over the drain time; measured over hot restarts it
+// loses nothing, while Immediate makes some clients reuse a connection that was told to go.
 const (
 	Gradual   DrainStrategy = "gradual"
 	Immediate DrainStrategy = "immediate"
@@ -23,13 +23,17 @@ const (
 type CommandLine struct {
 	ConfigFile string // -c; Envoy tells JSON from YAML by its ending
 	Epoch      int    // --restart-epoch
-	Number     int    // in every log line: the epoch as people count it, whatever Envoys it takes over from
+	// in every log line: the epoch as people count it, whatever Envoys it takes over from
+	Number int
 
-	// HotRestart makes the epoch one that takes over from its parent and hands over to its child. Without it the epoch
-	// shares nothing with any other (side by side) and BaseID, SocketPath and ParentShutdownTime do not count.
+	// HotRestart makes the epoch one that takes over from its parent and hands over to its child.
+	// Without it the epoch shares nothing with any other (side by side) and BaseID, SocketPath and
+	// ParentShutdownTime do not count.
 	HotRestart bool
 	BaseID     uint32 // --base-id; the shared memory is /dev/shm/envoy_shared_memory_<10 × BaseID>
-	SocketPath string // --socket-path: prefix of the hot-restart sockets' paths; "" = abstract sockets, open to every local user
+	// --socket-path: prefix of the hot-restart sockets' paths; "" = abstract sockets, open to every
+	// local user
+	SocketPath string
 
 	DrainTime          time.Duration // --drain-time-s
 	DrainStrategy      DrainStrategy // "" = Gradual
@@ -37,7 +41,8 @@ type CommandLine struct {
 
 	ServiceCluster string
 	ServiceNode    string
-	NodeIP         netip.Addr // its family is --local-address-ip-version; the zero Addr omits the flag
+	// its family is --local-address-ip-version; the zero Addr omits the flag
+	NodeIP netip.Addr
 
 	LogLevel          string // -l; "" = Envoy's default
 	ComponentLogLevel string // "upstream:debug,misc:error"; "" omits the flag
@@ -46,11 +51,12 @@ type CommandLine struct {
 	ExtraArgs         []string
 }
 
-// socketMode makes the hot-restart sockets Envoy's own: whoever may write to them may end or take over an epoch.
+// socketMode makes the hot-restart sockets Envoy's own: whoever may write to them may end or take
+// over an epoch.
 const socketMode = "0600"
 
-// Args returns the arguments for the given binary, which decides about flags that only some Envoys know. A nil binary,
-// or one without flags, stands for an Envoy of today.
+// Args returns the arguments for the given binary, which decides about flags that only some Envoys
+// know. A nil binary, or one without flags, stands for an Envoy of today.
 func (c CommandLine) Args(binary *Binary) []string {
 	args := []string{"-c", c.ConfigFile, "--restart-epoch", strconv.Itoa(c.Epoch)}
 	if c.HotRestart {
@@ -69,7 +75,8 @@ func (c CommandLine) Args(binary *Binary) []string {
 	if c.HotRestart {
 		args = append(args, "--parent-shutdown-time-s", seconds(c.ParentShutdownTime))
 		if binary.knows("skip-hot-restart-parent-stats") {
-			// Merging a parent's statistics blocks the child's main thread for as long as the parent hangs.
+			// Merging a parent's statistics blocks the child's main thread for as long as the
+			// parent hangs.
 			args = append(args, "--skip-hot-restart-parent-stats")
 		}
 	}
@@ -126,8 +133,8 @@ func (b *Binary) lists(flag string) bool { return b != nil && b.Flags[flag] }
 // KnowsStatNameLength tells whether the binary takes --max-obj-name-len at all.
 func (b *Binary) KnowsStatNameLength() bool { return b.lists("max-obj-name-len") }
 
-// Unknown returns the first of further arguments that is a long flag the binary does not list, "" if there is none. An argument
-// after a flag may be the flag's value and passes.
+// Unknown returns the first of further arguments that is a long flag the binary does not list, ""
+// if there is none. An argument after a flag may be the flag's value and passes.
 func (b *Binary) Unknown(args []string) string {
 	value := false
 	for _, arg := range args {
@@ -141,7 +148,8 @@ func (b *Binary) Unknown(args []string) string {
 	return ""
 }
 
-// seconds is d in Envoy's granularity, rounded up: a drain of 1.2 s asked for must not become one of 1 s.
+// seconds is d in Envoy's granularity, rounded up: a drain of 1.2 s asked for must not become one
+// of 1 s.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((max(d, 0)+time.Second-1)/time.Second), 10)
 }
@@ -156,7 +164,8 @@ var ownFlags = []string{
 	"admin-address-path", "enable-fine-grain-logging",
 }
 
-// CheckExtraArgs refuses arguments that the agent itself passes, which Envoy would take as given twice.
+// CheckExtraArgs refuses arguments that the agent itself passes, which Envoy would take as given
+// twice.
 func CheckExtraArgs(args []string) error {
 	for _, arg := range args {
 		if arg == "--" || arg == "--ignore_rest" {

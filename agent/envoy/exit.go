@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExplainExit says in words how an Envoy ended. code counts where signal ("SIGKILL", or "killed") is "". last are its
-// last log lines, oldest first; the one that tells most is quoted.
+// ExplainExit says in words how an Envoy ended. code counts where signal ("SIGKILL", or "killed")
+// is "". last are its last log lines, oldest first; the one that tells most is quoted.
 func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 	var words string
 	switch {
@@ -37,14 +37,16 @@ func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 		}
 	}
 	name := signalName(signal)
-	fromOutside := name == "SIGKILL" || name == "SIGTERM" // what Envoy said before has nothing to do with it, unless it was in trouble
+	// what Envoy said before has nothing to do with it, unless it was in trouble
+	fromOutside := name == "SIGKILL" || name == "SIGTERM"
 	if line := telling(last, !fromOutside); line != "" {
 		words += "; it said last: " + line
 	}
 	return words
 }
 
-// signalMeanings are the usual reasons for which an Envoy gets a signal that nobody of Outrider sent.
+// signalMeanings are the usual reasons for which an Envoy gets a signal that nobody of Outrider
+// sent.
 var signalMeanings = map[string]string{
 	"SIGKILL": "killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator",
 	"SIGTERM": "asked to end from outside",
@@ -70,7 +72,8 @@ func signalName(signal string) string {
 	return signal
 }
 
-// meaningOf says what is known about exit statuses: Envoy itself uses only 0 and 1, the others come from who starts it.
+// meaningOf says what is known about exit statuses: Envoy itself uses only 0 and 1, the others come
+// from who starts it.
 func meaningOf(code int) string {
 	switch {
 	case code == 126:
@@ -109,7 +112,8 @@ func lastWith(lines []string, text string) string {
 	return ""
 }
 
-// telling returns the message of the last line that is critical, else of the last error, else, where any line will do, of the last one.
+// telling returns the message of the last line that is critical, else of the last error, else,
+// where any line will do, of the last one.
 func telling(lines []string, anyLine bool) string {
 	for _, level := range []string{"critical", "error"} {
 		for i := len(lines) - 1; i >= 0; i-- {

@@ -28,8 +28,9 @@ const MaxMessage = 32 << 10
 
 const logTimeLayout = "2006-01-02 15:04:05.000"
 
-// ParseLogLine reads a line in the format of LogFormat, or in Envoy's own, which it uses until it has read its command line; ok is
-// false if it is neither. Times are in this machine's zone, as Envoy writes them.
+// ParseLogLine reads a line in the format of LogFormat, or in Envoy's own, which it uses until it
+// has read its command line; ok is false if it is neither. Times are in this machine's zone, as
+// Envoy writes them.
 func ParseLogLine(line string) (parsed LogLine, ok bool) {
 	number := int64(-1)
 	rest, ok := strings.CutPrefix(line, "[Envoy (Epoch ")
@@ -85,15 +86,17 @@ func isWord(s string) bool {
 	return s != ""
 }
 
-// LogParser turns the lines of one Envoy into messages. A line that is not in Envoy's format (the rest of a message of
-// several lines, a backtrace, an access log on the same pipe) belongs to the message before it. The zero value is ready.
+// LogParser turns the lines of one Envoy into messages. A line that is not in Envoy's format (the
+// rest of a message of several lines, a backtrace, an access log on the same pipe) belongs to the
+// message before it. The zero value is ready.
 type LogParser struct {
 	last  LogLine // of the last message, for what belongs to it; without Message
 	began bool
 }
 
-// Parse returns the messages of a batch of lines, in order. Nothing is held back: a line that belongs to the last
-// message of the batch before is returned as a message of its own, marked Continued.
+// Parse returns the messages of a batch of lines, in order. Nothing is held back: a line that
+// belongs to the last message of the batch before is returned as a message of its own, marked
+// Continued.
 func (p *LogParser) Parse(lines []string) []LogLine {
 	var messages []LogLine
 	var text strings.Builder
@@ -148,7 +151,8 @@ func (p *LogParser) continuation() LogLine {
 	return p.last
 }
 
-// cut returns as much of s as a message may hold, and the rest; it does not cut through a character.
+// cut returns as much of s as a message may hold, and the rest; it does not cut through a
+// character.
 func cut(s string) (part, rest string) {
 	if len(s) <= MaxMessage {
 		return s, ""

@@ -47,7 +47,8 @@ const testBootstrap = `{
     "stat_prefix": "tunnel", "cluster": "backend"}}]}]}
  ]}}`
 
-// start runs an Envoy with an HTTP and a TCP listener in front of a backend that the test answers for.
+// start runs an Envoy with an HTTP and a TCP listener in front of a backend that the test answers
+// for.
 func start(t *testing.T, command CommandLine) *running {
 	t.Helper()
 	dir := parts.ShortDir(t)

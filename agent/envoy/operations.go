@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// FailHealthcheck makes Envoy tell everyone that it is going: /ready and health-check filters answer 503, responses
-// carry Connection: close or GOAWAY. New connections are still taken.
+// FailHealthcheck makes Envoy tell everyone that it is going: /ready and health-check filters
+// answer 503, responses carry Connection: close or GOAWAY. New connections are still taken.
 func (a *Admin) FailHealthcheck(ctx context.Context) error { return a.act(ctx, "/healthcheck/fail") }
 
 // OKHealthcheck takes FailHealthcheck back.
 func (a *Admin) OKHealthcheck(ctx context.Context) error { return a.act(ctx, "/healthcheck/ok") }
 
-// DrainListeners closes the listeners: at once (what is in flight is answered), or graceful, when the drain time has
-// passed. They come back only with the next epoch.
+// DrainListeners closes the listeners: at once (what is in flight is answered), or graceful, when
+// the drain time has passed. They come back only with the next epoch.
 func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 	if graceful {
 		return a.act(ctx, "/drain_listeners?graceful")
@@ -34,8 +34,8 @@ func (a *Admin) act(ctx context.Context, path string) error {
 	return err
 }
 
-// SetLogLevel sets the level (trace, debug, info, warning, error, critical, off) of a component, or of all if
-// component is "".
+// SetLogLevel sets the level (trace, debug, info, warning, error, critical, off) of a component, or
+// of all if component is "".
 func (a *Admin) SetLogLevel(ctx context.Context, component, level string) error {
 	if component == "" {
 		component = "level"
@@ -43,8 +43,8 @@ func (a *Admin) SetLogLevel(ctx context.Context, component, level string) error 
 	return a.act(ctx, "/logging?"+url.QueryEscape(component)+"="+url.QueryEscape(level))
 }
 
-// SetLogLevels sets the level of all components ("" leaves them) and then those of some, in the form of --component-log-level
-// ("upstream:debug,misc:error"; "" for none).
+// SetLogLevels sets the level of all components ("" leaves them) and then those of some, in the
+// form of --component-log-level ("upstream:debug,misc:error"; "" for none).
 func (a *Admin) SetLogLevels(ctx context.Context, level, components string) error {
 	if level != "" {
 		if err := a.SetLogLevel(ctx, "", level); err != nil {

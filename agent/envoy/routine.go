@@ -5,9 +5,9 @@ import "strings"
 // terminated is what Envoy says when SIGTERM ends it.
 const terminated = "caught ENVOY_SIGTERM"
 
-// Routine recognises the lines of one Envoy that say no more than Outrider logs itself: the steps of a
-// hot restart, an orderly end, and resources that were refused; and of those that every Envoy logs on a
-// current host, whatever its configuration. The zero value is ready to use.
+// Routine recognises the lines of one Envoy that say no more than Outrider logs itself: the steps
+// of a hot restart, an orderly end, and resources that were refused; and of those that every Envoy
+// logs on a current host, whatever its configuration. The zero value is ready to use.
 type Routine struct{ ending bool }
 
 // Is reports whether a line is routine.

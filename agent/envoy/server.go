@@ -26,7 +26,8 @@ type ServerInfo struct {
 	Uptime            time.Duration // of this epoch, in whole seconds
 }
 
-// ServerInfo asks for state, epoch and version. The answer is some 150 KB: to wait for a state, ask Ready.
+// ServerInfo asks for state, epoch and version. The answer is some 150 KB: to wait for a state, ask
+// Ready.
 func (a *Admin) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	var answer struct {
 		Version           string `json:"version"`

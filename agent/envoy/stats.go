@@ -9,13 +9,14 @@ import (
 	"strings"
 )
 
-// Stats returns the counters and gauges whose name matches the regular expression ("" = all). Histograms and texts are
-// left out.
+// Stats returns the counters and gauges whose name matches the regular expression ("" = all).
+// Histograms and texts are left out.
 func (a *Admin) Stats(ctx context.Context, filter string) (map[string]uint64, error) {
 	return a.stats(ctx, "", filter)
 }
 
-// Gauges returns the gauges alone: of a hundred services' twelve thousand statistics Envoy looks at a fifth.
+// Gauges returns the gauges alone: of a hundred services' twelve thousand statistics Envoy looks at
+// a fifth.
 func (a *Admin) Gauges(ctx context.Context, filter string) (map[string]uint64, error) {
 	return a.stats(ctx, "type=Gauges&", filter)
 }
@@ -42,14 +43,17 @@ func (a *Admin) stats(ctx context.Context, kind, filter string) (map[string]uint
 	return stats, nil
 }
 
-// Activity is what an epoch has in hand. The admin interface and Outrider's own listeners are left out.
+// Activity is what an epoch has in hand. The admin interface and Outrider's own listeners are left
+// out.
 type Activity struct {
 	Connections uint64 // from clients
 	Requests    uint64 // HTTP requests in flight, upgraded connections (WebSocket) included
-	Tunnels     uint64 // connections that are not HTTP: nothing but their end tells that they are done
+	// connections that are not HTTP: nothing but their end tells that they are done
+	Tunnels uint64
 }
 
-// Names of the statistics of Outrider's own listeners: the bootstrap gives them these, and Activity leaves them out.
+// Names of the statistics of Outrider's own listeners: the bootstrap gives them these, and Activity
+// leaves them out.
 const (
 	PrometheusStatPrefix = "outrider_prometheus" // the listener of Envoy's metrics (15090)
 	ReadyStatPrefix      = "outrider_ready"      // the listener of readiness (15021)
@@ -61,15 +65,16 @@ var (
 	// threadStat are the parts of a listener's figure by thread.
 	threadStat = regexp.MustCompile(`\.(worker_\d+|main_thread)\.downstream_cx_active$`)
 
-	// ownHTTP and ownListeners are the prefixes of what is not the user's traffic: ours, and Istio's names for the
-	// same two listeners, which bootstrap templates and istiod bring along.
+	// ownHTTP and ownListeners are the prefixes of what is not the user's traffic: ours, and
+	// Istio's names for the same two listeners, which bootstrap templates and istiod bring along.
 	ownHTTP      = []string{"admin", PrometheusStatPrefix, ReadyStatPrefix, "stats", "agent"}
 	ownListeners = []string{"admin", PrometheusStatPrefix, ReadyStatPrefix}
 	ownPorts     = []string{"_15021", "_15090"}
 )
 
-// Activity reads what the epoch has in hand. All zero means that ending it loses nothing. An Envoy whose stats matcher
-// leaves out the statistics named downstream_cx_active and downstream_rq_active looks idle.
+// Activity reads what the epoch has in hand. All zero means that ending it loses nothing. An Envoy
+// whose stats matcher leaves out the statistics named downstream_cx_active and downstream_rq_active
+// looks idle.
 func (a *Admin) Activity(ctx context.Context) (Activity, error) {
 	stats, err := a.Stats(ctx, activityFilter)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Observer implements xds.Observer: it publishes events of Envoy's streams as conditions, events and
-// log lines, and reports them to the discovery server.
+// Observer implements xds.Observer: it publishes events of Envoy's streams as conditions, events
+// and log lines, and reports them to the discovery server.
 type Observer struct {
 	board   *condition.Board
 	log     *slog.Logger
@@ -80,7 +80,8 @@ func (o Observer) Accepted(stream xds.Stream, typeURL, version string) {
 
 // Refused tells a NACK by resource and by the objects behind it.
 func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
-	refusal.Error = strings.Join(strings.Split(strings.TrimSpace(refusal.Error), "\n"), "; ") // Envoy ends each part with a new line
+	// Envoy ends each part with a new line
+	refusal.Error = strings.Join(strings.Split(strings.TrimSpace(refusal.Error), "\n"), "; ")
 	var origins []string
 	for _, origin := range refusal.Origins {
 		origins = append(origins, origin.String())
@@ -91,7 +92,8 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	}
 	level := slog.LevelError
 	if len(origins) > 0 {
-		level = slog.LevelDebug // a problem of the mesh configuration, which is logged with its place
+		// a problem of the mesh configuration, which is logged with its place
+		level = slog.LevelDebug
 	}
 	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID, "type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
 		"error", refusal.Error, "from", strings.Join(origins, ", "))
@@ -106,8 +108,8 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 		"type": refusal.Type, "error": refusal.Error, "resources": strings.Join(refusal.Resources, " "), "origins": strings.Join(origins, "\n")}})
 }
 
-// refusedResources returns the resources of a refusal, without their versions if Envoy may have refused
-// others.
+// refusedResources returns the resources of a refusal, without their versions if Envoy may have
+// refused others.
 func refusedResources(refusal xds.Refusal) []discovery.RefusedResource {
 	all := make([]discovery.RefusedResource, len(refusal.Resources))
 	for i, name := range refusal.Resources {
@@ -144,7 +146,8 @@ func (o Observer) Cured(stream xds.Stream, typeURL string, names []string) {
 	o.tell(typeURL, cured)
 }
 
-// tell makes the condition of a type say what is refused now; cured is what nobody refuses any more.
+// tell makes the condition of a type say what is refused now; cured is what nobody refuses any
+// more.
 func (o Observer) tell(typeURL string, cured []string) {
 	if sentence := o.refused.sentence(typeURL); sentence != "" {
 		o.board.Raise(ConditionRefused(typeURL), condition.Error, sentence)

@@ -19,10 +19,12 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// conditionPortShared is the condition of listeners of the mesh whose port another agent's Envoy has too.
+// conditionPortShared is the condition of listeners of the mesh whose port another agent's Envoy
+// has too.
 const conditionPortShared = "port-shared"
 
-// sharedAgain is how often a port that is shared is looked at again: the other side may have given it up.
+// sharedAgain is how often a port that is shared is looked at again: the other side may have given
+// it up.
 const sharedAgain = 30 * time.Second
 
 // Ports knows the ports of the mesh's listeners, and raises a condition when another agent's Envoy

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// refusals are the resources that Envoys refuse now, each by the stream that refused it: two epochs may be of two minds, and
-// what an epoch refused ends with it.
+// refusals are the resources that Envoys refuse now, each by the stream that refused it: two epochs
+// may be of two minds, and what an epoch refused ends with it.
 type refusals struct {
 	mu  sync.Mutex
 	all map[refusedBy]string // → the sentence for people
@@ -37,7 +37,8 @@ func (r *refusals) add(stream xds.Stream, refusal xds.Refusal, sentence string) 
 	}
 }
 
-// cured takes in that a stream accepts some resources again, and returns those that none refuses any more.
+// cured takes in that a stream accepts some resources again, and returns those that none refuses
+// any more.
 func (r *refusals) cured(stream xds.Stream, typeURL string, names []string) []string {
 	return r.remove(func(by refusedBy) bool {
 		return by.stream == stream.ID && by.typeURL == typeURL && (by.name == "" || slices.Contains(names, by.name))
@@ -68,14 +69,16 @@ func (r *refusals) remove(gone func(refusedBy) bool) map[string][]string {
 	return removed
 }
 
-// toldRefusals bounds the sentences of a type's condition: one mistake can make hundreds of resources wrong.
+// toldRefusals bounds the sentences of a type's condition: one mistake can make hundreds of
+// resources wrong.
 const toldRefusals = 3
 
 // sentence says what is refused of a type; "" if nothing is.
 func (r *refusals) sentence(typeURL string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sentences := map[string]struct{}{} // one refusal is of several resources, and of several streams
+	// one refusal is of several resources, and of several streams
+	sentences := map[string]struct{}{}
 	for by, sentence := range r.all {
 		if by.typeURL == typeURL {
 			sentences[sentence] = struct{}{}

@@ -1,6 +1,6 @@
 // Package mesh connects the embedded discovery server with one agent: the files that it watches,
-// the sockets on which Envoy connects, what Envoy accepts and refuses, the ports of its listeners, and
-// metrics.
+// the sockets on which Envoy connects, what Envoy accepts and refuses, the ports of its listeners,
+// and metrics.
 //
 //	files → Watch → discovery.Server → xds.Server ← Sockets ← Envoy
 //	                      ↑                 ↓

@@ -31,7 +31,8 @@ type Sockets struct {
 	mu      sync.Mutex
 	running context.Context    // of Run; nil: sockets are bound, and served once it runs
 	open    map[string]*socket // by path; one may be there under several spellings of its own
-	first   string             // path of the start: also that of epochs of an earlier agent, whose own is not known
+	// path of the start: also that of epochs of an earlier agent, whose own is not known
+	first   string
 	inForce use
 	asked   map[uint64]use // by reload under way
 	uses    map[use]bool   // of epochs that may live
@@ -171,7 +172,8 @@ func (s *Sockets) Release(reload uint64) {
 	s.sweep()
 }
 
-// bind binds a path, unless it is, and serves on it once Run does. Callers hold mu, as of all that follow.
+// bind binds a path, unless it is, and serves on it once Run does. Callers hold mu, as of all that
+// follow.
 func (s *Sockets) bind(path string) error {
 	if s.open[path] != nil {
 		return nil
@@ -195,9 +197,11 @@ func (s *Sockets) bind(path string) error {
 	return nil
 }
 
-// sameAs is the socket that is open at a path under another spelling of it (/var/run for /run); nil: none is.
+// sameAs is the socket that is open at a path under another spelling of it (/var/run for /run);
+// nil: none is.
 func (s *Sockets) sameAs(path string) *socket {
-	there, err := os.Lstat(path) // not what a link in the socket's place leads to: the next start could not listen there
+	// not what a link in the socket's place leads to: the next start could not listen there
+	there, err := os.Lstat(path)
 	if err != nil {
 		return nil
 	}
@@ -224,7 +228,8 @@ func (s *Sockets) begin(socket *socket) {
 	}()
 }
 
-// shut closes a socket, and returns once it is gone; false: it is used under another spelling of its path, and stays.
+// shut closes a socket, and returns once it is gone; false: it is used under another spelling of
+// its path, and stays.
 func (s *Sockets) shut(path string) bool {
 	socket := s.open[path]
 	delete(s.open, path)
@@ -240,7 +245,8 @@ func (s *Sockets) shut(path string) bool {
 	return true
 }
 
-// sweep closes what nobody uses any more. While no epoch is live nothing is: the supervisor may start what was tried before.
+// sweep closes what nobody uses any more. While no epoch is live nothing is: the supervisor may
+// start what was tried before.
 func (s *Sockets) sweep() {
 	living, live := map[string]bool{}, false
 	for _, e := range s.supervisor.Epochs() {

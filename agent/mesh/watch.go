@@ -18,8 +18,8 @@ const watchDebounce = time.Millisecond
 // watchSuffixes are the files that the discovery server reads in a directory.
 var watchSuffixes = []string{".yaml", ".yml", ".json"}
 
-// Watch watches the files of the embedded discovery server, and the certificates that Envoy reads for
-// its objects.
+// Watch watches the files of the embedded discovery server, and the certificates that Envoy reads
+// for its objects.
 type Watch struct {
 	*watch.Watcher
 	mu                 sync.Mutex
@@ -57,8 +57,9 @@ func (m *Watch) SetCertificates(files []string) error {
 	return m.Set(slices.Concat(m.mesh, m.certificates))
 }
 
-// watchPaths are the paths that the discovery server reads: a directory with all below it, or a file.
-// A change of mode or owner alone is none for files that the agent reads (watch.Options.Access).
+// watchPaths are the paths that the discovery server reads: a directory with all below it, or a
+// file. A change of mode or owner alone is none for files that the agent reads
+// (watch.Options.Access).
 func watchPaths(c *config.Config) []string {
 	var paths []string
 	for _, path := range c.Discovery.Files {

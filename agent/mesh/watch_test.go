@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// Who may read a file counts of the certificates, which Envoy reads, and not of what the agent reads itself.
+// Who may read a file counts of the certificates, which Envoy reads, and not of what the agent
+// reads itself.
 func TestModesCountOfCertificatesOnly(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -21,7 +21,8 @@ var large = []string{"/certs", "/clusters", "/config_dump", "/init_dump", "/list
 
 // Limits of large answers.
 var (
-	trustedDumps = admission.Limits{Total: 2, PerKey: 1} // of root, the agent's own user and Envoy's
+	// of root, the agent's own user and Envoy's
+	trustedDumps = admission.Limits{Total: 2, PerKey: 1}
 	otherDumps   = admission.Limits{Total: 2, PerKey: 1} // of all others
 )
 

@@ -52,7 +52,8 @@ func allocated(t *testing.T, admin http.RoundTripper) int64 {
 // slowReader requests a path and reads nothing, until the test ends.
 func slowReader(t *testing.T, uid int, address, path string) (c net.Conn) {
 	t.Helper()
-	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error { // the kernel is not to take the answer
+	// the kernel is not to take the answer
+	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) })
 	}}
 	var err error

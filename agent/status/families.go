@@ -26,17 +26,19 @@ var (
 	errManyFamilies   = errors.New("the answer has too many metric families")
 )
 
-// sourceLimits bound what is read of a source in one scrape. Parsed, a line takes some 300 bytes, and its text.
+// sourceLimits bound what is read of a source in one scrape. Parsed, a line takes some 300 bytes,
+// and its text.
 type sourceLimits struct {
 	bytes    int64
 	families int
 	lines    int // of one family
 }
 
-// eachFamily reads the text format (0.0.4) family by family and calls each, with the text, as soon as one is complete, so that a
-// large source is never held as a whole. The text is valid until each returns. A family that cannot be parsed is passed to
-// bad and left out, the others go on. The error is of the reading, or of each; beyond the limits of the source it is
-// errSourceTooLarge or errManyFamilies.
+// eachFamily reads the text format (0.0.4) family by family and calls each, with the text, as soon
+// as one is complete, so that a large source is never held as a whole. The text is valid until each
+// returns. A family that cannot be parsed is passed to bad and left out, the others go on. The
+// error is of the reading, or of each; beyond the limits of the source it is errSourceTooLarge or
+// errManyFamilies.
 func eachFamily(source io.Reader, limits sourceLimits, each func(*dto.MetricFamily, []byte) error, bad func(error)) error {
 	limited := &io.LimitedReader{R: source, N: limits.bytes + 1}
 	reader := bufio.NewReaderSize(limited, 64<<10)
@@ -109,8 +111,9 @@ func eachFamily(source io.Reader, limits sourceLimits, each func(*dto.MetricFami
 // familyParser parses the texts of families, one after the other.
 type familyParser struct{ parser *expfmt.TextParser }
 
-// parse parses the text of one family. The parser of prometheus/common 0.66 panics at a sample without a name ("{}") and,
-// as its zero value, at every name: what an application sends must not end the agent.
+// parse parses the text of one family. The parser of prometheus/common 0.66 panics at a sample
+// without a name ("{}") and, as its zero value, at every name: what an application sends must not
+// end the agent.
 func (p *familyParser) parse(text []byte) (families map[string]*dto.MetricFamily, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -127,7 +130,8 @@ func (p *familyParser) parse(text []byte) (families map[string]*dto.MetricFamily
 	return p.parser.TextToMetricFamilies(bytes.NewReader(text))
 }
 
-// readLine returns a line without its end, valid until the next call. A line that is too long is skipped.
+// readLine returns a line without its end, valid until the next call. A line that is too long is
+// skipped.
 func readLine(reader *bufio.Reader) ([]byte, error) {
 	line, err := reader.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -149,8 +153,8 @@ func readLine(reader *bufio.Reader) ([]byte, error) {
 	return bytes.TrimRight(line, "\r\n"), err
 }
 
-// familyOf is the name a line is about: of the family in a comment of metadata, of the sample otherwise. ok is false for
-// other comments and blank lines.
+// familyOf is the name a line is about: of the family in a comment of metadata, of the sample
+// otherwise. ok is false for other comments and blank lines.
 func familyOf(line []byte) (name string, ok bool) {
 	text := strings.TrimLeft(string(line), " \t")
 	if text == "" {
@@ -182,8 +186,8 @@ func familyOf(line []byte) (name string, ok bool) {
 	return text, true
 }
 
-// belongs is true if a line about a name is part of the family that is being read: its own name, or a sample of a
-// histogram or summary.
+// belongs is true if a line about a name is part of the family that is being read: its own name, or
+// a sample of a histogram or summary.
 func belongs(name string, line []byte, family string) bool {
 	if name == family {
 		return true

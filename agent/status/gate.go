@@ -10,7 +10,8 @@ import (
 // Limits of the connections to one address. Only those of other hosts and of other users keep each
 // other out, and of those only what is busy: see package admission.
 var (
-	trustedLimits = admission.Limits{Total: 128, PerKey: 64} // of root, the agent's own user and Envoy's
+	// of root, the agent's own user and Envoy's
+	trustedLimits = admission.Limits{Total: 128, PerKey: 64}
 	localLimits   = admission.Limits{Total: 128, PerKey: 32} // of all other users of this host
 	remoteLimits  = admission.Limits{Total: 256, PerKey: 32} // of other hosts
 )

@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// ownHost refuses requests that were meant for another host: a web page whose name is made to resolve to this machine (DNS
-// rebinding) could have its visitor's browser read Envoy's configuration, or end the proxy. A browser tells that name as
-// Host; what people and scripts write for this machine is an address, localhost, or its own name. Probes and scrapes are not
-// asked: what they read is no secret, and they come under any name.
+// ownHost refuses requests that were meant for another host: a web page whose name is made to
+// resolve to this machine (DNS rebinding) could have its visitor's browser read Envoy's
+// configuration, or end the proxy. A browser tells that name as Host; what people and scripts write
+// for this machine is an address, localhost, or its own name. Probes and scrapes are not asked:
+// what they read is no secret, and they come under any name.
 func ownHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if name, err := os.Hostname(); !isOwn(r.Host, name) {
@@ -27,8 +28,9 @@ func ownHost(next http.Handler) http.Handler {
 	})
 }
 
-// ownPage refuses requests that may change something and come from a page of another origin: a browser sends a POST without asking
-// this host first. Envoy's own admin page, and what is no browser, go through.
+// ownPage refuses requests that may change something and come from a page of another origin: a
+// browser sends a POST without asking this host first. Envoy's own admin page, and what is no
+// browser, go through.
 func ownPage(next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,8 +43,8 @@ func ownPage(next http.Handler) http.Handler {
 	})
 }
 
-// isOwn tells whether a Host header names the machine of the given name: an address, localhost, or the name, in full or its
-// first part. HTTP/1.0 needs no Host; no browser leaves it out.
+// isOwn tells whether a Host header names the machine of the given name: an address, localhost, or
+// the name, in full or its first part. HTTP/1.0 needs no Host; no browser leaves it out.
 func isOwn(host, machine string) bool {
 	if host == "" {
 		return true

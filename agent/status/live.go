@@ -13,8 +13,8 @@ import (
 // epochHeader says in an answer which epoch it is from.
 const epochHeader = "X-Outrider-Epoch"
 
-// While an epoch hands over to the next, the old one's admin interface is closed and the new one is not yet live (50 ms
-// with a small configuration): a GET waits for that.
+// While an epoch hands over to the next, the old one's admin interface is closed and the new one is
+// not yet live (50 ms with a small configuration): a GET waits for that.
 const (
 	handOverTime = 2 * time.Second
 	handOverStep = 25 * time.Millisecond
@@ -28,7 +28,8 @@ func (e *unavailableError) Error() string { return e.reason }
 // live is a transport to whichever epoch serves at the moment.
 type live struct{ proxy Proxy }
 
-// RoundTrip asks the live epoch. A request without a body is tried again while the interface refuses connections.
+// RoundTrip asks the live epoch. A request without a body is tried again while the interface
+// refuses connections.
 func (l live) RoundTrip(request *http.Request) (*http.Response, error) {
 	again := request.Body == nil && (request.Method == http.MethodGet || request.Method == http.MethodHead)
 	deadline := time.Now().Add(handOverTime)

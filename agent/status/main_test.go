@@ -160,8 +160,8 @@ func eventually(t *testing.T, what string, wanted func() bool) {
 	parts.Eventually(t, time.Minute, what, wanted)
 }
 
-// startEnvoy runs a real Envoy with a bootstrap of JSON members beside admin, and returns its admin's socket and what
-// ends it.
+// startEnvoy runs a real Envoy with a bootstrap of JSON members beside admin, and returns its
+// admin's socket and what ends it.
 func startEnvoy(t *testing.T, members string) (socket string, stop func()) {
 	t.Helper()
 	dir := parts.ShortDir(t)

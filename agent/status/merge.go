@@ -21,8 +21,8 @@ const (
 	dropEncoding  = "unencodable"      // a family that the scraper's format cannot say
 )
 
-// merged writes families of several sources, each name once. One source is streamed; the others are held until their
-// name comes by, and written after it.
+// merged writes families of several sources, each name once. One source is streamed; the others are
+// held until their name comes by, and written after it.
 type merged struct {
 	out         io.Writer
 	buffer      bytes.Buffer // one encoded family: written whole or not at all
@@ -47,14 +47,16 @@ type heldSource struct {
 	families map[string]heldFamily // by key
 }
 
-// heldFamily is a family of a source that is held. That of the application is its text, which takes a small part of the memory.
+// heldFamily is a family of a source that is held. That of the application is its text, which takes
+// a small part of the memory.
 type heldFamily struct {
 	family *dto.MetricFamily // nil: it is texts
 	name   string
 	texts  [][]byte // of families of that name; they may have others too
 }
 
-// key is what must be unique in the output: the name as it is written. In OpenMetrics a counter x_total is the family x.
+// key is what must be unique in the output: the name as it is written. In OpenMetrics a counter
+// x_total is the family x.
 func (m *merged) key(family *dto.MetricFamily) string {
 	name := model.EscapeName(family.GetName(), m.escaping)
 	if m.openMetrics && family.GetType() == dto.MetricType_COUNTER {
@@ -106,8 +108,8 @@ func (m *merged) get(source string, held heldFamily) *dto.MetricFamily {
 	return first
 }
 
-// write writes a family of the streamed source, with what the held ones have of the same name. The error is of the
-// connection to the scraper.
+// write writes a family of the streamed source, with what the held ones have of the same name. The
+// error is of the connection to the scraper.
 func (m *merged) write(source string, family *dto.MetricFamily) error {
 	key := m.key(family)
 	if _, ok := m.written[key]; ok {

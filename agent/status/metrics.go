@@ -36,14 +36,15 @@ const (
 	loopHeader     = "X-Outrider-Scrape"
 )
 
-// Limits of the sources. Envoy's answer is streamed, and the names of its families remembered; that of the application is held.
+// Limits of the sources. Envoy's answer is streamed, and the names of its families remembered; that
+// of the application is held.
 var (
 	envoyLimits       = sourceLimits{bytes: 256 << 20, families: 20_000, lines: 200_000}
 	applicationLimits = sourceLimits{bytes: 16 << 20, families: 10_000, lines: 50_000}
 )
 
-// merger answers scrapes with the agent's, Envoy's and the application's metrics. A source that fails is left out and
-// counted; the others are answered.
+// merger answers scrapes with the agent's, Envoy's and the application's metrics. A source that
+// fails is left out and counted; the others are answered.
 type merger struct {
 	agent       prometheus.Gatherer
 	proxy       Proxy
@@ -51,7 +52,8 @@ type merger struct {
 	client      *http.Client
 	places      *admission.Pool
 
-	own     *prometheus.Registry // about the scrapes themselves; gathered last, so that it knows of this one
+	// about the scrapes themselves; gathered last, so that it knows of this one
+	own     *prometheus.Registry
 	failed  *prometheus.CounterVec
 	dropped *prometheus.CounterVec
 }
@@ -87,7 +89,8 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		say(w, http.StatusServiceUnavailable, fmt.Sprintf("%d scrapes are under way already", scrapesAtATime))
 		return
 	}
-	var asked sync.WaitGroup // Envoy makes its answer even if the scraper has gone: until then the place is taken
+	// Envoy makes its answer even if the scraper has gone: until then the place is taken
+	var asked sync.WaitGroup
 	defer func() { go func() { asked.Wait(); place.Leave() }() }()
 	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
 	if t := format.FormatType(); t != expfmt.TypeOpenMetrics && t != expfmt.TypeTextPlain {
@@ -152,8 +155,8 @@ func (m *merger) write(ctx context.Context, asked *sync.WaitGroup, merged *merge
 	return merged.end()
 }
 
-// openEnvoy asks the live epoch; nil if there is none, which is a failure only where there should be one. It waits as long as
-// the scraper, asked until Envoy begins to answer.
+// openEnvoy asks the live epoch; nil if there is none, which is a failure only where there should
+// be one. It waits as long as the scraper, asked until Envoy begins to answer.
 func (m *merger) openEnvoy(ctx context.Context, asked *sync.WaitGroup) io.ReadCloser {
 	if m.proxy == nil {
 		return nil
@@ -192,7 +195,8 @@ func (m *merger) askEnvoy(ctx context.Context) io.ReadCloser {
 	return response.Body
 }
 
-// scrapeApplication reads the application's metrics. Their text is held: they are merged into what is streamed.
+// scrapeApplication reads the application's metrics. Their text is held: they are merged into what
+// is streamed.
 func (m *merger) scrapeApplication(ctx context.Context, merged *merged) heldSource {
 	held := heldSource{name: sourceApplication, families: map[string]heldFamily{}}
 	if target := m.application(); target != "" {
@@ -209,8 +213,8 @@ func (m *merger) readApplication(ctx context.Context, target string, each func(*
 	if err != nil {
 		return err
 	}
-	// Whatever format the scraper gets, what is merged must be parsed here: text is asked for first, OpenMetrics is
-	// understood from an application that has nothing else.
+	// Whatever format the scraper gets, what is merged must be parsed here: text is asked for
+	// first, OpenMetrics is understood from an application that has nothing else.
 	request.Header.Set("Accept", "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1")
 	request.Header.Set(loopHeader, "1")
 	if deadline, ok := ctx.Deadline(); ok {

@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// BenchmarkScrape merges what an Envoy with a thousand clusters says: 60 families, 60 000 samples, 5 MB.
+// BenchmarkScrape merges what an Envoy with a thousand clusters says: 60 families, 60 000 samples,
+// 5 MB.
 func BenchmarkScrape(b *testing.B) {
 	var text strings.Builder
 	for family := range 60 {

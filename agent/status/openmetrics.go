@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// openMetricsReader turns OpenMetrics 1.0 text into the text format 0.0.4, line by line: there is no parser of it in
-// prometheus/common. Units, exemplars and creation times, which the older format cannot say, are left out.
+// openMetricsReader turns OpenMetrics 1.0 text into the text format 0.0.4, line by line: there is
+// no parser of it in prometheus/common. Units, exemplars and creation times, which the older format
+// cannot say, are left out.
 type openMetricsReader struct {
 	lines *bufio.Reader
 	types map[string]string // family → type

@@ -25,8 +25,8 @@ const (
 	probeBodyRead    = 10 << 10
 )
 
-// probe runs the probe that the path names and answers as Istio's agent does: an application that answers decides the
-// code, one that does not is a 500.
+// probe runs the probe that the path names and answers as Istio's agent does: an application that
+// answers decides the code, one that does not is a 500.
 func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	config := s.config.Load()
@@ -60,7 +60,8 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		say(w, http.StatusInternalServerError, fmt.Sprintf("probe %s: %v", name, err))
 	case code >= 300 && code < 400:
-		say(w, http.StatusOK, fmt.Sprintf("probe %s: the application answered %d", name, code)) // a success to Kubernetes
+		// a success to Kubernetes
+		say(w, http.StatusOK, fmt.Sprintf("probe %s: the application answered %d", name, code))
 	default:
 		say(w, code, fmt.Sprintf("probe %s: the application answered %d", name, code))
 	}
@@ -85,7 +86,8 @@ func run(ctx context.Context, probe Probe, incoming *http.Request) (int, error) 
 	return 0, errors.New("it has none of http, tcp and grpc")
 }
 
-// hopByHop headers are about one connection (RFC 9110 §7.6.1): they are not the application's business.
+// hopByHop headers are about one connection (RFC 9110 §7.6.1): they are not the application's
+// business.
 var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 func probeHTTP(ctx context.Context, probe Probe, incoming *http.Request) (int, error) {
@@ -121,11 +123,13 @@ func probeHTTP(ctx context.Context, probe Probe, incoming *http.Request) (int, e
 		return 0, err
 	}
 	defer response.Body.Close()
-	_, _ = io.CopyN(io.Discard, response.Body, probeBodyRead) // so that the application is not cut off in its answer
+	// so that the application is not cut off in its answer
+	_, _ = io.CopyN(io.Discard, response.Body, probeBodyRead)
 	return response.StatusCode, nil
 }
 
-// hostFor is the Host the application sees: the prober's, but with the application's port in place of the status port.
+// hostFor is the Host the application sees: the prober's, but with the application's port in place
+// of the status port.
 func hostFor(incoming *http.Request, target *url.URL) string {
 	host, port, err := net.SplitHostPort(incoming.Host)
 	if err != nil {

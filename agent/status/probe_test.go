@@ -15,7 +15,8 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// calm is the limit of probes that are answered: the default is a second, for which any thread of a busy machine may be stopped.
+// calm is the limit of probes that are answered: the default is a second, for which any thread of a
+// busy machine may be stopped.
 const calm = 20 * time.Second
 
 // application answers by path.

@@ -15,16 +15,18 @@ import (
 // redactedText stands in place of a credential.
 const redactedText = "[redacted]"
 
-// redactor removes credentials from JSON as it passes, in constant memory: a configuration dump has tens of megabytes.
-// Envoy itself redacts what its API marks as sensitive (private keys, passwords); headers, node metadata and foreign
-// structures it does not know. What is a credential is known by names:
+// redactor removes credentials from JSON as it passes, in constant memory: a configuration dump has
+// tens of megabytes. Envoy itself redacts what its API marks as sensitive (private keys,
+// passwords); headers, node metadata and foreign structures it does not know. What is a credential
+// is known by names:
 //   - {"access_token": "x"}, {"tokens": ["x"]}, {"password": {"inline_string": "x"}}
 //   - {"key": "authorization", "value": "x"} (a header; "name" too)
 //   - {"name": "cookie", "string_match": {"exact": "x"}} (a header matcher)
 //
 // Node metadata is removed whatever its names are: [node] metadata may hold credentials.
 //
-// Where Envoy says what it does not like of a message it quotes the message, without names that would tell: that is taken out whole.
+// Where Envoy says what it does not like of a message it quotes the message, without names that
+// would tell: that is taken out whole.
 type redactor struct {
 	out   *bufio.Writer
 	stack []frame
@@ -55,22 +57,24 @@ type frame struct {
 // agent/envoy/discreet.go).
 var marks = []string{"goo.gle/debug", "Unable to parse JSON as proto"}
 
-// lastAtMost bounds what is kept of a string to find a mark in it: half of it is longer than any mark.
+// lastAtMost bounds what is kept of a string to find a mark in it: half of it is longer than any
+// mark.
 const lastAtMost = 128
 
 // nameAtMost is how much of a string is kept to be looked at as a name.
 const nameAtMost = 256
 
-// holders are the members that hold the value itself, in what is otherwise description: of a data source, a header, a
-// string match, a typed value.
+// holders are the members that hold the value itself, in what is otherwise description: of a data
+// source, a header, a string match, a typed value.
 var holders = []string{"inline_string", "inline_bytes", "value", "raw_value", "string_value",
 	"exact", "prefix", "suffix", "contains", "regex", "exact_match", "prefix_match", "suffix_match", "contains_match"}
 
-// public are the members of a secret whose content is not confidential, unless a file holds the key beside its certificate.
+// public are the members of a secret whose content is not confidential, unless a file holds the key
+// beside its certificate.
 var public = []string{"certificate_chain", "trusted_ca", "crl"}
 
-// certificatesAtMost bounds the content of a public member, in bytes: the authorities of a system are some 300 kB in base64.
-// A longer one is hidden.
+// certificatesAtMost bounds the content of a public member, in bytes: the authorities of a system
+// are some 300 kB in base64. A longer one is hidden.
 const certificatesAtMost = 1 << 20
 
 // matchers are the members of a header matcher whose strings are about the header's value.
@@ -199,8 +203,8 @@ func (r *redactor) stringByte(c byte) {
 	r.hidden = r.quotes(c) && !r.isKey
 }
 
-// quotes takes the next byte of a string and tells whether it ends a mark: what follows is a quote ("details" of a configuration that
-// Envoy refused).
+// quotes takes the next byte of a string and tells whether it ends a mark: what follows is a quote
+// ("details" of a configuration that Envoy refused).
 func (r *redactor) quotes(c byte) bool {
 	if len(r.last) == lastAtMost {
 		r.last = r.last[:copy(r.last, r.last[lastAtMost/2:])]
@@ -265,7 +269,8 @@ func normalise(raw []byte) string {
 	return b.String()
 }
 
-// unescape is the string that a piece of JSON between quotes stands for; one that was cut stays as it is.
+// unescape is the string that a piece of JSON between quotes stands for; one that was cut stays as
+// it is.
 func unescape(raw []byte) string {
 	if slices.Contains(raw, '\\') {
 		var text string

@@ -16,7 +16,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Options of a Server. What is nil is not there: without Proxy no metrics of Envoy's, without Control no control.
+// Options of a Server. What is nil is not there: without Proxy no metrics of Envoy's, without
+// Control no control.
 type Options struct {
 	Address   string // host:port to listen on
 	Config    Config
@@ -24,9 +25,10 @@ type Options struct {
 	Proxy     Proxy
 	Control   Control
 	Metrics   prometheus.Gatherer // the agent's own; their names begin with outrider_
-	Trusted   []uint32            // users of this host whose connections no others keep out: root, the agent's, Envoy's
-	Board     *condition.Board
-	Logger    *slog.Logger
+	// users of this host whose connections no others keep out: root, the agent's, Envoy's
+	Trusted []uint32
+	Board   *condition.Board
+	Logger  *slog.Logger
 }
 
 // Server serves the status address.
@@ -74,8 +76,8 @@ func (s *Server) Connections() admission.Stats { return s.gate.stats() }
 // SetConfig makes a changed configuration count from the next request on.
 func (s *Server) SetConfig(config Config) { s.config.Store(&config) }
 
-// Run serves until ctx ends. An address that is taken is a condition and tried again: a proxy that serves does not end
-// for want of its status. It runs once.
+// Run serves until ctx ends. An address that is taken is a condition and tried again: a proxy that
+// serves does not end for want of its status. It runs once.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := s.bind(ctx)
 	if err != nil {
@@ -155,8 +157,8 @@ func (s *Server) readiness(w http.ResponseWriter, _ *http.Request) {
 	say(w, http.StatusServiceUnavailable, reason)
 }
 
-// control lets only a POST from this host through, where the configuration allows it. A request that a browser makes for
-// another site's page carries Origin: that is no wish of this host's user.
+// control lets only a POST from this host through, where the configuration allows it. A request
+// that a browser makes for another site's page carries Origin: that is no wish of this host's user.
 func (s *Server) control(do func(context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -197,10 +199,11 @@ func say(w http.ResponseWriter, status int, sentence string) {
 
 func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           admission.Handler(handler),
-		ConnState:         admission.ConnState,
-		ConnContext:       admission.ConnContext,
-		ReadHeaderTimeout: headerTime, // no ReadTimeout: at its end net/http cancels the context of handlers that still work
+		Handler:     admission.Handler(handler),
+		ConnState:   admission.ConnState,
+		ConnContext: admission.ConnContext,
+		// no ReadTimeout: at its end net/http cancels the context of handlers that still work
+		ReadHeaderTimeout: headerTime,
 		WriteTimeout:      scrapeTime + answerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maximumHeader,
@@ -208,8 +211,8 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	}
 }
 
-// boundBody gives a request's body little time: nobody here reads one, but net/http does after the handler, and a client that
-// sends slowly would hold its connection.
+// boundBody gives a request's body little time: nobody here reads one, but net/http does after the
+// handler, and a client that sends slowly would hold its connection.
 func boundBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {

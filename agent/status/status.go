@@ -1,5 +1,6 @@
-// Package status is what the agent shows over HTTP: readiness, probes of the application and merged metrics on the status
-// address (15020), and a view of the live epoch's admin interface on loopback (15000).
+// Package status is what the agent shows over HTTP: readiness, probes of the application and merged
+// metrics on the status address (15020), and a view of the live epoch's admin interface on loopback
+// (15000).
 package status
 
 import (
@@ -10,14 +11,15 @@ import (
 
 // Readiness tells whether the proxy is ready.
 type Readiness interface {
-	// Ready is true once Envoy is live and has its configuration; if not, reason says why, in a sentence.
+	// Ready is true once Envoy is live and has its configuration; if not, reason says why, in a
+	// sentence.
 	Ready() (ready bool, reason string)
 }
 
 // Proxy is the epoch that serves.
 type Proxy interface {
-	// Live returns a transport to that epoch's admin interface (whatever host a request names) and its number. err says,
-	// in a sentence, why there is none.
+	// Live returns a transport to that epoch's admin interface (whatever host a request names) and
+	// its number. err says, in a sentence, why there is none.
 	Live() (admin http.RoundTripper, epoch int, err error)
 }
 

@@ -32,8 +32,8 @@ type ViewOptions struct {
 	Logger  *slog.Logger
 }
 
-// View is the view of the live epoch's admin interface. Envoy's own listens on a Unix socket per epoch and is closed when
-// the next epoch comes; the view stays.
+// View is the view of the live epoch's admin interface. Envoy's own listens on a Unix socket per
+// epoch and is closed when the next epoch comes; the view stays.
 type View struct {
 	options ViewOptions
 	server  *http.Server
@@ -62,14 +62,16 @@ func NewView(options ViewOptions) *View {
 	v.full.Store(options.Config.Full)
 	v.dumps = newDumps(options.Proxy, v.gate)
 	v.server = newHTTPServer(v.Handler(), options.Logger)
-	v.server.WriteTimeout = 0 // a CPU profile or a log of lookups takes as long as it takes; full is for operators
+	// a CPU profile or a log of lookups takes as long as it takes; full is for operators
+	v.server.WriteTimeout = 0
 	return v
 }
 
 // Name is the part's name.
 func (v *View) Name() string { return "admin-view" }
 
-// Ready is closed once the view listens, is off, or has told by a condition that it cannot listen yet.
+// Ready is closed once the view listens, is off, or has told by a condition that it cannot listen
+// yet.
 func (v *View) Ready() <-chan struct{} { return v.ready }
 
 // Address is where the view listens, "" if it does not.
@@ -166,8 +168,8 @@ func (v *View) close() {
 	}
 }
 
-// SetConfig applies a changed configuration. If the new port cannot be had the view stays on the old one, with the new
-// access, and the error says why.
+// SetConfig applies a changed configuration. If the new port cannot be had the view stays on the
+// old one, with the new access, and the error says why.
 func (v *View) SetConfig(config ViewConfig) error {
 	v.full.Store(config.Full)
 	v.mu.Lock()
@@ -189,9 +191,9 @@ func (v *View) SetConfig(config ViewConfig) error {
 	return nil
 }
 
-// Yield sets the addresses (host:port) that Envoy itself listens on, or is about to. If the view's port is among them the
-// view stops listening before Yield returns, and returns when it no longer is. Yield returns the first address that the
-// view yields to, "" if there is none.
+// Yield sets the addresses (host:port) that Envoy itself listens on, or is about to. If the view's
+// port is among them the view stops listening before Yield returns, and returns when it no longer
+// is. Yield returns the first address that the view yields to, "" if there is none.
 func (v *View) Yield(taken []string) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -210,7 +212,8 @@ func (v *View) Yield(taken []string) string {
 	return to
 }
 
-// yieldsTo returns the address of Envoy's own that a port of the view would clash with. With mu held.
+// yieldsTo returns the address of Envoy's own that a port of the view would clash with. With mu
+// held.
 func (v *View) yieldsTo(port int) string {
 	if own := viewAddress(port); port != 0 && slices.Contains(v.taken, own) {
 		return own

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// readable are the paths of Envoy's admin interface whose GET changes nothing (Envoy 1.40, source/server/admin/admin.cc:
-// the handlers with mutates_server_state false, without the profilers, heap dump and tap, which cost or disclose).
+// readable are the paths of Envoy's admin interface whose GET changes nothing (Envoy 1.40,
+// source/server/admin/admin.cc: the handlers with mutates_server_state false, without the
+// profilers, heap dump and tap, which cost or disclose).
 var readable = []string{
 	"/", "/certs", "/clusters", "/config_dump", "/contention", "/help", "/hot_restart_version", "/init_dump", "/listeners",
 	"/memory", "/ready", "/runtime", "/server_info", "/stats", "/stats/prometheus", "/stats/recentlookups",
@@ -26,7 +27,8 @@ const readTime = 2 * time.Minute
 // redacted are those whose answer is JSON that may hold credentials.
 var redacted = []string{"/config_dump", "/init_dump", "/server_info"}
 
-// Handler is the view without its listener, with the access that is configured, for requests that are meant for this host.
+// Handler is the view without its listener, with the access that is configured, for requests that
+// are meant for this host.
 func (v *View) Handler() http.Handler {
 	pass := ownPage(v.reverseProxy(v.dumps))
 	read := v.ReadHandler()
@@ -39,7 +41,8 @@ func (v *View) Handler() http.Handler {
 	}))
 }
 
-// ReadHandler is the view with admin_access = "read" whatever is configured: what may be shown to everybody.
+// ReadHandler is the view with admin_access = "read" whatever is configured: what may be shown to
+// everybody.
 func (v *View) ReadHandler() http.Handler {
 	pass := v.reverseProxy(redactedDumps{v.dumps})
 	return boundBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,7 +57,8 @@ func (v *View) ReadHandler() http.Handler {
 			return
 		}
 		out := r.Clone(r.Context())
-		out.URL = &url.URL{Path: r.URL.Path, RawQuery: r.URL.RawQuery} // nothing else of what was sent reaches Envoy
+		// nothing else of what was sent reaches Envoy
+		out.URL = &url.URL{Path: r.URL.Path, RawQuery: r.URL.RawQuery}
 		out.Body = http.NoBody
 		out.ContentLength = 0
 		out.Header.Del("Accept-Encoding") // what is compressed cannot be redacted
@@ -62,8 +66,9 @@ func (v *View) ReadHandler() http.Handler {
 	}))
 }
 
-// Get is a GET of the live epoch's admin interface with credentials removed from the answer, and the number of that epoch.
-// The caller closes the body. The error is a sentence that says why nobody answers.
+// Get is a GET of the live epoch's admin interface with credentials removed from the answer, and
+// the number of that epoch. The caller closes the body. The error is a sentence that says why
+// nobody answers.
 func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int, error) {
 	target := url.URL{Scheme: "http", Host: "admin", Path: path, RawQuery: query}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
@@ -78,7 +83,8 @@ func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int
 	return response, epoch, nil
 }
 
-// redactResponse removes credentials from an answer on its way. Envoy's errors are sentences, its answers JSON.
+// redactResponse removes credentials from an answer on its way. Envoy's errors are sentences, its
+// answers JSON.
 func redactResponse(response *http.Response) {
 	if response.StatusCode != http.StatusOK || !slices.Contains(redacted, response.Request.URL.Path) {
 		return
@@ -116,6 +122,7 @@ func (v *View) reverseProxy(transport http.RoundTripper) *httputil.ReverseProxy 
 			}
 			say(w, http.StatusBadGateway, err.Error())
 		},
-		FlushInterval: -1, // a page that grows (stats?format=html with active updates) is passed on as it comes
+		// a page that grows (stats?format=html with active updates) is passed on as it comes
+		FlushInterval: -1,
 	}
 }

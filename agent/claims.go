@@ -39,10 +39,12 @@ func askNeighbour(ctx context.Context, runtimeDir string) (neighbour.Agent, bool
 	return agent, true
 }
 
-// envoyLivesTime bounds a connection to an Envoy's admin socket: on the same host it is there at once.
+// envoyLivesTime bounds a connection to an Envoy's admin socket: on the same host it is there at
+// once.
 const envoyLivesTime = 200 * time.Millisecond
 
-// envoyLives is whether an Envoy answers on an admin socket of a runtime folder's keeper. Asking the keeper would start one.
+// envoyLives is whether an Envoy answers on an admin socket of a runtime folder's keeper. Asking
+// the keeper would start one.
 func envoyLives(runtimeDir string) bool {
 	sockets, err := filepath.Glob(filepath.Join(keeperFolder(runtimeDir), driver.AdminSocketPrefix+"*.sock"))
 	if err != nil {
@@ -57,7 +59,8 @@ func envoyLives(runtimeDir string) bool {
 	return false
 }
 
-// checkClaims looks whether all that a configuration asks for can be had beside the others on this host.
+// checkClaims looks whether all that a configuration asks for can be had beside the others on this
+// host.
 func (a *Agent) checkClaims(ctx context.Context, loaded *config.Loaded) error {
 	report := neighbourhood(a.options.Config).Check(ctx, a.self(loaded))
 	if len(report.Clashes) > 0 {
@@ -77,7 +80,8 @@ func (a *Agent) self(loaded *config.Loaded) neighbour.Self {
 	}
 }
 
-// checkNeighbours looks for what a configuration that is only checked could not have. An agent that runs on it has it already.
+// checkNeighbours looks for what a configuration that is only checked could not have. An agent that
+// runs on it has it already.
 func checkNeighbours(ctx context.Context, options config.Options) (neighbour.Report, error) {
 	options.CheckOnly = true
 	loaded, err := config.Load(options)

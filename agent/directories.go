@@ -19,8 +19,8 @@ const runtimeRoot = "/run/outrider"
 // keeperSocket is the keeper's socket, in the runtime folder (systemd's) or in the keeper's own.
 const keeperSocket = "keeper.sock"
 
-// keeperFolder is the keeper's and Envoy's own folder: /run/outrider-envoy beside /run/outrider (interfaces.md), and with any other
-// runtime folder a folder in it.
+// keeperFolder is the keeper's and Envoy's own folder: /run/outrider-envoy beside /run/outrider
+// (interfaces.md), and with any other runtime folder a folder in it.
 func keeperFolder(runtimeDir string) string {
 	if rest, ok := strings.CutPrefix(runtimeDir, runtimeRoot); ok && (rest == "" || rest[0] == '/') {
 		return runtimeRoot + "-envoy" + rest
@@ -57,7 +57,8 @@ func (a *Agent) prepare(c *config.Config) error {
 	return nil
 }
 
-// envoyFolder makes a folder that the agent writes and Envoy reads: its files are the agent's and of Envoy's group.
+// envoyFolder makes a folder that the agent writes and Envoy reads: its files are the agent's and
+// of Envoy's group.
 func (a *Agent) envoyFolder(c *config.Config, folder string) error {
 	_, err := os.Stat(folder)
 	if !errors.Is(err, fs.ErrNotExist) {

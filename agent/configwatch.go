@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// watchPaths are all files and folders whose change may call for a reload: the configuration, what the bootstrap is made of, and
-// the files that Envoy reads at its start.
+// watchPaths are all files and folders whose change may call for a reload: the configuration, what
+// the bootstrap is made of, and the files that Envoy reads at its start.
 func watchPaths(loaded *config.Loaded, read []string) []string {
 	c := loaded.Config
 	paths := slices.Concat(loaded.Files, loaded.Dirs, read,
@@ -28,8 +28,9 @@ func watchPaths(loaded *config.Loaded, read []string) []string {
 // The condition of files that are awaited, or were not there in time.
 const conditionFilesMissing = "files-missing"
 
-// awaitFiles waits for the files that Envoy needs at its start, at most as long as [identity] wait says. What is still missing then
-// is told, and the start goes on without. An error means that ctx has ended.
+// awaitFiles waits for the files that Envoy needs at its start, at most as long as [identity] wait
+// says. What is still missing then is told, and the start goes on without. An error means that ctx
+// has ended.
 func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string) error {
 	if len(paths) == 0 {
 		return nil
@@ -58,12 +59,12 @@ func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string
 	return nil
 }
 
-// fileReloads bounds the reloads that changed files ask for at the same time: one may wait a minute for an older epoch,
-// while a later, broken change is told at once.
+// fileReloads bounds the reloads that changed files ask for at the same time: one may wait a minute
+// for an older epoch, while a later, broken change is told at once.
 const fileReloads = 16
 
 // watched turns changes of files into reloads.
-type watched struct {
+type configWatch struct {
 	watcher  *watch.Watcher
 	reloader *reloader
 	log      *slog.Logger
@@ -74,8 +75,8 @@ type watched struct {
 	refused  uint64              // the one of these that is over; 0: none
 }
 
-func newWatched(r *reloader, log *slog.Logger) *watched {
-	return &watched{reloader: r, log: log, expected: map[uint64][]string{}, watcher: watch.New(watch.Options{
+func newConfigWatch(r *reloader, log *slog.Logger) *configWatch {
+	return &configWatch{reloader: r, log: log, expected: map[uint64][]string{}, watcher: watch.New(watch.Options{
 		Debounce: func() time.Duration { return r.InForce().Config.Reload.Debounce },
 		MaxDelay: func() time.Duration { return r.InForce().Config.Reload.MaxDelay },
 		Suffixes: []string{".toml"},
@@ -84,10 +85,10 @@ func newWatched(r *reloader, log *slog.Logger) *watched {
 }
 
 // Name is the part's name.
-func (w *watched) Name() string { return "watch" }
+func (w *configWatch) Name() string { return "watch" }
 
 // set watches what a configuration is made of, and the files that Envoy reads with it.
-func (w *watched) set(loaded *config.Loaded, read []string) {
+func (w *configWatch) set(loaded *config.Loaded, read []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.inForce = watchPaths(loaded, read)
@@ -95,7 +96,7 @@ func (w *watched) set(loaded *config.Loaded, read []string) {
 }
 
 // expect watches in addition what a reload is about to read, until it is over.
-func (w *watched) expect(id uint64, loaded *config.Loaded, read []string) {
+func (w *configWatch) expect(id uint64, loaded *config.Loaded, read []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.refused != 0 && w.refused < id {
@@ -106,8 +107,9 @@ func (w *watched) expect(id uint64, loaded *config.Loaded, read []string) {
 	w.update()
 }
 
-// over is told the end of each reload. What the last one named is watched on if it was refused: the cure may be in one of these files.
-func (w *watched) over(id uint64, refused bool) {
+// over is told the end of each reload. What the last one named is watched on if it was refused: the
+// cure may be in one of these files.
+func (w *configWatch) over(id uint64, refused bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if refused && w.expected[id] != nil && id == slices.Max(slices.Collect(maps.Keys(w.expected))) {
@@ -119,7 +121,7 @@ func (w *watched) over(id uint64, refused bool) {
 }
 
 // update has the watcher watch what is in force or expected; the lock is held.
-func (w *watched) update() {
+func (w *configWatch) update() {
 	paths := slices.Clone(w.inForce)
 	for _, more := range w.expected {
 		paths = append(paths, more...)
@@ -130,7 +132,7 @@ func (w *watched) update() {
 }
 
 // Run asks for a reload at each change until ctx ends.
-func (w *watched) Run(ctx context.Context) error {
+func (w *configWatch) Run(ctx context.Context) error {
 	watching := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

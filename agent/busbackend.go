@@ -14,8 +14,9 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// onBus is the agent as D-Bus shows it (bus.Backend): the same state as the private socket's, in the bus's words.
-type onBus struct {
+// busBackend is the agent as D-Bus shows it (bus.Backend): the same state as the private socket's, in
+// the bus's words.
+type busBackend struct {
 	backend
 	unit string // the agent's unit, "" in the foreground
 }
@@ -29,11 +30,11 @@ func (a *Agent) newBus() (*bus.Server, error) {
 			a.logOf("bus").Warn("the name of the unit is not known", "error", err)
 		}
 	}
-	return bus.New(bus.Options{Address: a.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"), Instance: a.options.Config.Instance, Backend: onBus{backend{a}, unit}, Events: a.board, Conditions: a.board, Logger: a.logOf("bus")})
+	return bus.New(bus.Options{Address: a.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"), Instance: a.options.Config.Instance, Backend: busBackend{backend{a}, unit}, Events: a.board, Conditions: a.board, Logger: a.logOf("bus")})
 }
 
 // State is everything that is shown.
-func (b onBus) State(context.Context) bus.State {
+func (b busBackend) State(context.Context) bus.State {
 	ready, reason := b.proxy.Ready()
 	current := b.reloader.InForce()
 	last, pending, _ := b.reloader.Standing()
@@ -57,7 +58,7 @@ func (b onBus) State(context.Context) bus.State {
 }
 
 // Measure is what the epochs that live use now.
-func (b onBus) Measure(ctx context.Context) map[string]bus.Figures {
+func (b busBackend) Measure(ctx context.Context) map[string]bus.Figures {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	figures := map[string]bus.Figures{}
@@ -68,35 +69,35 @@ func (b onBus) Measure(ctx context.Context) map[string]bus.Figures {
 }
 
 // Changed is closed when the epochs change; all else that changes is an event of the board.
-func (b onBus) Changed() <-chan struct{} { return b.supervisor.Changed() }
+func (b busBackend) Changed() <-chan struct{} { return b.supervisor.Changed() }
 
 // Reload begins a reload.
-func (b onBus) Reload(ctx context.Context, ifChanged bool) (uint64, error) {
+func (b busBackend) Reload(ctx context.Context, ifChanged bool) (uint64, error) {
 	return b.reloader.Begin(ctx, &reload{reason: "asked for over D-Bus", ifChanged: ifChanged})
 }
 
 // Drain stops taking new connections.
-func (b onBus) Drain(ctx context.Context) error { return refusedOnBus(b.supervisor.Drain(ctx)) }
+func (b busBackend) Drain(ctx context.Context) error { return busRefusal(b.supervisor.Drain(ctx)) }
 
 // Undrain restores service. It outlives a caller that the bus does not let wait as long.
-func (b onBus) Undrain(ctx context.Context) error {
+func (b busBackend) Undrain(ctx context.Context) error {
 	_, err := b.supervisor.Undrain(ctx, nil)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return bus.Refused("the undrain continues, but no new epoch is live yet; the property State tells when it is done")
 	}
-	return refusedOnBus(err)
+	return busRefusal(err)
 }
 
 // Abort ends an epoch at once.
-func (b onBus) Abort(ctx context.Context, number int) error {
+func (b busBackend) Abort(ctx context.Context, number int) error {
 	err := b.supervisor.Abort(ctx, number)
 	if errors.Is(err, epoch.ErrNoEpoch) {
 		return bus.NoSuchEpoch(number)
 	}
-	return refusedOnBus(err)
+	return busRefusal(err)
 }
 
-func refusedOnBus(err error) error {
+func busRefusal(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -104,7 +105,7 @@ func refusedOnBus(err error) error {
 }
 
 // CheckConfig returns what is wrong with a configuration file; "" is the one that the agent reads.
-func (b onBus) CheckConfig(ctx context.Context, path string) ([]string, error) {
+func (b busBackend) CheckConfig(ctx context.Context, path string) ([]string, error) {
 	options := b.options.Config
 	if path != "" {
 		options = config.Options{Directory: options.Directory, Environment: b.options.environment(), InUnit: options.InUnit}.Of(path)
@@ -117,10 +118,12 @@ func (b onBus) CheckConfig(ctx context.Context, path string) ([]string, error) {
 }
 
 // DumpConfig is the effective configuration as TOML.
-func (b onBus) DumpConfig(context.Context) (string, error) { return b.reloader.InForce().Show(), nil }
+func (b busBackend) DumpConfig(context.Context) (string, error) {
+	return b.reloader.InForce().Show(), nil
+}
 
 // SetLogLevel sets one level.
-func (b onBus) SetLogLevel(ctx context.Context, scope, level string) error {
+func (b busBackend) SetLogLevel(ctx context.Context, scope, level string) error {
 	var levels api.LogLevels
 	component, isComponent := strings.CutPrefix(scope, "envoy:")
 	switch {
@@ -137,5 +140,5 @@ func (b onBus) SetLogLevel(ctx context.Context, scope, level string) error {
 	if refusal, ok := errors.AsType[*api.Error](err); ok && refusal.Status == 400 {
 		return bus.InvalidArgument(refusal.Error())
 	}
-	return refusedOnBus(err)
+	return busRefusal(err)
 }

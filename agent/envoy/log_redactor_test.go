@@ -49,11 +49,11 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 				t.Fatal(err)
 			}
 			const last = "starting main dispatch loop"
-			var discretion Discretion
+			var redactor LogRedactor
 			var raw, kept []string
 			for lines := bufio.NewScanner(said); lines.Scan() && !strings.Contains(lines.Text(), last); {
 				raw = append(raw, lines.Text())
-				kept = append(kept, discretion.Take([]string{lines.Text()})...)
+				kept = append(kept, redactor.Take([]string{lines.Text()})...)
 			}
 			cancel()
 			_ = command.Wait()
@@ -66,20 +66,21 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	}
 }
 
-// However the lines are dealt out, what is hidden is the same; also where the beginning of a message was lost.
-func TestDiscretionRemembers(t *testing.T) {
+// However the lines are dealt out, what is hidden is the same; also where the beginning of a
+// message was lost.
+func TestLogRedactor_KeepsStateBetweenBatches(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	const hidden = "s3cret"
 	lines := []string{prefix + "a: goo.gle/debugonly  ", "node {", `  id: "s3cret"`, "}", `password: "s3cret"`, ": why", prefix + "Unable to parse JSON as proto (e): {", ` "s3cret",`, `"id": "s3cret"`, "}", "",
 		prefix + "b: goo.gle/debugstr  ", "[s3cret] {", "}", "", "GET /", `[2026-11-21T15:41:49.385Z] "GET /"`, `{"method": "GET"}`}
 	for first := range lines {
 		for size := 1; size <= len(lines); size++ {
-			var discretion Discretion
-			discretion.Take([]string{prefix + "x: goo.gle/debugstr", "y {"})
-			discretion.Lost()
+			var redactor LogRedactor
+			redactor.Take([]string{prefix + "x: goo.gle/debugstr", "y {"})
+			redactor.Lost()
 			var kept []string
 			for batch := range slices.Chunk(lines[first:], size) {
-				kept = append(kept, discretion.Take(batch)...)
+				kept = append(kept, redactor.Take(batch)...)
 			}
 			text := strings.Join(kept, "\n")
 			if strings.Contains(text, hidden) || first <= 5 && !strings.Contains(text, "why") || !strings.HasSuffix(text, strings.Join(lines[max(first, len(lines)-3):], "\n")) {
@@ -89,7 +90,8 @@ func TestDiscretionRemembers(t *testing.T) {
 	}
 }
 
-// What others write to Envoy's standard output is lost with a quote for a bounded time only, and it is told how much that is.
+// What others write to Envoy's standard output is lost with a quote for a bounded time only, and it
+// is told how much that is.
 func TestAQuoteIsBounded(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	access := []string{`"GET / HTTP/1.1" 200`, "word: GET", " GET"}
@@ -100,21 +102,21 @@ func TestAQuoteIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var discretion Discretion
-				discretion.Take(begin)
+				var redactor LogRedactor
+				redactor.Take(begin)
 				quoted := len(begin[min(len(begin), 1):]) + len(access)
-				if kept := discretion.Take(access); len(kept) > 0 || discretion.LeftOut(false) != 0 {
+				if kept := redactor.Take(access); len(kept) > 0 || redactor.LeftOut(false) != 0 {
 					t.Errorf("kept of what may be quoted: %q", kept)
 				}
 				time.Sleep(quoteTime + 1)
-				if diff := cmp.Diff(access, discretion.Take(access)); diff != "" {
+				if diff := cmp.Diff(access, redactor.Take(access)); diff != "" {
 					t.Error(diff)
 				}
-				if told := discretion.LeftOut(false); told != quoted || discretion.LeftOut(true) != 0 {
+				if told := redactor.LeftOut(false); told != quoted || redactor.LeftOut(true) != 0 {
 					t.Errorf("%d lines are told as left out, want %d", told, quoted)
 				}
-				discretion.Take([]string{prefix + "Unable to parse JSON as proto (e): {", "}"})
-				if told := discretion.LeftOut(true); told != 1 {
+				redactor.Take([]string{prefix + "Unable to parse JSON as proto (e): {", "}"})
+				if told := redactor.LeftOut(true); told != 1 {
 					t.Errorf("%d lines are told at the end", told)
 				}
 			})
@@ -123,15 +125,15 @@ func TestAQuoteIsBounded(t *testing.T) {
 }
 
 // Whatever is quoted, a message that quotes nothing is passed on.
-func FuzzDiscretion(f *testing.F) {
+func FuzzLogRedactor(f *testing.F) {
 	f.Add("[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] a: goo.gle/debugonly  \nnode {\n  id: 1\n}\n: why\nrest", 3)
 	f.Add("x\n: y\n, z\n\nUnable to parse JSON as proto (e): {\n}\n[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] b", 1)
 	f.Fuzz(func(t *testing.T, text string, size int) {
 		lines := strings.Split(text, "\n")
-		var discretion Discretion
+		var redactor LogRedactor
 		var kept []string
 		for batch := range slices.Chunk(lines, min(max(size, 1), len(lines))) {
-			kept = append(kept, discretion.Take(batch)...)
+			kept = append(kept, redactor.Take(batch)...)
 		}
 		if got := strings.Join(kept, "\n"); len(got) > len(text) {
 			t.Errorf("%q became %q", text, got)
@@ -144,20 +146,21 @@ func FuzzDiscretion(f *testing.F) {
 	})
 }
 
-func TestDiscreetMessage(t *testing.T) {
+func TestRedactMessage(t *testing.T) {
 	const message = "Error adding/updating listener(s) a: goo.gle/debugstr  \nc {\n  d: \"s3cret\"\n}\n: why\nb: Unable to unpack as X: goo.gle/debugproto \n[Y] {\n  d: \"s3cret\"\n}\n\nc: cannot bind\n"
 	const want = "Error adding/updating listener(s) a: why\nb: Unable to unpack as X: (not shown)\nc: cannot bind\n"
-	if diff := cmp.Diff(want, DiscreetMessage(message)); diff != "" {
+	if diff := cmp.Diff(want, RedactMessage(message)); diff != "" {
 		t.Error(diff)
 	}
 	for _, plain := range []string{"", "a: cannot bind", "  x\n"} {
-		if got := DiscreetMessage(plain); got != plain {
+		if got := RedactMessage(plain); got != plain {
 			t.Errorf("%q became %q", plain, got)
 		}
 	}
 }
 
-// Whatever Envoy complains about, it is told without what Envoy quotes of the bootstrap, also where only the last lines are known.
+// Whatever Envoy complains about, it is told without what Envoy quotes of the bootstrap, also where
+// only the last lines are known.
 func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	const credential = "s3cret-value"
 	path := parts.Envoy(t)
@@ -177,8 +180,8 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 				t.Fatalf("exit %d, %v", exit, err)
 			}
 			if _, started, _, err := (Local{}).Run(t.Context(), path, []string{"--disable-hot-restart", "-c", file}); err != nil ||
-				strings.Contains(strings.Join(Discreet(strings.Split(string(started), "\n")), "\n"), credential) ||
-				!strings.Contains(ExplainExit(1, "", false, Discreet(strings.Split(string(started), "\n"))), test.want) {
+				strings.Contains(strings.Join(RedactLines(strings.Split(string(started), "\n")), "\n"), credential) ||
+				!strings.Contains(ExplainExit(1, "", false, RedactLines(strings.Split(string(started), "\n"))), test.want) {
 				t.Errorf("%v: %s", err, started)
 			}
 			got := Complaint(append(stdout, stderr...))
@@ -187,11 +190,11 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 			}
 			lines := strings.Split(string(stderr), "\n")
 			for first := range lines {
-				last := strings.Join(Discreet(lines[first:]), "\n")
+				last := strings.Join(RedactLines(lines[first:]), "\n")
 				if quoted := strings.Contains(strings.Join(lines[first:], "\n"), credential); quoted && strings.Contains(last, credential) {
 					t.Errorf("from line %d on: %s", first, last)
 				}
-				if said := ExplainExit(1, "", false, Discreet(lines)); !strings.Contains(said, test.want) {
+				if said := ExplainExit(1, "", false, RedactLines(lines)); !strings.Contains(said, test.want) {
 					t.Errorf("%s", said)
 				}
 			}
@@ -199,7 +202,7 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	}
 }
 
-func TestDiscreet(t *testing.T) {
+func TestRedactLines(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	for name, test := range map[string]struct{ lines, want []string }{
 		"nothing":        {nil, []string{}},
@@ -221,7 +224,7 @@ func TestDiscreet(t *testing.T) {
 		"JSON, its end":     {[]string{"  1", "}", "", prefix + "f", "}"}, []string{"", prefix + "f", "}"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, Discreet(test.lines)); diff != "" {
+			if diff := cmp.Diff(test.want, RedactLines(test.lines)); diff != "" {
 				t.Error(diff)
 			}
 		})

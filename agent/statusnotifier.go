@@ -11,44 +11,46 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// teller tells the service manager how the agent is, in the same words that all others are told.
-type teller struct {
+// statusNotifier reports the agent's state to the service manager, in the words of the status.
+type statusNotifier struct {
 	backend
 	notifier *systemd.Notifier
 }
 
-// tellEvery is how often the sentence is looked at while a phase lasts: what it waits for changes without an event.
-const tellEvery = time.Second
+// statusInterval is how often the sentence is looked at while a phase lasts: what it waits for changes
+// without an event.
+const statusInterval = time.Second
 
 // Name is the part's name.
-func (t *teller) Name() string { return "teller" }
+func (n *statusNotifier) Name() string { return "status notifier" }
 
-// Run tells every change until ctx ends.
-func (t *teller) Run(ctx context.Context) error {
-	events, cancel := t.board.Watch(64)
+// Run reports changes until ctx ends.
+func (n *statusNotifier) Run(ctx context.Context) error {
+	events, cancel := n.board.Watch(64)
 	defer cancel()
 	var told uint64 // how many reloads had begun when it was looked last
 	for {
-		changed := t.supervisor.Changed()
+		changed := n.supervisor.Changed()
 		number := -1
-		if live, ok := t.proxy.liveEpoch(); ok {
+		if live, ok := n.proxy.liveEpoch(); ok {
 			number = live.Number
 		}
-		t.logs.setEpoch(number)
-		begun := t.reloader.Reported()
-		state, sentence := t.now()
+		n.logs.setEpoch(number)
+		begun := n.reloader.Reported()
+		state, sentence := n.now()
 		switch {
 		case state == api.StateReloading:
-			begun = t.reloader.Reported() // all of them are told by this one
-		case begun != told && t.told():
-			t.notifier.Set(systemd.Reloading, "reloading") // one that was over before it was looked at, as refusals are
+			begun = n.reloader.Reported() // all of them are told by this one
+		case begun != told && n.announced():
+			// one that was over before it was looked at, as refusals are
+			n.notifier.Set(systemd.Reloading, "reloading")
 		}
 		told = begun
-		t.notifier.Set(systemd.State(state), sentence)
+		n.notifier.Set(systemd.State(state), sentence)
 		var tick <-chan time.Time
 		var timer *time.Timer
 		if state != api.StateRunning {
-			timer = time.NewTimer(tellEvery)
+			timer = time.NewTimer(statusInterval)
 			tick = timer.C
 		}
 		select {
@@ -66,25 +68,25 @@ func (t *teller) Run(ctx context.Context) error {
 	}
 }
 
-// now is the agent's state, and in one sentence how that goes.
-func (t *teller) now() (api.State, string) {
-	state := t.state()
-	live, serves := t.proxy.liveEpoch()
+// now returns the agent's state and a sentence about it.
+func (n *statusNotifier) now() (api.State, string) {
+	state := n.state()
+	live, serves := n.proxy.liveEpoch()
 	switch {
 	case state == api.StateStopping && serves:
 		return state, fmt.Sprintf("stopping: epoch %d drains", live.Number)
 	case state == api.StateStopping:
 		return state, "stopping"
 	case state == api.StateReloading:
-		return state, t.reloader.Phase()
+		return state, n.reloader.Phase()
 	case !serves:
-		return api.StateStarting, t.proxy.notLive()
+		return api.StateStarting, n.proxy.notLive()
 	}
-	if ready, reason := t.proxy.Ready(); !ready && state == api.StateRunning && !t.told() {
+	if ready, reason := n.proxy.Ready(); !ready && state == api.StateRunning && !n.announced() {
 		return api.StateStarting, reason
 	}
 	sentence := doing(live)
-	conditions := t.board.Conditions()
+	conditions := n.board.Conditions()
 	if len(conditions) > 0 {
 		sentence += fmt.Sprintf("; %s: %s", conditions[0].Severity, conditions[0].Sentence)
 	}
@@ -94,7 +96,7 @@ func (t *teller) now() (api.State, string) {
 	return state, sentence
 }
 
-// doing says what the live epoch does.
+// doing describes the live epoch.
 func doing(live epoch.Epoch) string {
 	switch {
 	case live.Drained && live.Awaits != "":
@@ -106,10 +108,10 @@ func doing(live epoch.Epoch) string {
 	}
 }
 
-// told is whether the manager knows already that the agent is started.
-func (t *teller) told() bool { return t.notifier.Announced() }
+// announced reports whether the manager has got READY=1.
+func (n *statusNotifier) announced() bool { return n.notifier.Announced() }
 
-// beat returns once both loops that decide have turned: that of the reloads and that of the epochs.
+// beat returns once both owners have run: that of reloads and that of epochs. It feeds the watchdog.
 func (a *Agent) beat(ctx context.Context) error {
 	if err := a.reloader.Ping(ctx); err != nil {
 		return fmt.Errorf("the reloads' loop: %w", err)
@@ -120,10 +122,11 @@ func (a *Agent) beat(ctx context.Context) error {
 	return nil
 }
 
-// farewellTime bounds what is still told to the manager at the end.
+// farewellTime bounds the last messages to the manager.
 const farewellTime = 500 * time.Millisecond
 
-// farewell tells that the agent has ended, and why if that is an error: systemd shows it until the next start.
+// farewell tells that the agent has ended, and why if that is an error: systemd shows it until the
+// next start.
 func farewell(notifier *systemd.Notifier, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		notifier.Fail(err)

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// withTemplate is a reloader of Envoys that are made of a template and a certificate, whose changes are watched; the configuration that
-// names them is written.
+// withTemplate is a reloader of Envoys that are made of a template and a certificate, whose changes
+// are watched; the configuration that names them is written.
 func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 	t.Helper()
 	r = newReloads(t)
@@ -41,7 +41,7 @@ func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 		}
 		return &wanted{spec: &epoch.Spec{Hash: string(text) + " " + string(more)}, files: []string{certificate}}, nil
 	}
-	w := newWatched(r.reloader, slog.New(slog.DiscardHandler))
+	w := newConfigWatch(r.reloader, slog.New(slog.DiscardHandler))
 	r.enact = func(won *prepared, _ func(string)) { w.set(won.loaded, won.wanted.files) }
 	r.expect, r.release = w.expect, w.over
 	w.set(r.InForce(), nil)
@@ -98,7 +98,8 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 	r, template, _ := withTemplate(t)
 	put(t, template, "broken")
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n")
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // that the file named something else was seen
+	// that the file named something else was seen
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		if last, _, busy := r.Standing(); !busy && last.Outcome == api.OutcomeRefused {
 			break
 		}
@@ -112,7 +113,7 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 
 func TestNothingMoreIsWatchedThanWhatIsNamed(t *testing.T) {
 	r, template, _ := withTemplate(t)
-	w := newWatched(r.reloader, slog.New(slog.DiscardHandler))
+	w := newConfigWatch(r.reloader, slog.New(slog.DiscardHandler))
 	named := &config.Loaded{Config: &config.Config{Envoy: config.Envoy{TemplateFile: template}}}
 	w.expect(1, named, nil)
 	w.over(1, true)
