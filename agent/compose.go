@@ -30,7 +30,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	a.keeper = a.newLink(ctx, c, other)
 	opened := make(chan error, 1)
 	go func() { opened <- a.openKeeper(ctx) }()
-	err = a.composeParts(ctx, loaded)
+	err = a.composeParts(loaded)
 	if err := <-opened; err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 }
 
 // composeParts makes what does not need the keeper yet.
-func (a *Agent) composeParts(ctx context.Context, loaded *config.Loaded) (err error) {
+func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	c := loaded.Config
 	a.maker = &specMaker{
 		Maker:  blueprints(c, a.options.Version, a.logOf("reload")),
