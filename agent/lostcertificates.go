@@ -5,10 +5,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
 )
+
+// rereadTime is how long Envoy may take to read a certificate again after its file was corrected.
+const rereadTime = 2 * time.Second
+
+// rereadPause is the time between two looks at that.
+const rereadPause = 50 * time.Millisecond
 
 // lostCertificates returns an error for the certificates that the live epoch has in memory and that
 // a new epoch could not read from their files: it would serve without them.
@@ -17,32 +24,15 @@ func (a *Agent) lostCertificates(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	limited, cancel := context.WithTimeout(ctx, rereadTime)
 	defer cancel()
-	lost := a.discovery.Unreadable()
-	held, known := map[string]bool{}, false
-	for _, stream := range a.xds.Status(ctx) {
-		if int(stream.Peer.PID) != live.PID {
-			continue
+	lost, refused := a.lost(limited, live.PID)
+	for refused && limited.Err() == nil {
+		select {
+		case <-time.After(rereadPause):
+			lost, refused = a.lost(ctx, live.PID)
+		case <-limited.Done():
 		}
-		known = true
-		for _, t := range stream.Types {
-			for _, name := range t.Held {
-				held[name] = true
-			}
-			for _, refused := range t.Refused {
-				_, found := lost[refused.Name]
-				if !found && held[refused.Name] && len(refused.Origins) > 0 {
-					from := refused.Origins[0]
-					lost[refused.Name] = discovery.Problem{File: from.File, Line: from.Line,
-						Object:  fmt.Sprintf("%s %s/%s", from.Kind, from.Namespace, from.Name),
-						Message: refused.Error, Cure: "correct the file"}
-				}
-			}
-		}
-	}
-	if known { // else its Envoy is about to reconnect
-		maps.DeleteFunc(lost, func(name string, _ discovery.Problem) bool { return !held[name] })
 	}
 	if len(lost) == 0 {
 		return nil
@@ -59,4 +49,39 @@ func (a *Agent) lostCertificates(ctx context.Context) error {
 			Key: p.Object, Message: message, Cure: cure})
 	}
 	return all
+}
+
+// lost returns what keeps a new Envoy from having a secret that the process pid has, by the secret's
+// name. refused reports that this is known for some from what that process refused last, and not from
+// the files: they may have been corrected since.
+func (a *Agent) lost(ctx context.Context, pid int) (all map[string]discovery.Problem, refused bool) {
+	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	defer cancel()
+	all = a.discovery.Unreadable()
+	held, known := map[string]bool{}, false
+	for _, stream := range a.xds.Status(ctx) {
+		if int(stream.Peer.PID) != pid {
+			continue
+		}
+		known = true
+		for _, t := range stream.Types {
+			for _, name := range t.Held {
+				held[name] = true
+			}
+			for _, r := range t.Refused {
+				if _, found := all[r.Name]; found || !held[r.Name] || len(r.Origins) == 0 {
+					continue
+				}
+				from := r.Origins[0]
+				all[r.Name] = discovery.Problem{File: from.File, Line: from.Line,
+					Object:  fmt.Sprintf("%s %s/%s", from.Kind, from.Namespace, from.Name),
+					Message: r.Error, Cure: "correct the file"}
+				refused = true
+			}
+		}
+	}
+	if known { // else this Envoy is about to reconnect
+		maps.DeleteFunc(all, func(name string, _ discovery.Problem) bool { return !held[name] })
+	}
+	return all, refused
 }
