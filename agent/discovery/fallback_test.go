@@ -80,7 +80,11 @@ func (l *lives) refuse(typeURL, name, reason string) []string {
 	l.t.Helper()
 	one := discovery.RefusedResource{Name: name, Version: l.newest(typeURL, name).Version,
 		Held: true}
-	return l.server.Refused(typeURL, []discovery.RefusedResource{one}, errors.New(reason))
+	standing, placed := l.server.Refused(typeURL, []discovery.RefusedResource{one}, errors.New(reason))
+	if !placed {
+		l.t.Errorf("no file explains %s: %s", name, reason)
+	}
+	return standing
 }
 
 func (l *lives) serves(what, timeout string, problems ...string) {
@@ -289,7 +293,7 @@ func TestFallback_NotWhereTheChangeIsNotToBlame(t *testing.T) {
 		t.Helper()
 		one := discovery.RefusedResource{Name: name, Version: l.newest(typeURL, name).Version,
 			Held: held}
-		got := l.server.Refused(typeURL, []discovery.RefusedResource{one}, errors.New("bad"))
+		got, _ := l.server.Refused(typeURL, []discovery.RefusedResource{one}, errors.New("bad"))
 		if len(got) != 1 || got[0] != name {
 			t.Errorf("%s: stands: %q", what, got)
 		}

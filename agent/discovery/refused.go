@@ -24,16 +24,16 @@ type RefusedResource struct {
 	Held    bool   // the proxy has another version of it
 }
 
-// Refused takes in that Envoy refused resources of a type. The objects whose change made them go
-// back to the version before. Where that is impossible the proxy keeps what it has, each resource
-// becomes a problem of the object it came from, and Refused returns its name. If refused is empty,
-// the resources that the reason mentions count.
-func (s *Server) Refused(typeURL string, refused []RefusedResource,
-	reason error) (standing []string) {
+// Refused takes in that Envoy refused resources of a type. The objects whose change made them go back
+// to the version before. Where that is impossible the proxy keeps what it has, each resource becomes a
+// problem of the object it came from, and Refused returns its name. If refused is empty, the resources
+// that the reason mentions count. placed reports that all these problems have a file and a line.
+func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error) (standing []string,
+	placed bool) {
 	defer s.rememberTold()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := false
+	found, placed := false, true
 	for _, v := range s.views {
 		for _, one := range s.blamed(v, typeURL, refused, reason.Error()) {
 			snapshot, _ := v.Feed().Current()
@@ -53,6 +53,7 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource,
 				s.refusals[r.Key()] = refusal{version: r.Version, reason: reason.Error(),
 					problem: p}
 				standing = append(standing, one.Name)
+				placed = placed && p.File != ""
 			}
 		}
 	}
@@ -61,13 +62,12 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource,
 		for i, one := range refused {
 			names[i] = one.Name
 		}
-		s.options.Logger.Warn("Envoy refused resources that no object explains", "type", typeURL,
-			"names", names, "error", reason)
-		return names
+		s.options.Logger.Warn("Envoy refused resources that no object explains", "type", typeURL, "names", names, "error", reason)
+		return names, false
 	}
 	s.tellProblems()
 	slices.Sort(standing)
-	return slices.Compact(standing)
+	return slices.Compact(standing), placed
 }
 
 // Cured tells that Envoy takes resources that it refused before.

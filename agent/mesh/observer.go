@@ -37,7 +37,8 @@ func NewObserver(
 // resources that it cannot replace by the version before.
 type Server interface {
 	Accepted(stream uint64, node *corev3.Node)
-	Refused(typeURL string, refused []discovery.RefusedResource, reason error) (standing []string)
+	Refused(typeURL string, refused []discovery.RefusedResource, reason error) (standing []string,
+		placed bool)
 	Cured(typeURL string, names []string)
 }
 
@@ -97,11 +98,15 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 	}
 	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID, "type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
 		"error", refusal.Error, "from", strings.Join(origins, ", "))
-	standing := o.mesh.Refused(refusal.Type, refusedResources(refusal), errors.New(refusal.Error))
+	standing, placed := o.mesh.Refused(refusal.Type, refusedResources(refusal),
+		errors.New(refusal.Error))
 	if len(standing) > 0 || len(refusal.Resources) == 0 {
-		still := refusal
+		still, reason := refusal, sentence
 		still.Resources = standing
-		o.refused.add(stream, still, sentence)
+		if placed {
+			reason = "" // the condition of the mesh configuration has it, with file and line
+		}
+		o.refused.add(stream, still, reason)
 		o.tell(refusal.Type, nil)
 	}
 	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence, Fields: map[string]string{

@@ -20,8 +20,8 @@ type meshRecord map[string]bool
 
 func (meshRecord) Accepted(uint64, *corev3.Node) {}
 
-func (m meshRecord) Refused(_ string, refused []discovery.RefusedResource, _ error) []string {
-	var standing []string
+func (m meshRecord) Refused(_ string, refused []discovery.RefusedResource,
+	_ error) (standing []string, placed bool) {
 	for _, one := range refused {
 		if one.Name == "replaced" {
 			continue
@@ -29,7 +29,7 @@ func (m meshRecord) Refused(_ string, refused []discovery.RefusedResource, _ err
 		m[one.Name] = true
 		standing = append(standing, one.Name)
 	}
-	return standing
+	return standing, slices.Contains(standing, "known")
 }
 
 func (m meshRecord) Cured(_ string, names []string) {
@@ -51,6 +51,8 @@ func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 		refused string
 	}{
 		{"one that the mesh replaces", func() { refuse(old, "replaced") }, ""},
+		{"one that an object explains", func() { refuse(old, "known") }, "known"},
+		{"which is cured", func() { o.Cured(old, resource.ListenerType, []string{"known"}) }, ""},
 		{"one", func() { refuse(old, "a") }, "a"},
 		{"two", func() { refuse(old, "b") }, "a b"},
 		{"one of two is cured", func() { o.Cured(old, resource.ListenerType, []string{"a"}) }, "b"},
@@ -71,8 +73,9 @@ func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 		if got := strings.Join(told, " "); got != step.refused {
 			t.Errorf("%s: the mesh is told of %q, want %q", step.name, got, step.refused)
 		}
-		for _, name := range []string{"a", "b", "replaced"} {
-			if got, want := strings.Contains(sentence, "cannot bind "+name), strings.Contains(step.refused, name); got != want {
+		for _, name := range []string{"a", "b", "replaced", "known"} {
+			want := strings.Contains(step.refused, name) && name != "known"
+			if got := strings.Contains(sentence, "cannot bind "+name); got != want {
 				t.Errorf("%s: the condition says %q", step.name, sentence)
 			}
 		}

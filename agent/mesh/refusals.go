@@ -14,7 +14,7 @@ import (
 // may be of two minds, and what an epoch refused ends with it.
 type refusals struct {
 	mu  sync.Mutex
-	all map[refusedBy]string // → the sentence for people
+	all map[refusedBy]string // → the sentence for people; "": elsewhere
 }
 
 // refusedBy is who refuses what.
@@ -80,7 +80,7 @@ func (r *refusals) sentence(typeURL string) string {
 	// one refusal is of several resources, and of several streams
 	sentences := map[string]struct{}{}
 	for by, sentence := range r.all {
-		if by.typeURL == typeURL {
+		if by.typeURL == typeURL && sentence != "" {
 			sentences[sentence] = struct{}{}
 		}
 	}

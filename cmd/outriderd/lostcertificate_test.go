@@ -120,11 +120,14 @@ func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
 	g.Write("mesh.d/edge.yaml", g.definition)
 	g.StartReady()
 	rig.Eventually(t, 30*time.Second, "Envoy has refused the certificate", func() bool {
-		return strings.Contains(strings.Join(conditions(t, g.Rig), "\n"), "Envoy refused")
+		return strings.Contains(g.Outrider("mesh", "check").Err, "Envoy refused")
 	})
 	if told := g.Outrider("mesh", "check"); told.Exit != 1 ||
 		!strings.Contains(told.Err, "error: "+filepath.Join(g.Dir, "mesh.d", "edge.yaml")+":1") {
 		t.Errorf("mesh check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	if all := conditions(t, g.Rig); len(all) != 1 { // with file and line
+		t.Errorf("one refusal, and the conditions are %q", all)
 	}
 	if result := g.Outrider("reload"); result.Exit != 0 {
 		t.Errorf("reload: exit %d: %s", result.Exit, result.Err)
