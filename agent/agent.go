@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/identity"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
@@ -61,6 +63,9 @@ type Agent struct {
 	meshPorts  *mesh.Ports
 	xds        *xds.Server
 	xdsSockets *mesh.Sockets
+	identity   *identity.Manager
+	sds        *xds.Server // serves the secrets of identity
+	sdsSockets *mesh.Sockets
 	status     *status.Server // nil: off
 	view       *status.View
 	viewPort   *viewPort
@@ -173,7 +178,7 @@ func Run(ctx context.Context, options Options) (err error) {
 
 // parts are the parts that run once the supervisor knows the epochs of an earlier agent.
 func (a *Agent) parts() []part {
-	parts := []part{a.discovery, a.xdsSockets, a.view, a.viewPort, a.meshWatch, a.meshPorts}
+	parts := []part{a.identity, a.sdsSockets, a.discovery, a.xdsSockets, a.view, a.viewPort, a.meshWatch, a.meshPorts}
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}
@@ -192,6 +197,10 @@ func (a *Agent) begin(ctx context.Context) error {
 	files := a.maker.files(ctx, current)
 	if a.watched != nil {
 		a.watched.set(current, files)
+	}
+	i := current.Config.Identity
+	if i.Provider == "files" {
+		files = append(slices.Clone(files), i.CertFile, i.KeyFile, i.RootCAFile)
 	}
 	if a.awaitFiles(ctx, current.Config, files) != nil {
 		return nil //nolint:nilerr // the agent ends

@@ -32,7 +32,7 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
 		Epochs:     b.epochs(ctx),
 		Discovery:  b.discoveryStatus(problems),
-		Identities: []api.Identity{},
+		Identities: b.identities(),
 		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: append(current.Config.Claims(), b.meshPorts.Claims()...),
 		Conditions: b.board.Conditions(), Doing: b.reloader.Phase(),
 	}

@@ -53,7 +53,7 @@ func (b busBackend) State(context.Context) bus.State {
 	if last != nil {
 		state.LastReload, state.LastReloadOutcome, state.LastError = last.Time, string(last.Outcome), strings.Join(last.Reasons, "; ")
 	}
-	state.Epochs = b.supervisor.Epochs()
+	state.Epochs, state.Secrets = b.supervisor.Epochs(), b.secretsOnBus()
 	return state
 }
 

@@ -37,13 +37,17 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if err != nil {
 		return err
 	}
-	sockets := mesh.Options{Path: c.XDS.Socket, Server: a.xds, Supervisor: a.supervisor,
+	sockets := mesh.Options{Key: "xds.socket", Start: c, Server: a.xds, Supervisor: a.supervisor,
+		Path:   func(c *config.Config) string { return c.XDS.Socket },
 		Logger: a.logOf("xds")}
 	if other != nil {
 		sockets.Group = int(other.GID)
 	}
 	// Not before the keeper is connected: it may be that of another agent, whose socket stays.
-	a.xdsSockets, err = mesh.NewSockets(sockets)
+	if a.xdsSockets, err = mesh.NewSockets(sockets); err != nil {
+		return err
+	}
+	a.sdsSockets, err = a.newSDSSockets(sockets, other)
 	return err
 }
 
@@ -65,6 +69,9 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	}
 	a.composeEpochs(c)
 	if err := a.composeDiscovery(c); err != nil {
+		return err
+	}
+	if err := a.composeIdentity(c); err != nil {
 		return err
 	}
 	a.levels = &levelSetter{supervisor: a.supervisor, board: a.board, log: a.logOf("epoch"),

@@ -49,7 +49,9 @@ func (a *Agent) prepare(c *config.Config) error {
 	if err := os.MkdirAll(c.Paths.StateDir, 0o700); err != nil {
 		return fmt.Errorf("make the state folder: %w", err)
 	}
-	for _, folder := range []string{c.Envoy.ConfigDir, filepath.Dir(c.XDS.Socket)} {
+	for _, folder := range []string{
+		c.Envoy.ConfigDir, filepath.Dir(c.XDS.Socket), filepath.Dir(c.SDS.Socket),
+	} {
 		if err := a.envoyFolder(c, folder); err != nil {
 			return err
 		}

@@ -65,7 +65,7 @@ func (a *Agent) metrics() prometheus.Gatherer {
 	})
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider", Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
 		func() float64 { return float64(a.started.UnixMilli()) / 1000 }))
-	registry.MustRegister(mesh.Metrics{Discovery: a.discovery, XDS: a.xds}, connectionMetrics{a})
+	registry.MustRegister(mesh.Metrics{Discovery: a.discovery, XDS: a.xds}, connectionMetrics{a}, identityMetrics{a})
 	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_", collectors.NewGoCollector()))
 	return registry
 }

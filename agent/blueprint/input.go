@@ -44,6 +44,9 @@ func (m Maker) input(ctx context.Context, loaded *config.Loaded, node config.Nod
 			DrainDuration: c.Envoy.DrainDuration, ParentShutdown: c.Envoy.ParentShutdownDuration,
 		},
 	}
+	if c.Identity.Provider != "none" {
+		input.SDSSocket = c.SDS.Socket
+	}
 	if ready := c.Status.ReadyAddress(); ready != "" {
 		input.Ready = bootstrap.Ready{Address: ready, Backend: loopback(c.Status.Address)}
 	}

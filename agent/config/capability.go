@@ -10,14 +10,13 @@ const (
 	xdsTap           capability = "the xDS tap"
 	registration     capability = "registration with a WorkloadGroup"
 	proxyless        capability = "proxyless gRPC"
-	certificateFiles capability = "certificates from files served over SDS"
+	certificateEpoch capability = "new epochs when certificates change"
 	certificateCA    capability = "certificates from istiod's CA"
 	spire            capability = "certificates from SPIRE"
 	workloadHealth   capability = "the workload's readiness reported upstream"
 	dnsProxy         capability = "the DNS proxy"
 	interception     capability = "transparent interception"
 	tokenExchange    capability = "the token exchange (STS)"
-	secretSocket     capability = "the socket that Envoy asks for secrets (SDS)"
 )
 
 // missing lists what this version does not have yet. A capability that has come is taken off this list, and its keys are
@@ -30,14 +29,13 @@ func missing() map[capability]bool {
 		xdsTap:           true,
 		registration:     true,
 		proxyless:        true,
-		certificateFiles: true,
+		certificateEpoch: true,
 		certificateCA:    true,
 		spire:            true,
 		workloadHealth:   true,
 		dnsProxy:         true,
 		interception:     true,
 		tokenExchange:    true,
-		secretSocket:     true,
 	}
 }
 

@@ -5,7 +5,7 @@ import "testing"
 // A capability that is not missing any more lets its keys through, and only its keys.
 func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	c := defaults()
-	c.Identity.Provider = "files"
+	c.Identity.Provider = "istiod"
 	c.STS.Port = 15463
 	c.DNS.Resolved = true
 	refused := func(missing map[capability]bool) map[string]capability {
@@ -25,8 +25,8 @@ func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	if got := refused(missing()); len(got) != 3 {
 		t.Errorf("refused are %v", got)
 	}
-	got := refused(map[capability]bool{certificateFiles: true, certificateCA: true, spire: true})
-	if len(got) != 1 || got["identity.provider"] != certificateFiles {
+	got := refused(map[capability]bool{certificateEpoch: true, certificateCA: true, spire: true})
+	if len(got) != 1 || got["identity.provider"] != certificateCA {
 		t.Errorf("only certificates are missing, but refused are %v", got)
 	}
 }

@@ -26,6 +26,7 @@ func (x *crossCheck) all() {
 	x.durations()
 	x.probes()
 	x.telemetry()
+	x.identity()
 	x.sockets()
 	x.listeners()
 }

@@ -49,7 +49,7 @@ func sdsTable(c *Config) table {
 	return table{name: "sds", keys: []key{
 		setting("socket", &c.SDS.Socket, "", Epoch,
 			`"" = <runtime_dir>/envoy/sds.sock; the socket Envoy asks for secrets`).
-			plays("SDS_UDS_PATH").path().or(envoyFolder(c, "sds.sock")).needs(secretSocket),
+			plays("SDS_UDS_PATH").path().or(envoyFolder(c, "sds.sock")),
 	}}
 }
 

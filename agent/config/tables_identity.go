@@ -6,14 +6,14 @@ func identityTable(i *Identity) table {
 	return table{name: "identity", keys: []key{
 		setting("provider", &i.Provider, "none", Epoch, "none | files | istiod | spire").
 			plays("CA_PROVIDER, FILE_MOUNTED_CERTS").must(oneOf("none", "files", "istiod", "spire")).
-			valueNeeds("files", certificateFiles).valueNeeds("istiod", certificateCA).valueNeeds("spire", spire),
-		setting("cert_file", &i.CertFile, "", Live, "files").file().needs(certificateFiles),
-		setting("key_file", &i.KeyFile, "", Live, "files").file().needs(certificateFiles),
+			valueNeeds("istiod", certificateCA).valueNeeds("spire", spire),
+		setting("cert_file", &i.CertFile, "", Live, "files").file(),
+		setting("key_file", &i.KeyFile, "", Live, "files").file(),
 		setting("root_ca_file", &i.RootCAFile, "", Live, "files; istiod: CA's root").
-			plays("CA_ROOT_CA").file().needs(certificateFiles),
+			plays("CA_ROOT_CA").file(),
 		setting("restart_on_change", &i.RestartOnChange, false, Live,
 			"hot-restart on a certificate change instead of pushing it over SDS (for a custom bootstrap that reads files)").
-			plays("watcher of pilot-agent 1.5").needs(certificateFiles),
+			plays("watcher of pilot-agent 1.5").needs(certificateEpoch),
 		duration("wait", &i.Wait, "2m", Start,
 			"files: how long to wait for them before Envoy starts; then it starts without, and says so").
 			must(atLeast(0)),

@@ -29,5 +29,5 @@ func (r *Routine) Is(line LogLine) bool {
 	if strings.HasPrefix(line.Message, "Expected cgroup v1 files not accessible") {
 		return true // the host has cgroup v2, and Envoy looks for v1 first
 	}
-	return r.ending && strings.Contains(line.Message, "AggregatedResources gRPC config stream to ")
+	return r.ending && strings.Contains(line.Message, " gRPC config stream to ")
 }

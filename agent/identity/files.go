@@ -71,13 +71,12 @@ func (m *Manager) watch(ctx context.Context, paths []string) <-chan []string {
 
 // read reads and checks a pair or roots.
 func read(files Files, usage pki.Usage, now time.Time) (*material, error) {
-	version := &material{obtained: now}
+	version := &material{obtained: now, source: FromFiles}
 	if files.Root != "" {
 		in, err := readFile(files.Root)
 		if err != nil {
 			return nil, err
 		}
-		version.source = files.Root
 		version.roots, err = pki.ParseRoots(in, now)
 		return version, err
 	}
@@ -92,7 +91,6 @@ func read(files Files, usage pki.Usage, now time.Time) (*material, error) {
 	if version.pair, err = pki.ParsePair(cert, key, usage); err != nil {
 		return nil, err
 	}
-	version.source = files.Cert
 	return version, version.pair.CheckTime(now)
 }
 

@@ -26,7 +26,7 @@ func TestFiles_ArePublishedAheadOfTheFirstRequest(t *testing.T) {
 	}
 	web := about[1]
 	if web.SpiffeID != "spiffe://cluster.local/ns/default/sa/web" || web.Issuer != "O=root" ||
-		web.Source != r.path("cert.pem") || web.Serial == "" {
+		web.Source != identity.FromFiles || web.Serial == "" {
 		t.Errorf("secret: %+v", web)
 	}
 }
@@ -92,7 +92,7 @@ func TestFiles_ExpiryIsReported(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Minute) })
 	r.awaitCondition(identity.CodeNotRenewed,
-		"cert.pem has not been replaced and expires in less than 2 minutes")
+		"the file has not been replaced and expires in less than 2 minutes")
 }
 
 func TestNames_LocateFiles(t *testing.T) {

@@ -72,11 +72,22 @@ func parseName(name string) (Files, error) {
 	return Files{}, errNoProvider
 }
 
+// Source is where a secret comes from.
+type Source string
+
+// The sources.
+const (
+	FromFiles  Source = "files"
+	FromIstiod Source = "istiod"
+	FromCache  Source = "cache" // sealed by an earlier run
+)
+
 // Issued is a certificate from an authority.
 type Issued struct {
 	Pair     *pki.Pair
 	Roots    []*x509.Certificate // that the authority names
 	Obtained time.Time           // by this machine's wall clock
+	Source   Source
 }
 
 // Issuer obtains the workload's certificate from an authority. Issue makes one attempt, possibly
@@ -84,7 +95,6 @@ type Issued struct {
 type Issuer interface {
 	Issue(ctx context.Context) (*Issued, error)
 	Files() []string // a change of one of them is reason to repeat a failed attempt
-	String() string  // the authority, for people
 }
 
 // Watcher reports changes of files, as watch.Watcher does.
@@ -107,7 +117,7 @@ type Settings struct {
 // Info describes a secret to people. It never has key material.
 type Info struct {
 	Name      string
-	Source    string // where it comes from
+	Source    Source
 	SpiffeID  string
 	Subject   string
 	Issuer    string
@@ -122,7 +132,7 @@ type Info struct {
 type material struct {
 	pair     *pki.Pair           // nil: roots only
 	roots    []*x509.Certificate // of a pair: those that its authority names
-	source   string
+	source   Source
 	obtained time.Time
 	renewal  time.Time // zero: nothing renews it
 }

@@ -53,7 +53,7 @@ type Istiod struct {
 	Now         func() time.Time // nil: time.Now
 }
 
-// String implements Issuer.
+// String names the authority in messages.
 func (i *Istiod) String() string { return "istiod at " + i.Address }
 
 // Files implements Issuer.
@@ -132,7 +132,7 @@ func (i *Istiod) accept(chain []string, key []byte) (*Issued, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Issued{Pair: pair, Roots: roots, Obtained: i.now()}, nil
+	return &Issued{Pair: pair, Roots: roots, Obtained: i.now(), Source: FromIstiod}, nil
 }
 
 // dialOptions reads what authenticates both sides.

@@ -75,8 +75,7 @@ func (m *Manager) verdict(name string, now time.Time) (code, sentence string) {
 		return CodeNotRenewed, failure + "; the current one expires in " + coarse(left)
 	case version.pair != nil && version.renewal.IsZero() &&
 		float64(left) < lateShare*float64(until.Sub(from)):
-		return CodeNotRenewed, fmt.Sprintf("%s has not been replaced and expires in %s",
-			version.source, coarse(left))
+		return CodeNotRenewed, "the file has not been replaced and expires in " + coarse(left)
 	}
 	return "", ""
 }

@@ -245,7 +245,7 @@ func (m *Manager) start(name string) {
 	}
 	var last *Issued
 	if v := e.current; v != nil && v.pair != nil && !v.renewal.IsZero() {
-		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained}
+		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained, Source: v.source}
 	}
 	go m.renew(ctx, m.settings, last, tell)
 }

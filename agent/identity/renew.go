@@ -52,7 +52,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 		due = planRenewal(issued, ratio())
 		last = issued
 		tell(&material{
-			pair: issued.Pair, roots: issued.Roots, source: settings.Issuer.String(),
+			pair: issued.Pair, roots: issued.Roots, source: issued.Source,
 			obtained: issued.Obtained, renewal: due.at,
 		}, nil)
 	}

@@ -75,8 +75,6 @@ func (w *world) Issue(context.Context) (*identity.Issued, error) {
 // Files implements identity.Issuer.
 func (w *world) Files() []string { return []string{"/token"} }
 
-func (w *world) String() string { return "the authority" }
-
 // fakeWatcher implements identity.Watcher: the real one does not run in a bubble.
 type fakeWatcher struct{ changes chan []string }
 

@@ -65,7 +65,7 @@ func (m *Manager) restore(sealed *Sealed) *material {
 		return nil
 	}
 	return &material{
-		pair: last.Pair, roots: last.Roots, source: "kept from before the start",
+		pair: last.Pair, roots: last.Roots, source: FromCache,
 		obtained: last.Obtained, renewal: last.Obtained,
 	}
 }

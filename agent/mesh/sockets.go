@@ -19,13 +19,15 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Sockets owns the sockets of the xDS server: that of the configuration in force, those of reloads
+// Sockets owns the sockets of an xDS server: that of the configuration in force, those of reloads
 // in progress, and those that living epochs were started with. It closes and removes any other.
 type Sockets struct {
 	listen     func(path string) (net.Listener, error)
 	server     Service
 	supervisor Supervisor
 	log        *slog.Logger
+	key        string
+	path       func(*config.Config) string
 	failed     chan error // of a socket that is served; holds one
 
 	mu      sync.Mutex
@@ -50,8 +52,11 @@ type socket struct {
 
 // Options of Sockets.
 type Options struct {
-	Path       string // of the socket of the start
-	Group      int    // that may connect; 0: the agent's own
+	Key        string                      // that names the socket in the configuration
+	Path       func(*config.Config) string // of the socket; "": none is needed
+	Start      *config.Config              // whose socket is bound at once
+	Group      int                         // that may connect; 0: the agent's own
+	Users      []uint32                    // that may connect; none: whom the mode lets in
 	Server     Service
 	Supervisor Supervisor
 	Logger     *slog.Logger
@@ -73,18 +78,29 @@ func NewSockets(o Options) (*Sockets, error) {
 	connections := newConnections()
 	s := &Sockets{
 		listen: func(path string) (net.Listener, error) {
-			bound, err := xds.Listen(xds.ListenOptions{Path: path, Group: o.Group, Logger: o.Logger})
+			bound, err := xds.Listen(xds.ListenOptions{
+				Path: path, Group: o.Group, Users: o.Users, Logger: o.Logger,
+			})
 			if err != nil {
 				return nil, err
 			}
 			return limit(bound, connections), nil
 		},
 		server: o.Server, supervisor: o.Supervisor, log: o.Logger,
+		key: o.Key, path: o.Path,
 	}
-	if err := s.start(filepath.Clean(o.Path)); err != nil {
+	if err := s.start(s.pathOf(o.Start)); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// pathOf returns the path of a configuration's socket, "" if it needs none.
+func (s *Sockets) pathOf(c *config.Config) string {
+	if path := s.path(c); path != "" {
+		return filepath.Clean(path)
+	}
+	return ""
 }
 
 // start binds the socket of the start.
@@ -135,11 +151,11 @@ func (s *Sockets) Run(ctx context.Context) error {
 // Hold binds the socket of a configuration, for a reload that may start an epoch with the given
 // digest, until Release. Its error has the position of the key.
 func (s *Sockets) Hold(reload uint64, hash string, loaded *config.Loaded) error {
-	use := use{hash, filepath.Clean(loaded.Config.XDS.Socket)}
+	use := use{hash, s.pathOf(loaded.Config)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.bind(use.path); err != nil {
-		return config.Errors{loaded.Fault("xds.socket", err.Error(), cureOfSocket(err, use.path))}
+		return config.Errors{loaded.Fault(s.key, err.Error(), cureOfSocket(err, use.path))}
 	}
 	s.asked[reload], s.uses[use] = use, true
 	return nil
@@ -160,7 +176,7 @@ func cureOfSocket(err error, path string) string {
 func (s *Sockets) Configure(hash string, c *config.Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.inForce = use{hash, filepath.Clean(c.XDS.Socket)}
+	s.inForce = use{hash, s.pathOf(c)}
 	s.uses[s.inForce] = true
 }
 
@@ -175,7 +191,7 @@ func (s *Sockets) Release(reload uint64) {
 // bind binds a path, unless it is, and serves on it once Run does. Callers hold mu, as of all that
 // follow.
 func (s *Sockets) bind(path string) error {
-	if s.open[path] != nil {
+	if path == "" || s.open[path] != nil {
 		return nil
 	}
 	if s.running != nil && s.running.Err() != nil {

@@ -57,6 +57,7 @@ func newSockets(t *testing.T) *sockets {
 			return xds.Listen(xds.ListenOptions{Path: path})
 		},
 		server: s, supervisor: s, log: slog.New(slog.DiscardHandler),
+		key: "xds.socket", path: func(c *config.Config) string { return c.XDS.Socket },
 	}
 	if err := s.start(filepath.Join(s.folder, "a")); err != nil {
 		t.Fatal(err)

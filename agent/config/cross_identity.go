@@ -1,0 +1,20 @@
+package config
+
+// identity checks that the provider has what it needs.
+func (x *crossCheck) identity() {
+	i := x.Identity
+	files := []struct{ key, path string }{
+		{"identity.cert_file", i.CertFile}, {"identity.key_file", i.KeyFile},
+		{"identity.root_ca_file", i.RootCAFile},
+	}
+	for _, file := range files {
+		switch {
+		case i.Provider == "files" && file.path == "":
+			x.refuse([]string{file.key, "identity.provider"}, "set "+file.key,
+				"identity.provider %s needs %s", quote(i.Provider), file.key)
+		case i.Provider == "none" && file.path != "":
+			x.warn([]string{file.key}, `set identity.provider = "files"`,
+				"has no effect without identity.provider")
+		}
+	}
+}

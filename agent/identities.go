@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/bus"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/envoy"
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/keeper"
+	"outrider.org/outrider/agent/mesh"
+	"outrider.org/outrider/agent/watch"
+	"outrider.org/outrider/agent/xds"
+)
+
+// identitySettings returns what the manager of secrets needs of a configuration.
+func identitySettings(c *config.Config) identity.Settings {
+	var settings identity.Settings
+	if i := c.Identity; i.Provider == "files" {
+		settings.Files = identity.Files{Cert: i.CertFile, Key: i.KeyFile, Root: i.RootCAFile}
+	}
+	return settings
+}
+
+// composeIdentity makes the manager of secrets and the server that Envoy requests them from.
+func (a *Agent) composeIdentity(c *config.Config) error {
+	log := a.logOf("identity")
+	atOnce := func() time.Duration { return 0 } // a pair that does not match is not served
+	a.identity = identity.New(identity.Options{
+		Settings: identitySettings(c), Board: a.board, Logger: log,
+		Watch: func() identity.Watcher {
+			return watch.New(watch.Options{Debounce: atOnce, MaxDelay: atOnce, Logger: log})
+		},
+	})
+	var err error
+	a.sds, err = xds.NewServer(mesh.Limited(xds.Options{
+		Source: a.identity, Logger: log, Words: envoy.RedactMessage,
+		Observer:     &secretObserver{board: a.board, refused: map[refusedSecret]string{}},
+		ControlPlane: "outriderd " + a.options.Version,
+	}))
+	return err
+}
+
+// newSDSSockets binds the socket that Envoy requests secrets from, if there is a provider. Only
+// Envoy's user, the agent's and root may connect.
+func (a *Agent) newSDSSockets(
+	sockets mesh.Options, other *keeper.User,
+) (*mesh.Sockets, error) {
+	sockets.Key, sockets.Server, sockets.Logger = "sds.socket", a.sds, a.logOf("identity")
+	sockets.Users = []uint32{0, uint32(os.Geteuid())}
+	if other != nil {
+		sockets.Users = append(sockets.Users, other.UID)
+	}
+	sockets.Path = func(c *config.Config) string {
+		if c.Identity.Provider == "none" {
+			return ""
+		}
+		return c.SDS.Socket
+	}
+	return mesh.NewSockets(sockets)
+}
+
+// conditionSecretRefused stands while an Envoy refuses a secret.
+const conditionSecretRefused = "secret-refused"
+
+// secretObserver reports secrets that an Envoy refuses (xds.Observer).
+type secretObserver struct {
+	board *condition.Board
+
+	mu      sync.Mutex
+	refused map[refusedSecret]string // why
+}
+
+// refusedSecret is a secret as one stream requests it.
+type refusedSecret struct {
+	stream uint64
+	name   string
+}
+
+// Refused implements xds.Observer.
+func (o *secretObserver) Refused(from xds.Stream, refusal xds.Refusal) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, name := range refusal.Resources {
+		o.refused[refusedSecret{from.ID, name}] = refusal.Error
+	}
+	o.report()
+}
+
+// Cured implements xds.Observer.
+func (o *secretObserver) Cured(from xds.Stream, _ string, names []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, name := range names {
+		delete(o.refused, refusedSecret{from.ID, name})
+	}
+	o.report()
+}
+
+// Disconnected implements xds.Observer.
+func (o *secretObserver) Disconnected(from xds.Stream, _ error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	maps.DeleteFunc(o.refused, func(s refusedSecret, _ string) bool { return s.stream == from.ID })
+	o.report()
+}
+
+// report raises or clears the condition. Callers hold mu.
+func (o *secretObserver) report() {
+	sentences := map[string]bool{}
+	for secret, why := range o.refused {
+		sentences["Envoy refuses the secret "+secret.name+": "+why] = true
+	}
+	if len(sentences) == 0 {
+		o.board.Clear(conditionSecretRefused)
+		return
+	}
+	o.board.Raise(conditionSecretRefused, condition.Error,
+		strings.Join(slices.Sorted(maps.Keys(sentences)), "; "))
+}
+
+// Connected, Pushed and Accepted implement xds.Observer.
+func (o *secretObserver) Connected(xds.Stream)                {}
+func (o *secretObserver) Pushed(xds.Stream, xds.Push)         {}
+func (o *secretObserver) Accepted(xds.Stream, string, string) {}
+
+// identities describes the secrets for the private socket.
+func (a *Agent) identities() []api.Identity {
+	all := []api.Identity{}
+	for _, s := range a.identity.Secrets() {
+		if s.NotAfter.IsZero() {
+			continue // not obtained yet: a condition says why
+		}
+		all = append(all, api.Identity{
+			Name: s.Name, Source: string(s.Source), Subject: s.Subject, SPIFFEID: s.SpiffeID,
+			Issuer: s.Issuer, Serial: s.Serial,
+			NotBefore: s.NotBefore, NotAfter: s.NotAfter, Renewal: s.Renewal,
+		})
+	}
+	return all
+}
+
+// secretsOnBus describes the secrets for D-Bus.
+func (a *Agent) secretsOnBus() []bus.Secret {
+	var all []bus.Secret
+	for _, s := range a.identities() {
+		all = append(all, bus.Secret{
+			ResourceName: s.Name, Source: s.Source, SpiffeID: s.SPIFFEID, Issuer: s.Issuer,
+			Serial: s.Serial, NotBefore: s.NotBefore, NotAfter: s.NotAfter, Renewal: s.Renewal,
+		})
+	}
+	return all
+}
+
+// identityMetrics has when each secret expires.
+type identityMetrics struct{ *Agent }
+
+var secretExpiry = prometheus.NewDesc("outrider_secret_expiry_timestamp_seconds",
+	"When a secret expires, in seconds since 1970.", []string{"resource", "source"}, nil)
+
+// Describe implements prometheus.Collector.
+func (m identityMetrics) Describe(out chan<- *prometheus.Desc) { out <- secretExpiry }
+
+// Collect implements prometheus.Collector.
+func (m identityMetrics) Collect(out chan<- prometheus.Metric) {
+	for _, s := range m.identities() {
+		out <- prometheus.MustNewConstMetric(secretExpiry, prometheus.GaugeValue,
+			float64(s.NotAfter.Unix()), strings.ToValidUTF8(s.Name, "?"), s.Source)
+	}
+}

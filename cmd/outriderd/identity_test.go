@@ -1,0 +1,235 @@
+package main_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// secretListener is a listener whose certificate and roots come over SDS.
+const secretListener = `static_resources:
+  listeners:
+  - name: mutual
+    address: {socket_address: {address: 127.0.0.1, port_value: %d}}
+    filter_chains:
+    - transport_socket:
+        name: tls
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+          require_client_certificate: true
+          common_tls_context:
+            tls_certificate_sds_secret_configs: [{name: default, sds_config: &sds {
+              resource_api_version: V3, api_config_source: {
+                api_type: GRPC, transport_api_version: V3,
+                grpc_services: [{envoy_grpc: {cluster_name: sds-grpc}}]}}}]
+            validation_context_sds_secret_config: {name: ROOTCA, sds_config: *sds}
+      filters:
+      - name: echo
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo
+`
+
+// identified is an agent with certificates from files, and a listener that presents them.
+type identified struct {
+	*rig.Rig
+	t    *testing.T
+	root *pkitest.Authority
+	port int
+}
+
+func newIdentified(t *testing.T) *identified {
+	t.Helper()
+	i := &identified{t: t, root: pkitest.NewAuthority(t, "root", nil), port: parts.FreePort(t)}
+	i.Rig = rig.New(t, rig.Options{Race: true})
+	i.Write("override.yaml", fmt.Sprintf(secretListener, i.port))
+	i.configure("files")
+	return i
+}
+
+func (i *identified) configure(provider string) {
+	i.Set(fmt.Sprintf(`[identity]
+provider = %q
+cert_file = %q
+key_file = %q
+root_ca_file = %q
+wait = "1s"
+[envoy]
+bootstrap_override = %q
+`, provider, i.path("cert.pem"), i.path("key.pem"), i.path("root.pem"), i.path("override.yaml")))
+}
+
+func (i *identified) path(name string) string { return filepath.Join(i.Dir, name) }
+
+// issue writes a new pair and the root.
+func (i *identified) issue() (chain []byte) {
+	i.t.Helper()
+	chain, key := i.root.Issue(i.t, pkitest.Leaf("web", time.Hour))
+	for name, text := range map[string][]byte{
+		"cert.pem": chain, "key.pem": key, "root.pem": pkitest.PEM(i.root.Certificate),
+	} {
+		if err := os.WriteFile(i.path(name+".next"), text, 0o600); err != nil {
+			i.t.Fatal(err)
+		}
+		if err := os.Rename(i.path(name+".next"), i.path(name)); err != nil {
+			i.t.Fatal(err)
+		}
+	}
+	return chain
+}
+
+// presented returns the certificate that the listener presents to a client of the root.
+func (i *identified) presented() ([]byte, error) {
+	chain, key := i.root.Issue(i.t, pkitest.Leaf("client", time.Hour))
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(i.root.Certificate)
+	dialer := tls.Dialer{
+		NetDialer: &net.Dialer{Timeout: 5 * time.Second},
+		Config: &tls.Config{
+			RootCAs: roots, ServerName: "web.test", Certificates: []tls.Certificate{pair},
+		},
+	}
+	c, err := dialer.DialContext(i.t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", i.port))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("x")); err != nil {
+		return nil, err
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil { // else a refusal may still come (TLS 1.3)
+		return nil, err
+	}
+	return pkitest.PEM(c.(*tls.Conn).ConnectionState().PeerCertificates[0]), nil
+}
+
+func (i *identified) awaitPresented(want []byte) {
+	i.t.Helper()
+	var got []byte
+	var err error
+	end := time.Now().Add(time.Minute)
+	for ; time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if got, err = i.presented(); err == nil && bytes.Equal(got, want) {
+			return
+		}
+	}
+	i.t.Fatalf("the certificate is not presented: %v\n%s", err, i.Daemon().Output())
+}
+
+func TestIdentity_EnvoyPresentsTheFilesCertificate(t *testing.T) {
+	i := newIdentified(t)
+	chain := i.issue()
+	i.StartReady()
+	i.awaitPresented(chain)
+	chain = i.issue()
+	i.awaitPresented(chain)
+	if epochs, err := i.Epochs(); err != nil || len(epochs) != 1 {
+		t.Errorf("a rotation started an epoch: %v, %v", epochs, err)
+	}
+
+	var identities []api.Identity
+	i.JSON(&identities, "certs", "--json")
+	if len(identities) != 2 || identities[1].Name != "default" || identities[1].Source != "files" ||
+		identities[1].SPIFFEID != "spiffe://cluster.local/ns/default/sa/web" {
+		t.Errorf("certs: %+v", identities)
+	}
+	if out := i.Outrider("certs").Out; !strings.Contains(out, "█") {
+		t.Errorf("outrider certs has no bar:\n%s", out)
+	}
+	_, metrics, err := i.GetHost("localhost", i.Ports.Status, "/stats/prometheus")
+	const metric = `outrider_secret_expiry_timestamp_seconds{resource="default",source="files"}`
+	if err != nil || !strings.Contains(metrics, metric) {
+		t.Errorf("no metric %s: %v", metric, err)
+	}
+	i.noKey("key.pem")
+}
+
+// noKey fails the test if what the agent logs, shows or writes has the private key.
+func (i *identified) noKey(name string) {
+	i.t.Helper()
+	text, err := os.ReadFile(i.path(name))
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	secret := strings.Split(string(text), "\n")[1] // the first line of the encoded key
+	shown := map[string]string{"the log": i.Daemon().Output()}
+	for _, command := range [][]string{{"status", "--json"}, {"certs", "--json"},
+		{"proxy", "secrets", "--json"}, {"config", "show"}, {"proxy", "bootstrap"}} {
+		shown["outrider "+strings.Join(command, " ")] = i.Outrider(command...).Out
+	}
+	err = filepath.WalkDir(i.Dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || path == i.path(name) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		shown[path] = string(text)
+		return err
+	})
+	if err != nil {
+		i.t.Error(err)
+	}
+	for where, text := range shown {
+		if strings.Contains(text, secret) {
+			i.t.Errorf("%s has the private key", where)
+		}
+	}
+}
+
+// Without its files the agent says what Envoy waits for, and serves once they come.
+func TestIdentity_FilesComeLate(t *testing.T) {
+	i := newIdentified(t)
+	i.Start()
+	missing := func() (found bool) {
+		var status api.Status
+		i.JSON(&status, "status", "--json")
+		for _, c := range status.Conditions {
+			found = found || c.Code == "secret-unavailable" && c.Severity == condition.Error &&
+				strings.Contains(c.Sentence, i.path("cert.pem"))
+		}
+		return found
+	}
+	i.InState(api.EpochStarting, time.Minute)
+	for end := time.Now().Add(time.Minute); !missing(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no condition names the missing file\n%s", i.Daemon().Output())
+		}
+	}
+	i.awaitPresented(i.issue())
+}
+
+// A reload that turns the provider on gives the new epoch its certificate before it is live.
+func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
+	i := newIdentified(t)
+	i.Set("") // neither provider nor listener
+	chain := i.issue()
+	i.StartReady()
+	i.configure("files")
+	if result := i.Outrider("reload"); result.Exit != 0 {
+		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
+	}
+	i.awaitPresented(chain)
+	i.Set("")
+	if result := i.Outrider("reload"); result.Exit != 0 {
+		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
+	}
+	var identities []api.Identity
+	if i.JSON(&identities, "certs", "--json"); len(identities) != 0 {
+		t.Errorf("certs without a provider: %+v", identities)
+	}
+}
