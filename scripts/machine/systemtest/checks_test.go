@@ -3,6 +3,7 @@ package systemtest
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 const brokenMesh = `apiVersion: networking.istio.io/v1
@@ -69,16 +70,16 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	h.MustRun(t, "outrider", "reload")
 	for _, command := range []string{"outrider mesh check",
 		"outrider mesh check /etc/outrider/mesh.d"} {
-		// Envoy may have refused the listener, which is an error
-		out, _ := h.Run(t.Context(), "sh", "-c", command)
-		if want := "user outrider-envoy cannot read /etc/outrider/no.key: chgrp outrider-envoy " +
-			"/etc/outrider/no.key; chmod 640 /etc/outrider/no.key"; !strings.Contains(out, want) {
-			t.Errorf("%s: no %q in\n%s", command, want, out)
+		out, err := h.Run(t.Context(), "sh", "-c", command)
+		if err == nil || !strings.Contains(out, "error: /etc/outrider/mesh.d/edge.yaml:1: ") ||
+			!strings.Contains(out, unreadable) {
+			t.Errorf("%s: %v: no %q in\n%s", command, err, unreadable, out)
 		}
 		if strings.Contains(out, "Gateways are for routers") {
 			t.Errorf("%s: it is a router:\n%s", command, out)
 		}
 	}
+	h.keepsCertificate()
 	h.Script("rm /etc/outrider/no.key")
 	for _, command := range []string{"outrider mesh check",
 		"outrider mesh check /etc/outrider/mesh.d"} {
@@ -86,6 +87,40 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 			"/etc/outrider/no.key does not exist") {
 			t.Errorf("%s: the missing key is not reported:\n%s", command, out)
 		}
+	}
+}
+
+// unreadable is what is wrong with the key of gatewayMesh, and the cure.
+const unreadable = "user outrider-envoy cannot read /etc/outrider/no.key: " +
+	"chgrp outrider-envoy /etc/outrider/no.key; chmod 640 /etc/outrider/no.key"
+
+// keepsCertificate lets Envoy read the key, then nobody: a reload is refused, and Envoy still has it.
+func (h *Host) keepsCertificate() {
+	h.t.Helper()
+	shown := func() bool {
+		_, err := h.Run(h.t.Context(), "curl", "-sk", "-m", "5", "-o", "/dev/null",
+			"https://127.0.0.1:8443/")
+		return err == nil
+	}
+	_, cure, _ := strings.Cut(unreadable, ": ")
+	h.Script(cure)
+	h.Eventually(30*time.Second, "Envoy shows its certificate after the cure", shown)
+	before := h.Live().PID
+	h.Script("chmod 600 /etc/outrider/no.key")
+	out, err := h.Run(h.t.Context(), "outrider", "reload")
+	if err == nil || !strings.Contains(out, "/etc/outrider/mesh.d/edge.yaml:1: Gateway default/edge: ") ||
+		!strings.Contains(out, unreadable+"; then reload") {
+		h.t.Errorf("a reload that would lose the certificate: %v %s", err, out)
+	}
+	if out, err := h.Run(h.t.Context(), "systemctl", "reload", "outrider.service"); err == nil {
+		h.t.Errorf("systemctl reload: %s", out)
+	}
+	if now := h.Live().PID; now != before || !shown() {
+		h.t.Errorf("process %d serves, before it was %d; certificate shown: %v", now, before, shown())
+	}
+	h.Script(cure + "; outrider reload")
+	if !shown() {
+		h.t.Error("the next epoch shows no certificate")
 	}
 }
 
@@ -106,6 +141,18 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 			"echo '{}' >/root/o.yaml; printf '[envoy]\\nbootstrap_override = \"/root/o.yaml\"\\n' >/etc/outrider/conf.d/x.toml",
 			"rm /etc/outrider/conf.d/x.toml",
 			"x.toml:2:1: envoy.bootstrap_override: user outrider cannot read /root/o.yaml: its unit does not see /root (ProtectHome=yes)", false},
+		{"a flag that Envoy does not have",
+			"printf '[envoy]\\nextra_args = [\"--nonsense\"]\\n' >/etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml",
+			"x.toml:2:1: envoy.extra_args: Envoy 1.40.0 has no flag --nonsense; remove it", false},
+		{"a table that does not exist",
+			"printf '[proxy]\\nconcurrency = 2\\n' >/etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml",
+			"x.toml:1:1: proxy: there is no such table; did you mean [envoy]?", false},
+		{"a key of another table",
+			"printf '[status]\\nconcurrency = 2\\n' >/etc/outrider/conf.d/x.toml",
+			"rm /etc/outrider/conf.d/x.toml",
+			"x.toml:2:1: status.concurrency: there is no such key; did you mean envoy.concurrency?", false},
 		{"no Envoy", "rm /usr/local/bin/envoy", "ln -s /opt/envoy/envoy /usr/local/bin/envoy",
 			"envoy.binary: no Envoy", false},
 		{"a folder of the mesh that is missing",
@@ -121,5 +168,12 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 			t.Errorf("%s: the start: %v %s", c.name, err, out)
 		}
 		h.Script("systemctl stop outrider.service; systemctl reset-failed; " + c.undo)
+	}
+	// The file of an instance, with the drop-ins of that instance.
+	h.Script("mkdir /etc/outrider/web.conf.d; echo 'x = 1' >/etc/outrider/web.conf.d/x.toml; " +
+		"install -g outrider -m 0640 /dev/null /etc/outrider/web.toml")
+	out, err := h.Run(t.Context(), "outrider", "config", "check", "/etc/outrider/web.toml")
+	if err == nil || !strings.Contains(out, "/etc/outrider/web.conf.d/x.toml:1:1: x: ") {
+		t.Errorf("the file of an instance: %v %s", err, out)
 	}
 }

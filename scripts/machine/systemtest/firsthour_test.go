@@ -72,10 +72,25 @@ func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
 	})
 }
 
-// TestJournal_NamesProblemsAndChanges saves a broken mesh file, reloads, and corrects the file.
+// TestJournal_NamesProblemsAndChanges starts while another program has port 15020. Then it saves a
+// broken mesh file, reloads beside it, and corrects it.
 func TestJournal_NamesProblemsAndChanges(t *testing.T) {
 	h := NewHost(t)
+	h.MustRun(t, "systemd-run", "--quiet", "--unit=stranger", programs+"/backend", "-http",
+		"127.0.0.1:15020", "-tcp", "")
+	h.Eventually(time.Minute, "port 15020 is taken", func() bool {
+		return h.answer("http://127.0.0.1:15020/") != "000"
+	})
 	h.MustRun(t, "systemctl", "start", "outrider.service")
+	says := func(priority, text string) func() bool {
+		return func() bool {
+			log := h.Journal("-o", "cat", "-u", "outrider.service", "PRIORITY="+priority)
+			return strings.Contains(log, text) && strings.Contains(log, "15020")
+		}
+	}
+	h.Eventually(time.Minute, "the journal says that the port is taken", says("3", "address already in use"))
+	h.MustRun(t, "systemctl", "stop", "stranger.service")
+	h.Eventually(time.Minute, "the journal says that it is free", says("6", "no longer: "))
 	const file = "/etc/outrider/mesh.d/more.yaml"
 	h.Write(file, brokenMesh)
 	lines := func(match ...string) int {
