@@ -43,7 +43,7 @@ func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 // some were tried; nil: nothing.
 func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
 	found := &Finding{Rule: true}
-	why := ""
+	var why string
 	switch {
 	case l.Handshakes > 0:
 		return nil
