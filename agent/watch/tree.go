@@ -105,7 +105,8 @@ func (t *tree) set(paths []string) error {
 	return errors.Join(failed...)
 }
 
-// attach starts watching through inner; nil: only periodic checks.
+// attach starts watching with inner and has everything scanned again. With a nil inner, only the
+// periodic checks find changes.
 func (t *tree) attach(inner *fsnotify.Watcher) {
 	t.folders.inner = inner
 	if inner != nil && t.folders.add == nil {
