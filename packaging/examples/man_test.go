@@ -122,8 +122,8 @@ separated by "---". Istio itself is not needed. How files are named and
 divided makes no difference.
 
 A changed file takes effect within a second: Envoy is neither restarted nor
-reloaded, and no request is lost. An object with an error changes nothing: its
-last good version stays in use. See what is wrong with
+reloaded, and no request is lost. An object with an error, or that Envoy
+refuses, changes nothing: its last good version stays in use. See what is wrong with
 
   outrider mesh check
 
