@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The command operators of Envoy 1.40's access logs, as it takes or refuses them itself: those that stand alone, those that may
-// have a parameter or a length, those that need a parameter. A test shows them to Envoy.
+// Command operators of Envoy 1.40's access logs: without parameter or length, with optional ones,
+// and with a required parameter. A test checks them against Envoy.
 const (
 	operatorsAlone = `
 ACCESS_LOG_TYPE BYTES_RECEIVED BYTES_RETRANSMITTED BYTES_SENT CONNECTION_ID CONNECTION_TERMINATION_DETAILS
@@ -53,10 +53,10 @@ CEL CLUSTER_METADATA COALESCE COMMON_DURATION DYNAMIC_METADATA ENVIRONMENT FILTE
 REQUEST_HEADER RESP RESPONSE_HEADER RESPONSE_TRAILER STREAM_INFO_REQ TRAILER UPSTREAM_FILTER_STATE UPSTREAM_METADATA`
 )
 
-// operator is what Envoy takes for a command: %NAME%, %NAME(parameter)%, either with :length.
+// operator matches a command operator: %NAME% or %NAME(parameter)%, either with :length.
 var operator = regexp.MustCompile(`^%([A-Z0-9_]+)(\([^)]*\))?(:[0-9]+)?%`)
 
-// logFormat is a line of text with Envoy's command operators, or a JSON object whose texts hold them.
+// logFormat checks a line of text with command operators, or a JSON object with such strings.
 func logFormat(value any) *problem {
 	line := strings.TrimSpace(value.(string))
 	if !strings.HasPrefix(line, "{") {
@@ -70,7 +70,7 @@ func logFormat(value any) *problem {
 	return operatorsIn(object)
 }
 
-// operatorsIn checks all texts of a JSON value.
+// operatorsIn checks all strings in a JSON value.
 func operatorsIn(value any) *problem {
 	switch value := value.(type) {
 	case string:
@@ -91,7 +91,7 @@ func operatorsIn(value any) *problem {
 	return nil
 }
 
-// operators checks the command operators of a text; %% stands for one %.
+// operators checks the command operators in a text; %% is an escaped %.
 func operators(text string) *problem {
 	for {
 		_, rest, found := strings.Cut(text, "%")
@@ -104,7 +104,8 @@ func operators(text string) *problem {
 		}
 		match := operator.FindStringSubmatch("%" + rest)
 		if match == nil {
-			return problemf(`write %OPERATOR%, %OPERATOR(PARAMETER)% or %OPERATOR(PARAMETER):LENGTH%, and %% for a %`,
+			return problemf(
+				`write %OPERATOR%, %OPERATOR(PARAMETER)% or %OPERATOR(PARAMETER):LENGTH%, and %% for a %`,
 				"%s begins no command operator of Envoy's", brief("%"+rest))
 		}
 		if p := knownOperator(match[0], match[1], match[2] != "", match[3] != ""); p != nil {
@@ -115,10 +116,12 @@ func operators(text string) *problem {
 }
 
 func knownOperator(whole, name string, parameter, length bool) *problem {
-	alone, either, with := strings.Fields(operatorsAlone), strings.Fields(operatorsEither), strings.Fields(operatorsWith)
+	alone, either, with := strings.Fields(operatorsAlone), strings.Fields(operatorsEither),
+		strings.Fields(operatorsWith)
 	switch {
 	case slices.Contains(alone, name) && (parameter || length):
-		return problemf("write %"+name+"%", "%s: this operator takes no parameter and no length", whole)
+		return problemf("write %"+name+"%",
+			"%s: this operator takes no parameter and no length", whole)
 	case slices.Contains(with, name) && !parameter:
 		return problemf("write %"+name+"(…)%", "%s: this operator needs a parameter", whole)
 	case slices.Contains(alone, name), slices.Contains(either, name), slices.Contains(with, name):

@@ -14,13 +14,15 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// parameters are those that an operator needs to be taken, where any word will not do.
+// parameters holds valid parameters of operators that reject arbitrary ones.
 var parameters = map[string]string{
-	"CEL": "request.path", "COALESCE": `{"operators": ["DURATION"]}`, "COMMON_DURATION": "DS_RX_BEG:DS_RX_END", "METADATA": "ROUTE:a",
-	"GRPC_STATUS": "NUMBER", "PATH": "NQ", "REQUESTED_SERVER_NAME": "SNI_ONLY", "QUERY_PARAMS": "ORIG",
+	"CEL": "request.path", "COALESCE": `{"operators": ["DURATION"]}`,
+	"COMMON_DURATION": "DS_RX_BEG:DS_RX_END", "METADATA": "ROUTE:a",
+	"GRPC_STATUS": "NUMBER", "PATH": "NQ", "REQUESTED_SERVER_NAME": "SNI_ONLY",
+	"QUERY_PARAMS": "ORIG",
 }
 
-// envoyTakes is whether Envoy takes a format, and what it says.
+// envoyTakes reports whether Envoy accepts a format, and returns its output.
 func envoyTakes(t *testing.T, format string) (bool, string) {
 	t.Helper()
 	encoded, err := json.Marshal(format)
@@ -28,7 +30,9 @@ func envoyTakes(t *testing.T, format string) (bool, string) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "bootstrap.json")
-	if err := os.WriteFile(path, fmt.Appendf(nil, `{"static_resources": {"listeners": [{"name": "a", "address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}},
+	if err := os.WriteFile(path,
+		fmt.Appendf(nil,
+			`{"static_resources": {"listeners": [{"name": "a", "address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}},
 "filter_chains": [{"filters": [{"name": "h", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
 "stat_prefix": "a", "route_config": {}, "http_filters": [{"name": "r", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
 "access_log": [{"name": "f", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog", "path": "/dev/null",
@@ -37,7 +41,8 @@ func envoyTakes(t *testing.T, format string) (bool, string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, parts.Envoy(t), "--mode", "validate", "-c", path, "--disable-hot-restart", "--concurrency", "1", "-l", "critical").CombinedOutput()
+	out, err := exec.CommandContext(ctx, parts.Envoy(t), "--mode", "validate", "-c", path,
+		"--disable-hot-restart", "--concurrency", "1", "-l", "critical").CombinedOutput()
 	return err == nil, string(out)
 }
 
@@ -66,7 +71,8 @@ func TestEnvoyTakesEveryOperatorThatIsAllowed(t *testing.T) {
 }
 
 func TestEnvoyRefusesWhatIsRefused(t *testing.T) {
-	for _, format := range []string{"%NOPE%", "%DURATION", "100 %", "%%%", "%req(a)%", "%REQ%", "%DURATION(x)%", "%UPSTREAM_HOST:4%", "%REQ(a):x%"} {
+	for _, format := range []string{"%NOPE%", "%DURATION", "100 %", "%%%", "%req(a)%", "%REQ%",
+		"%DURATION(x)%", "%UPSTREAM_HOST:4%", "%REQ(a):x%"} {
 		if logFormat(format) == nil {
 			t.Errorf("%s is accepted", format)
 		}
@@ -77,7 +83,8 @@ func TestEnvoyRefusesWhatIsRefused(t *testing.T) {
 }
 
 func FuzzLogFormat(f *testing.F) {
-	for _, seed := range []string{"", "%", "%%", "%REQ(a)%", `{"a": "%DURATION%"}`, `{"a": [1, {"b": "%"}]}`} {
+	for _, seed := range []string{"", "%", "%%", "%REQ(a)%", `{"a": "%DURATION%"}`,
+		`{"a": [1, {"b": "%"}]}`} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(_ *testing.T, format string) { logFormat(format) })

@@ -5,16 +5,16 @@ import (
 	"unicode/utf8"
 )
 
-// Columns of the annotated file: where comments, roles and effects begin and where lines should end.
+// Columns of the annotated file, and the maximum widths of its lines.
 const (
 	commentColumn = 34
 	roleColumn    = 82
 	effectColumn  = 109
-	lineWidth     = 118 // of words
-	marksWidth    = 130 // of words, role and effect
+	lineWidth     = 118 // documentation only
+	marksWidth    = 130 // with role and effect
 )
 
-// header opens the annotated file.
+// header is the beginning of the annotated file.
 const header = `# /etc/outrider/outrider.toml: the configuration of outriderd, with all keys and their defaults.
 #
 # Rules
@@ -31,12 +31,12 @@ const header = `# /etc/outrider/outrider.toml: the configuration of outriderd, w
 #   reports it as pending instead of ignoring it).
 `
 
-// Defaults is the annotated file of all keys: etc/outrider.toml.
+// Defaults returns the annotated file with all keys and their defaults: etc/outrider.toml.
 //
 //go:generate go test -run TestExampleIsWrittenFromTheDefinitions -update .
 func Defaults() string {
 	c := defaults()
-	c.Status.Probes["NAME"] = Probe{} // the definitions have one probe to show
+	c.Status.Probes["NAME"] = Probe{} // a sample, so that the probe's keys are documented
 	var b strings.Builder
 	b.WriteString(header)
 	for _, t := range tables(c) {
@@ -60,8 +60,8 @@ func Defaults() string {
 	return b.String()
 }
 
-// annotated writes a line of TOML and its comment: the text wrapped, role and effect in columns of their own behind its
-// last line.
+// annotated writes a line of TOML and wraps its documentation. Role and effect follow the last line
+// in their own columns.
 func annotated(b *strings.Builder, line, doc, role, effect string) {
 	if doc+role+effect == "" {
 		b.WriteString(line + "\n")
@@ -83,7 +83,8 @@ func annotated(b *strings.Builder, line, doc, role, effect string) {
 	b.WriteString(strings.TrimRight(marked, " ") + "\n")
 }
 
-// withMarks puts role and effect behind a line, in their columns where these are free. A long role begins further left.
+// withMarks appends role and effect to a line, in their columns if these are free. A long role
+// begins further left.
 func withMarks(line, role, effect string) string {
 	if role != "" {
 		line = padded(line, min(roleColumn, effectColumn-1-columns(role)), 2) + role
@@ -94,7 +95,7 @@ func withMarks(line, role, effect string) string {
 	return line
 }
 
-// padded fills a line with spaces up to a column, with gap spaces if it is there already.
+// padded pads a line with spaces to a column, with at least gap spaces.
 func padded(line string, column, gap int) string {
 	return line + strings.Repeat(" ", max(gap, column-columns(line)))
 }

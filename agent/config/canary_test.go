@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// canary is what no output may contain. Each concealed key gets one of its own.
+// canary is the prefix of the planted secrets, one per concealed key. No output may contain it.
 const canary = "canary-7f3a"
 
-// spellings are ways to write a value with a secret, right and wrong: KEY is the key in its table,
+// spellings are valid and invalid ways to write a value with a secret. KEY is the key in its table,
 // TABLE the table, SECRET the secret.
 var spellings = map[string]string{
 	"string":            "[TABLE]\nKEY = \"SECRET\"\n",
@@ -50,7 +50,7 @@ var spellings = map[string]string{
 }
 
 // TestCanary_NotInMessages plants a secret in each concealed key in each spelling, in the main file
-// and in a drop-in, and searches what everyone may read. Keys come from the definitions.
+// and in a drop-in, and searches all public output for it. Keys come from the definitions.
 func TestCanary_NotInMessages(t *testing.T) {
 	valid := map[string]bool{}
 	for i, full := range Concealed() {
@@ -67,7 +67,8 @@ func TestCanary_NotInMessages(t *testing.T) {
 				}
 			}
 		}
-		if k := full; !valid[k] && k != "health.http" && k != "health.exec" { // not available yet
+		// health.http and health.exec need a missing capability.
+		if k := full; !valid[k] && k != "health.http" && k != "health.exec" {
 			t.Errorf("%s: no spelling is valid", full)
 		}
 	}
@@ -76,7 +77,7 @@ func TestCanary_NotInMessages(t *testing.T) {
 	}
 }
 
-// everything returns what everyone may read of a configuration, and whether it is valid.
+// everything returns all public output about a configuration, and whether it is valid.
 func everything(t *testing.T, file, text string) (string, bool) {
 	t.Helper()
 	dir := t.TempDir()
@@ -124,7 +125,8 @@ status.probe."a.b".timeout = "2s"
 	if got, err := Redacted(text); err != nil || got != want {
 		t.Errorf("%v\n%s", err, got)
 	}
-	if got, err := Redacted("a = secret"); err == nil || got != "" || strings.Contains(err.Error(), "secret") {
+	if got, err := Redacted("a = secret"); err == nil || got != "" ||
+		strings.Contains(err.Error(), "secret") {
 		t.Errorf("%q, %v", got, err)
 	}
 }

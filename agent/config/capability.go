@@ -1,6 +1,7 @@
 package config
 
-// capability is something that a key asks for and that not every version of Outrider has. Its text completes "needs …".
+// capability is a feature that a key requires and this version may lack. Its text completes "needs
+// …".
 type capability string
 
 const (
@@ -19,8 +20,7 @@ const (
 	tokenExchange    capability = "the token exchange (STS)"
 )
 
-// missing lists what this version does not have yet. A capability that has come is taken off this list, and its keys are
-// accepted.
+// missing returns the capabilities that this version lacks. Removing one makes its keys valid.
 func missing() map[capability]bool {
 	return map[capability]bool{
 		relay:            true,
@@ -39,8 +39,8 @@ func missing() map[capability]bool {
 	}
 }
 
-// unavailable tells which missing capability the value of a key needs, "" if none. The default needs none, nor what an empty
-// one stands for, which Show spells out.
+// unavailable returns the missing capability that the value of a key requires, or "". The default
+// and its derived value require none.
 func (k key) unavailable(missing map[capability]bool) capability {
 	if k.isDefault() || k.derived != nil && k.get() == k.derived() {
 		return ""

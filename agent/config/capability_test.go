@@ -2,7 +2,7 @@ package config
 
 import "testing"
 
-// A capability that is not missing any more lets its keys through, and only its keys.
+// A capability that becomes available enables its own keys and no others.
 func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	c := defaults()
 	c.Identity.Provider = "istiod"
@@ -31,7 +31,7 @@ func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	}
 }
 
-// Every capability on the list is asked for by a key: one that is not would refuse nothing.
+// Every missing capability is required by some key; otherwise it has no effect.
 func TestMissingCapabilitiesAreAskedFor(t *testing.T) {
 	asked := map[capability]bool{}
 	for _, t := range tables(defaults()) {

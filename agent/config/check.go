@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// optional lets an empty string pass and applies the checks to any other.
+// optional accepts an empty string and applies the checks to any other.
 func optional(checks ...check) check {
 	return func(value any) *problem {
 		if value == "" {
@@ -39,7 +39,7 @@ func first(value any, checks []check) *problem {
 	return nil
 }
 
-// text makes a check of strings from a condition and what is allowed.
+// text returns a check of strings; allowed describes valid values.
 func text(allowed string, ok func(string) bool) check {
 	return func(value any) *problem {
 		if ok(value.(string)) {
@@ -49,7 +49,7 @@ func text(allowed string, ok func(string) bool) check {
 	}
 }
 
-// oneOf lists the words that a string may be.
+// oneOf returns a check that accepts only the given words.
 func oneOf(words ...string) check {
 	return func(value any) *problem {
 		for _, word := range words {
@@ -72,20 +72,21 @@ func oneOf(words ...string) check {
 	}
 }
 
-// between bounds a number or a duration, the bounds included.
+// between returns a check of an inclusive range.
 func between[T int | float64 | time.Duration](low, high T) check {
 	return func(value any) *problem {
 		if v := value.(T); cmp.Less(v, low) || cmp.Less(high, v) {
-			return problemf("write a value from "+render(low)+" to "+render(high), "%s is out of range", brief(value))
+			return problemf("write a value from "+render(low)+" to "+render(high),
+				"%s is out of range", brief(value))
 		}
 		return nil
 	}
 }
 
-// longest bounds durations that people set: an agent's life is not longer than this.
+// longest is the upper bound of all durations.
 const longest = 10 * 365 * 24 * time.Hour
 
-// atLeast bounds a duration from below.
+// atLeast returns a check that a duration is not shorter than low or longer than longest.
 func atLeast(low time.Duration) check {
 	return func(value any) *problem {
 		if v := value.(time.Duration); v < low || v > longest {
@@ -95,32 +96,35 @@ func atLeast(low time.Duration) check {
 	}
 }
 
-// wholeSeconds is for what becomes a flag of Envoy's in seconds.
+// wholeSeconds checks durations that become Envoy flags in seconds.
 func wholeSeconds(value any) *problem {
 	if v := value.(time.Duration); v%time.Second != 0 {
-		return problemf("write "+render(v.Round(time.Second)), "Envoy takes whole seconds, and %s is not", brief(value))
+		return problemf("write "+render(v.Round(time.Second)),
+			"Envoy takes whole seconds, and %s is not", brief(value))
 	}
 	return nil
 }
 
-// notEmpty is for keys that have no meaning of "".
+// notEmpty rejects "".
 func notEmpty(value any) *problem {
 	return text("a text that is not empty", func(s string) bool { return s != "" })(value)
 }
 
-// nodeWord is a part of Envoy's service node, whose separator is ~.
+// nodeWord checks a part of Envoy's service node, which is separated by ~.
 func nodeWord(value any) *problem {
-	return text("a text without spaces and ~", func(s string) bool { return !strings.ContainsAny(s, "~ \t\r\n") })(value)
+	return text("a text without spaces and ~",
+		func(s string) bool { return !strings.ContainsAny(s, "~ \t\r\n") })(value)
 }
 
 var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// dnsLabel is the name of a namespace in Kubernetes.
+// dnsLabel checks the name of a Kubernetes namespace.
 func dnsLabel(value any) *problem {
-	return text("a DNS label: lower-case letters, digits and -, at most 63", label.MatchString)(value)
+	return text("a DNS label: lower-case letters, digits and -, at most 63",
+		label.MatchString)(value)
 }
 
-// kubernetesName is the name of an object: a DNS subdomain.
+// kubernetesName checks the name of a Kubernetes object: a DNS subdomain.
 func kubernetesName(value any) *problem {
 	return text("a name: lower-case letters, digits, - and .", func(s string) bool {
 		for part := range strings.SplitSeq(s, ".") {
@@ -133,33 +137,36 @@ func kubernetesName(value any) *problem {
 }
 
 func domainName(value any) *problem {
-	return text(`a domain name, such as "cluster.local"`, func(s string) bool { return isHost(s) && !isIP(s) })(value)
+	return text(`a domain name, such as "cluster.local"`,
+		func(s string) bool { return isHost(s) && !isIP(s) })(value)
 }
 
-// localityName is region, region/zone or region/zone/subzone.
+// localityName checks region, region/zone or region/zone/subzone.
 func localityName(value any) *problem {
-	return text(`region, region/zone or region/zone/subzone, such as "eu-1/eu-1a"`, func(s string) bool {
-		parts := strings.Split(s, "/")
-		for _, part := range parts {
-			if part == "" {
-				return false
+	return text(`region, region/zone or region/zone/subzone, such as "eu-1/eu-1a"`,
+		func(s string) bool {
+			parts := strings.Split(s, "/")
+			for _, part := range parts {
+				if part == "" {
+					return false
+				}
 			}
-		}
-		return len(parts) <= 3
-	})(value)
+			return len(parts) <= 3
+		})(value)
 }
 
-// envoyLevels are Envoy's log levels.
+// envoyLevels returns Envoy's log levels.
 func envoyLevels() []string {
 	return []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
 }
 
-// componentLevels is component:level,component:level.
+// componentLevels checks component:level,component:level.
 func componentLevels(value any) *problem {
 	const cure = `write component:level with commas between, such as "misc:error,upstream:debug"`
 	for pair := range strings.SplitSeq(value.(string), ",") {
 		component, level, ok := strings.Cut(pair, ":")
-		if !ok || component == "" || strings.Trim(component, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+		if !ok || component == "" ||
+			strings.Trim(component, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 			return problemf(cure, "%s in %s is not component:level", quote(pair), brief(value))
 		}
 		if p := oneOf(envoyLevels()...)(level); p != nil {
@@ -170,12 +177,13 @@ func componentLevels(value any) *problem {
 	return nil
 }
 
-// absolutePath is a path from the root: what Envoy itself opens has no folder that it could start from.
+// absolutePath checks a path that Envoy opens: relative ones would depend on Envoy's working
+// directory.
 func absolutePath(value any) *problem {
 	return text("a path that begins with /", filepath.IsAbs)(value)
 }
 
-// noNUL holds for every string: no path, argument or header may have a zero byte.
+// noNUL rejects NUL bytes in any string: paths, arguments and headers cannot contain them.
 func noNUL(value any) *problem {
 	list, ok := value.([]string)
 	if s, isString := value.(string); isString {
@@ -191,7 +199,7 @@ func noNUL(value any) *problem {
 	return nil
 }
 
-// systemdUnit is the name of a unit.
+// systemdUnit checks the name of a unit.
 func systemdUnit(value any) *problem {
 	return text(`the name of a systemd unit, such as "myapp.service"`, func(s string) bool {
 		name, kind, ok := strings.Cut(s, ".")
@@ -199,7 +207,8 @@ func systemdUnit(value any) *problem {
 	})(value)
 }
 
-// userName is a user of the system, by name or number.
+// userName checks the name or number of a user.
 func userName(value any) *problem {
-	return text("the name of a user", func(s string) bool { return !strings.ContainsAny(s, ": \t\r\n/") })(value)
+	return text("the name of a user",
+		func(s string) bool { return !strings.ContainsAny(s, ": \t\r\n/") })(value)
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// ports checks a list of ports.
+// ports checks a list of port numbers.
 func ports(value any) *problem {
 	list, ok := value.([]int)
 	if !ok {
@@ -26,12 +26,13 @@ func ports(value any) *problem {
 
 const highestPort = 65535
 
-// notPort is the problem of a number that is not a port.
+// notPort returns the problem of an invalid port number.
 func notPort(number string) *problem {
-	return problemf(fmt.Sprintf("write a number from 1 to %d", highestPort), "%s is not a valid port", number)
+	return problemf(fmt.Sprintf("write a number from 1 to %d", highestPort),
+		"%s is not a valid port", number)
 }
 
-// portOrOff is a port, or 0 for none.
+// portOrOff checks a port number; 0 = off.
 func portOrOff(value any) *problem {
 	if port := value.(int); port < 0 || port > highestPort {
 		p := notPort(strconv.Itoa(port))
@@ -41,18 +42,20 @@ func portOrOff(value any) *problem {
 	return nil
 }
 
-// address is text for what ends in a port, which has a message of its own.
+// address is like text but reports an invalid port with its own message.
 func address(allowed string, ok func(string) bool) check {
 	return func(value any) *problem {
 		host, port, err := net.SplitHostPort(value.(string))
-		if number, notNumber := strconv.Atoi(port); err == nil && notNumber == nil && (number < 1 || number > highestPort) && (host == "" || isHost(host)) {
+		if number, notNumber := strconv.Atoi(port); err == nil && notNumber == nil &&
+			(number < 1 || number > highestPort) && (host == "" || isHost(host)) {
 			return notPort(port)
 		}
 		return text(allowed, ok)(value)
 	}
 }
 
-// splitAddress splits host:port; ok is false if it is none or the port is not 1 to 65535.
+// splitAddress splits host:port. ok is false if the syntax is invalid or the port is not 1 to
+// 65535.
 func splitAddress(address string) (host string, port int, ok bool) {
 	host, number, err := net.SplitHostPort(address)
 	if err != nil {
@@ -65,7 +68,8 @@ func splitAddress(address string) (host string, port int, ok bool) {
 	return host, port, true
 }
 
-var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
+var hostName = regexp.MustCompile(
+	`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
 
 func isHost(host string) bool {
 	return isIP(host) || len(host) <= 253 && hostName.MatchString(host)
@@ -76,52 +80,58 @@ func isIP(host string) bool {
 	return err == nil
 }
 
-// dialAddress is where something connects to: a name or IP address, and a port.
+// dialAddress checks an address to connect to: a host name or IP address, and a port.
 func dialAddress(value any) *problem {
-	return address(`host:port, such as "collector.example:4317" or "[::1]:4317"`, func(s string) bool {
-		host, _, ok := splitAddress(s)
-		return ok && isHost(host)
-	})(value)
+	return address(`host:port, such as "collector.example:4317" or "[::1]:4317"`,
+		func(s string) bool {
+			host, _, ok := splitAddress(s)
+			return ok && isHost(host)
+		})(value)
 }
 
-// listenAddress is where the agent listens: as in Go, no host is all addresses.
+// listenAddress checks an address that the agent listens on. As in Go, no host means all addresses.
 func listenAddress(value any) *problem {
-	return address(`IP:port or :port (all addresses), such as "127.0.0.1:15020"`, func(s string) bool {
-		host, _, ok := splitAddress(s)
-		return ok && (host == "" || host == "localhost" || isIP(host))
-	})(value)
+	return address(`IP:port or :port (all addresses), such as "127.0.0.1:15020"`,
+		func(s string) bool {
+			host, _, ok := splitAddress(s)
+			return ok && (host == "" || host == "localhost" || isIP(host))
+		})(value)
 }
 
-// envoyListenAddress is where Envoy listens, which takes no names.
+// envoyListenAddress checks an address that Envoy listens on. Envoy accepts no host names.
 func envoyListenAddress(value any) *problem {
-	return address(`IP:port, such as "127.0.0.1:15090", or "0.0.0.0:15090" for all addresses`, func(s string) bool {
-		host, _, ok := splitAddress(s)
-		return ok && isIP(host)
-	})(value)
+	return address(`IP:port, such as "127.0.0.1:15090", or "0.0.0.0:15090" for all addresses`,
+		func(s string) bool {
+			host, _, ok := splitAddress(s)
+			return ok && isIP(host)
+		})(value)
 }
 
-// resolverAddress is a DNS server: an IP address, with or without a port.
+// resolverAddress checks a DNS server: an IP address with an optional port.
 func resolverAddress(value any) *problem {
-	return address(`an IP address, with a port if it is not 53, such as "10.0.0.2" or "10.0.0.2:5353"`, func(s string) bool {
-		host, _, ok := splitAddress(s)
-		return isIP(s) || ok && isIP(host)
-	})(value)
+	return address(
+		`an IP address, with a port if it is not 53, such as "10.0.0.2" or "10.0.0.2:5353"`,
+		func(s string) bool {
+			host, _, ok := splitAddress(s)
+			return isIP(s) || ok && isIP(host)
+		})(value)
 }
 
-// grpcTarget is host:port or host:port/service.
+// grpcTarget checks host:port or host:port/service.
 func grpcTarget(value any) *problem {
-	return text(`host:port or host:port/service, such as "127.0.0.1:9000/service"`, func(s string) bool {
-		address, _, _ := strings.Cut(s, "/")
-		host, _, ok := splitAddress(address)
-		return ok && isHost(host)
-	})(value)
+	return text(`host:port or host:port/service, such as "127.0.0.1:9000/service"`,
+		func(s string) bool {
+			address, _, _ := strings.Cut(s, "/")
+			host, _, ok := splitAddress(address)
+			return ok && isHost(host)
+		})(value)
 }
 
 func ipAddress(value any) *problem {
 	return text(`an IP address, such as "10.0.0.5" or "fd00::5"`, isIP)(value)
 }
 
-// cidr is a network, an address, or * for all.
+// cidr checks a network, an address, or * for all.
 func cidr(value any) *problem {
 	return text(`"*" or a network, such as "10.0.0.0/8"`, func(s string) bool {
 		_, err := netip.ParsePrefix(s)

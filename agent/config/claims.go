@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// Claim is something of which a host has one: an address to listen on, a folder, a socket, Envoy's base id.
+// Claim is an exclusive resource of a host: a listening address, a directory, a socket or Envoy's
+// base ID.
 type Claim struct {
-	Key   string `json:"key"`             // that asks for it
+	Key   string `json:"key"`             // configuration key
 	Host  string `json:"host,omitempty"`  // with Port; "" = all addresses, of both families
-	Port  int    `json:"port,omitempty"`  // TCP; 0 = Name counts
+	Port  int    `json:"port,omitempty"`  // TCP; 0 = the claim is Name
 	Name  string `json:"name,omitempty"`  // a path, or "base id 7"
-	Envoy bool   `json:"envoy,omitempty"` // Envoy listens there, and not the agent
+	Envoy bool   `json:"envoy,omitempty"` // Envoy listens there, not the agent
 }
 
-// Text says what is claimed: "port 15090 of 0.0.0.0".
+// Text describes the claim: "port 15090 of 0.0.0.0".
 func (c Claim) Text() string {
 	if c.Port == 0 {
 		return c.Name
@@ -26,13 +27,13 @@ func (c Claim) Text() string {
 	return c.listener().text()
 }
 
-// Setting is the key as a file has it: "[envoy] admin_port".
+// Setting returns the key with its table: "[envoy] admin_port".
 func (c Claim) Setting() string {
 	table, key, _ := strings.Cut(c.Key, ".")
 	return fmt.Sprintf("[%s] %s", table, key)
 }
 
-// Clashes tells whether two agents of one host cannot both have what they claim.
+// Clashes reports whether two agents on one host cannot hold both claims.
 func (c Claim) Clashes(other Claim) bool {
 	if c.Port == 0 || other.Port == 0 {
 		return c.Port == other.Port && c.Name == other.Name
@@ -42,32 +43,37 @@ func (c Claim) Clashes(other Claim) bool {
 
 func (c Claim) listener() listener { return listener{c.Key, c.Host, c.Port} }
 
-// Claims are what no other agent of the host can have. The runtime folder is not among them: a lock in it makes an agent its only
-// one. What a bootstrap of the user's own listens on is not known here.
+// Claims returns the resources that no other agent on the host can share. The runtime directory is
+// not included, because a lock protects it. The listeners of a custom bootstrap are unknown.
 func (c *Config) Claims() []Claim {
 	var claims []Claim
 	for _, l := range c.listening() {
-		envoys := l.key == "status.ready_port" || l.key == "telemetry.prometheus_address" || l.key == "capture.mode"
+		envoys := l.key == "status.ready_port" || l.key == "telemetry.prometheus_address" ||
+			l.key == "capture.mode"
 		claims = append(claims, Claim{Key: l.key, Host: l.host, Port: l.port, Envoy: envoys})
 	}
 	for _, path := range []struct{ key, path string }{
-		{"paths.state_dir", c.Paths.StateDir}, {"envoy.config_dir", c.Envoy.ConfigDir}, {"xds.socket", c.XDS.Socket}, {"sds.socket", c.SDS.Socket},
-		{"xds.grpc_bootstrap_file", c.XDS.GRPCBootstrapFile}, {"identity.output_dir", c.Identity.OutputDir},
+		{"paths.state_dir", c.Paths.StateDir}, {"envoy.config_dir", c.Envoy.ConfigDir},
+		{"xds.socket", c.XDS.Socket}, {"sds.socket", c.SDS.Socket},
+		{"xds.grpc_bootstrap_file", c.XDS.GRPCBootstrapFile},
+		{"identity.output_dir", c.Identity.OutputDir},
 	} {
 		if path.path != "" {
 			claims = append(claims, Claim{Key: path.key, Name: filepath.Clean(path.path)})
 		}
 	}
 	if c.Envoy.BaseID != 0 {
-		claims = append(claims, Claim{Key: "envoy.base_id", Name: fmt.Sprint("base id ", c.Envoy.BaseID)})
+		claims = append(claims,
+			Claim{Key: "envoy.base_id", Name: fmt.Sprint("base id ", c.Envoy.BaseID)})
 	}
 	return claims
 }
 
-// hostAgent is the main file, without .toml, of the agent that is no instance.
+// hostAgent is the base name of the main file of the agent without an instance name.
 const hostAgent = "outrider"
 
-// Instances are the agents that have a configuration in a folder ("" = /etc/outrider), by name; "" is the one that is no instance.
+// Instances returns the names of the agents with a configuration in directory ("" = /etc/outrider),
+// sorted. "" is the agent without an instance name.
 func Instances(directory string) ([]string, error) {
 	entries, err := os.ReadDir(cmp.Or(directory, defaultDirectory))
 	if err != nil {
@@ -88,5 +94,5 @@ func Instances(directory string) ([]string, error) {
 	return names, nil
 }
 
-// RuntimeDir is where an instance has its runtime folder unless its configuration says otherwise.
+// RuntimeDir returns the default runtime directory of an instance.
 func RuntimeDir(instance string) string { return filepath.Join(defaultRuntime, instance) }

@@ -10,7 +10,8 @@ import (
 )
 
 func TestClaims(t *testing.T) {
-	claims := of(t, "paths.state_dir = \"/srv/state/\"\nenvoy.base_id = 7\ntelemetry.prometheus_address = \"127.0.0.1:16090\"\n").Config.Claims()
+	claims := of(t,
+		"paths.state_dir = \"/srv/state/\"\nenvoy.base_id = 7\ntelemetry.prometheus_address = \"127.0.0.1:16090\"\n").Config.Claims()
 	for _, want := range []Claim{
 		{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 15000},
 		{Key: "status.address", Host: "127.0.0.1", Port: 15020},
@@ -62,7 +63,8 @@ func TestClaimsClash(t *testing.T) {
 
 func TestInstances(t *testing.T) {
 	folder := t.TempDir()
-	for _, name := range []string{"outrider.toml", "web-1.toml", "a.toml", "discoveryd.toml", "a.conf.d/10.toml", ".hidden.toml", "notes.txt", "folder.toml/x"} {
+	for _, name := range []string{"outrider.toml", "web-1.toml", "a.toml", "discoveryd.toml",
+		"a.conf.d/10.toml", ".hidden.toml", "notes.txt", "folder.toml/x"} {
 		path := filepath.Join(folder, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)

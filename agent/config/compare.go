@@ -1,7 +1,7 @@
 package config
 
-// Change is a difference between two configurations. Old and New are TOML as everyone may see it; "" where there is no such key (an entry of a
-// table such as node.labels, or a probe).
+// Change is a difference between two configurations. Old and New are TOML without secrets. They are
+// "" if the key is absent (an entry of a table such as node.labels, or a probe).
 type Change struct {
 	Key    string // dotted
 	Old    string
@@ -9,17 +9,18 @@ type Change struct {
 	Effect Effect
 }
 
-// value is one effective value: a key's, or an entry's of a table of values.
+// value is the effective value of a key or of an entry in a table of values.
 type value struct {
 	key       string // dotted
 	text      string // TOML
-	shown     string // TOML, as everyone may see it
+	shown     string // TOML, without secrets
 	effect    Effect
 	isDefault bool
-	derived   bool // follows from another key, which tells its own changes
+	derived   bool // computed from another key, which is listed itself
 }
 
-// values lists everything that a configuration says, in the order of the definitions; tables of values entry by entry.
+// values returns all values of a configuration in the order of the definitions, with one value per
+// entry of a table of values.
 func values(c *Config) []value {
 	var all []value
 	for _, t := range tables(c) {
@@ -44,7 +45,8 @@ func values(c *Config) []value {
 	return all
 }
 
-// leaves lists the entries of a table of values with dotted keys; nil for an empty table and for anything else.
+// leaves returns the entries of a table of values with dotted keys. It returns nil for an empty
+// table and for any other value.
 func leaves(table any) []value {
 	var all []value
 	switch table := table.(type) {
@@ -59,15 +61,17 @@ func leaves(table any) []value {
 				all = append(all, value{key: bareOrQuoted(name), text: render(table[name])})
 			}
 			for _, entry := range below {
-				all = append(all, value{key: bareOrQuoted(name) + "." + entry.key, text: entry.text})
+				all = append(all,
+					value{key: bareOrQuoted(name) + "." + entry.key, text: entry.text})
 			}
 		}
 	}
 	return all
 }
 
-// Compare lists what changes from one configuration to another, in the order of the definitions; what is only in the old
-// one comes last. A path that follows from paths.runtime_dir is not listed beside it.
+// Compare returns the changes from one configuration to another, in the order of the definitions,
+// followed by keys that exist only in the old one. Paths derived from paths.runtime_dir are
+// omitted.
 func Compare(from, to *Config) []Change {
 	before := map[string]value{}
 	oldValues := values(from)
@@ -92,8 +96,8 @@ func Compare(from, to *Config) []Change {
 	return changes
 }
 
-// Keep returns what a running agent makes of a new configuration: all of next, but the [start] keys (and what follows
-// from them) as they run.
+// Keep returns the configuration of a running agent after it loads next: the values of next, except
+// for [start] keys, which keep their running values. Derived paths follow the result.
 func Keep(running, next *Config) *Config {
 	kept := *next
 	from := map[string]key{}

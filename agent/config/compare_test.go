@@ -7,7 +7,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// of builds a valid configuration of one file.
+// of loads a configuration with one file.
 func of(t *testing.T, text string) *Loaded {
 	t.Helper()
 	loaded, errs := buildAt([]txtar.File{{Name: "outrider.toml", Data: []byte(text)}}, Options{})
@@ -57,9 +57,10 @@ tcp = "127.0.0.1:80"`, []Change{
 			{`status.probe.new.tcp`, ``, `"127.0.0.1:80"`, Live},
 			{`status.probe.gone.tcp`, `"127.0.0.1:80"`, ``, Live},
 		}},
-		{"what follows is not told beside its cause", ``, `paths.runtime_dir = "/srv/run"`, []Change{
-			{"paths.runtime_dir", `"/run/outrider"`, `"/srv/run"`, Start},
-		}},
+		{"what follows is not told beside its cause", ``,
+			`paths.runtime_dir = "/srv/run"`, []Change{
+				{"paths.runtime_dir", `"/run/outrider"`, `"/srv/run"`, Start},
+			}},
 		{"unless it was said", `xds.socket = "/run/outrider/envoy/x.sock"`, ``, []Change{
 			{"xds.socket", `"/run/outrider/envoy/x.sock"`, `"/run/outrider/envoy/xds.sock"`, Epoch},
 		}},
@@ -73,13 +74,14 @@ tcp = "127.0.0.1:80"`, []Change{
 				t.Errorf("back: %v", back)
 			}
 			if (before.Hash == after.Hash) != (len(test.want) == 0) {
-				t.Errorf("hashes %s and %s with %d changes", before.Hash, after.Hash, len(test.want))
+				t.Errorf("hashes %s and %s with %d changes", before.Hash, after.Hash,
+					len(test.want))
 			}
 		})
 	}
 }
 
-// What a running agent makes of a new configuration has the [start] keys of the running one.
+// Keep retains the [start] keys of the running configuration.
 func TestKeep(t *testing.T) {
 	running := of(t, `paths.runtime_dir = "/a"
 reload.watch = false`)
@@ -104,12 +106,13 @@ xds.socket = "/s"`)
 		}
 		pending = append(pending, change.Key)
 	}
-	if diff := cmp.Diff([]string{"paths.runtime_dir", "reload.watch", "discovery.files"}, pending); diff != "" {
+	if diff := cmp.Diff([]string{"paths.runtime_dir", "reload.watch", "discovery.files"},
+		pending); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// Show can be loaded again and says the same.
+// Load accepts the output of Show and returns the same configuration.
 func TestShowLoadsAgain(t *testing.T) {
 	loaded := of(t, `
 [node]

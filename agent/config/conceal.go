@@ -5,16 +5,18 @@ import (
 	"strings"
 )
 
-// concealed replaces what may be a secret. The files are for root and group outrider, but problems
-// with them and changes of them are in status, D-Bus and the journal. A key that may hold a secret
-// has conceals in its definition: headers, node metadata, the user, query and fragment of a URL, a
-// command. Other keys name files, addresses and numbers; Envoy's arguments are in /proc.
+// concealed replaces potential secrets. Only root and group outrider may read the files, but their
+// problems and changes appear in the status, on D-Bus and in the journal. Keys that may hold a
+// secret call conceals in their definition: headers, node metadata, commands, and the user, query
+// and fragment of a URL. Other keys hold file names, addresses and numbers; Envoy's arguments are
+// visible in /proc anyway.
 const concealed = "[redacted]"
 
-// concealAll leaves nothing.
+// concealAll redacts the whole value.
 func concealAll(any) any { return concealed }
 
-// concealURL leaves scheme, host and path of a URL, and what is none and has neither user nor query.
+// concealURL redacts the user, query and fragment of a URL. Text that is not a URL is treated the
+// same way.
 func concealURL(value any) any {
 	text, isText := value.(string)
 	if !isText {
@@ -40,11 +42,11 @@ func concealURL(value any) any {
 	return scheme + authority
 }
 
-// notValid is the message about a concealed value where the problem has no other without it.
+// notValid is the default message for a redacted value.
 const notValid = "is not valid"
 
-// concealProblem removes the value from a message: everyone may read it. It does so whatever the
-// message says, so that no check has to know of secrets.
+// concealProblem replaces the message of a problem with one that omits the value. It applies to
+// every message, so checks need not know which keys are secret.
 func (k key) concealProblem(p *problem) {
 	if k.conceal == nil {
 		return
@@ -52,7 +54,7 @@ func (k key) concealProblem(p *problem) {
 	p.message = cmp.Or(p.concealed, notValid)
 }
 
-// briefly is a value of the key, shortened, as everyone may see it.
+// briefly is like brief but redacts secrets.
 func (k key) briefly(value any) string {
 	if k.conceal != nil {
 		value = k.conceal(value)
@@ -60,7 +62,7 @@ func (k key) briefly(value any) string {
 	return brief(value)
 }
 
-// shown is the value of a key as TOML, as everyone may see it.
+// shown returns the value of a key as TOML without secrets.
 func (k key) shown() string {
 	if k.conceal == nil || k.isDefault() {
 		return k.text()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// secretive has a secret (all are spelled hidden) wherever one can stand.
+// secretive has a secret, spelled hidden, wherever one is possible.
 const secretive = `
 [node]
 metadata = { account = { key = "hidden1" }, list = ["hidden2"] }
@@ -51,27 +51,33 @@ func TestWhatMayBeASecretIsShownToNobody(t *testing.T) {
 	if strings.Contains(shown, "hidden") {
 		t.Errorf("a secret is shown:\n%s", shown)
 	}
-	for _, want := range []string{`"http://[redacted]@127.0.0.1:9090/metrics?[redacted]"`, `headers.X-Any = "[redacted]"`, `metadata.account.key = "[redacted]"`} {
+	for _, want := range []string{`"http://[redacted]@127.0.0.1:9090/metrics?[redacted]"`,
+		`headers.X-Any = "[redacted]"`, `metadata.account.key = "[redacted]"`} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("%s is not shown", want)
 		}
 	}
-	if other, err := load(strings.ReplaceAll(secretive, "hidden7", "hidden8")); err != nil || other.Hash == loaded.Hash || len(Compare(loaded.Config, other.Config)) != 1 {
+	if other, err := load(strings.ReplaceAll(secretive, "hidden7", "hidden8")); err != nil ||
+		other.Hash == loaded.Hash || len(Compare(loaded.Config, other.Config)) != 1 {
 		t.Errorf("a change of a secret is no change: %v", err)
 	}
 }
 
 func TestWhatIsWrongWithASecretDoesNotShowIt(t *testing.T) {
 	for _, text := range []string{
-		"[status]\napplication_metrics = \"ftp://user:hidden@127.0.0.1\"\n", "[status]\napplication_metrics = \"user:hidden@127.0.0.1\"\n",
-		"[status.probe.app]\nhttp = \"http:/127.0.0.1?hidden\"\n", "[status.probe.app]\nheaders = \"hidden\"\n", "[status.probe.app]\nheaders = { A = [\"hidden\"] }\n",
+		"[status]\napplication_metrics = \"ftp://user:hidden@127.0.0.1\"\n",
+		"[status]\napplication_metrics = \"user:hidden@127.0.0.1\"\n",
+		"[status.probe.app]\nhttp = \"http:/127.0.0.1?hidden\"\n",
+		"[status.probe.app]\nheaders = \"hidden\"\n",
+		"[status.probe.app]\nheaders = { A = [\"hidden\"] }\n",
 		"[health]\nexec = \"hidden\"\n", "[health]\nexec = [\"program\", \"hidden\"]\n",
 	} {
 		path := filepath.Join(t.TempDir(), "outrider.toml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Load(Options{Path: path}); err == nil || strings.Contains(err.Error(), "hidden") {
+		if _, err := Load(Options{Path: path}); err == nil ||
+			strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

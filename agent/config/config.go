@@ -2,12 +2,13 @@ package config
 
 import "time"
 
-// Config is the configuration of one outriderd. One struct per table, one field per key; what a key means stands beside
-// its definition (tables_*.go) and in etc/outrider.toml, which is written from the definitions.
+// Config is the configuration of one outriderd: one struct per table, one field per key. The
+// definitions of the keys (tables_*.go) document them; etc/outrider.toml is generated from the
+// definitions.
 //
-// After Load every path is absolute, every socket and folder that has a default place is filled in, and "credential:NAME"
-// is the file of that credential. Empty are only keys whose empty value says "off", "none" or "find out" (see
-// Node.Resolve for the last).
+// After Load every path is absolute, every socket and directory with a default location is set, and
+// "credential:NAME" is the path of that credential. A key is empty only if its empty value means
+// "off", "none" or "detect" (see Node.Resolve for the last).
 type Config struct {
 	Paths     Paths
 	Node      Node
@@ -34,7 +35,7 @@ type Paths struct {
 	StateDir   string
 }
 
-// Node is [node]. ID, IP and Domain may be empty: Resolve fills them in.
+// Node is [node]. ID, IP and Domain may be empty until Resolve fills them in.
 type Node struct {
 	Type            string // sidecar, router
 	ID              string
@@ -52,14 +53,15 @@ type Node struct {
 	Locality        string // region, region/zone or region/zone/subzone
 	WorkloadGroup   string
 	Labels          map[string]string
-	// Metadata holds what a protobuf Struct can: string, bool, int64, float64, []any and map[string]any of those. TOML's
-	// dates and times have become strings.
+	// Metadata holds values that fit into a protobuf Struct: string, bool, int64, float64, []any
+	// and map[string]any of those. TOML's dates and times are converted to strings.
 	Metadata map[string]any
 }
 
 // Envoy is [envoy].
 type Envoy struct {
-	Binary                      string // "" = look in the usual places; a name without a slash is looked up in $PATH
+	// Binary is a path, or a name that is looked up in $PATH; "" = search the standard paths.
+	Binary                      string
 	Enabled                     bool
 	ConfigDir                   string
 	CustomConfigFile            string
@@ -69,7 +71,7 @@ type Envoy struct {
 	Concurrency                 int // 0 = one worker per core
 	LogLevel                    string
 	ComponentLogLevel           string // component:level,…
-	AdminPort                   int    // 0 = no view
+	AdminPort                   int    // 0 = no proxied admin interface
 	AdminAccess                 string // read, full
 	ConnectTimeout              time.Duration
 	DNSRefreshRate              time.Duration
@@ -84,11 +86,11 @@ type Envoy struct {
 	LiveTimeout                 time.Duration
 	RestartBackoffMin           time.Duration
 	RestartBackoffMax           time.Duration
-	RestartLimit                int // 0 = never gives up
+	RestartLimit                int // 0 = unlimited
 	RestartWindow               time.Duration
 	User                        string
 	OutlierLogPath              string
-	BaseID                      int // 0 = one that is free
+	BaseID                      int // 0 = choose a free one
 	ExtraArgs                   []string
 }
 
@@ -161,7 +163,7 @@ type Status struct {
 	Probes             map[string]Probe
 }
 
-// Probe is [status.probe.NAME]: exactly one of HTTP, TCP and GRPC is set.
+// Probe is [status.probe.NAME]. Exactly one of HTTP, TCP and GRPC is set.
 type Probe struct {
 	HTTP    string // URL
 	TCP     string // host:port
@@ -170,7 +172,7 @@ type Probe struct {
 	Timeout time.Duration
 }
 
-// Health is [health]: at most one of HTTP, TCP, GRPC, Exec and Unit is set.
+// Health is [health]. At most one of HTTP, TCP, GRPC, Exec and Unit is set.
 type Health struct {
 	HTTP             string
 	TCP              string
@@ -202,7 +204,7 @@ type Capture struct {
 	DNS                  bool
 }
 
-// Ports is a set of ports: all of them ("*"), or the listed ones.
+// Ports is a set of ports: all of them ("*") or the listed ones.
 type Ports struct {
 	All  bool
 	List []int
@@ -227,7 +229,8 @@ type Telemetry struct {
 	AccessLogServiceTLS TLSSettings
 }
 
-// TLSSettings is [telemetry.metrics_service_tls] and [telemetry.access_log_service_tls]: Istio's tlsSettings.
+// TLSSettings is [telemetry.metrics_service_tls] and [telemetry.access_log_service_tls]: Istio's
+// tlsSettings.
 type TLSSettings struct {
 	Mode         string // disable, simple, mutual
 	CAFile       string

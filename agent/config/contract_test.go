@@ -10,11 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// contractKey is a key as testdata/contract.toml, a copy of what users are promised, shows it.
+// contractKey is a key in testdata/contract.toml, a copy of the documented configuration.
 type contractKey struct {
-	text    string // default as TOML, spelled as there
-	comment string // words of the comment, without the mark of the effect
-	effect  string // live, epoch, start; "" where only the table tells it
+	text    string // default as spelled in the file
+	comment string // comment without the mark of the effect
+	effect  string // live, epoch, start; "" if only the table states it
 }
 
 var (
@@ -24,7 +24,7 @@ var (
 	effectMark  = regexp.MustCompile(`\[(epoch|live|start)\]`)
 )
 
-// readAnnotated reads the keys of an annotated file, samples that are commented out too.
+// readAnnotated reads the keys of an annotated file, including commented-out samples.
 func readAnnotated(text string) map[string]*contractKey {
 	keys := map[string]*contractKey{}
 	var table, tableEffect string
@@ -53,12 +53,14 @@ func readAnnotated(text string) map[string]*contractKey {
 	return keys
 }
 
-// differences are the keys that the contract shows in another way than one by one, or with an example as their value.
+// differences lists keys that the contract shows in another form or with an example value.
 func differences() map[string]bool {
 	return map[string]bool{
-		"status.probe.NAME.http": true, "status.probe.NAME.tcp": true, "status.probe.NAME.grpc": true,
-		"status.probe.NAME.headers": true, // ours says of what
-		"health.http":               true, "health.tcp": true, "health.grpc": true, "health.exec": true, "health.unit": true,
+		"status.probe.NAME.http": true, "status.probe.NAME.tcp": true,
+		"status.probe.NAME.grpc":    true,
+		"status.probe.NAME.headers": true, // the definition says of which probes
+		"health.http":               true, "health.tcp": true, "health.grpc": true,
+		"health.exec": true, "health.unit": true,
 	}
 }
 
@@ -71,8 +73,9 @@ func TestDefinitionsAreTheContract(t *testing.T) {
 	if len(contract) < 140 {
 		t.Fatalf("read only %d keys of the contract", len(contract))
 	}
-	// The contract names the second of two equal tables in a comment only.
-	for _, name := range []string{"mode", "ca_file", "cert_file", "key_file", "server_name", "tcp_keepalive"} {
+	// The contract mentions the second of two identical tables only in a comment.
+	for _, name := range []string{"mode", "ca_file", "cert_file", "key_file", "server_name",
+		"tcp_keepalive"} {
 		contract["telemetry.access_log_service_tls."+name] = contract["telemetry.metrics_service_tls."+name]
 	}
 	ours := readAnnotated(Defaults())
@@ -113,11 +116,13 @@ func TestDefinitionsAreTheContract(t *testing.T) {
 	}
 }
 
-// The defaults in the definitions and those in the written file decode to the same.
+// The generated file decodes to the defaults of the definitions.
 func TestDefaultsLoadAsDefaults(t *testing.T) {
 	environment := func(string) string { return "" }
-	place := place{main: "/etc/outrider/outrider.toml", runtime: defaultRuntime, state: defaultState}
-	written, errs := build([]source{{place.main, Defaults()}}, true, place, Options{Environment: environment})
+	place := place{main: "/etc/outrider/outrider.toml", runtime: defaultRuntime,
+		state: defaultState}
+	written, errs := build([]source{{place.main, Defaults()}}, true, place,
+		Options{Environment: environment})
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -139,7 +144,7 @@ func TestDefaultsLoadAsDefaults(t *testing.T) {
 	}
 }
 
-// Every default passes the checks of its own key and round-trips through TOML.
+// Every default passes its checks and round-trips through TOML.
 func TestDefaultsAreValid(t *testing.T) {
 	c := defaults()
 	c.Status.Probes["NAME"] = Probe{}
@@ -158,7 +163,8 @@ func TestDefaultsAreValid(t *testing.T) {
 				t.Fatalf("%s.%s: %s", table.name, k.name, p.message)
 			}
 			if !equal(value, k.value) {
-				t.Errorf("%s.%s: %s is read as %v, defined as %v", table.name, k.name, k.defaultText(), value, k.value)
+				t.Errorf("%s.%s: %s is read as %v, defined as %v", table.name, k.name,
+					k.defaultText(), value, k.value)
 			}
 		}
 	}

@@ -5,14 +5,14 @@ import (
 	"path/filepath"
 )
 
-// crossCheck finds what is wrong with keys together, each being valid alone.
+// crossCheck checks combinations of keys whose values are valid individually.
 type crossCheck struct {
 	*Config
 	options   Options
 	positions map[string]Position
-	fallback  Position        // of what no file says
-	failed    map[string]bool // keys with an error already: nothing follows from their values
-	complete  bool            // every file could be read: what is not there was not said
+	fallback  Position        // position of keys that no file sets
+	failed    map[string]bool // keys with errors, excluded from further checks
+	complete  bool            // all files could be read, so absent keys are really unset
 
 	errors, warnings Errors
 }
@@ -31,7 +31,7 @@ func (x *crossCheck) all() {
 	x.listeners()
 }
 
-// refuse reports what is wrong with keys together. It stands where the first of them that a file names does.
+// refuse records an error about keys, at the position of the first one that a file sets.
 func (x *crossCheck) refuse(keys []string, cure, format string, arguments ...any) {
 	if e := x.about(keys, cure, format, arguments...); e != nil {
 		x.errors = append(x.errors, e)
@@ -50,7 +50,8 @@ func (x *crossCheck) about(keys []string, cure, format string, arguments ...any)
 			return nil
 		}
 	}
-	e := &Error{Position: x.fallback, Key: keys[0], Message: fmt.Sprintf(format, arguments...), Cure: cure}
+	e := &Error{Position: x.fallback, Key: keys[0],
+		Message: fmt.Sprintf(format, arguments...), Cure: cure}
 	for _, key := range keys {
 		if position, said := x.positions[key]; said {
 			e.Position, e.Key = position, key
@@ -60,14 +61,17 @@ func (x *crossCheck) about(keys []string, cure, format string, arguments ...any)
 	return e
 }
 
-// available refuses values whose capability is not there, instead of accepting and ignoring them.
+// available rejects values that require a missing capability, so that they are not silently
+// ignored.
 func (x *crossCheck) available() {
 	missing := missing()
 	for _, t := range tables(x.Config) {
 		for _, k := range t.keys {
 			if c := k.unavailable(missing); c != "" {
-				x.refuse([]string{t.name + "." + k.name}, "remove the key; its default is "+k.defaultText(),
-					"%s needs %s, which this version of Outrider does not have yet", k.briefly(k.get()), c)
+				x.refuse([]string{t.name + "." + k.name},
+					"remove the key; its default is "+k.defaultText(),
+					"%s needs %s, which this version of Outrider does not have yet",
+					k.briefly(k.get()), c)
 			}
 		}
 	}
@@ -80,12 +84,15 @@ func (x *crossCheck) envoy() {
 			"envoy.template_file and envoy.custom_config_file exclude each other")
 	}
 	if e.ControlPlaneBootstrap && e.TemplateFile == "" {
-		x.warn([]string{"envoy.control_plane_bootstrap", "envoy.template_file"}, "set envoy.template_file, or remove the key",
+		x.warn([]string{"envoy.control_plane_bootstrap", "envoy.template_file"},
+			"set envoy.template_file, or remove the key",
 			"has no effect without envoy.template_file")
 	}
 	if x.options.InUnit && e.User != defaultUser {
-		x.refuse([]string{"envoy.user"}, "remove the key, or set User= in a drop-in of outrider-envoy.service",
-			"%s is not the user of outrider-envoy.service, which decides under systemd", quote(e.User))
+		x.refuse([]string{"envoy.user"},
+			"remove the key, or set User= in a drop-in of outrider-envoy.service",
+			"%s is not the user of outrider-envoy.service, which decides under systemd",
+			quote(e.User))
 	}
 }
 
@@ -111,16 +118,19 @@ func (x *crossCheck) durations() {
 			render(e.TerminationDrainDuration), render(e.MaximumDrainDuration))
 	}
 	if e.RestartBackoffMin > e.RestartBackoffMax {
-		x.refuse([]string{"envoy.restart_backoff_min", "envoy.restart_backoff_max"}, "make it shorter, or equal",
+		x.refuse([]string{"envoy.restart_backoff_min", "envoy.restart_backoff_max"},
+			"make it shorter, or equal",
 			"envoy.restart_backoff_min, %s, is longer than envoy.restart_backoff_max, %s",
 			render(e.RestartBackoffMin), render(e.RestartBackoffMax))
 	}
 	if r.Debounce > r.MaxDelay {
 		x.refuse([]string{"reload.debounce", "reload.max_delay"}, "make it shorter, or equal",
-			"reload.debounce, %s, is longer than reload.max_delay, %s", render(r.Debounce), render(r.MaxDelay))
+			"reload.debounce, %s, is longer than reload.max_delay, %s", render(r.Debounce),
+			render(r.MaxDelay))
 	}
 	if d.DebounceAfter > d.DebounceMax {
-		x.refuse([]string{"discovery.debounce_after", "discovery.debounce_max"}, "make it shorter, or equal",
+		x.refuse([]string{"discovery.debounce_after", "discovery.debounce_max"},
+			"make it shorter, or equal",
 			"discovery.debounce_after, %s, is longer than discovery.debounce_max, %s",
 			render(d.DebounceAfter), render(d.DebounceMax))
 	}
@@ -132,15 +142,18 @@ func (x *crossCheck) probes() {
 		table := probesTable + "." + bareOrQuoted(name)
 		keys := []string{table + ".http", table + ".tcp", table + ".grpc", table}
 		if n := count(p.HTTP != "", p.TCP != "", p.GRPC != ""); n != 1 {
-			x.refuse(keys, "set exactly one of http, tcp and grpc", "the probe %s has %d of http, tcp and grpc", quote(name), n)
+			x.refuse(keys, "set exactly one of http, tcp and grpc",
+				"the probe %s has %d of http, tcp and grpc", quote(name), n)
 		}
 		if len(p.Headers) > 0 && p.HTTP == "" {
-			x.warn([]string{table, table + ".http"}, "remove them", "headers are only for a probe with http")
+			x.warn([]string{table, table + ".http"}, "remove them",
+				"headers are only for a probe with http")
 		}
 	}
 	h := x.Health
 	if n := count(h.HTTP != "", h.TCP != "", h.GRPC != "", len(h.Exec) > 0, h.Unit != ""); n > 1 {
-		x.refuse([]string{"health.unit", "health.exec", "health.grpc", "health.tcp", "health.http"}, "keep one of them",
+		x.refuse([]string{"health.unit", "health.exec", "health.grpc", "health.tcp", "health.http"},
+			"keep one of them",
 			"[health] has %d of http, tcp, grpc, exec and unit", n)
 	}
 }
@@ -158,21 +171,26 @@ func count(conditions ...bool) int {
 func (x *crossCheck) telemetry() {
 	t := x.Tracing
 	if t.Provider != "" && t.Address == "" {
-		x.refuse([]string{"tracing.provider", "tracing.address"}, "set tracing.address to host:port",
+		x.refuse([]string{"tracing.provider", "tracing.address"},
+			"set tracing.address to host:port",
 			"%s needs tracing.address", quote(t.Provider))
 	}
 	if t.Provider == "" && t.Address != "" {
-		x.warn([]string{"tracing.address", "tracing.provider"}, "set tracing.provider", "has no effect without tracing.provider")
+		x.warn([]string{"tracing.address", "tracing.provider"}, "set tracing.provider",
+			"has no effect without tracing.provider")
 	}
 	if t.AccessTokenFile != "" && t.Provider != "lightstep" {
 		x.warn([]string{"tracing.access_token_file", "tracing.provider"}, "remove the key",
 			"has no effect: only tracing.provider \"lightstep\" has an access token")
 	}
 	if t.CAFile != "" && !t.Secure {
-		x.warn([]string{"tracing.ca_file", "tracing.secure"}, "set tracing.secure = true", "has no effect without tracing.secure")
+		x.warn([]string{"tracing.ca_file", "tracing.secure"}, "set tracing.secure = true",
+			"has no effect without tracing.secure")
 	}
-	x.tls("telemetry.metrics_service_tls", "telemetry.metrics_service", x.Telemetry.MetricsServiceTLS, x.Telemetry.MetricsService)
-	x.tls("telemetry.access_log_service_tls", "telemetry.access_log_service", x.Telemetry.AccessLogServiceTLS,
+	x.tls("telemetry.metrics_service_tls", "telemetry.metrics_service",
+		x.Telemetry.MetricsServiceTLS, x.Telemetry.MetricsService)
+	x.tls("telemetry.access_log_service_tls", "telemetry.access_log_service",
+		x.Telemetry.AccessLogServiceTLS,
 		x.Telemetry.AccessLogService)
 }
 
@@ -191,20 +209,21 @@ func (x *crossCheck) tls(table, service string, s TLSSettings, address string) {
 	}
 }
 
-// maxSocketPath is what fits into sockaddr_un.sun_path with its closing zero byte.
+// maxSocketPath is the longest path that fits into sockaddr_un.sun_path with its terminating NUL.
 const maxSocketPath = 107
 
 func (x *crossCheck) sockets() {
 	type socket struct{ key, path string }
 	ours := []socket{{"sds.socket", x.SDS.Socket}, {"xds.socket", x.XDS.Socket}}
-	taken := map[string]string{ // by the agent's own, whose names are given
+	taken := map[string]string{ // sockets of the agent with fixed names
 		filepath.Join(x.Paths.RuntimeDir, "outrider.sock"): "the socket of the command line",
 		filepath.Join(x.Paths.RuntimeDir, "keeper.sock"):   "the keeper's socket",
 	}
 	for _, s := range ours {
 		if len(s.path) > maxSocketPath {
 			x.refuse([]string{s.key, "paths.runtime_dir"}, "use a shorter path",
-				"%s has %d bytes, the path of a Unix socket may have %d", quote(s.path), len(s.path), maxSocketPath)
+				"%s has %d bytes, the path of a Unix socket may have %d", quote(s.path),
+				len(s.path), maxSocketPath)
 		}
 		if other := taken[filepath.Clean(s.path)]; other != "" {
 			x.refuse([]string{s.key, "xds.socket", "sds.socket"}, "use another path",

@@ -1,6 +1,6 @@
 package config
 
-// identity checks that the provider has what it needs.
+// identity checks that the keys required by the provider are set.
 func (x *crossCheck) identity() {
 	i := x.Identity
 	files := []struct{ key, path string }{

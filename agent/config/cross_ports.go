@@ -6,20 +6,20 @@ import (
 	"strconv"
 )
 
-// Ports that Envoy listens on where traffic is captured.
+// Envoy's ports for captured traffic.
 const (
 	outboundPort = 15001
 	inboundPort  = 15006
 )
 
-// listener is a TCP port that a key says to listen on.
+// listener is a TCP port that a key configures.
 type listener struct {
 	key  string
 	host string // "" = all addresses, of both families
 	port int
 }
 
-// text says what the key's value is in terms of addresses.
+// text describes the listener: "port 15090 of 0.0.0.0".
 func (l listener) text() string {
 	if l.host == "" {
 		return "port " + strconv.Itoa(l.port) + " of all addresses"
@@ -27,7 +27,7 @@ func (l listener) text() string {
 	return "port " + strconv.Itoa(l.port) + " of " + l.host
 }
 
-// overlaps tells whether both cannot listen at the same time.
+// overlaps reports whether the two listeners cannot be bound at the same time.
 func (l listener) overlaps(other listener) bool {
 	if l.port != other.port {
 		return false
@@ -37,7 +37,8 @@ func (l listener) overlaps(other listener) bool {
 		for _, two := range b {
 			sameFamily := one.Is4() == two.Is4()
 			if one == two || sameFamily && (one.IsUnspecified() || two.IsUnspecified()) ||
-				one == netip.IPv6Unspecified() || two == netip.IPv6Unspecified() { // :: takes IPv4 too
+				// :: also accepts IPv4
+				one == netip.IPv6Unspecified() || two == netip.IPv6Unspecified() {
 				return true
 			}
 		}
@@ -59,14 +60,15 @@ func (l listener) addresses() []netip.Addr {
 	return []netip.Addr{address.Unmap()}
 }
 
-// listeners refuses two keys that name the same port.
+// listeners rejects keys that configure overlapping listeners.
 func (x *crossCheck) listeners() {
 	all := x.listening()
 	for i, l := range all {
 		for _, earlier := range all[:i] {
 			if l.overlaps(earlier) {
 				x.refuse([]string{l.key, earlier.key}, "use different ports",
-					"%s is %s, and %s is %s, which conflict", l.key, l.text(), earlier.key, earlier.text())
+					"%s is %s, and %s is %s, which conflict", l.key, l.text(), earlier.key,
+					earlier.text())
 			}
 		}
 	}
@@ -87,7 +89,8 @@ func (c *Config) listening() []listener {
 	}
 	add("envoy.admin_port", loopback, c.Envoy.AdminPort)
 	address("status.address", c.Status.Address)
-	if c.Envoy.Enabled && c.Envoy.CustomConfigFile == "" { // a bootstrap of the user's own has listeners of its own
+	// the listeners of a custom bootstrap are unknown
+	if c.Envoy.Enabled && c.Envoy.CustomConfigFile == "" {
 		address("status.ready_port", c.Status.ReadyAddress())
 		address("telemetry.prometheus_address", c.Telemetry.PrometheusAddress)
 	}
@@ -103,8 +106,8 @@ func (c *Config) listening() []listener {
 	return all
 }
 
-// ReadyAddress is host:port of Envoy's listener for readiness, "" if there is none. The host is that of
-// address, or 127.0.0.1 where the agent serves no status.
+// ReadyAddress returns host:port of Envoy's readiness listener, or "" if it is disabled. The host
+// is that of status.address, or 127.0.0.1 if that is off.
 func (s Status) ReadyAddress() string {
 	if s.ReadyPort == 0 {
 		return ""

@@ -13,28 +13,31 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// source is one file of a configuration: the main file or a drop-in.
+// source is the text of one file: the main file or a drop-in.
 type source struct {
 	path string // absolute
 	text string
 }
 
-// decoder merges sources into a Config, key by key, and collects everything that is wrong with them.
+// decoder merges sources into a Config key by key and collects all errors.
 type decoder struct {
 	config      *Config
 	credentials credentials
 	keys        map[string]key // by dotted name
 	known       map[string]bool
 	probes      map[string]*Probe
-	words       *vocabulary         // made when something is unknown
-	positions   map[string]Position // dotted key → where its value was said; of tables of values each entry
-	failed      map[string]bool     // dotted keys with an error
-	broken      bool                // a file is not TOML
-	errors      Errors
+	words       *vocabulary // created at the first unknown key or table
+	// positions maps dotted keys to the position of their value, with one entry per entry of a
+	// table of values.
+	positions map[string]Position
+	failed    map[string]bool // dotted keys with an error
+	broken    bool            // a file is not valid TOML
+	errors    Errors
 }
 
 func newDecoder(c *Config, credentials credentials) *decoder {
-	d := &decoder{config: c, credentials: credentials, keys: map[string]key{}, known: map[string]bool{},
+	d := &decoder{config: c, credentials: credentials, keys: map[string]key{},
+		known:  map[string]bool{},
 		probes: map[string]*Probe{}, positions: map[string]Position{}, failed: map[string]bool{}}
 	for _, t := range tables(c) {
 		d.learn(t)
@@ -50,11 +53,12 @@ func (d *decoder) learn(t table) {
 	}
 }
 
-// file merges one source over what was read before it.
+// file merges a source over those before it.
 func (d *decoder) file(s source) {
 	text, wrong := withoutMark(s.text)
 	if wrong != nil {
-		d.errors, d.broken = append(d.errors, &Error{Position: Position{s.path, 1, 1}, Message: wrong.message, Cure: wrong.cure}), true
+		d.errors, d.broken = append(d.errors, &Error{Position: Position{s.path, 1, 1},
+			Message: wrong.message, Cure: wrong.cure}), true
 		return
 	}
 	var raw map[string]any
@@ -70,28 +74,33 @@ func (d *decoder) file(s source) {
 	}
 }
 
-// withoutMark is a text without the byte order mark that UTF-8 may begin with. The parser would pass over another one, of
-// UTF-16 too, after which the places of keys are not those of the file.
+// withoutMark removes the UTF-8 byte order mark. It rejects a second one and those of UTF-16: the
+// parser would skip them and return wrong positions.
 func withoutMark(text string) (string, *problem) {
 	text = strings.TrimPrefix(text, "\ufeff")
 	switch {
 	case strings.HasPrefix(text, "\ufeff"):
-		return "", problemf("save it without one", "is not TOML: it begins with two byte order marks, which editors do not show")
+		return "", problemf("save it without one",
+			"is not TOML: it begins with two byte order marks, which editors do not show")
 	case strings.HasPrefix(text, "\xff\xfe"), strings.HasPrefix(text, "\xfe\xff"):
-		return "", problemf("save it as UTF-8", "is not TOML: it begins with the byte order mark of UTF-16")
+		return "", problemf("save it as UTF-8",
+			"is not TOML: it begins with the byte order mark of UTF-16")
 	}
 	return text, nil
 }
 
-// syntaxError puts the parser's error into our words.
+// syntaxError converts an error of the TOML parser.
 func syntaxError(path string, places *index, err error) *Error {
 	var parse toml.ParseError
 	if !errors.As(err, &parse) {
-		return &Error{Position: Position{path, 1, 1}, Message: "is not TOML: " + withoutText(err.Error())}
+		return &Error{Position: Position{path, 1, 1},
+			Message: "is not TOML: " + withoutText(err.Error())}
 	}
 	line, column := places.position(parse.Position.Start)
-	e := &Error{Position: Position{path, line, column}, Message: "is not TOML: " + withoutText(parse.Message)}
-	if name, ok := strings.CutSuffix(strings.TrimPrefix(parse.Message, "Key '"), "' has already been defined."); ok {
+	e := &Error{Position: Position{path, line, column},
+		Message: "is not TOML: " + withoutText(parse.Message)}
+	if name, ok := strings.CutSuffix(strings.TrimPrefix(parse.Message, "Key '"),
+		"' has already been defined."); ok {
 		e.Key, e.Message, e.Cure = name, "is defined twice", "keep one of the two"
 		if offset, ok := places.offsets[name]; ok {
 			firstLine, _ := places.position(offset)
@@ -106,25 +115,26 @@ func syntaxError(path string, places *index, err error) *Error {
 	return e
 }
 
-// bareWord matches a line that sets a key to something without quotes that begins no number, list
-// or table.
+// bareWord matches a line that sets a key to an unquoted word, which is not a number, list or
+// table.
 var bareWord = regexp.MustCompile(`^[^="'#]+=\s*([^"'\[{\s#][^"'#]*?)\s*(?:#.*)?$`)
 
-// Text of the file in the parser's messages: what it quotes, which may be a delimiter, and numbers.
+// Patterns for file contents in parser messages. A quotation may also be a single delimiter.
 var (
 	quotation = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'[^']*'`)
 	number    = regexp.MustCompile(`(^|\s)[-+]?[0-9]\S*`)
 )
 
-// withoutText removes text of the file from the parser's message. Whose value it is cannot be known
-// in a file that is not TOML, so none is repeated. Names of keys and delimiters stay.
+// withoutText redacts file contents in a parser message. In invalid TOML the key of a value is
+// unknown, so every value may be a secret. Names of keys and delimiters stay.
 func withoutText(message string) string {
 	if strings.HasPrefix(message, "Key '") {
 		return message
 	}
 	message = number.ReplaceAllString(message, "${1}"+concealed)
 	return quotation.ReplaceAllStringFunc(message, func(quoted string) string {
-		text := strings.TrimPrefix(quoted[1:len(quoted)-1], `\`) // one character, maybe escaped
+		// a delimiter is one character, possibly escaped
+		text := strings.TrimPrefix(quoted[1:len(quoted)-1], `\`)
 		if utf8.RuneCountInString(text) > 1 && strings.ContainsFunc(text, isWord) {
 			return concealed
 		}
@@ -134,7 +144,7 @@ func withoutText(message string) string {
 
 func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// fileDecoder walks over one file.
+// fileDecoder decodes one file.
 type fileDecoder struct {
 	*decoder
 	path   string
@@ -151,14 +161,16 @@ func (f *fileDecoder) fail(key []string, p *problem) {
 	for _, name := range p.below {
 		key = child(key, name)
 	}
-	f.errors = append(f.errors, &Error{Position: f.position(key), Key: dotted(key), Message: p.message, Cure: p.cure})
+	f.errors = append(f.errors,
+		&Error{Position: f.position(key), Key: dotted(key), Message: p.message, Cure: p.cure})
 }
 
-// table takes the entries of a table in the order of the file.
+// table decodes the entries of a table in file order.
 func (f *fileDecoder) table(parent []string, raw map[string]any) {
 	names := sortedKeys(raw)
 	slices.SortStableFunc(names, func(a, b string) int {
-		return cmp.Compare(f.places.offsets[dotted(child(parent, a))], f.places.offsets[dotted(child(parent, b))])
+		return cmp.Compare(f.places.offsets[dotted(child(parent, a))],
+			f.places.offsets[dotted(child(parent, b))])
 	})
 	for _, name := range names {
 		at := child(parent, name)
@@ -167,7 +179,8 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 		below, isTable := raw[name].(map[string]any)
 		switch {
 		case isKey && isTable && isTableOfValues(k):
-			for _, entry := range sortedKeys(below) { // one by one, so that each has an error of its own
+			// one call per entry, so that each reports its own error
+			for _, entry := range sortedKeys(below) {
 				f.key(at, k, map[string]any{entry: below[entry]})
 			}
 		case isKey:
@@ -180,12 +193,13 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 		case f.known[full] && isTable:
 			f.table(at, below)
 		case f.known[full]:
-			f.fail(at, problemf("write ["+full+"] and its keys below it", "is a table, not %s", describe(raw[name])))
+			f.fail(at, problemf("write ["+full+"] and its keys below it", "is a table, not %s",
+				describe(raw[name])))
 		default:
 			if f.words == nil {
 				f.words = newVocabulary(tables(f.config))
 			}
-			f.failed[dotted(parent)] = true // what it lacks may be what this was meant to be
+			f.failed[dotted(parent)] = true // the unknown key may be a misspelt required one
 			if many, isTables := raw[name].([]map[string]any); isTables {
 				below = many[0] // TOML has no empty array of tables
 			}
@@ -202,7 +216,7 @@ func isTableOfValues(k key) bool {
 	return false
 }
 
-// child is a key below another; the slice is one of its own.
+// child returns the key name below parent in a new slice.
 func child(parent []string, name string) []string {
 	return append(append(make([]string, 0, len(parent)+1), parent...), name)
 }
@@ -226,7 +240,7 @@ func (f *fileDecoder) probe(name string, at []string, raw map[string]any) {
 	f.table(at, raw)
 }
 
-// key sets the value of a key, if nothing is wrong with it.
+// key sets a key if its value is valid.
 func (f *fileDecoder) key(at []string, k key, raw any) {
 	value, p := convert(k.get(), raw)
 	if p == nil {
@@ -248,7 +262,8 @@ func (f *fileDecoder) key(at []string, k key, raw any) {
 	}
 }
 
-// remember notes where the entries of a table of values were said. A new value of an entry hides what was below the old.
+// remember records the positions of the entries of a table of values. A new value of an entry drops
+// the positions below the old one.
 func (f *fileDecoder) remember(at []string, raw any) {
 	if entries, ok := raw.(map[string]any); ok && len(entries) > 0 {
 		delete(f.positions, dotted(at))
@@ -266,7 +281,7 @@ func (f *fileDecoder) remember(at []string, raw any) {
 	f.positions[name] = f.position(at)
 }
 
-// final resolves the paths among the values.
+// final resolves paths in a value.
 func (f *fileDecoder) final(k key, value any) (any, *problem) {
 	if k.form == plain {
 		return value, nil

@@ -9,9 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write etc/outrider.toml and the golden files from the definitions")
+var update = flag.Bool("update", false,
+	"write etc/outrider.toml and the golden files from the definitions")
 
-// golden compares text with a file, or writes the file.
+// golden compares got with a file, or with -update writes the file.
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
@@ -27,7 +28,9 @@ func golden(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is not what the code says (go test ./agent/config -update writes it); -want +got:\n%s", path, diff)
+		t.Errorf(
+			"%s is not what the code says (go test ./agent/config -update writes it); -want +got:\n%s",
+			path, diff)
 	}
 }
 

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Position is where a key stands. Line and Column count from 1, columns in characters. Both are 0
-// for what is wrong with the file as a whole, Column alone for an object of the mesh. File is empty
-// for what no file says (a command line).
+// Position is a location in a file. Line and Column count from 1; Column counts characters. Both
+// are 0 for a problem of the whole file; Column is 0 for an object of the mesh. File is empty if no
+// file is involved, for example for a command line.
 type Position struct {
 	File   string
 	Line   int
 	Column int
 }
 
-// String is "file:line:column", shorter where less is known.
+// String returns "file:line:column" and omits unknown parts.
 func (p Position) String() string {
 	if p.Line == 0 {
 		return p.File
@@ -27,25 +27,26 @@ func (p Position) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
-// Error is one thing that is wrong with a configuration, in words: where, which key, what, and the cure.
+// Error is one problem of a configuration: position, key, message and cure.
 type Error struct {
 	Position
-	Key     string // dotted, "" where it is not about a key
+	Key     string // dotted, "" if no key is involved
 	Message string
-	Cure    string // "" where the message says it
-	Cause   error  // whose text is in the message; nil where the configuration itself is wrong
+	Cure    string // "" if the message contains it
+	// Cause is the underlying error, whose text is in Message; nil if the configuration is invalid.
+	Cause error
 }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Because returns the error with its cause.
+// Because sets the cause and returns e.
 func (e *Error) Because(cause error) *Error {
 	e.Cause = cause
 	return e
 }
 
-// Error is "file:line:column: key: message; cure".
+// Error returns "file:line:column: key: message; cure".
 func (e *Error) Error() string {
 	var b strings.Builder
 	for _, part := range []string{e.Position.String(), e.Key} {
@@ -62,13 +63,13 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// String is Error's text (the embedded Position would answer otherwise).
+// String is the same as Error; it overrides the method of the embedded Position.
 func (e *Error) String() string { return e.Error() }
 
-// Errors is everything that is wrong with a configuration, in the order of its files and lines.
+// Errors lists all problems of a configuration, in the order of its files and lines.
 type Errors []*Error
 
-// Error has one line per error.
+// Error returns one line per problem.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, one := range e {
@@ -77,7 +78,7 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap lets errors.As find the single errors.
+// Unwrap returns the individual errors, for errors.As.
 func (e Errors) Unwrap() []error {
 	all := make([]error, len(e))
 	for i, one := range e {
@@ -86,7 +87,8 @@ func (e Errors) Unwrap() []error {
 	return all
 }
 
-// sort orders by file (as they were read), line and column; what has no line comes first.
+// sort orders the errors by file in reading order, line and column; errors without a line come
+// first.
 func (e Errors) sort(files []string) {
 	slices.SortStableFunc(e, func(a, b *Error) int {
 		return cmp.Or(
@@ -96,8 +98,8 @@ func (e Errors) sort(files []string) {
 	})
 }
 
-// Fault is something wrong with a key that shows only when its value is used, where the key was said. "" and a key that no
-// file says stand for the main file.
+// Fault returns an error about a key whose value turned out invalid in use, at the position of the
+// key. If key is "" or no file sets it, the position is the main file.
 func (l *Loaded) Fault(key, message, cure string) *Error {
 	e := &Error{Position: l.Sources[key], Key: key, Message: message, Cure: cure}
 	if e.Position == (Position{}) && len(l.Files) > 0 {
@@ -106,11 +108,11 @@ func (l *Loaded) Fault(key, message, cure string) *Error {
 	return e
 }
 
-// problem is what is wrong with a value, before it is known whose value it is.
+// problem describes an invalid value before its key and position are known.
 type problem struct {
 	message, cure string
-	concealed     string   // message without the value; "" for notValid
-	below         []string // the entry it is about, of a table of values
+	concealed     string   // message without the value; "" = notValid
+	below         []string // path of the entry in a table of values
 }
 
 func problemf(cure, format string, arguments ...any) *problem {

@@ -9,7 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// buildAt builds a configuration of files that are read as if they were in /etc/outrider.
+// buildAt builds a configuration from files as if they were in /etc/outrider.
 func buildAt(files []txtar.File, options Options) (*Loaded, Errors) {
 	if options.Environment == nil {
 		options.Environment = func(string) string { return "" }
@@ -20,14 +20,15 @@ func buildAt(files []txtar.File, options Options) (*Loaded, Errors) {
 	}
 	var sources []source
 	for _, f := range files {
-		sources = append(sources, source{filepath.Join(filepath.Dir(place.main), f.Name), string(f.Data)})
+		sources = append(sources,
+			source{filepath.Join(filepath.Dir(place.main), f.Name), string(f.Data)})
 	}
 	loaded, errs := build(sources, true, place, options)
 	errs.sort(loaded.Files)
 	return loaded, errs
 }
 
-// Each file of testdata/errors holds a configuration and all that is said about it, word for word.
+// Each file in testdata/errors contains a configuration and the exact messages about it.
 func TestErrors(t *testing.T) {
 	paths, err := filepath.Glob("testdata/errors/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -68,7 +69,7 @@ func lines(errs Errors) []byte {
 	return []byte(strings.ReplaceAll(errs.Error(), "/etc/outrider/", "") + "\n")
 }
 
-// Every flag that Envoy 1.40 knows is either refused with a reason or passed on.
+// Every flag of Envoy 1.40 is either rejected with a reason or accepted.
 func TestExtraArguments(t *testing.T) {
 	help, err := os.ReadFile("testdata/envoy-1.40-flags.txt")
 	if err != nil {
@@ -82,7 +83,8 @@ func TestExtraArguments(t *testing.T) {
 		}
 		b.WriteString(flag + ": " + verdict + "\n")
 	}
-	for _, attached := range []string{"-ldebug", "-c/etc/envoy.yaml", "--log-level=debug", "-linfo=1", "plain", ""} {
+	for _, attached := range []string{"-ldebug", "-c/etc/envoy.yaml", "--log-level=debug",
+		"-linfo=1", "plain", ""} {
 		verdict := "accepted"
 		if p := extraArguments([]string{attached}); p != nil {
 			verdict = p.message + "; " + p.cure

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// extraArguments refuses the flags of Envoy's that the agent passes itself, that would take the log or the hot restart
-// out of its hands, or that keep Envoy from running: all that are there at once.
+// extraArguments rejects Envoy flags that the agent sets, that would redirect the log or disable
+// hot restart, or that keep Envoy from serving. It reports all of them at once.
 func extraArguments(value any) *problem {
 	var told, cures []string
 	for _, argument := range value.([]string) {
@@ -30,11 +30,11 @@ func extraArguments(value any) *problem {
 	}
 }
 
-// refused is why an argument is not allowed; nil: it is.
+// refused returns the rule that forbids an argument, or nil.
 func refused(argument string) *refusedFlag {
 	flag, _, _ := strings.Cut(argument, "=")
 	for _, r := range refusedFlags() {
-		// Envoy takes a one-letter flag with its value attached, too (-lwarn).
+		// Envoy also accepts one-letter flags with an attached value (-lwarn).
 		short := slices.ContainsFunc(r.names, func(name string) bool {
 			return len(name) == 2 && name != "--" && strings.HasPrefix(flag, name)
 		})
@@ -45,7 +45,7 @@ func refused(argument string) *refusedFlag {
 	return nil
 }
 
-// refusedFlag is a group of flags that extra_args may not hold.
+// refusedFlag is a group of flags that extra_args must not contain.
 type refusedFlag struct {
 	names     []string
 	why, cure string
@@ -53,8 +53,12 @@ type refusedFlag struct {
 
 func refusedFlags() []refusedFlag {
 	const passed = "the agent passes it"
-	set := func(key string, names ...string) refusedFlag { return refusedFlag{names, passed, "set " + key} }
-	own := func(why string, names ...string) refusedFlag { return refusedFlag{names, why, "remove it"} }
+	set := func(key string, names ...string) refusedFlag {
+		return refusedFlag{names, passed, "set " + key}
+	}
+	own := func(why string, names ...string) refusedFlag {
+		return refusedFlag{names, why, "remove it"}
+	}
 	return []refusedFlag{
 		set("envoy.custom_config_file", "-c", "--config-path"),
 		set("envoy.bootstrap_override", "--config-yaml"),
@@ -71,12 +75,15 @@ func refusedFlags() []refusedFlag {
 		set("node.ip", "--local-address-ip-version"),
 		own("the agent decides how old epochs are drained", "--drain-strategy"),
 		own("the agent numbers the epochs", "--restart-epoch"),
-		own("the agent controls hot restart", "--socket-path", "--socket-mode", "--disable-hot-restart",
+		own("the agent controls hot restart", "--socket-path", "--socket-mode",
+			"--disable-hot-restart",
 			"--skip-hot-restart-parent-stats", "--skip-hot-restart-on-no-parent"),
-		own("the agent reads Envoy's log in its own format", "--log-format", "--log-format-escaped"),
+		own("the agent reads Envoy's log in its own format", "--log-format",
+			"--log-format-escaped"),
 		own("the agent reads Envoy's log from its standard error", "--log-path"),
 		own("each epoch's admin interface is on a socket the agent knows", "--admin-address-path"),
-		own("Envoy would exit instead of serving", "--mode", "--version", "--hot-restart-version", "-h", "--help"),
+		own("Envoy would exit instead of serving", "--mode", "--version", "--hot-restart-version",
+			"-h", "--help"),
 		own("it would hide the arguments after it", "--", "--ignore_rest"),
 	}
 }

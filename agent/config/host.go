@@ -15,16 +15,16 @@ type Interface struct {
 	Addresses []netip.Addr
 }
 
-// Host answers what a configuration leaves to the host.
+// Host provides the host's properties that Node.Resolve needs.
 type Host struct {
 	Hostname   func() (string, error)
-	Interfaces func() ([]Interface, error) // in the order of the system
+	Interfaces func() ([]Interface, error) // in the operating system's order
 }
 
-// ThisHost asks the operating system.
+// ThisHost returns a Host that queries the operating system.
 func ThisHost() Host { return Host{os.Hostname, systemInterfaces} }
 
-// Resolve fills in ID, IP and Domain where the configuration leaves them open.
+// Resolve returns n with empty ID, IP and Domain filled in.
 func (n Node) Resolve(host Host) (Node, error) {
 	if n.ID == "" {
 		name, err := host.Hostname()
@@ -51,20 +51,21 @@ func (n Node) Resolve(host Host) (Node, error) {
 	return n, nil
 }
 
-// ServiceNode is Envoy's --service-node, of a Node that Resolve has filled in: type~ip~id~domain.
+// ServiceNode returns Envoy's --service-node, type~ip~id~domain, of a resolved Node.
 func (n Node) ServiceNode() string {
 	return strings.Join([]string{n.Type, n.IP, n.ID, n.Domain}, "~")
 }
 
-// virtualPrefixes begin the names of interfaces that connect the host with its own containers and machines: their
-// addresses mean nothing elsewhere.
+// virtualPrefixes returns name prefixes of interfaces to local containers and virtual machines,
+// whose addresses are not reachable from other hosts.
 func virtualPrefixes() []string {
-	return []string{"docker", "br-", "veth", "virbr", "vmnet", "cni", "flannel", "cali", "cilium", "podman", "lxc", "lxd",
+	return []string{"docker", "br-", "veth", "virbr", "vmnet", "cni", "flannel", "cali", "cilium",
+		"podman", "lxc", "lxd",
 		"kube-", "nerdctl", "ovs-"}
 }
 
-// firstAddress is the first global unicast address of an interface that leads elsewhere; if there is none, of any; if
-// there is none either, the loopback address (a host without a network).
+// firstAddress returns the first global unicast address of a physical interface, else of a virtual
+// one, else the loopback address.
 func firstAddress(interfaces []Interface) netip.Addr {
 	second := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	for _, i := range interfaces {

@@ -23,24 +23,33 @@ func TestResolve(t *testing.T) {
 		want       string
 	}{
 		{"first global address", ``, []Interface{loopback,
-			{"eth0", true, addresses("fe80::1%eth0", "169.254.1.1", "10.0.0.5", "10.0.0.6")}}, "sidecar~10.0.0.5~vm.default~default.svc.cluster.local"},
-		{"IPv6 alone", ``, []Interface{loopback, {"eth0", true, addresses("fe80::1", "2001:db8::5")}},
+			{"eth0", true, addresses("fe80::1%eth0", "169.254.1.1", "10.0.0.5", "10.0.0.6")}},
+			"sidecar~10.0.0.5~vm.default~default.svc.cluster.local"},
+		{"IPv6 alone", ``,
+			[]Interface{loopback, {"eth0", true, addresses("fe80::1", "2001:db8::5")}},
 			"sidecar~2001:db8::5~vm.default~default.svc.cluster.local"},
 		{"bridges come last", ``, []Interface{loopback, {"docker0", true, addresses("172.17.0.1")},
 			{"br-1234", true, addresses("172.18.0.1")}, {"ens3", true, addresses("192.0.2.7")}},
 			"sidecar~192.0.2.7~vm.default~default.svc.cluster.local"},
-		{"only bridges", ``, []Interface{loopback, {"docker0", true, addresses("172.17.0.1")}, {"cni0", true, addresses("10.1.0.1")}},
+		{"only bridges", ``, []Interface{loopback, {"docker0", true, addresses("172.17.0.1")},
+			{"cni0", true, addresses("10.1.0.1")}},
 			"sidecar~172.17.0.1~vm.default~default.svc.cluster.local"},
-		{"what is down does not count", ``, []Interface{{"eth0", false, addresses("10.0.0.5")}, {"eth1", true, addresses("10.0.0.6")}},
+		{"what is down does not count", ``, []Interface{{"eth0", false, addresses("10.0.0.5")},
+			{"eth1", true, addresses("10.0.0.6")}},
 			"sidecar~10.0.0.6~vm.default~default.svc.cluster.local"},
-		{"no network", ``, []Interface{loopback}, "sidecar~127.0.0.1~vm.default~default.svc.cluster.local"},
-		{"Consul", "node.service_registry = \"Consul\"\nnode.namespace = \"web\"", []Interface{loopback},
+		{"no network", ``, []Interface{loopback},
+			"sidecar~127.0.0.1~vm.default~default.svc.cluster.local"},
+		{"Consul", "node.service_registry = \"Consul\"\nnode.namespace = \"web\"",
+			[]Interface{loopback},
 			"sidecar~127.0.0.1~vm.web~service.consul"},
-		{"Mock", "node.service_registry = \"Mock\"\nnode.type = \"router\"", []Interface{loopback}, "router~127.0.0.1~vm.default~"},
-		{"as said", "node = { id = \"a.b\", ip = \"192.0.2.1\", domain = \"mesh.example\" }", nil, "sidecar~192.0.2.1~a.b~mesh.example"},
+		{"Mock", "node.service_registry = \"Mock\"\nnode.type = \"router\"", []Interface{loopback},
+			"router~127.0.0.1~vm.default~"},
+		{"as said", "node = { id = \"a.b\", ip = \"192.0.2.1\", domain = \"mesh.example\" }", nil,
+			"sidecar~192.0.2.1~a.b~mesh.example"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			host := Host{func() (string, error) { return "vm", nil }, func() ([]Interface, error) { return test.interfaces, nil }}
+			host := Host{func() (string, error) { return "vm", nil },
+				func() ([]Interface, error) { return test.interfaces, nil }}
 			node, err := of(t, test.node).Config.Node.Resolve(host)
 			if err != nil {
 				t.Fatal(err)
@@ -56,11 +65,16 @@ func TestResolveTellsWhatItTried(t *testing.T) {
 	fail := errors.New("no luck")
 	node := of(t, "").Config.Node
 	for want, host := range map[string]Host{
-		"find the host's name for node.id: no luck": {func() (string, error) { return "", fail }, nil},
-		"find the host's addresses for node.ip: no luck": {func() (string, error) { return "vm", nil },
+		"find the host's name for node.id: no luck": {func() (string, error) { return "", fail },
+			nil},
+		"find the host's addresses for node.ip: no luck": {func() (string,
+			error) {
+			return "vm", nil
+		},
 			func() ([]Interface, error) { return nil, fail }},
 	} {
-		if _, err := node.Resolve(host); err == nil || err.Error() != want || !errors.Is(err, fail) {
+		if _, err := node.Resolve(host); err == nil || err.Error() != want ||
+			!errors.Is(err, fail) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

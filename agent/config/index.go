@@ -8,13 +8,13 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// index holds the positions of the keys of a TOML text: BurntSushi/toml returns values without
-// positions, go-toml's syntax tree has them. An invalid text is indexed up to its first syntax
-// error. A fuzz test checks that both parsers find the same keys.
+// index maps the keys of a TOML text to positions. BurntSushi/toml returns values without
+// positions, so index reads them from go-toml's syntax tree. An invalid text is indexed up to its
+// first syntax error. A fuzz test checks that both parsers find the same keys.
 type index struct {
 	text    string
 	offsets map[string]int  // dotted key → byte offset of its first mention
-	written map[string]bool // keys that are written out, not only implied by a longer one
+	written map[string]bool // keys that appear in the text, not only as a prefix of a longer one
 	lines   []int           // byte offset of the beginning of each line
 }
 
@@ -45,14 +45,14 @@ func newIndex(text string) *index {
 	return x
 }
 
-// pair adds the key of a key-value node below table, and the keys in its value.
+// pair adds the key of a key-value node in table, and the keys in its value.
 func (x *index) pair(table []string, node *unstable.Node) {
 	key, offset := fullKey(table, node)
 	x.add(key, offset)
 	x.value(key, node.Value())
 }
 
-// value adds the keys of inline tables, which may be in arrays.
+// value adds the keys of inline tables, including those in arrays.
 func (x *index) value(key []string, node *unstable.Node) {
 	if node.Kind != unstable.Array && node.Kind != unstable.InlineTable {
 		return
@@ -66,7 +66,7 @@ func (x *index) value(key []string, node *unstable.Node) {
 	}
 }
 
-// fullKey returns the key of a node below table, and its byte offset.
+// fullKey returns the full key of a node in table, and its byte offset.
 func fullKey(table []string, node *unstable.Node) (key []string, offset int) {
 	offset = -1
 	for parts := node.Key(); parts.Next(); {
@@ -79,7 +79,7 @@ func fullKey(table []string, node *unstable.Node) (key []string, offset int) {
 	return table, max(0, offset)
 }
 
-// add records a key and the tables that it implies.
+// add records a key and its parent tables.
 func (x *index) add(key []string, offset int) {
 	for n := range key {
 		name := dotted(key[:n+1])
@@ -90,8 +90,8 @@ func (x *index) add(key []string, offset int) {
 	x.written[dotted(key)] = true
 }
 
-// at returns line and column of a key, both from 1. For a key that is not in the text it returns
-// those of the nearest table around it.
+// at returns the line and column of a key, both counted from 1. For a key that is not in the text
+// it returns the position of its nearest parent.
 func (x *index) at(key []string) (line, column int) {
 	for n := len(key); n > 0; n-- {
 		if offset, ok := x.offsets[dotted(key[:n])]; ok {
@@ -101,14 +101,14 @@ func (x *index) at(key []string) (line, column int) {
 	return 1, 1
 }
 
-// position converts a byte offset to line and column, the column in characters.
+// position converts a byte offset to line and column; columns count characters.
 func (x *index) position(offset int) (line, column int) {
 	offset = max(0, min(offset, len(x.text)))
 	line = sort.Search(len(x.lines), func(i int) bool { return x.lines[i] > offset })
 	return line, utf8.RuneCountInString(x.text[x.lines[line-1]:offset]) + 1
 }
 
-// lineText returns a line, counted from 1, without its end.
+// lineText returns a line, counted from 1, without its line ending.
 func (x *index) lineText(line int) string {
 	text, _, _ := strings.Cut(x.text[x.lines[line-1]:], "\n")
 	return strings.TrimSuffix(text, "\r")

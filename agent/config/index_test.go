@@ -22,9 +22,13 @@ func TestPositions(t *testing.T) {
 		"[[t]]\nk = 1979-05-27 07:32:00\n[[t]]\n\"ö\".k = 1\n" +
 		"last = \"ü\"\nnot TOML\nlost = 1"
 	want := map[string][2]int{
-		"top": {2, 1}, "a": {5, 2}, `a."bé"`: {5, 2}, `a."bé".x`: {6, 1}, `a."bé"."l it"`: {8, 1}, `a."bé"."l it"."q\""`: {8, 1},
-		`a."bé"."l it"."q\"".in`: {9, 5}, `a."bé"."l it"."q\"".in.deep`: {9, 12}, `a."bé"."l it"."q\"".list`: {9, 36},
-		"t": {11, 1}, "t.k": {12, 1}, `t."ö"`: {14, 1}, `t."ö".k`: {14, 1}, "t.last": {15, 1},
+		"top": {2, 1}, "a": {5, 2},
+		`a."bé"`: {5, 2}, `a."bé".x`: {6, 1}, `a."bé"."l it"`: {8, 1},
+		`a."bé"."l it"."q\""`:    {8, 1},
+		`a."bé"."l it"."q\"".in`: {9, 5}, `a."bé"."l it"."q\"".in.deep`: {9, 12},
+		`a."bé"."l it"."q\"".list`: {9, 36},
+		"t":                        {11, 1}, "t.k": {12, 1}, `t."ö"`: {14, 1}, `t."ö".k`: {14, 1},
+		"t.last": {15, 1},
 	}
 	index := newIndex(text)
 	got := map[string][2]int{}
@@ -35,15 +39,17 @@ func TestPositions(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if line, column := newIndex("\"äö\" = 1\nx = { b = 2 }").at([]string{"ü", "b", "missing"}); line != 1 || column != 1 {
+	if line, column := newIndex("\"äö\" = 1\nx = { b = 2 }").at(
+		[]string{"ü", "b", "missing"}); line != 1 || column != 1 {
 		t.Errorf("a key that is nowhere is at %d:%d", line, column)
 	}
-	if line, column := newIndex("x = 1\n\"ü\" = { a = 1, b = 2 }").at([]string{"ü", "missing"}); line != 2 || column != 1 {
+	if line, column := newIndex("x = 1\n\"ü\" = { a = 1, b = 2 }").at(
+		[]string{"ü", "missing"}); line != 2 || column != 1 {
 		t.Errorf("a key that is missing in a table is at %d:%d", line, column)
 	}
 }
 
-// A second byte order mark, and one of UTF-16, is an error that says so: the parser takes both.
+// The parser skips repeated and UTF-16 byte order marks; Load rejects them.
 func TestByteOrderMarks(t *testing.T) {
 	for text, want := range map[string]string{
 		"\ufeff[node]\nid = \"a\"":       "",
@@ -58,7 +64,7 @@ func TestByteOrderMarks(t *testing.T) {
 	}
 }
 
-// agree checks the index of a text against the keys that the parser finds, if the text is valid.
+// agree checks that the index of a valid text has the keys that the parser finds.
 func agree(t *testing.T, text string) {
 	t.Helper()
 	text, wrong := withoutMark(text)
@@ -68,7 +74,8 @@ func agree(t *testing.T, text string) {
 	index := newIndex(text)
 	for name, offset := range index.offsets {
 		line, column := index.position(offset)
-		if line < 1 || line > strings.Count(text, "\n")+1 || column < 1 || offset < 0 || offset >= len(text) {
+		if line < 1 || line > strings.Count(text, "\n")+1 || column < 1 || offset < 0 ||
+			offset >= len(text) {
 			t.Fatalf("%s is at byte %d, %d:%d", name, offset, line, column)
 		}
 	}
@@ -81,19 +88,22 @@ func agree(t *testing.T, text string) {
 	for _, key := range meta.Keys() {
 		want[dotted(key)] = true
 	}
-	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(index.written))); diff != "" {
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)),
+		slices.Sorted(maps.Keys(index.written))); diff != "" {
 		t.Fatalf("-parser +index:\n%s", diff)
 	}
 }
 
-// seeds are the texts that the tests hold.
+// seeds returns the configurations of the other tests.
 func seeds(f *testing.F) []string {
 	paths, err := filepath.Glob("testdata/errors/*.txtar")
 	if err != nil || len(paths) == 0 {
 		f.Fatal(paths, err)
 	}
-	texts := []string{Defaults(), "a.b = { c = [ { d = 1 } ] } # e = 1\n[[f]]\n\"g\" = '''h'''\n", "\ufeff[node]\nid = \"a\"",
-		"a = \"\\\"\" # \"\nb = 'c", "[a]\r\nb = 1\r\n[c.d]\r\n", "x = 1_000\ny = [1,2,\n3]\nz = {a.b = 1,\n c = 2,}"}
+	texts := []string{Defaults(), "a.b = { c = [ { d = 1 } ] } # e = 1\n[[f]]\n\"g\" = '''h'''\n",
+		"\ufeff[node]\nid = \"a\"",
+		"a = \"\\\"\" # \"\nb = 'c", "[a]\r\nb = 1\r\n[c.d]\r\n",
+		"x = 1_000\ny = [1,2,\n3]\nz = {a.b = 1,\n c = 2,}"}
 	for _, path := range paths {
 		archive, err := txtar.ParseFile(path)
 		if err != nil {
@@ -110,7 +120,7 @@ func seeds(f *testing.F) []string {
 	return append(texts, string(contract))
 }
 
-// FuzzPositions checks that the index never fails and has the keys that the parser finds.
+// FuzzPositions checks that indexing never fails and finds the same keys as the parser.
 func FuzzPositions(f *testing.F) {
 	for _, text := range seeds(f) {
 		f.Add(text)
@@ -118,7 +128,7 @@ func FuzzPositions(f *testing.F) {
 	f.Fuzz(agree)
 }
 
-// FuzzLoad: whatever is in the files, there is a configuration or errors, and every error says where.
+// FuzzLoad checks that arbitrary files yield a configuration or errors with positions.
 func FuzzLoad(f *testing.F) {
 	all := seeds(f)
 	for i, text := range all {
@@ -140,11 +150,13 @@ func FuzzLoad(f *testing.F) {
 		if len(errs) > 0 {
 			return
 		}
-		again, errs := buildAt([]txtar.File{{Name: "outrider.toml", Data: []byte(loaded.Show())}}, Options{})
+		again, errs := buildAt([]txtar.File{{Name: "outrider.toml", Data: []byte(loaded.Show())}},
+			Options{})
 		if len(errs) > 0 {
 			t.Fatalf("shown, it is not valid: %v\n%s", errs, loaded.Show())
 		}
-		if changes := Compare(loaded.Config, again.Config); len(changes) > 0 || loaded.Hash != again.Hash {
+		if changes := Compare(loaded.Config, again.Config); len(changes) > 0 ||
+			loaded.Hash != again.Hash {
 			t.Fatalf("shown, it is another one: %v\n%s", changes, loaded.Show())
 		}
 	})

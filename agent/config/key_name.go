@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// dotted joins the parts of a key as TOML writes it.
+// dotted joins the parts of a key, quoted where TOML requires it.
 func dotted(key []string) string {
 	var b strings.Builder
 	for i, part := range key {
@@ -23,5 +23,6 @@ func bareOrQuoted(part string) string {
 
 // isBare reports whether a key may contain r without quotes.
 func isBare(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-'
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+		r == '_' || r == '-'
 }

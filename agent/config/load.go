@@ -1,6 +1,9 @@
-// Package config turns TOML into a typed Config: the main file and its drop-ins are merged key by key, everything that is
-// wrong is reported at once with file, line, key and cure, and it is known where each value came from and what a change of
-// it does. Beside the files named in Options and the host's addresses (Node.Resolve) it looks at nothing.
+// Package config loads the TOML configuration of outriderd into a typed Config.
+//
+// Load merges the main file and its drop-ins key by key. It reports all errors at once, each with
+// file, line, key and cure. Loaded records the source of each value, and Compare returns the effect
+// of each change on a running agent. The package reads only the files that Options select and, in
+// Node.Resolve, the host's name and addresses.
 package config
 
 import (
@@ -11,37 +14,43 @@ import (
 	"strings"
 )
 
-// Options say which configuration to load, and where it is going to run.
+// Options select the configuration to load and describe where it will run.
 type Options struct {
-	// Path is the main file; drop-ins are in conf.d beside it. "" = Directory/outrider.toml, or what Instance says.
+	// Path is the main file; its drop-ins are in conf.d beside it. If Path is empty, Instance
+	// selects the file, or Directory/outrider.toml is used.
 	Path string
-	// Instance reads Directory/NAME.toml and Directory/NAME.conf.d and gives it folders of its own. With Path it is only
-	// checked.
+	// Instance selects Directory/NAME.toml and Directory/NAME.conf.d, and directories of its own
+	// for runtime, state and mesh files. If Path is set, only the name is validated.
 	Instance string
-	// Directory of the configuration; "" = /etc/outrider.
+	// Directory holds the configuration; "" = /etc/outrider.
 	Directory string
-	// Environment looks up variables ($RUNTIME_DIRECTORY, $STATE_DIRECTORY, $CREDENTIALS_DIRECTORY); nil = os.Getenv.
+	// Environment looks up variables ($RUNTIME_DIRECTORY, $STATE_DIRECTORY,
+	// $CREDENTIALS_DIRECTORY); nil = os.Getenv.
 	Environment func(string) string
-	// InUnit is set if the agent runs as a unit of systemd, where some keys are the unit's to decide.
+	// InUnit reports whether the agent runs as a systemd unit. There, the unit decides some keys,
+	// such as envoy.user.
 	InUnit bool
-	// CheckOnly is set by whoever only looks at a configuration that runs elsewhere: credentials need not be there.
+	// CheckOnly is set where the configuration is inspected but not run. References to credentials
+	// are not resolved.
 	CheckOnly bool
 }
 
-// Loaded is a valid configuration and how it came about.
+// Loaded is a valid configuration with the source of each value.
 type Loaded struct {
-	Config   *Config
-	Files    []string            // that were read: the main file, then the drop-ins in the order of merging
-	Dirs     []string            // folders of drop-ins, which may not exist yet: watch them too
-	Sources  map[string]Position // dotted key → where its value was said; keys that no file names are not in it
-	Warnings Errors              // what is allowed but hardly meant
-	Hash     string              // of the effective values: equal configurations have equal hashes
+	Config *Config
+	// Files lists the files that were read: the main file, then the drop-ins in merge order.
+	Files []string
+	Dirs  []string // drop-in directories to watch; they may not exist yet
+	// Sources maps dotted keys to the position of their value. Keys that no file sets are absent.
+	Sources  map[string]Position
+	Warnings Errors // valid settings that are probably mistakes
+	Hash     string // SHA-256 of the effective values; equal configurations have equal hashes
 
-	derived     map[string]string // dotted key → what its value follows from, if not from a file
-	credentials string            // systemd's folder of them; "" if there is none
+	derived     map[string]string // origins of values that no file sets, by dotted key
+	credentials string            // $CREDENTIALS_DIRECTORY, or ""
 }
 
-// Load reads and checks a configuration. Its error is Errors: everything that is wrong.
+// Load reads and checks a configuration. A non-nil error is of type Errors and lists all problems.
 func Load(options Options) (*Loaded, error) {
 	if options.Environment == nil {
 		options.Environment = os.Getenv
@@ -60,15 +69,16 @@ func Load(options Options) (*Loaded, error) {
 	return loaded, nil
 }
 
-// build makes a configuration of what was read; complete says that this is all there is. It returns what it could make
-// even if there are errors.
+// build decodes and checks sources. complete reports whether all files could be read; otherwise
+// cross-key checks are skipped. The result is non-nil even if there are errors.
 func build(sources []source, complete bool, place place, options Options) (*Loaded, Errors) {
 	c := defaults()
 	if place.meshFolder != "" {
 		c.Discovery.Files = []string{place.meshFolder}
 	}
 	d := newDecoder(c, credentials{options.Environment("CREDENTIALS_DIRECTORY"), options.CheckOnly})
-	loaded := &Loaded{Config: c, Dirs: []string{place.dropIns}, Sources: d.positions, derived: map[string]string{}}
+	loaded := &Loaded{Config: c, Dirs: []string{place.dropIns}, Sources: d.positions,
+		derived: map[string]string{}}
 	loaded.credentials = options.Environment("CREDENTIALS_DIRECTORY")
 	for _, s := range sources {
 		loaded.Files = append(loaded.Files, s.path)
@@ -76,8 +86,9 @@ func build(sources []source, complete bool, place place, options Options) (*Load
 	}
 	loaded.resolve(place, options)
 
-	x := &crossCheck{Config: c, options: options, positions: d.positions, fallback: Position{File: place.main},
-		failed: d.failed, complete: complete && !d.broken}
+	x := &crossCheck{Config: c, options: options, positions: d.positions,
+		fallback: Position{File: place.main},
+		failed:   d.failed, complete: complete && !d.broken}
 	x.all()
 	x.warnings.sort(loaded.Files)
 	loaded.Warnings = x.warnings
@@ -85,7 +96,7 @@ func build(sources []source, complete bool, place place, options Options) (*Load
 	return loaded, append(d.errors, x.errors...)
 }
 
-// resolve fills in what follows from elsewhere: systemd's variables, the instance, other keys.
+// resolve fills in defaults that depend on systemd's variables, the instance or other keys.
 func (l *Loaded) resolve(place place, options Options) {
 	if place.meshFolder != "" && l.Sources["discovery.files"] == (Position{}) {
 		l.derived["discovery.files"] = "the instance"
@@ -101,8 +112,9 @@ func (l *Loaded) resolve(place place, options Options) {
 			continue
 		}
 		*folder.value, l.derived[folder.key] = folder.fallback, "default"
-		// systemd lists all folders of a unit that has several; ours is the first.
-		if given, _, _ := strings.Cut(options.Environment(folder.variable), ":"); filepath.IsAbs(given) {
+		// systemd lists all directories of a unit, separated by colons. The first is the agent's.
+		if given, _, _ := strings.Cut(options.Environment(folder.variable),
+			":"); filepath.IsAbs(given) {
 			*folder.value, l.derived[folder.key] = filepath.Clean(given), "$"+folder.variable
 		}
 	}
@@ -116,7 +128,7 @@ func (l *Loaded) resolve(place place, options Options) {
 	}
 }
 
-// hash is the SHA-256 of all values, the defaults too.
+// hash returns the hexadecimal SHA-256 of all values, including defaults.
 func hash(c *Config) string {
 	h := sha256.New()
 	for _, v := range values(c) {

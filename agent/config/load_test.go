@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// write makes files below a new folder, by their path in it.
+// write creates files in a new directory and returns it.
 func write(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -27,7 +27,7 @@ func write(t *testing.T, files map[string]string) string {
 	return folder
 }
 
-// environment looks up variables in a map.
+// environment returns a function that looks up variables in a map.
 func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
@@ -51,11 +51,13 @@ func TestEmptyFileIsValid(t *testing.T) {
 	if c.Paths != (Paths{"/run/outrider", "/var/lib/outrider"}) {
 		t.Errorf("paths %+v", c.Paths)
 	}
-	if c.Envoy.ConfigDir != "/run/outrider/envoy" || c.XDS.Socket != "/run/outrider/envoy/xds.sock" ||
+	if c.Envoy.ConfigDir != "/run/outrider/envoy" ||
+		c.XDS.Socket != "/run/outrider/envoy/xds.sock" ||
 		c.SDS.Socket != "/run/outrider/envoy/sds.sock" {
 		t.Errorf("config_dir %s, sockets %s and %s", c.Envoy.ConfigDir, c.XDS.Socket, c.SDS.Socket)
 	}
-	if diff := cmp.Diff([]string{filepath.Join(folder, "outrider.toml")}, loaded.Files); diff != "" {
+	if diff := cmp.Diff([]string{filepath.Join(folder, "outrider.toml")},
+		loaded.Files); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{filepath.Join(folder, "conf.d")}, loaded.Dirs); diff != "" {
@@ -100,7 +102,7 @@ func TestUnreadableFilesAreErrors(t *testing.T) {
 	}
 }
 
-// Tables merge key by key and entry by entry, lists replace, and the files go by their names.
+// Drop-ins merge in name order: tables by key and entry; lists are replaced.
 func TestDropInsMerge(t *testing.T) {
 	folder := write(t, map[string]string{
 		"outrider.toml": `
@@ -141,17 +143,20 @@ server_name = "metrics"
 	})
 	loaded := load(t, Options{Path: filepath.Join(folder, "outrider.toml")})
 	c := loaded.Config
-	if diff := cmp.Diff(map[string]string{"app": "web", "version": "3", "a/b": "c"}, c.Node.Labels); diff != "" {
+	if diff := cmp.Diff(map[string]string{"app": "web", "version": "3", "a/b": "c"},
+		c.Node.Labels); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.3"}, c.Node.ExtraIPs); diff != "" {
 		t.Error(diff)
 	}
-	want := map[string]any{"A": map[string]any{"x": int64(1), "y": []any(nil)}, "B": map[string]any{"c": int64(2)}}
+	want := map[string]any{"A": map[string]any{"x": int64(1), "y": []any(nil)},
+		"B": map[string]any{"c": int64(2)}}
 	if diff := cmp.Diff(want, c.Node.Metadata); diff != "" {
 		t.Error(diff)
 	}
-	probe := Probe{HTTP: "http://127.0.0.1:80/", Timeout: 3e9, Headers: map[string]string{"Host": "a"}}
+	probe := Probe{HTTP: "http://127.0.0.1:80/", Timeout: 3e9,
+		Headers: map[string]string{"Host": "a"}}
 	if diff := cmp.Diff(map[string]Probe{"app": probe}, c.Status.Probes); diff != "" {
 		t.Error(diff)
 	}
@@ -194,12 +199,14 @@ server_name = "metrics"
 
 func TestInstance(t *testing.T) {
 	folder := write(t, map[string]string{
-		"web.toml": "", "web.conf.d/10.toml": "node.namespace = \"web\"", "conf.d/10.toml": "node.namespace = \"x\"",
-		"other.toml": "discovery.files = [\"mesh\"]\npaths.runtime_dir = \"/srv/run\"",
+		"web.toml": "", "web.conf.d/10.toml": "node.namespace = \"web\"",
+		"conf.d/10.toml": "node.namespace = \"x\"",
+		"other.toml":     "discovery.files = [\"mesh\"]\npaths.runtime_dir = \"/srv/run\"",
 	})
 	loaded := load(t, Options{Directory: folder, Instance: "web"})
 	c := loaded.Config
-	if c.Paths != (Paths{"/run/outrider/web", "/var/lib/outrider/web"}) || c.Node.Namespace != "web" {
+	if c.Paths != (Paths{"/run/outrider/web", "/var/lib/outrider/web"}) ||
+		c.Node.Namespace != "web" {
 		t.Errorf("%+v, namespace %s", c.Paths, c.Node.Namespace)
 	}
 	if diff := cmp.Diff([]string{folder + "/web.mesh.d"}, c.Discovery.Files); diff != "" {
@@ -220,7 +227,7 @@ func TestInstance(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// A file that is named has the folders as they stand.
+	// A file selected by path uses the default directories.
 	c = load(t, Options{Path: folder + "/other.toml", Instance: "web"}).Config
 	if c.Paths != (Paths{"/srv/run", "/var/lib/outrider"}) {
 		t.Errorf("%+v", c.Paths)
@@ -241,7 +248,8 @@ func TestInstanceNames(t *testing.T) {
 		got := ""
 		if err := CheckInstance(name); err != nil {
 			got = err.Error()
-			if _, loadErr := Load(Options{Instance: name}); loadErr == nil || loadErr.Error() != got {
+			if _, loadErr := Load(Options{Instance: name}); loadErr == nil ||
+				loadErr.Error() != got {
 				t.Errorf("%q: Load says %v, CheckInstance %v", name, loadErr, err)
 			}
 		}
@@ -252,9 +260,11 @@ func TestInstanceNames(t *testing.T) {
 }
 
 func TestFoldersOfSystemd(t *testing.T) {
-	folder := write(t, map[string]string{"web.toml": "", "set.toml": `paths = { runtime_dir = "/a", state_dir = "b" }`})
+	folder := write(t, map[string]string{"web.toml": "",
+		"set.toml": `paths = { runtime_dir = "/a", state_dir = "b" }`})
 	variables := environment(map[string]string{
-		"RUNTIME_DIRECTORY": "/run/outrider/web:/run/outrider/web/envoy", "STATE_DIRECTORY": "/srv/state/"})
+		"RUNTIME_DIRECTORY": "/run/outrider/web:/run/outrider/web/envoy",
+		"STATE_DIRECTORY":   "/srv/state/"})
 	loaded := load(t, Options{Directory: folder, Instance: "web", Environment: variables})
 	if loaded.Config.Paths != (Paths{"/run/outrider/web", "/srv/state"}) {
 		t.Errorf("%+v", loaded.Config.Paths)
@@ -284,7 +294,8 @@ telemetry.access_log_file = "/dev/stdout"
 	})
 	c := load(t, Options{Directory: folder}).Config
 	if c.Envoy.Binary != "envoy" || c.Envoy.CustomConfigFile != folder+"/envoy.yaml" ||
-		c.Envoy.BootstrapOverride != folder+"/conf.d/override.yaml" || c.Telemetry.AccessLogFile != "/dev/stdout" {
+		c.Envoy.BootstrapOverride != folder+"/conf.d/override.yaml" ||
+		c.Telemetry.AccessLogFile != "/dev/stdout" {
 		t.Errorf("%+v", c.Envoy)
 	}
 	if diff := cmp.Diff([]string{filepath.Dir(folder) + "/a", "/b"}, c.Reload.Files); diff != "" {
@@ -301,12 +312,14 @@ func TestCredentials(t *testing.T) {
 		"wrong.toml":    "tracing.ca_file = \"credential:../shadow\"\ntracing.access_token_file = \"credential:\"",
 	})
 	main := filepath.Join(folder, "outrider.toml")
-	inUnit := environment(map[string]string{"CREDENTIALS_DIRECTORY": "/run/credentials/outrider.service"})
+	inUnit := environment(
+		map[string]string{"CREDENTIALS_DIRECTORY": "/run/credentials/outrider.service"})
 	c := load(t, Options{Path: main, Environment: inUnit}).Config
 	if c.Tracing.AccessTokenFile != "/run/credentials/outrider.service/token" {
 		t.Error(c.Tracing.AccessTokenFile)
 	}
-	if c = load(t, Options{Path: main, CheckOnly: true}).Config; c.Tracing.AccessTokenFile != "credential:token" {
+	if c = load(t, Options{Path: main,
+		CheckOnly: true}).Config; c.Tracing.AccessTokenFile != "credential:token" {
 		t.Error(c.Tracing.AccessTokenFile)
 	}
 	for name, want := range map[string]string{
@@ -339,14 +352,16 @@ func TestUserIsTheUnitsToDecide(t *testing.T) {
 	}
 }
 
-// A socket's path that is too long is told where it comes from: the key, or no line of the file.
+// The error about a long socket path is at the key or, if no file sets it, at the main file.
 func TestSocketPathsFit(t *testing.T) {
 	long := "/" + strings.Repeat("x", 100)
-	folder := write(t, map[string]string{"outrider.toml": "", "set.toml": "paths.runtime_dir = \"" + long + "\""})
+	folder := write(t,
+		map[string]string{"outrider.toml": "", "set.toml": "paths.runtime_dir = \"" + long + "\""})
 	for name, where := range map[string]string{"outrider.toml": "", "set.toml": ":1:1"} {
 		_, err := Load(Options{Path: filepath.Join(folder, name),
 			Environment: environment(map[string]string{"RUNTIME_DIRECTORY": long})})
-		if err == nil || !strings.Contains(err.Error(), name+where+": ") || !strings.Contains(err.Error(), "may have 107") {
+		if err == nil || !strings.Contains(err.Error(), name+where+": ") ||
+			!strings.Contains(err.Error(), "may have 107") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -359,7 +374,8 @@ func TestNamedPipeIsNotAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Load(Options{Directory: folder, Environment: environment(nil)})
-	if err == nil || !strings.Contains(err.Error(), pipe) || !strings.Contains(err.Error(), "named pipe") {
+	if err == nil || !strings.Contains(err.Error(), pipe) ||
+		!strings.Contains(err.Error(), "named pipe") {
 		t.Errorf("a named pipe among the drop-ins: %v", err)
 	}
 }

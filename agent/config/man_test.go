@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/packaging/man"
 )
 
-// TestManPage holds outrider.toml(5) equal to the definitions.
+// TestManPage checks that outrider.toml(5) matches the definitions.
 func TestManPage(t *testing.T) {
 	golden(t, "../../packaging/man/outrider.toml.5", manPage())
 }
@@ -20,14 +20,17 @@ func manPage() string {
 	p := man.New("outrider.toml", 5, "configuration of outriderd")
 	p.Section("SYNOPSIS")
 	p.Text("`/etc/outrider/outrider.toml`, `/etc/outrider/conf.d/*.toml`")
-	p.Text("`/etc/outrider/`NAME`.toml`, `/etc/outrider/`NAME`.conf.d/*.toml` for the instance NAME")
+	p.Text(
+		"`/etc/outrider/`NAME`.toml`, `/etc/outrider/`NAME`.conf.d/*.toml` for the instance NAME")
 	p.Section("DESCRIPTION")
-	p.Text(`The configuration of outriderd(8) is TOML: tables of keys. What it says is checked as a whole by "outrider config check",
+	p.Text(
+		`The configuration of outriderd(8) is TOML: tables of keys. What it says is checked as a whole by "outrider config check",
 "outriderd --check", and before each start and reload.`)
 	for _, rule := range rules() {
 		p.Term(`\(bu`, rule)
 	}
-	p.Text(`"outrider config defaults" prints a file of all keys with their defaults and their explanation, "outrider config show"
+	p.Text(
+		`"outrider config defaults" prints a file of all keys with their defaults and their explanation, "outrider config show"
 what is in force and where each value comes from, "outrider config diff" what a reload would change.`)
 
 	c := defaults()
@@ -44,14 +47,15 @@ what is in force and where each value comes from, "outrider config diff" what a 
 	p.Section("EXAMPLE")
 	p.Example(example)
 	p.Section("FILES")
-	p.Term(man.Italic("/etc/outrider/outrider.toml"), "The package installs it with comments alone.")
+	p.Term(man.Italic("/etc/outrider/outrider.toml"),
+		"The package installs it with comments alone.")
 	p.Term(man.Italic("/usr/share/doc/outrider/outrider.toml"),
 		"All keys with their defaults and their explanation.")
 	p.SeeAlso("outrider(1)", "outrider-config-check(1)", "outriderd(8)", "systemd.exec(5)")
 	return p.String()
 }
 
-// example is also checked: see TestManExampleIsValid.
+// example is validated by TestManExampleIsValid.
 const example = `# /etc/outrider/conf.d/50-edge.toml
 [node]
 type = "router"
@@ -67,14 +71,15 @@ files = ["/etc/outrider/mesh.d"]
 
 func TestManExampleIsValid(t *testing.T) {
 	folder := write(t, map[string]string{"outrider.toml": example})
-	if _, err := Load(Options{Path: filepath.Join(folder, "outrider.toml"), Environment: func(string) string { return "" }}); err != nil {
+	if _, err := Load(Options{Path: filepath.Join(folder, "outrider.toml"),
+		Environment: func(string) string { return "" }}); err != nil {
 		t.Error(err)
 	}
 }
 
 var rule = regexp.MustCompile(`(?m)^# - ((?:.+\n)(?:#   .+\n)*)`)
 
-// rules are those that the annotated file begins with.
+// rules returns the rules at the beginning of the annotated file.
 func rules() []string {
 	var all []string
 	for _, found := range rule.FindAllStringSubmatch(header, -1) {
@@ -102,7 +107,7 @@ var effects = map[Effect]string{
 	Start: "a change waits for the next start of the agent",
 }
 
-// kind names the type of a key.
+// kind returns the type of a key in words.
 func kind(k key) string {
 	var name string
 	switch k.field.(type) {

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/spelling"
 )
 
-// enumerate joins words as people do: a, b and c.
+// enumerate joins words with commas and "and".
 func enumerate(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
@@ -17,14 +17,15 @@ func enumerate(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
 }
 
-// nearest returns the candidate that word was most likely meant to be: one that it is the beginning
-// of, or one with nearly that spelling; "" if there is none.
+// nearest returns the candidate with the most similar spelling, else one that begins with word, or
+// "".
 func nearest(word string, candidates []string) string {
 	const shortestBeginning = 4
 	word = normal(word)
 	near := spelling.Nearest(word, candidates)
 	begins := func(candidate string) bool { return strings.HasPrefix(candidate, word) }
-	if i := slices.IndexFunc(candidates, begins); near == "" && i >= 0 && len(word) >= shortestBeginning {
+	if i := slices.IndexFunc(candidates, begins); near == "" && i >= 0 &&
+		len(word) >= shortestBeginning {
 		return candidates[i]
 	}
 	return near
@@ -32,17 +33,17 @@ func nearest(word string, candidates []string) string {
 
 var innerCapital = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
-// normal writes drainDuration and drain-duration as drain_duration, the way of all keys.
+// normal converts drainDuration and drain-duration to drain_duration, the spelling of keys.
 func normal(word string) string {
 	word = innerCapital.ReplaceAllString(word, "${1}_${2}")
 	return strings.ToLower(strings.ReplaceAll(word, "-", "_"))
 }
 
-// vocabulary is what the definitions know, for the cure of a key or table that they do not know.
+// vocabulary holds the names of all definitions, for suggestions about unknown keys and tables.
 type vocabulary struct {
-	tables []string            // dotted names, probes as status.probe.NAME
+	tables []string            // dotted names; probes are status.probe.NAME
 	keys   map[string][]string // table → names of its keys
-	roles  map[string]string   // pilot-agent's word, normal → dotted key
+	roles  map[string]string   // normalised pilot-agent name → dotted key
 }
 
 func newVocabulary(tables []table) *vocabulary {
@@ -61,7 +62,7 @@ func newVocabulary(tables []table) *vocabulary {
 	return v
 }
 
-// name is the name of a table as the vocabulary knows it: every probe is NAME.
+// name returns the dotted name of a table with NAME in place of a probe's name.
 func (v *vocabulary) name(table []string) string {
 	if len(table) == 3 && dotted(table[:2]) == probesTable {
 		return probesTable + ".NAME"
@@ -69,17 +70,19 @@ func (v *vocabulary) name(table []string) string {
 	return dotted(table)
 }
 
-// fewKeys is how many keys a table may have for a list of them to be of more help than a key of another table.
+// fewKeys is the size of a table up to which listing all its keys helps more than suggesting keys
+// of other tables.
 const fewKeys = 8
 
-// unknown is the problem of a key or table that the table parent does not have; parent is empty at the top level. below is
-// the content of a table, nil for a key.
+// unknown returns the problem of a key or table that parent does not define; parent is empty at the
+// top level. below is the content of a table, or nil for a key.
 func (v *vocabulary) unknown(parent []string, name string, below map[string]any) *problem {
 	table := v.name(parent)
 	isTable := below != nil
 	if isTable && table == probesTable+".NAME" && nearest(name, v.keys[table]) == "" {
 		quoted := dotted(child(parent[:2], parent[2]+"."+name))
-		return problemf("a name with a dot is written in quotes: ["+quoted+"]", "there is no such table")
+		return problemf("a name with a dot is written in quotes: ["+quoted+"]",
+			"there is no such table")
 	}
 	what := "there is no such key"
 	var guesses []string
@@ -104,7 +107,7 @@ func (v *vocabulary) unknown(parent []string, name string, below map[string]any)
 	}
 }
 
-// tableWith returns the only table that has all the keys of an unknown one, "" if there is none or several.
+// tableWith returns the only table that defines all keys of an unknown one, or "".
 func (v *vocabulary) tableWith(keys map[string]any) string {
 	found := ""
 	for _, t := range v.tables {
@@ -122,7 +125,7 @@ func (v *vocabulary) tableWith(keys map[string]any) string {
 	return found
 }
 
-// table finds the table that was meant: of nearly that name, or of the same name in another table.
+// table returns a table with a similar full name, else one with the same last part, or "".
 func (v *vocabulary) table(parent, name string) string {
 	full := name
 	if parent != "" {
@@ -139,8 +142,9 @@ func (v *vocabulary) table(parent, name string) string {
 	return ""
 }
 
-// elsewhere finds keys of other tables: by pilot-agent's names, by the same name, and, where it is no key of a table of ours,
-// by nearly that name. A table of few keys had better list its own.
+// elsewhere returns matching keys of other tables: by pilot-agent name, by the same name or, if the
+// table itself is unknown, by a similar name. It returns nil for a table of few keys, whose own
+// keys are listed instead.
 func (v *vocabulary) elsewhere(name string, own []string) []string {
 	if key := v.roles[normal(name)]; key != "" {
 		return []string{key}
@@ -159,7 +163,7 @@ func (v *vocabulary) elsewhere(name string, own []string) []string {
 			near = append(near, t+"."+k)
 		}
 	}
-	const most = 3 // more is no help
+	const most = 3 // longer lists do not help
 	if len(same) > 0 {
 		near = same
 	}

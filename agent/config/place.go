@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is where a configuration and what it runs have their files.
+// place holds the paths of a configuration and the defaults that depend on them.
 type place struct {
 	main    string // the main file
-	dropIns string // the folder of drop-ins
+	dropIns string // directory of drop-ins
 	runtime string // default of paths.runtime_dir
 	state   string // default of paths.state_dir
 
-	meshFolder string // default of discovery.files, "" = the one of the definitions
+	meshFolder string // default of discovery.files; "" = the default of the definition
 }
 
 const (
@@ -31,16 +31,17 @@ const (
 	defaultState     = "/var/lib/outrider"
 )
 
-// maxSize bounds a file of configuration: people do not write as much, and what does is read by mistake.
+// maxSize is the largest accepted size of a configuration file in bytes.
 const maxSize = 1 << 20
 
-// instanceName keeps names fit for files, units and sockets (whose paths are short).
+// instanceName matches names that are safe in file names, unit names and the short paths of
+// sockets.
 var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
-// reservedInstances have a meaning of their own in unit names, users and files.
+// reservedInstances returns names with another meaning in unit names, users and files.
 func reservedInstances() []string { return []string{"envoy", "outrider", "discoveryd"} }
 
-// CheckInstance tells what is wrong with the name of an instance, nil if nothing is.
+// CheckInstance returns an error if name is not a valid instance name.
 func CheckInstance(name string) error {
 	if p := checkInstance(name); p != nil {
 		return p
@@ -50,7 +51,8 @@ func CheckInstance(name string) error {
 
 func checkInstance(name string) *Error {
 	if slices.Contains(reservedInstances(), name) {
-		return &Error{Key: "--instance", Message: quote(name) + " is reserved", Cure: "choose another name"}
+		return &Error{Key: "--instance", Message: quote(name) + " is reserved",
+			Cure: "choose another name"}
 	}
 	if !instanceName.MatchString(name) {
 		return &Error{Key: "--instance", Message: quote(name) + " is not a valid instance name",
@@ -59,23 +61,24 @@ func checkInstance(name string) *Error {
 	return nil
 }
 
-// Of returns options that read the given main file. The file of an instance in Directory stands for that instance, with its own
-// drop-ins and folders.
+// Of returns options that load the given main file. If it is the file of an instance in Directory,
+// the options select that instance with its drop-ins and directories.
 func (o Options) Of(file string) Options {
 	o.Path = file
 	absolute, err := filepath.Abs(file)
 	if err != nil {
-		return o // Load says so
+		return o // Load reports the error
 	}
 	name, isMain := strings.CutSuffix(filepath.Base(absolute), ".toml")
-	if !isMain || filepath.Dir(absolute) != filepath.Clean(cmp.Or(o.Directory, defaultDirectory)) || checkInstance(name) != nil {
+	if !isMain || filepath.Dir(absolute) != filepath.Clean(cmp.Or(o.Directory, defaultDirectory)) ||
+		checkInstance(name) != nil {
 		return o
 	}
 	o.Path, o.Instance = "", name
 	return o
 }
 
-// place finds out where the configuration is.
+// place returns the paths of the configuration.
 func (o Options) place() (place, *Error) {
 	if o.Instance != "" {
 		if p := checkInstance(o.Instance); p != nil {
@@ -91,21 +94,24 @@ func (o Options) place() (place, *Error) {
 	case o.Path != "":
 		main, err := filepath.Abs(o.Path)
 		if err != nil {
-			return place{}, &Error{Position: Position{File: o.Path}, Message: "cannot be found: " + err.Error()}
+			return place{},
+				&Error{Position: Position{File: o.Path}, Message: "cannot be found: " + err.Error()}
 		}
 		p.main, p.dropIns = main, filepath.Join(filepath.Dir(main), "conf.d")
 	case o.Instance != "":
 		base := filepath.Join(directory, o.Instance)
 		p.main, p.dropIns, p.meshFolder = base+".toml", base+".conf.d", base+".mesh.d"
-		p.runtime, p.state = filepath.Join(p.runtime, o.Instance), filepath.Join(p.state, o.Instance)
+		p.runtime, p.state = filepath.Join(p.runtime, o.Instance),
+			filepath.Join(p.state, o.Instance)
 	default:
-		p.main, p.dropIns = filepath.Join(directory, "outrider.toml"), filepath.Join(directory, "conf.d")
+		p.main, p.dropIns = filepath.Join(directory, "outrider.toml"),
+			filepath.Join(directory, "conf.d")
 	}
 	return p, nil
 }
 
-// readSources reads the main file and the drop-ins in the order of their names. Hidden files are not drop-ins: editors
-// keep their own there.
+// readSources reads the main file and then the drop-ins in name order. It skips hidden files, which
+// editors create.
 func readSources(p place) ([]source, Errors) {
 	var sources []source
 	var errs Errors
@@ -132,13 +138,16 @@ func readSources(p place) ([]source, Errors) {
 }
 
 func readFile(path string) (string, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a named pipe would wait for its writer, for ever
+	// O_NONBLOCK: opening a named pipe would block until it has a writer
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err == nil && info.Mode()&fs.ModeNamedPipe != 0 && !strings.HasPrefix(path, "/dev/") {
-		return "", errors.New("it is a named pipe") // /dev/stdin and a shell's /dev/fd/N are pipes too, which somebody writes
+	if info, err := file.Stat(); err == nil && info.Mode()&fs.ModeNamedPipe != 0 &&
+		!strings.HasPrefix(path, "/dev/") {
+		// Pipes below /dev are allowed: /dev/stdin and a shell's /dev/fd/N have a writer.
+		return "", errors.New("it is a named pipe")
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
 	if err != nil {
@@ -150,13 +159,14 @@ func readFile(path string) (string, error) {
 	return string(text), nil
 }
 
-// fileError says what is wrong with a file that could not be read.
+// fileError converts an error from reading path.
 func fileError(p place, path string, err error) *Error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
-		err = pathError.Err // the path is told already
+		err = pathError.Err // Position has the path
 	}
-	e := &Error{Position: Position{File: path}, Message: "cannot be read: " + err.Error(), Cause: err}
+	e := &Error{Position: Position{File: path},
+		Message: "cannot be read: " + err.Error(), Cause: err}
 	switch {
 	case path == p.main && errors.Is(err, fs.ErrNotExist):
 		e.Message = "there is no such file"

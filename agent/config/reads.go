@@ -1,10 +1,10 @@
 package config
 
-// KeyFile is a file that a key names.
+// KeyFile is a file named by a key.
 type KeyFile struct{ Key, Path string }
 
-// KeyFiles are the files whose content counts as the configuration's own: bootstraps, certificates,
-// tokens. Names of credentials (IsCredential) are left out.
+// KeyFiles returns the files whose content is part of the configuration: bootstraps, certificates
+// and tokens. Unresolved credentials (IsCredential) are omitted.
 func (l *Loaded) KeyFiles() []KeyFile {
 	var all []KeyFile
 	add := func(key, path string) {

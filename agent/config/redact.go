@@ -6,9 +6,9 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Redacted returns what a file of configuration says, one line per key, without what may be a
-// secret: comments, and the values of keys that conceal theirs or do not exist. The error of a text
-// that is not TOML repeats nothing of it.
+// Redacted returns the keys and values of a configuration file, one key per line, without comments.
+// The values of concealed and unknown keys are redacted. If text is not valid TOML, the error does
+// not quote it.
 func Redacted(text string) (string, error) {
 	var raw map[string]any
 	if _, err := toml.Decode(text, &raw); err != nil {
@@ -29,7 +29,7 @@ func Redacted(text string) (string, error) {
 		switch {
 		case isKey && k.conceal == nil:
 			b.WriteString(dotted(path) + " = " + render(value) + "\n")
-		case isTable: // names are no secrets
+		case isTable: // names of entries are not secret
 			for _, entry := range sortedKeys(below) {
 				next := strings.TrimPrefix(name+"."+entry, ".")
 				if name == probesTable {
@@ -45,8 +45,8 @@ func Redacted(text string) (string, error) {
 	return b.String(), nil
 }
 
-// Concealed returns the keys whose values not everyone may see, in the order of the definitions. A
-// probe is called NAME.
+// Concealed returns the keys whose values are redacted, in the order of the definitions, with NAME
+// as the name of a probe.
 func Concealed() []string {
 	var all []string
 	c := defaults()

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// brief is a value as TOML, shortened.
+// brief renders a value as TOML, truncated to 60 characters.
 func brief(value any) string {
 	const longest = 60
 	text := render(value)
@@ -22,7 +22,7 @@ func brief(value any) string {
 	return text
 }
 
-// render writes a value as TOML: one of the types of convert, or what the TOML parser returned.
+// render returns a value as TOML. It accepts the types of convert and of the TOML parser.
 func render(value any) string {
 	switch value := value.(type) {
 	case string:
@@ -74,7 +74,7 @@ func renderTable[T any](table map[string]T) string {
 	return "{ " + strings.Join(items, ", ") + " }"
 }
 
-// renderDuration is time.Duration's String without parts that are zero: 5m, not 5m0s.
+// renderDuration is like Duration.String but omits zero units: 5m, not 5m0s.
 func renderDuration(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -102,7 +102,8 @@ func renderFloat(f float64) string {
 	return text
 }
 
-// renderTime writes TOML's four kinds of dates and times; the parser marks the local ones by the name of their zone.
+// renderTime renders TOML's four kinds of dates and times. The parser marks local ones with the
+// name of their location.
 func renderTime(t time.Time) string {
 	switch t.Location().String() {
 	case "datetime-local":
@@ -116,7 +117,7 @@ func renderTime(t time.Time) string {
 	}
 }
 
-// quote writes a basic TOML string.
+// quote returns s as a basic TOML string.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -141,7 +142,7 @@ func quote(s string) string {
 	return b.String()
 }
 
-// equal compares two values of a key; an empty list or table is equal to none.
+// equal reports whether two values of a key are equal. Nil and empty lists or tables are equal.
 func equal(a, b any) bool {
 	switch a := a.(type) {
 	case []string:

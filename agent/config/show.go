@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// text is the value of a key as TOML, the default as people spell it.
+// text returns the value of a key as TOML, a default in its preferred spelling.
 func (k key) text() string {
 	if k.spelled != "" && k.isDefault() {
 		return k.spelled
@@ -14,17 +14,18 @@ func (k key) text() string {
 	return render(k.get())
 }
 
-// defaultText is the default as people spell it.
+// defaultText returns the default in its preferred spelling.
 func (k key) defaultText() string { return cmp.Or(k.spelled, render(k.value)) }
 
-// originColumn is where Show says where a value came from.
+// originColumn is the column at which Show writes the origin of a value.
 const originColumn = 48
 
-// Show is the effective configuration as TOML, each value with where it came from: file and line, "default", a variable
-// of systemd's. It can be loaded again; it is for those who may read the files.
+// Show returns the effective configuration as TOML, each value with its origin: file and line,
+// "default" or a systemd variable. Load accepts the result. It contains secrets, so only readers of
+// the configuration files may see it.
 func (l *Loaded) Show() string { return l.show(false) }
 
-// ShowEveryone is Show without what may be a secret.
+// ShowEveryone is like Show but redacts secrets.
 func (l *Loaded) ShowEveryone() string { return l.show(true) }
 
 func (l *Loaded) show(everyone bool) string {
@@ -61,7 +62,7 @@ func showLine(b *strings.Builder, line, origin string) {
 	b.WriteString("# " + origin + "\n")
 }
 
-// origin says where the value of a dotted key came from.
+// origin returns the origin of the value of a dotted key.
 func (l *Loaded) origin(key string) string {
 	if position, said := l.Sources[key]; said {
 		return position.String()

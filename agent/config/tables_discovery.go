@@ -12,26 +12,34 @@ func discoveryTable(d *Discovery) table {
 				"object without a namespace is in [node] namespace; the older of two is the earlier creationTimestamp, "+
 				"else the earlier path, else the earlier in the file").
 			path().must(each(notEmpty)),
-		setting("mesh_config_file", &d.MeshConfigFile, "", Live, "embedded server: Istio's MeshConfig").
+		setting("mesh_config_file", &d.MeshConfigFile, "", Live,
+			"embedded server: Istio's MeshConfig").
 			plays("--meshConfig").file(),
-		duration("debounce_after", &d.DebounceAfter, "100ms", Live, "embedded server: quiet time before a push").
+		duration("debounce_after", &d.DebounceAfter, "100ms", Live,
+			"embedded server: quiet time before a push").
 			plays("PILOT_DEBOUNCE_AFTER").must(atLeast(0)),
-		duration("debounce_max", &d.DebounceMax, "10s", Live, "embedded server: longest delay of a push").
+		duration("debounce_max", &d.DebounceMax, "10s", Live,
+			"embedded server: longest delay of a push").
 			plays("PILOT_DEBOUNCE_MAX").must(atLeast(0)),
-		setting("auth", &d.Auth, "auto", Epoch, "auto (by port: 15010 none, else TLS) | none | tls | mtls").
-			plays("--controlPlaneAuthPolicy").must(oneOf("auto", "none", "tls", "mtls")).needs(relay),
+		setting("auth", &d.Auth, "auto", Epoch,
+			"auto (by port: 15010 none, else TLS) | none | tls | mtls").
+			plays("--controlPlaneAuthPolicy").
+			must(oneOf("auto", "none", "tls", "mtls")).needs(relay),
 		setting("root_ca_file", &d.RootCAFile, "", Epoch, "").
 			plays("XDS_ROOT_CA").file().needs(relay),
-		setting("server_name", &d.ServerName, "", Epoch, `"" = the host of address (SNI and SAN check)`).
+		setting("server_name", &d.ServerName, "", Epoch,
+			`"" = the host of address (SNI and SAN check)`).
 			plays("ISTIOD_SAN").needs(relay),
 		duration("connect_timeout", &d.ConnectTimeout, "10s", Live, "the agent's dial to address").
 			must(atLeast(time.Millisecond)).needs(relay),
 		setting("cache", &d.Cache, true, Start,
 			"keep the last accepted resources on disk and serve them while upstream is away").
 			needs(relay),
-		setting("delta", &d.Delta, true, Epoch, "use incremental xDS with Envoy and, where it can, upstream").
+		setting("delta", &d.Delta, true, Epoch,
+			"use incremental xDS with Envoy and, where it can, upstream").
 			plays("ISTIO_DELTA_XDS"),
-		setting("dynamic_bootstrap", &d.DynamicBootstrap, false, Epoch, "ask upstream for the bootstrap").
+		setting("dynamic_bootstrap", &d.DynamicBootstrap, false, Epoch,
+			"ask upstream for the bootstrap").
 			plays("EnableDynamicBootstrap").needs(dynamicBootstrap),
 		setting("pilot_identity", &d.PilotIdentity, "", Epoch, "SAN suffix of the control plane").
 			plays("--pilotIdentity").needs(relay),
@@ -58,7 +66,8 @@ func xdsTable(c *Config) table {
 		setting("socket", &c.XDS.Socket, "", Epoch,
 			`"" = <runtime_dir>/envoy/xds.sock; the socket Envoy asks for everything else`).
 			path().or(envoyFolder(c, "xds.sock")),
-		setting("grpc_bootstrap_file", &c.XDS.GRPCBootstrapFile, "", Start, "write a bootstrap for proxyless gRPC here").
+		setting("grpc_bootstrap_file", &c.XDS.GRPCBootstrapFile, "", Start,
+			"write a bootstrap for proxyless gRPC here").
 			plays("GRPC_XDS_BOOTSTRAP").path().needs(proxyless),
 	}}
 }

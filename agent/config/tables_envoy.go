@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// maxBaseID is the largest --base-id: Envoy multiplies it by 10 and keeps it in 32 bits.
+// maxBaseID is the largest --base-id: Envoy multiplies it by 10 in 32 bits.
 const maxBaseID = math.MaxUint32 / 10
 
 func envoyTable(c *Config) table {
@@ -23,7 +23,8 @@ func envoyTable(c *Config) table {
 		setting("custom_config_file", &e.CustomConfigFile, "", Epoch,
 			"a complete Envoy bootstrap of the user's own, copied to envoy-rev<N>.json").
 			plays("--customConfigFile").file(),
-		setting("template_file", &e.TemplateFile, "", Epoch, "a Go text/template that renders the bootstrap").
+		setting("template_file", &e.TemplateFile, "", Epoch,
+			"a Go text/template that renders the bootstrap").
 			plays("--templateFile").file(),
 		setting("control_plane_bootstrap", &e.ControlPlaneBootstrap, false, Epoch,
 			"template_file renders a control plane's own bootstrap (true in pilot-agent 1.5, where only control planes "+
@@ -34,7 +35,8 @@ func envoyTable(c *Config) table {
 			plays("ISTIO_BOOTSTRAP_OVERRIDE").file(),
 		setting("concurrency", &e.Concurrency, 0, Epoch, "worker threads; 0 = one per core").
 			plays("--concurrency").must(between(0, 1024)),
-		setting("log_level", &e.LogLevel, "warning", Live, "trace|debug|info|warning|error|critical|off").
+		setting("log_level", &e.LogLevel, "warning", Live,
+			"trace|debug|info|warning|error|critical|off").
 			plays("--proxyLogLevel").must(oneOf(envoyLevels()...)),
 		setting("component_log_level", &e.ComponentLogLevel, "misc:error", Live, "").
 			plays("--proxyComponentLogLevel").must(optional(componentLevels)),
@@ -53,9 +55,11 @@ func envoyTable(c *Config) table {
 		setting("stat_name_length", &e.StatNameLength, 189, Epoch,
 			"only for an Envoy that lists --max-obj-name-len; with any other a different value is an error that says so").
 			plays("statNameLength").must(between(60, math.MaxUint16)),
-		setting("max_connections", &e.MaxConnections, 0, Epoch, "overload limit of downstream connections; 0 = none").
+		setting("max_connections", &e.MaxConnections, 0, Epoch,
+			"overload limit of downstream connections; 0 = none").
 			must(between(0, math.MaxInt32)),
-		duration("drain_duration", &e.DrainDuration, "45s", Epoch, "--drain-time-s of an epoch that is replaced").
+		duration("drain_duration", &e.DrainDuration, "45s", Epoch,
+			"--drain-time-s of an epoch that is replaced").
 			plays("--drainDuration").must(between(0, longestDrain), wholeSeconds),
 		duration("parent_shutdown_duration", &e.ParentShutdownDuration, "60s", Epoch,
 			"--parent-shutdown-time-s; shorter than drain_duration is a warning").
@@ -93,7 +97,8 @@ func envoyTable(c *Config) table {
 			must(userName),
 		setting("outlier_log_path", &e.OutlierLogPath, "", Epoch, "").
 			plays("--outlierLogPath").path(),
-		setting("base_id", &e.BaseID, 0, Start, "Envoy's --base-id; 0 = one that is free (several agents on a host)").
+		setting("base_id", &e.BaseID, 0, Start,
+			"Envoy's --base-id; 0 = one that is free (several agents on a host)").
 			must(between(0, maxBaseID)),
 		setting("extra_args", &e.ExtraArgs, nil, Epoch,
 			"refused: what the agent itself passes (-c, --base-id, --restart-epoch, --drain-*, …)").
@@ -104,21 +109,24 @@ func envoyTable(c *Config) table {
 // defaultUser is the user of outrider-envoy.service.
 const defaultUser = "outrider-envoy"
 
-// longestDrain bounds what a stop or an epoch may take.
+// longestDrain is the maximum of all drain durations.
 const longestDrain = 24 * time.Hour
 
 func reloadTable(r *Reload) table {
 	return table{name: "reload", keys: []key{
-		setting("watch", &r.Watch, true, Start, "a file that changed starts an epoch, if its content calls for one"),
+		setting("watch", &r.Watch, true, Start,
+			"a file that changed starts an epoch, if its content calls for one"),
 		setting("on_request", &r.OnRequest, "always", Live,
 			"SIGHUP, systemctl reload: always | if-changed start a new epoch").
 			must(oneOf("always", "if-changed")),
 		setting("files", &r.Files, nil, Live,
 			"further files whose content starts an epoch (certificates of a custom bootstrap); each is awaited at start").
 			plays("watched certificates of 1.5").file().must(each(notEmpty)),
-		duration("debounce", &r.Debounce, "100ms", Live, "quiet time after the last change before acting").
+		duration("debounce", &r.Debounce, "100ms", Live,
+			"quiet time after the last change before acting").
 			must(atLeast(0)),
-		duration("max_delay", &r.MaxDelay, "10s", Live, "act at the latest this long after the first change").
+		duration("max_delay", &r.MaxDelay, "10s", Live,
+			"act at the latest this long after the first change").
 			must(atLeast(0)),
 		setting("validate", &r.Validate, true, Live,
 			"check a new bootstrap with `envoy --mode validate` before starting an epoch"),

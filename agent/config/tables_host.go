@@ -6,7 +6,8 @@ func dnsTable(d *DNS) table {
 			plays("ISTIO_META_DNS_CAPTURE").must(optional(listenAddress)).needs(dnsProxy),
 		setting("upstream", &d.Upstream, nil, Live, "[] = /etc/resolv.conf").
 			must(each(resolverAddress)).needs(dnsProxy),
-		setting("resolved", &d.Resolved, false, Start, "route the mesh's domains to it through systemd-resolved").
+		setting("resolved", &d.Resolved, false, Start,
+			"route the mesh's domains to it through systemd-resolved").
 			needs(dnsProxy),
 	}}
 }
@@ -16,7 +17,8 @@ func captureTable(c *Capture) table {
 		doc: "[start] transparent interception, done by outrider-capture.service",
 		keys: []key{
 			setting("mode", &c.Mode, "none", Start, "none | redirect | tproxy").
-				plays("ISTIO_INBOUND_INTERCEPTION_MODE").must(oneOf("none", "redirect", "tproxy")).needs(interception),
+				plays("ISTIO_INBOUND_INTERCEPTION_MODE").must(
+				oneOf("none", "redirect", "tproxy")).needs(interception),
 			setting("inbound_ports", &c.InboundPorts, Ports{}, Start, `[] = none, ["*"] = all`).
 				plays("ISTIO_INBOUND_PORTS").must(ports).needs(interception),
 			setting("exclude_inbound_ports", &c.ExcludeInboundPorts, []int{22}, Start, "").
@@ -55,6 +57,7 @@ func logTable(l *Log) table {
 		setting("format", &l.Format, "auto", Start,
 			"auto (journal under systemd, colour on a terminal, else json) | journal | tint | json").
 			must(oneOf("auto", "journal", "tint", "json")),
-		setting("envoy", &l.Envoy, true, Live, "Envoy's log lines too, with their level, component and epoch"),
+		setting("envoy", &l.Envoy, true, Live,
+			"Envoy's log lines too, with their level, component and epoch"),
 	}}
 }

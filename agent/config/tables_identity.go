@@ -5,7 +5,8 @@ import "time"
 func identityTable(i *Identity) table {
 	return table{name: "identity", keys: []key{
 		setting("provider", &i.Provider, "none", Epoch, "none | files | istiod | spire").
-			plays("CA_PROVIDER, FILE_MOUNTED_CERTS").must(oneOf("none", "files", "istiod", "spire")).
+			plays("CA_PROVIDER, FILE_MOUNTED_CERTS").
+			must(oneOf("none", "files", "istiod", "spire")).
 			valueNeeds("istiod", certificateCA).valueNeeds("spire", spire),
 		setting("cert_file", &i.CertFile, "", Live, "files").file(),
 		setting("key_file", &i.KeyFile, "", Live, "files").file(),
@@ -19,28 +20,35 @@ func identityTable(i *Identity) table {
 			must(atLeast(0)),
 		setting("ca_address", &i.CAAddress, "", Epoch, `istiod; "" = discovery.address`).
 			plays("CA_ADDR").must(optional(dialAddress)).needs(certificateCA),
-		setting("token_file", &i.TokenFile, "", Live, "istiod: JWT sent to the CA (file or credential:NAME)").
+		setting("token_file", &i.TokenFile, "", Live,
+			"istiod: JWT sent to the CA (file or credential:NAME)").
 			file().needs(certificateCA),
-		setting("prov_cert_dir", &i.ProvCertDir, "", Live, "istiod: cert-chain.pem, key.pem for mTLS to the CA").
+		setting("prov_cert_dir", &i.ProvCertDir, "", Live,
+			"istiod: cert-chain.pem, key.pem for mTLS to the CA").
 			plays("PROV_CERT").path().needs(certificateCA),
 		setting("persist", &i.Persist, "auto", Live,
 			`keep the last issued certificate over a reboot, sealed with the credential "seal" (made by systemd-creds `+
 				`when the package is installed); auto: if there is one | off`).
 			must(oneOf("auto", "off")).needs(certificateCA),
-		setting("output_dir", &i.OutputDir, "", Live, "write key.pem, cert-chain.pem, root-cert.pem").
+		setting("output_dir", &i.OutputDir, "", Live,
+			"write key.pem, cert-chain.pem, root-cert.pem").
 			plays("OUTPUT_CERTS").path().needs(certificateCA),
-		setting("key_type", &i.KeyType, "ecdsa-p256", Live, "ecdsa-p256 | ecdsa-p384 | rsa-2048 | rsa-3072 | rsa-4096").
+		setting("key_type", &i.KeyType, "ecdsa-p256", Live,
+			"ecdsa-p256 | ecdsa-p384 | rsa-2048 | rsa-3072 | rsa-4096").
 			plays("ECC_SIGNATURE_ALGORITHM").
-			must(oneOf("ecdsa-p256", "ecdsa-p384", "rsa-2048", "rsa-3072", "rsa-4096")).needs(certificateCA),
+			must(oneOf("ecdsa-p256", "ecdsa-p384", "rsa-2048", "rsa-3072", "rsa-4096")).
+			needs(certificateCA),
 		setting("pkcs8", &i.PKCS8, false, Live, "").
 			plays("PKCS8_KEY").needs(certificateCA),
 		duration("ttl", &i.TTL, "24h", Live, "validity asked for").
 			plays("SECRET_TTL").must(atLeast(time.Minute)).needs(certificateCA),
-		setting("grace_ratio", &i.GraceRatio, 0.5, Live, "renew when this share of the lifetime is left").
+		setting("grace_ratio", &i.GraceRatio, 0.5, Live,
+			"renew when this share of the lifetime is left").
 			plays("SECRET_GRACE_PERIOD_RATIO").must(between(0.0, 1.0)).needs(certificateCA),
 		setting("grace_jitter", &i.GraceJitter, 0.01, Live, "spread of grace_ratio over a fleet").
 			must(between(0.0, 1.0)).needs(certificateCA),
-		setting("spire_socket", &i.SpireSocket, "/run/spire/agent/public/api.sock", Epoch, "spire: Envoy's SDS goes to it").
+		setting("spire_socket", &i.SpireSocket, "/run/spire/agent/public/api.sock", Epoch,
+			"spire: Envoy's SDS goes to it").
 			path().must(notEmpty).needs(spire),
 	}}
 }

@@ -6,8 +6,10 @@ func pathsTable(p *Paths) table {
 			"/run/outrider and /var/lib/outrider (systemd's variables carry it already); `--config FILE` takes any file, " +
 			"drop-ins from conf.d beside it, and these as they stand",
 		keys: []key{
-			setting("runtime_dir", &p.RuntimeDir, "", Start, `"" = $RUNTIME_DIRECTORY, else /run/outrider`).path(),
-			setting("state_dir", &p.StateDir, "", Start, `"" = $STATE_DIRECTORY, else /var/lib/outrider`).path(),
+			setting("runtime_dir", &p.RuntimeDir, "", Start,
+				`"" = $RUNTIME_DIRECTORY, else /run/outrider`).path(),
+			setting("state_dir", &p.StateDir, "", Start,
+				`"" = $STATE_DIRECTORY, else /var/lib/outrider`).path(),
 		}}
 }
 
@@ -42,7 +44,8 @@ func nodeTable(n *Node) table {
 			plays("ISTIO_META_NETWORK"),
 		setting("locality", &n.Locality, "", Epoch, "region/zone/subzone").
 			must(optional(localityName)),
-		setting("workload_group", &n.WorkloadGroup, "", Epoch, "a WorkloadGroup to register with (auto-registration)").
+		setting("workload_group", &n.WorkloadGroup, "", Epoch,
+			"a WorkloadGroup to register with (auto-registration)").
 			plays("ISTIO_META_AUTO_REGISTER_GROUP").needs(registration),
 		setting("labels", &n.Labels, nil, Epoch, "").
 			plays("ISTIO_METAJSON_LABELS"),

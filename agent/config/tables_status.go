@@ -7,11 +7,14 @@ import (
 
 func statusTable(s *Status) table {
 	return table{name: "status", keys: []key{
-		setting("address", &s.Address, "127.0.0.1:15020", Start, `"" = off; ":15020" = all addresses, as in Istio`).
+		setting("address", &s.Address, "127.0.0.1:15020", Start,
+			`"" = off; ":15020" = all addresses, as in Istio`).
 			plays("--statusPort").must(optional(listenAddress)),
-		setting("ready_port", &s.ReadyPort, 15021, Epoch, "Envoy's listener for the same, on address's host; 0 = off").
+		setting("ready_port", &s.ReadyPort, 15021, Epoch,
+			"Envoy's listener for the same, on address's host; 0 = off").
 			must(portOrOff),
-		setting("control", &s.Control, "off", Live, "off | loopback: every local user may end the proxy, as in Istio").
+		setting("control", &s.Control, "off", Live,
+			"off | loopback: every local user may end the proxy, as in Istio").
 			must(oneOf("off", "loopback")).
 			below(
 				" GET /healthz/ready       200 once Envoy is live and has its configuration, else 503 with the reason",
@@ -23,14 +26,16 @@ func statusTable(s *Status) table {
 	}}
 }
 
-// probeTable defines one probe; name is not quoted.
+// probeTable returns the definition of one probe; name is not quoted.
 func probeTable(name string, p *Probe) table {
 	return table{name: probesTable + "." + bareOrQuoted(name), marked: true, sample: true,
 		doc: "[live] a probe of the application, forwarded without certificates; exactly one of http, tcp and grpc",
 		keys: []key{
-			setting("http", &p.HTTP, "", Live, `"http://127.0.0.1:8080/healthz"`).must(optional(httpURL)).conceals(concealURL),
+			setting("http", &p.HTTP, "", Live,
+				`"http://127.0.0.1:8080/healthz"`).must(optional(httpURL)).conceals(concealURL),
 			setting("tcp", &p.TCP, "", Live, `"127.0.0.1:8080"`).must(optional(dialAddress)),
-			setting("grpc", &p.GRPC, "", Live, `"127.0.0.1:9000/service"`).must(optional(grpcTarget)),
+			setting("grpc", &p.GRPC, "", Live,
+				`"127.0.0.1:9000/service"`).must(optional(grpcTarget)),
 			setting("headers", &p.Headers, nil, Live, "of an http probe").conceals(concealAll),
 			duration("timeout", &p.Timeout, "1s", Live, "").must(atLeast(time.Millisecond)),
 		}}
@@ -44,12 +49,17 @@ func healthTable(h *Health) table {
 				must(optional(httpURL)).needs(workloadHealth).conceals(concealURL),
 			setting("tcp", &h.TCP, "", Live, "").must(optional(dialAddress)).needs(workloadHealth),
 			setting("grpc", &h.GRPC, "", Live, "").must(optional(grpcTarget)).needs(workloadHealth),
-			setting("exec", &h.Exec, nil, Live, `["cmd", "arg"]`).needs(workloadHealth).conceals(concealAll),
-			setting("unit", &h.Unit, "", Live, `"myapp.service" (systemd's ActiveState over D-Bus)`).
+			setting("exec", &h.Exec, nil, Live,
+				`["cmd", "arg"]`).needs(workloadHealth).conceals(concealAll),
+			setting("unit", &h.Unit, "", Live,
+				`"myapp.service" (systemd's ActiveState over D-Bus)`).
 				must(optional(systemdUnit)).needs(workloadHealth),
-			duration("initial_delay", &h.InitialDelay, "0s", Live, "").must(atLeast(0)).needs(workloadHealth),
-			duration("period", &h.Period, "10s", Live, "").must(atLeast(time.Millisecond)).needs(workloadHealth),
-			duration("timeout", &h.Timeout, "1s", Live, "").must(atLeast(time.Millisecond)).needs(workloadHealth),
+			duration("initial_delay", &h.InitialDelay, "0s", Live,
+				"").must(atLeast(0)).needs(workloadHealth),
+			duration("period", &h.Period, "10s", Live,
+				"").must(atLeast(time.Millisecond)).needs(workloadHealth),
+			duration("timeout", &h.Timeout, "1s", Live,
+				"").must(atLeast(time.Millisecond)).needs(workloadHealth),
 			setting("success_threshold", &h.SuccessThreshold, 1, Live, "").
 				must(between(1, math.MaxInt32)).needs(workloadHealth),
 			setting("failure_threshold", &h.FailureThreshold, 3, Live, "").

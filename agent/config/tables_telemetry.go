@@ -2,11 +2,14 @@ package config
 
 func telemetryTable(t *Telemetry) table {
 	return table{name: "telemetry", keys: []key{
-		setting("statsd_udp_address", &t.StatsdUDPAddress, "", Epoch, "address:port; the agent resolves a name").
+		setting("statsd_udp_address", &t.StatsdUDPAddress, "", Epoch,
+			"address:port; the agent resolves a name").
 			plays("--statsdUdpAddress").must(optional(dialAddress)),
-		setting("metrics_service", &t.MetricsService, "", Epoch, "host:port of an Envoy gRPC metrics service").
+		setting("metrics_service", &t.MetricsService, "", Epoch,
+			"host:port of an Envoy gRPC metrics service").
 			plays("--envoyMetricsService").must(optional(dialAddress)),
-		setting("access_log_service", &t.AccessLogService, "", Epoch, "host:port of an Envoy gRPC ALS").
+		setting("access_log_service", &t.AccessLogService, "", Epoch,
+			"host:port of an Envoy gRPC ALS").
 			plays("--envoyAccessLogService").must(optional(dialAddress)),
 		setting("disable_internal", &t.DisableInternal, false, Epoch,
 			"node metadata and templates only: no Envoy of today reads it").
@@ -23,17 +26,18 @@ func telemetryTable(t *Telemetry) table {
 	}}
 }
 
-// tlsTable defines the tlsSettings of one of the gRPC services of [telemetry].
+// tlsTable returns the definition of the tlsSettings of a gRPC service in [telemetry].
 func tlsTable(name, doc string, s *TLSSettings) table {
-	return table{name: "telemetry." + name, doc: "[epoch] " + doc, marked: true, sample: true, keys: []key{
-		setting("mode", &s.Mode, "disable", Epoch, "disable | simple | mutual").
-			must(oneOf("disable", "simple", "mutual")),
-		setting("ca_file", &s.CAFile, "", Epoch, "").file(),
-		setting("cert_file", &s.CertFile, "", Epoch, "").file(),
-		setting("key_file", &s.KeyFile, "", Epoch, "").file(),
-		setting("server_name", &s.ServerName, "", Epoch, "").must(optional(domainName)),
-		duration("tcp_keepalive", &s.TCPKeepalive, "0s", Epoch, "").must(atLeast(0)),
-	}}
+	return table{name: "telemetry." + name, doc: "[epoch] " + doc, marked: true,
+		sample: true, keys: []key{
+			setting("mode", &s.Mode, "disable", Epoch, "disable | simple | mutual").
+				must(oneOf("disable", "simple", "mutual")),
+			setting("ca_file", &s.CAFile, "", Epoch, "").file(),
+			setting("cert_file", &s.CertFile, "", Epoch, "").file(),
+			setting("key_file", &s.KeyFile, "", Epoch, "").file(),
+			setting("server_name", &s.ServerName, "", Epoch, "").must(optional(domainName)),
+			duration("tcp_keepalive", &s.TCPKeepalive, "0s", Epoch, "").must(atLeast(0)),
+		}}
 }
 
 func tracingTable(t *Tracing) table {
@@ -43,7 +47,8 @@ func tracingTable(t *Tracing) table {
 				`opentelemetry with the header lightstep-access-token)`).
 			must(oneOf("", "zipkin", "lightstep", "datadog", "opentelemetry")),
 		setting("address", &t.Address, "", Epoch, "").
-			plays("--zipkinAddress, --lightstepAddress, --datadogAgentAddress").must(optional(dialAddress)),
+			plays("--zipkinAddress, --lightstepAddress, --datadogAgentAddress").must(
+			optional(dialAddress)),
 		setting("access_token_file", &t.AccessTokenFile, "", Epoch, "").
 			plays("--lightstepAccessToken").file(),
 		setting("secure", &t.Secure, false, Epoch, "").

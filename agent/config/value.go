@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// convert turns what the TOML parser returned into a value of the type of current. Tables are merged into current, which
-// is not changed itself.
+// convert converts raw, as returned by the TOML parser, to the type of current. Tables are merged
+// with current into a new map; current is not modified.
 func convert(current, raw any) (any, *problem) {
 	switch current := current.(type) {
 	case string:
@@ -37,12 +37,13 @@ func convert(current, raw any) (any, *problem) {
 	case time.Duration:
 		return convertDuration(raw)
 	case []string:
-		return convertList(raw, "strings", `write it in brackets, such as ["a", "b"]`, func(item any) (string, *problem) {
-			if text, ok := item.(string); ok {
-				return text, nil
-			}
-			return "", wrongType(item, "a string", "write each item in quotes")
-		})
+		return convertList(raw, "strings", `write it in brackets, such as ["a", "b"]`,
+			func(item any) (string, *problem) {
+				if text, ok := item.(string); ok {
+					return text, nil
+				}
+				return "", wrongType(item, "a string", "write each item in quotes")
+			})
 	case []int:
 		return convertList(raw, "integers", "write it in brackets, such as [80, 443]", convertInt)
 	case Ports:
@@ -64,7 +65,7 @@ func convertInt(raw any) (int, *problem) {
 	return int(number), nil
 }
 
-// durationUnits is the cure of a duration that is none.
+// durationUnits is the cure for an invalid duration.
 const durationUnits = `write it as a string of numbers with a unit (ms, s, m, h), such as "45s"`
 
 func convertDuration(raw any) (time.Duration, *problem) {
@@ -79,7 +80,8 @@ func convertDuration(raw any) (time.Duration, *problem) {
 	return d, nil
 }
 
-func convertList[T any](raw any, what, cure string, convert func(any) (T, *problem)) ([]T, *problem) {
+func convertList[T any](raw any, what, cure string,
+	convert func(any) (T, *problem)) ([]T, *problem) {
 	items, ok := raw.([]any)
 	if !ok {
 		return nil, wrongType(raw, "a list of "+what, cure)
@@ -99,12 +101,13 @@ func convertList[T any](raw any, what, cure string, convert func(any) (T, *probl
 	return list, nil
 }
 
-// convertPorts takes a list of port numbers, or ["*"].
+// convertPorts accepts a list of port numbers or ["*"].
 func convertPorts(raw any) (Ports, *problem) {
 	if items, ok := raw.([]any); ok && len(items) == 1 && items[0] == "*" {
 		return Ports{All: true}, nil
 	}
-	list, p := convertList(raw, "ports", `write numbers in brackets, such as [80, 443], or ["*"] for all`, convertInt)
+	list, p := convertList(raw, "ports",
+		`write numbers in brackets, such as [80, 443], or ["*"] for all`, convertInt)
 	if p != nil {
 		p.cure = `write numbers in brackets, such as [80, 443], or ["*"] alone for all`
 	}
@@ -129,7 +132,7 @@ func mergeStrings(current map[string]string, raw any) (map[string]string, *probl
 	return merged, nil
 }
 
-// mergeAny merges nested tables entry by entry; anything else is replaced.
+// mergeAny merges nested tables entry by entry; other values are replaced.
 func mergeAny(current map[string]any, raw any) (map[string]any, *problem) {
 	entries, ok := raw.(map[string]any)
 	if !ok {
@@ -160,7 +163,7 @@ func mergeAny(current map[string]any, raw any) (map[string]any, *problem) {
 	return merged, nil
 }
 
-// plainValue turns any TOML into what JSON and a protobuf Struct can hold.
+// plainValue converts a TOML value to types that JSON and a protobuf Struct support.
 func plainValue(raw any) (any, *problem) {
 	switch raw := raw.(type) {
 	case map[string]any:
@@ -175,7 +178,8 @@ func plainValue(raw any) (any, *problem) {
 		return convertList(raw, "values", "", plainValue)
 	case float64:
 		if math.IsNaN(raw) || math.IsInf(raw, 0) {
-			return nil, problemf("write a finite number, or a string", "%s cannot be passed to Envoy", brief(raw))
+			return nil, problemf("write a finite number, or a string",
+				"%s cannot be passed to Envoy", brief(raw))
 		}
 		return raw, nil
 	case time.Time:
@@ -191,7 +195,7 @@ func wrongType(raw any, wanted, cure string) *problem {
 	return p
 }
 
-// describe names the type of a value that the TOML parser returned.
+// describe returns the type of a parser value in words, with an article.
 func describe(raw any) string {
 	switch raw.(type) {
 	case string:

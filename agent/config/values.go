@@ -10,15 +10,15 @@ import (
 // Value is one effective value.
 type Value struct {
 	Key    string // dotted
-	Text   string // TOML, as everyone may see it
-	Source string // file:line:column, "default", or the variable it follows from
+	Text   string // TOML, without secrets
+	Source string // file:line:column, "default", or the variable or key that determines it
 }
 
-// DefaultValues are the defaults of all keys, in the order of the definitions. What an empty one
-// stands for is not filled in.
+// DefaultValues returns the defaults of all keys, in the order of the definitions. Defaults that
+// depend on the environment or on other keys are left empty.
 func DefaultValues() []Value { return (&Loaded{Config: defaults()}).Values() }
 
-// Values are all effective values, in the order of the definitions.
+// Values returns all effective values, in the order of the definitions.
 func (l *Loaded) Values() []Value {
 	var all []Value
 	for _, v := range values(l.Config) {
@@ -27,7 +27,7 @@ func (l *Loaded) Values() []Value {
 	return all
 }
 
-// Nested returns values as tables within tables, with numbers, booleans and lists as such.
+// Nested returns values as nested tables with native numbers, booleans and lists.
 func Nested(values []Value) (map[string]any, error) {
 	var text strings.Builder
 	for _, v := range values {
