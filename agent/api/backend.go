@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Backend is what the agent implements. Every method may be called from many goroutines; a method that returns an *Error
-// decides the answer's status, any other error is an answer of status 500 with its text.
+// Backend is implemented by the agent. Its methods must be safe for concurrent use. An *Error
+// determines the status of the response; any other error is sent as status 500 with its text.
 type Backend interface {
 	Observer
 	Reloader
@@ -20,53 +20,54 @@ type Backend interface {
 	Reporter
 }
 
-// Observer tells how the agent is.
+// Observer reports the state of the agent.
 type Observer interface {
 	Status(ctx context.Context) (Status, error)
-	// WaitReady returns nil once the proxy is ready. progress is told why it is not, at each change; when ctx ends it
-	// returns an error that says why it is not.
+	// WaitReady returns nil once the proxy is ready. It calls progress with the reason whenever the
+	// reason changes. When ctx ends it returns an error with the last reason.
 	WaitReady(ctx context.Context, progress func(Progress)) error
 }
 
-// Reloader reloads.
+// Reloader reloads the configuration.
 type Reloader interface {
-	// Reload returns once the outcome is known. A refusal is a result, not an error. The end of ctx only ends the
-	// waiting: a reload that was begun goes on.
-	Reload(ctx context.Context, request ReloadRequest, progress func(Progress)) (ReloadResult, error)
+	// Reload returns once the outcome is known. A refusal is a result, not an error. If ctx ends,
+	// Reload returns but the reload continues.
+	Reload(ctx context.Context, request ReloadRequest,
+		progress func(Progress)) (ReloadResult, error)
 }
 
-// Drainer drains.
+// Drainer drains the proxy and restores service.
 type Drainer interface {
-	// Drain starts draining and, if asked to, returns only when the listeners are closed and no connection is left. The end of ctx ends the waiting,
-	// not the drain.
+	// Drain starts a drain. With request.Wait it returns only after the listeners are closed and no
+	// connections remain. If ctx ends, Drain returns but the drain continues.
 	Drain(ctx context.Context, request DrainRequest, progress func(Progress)) (DrainResult, error)
-	// Undrain restores service and returns when an epoch that takes connections is live. The end of ctx ends the waiting,
-	// not the undrain.
+	// Undrain restores service and returns when an epoch that accepts connections is live. If ctx
+	// ends, Undrain returns but the operation continues.
 	Undrain(ctx context.Context, progress func(Progress)) (UndrainResult, error)
 }
 
-// Configurator shows the configuration.
+// Configurator returns the configuration and its differences from the files.
 type Configurator interface {
 	Config(ctx context.Context) (Config, error)
 	ConfigDiff(ctx context.Context) (ConfigDiff, error)
 }
 
-// Loggers shows and sets log levels.
+// Loggers gets and sets log levels.
 type Loggers interface {
 	LogLevels(ctx context.Context) (LogLevels, error)
-	// SetLogLevels sets those that are given, all or none, and returns all.
+	// SetLogLevels sets all non-empty levels or none, and returns all levels.
 	SetLogLevels(ctx context.Context, levels LogLevels) (LogLevels, error)
 }
 
-// Viewer looks into the proxy.
+// Viewer reads the state of the proxy.
 type Viewer interface {
-	// Admin is a GET of the live epoch's admin interface, with credentials removed from the answer. path is one of
-	// AdminPaths, query is as in a URL. The caller closes the body.
+	// Admin sends a GET to the live epoch's admin interface and redacts credentials in the
+	// response. path is one of AdminPaths; query is URL-encoded. The caller closes the body.
 	Admin(ctx context.Context, path, query string) (AdminResponse, error)
 	ResourceTypes(ctx context.Context) ([]ResourceType, error)
 }
 
-// AdminResponse is Envoy's answer.
+// AdminResponse is a response of Envoy's admin interface.
 type AdminResponse struct {
 	Epoch       int
 	Status      int
@@ -74,20 +75,21 @@ type AdminResponse struct {
 	Body        io.ReadCloser
 }
 
-// Reporter gives what a bug report needs beside all of the above.
+// Reporter provides the parts of a bug report that no other method returns.
 type Reporter interface {
 	Report(ctx context.Context) ([]ReportPiece, error)
 }
 
-// Events is where events come from; *condition.Board is one.
+// Events is the source of events; *condition.Board implements it.
 type Events interface {
 	Events(after uint64) []condition.Event
 	Watch(buffer int) (<-chan condition.Event, func())
 }
 
-// AdminPaths are the paths of Envoy's admin interface that can be read through the private socket. None of them changes
-// anything.
+// AdminPaths are the admin paths that clients of the private socket may read. None has side
+// effects.
 var AdminPaths = []string{
-	"certs", "clusters", "config_dump", "hot_restart_version", "init_dump", "listeners", "memory", "ready", "runtime",
+	"certs", "clusters", "config_dump", "hot_restart_version", "init_dump", "listeners", "memory",
+	"ready", "runtime",
 	"server_info", "stats", "stats/prometheus",
 }

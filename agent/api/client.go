@@ -17,13 +17,13 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Client talks to an agent. Its errors carry the exit code they call for, see ExitCode.
+// Client is a client of the private socket. ExitCode maps its errors to exit codes.
 type Client struct {
 	socket string
 	http   *http.Client
 }
 
-// NewClient returns a client of the agent on that socket. Nothing is connected yet.
+// NewClient returns a client of the agent on the given socket. It does not connect yet.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		connection, err := dialSocket(ctx, socket)
@@ -31,7 +31,8 @@ func NewClient(socket string) *Client {
 		case err == nil:
 			return connection, nil
 		case errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM):
-			return nil, &Error{Status: http.StatusForbidden, Message: fmt.Sprintf("not authorised to connect to %s", socket)}
+			return nil, &Error{Status: http.StatusForbidden,
+				Message: fmt.Sprintf("not authorised to connect to %s", socket)}
 		case ctx.Err() != nil:
 			return nil, err
 		}
@@ -40,14 +41,15 @@ func NewClient(socket string) *Client {
 		}
 		return nil, &NotRunningError{Socket: socket, Err: err}
 	}
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableCompression: true}}}
+	return &Client{socket: socket,
+		http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableCompression: true}}}
 }
 
-// queuePause is the time between two attempts to get into the queue of a socket.
+// queuePause is the interval between attempts to connect while the socket's backlog is full.
 const queuePause = 5 * time.Millisecond
 
-// dialSocket connects to a Unix socket. Where others have filled the queue of the socket (EAGAIN, see
-// unix(7)) it waits for a place in it until ctx ends.
+// dialSocket connects to a Unix socket. While the backlog is full (EAGAIN, see unix(7)) it retries
+// until ctx ends.
 func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
 	var dialer net.Dialer
 	for {
@@ -63,87 +65,97 @@ func dialSocket(ctx context.Context, socket string) (net.Conn, error) {
 	}
 }
 
-// Socket is the path the client connects to.
+// Socket returns the path of the socket.
 func (c *Client) Socket() string { return c.socket }
 
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Status asks for everything `outrider status` shows.
-func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status](ctx, c, "/status") }
+// Status returns the status of the agent.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	return get[Status](ctx, c, "/status")
+}
 
-// Config asks for the configuration in force.
-func (c *Client) Config(ctx context.Context) (Config, error) { return get[Config](ctx, c, "/config") }
+// Config returns the active configuration.
+func (c *Client) Config(ctx context.Context) (Config, error) {
+	return get[Config](ctx, c, "/config")
+}
 
-// ConfigDiff compares what is on disk with what is in force.
+// ConfigDiff returns the differences between the files and the active configuration.
 func (c *Client) ConfigDiff(ctx context.Context) (ConfigDiff, error) {
 	return get[ConfigDiff](ctx, c, "/config/diff")
 }
 
-// LogLevels asks for the levels in force.
+// LogLevels returns the active log levels.
 func (c *Client) LogLevels(ctx context.Context) (LogLevels, error) {
 	return get[LogLevels](ctx, c, "/log-level")
 }
 
-// SetLogLevels sets the levels that are given and returns all.
+// SetLogLevels sets the non-empty levels and returns all.
 func (c *Client) SetLogLevels(ctx context.Context, levels LogLevels) (LogLevels, error) {
 	return call[LogLevels](ctx, c, http.MethodPost, "/log-level", levels)
 }
 
-// ResourceTypes asks what each xDS type of each epoch stands at.
+// ResourceTypes returns the state of each xDS type of each epoch.
 func (c *Client) ResourceTypes(ctx context.Context) ([]ResourceType, error) {
 	return get[[]ResourceType](ctx, c, "/resource-types")
 }
 
-// MeshProblems asks for what is wrong in the embedded discovery server's files.
+// MeshProblems returns the problems in the files of the embedded discovery server.
 func (c *Client) MeshProblems(ctx context.Context) ([]MeshProblem, error) {
 	return get[[]MeshProblem](ctx, c, "/mesh-problems")
 }
 
-// Report asks for what a bug report needs beside all else.
+// Report returns the files of a bug report that only the agent can provide.
 func (c *Client) Report(ctx context.Context) ([]ReportPiece, error) {
 	return get[[]ReportPiece](ctx, c, "/report")
 }
 
-// Undrain restores service after a drain; progress may be nil.
+// Undrain restores service after a drain. progress may be nil.
 func (c *Client) Undrain(ctx context.Context, progress func(Progress)) (UndrainResult, error) {
 	return stream[UndrainResult](ctx, c, http.MethodPost, "/undrain", nil, progress)
 }
 
-// Reload reloads; progress may be nil.
-func (c *Client) Reload(ctx context.Context, request ReloadRequest, progress func(Progress)) (ReloadResult, error) {
+// Reload reloads the configuration. progress may be nil.
+func (c *Client) Reload(ctx context.Context, request ReloadRequest,
+	progress func(Progress)) (ReloadResult, error) {
 	return stream[ReloadResult](ctx, c, http.MethodPost, "/reload", request, progress)
 }
 
-// Drain drains; progress may be nil.
-func (c *Client) Drain(ctx context.Context, request DrainRequest, progress func(Progress)) (DrainResult, error) {
+// Drain drains the proxy. progress may be nil.
+func (c *Client) Drain(ctx context.Context, request DrainRequest,
+	progress func(Progress)) (DrainResult, error) {
 	return stream[DrainResult](ctx, c, http.MethodPost, "/drain", request, progress)
 }
 
-// Wait returns once the proxy is ready or ctx ends; progress may be nil.
+// Wait returns once the proxy is ready or ctx ends. progress may be nil.
 func (c *Client) Wait(ctx context.Context, progress func(Progress)) (WaitResult, error) {
 	return stream[WaitResult](ctx, c, http.MethodGet, "/wait", nil, progress)
 }
 
-// Admin reads from Envoy's admin interface; the caller closes the body. An answer of Envoy other than 200 is an error.
+// Admin sends a GET to Envoy's admin interface. The caller closes the body. A status other than 200
+// is an error.
 func (c *Client) Admin(ctx context.Context, path string, query url.Values) (AdminResponse, error) {
 	target := "/admin/" + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	response, err := c.do(ctx, http.MethodGet, target, nil) //nolint:bodyclose // the caller closes it
+	response, err := c.do(ctx, http.MethodGet, target, nil) //nolint:bodyclose // caller closes
 	if err != nil {
 		return AdminResponse{}, err
 	}
 	epoch, _ := strconv.Atoi(response.Header.Get(EpochHeader))
-	return AdminResponse{Epoch: epoch, Status: response.StatusCode, ContentType: response.Header.Get("Content-Type"),
-		Body: response.Body}, nil
+	return AdminResponse{Epoch: epoch, Status: response.StatusCode,
+		ContentType: response.Header.Get("Content-Type"),
+		Body:        response.Body}, nil
 }
 
-// Events hands each event after the given sequence to each, oldest first; with follow it goes on until ctx ends, each
-// returns an error or the agent ends.
-func (c *Client) Events(ctx context.Context, after uint64, follow bool, each func(condition.Event) error) error {
-	response, err := c.do(ctx, http.MethodGet, fmt.Sprintf("/events?after=%d&follow=%t", after, follow), nil)
+// Events calls each for every event after the given sequence number, oldest first. With follow it
+// continues with new events until ctx ends, each returns an error or the agent exits.
+func (c *Client) Events(ctx context.Context, after uint64, follow bool,
+	each func(condition.Event) error) error {
+	response, err := c.do(ctx, http.MethodGet,
+		fmt.Sprintf("/events?after=%d&follow=%t", after, follow), nil)
 	if err != nil {
 		return err
 	}
@@ -162,15 +174,16 @@ func (c *Client) Events(ctx context.Context, after uint64, follow bool, each fun
 	}
 }
 
-// lost is the error of an answer that was cut.
+// lost returns the error of a truncated response.
 func (c *Client) lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("the connection to the agent was lost before its answer was complete: %w", err)
+	return fmt.Errorf("the connection to the agent was lost before its answer was complete: %w",
+		err)
 }
 
-// do sends a request and returns an answer of status 200.
+// do sends a request. It returns an error for any status other than 200.
 func (c *Client) do(ctx context.Context, method, target string, body any) (*http.Response, error) {
 	var content io.Reader
 	if body != nil {
@@ -180,14 +193,15 @@ func (c *Client) do(ctx context.Context, method, target string, body any) (*http
 		}
 		content = bytes.NewReader(encoded)
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://outrider"+Prefix+target, content)
+	request, err := http.NewRequestWithContext(ctx, method,
+		"http://outrider"+Prefix+target, content)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent: %w", err)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
 		if e, ok := errors.AsType[*url.Error](err); ok {
-			err = e.Err // its text is about a URL that nobody knows
+			err = e.Err // the text of url.Error names an internal URL
 		}
 		if _, ok := errors.AsType[*NotRunningError](err); ok || ctx.Err() != nil {
 			return nil, err
@@ -204,7 +218,8 @@ func (c *Client) do(ctx context.Context, method, target string, body any) (*http
 	}
 	refused := Error{Status: response.StatusCode}
 	if json.Unmarshal(text, &refused) != nil || refused.Message == "" {
-		refused.Message = fmt.Sprintf("the agent answered %s: %s", response.Status, bytes.TrimSpace(text))
+		refused.Message = fmt.Sprintf("the agent answered %s: %s", response.Status,
+			bytes.TrimSpace(text))
 	}
 	return nil, &refused
 }
@@ -226,8 +241,9 @@ func call[T any](ctx context.Context, c *Client, method, target string, body any
 	return answer, nil
 }
 
-// stream runs a long operation.
-func stream[T any](ctx context.Context, c *Client, method, target string, body any, progress func(Progress)) (T, error) {
+// stream sends a request for a long operation and reads its progress and result.
+func stream[T any](ctx context.Context, c *Client, method, target string, body any,
+	progress func(Progress)) (T, error) {
 	var none T
 	response, err := c.do(ctx, method, target, body)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestDialSocket_WaitsForTheQueue fills the queue of a socket before the client connects.
+// TestDialSocket_WaitsForTheQueue fills the socket's backlog before the client connects.
 func TestDialSocket_WaitsForTheQueue(t *testing.T) {
 	path := filepath.Join(parts.ShortDir(t), "s")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -22,7 +22,8 @@ func TestDialSocket_WaitsForTheQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}),
+		unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
 	for {
@@ -40,7 +41,7 @@ func TestDialSocket_WaitsForTheQueue(t *testing.T) {
 	if _, err := dialSocket(short, path); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a full queue: %v", err)
 	}
-	accepted, _, err := unix.Accept(fd) // a place is free
+	accepted, _, err := unix.Accept(fd) // frees a place in the backlog
 	if err != nil {
 		t.Fatal(err)
 	}

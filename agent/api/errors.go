@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// Error is an answer other than what was asked for. It travels as {"error": …, "reasons": […]}.
+// Error is an error response, encoded as {"error": …, "reasons": […]}.
 type Error struct {
 	Status  int      `json:"-"` // HTTP status
 	Message string   `json:"error"`
 	Reasons []string `json:"reasons,omitempty"`
 }
 
-// Error is the message and its reasons, one a line.
+// Error returns the message and its reasons, one per line.
 func (e *Error) Error() string {
 	return strings.Join(append([]string{e.Message}, e.Reasons...), "\n")
 }
 
-// Refuse is an error of a request that the agent understood and will not do now (409).
+// Refuse returns an error with status 409: the request is valid but cannot be performed now.
 func Refuse(message string, reasons ...string) *Error {
 	return &Error{Status: http.StatusConflict, Message: message, Reasons: reasons}
 }
 
-// NotRunningError says that nobody answers on the socket.
+// NotRunningError reports that no agent listens on the socket.
 type NotRunningError struct {
 	Socket string
 	Err    error
@@ -39,13 +39,13 @@ func (e *NotRunningError) Unwrap() error { return e.Err }
 // The exit codes of `outrider`.
 const (
 	ExitDone          = 0
-	ExitRefused       = 1 // the agent said no
+	ExitRefused       = 1 // the agent refused the request
 	ExitUsage         = 2
 	ExitNotRunning    = 3
 	ExitNotAuthorised = 4
 )
 
-// ExitCode is the exit code that an error of a Client calls for.
+// ExitCode returns the exit code for an error of a Client.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitDone
@@ -59,7 +59,7 @@ func ExitCode(err error) int {
 	return ExitRefused
 }
 
-// asError is the *Error in err, or one of status 500 with its text.
+// asError returns the *Error in err, or one with status 500 and the text of err.
 func asError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		answer := *e

@@ -52,7 +52,7 @@ func (s *Server) setLogLevels(w http.ResponseWriter, r *http.Request) {
 	send(w, http.StatusOK, levels)
 }
 
-// wait answers once the proxy is ready, or when the caller goes away.
+// wait responds once the proxy is ready or the client disconnects.
 func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
 	s.stream(w, r, func(line *lines) (any, error) {
 		if err := s.options.Backend.WaitReady(line.context, line.progress); err != nil {
@@ -62,17 +62,21 @@ func (s *Server) wait(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// events sends the kept events after ?after=N (all kept ones without it), then with ?follow=true new ones as they come.
+// events sends the retained events after ?after=N (default: all), then with ?follow=true new ones
+// as they occur.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	var after uint64
 	if text := r.URL.Query().Get("after"); text != "" {
 		var err error
 		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
-			fail(w, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("after=%q is not a number", text)})
+			fail(w, &Error{Status: http.StatusBadRequest,
+				Message: fmt.Sprintf("after=%q is not a number", text)})
 			return
 		}
 	}
-	const buffer = 256 // events; a client that is further behind than this loses some, and sees it in their sequence
+	// buffer is the number of buffered events. A client that falls further behind sees a gap in the
+	// sequence numbers.
+	const buffer = 256
 	coming, cancel := s.options.Events.Watch(buffer)
 	defer cancel()
 	out := newLineWriter(w)
@@ -89,7 +93,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		select {
 		case event := <-coming:
 			if event.Sequence <= after {
-				continue // was among the kept ones
+				continue // already sent with the retained events
 			}
 			if out.write(event) != nil {
 				return
@@ -102,12 +106,13 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admin passes a GET on to the live epoch.
+// admin forwards a GET to the live epoch.
 func (s *Server) admin(w http.ResponseWriter, r *http.Request) {
 	path := r.PathValue("path")
 	if !slices.Contains(AdminPaths, path) {
 		fail(w, &Error{Status: http.StatusNotFound,
-			Message: fmt.Sprintf("%q of Envoy's admin cannot be read here; these can: %s", path, strings.Join(AdminPaths, ", "))})
+			Message: fmt.Sprintf("%q of Envoy's admin cannot be read here; these can: %s", path,
+				strings.Join(AdminPaths, ", "))})
 		return
 	}
 	answer, err := s.options.Backend.Admin(r.Context(), path, r.URL.RawQuery)
@@ -121,9 +126,9 @@ func (s *Server) admin(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(EpochHeader, strconv.Itoa(answer.Epoch))
 	w.WriteHeader(answer.Status)
 	if _, err := io.Copy(w, answer.Body); err != nil {
-		panic(http.ErrAbortHandler) // a cut answer must not look like a whole one
+		panic(http.ErrAbortHandler) // a truncated response must not look complete
 	}
 }
 
-// EpochHeader says in an answer from Envoy's admin which epoch it is from.
+// EpochHeader is the header of an admin response that names its epoch.
 const EpochHeader = "X-Outrider-Epoch"

@@ -13,14 +13,15 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// listener accepts connections with their peers.
+// listener accepts connections and determines their peers.
 type listener struct {
 	*net.UnixListener
 	path string
-	file os.FileInfo // the socket as it was made
+	file os.FileInfo // identity of the created socket file
 }
 
-// listen makes the socket, in place of one that nobody answers on, mode 0666: the rule decides, not the file.
+// listen creates the socket with mode 0666 and replaces a stale one. The Rule authorises requests,
+// not the file mode.
 func listen(path string) (*listener, error) {
 	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = probe.Close()
@@ -35,7 +36,7 @@ func listen(path string) (*listener, error) {
 		return nil, fmt.Errorf("listen on the private socket: %w", err)
 	}
 	unixListener := made.(*net.UnixListener)
-	unixListener.SetUnlinkOnClose(false) // by then the path may be another agent's
+	unixListener.SetUnlinkOnClose(false) // at close the path may belong to another agent
 	if err := os.Chmod(path, 0o666); err != nil {
 		_ = made.Close()
 		return nil, fmt.Errorf("open the private socket to all users: %w", err)
@@ -48,7 +49,7 @@ func listen(path string) (*listener, error) {
 	return &listener{UnixListener: unixListener, path: path, file: file}, nil
 }
 
-// Close ends listening and removes the socket if it is still this listener's.
+// Close stops listening and removes the socket file unless another process has replaced it.
 func (l *listener) Close() error {
 	if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.file) {
 		_ = os.Remove(l.path)
@@ -56,20 +57,21 @@ func (l *listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// tooMany answers connections beyond the limits.
+// tooMany is the response to connections beyond the limits.
 var tooMany = func() []byte {
 	body := `{"error":"the agent has too many connections of this user; try again later"}` + "\n"
-	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"+
-		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	return fmt.Appendf(nil,
+		"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"+
+			"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }()
 
-// connection is a connection with its peer.
+// connection is a net.Conn with its peer.
 type connection struct {
 	*net.UnixConn
 	peer Peer
 }
 
-// Accept returns the next connection whose peer is known. It is a *connection.
+// Accept returns the next connection, of type *connection, and skips those with an unknown peer.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.AcceptUnix()
@@ -83,14 +85,14 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Limits of connections. Everybody may read, so everybody may try to use the agent up: one user's connections leave those of
-// all others alone, and unprivileged ones never take the place of root's.
+// Connection limits. Any local user may connect, so one user's connections cannot displace those of
+// others, and unprivileged ones cannot displace those of root.
 var (
-	privilegedLimits = admission.Limits{Total: 64, PerKey: 64} // of root and the agent's own user
+	privilegedLimits = admission.Limits{Total: 64, PerKey: 64} // root and the agent's own user
 	everyoneLimits   = admission.Limits{Total: 128, PerKey: 16}
 )
 
-// gate admits connections by user.
+// gate limits connections per user.
 type gate struct {
 	rule                 Rule
 	privileged, everyone *admission.Pool
@@ -101,17 +103,18 @@ func newGate(rule Rule) *gate {
 }
 
 func (g *gate) listen(inner net.Listener) net.Listener {
-	return admission.Listen(inner, admission.Options{Refusal: tooMany, Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
-		peer := c.(*connection).peer
-		if g.rule.privileged(peer) {
-			return g.privileged, admission.User(peer.UID)
-		}
-		return g.everyone, admission.User(peer.UID)
-	}})
+	return admission.Listen(inner, admission.Options{Refusal: tooMany,
+		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
+			peer := c.(*connection).peer
+			if g.rule.privileged(peer) {
+				return g.privileged, admission.User(peer.UID)
+			}
+			return g.everyone, admission.User(peer.UID)
+		}})
 }
 
-// peerOfRequest returns who sent a request. One that did not come through the private socket is nobody's, with no right to
-// change.
+// peerOfRequest returns the peer that sent a request. It reports false for a request that did not
+// arrive through the private socket; such a request has no privileges.
 func peerOfRequest(r *http.Request) (Peer, bool) {
 	if admitted := admission.FromContext(r.Context()); admitted != nil {
 		if c, ok := admitted.Conn.(*connection); ok {

@@ -7,16 +7,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Mesher tells of the embedded discovery server.
+// Mesher queries the embedded discovery server.
 type Mesher interface {
 	MeshProblems(ctx context.Context) ([]MeshProblem, error)
-	// MeshExplain says what the live epoch would do with a request; it sends none.
+	// MeshExplain predicts how the live epoch would handle a request, without sending it.
 	MeshExplain(ctx context.Context, request MeshRequest) (MeshExplanation, error)
-	// MeshOrigins are the objects that each resource of the live epoch came from.
+	// MeshOrigins returns the source objects of each resource of the live epoch.
 	MeshOrigins(ctx context.Context) ([]MeshOrigin, error)
 }
 
-// MeshProblem is what is wrong in the embedded discovery server's files.
+// MeshProblem is a problem in the files of the embedded discovery server.
 type MeshProblem struct {
 	File     string `json:"file"`
 	Line     int    `json:"line,omitempty"`
@@ -26,71 +26,76 @@ type MeshProblem struct {
 	Message  string `json:"message"`
 }
 
-// MeshRequest is a request that is asked about.
+// MeshRequest describes an HTTP request to explain.
 type MeshRequest struct {
-	Method  string       `json:"method,omitempty"` // "" is GET
+	Method  string       `json:"method,omitempty"` // "" = GET
 	Host    string       `json:"host"`             // without a port
 	Port    uint32       `json:"port"`
-	Path    string       `json:"path,omitempty"` // with the query; "" is /
+	Path    string       `json:"path,omitempty"` // with the query; "" = /
 	Headers []MeshHeader `json:"headers,omitempty"`
 	TLS     bool         `json:"tls,omitempty"`
-	Address string       `json:"address,omitempty"` // IP that is connected to; "": not known
+	Address string       `json:"address,omitempty"` // destination IP; "" = unknown
 }
 
-// MeshHeader is a header of a request.
+// MeshHeader is a request header.
 type MeshHeader struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// MeshExplanation is what becomes of a request, and why.
+// MeshExplanation describes how Envoy would handle a request, and why.
 type MeshExplanation struct {
-	Outcome  string        `json:"outcome"`            // forwarded, redirect, answered, refused, closed
-	Status   int           `json:"status,omitempty"`   // of an answer of the proxy's own
-	Location string        `json:"location,omitempty"` // of a redirect
-	Body     string        `json:"body,omitempty"`     // of a direct response
-	Clusters []MeshTarget  `json:"clusters,omitempty"`
-	Mirrors  []MeshTarget  `json:"mirrors,omitempty"`
-	Steps    []MeshStep    `json:"steps"`
-	Reason   string        `json:"reason,omitempty"`  // why nothing takes it
-	Cure     string        `json:"cure,omitempty"`    //
-	Unknown  []string      `json:"unknown,omitempty"` // what the request alone does not tell
+	// Outcome is forwarded, redirect, answered, refused or closed.
+	Outcome  string       `json:"outcome"`
+	Status   int          `json:"status,omitempty"`   // of a response that the proxy generates
+	Location string       `json:"location,omitempty"` // of a redirect
+	Body     string       `json:"body,omitempty"`     // of a direct response
+	Clusters []MeshTarget `json:"clusters,omitempty"`
+	Mirrors  []MeshTarget `json:"mirrors,omitempty"`
+	Steps    []MeshStep   `json:"steps"`
+	Reason   string       `json:"reason,omitempty"` // why no route matches
+	Cure     string       `json:"cure,omitempty"`
+	// Unknown lists properties that the request does not determine.
+	Unknown  []string      `json:"unknown,omitempty"`
 	Problems []MeshProblem `json:"problems,omitempty"`
 }
 
-// MeshTarget is a cluster and its part of the requests.
+// MeshTarget is a cluster and its share of the requests.
 type MeshTarget struct {
 	Cluster string  `json:"cluster"`
 	Percent float64 `json:"percent"`
 }
 
-// MeshStep is one decision.
+// MeshStep is one routing decision.
 type MeshStep struct {
-	What    string            `json:"what"` // listener, filter chain, routes, virtual host, route, fault, CORS, action, cluster, endpoints
+	// What is listener, filter chain, routes, virtual host, route, fault, CORS, action, cluster or
+	// endpoints.
+	What    string            `json:"what"`
 	Name    string            `json:"name,omitempty"`
 	Facts   []string          `json:"facts,omitempty"`
 	Origins []resource.Origin `json:"origins,omitempty"` // the deciding one first
 }
 
-// MeshOrigin is what a resource came from.
+// MeshOrigin lists the source objects of a resource.
 type MeshOrigin struct {
-	Type        string            `json:"type"` // type URL
-	Name        string            `json:"name"`
-	VirtualHost string            `json:"virtual_host,omitempty"` // of a route configuration, that this is about; "": all of it
-	Origins     []resource.Origin `json:"origins"`                // the deciding one first
+	Type string `json:"type"` // type URL
+	Name string `json:"name"`
+	// VirtualHost limits the origins to one virtual host of a route configuration; "" = all.
+	VirtualHost string            `json:"virtual_host,omitempty"`
+	Origins     []resource.Origin `json:"origins"` // the deciding one first
 }
 
-// MeshExplain asks what becomes of a request.
+// MeshExplain predicts how the live epoch would handle a request.
 func (c *Client) MeshExplain(ctx context.Context, request MeshRequest) (MeshExplanation, error) {
 	return call[MeshExplanation](ctx, c, http.MethodPost, "/mesh/explain", request)
 }
 
-// MeshOrigins asks where resources come from.
+// MeshOrigins returns the source objects of resources.
 func (c *Client) MeshOrigins(ctx context.Context) ([]MeshOrigin, error) {
 	return get[[]MeshOrigin](ctx, c, "/mesh/origins")
 }
 
-// explain reads only, but what is asked about does not fit into a URL.
+// explain is read-only but uses POST, because a request does not fit into a URL.
 func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	var request MeshRequest
 	if err := decode(w, r, &request); err != nil {

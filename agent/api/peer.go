@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is who is at the other end of a connection. The kernel took it when the connection was made: nothing the peer does
-// later (exit, setuid, exec) changes it, and no process is looked at, so a reused pid cannot fool it.
+// Peer identifies the other end of a connection. The kernel records it when the connection is made,
+// so neither a later exit, setuid or exec of the peer nor a reused PID changes it.
 type Peer struct {
 	PID    int
 	UID    uint32
@@ -24,7 +24,7 @@ type Peer struct {
 // maximumGroups is NGROUPS_MAX of Linux (limits.h).
 const maximumGroups = 65536
 
-// peerOf asks the kernel.
+// peerOf reads the peer's credentials from the socket.
 func peerOf(connection *net.UnixConn) (Peer, error) {
 	raw, err := connection.SyscallConn()
 	if err != nil {
@@ -34,7 +34,8 @@ func peerOf(connection *net.UnixConn) (Peer, error) {
 	var failed error
 	err = raw.Control(func(fd uintptr) {
 		var credentials *unix.Ucred
-		if credentials, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); failed != nil {
+		if credentials, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
+			unix.SO_PEERCRED); failed != nil {
 			failed = fmt.Errorf("ask for SO_PEERCRED: %w", failed)
 			return
 		}
@@ -47,12 +48,13 @@ func peerOf(connection *net.UnixConn) (Peer, error) {
 	return peer, nil
 }
 
-// peerGroups is SO_PEERGROUPS, for which x/sys/unix has the number but no function.
+// peerGroups reads SO_PEERGROUPS, for which x/sys/unix has a constant but no function.
 func peerGroups(fd int) ([]uint32, error) {
 	groups := make([]uint32, 64)
 	for {
-		length := uint32(len(groups)) * 4 // socklen_t; the kernel writes back what it needs
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+		length := uint32(len(groups)) * 4 // socklen_t; the kernel returns the required length
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET,
+			unix.SO_PEERGROUPS,
 			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&length)), 0)
 		switch {
 		case errno == 0:
@@ -65,25 +67,26 @@ func peerGroups(fd int) ([]uint32, error) {
 	}
 }
 
-// Rule says who may change something and see the configuration. Everybody may see the state.
+// Rule determines who may change the proxy and read the configuration. Everyone may read the
+// status.
 type Rule struct {
-	UID   uint32 // the agent's own
-	Group string // a group whose members may; "" = none
-	// LookupGroup finds a group's number; nil = the system's. It is asked at every change, so a group that was made after
-	// the agent started counts.
+	UID   uint32 // user of the agent, always privileged
+	Group string // members are authorised; "" = none
+	// LookupGroup returns the GID of a group; nil = os/user. It is called for every restricted
+	// request, so a group created after the agent's start is found.
 	LookupGroup func(name string) (uint32, error)
 }
 
-// privileged is true for root and for the agent's own user.
+// privileged reports whether the peer is root or the agent's own user.
 func (r Rule) privileged(peer Peer) bool { return peer.UID == 0 || peer.UID == r.UID }
 
-// What a request does that not everybody may.
+// Restricted operations, as worded in refusals.
 const (
 	changes = "changes the proxy"
 	shows   = "shows the configuration"
 )
 
-// refuse returns why the peer may not do what the request does, nil if it may.
+// refuse returns an error with status 403 if the peer may not perform the operation, else nil.
 func (r Rule) refuse(peer Peer, does string) *Error {
 	if r.privileged(peer) {
 		return nil
@@ -93,7 +96,8 @@ func (r Rule) refuse(peer Peer, does string) *Error {
 		if lookup == nil {
 			lookup = lookupGroup
 		}
-		if group, err := lookup(r.Group); err == nil && (peer.GID == group || slices.Contains(peer.Groups, group)) {
+		if group, err := lookup(r.Group); err == nil &&
+			(peer.GID == group || slices.Contains(peer.Groups, group)) {
 			return nil
 		}
 	}

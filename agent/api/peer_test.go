@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// askAsAnotherUser is the test program as the client of another user: it reads the state, changes
-// it, reads the configuration, and prints the exit codes and errors.
+// askAsAnotherUser runs in a copy of the test program as another user: it reads the status, changes
+// something, reads the configuration, and prints the exit codes and errors.
 func askAsAnotherUser(socket string) {
 	client := api.NewClient(socket)
 	_, readErr := client.Status(context.Background())
@@ -46,7 +46,7 @@ func program(t *testing.T, dir string) string {
 	return path
 }
 
-// TestWhoMayChange asks over a real socket as other users; it needs root, as all tests of more than one user do.
+// TestWhoMayChange sends requests over a real socket as several users. It needs root.
 func TestWhoMayChange(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("tests of other users' requests must run as root")
@@ -57,15 +57,16 @@ func TestWhoMayChange(t *testing.T) {
 	backend := &apitest.Backend{}
 	socket := apitest.ServeWith(t, api.Options{
 		Socket: filepath.Join(dir, api.SocketName),
-		Rule: api.Rule{UID: agent, Group: "outrider", LookupGroup: func(name string) (uint32, error) {
-			if name != "outrider" {
-				return 0, fmt.Errorf("asked for group %q", name)
-			}
-			return group, nil
-		}},
+		Rule: api.Rule{UID: agent, Group: "outrider",
+			LookupGroup: func(name string) (uint32, error) {
+				if name != "outrider" {
+					return 0, fmt.Errorf("asked for group %q", name)
+				}
+				return group, nil
+			}},
 		Backend: backend, Events: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler),
 	})
-	many := make([]uint32, 0, 300) // more than the first question to the kernel has room for
+	many := make([]uint32, 0, 300) // more than the first getsockopt buffer holds
 	for i := range 299 {
 		many = append(many, uint32(10000+i))
 	}
@@ -77,10 +78,14 @@ func TestWhoMayChange(t *testing.T) {
 		{"root", syscall.Credential{}, api.ExitDone},
 		{"the agent's own user", syscall.Credential{Uid: agent, Gid: 5}, api.ExitDone},
 		{"primary group", syscall.Credential{Uid: 12345, Gid: group}, api.ExitDone},
-		{"supplementary group", syscall.Credential{Uid: 12345, Gid: 12345, Groups: []uint32{7, group}}, api.ExitDone},
-		{"the last of many groups", syscall.Credential{Uid: 12345, Gid: 12345, Groups: append(many, group)}, api.ExitDone},
-		{"another user", syscall.Credential{Uid: 12345, Gid: 12345, Groups: []uint32{7}}, api.ExitNotAuthorised},
-		{"group root", syscall.Credential{Uid: 12345, Gid: 0, Groups: []uint32{0}}, api.ExitNotAuthorised},
+		{"supplementary group",
+			syscall.Credential{Uid: 12345, Gid: 12345, Groups: []uint32{7, group}}, api.ExitDone},
+		{"the last of many groups",
+			syscall.Credential{Uid: 12345, Gid: 12345, Groups: append(many, group)}, api.ExitDone},
+		{"another user", syscall.Credential{Uid: 12345, Gid: 12345, Groups: []uint32{7}},
+			api.ExitNotAuthorised},
+		{"group root", syscall.Credential{Uid: 12345, Gid: 0, Groups: []uint32{0}},
+			api.ExitNotAuthorised},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

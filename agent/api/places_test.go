@@ -24,8 +24,8 @@ const (
 	attempts   = 600
 )
 
-// hold makes as many connections as there are attempts, asks the same on each, and returns how many were answered with 200 and
-// how many with 503. It ends them with the test.
+// hold opens attempts connections, sends the request on each, and returns how many received 200 and
+// 503. The connections are closed at the end of the test.
 func hold(t *testing.T, socket, request string) (all []net.Conn, served, refused int) {
 	t.Helper()
 	for range attempts {
@@ -45,14 +45,16 @@ func hold(t *testing.T, socket, request string) (all []net.Conn, served, refused
 		switch {
 		case strings.HasPrefix(string(answer[:n]), "HTTP/1.1 200"):
 			served++
-		case strings.HasPrefix(string(answer[:n]), "HTTP/1.1 503"), errors.Is(err, syscall.ECONNRESET):
+		case strings.HasPrefix(string(answer[:n]), "HTTP/1.1 503"),
+			errors.Is(err, syscall.ECONNRESET):
 			refused++
 		}
 	}
 	return all, served, refused
 }
 
-// open counts the connections that the agent has not closed, once there are at most that many: the end of one is seen later.
+// open returns the number of connections that the agent has not closed. It waits up to 10 s for the
+// number to drop to most.
 func open(connections []net.Conn, most int) (count int) {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		count = 0
@@ -68,10 +70,10 @@ func open(connections []net.Conn, most int) (count int) {
 	}
 }
 
-// Connections that ask nothing keep nobody out, not even those of the user they belong to: neither those that never asked nor
-// those that were answered.
+// Idle connections, with or without an earlier request, give way to others of the same user.
 func TestIdleConnectionsGiveWay(t *testing.T) {
-	for name, request := range map[string]string{"silent": "", "answered": oneRequest, "half a request": "GET /v1/status HTTP/1.1\r\nHost:"} {
+	for name, request := range map[string]string{"silent": "", "answered": oneRequest,
+		"half a request": "GET /v1/status HTTP/1.1\r\nHost:"} {
 		t.Run(name, func(t *testing.T) {
 			socket := apitest.Serve(t, parts.ShortDir(t), &apitest.Backend{}, condition.NewBoard())
 			stream, err := net.Dial("unix", socket)
@@ -110,7 +112,7 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 	}
 }
 
-// Those that are busy are not ended for another, which is refused.
+// Busy connections are not evicted; new ones are refused instead.
 func TestBusyConnectionsStay(t *testing.T) {
 	socket := apitest.Serve(t, parts.ShortDir(t), &apitest.Backend{}, condition.NewBoard())
 	all, served, refused := hold(t, socket, oneStream)
@@ -119,7 +121,8 @@ func TestBusyConnectionsStay(t *testing.T) {
 	}
 }
 
-// Another user gets fewer, and leaves root its own, whether they are busy or idle.
+// An unprivileged user cannot use the connections reserved for root, whether its own are busy or
+// idle.
 func TestOneUserCannotTakeAllConnections(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("tests of other users' requests must run as root")
@@ -132,8 +135,10 @@ func TestOneUserCannotTakeAllConnections(t *testing.T) {
 		hog := program(t, dir)
 		socket := apitest.Serve(t, dir, &apitest.Backend{}, condition.NewBoard())
 		command := exec.Command(hog, "-test.run", "^TestHoldConnections$")
-		command.Env = append(os.Environ(), "HOLD_CONNECTIONS_TO="+socket, "HOLD_CONNECTIONS_ASK="+request)
-		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+		command.Env = append(os.Environ(), "HOLD_CONNECTIONS_TO="+socket,
+			"HOLD_CONNECTIONS_ASK="+request)
+		command.SysProcAttr = &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
 		input, err := command.StdinPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +168,8 @@ func TestOneUserCannotTakeAllConnections(t *testing.T) {
 	}
 }
 
-// TestHoldConnections is the other user of TestOneUserCannotTakeAllConnections; by itself it does nothing.
+// TestHoldConnections is the child process of TestOneUserCannotTakeAllConnections. Alone it does
+// nothing.
 func TestHoldConnections(t *testing.T) {
 	socket := os.Getenv("HOLD_CONNECTIONS_TO")
 	if socket == "" {

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// counter counts the lines of a log.
+// counter is a log writer that counts lines.
 type counter struct{ atomic.Int64 }
 
 // Write implements io.Writer.
@@ -27,7 +27,7 @@ func (c *counter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A user who is refused cannot fill the journal: a refusal is logged once a second.
+// Refusals are logged at most once per second, so that users cannot flood the journal.
 func TestRefusals_DoNotFillTheLog(t *testing.T) {
 	var logged counter
 	dir := parts.ShortDir(t)
@@ -55,7 +55,8 @@ func TestRefusals_DoNotFillTheLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		var body bytes.Buffer
-		if _, err := body.ReadFrom(answer.Body); err != nil || answer.StatusCode != http.StatusForbidden {
+		if _, err := body.ReadFrom(answer.Body); err != nil ||
+			answer.StatusCode != http.StatusForbidden {
 			t.Fatalf("%s, %v", answer.Status, err)
 		}
 	}

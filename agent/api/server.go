@@ -14,22 +14,23 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Limits of one request.
+// Time limits of one request.
 const (
-	headerTime    = 5 * time.Second  // until the header has come
-	bodyTime      = 5 * time.Second  // until the body has come
-	answerTime    = 30 * time.Second // until an answer that is not a stream has been taken by the client
-	lineTime      = 10 * time.Second // until one line of a stream has been taken
-	adminTime     = 2 * time.Minute  // until a pass-through of Envoy's admin has been taken
-	idleTime      = time.Minute      // between two requests
+	headerTime = 5 * time.Second // to receive the header
+	bodyTime   = 5 * time.Second // to receive the body
+	// answerTime limits sending a response that is not a stream.
+	answerTime    = 30 * time.Second
+	lineTime      = 10 * time.Second // to send one line of a stream
+	adminTime     = 2 * time.Minute  // to send a response of Envoy's admin interface
+	idleTime      = time.Minute      // between requests of a connection
 	maximumHeader = 16 << 10
 	maximumBody   = 64 << 10
-	shutdownTime  = 2 * time.Second // for answers under way when the server ends
+	shutdownTime  = 2 * time.Second // for active responses at shutdown
 )
 
-// Options of a server.
+// Options configure a Server.
 type Options struct {
-	Socket  string // path; its folder exists
+	Socket  string // path, in an existing directory
 	Rule    Rule
 	Backend Backend
 	Events  Events
@@ -42,30 +43,33 @@ type Server struct {
 	handler http.Handler
 	gate    *gate
 	ready   chan struct{}
-	ending  chan struct{} // closed when Run ends: streams end with it
-	told    atomic.Int64  // the second in which a refusal was logged last
+	ending  chan struct{} // closed when Run ends, to end streams
+	told    atomic.Int64  // Unix time of the last logged refusal
 }
 
-// NewServer returns a server; Run serves.
+// NewServer returns a server. Call Run to serve.
 func NewServer(options Options) *Server {
-	s := &Server{options: options, gate: newGate(options.Rule), ready: make(chan struct{}), ending: make(chan struct{})}
+	s := &Server{options: options, gate: newGate(options.Rule), ready: make(chan struct{}),
+		ending: make(chan struct{})}
 	s.handler = s.routes()
 	return s
 }
 
-// Name is the part's name.
+// Name returns the component's name.
 func (s *Server) Name() string { return "api" }
 
-// Ready is closed once the socket takes connections.
+// Ready returns a channel that is closed once the socket accepts connections.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Connections returns what has been counted of connections.
+// Connections returns the admission counters of all connections.
 func (s *Server) Connections() admission.Stats {
 	stats, others := s.gate.privileged.Stats(), s.gate.everyone.Stats()
-	return admission.Stats{Evicted: stats.Evicted + others.Evicted, Refused: stats.Refused + others.Refused}
+	return admission.Stats{Evicted: stats.Evicted + others.Evicted,
+		Refused: stats.Refused + others.Refused}
 }
 
-// Run serves until ctx ends, then lets answers under way end for a moment and removes the socket. It runs once.
+// Run serves until ctx ends, then lets active responses finish for up to shutdownTime and removes
+// the socket. It must be called only once.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := listen(s.options.Socket)
 	if err != nil {
@@ -81,7 +85,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
-	close(s.ready) // it takes connections; whoever gets an answer can rely on it
+	close(s.ready) // connections now queue in the backlog and will be served
 	go func() { served <- server.Serve(s.gate.listen(listener)) }()
 	select {
 	case err = <-served:
@@ -123,34 +127,38 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("POST "+Prefix+"/log-level", s.change(s.setLogLevels))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, &Error{Status: http.StatusNotFound,
-			Message: fmt.Sprintf("this agent knows no %s %s; it may be older than the command", r.Method, r.URL.Path)})
+			Message: fmt.Sprintf("this agent knows no %s %s; it may be older than the command",
+				r.Method, r.URL.Path)})
 	})
 	return mux
 }
 
-// change passes requests on from those who may change something, and logs them.
+// change authorises requests that change the proxy, and logs them.
 func (s *Server) change(next http.HandlerFunc) http.Handler {
 	return s.entitled(changes, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		peer, _ := peerOfRequest(r)
 		level := slog.LevelInfo
 		if strings.HasSuffix(r.URL.Path, "/reload") {
-			level = slog.LevelDebug // the reload is logged, with who asked for it
+			level = slog.LevelDebug // the reload itself is logged with its requester
 		}
-		s.options.Logger.Log(r.Context(), level, "request over the private socket", "path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
+		s.options.Logger.Log(r.Context(), level, "request over the private socket", "path",
+			r.URL.Path, "uid", peer.UID, "pid", peer.PID)
 		next(w, r)
 	}))
 }
 
-// entitled passes requests on from those whom the rule allows what the request does.
+// entitled forwards requests that the rule permits and rejects others.
 func (s *Server) entitled(does string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		peer, ok := peerOfRequest(r)
 		if !ok {
-			fail(w, &Error{Status: http.StatusForbidden, Message: "not authorised: the caller is unknown"})
+			fail(w, &Error{Status: http.StatusForbidden,
+				Message: "not authorised: the caller is unknown"})
 			return
 		}
 		if refused := s.options.Rule.refuse(peer, does); refused != nil {
-			// One a second: everybody can be refused, and journald drops what else the agent says beyond a rate.
+			// At most one per second: any user can cause refusals, and journald's rate limit would
+			// drop other messages.
 			if now := time.Now().Unix(); s.told.Swap(now) != now {
 				s.options.Logger.Warn("refused a request over the private socket: not authorised",
 					"path", r.URL.Path, "uid", peer.UID, "pid", peer.PID)
@@ -162,7 +170,7 @@ func (s *Server) entitled(does string, next http.Handler) http.Handler {
 	})
 }
 
-// read answers with what a method of the backend returns.
+// read returns a handler that encodes the result of a method of the backend.
 func read[T any](method func(context.Context) (T, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
@@ -193,7 +201,7 @@ func fail(w http.ResponseWriter, err error) {
 	send(w, answer.Status, answer)
 }
 
-// decode reads the request's body, if it has one, within the limits of size and time.
+// decode reads a request's JSON body, if any, within the limits of size and time.
 func decode(w http.ResponseWriter, r *http.Request, into any) error {
 	if r.ContentLength == 0 {
 		return nil
@@ -203,7 +211,8 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maximumBody))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(into); err != nil {
-		return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("the request cannot be read: %v", err)}
+		return &Error{Status: http.StatusBadRequest,
+			Message: fmt.Sprintf("the request cannot be read: %v", err)}
 	}
 	_ = controller.SetReadDeadline(time.Time{})
 	return nil

@@ -44,10 +44,13 @@ func serve(t *testing.T, backend *apitest.Backend) (*api.Client, *condition.Boar
 func number(n int) *int { return &n }
 
 func TestStatusArrivesAsItWasGiven(t *testing.T) {
-	want := api.Status{Version: "1.2.3", PID: 7, State: api.StateRunning, Ready: true, CurrentEpoch: number(3),
-		Epochs:     []api.Epoch{{Number: 3, State: api.EpochLive, PID: 8, Started: time.Unix(100, 0).UTC(), MemoryBytes: 5}},
+	want := api.Status{Version: "1.2.3", PID: 7, State: api.StateRunning, Ready: true,
+		CurrentEpoch: number(3),
+		Epochs: []api.Epoch{{Number: 3, State: api.EpochLive, PID: 8,
+			Started: time.Unix(100, 0).UTC(), MemoryBytes: 5}},
 		Identities: []api.Identity{}, ConfigFiles: []string{"/etc/outrider/outrider.toml"},
-		Conditions: []condition.Condition{{Code: "x", Severity: condition.Warning, Since: time.Unix(50, 0).UTC(), Sentence: "y"}}}
+		Conditions: []condition.Condition{
+			{Code: "x", Severity: condition.Warning, Since: time.Unix(50, 0).UTC(), Sentence: "y"}}}
 	client, _ := serve(t, &apitest.Backend{StatusValue: want})
 	got, err := client.Status(t.Context())
 	if err != nil {
@@ -61,11 +64,13 @@ func TestStatusArrivesAsItWasGiven(t *testing.T) {
 func TestReloadTellsItsProgressAndItsEnd(t *testing.T) {
 	backend := &apitest.Backend{
 		ReloadSteps: []api.Progress{{Phase: "validating"}},
-		ReloadValue: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(0), Epoch: number(1)},
+		ReloadValue: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(0),
+			Epoch: number(1)},
 	}
 	client, _ := serve(t, backend)
 	var phases []string
-	result, err := client.Reload(t.Context(), api.ReloadRequest{IfChanged: true}, func(p api.Progress) { phases = append(phases, p.Phase) })
+	result, err := client.Reload(t.Context(), api.ReloadRequest{IfChanged: true},
+		func(p api.Progress) { phases = append(phases, p.Phase) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,16 +88,21 @@ func TestReloadTellsItsProgressAndItsEnd(t *testing.T) {
 func TestAnErrorOfTheAgentKeepsItsReasons(t *testing.T) {
 	for _, call := range []func(*api.Client) error{
 		func(c *api.Client) error { _, err := c.Status(t.Context()); return err },
-		func(c *api.Client) error { _, err := c.Reload(t.Context(), api.ReloadRequest{}, nil); return err },
+		func(c *api.Client) error {
+			_, err := c.Reload(t.Context(), api.ReloadRequest{}, nil)
+			return err
+		},
 		func(c *api.Client) error { _, err := c.Undrain(t.Context(), nil); return err },
 	} {
-		client, _ := serve(t, &apitest.Backend{Err: fmt.Errorf("wrapped: %w", api.Refuse("no", "because", "and because"))})
+		client, _ := serve(t, &apitest.Backend{
+			Err: fmt.Errorf("wrapped: %w", api.Refuse("no", "because", "and because"))})
 		err := call(client)
 		refused, ok := errors.AsType[*api.Error](err)
 		if !ok {
 			t.Fatalf("got %v", err)
 		}
-		if diff := cmp.Diff(&api.Error{Status: http.StatusConflict, Message: "no", Reasons: []string{"because", "and because"}}, refused); diff != "" {
+		if diff := cmp.Diff(&api.Error{Status: http.StatusConflict, Message: "no",
+			Reasons: []string{"because", "and because"}}, refused); diff != "" {
 			t.Error(diff)
 		}
 		if code := api.ExitCode(err); code != api.ExitRefused {
@@ -114,7 +124,8 @@ func TestNobodyOnTheSocket(t *testing.T) {
 			_ = listener.Close()
 		}
 		client := api.NewClient(path)
-		if _, err := client.Status(t.Context()); api.ExitCode(err) != api.ExitNotRunning || !strings.Contains(err.Error(), path) {
+		if _, err := client.Status(t.Context()); api.ExitCode(err) != api.ExitNotRunning ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%s: exit code %d: %v", name, api.ExitCode(err), err)
 		}
 	}
@@ -123,8 +134,10 @@ func TestNobodyOnTheSocket(t *testing.T) {
 func TestASecondServerLeavesTheFirstAlone(t *testing.T) {
 	dir := parts.ShortDir(t)
 	socket := apitest.Serve(t, dir, &apitest.Backend{}, condition.NewBoard())
-	second := api.NewServer(api.Options{Socket: socket, Backend: &apitest.Backend{}, Events: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another agent") {
+	second := api.NewServer(api.Options{Socket: socket, Backend: &apitest.Backend{},
+		Events: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
+	if err := second.Run(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "another agent") {
 		t.Fatalf("second server: %v", err)
 	}
 	client := api.NewClient(socket)
@@ -142,7 +155,8 @@ func TestTheSocketOfADeadAgentIsTakenOverAndRemovedAtTheEnd(t *testing.T) {
 	}
 	dead.SetUnlinkOnClose(false)
 	_ = dead.Close()
-	server := api.NewServer(api.Options{Socket: path, Backend: &apitest.Backend{}, Events: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
+	server := api.NewServer(api.Options{Socket: path, Backend: &apitest.Backend{},
+		Events: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()
@@ -177,11 +191,15 @@ func TestEventsKeptAndFollowed(t *testing.T) {
 	if !errors.Is(err, done) {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{condition.KindEpochLive, condition.KindDraining}, kinds); diff != "" {
+	if diff := cmp.Diff([]string{condition.KindEpochLive, condition.KindDraining},
+		kinds); diff != "" {
 		t.Error(diff)
 	}
 	kinds = nil
-	if err := client.Events(t.Context(), 0, false, func(e condition.Event) error { kinds = append(kinds, e.Kind); return nil }); err != nil || len(kinds) != 3 {
+	if err := client.Events(t.Context(), 0, false, func(e condition.Event) error {
+		kinds = append(kinds, e.Kind)
+		return nil
+	}); err != nil || len(kinds) != 3 {
 		t.Errorf("%v, %v", kinds, err)
 	}
 }
@@ -211,8 +229,10 @@ func TestAClientThatGoesAwayEndsTheWaitOnly(t *testing.T) {
 }
 
 func TestAdminIsPassedThrough(t *testing.T) {
-	client, _ := serve(t, &apitest.Backend{AdminAnswers: map[string]string{"stats/prometheus?filter=a%7Cb": "x 1\n"}})
-	answer, err := client.Admin(t.Context(), "stats/prometheus", map[string][]string{"filter": {"a|b"}})
+	client, _ := serve(t,
+		&apitest.Backend{AdminAnswers: map[string]string{"stats/prometheus?filter=a%7Cb": "x 1\n"}})
+	answer, err := client.Admin(t.Context(), "stats/prometheus",
+		map[string][]string{"filter": {"a|b"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,9 +253,14 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	tests := []struct{ name, request, want string }{
 		{"unknown path", "GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n", "404"},
 		{"wrong method", "GET /v1/reload HTTP/1.1\r\nHost: x\r\n\r\n", "404"},
-		{"unknown field", "POST /v1/reload HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{\"what\":1}", "400"},
-		{"body too large", fmt.Sprintf("POST /v1/reload HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{\"if_changed\":%s", strings.Repeat(" ", 100000)), "400"},
-		{"header too large", "GET /v1/status HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n", "431"},
+		{"unknown field",
+			"POST /v1/reload HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{\"what\":1}", "400"},
+		{"body too large",
+			fmt.Sprintf(
+				"POST /v1/reload HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{\"if_changed\":%s",
+				strings.Repeat(" ", 100000)), "400"},
+		{"header too large", "GET /v1/status HTTP/1.1\r\nHost: x\r\nX: " +
+			strings.Repeat("x", 64<<10) + "\r\n\r\n", "431"},
 		{"no HTTP", "hello\r\n\r\n", "400"},
 	}
 	for _, test := range tests {

@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// A long operation is answered by lines of JSON: any number of {"progress": …}, then one {"result": …} or {"error": …}.
+// streamLine is one JSON line of the response to a long operation: any number of {"progress": …},
+// then one {"result": …} or {"error": …}.
 type streamLine[T any] struct {
 	Progress *Progress `json:"progress,omitempty"`
 	Result   *T        `json:"result,omitempty"`
 	Error    *Error    `json:"error,omitempty"`
 }
 
-// lineWriter writes lines of JSON, each within its time.
+// lineWriter writes JSON lines, each with a deadline of lineTime.
 type lineWriter struct {
 	w          http.ResponseWriter
 	controller *http.ResponseController
@@ -43,7 +44,8 @@ func (l *lineWriter) flush() error {
 	return l.controller.Flush()
 }
 
-// lines is what a running operation tells. Only the newest progress is kept: the operation never waits for the client.
+// lines passes progress from an operation to the response. Only the newest progress is retained, so
+// the operation never waits for the client.
 type lines struct {
 	context context.Context
 
@@ -70,9 +72,10 @@ func (l *lines) take() *Progress {
 	return p
 }
 
-// stream runs an operation and writes its progress and its end. The operation's context ends when the client goes away or
-// the server ends.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, operation func(*lines) (any, error)) {
+// stream runs an operation and writes its progress and result. The operation's context ends when
+// the client disconnects or the server ends.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request,
+	operation func(*lines) (any, error)) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	go func() {
@@ -93,7 +96,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, operation func(*
 		ended <- end{result, err}
 	}()
 	out := newLineWriter(w)
-	_ = out.flush() // the client sees that its request was taken
+	_ = out.flush() // the header confirms that the request was accepted
 	for {
 		select {
 		case <-told.woken:

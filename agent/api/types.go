@@ -1,6 +1,6 @@
-// Package api is the agent's private socket: HTTP and JSON on a Unix socket, for the command line `outrider`. It holds the
-// types that travel, the server with its rule of who may do what, and the client. What the agent does behind it is the
-// Backend interface; this package knows nothing of its inside.
+// Package api defines the agent's private socket: HTTP and JSON over a Unix socket, used by the
+// command `outrider`. It contains the types of requests and responses, the Server with its
+// authorisation Rule, and the Client. The agent implements Backend.
 package api
 
 import (
@@ -11,14 +11,15 @@ import (
 	"outrider.org/outrider/agent/epoch/record"
 )
 
-// Prefix begins every path: the version of the types in this package. Fields may be added under the same version; what a
-// client does not know it ignores, and a request with a field the agent does not know is refused.
+// Prefix is the path prefix of all requests and the version of this protocol. New fields do not
+// change the version: clients ignore unknown fields, and the agent rejects requests with unknown
+// fields.
 const Prefix = "/v1"
 
-// SocketName is the socket's name in the instance's runtime folder.
+// SocketName is the file name of the socket in the instance's runtime directory.
 const SocketName = "outrider.sock"
 
-// State is what the agent is doing, as on the bus.
+// State is the state of the agent, with the same values as on D-Bus.
 type State string
 
 // The states of an agent.
@@ -31,35 +32,42 @@ const (
 	StateFailed    State = "failed"
 )
 
-// Status is everything `outrider status` shows, in one answer.
+// Status is the status of an agent, as shown by `outrider status`.
 type Status struct {
-	Version      string                `json:"version"` // the agent's
-	Instance     string                `json:"instance,omitempty"`
-	PID          int                   `json:"pid"`
-	Started      time.Time             `json:"started"`
-	Present      time.Time             `json:"present,omitzero"` // other agents can ask this one since; of two that start the earlier goes first
-	State        State                 `json:"state"`
-	Ready        bool                  `json:"ready"`
-	ReadyReason  string                `json:"ready_reason,omitempty"` // why not
-	Envoy        EnvoyStatus           `json:"envoy"`
-	CurrentEpoch *int                  `json:"current_epoch,omitempty"` // none before the first, or without Envoy
-	Epochs       []Epoch               `json:"epochs"`
-	Discovery    Discovery             `json:"discovery"`
-	Identities   []Identity            `json:"identities"`
-	LastReload   *LastReload           `json:"last_reload,omitempty"`
-	Doing        string                `json:"doing,omitempty"` // what reloads under way do or wait for, for people
-	ConfigFiles  []string              `json:"config_files"`
-	ConfigHash   string                `json:"config_hash"`
-	PendingKeys  []string              `json:"pending_keys,omitempty"` // changed on disk, in force at the next start
-	Claims       []config.Claim        `json:"claims"`                 // what no other agent of this host can have
-	Conditions   []condition.Condition `json:"conditions"`
-	Problems     []MeshProblem         `json:"mesh_problems,omitempty"` // the first MaxMeshProblems; Discovery counts all
+	Version  string    `json:"version"` // version of the agent
+	Instance string    `json:"instance,omitempty"`
+	PID      int       `json:"pid"`
+	Started  time.Time `json:"started"`
+	// Present is the time since which other agents can query this one. Of two agents that start,
+	// the earlier has priority.
+	Present     time.Time   `json:"present,omitzero"`
+	State       State       `json:"state"`
+	Ready       bool        `json:"ready"`
+	ReadyReason string      `json:"ready_reason,omitempty"` // why not
+	Envoy       EnvoyStatus `json:"envoy"`
+	// CurrentEpoch is nil before the first epoch and without Envoy.
+	CurrentEpoch *int        `json:"current_epoch,omitempty"`
+	Epochs       []Epoch     `json:"epochs"`
+	Discovery    Discovery   `json:"discovery"`
+	Identities   []Identity  `json:"identities"`
+	LastReload   *LastReload `json:"last_reload,omitempty"`
+	// Doing describes the current activity of running reloads in words.
+	Doing       string   `json:"doing,omitempty"`
+	ConfigFiles []string `json:"config_files"`
+	ConfigHash  string   `json:"config_hash"`
+	// PendingKeys are keys whose change takes effect at the next start.
+	PendingKeys []string `json:"pending_keys,omitempty"`
+	// Claims are the resources that no other agent on the host can share.
+	Claims     []config.Claim        `json:"claims"`
+	Conditions []condition.Condition `json:"conditions"`
+	// Problems holds at most MaxMeshProblems problems; Discovery counts all.
+	Problems []MeshProblem `json:"mesh_problems,omitempty"`
 }
 
-// MaxMeshProblems is how many problems of the mesh configuration Status has at most.
+// MaxMeshProblems is the maximum number of problems in Status.
 const MaxMeshProblems = 100
 
-// EnvoyStatus is about the program, not about an epoch of it.
+// EnvoyStatus describes the Envoy binary, not an epoch.
 type EnvoyStatus struct {
 	Enabled bool   `json:"enabled"` // [envoy] enabled
 	Live    bool   `json:"live"`
@@ -67,18 +75,18 @@ type EnvoyStatus struct {
 	Path    string `json:"path,omitempty"`
 }
 
-// Discovery is where the proxy's configuration comes from.
+// Discovery describes the source of the proxy's xDS resources.
 type Discovery struct {
 	State   string    `json:"state"`             // embedded, connected, connecting, cached
-	Address string    `json:"address,omitempty"` // of the upstream; empty if embedded
+	Address string    `json:"address,omitempty"` // of the upstream server; empty if embedded
 	Since   time.Time `json:"since,omitzero"`
-	Detail  string    `json:"detail,omitempty"` // for people: "12 files, 1 problem"
+	Detail  string    `json:"detail,omitempty"` // in words: "12 files, 1 problem"
 }
 
-// Epoch is one Envoy process with its number.
+// Epoch is one Envoy process and its restart epoch.
 type Epoch = record.Epoch
 
-// EpochState is the state of one epoch, of which the socket shows these.
+// EpochState is the state of an epoch. The API uses the states below.
 type EpochState = record.State
 
 // The states of an epoch.
@@ -89,7 +97,7 @@ const (
 	EpochExited   = record.Exited
 )
 
-// Identity is a certificate the agent holds; never its key.
+// Identity describes a certificate that the agent holds, without its key.
 type Identity struct {
 	Name      string    `json:"name"` // resource name: default, ROOTCA, file-cert:…
 	Subject   string    `json:"subject,omitempty"`
@@ -102,40 +110,43 @@ type Identity struct {
 	Renewal   time.Time `json:"renewal,omitzero"`
 }
 
-// Outcome is how a reload ended, as on the bus.
+// Outcome is the outcome of a reload, with the same values as on D-Bus.
 type Outcome string
 
 // The outcomes of a reload.
 const (
 	OutcomeRestarted Outcome = "restarted" // a new epoch is live
-	OutcomeApplied   Outcome = "applied"   // in place, without an epoch
+	OutcomeApplied   Outcome = "applied"   // applied without a new epoch
 	OutcomeUnchanged Outcome = "unchanged" // nothing to do
-	OutcomeRefused   Outcome = "refused"   // the reasons say why; everything is as before
+	OutcomeRefused   Outcome = "refused"   // refused for Reasons; nothing changed
 )
 
-// LastReload is how the last reload ended, whoever asked for it.
+// LastReload is the outcome of the last reload, whoever requested it.
 type LastReload struct {
 	Time    time.Time `json:"time"`
 	Outcome Outcome   `json:"outcome"`
-	Epoch   *int      `json:"epoch,omitempty"` // that serves since
+	Epoch   *int      `json:"epoch,omitempty"` // epoch that serves since then
 	Reasons []string  `json:"reasons,omitempty"`
 }
 
-// ReloadRequest asks for what SIGHUP does.
+// ReloadRequest requests a reload, like SIGHUP.
 type ReloadRequest struct {
-	IfChanged bool `json:"if_changed,omitempty"` // a new epoch only if something that needs one changed
-	Systemctl bool `json:"systemctl,omitempty"`  // ExecReload= of the unit asks: it is logged as systemctl reload
+	// IfChanged starts a new epoch only if a change requires one.
+	IfChanged bool `json:"if_changed,omitempty"`
+	// Systemctl marks requests of ExecReload=, which are logged as systemctl reload.
+	Systemctl bool `json:"systemctl,omitempty"`
 }
 
-// Progress tells how far a long operation is.
+// Progress is the progress of a long operation.
 type Progress struct {
-	Phase       string    `json:"phase"`          // for people: "validating", "waiting for epoch 3 to exit"
-	Until       time.Time `json:"until,omitzero"` // at the latest; zero: unknown
+	// Phase describes the phase in words: "validating", "waiting for epoch 3 to exit".
+	Phase       string    `json:"phase"`
+	Until       time.Time `json:"until,omitzero"` // latest end of the phase; zero: unknown
 	Epoch       *int      `json:"epoch,omitempty"`
-	Connections *uint64   `json:"connections,omitempty"` // left, of a drain
+	Connections *uint64   `json:"connections,omitempty"` // remaining connections of a drain
 }
 
-// Change is one changed value.
+// Change is one changed key.
 type Change struct {
 	Key    string `json:"key"`
 	Old    string `json:"old"`
@@ -143,42 +154,50 @@ type Change struct {
 	Effect string `json:"effect"` // live, epoch, start
 }
 
-// ReloadResult is how a reload ended.
+// ReloadResult is the result of a reload.
 type ReloadResult struct {
-	ID       uint64        `json:"id,omitempty"`
-	Outcome  Outcome       `json:"outcome"`
-	Previous *int          `json:"previous,omitempty"` // epoch that served before
-	Epoch    *int          `json:"epoch,omitempty"`    // epoch that serves now
-	Mode     string        `json:"mode,omitempty"`     // first, hot-restart, side-by-side
-	Changes  []Change      `json:"changes,omitempty"`  // of what is in force, since the reload was asked for
-	Newer    bool          `json:"newer,omitempty"`    // a configuration that was asked for later, and is not the same, is in force
-	Files    []string      `json:"files,omitempty"`    // whose content changed (certificates, template, override)
-	Pending  []string      `json:"pending,omitempty"`  // keys that are in force at the next start only
-	Reasons  []string      `json:"reasons,omitempty"`  // of a refusal
-	Mesh     string        `json:"mesh,omitempty"`     // what is wrong with the mesh configuration, which a reload does not touch
+	ID       uint64  `json:"id,omitempty"`
+	Outcome  Outcome `json:"outcome"`
+	Previous *int    `json:"previous,omitempty"` // epoch that served before
+	Epoch    *int    `json:"epoch,omitempty"`    // epoch that serves now
+	Mode     string  `json:"mode,omitempty"`     // first, hot-restart, side-by-side
+	// Changes are the changes of the active configuration since the request.
+	Changes []Change `json:"changes,omitempty"`
+	// Newer reports whether a different configuration, requested later, is active.
+	Newer bool `json:"newer,omitempty"`
+	// Files are the files whose content changed (certificates, template, override).
+	Files []string `json:"files,omitempty"`
+	// Pending are keys whose change takes effect at the next start.
+	Pending []string `json:"pending,omitempty"`
+	Reasons []string `json:"reasons,omitempty"` // reasons of a refusal
+	// Mesh describes problems of the mesh configuration, which a reload does not affect.
+	Mesh     string        `json:"mesh,omitempty"`
 	Duration time.Duration `json:"duration_ns"`
 }
 
-// DrainRequest asks for a drain.
+// DrainRequest requests a drain.
 type DrainRequest struct {
-	Wait bool `json:"wait,omitempty"` // until the listeners are closed and no connection is left
+	// Wait delays the response until the listeners are closed and no connections remain.
+	Wait bool `json:"wait,omitempty"`
 }
 
-// DrainResult is how a drain stands when the request returns.
+// DrainResult is the state of a drain when the request returns.
 type DrainResult struct {
 	Connections uint64 `json:"connections"`       // left
-	Unknown     string `json:"unknown,omitempty"` // why it is not known how many are left
+	Unknown     string `json:"unknown,omitempty"` // reason why connections cannot be counted
 }
 
-// UndrainResult is the outcome of an undrain. Epoch and Previous are equal if nothing drained.
+// UndrainResult is the result of an undrain. Epoch equals Previous if no epoch was draining.
 type UndrainResult struct {
-	Previous *int          `json:"previous,omitempty"` // epoch that drained; none: it ended before a new one was live
-	Epoch    int           `json:"epoch"`              // epoch that serves now
-	Mode     string        `json:"mode"`               // hot-restart, side-by-side, first, unchanged
+	// Previous is the draining epoch; nil if it exited before the new one was live.
+	Previous *int `json:"previous,omitempty"`
+	Epoch    int  `json:"epoch"` // epoch that serves now
+	// Mode is hot-restart, side-by-side, first or unchanged.
+	Mode     string        `json:"mode"`
 	Duration time.Duration `json:"duration_ns"`
 }
 
-// WaitResult is how a wait for readiness ended.
+// WaitResult is the result of a wait for readiness.
 type WaitResult struct {
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"` // why not
@@ -188,31 +207,31 @@ type WaitResult struct {
 type ConfigValue struct {
 	Key    string `json:"key"`
 	Value  string `json:"value"`            // as in TOML
-	Source string `json:"source,omitempty"` // file:line; empty: the default
+	Source string `json:"source,omitempty"` // file:line; empty = default
 }
 
-// Config is the configuration in force.
+// Config is the active configuration.
 type Config struct {
-	Text   string        `json:"text"` // TOML, each value with where it came from
+	Text   string        `json:"text"` // TOML with the origin of each value
 	Values []ConfigValue `json:"values"`
 	Files  []string      `json:"files"`
 	Hash   string        `json:"hash"`
 }
 
-// ConfigDiff is the configuration on disk against the one in force.
+// ConfigDiff compares the configuration files with the active configuration.
 type ConfigDiff struct {
 	Changes []Change `json:"changes"`
-	Errors  []string `json:"errors,omitempty"` // why what is on disk would be refused
+	Errors  []string `json:"errors,omitempty"` // problems that make the files invalid
 }
 
-// LogLevels are the levels in force, or those to set: what is empty stays as it is.
+// LogLevels are the active levels, or the levels to set, where empty ones are unchanged.
 type LogLevels struct {
 	Agent      string            `json:"agent,omitempty"`
 	Envoy      string            `json:"envoy,omitempty"`
-	Components map[string]string `json:"components,omitempty"` // of Envoy's loggers
+	Components map[string]string `json:"components,omitempty"` // by Envoy logger
 }
 
-// ResourceType is what one xDS type of one epoch stands at.
+// ResourceType is the state of one xDS type of one epoch.
 type ResourceType struct {
 	Epoch           int       `json:"epoch"`
 	Type            string    `json:"type"` // type URL
@@ -220,14 +239,14 @@ type ResourceType struct {
 	Resources       int       `json:"resources"`
 	State           string    `json:"state"` // accepted, refused, pending
 	Since           time.Time `json:"since,omitzero"`
-	Refused         string    `json:"refused,omitempty"` // Envoy's words
+	Refused         string    `json:"refused,omitempty"` // Envoy's error message
 	RefusedVersion  string    `json:"refused_version,omitempty"`
 	RefusedResource []string  `json:"refused_resources,omitempty"`
 	Source          string    `json:"source"` // upstream, cache, embedded
 }
 
-// ReportPiece is a file of a bug report that only the agent can give.
+// ReportPiece is a file of a bug report that only the agent can provide.
 type ReportPiece struct {
-	Name string `json:"name"` // path within the report, relative, with slashes
+	Name string `json:"name"` // slash-separated path relative to the report
 	Text string `json:"text"`
 }

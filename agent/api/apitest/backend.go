@@ -1,4 +1,4 @@
-// Package apitest is an agent for tests of the private socket and of the command line.
+// Package apitest provides a fake agent for tests of the private socket and of the command line.
 package apitest
 
 import (
@@ -11,28 +11,29 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// Backend answers with its fields. Err, if set, is the answer to everything.
+// Backend is an api.Backend that returns its fields. If Err is set, every method returns it.
 type Backend struct {
 	mu sync.Mutex
 
-	StatusValue   api.Status
-	ConfigValue   api.Config
-	DiffValue     api.ConfigDiff
-	Levels        api.LogLevels
-	Types         []api.ResourceType
-	Problems      []api.MeshProblem
-	Explanation   api.MeshExplanation
-	Origins       []api.MeshOrigin
-	Pieces        []api.ReportPiece
-	ReloadValue   api.ReloadResult
-	ReloadSteps   []api.Progress
-	Left          []uint64 // connections left, as a drain goes on
-	UndrainValue  api.UndrainResult
-	Uncounted     string            // why it is not known how many are left
-	AdminAnswers  map[string]string // path or path?query → body
-	AdminFrom     http.RoundTripper // if set, answers in place of AdminAnswers: a real Envoy admin interface
-	NotReady      string            // why the proxy never gets ready; "" = it is
-	Hold          chan struct{}     // if set, a reload waits for it to be closed
+	StatusValue  api.Status
+	ConfigValue  api.Config
+	DiffValue    api.ConfigDiff
+	Levels       api.LogLevels
+	Types        []api.ResourceType
+	Problems     []api.MeshProblem
+	Explanation  api.MeshExplanation
+	Origins      []api.MeshOrigin
+	Pieces       []api.ReportPiece
+	ReloadValue  api.ReloadResult
+	ReloadSteps  []api.Progress
+	Left         []uint64 // connection counts reported during a drain
+	UndrainValue api.UndrainResult
+	Uncounted    string            // reason why connections cannot be counted
+	AdminAnswers map[string]string // path or path?query → body
+	// AdminFrom, if set, replaces AdminAnswers with a real Envoy admin interface.
+	AdminFrom     http.RoundTripper
+	NotReady      string        // reason why the proxy never becomes ready; "" = ready
+	Hold          chan struct{} // if set, Reload blocks until it is closed
 	Err           error
 	reloads       []api.ReloadRequest
 	explained     []api.MeshRequest
@@ -41,14 +42,14 @@ type Backend struct {
 	cancellations int
 }
 
-// Reloads are the requests so far.
+// Reloads returns the requests received so far.
 func (b *Backend) Reloads() []api.ReloadRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]api.ReloadRequest(nil), b.reloads...)
 }
 
-// Drains is how often Drain and Undrain were called, and how many waits ended early.
+// Drains returns the calls of Drain and Undrain, and the number of waits that were cancelled.
 func (b *Backend) Drains() (drains, undrains, cancellations int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,7 +77,8 @@ func (b *Backend) WaitReady(ctx context.Context, progress func(api.Progress)) er
 }
 
 // Reload implements api.Backend.
-func (b *Backend) Reload(ctx context.Context, request api.ReloadRequest, progress func(api.Progress)) (api.ReloadResult, error) {
+func (b *Backend) Reload(ctx context.Context, request api.ReloadRequest,
+	progress func(api.Progress)) (api.ReloadResult, error) {
 	b.mu.Lock()
 	b.reloads = append(b.reloads, request)
 	b.mu.Unlock()
@@ -95,7 +97,8 @@ func (b *Backend) Reload(ctx context.Context, request api.ReloadRequest, progres
 }
 
 // Drain implements api.Backend.
-func (b *Backend) Drain(_ context.Context, request api.DrainRequest, progress func(api.Progress)) (api.DrainResult, error) {
+func (b *Backend) Drain(_ context.Context, request api.DrainRequest,
+	progress func(api.Progress)) (api.DrainResult, error) {
 	b.mu.Lock()
 	b.drains++
 	b.mu.Unlock()
@@ -169,8 +172,9 @@ func (b *Backend) Admin(ctx context.Context, path, query string) (api.AdminRespo
 		if err != nil {
 			return api.AdminResponse{}, err
 		}
-		return api.AdminResponse{Epoch: 3, Status: response.StatusCode, ContentType: response.Header.Get("Content-Type"),
-			Body: response.Body}, nil
+		return api.AdminResponse{Epoch: 3, Status: response.StatusCode,
+			ContentType: response.Header.Get("Content-Type"),
+			Body:        response.Body}, nil
 	}
 	body, ok := b.AdminAnswers[path]
 	if !ok {
@@ -181,20 +185,25 @@ func (b *Backend) Admin(ctx context.Context, path, query string) (api.AdminRespo
 }
 
 // ResourceTypes implements api.Backend.
-func (b *Backend) ResourceTypes(context.Context) ([]api.ResourceType, error) { return b.Types, b.Err }
+func (b *Backend) ResourceTypes(context.Context) ([]api.ResourceType, error) {
+	return b.Types, b.Err
+}
 
 // MeshProblems implements api.Backend.
-func (b *Backend) MeshProblems(context.Context) ([]api.MeshProblem, error) { return b.Problems, b.Err }
+func (b *Backend) MeshProblems(context.Context) ([]api.MeshProblem, error) {
+	return b.Problems, b.Err
+}
 
 // MeshExplain implements api.Backend.
-func (b *Backend) MeshExplain(_ context.Context, request api.MeshRequest) (api.MeshExplanation, error) {
+func (b *Backend) MeshExplain(_ context.Context,
+	request api.MeshRequest) (api.MeshExplanation, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.explained = append(b.explained, request)
 	return b.Explanation, b.Err
 }
 
-// Explained are the requests that were asked about so far.
+// Explained returns the requests of MeshExplain received so far.
 func (b *Backend) Explained() []api.MeshRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -23,7 +23,7 @@ func Serve(t testing.TB, dir string, backend *Backend, board *condition.Board) s
 	})
 }
 
-// ServeWith is Serve with options.
+// ServeWith is like Serve with explicit options.
 func ServeWith(t testing.TB, options api.Options) string {
 	t.Helper()
 	server := api.NewServer(options)
