@@ -10,11 +10,11 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// SystemAddress is where the system bus listens if nothing else is said.
+// SystemAddress is the default address of the system bus.
 const SystemAddress = "unix:path=/run/dbus/system_bus_socket"
 
-// dial connects to the first of a list of addresses (as in DBUS_SYSTEM_BUS_ADDRESS, separated by semicolons) that answers.
-// Only Unix sockets are known: a system bus has no other.
+// dial connects to the first reachable address of a semicolon-separated list (as in
+// DBUS_SYSTEM_BUS_ADDRESS). It supports only Unix sockets, which system buses use.
 func dial(ctx context.Context, addresses string) (net.Conn, error) {
 	var failed []error
 	for address := range strings.SplitSeq(addresses, ";") {
@@ -32,7 +32,7 @@ func dial(ctx context.Context, addresses string) (net.Conn, error) {
 	return nil, errors.Join(failed...)
 }
 
-// socketOf is the socket of one address; a leading @ is one without a file.
+// socketOf returns the Unix socket of one address; a leading @ marks an abstract socket.
 func socketOf(address string) (string, error) {
 	keys, ok := strings.CutPrefix(address, "unix:")
 	if !ok {
@@ -51,5 +51,6 @@ func socketOf(address string) (string, error) {
 			return "@" + value, nil
 		}
 	}
-	return "", fmt.Errorf("the bus's address %q names neither a path nor an abstract socket", address)
+	return "",
+		fmt.Errorf("the bus's address %q names neither a path nor an abstract socket", address)
 }

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// agent is a Backend that does what tests tell it.
+// agent is a fake Backend.
 type agent struct {
 	board *condition.Board
 
@@ -23,18 +23,18 @@ type agent struct {
 	state    State
 	figures  map[string]Figures
 	changed  chan struct{}
-	asked    []string // what was asked for
+	asked    []string // received requests
 	measured int
 	looks    int
 	reloads  uint64
-	hold     chan struct{} // if set, changes wait for it
-	err      error         // of every change
+	hold     chan struct{} // if set, changes block until it is closed
+	err      error         // result of every change
 	problems []string
 }
 
 func number(n int) *int { return &n }
 
-// someTime is one with a fraction.
+// someTime is a time with a fractional second.
 var someTime = time.Date(2026, 3, 4, 5, 6, 7, 890123000, time.UTC)
 
 func newAgent() *agent {
@@ -42,17 +42,21 @@ func newAgent() *agent {
 		board: condition.NewBoard(), changed: make(chan struct{}),
 		figures: map[string]Figures{"a": {Connections: 7, MemoryBytes: 1 << 20}},
 		state: State{
-			Version: "1.2.3", UnitName: "outrider.service", State: "running", Ready: true, EnvoyLive: true, CurrentEpoch: number(0),
-			EnvoyVersion: "1.40.0", ConfigFiles: []string{"/etc/outrider/outrider.toml"}, ConfigHash: "abc",
+			Version: "1.2.3", UnitName: "outrider.service", State: "running", Ready: true,
+			EnvoyLive: true, CurrentEpoch: number(0),
+			EnvoyVersion: "1.40.0", ConfigFiles: []string{"/etc/outrider/outrider.toml"},
+			ConfigHash:     "abc",
 			DiscoveryState: "embedded",
-			Epochs: []Epoch{{ID: "a", Number: 0, State: "live", PID: 4711, Reason: "start", BootstrapPath: "/run/outrider/envoy/envoy-rev0.json",
-				Started: someTime, Live: someTime.Add(time.Second)}},
-			Secrets: []Secret{{ResourceName: "file-cert:web", Source: "files", SpiffeID: "spiffe://example.org/web", NotAfter: someTime}},
+			Epochs: []Epoch{{ID: "a", Number: 0, State: "live", PID: 4711, Reason: "start",
+				BootstrapPath: "/run/outrider/envoy/envoy-rev0.json",
+				Started:       someTime, Live: someTime.Add(time.Second)}},
+			Secrets: []Secret{{ResourceName: "file-cert:web", Source: "files",
+				SpiffeID: "spiffe://example.org/web", NotAfter: someTime}},
 		},
 	}
 }
 
-// change changes the state and tells that it did.
+// change modifies the state and signals Changed.
 func (a *agent) change(change func(*State)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,7 +113,7 @@ func (a *agent) set(change func()) {
 	change()
 }
 
-// Reload tells the end of the reload before it returns its id: the worst order there is.
+// Reload publishes the end of the reload before it returns its ID, which is the worst order.
 func (a *agent) Reload(ctx context.Context, ifChanged bool) (uint64, error) {
 	if err := a.do(ctx, "reload "+strconv.FormatBool(ifChanged)); err != nil {
 		return 0, err
@@ -118,8 +122,10 @@ func (a *agent) Reload(ctx context.Context, ifChanged bool) (uint64, error) {
 	a.reloads++
 	id := a.reloads
 	a.mu.Unlock()
-	a.board.Publish(condition.Event{Kind: condition.KindReloadFinished, Epoch: number(1), Fields: map[string]string{
-		"id": strconv.FormatUint(id, 10), "outcome": "restarted", "pending": "bus.enabled dns.enabled"}})
+	a.board.Publish(condition.Event{Kind: condition.KindReloadFinished, Epoch: number(1),
+		Fields: map[string]string{
+			"id": strconv.FormatUint(id, 10), "outcome": "restarted",
+			"pending": "bus.enabled dns.enabled"}})
 	return id, nil
 }
 
@@ -141,7 +147,7 @@ func (a *agent) SetLogLevel(ctx context.Context, scope, level string) error {
 	return a.do(ctx, "level "+scope+" "+level)
 }
 
-// start runs the part for an agent until the test ends, or the returned function is called.
+// start runs a server for an agent until the test ends or the returned function is called.
 func (a *agent) start(t *testing.T, d *daemon) (*Server, func()) {
 	t.Helper()
 	return a.startAs(t, d, "")
@@ -149,7 +155,8 @@ func (a *agent) start(t *testing.T, d *daemon) (*Server, func()) {
 
 func (a *agent) startAs(t *testing.T, d *daemon, instance string) (*Server, func()) {
 	t.Helper()
-	server, err := New(Options{Address: d.address(), Instance: instance, Backend: a, Events: a.board, Conditions: a.board,
+	server, err := New(Options{Address: d.address(), Instance: instance, Backend: a,
+		Events: a.board, Conditions: a.board,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +174,7 @@ func (a *agent) startAs(t *testing.T, d *daemon, instance string) (*Server, func
 	return server, stop
 }
 
-// running is a bus with an agent on it.
+// running starts a bus with an agent.
 func running(t *testing.T) (*daemon, *agent) {
 	t.Helper()
 	d, a := startDaemon(t), newAgent()
@@ -187,7 +194,7 @@ func await[T any](t *testing.T, channel <-chan T, what string) T {
 	}
 }
 
-// follow receives all signals of the agent, in order.
+// follow returns a channel with all signals of the agent, in order.
 func follow(t *testing.T, d *daemon) <-chan *dbus.Signal {
 	t.Helper()
 	conn := d.connect()
@@ -199,7 +206,7 @@ func follow(t *testing.T, d *daemon) <-chan *dbus.Signal {
 	return signals
 }
 
-// next is the next signal, of a name.
+// next returns the next signal with the given name.
 func next(t *testing.T, signals <-chan *dbus.Signal, name string) *dbus.Signal {
 	t.Helper()
 	for {

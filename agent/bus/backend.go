@@ -8,61 +8,63 @@ import (
 	"outrider.org/outrider/agent/epoch/record"
 )
 
-// Backend is what the agent implements. Every method may be called from many goroutines. An *Error decides what a caller is
-// told; any other error is org.outrider.Agent1.Error.Failed with its text.
+// Backend is implemented by the agent. Its methods must be safe for concurrent use. An *Error
+// determines the D-Bus error of the reply; any other error is sent as
+// org.outrider.Agent1.Error.Failed with its text.
 type Backend interface {
 	Observer
 	Changer
 	Configurator
 }
 
-// Observer tells how the agent is.
+// Observer reports the state of the agent.
 type Observer interface {
-	// State is everything that is shown. It may take as long as it needs to ask Envoy, but ends with ctx.
+	// State returns the current state. It may query Envoy and returns when ctx ends.
 	State(ctx context.Context) State
-	// Measure is what the epochs that live use now, by their ID.
+	// Measure returns the current resource usage of running epochs, by ID.
 	Measure(ctx context.Context) map[string]Figures
-	// Changed is closed when State may have changed since the call, other than by an event of the board.
+	// Changed returns a channel that is closed when State may have changed since the call for a
+	// reason other than an event of the board.
 	Changed() <-chan struct{}
 }
 
-// Changer changes what runs.
+// Changer changes the running proxy.
 type Changer interface {
-	// Reload begins a reload and returns its id as soon as it is accepted. Its end is an event of kind
-	// condition.KindReloadFinished with that id.
+	// Reload starts a reload and returns its ID as soon as it is accepted. An event of kind
+	// condition.KindReloadFinished with that ID reports its end.
 	Reload(ctx context.Context, ifChanged bool) (id uint64, err error)
 	Drain(ctx context.Context) error
 	Undrain(ctx context.Context) error
-	// Abort ends an epoch at once; NoSuchEpoch if it does not live.
+	// Abort terminates an epoch immediately. It returns NoSuchEpoch if the epoch is not running.
 	Abort(ctx context.Context, number int) error
 }
 
-// Configurator shows and checks configuration.
+// Configurator returns and checks the configuration.
 type Configurator interface {
-	// CheckConfig returns what is wrong with a configuration file, one sentence each; "" is the file the agent reads. err is
-	// that it could not be checked at all.
+	// CheckConfig returns the problems of a configuration file, one sentence each; path "" is the
+	// agent's own file. err reports that the file could not be checked.
 	CheckConfig(ctx context.Context, path string) (problems []string, err error)
-	// DumpConfig is the effective configuration as TOML.
+	// DumpConfig returns the effective configuration as TOML.
 	DumpConfig(ctx context.Context) (string, error)
 	// SetLogLevel sets the level of scope: "agent", "envoy", or "envoy:COMPONENT".
 	SetLogLevel(ctx context.Context, scope, level string) error
 }
 
-// Events is where signals come from; *condition.Board is one.
+// Events is the source of signals; *condition.Board implements it.
 type Events interface {
 	Events(after uint64) []condition.Event
 	Watch(buffer int) (<-chan condition.Event, func())
 	Conditions() []condition.Condition
 }
 
-// Conditions is where the part tells that it has no bus; *condition.Board is one.
+// Conditions receives the conditions of this package; *condition.Board implements it.
 type Conditions interface {
 	Raise(code string, severity condition.Severity, sentence string)
 	Clear(code string)
 }
 
-// State is the agent as the bus shows it. The meaning of the fields is that of the properties of the same names in
-// packaging/dbus/interfaces; times that are zero are shown as 0.
+// State is the state of the agent. Its fields correspond to the properties of the same names in
+// packaging/dbus/interfaces; zero times are sent as 0.
 type State struct {
 	Version  string
 	Instance string
@@ -73,7 +75,7 @@ type State struct {
 	ReadyReason string
 	EnvoyLive   bool
 
-	CurrentEpoch *int // nil: none serves
+	CurrentEpoch *int // nil: no epoch serves
 	EnvoyVersion string
 
 	ConfigFiles        []string
@@ -87,20 +89,20 @@ type State struct {
 	DiscoveryAddress string
 	DiscoveryState   string
 
-	Epochs  []Epoch  // those that live and the last that exited
+	Epochs  []Epoch  // running epochs and the most recently exited
 	Secrets []Secret // without key material
 }
 
-// Epoch is one Envoy process with its number.
+// Epoch is one Envoy process and its restart epoch.
 type Epoch = record.Epoch
 
-// Figures are what an epoch uses.
+// Figures are the resource usage of an epoch.
 type Figures struct {
 	Connections uint64
 	MemoryBytes uint64
 }
 
-// Secret is a certificate.
+// Secret describes a certificate.
 type Secret struct {
 	ResourceName string
 	Source       string

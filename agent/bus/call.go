@@ -4,23 +4,23 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// call is a method call from the bus.
+// call is a method call received from the bus.
 type call struct {
 	sender      string // unique name of the connection
-	uid         uint32 // its user
+	uid         uint32 // user of the connection
 	serial      uint32
 	path        dbus.ObjectPath
-	kind        string // interface; "" = any that has the member
+	kind        string // interface; "" = any that has the method
 	member      string
 	signature   string
 	args        []any
 	silent      bool // no answer is expected
-	interactive bool // the caller waits while a person is asked for a password
+	interactive bool // the caller allows polkit to prompt for a password
 
-	object object // that is called; of no interface for a node that only has children
+	object object // called object; without an interface if it is only a parent node
 }
 
-// newCall reads a method call. The bus sets the sender, and lets no call without path and member pass.
+// newCall converts a message. The bus sets the sender and rejects calls without path and member.
 func newCall(message *dbus.Message) *call {
 	c := &call{
 		serial: message.Serial(), args: message.Body,
@@ -29,7 +29,7 @@ func newCall(message *dbus.Message) *call {
 	}
 	for i, argument := range c.args {
 		if _, ok := argument.(dbus.Variant); ok {
-			c.args[i] = nil // of Set, which sets nothing: it may hold anything
+			c.args[i] = nil // only Set takes a variant, and it always fails
 		}
 	}
 	c.sender, _ = message.Headers[dbus.FieldSender].Value().(string)
@@ -42,12 +42,12 @@ func newCall(message *dbus.Message) *call {
 	return c
 }
 
-// reply is the message that answers.
+// reply returns the reply with the given values.
 func (c *call) reply(values []any) *dbus.Message {
 	return c.message(dbus.TypeMethodReply, values)
 }
 
-// failure is the message that says why there is no answer.
+// failure returns the error reply for err.
 func (c *call) failure(err error) *dbus.Message {
 	e := asError(err)
 	message := c.message(dbus.TypeError, []any{text(e.Message)})
@@ -56,10 +56,11 @@ func (c *call) failure(err error) *dbus.Message {
 }
 
 func (c *call) message(kind dbus.Type, values []any) *dbus.Message {
-	message := &dbus.Message{Type: kind, Flags: dbus.FlagNoReplyExpected, Body: values, Headers: map[dbus.HeaderField]dbus.Variant{
-		dbus.FieldDestination: dbus.MakeVariant(c.sender),
-		dbus.FieldReplySerial: dbus.MakeVariant(c.serial),
-	}}
+	message := &dbus.Message{Type: kind, Flags: dbus.FlagNoReplyExpected, Body: values,
+		Headers: map[dbus.HeaderField]dbus.Variant{
+			dbus.FieldDestination: dbus.MakeVariant(c.sender),
+			dbus.FieldReplySerial: dbus.MakeVariant(c.serial),
+		}}
 	if len(values) > 0 {
 		message.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(values...))
 	}

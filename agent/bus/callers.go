@@ -5,25 +5,27 @@ import (
 	"sync"
 )
 
-// unknownUser is the user of a connection that the bus does not tell. It is nobody's (uid_t -1).
+// unknownUser is the UID of a connection whose user the bus does not report. It is (uid_t)-1, which
+// no user has.
 const unknownUser = ^uint32(0)
 
-// callers knows the user of each connection that calls, so that what is under way has limits per
-// user. The bus is asked once for each; it never gives a unique name twice.
+// callers caches the user of each calling connection, so that limits apply per user. The bus is
+// asked once per connection; it never reuses unique names.
 type callers struct {
 	mu     sync.Mutex
 	known  map[string]uint32
-	early  map[string][]*call // calls that came before the user was known, by sender
-	size   int                // of early, in calls
-	asking chan string        // senders whose user is not known yet
+	early  map[string][]*call // calls waiting for their sender's user, by sender
+	size   int                // number of calls in early
+	asking chan string        // senders to look up
 }
 
 func newCallers() *callers {
-	return &callers{known: map[string]uint32{}, early: map[string][]*call{}, asking: make(chan string, mostUnknown)}
+	return &callers{known: map[string]uint32{}, early: map[string][]*call{},
+		asking: make(chan string, mostUnknown)}
 }
 
-// identify sets the user of a call and reports whether it is known. Otherwise the call is kept
-// until it is, unless there are too many of that kind: kept is false. It never waits.
+// identify sets the user of a call and reports whether it is known. Otherwise it queues the call
+// until the user is known; kept is false if the queue is full. It never blocks.
 func (c *callers) identify(one *call) (known, kept bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,12 +49,12 @@ func (c *callers) identify(one *call) (known, kept bool) {
 	return false, true
 }
 
-// learn sets the user of a connection and returns the calls that were kept.
+// learn records the user of a connection and returns its queued calls.
 func (c *callers) learn(sender string, uid uint32) []*call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.known) >= mostKnown {
-		clear(c.known) // those that still call are asked for again
+		clear(c.known) // active connections are looked up again
 	}
 	c.known[sender] = uid
 	calls := c.early[sender]
@@ -64,14 +66,14 @@ func (c *callers) learn(sender string, uid uint32) []*call {
 	return calls
 }
 
-// identify asks the bus for the users of connections until ctx ends.
+// identify looks up the users of connections until ctx ends.
 func (s *session) identify(ctx context.Context) {
 	for {
 		select {
 		case sender := <-s.callers.asking:
 			uid, err := s.authority.user(ctx, sender)
 			if err != nil {
-				uid = unknownUser // may read
+				uid = unknownUser // unknown users may only read
 			}
 			for _, c := range s.callers.learn(sender, uid) {
 				s.admit(c)

@@ -7,7 +7,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// idleSession is one of which nobody answers what it admits.
+// idleSession returns a session that admits calls but does not serve them.
 func idleSession(t *testing.T) *session {
 	t.Helper()
 	all, err := readInterfaces()
@@ -18,7 +18,7 @@ func idleSession(t *testing.T) *session {
 	return newSession(Options{Backend: a, Events: a.board, Conditions: a.board}, all)
 }
 
-// callOf is a call of a connection that waits for an answer.
+// callOf returns a call from sender that expects a reply.
 func callOf(sender string) *dbus.Message {
 	message := callTo(managerPath, peerName, "Ping")
 	message.Flags = 0
@@ -26,8 +26,7 @@ func callOf(sender string) *dbus.Message {
 	return message
 }
 
-// Eight connections of a user that are kept full, all that one user may have waiting, take no place
-// of root's or of others'.
+// Eight busy connections of one user exhaust only that user's limit.
 func TestTake_LimitsCallsPerUser(t *testing.T) {
 	s := idleSession(t)
 	for sender, uid := range map[string]uint32{":root": 0, ":other": 1} {
@@ -40,13 +39,15 @@ func TestTake_LimitsCallsPerUser(t *testing.T) {
 			s.take(callOf(sender))
 		}
 	}
-	if admitted, refused := len(s.queue), len(s.refused); admitted != mostCallsOfUser || refused != mostRefusals {
+	if admitted, refused := len(s.queue),
+		len(s.refused); admitted != mostCallsOfUser || refused != mostRefusals {
 		t.Fatalf("%d calls of nobody wait, %d are refused", admitted, refused)
 	}
 	s.take(callOf(":root"))
 	s.take(callOf(":other"))
 	if len(s.rootQueue) != 1 || len(s.queue) != mostCallsOfUser+1 {
-		t.Errorf("waiting are %d of root, %d of others", len(s.rootQueue), len(s.queue)-mostCallsOfUser)
+		t.Errorf("waiting are %d of root, %d of others", len(s.rootQueue),
+			len(s.queue)-mostCallsOfUser)
 	}
 	for range mostOfSender {
 		s.take(callOf(":root"))
@@ -56,8 +57,7 @@ func TestTake_LimitsCallsPerUser(t *testing.T) {
 	}
 }
 
-// Calls of connections that the bus is being asked for wait, within limits that leave a place for
-// other connections.
+// Calls from connections without a known user are queued, with a limit per connection.
 func TestTake_KeepsCallsOfUnknownConnections(t *testing.T) {
 	s := idleSession(t)
 	for range 100 {
@@ -66,7 +66,8 @@ func TestTake_KeepsCallsOfUnknownConnections(t *testing.T) {
 	for connection := range mostUnknown - 2 {
 		s.take(callOf(fmt.Sprintf(":nobody.%d", connection)))
 	}
-	if kept := s.callers.size; kept != mostEarly+mostUnknown-2 || len(s.callers.asking) != mostUnknown-1 {
+	if kept := s.callers.size; kept != mostEarly+mostUnknown-2 ||
+		len(s.callers.asking) != mostUnknown-1 {
 		t.Fatalf("%d calls of %d connections are kept", kept, len(s.callers.asking))
 	}
 	s.take(callOf(":root"))

@@ -8,10 +8,10 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// connectTime is how long the bus has to let us in.
+// connectTime limits connecting and authenticating.
 const connectTime = 10 * time.Second
 
-// connect makes the connection and says hello.
+// connect connects to the bus and authenticates.
 func (s *session) connect(ctx context.Context) (*wire, error) {
 	limited, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
@@ -20,8 +20,10 @@ func (s *session) connect(ctx context.Context) (*wire, error) {
 		return nil, err
 	}
 	wire := newWire(connection, s.take)
-	stop := context.AfterFunc(limited, func() { _ = wire.Close() }) // godbus's authentication knows no context
-	s.conn, err = dbus.NewConn(wire, dbus.WithSignalHandler(names{Name(s.options.Instance), s.owned}))
+	// godbus's authentication accepts no context
+	stop := context.AfterFunc(limited, func() { _ = wire.Close() })
+	s.conn, err = dbus.NewConn(wire,
+		dbus.WithSignalHandler(names{Name(s.options.Instance), s.owned}))
 	if err != nil {
 		_ = wire.Close()
 		return nil, fmt.Errorf("use the connection to the bus: %w", err)
@@ -42,32 +44,36 @@ func (s *session) connect(ctx context.Context) (*wire, error) {
 	return wire, nil
 }
 
-// takeName asks for the name, last: whoever sees it can use it. If another agent has it, we wait in the bus's queue; nobody is
-// thrown out, and nobody may throw us out.
+// takeName requests the name on the bus. It is called last, because clients use the agent as soon
+// as the name appears. If another agent owns the name, the bus queues this one; neither replaces
+// the other.
 func (s *session) takeName(ctx context.Context) (ours bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, busTime)
 	defer cancel()
 	name := Name(s.options.Instance)
 	var answer uint32
-	if err := s.conn.BusObject().CallWithContext(ctx, busName+".RequestName", 0, name, uint32(0)).Store(&answer); err != nil {
+	if err := s.conn.BusObject().CallWithContext(ctx, busName+".RequestName", 0, name,
+		uint32(0)).Store(&answer); err != nil {
 		return false, fmt.Errorf("take the name %s: %w", name, err)
 	}
 	return dbus.RequestNameReply(answer) != dbus.RequestNameReplyInQueue, nil
 }
 
-// names follows what becomes of the name. It is godbus's handler of signals; those that reach it are the bus's own.
+// names is the signal handler of godbus. It reports changes of the name's owner; wire passes only
+// signals of the bus itself.
 type names struct {
 	name  string
 	owned chan<- bool
 }
 
-// DeliverSignal takes one signal.
+// DeliverSignal handles one signal.
 func (n names) DeliverSignal(_, member string, signal *dbus.Signal) {
-	if len(signal.Body) == 0 || signal.Body[0] != n.name || member != "NameAcquired" && member != "NameLost" {
+	if len(signal.Body) == 0 || signal.Body[0] != n.name ||
+		member != "NameAcquired" && member != "NameLost" {
 		return
 	}
 	select {
 	case n.owned <- member == "NameAcquired":
-	default: // the bus says so once or twice in the life of a connection
+	default: // never full: the bus sends one or two of these per connection
 	}
 }

@@ -19,15 +19,16 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// testTime is how long a test waits for what is to happen.
+// testTime is the timeout of tests.
 const testTime = 30 * time.Second
 
-// daemon is a private system bus: the rules of the real one, ours as installed, and a place for a polkit of the test.
+// daemon is a private system bus with the standard policy and the installed policy of the agent;
+// tests may add a polkit.
 type daemon struct {
 	t       *testing.T
 	folder  string
 	command *exec.Cmd
-	said    bytes.Buffer // complete once it has ended
+	said    bytes.Buffer // complete after exit
 }
 
 const daemonConfiguration = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
@@ -58,11 +59,11 @@ const daemonConfiguration = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-B
 </busconfig>
 `
 
-// newDaemon makes a bus that does not run yet.
+// newDaemon prepares a bus without starting it.
 func newDaemon(t *testing.T) *daemon {
 	t.Helper()
 	d := &daemon{t: t, folder: parts.ShortDir(t)}
-	if err := os.Chmod(d.folder, 0o755); err != nil { // other users come here, too
+	if err := os.Chmod(d.folder, 0o755); err != nil { // other users need access, too
 		t.Fatal(err)
 	}
 	policy := filepath.Join(parts.Root(), "packaging/dbus/org.outrider.Agent1.conf")
@@ -74,7 +75,7 @@ func newDaemon(t *testing.T) *daemon {
 	return d
 }
 
-// startDaemon runs a bus until the test ends.
+// startDaemon starts a bus that stops at the end of the test.
 func startDaemon(t *testing.T) *daemon {
 	t.Helper()
 	d := newDaemon(t)
@@ -82,7 +83,7 @@ func startDaemon(t *testing.T) *daemon {
 	return d
 }
 
-// configure replaces a part of the configuration of a bus that does not run yet.
+// configure replaces a part of the configuration before the start.
 func (d *daemon) configure(old, replacement string) {
 	d.t.Helper()
 	file := d.folder + "/bus.conf"
@@ -99,7 +100,8 @@ func (d *daemon) address() string { return "unix:path=" + d.folder + "/bus" }
 
 func (d *daemon) start() {
 	d.t.Helper()
-	d.command = exec.Command("dbus-daemon", "--config-file="+d.folder+"/bus.conf", "--nofork", "--nopidfile", "--nosyslog")
+	d.command = exec.Command("dbus-daemon", "--config-file="+d.folder+"/bus.conf", "--nofork",
+		"--nopidfile", "--nosyslog")
 	d.command.Stderr = &d.said
 	d.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := d.command.Start(); err != nil {
@@ -127,7 +129,7 @@ func (d *daemon) stop() {
 	d.command = nil
 }
 
-// connect is a connection of root's.
+// connect returns a connection of root.
 func (d *daemon) connect() *dbus.Conn {
 	d.t.Helper()
 	conn, err := dbus.Connect(d.address())
@@ -138,7 +140,7 @@ func (d *daemon) connect() *dbus.Conn {
 	return conn
 }
 
-// connectAs is a connection of a user's.
+// connectAs returns a connection of a user.
 func (d *daemon) connectAs(uid int) (conn *dbus.Conn) {
 	d.t.Helper()
 	var err error
@@ -156,23 +158,25 @@ func (d *daemon) connectAs(uid int) (conn *dbus.Conn) {
 	return conn
 }
 
-// nobody is a user that is not root.
+// nobody is an unprivileged user.
 const nobody = 65534
 
-// busctl runs busctl as a user and returns what it says, trimmed.
+// busctl runs busctl as a user and returns its trimmed output.
 func (d *daemon) busctl(uid uint32, arguments ...string) (string, error) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), testTime)
 	defer cancel()
-	command := exec.CommandContext(ctx, "busctl", append([]string{"--address=" + d.address(), "--no-pager"}, arguments...)...)
+	command := exec.CommandContext(ctx, "busctl",
+		append([]string{"--address=" + d.address(), "--no-pager"}, arguments...)...)
 	if uid != 0 {
-		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		command.SysProcAttr = &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
 	out, err := command.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 
-// must is busctl where it has to succeed.
+// must is like busctl but fails the test on errors.
 func (d *daemon) must(uid uint32, arguments ...string) string {
 	d.t.Helper()
 	out, err := d.busctl(uid, arguments...)
@@ -182,7 +186,7 @@ func (d *daemon) must(uid uint32, arguments ...string) string {
 	return out
 }
 
-// eventually waits until something is so.
+// eventually waits until so returns true.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	parts.Eventually(t, testTime, what, so)

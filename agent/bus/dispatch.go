@@ -8,18 +8,18 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// changeTime bounds what a changing method waits for of the agent.
+// changeTime limits a changing method's call of the backend.
 const changeTime = 30 * time.Second
 
-// handler is one method. Its arguments have the types that the XML says.
+// handler implements a method. The arguments have the types of the XML.
 type handler func(ctx context.Context, c *call) ([]any, error)
 
-// take admits a call that came over the wire once its user is known, or has it refused. It is called by the goroutine that
-// reads, so it never waits.
+// take queues a received call once its user is known, or refuses it. The reading goroutine calls
+// it, so it never blocks.
 func (s *session) take(message *dbus.Message) {
 	c := newCall(message)
 	if !s.signatures[c.signature] {
-		c.args = nil // of no method: what waits in the queue takes little memory
+		c.args = nil // matches no method; drop the arguments to bound memory
 	}
 	switch known, kept := s.callers.identify(c); {
 	case known:
@@ -29,30 +29,31 @@ func (s *session) take(message *dbus.Message) {
 	}
 }
 
-// admit puts a call whose user is known into its queue, or has it refused. It never waits.
+// admit queues a call whose user is known, or refuses it. It never blocks.
 func (s *session) admit(c *call) {
 	switch {
-	case c.uid == 0 && s.rootCalls.enter(c.sender): // nobody else keeps root from being answered
-		s.rootQueue <- c // holds mostRootCalls
+	case c.uid == 0 && s.rootCalls.enter(c.sender):
+		// root has its own queue, so other users cannot block it
+		s.rootQueue <- c // does not block: capacity is mostRootCalls
 	case c.uid != 0 && s.calls.enter(c.uid):
-		s.queue <- c // holds mostCalls
+		s.queue <- c // does not block: capacity is mostCalls
 	default:
 		s.turnAway(c)
 	}
 }
 
-// turnAway has a call refused.
+// turnAway queues a call for a Busy reply. Beyond mostRefusals the call gets no reply.
 func (s *session) turnAway(c *call) {
 	if c.silent {
 		return
 	}
 	select {
 	case s.refused <- c:
-	default: // the caller will not hear of it
+	default: // drop the call
 	}
 }
 
-// read answers admitted calls of users until ctx ends.
+// read serves queued calls of unprivileged users until ctx ends.
 func (s *session) read(ctx context.Context) {
 	for {
 		select {
@@ -65,7 +66,7 @@ func (s *session) read(ctx context.Context) {
 	}
 }
 
-// readRoot answers admitted calls of root until ctx ends.
+// readRoot serves queued calls of root until ctx ends.
 func (s *session) readRoot(ctx context.Context) {
 	for {
 		select {
@@ -78,7 +79,7 @@ func (s *session) readRoot(ctx context.Context) {
 	}
 }
 
-// refuse tells those that were not admitted.
+// refuse sends Busy replies until ctx ends.
 func (s *session) refuse(ctx context.Context) {
 	for {
 		select {
@@ -90,11 +91,13 @@ func (s *session) refuse(ctx context.Context) {
 	}
 }
 
-// serve answers a call, or has a goroutine do so if it is one that may take long.
+// serve replies to a call. Methods with a polkit action run in a goroutine of their own.
 func (s *session) serve(ctx context.Context, c *call) {
 	run, method, err := s.find(ctx, c)
 	if err == nil && method.takes() != c.signature {
-		err = &Error{Name: errorInvalidArgs, Message: fmt.Sprintf("%s.%s takes arguments of the types %q, not %q", c.kind, c.member, method.takes(), c.signature)}
+		err = &Error{Name: errorInvalidArgs,
+			Message: fmt.Sprintf("%s.%s takes arguments of the types %q, not %q", c.kind, c.member,
+				method.takes(), c.signature)}
 	}
 	if err != nil {
 		s.answer(c, nil, err)
@@ -113,7 +116,7 @@ func (s *session) serve(ctx context.Context, c *call) {
 	}
 	places := s.changes
 	if uid == 0 {
-		places = s.rootChanges // nobody else keeps root from acting
+		places = s.rootChanges // root has its own limit, so other users cannot block it
 	}
 	if !places.enter(uid) {
 		s.answer(c, nil, Busy("too many requests of this user wait for an answer; try again later"))
@@ -125,28 +128,31 @@ func (s *session) serve(ctx context.Context, c *call) {
 	})
 }
 
-// change serves a call that polkit decides about. Root may always.
+// change authorises and runs a method with a polkit action. Root needs no authorisation.
 func (s *session) change(ctx context.Context, c *call, uid uint32, action string, run handler) {
 	if uid != 0 {
 		if err := s.authority.allow(ctx, c.sender, action, c.interactive); err != nil {
-			s.options.Logger.Warn("refused a request over D-Bus", "method", c.member, "uid", uid, "sender", c.sender, "why", err)
+			s.options.Logger.Warn("refused a request over D-Bus", "method", c.member, "uid", uid,
+				"sender", c.sender, "why", err)
 			s.answer(c, nil, err)
 			return
 		}
 	}
-	s.options.Logger.Info("asked over D-Bus", "method", c.member, "object", string(c.path), "uid", uid, "sender", c.sender)
+	s.options.Logger.Info("asked over D-Bus", "method", c.member, "object", string(c.path), "uid",
+		uid, "sender", c.sender)
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
 	values, err := run(ctx, c)
 	s.answer(c, values, err)
 }
 
-// find looks for the object and the method that a call means.
+// find returns the handler and description of the called method.
 func (s *session) find(ctx context.Context, c *call) (handler, *methodOfXML, error) {
 	now := s.state.get(ctx)
 	object, ok := now.objects[c.path]
 	if !ok && len(now.children(c.path)) == 0 {
-		return nil, nil, &Error{Name: errorUnknownObject, Message: fmt.Sprintf("there is no object %s", c.path)}
+		return nil, nil,
+			&Error{Name: errorUnknownObject, Message: fmt.Sprintf("there is no object %s", c.path)}
 	}
 	c.object = object
 	known := false
@@ -161,12 +167,14 @@ func (s *session) find(ctx context.Context, c *call) (handler, *methodOfXML, err
 		}
 	}
 	if !known {
-		return nil, nil, &Error{Name: errorUnknownInterface, Message: fmt.Sprintf("%s has no interface %s", c.path, c.kind)}
+		return nil, nil, &Error{Name: errorUnknownInterface,
+			Message: fmt.Sprintf("%s has no interface %s", c.path, c.kind)}
 	}
-	return nil, nil, &Error{Name: errorUnknownMethod, Message: fmt.Sprintf("%s has no method %s", c.path, c.member)}
+	return nil, nil, &Error{Name: errorUnknownMethod,
+		Message: fmt.Sprintf("%s has no method %s", c.path, c.member)}
 }
 
-// interfacesOf are the names of the interfaces that an object has.
+// interfacesOf returns the names of an object's interfaces.
 func interfacesOf(path dbus.ObjectPath, o object) []string {
 	names := []string{peerName, introspectName}
 	if o.kind == "" {
@@ -179,7 +187,7 @@ func interfacesOf(path dbus.ObjectPath, o object) []string {
 	return append(names, o.kind)
 }
 
-// answer sends the answer to a call, if one is expected.
+// answer sends the reply to a call, if one is expected.
 func (s *session) answer(c *call, values []any, err error) {
 	if c.silent {
 		return

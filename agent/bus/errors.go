@@ -8,7 +8,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// errorPrefix begins the names of the agent's own errors.
+// errorPrefix is the prefix of the agent's error names.
 const errorPrefix = "org.outrider.Agent1.Error."
 
 // The names of the agent's own errors, without their prefix.
@@ -21,7 +21,7 @@ const (
 	nameFailed          = "Failed"
 )
 
-// The errors that D-Bus itself defines.
+// Standard errors of D-Bus.
 const (
 	errorUnknownObject    = "org.freedesktop.DBus.Error.UnknownObject"
 	errorUnknownInterface = "org.freedesktop.DBus.Error.UnknownInterface"
@@ -29,38 +29,39 @@ const (
 	errorUnknownProperty  = "org.freedesktop.DBus.Error.UnknownProperty"
 	errorReadOnly         = "org.freedesktop.DBus.Error.PropertyReadOnly"
 	errorInvalidArgs      = "org.freedesktop.DBus.Error.InvalidArgs"
-	// errorInteractive tells a caller that did not allow it that it would be asked for a password.
+	// errorInteractive reports that authorisation requires a password prompt, which the caller did
+	// not allow.
 	errorInteractive = "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired"
 )
 
-// Error is what a caller is told in place of an answer.
+// Error is a D-Bus error reply.
 type Error struct {
-	Name    string // of D-Bus: org.outrider.Agent1.Error.Refused
-	Message string // for people
+	Name    string // D-Bus error name: org.outrider.Agent1.Error.Refused
+	Message string // human-readable
 }
 
-// Error is the message.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Refused is an error of a request that was understood and will not be done now.
+// Refused returns the error of a valid request that cannot be performed now.
 func Refused(message string) *Error { return own(nameRefused, message) }
 
-// InvalidArgument is an error of a request whose arguments make no sense.
+// InvalidArgument returns the error of a request with invalid arguments.
 func InvalidArgument(message string) *Error { return own(nameInvalidArgument, message) }
 
-// NoSuchEpoch is an error of a request about an epoch that there is not.
+// NoSuchEpoch returns the error of a request about an unknown epoch.
 func NoSuchEpoch(number int) *Error {
 	return own(nameNoSuchEpoch, fmt.Sprintf("there is no epoch %d", number))
 }
 
-// Busy is an error of a request that may succeed later.
+// Busy returns the error of a request that may succeed later.
 func Busy(message string) *Error { return own(nameBusy, message) }
 
 func notAuthorized(message string) *Error { return own(nameNotAuthorized, message) }
 
 func own(name, message string) *Error { return &Error{Name: errorPrefix + name, Message: message} }
 
-// asError is the *Error in err, or one that only says what err says.
+// asError returns the *Error in err, or one with the text of err.
 func asError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -68,7 +69,8 @@ func asError(err error) *Error {
 	return own(nameFailed, err.Error())
 }
 
-// isNamed says whether err came over the bus under one of the names; one that ends with a dot stands for all that begin so.
+// isNamed reports whether err is a D-Bus error with one of the names. A name that ends with a dot
+// matches all names with that prefix.
 func isNamed(err error, names ...string) bool {
 	var found string
 	if e, ok := errors.AsType[dbus.Error](err); ok {

@@ -7,13 +7,13 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// signal is one of the Manager's.
+// signal is a signal of the Manager interface.
 type signal struct {
 	name string
 	args []any
 }
 
-// signalOf is the signal that tells an event; ok is false for events that the properties tell.
+// signalOf converts an event to a signal. ok is false if only properties reflect the event.
 func signalOf(event condition.Event) (told signal, ok bool) {
 	field := event.Fields
 	switch event.Kind {
@@ -28,25 +28,30 @@ func signalOf(event condition.Event) (told signal, ok bool) {
 		case condition.KindEpochLive:
 			return signal{"EpochLive", args}, true
 		}
-		return signal{"EpochExited", append(args, text(field["cause"]), int32(integer(field["status"])))}, true
+		return signal{"EpochExited",
+			append(args, text(field["cause"]), int32(integer(field["status"])))}, true
 	case condition.KindReloadFinished:
-		return signal{"ReloadFinished", []any{uint64(integer(field["id"])), text(field["outcome"]), epochNumber(event.Epoch),
-			lines(field["reasons"]), texts(strings.Fields(field["pending"]))}}, true
+		return signal{"ReloadFinished",
+			[]any{uint64(integer(field["id"])), text(field["outcome"]), epochNumber(event.Epoch),
+				lines(field["reasons"]), texts(strings.Fields(field["pending"]))}}, true
 	case condition.KindReloadRefused:
 		return signal{"ReloadRefused", []any{lines(field["reasons"])}}, true
 	case condition.KindDraining:
 		return signal{"Draining", nil}, true
 	case condition.KindStopping:
-		return signal{"Draining", nil}, event.Epoch != nil // with no epoch there is nothing to drain
+		// without an epoch there is nothing to drain
+		return signal{"Draining", nil}, event.Epoch != nil
 	case condition.KindSecretRotated:
-		return signal{"SecretRotated", []any{text(field["resource"]), notAfter(field["not_after"])}}, true
+		return signal{"SecretRotated",
+			[]any{text(field["resource"]), notAfter(field["not_after"])}}, true
 	case condition.KindResourcesRefused:
 		return signal{"ResourcesRefused", []any{text(field["type"]), text(field["error"])}}, true
 	}
 	return signal{}, false
 }
 
-// notAfter reads the time of a rotated secret, RFC 3339; 0 if there is none.
+// notAfter converts the RFC 3339 expiry of a rotated secret to microseconds since 1970; 0 if
+// invalid.
 func notAfter(field string) uint64 {
 	t, err := time.Parse(time.RFC3339, field)
 	if err != nil {

@@ -15,8 +15,10 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// flood sends calls as fast as the bus takes them, over several connections, until stopped; it tells what came back.
-func flood(t *testing.T, connect func() *dbus.Conn, connections int, method string, arguments ...any) (stop func() (answered, busy int), refused *atomic.Int64) {
+// flood sends calls at maximum rate over several connections until stop is called, which returns
+// the numbers of replies and of Busy errors.
+func flood(t *testing.T, connect func() *dbus.Conn, connections int, method string,
+	arguments ...any) (stop func() (answered, busy int), refused *atomic.Int64) {
 	t.Helper()
 	var ok atomic.Int64
 	refused = new(atomic.Int64)
@@ -33,7 +35,7 @@ func flood(t *testing.T, connect func() *dbus.Conn, connections int, method stri
 				var call *dbus.Call
 				select {
 				case call = <-pending:
-				case <-ending: // a refused call may get no answer
+				case <-ending: // a refused call may get no reply
 					return
 				}
 				switch {
@@ -43,7 +45,8 @@ func flood(t *testing.T, connect func() *dbus.Conn, connections int, method stri
 					refused.Add(1)
 				case isNamed(call.Err, errorUnknownMethod):
 					ok.Add(1)
-				case !isNamed(call.Err, "org.freedesktop.DBus.Error.LimitsExceeded"): // the bus's own
+				case !isNamed(call.Err,
+					"org.freedesktop.DBus.Error.LimitsExceeded"): // from the bus itself
 					t.Errorf("flooding: %v", call.Err)
 					return
 				}
@@ -67,7 +70,8 @@ func TestAFloodHoldsUpNobody(t *testing.T) {
 	for i := range 10 {
 		sent := time.Now()
 		a.change(func(s *State) { s.LastError = fmt.Sprint(i) })
-		if spent := time.Since(sent); spent > 10*time.Second { // any thread may be stopped for a second or two
+		// tolerates threads that are suspended for seconds
+		if spent := time.Since(sent); spent > 10*time.Second {
 			t.Errorf("a change took the agent %s", spent)
 		}
 		eventually(t, "root is answered", func() bool {
@@ -81,24 +85,28 @@ func TestAFloodHoldsUpNobody(t *testing.T) {
 	}
 	answered, busy := stop()
 	a.set(func() {
-		t.Logf("%d answered, %d refused, %d more goroutines, %d looks in %s", answered, busy, most, a.looks, time.Since(began))
+		t.Logf("%d answered, %d refused, %d more goroutines, %d looks in %s", answered, busy, most,
+			a.looks, time.Since(began))
 		if perSecond := float64(a.looks) / time.Since(began).Seconds(); perSecond > 60 {
-			t.Errorf("%.0f looks at the agent in a second: readers are to be answered from what is known", perSecond)
+			t.Errorf(
+				"%.0f looks at the agent in a second: readers are to be answered from what is known",
+				perSecond)
 		}
 	})
 	if answered == 0 {
 		t.Error("nobody was answered")
 	}
-	// Each pending call of the flood has a goroutine of godbus's client here: the agent's own are few.
+	// godbus's client starts a goroutine per pending call in this process; the agent itself starts
+	// few.
 	if limit := 4*256 + 200; most > limit {
 		t.Errorf("%d more goroutines", most)
 	}
 }
 
-// daemonUser is another user whom every machine knows: the bus refuses others.
+// daemonUser is a second user that exists on every machine, because the bus rejects unknown ones.
 const daemonUser = 1
 
-// Eight connections of one user that are kept full leave root and other users alone.
+// Eight busy connections of one user do not affect root and other users.
 func TestFlood_OfOneUserLeavesOthersAlone(t *testing.T) {
 	d, _ := running(t)
 	as := func(uid int) func() *dbus.Conn { return func() *dbus.Conn { return d.connectAs(uid) } }
@@ -110,27 +118,35 @@ func TestFlood_OfOneUserLeavesOthersAlone(t *testing.T) {
 			limited, cancel := context.WithTimeout(t.Context(), 2*testTime)
 			defer cancel()
 			for i := range 10 {
-				root, other := d.connect(), as(daemonUser)() // each time a connection that the agent does not know yet
+				// new connections, whose user the agent must look up
+				root, other := d.connect(), as(daemonUser)()
 				sent := time.Now()
-				if err := root.Object(wellKnownName, managerPath).CallWithContext(limited, managerInterface+".Reload", 0, uint64(0)).Err; err != nil {
+				if err := root.Object(wellKnownName, managerPath).CallWithContext(limited,
+					managerInterface+".Reload", 0, uint64(0)).Err; err != nil {
 					t.Errorf("reload %d of root: %v", i, err)
 				}
 				slowest = max(slowest, time.Since(sent))
-				if err := other.Object(wellKnownName, managerPath).CallWithContext(limited, peerName+".Ping", 0).Err; err != nil {
+				if err := other.Object(wellKnownName, managerPath).CallWithContext(limited,
+					peerName+".Ping", 0).Err; err != nil {
 					t.Errorf("call %d of another user: %v", i, err)
 				}
 				_, _ = root.Close(), other.Close()
 			}
 			answered, busy := stop()
-			t.Logf("the slowest reload of root took %s beside %d calls that were answered and %d refused", slowest, answered, busy)
+			t.Logf(
+				"the slowest reload of root took %s beside %d calls that were answered and %d refused",
+				slowest, answered, busy)
 		})
 	}
 }
 
 func callTo(path dbus.ObjectPath, kind, member string, body ...any) *dbus.Message {
-	message := &dbus.Message{Type: dbus.TypeMethodCall, Flags: dbus.FlagNoReplyExpected, Body: body, Headers: map[dbus.HeaderField]dbus.Variant{
-		dbus.FieldDestination: dbus.MakeVariant(wellKnownName), dbus.FieldPath: dbus.MakeVariant(path),
-		dbus.FieldInterface: dbus.MakeVariant(kind), dbus.FieldMember: dbus.MakeVariant(member)}}
+	message := &dbus.Message{Type: dbus.TypeMethodCall, Flags: dbus.FlagNoReplyExpected, Body: body,
+		Headers: map[dbus.HeaderField]dbus.Variant{
+			dbus.FieldDestination: dbus.MakeVariant(wellKnownName),
+			dbus.FieldPath:        dbus.MakeVariant(path),
+			dbus.FieldInterface:   dbus.MakeVariant(kind),
+			dbus.FieldMember:      dbus.MakeVariant(member)}}
 	if len(body) > 0 {
 		message.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(body...))
 	}
@@ -158,11 +174,13 @@ func TestWhatMakesNoSenseIsPassedOver(t *testing.T) {
 	}
 	before := descriptors()
 	for _, message := range []*dbus.Message{
-		callTo(managerPath, managerInterface, "Reload", strings.Repeat("x", 16<<20)), // longer than what is read
+		// exceeds largestMessage
+		callTo(managerPath, managerInterface, "Reload", strings.Repeat("x", 16<<20)),
 		callTo(managerPath, managerInterface, "Reload", make([]dbus.ObjectPath, 0)),
 		callTo(managerPath, propertiesName, "Set", managerInterface, "Version", nested),
 		callTo(managerPath, managerInterface, "Reload", map[string]dbus.Variant{"a": nested}),
-		callTo(managerPath, managerInterface, "Reload", dbus.UnixFD(null.Fd()), dbus.UnixFD(null.Fd())),
+		callTo(managerPath, managerInterface, "Reload", dbus.UnixFD(null.Fd()),
+			dbus.UnixFD(null.Fd())),
 		callTo("/", managerInterface, strings.Repeat("m", 255)),
 		callTo(managerPath+dbus.ObjectPath(strings.Repeat("/a", 5000)), managerInterface, "Reload"),
 	} {
@@ -185,7 +203,8 @@ func TestWhatMakesNoSenseIsPassedOver(t *testing.T) {
 func TestALongMessageIsSkippedAndTheNextIsRead(t *testing.T) {
 	var wireBytes bytes.Buffer
 	for _, length := range []int{largestMessage * 3, 10} {
-		if err := encode(&wireBytes, callTo(managerPath, managerInterface, "Reload", strings.Repeat("x", length))); err != nil {
+		if err := encode(&wireBytes, callTo(managerPath, managerInterface, "Reload",
+			strings.Repeat("x", length))); err != nil {
 			t.Fatal(err)
 		}
 	}

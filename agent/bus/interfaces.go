@@ -14,20 +14,20 @@ import (
 //go:embed standard.xml
 var standardXML []byte
 
-// The annotations that are looked at.
+// Annotations that the agent reads.
 const (
 	annotationAction  = "org.outrider.Agent1.PolkitAction"
 	annotationChanged = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 )
 
-// description is an interface as its XML has it.
+// description is an interface decoded from its XML.
 type description struct {
 	Name       string            `xml:"name,attr"`
 	Methods    []methodOfXML     `xml:"method"`
 	Signals    []signalOfXML     `xml:"signal"`
 	Properties []propertyOfXML   `xml:"property"`
 	Annotation []annotationOfXML `xml:"annotation"`
-	Text       string            `xml:",innerxml"` // with its comments
+	Text       string            `xml:",innerxml"` // XML with comments
 }
 
 type methodOfXML struct {
@@ -59,10 +59,10 @@ type annotationOfXML struct {
 	Value string `xml:"value,attr"`
 }
 
-// interfaces are all that the agent's objects have, by name.
+// interfaces holds the interfaces of the agent's objects by name.
 type interfaces map[string]*description
 
-// readInterfaces reads those of packaging/dbus and the standard ones.
+// readInterfaces reads the interfaces of packaging/dbus and the standard ones.
 func readInterfaces() (interfaces, error) {
 	all := interfaces{}
 	if err := all.add(standardXML); err != nil {
@@ -97,7 +97,7 @@ func (i interfaces) add(text []byte) error {
 	return nil
 }
 
-// signatures are those of the arguments that methods take.
+// signatures returns the set of all methods' input signatures.
 func (i interfaces) signatures() map[string]bool {
 	known := map[string]bool{}
 	for _, one := range i {
@@ -108,7 +108,7 @@ func (i interfaces) signatures() map[string]bool {
 	return known
 }
 
-// method finds a method; nil = there is none.
+// method returns a method by name, or nil.
 func (d *description) method(name string) *methodOfXML {
 	for i := range d.Methods {
 		if d.Methods[i].Name == name {
@@ -118,7 +118,7 @@ func (d *description) method(name string) *methodOfXML {
 	return nil
 }
 
-// property finds a property; nil = there is none.
+// property returns a property by name, or nil.
 func (d *description) property(name string) *propertyOfXML {
 	for i := range d.Properties {
 		if d.Properties[i].Name == name {
@@ -128,7 +128,7 @@ func (d *description) property(name string) *propertyOfXML {
 	return nil
 }
 
-// takes is the signature of the arguments that a caller gives.
+// takes returns the signature of the method's input arguments.
 func (m *methodOfXML) takes() string {
 	var types strings.Builder
 	for _, arg := range m.Args {
@@ -139,10 +139,10 @@ func (m *methodOfXML) takes() string {
 	return types.String()
 }
 
-// action is polkit's for a method; "" = everyone may call it.
+// action returns the polkit action of a method; "" = everyone may call it.
 func (m *methodOfXML) action() string { return annotated(m.Annotation, annotationAction, "") }
 
-// told says whether PropertiesChanged carries the property's new value.
+// told reports whether PropertiesChanged carries the property's new value.
 func (p *propertyOfXML) told() bool {
 	return annotated(p.Annotation, annotationChanged, "true") == "true"
 }
@@ -156,10 +156,11 @@ func annotated(annotations []annotationOfXML, name, otherwise string) string {
 	return otherwise
 }
 
-// introspect is the document of a node that has interfaces and children.
+// introspect returns the introspection XML of a node with interfaces and children.
 func (i interfaces) introspect(names, children []string) string {
 	var document strings.Builder
-	document.WriteString(`<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"
+	document.WriteString(
+		`<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">
 <node>
 `)

@@ -28,14 +28,17 @@ func TestTheBusMayComeLateAndRestart(t *testing.T) {
 	d.start()
 	await(t, server.Ready(), "the name is taken on a bus that came late")
 	for restart := range 3 {
-		eventually(t, "the condition ends", func() bool { _, ok := a.condition(conditionUnavailable); return !ok })
+		eventually(t, "the condition ends",
+			func() bool { _, ok := a.condition(conditionUnavailable); return !ok })
 		d.must(0, "call", wellKnownName, manager, managerInterface, "Undrain")
 		d.stop()
-		eventually(t, "the loss is told", func() bool { _, ok := a.condition(conditionUnavailable); return ok })
-		a.change(func(s *State) { s.Epochs[0].PID = 5000 + restart }) // nobody is there to be told
+		eventually(t, "the loss is told",
+			func() bool { _, ok := a.condition(conditionUnavailable); return ok })
+		a.change(func(s *State) { s.Epochs[0].PID = 5000 + restart }) // no bus receives this
 		d.start()
 		eventually(t, "the agent is back", func() bool {
-			_, err := d.busctl(nobody, "get-property", wellKnownName, manager+"/epoch/0", epochInterface, "PID")
+			_, err := d.busctl(nobody, "get-property", wellKnownName, manager+"/epoch/0",
+				epochInterface, "PID")
 			return err == nil
 		})
 		signals := follow(t, d)
@@ -52,14 +55,18 @@ func TestASecondAgentWaitsForTheName(t *testing.T) {
 	second := newAgent()
 	second.state.Version = "second"
 	waiting, _ := second.start(t, d)
-	eventually(t, "the second tells that the name is taken", func() bool { _, ok := second.condition(conditionTaken); return ok })
-	if got := d.must(0, "get-property", wellKnownName, manager, managerInterface, "Version"); got != `s "1.2.3"` {
+	eventually(t, "the second tells that the name is taken",
+		func() bool { _, ok := second.condition(conditionTaken); return ok })
+	if got := d.must(0, "get-property", wellKnownName, manager, managerInterface,
+		"Version"); got != `s "1.2.3"` {
 		t.Errorf("the first was thrown out: %s", got)
 	}
 	stop()
 	await(t, waiting.Ready(), "the second has the name")
-	eventually(t, "its condition ends", func() bool { _, ok := second.condition(conditionTaken); return !ok })
-	if got := d.must(0, "get-property", wellKnownName, manager, managerInterface, "Version"); got != `s "second"` {
+	eventually(t, "its condition ends",
+		func() bool { _, ok := second.condition(conditionTaken); return !ok })
+	if got := d.must(0, "get-property", wellKnownName, manager, managerInterface,
+		"Version"); got != `s "second"` {
 		t.Errorf("the second answers %s", got)
 	}
 }
@@ -70,7 +77,8 @@ func TestTheEndIsStillTold(t *testing.T) {
 	server, stop := a.start(t, d)
 	await(t, server.Ready(), "the name is taken")
 	signals := follow(t, d)
-	a.board.Publish(condition.Event{Kind: condition.KindEpochExited, Epoch: number(0), Fields: map[string]string{"cause": "stopped", "status": "0"}})
+	a.board.Publish(condition.Event{Kind: condition.KindEpochExited, Epoch: number(0),
+		Fields: map[string]string{"cause": "stopped", "status": "0"}})
 	stop()
 	next(t, signals, managerInterface+".EpochExited")
 }
@@ -82,22 +90,26 @@ func TestABusThatDoesNotReadEndsTheSessionOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		a.change(func(s *State) { s.LastError = strings.Repeat("x", 1<<20) }) // more than a socket holds
+		// exceeds the socket buffer
+		a.change(func(s *State) { s.LastError = strings.Repeat("x", 1<<20) })
 		a.board.Publish(condition.Event{Kind: condition.KindDraining})
 	}
-	eventually(t, "the stuck bus is left", func() bool { _, ok := a.condition(conditionUnavailable); return ok })
+	eventually(t, "the stuck bus is left",
+		func() bool { _, ok := a.condition(conditionUnavailable); return ok })
 	if err := d.command.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the agent returns", func() bool { _, ok := a.condition(conditionUnavailable); return !ok })
+	eventually(t, "the agent returns",
+		func() bool { _, ok := a.condition(conditionUnavailable); return !ok })
 }
 
-// TestThePolicy: the file that is installed, on a real bus.
+// TestThePolicy checks the installed policy on a real bus.
 func TestThePolicy(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	request := func(uid uint32, name string) (string, error) {
-		return d.busctl(uid, "call", busName, "/org/freedesktop/DBus", busName, "RequestName", "su", name, "4")
+		return d.busctl(uid, "call", busName, "/org/freedesktop/DBus", busName, "RequestName",
+			"su", name, "4")
 	}
 	for _, name := range []string{"org.outrider.Agent1", "org.outrider.Agent1.Instance._web"} {
 		if out, err := request(nobody, name); err == nil {
@@ -121,6 +133,7 @@ func TestABusThatDoesNotTakeUsIsAWarning(t *testing.T) {
 	a.start(t, d)
 	eventually(t, "a warning names the file", func() bool {
 		c, ok := a.condition(conditionUnavailable)
-		return ok && c.Severity == condition.Warning && strings.Contains(c.Sentence, "org.outrider.Agent1.conf")
+		return ok && c.Severity == condition.Warning &&
+			strings.Contains(c.Sentence, "org.outrider.Agent1.conf")
 	})
 }

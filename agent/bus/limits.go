@@ -2,24 +2,26 @@ package bus
 
 import "sync"
 
-// Limits of what is under way at one time. The bus itself allows 256 connections of one user, and 128 calls of each.
+// Limits of concurrent work. The bus itself allows 256 connections per user, and 128 pending calls
+// per connection.
 const (
-	mostCalls       = 256  // of all users but root that wait for an answer from memory
-	mostCallsOfUser = 64   // of these, of one user
-	mostRootCalls   = 256  // of root
-	mostOfSender    = 32   // of these, of one connection
-	mostRefusals    = 64   // that wait to be told; more are not told
-	readers         = 4    // goroutines that answer
-	rootReaders     = 2    // goroutines that answer root
-	mostUnknown     = 1024 // connections, and calls of theirs, whose user the bus is being asked for
-	mostEarly       = 8    // of these calls, of one connection
-	mostKnown       = 4096 // connections whose user is remembered
-	mostChanges     = 24   // that ask polkit or wait for the agent, of all users
+	mostCalls       = 256 // queued calls of all users except root
+	mostCallsOfUser = 64  // of these, of one user
+	mostRootCalls   = 256 // of root
+	mostOfSender    = 32  // of these, of one connection
+	mostRefusals    = 64  // queued Busy replies; more are dropped
+	readers         = 4   // goroutines that serve the other users
+	rootReaders     = 2   // goroutines that serve root
+	// mostUnknown limits both the connections to look up and their queued calls.
+	mostUnknown     = 1024
+	mostEarly       = 8    // queued calls per connection to look up
+	mostKnown       = 4096 // cached users of connections
+	mostChanges     = 24   // changing calls in progress of all users except root
 	mostOfUser      = 8    // of these, of one user
-	mostRootChanges = 32   // of root, beside the others'
+	mostRootChanges = 32   // changing calls in progress of root
 )
 
-// limiter counts what is under way, by who asked for it.
+// limiter limits concurrent work in total and per key.
 type limiter[K comparable] struct {
 	most, mostEach int
 
@@ -32,7 +34,7 @@ func newLimiter[K comparable](most, mostEach int) *limiter[K] {
 	return &limiter[K]{most: most, mostEach: mostEach, each: map[K]int{}}
 }
 
-// enter takes a place; false: there is none.
+// enter reserves a slot and reports whether one was free.
 func (l *limiter[K]) enter(who K) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,12 +46,12 @@ func (l *limiter[K]) enter(who K) bool {
 	return true
 }
 
-// leave gives a place back.
+// leave releases a slot.
 func (l *limiter[K]) leave(who K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.total--
 	if l.each[who]--; l.each[who] == 0 {
-		delete(l.each, who) // senders come and go: none is remembered
+		delete(l.each, who) // remove unused keys: senders are short-lived
 	}
 }

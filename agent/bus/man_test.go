@@ -21,8 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write the man page anew from the XML")
 
-// comment is what the XML says about one thing: paragraphs, and a few words on each argument (@name: …), as gdbus-codegen
-// has it.
+// comment is the documentation of an XML element: paragraphs and argument descriptions (@name: …),
+// in the format of gdbus-codegen.
 type comment struct {
 	text      string
 	arguments map[string]string
@@ -48,7 +48,7 @@ func readComment(text string) comment {
 	return read
 }
 
-// readComments are the comments of a file before its interface ("") and before each of its members.
+// readComments returns the comments of an interface ("") and of its members.
 func readComments(t *testing.T, text []byte) map[string]comment {
 	t.Helper()
 	comments, last, depth := map[string]comment{}, "", 0
@@ -64,7 +64,7 @@ func readComments(t *testing.T, text []byte) map[string]comment {
 			last = string(token)
 		case xml.StartElement:
 			depth++
-			if depth == 2 || depth == 3 && last != "" { // an interface, a member
+			if depth == 2 || depth == 3 && last != "" { // interface or member
 				name := ""
 				for _, attribute := range token.Attr {
 					if attribute.Name.Local == "name" && depth == 3 {
@@ -80,7 +80,7 @@ func readComments(t *testing.T, text []byte) map[string]comment {
 	}
 }
 
-// TestManPage holds the manual page equal to the XML, and the XML complete: all it has is explained.
+// TestManPage checks that the manual page matches the XML and that the XML documents everything.
 func TestManPage(t *testing.T) {
 	all := readAll(t)
 	page := man.New("org.outrider.Agent1", 5, "the agent on the system bus")
@@ -99,15 +99,18 @@ func TestManPage(t *testing.T) {
 			}
 			for _, argument := range arguments {
 				if c.arguments[argument.Name] == "" {
-					t.Errorf("the argument %s of %s.%s is not explained", argument.Name, name, member)
+					t.Errorf("the argument %s of %s.%s is not explained",
+						argument.Name, name, member)
 				}
 			}
 			if len(c.arguments) != len(arguments) {
-				t.Errorf("%s.%s has %d arguments, and %d are explained", name, member, len(arguments), len(c.arguments))
+				t.Errorf("%s.%s has %d arguments, and %d are explained", name, member,
+					len(arguments), len(c.arguments))
 			}
 			return c
 		}
-		page.Section(strings.ToUpper(strings.TrimPrefix(name, "org.outrider.Agent1.")) + " INTERFACE")
+		page.Section(
+			strings.ToUpper(strings.TrimPrefix(name, "org.outrider.Agent1.")) + " INTERFACE")
 		page.Text("`" + name + "`. " + explain("", nil).text)
 		describe(page, all[name], explain)
 	}
@@ -116,10 +119,14 @@ func TestManPage(t *testing.T) {
 		page.Term(man.Bold(e.name), e.text)
 	}
 	page.Section("FILES")
-	page.Term(man.Italic("/usr/share/dbus-1/interfaces/org.outrider.Agent1.*.xml"), "The interfaces.")
-	page.Term(man.Italic("/usr/share/dbus-1/system.d/org.outrider.Agent1.conf"), "Who may have the name, and who may call.")
-	page.Term(man.Italic("/usr/share/polkit-1/actions/org.outrider.agent1.policy"), "Who may change something: polkit's actions.")
-	page.Term(man.Italic("/usr/share/polkit-1/rules.d/50-outrider.rules"), "Allows all of them to group outrider.")
+	page.Term(man.Italic("/usr/share/dbus-1/interfaces/org.outrider.Agent1.*.xml"),
+		"The interfaces.")
+	page.Term(man.Italic("/usr/share/dbus-1/system.d/org.outrider.Agent1.conf"),
+		"Who may have the name, and who may call.")
+	page.Term(man.Italic("/usr/share/polkit-1/actions/org.outrider.agent1.policy"),
+		"Who may change something: polkit's actions.")
+	page.Term(man.Italic("/usr/share/polkit-1/rules.d/50-outrider.rules"),
+		"Allows all of them to group outrider.")
 	page.Section("EXAMPLES")
 	page.Example("busctl introspect org.outrider.Agent1 /org/outrider/Agent1\n" +
 		"busctl get-property org.outrider.Agent1 /org/outrider/Agent1 org.outrider.Agent1.Manager Ready\n" +
@@ -142,7 +149,7 @@ func TestManPage(t *testing.T) {
 	}
 }
 
-// describe writes the members of an interface.
+// describe writes the documentation of an interface's members.
 func describe(page *man.Page, d *description, explain func(string, []argOfXML) comment) {
 	arguments := func(all []argOfXML, c comment) {
 		for _, argument := range all {
@@ -176,7 +183,8 @@ func describe(page *man.Page, d *description, explain func(string, []argOfXML) c
 		if i == 0 {
 			page.Subsection("Properties")
 		}
-		page.Term(man.Bold(property.Name)+" "+man.Italic(property.Type), explain(property.Name, nil).text)
+		page.Term(man.Bold(property.Name)+" "+man.Italic(property.Type),
+			explain(property.Name, nil).text)
 		switch annotated(property.Annotation, annotationChanged, "true") {
 		case "const":
 			page.More("It does not change while the object is there.")
@@ -206,9 +214,10 @@ const manIntroduction = "outriderd is `org.outrider.Agent1` on the system bus; a
 	"may be restarted, or be there later than the agent: the agent returns to it.\n\n" +
 	"One connection may have 32 calls under way, one user 8 that change something; a message of more than 16 KB is not read."
 
-// manErrors are what callers are told in place of an answer.
+// manErrors documents the error replies.
 var manErrors = []struct{ name, text string }{
-	{errorPrefix + nameRefused, "The request was understood and will not be done now; the message says why."},
+	{errorPrefix + nameRefused,
+		"The request was understood and will not be done now; the message says why."},
 	{errorPrefix + nameNotAuthorized, "Polkit does not allow it, did not answer, or is not there."},
 	{errorPrefix + nameNoSuchEpoch, "There is no such epoch."},
 	{errorPrefix + nameInvalidArgument, "An argument makes no sense."},

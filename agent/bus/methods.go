@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// reloadIfChanged is the flag of Reload: only if something that needs an epoch has changed.
+// reloadIfChanged is the flag of Reload that starts a new epoch only if a change requires one.
 const reloadIfChanged uint64 = 1
 
-// ownHandlers are the methods of the agent's own interfaces.
+// ownHandlers returns the methods of the agent's own interfaces.
 func (s *session) ownHandlers() map[string]map[string]handler {
 	return map[string]map[string]handler{
 		managerInterface: {
@@ -33,14 +33,14 @@ func (s *session) reload(ctx context.Context, c *call) ([]any, error) {
 	if flags&^reloadIfChanged != 0 {
 		return nil, InvalidArgument(fmt.Sprintf("Reload takes only flag 1, not %#x", flags))
 	}
-	s.order.RLock() // its end is told after its id
+	s.order.RLock() // holds back ReloadFinished until the ID is sent
 	defer s.order.RUnlock()
 	id, err := s.options.Backend.Reload(ctx, flags&reloadIfChanged != 0)
 	if err != nil {
 		return nil, err
 	}
 	s.answer(c, []any{id}, nil)
-	c.silent = true // it is answered
+	c.silent = true // the reply is already sent
 	return nil, nil
 }
 
@@ -66,8 +66,10 @@ func (s *session) checkConfig(ctx context.Context, c *call) ([]any, error) {
 
 func (s *session) setLogLevel(ctx context.Context, c *call) ([]any, error) {
 	scope, level := c.args[0].(string), c.args[1].(string)
-	if component, ok := strings.CutPrefix(scope, "envoy:"); scope != "agent" && scope != "envoy" && (!ok || component == "") {
-		return nil, InvalidArgument(fmt.Sprintf("there is no scope %q: it is agent, envoy or envoy:COMPONENT", scope))
+	if component, ok := strings.CutPrefix(scope, "envoy:"); scope != "agent" && scope != "envoy" &&
+		(!ok || component == "") {
+		return nil, InvalidArgument(
+			fmt.Sprintf("there is no scope %q: it is agent, envoy or envoy:COMPONENT", scope))
 	}
 	return nil, s.options.Backend.SetLogLevel(ctx, scope, level)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// The names of the agent on the bus.
+// The agent's names on the bus.
 const (
 	wellKnownName     = "org.outrider.Agent1"
 	managerInterface  = "org.outrider.Agent1.Manager"
@@ -22,7 +22,7 @@ const (
 	objectManagerName = "org.freedesktop.DBus.ObjectManager"
 )
 
-// Name is the bus name of an instance; "" is the agent that is none.
+// Name returns the bus name of an instance; "" is the agent without an instance name.
 func Name(instance string) string {
 	if instance == "" {
 		return wellKnownName
@@ -30,7 +30,7 @@ func Name(instance string) string {
 	return wellKnownName + ".Instance._" + escapeLabel(instance)
 }
 
-// epochPath is the object of an epoch.
+// epochPath returns the object path of an epoch.
 func epochPath(number int) dbus.ObjectPath {
 	return epochFolder + dbus.ObjectPath(fmt.Sprint(number))
 }
@@ -39,8 +39,8 @@ func secretPath(name string) dbus.ObjectPath {
 	return secretFolder + dbus.ObjectPath(escapeLabel(name))
 }
 
-// escapeLabel escapes as systemd does (sd_bus_path_encode): everything but ASCII letters and digits, and a digit that comes
-// first, becomes _ and two hexadecimal digits; nothing at all becomes _.
+// escapeLabel escapes like sd_bus_path_encode: every byte except ASCII letters and digits, and a
+// leading digit, becomes _ and two hexadecimal digits. An empty label becomes _.
 func escapeLabel(label string) string {
 	if label == "" {
 		return "_"

@@ -12,9 +12,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestPolkitKnowsEachAction: the file that is installed has the actions that methods ask for, and no other.
+// TestPolkitKnowsEachAction checks that the installed policy has exactly the actions of the
+// methods.
 func TestPolkitKnowsEachAction(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(parts.Root(), "packaging/polkit/org.outrider.agent1.policy"))
+	text, err := os.ReadFile(
+		filepath.Join(parts.Root(), "packaging/polkit/org.outrider.agent1.policy"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,10 +43,13 @@ func TestPolkitKnowsEachAction(t *testing.T) {
 		if action.Description == "" || action.Message == "" {
 			t.Errorf("%s has no words for people", action.ID)
 		}
-		if action.Any != "auth_admin" || action.Inactive != "auth_admin" || action.Active != "auth_admin" && action.Active != "auth_admin_keep" {
+		if action.Any != "auth_admin" || action.Inactive != "auth_admin" ||
+			action.Active != "auth_admin" && action.Active != "auth_admin_keep" {
 			t.Errorf("%s is not for administrators only", action.ID)
 		}
-		if len(action.Annotations) != 1 || action.Annotations[0].Key != "org.freedesktop.policykit.owner" || action.Annotations[0].Value != "unix-user:outrider" {
+		if len(action.Annotations) != 1 ||
+			action.Annotations[0].Key != "org.freedesktop.policykit.owner" ||
+			action.Annotations[0].Value != "unix-user:outrider" {
 			t.Errorf("%s is not the agent's: polkit would not answer it", action.ID)
 		}
 	}
@@ -62,7 +67,7 @@ func TestPolkitKnowsEachAction(t *testing.T) {
 	}
 }
 
-// TestOnlyReadingIsOpen: what is not in this list asks polkit.
+// TestOnlyReadingIsOpen checks that all methods except those listed require authorisation.
 func TestOnlyReadingIsOpen(t *testing.T) {
 	open := []string{"GetEpoch", "ListEpochs"}
 	all := readAll(t)

@@ -11,23 +11,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// polkit is an Authority that answers what the test tells it. A private bus has no real one; that one is asked in the booted
-// machine.
+// polkit is a fake polkit Authority. The system tests use the real one.
 type polkit struct {
 	conn *dbus.Conn
 
 	mu       sync.Mutex
 	answer   polkitResult
-	password bool // whether a person who is asked knows it
+	password bool // result of the password prompt
 	failure  *dbus.Error
-	hold     chan struct{} // if set, answers wait for it
-	person   chan struct{} // if set, answers to those who let a person be asked wait for it
-	missed   time.Duration // if set, the next answer is no, after this time
+	hold     chan struct{} // if set, replies block until it is closed
+	person   chan struct{} // if set, replies to checks with a prompt block until it is closed
+	missed   time.Duration // if set, the next check is denied after this time
 	asked    []question
 	canceled []string
 }
 
-// question is what was asked, without the subject's name.
+// question is a received check, without the subject's name.
 type question struct {
 	Kind   string
 	Action string
@@ -40,13 +39,14 @@ func startPolkit(t *testing.T, d *daemon, answer polkitResult) *polkit {
 	if err := p.conn.Export(p, polkitPath, polkitInterface); err != nil {
 		t.Fatal(err)
 	}
-	if reply, err := p.conn.RequestName(polkitName, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+	if reply, err := p.conn.RequestName(polkitName, dbus.NameFlagDoNotQueue); err != nil ||
+		reply != dbus.RequestNameReplyPrimaryOwner {
 		t.Fatalf("be polkit: %v %v", reply, err)
 	}
 	return p
 }
 
-// CheckAuthorization is polkit's method.
+// CheckAuthorization implements polkit's method.
 func (p *polkit) CheckAuthorization(subject struct {
 	Kind    string
 	Details map[string]dbus.Variant
@@ -65,7 +65,7 @@ func (p *polkit) CheckAuthorization(subject struct {
 	}
 	p.mu.Unlock()
 	if missed != 0 {
-		time.Sleep(missed) // polkit answers one question after the other, and so does this one
+		time.Sleep(missed) // polkit processes checks sequentially, and so does this fake
 		answer = polkitResult{}
 	}
 	if hold != nil {
@@ -77,7 +77,7 @@ func (p *polkit) CheckAuthorization(subject struct {
 	return answer, failure
 }
 
-// CancelCheckAuthorization is polkit's method.
+// CancelCheckAuthorization implements polkit's method.
 func (p *polkit) CancelCheckAuthorization(ticket string) *dbus.Error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *polkit) set(change func()) {
 	change()
 }
 
-// changing are the calls that polkit is asked about, with the action of each.
+// changing lists the calls that require authorisation, with their actions.
 var changing = []struct {
 	object, action string
 	arguments      []string
@@ -119,9 +119,11 @@ func TestPolkitIsAskedForEachMethod(t *testing.T) {
 	ask := func(interactive string, flags ...uint32) {
 		t.Helper()
 		for _, c := range changing {
-			d.must(nobody, append([]string{"--allow-interactive-authorization=" + interactive, "call", wellKnownName, c.object}, c.arguments...)...)
+			d.must(nobody, append([]string{"--allow-interactive-authorization=" + interactive,
+				"call", wellKnownName, c.object}, c.arguments...)...)
 			for _, flag := range flags {
-				want = append(want, question{"system-bus-name", "org.outrider.agent1." + c.action, flag})
+				want = append(want,
+					question{"system-bus-name", "org.outrider.agent1." + c.action, flag})
 			}
 		}
 	}
@@ -149,7 +151,8 @@ func TestPolkitsNoIsKept(t *testing.T) {
 	refused := func(why, want string) {
 		t.Helper()
 		for _, c := range changing {
-			out, err := d.busctl(nobody, append([]string{"--allow-interactive-authorization=no", "call", wellKnownName, c.object}, c.arguments...)...)
+			out, err := d.busctl(nobody, append([]string{"--allow-interactive-authorization=no",
+				"call", wellKnownName, c.object}, c.arguments...)...)
 			if err == nil || !strings.Contains(out, want) {
 				t.Errorf("%s: %v: %v: %s", why, c.arguments, err, out)
 			}
@@ -161,13 +164,15 @@ func TestPolkitsNoIsKept(t *testing.T) {
 	p.set(func() { p.answer.Challenge = true })
 	refused("a password is needed", "needs a password")
 	p.set(func() {
-		p.failure = dbus.NewError("org.freedesktop.PolicyKit1.Error.NotAuthorized", []any{"only the owner may ask"})
+		p.failure = dbus.NewError("org.freedesktop.PolicyKit1.Error.NotAuthorized",
+			[]any{"only the owner may ask"})
 	})
 	refused("polkit fails", "polkit could not decide: only the owner may ask")
 	if requests := a.requests(); len(requests) != 0 {
 		t.Errorf("the agent was asked %v", requests)
 	}
-	if got := d.must(nobody, "get-property", wellKnownName, manager, managerInterface, "Ready"); got != "b true" {
+	if got := d.must(nobody, "get-property", wellKnownName, manager, managerInterface,
+		"Ready"); got != "b true" {
 		t.Errorf("reading is open to everyone: %s", got)
 	}
 }
@@ -194,7 +199,7 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 
 	hold := make(chan struct{})
 	p.set(func() { p.person = hold })
-	ask.interactive = 50 * time.Millisecond // only now: the answers above may take their time
+	ask.interactive = 50 * time.Millisecond // set late, so that it does not limit the replies above
 	want(allow(true), errorPrefix+"NotAuthorized")
 	eventually(t, "the question is taken back", func() (so bool) {
 		p.set(func() { so = len(p.canceled) == 1 })
@@ -207,10 +212,12 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 	close(hold)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	want(ask.allow(ctx, conn.Names()[0], "org.outrider.agent1.reload", false), errorPrefix+"NotAuthorized")
+	want(ask.allow(ctx, conn.Names()[0], "org.outrider.agent1.reload", false),
+		errorPrefix+"NotAuthorized")
 }
 
-// polkit's no after the time that it gives its rules may be its own mistake, which no test can have it make.
+// A denial that takes as long as polkit's script timeout may be an error of polkit (see ruleTime),
+// so the check is repeated.
 func TestPolkitIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
@@ -220,7 +227,8 @@ func TestPolkitIsAskedAgain(t *testing.T) {
 	p := startPolkit(t, d, polkitResult{Authorized: true})
 	for _, interactive := range []bool{false, true} {
 		p.set(func() { p.missed = 2 * ask.rules })
-		if err := ask.allow(t.Context(), conn.Names()[0], "org.outrider.agent1.reload", interactive); err != nil {
+		if err := ask.allow(t.Context(), conn.Names()[0], "org.outrider.agent1.reload",
+			interactive); err != nil {
 			t.Errorf("interactive %v: %v", interactive, err)
 		}
 	}
@@ -229,7 +237,8 @@ func TestPolkitIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestASlowPolkitHoldsUpNobody: a user that waits for a password, many times, keeps neither readers nor root from the agent.
+// TestASlowPolkitHoldsUpNobody checks that pending password prompts of one user block neither
+// readers nor root.
 func TestASlowPolkitHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	d, a := running(t)
@@ -241,7 +250,8 @@ func TestASlowPolkitHoldsUpNobody(t *testing.T) {
 	busy, done := 0, 0
 	for range 2 * mostOfUser {
 		waiting.Go(func() {
-			out, err := d.busctl(nobody, "call", wellKnownName, manager, managerInterface, "Undrain")
+			out, err := d.busctl(nobody, "call", wellKnownName, manager,
+				managerInterface, "Undrain")
 			mu.Lock()
 			defer mu.Unlock()
 			switch {

@@ -12,12 +12,12 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// member is the user daemon, whom realPolkit puts into group outrider.
+// member is the user daemon, which realPolkit adds to group outrider.
 const member = 1
 
-// realPolkit is a script that runs polkitd on a private bus, in mounts of its own that have our
-// actions and rules, a user in group outrider, and a rule of the test: nobody may drain. Its
-// arguments are a folder and the folder of actions and rules.
+// realPolkit is a script that runs polkitd on a private bus. Its own mounts contain the actions and
+// rules of the agent, a user in group outrider, and a rule that allows the user nobody to drain.
+// Its arguments are a directory and the directory of actions and rules.
 const realPolkit = `set -eu
 mount --make-rprivate /
 mkdir "$1/actions" "$1/rules"
@@ -39,7 +39,8 @@ exec /usr/lib/polkit-1/polkitd --no-debug
 func TestTheRealPolkit(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
-	d.configure("</busconfig>", "<include>/usr/share/dbus-1/system.d/org.freedesktop.PolicyKit1.conf</include></busconfig>")
+	d.configure("</busconfig>",
+		"<include>/usr/share/dbus-1/system.d/org.freedesktop.PolicyKit1.conf</include></busconfig>")
 	d.start()
 	command := exec.Command("unshare", "--mount", "sh", "-c", realPolkit, "sh", d.folder,
 		filepath.Join(parts.Root(), "packaging/polkit"))
@@ -64,12 +65,15 @@ func TestTheRealPolkit(t *testing.T) {
 	server, _ := a.start(t, d)
 	await(t, server.Ready(), "the name is taken")
 	for _, c := range changing {
-		arguments := append([]string{"--allow-interactive-authorization=no", "call", wellKnownName, c.object}, c.arguments...)
+		arguments := append([]string{"--allow-interactive-authorization=no", "call", wellKnownName,
+			c.object}, c.arguments...)
 		if out, err := d.busctl(member, arguments...); err != nil {
 			t.Errorf("a member of group outrider may not %v: %v: %s", c.arguments, err, out)
 		}
-		for interactive, want := range map[string]string{"no": "needs a password", "yes": "polkit does not allow org.outrider.agent1." + c.action} {
-			out, err := d.busctl(nobody, append([]string{"--allow-interactive-authorization=" + interactive, "call", wellKnownName, c.object}, c.arguments...)...)
+		for interactive, want := range map[string]string{"no": "needs a password",
+			"yes": "polkit does not allow org.outrider.agent1." + c.action} {
+			out, err := d.busctl(nobody, append([]string{"--allow-interactive-authorization=" +
+				interactive, "call", wellKnownName, c.object}, c.arguments...)...)
 			switch {
 			case c.action == "drain" && err != nil:
 				t.Errorf("%v is allowed by a rule: %v: %s", c.arguments, err, out)

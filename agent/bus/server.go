@@ -10,22 +10,23 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// The conditions of this part.
+// Conditions that this package raises.
 const (
 	conditionUnavailable = "bus-unavailable"
 	conditionTaken       = "bus-name-taken"
 )
 
-// The bus is tried again after shortestWait, then ever less often. A session that held for steadyTime begins anew.
+// The delay between attempts to connect doubles from shortestWait to longestWait. It is reset after
+// a session that lasted longer than steadyTime.
 const (
 	shortestWait = 250 * time.Millisecond
 	longestWait  = 30 * time.Second
 	steadyTime   = 10 * time.Second
 )
 
-// Options of the part.
+// Options configure a Server.
 type Options struct {
-	Address    string // of the bus, as in DBUS_SYSTEM_BUS_ADDRESS; "" = SystemAddress
+	Address    string // of the bus, in the format of DBUS_SYSTEM_BUS_ADDRESS; "" = SystemAddress
 	Instance   string // "" = none
 	Backend    Backend
 	Events     Events
@@ -33,7 +34,7 @@ type Options struct {
 	Logger     *slog.Logger
 }
 
-// Server is the agent on the bus.
+// Server publishes the agent on the bus.
 type Server struct {
 	options    Options
 	interfaces interfaces
@@ -41,7 +42,7 @@ type Server struct {
 	once       sync.Once // closes ready
 }
 
-// New returns the part; Run runs it.
+// New returns a server. Call Run to connect.
 func New(options Options) (*Server, error) {
 	all, err := readInterfaces()
 	if err != nil {
@@ -53,13 +54,15 @@ func New(options Options) (*Server, error) {
 	return &Server{options: options, interfaces: all, ready: make(chan struct{})}, nil
 }
 
-// Name is the part's name.
+// Name returns the component's name.
 func (s *Server) Name() string { return "bus" }
 
-// Ready is closed once the name on the bus is ours for the first time, which may be never: nothing waits for it.
+// Ready returns a channel that is closed once the agent first owns its name on the bus. That may
+// never happen, so the start of the agent does not wait for it.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Run is on the bus whenever there is one, until ctx ends. That there is none is a condition, and no error. It runs once.
+// Run connects to the bus and reconnects until ctx ends. An unavailable bus is reported as a
+// condition, not an error. Run must be called only once.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.options.Conditions.Clear(conditionTaken)
 	defer s.options.Conditions.Clear(conditionUnavailable)
@@ -77,13 +80,15 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// taken tells whether the name is ours.
+// taken updates the conditions when the agent gains or loses its name.
 func (s *Server) taken(ours bool) {
 	name := Name(s.options.Instance)
 	s.options.Conditions.Clear(conditionUnavailable)
 	if !ours {
 		s.options.Conditions.Raise(conditionTaken, condition.Warning,
-			fmt.Sprintf("another program is %s on the bus: this agent can be seen there once that one has ended", name))
+			fmt.Sprintf(
+				"another program is %s on the bus: this agent can be seen there once that one has ended",
+				name))
 		return
 	}
 	s.options.Conditions.Clear(conditionTaken)
@@ -91,8 +96,8 @@ func (s *Server) taken(ours bool) {
 	s.once.Do(func() { close(s.ready) })
 }
 
-// unavailable tells why the bus is not there. A machine without one is as good as any other; a bus that does not take us is
-// worth a warning.
+// unavailable raises the condition of a missing bus. Its severity is Info, because the bus is
+// optional, or Warning if the bus denies access.
 func (s *Server) unavailable(err error) {
 	severity, cure := condition.Info, ""
 	if isNamed(err, "org.freedesktop.DBus.Error.AccessDenied") {
@@ -101,6 +106,8 @@ func (s *Server) unavailable(err error) {
 	}
 	s.options.Conditions.Clear(conditionTaken)
 	s.options.Conditions.Raise(conditionUnavailable, severity,
-		fmt.Sprintf("the agent cannot be seen over D-Bus: %v%s; all else goes on, and it is tried again", err, cure))
+		fmt.Sprintf(
+			"the agent cannot be seen over D-Bus: %v%s; all else goes on, and it is tried again",
+			err, cure))
 	s.options.Logger.Debug("no bus", "error", err)
 }

@@ -12,14 +12,17 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// The times of a session.
+// Timing of a session.
 const (
-	stateTime   = 5 * time.Second        // of one look at the agent's state, which may ask Envoy
-	settleTime  = 10 * time.Millisecond  // changes come together: an epoch exits, another is live, readiness follows
-	stateAge    = 50 * time.Millisecond  // a state so old is given to readers; it bounds what they cost
-	figuresAge  = time.Second            // the same for what epochs use
-	patience    = 200 * time.Millisecond // for which readers wait for a fresh one
-	firstLook   = 250 * time.Millisecond // at a proxy that is live and not ready: it does not tell when it is
+	stateTime = 5 * time.Second // limit of reading the agent's state, which may query Envoy
+	// settleTime coalesces related changes: an epoch exits, another is live, readiness follows.
+	settleTime = 10 * time.Millisecond
+	// stateAge is the age up to which clients read a cached state. It bounds the cost of reads.
+	stateAge   = 50 * time.Millisecond
+	figuresAge = time.Second            // the same for resource usage
+	patience   = 200 * time.Millisecond // limit of a read's wait for a refresh
+	// A live proxy that is not ready does not report when it becomes ready, so its state is polled.
+	firstLook   = 250 * time.Millisecond
 	longestLook = 10 * time.Second
 )
 
@@ -28,27 +31,28 @@ type session struct {
 	options    Options
 	interfaces interfaces
 	handlers   map[string]map[string]handler
-	signatures map[string]bool // of the arguments that some method takes
+	signatures map[string]bool // input signatures of all methods
 
 	conn      *dbus.Conn
 	authority *authority
 	teller    *teller
-	owned     chan bool // whether the name is ours, at each change
+	owned     chan bool // reports each gain or loss of the name
 
 	state   *shown[*snapshot]
 	figures *shown[map[string]Figures]
 
 	callers     *callers
 	queue       chan *call // admitted
-	rootQueue   chan *call // the same, of root's
+	rootQueue   chan *call // admitted calls of root
 	refused     chan *call
 	calls       *limiter[uint32]
 	rootCalls   *limiter[string]
 	changes     *limiter[uint32]
 	rootChanges *limiter[uint32]
-	running     sync.WaitGroup // changes
+	running     sync.WaitGroup // changing calls and the session's goroutines
 
-	// order keeps signals back while a change is under way: a caller knows the id of its reload before the reload's end is told.
+	// order delays signals during a Reload call, so that the caller receives the ID before
+	// ReloadFinished.
 	order sync.RWMutex
 }
 
@@ -59,19 +63,23 @@ func newSession(options Options, all interfaces) *session {
 		state:   newShown[*snapshot](stateAge, patience),
 		figures: newShown[map[string]Figures](figuresAge, patience),
 		callers: newCallers(),
-		queue:   make(chan *call, mostCalls), rootQueue: make(chan *call, mostRootCalls), refused: make(chan *call, mostRefusals),
-		calls: newLimiter[uint32](mostCalls, mostCallsOfUser), rootCalls: newLimiter[string](mostRootCalls, mostOfSender),
-		changes: newLimiter[uint32](mostChanges, mostOfUser), rootChanges: newLimiter[uint32](mostRootChanges, mostRootChanges),
+		queue:   make(chan *call, mostCalls), rootQueue: make(chan *call, mostRootCalls),
+		refused:     make(chan *call, mostRefusals),
+		calls:       newLimiter[uint32](mostCalls, mostCallsOfUser),
+		rootCalls:   newLimiter[string](mostRootCalls, mostOfSender),
+		changes:     newLimiter[uint32](mostChanges, mostOfUser),
+		rootChanges: newLimiter[uint32](mostRootChanges, mostRootChanges),
 	}
 	s.handlers = s.standardHandlers()
 	maps.Copy(s.handlers, s.ownHandlers())
 	return s
 }
 
-// errLost is the end of a session that the bus ended.
+// errLost reports that the bus closed the connection.
 var errLost = errors.New("the bus ended the connection")
 
-// run connects, serves and tells until ctx or the connection ends. taken is told whether the name is ours.
+// run serves one connection until ctx or the connection ends. It calls taken whenever the agent
+// gains or loses its name.
 func (s *session) run(ctx context.Context, taken func(bool)) error {
 	wire, err := s.connect(ctx)
 	if err != nil {
@@ -87,14 +95,14 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 		s.running.Wait()
 		stopLost()
 		stopEnd()
-		_ = wire.Close() // first: godbus waits for writes
+		_ = wire.Close() // before conn.Close, which waits for writes
 		_ = s.conn.Close()
 	}()
 
-	changed := s.options.Backend.Changed() // before the first look: nothing is missed
+	changed := s.options.Backend.Changed() // before the first read, so that no change is missed
 	s.teller = &teller{conn: s.conn, interfaces: s.interfaces}
 	for _, event := range s.options.Events.Events(0) {
-		s.teller.sequence = event.Sequence // what was before is history
+		s.teller.sequence = event.Sequence // skip earlier events
 	}
 	s.look(ctx)
 	s.teller.told = s.state.get(ctx)
@@ -116,12 +124,15 @@ func (s *session) run(ctx context.Context, taken func(bool)) error {
 	return s.follow(ctx, changed, woken, ours, taken)
 }
 
-// follow looks whenever something may have changed, or somebody wants to know, and tells what did.
-func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-chan condition.Event, ours bool, taken func(bool)) error {
+// follow refreshes the state after changes and on request, and sends the signals for the
+// differences.
+func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-chan condition.Event,
+	ours bool, taken func(bool)) error {
 	delay := firstLook
 	for {
 		var again <-chan time.Time
-		if now := s.teller.told.objects[managerPath].values; now["EnvoyLive"] == true && now["Ready"] == false {
+		if now := s.teller.told.objects[managerPath].values; now["EnvoyLive"] == true &&
+			now["Ready"] == false {
 			again = time.After(delay)
 			delay = min(2*delay, longestLook)
 		} else {
@@ -144,7 +155,8 @@ func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-c
 			if s.conn.Context().Err() != nil {
 				return errLost
 			}
-			_, err := s.teller.events(s.options.Events) // the last ones: the proxy has ended
+			// the final events, such as the exit of the proxy
+			_, err := s.teller.events(s.options.Events)
 			return err
 		}
 		changed = s.options.Backend.Changed()
@@ -155,14 +167,14 @@ func (s *session) follow(ctx context.Context, changed <-chan struct{}, woken <-c
 	}
 }
 
-// look refreshes the state.
+// look reads the state and stores a new snapshot.
 func (s *session) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
 	s.state.set(newSnapshot(s.options.Backend.State(ctx), s.options.Events.Conditions()))
 }
 
-// tell sends what has changed.
+// tell sends signals for changed objects and new events.
 func (s *session) tell(ctx context.Context) error {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -176,7 +188,7 @@ func (s *session) tell(ctx context.Context) error {
 	return err
 }
 
-// measure measures the epochs when somebody wants to know.
+// measure reads the resource usage of epochs on request until ctx ends.
 func (s *session) measure(ctx context.Context) {
 	for {
 		select {
@@ -190,7 +202,7 @@ func (s *session) measure(ctx context.Context) {
 	}
 }
 
-// pause waits, at most until ctx ends.
+// pause sleeps until duration has passed or ctx ends.
 func pause(ctx context.Context, duration time.Duration) {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()

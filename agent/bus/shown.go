@@ -6,25 +6,26 @@ import (
 	"time"
 )
 
-// shown is a value that one owner keeps fresh and many read. A reader may ask for it to be refreshed and wait a little; readers
-// that come while the owner is at it wait together, so that many of them are not slower than one.
+// shown is a cached value with one writer and many readers. Readers may request a refresh and wait
+// briefly; readers that arrive during a refresh share it.
 type shown[T any] struct {
-	age      time.Duration // a value so old is fresh enough
-	patience time.Duration // how long a refresh is waited for, before the old value does
-	asked    chan struct{} // holds one: somebody waits for a refresh
+	age      time.Duration // maximum age of a value that needs no refresh
+	patience time.Duration // how long readers wait before they use the old value
+	asked    chan struct{} // capacity 1: a refresh is requested
 
 	mu      sync.Mutex
 	value   T
 	at      time.Time
-	waiting time.Time     // since when somebody waits; zero: nobody
+	waiting time.Time     // start of the current wait; zero: no reader waits
 	done    chan struct{} // closed at the next set
 }
 
 func newShown[T any](age, patience time.Duration) *shown[T] {
-	return &shown[T]{age: age, patience: patience, asked: make(chan struct{}, 1), done: make(chan struct{})}
+	return &shown[T]{age: age, patience: patience, asked: make(chan struct{}, 1),
+		done: make(chan struct{})}
 }
 
-// set is the owner's: the value as of now.
+// set stores a new value and wakes the readers. Only the writer calls it.
 func (s *shown[T]) set(value T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +34,7 @@ func (s *shown[T]) set(value T) {
 	s.done = make(chan struct{})
 }
 
-// get is the value, fresh if that is to be had in time.
+// get returns the value, refreshed if that completes in time.
 func (s *shown[T]) get(ctx context.Context) T {
 	s.mu.Lock()
 	if !s.at.IsZero() && time.Since(s.at) < s.age {
@@ -47,7 +48,7 @@ func (s *shown[T]) get(ctx context.Context) T {
 	s.mu.Unlock()
 	select {
 	case s.asked <- struct{}{}:
-	default: // it is asked for already
+	default: // already requested
 	}
 	if left > 0 {
 		timer := time.NewTimer(left)

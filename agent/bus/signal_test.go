@@ -16,14 +16,17 @@ const propertiesChanged = propertiesName + ".PropertiesChanged"
 func TestChangedPropertiesAreTold(t *testing.T) {
 	d, a := running(t)
 	signals := follow(t, d)
-	a.change(func(s *State) { s.State, s.Ready, s.ReadyReason = "draining", false, "epoch 0 drains" })
+	a.change(
+		func(s *State) { s.State, s.Ready, s.ReadyReason = "draining", false, "epoch 0 drains" })
 	changed := next(t, signals, propertiesChanged)
 	if changed.Path != managerPath {
 		t.Errorf("path %s", changed.Path)
 	}
-	want := []any{managerInterface, map[string]dbus.Variant{"State": dbus.MakeVariant("draining"), "Ready": dbus.MakeVariant(false),
+	want := []any{managerInterface, map[string]dbus.Variant{"State": dbus.MakeVariant("draining"),
+		"Ready":       dbus.MakeVariant(false),
 		"ReadyReason": dbus.MakeVariant("epoch 0 drains")}, []string{}}
-	if diff := cmp.Diff(want, changed.Body, cmp.AllowUnexported(dbus.Variant{}, dbus.Signature{})); diff != "" {
+	if diff := cmp.Diff(want, changed.Body,
+		cmp.AllowUnexported(dbus.Variant{}, dbus.Signature{})); diff != "" {
 		t.Errorf("PropertiesChanged:\n%s", diff)
 	}
 
@@ -51,7 +54,8 @@ func TestFiguresAreMeasuredOnlyWhenTheyAreRead(t *testing.T) {
 			t.Errorf("measured %d times for nobody", a.measured)
 		}
 	})
-	if got := d.must(0, "get-property", wellKnownName, manager+"/epoch/0", epochInterface, "ActiveConnections"); got != "t 8" {
+	if got := d.must(0, "get-property", wellKnownName, manager+"/epoch/0", epochInterface,
+		"ActiveConnections"); got != "t 8" {
 		t.Errorf("ActiveConnections %s", got)
 	}
 	a.set(func() {
@@ -65,7 +69,8 @@ func TestEpochsComeAndGo(t *testing.T) {
 	d, a := running(t)
 	signals := follow(t, d)
 	a.change(func(s *State) {
-		s.Epochs = append(s.Epochs, Epoch{ID: "b", Number: 1, State: "starting", PID: 1, Started: someTime})
+		s.Epochs = append(s.Epochs,
+			Epoch{ID: "b", Number: 1, State: "starting", PID: 1, Started: someTime})
 	})
 	a.board.Publish(condition.Event{Kind: condition.KindEpochStarted, Epoch: number(1)})
 	added := next(t, signals, objectManagerName+".InterfacesAdded")
@@ -81,9 +86,10 @@ func TestEpochsComeAndGo(t *testing.T) {
 		t.Errorf("EpochStarted:\n%s", diff)
 	}
 
-	// The number is used again: another object under the same path.
+	// A reused number: another object under the same path.
 	a.change(func(s *State) { s.Epochs[1].ID = "c" })
-	if removed := next(t, signals, objectManagerName+".InterfacesRemoved"); removed.Body[0] != epochPath(1) {
+	if removed := next(t, signals,
+		objectManagerName+".InterfacesRemoved"); removed.Body[0] != epochPath(1) {
 		t.Errorf("removed: %v", removed)
 	}
 	next(t, signals, objectManagerName+".InterfacesAdded")
@@ -93,7 +99,8 @@ func TestEpochsComeAndGo(t *testing.T) {
 	if diff := cmp.Diff([]any{epochPath(1), []string{epochInterface}}, removed.Body); diff != "" {
 		t.Errorf("InterfacesRemoved:\n%s", diff)
 	}
-	if out, err := d.busctl(0, "get-property", wellKnownName, manager+"/epoch/1", epochInterface, "PID"); err == nil {
+	if out, err := d.busctl(0, "get-property", wellKnownName, manager+"/epoch/1", epochInterface,
+		"PID"); err == nil {
 		t.Errorf("an epoch that is gone answers: %s", out)
 	}
 }
@@ -101,8 +108,10 @@ func TestEpochsComeAndGo(t *testing.T) {
 func TestOfEpochsThatShareANumberTheLivingIsShown(t *testing.T) {
 	shown := newSnapshot(State{Epochs: []Epoch{
 		{ID: "new", Number: 0, State: "live", Started: someTime},
-		{ID: "older", Number: 0, State: "exited", Started: someTime.Add(-time.Hour), Exited: someTime},
-		{ID: "late", Number: 0, State: "exited", Started: someTime.Add(time.Hour), Exited: someTime.Add(2 * time.Hour)},
+		{ID: "older", Number: 0, State: "exited", Started: someTime.Add(-time.Hour),
+			Exited: someTime},
+		{ID: "late", Number: 0, State: "exited", Started: someTime.Add(time.Hour),
+			Exited: someTime.Add(2 * time.Hour)},
 	}}, nil)
 	if id := shown.objects[epochPath(0)].id; id != "new" {
 		t.Errorf("shown is %q", id)
@@ -112,7 +121,7 @@ func TestOfEpochsThatShareANumberTheLivingIsShown(t *testing.T) {
 	}
 }
 
-// TestAReloadsEndIsToldAfterItsID: the agent of the test publishes the end before it returns the id.
+// TestAReloadsEndIsToldAfterItsID uses a fake that publishes the end before it returns the ID.
 func TestAReloadsEndIsToldAfterItsID(t *testing.T) {
 	d, _ := running(t)
 	conn := d.connect()
@@ -122,7 +131,8 @@ func TestAReloadsEndIsToldAfterItsID(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want := uint64(1); want <= 50; want++ {
-		call := conn.Object(wellKnownName, managerPath).Call(managerInterface+".Reload", 0, uint64(0))
+		call := conn.Object(wellKnownName,
+			managerPath).Call(managerInterface+".Reload", 0, uint64(0))
 		var id uint64
 		if err := call.Store(&id); err != nil || id != want {
 			t.Fatalf("reload %d: %v", id, err)
@@ -131,19 +141,20 @@ func TestAReloadsEndIsToldAfterItsID(t *testing.T) {
 		if finished.Sequence < call.ResponseSequence {
 			t.Fatalf("the end of reload %d was told before its id", id)
 		}
-		if diff := cmp.Diff([]any{id, "restarted", uint32(1), []string{}, []string{"bus.enabled", "dns.enabled"}}, finished.Body); diff != "" {
+		if diff := cmp.Diff([]any{id, "restarted", uint32(1), []string{},
+			[]string{"bus.enabled", "dns.enabled"}}, finished.Body); diff != "" {
 			t.Fatalf("ReloadFinished:\n%s", diff)
 		}
 	}
 }
 
-// TestAProxyThatIsNotReadyIsAskedAgain: becoming ready is no event.
+// TestAProxyThatIsNotReadyIsAskedAgain checks the polling of readiness, for which no event exists.
 func TestAProxyThatIsNotReadyIsAskedAgain(t *testing.T) {
 	d, a := running(t)
 	signals := follow(t, d)
 	a.change(func(s *State) { s.Ready = false })
 	next(t, signals, propertiesChanged)
-	a.set(func() { a.state.Ready = true }) // and tell nobody
+	a.set(func() { a.state.Ready = true }) // without signalling Changed
 	changed := next(t, signals, propertiesChanged)
 	if value := changed.Body[1].(map[string]dbus.Variant)["Ready"]; value.Value() != true {
 		t.Errorf("told: %v", changed.Body)
@@ -154,15 +165,16 @@ func TestAnIdleAgentIsNotLookedAt(t *testing.T) {
 	d, a := running(t)
 	d.must(0, "get-property", wellKnownName, manager, managerInterface, "Version")
 	looks := func() (n int) { a.set(func() { n = a.looks }); return n }
-	// A look that the reader asked for comes after its answer where the agent's thread stood still meanwhile: then the next second counts.
+	// A refresh requested by the reader may follow its reply if the thread was suspended; then the
+	// next second counts.
 	eventually(t, "a second without a look at an agent that does nothing", func() bool {
 		before := looks()
-		time.Sleep(time.Second) // nothing is to happen: there is nothing to wait for
+		time.Sleep(time.Second) // no event to wait for: nothing must happen
 		return looks() == before
 	})
 }
 
-// TestManyChangesAreFewSignals: values in between are not told.
+// TestManyChangesAreFewSignals checks that intermediate values are not sent.
 func TestManyChangesAreFewSignals(t *testing.T) {
 	d, a := running(t)
 	signals := follow(t, d)

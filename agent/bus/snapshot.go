@@ -13,23 +13,23 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// noEpoch stands for an epoch's number where there is none.
+// noEpoch is the epoch number that means none.
 const noEpoch uint32 = math.MaxUint32
 
-// snapshot is what all objects show at one time. It is not changed once it is made.
+// snapshot holds all objects at one time. It is immutable.
 type snapshot struct {
 	objects map[dbus.ObjectPath]object
-	epochs  []listedEpoch // as ListEpochs gives them
+	epochs  []listedEpoch // result of ListEpochs
 }
 
-// object is one object with an interface of ours.
+// object is an object with one of the agent's interfaces.
 type object struct {
-	id     string         // another one under the same path is another object
-	kind   string         // its interface
-	values map[string]any // of the properties, but for those measured when they are read
+	id     string         // distinguishes successive objects with the same path
+	kind   string         // interface
+	values map[string]any // properties, except those measured on read
 }
 
-// listedEpoch is (uosut).
+// listedEpoch is an element of ListEpochs, (uosut).
 type listedEpoch struct {
 	Number  uint32
 	Path    dbus.ObjectPath
@@ -38,7 +38,7 @@ type listedEpoch struct {
 	Started uint64
 }
 
-// listedCondition is (ssts).
+// listedCondition is an element of Conditions, (ssts).
 type listedCondition struct {
 	Code     string
 	Severity string
@@ -46,28 +46,34 @@ type listedCondition struct {
 	Sentence string
 }
 
-// newSnapshot shows a state.
+// newSnapshot returns a snapshot of a state.
 func newSnapshot(state State, conditions []condition.Condition) *snapshot {
 	shown := &snapshot{objects: map[dbus.ObjectPath]object{}}
-	shown.objects[managerPath] = object{kind: managerInterface, values: managerValues(state, conditions)}
+	shown.objects[managerPath] = object{kind: managerInterface,
+		values: managerValues(state, conditions)}
 	for _, epoch := range slices.SortedStableFunc(slices.Values(state.Epochs), older) {
-		shown.objects[epochPath(epoch.Number)] = object{id: epoch.ID, kind: epochInterface, values: epochValues(epoch)}
+		shown.objects[epochPath(epoch.Number)] = object{id: epoch.ID, kind: epochInterface,
+			values: epochValues(epoch)}
 	}
 	for _, secret := range state.Secrets {
-		shown.objects[secretPath(secret.ResourceName)] = object{kind: secretInterface, values: secretValues(secret)}
+		shown.objects[secretPath(secret.ResourceName)] = object{kind: secretInterface,
+			values: secretValues(secret)}
 	}
 	for path, o := range shown.objects {
 		if o.kind == epochInterface {
 			v := o.values
-			shown.epochs = append(shown.epochs, listedEpoch{Path: path, Number: v["Number"].(uint32), State: v["State"].(string),
-				PID: v["PID"].(uint32), Started: v["StartedTimestamp"].(uint64)})
+			shown.epochs = append(shown.epochs,
+				listedEpoch{Path: path, Number: v["Number"].(uint32), State: v["State"].(string),
+					PID: v["PID"].(uint32), Started: v["StartedTimestamp"].(uint64)})
 		}
 	}
-	slices.SortFunc(shown.epochs, func(a, b listedEpoch) int { return int(int64(a.Number) - int64(b.Number)) })
+	slices.SortFunc(shown.epochs,
+		func(a, b listedEpoch) int { return int(int64(a.Number) - int64(b.Number)) })
 	return shown
 }
 
-// older orders epochs so that of those that share a number the one to be shown comes last: the one that lives, or the newest.
+// older compares epochs. Of epochs with the same number, the one to show sorts last: the running
+// one, or the newest.
 func older(a, b Epoch) int {
 	if a.Exited.IsZero() != b.Exited.IsZero() {
 		if b.Exited.IsZero() {
@@ -81,7 +87,8 @@ func older(a, b Epoch) int {
 func managerValues(state State, conditions []condition.Condition) map[string]any {
 	listed := []listedCondition{}
 	for _, c := range conditions {
-		listed = append(listed, listedCondition{text(c.Code), text(string(c.Severity)), microseconds(c.Since), text(c.Sentence)})
+		listed = append(listed, listedCondition{text(c.Code), text(string(c.Severity)),
+			microseconds(c.Since), text(c.Sentence)})
 	}
 	return map[string]any{
 		"Version":             text(state.Version),
@@ -120,9 +127,10 @@ func epochValues(epoch Epoch) map[string]any {
 	}
 }
 
-// figureValues are the properties of an epoch that are measured when they are read.
+// figureValues returns the properties of an epoch that are measured on read.
 func figureValues(figures Figures) map[string]any {
-	return map[string]any{"ActiveConnections": figures.Connections, "MemoryBytes": figures.MemoryBytes}
+	return map[string]any{"ActiveConnections": figures.Connections,
+		"MemoryBytes": figures.MemoryBytes}
 }
 
 func secretValues(secret Secret) map[string]any {
@@ -138,7 +146,8 @@ func secretValues(secret Secret) map[string]any {
 	}
 }
 
-// children are the names of the nodes right below a path; none: neither the path nor anything below it is there.
+// children returns the names of the nodes directly below a path. If there are none, no object
+// exists below the path.
 func (s *snapshot) children(path dbus.ObjectPath) []string {
 	below := strings.TrimSuffix(string(path), "/") + "/"
 	names := map[string]struct{}{}
@@ -151,7 +160,8 @@ func (s *snapshot) children(path dbus.ObjectPath) []string {
 	return slices.Collect(maps.Keys(names))
 }
 
-// microseconds since 1970, as systemd tells time; 0 for no time.
+// microseconds returns t as microseconds since 1970, like systemd's timestamps; 0 for the zero
+// time.
 func microseconds(t time.Time) uint64 {
 	if t.IsZero() || t.UnixMicro() < 0 {
 		return 0
@@ -166,7 +176,7 @@ func epochNumber(number *int) uint32 {
 	return uint32(*number)
 }
 
-// text is what D-Bus takes for a string: UTF-8 without NUL. The bus ends a connection that sends anything else.
+// text replaces invalid UTF-8 and NUL, because the bus disconnects senders of such strings.
 func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
@@ -179,7 +189,7 @@ func texts(all []string) []string {
 	return clean
 }
 
-// lines are the lines of a field of an event that holds several.
+// lines splits a multi-line event field.
 func lines(field string) []string {
 	if field == "" {
 		return []string{}
@@ -187,7 +197,7 @@ func lines(field string) []string {
 	return texts(strings.Split(field, "\n"))
 }
 
-// integer is a number in a field of an event; 0 if it holds none.
+// integer parses a number in an event field; 0 if invalid.
 func integer(field string) int64 {
 	n, _ := strconv.ParseInt(field, 10, 64)
 	return n

@@ -10,7 +10,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// standardHandlers are the methods of the interfaces that D-Bus itself defines.
+// standardHandlers returns the methods of the standard D-Bus interfaces.
 func (s *session) standardHandlers() map[string]map[string]handler {
 	return map[string]map[string]handler{
 		peerName: {
@@ -36,7 +36,7 @@ func (s *session) introspect(ctx context.Context, c *call) ([]any, error) {
 	return []any{s.interfaces.introspect(interfacesOf(c.path, c.object), children)}, nil
 }
 
-// get is Properties.Get.
+// get implements Properties.Get.
 func (s *session) get(ctx context.Context, c *call) ([]any, error) {
 	property, err := s.property(c, c.args[0].(string), c.args[1].(string))
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *session) get(ctx context.Context, c *call) ([]any, error) {
 	return []any{s.values(ctx, c.object)[property.Name]}, nil
 }
 
-// getAll is Properties.GetAll. The standard interfaces have no properties.
+// getAll implements Properties.GetAll. The standard interfaces have no properties.
 func (s *session) getAll(ctx context.Context, c *call) ([]any, error) {
 	name := c.args[0].(string)
 	if name == "" || name == c.object.kind {
@@ -62,7 +62,7 @@ func (s *session) getAll(ctx context.Context, c *call) ([]any, error) {
 	return nil, unknownInterface(c, name)
 }
 
-// set is Properties.Set: nothing can be set.
+// set implements Properties.Set. All properties are read-only.
 func (s *session) set(_ context.Context, c *call) ([]any, error) {
 	property, err := s.property(c, c.args[0].(string), c.args[1].(string))
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *session) set(_ context.Context, c *call) ([]any, error) {
 	return nil, &Error{Name: errorReadOnly, Message: fmt.Sprintf("%s is read only", property.Name)}
 }
 
-// property finds a property of the called object; "" is its own interface.
+// property returns a property of the called object; kind "" is its own interface.
 func (s *session) property(c *call, kind, name string) (*propertyOfXML, error) {
 	if kind != "" && s.interfaces[kind] == nil {
 		return nil, unknownInterface(c, kind)
@@ -81,14 +81,16 @@ func (s *session) property(c *call, kind, name string) (*propertyOfXML, error) {
 			return property, nil
 		}
 	}
-	return nil, &Error{Name: errorUnknownProperty, Message: fmt.Sprintf("%s has no property %q", c.path, text(name))}
+	return nil, &Error{Name: errorUnknownProperty,
+		Message: fmt.Sprintf("%s has no property %q", c.path, text(name))}
 }
 
 func unknownInterface(c *call, name string) error {
-	return &Error{Name: errorUnknownInterface, Message: fmt.Sprintf("%s has no interface %q", c.path, text(name))}
+	return &Error{Name: errorUnknownInterface,
+		Message: fmt.Sprintf("%s has no interface %q", c.path, text(name))}
 }
 
-// managedObjects are the objects below the manager.
+// managedObjects implements ObjectManager.GetManagedObjects: all objects below the manager.
 func (s *session) managedObjects(ctx context.Context, _ *call) ([]any, error) {
 	managed := map[dbus.ObjectPath]map[string]map[string]dbus.Variant{}
 	for path, o := range s.state.get(ctx).objects {
@@ -99,7 +101,7 @@ func (s *session) managedObjects(ctx context.Context, _ *call) ([]any, error) {
 	return []any{managed}, nil
 }
 
-// values are all properties of an object, measured ones included.
+// values returns all properties of an object, including measured ones.
 func (s *session) values(ctx context.Context, o object) map[string]dbus.Variant {
 	all := variants(o.values)
 	if o.kind == epochInterface {

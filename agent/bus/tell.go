@@ -9,16 +9,16 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// teller tells the bus what changed: by comparing what it told last with what is now, and by the events since.
+// teller sends signals: for the differences between snapshots and for new events.
 type teller struct {
 	conn       *dbus.Conn
 	interfaces interfaces
 	told       *snapshot
-	sequence   uint64 // of the last event that was looked at
+	sequence   uint64 // sequence number of the last processed event
 }
 
-// objects tells the difference between what was told last and now. However much happened in between, it is one signal an
-// object, so that a bus that is slow gets less, and not more.
+// objects sends the differences between the last snapshot and now, at most one signal per object. A
+// slow bus therefore receives fewer signals.
 func (t *teller) objects(now *snapshot) error {
 	before := t.told
 	t.told = now
@@ -27,7 +27,8 @@ func (t *teller) objects(now *snapshot) error {
 		if o, ok := now.objects[path]; ok && o.id == old.id {
 			continue
 		}
-		if err := t.conn.Emit(managerPath, objectManagerName+".InterfacesRemoved", path, []string{old.kind}); err != nil {
+		if err := t.conn.Emit(managerPath, objectManagerName+".InterfacesRemoved", path,
+			[]string{old.kind}); err != nil {
 			return fmt.Errorf("tell that %s is gone: %w", path, err)
 		}
 	}
@@ -44,9 +45,11 @@ func (t *teller) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object,
 	if !ok || old.id != o.id {
 		values := variants(o.values)
 		if o.kind == epochInterface {
-			maps.Copy(values, variants(figureValues(Figures{}))) // it has just begun; they are measured when somebody reads them
+			// The usage of a new epoch is measured when a client reads it.
+			maps.Copy(values, variants(figureValues(Figures{})))
 		}
-		return t.conn.Emit(managerPath, objectManagerName+".InterfacesAdded", path, map[string]map[string]dbus.Variant{o.kind: values})
+		return t.conn.Emit(managerPath, objectManagerName+".InterfacesAdded", path,
+			map[string]map[string]dbus.Variant{o.kind: values})
 	}
 	changed := map[string]dbus.Variant{}
 	for _, property := range t.interfaces[o.kind].Properties {
@@ -61,7 +64,8 @@ func (t *teller) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object,
 	return t.conn.Emit(path, propertiesName+".PropertiesChanged", o.kind, changed, []string{})
 }
 
-// events tells the events since the last. The board keeps a bounded number of them: missed is how many were gone already.
+// events sends signals for new events. missed is the number of events that the bounded board had
+// already dropped.
 func (t *teller) events(board Events) (missed uint64, err error) {
 	for _, event := range board.Events(t.sequence) {
 		missed += event.Sequence - t.sequence - 1
@@ -70,7 +74,8 @@ func (t *teller) events(board Events) (missed uint64, err error) {
 		if !ok {
 			continue
 		}
-		if err := t.conn.Emit(managerPath, managerInterface+"."+told.name, told.args...); err != nil {
+		if err := t.conn.Emit(managerPath, managerInterface+"."+told.name,
+			told.args...); err != nil {
 			return missed, fmt.Errorf("tell %s: %w", told.name, err)
 		}
 	}

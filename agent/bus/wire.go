@@ -16,42 +16,43 @@ import (
 
 // Limits of the wire.
 const (
-	// largestMessage is what is read of one message; longer ones are skipped unread, and their callers wait in vain. The calls
-	// of the interfaces need a path at most (4 KB), answers of polkit and of the bus a few lines; the bus itself would let
-	// 32 MB pass, which decode to a multiple.
+	// largestMessage is the maximum size of a message. Longer ones are skipped and get no reply.
+	// The interfaces need a path at most (4 KB), and replies of polkit and the bus are a few lines,
+	// whereas the bus allows 32 MB.
 	largestMessage = 16 << 10
-	// writeTime bounds one write: a bus that does not read for so long is left.
+	// writeTime limits one write. If the bus does not read for so long, the connection is closed.
 	writeTime = 10 * time.Second
-	// lastTime is the same once the agent ends.
+	// lastTime replaces writeTime while the agent shuts down.
 	lastTime = time.Second
 )
 
-// wire is the connection to the bus as godbus gets it. It frames what comes, gives method calls to take, and hands on only
-// answers and the bus's own signals. What cannot be decoded is skipped: the bus checks what clients send, but what godbus
-// thinks of it would end the connection, or the agent.
+// wire is the connection that godbus uses. It splits the input into messages, passes method calls
+// to take, and passes only replies and the bus's own signals to godbus. It drops messages that
+// cannot be decoded, because godbus would close the connection or panic.
 //
-// It passes no file descriptors, so that godbus does not ask the bus for them: those that a client attached to a call would
-// stay open for ever.
+// It does not support file descriptors, so godbus does not negotiate them: those that clients
+// attach to calls would never be closed.
 type wire struct {
 	net.Conn
 	reader *bufio.Reader
-	framed bool   // authentication is over
-	rest   []byte // of a frame that is being handed on
+	framed bool   // authentication is complete
+	rest   []byte // unread rest of a frame
 	take   func(*dbus.Message)
 	ending atomic.Bool
 }
 
 func newWire(connection net.Conn, take func(*dbus.Message)) *wire {
-	return &wire{Conn: connection, reader: bufio.NewReaderSize(connection, largestMessage), take: take}
+	return &wire{Conn: connection,
+		reader: bufio.NewReaderSize(connection, largestMessage), take: take}
 }
 
-// end has what is being written, and what is written from now on, be over soon.
+// end shortens the deadline of current and future writes to lastTime.
 func (w *wire) end() {
 	w.ending.Store(true)
 	_ = w.SetWriteDeadline(time.Now().Add(lastTime))
 }
 
-// Write writes within writeTime, or ends the connection.
+// Write writes data within writeTime. On failure it closes the connection.
 func (w *wire) Write(data []byte) (int, error) {
 	limit := writeTime
 	if w.ending.Load() {
@@ -62,16 +63,16 @@ func (w *wire) Write(data []byte) (int, error) {
 	}
 	n, err := w.Conn.Write(data)
 	if err != nil {
-		_ = w.Conn.Close() // a message that was sent in part cannot be taken up again
+		_ = w.Conn.Close() // a partially sent message cannot be resumed
 		return n, err
 	}
 	if !w.framed && bytes.HasPrefix(data, []byte("BEGIN")) {
-		w.framed = true // nobody reads before this has returned: the same goroutine authenticates
+		w.framed = true // no concurrent Read: the same goroutine authenticates
 	}
 	return n, nil
 }
 
-// Read gives the lines of the authentication, then what is left of the messages.
+// Read returns the lines of the authentication, then the messages for godbus.
 func (w *wire) Read(data []byte) (int, error) {
 	if !w.framed {
 		return w.reader.Read(data)
@@ -104,11 +105,11 @@ func (w *wire) Read(data []byte) (int, error) {
 	return n, nil
 }
 
-// fixedHeader is the part of a message's header that has a fixed length: byte order, type, flags, version, length of the body,
-// serial, length of the header's fields.
+// fixedHeader is the length of the fixed part of a message header: byte order, type, flags,
+// version, body length, serial, length of the header fields.
 const fixedHeader = 16
 
-// readFrame reads one message; nil is one that was skipped because it is too long.
+// readFrame reads one message. It returns nil for one that was skipped because it is too long.
 func readFrame(reader *bufio.Reader) ([]byte, error) {
 	head, err := reader.Peek(fixedHeader)
 	if err != nil {
@@ -135,13 +136,14 @@ func readFrame(reader *bufio.Reader) ([]byte, error) {
 	return frame, nil
 }
 
-// errUndecodable is a message that made the decoder panic.
+// errUndecodable reports a message that made the decoder panic.
 var errUndecodable = errors.New("the message cannot be decoded")
 
-// decode decodes one message, whatever it holds.
+// decode decodes one message and converts panics to errors.
 func decode(frame []byte) (message *dbus.Message, err error) {
 	defer func() {
-		if cause := recover(); cause != nil { // godbus's decoder relies on reflection, which panics at what it did not foresee
+		// godbus's decoder uses reflection, which panics on unexpected input
+		if cause := recover(); cause != nil {
 			message, err = nil, fmt.Errorf("%w: %v", errUndecodable, cause)
 		}
 	}()

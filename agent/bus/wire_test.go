@@ -11,18 +11,18 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// encode writes a message as a client would.
+// encode writes a message like a client.
 func encode(to io.Writer, message *dbus.Message) error {
 	var frame bytes.Buffer
 	if err := message.EncodeTo(&frame, binary.LittleEndian); err != nil {
 		return err
 	}
-	binary.LittleEndian.PutUint32(frame.Bytes()[8:], 1) // the serial, which only a connection gives
+	binary.LittleEndian.PutUint32(frame.Bytes()[8:], 1) // serial, normally set by the connection
 	_, err := to.Write(frame.Bytes())
 	return err
 }
 
-// readAllFrames gives bytes to a wire and returns the calls it takes.
+// readAllFrames passes data through a wire and returns the resulting calls.
 func readAllFrames(t testing.TB, data []byte) []*dbus.Message {
 	t.Helper()
 	var taken []*dbus.Message
@@ -38,8 +38,10 @@ func readAllFrames(t testing.TB, data []byte) []*dbus.Message {
 func TestOnlyAnswersAndTheBusItselfReachTheLibrary(t *testing.T) {
 	header := func(sender string) map[dbus.HeaderField]dbus.Variant {
 		return map[dbus.HeaderField]dbus.Variant{
-			dbus.FieldSender: dbus.MakeVariant(sender), dbus.FieldPath: dbus.MakeVariant(dbus.ObjectPath("/x")),
-			dbus.FieldInterface: dbus.MakeVariant("a.b"), dbus.FieldMember: dbus.MakeVariant("M"), dbus.FieldReplySerial: dbus.MakeVariant(uint32(5)),
+			dbus.FieldSender:    dbus.MakeVariant(sender),
+			dbus.FieldPath:      dbus.MakeVariant(dbus.ObjectPath("/x")),
+			dbus.FieldInterface: dbus.MakeVariant("a.b"), dbus.FieldMember: dbus.MakeVariant("M"),
+			dbus.FieldReplySerial: dbus.MakeVariant(uint32(5)),
 		}
 	}
 	cases := []struct {
@@ -65,17 +67,19 @@ func TestOnlyAnswersAndTheBusItselfReachTheLibrary(t *testing.T) {
 		}
 		_ = theirs.Close()
 		if n := <-passed; (n > 0) != c.passed {
-			t.Errorf("%v from %v: %d bytes reached the library", c.message.Type, c.message.Headers[dbus.FieldSender], n)
+			t.Errorf("%v from %v: %d bytes reached the library", c.message.Type,
+				c.message.Headers[dbus.FieldSender], n)
 		}
 		_ = ours.Close()
 	}
 }
 
-// FuzzWire: whatever comes, reading ends without a panic and takes only calls that can be read.
+// FuzzWire checks that arbitrary input causes no panic and that all passed calls are readable.
 func FuzzWire(f *testing.F) {
 	for _, message := range []*dbus.Message{
 		callTo(managerPath, managerInterface, "Reload", uint64(1)),
-		callTo(managerPath, propertiesName, "Set", managerInterface, "Version", dbus.MakeVariant(map[string]dbus.Variant{"a": dbus.MakeVariant([]string{"b"})})),
+		callTo(managerPath, propertiesName, "Set", managerInterface, "Version",
+			dbus.MakeVariant(map[string]dbus.Variant{"a": dbus.MakeVariant([]string{"b"})})),
 		callTo("/", peerName, "Ping"),
 	} {
 		var frame bytes.Buffer
@@ -93,8 +97,10 @@ func FuzzWire(f *testing.F) {
 		for _, message := range readAllFrames(t, data) {
 			c := newCall(message)
 			for _, one := range all {
-				if method := one.method(c.member); method != nil && method.takes() == c.signature && len(c.args) != len(method.argsIn()) {
-					t.Errorf("%s has %d arguments of the types %q", c.member, len(c.args), c.signature)
+				if method := one.method(c.member); method != nil && method.takes() == c.signature &&
+					len(c.args) != len(method.argsIn()) {
+					t.Errorf("%s has %d arguments of the types %q", c.member,
+						len(c.args), c.signature)
 				}
 			}
 		}
@@ -111,7 +117,8 @@ func (m *methodOfXML) argsIn() (in []argOfXML) {
 }
 
 func FuzzAddress(f *testing.F) {
-	for _, seed := range []string{SystemAddress, "unix:abstract=/tmp/x,guid=1", "unix:path=/a%20b", "tcp:host=x", "unix:", "unix:path=%zz"} {
+	for _, seed := range []string{SystemAddress, "unix:abstract=/tmp/x,guid=1", "unix:path=/a%20b",
+		"tcp:host=x", "unix:", "unix:path=%zz"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, address string) {
@@ -123,8 +130,9 @@ func FuzzAddress(f *testing.F) {
 
 func TestAddresses(t *testing.T) {
 	for address, want := range map[string]string{
-		SystemAddress: "/run/dbus/system_bus_socket", "unix:guid=1,path=/a%20b": "/a b", "unix:abstract=x": "@x",
-		"tcp:host=x": "", "unix:tmpdir=/x": "", "": "",
+		SystemAddress: "/run/dbus/system_bus_socket", "unix:guid=1,path=/a%20b": "/a b",
+		"unix:abstract=x": "@x",
+		"tcp:host=x":      "", "unix:tmpdir=/x": "", "": "",
 	} {
 		if got, err := socketOf(address); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v", address, got, err)

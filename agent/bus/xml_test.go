@@ -57,10 +57,12 @@ func TestEveryPropertyOfTheXMLHasAValueOfItsType(t *testing.T) {
 		for _, property := range all[o.kind].Properties {
 			want[property.Name] = property.Type
 			if property.Access != "read" {
-				t.Errorf("%s.%s: access %s, but nothing can be set", o.kind, property.Name, property.Access)
+				t.Errorf("%s.%s: access %s, but nothing can be set", o.kind, property.Name,
+					property.Access)
 			}
 			if _, measured := figureValues(Figures{})[property.Name]; measured && property.told() {
-				t.Errorf("%s.%s is never told, and its annotation does not say so", o.kind, property.Name)
+				t.Errorf("%s.%s is never told, and its annotation does not say so", o.kind,
+					property.Name)
 			}
 		}
 		if diff := cmp.Diff(want, types); diff != "" {
@@ -77,9 +79,12 @@ func TestEverySignalOfTheXMLIsSentWithItsTypesAndNoOther(t *testing.T) {
 			want[s.Name] += arg.Type
 		}
 	}
-	for _, kind := range []string{condition.KindEpochStarted, condition.KindEpochLive, condition.KindEpochExited, condition.KindReloadStarted,
-		condition.KindReloadFinished, condition.KindReloadRefused, condition.KindDraining, condition.KindUndrained, condition.KindStopping,
-		condition.KindSecretRotated, condition.KindResourcesRefused, condition.KindMeshProblem, condition.KindGaveUp,
+	for _, kind := range []string{condition.KindEpochStarted, condition.KindEpochLive,
+		condition.KindEpochExited, condition.KindReloadStarted,
+		condition.KindReloadFinished, condition.KindReloadRefused, condition.KindDraining,
+		condition.KindUndrained, condition.KindStopping,
+		condition.KindSecretRotated, condition.KindResourcesRefused, condition.KindMeshProblem,
+		condition.KindGaveUp,
 		condition.KindConditionRaised, condition.KindConditionCleared} {
 		if told, ok := signalOf(condition.Event{Kind: kind, Epoch: number(3)}); ok {
 			sent[told.name] = dbus.SignatureOf(told.args...).String()
@@ -95,13 +100,19 @@ func TestSignalsCarryWhatEventsSay(t *testing.T) {
 		event condition.Event
 		want  []any
 	}{
-		"EpochExited": {condition.Event{Kind: condition.KindEpochExited, Epoch: number(3), Fields: map[string]string{"cause": "crashed", "status": "139"}},
-			[]any{uint32(3), dbus.ObjectPath("/org/outrider/Agent1/epoch/3"), "crashed", int32(139)}},
-		"ReloadFinished": {condition.Event{Kind: condition.KindReloadFinished, Fields: map[string]string{"id": "12", "outcome": "refused", "reasons": "one\ntwo \xff"}},
+		"EpochExited": {condition.Event{Kind: condition.KindEpochExited, Epoch: number(3),
+			Fields: map[string]string{"cause": "crashed", "status": "139"}},
+			[]any{uint32(3), dbus.ObjectPath("/org/outrider/Agent1/epoch/3"),
+				"crashed", int32(139)}},
+		"ReloadFinished": {condition.Event{Kind: condition.KindReloadFinished,
+			Fields: map[string]string{"id": "12", "outcome": "refused",
+				"reasons": "one\ntwo \xff"}},
 			[]any{uint64(12), "refused", noEpoch, []string{"one", "two \uFFFD"}, []string{}}},
-		"Draining":      {condition.Event{Kind: condition.KindStopping, Epoch: number(3)}, nil},
-		"ReloadRefused": {condition.Event{Kind: condition.KindReloadRefused, Fields: map[string]string{"reasons": ""}}, []any{[]string{}}},
-		"SecretRotated": {condition.Event{Kind: condition.KindSecretRotated, Fields: map[string]string{"resource": "default", "not_after": "2026-03-04T05:06:07Z"}},
+		"Draining": {condition.Event{Kind: condition.KindStopping, Epoch: number(3)}, nil},
+		"ReloadRefused": {condition.Event{Kind: condition.KindReloadRefused,
+			Fields: map[string]string{"reasons": ""}}, []any{[]string{}}},
+		"SecretRotated": {condition.Event{Kind: condition.KindSecretRotated,
+			Fields: map[string]string{"resource": "default", "not_after": "2026-03-04T05:06:07Z"}},
 			[]any{"default", uint64(1772600767000000)}},
 	}
 	for name, c := range cases {
@@ -115,21 +126,26 @@ func TestSignalsCarryWhatEventsSay(t *testing.T) {
 	}
 }
 
-// TestLiveIntrospectionIsTheXML compares what a client is told with the files that are installed.
+// TestLiveIntrospectionIsTheXML compares the introspection data with the installed files.
 func TestLiveIntrospectionIsTheXML(t *testing.T) {
 	d, _ := running(t)
 	conn, all := d.connect(), readAll(t)
 	paths := map[dbus.ObjectPath]struct{ interfaces, children []string }{
-		"/":                                {[]string{introspectName, peerName}, []string{"org"}},
-		"/org/outrider":                    {[]string{introspectName, peerName}, []string{"Agent1"}},
-		managerPath:                        {[]string{introspectName, objectManagerName, peerName, propertiesName, managerInterface}, []string{"epoch", "secret"}},
-		managerPath + "/epoch":             {[]string{introspectName, peerName}, []string{"0"}},
-		epochPath(0):                       {[]string{introspectName, peerName, propertiesName, epochInterface}, nil},
-		secretFolder + "file_2dcert_3aweb": {[]string{introspectName, peerName, propertiesName, secretInterface}, nil},
+		"/": {[]string{introspectName, peerName}, []string{"org"}},
+		"/org/outrider": {[]string{introspectName, peerName},
+			[]string{"Agent1"}},
+		managerPath: {[]string{introspectName, objectManagerName, peerName,
+			propertiesName, managerInterface}, []string{"epoch", "secret"}},
+		managerPath + "/epoch": {[]string{introspectName, peerName}, []string{"0"}},
+		epochPath(0): {[]string{introspectName, peerName, propertiesName,
+			epochInterface}, nil},
+		secretFolder + "file_2dcert_3aweb": {[]string{introspectName, peerName, propertiesName,
+			secretInterface}, nil},
 	}
 	for path, want := range paths {
 		var document string
-		if err := conn.Object(wellKnownName, path).Call(introspectName+".Introspect", 0).Store(&document); err != nil {
+		if err := conn.Object(wellKnownName, path).Call(introspectName+".Introspect",
+			0).Store(&document); err != nil {
 			t.Fatal(err)
 		}
 		var node struct {
