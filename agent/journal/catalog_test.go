@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The catalogue explains each message ID and nothing else, and systemd can read it.
+// The catalogue contains exactly the message IDs of this package, and systemd can read it.
 func TestCatalog(t *testing.T) {
 	path := filepath.Join(parts.Root(), "packaging", "catalog", "outrider.catalog")
 	text, err := os.ReadFile(path)
@@ -22,10 +22,12 @@ func TestCatalog(t *testing.T) {
 		t.Fatal(err)
 	}
 	var found []string
-	for _, match := range regexp.MustCompile(`(?m)^-- ([0-9a-f]{32})$`).FindAllStringSubmatch(string(text), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^-- ([0-9a-f]{32})$`).FindAllStringSubmatch(
+		string(text), -1) {
 		found = append(found, match[1])
 	}
-	ids := []string{EpochStarted, EpochLive, EpochExited, ReloadRefused, Draining, SecretRotated, GaveUp}
+	ids := []string{EpochStarted, EpochLive, EpochExited, ReloadRefused, Draining,
+		SecretRotated, GaveUp}
 	slices.Sort(found)
 	slices.Sort(ids)
 	if diff := cmp.Diff(ids, found); diff != "" {
@@ -42,7 +44,8 @@ func TestCatalog(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "outrider.catalog"), text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("journalctl", "--root", root, "--update-catalog").CombinedOutput(); err != nil || len(out) > 0 {
+	if out, err := exec.Command("journalctl", "--root", root,
+		"--update-catalog").CombinedOutput(); err != nil || len(out) > 0 {
 		t.Fatalf("journalctl --update-catalog: %v: %s", err, out)
 	}
 	listed, err := exec.Command("journalctl", "--root", root, "--dump-catalog").CombinedOutput()

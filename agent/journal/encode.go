@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// appendField appends a field in the journal's native protocol: NAME=value and a line break, or, where the value has line breaks
-// itself, NAME, a line break, the value's length in 8 bytes (little endian), the value and a line break
-// (https://systemd.io/JOURNAL_NATIVE_PROTOCOL).
+// appendField appends a field in the journal's native protocol: NAME=value and a newline. For a
+// value with newlines it appends NAME, a newline, the value's length as 64-bit little endian, the
+// value and a newline (https://systemd.io/JOURNAL_NATIVE_PROTOCOL).
 func appendField(to []byte, name, value string) []byte {
 	to = append(to, name...)
 	if strings.IndexByte(value, '\n') < 0 {
@@ -26,10 +26,11 @@ func appendNumber(to []byte, name string, value int64) []byte {
 	return append(strconv.AppendInt(to, value, 10), '\n')
 }
 
-// appendPair appends key=value for people, the value quoted where it has to be.
+// appendPair appends " key=value" for readers, with the value quoted if necessary.
 func appendPair(to []byte, key, value string) []byte {
 	to = append(append(append(to, ' '), key...), '=')
-	plain := value != "" && !strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r == '"' || r == '=' || r == '\u007f' })
+	plain := value != "" && !strings.ContainsFunc(value,
+		func(r rune) bool { return r <= ' ' || r == '"' || r == '=' || r == '\u007f' })
 	if plain {
 		return append(to, value...)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// While the journal takes nothing lines wait; none is lost, and they come in order.
+// While journald does not read, lines are queued; none is lost or reordered.
 func TestBackpressure(t *testing.T) {
 	d := newJournald(t)
 	log := slog.New(open(t, d, "").Handler())
@@ -33,7 +33,7 @@ func TestBackpressure(t *testing.T) {
 	}
 }
 
-// What the queue cannot hold is counted and told, and what matters more has room left.
+// Lines beyond the queue's size are counted and reported, and warnings can use the reserve.
 func TestSuppressed(t *testing.T) {
 	d := newJournald(t)
 	log := slog.New(open(t, d, "").Handler())
@@ -66,7 +66,8 @@ func TestSuppressed(t *testing.T) {
 		}
 	}
 	if !mattered || came+suppressed != lines || suppressed == 0 {
-		t.Errorf("%d came, %d were suppressed of %d; the error came: %v", came, suppressed, lines, mattered)
+		t.Errorf("%d came, %d were suppressed of %d; the error came: %v", came, suppressed,
+			lines, mattered)
 	}
 	log.Info("on it goes")
 	if got := d.must().one("MESSAGE"); got != "on it goes" {
@@ -74,7 +75,7 @@ func TestSuppressed(t *testing.T) {
 	}
 }
 
-// journald is restarted: nobody listens for a while, then another one does.
+// The journal reconnects after journald restarts.
 func TestRestartedJournald(t *testing.T) {
 	d := newJournald(t)
 	log := slog.New(open(t, d, "").Handler())
@@ -95,7 +96,7 @@ func TestRestartedJournald(t *testing.T) {
 	}
 }
 
-// Close does not lose what waits while somebody takes it, and gives up otherwise.
+// Close sends queued lines while journald reads, and otherwise gives up.
 func TestClose(t *testing.T) {
 	d := newJournald(t)
 	j, err := Open(Options{Socket: d.path, Level: slog.LevelInfo, Program: "x"})
@@ -145,7 +146,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// 5,000 lines a second for a while: all come, and memory does not grow by more than 5 MB.
+// 5,000 lines per second arrive completely, and memory grows by at most 5 MB.
 func TestFlood(t *testing.T) {
 	d := newJournald(t)
 	log := slog.New(open(t, d, "").Handler())
@@ -175,22 +176,25 @@ func TestFlood(t *testing.T) {
 	began := time.Now()
 	for sent := 0; sent < rate*seconds; {
 		<-ticker.C
-		// No more is on its way than the queue holds: where the reader stands still for a second, or all that is due after such a
-		// second comes at once, the flood waits.
-		due := min(int(time.Since(began).Seconds()*rate), rate*seconds, int(came.Load()+told.Load())+rate/5)
+		// The number of unread lines stays below the queue's size: if the reader stalls, the sender
+		// waits.
+		due := min(int(time.Since(began).Seconds()*rate), rate*seconds,
+			int(came.Load()+told.Load())+rate/5)
 		for ; sent < due; sent++ {
-			log.LogAttrs(t.Context(), slog.LevelInfo, text, slog.String("component", "envoy"), slog.Int("epoch", 1), slog.String("envoy_component", "router"))
+			log.LogAttrs(t.Context(), slog.LevelInfo, text, slog.String("component", "envoy"),
+				slog.Int("epoch", 1), slog.String("envoy_component", "router"))
 		}
 	}
 	<-done
 	after := resident(t)
-	t.Logf("%d lines came, %d were told as suppressed; resident %d kB before, %d kB after", came.Load(), told.Load(), before>>10, after>>10)
+	t.Logf("%d lines came, %d were told as suppressed; resident %d kB before, %d kB after",
+		came.Load(), told.Load(), before>>10, after>>10)
 	if came.Load() != rate*seconds {
 		t.Errorf("%d lines came of %d", came.Load(), rate*seconds)
 	}
 }
 
-// resident is this process's memory, in bytes.
+// resident returns the resident memory of this process in bytes.
 func resident(t *testing.T) int64 {
 	t.Helper()
 	content, err := os.ReadFile("/proc/self/statm")
@@ -217,6 +221,7 @@ func BenchmarkHandle(b *testing.B) {
 	}()
 	b.ReportAllocs()
 	for b.Loop() {
-		log.LogAttrs(b.Context(), slog.LevelInfo, "a line of Envoy", slog.String("component", "envoy"), slog.Int("epoch", 1), slog.String("envoy_component", "router"))
+		log.LogAttrs(b.Context(), slog.LevelInfo, "a line of Envoy", slog.String("component",
+			"envoy"), slog.Int("epoch", 1), slog.String("envoy_component", "router"))
 	}
 }

@@ -12,52 +12,53 @@ import (
 	"sync"
 )
 
-// The fields (interfaces.md, "Journal"), and the attributes that become them.
+// Journal fields (interfaces.md, "Journal") and the attributes that set them.
 const (
 	fieldComponent = "OUTRIDER_COMPONENT" // component
 	fieldEpoch     = "OUTRIDER_EPOCH"     // epoch
 	fieldInstance  = "OUTRIDER_INSTANCE"
-	fieldResource  = "OUTRIDER_RESOURCE" // resource, resources: one field each
+	fieldResource  = "OUTRIDER_RESOURCE" // resource, resources: one field per name
 	fieldFile      = "CONFIG_FILE"       // file, config_file
-	fieldFileLine  = "CONFIG_LINE"       // line, in that file, from 1
+	fieldFileLine  = "CONFIG_LINE"       // line, counted from 1
 	fieldEnvoy     = "ENVOY_COMPONENT"   // envoy_component
-	fieldMessageID = "MESSAGE_ID"        // event: one of condition's kinds
+	fieldMessageID = "MESSAGE_ID"        // event: a kind of the condition package
 
-	ownComponent   = "agent" // of lines that name no component
-	envoyComponent = "envoy" // of Envoy's own lines
+	ownComponent   = "agent" // default component
+	envoyComponent = "envoy" // component of Envoy's log lines
 )
 
-// longestMessage bounds MESSAGE=, in bytes. Envoy's are bounded to less.
+// longestMessage is the maximum length of MESSAGE= in bytes. Envoy's messages have a lower limit.
 const longestMessage = 512 << 10
 
-// handler is a slog.Handler of a journal.
+// handler is the slog.Handler of a Journal.
 type handler struct {
 	journal *Journal
-	level   slog.Leveler // what is below is not logged
-	group   string       // of the attributes to come, with its dot
-	with    line         // of WithAttrs
+	level   slog.Leveler // minimum level
+	group   string       // prefix of further attributes, with a trailing dot
+	with    line         // attributes of WithAttrs
 }
 
-// line is what attributes make of a line.
+// line collects the attributes of a log line.
 type line struct {
 	fields    []byte // encoded
-	tail      []byte // " key=value …": what no field holds, and what people want to read
-	problem   string // of error
+	tail      []byte // " key=value …": attributes to append to the message
+	problem   string // text of the error attribute
 	epoch     string
 	component string
-	pid       string // of Envoy, on its own lines
+	pid       string // of the Envoy process, in Envoy's lines
 }
 
 func (l *line) clone() line {
-	return line{slices.Clone(l.fields), slices.Clone(l.tail), l.problem, l.epoch, l.component, l.pid}
+	return line{slices.Clone(l.fields), slices.Clone(l.tail), l.problem, l.epoch,
+		l.component, l.pid}
 }
 
-// Enabled is whether a level is logged.
+// Enabled reports whether a level is logged.
 func (h *handler) Enabled(_ context.Context, level slog.Level) bool {
 	return level >= h.level.Level()
 }
 
-// WithAttrs returns a handler whose lines all have the attributes.
+// WithAttrs returns a handler that adds the attributes to all lines.
 func (h *handler) WithAttrs(attributes []slog.Attr) slog.Handler {
 	more := &handler{h.journal, h.level, h.group, h.with.clone()}
 	for _, a := range attributes {
@@ -66,7 +67,7 @@ func (h *handler) WithAttrs(attributes []slog.Attr) slog.Handler {
 	return more
 }
 
-// WithGroup returns a handler that puts the group's name before the keys of the attributes to come.
+// WithGroup returns a handler that prefixes the keys of further attributes with the group's name.
 func (h *handler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h
@@ -74,7 +75,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &handler{h.journal, h.level, h.group + name + ".", h.with.clone()}
 }
 
-// add takes in an attribute.
+// add adds an attribute.
 func (l *line) add(group string, a slog.Attr) {
 	value := a.Value.Resolve()
 	if value.Kind() == slog.KindGroup {
@@ -129,7 +130,7 @@ func (l *line) add(group string, a slog.Attr) {
 		l.fields = appendField(l.fields, fieldFile, text)
 	case "line":
 		l.fields = appendField(l.fields, fieldFileLine, text)
-	case "config_file": // the message names them
+	case "config_file": // the message contains the position
 		l.fields = appendField(l.fields, fieldFile, text)
 		return
 	case "config_line":
@@ -139,11 +140,11 @@ func (l *line) add(group string, a slog.Attr) {
 	l.tail = appendPair(l.tail, a.Key, text)
 }
 
-// buffers are what lines are encoded in.
+// buffers holds reusable buffers for encoding.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// Handle sends a line. It never waits, and never fails: a line that the journal does not take in time is counted, and the count
-// is told.
+// Handle sends a line. It never blocks or fails. Lines that the journal does not accept in time are
+// counted, and a later line reports the count.
 func (h *handler) Handle(_ context.Context, record slog.Record) error {
 	l := h.with
 	if record.NumAttrs() > 0 {
@@ -175,7 +176,8 @@ func (h *handler) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
-// message is the text of a line: Envoy's as it is, ours with what went wrong and what else is known.
+// message returns the text of a line: Envoy's text unchanged, or text with the error and
+// attributes.
 func (l *line) message(text string) string {
 	if l.component != envoyComponent {
 		var built strings.Builder
@@ -190,12 +192,13 @@ func (l *line) message(text string) string {
 		text = built.String()
 	}
 	if len(text) > longestMessage {
-		text = fmt.Sprintf("%s… (%d bytes more)", strings.ToValidUTF8(text[:longestMessage], ""), len(text)-longestMessage)
+		text = fmt.Sprintf("%s… (%d bytes more)", strings.ToValidUTF8(text[:longestMessage], ""),
+			len(text)-longestMessage)
 	}
 	return text
 }
 
-// priority is a level in the journal's scale (syslog(3)); Envoy's critical is above slog's error.
+// priority converts a level to a syslog(3) priority. Envoy's critical is above slog's error.
 func priority(level slog.Level) int {
 	switch {
 	case level > slog.LevelError:
@@ -213,13 +216,14 @@ func priority(level slog.Level) int {
 	}
 }
 
-// appendCode names the line of the source that logs.
+// appendCode appends the source position of the logging call.
 func appendCode(to []byte, pc uintptr) []byte {
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
 	if frame.File == "" {
 		return to
 	}
-	to = appendField(to, "CODE_FILE", path.Join(path.Base(path.Dir(frame.File)), path.Base(frame.File)))
+	to = appendField(to, "CODE_FILE",
+		path.Join(path.Base(path.Dir(frame.File)), path.Base(frame.File)))
 	to = appendNumber(to, "CODE_LINE", int64(frame.Line))
 	return appendField(to, "CODE_FUNC", frame.Function)
 }

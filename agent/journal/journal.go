@@ -1,5 +1,5 @@
-// Package journal logs to systemd's journal: a slog.Handler in its native protocol, with the fields users filter by and message
-// IDs that journalctl -x explains.
+// Package journal provides a slog.Handler for systemd's journal. It uses the native protocol, with
+// fields for filtering and with message IDs that journalctl -x explains.
 package journal
 
 import (
@@ -12,34 +12,36 @@ import (
 	"sync/atomic"
 )
 
-// DefaultSocket is where journald listens.
+// DefaultSocket is the socket of journald.
 const DefaultSocket = "/run/systemd/journal/socket"
 
-// Options of a Journal.
+// Options configure a Journal.
 type Options struct {
 	Socket   string       // "" = DefaultSocket
-	Level    slog.Leveler // what is below is not logged
+	Level    slog.Leveler // minimum level
 	Program  string       // SYSLOG_IDENTIFIER of the agent's own lines; Envoy's have "envoy"
-	Instance string       // OUTRIDER_INSTANCE; "" for the one agent of a host
+	Instance string       // OUTRIDER_INSTANCE; "" for the agent without an instance name
 }
 
-// Journal is a connection to the journal. Lines are sent at once, by whoever logs them, as long as the journal takes them; what it
-// does not take waits in a bounded queue for a goroutine of the journal's own. Nobody ever waits for it, and what the queue
-// cannot hold is counted and told. A journald that is restarted is found again.
+// Journal is a connection to journald. The logging goroutine sends a line immediately if the socket
+// accepts it; otherwise the line waits in a bounded queue that a background goroutine sends.
+// Logging never blocks. Lines that do not fit into the queue are counted, and the count is logged
+// later. The connection is renewed when journald restarts.
 type Journal struct {
 	options Options
-	epoch   atomic.Int64 // of lines that name none; -1 = none
+	epoch   atomic.Int64 // default epoch; -1 = none
 	closed  chan struct{}
 
-	mu         sync.Mutex
-	connection *net.UnixConn // nil: lost. It is used under the lock or, while the queue is busy, by the goroutine
+	mu sync.Mutex
+	// connection is nil if lost. It is used under mu or, while queue.busy, by the goroutine work.
+	connection *net.UnixConn
 	queue      queue
 	ended      bool
 	draining   bool          // Close was called
-	wake       chan struct{} // holds one: the queue holds something
+	wake       chan struct{} // capacity 1: the queue is not empty
 }
 
-// Open connects to the journal; an error says that there is none.
+// Open connects to journald. It fails if the socket is unavailable.
 func Open(options Options) (*Journal, error) {
 	if options.Socket == "" {
 		options.Socket = DefaultSocket
@@ -59,18 +61,19 @@ func dial(path string) (*net.UnixConn, error) {
 	return net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 }
 
-// Handler is the slog.Handler.
+// Handler returns a handler with the level of the options.
 func (j *Journal) Handler() slog.Handler { return j.HandlerAt(j.options.Level) }
 
-// HandlerAt is the same with a level of its own: Envoy has chosen already which of its lines are logged.
+// HandlerAt returns a handler with another level. Envoy's lines use it, because Envoy filters them
+// itself.
 func (j *Journal) HandlerAt(level slog.Leveler) slog.Handler {
 	return &handler{journal: j, level: level}
 }
 
-// SetEpoch sets the epoch of lines that name none: the one that is live, or -1.
+// SetEpoch sets the default epoch of lines, usually the live one; -1 = none.
 func (j *Journal) SetEpoch(number int) { j.epoch.Store(int64(number)) }
 
-// Close sends what waits as long as ctx lasts, and ends. Lines that come later are lost.
+// Close sends queued lines until ctx ends, and disconnects. Later lines are dropped.
 func (j *Journal) Close(ctx context.Context) {
 	j.mu.Lock()
 	if j.draining {
@@ -89,14 +92,14 @@ func (j *Journal) Close(ctx context.Context) {
 	j.mu.Lock()
 	j.ended = true
 	if j.connection != nil {
-		_ = j.connection.Close() // ends a goroutine that waits for it, too
+		_ = j.connection.Close() // also unblocks work
 	}
 	j.mu.Unlock()
 	close(j.wake)
 	<-j.closed
 }
 
-// constant appends the fields that every line has.
+// constant appends the fields that all lines have.
 func (j *Journal) constant(entry []byte, level int, component string) []byte {
 	entry = appendNumber(entry, "PRIORITY", int64(level))
 	program := j.options.Program
@@ -108,8 +111,8 @@ func (j *Journal) constant(entry []byte, level int, component string) []byte {
 	return appendField(entry, fieldComponent, component)
 }
 
-// Connected is whether what a file writes to is the journal, as systemd says in $JOURNAL_STREAM: a program that logs there would
-// be in the journal anyway.
+// Connected reports whether file is connected to the journal according to $JOURNAL_STREAM, so that
+// output to it is logged there anyway.
 func Connected(file *os.File, environment func(string) string) bool {
 	device, inode, ok := stream(environment("JOURNAL_STREAM"))
 	if !ok {

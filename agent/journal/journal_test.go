@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// journald is the journal's end of the socket.
+// journald is a fake journald.
 type journald struct {
 	t      testing.TB
 	path   string
@@ -34,7 +34,8 @@ type journald struct {
 
 func newJournald(t testing.TB) *journald {
 	t.Helper()
-	d := &journald{t: t, path: filepath.Join(parts.ShortDir(t), "socket"), buffer: make([]byte, 1<<20)}
+	d := &journald{t: t, path: filepath.Join(parts.ShortDir(t), "socket"),
+		buffer: make([]byte, 1<<20)}
 	d.listen()
 	return d
 }
@@ -49,7 +50,7 @@ func (d *journald) listen() {
 	d.t.Cleanup(func() { _ = socket.Close() })
 }
 
-// entry is a decoded one: the values of each field.
+// entry is a decoded entry: the values of each field.
 type entry map[string][]string
 
 func (e entry) one(name string) string {
@@ -59,7 +60,7 @@ func (e entry) one(name string) string {
 	return strings.Join(e[name], "|")
 }
 
-// next receives an entry; ok is false if none comes within the limit.
+// next receives an entry. It returns false if none arrives within the limit.
 func (d *journald) next(limit time.Duration) (entry, bool) {
 	d.t.Helper()
 	_ = d.socket.SetReadDeadline(time.Now().Add(limit))
@@ -91,7 +92,7 @@ func (d *journald) must() entry {
 	return e
 }
 
-// received reads the file in memory that came instead of a datagram.
+// received reads a passed memfd.
 func (d *journald) received(rights []byte) []byte {
 	d.t.Helper()
 	messages, err := unix.ParseSocketControlMessage(rights)
@@ -120,7 +121,7 @@ func (d *journald) received(rights []byte) []byte {
 	return data
 }
 
-// decode reads the native protocol.
+// decode parses the native protocol.
 func decode(data []byte) (entry, error) {
 	decoded := entry{}
 	for len(data) > 0 {
@@ -149,7 +150,8 @@ func decode(data []byte) (entry, error) {
 
 func open(t testing.TB, d *journald, instance string) *Journal {
 	t.Helper()
-	j, err := Open(Options{Socket: d.path, Level: slog.LevelDebug - 8, Program: "outriderd", Instance: instance})
+	j, err := Open(Options{Socket: d.path, Level: slog.LevelDebug - 8, Program: "outriderd",
+		Instance: instance})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,46 +160,64 @@ func open(t testing.TB, d *journald, instance string) *Journal {
 }
 
 func TestFields(t *testing.T) {
-	own := map[string]string{"SYSLOG_IDENTIFIER": "outriderd", "OUTRIDER_COMPONENT": "agent", "OUTRIDER_INSTANCE": "web"}
+	own := map[string]string{"SYSLOG_IDENTIFIER": "outriderd", "OUTRIDER_COMPONENT": "agent",
+		"OUTRIDER_INSTANCE": "web"}
 	for _, c := range []struct {
 		name string
 		log  func(*slog.Logger)
-		want map[string]string // beside own's; "" = the field is not there
+		want map[string]string // in addition to own; "" = the field is absent
 	}{
 		{"plain", func(l *slog.Logger) { l.Info("hello") },
-			map[string]string{"MESSAGE": "hello", "PRIORITY": "6", "OUTRIDER_EPOCH": "", "MESSAGE_ID": "", "CODE_FILE": "journal/journal_test.go"}},
+			map[string]string{"MESSAGE": "hello", "PRIORITY": "6", "OUTRIDER_EPOCH": "",
+				"MESSAGE_ID": "", "CODE_FILE": "journal/journal_test.go"}},
 		{"error", func(l *slog.Logger) {
-			l.Error("the stop", "error", fmt.Errorf("wait: %w", os.ErrClosed), "by", "SIGTERM", "took", 3*time.Second)
-		},
-			map[string]string{"MESSAGE": "the stop: wait: file already closed by=SIGTERM took=3s", "PRIORITY": "3"}},
+			l.Error("the stop", "error", fmt.Errorf("wait: %w", os.ErrClosed), "by", "SIGTERM",
+				"took", 3*time.Second)
+		}, map[string]string{"MESSAGE": "the stop: wait: file already closed by=SIGTERM took=3s",
+			"PRIORITY": "3"}},
 		{"no error", func(l *slog.Logger) { l.Debug("gone", "error", error(nil), "pid", 7) },
 			map[string]string{"MESSAGE": "gone pid=7", "PRIORITY": "7"}},
-		{"epoch", func(l *slog.Logger) { l.Warn("reopened", "epoch", 3) },
-			map[string]string{"MESSAGE": "reopened epoch=3", "OUTRIDER_EPOCH": "3", "PRIORITY": "4"}},
-		{"epoch is named", func(l *slog.Logger) { l.Info("epoch 3 is live", "epoch", 3, "event", condition.KindEpochLive) },
-			map[string]string{"MESSAGE": "epoch 3 is live", "OUTRIDER_EPOCH": "3", "MESSAGE_ID": EpochLive}},
+		{"epoch", func(l *slog.Logger) { l.Warn("reopened", "epoch", 3) }, map[string]string{
+			"MESSAGE": "reopened epoch=3", "OUTRIDER_EPOCH": "3", "PRIORITY": "4"}},
+		{"epoch is named", func(l *slog.Logger) {
+			l.Info("epoch 3 is live", "epoch", 3, "event", condition.KindEpochLive)
+		}, map[string]string{"MESSAGE": "epoch 3 is live", "OUTRIDER_EPOCH": "3",
+			"MESSAGE_ID": EpochLive}},
 		{"epochs in words", func(l *slog.Logger) { l.Info("reload", "epoch", "epoch 0 → 1") },
 			map[string]string{"MESSAGE": `reload epoch="epoch 0 → 1"`, "OUTRIDER_EPOCH": ""}},
-		{"a stop drains", func(l *slog.Logger) { l.Info("stopping: epoch 3 drains", "epoch", 3, "event", condition.KindStopping) },
-			map[string]string{"MESSAGE": "stopping: epoch 3 drains", "OUTRIDER_EPOCH": "3", "MESSAGE_ID": Draining}},
-		{"an event without an ID", func(l *slog.Logger) { l.Info("x", "event", condition.KindUndrained) }, map[string]string{"MESSAGE": "x", "MESSAGE_ID": ""}},
+		{"a stop drains", func(l *slog.Logger) {
+			l.Info("stopping: epoch 3 drains", "epoch", 3, "event", condition.KindStopping)
+		}, map[string]string{"MESSAGE": "stopping: epoch 3 drains", "OUTRIDER_EPOCH": "3",
+			"MESSAGE_ID": Draining}},
+		{"an event without an ID",
+			func(l *slog.Logger) { l.Info("x", "event", condition.KindUndrained) },
+			map[string]string{"MESSAGE": "x", "MESSAGE_ID": ""}},
 		{"resources", func(l *slog.Logger) {
-			l.Error("Envoy refused resources", "resources", "a, b", "file", "/etc/outrider/mesh.d/a.yaml", "line", 7, "component", "xds")
+			l.Error("Envoy refused resources", "resources", "a, b", "file",
+				"/etc/outrider/mesh.d/a.yaml", "line", 7, "component", "xds")
 		}, map[string]string{"MESSAGE": `Envoy refused resources resources="a, b" file=/etc/outrider/mesh.d/a.yaml line=7`,
-			"OUTRIDER_RESOURCE": "a|b", "CONFIG_LINE": "7", "CONFIG_FILE": "/etc/outrider/mesh.d/a.yaml", "OUTRIDER_COMPONENT": "xds"}},
+			"OUTRIDER_RESOURCE": "a|b", "CONFIG_LINE": "7",
+			"CONFIG_FILE": "/etc/outrider/mesh.d/a.yaml", "OUTRIDER_COMPONENT": "xds"}},
 		{"a place that the message names", func(l *slog.Logger) {
 			l.Error("a.yaml:7: wrong", "config_file", "a.yaml", "config_line", 7)
-		}, map[string]string{"MESSAGE": "a.yaml:7: wrong", "CONFIG_FILE": "a.yaml", "CONFIG_LINE": "7"}},
+		}, map[string]string{"MESSAGE": "a.yaml:7: wrong", "CONFIG_FILE": "a.yaml",
+			"CONFIG_LINE": "7"}},
 		{"of Envoy", func(l *slog.Logger) {
-			l.LogAttrs(t.Context(), slog.LevelError+4, "[C1] closing\nreally", slog.String("component", "envoy"), slog.Int("epoch", 2),
+			l.LogAttrs(t.Context(), slog.LevelError+4, "[C1] closing\nreally",
+				slog.String("component", "envoy"), slog.Int("epoch", 2),
 				slog.Int("pid", 77), slog.String("envoy_component", "conn_handler"))
-		}, map[string]string{"MESSAGE": "[C1] closing\nreally", "PRIORITY": "2", "SYSLOG_IDENTIFIER": "envoy", "SYSLOG_PID": "77", "OUTRIDER_COMPONENT": "envoy",
+		}, map[string]string{"MESSAGE": "[C1] closing\nreally", "PRIORITY": "2",
+			"SYSLOG_IDENTIFIER": "envoy", "SYSLOG_PID": "77", "OUTRIDER_COMPONENT": "envoy",
 			"ENVOY_COMPONENT": "conn_handler", "OUTRIDER_EPOCH": "2", "CODE_FILE": ""}},
 		{"with and groups", func(l *slog.Logger) {
-			l.With("component", "sds", "a", 1).WithGroup("g").With("b", "x y").Info("m", slog.Group("h", "c", ""), slog.Group("", "epoch", 1))
-		}, map[string]string{"MESSAGE": `m a=1 g.b="x y" g.h.c="" g.epoch=1`, "OUTRIDER_COMPONENT": "sds", "OUTRIDER_EPOCH": ""}},
-		{"trace", func(l *slog.Logger) { l.Log(t.Context(), slog.LevelDebug-4, "t") }, map[string]string{"PRIORITY": "7"}},
-		{"notice", func(l *slog.Logger) { l.Log(t.Context(), slog.LevelInfo+2, "n") }, map[string]string{"PRIORITY": "5"}},
+			l.With("component", "sds", "a", 1).WithGroup("g").With("b", "x y").Info("m",
+				slog.Group("h", "c", ""), slog.Group("", "epoch", 1))
+		}, map[string]string{"MESSAGE": `m a=1 g.b="x y" g.h.c="" g.epoch=1`,
+			"OUTRIDER_COMPONENT": "sds", "OUTRIDER_EPOCH": ""}},
+		{"trace", func(l *slog.Logger) { l.Log(t.Context(), slog.LevelDebug-4, "t") },
+			map[string]string{"PRIORITY": "7"}},
+		{"notice", func(l *slog.Logger) { l.Log(t.Context(), slog.LevelInfo+2, "n") },
+			map[string]string{"PRIORITY": "5"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := newJournald(t)
@@ -218,7 +238,6 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// Lines that name no epoch are of the live one.
 func TestSetEpoch(t *testing.T) {
 	d := newJournald(t)
 	j := open(t, d, "")
@@ -253,7 +272,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// What is too long for a datagram comes in a sealed file, and what is too long for a journal is cut.
+// Entries too long for a datagram are sent in a sealed memfd, and messages are truncated.
 func TestLongLine(t *testing.T) {
 	d := newJournald(t)
 	log := slog.New(open(t, d, "").Handler())
@@ -263,13 +282,15 @@ func TestLongLine(t *testing.T) {
 		t.Errorf("%d bytes came of %d", len(got), len(long))
 	}
 	log.Info(strings.Repeat("ä", longestMessage))
-	if got := d.must().one("MESSAGE"); len(got) > longestMessage+50 || !strings.HasSuffix(got, fmt.Sprintf("ä… (%d bytes more)", longestMessage)) {
+	if got := d.must().one("MESSAGE"); len(got) > longestMessage+50 ||
+		!strings.HasSuffix(got, fmt.Sprintf("ä… (%d bytes more)", longestMessage)) {
 		t.Errorf("%d bytes: …%s", len(got), got[len(got)-40:])
 	}
 }
 
 func TestNoJournal(t *testing.T) {
-	if _, err := Open(Options{Socket: filepath.Join(t.TempDir(), "none"), Level: slog.LevelInfo}); err == nil || !errors.Is(err, os.ErrNotExist) {
+	if _, err := Open(Options{Socket: filepath.Join(t.TempDir(), "none"),
+		Level: slog.LevelInfo}); err == nil || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 }
@@ -284,7 +305,8 @@ func TestConnected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]bool{fmt.Sprintf("%d:%d", device, inode): true, fmt.Sprintf("%d:%d", device, inode+1): false, "": false, "x:y": false, "1:y": false} {
+	for text, want := range map[string]bool{fmt.Sprintf("%d:%d", device, inode): true,
+		fmt.Sprintf("%d:%d", device, inode+1): false, "": false, "x:y": false, "1:y": false} {
 		if got := Connected(file, func(string) string { return text }); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
@@ -292,7 +314,8 @@ func TestConnected(t *testing.T) {
 }
 
 func TestMessageIDs(t *testing.T) {
-	kinds := []string{condition.KindEpochStarted, condition.KindEpochLive, condition.KindEpochExited, condition.KindReloadRefused,
+	kinds := []string{condition.KindEpochStarted, condition.KindEpochLive,
+		condition.KindEpochExited, condition.KindReloadRefused,
 		condition.KindDraining, condition.KindSecretRotated, condition.KindGaveUp}
 	var ids []string
 	for _, kind := range kinds {
@@ -312,9 +335,10 @@ func FuzzEncode(f *testing.F) {
 	f.Add("X", "", "key", "\"=\xff")
 	f.Fuzz(func(t *testing.T, name, value, key, pair string) {
 		if name == "" || strings.ContainsAny(name, "=\n") {
-			return // names are ours
+			return // names are constants of this package
 		}
-		encoded := appendField(appendField(nil, name, value), "TAIL", string(appendPair(nil, key, pair)))
+		encoded := appendField(appendField(nil, name, value), "TAIL",
+			string(appendPair(nil, key, pair)))
 		decoded, err := decode(encoded)
 		if err != nil {
 			t.Fatalf("%v: %q", err, encoded)

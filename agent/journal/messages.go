@@ -2,7 +2,8 @@ package journal
 
 import "outrider.org/outrider/agent/condition"
 
-// The message IDs (sd_journal(3), MESSAGE_ID=): fixed for ever, explained by packaging/catalog/outrider.catalog.
+// Message IDs (sd_journal(3), MESSAGE_ID=). They never change; packaging/catalog/outrider.catalog
+// explains them.
 const (
 	EpochStarted  = "724efa2679bf489dbd4dff55c679e2ea"
 	EpochLive     = "8429cd9d3efe4df99b7ff7afdd386b39"
@@ -13,7 +14,7 @@ const (
 	GaveUp        = "b33e6f7711e94faba6d26327f36affa3"
 )
 
-// MessageID is the message ID of a kind of event (condition.Kind…), "" if it has none.
+// MessageID returns the message ID of a kind of event (condition.Kind…), or "".
 func MessageID(kind string) string {
 	switch kind {
 	case condition.KindEpochStarted:
@@ -24,7 +25,7 @@ func MessageID(kind string) string {
 		return EpochExited
 	case condition.KindReloadRefused:
 		return ReloadRefused
-	case condition.KindDraining, condition.KindStopping: // a stop drains first
+	case condition.KindDraining, condition.KindStopping: // a stop begins with a drain
 		return Draining
 	case condition.KindSecretRotated:
 		return SecretRotated

@@ -2,8 +2,8 @@ package journal
 
 import "slices"
 
-// The bounds of what waits for the journal, in bytes. Warnings and worse may use the reserve: they are not lost to a flood of
-// what matters less.
+// Limits of the queue in bytes. Only warnings and more severe lines may use the reserve, so that
+// less severe ones cannot displace them.
 const (
 	queueSize    = 1 << 20
 	queueReserve = 128 << 10
@@ -11,15 +11,15 @@ const (
 	priorityWarning = 4
 )
 
-// queue is what waits, oldest first. Its lock is the journal's.
+// queue holds unsent entries, oldest first. Journal.mu guards it.
 type queue struct {
 	entries    [][]byte
-	bytes      int    // of the entries, and of those taken that are not sent yet
-	suppressed uint64 // lines that were lost since the last time this was told
-	busy       bool   // somebody sends what waits, or is about to: everything else waits behind it
+	bytes      int    // size of the entries, including those taken but not yet sent
+	suppressed uint64 // lines dropped since the last report
+	busy       bool   // work is sending or about to; new entries must queue
 }
 
-// push takes a copy of an entry, or counts it.
+// push appends a copy of an entry, or counts it as suppressed if the queue is full.
 func (q *queue) push(entry []byte, level int) {
 	q.busy = true
 	limit := queueSize
@@ -34,13 +34,13 @@ func (q *queue) push(entry []byte, level int) {
 	q.bytes += len(entry)
 }
 
-// lose counts a line.
+// lose counts a suppressed line.
 func (q *queue) lose() {
 	q.busy = true
 	q.suppressed++
 }
 
-// take removes and returns all that waits, and how many lines were suppressed after it.
+// take removes and returns all entries and the number of suppressed lines.
 func (q *queue) take() (entries [][]byte, suppressed uint64) {
 	entries, suppressed = q.entries, q.suppressed
 	q.entries, q.suppressed = nil, 0

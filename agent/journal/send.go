@@ -12,13 +12,14 @@ import (
 
 const (
 	reconnectPause = 100 * time.Millisecond
-	stuckTime      = time.Second // after that long without a line taken, the connection is looked at anew
+	// stuckTime is the time without progress after which the connection is renewed.
+	stuckTime = time.Second
 )
 
-// errFull says that the journal does not take a line now.
+// errFull reports that journald's socket buffer is full.
 var errFull = errors.New("the journal is full")
 
-// send sends an entry at once, or queues a copy. It returns the entry's memory for another use.
+// send sends an entry immediately, or queues a copy. It returns entry, whose memory may be reused.
 func (j *Journal) send(entry []byte, level int) []byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -45,12 +46,14 @@ func (j *Journal) send(entry []byte, level int) []byte {
 	return entry
 }
 
-// permanent is whether an error is about the entry, not the connection: it is not tried again.
+// permanent reports whether an error concerns the entry rather than the connection, so that a retry
+// is useless.
 func permanent(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }
 
-// work sends what waits. As long as something waits nobody else sends, so that lines stay in order.
+// work sends queued entries until Close. While the queue is busy no other goroutine sends, which
+// preserves the order.
 func (j *Journal) work() {
 	defer close(j.closed)
 	for range j.wake {
@@ -82,15 +85,17 @@ func (j *Journal) work() {
 	}
 }
 
-// tell is the line that tells how many were suppressed.
+// tell returns the entry that reports suppressed lines.
 func (j *Journal) tell(suppressed uint64) []byte {
-	text := fmt.Sprintf("%d lines were suppressed: the journal did not take them as fast as they came", suppressed)
+	text := fmt.Sprintf(
+		"%d lines were suppressed: the journal did not take them as fast as they came", suppressed)
 	entry := j.constant(nil, priorityWarning, ownComponent)
-	return appendField(appendNumber(entry, "OUTRIDER_SUPPRESSED", int64(suppressed)), "MESSAGE", text)
+	return appendField(appendNumber(entry, "OUTRIDER_SUPPRESSED", int64(suppressed)),
+		"MESSAGE", text)
 }
 
-// insist sends an entry however long that takes, over as many connections; false says that the journal was closed. One
-// that cannot be sent at all is counted, if it is a line of somebody's.
+// insist sends an entry and reconnects as often as necessary. It returns false if the Journal is
+// closed. With counted, an entry that can never be sent counts as suppressed.
 func (j *Journal) insist(entry []byte, counted bool) bool {
 	for {
 		j.mu.Lock()
@@ -125,8 +130,8 @@ func (j *Journal) insist(entry []byte, counted bool) bool {
 	}
 }
 
-// write sends an entry as one datagram, or as a sealed file in memory where it is too long for one. With wait it waits until
-// the journal takes it, stuckTime at most; without it errFull says that it does not take it now.
+// write sends an entry as one datagram or, if it is too long, as a sealed memfd. With wait it
+// blocks for up to stuckTime; otherwise it returns errFull if the socket is full.
 func write(connection *net.UnixConn, entry []byte, wait bool) error {
 	err := writeMessage(connection, entry, nil, wait)
 	if !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.ENOBUFS) {
@@ -155,7 +160,8 @@ func writeMessage(connection *net.UnixConn, entry, rights []byte, wait bool) err
 	var sent error
 	err = raw.Write(func(fd uintptr) bool {
 		for {
-			_, sent = unix.SendmsgN(int(fd), entry, rights, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+			_, sent = unix.SendmsgN(int(fd), entry, rights, nil,
+				unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 			if !errors.Is(sent, unix.EINTR) {
 				return !wait || !errors.Is(sent, unix.EAGAIN)
 			}
@@ -171,7 +177,7 @@ func writeMessage(connection *net.UnixConn, entry, rights []byte, wait bool) err
 	}
 }
 
-// memory makes a sealed file in memory that holds an entry: journald maps what cannot change any more.
+// memory returns a sealed memfd with the entry. journald maps files that can no longer change.
 func memory(entry []byte) (*os.File, error) {
 	number, err := unix.MemfdCreate("outrider-journal", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

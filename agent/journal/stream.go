@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stream reads $JOURNAL_STREAM: DEVICE:INODE (systemd.exec(5)).
+// stream parses $JOURNAL_STREAM, DEVICE:INODE (systemd.exec(5)).
 func stream(text string) (device, inode uint64, ok bool) {
 	first, second, ok := strings.Cut(text, ":")
 	if !ok {
