@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	extendBy    = 30 * time.Second // how much longer a phase may last from now on
+	extendBy    = 30 * time.Second // extension of a phase, from now
 	extendEvery = 5 * time.Second
-	patience    = 10 * time.Second // for a beat, where no watchdog sets one
+	patience    = 10 * time.Second // timeout of a beat without a watchdog
 )
 
 const watchdogFed = "WATCHDOG=1"
 
 var extension = "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(extendBy.Microseconds(), 10)
 
-// Name is the part's name.
+// Name returns the component's name.
 func (n *Notifier) Name() string { return "systemd" }
 
-// Run tells the manager that the agent is alive, as long as its control loop turns: it feeds the watchdog and lets a phase that
-// lasts outlast the unit's time-outs. An agent whose loop stands still gets neither, and is ended by systemd. Run also sends
-// what the manager's socket did not take at first. It returns when ctx ends.
+// Run feeds the watchdog and extends the unit's timeouts during long phases, as long as the control
+// loop responds. If the loop hangs, systemd terminates the agent. Run also resends pending
+// messages. It returns when ctx ends.
 func (n *Notifier) Run(ctx context.Context) error {
 	if n.address == "" {
 		<-ctx.Done()
@@ -35,8 +35,9 @@ func (n *Notifier) Run(ctx context.Context) error {
 	return nil
 }
 
-// beats asks the control loop to answer, and tells the manager each time that it did. With a watchdog a beat begins each
-// quarter of its interval and may take half of it, so that one answer is never later than three quarters after the other.
+// beats checks the control loop periodically and notifies the manager after each response. With a
+// watchdog, a check starts every quarter of its interval and may take half of it, so successive
+// notifications are at most three quarters apart.
 func (n *Notifier) beats(ctx context.Context) {
 	every, wait := extendEvery, patience
 	if n.watchdog > 0 {
@@ -60,7 +61,9 @@ func (n *Notifier) beats(ctx context.Context) {
 			standsStill = false
 		case !standsStill:
 			standsStill = true
-			n.log.Error("the control loop stands still: systemd is not told that the agent is alive until it turns", "waited", wait.String(), "error", err)
+			n.log.Error(
+				"the control loop stands still: systemd is not told that the agent is alive until it turns",
+				"waited", wait.String(), "error", err)
 		}
 		select {
 		case <-ticker.C:
@@ -70,7 +73,7 @@ func (n *Notifier) beats(ctx context.Context) {
 	}
 }
 
-// alive tells that the control loop has turned.
+// alive reports a response of the control loop to the manager.
 func (n *Notifier) alive() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -82,9 +85,9 @@ func (n *Notifier) alive() {
 	}
 }
 
-// extended is what a phase that may last begins with. The extension moves the watchdog, too, where it is what systemd heard last
-// (service_extend_timeout in src/core/service.c): an agent that hangs before its next beat, even if the phase has ended, would
-// be noticed that much later. Of one message systemd takes WATCHDOG= last, which puts the watchdog back to its own interval.
+// extended returns the lines that begin a long phase. EXTEND_TIMEOUT_USEC= alone would also extend
+// the watchdog (service_extend_timeout in src/core/service.c) and delay the detection of a hang.
+// systemd processes WATCHDOG= of the same message last, which restores the watchdog's interval.
 func (n *Notifier) extended() []string {
 	if n.watchdog > 0 {
 		return []string{watchdogFed, extension}

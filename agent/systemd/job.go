@@ -14,29 +14,31 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Job is why systemd stops the agent.
+// Job is the type of the systemd job that stops the agent.
 type Job string
 
-// The jobs that make a difference.
+// Jobs that the agent distinguishes.
 const (
-	Stop    Job = "stop"    // Envoy is to end too
-	Restart Job = "restart" // restart, try-restart, and with them an upgrade of the package: Envoy goes on serving
+	Stop Job = "stop" // Envoy terminates too
+	// Restart is restart or try-restart, also during a package upgrade: Envoy continues serving.
+	Restart Job = "restart"
 )
 
-// StopTimeout is TimeoutStopSec= of the agent's units. The agent extends it as long as it runs.
+// StopTimeout is TimeoutStopSec= of the agent's units. The agent extends it while it is stopping.
 const StopTimeout = 90 * time.Second
 
 const (
-	// jobTime is how long the question is repeated: systemd waits for the agent to stop meanwhile,
-	// and a wrong guess ends Envoy.
+	// jobTime limits the retries of the query. A long limit is acceptable, because systemd waits
+	// for the agent to stop, and a wrong result terminates Envoy.
 	jobTime  = StopTimeout / 2
-	jobPause = 100 * time.Millisecond // between two attempts
+	jobPause = 100 * time.Millisecond // between attempts
 )
 
-// Manager is systemd as the agent asks it.
+// Manager queries systemd.
 type Manager struct {
-	Bus    string // path of the bus's socket; "" = the system bus's
-	CGroup string // path of the file that names the process's control group; "" = /proc/self/cgroup
+	Bus string // path of the bus socket; "" = the system bus
+	// CGroup is the path of the file with the process's control group; "" = /proc/self/cgroup.
+	CGroup string
 }
 
 const (
@@ -49,7 +51,7 @@ const (
 	unitsPath     = "/org/freedesktop/systemd1/unit/"
 )
 
-// Unit is the unit this process runs in.
+// Unit returns the name of the unit in which this process runs.
 func (m Manager) Unit() (string, error) {
 	path := m.CGroup
 	if path == "" {
@@ -62,7 +64,8 @@ func (m Manager) Unit() (string, error) {
 	return unitOf(string(content))
 }
 
-// unitOf reads cgroups(7): only the line 0:: is systemd's, others are of version 1. A unit may have groups below its own.
+// unitOf returns the service in the content of /proc/PID/cgroup (cgroups(7)). Only the line 0:: is
+// for version 2, which systemd uses. A unit may contain nested control groups.
 func unitOf(content string) (string, error) {
 	for line := range strings.Lines(content) {
 		group, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::")
@@ -75,13 +78,15 @@ func unitOf(content string) (string, error) {
 				return names[i], nil
 			}
 		}
-		return "", fmt.Errorf("find the agent's unit: the control group %s is not of a service", group)
+		return "",
+			fmt.Errorf("find the agent's unit: the control group %s is not of a service", group)
 	}
 	return "", errors.New("find the agent's unit: there is no control group of version 2")
 }
 
-// Job returns the job that systemd has for the agent's unit. Without an answer it asks again, for half of StopTimeout. What remains
-// unknown, because there is no job, no bus or no answer in time, is a Stop; the error says why.
+// Job returns the current systemd job of the agent's unit. If systemd does not reply, it retries
+// for half of StopTimeout. If there is no job, no bus or no reply, it returns Stop and an error
+// with the reason.
 func (m Manager) Job(ctx context.Context) (Job, error) { return m.jobWithin(ctx, jobTime) }
 
 func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (Job, error) {
@@ -106,17 +111,19 @@ func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (Job, error
 	case "":
 		return Stop, fmt.Errorf("%s has no job: the signal came from somebody else", unit)
 	default:
-		return Stop, fmt.Errorf("ask systemd for the job of %s: it has one of type %s, which stops nothing", unit, kind)
+		return Stop, fmt.Errorf(
+			"ask systemd for the job of %s: it has one of type %s, which stops nothing", unit, kind)
 	}
 }
 
-// mayAnswer reports whether the question may have an answer later: there is a bus, and the agent may ask.
+// mayAnswer reports whether a retry may succeed: the bus exists and access is allowed.
 func mayAnswer(err error) bool {
 	onBus, _ := errors.AsType[dbus.Error](err)
-	return !errors.Is(err, fs.ErrNotExist) && onBus.Name != "org.freedesktop.DBus.Error.AccessDenied"
+	return !errors.Is(err, fs.ErrNotExist) &&
+		onBus.Name != "org.freedesktop.DBus.Error.AccessDenied"
 }
 
-// pause waits for the next attempt; false means that ctx has ended.
+// pause waits before the next attempt. It returns false if ctx has ended.
 func pause(ctx context.Context) bool {
 	select {
 	case <-time.After(jobPause):
@@ -126,7 +133,7 @@ func pause(ctx context.Context) bool {
 	}
 }
 
-// jobType is the type of a unit's job, "" if it has none.
+// jobType returns the type of a unit's job, or "" if it has none.
 func (m Manager) jobType(ctx context.Context, unit string) (string, error) {
 	bus, err := m.connect(ctx)
 	if err != nil {
@@ -137,7 +144,8 @@ func (m Manager) jobType(ctx context.Context, unit string) (string, error) {
 		ID   uint32
 		Path dbus.ObjectPath
 	}
-	if err := property(ctx, bus, unitsPath+dbus.ObjectPath(escapeLabel(unit)), unitInterface, "Job", &job); err != nil || job.ID == 0 {
+	if err := property(ctx, bus, unitsPath+dbus.ObjectPath(escapeLabel(unit)), unitInterface, "Job",
+		&job); err != nil || job.ID == 0 {
 		return "", err
 	}
 	var kind string
@@ -145,7 +153,7 @@ func (m Manager) jobType(ctx context.Context, unit string) (string, error) {
 	return kind, err
 }
 
-// connect makes a connection of its own to the bus, which ends with ctx: nothing on it takes longer.
+// connect opens a private bus connection that is closed when ctx ends.
 func (m Manager) connect(ctx context.Context) (*dbus.Conn, error) {
 	path := m.Bus
 	if path == "" {
@@ -173,17 +181,19 @@ func (m Manager) connect(ctx context.Context) (*dbus.Conn, error) {
 	return bus, nil
 }
 
-func property(ctx context.Context, bus *dbus.Conn, path dbus.ObjectPath, of, name string, value any) error {
+func property(ctx context.Context, bus *dbus.Conn, path dbus.ObjectPath, of, name string,
+	value any) error {
 	var found dbus.Variant
-	call := bus.Object(managerName, path).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", dbus.FlagNoAutoStart, of, name)
+	call := bus.Object(managerName, path).CallWithContext(ctx,
+		"org.freedesktop.DBus.Properties.Get", dbus.FlagNoAutoStart, of, name)
 	if err := call.Store(&found); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return found.Store(value)
 }
 
-// escapeLabel makes a name a part of an object's path, as systemd does (bus_label_escape in src/basic/bus-label.c): what is
-// no letter and no digit, or a leading digit, is _ and two hexadecimal digits.
+// escapeLabel escapes a name for an object path, like bus_label_escape in src/basic/bus-label.c:
+// every byte except letters and digits, and a leading digit, becomes _ and two hexadecimal digits.
 func escapeLabel(name string) string {
 	if name == "" {
 		return "_"

@@ -20,7 +20,9 @@ import (
 func TestUnitOf(t *testing.T) {
 	for _, c := range []struct{ content, want, problem string }{
 		{"0::/outrider.slice/outrider.service\n", "outrider.service", ""},
-		{"12:pids:/system.slice/other.service\n1:name=systemd:/x\n0::/outrider.slice/outrider@a.service\n", "outrider@a.service", ""},
+		{
+			"12:pids:/system.slice/other.service\n1:name=systemd:/x\n0::/outrider.slice/outrider@a.service\n",
+			"outrider@a.service", ""},
 		{"0::/outrider.slice/outrider.service/agent\n", "outrider.service", ""},
 		{"0::/../../outrider.slice/outrider.service", "outrider.service", ""},
 		{"0::/user.slice/session-1.scope\n", "", "not of a service"},
@@ -28,14 +30,16 @@ func TestUnitOf(t *testing.T) {
 		{"", "", "version 2"},
 	} {
 		got, err := unitOf(c.content)
-		if got != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+		if got != c.want || (err == nil) != (c.problem == "") ||
+			err != nil && !strings.Contains(err.Error(), c.problem) {
 			t.Errorf("%q: %q, %v", c.content, got, err)
 		}
 	}
 }
 
 func TestEscapeLabel(t *testing.T) {
-	for name, want := range map[string]string{"outrider.service": "outrider_2eservice", "outrider@a-b.service": "outrider_40a_2db_2eservice", "9a": "_39a", "": "_"} {
+	for name, want := range map[string]string{"outrider.service": "outrider_2eservice",
+		"outrider@a-b.service": "outrider_40a_2db_2eservice", "9a": "_39a", "": "_"} {
 		if got := escapeLabel(name); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
@@ -47,12 +51,13 @@ const busConfiguration = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus 
 <busconfig><type>session</type><listen>unix:path=SOCKET</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
 
-// startBus starts a bus of its own.
+// startBus starts a private bus.
 func startBus(t *testing.T) string {
 	t.Helper()
 	dir := parts.ShortDir(t)
 	socket, file := filepath.Join(dir, "bus"), filepath.Join(dir, "bus.conf")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(busConfiguration, "SOCKET", socket)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(busConfiguration, "SOCKET", socket)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	daemon := exec.Command("dbus-daemon", "--nofork", "--config-file="+file)
@@ -71,11 +76,11 @@ func startBus(t *testing.T) string {
 	}
 }
 
-// serviceManager is systemd on the bus, with one unit and its job.
+// serviceManager is a fake systemd with one unit and its job.
 type serviceManager struct {
-	unit string        // as a part of its path; "" = outrider.service
-	kind string        // of the job; "" = there is none
-	wait chan struct{} // until closed it does not answer; nil: it answers
+	unit string        // escaped; "" = outrider.service
+	kind string        // type of the job; "" = no job
+	wait chan struct{} // if set, it does not reply until this is closed
 }
 
 const jobPath = "/org/freedesktop/systemd1/job/7"
@@ -98,7 +103,8 @@ func (s *serviceManager) Get(message dbus.Message, of, name string) (dbus.Varian
 	case path == unit && of == unitInterface && name == "Job":
 		return dbus.MakeVariant(job{7, jobPath}), nil
 	}
-	return dbus.Variant{}, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{string(path)})
+	return dbus.Variant{},
+		dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{string(path)})
 }
 
 func (s *serviceManager) export(t *testing.T, socket string) {
@@ -108,7 +114,8 @@ func (s *serviceManager) export(t *testing.T, socket string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = bus.Close() })
-	if err := bus.ExportSubtree(s, "/org/freedesktop/systemd1", "org.freedesktop.DBus.Properties"); err != nil {
+	if err := bus.ExportSubtree(s, "/org/freedesktop/systemd1",
+		"org.freedesktop.DBus.Properties"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := bus.RequestName(managerName, dbus.NameFlagDoNotQueue); err != nil {
@@ -158,12 +165,12 @@ func dbusName(err error) string {
 	return onBus.Name
 }
 
-// What cannot be known is a stop, and is decided in time: at once where nobody will answer.
+// An unknown job is a stop, decided at once if no reply is possible.
 func TestJobUnknown(t *testing.T) {
 	cgroup := cgroupFile(t, "0::/outrider.slice/outrider.service\n")
 	dir := parts.ShortDir(t)
 	mute := filepath.Join(dir, "mute")
-	listener, err := net.Listen("unix", mute) // takes connections, never answers
+	listener, err := net.Listen("unix", mute) // accepts connections but never replies
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +181,8 @@ func TestJobUnknown(t *testing.T) {
 	defer close(wait)
 	other := startBus(t)
 	(&serviceManager{kind: "restart", unit: "other_2eservice"}).export(t, other)
-	for name, socket := range map[string]string{"no bus": filepath.Join(dir, "none"), "mute bus": mute, "no systemd": startBus(t), "hung systemd": hung,
+	for name, socket := range map[string]string{"no bus": filepath.Join(dir, "none"),
+		"mute bus": mute, "no systemd": startBus(t), "hung systemd": hung,
 		"unknown unit": other} {
 		const limit = 600 * time.Millisecond
 		began := time.Now()
@@ -183,7 +191,8 @@ func TestJobUnknown(t *testing.T) {
 		if job != Stop || err == nil {
 			t.Errorf("%s: %q, %v", name, job, err)
 		}
-		if waits := name != "no bus"; waits && took < limit || !waits && took >= limit || took > limit+10*time.Second {
+		if waits := name != "no bus"; waits && took < limit || !waits && took >= limit ||
+			took > limit+10*time.Second {
 			t.Errorf("%s: decided after %v", name, took)
 		}
 		t.Logf("%s: %v", name, err)
@@ -201,7 +210,7 @@ func TestJob_AsksUntilSystemdAnswers(t *testing.T) {
 		}
 		answer <- err
 	}()
-	time.Sleep(5 * jobPause) // how long systemd is away from the bus; nothing is synchronised by it
+	time.Sleep(5 * jobPause) // systemd is off the bus for this time; it synchronises nothing
 	(&serviceManager{kind: "restart"}).export(t, socket)
 	if err := <-answer; err != nil {
 		t.Error(err)

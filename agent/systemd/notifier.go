@@ -1,5 +1,6 @@
-// Package systemd tells the service manager how the agent stands (sd_notify(3)), feeds its watchdog, and asks it why the
-// agent is being stopped. Without a service manager all of it does nothing.
+// Package systemd notifies the service manager of the agent's state (sd_notify(3)), feeds its
+// watchdog, and queries the job that stops the agent. Notifications are no-ops without a service
+// manager.
 package systemd
 
 import (
@@ -18,35 +19,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is what the agent does, in the words that the bus shows too (interfaces.md, property State).
+// State is the state of the agent, with the same values as on D-Bus (interfaces.md, property
+// State).
 type State string
 
 // The states.
 const (
-	Starting  State = "starting"  // Envoy has not been live and configured yet
-	Running   State = "running"   // it has; the first time tells systemd that the unit is started
+	Starting  State = "starting"  // Envoy is not yet live and configured
+	Running   State = "running"   // Envoy is live; the first time sends READY=1
 	Reloading State = "reloading" // a reload is under way
-	Draining  State = "draining"  // Envoy drains as it was told to, and the agent goes on
-	Stopping  State = "stopping"  // the agent ends; nothing but Failed follows
-	Failed    State = "failed"    // the agent ends because of an error
+	Draining  State = "draining"  // requested drain; the agent continues running
+	Stopping  State = "stopping"  // the agent stops; only Failed may follow
+	Failed    State = "failed"    // the agent stops because of an error
 )
 
-// lasts is whether a state is a phase that may take longer than the time-outs of the unit.
+// lasts reports whether a state may outlast the timeouts of the unit.
 func (s State) lasts() bool {
 	return s == Starting || s == Reloading || s == Draining || s == Stopping
 }
 
-// Options of a Notifier.
+// Options configure a Notifier.
 type Options struct {
-	Environment func(string) string             // os.Getenv: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID
-	Beat        func(ctx context.Context) error // returns once the control loop has turned; nil: not asked
-	Logger      *slog.Logger
+	// Environment looks up NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, usually os.Getenv.
+	Environment func(string) string
+	// Beat returns once the control loop responds; nil: always alive.
+	Beat   func(ctx context.Context) error
+	Logger *slog.Logger
 }
 
-// Notifier tells the service manager one value, state and sentence, at every change of it. No method blocks: what the
-// manager's socket does not take at once is kept, newest first to count, and tried again by Run and by every later message.
+// Notifier sends the agent's state and a status sentence to the service manager when they change.
+// No method except Run and Close blocks: messages that the manager's socket does not accept are
+// queued, and Run and later messages retry them.
 type Notifier struct {
-	address  string // of the manager's socket; "" = there is no manager
+	address  string // of the manager's socket; "" = no manager
 	watchdog time.Duration
 	beat     func(ctx context.Context) error
 	log      *slog.Logger
@@ -55,15 +60,16 @@ type Notifier struct {
 	socket    int // -1 = none
 	state     State
 	sentence  string
-	announced bool // READY=1 was told once
+	announced bool // READY=1 was sent
 	pending   []message
-	refused   error         // why the last attempt to send failed, told once
-	retry     chan struct{} // holds one: something is pending
+	refused   error         // error of the last failed attempt, logged once
+	retry     chan struct{} // capacity 1: messages are pending
 }
 
-// New returns a notifier of the manager that the environment names. It has told nothing yet.
+// New returns a notifier for the manager in the environment. It sends nothing yet.
 func New(options Options) *Notifier {
-	n := &Notifier{address: options.Environment("NOTIFY_SOCKET"), beat: options.Beat, log: options.Logger, socket: -1, retry: make(chan struct{}, 1)}
+	n := &Notifier{address: options.Environment("NOTIFY_SOCKET"), beat: options.Beat,
+		log: options.Logger, socket: -1, retry: make(chan struct{}, 1)}
 	if n.beat == nil {
 		n.beat = func(context.Context) error { return nil }
 	}
@@ -72,11 +78,13 @@ func New(options Options) *Notifier {
 		return n
 	}
 	if n.address[0] != '/' && n.address[0] != '@' {
-		n.log.Warn("systemd cannot be notified: NOTIFY_SOCKET is no Unix socket", "socket", n.address)
+		n.log.Warn("systemd cannot be notified: NOTIFY_SOCKET is no Unix socket",
+			"socket", n.address)
 		n.address = ""
 		return n
 	}
-	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	socket, err := unix.Socket(unix.AF_UNIX,
+		unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		n.log.Warn("systemd cannot be notified", "error", fmt.Errorf("make a socket: %w", err))
 		n.address = ""
@@ -86,21 +94,24 @@ func New(options Options) *Notifier {
 	return n
 }
 
-// watchdogInterval is how often the manager wants to hear of this process; 0 is never (sd_watchdog_enabled(3)).
+// watchdogInterval returns the watchdog's interval, or 0 if it is disabled for this process
+// (sd_watchdog_enabled(3)).
 func watchdogInterval(environment func(string) string) time.Duration {
 	if pid := environment("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0
 	}
 	microseconds, err := strconv.ParseInt(environment("WATCHDOG_USEC"), 10, 64)
-	if err != nil || microseconds <= 0 || microseconds > int64(time.Duration(1<<63-1)/time.Microsecond) {
+	if err != nil || microseconds <= 0 ||
+		microseconds > int64(time.Duration(1<<63-1)/time.Microsecond) {
 		return 0
 	}
 	return time.Duration(microseconds) * time.Microsecond
 }
 
-// Set tells what the agent does now, and in one sentence how that goes; the same again is not told. The first Running (or
-// Draining: an Envoy that was adopted while it drains) says that the unit is started, each Reloading that it reloads and
-// what follows that it has done so, however the reload ended. Stopping ends it: what is set later counts only as its sentence.
+// Set sets the state and a one-sentence status, and notifies the manager if they changed. READY=1
+// is sent with the first Running (or Draining, for an Envoy adopted while it drains) and after each
+// reload, whatever its outcome. After Stopping or Failed the state no longer changes, only the
+// sentence.
 func (n *Notifier) Set(state State, sentence string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -122,12 +133,13 @@ func (n *Notifier) Set(state State, sentence string) {
 	n.post(kind, append(lines, "STATUS="+oneLine(sentence))...)
 }
 
-// transition is what a change of state tells beside the sentence.
+// transition returns the lines to send for a change of state, in addition to STATUS=.
 func (n *Notifier) transition(state State) []string {
 	var lines []string
 	switch {
 	case state == Reloading && n.announced:
-		lines = append(lines, "RELOADING=1", "MONOTONIC_USEC="+strconv.FormatInt(monotonic().Microseconds(), 10))
+		lines = append(lines, "RELOADING=1",
+			"MONOTONIC_USEC="+strconv.FormatInt(monotonic().Microseconds(), 10))
 	case (state == Running || state == Draining) && (!n.announced || n.state == Reloading):
 		n.announced = true
 		lines = append(lines, "READY=1")
@@ -140,15 +152,15 @@ func (n *Notifier) transition(state State) []string {
 	return lines
 }
 
-// Announced is whether the manager was told that the unit is started.
+// Announced reports whether READY=1 was sent.
 func (n *Notifier) Announced() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.announced
 }
 
-// Fail tells that the agent ends because of an error: in words, and with its number (ERRNO=) or its name on the bus (BUSERROR=)
-// where it has one.
+// Fail sets the state Failed and sends the error's text with its errno (ERRNO=) or D-Bus name
+// (BUSERROR=), if any.
 func (n *Notifier) Fail(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -163,21 +175,23 @@ func (n *Notifier) Fail(err error) {
 	n.post(stateKind, lines...)
 }
 
-// monotonic is the time of CLOCK_MONOTONIC, which systemd compares with.
+// monotonic returns CLOCK_MONOTONIC, which RELOADING=1 requires.
 func monotonic() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0 // every Linux has it
+		return 0 // cannot fail on Linux
 	}
 	return time.Duration(now.Nano())
 }
 
-// longestLine bounds a line: systemd takes messages of up to a page (NOTIFY_BUFFER_MAX in src/core/manager.c is PIPE_BUF).
+// longestLine is the maximum length of a line in bytes. systemd accepts messages up to PIPE_BUF
+// (NOTIFY_BUFFER_MAX in src/core/manager.c).
 const longestLine = 1024
 
-// oneLine is a text as the value of a variable: without line breaks, in valid UTF-8, not too long.
+// oneLine converts text to a value for sd_notify: valid UTF-8, without newlines, truncated.
 func oneLine(text string) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' || r == 0 }), " ")
+	text = strings.Join(strings.FieldsFunc(text,
+		func(r rune) bool { return r == '\n' || r == '\r' || r == 0 }), " ")
 	if len(text) > longestLine {
 		text = text[:longestLine-len("…")]
 		text = strings.ToValidUTF8(text, "") + "…"

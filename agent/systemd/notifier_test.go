@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// manager is a service manager's end of the socket.
+// manager is a fake service manager.
 type manager struct {
 	t      *testing.T
 	path   string
@@ -50,7 +50,7 @@ func (m *manager) listen() {
 	m.t.Cleanup(func() { _ = socket.Close() })
 }
 
-// next is the next message, line by line.
+// next returns the lines of the next message.
 func (m *manager) next() []string {
 	m.t.Helper()
 	lines, ok := m.within(10 * time.Second)
@@ -74,7 +74,7 @@ func (m *manager) within(limit time.Duration) ([]string, bool) {
 	return strings.Split(string(buffer[:n]), "\n"), true
 }
 
-// quiet checks that nothing is waiting: what is sent is there when the sender returns.
+// quiet checks that no message is pending: sent messages are readable when the sender returns.
 func (m *manager) quiet() {
 	m.t.Helper()
 	if lines, ok := m.within(time.Millisecond); ok {
@@ -118,7 +118,7 @@ func run(t *testing.T, n *Notifier) {
 	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// The transitions, each as one datagram; MONOTONIC_USEC is checked and left out.
+// Each transition sends one datagram. MONOTONIC_USEC is checked separately.
 func TestSet(t *testing.T) {
 	const extended = "EXTEND_TIMEOUT_USEC=30000000"
 	m := newManager(t)
@@ -126,17 +126,18 @@ func TestSet(t *testing.T) {
 	for i, step := range []struct {
 		state    State
 		sentence string
-		want     []string // nil: nothing is told
+		want     []string // nil: no message
 	}{
 		{Starting, "waiting for /etc/cert.pem", []string{extended, "STATUS=waiting for /etc/cert.pem"}},
 		{Starting, "waiting for /etc/cert.pem", nil},
 		{Starting, "epoch 0 is starting", []string{"STATUS=epoch 0 is starting"}},
-		{Reloading, "reading anew", []string{extended, "STATUS=reading anew"}}, // systemd still waits for the start
+		{Reloading, "reading anew", []string{extended, "STATUS=reading anew"}}, // before READY=1
 		{Starting, "epoch 0 is starting", []string{extended, "STATUS=epoch 0 is starting"}},
 		{Running, "epoch 0 serves", []string{"READY=1", "STATUS=epoch 0 serves"}},
 		{Running, "epoch 0 does not answer", []string{"STATUS=epoch 0 does not answer"}},
 		{Reloading, "epoch 1 is starting", []string{"RELOADING=1", extended, "STATUS=epoch 1 is starting"}},
-		{Running, "refused; epoch 0 goes on\nreally", []string{"READY=1", "STATUS=refused; epoch 0 goes on really"}},
+		{Running, "refused; epoch 0 goes on\nreally",
+			[]string{"READY=1", "STATUS=refused; epoch 0 goes on really"}},
 		{Draining, "told to drain", []string{extended, "STATUS=told to drain"}},
 		{Reloading, "again", []string{"RELOADING=1", extended, "STATUS=again"}},
 		{Draining, "still", []string{"READY=1", extended, "STATUS=still"}},
@@ -154,7 +155,8 @@ func TestSet(t *testing.T) {
 		for _, line := range m.next() {
 			if text, ok := strings.CutPrefix(line, "MONOTONIC_USEC="); ok {
 				micros, err := strconv.ParseInt(text, 10, 64)
-				if at := time.Duration(micros) * time.Microsecond; err != nil || at < before-time.Millisecond || at > monotonic() {
+				if at := time.Duration(micros) * time.Microsecond; err != nil ||
+					at < before-time.Millisecond || at > monotonic() {
 					t.Errorf("step %d: MONOTONIC_USEC=%s, asked at %v", i, text, before)
 				}
 				continue
@@ -168,20 +170,21 @@ func TestSet(t *testing.T) {
 	m.quiet()
 }
 
-// With a watchdog no message extends without feeding it: an extension alone would also put off the watchdog.
+// An extension without WATCHDOG=1 would also extend the watchdog.
 func TestExtensionLeavesTheWatchdog(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment("WATCHDOG_USEC=2000000")})
 	for _, state := range []State{Starting, Running, Reloading, Draining, Reloading, Running, Stopping} {
 		n.Set(state, "x")
 		message := m.next()
-		if fed, extends := slices.Contains(message, "WATCHDOG=1"), slices.Contains(message, extension); fed != extends || extends != state.lasts() {
+		if fed, extends := slices.Contains(message, "WATCHDOG=1"),
+			slices.Contains(message, extension); fed != extends || extends != state.lasts() {
 			t.Errorf("%s: %q", state, message)
 		}
 	}
 }
 
-// An agent that adopts an Envoy that drains has started.
+// An agent that adopts a draining Envoy is started.
 func TestDrainingIsStarted(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
@@ -198,7 +201,8 @@ func TestFail(t *testing.T) {
 	}{
 		{errors.New("all is lost"), []string{"STATUS=all is lost"}},
 		{fmt.Errorf("listen: %w", syscall.EADDRINUSE), []string{"STATUS=listen: address already in use", "ERRNO=98"}},
-		{fmt.Errorf("bus: %w", dbus.Error{Name: "org.freedesktop.DBus.Error.AccessDenied", Body: []any{"no"}}),
+		{fmt.Errorf("bus: %w",
+			dbus.Error{Name: "org.freedesktop.DBus.Error.AccessDenied", Body: []any{"no"}}),
 			[]string{"STATUS=bus: no", "BUSERROR=org.freedesktop.DBus.Error.AccessDenied"}},
 	} {
 		m := newManager(t)
@@ -214,7 +218,8 @@ func TestLongSentence(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
 	n.Set(Running, strings.Repeat("ä", 5000)+"\xff")
-	if got := m.next()[1]; len(got) > longestLine+len("STATUS=") || !strings.HasSuffix(got, "ä…") {
+	if got := m.next()[1]; len(got) > longestLine+len("STATUS=") ||
+		!strings.HasSuffix(got, "ä…") {
 		t.Errorf("%d bytes: …%q", len(got), got[len(got)-20:])
 	}
 }
@@ -226,7 +231,7 @@ func TestNoManager(t *testing.T) {
 	n.Fail(errors.New("x"))
 }
 
-// A manager that does not read blocks nobody; once it reads it has the changes in order, and of sentences the newest.
+// A full socket blocks nothing. Later it delivers all state changes and the newest sentence.
 func TestFullSocket(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
@@ -260,14 +265,9 @@ func TestFullSocket(t *testing.T) {
 	}
 	m.quiet()
 }
+func (n *Notifier) pendingNow() int { n.mu.Lock(); defer n.mu.Unlock(); return len(n.pending) }
 
-func (n *Notifier) pendingNow() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.pending)
-}
-
-// What waits is bounded, and the end of the story is kept.
+// The number of pending messages is limited, and the newest ones are retained.
 func TestKeptIsBounded(t *testing.T) {
 	m := newManager(t)
 	if err := os.Remove(m.path); err != nil {
@@ -281,7 +281,7 @@ func TestKeptIsBounded(t *testing.T) {
 	if kept := n.pendingNow(); kept > mostKept {
 		t.Errorf("%d messages wait", kept)
 	}
-	m.listen() // the manager is back
+	m.listen() // the manager restarts
 	run(t, n)
 	n.Set(Stopping, "bye")
 	var last []string
@@ -302,11 +302,11 @@ func TestAbstractSocket(t *testing.T) {
 	m.next()
 }
 
-// The watchdog is fed while the loop answers, and not a moment longer.
+// The watchdog is fed only while the loop responds.
 func TestWatchdog(t *testing.T) {
 	m := newManager(t)
 	var stuck atomic.Bool
-	held := make(chan struct{}, 10000) // one for each beat
+	held := make(chan struct{}, 10000) // one per beat
 	n := newNotifier(t, Options{
 		Environment: m.environment("WATCHDOG_USEC=100000", "WATCHDOG_PID="+strconv.Itoa(os.Getpid())),
 		Beat: func(ctx context.Context) error {
@@ -329,13 +329,13 @@ func TestWatchdog(t *testing.T) {
 		t.Log(time.Since(began))
 	}
 	stuck.Store(true)
-	<-held // a beat that is held: what was on its way has been sent
+	<-held // a blocked beat: earlier messages have been sent
 	for {
 		if _, ok := m.within(200 * time.Millisecond); !ok {
 			break
 		}
 	}
-	<-held // one more, begun after the first was given up
+	<-held // the next beat, started after the first timed out
 	m.quiet()
 	stuck.Store(false)
 	if diff := cmp.Diff([]string{"WATCHDOG=1"}, m.next()); diff != "" {
@@ -343,7 +343,7 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// A phase is extended as long as it lasts, in the same message as the sign of life.
+// A phase is extended while it lasts, in the same message as WATCHDOG=1.
 func TestExtension(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment("WATCHDOG_USEC=40000")})
@@ -368,8 +368,9 @@ func TestWatchdogInterval(t *testing.T) {
 		usec, pid string
 		want      time.Duration
 	}{
-		{"", "", 0}, {"0", "", 0}, {"x", "", 0}, {"-5", "", 0}, {"99999999999999999999", "", 0}, {"9223372036854775807", "", 0},
-		{"2000000", "", 2 * time.Second}, {"2000000", strconv.Itoa(os.Getpid()), 2 * time.Second}, {"2000000", "1", 0},
+		{"", "", 0}, {"0", "", 0}, {"x", "", 0}, {"-5", "", 0}, {"99999999999999999999", "", 0},
+		{"9223372036854775807", "", 0}, {"2000000", "", 2 * time.Second},
+		{"2000000", strconv.Itoa(os.Getpid()), 2 * time.Second}, {"2000000", "1", 0},
 	} {
 		got := watchdogInterval(func(name string) string {
 			return map[string]string{"WATCHDOG_USEC": c.usec, "WATCHDOG_PID": c.pid}[name]
@@ -380,7 +381,6 @@ func TestWatchdogInterval(t *testing.T) {
 	}
 }
 
-// Close sends what waits, and gives up in time.
 func TestClose(t *testing.T) {
 	m := newManager(t)
 	n := New(Options{Environment: m.environment(), Logger: slog.New(slog.DiscardHandler)})

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kind of a message: of some only the newest counts.
+// kind determines which pending messages a new one replaces.
 type kind int
 
 const (
-	stateKind  kind = iota // a change of state: each counts, in order
-	statusKind             // a sentence alone
-	aliveKind              // watchdog and extension
+	stateKind  kind = iota // change of state; all are sent, in order
+	statusKind             // status sentence only
+	aliveKind              // watchdog and timeout extension
 )
 
 // message is one datagram.
@@ -26,11 +26,12 @@ type message struct {
 }
 
 const (
-	retryEvery = 100 * time.Millisecond // a full socket is tried again
-	mostKept   = 32                     // changes of state that wait for the socket; beyond that the oldest are dropped
+	retryEvery = 100 * time.Millisecond // interval of retries while the socket is full
+	// mostKept is the maximum number of pending messages; beyond it the oldest is dropped.
+	mostKept = 32
 )
 
-// post sends a message, or keeps it if the socket does not take it now. The lock is held.
+// post sends a message, or queues it if the socket is full. The caller holds mu.
 func (n *Notifier) post(kind kind, lines ...string) {
 	if n.socket < 0 {
 		return
@@ -45,13 +46,15 @@ func (n *Notifier) post(kind kind, lines ...string) {
 	}
 }
 
-// keep appends a message. A sentence or a sign of life makes an older one obsolete that still waits behind the last change of
-// state; ahead of it an older sentence may stand, which that change replaces.
+// keep queues a message. A status or alive message replaces an older one of its kind; a change of
+// state replaces an older status.
 func (n *Notifier) keep(m message) {
 	if m.kind != stateKind {
-		n.pending = slices.DeleteFunc(n.pending, func(old message) bool { return old.kind == m.kind })
+		n.pending = slices.DeleteFunc(n.pending,
+			func(old message) bool { return old.kind == m.kind })
 	} else {
-		n.pending = slices.DeleteFunc(n.pending, func(old message) bool { return old.kind == statusKind })
+		n.pending = slices.DeleteFunc(n.pending,
+			func(old message) bool { return old.kind == statusKind })
 	}
 	if len(n.pending) >= mostKept {
 		n.pending = slices.Delete(n.pending, 0, 1)
@@ -59,19 +62,20 @@ func (n *Notifier) keep(m message) {
 	n.pending = append(n.pending, m)
 }
 
-// flush sends what is pending as far as the socket takes it. The lock is held.
+// flush sends pending messages until the socket is full. The caller holds mu.
 func (n *Notifier) flush() {
 	for len(n.pending) > 0 && n.socket >= 0 {
-		err := unix.Sendto(n.socket, []byte(n.pending[0].text), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: n.address})
+		err := unix.Sendto(n.socket, []byte(n.pending[0].text), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT,
+			&unix.SockaddrUnix{Name: n.address})
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err == nil:
 			n.refused = nil
 		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS):
-			return // full: nobody waits for it
+			return // full: retry later instead of blocking
 		case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT):
-			n.complain(err) // the manager is being replaced, or gone for good
+			n.complain(err) // the manager is restarting or gone
 			return
 		default:
 			n.complain(err)
@@ -80,7 +84,7 @@ func (n *Notifier) flush() {
 	}
 }
 
-// complain logs why systemd cannot be told, once for each reason.
+// complain logs a failure to notify systemd, once per error.
 func (n *Notifier) complain(err error) {
 	if errors.Is(err, n.refused) {
 		return
@@ -89,7 +93,7 @@ func (n *Notifier) complain(err error) {
 	n.log.Warn("systemd was not told how the agent stands", "socket", n.address, "error", err)
 }
 
-// again sends what waits, until ctx ends.
+// again retries pending messages until ctx ends.
 func (n *Notifier) again(ctx context.Context) {
 	for {
 		select {
@@ -109,7 +113,7 @@ func (n *Notifier) again(ctx context.Context) {
 	}
 }
 
-// waits tries to send what is pending, and is whether something still is.
+// waits tries to send pending messages and reports whether some remain.
 func (n *Notifier) waits() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -117,7 +121,7 @@ func (n *Notifier) waits() bool {
 	return len(n.pending) > 0
 }
 
-// Close sends what is still pending, as long as ctx lasts, and closes the socket. Nothing is told afterwards.
+// Close sends pending messages until ctx ends, and closes the socket. Later messages are dropped.
 func (n *Notifier) Close(ctx context.Context) {
 	for n.waits() && ctx.Err() == nil {
 		timer := time.NewTimer(retryEvery)
