@@ -2,14 +2,13 @@ package sockdiag
 
 import "encoding/binary"
 
-// A message goes on with attributes, struct nlattr: length, type, value. Each begins at a multiple
-// of four bytes.
+// Attributes (struct nlattr) follow a message: length, type, value. Each is aligned to four bytes.
 const (
 	attributeHeader = 4
 	attributeCGroup = 21 // INET_DIAG_CGROUP_ID in include/uapi/linux/inet_diag.h, since Linux 5.8
 )
 
-// cgroupOf returns the control group among a socket's attributes, 0 if it is not there.
+// cgroupOf returns the control group among a socket's attributes, or 0.
 func cgroupOf(attributes []byte) uint64 {
 	for len(attributes) >= attributeHeader {
 		length := int(binary.NativeEndian.Uint16(attributes))

@@ -1,7 +1,6 @@
-// Package sockdiag lists sockets over netlink (sock_diag(7)). Listing listeners costs as much as
-// there are listeners, whereas the tables in /proc cost as much as there are connections: two
-// seconds at 39,000 of them on a busy machine. Listing any other state costs a walk over the
-// kernel's hash table, without formatting what it skips.
+// Package sockdiag lists sockets over netlink (sock_diag(7)). The cost of listing listeners depends
+// only on their number, whereas the tables in /proc contain all connections. Listing other states
+// walks the kernel's hash table but formats only matching sockets.
 package sockdiag
 
 import (
@@ -16,18 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a TCP or UDP socket, or a handshake that a TCP listener has begun.
+// Socket is a TCP or UDP socket, or a pending handshake of a TCP listener.
 type Socket struct {
 	State   State
-	Waiting uint32         // connections that wait to be accepted, of a listener
-	Address netip.AddrPort // local; IPv4 within IPv6 stays so
-	Device  uint32         // the index of the network interface it is bound to; 0: none
+	Waiting uint32         // length of a listener's accept queue
+	Address netip.AddrPort // local; IPv4-mapped IPv6 addresses are not unmapped
+	Device  uint32         // index of the bound network interface; 0: none
 	UID     uint32         // of its creator
-	Inode   uint32         // 0: no process has it, such as a handshake
-	CGroup  uint64         // of its creator: the inode of its folder in /sys/fs/cgroup; 0: unknown
+	Inode   uint32         // 0: owned by no process, such as a handshake
+	// CGroup is the creator's control group: the inode of its directory in /sys/fs/cgroup;
+	// 0: unknown.
+	CGroup uint64
 }
 
-// Protocol is the transport protocol of sockets.
+// Protocol is a transport protocol.
 type Protocol uint8
 
 // The protocols.
@@ -39,14 +40,14 @@ const (
 // State is the state of a socket, TCP_* in include/net/tcp_states.h.
 type State uint8
 
-// The states that callers ask for.
+// States for Each.
 const (
 	Established State = 1
-	SynReceived State = 3 // a handshake, for the address of a listener
-	FinWait1    State = 4 // this side has sent everything; it may still receive
+	SynReceived State = 3 // pending handshake, with the address of its listener
+	FinWait1    State = 4 // the local side has closed for writing but may still receive
 	FinWait2    State = 5
-	Unconnected State = 7 // UDP
-	CloseWait   State = 8 // the peer has sent everything and may wait for an answer
+	Unconnected State = 7 // unconnected UDP socket
+	CloseWait   State = 8 // the peer has closed for writing but may still receive
 	Listen      State = 10
 )
 
@@ -64,19 +65,20 @@ const (
 	// struct inet_diag_req_v2: family, protocol, extensions, pad, states, sockid.
 	requestLength = 8 + sockidLength
 
-	// struct inet_diag_msg: family, state, timer, retransmissions, sockid, expires, two queues, uid, inode.
+	// struct inet_diag_msg: family, state, timer, retransmissions, sockid, expires, two queues,
+	// uid, inode.
 	messageLength  = 4 + sockidLength + 20
 	messageState   = 1
 	messageSockid  = 4
-	messageWaiting = 4 + sockidLength + 4 // the first queue, that of a listening socket
+	messageWaiting = 4 + sockidLength + 4 // first queue: accept queue of a listener
 	messageUID     = 4 + sockidLength + 12
 	messageInode   = messageUID + 4
 
-	bufferLength = 32 << 10 // what the kernel fills at most in one go
+	bufferLength = 32 << 10 // maximum size of one dump datagram
 )
 
-// Listening returns the listening TCP sockets of this network namespace. Those of one address are
-// in the order of the kernel's list: the youngest first for IPv4, last for IPv6 (__inet_hash in
+// Listening returns the listening TCP sockets of this network namespace. Sockets with the same
+// address are in the kernel's order: newest first for IPv4, newest last for IPv6 (__inet_hash in
 // net/ipv4/inet_hashtables.c).
 func Listening() ([]Socket, error) {
 	var all []Socket
@@ -84,8 +86,8 @@ func Listening() ([]Socket, error) {
 	return all, err
 }
 
-// Each calls visit with each socket of a protocol in one of some states, in this network namespace.
-// A socket may come twice if the kernel's table changes meanwhile.
+// Each calls visit for each socket of a protocol in one of the states, in this network namespace. A
+// socket may appear twice if the kernel's table changes meanwhile.
 func Each(protocol Protocol, visit func(Socket), states ...State) error {
 	mask := uint32(0)
 	for _, state := range states {
@@ -107,17 +109,19 @@ func Each(protocol Protocol, visit func(Socket), states ...State) error {
 	return nil
 }
 
-// exchange sends a request and passes each datagram of the answer to read, until that reports the
-// last one.
+// exchange sends a request and passes each datagram of the reply to read until read reports the
+// last.
 func exchange(
 	request, buffer []byte, read func(datagram []byte) (done bool, err error),
 ) error {
-	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
+		unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
 	defer func() { _ = unix.Close(socket) }()
-	if err := unix.Sendto(socket, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(socket, request, 0,
+		&unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)
 	}
 	for {
@@ -146,8 +150,8 @@ func request(family uint8, protocol Protocol, states uint32, flags uint16) []byt
 	return message
 }
 
-// answer parses one datagram of an answer; done reports whether it was the last. It skips messages
-// of other types.
+// answer parses one datagram of a reply and skips messages of other types. done reports whether it
+// was the last datagram.
 func answer(datagram []byte) (sockets []Socket, done bool, err error) {
 	messages, err := syscall.ParseNetlinkMessage(datagram)
 	if err != nil {
@@ -155,10 +159,11 @@ func answer(datagram []byte) (sockets []Socket, done bool, err error) {
 	}
 	for _, message := range messages {
 		switch message.Header.Type {
-		case unix.NLMSG_DONE: // carries the error of a kernel without tcp_diag
+		case unix.NLMSG_DONE: // contains the error if the kernel lacks tcp_diag
 			return sockets, true, errorOf(message.Data, nil)
 		case unix.NLMSG_ERROR:
-			return sockets, true, errorOf(message.Data, errors.New("netlink: an error without a number"))
+			return sockets, true,
+				errorOf(message.Data, errors.New("netlink: an error without a number"))
 		case unix.SOCK_DIAG_BY_FAMILY:
 			if socket, ok := socketOf(message.Data); ok {
 				sockets = append(sockets, socket)
@@ -168,8 +173,8 @@ func answer(datagram []byte) (sockets []Socket, done bool, err error) {
 	return sockets, false, nil
 }
 
-// errorOf returns the error that a message begins with, as a negative number, or otherwise if it has
-// none.
+// errorOf returns the negative errno at the beginning of a message as an error, or otherwise if
+// there is none.
 func errorOf(body []byte, otherwise error) error {
 	if len(body) < 4 {
 		return otherwise

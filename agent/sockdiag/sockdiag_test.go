@@ -25,16 +25,21 @@ func TestAnswer(t *testing.T) {
 		done     bool
 		err      string
 	}{
-		"one":       {datagram: message(unix.SOCK_DIAG_BY_FAMILY, one...), sockets: 1},
-		"last":      {datagram: append(message(unix.SOCK_DIAG_BY_FAMILY, one...), message(unix.NLMSG_DONE, 0, 0, 0, 0)...), sockets: 1, done: true},
-		"not there": {datagram: message(unix.NLMSG_DONE, notFound...), done: true, err: "no such file or directory"},
+		"one": {datagram: message(unix.SOCK_DIAG_BY_FAMILY, one...), sockets: 1},
+		"last": {datagram: append(message(unix.SOCK_DIAG_BY_FAMILY, one...),
+			message(unix.NLMSG_DONE, 0, 0, 0, 0)...), sockets: 1, done: true},
+		"not there": {datagram: message(unix.NLMSG_DONE, notFound...), done: true,
+			err: "no such file or directory"},
 		"too short": {datagram: message(unix.SOCK_DIAG_BY_FAMILY, one[:20]...)},
-		"error":     {datagram: message(unix.NLMSG_ERROR, notFound...), done: true, err: "no such file or directory"},
+		"error": {datagram: message(unix.NLMSG_ERROR, notFound...), done: true,
+			err: "no such file or directory"},
 		"no number": {datagram: message(unix.NLMSG_ERROR), done: true, err: "without a number"},
-		"cut":       {datagram: message(unix.SOCK_DIAG_BY_FAMILY, one...)[:30], err: "invalid argument"},
+		"cut": {datagram: message(unix.SOCK_DIAG_BY_FAMILY, one...)[:30],
+			err: "invalid argument"},
 	} {
 		sockets, done, err := answer(test.datagram)
-		if len(sockets) != test.sockets || done != test.done || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+		if len(sockets) != test.sockets || done != test.done || (err == nil) != (test.err == "") ||
+			err != nil && !strings.Contains(err.Error(), test.err) {
 			t.Errorf("%s: %v, %v, %v", name, sockets, done, err)
 		}
 		for _, s := range sockets {

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// UnixSocket is a bound Unix socket, or one that was accepted from it.
+// UnixSocket is a bound Unix socket, or a connection accepted from it.
 type UnixSocket struct {
 	Accepted bool
 	Inode    uint32
-	Path     string // beginning with "@" if it is abstract
+	Path     string // begins with "@" if abstract
 }
 
-// EachUnix calls visit with each Unix socket that has a path, from net/unix below a folder of /proc.
+// EachUnix calls visit for each Unix socket with a path, read from net/unix in the directory proc.
 func EachUnix(proc string, visit func(UnixSocket)) error {
 	file, err := os.Open(filepath.Join(proc, "net", "unix"))
 	if err != nil {
@@ -25,14 +25,14 @@ func EachUnix(proc string, visit func(UnixSocket)) error {
 	defer func() { _ = file.Close() }()
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
-		var fields [7]string // num refcount protocol flags type state inode
+		var fields [7]string // columns: num refcount protocol flags type state inode
 		path := lines.Text()
 		for i := range fields {
 			fields[i], path, _ = strings.Cut(strings.TrimLeft(path, " "), " ")
 		}
 		inode, err := strconv.ParseUint(fields[6], 10, 32)
 		if err != nil || path == "" {
-			continue // the heading, or a socket that connects
+			continue // the header, or a client socket
 		}
 		const connected = "03" // SS_CONNECTED
 		visit(UnixSocket{fields[5] == connected, uint32(inode), path})

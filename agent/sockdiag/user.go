@@ -9,25 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoUser is the error of sockets that are closed or not of this network namespace.
+// errNoUser reports that a socket is closed or belongs to another network namespace.
 var errNoUser = errors.New("no process has the socket")
 
-// User returns the user who made the socket of an established TCP connection, given by that
-// socket's own address and its peer's. Of a socket that was closed meanwhile the kernel says user
-// 0; that is an error here.
+// User returns the UID of the creator of an established TCP connection's socket, identified by its
+// local and peer address. A closed socket is an error, although the kernel reports user 0 for it.
 func User(socket, peer netip.AddrPort) (uint32, error) {
 	var uid uint32
-	err := exchange(exactRequest(socket, peer), make([]byte, 4<<10), func(datagram []byte) (done bool, err error) {
-		uid, err = userIn(datagram)
-		return true, err
-	})
+	err := exchange(exactRequest(socket, peer), make([]byte, 4<<10),
+		func(datagram []byte) (done bool, err error) {
+			uid, err = userIn(datagram)
+			return true, err
+		})
 	if err != nil {
 		return 0, fmt.Errorf("look for the user of %s: %w", socket, err)
 	}
 	return uid, nil
 }
 
-// exactRequest asks for one socket.
+// exactRequest returns a request for one socket.
 func exactRequest(socket, peer netip.AddrPort) []byte {
 	family := uint8(unix.AF_INET)
 	if socket.Addr().Unmap().Is6() {

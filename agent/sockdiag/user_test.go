@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// accepted returns both ends of a connection that a user made.
+// accepted returns both ends of a connection made by a user.
 func accepted(t *testing.T, uid int, listen, dial string) (server, client net.Conn) {
 	t.Helper()
 	listener, err := net.Listen("tcp", listen)
@@ -59,8 +59,7 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// A closed socket is nobody's any more, and the kernel gives its user as 0: it must not pass for
-// one of root's.
+// The kernel reports user 0 for a closed socket, which must not be mistaken for root.
 func TestUser_OfClosedSocketIsUnknown(t *testing.T) {
 	server, client := accepted(t, parts.Nobody, "127.0.0.1:0", "127.0.0.1")
 	if err := client.Close(); err != nil {
@@ -79,7 +78,8 @@ func TestUserIn_RefusesWhatIsNotEstablished(t *testing.T) {
 	if _, err := userIn(nil); !errors.Is(err, errNoUser) {
 		t.Errorf("%v", err)
 	}
-	if _, err := User(netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2")); !errors.Is(err, unix.ENOENT) {
+	if _, err := User(netip.MustParseAddrPort("127.0.0.1:1"),
+		netip.MustParseAddrPort("127.0.0.1:2")); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}
 }
