@@ -1,6 +1,6 @@
-// Package condition holds what the agent tells about itself: degraded states (conditions) and
-// events. Every part raises and publishes here; the bus, the status server, sd_notify, the journal
-// and the command line only show it.
+// Package condition stores the agent's degraded states (conditions) and events on a Board. All
+// components raise and publish there; D-Bus, the status server, sd_notify, the journal and the
+// command line read from it.
 package condition
 
 import (
@@ -9,59 +9,62 @@ import (
 	"time"
 )
 
-// Severity says how bad a condition is.
+// Severity is the severity of a condition.
 type Severity string
 
-// The severities, from bad to harmless.
+// The severities, most severe first.
 const (
-	Error   Severity = "error"   // something users asked for does not work
-	Warning Severity = "warning" // it works, but not as it should
-	Info    Severity = "info"    // worth knowing
+	Error   Severity = "error"   // a configured function does not work
+	Warning Severity = "warning" // works with restrictions
+	Info    Severity = "info"    // for information
 )
 
-// Condition is a degraded state that lasts until it is cleared.
+// Condition is a degraded state that persists until it is cleared.
 type Condition struct {
-	Code     string    `json:"code"` // stable, kebab-case: "envoy-not-live", "configuration-refused"
+	// Code is stable and in kebab case: "envoy-not-live", "configuration-refused".
+	Code     string    `json:"code"`
 	Severity Severity  `json:"severity"`
 	Since    time.Time `json:"since"`
 	Sentence string    `json:"sentence"` // for people
 }
 
-// Event is something that happened.
+// Event is an event in the life of the agent.
 type Event struct {
-	Sequence uint64            `json:"sequence"` // grows by one with each event of this agent process
+	// Sequence increases by one with each event of this agent process.
+	Sequence uint64            `json:"sequence"`
 	Time     time.Time         `json:"time"`
 	Kind     string            `json:"kind"`            // one of the Kind constants
-	Epoch    *int              `json:"epoch,omitempty"` // the epoch it is about
+	Epoch    *int              `json:"epoch,omitempty"` // affected epoch, if any
 	Sentence string            `json:"sentence"`        // for people
 	Fields   map[string]string `json:"fields,omitempty"`
 }
 
-// The kinds of event. D-Bus signals and journal message IDs follow them.
+// The kinds of event. D-Bus signals and journal message IDs correspond to them.
 const (
 	KindEpochStarted     = "epoch-started"
 	KindEpochLive        = "epoch-live"
-	KindEpochExited      = "epoch-exited"      // fields: cause, status, signal
-	KindReloadStarted    = "reload-started"    // fields: id, reason
-	KindReloadFinished   = "reload-finished"   // fields: id, outcome, pending
-	KindReloadRefused    = "reload-refused"    // fields: id, reasons
-	KindDraining         = "draining"          //
-	KindUndrained        = "undrained"         //
-	KindStopping         = "stopping"          //
+	KindEpochExited      = "epoch-exited"    // fields: cause, status, signal
+	KindReloadStarted    = "reload-started"  // fields: id, reason
+	KindReloadFinished   = "reload-finished" // fields: id, outcome, pending
+	KindReloadRefused    = "reload-refused"  // fields: id, reasons
+	KindDraining         = "draining"
+	KindUndrained        = "undrained"
+	KindStopping         = "stopping"
 	KindSecretRotated    = "secret-rotated"    // fields: resource, not_after
 	KindResourcesRefused = "resources-refused" // fields: type, error, resources
-	// fields: severity, and of one problem file, line, object, field
+	// KindMeshProblem has the field severity and, for a single problem, file, line, object and
+	// field.
 	KindMeshProblem      = "mesh-problem"
-	KindGaveUp           = "gave-up"           //
+	KindGaveUp           = "gave-up"
 	KindConditionRaised  = "condition-raised"  // fields: code, severity
 	KindConditionCleared = "condition-cleared" // fields: code
 )
 
-// kept is how many events are kept for those who ask later.
+// kept is the number of events that a Board retains.
 const kept = 256
 
-// Board holds the conditions that stand and the last events. The zero value is not usable; see
-// NewBoard.
+// Board holds the current conditions and the last events. Create it with NewBoard. It is safe for
+// concurrent use.
 type Board struct {
 	mu         sync.Mutex
 	conditions map[string]Condition
@@ -80,8 +83,8 @@ func NewBoard() *Board {
 	}
 }
 
-// Raise makes a condition stand. A condition of the same code keeps its Since; only a changed
-// severity or sentence is an event.
+// Raise adds or updates a condition. An update retains Since. An event is published only if the
+// severity or sentence changes.
 func (b *Board) Raise(code string, severity Severity, sentence string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,7 +101,7 @@ func (b *Board) Raise(code string, severity Severity, sentence string) {
 		Fields: map[string]string{"code": code, "severity": string(severity)}})
 }
 
-// Clear ends a condition; one that does not stand is left alone.
+// Clear removes a condition, if present.
 func (b *Board) Clear(code string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +114,7 @@ func (b *Board) Clear(code string) {
 		Fields: map[string]string{"code": code}})
 }
 
-// Publish tells an event; Sequence and Time are set here.
+// Publish stores an event and sends it to watchers. It sets Sequence and Time.
 func (b *Board) Publish(event Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,12 +132,12 @@ func (b *Board) publish(event Event) {
 	for watcher := range b.watchers {
 		select {
 		case watcher <- event:
-		default: // a slow watcher loses events (it sees the gap in Sequence), nobody waits for it
+		default: // drop it: a slow watcher sees the gap in Sequence
 		}
 	}
 }
 
-// Conditions returns those that stand: errors first, then by age.
+// Conditions returns the current conditions, ordered by severity, then oldest first.
 func (b *Board) Conditions() []Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +161,7 @@ func (b *Board) Conditions() []Condition {
 	return all
 }
 
-// Events returns the kept events after the given sequence, oldest first.
+// Events returns the retained events after the given sequence number, oldest first.
 func (b *Board) Events(after uint64) []Event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,8 +174,8 @@ func (b *Board) Events(after uint64) []Event {
 	return found
 }
 
-// Watch returns a channel of the events from now on, and what ends the watch. A watcher that does
-// not keep up loses events.
+// Watch returns a channel of new events and a function that ends the watch. If the channel's buffer
+// is full, events are dropped.
 func (b *Board) Watch(buffer int) (<-chan Event, func()) {
 	watcher := make(chan Event, buffer)
 	b.mu.Lock()
