@@ -7,25 +7,26 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Key is who shares a limit: a user of this host or, if Network is valid, a network of other hosts.
+// Key identifies clients that share a limit: a user of this host or, if Network is valid, a remote
+// network.
 type Key struct {
 	UID     uint32
 	Network netip.Prefix
 }
 
-// UnknownUser is the UID of local connections whose user the kernel does not tell. It is no user's:
-// chown(2) means "no change" by it.
+// UnknownUser is the UID of local connections whose user the kernel does not report. No user has
+// it: chown(2) reserves it.
 const UnknownUser = ^uint32(0)
 
 // User returns the key of a user of this host.
 func User(uid uint32) Key { return Key{UID: uid} }
 
-// Local reports whether the key is that of a user of this host.
+// Local reports whether the key is a user of this host.
 func (k Key) Local() bool { return !k.Network.IsValid() }
 
-// KeyOfTCP returns the key of a TCP connection's other end. Where that is on this host the kernel
-// says whose socket it is: the address says nothing, a user may use all of 127.0.0.0/8. Other hosts
-// share a key by address, or by /64 with IPv6, all of which a host may use.
+// KeyOfTCP returns the key of a TCP connection's peer. For a local peer it is the owner of the
+// peer's socket, because any user may use all of 127.0.0.0/8. For a remote peer it is the address,
+// or the /64 with IPv6, because a host may use all addresses of its /64.
 func KeyOfTCP(c net.Conn) Key {
 	local, remote := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
 	if uid, err := sockdiag.User(remote, local); err == nil {
@@ -39,7 +40,7 @@ func KeyOfTCP(c net.Conn) Key {
 		bits = 64
 	}
 	network, err := remote.Addr().WithZone("").Prefix(bits)
-	if err != nil { // no address at all
+	if err != nil { // not an IP address
 		return User(UnknownUser)
 	}
 	return Key{Network: network}

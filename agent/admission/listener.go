@@ -7,36 +7,35 @@ import (
 	"time"
 )
 
-// Options of a Listener.
+// Options configure a Listener.
 type Options struct {
-	// Admit returns the key of a connection and the pool that it belongs to.
+	// Admit returns the pool and the key of a connection.
 	Admit func(net.Conn) (*Pool, Key)
-	// Busy connections are never evicted, however long they are silent.
+	// Busy marks all connections as busy from the start, so that they are never evicted.
 	Busy bool
-	// Refusal is sent to connections that are refused. It must fit into the buffer of a fresh
-	// socket.
+	// Refusal is sent to refused connections. It must fit into the send buffer of a new socket.
 	Refusal []byte
 }
 
-// Listener accepts connections that their pool admits, and closes others. It never waits for a
-// place: connections that wait in the kernel's queue would be those of everybody. A connection is
-// idle until SetBusy, or ConnState, says otherwise.
+// Listener accepts connections that their pool admits, and closes others. It does not wait for a
+// free place, because the kernel's backlog is shared by all clients. A connection is idle until
+// SetBusy or ConnState marks it as busy.
 type Listener struct {
 	net.Listener
 	options Options
 }
 
-// Listen returns a listener that admits the connections of another one.
+// Listen returns a Listener that accepts from inner.
 func Listen(inner net.Listener, options Options) *Listener { return &Listener{inner, options} }
 
-// Conn is a connection that has a place.
+// Conn is an admitted connection.
 type Conn struct {
 	net.Conn
 	Key   Key
 	place *Place
 }
 
-// Accept implements net.Listener. The connection is a *Conn.
+// Accept implements net.Listener. It returns a *Conn.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
@@ -57,17 +56,18 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close closes the connection and leaves its place.
+// Close closes the connection and releases its place.
 func (c *Conn) Close() error {
 	c.place.Leave()
 	return c.Conn.Close()
 }
 
-// SetBusy keeps the connection from being evicted. It reports false if it was evicted already.
+// SetBusy prevents eviction of the connection. It returns false if the connection is already
+// evicted.
 func (c *Conn) SetBusy() bool { return c.place.SetBusy() }
 
-// ConnState is for http.Server: a connection is busy from when the header of a request has been
-// read until its answer has been sent. So one that sends its header slowly is idle, too.
+// ConnState is for http.Server.ConnState. A connection is busy from the end of a request's header
+// until the response is sent; a connection that sends its header slowly is idle.
 func ConnState(c net.Conn, state http.ConnState) {
 	admitted, ok := c.(*Conn)
 	if !ok {
@@ -83,18 +83,18 @@ func ConnState(c net.Conn, state http.ConnState) {
 
 type contextKey struct{}
 
-// ConnContext is for http.Server: FromContext finds the connection of a request.
+// ConnContext is for http.Server.ConnContext. It makes the connection available to FromContext.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
-// FromContext returns the connection of a request, nil if it did not come through a Listener.
+// FromContext returns the connection of a request, or nil if it was not accepted by a Listener.
 func FromContext(ctx context.Context) *Conn {
 	c, _ := ctx.Value(contextKey{}).(*Conn)
 	return c
 }
 
-// KeyFrom returns the key of a request's connection. Without one it is that of an unknown user.
+// KeyFrom returns the key of a request's connection, or that of UnknownUser if there is none.
 func KeyFrom(ctx context.Context) Key {
 	if c := FromContext(ctx); c != nil {
 		return c.Key
@@ -102,8 +102,8 @@ func KeyFrom(ctx context.Context) Key {
 	return User(UnknownUser)
 }
 
-// Handler aborts requests whose connection was evicted while they were read: the caller would not
-// learn how they ended.
+// Handler aborts requests whose connection was evicted while they were read, because the client
+// could not receive the response.
 func Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := FromContext(r.Context()); c != nil && !c.place.Held() {

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 
 const refusal = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
-// serve runs an http.Server behind a listener of one pool until the test ends. /hold answers once
-// the test ends.
+// serve runs an http.Server behind a Listener with one pool until the test ends. It responds to
+// /hold only when the test ends.
 func serve(t *testing.T, limits Limits) (string, *Pool) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -31,17 +31,19 @@ func serve(t *testing.T, limits Limits) (string, *Pool) {
 	}
 	pool := NewPool(limits)
 	ending := make(chan struct{})
-	server := &http.Server{ConnState: ConnState, ConnContext: ConnContext, Handler: Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/hold" {
-			_ = http.NewResponseController(w).Flush()
-			<-ending
-		}
-		_, _ = io.WriteString(w, "done")
-	}))}
+	server := &http.Server{ConnState: ConnState, ConnContext: ConnContext,
+		Handler: Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/hold" {
+				_ = http.NewResponseController(w).Flush()
+				<-ending
+			}
+			_, _ = io.WriteString(w, "done")
+		}))}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Serve(Listen(inner, Options{Refusal: []byte(refusal), Admit: func(c net.Conn) (*Pool, Key) { return pool, KeyOfTCP(c) }}))
+		_ = server.Serve(Listen(inner, Options{Refusal: []byte(refusal),
+			Admit: func(c net.Conn) (*Pool, Key) { return pool, KeyOfTCP(c) }}))
 	}()
 	t.Cleanup(func() {
 		close(ending)
@@ -51,7 +53,7 @@ func serve(t *testing.T, limits Limits) (string, *Pool) {
 	return inner.Addr().String(), pool
 }
 
-// dialAs connects as a user, and sends what is given.
+// dialAs connects as a user and sends text.
 func dialAs(t *testing.T, uid int, address, text string) (c net.Conn) {
 	t.Helper()
 	var err error
@@ -64,7 +66,7 @@ func dialAs(t *testing.T, uid int, address, text string) (c net.Conn) {
 	return c
 }
 
-// answer reads the first bytes of an answer.
+// answer returns the first bytes of the response.
 func answer(t *testing.T, c net.Conn) string {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -77,7 +79,8 @@ func answer(t *testing.T, c net.Conn) string {
 }
 
 func TestListener_IdleConnectionsGiveWayWithinTheirUser(t *testing.T) {
-	for name, text := range map[string]string{"silent": "", "half a request": "GET / HTTP/1.1\r\nHost:"} {
+	for name, text := range map[string]string{"silent": "",
+		"half a request": "GET / HTTP/1.1\r\nHost:"} {
 		t.Run(name, func(t *testing.T) {
 			address, pool := serve(t, Limits{Total: 20, PerKey: 8})
 			kept := dialAs(t, 0, address, "")
@@ -85,7 +88,8 @@ func TestListener_IdleConnectionsGiveWayWithinTheirUser(t *testing.T) {
 				dialAs(t, parts.Nobody, address, text)
 			}
 			for _, uid := range []int{parts.Nobody, 0} {
-				if got := answer(t, dialAs(t, uid, address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")); got != "HTTP/1.1 200" {
+				if got := answer(t, dialAs(t, uid, address,
+					"GET / HTTP/1.1\r\nHost: x\r\n\r\n")); got != "HTTP/1.1 200" {
 					t.Errorf("user %d: %s", uid, got)
 				}
 			}
@@ -108,11 +112,12 @@ func TestListener_BusyConnectionsStay(t *testing.T) {
 			t.Fatal(got)
 		}
 	}
-	// The refused request may be unread when the connection is closed, which resets it.
+	// Closing a connection with an unread request resets it, so no request is sent.
 	if got := answer(t, dialAs(t, parts.Nobody, address, "")); got != "HTTP/1.1 503" {
 		t.Errorf("one more: %s", got)
 	}
-	if got := answer(t, dialAs(t, 0, address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")); got != "HTTP/1.1 200" {
+	if got := answer(t,
+		dialAs(t, 0, address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")); got != "HTTP/1.1 200" {
 		t.Errorf("another user: %s", got)
 	}
 	if stats := pool.Stats(); stats != (Stats{Refused: 1}) {
@@ -120,7 +125,7 @@ func TestListener_BusyConnectionsStay(t *testing.T) {
 	}
 }
 
-// A request that is read whole only after its connection was evicted must not be carried out.
+// A request whose connection was evicted before it was fully read must not be executed.
 func TestHandler_AbortsRequestsOfEvictedConnections(t *testing.T) {
 	pool := NewPool(Limits{Total: 1, PerKey: 1})
 	here, there := net.Pipe()
@@ -130,7 +135,8 @@ func TestHandler_AbortsRequestsOfEvictedConnections(t *testing.T) {
 	c := &Conn{Conn: here, Key: User(1), place: place}
 	called := false
 	handler := Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
-	request, _ := http.NewRequestWithContext(ConnContext(t.Context(), c), http.MethodPost, "/drain", nil)
+	request, _ := http.NewRequestWithContext(ConnContext(t.Context(), c), http.MethodPost,
+		"/drain", nil)
 	handler.ServeHTTP(nil, request)
 	if !called {
 		t.Error("a request of an admitted connection was not handled")
@@ -147,7 +153,7 @@ func TestHandler_AbortsRequestsOfEvictedConnections(t *testing.T) {
 	handler.ServeHTTP(nil, request)
 }
 
-// addressed is a connection with addresses.
+// addressed is a net.Conn with fixed addresses.
 type addressed struct {
 	net.Conn
 	local, remote string
@@ -171,13 +177,15 @@ func TestKeyOfTCP(t *testing.T) {
 	} {
 		key := KeyOfTCP(addressed{local: test.local, remote: test.remote})
 		switch {
-		case key.Local() != (test.network == ""), !key.Local() && key.Network.String() != test.network:
+		case key.Local() != (test.network == ""),
+			!key.Local() && key.Network.String() != test.network:
 			t.Errorf("%s: %v", test.remote, key)
-		case key.Local() && key.UID != UnknownUser: // there is no such socket
+		case key.Local() && key.UID != UnknownUser: // no such socket exists
 			t.Errorf("%s: user %d", test.remote, key.UID)
 		}
 	}
-	if key := KeyOfTCP(addressed{local: "0.0.0.0:0", remote: "[::]:0"}); !strings.HasPrefix(key.Network.String(), "::/") {
+	if key := KeyOfTCP(addressed{local: "0.0.0.0:0", remote: "[::]:0"}); !strings.HasPrefix(
+		key.Network.String(), "::/") {
 		t.Errorf("%v", key)
 	}
 }

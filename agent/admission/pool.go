@@ -1,11 +1,11 @@
-// Package admission bounds what a server admits at a time, by who asks: connections, and operations
-// that are expensive.
+// Package admission limits concurrent connections and expensive operations, in total and per
+// client.
 //
-// A Pool has a limit for all and one for each Key, which is a user of this host or the network of
-// another host. At a limit the place that has been idle for longest is evicted, so that only what
-// is busy can keep others out, and one key can only fill its own share. Places that must never be
-// taken by others are a pool of their own: a Listener picks the pool of each connection. ConnState,
-// ConnContext and Handler connect a Listener with an http.Server.
+// A Pool has a total limit and a limit per Key, which is a local user or a remote network. At a
+// limit, the place that has been idle longest is evicted, so only busy places keep others out, and
+// one key cannot use more than its share. Separate pools isolate clients from each other; a
+// Listener selects the pool of each connection. ConnState, ConnContext and Handler connect a
+// Listener to an http.Server.
 package admission
 
 import (
@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// Limits are the bounds of a Pool.
+// Limits are the limits of a Pool.
 type Limits struct {
 	Total  int // places
-	PerKey int // places of one key
+	PerKey int // places per key
 }
 
-// Stats count what a Pool did since it was made.
+// Stats are the counters of a Pool since its creation.
 type Stats struct {
-	Evicted uint64 // idle places that were given to others
-	Refused uint64 // requests for a place that Enter refused
+	Evicted uint64 // idle places that were evicted
+	Refused uint64 // calls of Enter without a free place
 }
 
-// Pool admits places up to its limits. All methods may be called from any goroutine.
+// Pool admits places up to its limits. It is safe for concurrent use.
 type Pool struct {
 	limits Limits
 
@@ -34,16 +34,16 @@ type Pool struct {
 	places  map[Key]map[*Place]struct{}
 	size    int
 	idle    int           // of size
-	changed chan struct{} // closed when a place was left or became idle; nil: nobody waits
+	changed chan struct{} // closed when a place is released or becomes idle; nil: no waiter
 	stats   Stats
 }
 
-// Place is what a Pool admitted, until Leave or its eviction.
+// Place is one admission. It ends with Leave or its eviction.
 type Place struct {
 	pool  *Pool
 	key   Key
 	evict func()
-	idle  time.Time // zero: busy
+	idle  time.Time // start of idleness; zero: busy
 }
 
 // NewPool returns an empty pool.
@@ -51,8 +51,8 @@ func NewPool(limits Limits) *Pool {
 	return &Pool{limits: limits, places: map[Key]map[*Place]struct{}{}}
 }
 
-// Enter takes a place, which is busy, and reports whether there was one. It calls evict, from a
-// goroutine of another caller, if the place is evicted while it is idle; evict must not block.
+// Enter returns a busy place and reports whether one was available. If the place is evicted while
+// idle, evict is called from the goroutine of another caller; it must not block.
 func (p *Pool) Enter(key Key, evict func()) (*Place, bool) {
 	place, victim, _ := p.enter(key, evict, false)
 	if victim != nil {
@@ -61,7 +61,7 @@ func (p *Pool) Enter(key Key, evict func()) (*Place, bool) {
 	return place, place != nil
 }
 
-// Wait is Enter, but waits for a place until ctx ends. The error is that of ctx.
+// Wait is like Enter but waits for a place until ctx ends. Its error is that of ctx.
 func (p *Pool) Wait(ctx context.Context, key Key, evict func()) (*Place, error) {
 	for {
 		place, victim, changed := p.enter(key, evict, true)
@@ -79,7 +79,8 @@ func (p *Pool) Wait(ctx context.Context, key Key, evict func()) (*Place, error) 
 	}
 }
 
-func (p *Pool) enter(key Key, evict func(), wait bool) (place, victim *Place, changed <-chan struct{}) {
+func (p *Pool) enter(key Key, evict func(), wait bool) (place, victim *Place,
+	changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	own := p.places[key]
@@ -106,9 +107,8 @@ func (p *Pool) enter(key Key, evict func(), wait bool) (place, victim *Place, ch
 	return nil, nil, p.changed
 }
 
-// victimFor returns the idle place to evict for a key that has the given number of places, nil if
-// there is none: the oldest one of those keys that have most. Keys with fewer places than the
-// newcomer's lose none to it.
+// victimFor returns the idle place to evict for a key with own places, or nil: the longest idle
+// place of the keys with the most places. Keys with fewer places than own lose none.
 func (p *Pool) victimFor(own int) (victim *Place) {
 	if p.idle == 0 {
 		return nil
@@ -126,8 +126,7 @@ func (p *Pool) victimFor(own int) (victim *Place) {
 	return victim
 }
 
-// oldestIdle returns the place that has been idle for longest, of places and candidate, nil if none
-// is idle.
+// oldestIdle returns the longest idle place of places and candidate, or nil if none is idle.
 func oldestIdle(places map[*Place]struct{}, candidate *Place) *Place {
 	for place := range places {
 		if !place.idle.IsZero() && (candidate == nil || place.idle.Before(candidate.idle)) {
@@ -147,7 +146,7 @@ func (p *Pool) add(key Key, evict func()) *Place {
 	return place
 }
 
-// remove takes a place out, if it is in.
+// remove removes a place if the pool contains it.
 func (p *Pool) remove(place *Place) {
 	own := p.places[place.key]
 	if _, ok := own[place]; !ok {
@@ -163,7 +162,7 @@ func (p *Pool) remove(place *Place) {
 	}
 }
 
-// wake wakes up those that wait for a place. Callers hold mu.
+// wake wakes all waiters. The caller holds mu.
 func (p *Pool) wake() {
 	if p.changed != nil {
 		close(p.changed)
@@ -171,14 +170,14 @@ func (p *Pool) wake() {
 	}
 }
 
-// Stats returns what the pool has counted.
+// Stats returns the counters.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stats
 }
 
-// Leave gives the place back. It may be called more than once.
+// Leave releases the place. Further calls have no effect.
 func (place *Place) Leave() {
 	p := place.pool
 	p.mu.Lock()
@@ -187,13 +186,14 @@ func (place *Place) Leave() {
 	p.wake()
 }
 
-// SetIdle makes the place one that may be evicted.
+// SetIdle allows eviction of the place.
 func (place *Place) SetIdle() { place.set(time.Now()) }
 
-// SetBusy makes the place one that is not evicted. It reports false if it was evicted already.
+// SetBusy prevents eviction of the place. It returns false if the place was already released or
+// evicted.
 func (place *Place) SetBusy() bool { return place.set(time.Time{}) }
 
-// Held reports whether the place was neither left nor evicted.
+// Held reports whether the place was neither released nor evicted.
 func (place *Place) Held() bool {
 	place.pool.mu.Lock()
 	defer place.pool.mu.Unlock()

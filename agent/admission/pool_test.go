@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// crowd takes n places for a key, one second apart, and returns them.
-func crowd(t *testing.T, p *Pool, key Key, n int, idle bool, evicted map[*Place]bool) (places []*Place) {
+// crowd enters n places for a key at intervals of one second, and returns them.
+func crowd(t *testing.T, p *Pool, key Key, n int, idle bool,
+	evicted map[*Place]bool) (places []*Place) {
 	t.Helper()
 	for range n {
 		time.Sleep(time.Second)
@@ -36,16 +37,19 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 		name   string
 		limits Limits
 		groups []group
-		uid    uint32 // that comes
-		group  int    // that loses its first place; -1: none is needed; -2: there is none to be had
+		uid    uint32 // of the newcomer
+		group  int    // group whose first place is evicted; -1: none necessary; -2: none available
 	}{
 		{"room", Limits{4, 2}, []group{{1, 1, true}, {2, 2, true}}, 1, -1},
 		{"own share full", Limits{9, 2}, []group{{2, 2, true}, {1, 2, true}}, 1, 1},
 		{"own share busy", Limits{9, 2}, []group{{2, 2, true}, {1, 2, false}}, 1, -2},
 		{"total full: who has most loses", Limits{5, 3}, []group{{2, 2, true}, {3, 3, true}}, 1, 1},
-		{"total full: who has most is busy", Limits{5, 3}, []group{{2, 2, true}, {3, 3, false}}, 1, 0},
-		{"total full: of equals the oldest loses", Limits{4, 3}, []group{{2, 2, true}, {3, 2, true}}, 1, 0},
-		{"total full: a larger share takes nothing from a smaller", Limits{3, 3}, []group{{2, 1, true}, {1, 2, false}}, 1, -2},
+		{"total full: who has most is busy", Limits{5, 3},
+			[]group{{2, 2, true}, {3, 3, false}}, 1, 0},
+		{"total full: of equals the oldest loses", Limits{4, 3},
+			[]group{{2, 2, true}, {3, 2, true}}, 1, 0},
+		{"total full: a larger share takes nothing from a smaller", Limits{3, 3},
+			[]group{{2, 1, true}, {1, 2, false}}, 1, -2},
 		{"total full: but from itself", Limits{3, 3}, []group{{2, 1, true}, {1, 2, true}}, 1, 1},
 		{"all busy", Limits{4, 3}, []group{{2, 2, false}, {3, 2, false}}, 1, -2},
 	} {
@@ -60,7 +64,8 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 				if ok != (test.group != -2) || ok != (place != nil) {
 					t.Fatalf("admitted: %v", ok)
 				}
-				if want := test.group >= 0; len(evicted) != 0 != want || want && !evicted[firsts[test.group]] {
+				if want := test.group >= 0; len(evicted) != 0 != want ||
+					want && !evicted[firsts[test.group]] {
 					t.Errorf("evicted: %d", len(evicted))
 				}
 				for i, first := range firsts {
@@ -98,7 +103,8 @@ func TestPool_LeavesNothingBehind(t *testing.T) {
 }
 
 func TestPool_WaitEndsWithAPlaceOrTheContext(t *testing.T) {
-	for name, free := range map[string]func(*Place){"left": (*Place).Leave, "idle": (*Place).SetIdle, "never": nil} {
+	for name, free := range map[string]func(*Place){"left": (*Place).Leave,
+		"idle": (*Place).SetIdle, "never": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, evicted := NewPool(Limits{Total: 1, PerKey: 1}), false
@@ -116,7 +122,8 @@ func TestPool_WaitEndsWithAPlaceOrTheContext(t *testing.T) {
 					}
 					return
 				}
-				if err != nil || place == nil || time.Since(began) != time.Second || evicted != (name == "idle") {
+				if err != nil || place == nil || time.Since(began) != time.Second ||
+					evicted != (name == "idle") {
 					t.Errorf("%v, %v after %s, evicted %v", place, err, time.Since(began), evicted)
 				}
 			})
