@@ -1,4 +1,4 @@
-// Package histogram counts durations for the metrics of parts.
+// Package histogram counts durations in buckets for metrics.
 package histogram
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Histogram counts durations by upper bounds. It is safe for concurrent use.
+// Histogram counts durations in buckets. It is safe for concurrent use.
 type Histogram struct {
 	bounds []time.Duration
 
@@ -17,15 +17,15 @@ type Histogram struct {
 	count  uint64
 }
 
-// Counts are what a histogram has counted.
+// Counts is a snapshot of a Histogram.
 type Counts struct {
 	Bounds []time.Duration // upper bounds, ascending
-	Counts []uint64        // one per bound, and one for what is above the last; not cumulative
+	Counts []uint64        // one per bound, plus one for larger durations; not cumulative
 	Sum    time.Duration
 	Count  uint64
 }
 
-// New returns an empty histogram with upper bounds, ascending.
+// New returns an empty histogram with the given upper bounds in ascending order.
 func New(bounds ...time.Duration) *Histogram {
 	return &Histogram{bounds: bounds, counts: make([]uint64, len(bounds)+1)}
 }
@@ -40,7 +40,7 @@ func (h *Histogram) Observe(d time.Duration) {
 	h.count++
 }
 
-// Read returns what was counted so far.
+// Read returns the current counts.
 func (h *Histogram) Read() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
