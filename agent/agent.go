@@ -1,6 +1,6 @@
-// Package agent composes the parts of Outrider: it decides the order of start and stop, turns
-// configuration into what each part needs, and makes a reload one transaction. It knows no detail
-// of any part.
+// Package agent wires the parts of Outrider together. It orders start and stop, derives the
+// settings of each part from the configuration, and runs a reload as one transaction. Details of a
+// part stay in the part's own package.
 package agent
 
 import (
@@ -34,15 +34,15 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Options of one run of the agent.
+// Options configures one run of the agent.
 type Options struct {
 	Config  config.Options
 	Version string
-	Output  io.Writer // of the log, where it does not go to the journal
+	Output  io.Writer // receives the log unless it goes to the journal
 }
 
-// Agent is one run of outriderd. Its fields are set before its parts run and are constant from then
-// on; what changes is behind a part's own lock, or atomic.
+// Agent is one run of outriderd. Its fields are set before the parts run and constant afterwards,
+// except for atomics and state behind a part's own lock.
 type Agent struct {
 	options Options
 	started time.Time
@@ -66,21 +66,21 @@ type Agent struct {
 	identity   *identity.Manager
 	sds        *xds.Server // serves the secrets of identity
 	sdsSockets *mesh.Sockets
-	status     *status.Server // nil: off
+	status     *status.Server // nil if disabled
 	view       *status.View
 	viewPort   *viewPort
 	api        *api.Server
-	presence   *neighbour.Presence // for other agents
-	bus        *bus.Server         // nil: off
-	watched    *configWatch        // nil: off
+	presence   *neighbour.Presence // read by other agents on this host
+	bus        *bus.Server         // nil if disabled
+	watched    *configWatch        // nil if disabled
 
-	binary   atomic.Pointer[envoy.Binary] // inspected last
-	serving  atomic.Pointer[envoy.Binary] // of the configuration in force; nil before the first
-	detach   context.CancelFunc           // ends the agent; Envoy goes on serving
+	binary   atomic.Pointer[envoy.Binary] // last inspected
+	serving  atomic.Pointer[envoy.Binary] // in force; nil until a reload sets it
+	detach   context.CancelFunc           // ends the agent; Envoy continues serving
 	stopping atomic.Bool
-	kept     atomic.Bool            // Envoy is kept: systemd restarts the agent
-	awaited  atomic.Pointer[string] // what the start waits for, in words; nil: nothing
-	quit     chan struct{}          // an orderly stop is wanted
+	kept     atomic.Bool            // Envoy continues serving while systemd restarts the agent
+	awaited  atomic.Pointer[string] // sentence about what the start waits for; nil if nothing
+	quit     chan struct{}          // receives requests for an orderly stop
 }
 
 // part is a long-running part of the agent.
@@ -89,17 +89,20 @@ type part interface {
 	Run(ctx context.Context) error
 }
 
-// Run runs the agent until it is told to stop by a signal or a request, or cannot go on. An
-// *ExitError says with which code the program is to end. When ctx ends Envoy goes on serving, as
-// after a crash; only a stop ends it.
+// Run runs the agent until a signal or a request stops it, or an error ends it. An *ExitError
+// carries the exit code of the program. When ctx ends, Envoy continues serving, as after a crash;
+// only a stop ends Envoy.
 func Run(ctx context.Context, options Options) (err error) {
-	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{}, board: condition.NewBoard(), quit: make(chan struct{}, 1)}
+	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{},
+		board: condition.NewBoard(), quit: make(chan struct{}, 1)}
 	a.log = slog.New(newLogHandler(options.Output, "auto", a.level))
 	catching := sync.OnceValue(catchSignals)
-	// beside the configuration: Go changes the masks of threads, one signal after the other
+	// Runs while the configuration loads: Go changes the signal masks of its threads one signal at
+	// a time.
 	go catching()
 	defer func() { catching().stop() }()
-	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat, Logger: a.logOf("systemd")})
+	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat,
+		Logger: a.logOf("systemd")})
 	defer func() { farewell(notifier, err) }()
 	loaded, err := config.Load(options.Config)
 	if err != nil {
@@ -119,7 +122,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	}
 	defer a.release()
 
-	signals := catching() // from here on none is deadly
+	signals := catching() // the signals no longer end the process
 	ctx, a.detach = context.WithCancel(ctx)
 	defer a.detach()
 	if err := a.compose(ctx, loaded); err != nil {
@@ -140,7 +143,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		run(p)
 	}
 	group.Go(func() error {
-		defer a.detach() // Envoy has ended as it was told to: so do all
+		defer a.detach() // Envoy has stopped, so all parts end
 		return a.supervisor.Run(ctx, a.keeper.Get())
 	})
 	group.Go(func() error {
@@ -148,7 +151,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		if a.supervisor.Adopted(ctx) != nil {
 			return nil //nolint:nilerr // the agent ends
 		}
-		// The supervisor has adopted what an earlier agent left.
+		// The supervisor has adopted the epochs of an earlier agent.
 		homes.Update()      // before the mesh is served
 		a.viewPort.update() // before the admin view listens
 		for _, p := range append(a.parts(), homes, &statusNotifier{backend{a}, notifier}) {
@@ -176,9 +179,10 @@ func Run(ctx context.Context, options Options) (err error) {
 	return nil
 }
 
-// parts are the parts that run once the supervisor knows the epochs of an earlier agent.
+// parts returns the parts that run once the supervisor has adopted the epochs of an earlier agent.
 func (a *Agent) parts() []part {
-	parts := []part{a.identity, a.sdsSockets, a.discovery, a.xdsSockets, a.view, a.viewPort, a.meshWatch, a.meshPorts}
+	parts := []part{a.identity, a.sdsSockets, a.discovery, a.xdsSockets, a.view, a.viewPort,
+		a.meshWatch, a.meshPorts}
 	if a.status != nil {
 		parts = append(parts, a.status)
 	}
@@ -191,7 +195,9 @@ func (a *Agent) parts() []part {
 	return parts
 }
 
-// begin asks for the first epoch, or for none if what was adopted is what is wanted.
+// begin waits for the files and ports that Envoy needs, then requests the first epoch unless an
+// adopted one already matches the configuration. It returns an error if no Envoy serves and none
+// can start.
 func (a *Agent) begin(ctx context.Context) error {
 	current := a.reloader.InForce()
 	files := a.maker.files(ctx, current)
@@ -205,7 +211,7 @@ func (a *Agent) begin(ctx context.Context) error {
 	if a.awaitFiles(ctx, current.Config, files) != nil {
 		return nil //nolint:nilerr // the agent ends
 	}
-	select { // a neighbour that starts at the same time must be able to ask
+	select { // another agent that starts at the same time must be able to read the claims
 	case <-a.api.Ready():
 	case <-ctx.Done():
 		return nil
@@ -217,9 +223,9 @@ func (a *Agent) begin(ctx context.Context) error {
 	result, err := a.reloader.Reload(ctx, start)
 	refused := err == nil && ctx.Err() == nil && result.Outcome == api.OutcomeRefused
 	if refused && start.err != nil && !a.serves(ctx) {
-		return start.err // no Envoy can be made of this configuration, and none is there to go on
+		return start.err // the configuration is unusable and no Envoy serves
 	}
-	if !refused { // else one was started and failed: the guard goes on, or gives up
+	if !refused { // a failed start is retried by the supervisor
 		a.readAgain(ctx, current)
 	}
 	select {
@@ -240,12 +246,11 @@ const (
 	settleAfter = 2 * time.Second
 )
 
-// lookAgain is how often it is looked whether there is still something that may serve: an attempt
-// can end without an epoch to show for it.
+// lookAgain is the polling interval of serves: an attempt can end without a change of the epochs.
 const lookAgain = time.Second
 
-// serves waits as long as what is known to work is being brought back, and tells whether an Envoy
-// serves, or the agent ends.
+// serves waits while the supervisor recovers an earlier epoch. It reports whether an epoch is live
+// or ctx has ended.
 func (a *Agent) serves(ctx context.Context) bool {
 	for {
 		changed := a.supervisor.Changed()
@@ -263,19 +268,20 @@ func (a *Agent) serves(ctx context.Context) bool {
 	}
 }
 
-// readAgain asks for a reload if the configuration changed after it was read and before it was
-// watched.
+// readAgain requests a reload if the configuration changed between its loading and the start of the
+// watch.
 func (a *Agent) readAgain(ctx context.Context, started *config.Loaded) {
 	if a.watched == nil {
 		return
 	}
 	if now, err := config.Load(a.options.Config); err != nil || now.Hash != started.Hash {
-		// Its outcome is logged, and a condition stands if it was refused.
-		_, _ = a.reloader.Reload(ctx, &reload{reason: "changed while outriderd started", ifChanged: true})
+		// The reloader logs the outcome and raises a condition if it refuses the configuration.
+		_, _ = a.reloader.Reload(ctx, &reload{reason: "changed while outriderd started",
+			ifChanged: true})
 	}
 }
 
-// environment looks up variables.
+// environment returns the function that looks up environment variables.
 func (o Options) environment() func(string) string {
 	if o.Config.Environment != nil {
 		return o.Config.Environment
@@ -283,12 +289,12 @@ func (o Options) environment() func(string) string {
 	return os.Getenv
 }
 
-// answerPatience is how long systemd may take to answer before the journal says what the stop waits
+// answerPatience is how long systemd may take to answer before the agent logs what the stop waits
 // for.
 const answerPatience = 500 * time.Millisecond
 
-// restarted is whether systemd ends the agent to start it again at once, by the job of its unit.
-// What cannot be known is a stop.
+// restarted reports whether the current job of the agent's unit is a restart. If the job cannot be
+// read, restarted logs a warning and returns false: the agent treats the job as a stop.
 func (a *Agent) restarted(ctx context.Context) bool {
 	log := a.logOf("systemd")
 	late := time.AfterFunc(answerPatience, func() {
@@ -297,12 +303,14 @@ func (a *Agent) restarted(ctx context.Context) bool {
 	defer late.Stop()
 	job, err := systemd.Manager{}.Job(ctx)
 	if err != nil && ctx.Err() == nil {
-		log.Warn("cannot find out whether this is a stop or a restart: stopping, Envoy ends too", "error", err)
+		log.Warn("cannot find out whether this is a stop or a restart: stopping, Envoy ends too",
+			"error", err)
 	}
 	return job == systemd.Restart
 }
 
-// stop ends Envoy in order, then everything; a second call aborts.
+// stop drains and ends Envoy, then the agent. If systemd restarts the unit, only the agent ends. A
+// second call aborts the drain.
 func (a *Agent) stop(ctx context.Context, why string) {
 	again := a.stopping.Swap(true)
 	settings := a.reloader.InForce().Config.Envoy

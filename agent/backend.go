@@ -11,13 +11,13 @@ import (
 	"outrider.org/outrider/agent/envoy"
 )
 
-// backend is the agent as the private socket shows it (api.Backend).
+// backend implements api.Backend, the private socket's view of the agent.
 type backend struct{ *Agent }
 
-// measureTime bounds the keeper's look at the memory and connections of the epochs.
+// measureTime bounds the keeper's measurement of the epochs' memory and connections.
 const measureTime = 2 * time.Second
 
-// Status folds the state of all parts into one answer.
+// Status returns the combined state of all parts.
 func (b backend) Status(ctx context.Context) (api.Status, error) {
 	ready, reason := b.proxy.ready(ctx)
 	current := b.reloader.InForce()
@@ -27,13 +27,15 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 		problems = b.problems(ctx)
 	}
 	status := api.Status{
-		Version: b.options.Version, Instance: b.options.Config.Instance, PID: os.Getpid(), Started: b.started, Present: b.presence.Since(),
+		Version: b.options.Version, Instance: b.options.Config.Instance, PID: os.Getpid(),
+		Started: b.started, Present: b.presence.Since(),
 		State: b.state(), Ready: ready, ReadyReason: reason,
 		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
 		Epochs:     b.epochs(ctx),
 		Discovery:  b.discoveryStatus(problems),
 		Identities: b.identities(),
-		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash, PendingKeys: pending, Claims: append(current.Config.Claims(), b.meshPorts.Claims()...),
+		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash,
+		PendingKeys: pending, Claims: append(current.Config.Claims(), b.meshPorts.Claims()...),
 		Conditions: b.board.Conditions(), Doing: b.reloader.Phase(),
 	}
 	status.Problems = problemsForAPI(problems[:min(len(problems), api.MaxMeshProblems)])
@@ -46,8 +48,8 @@ func (b backend) Status(ctx context.Context) (api.Status, error) {
 	return status, nil
 }
 
-// runs returns the Envoy of the configuration in force, before there is one that which is to start;
-// nil if neither is known.
+// runs returns the Envoy binary of the configuration in force. Before a configuration is in force,
+// it returns the last inspected binary, or nil if there is none.
 func (a *Agent) runs() *envoy.Binary {
 	if serving := a.serving.Load(); serving != nil {
 		return serving
@@ -55,7 +57,7 @@ func (a *Agent) runs() *envoy.Binary {
 	return a.binary.Load()
 }
 
-// epochs are all epochs with what the keeper measures of those that live.
+// epochs returns all epochs. Memory and connections are set for those that the keeper can measure.
 func (b backend) epochs(ctx context.Context) []api.Epoch {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
@@ -69,7 +71,7 @@ func (b backend) epochs(ctx context.Context) []api.Epoch {
 	return all
 }
 
-// state is the agent's state as on the bus.
+// state returns the agent's state. D-Bus shows the same one.
 func (b backend) state() api.State {
 	live, ok := b.proxy.liveEpoch()
 	_, _, busy := b.reloader.Standing()
@@ -87,18 +89,21 @@ func (b backend) state() api.State {
 	}
 }
 
-// WaitReady waits for readiness.
+// WaitReady returns once the proxy is ready, or an error with the reason if ctx ends first.
 func (b backend) WaitReady(ctx context.Context, progress func(api.Progress)) error {
 	return b.proxy.waitReady(ctx, progress)
 }
 
-// Reload is what SIGHUP does, with an answer.
-func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress func(api.Progress)) (api.ReloadResult, error) {
+// Reload reloads like SIGHUP and returns the outcome.
+func (b backend) Reload(
+	ctx context.Context, request api.ReloadRequest, progress func(api.Progress),
+) (api.ReloadResult, error) {
 	reason := "outrider reload"
 	if request.Systemctl {
 		reason = "systemctl reload"
 	}
-	result, err := b.reloader.Reload(ctx, &reload{reason: reason, ifChanged: request.IfChanged, progress: progress})
+	result, err := b.reloader.Reload(ctx, &reload{reason: reason, ifChanged: request.IfChanged,
+		progress: progress})
 	for _, c := range b.board.Conditions() {
 		if c.Code == discovery.ConditionProblems {
 			result.Mesh = c.Sentence
@@ -107,13 +112,16 @@ func (b backend) Reload(ctx context.Context, request api.ReloadRequest, progress
 	return result, err
 }
 
-// Config returns the configuration in force without what may be a secret, which ends up in tickets.
+// Config returns the configuration in force with secrets redacted, so that it can be attached to a
+// ticket.
 func (b backend) Config(context.Context) (api.Config, error) {
 	current := b.reloader.InForce()
-	return api.Config{Text: current.ShowEveryone(), Files: current.Files, Hash: current.Hash, Values: values(current)}, nil
+	return api.Config{Text: current.ShowEveryone(), Files: current.Files, Hash: current.Hash,
+		Values: values(current)}, nil
 }
 
-// ConfigDiff is what is on disk against what is in force.
+// ConfigDiff compares the configuration on disk with the one in force. A configuration that cannot
+// be loaded is reported in Errors of the result.
 func (b backend) ConfigDiff(context.Context) (api.ConfigDiff, error) {
 	loaded, err := config.Load(b.options.Config)
 	if err != nil {
@@ -121,21 +129,24 @@ func (b backend) ConfigDiff(context.Context) (api.ConfigDiff, error) {
 	}
 	diff := api.ConfigDiff{Changes: []api.Change{}}
 	for _, change := range config.Compare(b.reloader.InForce().Config, loaded.Config) {
-		diff.Changes = append(diff.Changes, api.Change{Key: change.Key, Old: change.Old, New: change.New, Effect: change.Effect.String()})
+		diff.Changes = append(diff.Changes, api.Change{Key: change.Key, Old: change.Old,
+			New: change.New, Effect: change.Effect.String()})
 	}
 	return diff, nil
 }
 
-// Admin reads the live epoch's admin interface, through the view: it removes credentials.
+// Admin sends a GET to the live epoch's admin interface. The view removes credentials from the
+// answer.
 func (b backend) Admin(ctx context.Context, path, query string) (api.AdminResponse, error) {
-	answer, number, err := b.view.Get(ctx, "/"+path, query) //nolint:bodyclose // the server of the socket closes it
+	answer, number, err := b.view.Get(ctx, "/"+path, query) //nolint:bodyclose // closed by the server
 	if err != nil {
 		return api.AdminResponse{}, api.Refuse(err.Error())
 	}
-	return api.AdminResponse{Epoch: number, Status: answer.StatusCode, ContentType: answer.Header.Get("Content-Type"), Body: answer.Body}, nil
+	return api.AdminResponse{Epoch: number, Status: answer.StatusCode,
+		ContentType: answer.Header.Get("Content-Type"), Body: answer.Body}, nil
 }
 
-// Report is what a bug report needs of the agent itself.
+// Report returns the agent's own part of a bug report.
 func (b backend) Report(context.Context) ([]api.ReportPiece, error) {
 	return b.report(), nil
 }

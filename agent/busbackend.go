@@ -14,14 +14,13 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// busBackend is the agent as D-Bus shows it (bus.Backend): the same state as the private socket's, in
-// the bus's words.
+// busBackend implements bus.Backend. It shows the same state as the private socket.
 type busBackend struct {
 	backend
-	unit string // the agent's unit, "" in the foreground
+	unit string // systemd unit; "" in the foreground or if unknown
 }
 
-// newBus makes the part that is on the bus.
+// newBus returns the D-Bus server.
 func (a *Agent) newBus() (*bus.Server, error) {
 	unit := ""
 	if a.options.Config.InUnit {
@@ -30,10 +29,12 @@ func (a *Agent) newBus() (*bus.Server, error) {
 			a.logOf("bus").Warn("the name of the unit is not known", "error", err)
 		}
 	}
-	return bus.New(bus.Options{Address: a.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"), Instance: a.options.Config.Instance, Backend: busBackend{backend{a}, unit}, Events: a.board, Conditions: a.board, Logger: a.logOf("bus")})
+	return bus.New(bus.Options{Address: a.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"),
+		Instance: a.options.Config.Instance, Backend: busBackend{backend{a}, unit}, Events: a.board,
+		Conditions: a.board, Logger: a.logOf("bus")})
 }
 
-// State is everything that is shown.
+// State returns the values of all bus properties.
 func (b busBackend) State(context.Context) bus.State {
 	ready, reason := b.proxy.Ready()
 	current := b.reloader.InForce()
@@ -42,7 +43,8 @@ func (b busBackend) State(context.Context) bus.State {
 		Version: b.options.Version, Instance: b.options.Config.Instance, UnitName: b.unit,
 		State: string(b.state()), Ready: ready, ReadyReason: reason,
 		ConfigFiles: current.Files, ConfigHash: current.Hash, PendingRestartKeys: pending,
-		DiscoveryAddress: current.Config.Discovery.Address, DiscoveryState: b.discoveryStatus(nil).State,
+		DiscoveryAddress: current.Config.Discovery.Address,
+		DiscoveryState:   b.discoveryStatus(nil).State,
 	}
 	if live, ok := b.proxy.liveEpoch(); ok {
 		state.EnvoyLive, state.CurrentEpoch = true, &live.Number
@@ -51,13 +53,14 @@ func (b busBackend) State(context.Context) bus.State {
 		state.EnvoyVersion = binary.Version
 	}
 	if last != nil {
-		state.LastReload, state.LastReloadOutcome, state.LastError = last.Time, string(last.Outcome), strings.Join(last.Reasons, "; ")
+		state.LastReload, state.LastReloadOutcome, state.LastError = last.Time,
+			string(last.Outcome), strings.Join(last.Reasons, "; ")
 	}
 	state.Epochs, state.Secrets = b.supervisor.Epochs(), b.secretsOnBus()
 	return state
 }
 
-// Measure is what the epochs that live use now.
+// Measure returns the connections and memory of the running epochs, by epoch ID.
 func (b busBackend) Measure(ctx context.Context) map[string]bus.Figures {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
@@ -68,27 +71,30 @@ func (b busBackend) Measure(ctx context.Context) map[string]bus.Figures {
 	return figures
 }
 
-// Changed is closed when the epochs change; all else that changes is an event of the board.
+// Changed returns a channel that is closed when the epochs change. All other changes are events of
+// the board.
 func (b busBackend) Changed() <-chan struct{} { return b.supervisor.Changed() }
 
-// Reload begins a reload.
+// Reload begins a reload and returns its ID.
 func (b busBackend) Reload(ctx context.Context, ifChanged bool) (uint64, error) {
 	return b.reloader.Begin(ctx, &reload{reason: "asked for over D-Bus", ifChanged: ifChanged})
 }
 
-// Drain stops taking new connections.
+// Drain starts draining the live epoch.
 func (b busBackend) Drain(ctx context.Context) error { return busRefusal(b.supervisor.Drain(ctx)) }
 
-// Undrain restores service. It outlives a caller that the bus does not let wait as long.
+// Undrain ends a drain. The undrain continues if the caller's deadline passes; the error then says
+// so.
 func (b busBackend) Undrain(ctx context.Context) error {
 	_, err := b.supervisor.Undrain(ctx, nil)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return bus.Refused("the undrain continues, but no new epoch is live yet; the property State tells when it is done")
+		return bus.Refused(
+			"the undrain continues, but no new epoch is live yet; the property State tells when it is done")
 	}
 	return busRefusal(err)
 }
 
-// Abort ends an epoch at once.
+// Abort kills an epoch.
 func (b busBackend) Abort(ctx context.Context, number int) error {
 	err := b.supervisor.Abort(ctx, number)
 	if errors.Is(err, epoch.ErrNoEpoch) {
@@ -104,25 +110,28 @@ func busRefusal(err error) error {
 	return bus.Refused(err.Error())
 }
 
-// CheckConfig returns what is wrong with a configuration file; "" is the one that the agent reads.
+// CheckConfig returns the errors in a configuration file. The path "" means the agent's own
+// configuration.
 func (b busBackend) CheckConfig(ctx context.Context, path string) ([]string, error) {
 	options := b.options.Config
 	if path != "" {
-		options = config.Options{Directory: options.Directory, Environment: b.options.environment(), InUnit: options.InUnit}.Of(path)
+		options = config.Options{Directory: options.Directory, Environment: b.options.environment(),
+			InUnit: options.InUnit}.Of(path)
 	}
-	report := blueprint.Check(ctx, options, blueprint.Checker{Maker: b.maker.Maker, Runner: b.maker.runner, Folder: b.reloader.InForce().Config.Envoy.ConfigDir})
+	report := blueprint.Check(ctx, options, blueprint.Checker{Maker: b.maker.Maker,
+		Runner: b.maker.runner, Folder: b.reloader.InForce().Config.Envoy.ConfigDir})
 	if len(report.Errors) == 0 {
 		return nil, nil
 	}
 	return reasons(report.Errors), nil
 }
 
-// DumpConfig is the effective configuration as TOML.
+// DumpConfig returns the effective configuration as TOML.
 func (b busBackend) DumpConfig(context.Context) (string, error) {
 	return b.reloader.InForce().Show(), nil
 }
 
-// SetLogLevel sets one level.
+// SetLogLevel sets the level of one scope: agent, envoy or envoy:COMPONENT.
 func (b busBackend) SetLogLevel(ctx context.Context, scope, level string) error {
 	var levels api.LogLevels
 	component, isComponent := strings.CutPrefix(scope, "envoy:")
@@ -134,7 +143,8 @@ func (b busBackend) SetLogLevel(ctx context.Context, scope, level string) error 
 	case isComponent && component != "":
 		levels.Components = map[string]string{component: level}
 	default:
-		return bus.InvalidArgument(fmt.Sprintf("there is no scope %q: use agent, envoy, or envoy:COMPONENT", scope))
+		return bus.InvalidArgument(
+			fmt.Sprintf("there is no scope %q: use agent, envoy, or envoy:COMPONENT", scope))
 	}
 	_, err := b.SetLogLevels(ctx, levels)
 	if refusal, ok := errors.AsType[*api.Error](err); ok && refusal.Status == 400 {

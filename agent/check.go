@@ -9,17 +9,18 @@ import (
 	"outrider.org/outrider/agent/blueprint"
 )
 
-// Check looks at a configuration as a start would, Envoy's own opinion of the bootstrap included,
-// and writes what it finds. Its error is what a start would refuse, for the sake of others on this
-// host too, with the exit code that the start would have.
+// Check validates a configuration as a start would, including Envoy's own validation of the
+// bootstrap and conflicts with other instances on this host. It writes warnings and the result to
+// out. The error is an *ExitError with the exit code of such a start.
 func Check(ctx context.Context, options Options, out io.Writer) error {
 	report := blueprint.Check(ctx, options.Config, blueprint.Checker{Maker: blueprint.ThisHost()})
-	if len(report.Files) > 0 { // else not even the configuration could be read
+	if len(report.Files) > 0 { // otherwise the configuration could not be read
 		clashes, err := checkNeighbours(ctx, options.Config)
 		if err != nil {
 			return &ExitError{Code: ExitConfiguration, Err: err}
 		}
-		report.Errors, report.Warnings = append(report.Errors, clashes.Clashes...), append(report.Warnings, clashes.Warnings...)
+		report.Errors, report.Warnings = append(report.Errors, clashes.Clashes...),
+			append(report.Warnings, clashes.Warnings...)
 	}
 	for _, warning := range report.Warnings {
 		if _, err := fmt.Fprintln(out, "warning:", warning); err != nil {

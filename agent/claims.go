@@ -17,13 +17,15 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// neighbourhood is this host as an agent sees the others on it.
+// neighbourhood returns this host with the functions that find other agents, Envoys and listeners
+// on it.
 func neighbourhood(options config.Options) neighbour.Host {
 	return neighbour.Host{Directory: options.Directory, Ask: askNeighbour, EnvoyLives: envoyLives,
 		Sockets: sockdiag.Listening, Program: neighbour.Program}
 }
 
-// askNeighbour asks the agent of a runtime folder, as everyone may.
+// askNeighbour requests the status of the agent in a runtime directory from its socket, which every
+// user may read. It returns false if no agent runs there.
 func askNeighbour(ctx context.Context, runtimeDir string) (neighbour.Agent, bool) {
 	client := api.NewClient(filepath.Join(runtimeDir, api.SocketName))
 	defer client.Close()
@@ -39,14 +41,14 @@ func askNeighbour(ctx context.Context, runtimeDir string) (neighbour.Agent, bool
 	return agent, true
 }
 
-// envoyLivesTime bounds a connection to an Envoy's admin socket: on the same host it is there at
-// once.
+// envoyLivesTime bounds the connection to an Envoy's admin socket.
 const envoyLivesTime = 200 * time.Millisecond
 
-// envoyLives is whether an Envoy answers on an admin socket of a runtime folder's keeper. Asking
-// the keeper would start one.
+// envoyLives reports whether an Envoy accepts connections on an admin socket in the keeper's folder
+// of a runtime directory. A request to the keeper would start one by socket activation.
 func envoyLives(runtimeDir string) bool {
-	sockets, err := filepath.Glob(filepath.Join(keeperFolder(runtimeDir), driver.AdminSocketPrefix+"*.sock"))
+	sockets, err := filepath.Glob(filepath.Join(keeperFolder(runtimeDir),
+		driver.AdminSocketPrefix+"*.sock"))
 	if err != nil {
 		return false
 	}
@@ -59,8 +61,8 @@ func envoyLives(runtimeDir string) bool {
 	return false
 }
 
-// checkClaims looks whether all that a configuration asks for can be had beside the others on this
-// host.
+// checkClaims returns an error if a configuration needs something that another program on this host
+// holds.
 func (a *Agent) checkClaims(ctx context.Context, loaded *config.Loaded) error {
 	report := neighbourhood(a.options.Config).Check(ctx, a.self(loaded))
 	if len(report.Clashes) > 0 {
@@ -69,19 +71,20 @@ func (a *Agent) checkClaims(ctx context.Context, loaded *config.Loaded) error {
 	return nil
 }
 
-// self is this agent as the one who wants what a configuration asks for.
+// self describes this agent and the configuration it is about to apply for the conflict check.
 func (a *Agent) self(loaded *config.Loaded) neighbour.Self {
 	wants := *loaded
 	wants.Config = config.Keep(a.reloader.started, loaded.Config)
 	_, live := a.proxy.liveEpoch()
 	return neighbour.Self{
-		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live, Claims: a.reloader.InForce().Config.Claims()},
-		Name:  a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.Get().Info().UID,
+		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live,
+			Claims: a.reloader.InForce().Config.Claims()},
+		Name: a.options.Config.Instance, Wants: &wants, EnvoyUID: a.keeper.Get().Info().UID,
 	}
 }
 
-// checkNeighbours looks for what a configuration that is only checked could not have. An agent that
-// runs on it has it already.
+// checkNeighbours returns the conflicts of a configuration that is only checked. Claims of an agent
+// that already runs on this configuration are no conflicts.
 func checkNeighbours(ctx context.Context, options config.Options) (neighbour.Report, error) {
 	options.CheckOnly = true
 	loaded, err := config.Load(options)

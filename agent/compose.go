@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// compose makes all parts and connects them. Nothing runs yet; the keeper starts meanwhile, and the
-// bootstrap is made.
+// compose creates and connects all parts; none of them runs yet. The connection to the keeper is
+// opened in parallel.
 func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	c := loaded.Config
 	other, err := envoyUser(c)
@@ -43,7 +43,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	if other != nil {
 		sockets.Group = int(other.GID)
 	}
-	// Not before the keeper is connected: it may be that of another agent, whose socket stays.
+	// Only after the keeper is connected: before that, the socket may belong to another agent.
 	if a.xdsSockets, err = mesh.NewSockets(sockets); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 	return err
 }
 
-// composeParts makes what does not need the keeper yet.
+// composeParts creates the parts that do not need a connected keeper.
 func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	c := loaded.Config
 	a.maker = &specMaker{
@@ -59,7 +59,8 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 		keeper: func() keeper.Info { return a.keeper.Get().Info() },
 		inspect: func(ctx context.Context, path string) (*envoy.Binary, error) {
 			cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
-			binary, err := envoy.InspectCached(ctx, driver.Runner{Link: a.keeper}, path, cache, a.log)
+			binary, err := envoy.InspectCached(ctx, driver.Runner{Link: a.keeper}, path,
+				cache, a.log)
 			if err == nil {
 				a.binary.Store(binary)
 			}
@@ -89,20 +90,23 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	return a.composeViews(c)
 }
 
-// newLink connects to systemd's keeper (a socket in the runtime directory) or, in the foreground,
-// to one that it starts.
+// newLink returns the link to the keeper: under systemd the one behind the socket in the runtime
+// directory, in the foreground one that the agent starts.
 func (a *Agent) newLink(
 	ctx context.Context, c *config.Config, other *keeper.User,
 ) *driver.Link {
 	connect := func(ctx context.Context) (*keeper.Client, error) {
 		return keeper.StartKeeper(ctx, keeper.LaunchOptions{
-			Folder: keeperFolder(c.Paths.RuntimeDir), BaseID: uint32(c.Envoy.BaseID), User: other, Stderr: os.Stderr,
+			Folder: keeperFolder(c.Paths.RuntimeDir), BaseID: uint32(c.Envoy.BaseID), User: other,
+			Stderr: os.Stderr,
 		})
 	}
 	socket := filepath.Join(keeperFolder(c.Paths.RuntimeDir), keeperSocket)
 	if a.options.Config.InUnit {
 		socket = filepath.Join(c.Paths.RuntimeDir, keeperSocket)
-		connect = func(ctx context.Context) (*keeper.Client, error) { return keeper.Dial(ctx, socket) }
+		connect = func(ctx context.Context) (*keeper.Client, error) {
+			return keeper.Dial(ctx, socket)
+		}
 	}
 	upgrade := func(ctx context.Context) error { return keeper.Upgrade(ctx, socket) }
 	return driver.New(driver.Options{
@@ -124,7 +128,8 @@ func (a *Agent) newLink(
 	})
 }
 
-// openKeeper connects to the keeper.
+// openKeeper connects to the keeper. It returns an ExitError with ExitAlreadyRuns if the keeper
+// serves another agent.
 func (a *Agent) openKeeper(ctx context.Context) error {
 	err := a.keeper.Open(ctx)
 	if errors.Is(err, keeper.ErrBusy) {
@@ -136,11 +141,14 @@ func (a *Agent) openKeeper(ctx context.Context) error {
 func (a *Agent) composeEpochs(c *config.Config) {
 	a.supervisor = epoch.New(epoch.Options{
 		Admin: func(address string) epoch.Admin { return a.keeper.Admin(address) },
-		Board: a.board, Logger: a.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir, Explain: envoy.ExplainExit,
+		Board: a.board, Logger: a.logOf("epoch"), ConfigDir: c.Envoy.ConfigDir,
+		Explain:  envoy.ExplainExit,
 		Obstacle: a.portTaken,
 		Settings: func() epoch.Settings {
 			now := a.reloader.InForce().Config.Envoy
-			return epoch.Settings{BackoffMin: now.RestartBackoffMin, BackoffMax: now.RestartBackoffMax, Limit: now.RestartLimit, Window: now.RestartWindow}
+			return epoch.Settings{BackoffMin: now.RestartBackoffMin,
+				BackoffMax: now.RestartBackoffMax, Limit: now.RestartLimit,
+				Window: now.RestartWindow}
 		},
 	})
 	a.proxy = &proxy{supervisor: a.supervisor, starting: func() string {
@@ -152,8 +160,9 @@ func (a *Agent) composeEpochs(c *config.Config) {
 }
 
 func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
-	return epoch.StopOptions{TerminationDrain: c.TerminationDrainDuration, ExitOnZero: c.ExitOnZeroActiveConnections,
-		Minimum: c.MinimumDrainDuration, Maximum: c.MaximumDrainDuration, Now: now}
+	return epoch.StopOptions{TerminationDrain: c.TerminationDrainDuration,
+		ExitOnZero: c.ExitOnZeroActiveConnections,
+		Minimum:    c.MinimumDrainDuration, Maximum: c.MaximumDrainDuration, Now: now}
 }
 
 func (a *Agent) composeDiscovery(c *config.Config) error {
@@ -168,58 +177,65 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 		a.board)
 	log := a.logOf("xds")
 	a.xds, err = xds.NewServer(mesh.Limited(xds.Options{
-		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts, a.supervisor.Hint),
+		Source: a.discovery, Observer: mesh.NewObserver(a.board, log, a.discovery, a.meshPorts,
+			a.supervisor.Hint),
 		Logger: log, ControlPlane: "outriderd " + a.options.Version, Words: envoy.RedactMessage,
 	}))
 	return err
 }
 
-// composeViews makes what shows the agent: status address, admin view, private socket.
+// composeViews creates the status server, the admin view and the private socket.
 func (a *Agent) composeViews(c *config.Config) error {
 	trusted := trustedUsers(c)
 	if c.Status.Address != "" {
 		a.status = status.NewServer(status.Options{
-			Address: c.Status.Address, Config: statusConfig(c), Readiness: a.proxy, Proxy: a.proxy, Control: control{a},
+			Address: c.Status.Address, Config: statusConfig(c), Readiness: a.proxy, Proxy: a.proxy,
+			Control: control{a},
 			Metrics: a.metrics(), Trusted: trusted, Board: a.board, Logger: a.logOf("status"),
 		})
 	}
-	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy, Trusted: trusted, Board: a.board,
+	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,
+		Trusted: trusted, Board: a.board,
 		Logger: a.logOf("status")})
-	a.viewPort = &viewPort{yield: a.view.Yield, epochs: a.supervisor.Epochs, changed: a.supervisor.Changed, board: a.board,
+	a.viewPort = &viewPort{yield: a.view.Yield, epochs: a.supervisor.Epochs,
+		changed: a.supervisor.Changed, board: a.board,
 		held: map[uint64]string{}}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
-	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName), Rule: rule, Backend: backend{a},
+	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),
+		Rule: rule, Backend: backend{a},
 		Events: a.board, Logger: a.logOf("api")})
 	a.presence = neighbour.NewPresence(a.api.Ready())
 	return nil
 }
 
-// changersGroup is the group whose members may change what runs, through the private socket.
+// changersGroup is the group whose members may send changing requests to the private socket.
 const changersGroup = "outrider"
 
 func statusConfig(c *config.Config) status.Config {
 	probes := map[string]status.Probe{}
 	for name, p := range c.Status.Probes {
-		probes[name] = status.Probe{HTTP: p.HTTP, TCP: p.TCP, GRPC: p.GRPC, Headers: p.Headers, Timeout: p.Timeout}
+		probes[name] = status.Probe{HTTP: p.HTTP, TCP: p.TCP, GRPC: p.GRPC, Headers: p.Headers,
+			Timeout: p.Timeout}
 	}
-	return status.Config{Control: c.Status.Control == "loopback", ApplicationMetrics: c.Status.ApplicationMetrics, Probes: probes}
+	return status.Config{Control: c.Status.Control == "loopback",
+		ApplicationMetrics: c.Status.ApplicationMetrics, Probes: probes}
 }
 
 func viewConfig(c *config.Config) status.ViewConfig {
 	return status.ViewConfig{Port: c.Envoy.AdminPort, Full: c.Envoy.AdminAccess == "full"}
 }
 
-// control is what /drain and /quitquitquit do (status.Control).
+// control implements status.Control for /drain and /quitquitquit.
 type control struct{ *Agent }
 
-// Drain stops taking new connections.
+// Drain starts draining the live epoch.
 func (c control) Drain(ctx context.Context) error { return c.supervisor.Drain(ctx) }
 
-// Quit begins an orderly stop.
+// Quit requests an orderly stop and returns at once.
 func (c control) Quit(context.Context) error {
 	select {
 	case c.quit <- struct{}{}:
-	default: // one is asked for already
+	default: // a stop is already requested
 	}
 	return nil
 }

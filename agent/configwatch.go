@@ -16,21 +16,23 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// watchPaths are all files and folders whose change may call for a reload: the configuration, what
-// the bootstrap is made of, and the files that Envoy reads at its start.
+// watchPaths returns all files and directories whose change may require a reload: the
+// configuration, the sources of the bootstrap, and read, the files that Envoy reads at its start.
 func watchPaths(loaded *config.Loaded, read []string) []string {
 	c := loaded.Config
 	paths := slices.Concat(loaded.Files, loaded.Dirs, read,
-		[]string{c.Envoy.CustomConfigFile, c.Envoy.TemplateFile, c.Envoy.BootstrapOverride, c.Tracing.AccessTokenFile})
+		[]string{c.Envoy.CustomConfigFile, c.Envoy.TemplateFile, c.Envoy.BootstrapOverride,
+			c.Tracing.AccessTokenFile})
 	return blueprint.Unique(paths)
 }
 
-// The condition of files that are awaited, or were not there in time.
+// conditionFilesMissing is raised while the start waits for files, and if they are still missing
+// after the wait.
 const conditionFilesMissing = "files-missing"
 
-// awaitFiles waits for the files that Envoy needs at its start, at most as long as [identity] wait
-// says. What is still missing then is told, and the start goes on without. An error means that ctx
-// has ended.
+// awaitFiles waits up to [identity] wait for the files that Envoy needs at its start. Files still
+// missing then are logged and raised as a condition, and the start continues without them. The
+// error is that of ctx.
 func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string) error {
 	if len(paths) == 0 {
 		return nil
@@ -40,7 +42,8 @@ func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string
 		if len(missing) == 0 {
 			return
 		}
-		sentence := fmt.Sprintf("waiting until %s for %s", until.Format(time.TimeOnly), strings.Join(missing, ", "))
+		sentence := fmt.Sprintf("waiting until %s for %s", until.Format(time.TimeOnly),
+			strings.Join(missing, ", "))
 		a.awaited.Store(&sentence)
 		a.board.Raise(conditionFilesMissing, condition.Warning, sentence)
 		a.logOf("watch").Info(sentence)
@@ -50,7 +53,8 @@ func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string
 		return err
 	}
 	if len(missing) > 0 {
-		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without", c.Identity.Wait, strings.Join(missing, ", "))
+		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without", c.Identity.Wait,
+			strings.Join(missing, ", "))
 		a.board.Raise(conditionFilesMissing, condition.Error, sentence)
 		a.logOf("watch").Error(sentence)
 		return nil
@@ -59,11 +63,11 @@ func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string
 	return nil
 }
 
-// fileReloads bounds the reloads that changed files ask for at the same time: one may wait a minute
-// for an older epoch, while a later, broken change is told at once.
+// fileReloads bounds the concurrent reloads that file changes trigger. One may wait for an older
+// epoch while a later, invalid change is reported at once.
 const fileReloads = 16
 
-// watched turns changes of files into reloads.
+// configWatch triggers reloads when files change.
 type configWatch struct {
 	watcher  *watch.Watcher
 	reloader *reloader
@@ -71,23 +75,24 @@ type configWatch struct {
 
 	mu       sync.Mutex
 	inForce  []string            // paths of the configuration in force
-	expected map[uint64][]string // of those that reloads read, by id of the reload
-	refused  uint64              // the one of these that is over; 0: none
+	expected map[uint64][]string // paths of reloads in progress, by reload ID
+	refused  uint64              // ID of a refused reload still in expected; 0: none
 }
 
 func newConfigWatch(r *reloader, log *slog.Logger) *configWatch {
-	return &configWatch{reloader: r, log: log, expected: map[uint64][]string{}, watcher: watch.New(watch.Options{
-		Debounce: func() time.Duration { return r.InForce().Config.Reload.Debounce },
-		MaxDelay: func() time.Duration { return r.InForce().Config.Reload.MaxDelay },
-		Suffixes: []string{".toml"},
-		Logger:   log,
-	})}
+	return &configWatch{reloader: r, log: log, expected: map[uint64][]string{},
+		watcher: watch.New(watch.Options{
+			Debounce: func() time.Duration { return r.InForce().Config.Reload.Debounce },
+			MaxDelay: func() time.Duration { return r.InForce().Config.Reload.MaxDelay },
+			Suffixes: []string{".toml"},
+			Logger:   log,
+		})}
 }
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (w *configWatch) Name() string { return "watch" }
 
-// set watches what a configuration is made of, and the files that Envoy reads with it.
+// set watches the files of the configuration in force and those that Envoy reads with it.
 func (w *configWatch) set(loaded *config.Loaded, read []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +100,7 @@ func (w *configWatch) set(loaded *config.Loaded, read []string) {
 	w.update()
 }
 
-// expect watches in addition what a reload is about to read, until it is over.
+// expect also watches the files that a reload is about to read, until over.
 func (w *configWatch) expect(id uint64, loaded *config.Loaded, read []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,8 +112,8 @@ func (w *configWatch) expect(id uint64, loaded *config.Loaded, read []string) {
 	w.update()
 }
 
-// over is told the end of each reload. What the last one named is watched on if it was refused: the
-// cure may be in one of these files.
+// over ends expect. If the newest reload was refused, its files remain watched: correcting one of
+// them may fix the configuration.
 func (w *configWatch) over(id uint64, refused bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,7 +125,7 @@ func (w *configWatch) over(id uint64, refused bool) {
 	w.update()
 }
 
-// update has the watcher watch what is in force or expected; the lock is held.
+// update passes all paths to the watcher. Callers hold mu.
 func (w *configWatch) update() {
 	paths := slices.Clone(w.inForce)
 	for _, more := range w.expected {
@@ -131,7 +136,7 @@ func (w *configWatch) update() {
 	}
 }
 
-// Run asks for a reload at each change until ctx ends.
+// Run requests a reload after each change until ctx ends.
 func (w *configWatch) Run(ctx context.Context) error {
 	watching := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
@@ -150,8 +155,10 @@ func (w *configWatch) Run(ctx context.Context) error {
 			}
 			reloads.Go(func() {
 				defer func() { <-places }()
-				// Its outcome is logged, and a condition stands if it was refused.
-				_, _ = w.reloader.Reload(ctx, &reload{reason: "changed: " + strings.Join(changed, ", "), ifChanged: true, files: changed})
+				// The reloader logs the outcome and raises a condition if it refuses the
+				// configuration.
+				_, _ = w.reloader.Reload(ctx, &reload{reason: "changed: " + strings.Join(changed,
+					", "), ifChanged: true, files: changed})
 			})
 		case err := <-watching:
 			return err

@@ -14,12 +14,12 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// withTemplate is a reloader of Envoys that are made of a template and a certificate, whose changes
-// are watched; the configuration that names them is written.
+// withTemplate returns a reloader whose watched configuration names a template and a certificate.
 func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 	t.Helper()
 	r = newReloads(t)
-	template, certificate = filepath.Join(t.TempDir(), "new.tmpl"), filepath.Join(t.TempDir(), "new.pem")
+	template, certificate = filepath.Join(t.TempDir(), "new.tmpl"),
+		filepath.Join(t.TempDir(), "new.pem")
 	put(t, template, "first")
 	put(t, certificate, "first")
 	r.build = func(_ context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
@@ -39,7 +39,8 @@ func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 		if err != nil {
 			return nil, err
 		}
-		return &wanted{spec: &epoch.Spec{Hash: string(text) + " " + string(more)}, files: []string{certificate}}, nil
+		return &wanted{spec: &epoch.Spec{Hash: string(text) + " " + string(more)},
+			files: []string{certificate}}, nil
 	}
 	w := newConfigWatch(r.reloader, slog.New(slog.DiscardHandler))
 	r.enact = func(won *prepared, _ func(string)) { w.set(won.loaded, won.wanted.files) }
@@ -66,7 +67,7 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-// wished waits until an epoch was asked for.
+// wished waits until an epoch with a hash was requested.
 func (r *reloads) wished(t *testing.T, hash string) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -86,7 +87,7 @@ func TestNewlyNamedFileIsWatchedWhileItsEpochWaits(t *testing.T) {
 	r, template, certificate := withTemplate(t)
 	release := r.holdEpochs()
 	defer release()
-	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n") // which is watched too
+	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n") // the template is watched too
 	r.wished(t, "first first")
 	put(t, template, "second")
 	r.wished(t, "second first")
@@ -98,7 +99,7 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 	r, template, _ := withTemplate(t)
 	put(t, template, "broken")
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n")
-	// that the file named something else was seen
+	// wait until the watch has seen the new file
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		if last, _, busy := r.Standing(); !busy && last.Outcome == api.OutcomeRefused {
 			break

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// trustedUsers returns the users whose connections those of others never keep out: root, the
-// agent's, and Envoy's, which requests readiness for port 15021.
+// trustedUsers returns the users whose connections have their own limits: root, the agent's user
+// and Envoy's, which requests readiness for port 15021.
 func trustedUsers(c *config.Config) []uint32 {
 	trusted := []uint32{0, uint32(os.Geteuid())}
 	if found, err := user.Lookup(c.Envoy.User); err == nil {
@@ -23,15 +23,16 @@ func trustedUsers(c *config.Config) []uint32 {
 	return trusted
 }
 
-// connectionMetrics count the connections that addresses of the agent did not keep.
+// connectionMetrics counts the connections that the agent's addresses evicted or refused.
 type connectionMetrics struct{ *Agent }
 
-// Describe sends nothing: the parts that Collect reads are made after the registry.
+// Describe sends nothing: the parts that Collect reads are created after the registry.
 func (m connectionMetrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (m connectionMetrics) Collect(out chan<- prometheus.Metric) {
-	addresses := map[string]admission.Stats{"admin": m.view.Connections(), "socket": m.api.Connections()}
+	addresses := map[string]admission.Stats{"admin": m.view.Connections(),
+		"socket": m.api.Connections()}
 	if m.status != nil {
 		addresses["status"] = m.status.Connections()
 	}
@@ -40,9 +41,11 @@ func (m connectionMetrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), address)
 	}
 	for address, stats := range addresses {
-		count("outrider_connections_evicted_total", "Idle connections that were closed for others, by the address they came to.",
+		count("outrider_connections_evicted_total",
+			"Idle connections that were closed for others, by the address they came to.",
 			address, stats.Evicted)
-		count("outrider_connections_refused_total", "Connections that were refused, as all of their user or host were busy.",
+		count("outrider_connections_refused_total",
+			"Connections that were refused, as all of their user or host were busy.",
 			address, stats.Refused)
 	}
 }

@@ -10,18 +10,19 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// countTime bounds the question to Envoy what it has counted of its clusters.
+// countTime bounds the request to Envoy for its cluster statistics.
 const countTime = time.Second
 
-// mostCounted is up to how many services each status asks Envoy for what it has counted: it looks
-// at all its statistics for that.
+// mostCounted is the number of services up to which each status requests cluster statistics from
+// Envoy: the filter makes Envoy scan all its statistics.
 const mostCounted = 1000
 
+// liveFilter selects the cluster statistics that explain.Live needs.
 const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(success|failure)|` +
 	`ssl\.(handshake|fail_verify_error|fail_verify_san|connection_error))$`
 
-// counted is what the live epoch has counted of its clusters, by their names; nil: it is not known.
-// Clusters whose endpoints [telemetry] does not have counted are left out.
+// counted returns the live epoch's statistics by cluster name, or nil if they are unavailable.
+// Clusters whose membership_total [telemetry] excludes are missing.
 func (b backend) counted(ctx context.Context) map[string]explain.Live {
 	live, ok := b.proxy.liveEpoch()
 	if !ok || live.AdminLost {
@@ -53,7 +54,8 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 	return all
 }
 
-// problems are all problems of the mesh configuration, with those that only a running Envoy shows.
+// problems returns all problems of the mesh configuration, including those that only the statistics
+// of a running Envoy show.
 func (b backend) problems(ctx context.Context) []discovery.Problem {
 	found := b.discovery.Problems()
 	node := b.meshPorts.LastNode()

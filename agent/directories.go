@@ -13,22 +13,25 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// runtimeRoot is where packages have the agent's runtime folders; the keeper's are beside it.
+// runtimeRoot holds the runtime directories of packaged agents; the keeper's are in its sibling
+// /run/outrider-envoy.
 const runtimeRoot = "/run/outrider"
 
-// keeperSocket is the keeper's socket, in the runtime folder (systemd's) or in the keeper's own.
+// keeperSocket is the name of the keeper's socket: under systemd in the runtime directory, in the
+// foreground in the keeper's own.
 const keeperSocket = "keeper.sock"
 
-// keeperFolder is the keeper's and Envoy's own folder: /run/outrider-envoy beside /run/outrider
-// (interfaces.md), and with any other runtime folder a folder in it.
+// keeperFolder returns the directory of the keeper and Envoy: /run/outrider-envoy beside
+// /run/outrider (interfaces.md), otherwise a subdirectory of the runtime directory.
 func keeperFolder(runtimeDir string) string {
-	if rest, ok := strings.CutPrefix(runtimeDir, runtimeRoot); ok && (rest == "" || rest[0] == '/') {
+	if rest, ok := strings.CutPrefix(runtimeDir, runtimeRoot); ok &&
+		(rest == "" || rest[0] == '/') {
 		return runtimeRoot + "-envoy" + rest
 	}
 	return filepath.Join(runtimeDir, "keeper")
 }
 
-// envoyUser is blueprint.EnvoyUser for the keeper.
+// envoyUser returns the user of blueprint.EnvoyUser in the keeper's type; nil if there is none.
 func envoyUser(c *config.Config) (*keeper.User, error) {
 	found, err := blueprint.EnvoyUser(c)
 	if found == nil || err != nil {
@@ -37,7 +40,8 @@ func envoyUser(c *config.Config) (*keeper.User, error) {
 	return &keeper.User{UID: found.UID, GID: found.GID}, nil
 }
 
-// prepare makes the folders and takes the lock. Under systemd the folders are there already.
+// prepare creates the directories and acquires the lock. Under systemd the directories exist
+// already.
 func (a *Agent) prepare(c *config.Config) error {
 	if err := os.MkdirAll(c.Paths.RuntimeDir, 0o755); err != nil {
 		return fmt.Errorf("make the runtime folder: %w", err)
@@ -59,8 +63,8 @@ func (a *Agent) prepare(c *config.Config) error {
 	return nil
 }
 
-// envoyFolder makes a folder that the agent writes and Envoy reads: its files are the agent's and
-// of Envoy's group.
+// envoyFolder creates a directory that the agent writes and Envoy's group can read. An existing one
+// is not changed.
 func (a *Agent) envoyFolder(c *config.Config, folder string) error {
 	_, err := os.Stat(folder)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -79,10 +83,11 @@ func (a *Agent) envoyFolder(c *config.Config, folder string) error {
 	return os.Chmod(folder, 0o750|fs.ModeSetgid)
 }
 
-// release lets another agent run.
+// release releases the lock.
 func (a *Agent) release() { _ = a.lockFile.Close() }
 
-// tidy removes what an orderly end leaves of this agent. Envoy's own is the keeper's.
+// tidy removes the agent's bootstrap files and lock file after an orderly stop. The keeper removes
+// its own files.
 func (a *Agent) tidy() {
 	c := a.reloader.InForce().Config
 	old, err := filepath.Glob(filepath.Join(c.Envoy.ConfigDir, "envoy-rev*.json"))

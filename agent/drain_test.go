@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// A connection may come until the listeners are closed: that none is left means nothing before.
+// Connections may arrive until the listeners are closed, so a count of zero before that does not
+// end the wait.
 func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 	for name, test := range map[string]struct {
 		wait  bool
@@ -23,33 +24,38 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 		count func(after time.Duration) uint64
 		took  time.Duration
 		left  uint64
-		mute  func(after time.Duration) bool // it cannot be asked
-		known string                         // why it is not known how many are left
+		mute  func(after time.Duration) bool // no answer from Envoy
+		known string                         // why the count is unknown
 		fails string
 		told  []string
 	}{
 		"nobody waits":  {left: 2, count: func(time.Duration) uint64 { return 2 }},
 		"no connection": {wait: true, took: 20 * time.Second, told: []string{"0 until 20s"}},
-		"connections come": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s", "1 until 20s", "1"}, count: func(after time.Duration) uint64 {
+		"connections come": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s",
+			"1 until 20s", "1"}, count: func(after time.Duration) uint64 {
 			if after > 4*time.Second && after < 30*time.Second {
 				return 1
 			}
 			return 0
 		}},
-		"a new epoch, which is told later": {wait: true, took: 40 * time.Second, told: []string{"0 until 20s", "0", "0 until 40s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
-			if after > 10*time.Second {
-				e.DrainEnds = time.Time{}
-			}
-			if after > 20*time.Second {
-				e.DrainEnds = time.Now().Add(40*time.Second - after)
-			}
-			return true
-		}},
-		"it is taken back": {wait: true, took: 5 * time.Second, fails: "taken back", told: []string{"0 until 20s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
-			e.Drained = after < 5*time.Second
-			return true
-		}},
-		"an epoch changes hands": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s", "0 until 30s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
+		"a new epoch, which is told later": {wait: true, took: 40 * time.Second,
+			told: []string{"0 until 20s", "0", "0 until 40s"},
+			live: func(after time.Duration, e *epoch.Epoch) bool {
+				if after > 10*time.Second {
+					e.DrainEnds = time.Time{}
+				}
+				if after > 20*time.Second {
+					e.DrainEnds = time.Now().Add(40*time.Second - after)
+				}
+				return true
+			}},
+		"it is taken back": {wait: true, took: 5 * time.Second, fails: "taken back",
+			told: []string{"0 until 20s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
+				e.Drained = after < 5*time.Second
+				return true
+			}},
+		"an epoch changes hands": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s",
+			"0 until 30s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
 			e.State = epoch.Live
 			if after > 3*time.Second && after < 18*time.Second {
 				e.State = epoch.HandingOver
@@ -58,23 +64,35 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 				e.ID, e.DrainEnds = "1", e.DrainEnds.Add(10*time.Second)
 			}
 			return true
-		}, mute: func(after time.Duration) bool { return after > 3*time.Second && after < 18*time.Second }},
-		"its admin interface is lost for a while": {wait: true, took: 25 * time.Second, told: []string{"0 until 20s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
-			e.AdminLost = after > 3*time.Second && after < 25*time.Second
-			return true
-		}, mute: func(after time.Duration) bool { return after > 3*time.Second && after < 25*time.Second }},
-		"a moment without an answer": {wait: true, took: 20 * time.Second, told: []string{"0 until 20s"},
-			mute: func(after time.Duration) bool { return after > 3*time.Second && after < 12*time.Second }},
-		"no answer any more": {wait: true, took: 15 * time.Second, fails: "connection refused", told: []string{"0 until 20s"},
+		}, mute: func(after time.Duration) bool {
+			return after > 3*time.Second && after < 18*time.Second
+		}},
+		"its admin interface is lost for a while": {wait: true, took: 25 * time.Second,
+			told: []string{"0 until 20s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
+				e.AdminLost = after > 3*time.Second && after < 25*time.Second
+				return true
+			}, mute: func(after time.Duration) bool {
+				return after > 3*time.Second && after < 25*time.Second
+			}},
+		"a moment without an answer": {wait: true, took: 20 * time.Second,
+			told: []string{"0 until 20s"},
+			mute: func(after time.Duration) bool {
+				return after > 3*time.Second && after < 12*time.Second
+			}},
+		"no answer any more": {wait: true, took: 15 * time.Second, fails: "connection refused",
+			told: []string{"0 until 20s"},
 			mute: func(after time.Duration) bool { return after >= 5*time.Second }},
-		"nobody waits or answers": {known: "connection refused", mute: func(time.Duration) bool { return true }},
-		"nobody waits, and it has not been taken": {known: "has not said yet", live: func(_ time.Duration, e *epoch.Epoch) bool {
-			e.DrainEnds = time.Time{}
-			return true
-		}},
-		"Envoy ends": {wait: true, took: 5 * time.Second, told: []string{"0 until 20s"}, live: func(after time.Duration, _ *epoch.Epoch) bool {
-			return after < 5*time.Second
-		}},
+		"nobody waits or answers": {known: "connection refused",
+			mute: func(time.Duration) bool { return true }},
+		"nobody waits, and it has not been taken": {known: "has not said yet",
+			live: func(_ time.Duration, e *epoch.Epoch) bool {
+				e.DrainEnds = time.Time{}
+				return true
+			}},
+		"Envoy ends": {wait: true, took: 5 * time.Second, told: []string{"0 until 20s"},
+			live: func(after time.Duration, _ *epoch.Epoch) bool {
+				return after < 5*time.Second
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -106,10 +124,12 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 				if took := time.Since(begun); took < test.took || took > test.took+3*drainPoll {
 					t.Errorf("took %s, want %s", took, test.took)
 				}
-				if (result.Unknown == "") != (test.known == "") || !strings.Contains(result.Unknown, test.known) {
+				if (result.Unknown == "") != (test.known == "") || !strings.Contains(result.Unknown,
+					test.known) {
 					t.Errorf("%+v", result)
 				}
-				if result.Connections != test.left || (err == nil) != (test.fails == "") || err != nil && !strings.Contains(err.Error(), test.fails) {
+				if result.Connections != test.left || (err == nil) != (test.fails == "") ||
+					err != nil && !strings.Contains(err.Error(), test.fails) {
 					t.Errorf("%+v, %v", result, err)
 				}
 				if diff := cmp.Diff(test.told, told); diff != "" {

@@ -7,7 +7,7 @@ import (
 	"outrider.org/outrider/agent/mesh"
 )
 
-// reloadSource implements specSource with the configuration files and this host.
+// reloadSource implements specSource with the configuration files and the checks of this host.
 type reloadSource struct{ *Agent }
 
 func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.options.Config) }
@@ -83,7 +83,7 @@ func (e reloadEffects) Enact(
 	}
 	e.viewPort.update()
 	step("watch of the mesh configuration")
-	if err := e.meshWatch.Configure(c); err != nil { // before they are read
+	if err := e.meshWatch.Configure(c); err != nil { // before discovery reads the files
 		e.log.Error("cannot watch the files of the mesh configuration", "error", err)
 	}
 	step("mesh configuration")

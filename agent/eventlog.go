@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/agent/mesh"
 )
 
-// eventLogBuffer is how many events may wait to be logged: more than one mesh change publishes.
+// eventLogBuffer is the number of events that may wait to be logged; one mesh change publishes
+// fewer.
 const eventLogBuffer = 256
 
 // eventLog logs conditions and mesh problems, so that the journal has every problem that a person
@@ -22,7 +23,7 @@ type eventLog struct {
 	log   *slog.Logger
 }
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (l *eventLog) Name() string { return "event log" }
 
 // Run logs until ctx ends.
@@ -30,7 +31,7 @@ func (l *eventLog) Run(ctx context.Context) error {
 	events, cancel := l.board.Watch(eventLogBuffer)
 	defer cancel()
 	var last uint64
-	for _, event := range l.board.Events(0) { // published before the watch began
+	for _, event := range l.board.Events(0) { // published before Watch
 		l.write(event)
 		last = event.Sequence
 	}
@@ -51,8 +52,8 @@ func (l *eventLog) Run(ctx context.Context) error {
 	}
 }
 
-// write logs one event. "info" conditions and cleared ones are information, the rest as severe as
-// they are.
+// write logs one event at the level of its severity. Events other than conditions and mesh problems
+// are skipped.
 func (l *eventLog) write(event condition.Event) {
 	code, severity := event.Fields["code"], condition.Severity(event.Fields["severity"])
 	attributes := []any{"event", event.Kind}

@@ -19,14 +19,14 @@ const (
 	ExitOK = 0
 	// EX_UNAVAILABLE: Envoy or outrider-bootstrap is missing or not executable
 	ExitNoProgram = 69
-	// EX_SOFTWARE: anything that may pass; of these codes systemd retries this one
+	// EX_SOFTWARE: a possibly transient failure; the only one of these codes that systemd retries
 	ExitInternal      = 70
 	ExitAlreadyRuns   = 73 // EX_CANTCREAT: another outriderd runs on this configuration
 	ExitGaveUp        = 75 // EX_TEMPFAIL: restart_limit within restart_window
 	ExitConfiguration = 78 // EX_CONFIG
 )
 
-// ExitError is an error that outriderd ends with a code of its own.
+// ExitError is an error that ends outriderd with an exit code of its own.
 type ExitError struct {
 	Code int
 	Err  error
@@ -41,7 +41,7 @@ func exitf(code int, format string, arguments ...any) error {
 	return &ExitError{Code: code, Err: fmt.Errorf(format, arguments...)}
 }
 
-// exit ends outriderd with a code, or with ExitInternal if the error may pass by itself.
+// exit returns an ExitError with a code, or with ExitInternal if the error is transient.
 func exit(code int, err error) *ExitError {
 	if passes(err) {
 		code = ExitInternal
@@ -49,15 +49,17 @@ func exit(code int, err error) *ExitError {
 	return &ExitError{Code: code, Err: err}
 }
 
-// passing are errors that another attempt may not meet: the machine, the keeper or the network is
-// short of something, starts, or is being replaced.
+// passing lists transient errors: a shortage of resources, or a keeper or program that starts or is
+// being replaced.
 var passing = []error{
-	unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOSPC, unix.EINTR, unix.EIO,
+	unix.EAGAIN, unix.ENOMEM, unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOSPC,
+	unix.EINTR, unix.EIO,
 	unix.ETXTBSY, unix.ECONNREFUSED,
 	keeper.ErrClosed, keeper.ErrNotRunning, keeper.ErrBusy, envoy.ErrKilled, neighbour.ErrTaken,
 }
 
-// passes reports whether an error says nothing of the configuration and of what is installed.
+// passes reports whether an error is transient, so that a retry may succeed with the same
+// configuration and programs. A config.Errors is transient if all its causes are.
 func passes(err error) bool {
 	if all, ok := errors.AsType[config.Errors](err); ok {
 		stays := func(one *config.Error) bool { return !passes(one.Cause) }
@@ -67,8 +69,10 @@ func passes(err error) bool {
 		return !name.IsNotFound
 	}
 	var slow interface{ Timeout() bool }
-	refusals := []keeper.Code{keeper.CodeInternal, keeper.CodeLimit, keeper.CodeStopping, keeper.CodeReexecute}
+	refusals := []keeper.Code{keeper.CodeInternal, keeper.CodeLimit, keeper.CodeStopping,
+		keeper.CodeReexecute}
 	return errors.As(err, &slow) && slow.Timeout() ||
 		slices.ContainsFunc(passing, func(one error) bool { return errors.Is(err, one) }) ||
-		slices.ContainsFunc(refusals, func(code keeper.Code) bool { return keeper.IsCode(err, code) })
+		slices.ContainsFunc(refusals,
+			func(code keeper.Code) bool { return keeper.IsCode(err, code) })
 }

@@ -26,18 +26,21 @@ func TestExit_WhatMayPassIsTriedAgain(t *testing.T) {
 		err    error
 		passes bool
 	}{
-		"a time-out":                        {fmt.Errorf("ask: %w", context.DeadlineExceeded), true},
-		"no more processes":                 {fmt.Errorf("fork: %w", unix.EAGAIN), true},
-		"no more processes at the keeper":   {&keeper.Error{Code: keeper.CodeInternal, Message: "fork"}, true},
-		"the keeper replaces itself":        {fmt.Errorf("ask: %w", keeper.ErrClosed), true},
-		"the keeper stops":                  {&keeper.Error{Code: keeper.CodeStopping}, true},
-		"no such program at the keeper":     {&keeper.Error{Code: keeper.CodeExecute}, false},
-		"a name server that does not serve": {&net.DNSError{Err: "server misbehaving", IsTemporary: true}, true},
-		"a name that does not exist":        {&net.DNSError{Err: "no such host", IsNotFound: true}, false},
-		"no Envoy":                          {fmt.Errorf("%w: %w", envoy.ErrNotFound, unix.ENOENT), false},
-		"an invalid value":                  {config.Errors{fault(nil)}, false},
-		"a file that cannot be read now":    {config.Errors{fault(unix.EMFILE)}, true},
-		"that and an invalid value":         {config.Errors{fault(unix.EMFILE), fault(nil)}, false},
+		"a time-out":        {fmt.Errorf("ask: %w", context.DeadlineExceeded), true},
+		"no more processes": {fmt.Errorf("fork: %w", unix.EAGAIN), true},
+		"no more processes at the keeper": {&keeper.Error{Code: keeper.CodeInternal,
+			Message: "fork"}, true},
+		"the keeper replaces itself":    {fmt.Errorf("ask: %w", keeper.ErrClosed), true},
+		"the keeper stops":              {&keeper.Error{Code: keeper.CodeStopping}, true},
+		"no such program at the keeper": {&keeper.Error{Code: keeper.CodeExecute}, false},
+		"a name server that does not serve": {&net.DNSError{Err: "server misbehaving",
+			IsTemporary: true}, true},
+		"a name that does not exist": {&net.DNSError{Err: "no such host", IsNotFound: true}, false},
+		"no Envoy": {fmt.Errorf("%w: %w", envoy.ErrNotFound, unix.ENOENT),
+			false},
+		"an invalid value":               {config.Errors{fault(nil)}, false},
+		"a file that cannot be read now": {config.Errors{fault(unix.EMFILE)}, true},
+		"that and an invalid value":      {config.Errors{fault(unix.EMFILE), fault(nil)}, false},
 	} {
 		for _, code := range []int{ExitNoProgram, ExitConfiguration} {
 			want := code

@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// identitySettings returns what the manager of secrets needs of a configuration.
+// identitySettings returns the settings of the identity manager in a configuration.
 func identitySettings(c *config.Config) identity.Settings {
 	var settings identity.Settings
 	if i := c.Identity; i.Provider == "files" {
@@ -31,10 +31,10 @@ func identitySettings(c *config.Config) identity.Settings {
 	return settings
 }
 
-// composeIdentity makes the manager of secrets and the server that Envoy requests them from.
+// composeIdentity creates the identity manager and the SDS server.
 func (a *Agent) composeIdentity(c *config.Config) error {
 	log := a.logOf("identity")
-	atOnce := func() time.Duration { return 0 } // a pair that does not match is not served
+	atOnce := func() time.Duration { return 0 } // no debounce: mismatched pairs are not served
 	a.identity = identity.New(identity.Options{
 		Settings: identitySettings(c), Board: a.board, Logger: log,
 		Watch: func() identity.Watcher {
@@ -50,8 +50,8 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 	return err
 }
 
-// newSDSSockets binds the socket that Envoy requests secrets from, if there is a provider. Only
-// Envoy's user, the agent's and root may connect.
+// newSDSSockets binds the SDS socket if an identity provider is configured. Only Envoy's user, the
+// agent's and root may connect.
 func (a *Agent) newSDSSockets(
 	sockets mesh.Options, other *keeper.User,
 ) (*mesh.Sockets, error) {
@@ -69,7 +69,7 @@ func (a *Agent) newSDSSockets(
 	return mesh.NewSockets(sockets)
 }
 
-// conditionSecretRefused stands while an Envoy refuses a secret.
+// conditionSecretRefused is active while an Envoy refuses a secret.
 const conditionSecretRefused = "secret-refused"
 
 // secretObserver reports secrets that an Envoy refuses (xds.Observer).
@@ -77,10 +77,10 @@ type secretObserver struct {
 	board *condition.Board
 
 	mu      sync.Mutex
-	refused map[refusedSecret]string // why
+	refused map[refusedSecret]string // Envoy's error
 }
 
-// refusedSecret is a secret as one stream requests it.
+// refusedSecret identifies a secret on one stream.
 type refusedSecret struct {
 	stream uint64
 	name   string
@@ -138,7 +138,7 @@ func (a *Agent) identities() []api.Identity {
 	all := []api.Identity{}
 	for _, s := range a.identity.Secrets() {
 		if s.NotAfter.IsZero() {
-			continue // not obtained yet: a condition says why
+			continue // not loaded yet: a condition says why
 		}
 		all = append(all, api.Identity{
 			Name: s.Name, Source: string(s.Source), Subject: s.Subject, SPIFFEID: s.SpiffeID,
@@ -161,7 +161,7 @@ func (a *Agent) secretsOnBus() []bus.Secret {
 	return all
 }
 
-// identityMetrics has when each secret expires.
+// identityMetrics exports the expiry time of each secret.
 type identityMetrics struct{ *Agent }
 
 var secretExpiry = prometheus.NewDesc("outrider_secret_expiry_timestamp_seconds",

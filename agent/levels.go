@@ -11,14 +11,14 @@ import (
 	"outrider.org/outrider/agent/envoy"
 )
 
-// agentLevels are the levels of [log] level.
+// agentLevels are the valid values of [log] level.
 var agentLevels = []string{"debug", "info", "warn", "error"}
 
-// envoyLevels are the levels of [envoy] log_level.
+// envoyLevels are the valid values of [envoy] log_level.
 var envoyLevels = []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
 
-// LogLevels are those in force: the agent's, Envoy's as the configuration or a request set it last,
-// and the components'.
+// LogLevels returns the current levels: the agent's, those of Envoy's loggers, and as Envoy's the
+// most common one of its loggers.
 func (b backend) LogLevels(ctx context.Context) (api.LogLevels, error) {
 	levels := api.LogLevels{Agent: strings.ToLower(b.level.Level().String())}
 	e, ok := b.proxy.liveEpoch()
@@ -34,7 +34,7 @@ func (b backend) LogLevels(ctx context.Context) (api.LogLevels, error) {
 	return levels, nil
 }
 
-// mostCommon is the level that most of Envoy's loggers have: the one that was set for all of them.
+// mostCommon returns the level that most of Envoy's loggers have.
 func mostCommon(components map[string]string) string {
 	count, best := map[string]int{}, ""
 	for _, level := range components {
@@ -46,8 +46,8 @@ func mostCommon(components map[string]string) string {
 	return best
 }
 
-// SetLogLevels sets what is given, or nothing if any of it is wrong. It lasts until the next reload
-// that changes the key, and Envoy's until its next epoch.
+// SetLogLevels validates and sets levels; an invalid one leaves all unchanged. The agent's level
+// lasts until a reload changes its key, Envoy's until the next epoch.
 func (b backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
 	if levels.Agent != "" && !slices.Contains(agentLevels, levels.Agent) {
 		return api.LogLevels{}, badLevel("agent", levels.Agent, agentLevels)
@@ -73,17 +73,19 @@ func (b backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.Lo
 			return api.LogLevels{}, err
 		}
 		if err := admin.SetLogLevels(ctx, levels.Envoy, strings.Join(components, ",")); err != nil {
-			return api.LogLevels{}, api.Refuse(fmt.Sprintf("epoch %d did not take the log level: %v", e.Number, err))
+			return api.LogLevels{},
+				api.Refuse(fmt.Sprintf("epoch %d did not take the log level: %v", e.Number, err))
 		}
 	}
 	if levels.Agent != "" {
 		b.level.Set(slogLevel(levels.Agent))
 	}
-	b.log.Info("log levels set on request", "agent", levels.Agent, "envoy", levels.Envoy, "components", strings.Join(components, ","))
+	b.log.Info("log levels set on request", "agent", levels.Agent, "envoy", levels.Envoy,
+		"components", strings.Join(components, ","))
 	return b.LogLevels(ctx)
 }
 
-// knownLoggers refuses components that Envoy does not have, before any level is set.
+// knownLoggers returns an error if Envoy lacks one of the wanted loggers.
 func knownLoggers(ctx context.Context, admin *envoy.Admin, wanted map[string]string) error {
 	if len(wanted) == 0 {
 		return nil
@@ -94,7 +96,8 @@ func knownLoggers(ctx context.Context, admin *envoy.Admin, wanted map[string]str
 	}
 	for _, component := range slices.Sorted(maps.Keys(wanted)) {
 		if _, ok := known[component]; !ok {
-			return &api.Error{Status: 400, Message: fmt.Sprintf("Envoy has no logger %q", component),
+			return &api.Error{Status: 400,
+				Message: fmt.Sprintf("Envoy has no logger %q", component),
 				Reasons: []string{"it has " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")}}
 		}
 	}
@@ -102,5 +105,6 @@ func knownLoggers(ctx context.Context, admin *envoy.Admin, wanted map[string]str
 }
 
 func badLevel(scope, level string, allowed []string) error {
-	return &api.Error{Status: 400, Message: fmt.Sprintf("%s has no log level %q", scope, level), Reasons: []string{"allowed are " + strings.Join(allowed, ", ")}}
+	return &api.Error{Status: 400, Message: fmt.Sprintf("%s has no log level %q", scope, level),
+		Reasons: []string{"allowed are " + strings.Join(allowed, ", ")}}
 }

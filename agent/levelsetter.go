@@ -11,17 +11,17 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// levelSetter applies Envoy's log levels, which need no new epoch: to the live epoch and to those
-// that start later. Its methods are called one at a time.
+// levelSetter applies Envoy's log levels, which need no new epoch, to the live epoch and to later
+// ones. Its methods must not be called concurrently.
 type levelSetter struct {
 	supervisor levelSupervisor
 	admin      func(epoch.Epoch) levelAdmin
 	board      *condition.Board
 	log        *slog.Logger
 
-	config *config.Config // in force, with its spec; nil before the first
+	config *config.Config // in force, with its spec; nil until Configure
 	spec   *epoch.Spec
-	tuned  string // ID of the epoch that was looked at last
+	tuned  string // ID of the epoch that apply last examined
 }
 
 // levelSupervisor is the part of the supervisor that levelSetter needs.
@@ -34,13 +34,13 @@ type levelSupervisor interface {
 	Tuned(ctx context.Context, id string, spec *epoch.Spec) error
 }
 
-// levelAdmin is Envoy's admin interface.
+// levelAdmin is the part of Envoy's admin interface that levelSetter needs.
 type levelAdmin interface {
 	SetLogLevels(ctx context.Context, level, components string) error
 }
 
 const (
-	// levelTime bounds the requests to supervisor and Envoy.
+	// levelTime bounds the requests to the supervisor and Envoy.
 	levelTime = 5 * time.Second
 
 	conditionLevels = "log-level-not-applied"
@@ -53,14 +53,15 @@ func (l *levelSetter) Configure(ctx context.Context, c *config.Config, spec *epo
 	l.apply(ctx, live)
 }
 
-// follow applies them to a live epoch that may have been started before.
+// follow applies the configured levels to a live epoch that became live after Configure.
 func (l *levelSetter) follow(ctx context.Context) {
 	if live, _, ok := l.supervisor.Live(); ok && l.spec != nil && live.ID != l.tuned {
 		l.apply(ctx, live)
 	}
 }
 
-// apply skips an epoch that was started with the levels in force: others may have been set by hand.
+// apply sets the levels of an epoch that was started with other ones. It leaves the others alone,
+// since a request may have set their levels.
 func (l *levelSetter) apply(ctx context.Context, live epoch.Epoch) {
 	l.tuned = live.ID
 	ctx, cancel := context.WithTimeout(ctx, levelTime)

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// levels are a levelSetter and its Envoys, each with the levels that it was started with or told.
+// levels is a levelSetter with fake Envoys, and the levels each was started with or set to.
 type levels struct {
 	*levelSetter
 	live  epoch.Epoch
@@ -33,7 +33,7 @@ func newLevels() *levels {
 	return l
 }
 
-// What follows implements levelSupervisor and levelAdmin.
+// The methods below implement levelSupervisor and levelAdmin.
 
 func (l *levels) Live() (epoch.Epoch, epoch.Admin, bool) { return l.live, nil, l.live.ID != "" }
 
@@ -62,7 +62,7 @@ func (l *levels) tune(t *testing.T, level string) {
 	l.Configure(t.Context(), c, spec)
 }
 
-// leveled is a configuration and its spec. The hash stands for the command line.
+// leveled returns a configuration and its spec. The hash represents the command line.
 func leveled(level string) (*config.Config, *epoch.Spec) {
 	c := &config.Config{}
 	c.Envoy.LogLevel, c.Envoy.ComponentLogLevel = level, "http:debug"
@@ -112,8 +112,8 @@ func TestLogLevelsAreToldToWhomHasOthers(t *testing.T) {
 	l.expect(t, "the supervisor has ended", false)
 }
 
-// A cure that was starting while levels were changed got live with others, and no reload speaks of
-// it.
+// An epoch that was starting while the levels changed becomes live with the old ones, and without a
+// reload.
 func TestAnEpochThatGetsLiveByItselfIsToldTheLevelsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, l := newReloads(t), newLevels()

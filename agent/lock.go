@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockName is the file in the runtime folder that the one agent of a configuration holds locked.
-// The lock ends with the process, however it ends.
+// lockName is the lock file in the runtime directory. The kernel releases the lock when the process
+// ends.
 const lockName = "outriderd.lock"
 
-// lock makes this process the only agent with this runtime folder; an ExitError with
-// ExitAlreadyRuns if another one is.
+// lock acquires the exclusive lock of a runtime directory. It returns an ExitError with
+// ExitAlreadyRuns if another agent holds it.
 func lock(runtimeDir string) (*os.File, error) {
 	path := filepath.Join(runtimeDir, lockName)
 	var file *os.File
@@ -32,17 +32,17 @@ func lock(runtimeDir string) (*os.File, error) {
 		if sameFile(opened, path) {
 			file = opened
 		} else {
-			_ = opened.Close() // an agent that ended has removed the file in between
+			_ = opened.Close() // an ending agent has just removed the file
 		}
 	}
-	// The pid is for people. On a full /run the lock holds without it.
+	// The PID is informational. If /run is full, the lock still holds.
 	if err := file.Truncate(0); err == nil {
 		_, _ = fmt.Fprintf(file, "%d\n", os.Getpid())
 	}
 	return file, nil
 }
 
-// notLocked says why the lock could not be had, and who has it.
+// notLocked returns the error of a failed lock, with the PID of its holder if that is known.
 func notLocked(file *os.File, path string, err error) error {
 	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("lock %s: %w", path, err)
@@ -52,11 +52,12 @@ func notLocked(file *os.File, path string, err error) error {
 	if n == 0 {
 		n = copy(holder, "unknown")
 	}
-	return exitf(ExitAlreadyRuns, "another outriderd (pid %s) runs on this configuration: it holds %s; stop it first, or give this one an instance or a runtime_dir of its own",
+	return exitf(ExitAlreadyRuns,
+		"another outriderd (pid %s) runs on this configuration: it holds %s; stop it first, or give this one an instance or a runtime_dir of its own",
 		strings.TrimSpace(string(holder[:n])), path)
 }
 
-// sameFile is whether what is open is still what has the name.
+// sameFile reports whether an open file is still the one at path.
 func sameFile(file *os.File, path string) bool {
 	opened, err := file.Stat()
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 // rereadTime is how long Envoy may take to read a certificate again after its file was corrected.
 const rereadTime = 2 * time.Second
 
-// rereadPause is the time between two looks at that.
+// rereadPause is the polling interval within rereadTime.
 const rereadPause = 50 * time.Millisecond
 
-// lostCertificates returns an error for the certificates that the live epoch has in memory and that
-// a new epoch could not read from their files: it would serve without them.
+// lostCertificates returns an error for the certificates that the live epoch has in memory but a
+// new epoch could not load from their files.
 func (a *Agent) lostCertificates(ctx context.Context) error {
 	live, ok := a.proxy.liveEpoch()
 	if !ok {
@@ -43,7 +43,8 @@ func (a *Agent) lostCertificates(ctx context.Context) error {
 		if p.Cure != "" {
 			cure = p.Cure + ", " + cure
 		}
-		message := fmt.Sprintf("a new epoch would lose a certificate that epoch %d has in memory: %s",
+		message := fmt.Sprintf(
+			"a new epoch would lose a certificate that epoch %d has in memory: %s",
 			live.Number, p.Message)
 		all = append(all, &config.Error{Position: config.Position{File: p.File, Line: p.Line},
 			Key: p.Object, Message: message, Cure: cure})
@@ -51,10 +52,12 @@ func (a *Agent) lostCertificates(ctx context.Context) error {
 	return all
 }
 
-// lost returns what keeps a new Envoy from having a secret that the process pid has, by the secret's
-// name. refused reports that this is known for some from what that process refused last, and not from
-// the files: they may have been corrected since.
-func (a *Agent) lost(ctx context.Context, pid int) (all map[string]discovery.Problem, refused bool) {
+// lost returns, by secret name, the problems that would prevent a new Envoy from loading a secret
+// that the process pid has. refused reports whether some of them come from that process' last
+// refusal instead of the files, which may have been corrected since.
+func (a *Agent) lost(
+	ctx context.Context, pid int,
+) (all map[string]discovery.Problem, refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
 	all = a.discovery.Unreadable()
@@ -80,7 +83,7 @@ func (a *Agent) lost(ctx context.Context, pid int) (all map[string]discovery.Pro
 			}
 		}
 	}
-	if known { // else this Envoy is about to reconnect
+	if known { // otherwise this Envoy is about to reconnect
 		maps.DeleteFunc(all, func(name string, _ discovery.Problem) bool { return !held[name] })
 	}
 	return all, refused

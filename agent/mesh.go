@@ -15,19 +15,22 @@ import (
 	"outrider.org/outrider/agent/mesh"
 )
 
-// lastGoodName is the file in the state directory with the last good versions of bad objects.
+// lastGoodName is the file in the state directory with the last-good versions of invalid objects.
 const lastGoodName = "mesh-last-good.json"
 
-// discoveryOptions are the embedded server's part of a configuration.
+// discoveryOptions returns the options of the embedded discovery server.
 func (a *Agent) discoveryOptions(c *config.Config) discovery.Options {
 	return discovery.Options{
-		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(), Watch: a.meshWatch.SetCertificates, Settings: mesh.Settings(c),
+		Files: c.Discovery.Files, OwnAddresses: true, Changes: a.meshWatch.Changes(),
+		Watch: a.meshWatch.SetCertificates, Settings: mesh.Settings(c),
 		Denied:   a.deniedToEnvoy,
-		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board, Logger: a.logOf("discovery"),
+		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName), Board: a.board,
+		Logger: a.logOf("discovery"),
 	}
 }
 
-// deniedToEnvoy says why Envoy cannot read a file, see blueprint.Reader.
+// deniedToEnvoy returns why Envoy cannot read a file, "" if it can or while the keeper is not
+// connected; see blueprint.Reader.
 func (a *Agent) deniedToEnvoy(path string) string {
 	keeper := a.keeper.Get()
 	if keeper == nil {
@@ -41,7 +44,8 @@ func (a *Agent) deniedToEnvoy(path string) string {
 	return blueprint.LookupReader(strconv.Itoa(info.UID), groups...).Denied(path)
 }
 
-// discoveryStatus says where the proxy's configuration comes from.
+// discoveryStatus returns the state of the embedded discovery server, with the number of its
+// problems.
 func (b backend) discoveryStatus(problems []discovery.Problem) api.Discovery {
 	var errors, warnings int
 	for _, p := range problems {
@@ -52,14 +56,15 @@ func (b backend) discoveryStatus(problems []discovery.Problem) api.Discovery {
 			warnings++
 		}
 	}
-	detail := strings.Join(slices.DeleteFunc([]string{counted(errors, "error"), counted(warnings, "warning")}, func(s string) bool { return s == "" }), ", ")
+	detail := strings.Join(slices.DeleteFunc([]string{counted(errors, "error"),
+		counted(warnings, "warning")}, func(s string) bool { return s == "" }), ", ")
 	if detail != "" {
 		detail += "; run \"outrider mesh check\" for details"
 	}
 	return api.Discovery{State: "embedded", Since: b.started, Detail: detail}
 }
 
-// counted is a number with its noun, "" of 0.
+// counted returns a number with its noun, or "" for 0.
 func counted(n int, noun string) string {
 	switch n {
 	case 0:

@@ -13,16 +13,17 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// rescanTime bounds how long the embedded server may take to read its files again.
+// rescanTime bounds how long the embedded discovery server may take to reread its files.
 const rescanTime = 30 * time.Second
 
-// MeshProblems are what is wrong in the embedded server's files as they are now, and what Envoy
-// refused of them.
+// MeshProblems rereads the mesh configuration and returns its problems, including what Envoy
+// refused.
 func (b backend) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 	ctx, cancel := context.WithTimeout(ctx, rescanTime)
 	defer cancel()
 	if err := b.discovery.Rescan(ctx); err != nil {
-		return nil, api.Refuse(fmt.Sprintf("the mesh configuration could not be read within %v", rescanTime))
+		return nil, api.Refuse(fmt.Sprintf("the mesh configuration could not be read within %v",
+			rescanTime))
 	}
 	return problemsForAPI(b.problems(ctx)), nil
 }
@@ -34,29 +35,35 @@ func problemsForAPI(found []discovery.Problem) []api.MeshProblem {
 		if p.Cure != "" {
 			message += "; " + p.Cure
 		}
-		problems = append(problems, api.MeshProblem{File: p.File, Line: p.Line, Object: p.Object, Field: p.Field, Severity: string(p.Severity), Message: message})
+		problems = append(problems, api.MeshProblem{File: p.File, Line: p.Line, Object: p.Object,
+			Field: p.Field, Severity: string(p.Severity), Message: message})
 	}
 	return problems
 }
 
-// meshNode is how the Envoy introduced itself that took listeners last.
+// meshNode returns the node of the Envoy that last accepted listeners.
 func (b backend) meshNode() (*corev3.Node, error) {
 	if node := b.meshPorts.LastNode(); node != nil {
 		return node, nil
 	}
-	return nil, api.Refuse("no Envoy has taken listeners of the embedded discovery server yet; see outrider proxy status")
+	return nil, api.Refuse(
+		"no Envoy has taken listeners of the embedded discovery server yet; see outrider proxy status")
 }
 
-// MeshExplain says what the Envoy that took listeners last would do with a request.
-func (b backend) MeshExplain(ctx context.Context, request api.MeshRequest) (api.MeshExplanation, error) {
+// MeshExplain returns how the Envoy that last accepted listeners would route a request.
+func (b backend) MeshExplain(
+	ctx context.Context, request api.MeshRequest,
+) (api.MeshExplanation, error) {
 	node, err := b.meshNode()
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	asked := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port, Path: request.Path, TLS: request.TLS}
+	asked := explain.Request{Method: request.Method, Host: request.Host, Port: request.Port,
+		Path: request.Path, TLS: request.TLS}
 	if request.Address != "" {
 		if asked.Address, err = netip.ParseAddr(request.Address); err != nil {
-			return api.MeshExplanation{}, api.Refuse(fmt.Sprintf("address %q is no IP address", request.Address))
+			return api.MeshExplanation{},
+				api.Refuse(fmt.Sprintf("address %q is no IP address", request.Address))
 		}
 	}
 	for _, h := range request.Headers {
@@ -66,8 +73,10 @@ func (b backend) MeshExplain(ctx context.Context, request api.MeshRequest) (api.
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	out := api.MeshExplanation{Outcome: string(said.Outcome), Status: said.Status, Location: said.Location, Body: said.Body, Steps: []api.MeshStep{},
-		Reason: said.Reason, Cure: said.Cure, Unknown: said.Unknown, Problems: problemsForAPI(said.Problems)}
+	out := api.MeshExplanation{Outcome: string(said.Outcome), Status: said.Status,
+		Location: said.Location, Body: said.Body, Steps: []api.MeshStep{},
+		Reason: said.Reason, Cure: said.Cure, Unknown: said.Unknown,
+		Problems: problemsForAPI(said.Problems)}
 	for _, t := range said.Clusters {
 		out.Clusters = append(out.Clusters, api.MeshTarget(t))
 	}
@@ -80,8 +89,8 @@ func (b backend) MeshExplain(ctx context.Context, request api.MeshRequest) (api.
 	return out, nil
 }
 
-// MeshOrigins are where the resources of the Envoy come from that took listeners last; before there
-// is one, none.
+// MeshOrigins returns the files behind the resources of the Envoy that last accepted listeners.
+// Without such an Envoy the result is empty.
 func (b backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
 	out := []api.MeshOrigin{}
 	node := b.meshPorts.LastNode()

@@ -9,15 +9,15 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// conditionPortTaken is the condition of a start that waits for a port.
+// conditionPortTaken is active while the start waits for a port.
 const conditionPortTaken = "port-taken"
 
-// portPause is the time between two looks at the ports.
+// portPause is the polling interval of awaitPorts.
 const portPause = time.Second
 
-// awaitPorts waits while another program listens where Envoy is to listen and no epoch is live. It
-// looks at the configuration in force, which a reload may change meanwhile. An error means that ctx
-// has ended.
+// awaitPorts waits while no epoch is live and another program listens on a port that Envoy needs.
+// It rereads the configuration in force on each poll, since a reload may change it. The error is
+// that of ctx.
 func (a *Agent) awaitPorts(ctx context.Context) error {
 	defer a.awaited.Store(nil)
 	defer a.board.Clear(conditionPortTaken)
@@ -39,7 +39,7 @@ func (a *Agent) awaitPorts(ctx context.Context) error {
 	}
 }
 
-// portTaken says which programs listen where Envoy is to, so that it could not start; nil is none.
+// portTaken returns an error that names the programs listening on ports that Envoy needs, or nil.
 func (a *Agent) portTaken() error {
 	err := neighbourhood(a.options.Config).Strangers(a.self(a.reloader.InForce()))
 	if err == nil {

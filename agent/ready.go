@@ -12,26 +12,27 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// readyTime bounds one question to Envoy about its readiness.
+// readyTime bounds one readiness request to Envoy.
 const readyTime = time.Second
 
-// proxy is the live epoch as the parts that show it see it: readiness, admin interface, figures.
+// proxy gives the other parts access to the live epoch: readiness, admin interface, statistics.
 type proxy struct {
 	supervisor *epoch.Supervisor
-	starting   func() string // why there is no epoch yet, while the agent starts
-	closed     func() string // why the mesh configuration is not served at all; "": it is
+	starting   func() string // why the start has no epoch yet; "" if it waits for nothing
+	closed     func() string // why the mesh configuration is not served; "" if it is
 }
 
 // admin returns a client of an epoch's admin interface.
 func (p *proxy) admin(address string) *envoy.Admin { return driver.NewAdmin(address) }
 
-// liveEpoch is the epoch that serves; ok is false if there is none.
+// liveEpoch returns the epoch that serves; ok is false if there is none.
 func (p *proxy) liveEpoch() (e epoch.Epoch, ok bool) {
 	e, _, ok = p.supervisor.Live()
 	return e, ok
 }
 
-// Live is the live epoch's admin interface (status.Proxy).
+// Live implements status.Proxy: it returns a transport to the live epoch's admin interface, and the
+// epoch's number.
 func (p *proxy) Live() (http.RoundTripper, int, error) {
 	e, ok := p.liveEpoch()
 	if !ok {
@@ -39,16 +40,17 @@ func (p *proxy) Live() (http.RoundTripper, int, error) {
 		return nil, 0, fmt.Errorf("no epoch is live: %s", reason)
 	}
 	if e.AdminLost {
-		return nil, 0, fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch that then failed; the agent starts one that brings it back", e.Number)
+		return nil, 0,
+			fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch that then failed; the agent starts one that brings it back", e.Number)
 	}
 	return p.admin(e.AdminAddress), e.Number, nil
 }
 
-// Ready is whether Envoy is live and has its configuration, and why not (status.Readiness). Envoy
-// is asked each time: it alone knows that it drains.
+// Ready implements status.Readiness: it reports whether Envoy is live and configured, and if not,
+// why. Each call queries Envoy, since only Envoy knows whether it drains.
 func (p *proxy) Ready() (bool, string) { return p.ready(context.Background()) }
 
-// ready is Ready for a caller that may leave before Envoy answers.
+// ready is Ready with a context.
 func (p *proxy) ready(ctx context.Context) (bool, string) {
 	e, ok := p.liveEpoch()
 	if !ok {
@@ -65,9 +67,10 @@ func (p *proxy) ready(ctx context.Context) (bool, string) {
 	ready, state, err := p.admin(e.AdminAddress).Ready(ctx)
 	switch {
 	case err != nil:
-		if now, still := p.liveEpoch(); !still || now.ID != e.ID || now.AdminLost || now.State == epoch.HandingOver {
-			// In between somebody serves all the time: the old admin closes when the new epoch
-			// starts, its listeners do not.
+		if now, still := p.liveEpoch(); !still || now.ID != e.ID || now.AdminLost ||
+			now.State == epoch.HandingOver {
+			// The old admin interface closes when the new epoch starts, but the old listeners
+			// continue serving.
 			return still, "an epoch is being replaced"
 		}
 		return false, fmt.Sprintf("epoch %d does not say whether it is ready: %v", e.Number, err)
@@ -77,24 +80,28 @@ func (p *proxy) ready(ctx context.Context) (bool, string) {
 	return true, ""
 }
 
-// readyUnasked reports whether the live epoch is ready where that is known without asking it. A
-// drain comes first: it also stands for an epoch that cannot be told. An epoch whose listeners have
-// closed or may have closed is not ready: Envoy itself does not say so on its admin interface.
+// readyUnasked reports whether the live epoch is ready where the supervisor knows it without a
+// request to Envoy. A drain takes precedence, even if Envoy could not be notified. An epoch whose
+// listeners may have closed is not ready; its admin interface does not show that.
 func readyUnasked(e epoch.Epoch) (ready bool, reason string, known bool) {
 	switch {
 	case e.Drained:
-		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain", e.Number), true
+		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain",
+			e.Number), true
 	case e.MayRefuse:
-		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; it is being replaced", e.Number), true
+		return false,
+			fmt.Sprintf(
+				"epoch %d may have closed its listeners for an epoch that then died; it is being replaced", e.Number), true
 	case e.AdminLost:
-		return true, "", true // its data plane serves; there is nobody to ask for more
+		return true, "", true // its data plane serves
 	case e.Silent:
-		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer", e.Number), true
+		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer",
+			e.Number), true
 	}
 	return false, "", false
 }
 
-// notLive says why no epoch is live.
+// notLive returns why no epoch is live.
 func (p *proxy) notLive() string {
 	if why := p.starting(); why != "" {
 		return why
@@ -109,12 +116,14 @@ func (p *proxy) notLive() string {
 		}
 	}
 	if last != nil {
-		return fmt.Sprintf("epoch %d has ended (%s) and no other is live yet", last.Number, last.ExitCause)
+		return fmt.Sprintf("epoch %d has ended (%s) and no other is live yet", last.Number,
+			last.ExitCause)
 	}
 	return "no epoch was started yet"
 }
 
-// waitReady returns nil once the proxy is ready; at the end of ctx, why it is not.
+// waitReady returns nil once the proxy is ready, or an error with the reason when ctx ends. It
+// calls progress whenever the reason changes.
 func (p *proxy) waitReady(ctx context.Context, progress func(api.Progress)) error {
 	told := ""
 	for {

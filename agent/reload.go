@@ -14,20 +14,19 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// reloader is the transaction of a reload: read the configuration, decide what the change needs,
-// have an epoch started, put the configuration in force. A refusal at any step leaves everything
+// reloader runs a reload as one transaction: read the configuration, determine whether the change
+// needs a new epoch, request one, commit the configuration. A refusal at any step leaves everything
 // after it unchanged.
 //
-// The goroutine of Run owns what is in force and never blocks. Steps that read files, request
-// something of another part or apply settings run in helper goroutines, which post their result to
-// the owner:
+// The goroutine of Run, the owner, holds the configuration in force and never blocks. Steps that
+// read files, call other parts or apply settings run in helper goroutines, which post their results
+// to the owner:
 //
-//	take → prepare* → decide → ask* → applied → settle* → finish      (*: a helper goroutine)
+//	take → prepare* → decide → ask* → applied → settle* → finish  (*: a helper goroutine)
 //
-// Each request is prepared as it comes, so that a broken configuration is refused at once even
-// while an older request waits. Of several requests the newest wins. Settings take effect in the
-// order in which configurations are put in force: a request whose predecessor's settings are not
-// yet in effect waits, and says so.
+// Requests are prepared concurrently, so an invalid configuration is refused at once even while an
+// older request waits. The newest of several requests wins. Settings take effect in commit order; a
+// request that waits for its predecessor's settings reports so.
 type reloader struct {
 	source     specSource
 	supervisor requester
@@ -39,47 +38,48 @@ type reloader struct {
 	posted   chan func()   // work for the owner
 	ended    chan struct{} // closed when Run returns
 
-	// The owner's.
+	// Accessed by the owner only.
 	counter   uint64
-	newest    *prepared   // the newest that was not refused when it was read
-	committed *prepared   // in force; nil: what the agent started with
+	newest    *prepared   // the newest that was valid when it was read
+	committed *prepared   // in force; nil: the configuration at the start
 	asked     []*prepared // waiting for the supervisor
 	refused   uint64      // id of the last reload that was refused
-	settling  *settling   // the last work on effects that was begun
+	settling  *settling   // the most recently queued work on effects
 	following bool        // Follow runs or waits
 	followed  string      // ID of the epoch that Follow was last called for
 
 	mu       sync.Mutex
 	current  *config.Loaded // in force
-	started  *config.Config // as the agent started: the value of [start] keys
+	started  *config.Config // at the start of the agent: the values of [start] keys
 	last     *api.LastReload
 	reported uint64             // number of reloads whose start was published
 	pending  []string           // [start] keys that differ on disk
 	phases   map[*reload]string // of reloads in progress
 }
 
-// specSource reads configurations and makes specs of them. Its methods may block.
+// specSource reads configurations and makes specs from them. Its methods may block.
 type specSource interface {
 	Load() (*config.Loaded, error)
 	// Check returns why the host cannot provide what a configuration needs.
 	Check(ctx context.Context, loaded *config.Loaded) error
 	Make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
-	// Loses returns what the live epoch serves and a new one would not.
+	// Loses returns an error for what the live epoch serves and a new one would not.
 	Loses(ctx context.Context) error
 }
 
-// requester is the supervisor. Its methods do not block.
+// requester is the part of the supervisor that the reloader needs. Its methods do not block.
 type requester interface {
 	Ask(epoch.Request) (wait func(context.Context) (epoch.Result, error))
 	Live() (epoch.Epoch, epoch.Admin, bool)
 	Changed() <-chan struct{}
 }
 
-// effects are the other parts of the agent. The methods may block; step names what they wait for.
+// effects applies configurations to the other parts of the agent. The methods may block; they call
+// step with the name of what they wait for.
 type effects interface {
 	// Expect watches the files of a configuration that a reload is about to read, until Release.
 	Expect(id uint64, loaded *config.Loaded, files []string)
-	// Hold provides what the epoch of a reload needs of the agent, until Release.
+	// Hold provides the sockets and ports that the epoch of a reload needs, until Release.
 	Hold(id uint64, read *prepared) error
 	// Enact applies the [live] keys of the configuration that is now in force.
 	Enact(ctx context.Context, old *config.Loaded, won *prepared, step func(name string))
@@ -89,14 +89,14 @@ type effects interface {
 	Release(id uint64, refused bool)
 }
 
-// prepared is a configuration that was read for a reload, with the Envoy that it needs.
+// prepared is a configuration read for a reload, with the spec of its Envoy.
 type prepared struct {
 	id      uint64 // of the reload
 	loaded  *config.Loaded
 	pending []string // [start] keys that wait for the next start
 	wanted  *wanted
-	loses   error // what the live epoch serves and a new one would not; nil: nothing
-	epoch   bool  // one was requested; the owner's
+	loses   error // what the live epoch serves and a new one would not, or nil
+	epoch   bool  // an epoch was requested; accessed by the owner only
 }
 
 // reload is one request.
@@ -104,17 +104,17 @@ type reload struct {
 	reason    string
 	ifChanged bool
 	first     bool     // the start of the agent: its configuration has just been read
-	files     []string // that changed, where a change of a file is the reason
+	files     []string // changed files that triggered the reload
 	progress  func(api.Progress)
-	answer    chan api.ReloadResult // holds one
-	accepted  chan uint64           // holds one: the id, once the request is accepted
+	answer    chan api.ReloadResult // buffered, one result
+	accepted  chan uint64           // buffered, the ID once the request is accepted
 
 	id     uint64
 	began  time.Time
-	read   *prepared      // for it, though a newer one may replace it; nil: unreadable
-	before *config.Config // in force when it was decided what the change needs
+	read   *prepared      // read for this request, or nil; a newer one may replace it
+	before *config.Config // in force at decide
 	err    error          // why no epoch was requested; valid once answered
-	quiet  bool           // without a known effect and not requested by anybody: not published
+	quiet  bool           // triggered by a file, no effect known yet: not published
 }
 
 func newReloader(
@@ -128,16 +128,16 @@ func newReloader(
 	}
 }
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (r *reloader) Name() string { return "reload" }
 
-// Run serves requests until ctx ends. It does not wait for helpers, which may hang in a file
-// system.
+// Run serves requests until ctx ends. It does not wait for helper goroutines, which a file system
+// may block.
 func (r *reloader) Run(ctx context.Context) error {
 	defer close(r.ended)
 	for {
 		changed := r.supervisor.Changed() // before Live is read, so that no change is missed
-		if len(r.asked) == 0 {            // else a live epoch may be that of a reload in progress
+		if len(r.asked) == 0 {            // a reload in progress may own the live epoch
 			r.follow(ctx)
 		}
 		select {
@@ -152,7 +152,8 @@ func (r *reloader) Run(ctx context.Context) error {
 	}
 }
 
-// Reload requests a reload and waits for its outcome; the end of ctx ends only the waiting.
+// Reload requests a reload and waits for its outcome. The end of ctx ends the waiting, not the
+// reload.
 func (r *reloader) Reload(ctx context.Context, request *reload) (api.ReloadResult, error) {
 	if err := r.submit(ctx, request); err != nil {
 		return api.ReloadResult{}, err
@@ -161,14 +162,16 @@ func (r *reloader) Reload(ctx context.Context, request *reload) (api.ReloadResul
 	case result := <-request.answer:
 		return result, nil
 	case <-r.ended:
-		return api.ReloadResult{Outcome: api.OutcomeRefused, Reasons: []string{"the agent ends"}}, nil
+		return api.ReloadResult{Outcome: api.OutcomeRefused, Reasons: []string{"the agent ends"}},
+			nil
 	case <-ctx.Done():
 		return api.ReloadResult{}, fmt.Errorf("the outcome of the reload is not known yet: %w",
 			context.Cause(ctx))
 	}
 }
 
-// Begin requests a reload and returns its id once it is accepted; its end is an event with that id.
+// Begin requests a reload and returns its ID once the owner accepts it. An event with that ID
+// reports the end of the reload.
 func (r *reloader) Begin(ctx context.Context, request *reload) (uint64, error) {
 	if err := r.submit(ctx, request); err != nil {
 		return 0, err
@@ -199,7 +202,7 @@ func (r *reloader) submit(ctx context.Context, request *reload) error {
 	}
 }
 
-// post runs the next step of a reload in the owner.
+// post schedules the next step of a reload on the owner.
 func (r *reloader) post(ctx context.Context, step func()) {
 	select {
 	case r.posted <- step:
@@ -207,7 +210,7 @@ func (r *reloader) post(ctx context.Context, step func()) {
 	}
 }
 
-// Ping returns once the owner has run; for the watchdog.
+// Ping returns once the owner has run. The watchdog uses it.
 func (r *reloader) Ping(ctx context.Context) error {
 	select {
 	case r.posted <- func() {}:
@@ -224,20 +227,21 @@ func (r *reloader) phaseOf(request *reload) string {
 	return r.phases[request]
 }
 
-// serves returns the digest and the number of the live epoch.
+// serves returns the spec hash and the number of the live epoch.
 func (r *reloader) serves() (hash string, number int, live bool) {
 	e, _, live := r.supervisor.Live()
 	return e.Hash, e.Number, live
 }
 
-// InForce is the configuration in force.
+// InForce returns the configuration in force.
 func (r *reloader) InForce() *config.Loaded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.current
 }
 
-// pendingKeys are the [start] keys that a configuration changes: they wait for the next start.
+// pendingKeys returns the [start] keys that next changes; they take effect at the next start of the
+// agent.
 func pendingKeys(started, next *config.Config) []string {
 	var pending []string
 	for _, change := range config.Compare(started, next) {
@@ -248,7 +252,7 @@ func pendingKeys(started, next *config.Config) []string {
 	return pending
 }
 
-// reasons turns an error into sentences, one per problem.
+// reasons splits an error into sentences, one per problem.
 func reasons(err error) []string {
 	if list, ok := errors.AsType[config.Errors](err); ok {
 		var all []string

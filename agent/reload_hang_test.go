@@ -29,8 +29,8 @@ func (r *reloads) responds(t *testing.T, when string) {
 	}
 }
 
-// A part that hangs as it applies settings delays their reload and later ones, which say so, and
-// nothing else.
+// A part that hangs while it applies settings delays only its own reload and later ones, which
+// report it.
 func TestReload_HangingSettingsDoNotBlockTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)
@@ -47,7 +47,8 @@ func TestReload_HangingSettingsDoNotBlockTheOwner(t *testing.T) {
 		first := r.begin(t, "first")
 		synctest.Wait()
 		r.responds(t, "while settings hang")
-		if got, want := r.Phase(), "reloading (first): applying settings: mesh configuration"; got != want {
+		if got, want := r.Phase(),
+			"reloading (first): applying settings: mesh configuration"; got != want {
 			t.Errorf("phase %q, want %q", got, want)
 		}
 		if got := r.InForce().Config.Log.Level; got != "debug" {
@@ -83,7 +84,7 @@ func TestReload_HangingSettingsDoNotBlockTheOwner(t *testing.T) {
 	})
 }
 
-// A file that cannot be read because its mount hangs is a refusal after prepareTime.
+// A file on a hanging mount refuses the reload after prepareTime.
 func TestReload_HangingFileIsRefused(t *testing.T) {
 	for name, hangs := range map[string]func(r *reloads, hang chan struct{}){
 		"configuration": func(r *reloads, hang chan struct{}) {
@@ -121,7 +122,7 @@ func TestReload_HangingFileIsRefused(t *testing.T) {
 	}
 }
 
-// A reloader whose helper hangs ends with its context.
+// A reloader ends with its context even if a helper goroutine hangs.
 func TestReload_EndsDespiteHangingHelper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)

@@ -31,13 +31,16 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 			t.Errorf("what is waited for: %q", got)
 		}
 		r.write(t, "[log]\nlevel = \"debug\"\n[envoy]\nconnect_timeout = \"3s\"\n")
-		if got := r.ask(t, reload{reason: "later", ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 1 || got.Newer {
+		if got := r.ask(t, reload{reason: "later",
+			ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 1 || got.Newer {
 			t.Errorf("the later one: %+v", got)
 		}
 		close(r.hangs)
-		got := <-waiting // what it read is not on disk any more
-		if !got.Newer || *got.Epoch != 1 || len(got.Changes) != 0 || r.InForce().Config.Envoy.ConnectTimeout != 3*time.Second {
-			t.Errorf("the one that was late: %+v; in force: %v", got, r.InForce().Config.Envoy.ConnectTimeout)
+		got := <-waiting // its configuration is no longer on disk
+		if !got.Newer || *got.Epoch != 1 || len(got.Changes) != 0 ||
+			r.InForce().Config.Envoy.ConnectTimeout != 3*time.Second {
+			t.Errorf("the one that was late: %+v; in force: %v", got,
+				r.InForce().Config.Envoy.ConnectTimeout)
 		}
 		if got := r.Phase(); got != "" {
 			t.Errorf("still %q", got)
@@ -45,10 +48,11 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// A change of a file is a reload that is told, from its beginning to its end, only once it has an
-// effect: nobody asked for it.
+// A reload triggered by a file change is published only once it has an effect.
 func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
-	const epochKey, liveKey, broken = "[envoy]\nconnect_timeout = \"3s\"\n", "[log]\nlevel = \"debug\"\n" + "[envoy]\nconnect_timeout = \"3s\"\n", "[envoy]\nconnect_timeout = 3\n"
+	const epochKey, liveKey, broken = "[envoy]\nconnect_timeout = \"3s\"\n",
+		"[log]\nlevel = \"debug\"\n" + "[envoy]\nconnect_timeout = \"3s\"\n",
+		"[envoy]\nconnect_timeout = 3\n"
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)
 		r.hangs = make(chan struct{})
@@ -60,7 +64,7 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 			name, toml  string
 			asked       bool
 			outcome     api.Outcome
-			read, epoch bool // told as a reload while it is read, and while its epoch starts
+			read, epoch bool // published while it is read, and while its epoch starts
 		}{
 			{"nothing", "# nothing\n", false, api.OutcomeUnchanged, false, false},
 			{"nothing, asked for", "# still nothing\n", true, api.OutcomeUnchanged, true, false},
@@ -68,8 +72,10 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 			{"a live key", liveKey, false, api.OutcomeApplied, false, false},
 			{"broken", broken, false, api.OutcomeRefused, false, false},
 			{"back", liveKey, false, api.OutcomeUnchanged, false, false},
-			{"a start key", liveKey + "[bus]\nenabled = false\n", false, api.OutcomeUnchanged, false, false},
-			{"a start key, as before", liveKey + "[bus]\nenabled = false\n# nothing\n", false, api.OutcomeUnchanged, false, false},
+			{"a start key", liveKey + "[bus]\nenabled = false\n", false, api.OutcomeUnchanged,
+				false, false},
+			{"a start key, as before", liveKey + "[bus]\nenabled = false\n# nothing\n", false,
+				api.OutcomeUnchanged, false, false},
 		} {
 			r.write(t, step.toml)
 			request := &reload{reason: step.name, ifChanged: true}
@@ -101,7 +107,8 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 			var told, want []string
 			for len(events) > 0 {
 				switch event := <-events; event.Kind {
-				case condition.KindReloadStarted, condition.KindReloadRefused, condition.KindReloadFinished:
+				case condition.KindReloadStarted, condition.KindReloadRefused,
+					condition.KindReloadFinished:
 					told = append(told, event.Kind+" "+event.Fields["id"])
 				}
 			}
@@ -127,7 +134,9 @@ func TestAResolverThatNeverAnswersIsARefusal(t *testing.T) {
 		r.run(t)
 		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
 		r.write(t, slow)
-		if got := r.ask(t, reload{reason: "slow", ifChanged: true}); got.Outcome != api.OutcomeRefused || !strings.Contains(got.Reasons[0], "deadline") {
+		if got := r.ask(t,
+			reload{reason: "slow", ifChanged: true}); got.Outcome != api.OutcomeRefused ||
+			!strings.Contains(got.Reasons[0], "deadline") {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -140,7 +149,8 @@ func TestARefusalStandsThoughAnOlderReloadIsPutInForce(t *testing.T) {
 	if got := <-waiting; got.Outcome != api.OutcomeRestarted {
 		t.Errorf("%+v", got)
 	}
-	if standing := r.board.Conditions(); len(standing) != 1 || standing[0].Code != conditionRefused {
+	if standing := r.board.Conditions(); len(standing) != 1 ||
+		standing[0].Code != conditionRefused {
 		t.Errorf("what is on disk is not told as refused any more: %+v", standing)
 	}
 }
@@ -151,7 +161,8 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 			r := newReloads(t)
 			gates := map[string]chan struct{}{"1s": make(chan struct{}), "2s": make(chan struct{})}
 			build := r.build
-			r.build = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
+			r.build = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted,
+				error) {
 				<-gates[loaded.Config.Envoy.ConnectTimeout.String()]
 				return build(ctx, loaded, to)
 			}
@@ -166,7 +177,7 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 			r.posted <- func() { <-release }
 			for _, timeout := range []string{"1s", "2s"} {
 				close(gates[timeout])
-				synctest.Wait() // what it asks for is known, and waits for the loop
+				synctest.Wait() // its request is prepared and waits for the owner
 			}
 			close(release)
 			for _, outcome := range outcomes {
@@ -179,10 +190,11 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 	}
 }
 
-// A file's change and a request that follows it read the same content. What one of them asks for is
-// one epoch, whichever is read first, and neither was overtaken by a newer configuration.
+// A file change and a later request read the same content. Whichever is read first, they share one
+// epoch, and neither counts as overtaken by a newer configuration.
 func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
-	for name, watchFirst := range map[string]bool{"the request is decided first": false, "the watch overtakes it": true} {
+	for name, watchFirst := range map[string]bool{"the request is decided first": false,
+		"the watch overtakes it": true} {
 		// the first epoch is live before the other is decided
 		for _, live := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -207,7 +219,8 @@ func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 						first()
 					}
 					var outcomes []<-chan api.ReloadResult
-					for _, request := range []*reload{{reason: "asked for"}, {reason: "changed", ifChanged: true, files: []string{r.file}}} {
+					for _, request := range []*reload{{reason: "asked for"},
+						{reason: "changed", ifChanged: true, files: []string{r.file}}} {
 						outcomes = append(outcomes, r.beginOf(t, request))
 						synctest.Wait()
 					}
@@ -237,7 +250,7 @@ func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 	}
 }
 
-// A request that is overtaken by one that needed no epoch still gets its own.
+// A request overtaken by one that needs no epoch still gets its own epoch.
 func TestARequestThatIsOvertakenByOneWithoutEffectHasItsEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)
@@ -248,7 +261,8 @@ func TestARequestThatIsOvertakenByOneWithoutEffectHasItsEpoch(t *testing.T) {
 		asked := r.beginOf(t, &reload{reason: "asked for"})
 		synctest.Wait()
 		r.load = load
-		if got := r.ask(t, reload{reason: "changed", ifChanged: true, files: []string{r.file}}); got.Outcome != api.OutcomeUnchanged {
+		if got := r.ask(t, reload{reason: "changed", ifChanged: true,
+			files: []string{r.file}}); got.Outcome != api.OutcomeUnchanged {
 			t.Errorf("the watch: %+v", got)
 		}
 		close(gate)

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// refuse ends a reload whose configuration is not put in force.
+// refuse ends a reload whose configuration is not committed.
 func (r *reloader) refuse(ctx context.Context, request *reload, why []string) {
 	r.refused = max(r.refused, request.id)
 	r.publish(request)
@@ -80,7 +80,7 @@ func (r *reloader) end(ctx context.Context, request *reload, result api.ReloadRe
 	request.answer <- result
 }
 
-// describe returns "epoch 3 → 4", or what is known of it.
+// describe returns "epoch 3 → 4", "epoch 3" or "no epoch".
 func describe(result api.ReloadResult) string {
 	switch {
 	case result.Epoch == nil:
@@ -104,8 +104,8 @@ func (r *reloader) setPhase(request *reload, p api.Progress) {
 	}
 }
 
-// register lists a reload as in progress until it ends. Its start is published now if somebody
-// requested it.
+// register lists a reload as in progress until it ends. The start of a requested reload is
+// published at once, that of a changed file once it has an effect.
 func (r *reloader) register(request *reload) {
 	r.mu.Lock()
 	request.quiet = true
@@ -116,8 +116,8 @@ func (r *reloader) register(request *reload) {
 	}
 }
 
-// publish publishes the start of a reload once: when it is requested, or when a changed file turns
-// out to have an effect. A refusal is an effect.
+// publish publishes the start of a reload, once: when it is requested, or when a changed file has
+// an effect. A refusal is an effect.
 func (r *reloader) publish(request *reload) {
 	r.mu.Lock()
 	quiet := request.quiet
@@ -144,7 +144,7 @@ func (r *reloader) Reported() uint64 {
 	return r.reported
 }
 
-// Phase describes the oldest reload in progress and says how many more there are.
+// Phase describes the oldest reload in progress and counts the others.
 func (r *reloader) Phase() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +160,7 @@ func (r *reloader) Phase() string {
 	return r.phases[oldest]
 }
 
-// Standing returns the last reload, the keys that wait for the next start, and whether a published
+// Standing returns the last reload, the [start] keys that are pending, and whether a published
 // reload is in progress.
 func (r *reloader) Standing() (last *api.LastReload, pending []string, busy bool) {
 	r.mu.Lock()

@@ -7,15 +7,15 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// settling is work on effects. Each waits for the one before, so that settings take effect in the
-// order in which their configurations are put in force.
+// settling is one piece of work on effects. Each waits for its predecessor, so that settings take
+// effect in commit order.
 type settling struct {
 	done chan struct{}
-	step atomic.Pointer[string] // what it waits for
+	step atomic.Pointer[string] // the current step
 }
 
-// settle runs work on effects in a helper goroutine once all earlier work has ended, and then the
-// next step in the owner. A request that waits reports what for.
+// settle runs work in a helper goroutine after all earlier work, then next on the owner. A waiting
+// request reports what it waits for. request and next may be nil.
 func (r *reloader) settle(
 	ctx context.Context, request *reload, work func(step func(string)), next func(),
 ) {
@@ -38,7 +38,7 @@ func (r *reloader) settle(
 	}()
 }
 
-// wait returns true once the work has ended, and false if ctx ends first.
+// wait reports whether the work has ended; it returns false if ctx ends first.
 func (s *settling) wait(ctx context.Context, request *reload) bool {
 	select {
 	case <-s.done:
@@ -57,8 +57,8 @@ func (s *settling) wait(ctx context.Context, request *reload) bool {
 	}
 }
 
-// follow applies settings to an epoch that became live without a reload. At most one such work
-// waits.
+// follow applies settings to an epoch that became live without a reload. At most one such call is
+// queued.
 func (r *reloader) follow(ctx context.Context) {
 	if r.following {
 		return

@@ -19,8 +19,8 @@ const (
 	conditionPending = "restart-pending"
 )
 
-// prepareTime bounds reading a configuration and making a spec of it: a look-up of names, and three
-// short runs of Envoy.
+// prepareTime bounds preparing a configuration, which includes name lookups and three short runs of
+// Envoy.
 const prepareTime = 30 * time.Second
 
 // take begins a reload.
@@ -39,7 +39,7 @@ func (r *reloader) take(ctx context.Context, request *reload) {
 	}()
 }
 
-// prepareInTime is prepare with a bound that also holds where a file system hangs.
+// prepareInTime is prepare within prepareTime, even if a file system hangs.
 func (r *reloader) prepareInTime(ctx context.Context, request *reload) (*prepared, error) {
 	ctx, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
@@ -67,7 +67,7 @@ func (r *reloader) prepareInTime(ctx context.Context, request *reload) (*prepare
 	}
 }
 
-// prepare reads the configuration, checks it and makes a spec of it.
+// prepare reads and checks the configuration and makes its spec.
 func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, error) {
 	loaded, err := r.configuration(ctx, request)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 		read.pending = pendingKeys(r.started, loaded.Config)
 		loaded.Config = config.Keep(r.started, loaded.Config)
 	}
-	// Watched before they are read, so that no change is missed while the epoch waits.
+	// Watched before the files are read, so that no change is missed while the epoch waits.
 	r.effects.Expect(request.id, loaded, nil)
 	read.wanted, err = r.source.Make(ctx, loaded, listener{
 		phase: func(phase string) { request.progress(api.Progress{Phase: phase}) },
@@ -94,7 +94,8 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	return read, err
 }
 
-// configuration reads and checks the configuration. That of the start has just been read.
+// configuration reads and checks the configuration. The first reload uses the one that the agent
+// has just loaded.
 func (r *reloader) configuration(ctx context.Context, request *reload) (*config.Loaded, error) {
 	loaded := new(config.Loaded)
 	if *loaded = *r.InForce(); !request.first {
@@ -106,10 +107,10 @@ func (r *reloader) configuration(ctx context.Context, request *reload) (*config.
 	return loaded, r.source.Check(ctx, loaded)
 }
 
-// decide requests the epoch that a configuration needs, or puts it in force if it needs none.
+// decide commits a configuration, requests an epoch for it, or refuses it.
 func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, err error) {
 	overtaken := r.newest != nil && r.newest.id > request.id
-	if overtaken && read != r.newest { // what took longer to read is no longer on disk
+	if overtaken && read != r.newest { // a newer configuration has replaced this one on disk
 		newest := r.newest
 		r.settle(ctx, request, func(func(string)) { err = r.effects.Hold(request.id, newest) },
 			func() { r.decide(ctx, request, newest, err) })
@@ -128,8 +129,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	// A newer request may have requested the epoch that this one needs.
 	ifChanged := request.ifChanged || request.first || overtaken && read.epoch ||
 		read.loaded.Config.Reload.OnRequest != "always"
-	// While another reload waits for its epoch, the supervisor decides which one is live in the
-	// end.
+	// While another reload waits for its epoch, only the supervisor knows which one will be live.
 	if live && hash == read.wanted.spec.Hash && ifChanged && !request.first && len(r.asked) == 0 {
 		r.unchanged(ctx, request, read, number)
 		return
@@ -146,7 +146,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	r.asked, read.epoch = append(r.asked, read), true
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	r.publish(request)
-	// Requested by the owner, so that the supervisor sees the requests in their order.
+	// Called by the owner, so that the supervisor receives the requests in order.
 	wait := r.supervisor.Ask(epoch.Request{
 		Spec: read.wanted.spec, Reason: request.reason, IfChanged: ifChanged,
 		OnWait: func(until time.Time, why string) {
@@ -159,8 +159,8 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	}()
 }
 
-// unchanged ends a reload that needs no epoch. It may change [live] keys, and which [start] keys
-// are pending.
+// unchanged ends a reload that needs no epoch. It may change [live] keys and the pending [start]
+// keys.
 func (r *reloader) unchanged(ctx context.Context, request *reload, read *prepared, number int) {
 	result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, Previous: &number}
 	_, pending, _ := r.Standing()
@@ -207,8 +207,8 @@ func (r *reloader) applied(
 	r.settle(ctx, request, enact, func() { r.finish(ctx, request, result) })
 }
 
-// winner is the newest of the configurations that are requested or in force and whose epoch is
-// live. nil: none of them is, so the one in force stays.
+// winner returns the newest of the requested and committed configurations whose epoch is live, or
+// nil if there is none and the committed one remains in force.
 func (r *reloader) winner(read *prepared) *prepared {
 	hash, _, live := r.serves()
 	if !live {
@@ -224,7 +224,7 @@ func (r *reloader) winner(read *prepared) *prepared {
 	return won
 }
 
-// compare reports what a reload changed.
+// compare adds to result what a reload changed.
 func (r *reloader) compare(request *reload, result *api.ReloadResult) {
 	result.Newer = r.committed != nil && r.committed.id > request.id &&
 		!r.committed.same(request.read)
@@ -236,7 +236,7 @@ func (r *reloader) compare(request *reload, result *api.ReloadResult) {
 	}
 }
 
-// same reports whether two reloads have read the same.
+// same reports whether two reloads have read the same configuration and made the same spec.
 func (p *prepared) same(other *prepared) bool {
 	return other != nil && other.wanted != nil && other.loaded.Hash == p.loaded.Hash &&
 		other.wanted.spec.Hash == p.wanted.spec.Hash
@@ -253,7 +253,7 @@ func (r *reloader) commit(ctx context.Context, won *prepared) (enact func(step f
 	old := r.current
 	r.current, r.pending = won.loaded, won.pending
 	r.mu.Unlock()
-	if won.id > r.refused { // else a newer configuration is still refused
+	if won.id > r.refused { // otherwise a newer configuration is still refused
 		r.board.Clear(conditionRefused)
 	}
 	if len(won.pending) > 0 {

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// reloads is a reloader with a supervisor that does what a test says.
+// reloads is a reloader with a fake supervisor.
 type reloads struct {
 	*reloader
 	file string
@@ -28,11 +28,11 @@ type reloads struct {
 	number  int
 	enacted []string
 	applied int
-	wishes  []string      // hashes of the epochs that were asked for, in order
-	waiting int           // epochs that were asked for and have no outcome yet
-	fail    error         // of the next one
-	hold    chan struct{} // they wait for it
-	hangs   chan struct{} // the resolver, for configurations with a name to look up
+	wishes  []string      // hashes of the requested epochs, in order
+	waiting int           // requested epochs without an outcome yet
+	fail    error         // outcome of the next epoch
+	hold    chan struct{} // blocks new epochs until closed
+	hangs   chan struct{} // blocks the resolver of configurations with a host name
 	changed chan struct{} // nil: never
 
 	// Replaced by tests.
@@ -45,7 +45,7 @@ type reloads struct {
 	liveID  func() string
 }
 
-// What follows implements specSource, requester and effects.
+// The methods below implement specSource, requester and effects.
 
 func (r *reloads) Load() (*config.Loaded, error) { return r.load() }
 
@@ -92,7 +92,7 @@ func (r *reloads) Enact(_ context.Context, _ *config.Loaded, won *prepared, step
 	r.enact(won, step)
 }
 
-// resolve looks up what a configuration names.
+// resolve simulates the name lookup of a configuration.
 func (r *reloads) resolve(ctx context.Context, loaded *config.Loaded, to listener) error {
 	if loaded.Config.Telemetry.StatsdUDPAddress == "" {
 		return nil
@@ -134,8 +134,10 @@ func newReloads(t *testing.T) *reloads {
 	return r
 }
 
-// serve is the supervisor's part of a reload.
-func (r *reloads) serve(request epoch.Request, hold chan struct{}, fail error) (epoch.Result, error) {
+// serve runs the supervisor's part of a reload.
+func (r *reloads) serve(
+	request epoch.Request, hold chan struct{}, fail error,
+) (epoch.Result, error) {
 	if hold != nil {
 		<-hold
 	}
@@ -176,13 +178,13 @@ func (r *reloads) ask(t *testing.T, request reload) api.ReloadResult {
 	return result
 }
 
-// begin begins a reload of a change, and tells its outcome.
+// begin starts a reload for a file change and returns the channel of its result.
 func (r *reloads) begin(t *testing.T, reason string) <-chan api.ReloadResult {
 	t.Helper()
 	return r.beginOf(t, &reload{reason: reason, ifChanged: true})
 }
 
-// beginOf begins a reload, and tells its outcome.
+// beginOf starts a reload and returns the channel of its result.
 func (r *reloads) beginOf(t *testing.T, request *reload) <-chan api.ReloadResult {
 	t.Helper()
 	outcome := make(chan api.ReloadResult, 1)
@@ -193,7 +195,7 @@ func (r *reloads) beginOf(t *testing.T, request *reload) <-chan api.ReloadResult
 	return outcome
 }
 
-// holdEpochs makes the epochs that are asked for from now on wait until release is called.
+// holdEpochs makes newly requested epochs wait until release is called.
 func (r *reloads) holdEpochs() (release func()) {
 	hold := make(chan struct{})
 	r.mu.Lock()
@@ -216,7 +218,8 @@ func (r *reloads) run(t *testing.T) {
 func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 	r := newReloads(t)
 	r.run(t)
-	if got := r.ask(t, reload{reason: "start", first: true, ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 0 {
+	if got := r.ask(t, reload{reason: "start", first: true,
+		ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 0 {
 		t.Fatalf("start: %+v", got)
 	}
 	for _, c := range []struct {
@@ -230,19 +233,27 @@ func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 		{"a file that says the same", "# nothing\n", true, api.OutcomeUnchanged, 0, "", ""},
 		{"on request always", "", false, api.OutcomeRestarted, 1, "", ""},
 		{"a live key", "[log]\nlevel = \"debug\"\n", true, api.OutcomeApplied, 1, "", ""},
-		{"an epoch key", "[envoy]\nconnect_timeout = \"3s\"\n", true, api.OutcomeRestarted, 2, "", ""},
-		{"a start key", "[envoy]\nconnect_timeout = \"3s\"\n[bus]\nenabled = false\n", true, api.OutcomeUnchanged, 2, "bus.enabled", ""},
-		{"a broken file", "[envoy]\nconnect_timeout = 3\n", true, api.OutcomeRefused, 2, "", "connect_timeout"},
-		{"no bootstrap", "[node]\nnetwork = \"impossible\"\n", true, api.OutcomeRefused, 2, "", "no bootstrap"},
-		{"back, on request if changed", "[reload]\non_request = \"if-changed\"\n[envoy]\nconnect_timeout = \"3s\"\n", false, api.OutcomeApplied, 2, "", ""},
+		{"an epoch key", "[envoy]\nconnect_timeout = \"3s\"\n", true,
+			api.OutcomeRestarted, 2, "", ""},
+		{"a start key", "[envoy]\nconnect_timeout = \"3s\"\n[bus]\nenabled = false\n", true,
+			api.OutcomeUnchanged, 2, "bus.enabled", ""},
+		{"a broken file", "[envoy]\nconnect_timeout = 3\n", true, api.OutcomeRefused, 2, "",
+			"connect_timeout"},
+		{"no bootstrap", "[node]\nnetwork = \"impossible\"\n", true, api.OutcomeRefused, 2, "",
+			"no bootstrap"},
+		{"back, on request if changed",
+			"[reload]\non_request = \"if-changed\"\n[envoy]\nconnect_timeout = \"3s\"\n", false,
+			api.OutcomeApplied, 2, "", ""},
 	} {
 		r.write(t, c.toml)
 		got := r.ask(t, reload{reason: c.name, ifChanged: c.ifChanged})
-		if got.Outcome != c.outcome || got.Epoch == nil || *got.Epoch != c.epoch || strings.Join(got.Pending, " ") != c.pending ||
+		if got.Outcome != c.outcome || got.Epoch == nil || *got.Epoch != c.epoch ||
+			strings.Join(got.Pending, " ") != c.pending ||
 			!strings.Contains(strings.Join(got.Reasons, "\n"), c.reason) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
-		if refused := len(r.board.Conditions()) > 0 && r.board.Conditions()[0].Code == conditionRefused; refused != (c.outcome == api.OutcomeRefused) {
+		if refused := len(r.board.Conditions()) > 0 &&
+			r.board.Conditions()[0].Code == conditionRefused; refused != (c.outcome == api.OutcomeRefused) {
 			t.Errorf("%s: conditions %+v", c.name, r.board.Conditions())
 		}
 	}
@@ -256,21 +267,26 @@ func TestRefusedEpochKeepsTheConfigurationInForce(t *testing.T) {
 	r.write(t, "[log]\nlevel = \"debug\"\n[envoy]\nconnect_timeout = \"3s\"\n")
 	before := len(r.enacted)
 	got := r.ask(t, reload{reason: "change", ifChanged: true})
-	if got.Outcome != api.OutcomeRefused || got.Reasons[0] != "it does not get live" || *got.Epoch != 0 {
+	if got.Outcome != api.OutcomeRefused || got.Reasons[0] != "it does not get live" ||
+		*got.Epoch != 0 {
 		t.Errorf("%+v", got)
 	}
 	if r.InForce().Config.Log.Level != "info" || len(r.enacted) != before {
 		t.Error("a [live] key of a refused change is in force")
 	}
 	r.fail = nil
-	if got := r.ask(t, reload{reason: "again", ifChanged: true}); got.Outcome != api.OutcomeRestarted || r.InForce().Config.Log.Level != "debug" {
+	if got := r.ask(t,
+		reload{reason: "again", ifChanged: true}); got.Outcome != api.OutcomeRestarted ||
+		r.InForce().Config.Log.Level != "debug" {
 		t.Errorf("the next attempt: %+v", got)
 	}
 }
 
-// brokenWhileOneWaits is a reload that waits for its epoch until release, and a broken
-// configuration that was written meanwhile.
-func brokenWhileOneWaits(t *testing.T) (r *reloads, waiting <-chan api.ReloadResult, release func()) {
+// brokenWhileOneWaits returns a reload that waits for its epoch until release, after an invalid
+// configuration was written.
+func brokenWhileOneWaits(
+	t *testing.T,
+) (r *reloads, waiting <-chan api.ReloadResult, release func()) {
 	t.Helper()
 	r = newReloads(t)
 	r.run(t)
@@ -286,11 +302,13 @@ func brokenWhileOneWaits(t *testing.T) (r *reloads, waiting <-chan api.ReloadRes
 
 func TestBrokenChangeIsToldWhileAnEpochWaits(t *testing.T) {
 	r, waiting, release := brokenWhileOneWaits(t)
-	if got := r.ask(t, reload{reason: "broken", ifChanged: true}); got.Outcome != api.OutcomeRefused {
+	if got := r.ask(t,
+		reload{reason: "broken", ifChanged: true}); got.Outcome != api.OutcomeRefused {
 		t.Errorf("broken: %+v", got)
 	}
 	release()
-	if got := <-waiting; got.Outcome != api.OutcomeRestarted || r.InForce().Config.Envoy.ConnectTimeout != 3*time.Second {
+	if got := <-waiting; got.Outcome != api.OutcomeRestarted ||
+		r.InForce().Config.Envoy.ConnectTimeout != 3*time.Second {
 		t.Errorf("the one that waited: %+v", got)
 	}
 }
@@ -332,7 +350,7 @@ func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {
 	for i, text := range []string{"[envoy]\nconnect_timeout = \"3s\"\n", "# as before\n"} {
 		r.write(t, text)
 		outcomes = append(outcomes, r.begin(t, "change"))
-		// the second is not answered by what is live now: that is about to be replaced
+		// the second needs its own epoch: the live one is about to be replaced
 		r.waits(t, i+1)
 	}
 	release()
@@ -358,7 +376,8 @@ func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
 	releases[1]()
 	<-outcomes[1]
 	releases[0]()
-	if older := <-outcomes[0]; !older.Newer || len(older.Changes) != 2 || older.Changes[1].New != `"debug"` {
+	if older := <-outcomes[0]; !older.Newer || len(older.Changes) != 2 ||
+		older.Changes[1].New != `"debug"` {
 		t.Errorf("the older one tells of what is not in force: %+v", older)
 	}
 	if got := r.InForce().Config.Log.Level; got != "debug" {

@@ -13,26 +13,29 @@ import (
 	"outrider.org/outrider/agent/mesh"
 )
 
-// report is what only the agent can tell in a bug report.
+// report returns the agent's own part of a bug report.
 func (b backend) report() []api.ReportPiece {
 	build := "not known"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		build = info.String()
 	}
-	return []api.ReportPiece{{Name: "build.txt", Text: build}, {Name: "xds-counters.txt", Text: fmt.Sprintf("%+v\n", b.xds.Stats())}}
+	return []api.ReportPiece{{Name: "build.txt", Text: build},
+		{Name: "xds-counters.txt", Text: fmt.Sprintf("%+v\n", b.xds.Stats())}}
 }
 
-// metrics are the agent's own, for /stats/prometheus. They are read from the parts when somebody
-// asks.
+// metrics returns the agent's metrics for /stats/prometheus. Their values are read at each scrape.
 func (a *Agent) metrics() prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	gauge := func(name, help string, value func() float64) {
-		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider", Name: name, Help: help}, value))
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider",
+			Name: name, Help: help}, value))
 	}
 	counter := func(name, help string, value func() float64) {
-		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "outrider", Name: name, Help: help}, value))
+		registry.MustRegister(prometheus.NewCounterFunc(
+			prometheus.CounterOpts{Namespace: "outrider", Name: name, Help: help}, value))
 	}
-	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider", Name: "build_info", Help: "1, with the agent's version.",
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider",
+		Name: "build_info", Help: "1, with the agent's version.",
 		ConstLabels: prometheus.Labels{"version": a.options.Version}}, func() float64 { return 1 }))
 	gauge("current_epoch", "Number of the live epoch, -1 if there is none.", func() float64 {
 		if live, ok := a.proxy.liveEpoch(); ok {
@@ -49,13 +52,17 @@ func (a *Agent) metrics() prometheus.Gatherer {
 		}
 		return float64(running)
 	})
-	gauge("conditions", "Degraded states that stand.", func() float64 { return float64(len(a.board.Conditions())) })
-	gauge("pending_restart_keys", "Keys that changed on disk and are in force only after the next start.", func() float64 {
-		_, pending, _ := a.reloader.Standing()
-		return float64(len(pending))
-	})
-	gauge("discovery_problems", "Problems in the embedded discovery server's files.", func() float64 { return float64(len(a.discovery.Problems())) })
-	gauge("xds_streams", "Streams of Envoys that are open.", func() float64 { return float64(a.xds.Stats().Streams) })
+	gauge("conditions", "Degraded states that stand.",
+		func() float64 { return float64(len(a.board.Conditions())) })
+	gauge("pending_restart_keys",
+		"Keys that changed on disk and are in force only after the next start.", func() float64 {
+			_, pending, _ := a.reloader.Standing()
+			return float64(len(pending))
+		})
+	gauge("discovery_problems", "Problems in the embedded discovery server's files.",
+		func() float64 { return float64(len(a.discovery.Problems())) })
+	gauge("xds_streams", "Streams of Envoys that are open.",
+		func() float64 { return float64(a.xds.Stats().Streams) })
 	counter("xds_refusals_total", "Resources that Envoy refused.", func() float64 {
 		var refused uint64
 		for _, t := range a.xds.Stats().Types {
@@ -63,14 +70,17 @@ func (a *Agent) metrics() prometheus.Gatherer {
 		}
 		return float64(refused)
 	})
-	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider", Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider",
+		Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
 		func() float64 { return float64(a.started.UnixMilli()) / 1000 }))
-	registry.MustRegister(mesh.Metrics{Discovery: a.discovery, XDS: a.xds}, connectionMetrics{a}, identityMetrics{a})
-	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_", collectors.NewGoCollector()))
+	registry.MustRegister(mesh.Metrics{Discovery: a.discovery, XDS: a.xds}, connectionMetrics{a},
+		identityMetrics{a})
+	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_",
+		collectors.NewGoCollector()))
 	return registry
 }
 
-// values are the effective configuration as the private socket shows it.
+// values returns the effective configuration in the API's type.
 func values(loaded *config.Loaded) []api.ConfigValue {
 	var all []api.ConfigValue
 	for _, value := range loaded.Values() {

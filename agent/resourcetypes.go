@@ -9,14 +9,14 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// statusTime bounds the question to the streams where they stand.
+// statusTime bounds reading the state of the xDS streams.
 const statusTime = time.Second
 
-// ResourceTypes is where each epoch stands with each type of resource.
+// ResourceTypes returns the state of each resource type on the xDS stream of each running epoch.
 func (b backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
-	numbers := map[int]int{} // pid → epoch
+	numbers := map[int]int{} // PID → epoch number
 	for _, e := range b.supervisor.Epochs() {
 		if e.State != epoch.Exited {
 			numbers[e.PID] = e.Number
@@ -29,7 +29,8 @@ func (b backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) 
 			continue
 		}
 		for _, t := range stream.Types {
-			shown := api.ResourceType{Epoch: number, Type: t.Type, Version: t.VersionAccepted, Resources: t.Names, State: "accepted", Since: t.Accepted, Source: "embedded"}
+			shown := api.ResourceType{Epoch: number, Type: t.Type, Version: t.VersionAccepted,
+				Resources: t.Names, State: "accepted", Since: t.Accepted, Source: "embedded"}
 			if t.VersionAccepted != t.VersionSent || t.Pending > 0 {
 				shown.State, shown.Since = "pending", t.Sent
 			}

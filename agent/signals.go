@@ -11,22 +11,21 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// signals are what the world tells the agent by signals.
+// signals receives the signals that the agent handles.
 type signals struct {
 	received chan os.Signal
 	stop     func()
 }
 
-// catchSignals catches them from now on, so that none that comes while the agent starts is lost or
-// deadly.
+// catchSignals registers the handler, so that a signal during the start is neither lost nor fatal.
 func catchSignals() signals {
 	received := make(chan os.Signal, 16)
 	signal.Notify(received, unix.SIGHUP, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1)
 	return signals{received: received, stop: func() { signal.Stop(received) }}
 }
 
-// obey does what signals and requests ask for until ctx ends. Each runs beside the others: a stop
-// does not wait for a reload, nor the second SIGTERM for the first.
+// obey handles signals and stop requests until ctx ends. Each runs in its own goroutine: a stop
+// does not wait for a reload, nor a second SIGTERM for the first.
 func (a *Agent) obey(ctx context.Context, signals signals) error {
 	var running errgroup.Group
 	defer func() { _ = running.Wait() }()
@@ -36,7 +35,7 @@ func (a *Agent) obey(ctx context.Context, signals signals) error {
 		case received := <-signals.received:
 			switch received {
 			case unix.SIGHUP:
-				// its outcome is logged
+				// The reloader logs the outcome.
 				do(func() { _, _ = a.reloader.Reload(ctx, &reload{reason: "SIGHUP"}) })
 			case unix.SIGUSR1:
 				do(func() { a.reopenLogs(ctx) })
@@ -51,7 +50,7 @@ func (a *Agent) obey(ctx context.Context, signals signals) error {
 	}
 }
 
-// signalName is "SIGTERM", not "terminated".
+// signalName returns "SIGTERM" instead of "terminated".
 func signalName(received os.Signal) string {
 	if number, ok := received.(unix.Signal); ok {
 		return unix.SignalName(number)
@@ -59,7 +58,7 @@ func signalName(received os.Signal) string {
 	return received.String()
 }
 
-// reopenLogs makes every epoch whose admin interface answers open its access logs again.
+// reopenLogs makes every running epoch reopen its access logs.
 func (a *Agent) reopenLogs(ctx context.Context) {
 	for _, e := range a.supervisor.Epochs() {
 		if e.State == epoch.Exited {

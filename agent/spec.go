@@ -17,32 +17,32 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// specMaker turns a configuration into the Envoy it asks for.
+// specMaker makes the spec of an epoch from a configuration.
 type specMaker struct {
 	blueprint.Maker
-	// of the keeper that runs now
+	// keeper returns the identity and paths of the current keeper.
 	keeper func() keeper.Info
-	// what the binary at a path is
+	// inspect returns the version and capabilities of the binary at path.
 	inspect func(ctx context.Context, path string) (*envoy.Binary, error)
-	// where Envoy runs, and as whom
+	// runner runs Envoy in the keeper's environment, as Envoy's user.
 	runner envoy.Runner
 }
 
-// wanted is what a configuration asks for.
+// wanted is the Envoy that a configuration describes.
 type wanted struct {
 	spec   *epoch.Spec
 	binary *envoy.Binary
-	files  []string // that Envoy itself reads at its start: they are awaited, and watched
+	files  []string // files that Envoy reads at its start; awaited and watched
 }
 
-// listener is told how making an epoch goes on.
+// listener receives the progress of making a spec.
 type listener struct {
-	phase func(phase string)   // what is done now, or waited for
-	files func(files []string) // that Envoy itself reads, before they are read
+	phase func(phase string)   // called with the current step
+	files func(files []string) // called with the files of Envoy before they are read
 }
 
-// make reads everything an epoch is made of, so that the functions of the result need nothing more:
-// what was read now is what is started, however long it waits for its turn.
+// make reads everything that an epoch consists of. The functions of the spec read nothing more, so
+// that the epoch starts with what was read now, however long it waits.
 func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	if err != nil {
@@ -66,7 +66,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok && failed.Missing {
 		return nil, exit(ExitNoProgram, err)
 	} else if ok {
-		return nil, &ExitError{Code: ExitInternal, Err: err} // systemd tries again
+		return nil, &ExitError{Code: ExitInternal, Err: err} // systemd retries
 	}
 	if err == nil {
 		err = plan.Suits(binary)
@@ -82,8 +82,10 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	return &wanted{spec: spec, binary: binary, files: plan.Files()}, nil
 }
 
-// spec is what the supervisor needs to know of a blueprint.
-func (m *specMaker) spec(c *config.Config, plan *blueprint.Blueprint, binary *envoy.Binary) (*epoch.Spec, error) {
+// spec converts a blueprint to a spec for the supervisor.
+func (m *specMaker) spec(
+	c *config.Config, plan *blueprint.Blueprint, binary *envoy.Binary,
+) (*epoch.Spec, error) {
 	digest, err := plan.Digest(binary)
 	if err != nil {
 		return nil, err
@@ -101,7 +103,8 @@ func (m *specMaker) spec(c *config.Config, plan *blueprint.Blueprint, binary *en
 		Hash:      digest,
 		Bootstrap: func(l epoch.Launch) ([]byte, error) { return plan.Render(socket(l)) },
 		Command: func(l epoch.Launch) (epoch.Command, error) {
-			return epoch.Command{Path: binary.Path, Args: launched(l).Args(binary), Env: envoyEnvironment()}, nil
+			return epoch.Command{Path: binary.Path, Args: launched(l).Args(binary),
+				Env: envoyEnvironment()}, nil
 		},
 		AdminAddress:      func(l epoch.Launch) string { return plan.AdminAddress(socket(l)) },
 		HotRestartVersion: binary.HotRestartVersion,
@@ -112,7 +115,8 @@ func (m *specMaker) spec(c *config.Config, plan *blueprint.Blueprint, binary *en
 	}
 	if c.Reload.Validate {
 		spec.Validation = func(l epoch.Launch) (epoch.Command, error) {
-			return epoch.Command{Path: binary.Path, Args: launched(l).ValidateArgs(binary), Env: envoyEnvironment()}, nil
+			return epoch.Command{Path: binary.Path, Args: launched(l).ValidateArgs(binary),
+				Env: envoyEnvironment()}, nil
 		}
 	}
 	return spec, nil
@@ -124,8 +128,8 @@ const (
 	bootstrapCacheName = "bootstrap.json"    // see bootstrap.Program
 )
 
-// blueprints returns the Maker of this host, which caches the last bootstrap: to run
-// outrider-bootstrap takes 15 ms of a start.
+// blueprints returns the Maker of this host. It caches the output of outrider-bootstrap in the
+// state directory.
 func blueprints(c *config.Config, version string, log *slog.Logger) blueprint.Maker {
 	maker := blueprint.ThisHost()
 	program := &bootstrap.Program{
@@ -135,8 +139,8 @@ func blueprints(c *config.Config, version string, log *slog.Logger) blueprint.Ma
 	return maker
 }
 
-// files returns the files that Envoy itself reads at its start. Where the configuration makes no
-// bootstrap, only those of reload.files are known; the start then reports why.
+// files returns the files that Envoy reads at its start. If no bootstrap can be made from the
+// configuration, only those of reload.files are known, and the start reports the error.
 func (m *specMaker) files(ctx context.Context, loaded *config.Loaded) []string {
 	plan, err := m.Make(ctx, loaded)
 	if err != nil {
@@ -145,5 +149,6 @@ func (m *specMaker) files(ctx context.Context, loaded *config.Loaded) []string {
 	return plan.Files()
 }
 
-// envoyEnvironment is Envoy's environment: nothing of the agent's or the keeper's is its business.
+// envoyEnvironment returns the environment of Envoy, which inherits nothing from the agent or the
+// keeper.
 func envoyEnvironment() []string { return []string{"PATH=/usr/bin:/bin"} }

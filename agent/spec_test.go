@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// What passes must not keep systemd from starting the agent again.
+// A transient failure must not prevent systemd from restarting the agent.
 func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -21,7 +21,8 @@ func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "outrider.toml")
 	put(t, file, "")
-	loaded, err := config.Load(config.Options{Path: file, Environment: func(string) string { return "" }})
+	loaded, err := config.Load(config.Options{Path: file,
+		Environment: func(string) string { return "" }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,12 +34,21 @@ func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 		"a file":      {&bootstrap.Error{File: "a.tmpl", Message: "wrong"}, ExitConfiguration},
 		"the input":   {errors.New("the node's ID is missing"), ExitConfiguration},
 		"the program": {&bootstrap.ProgramError{Err: errors.New("signal: killed")}, ExitInternal},
-		"no program":  {&bootstrap.ProgramError{Err: errors.New("no such file"), Missing: true}, ExitNoProgram},
+		"no program": {&bootstrap.ProgramError{Err: errors.New("no such file"), Missing: true},
+			ExitNoProgram},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &specMaker{Maker: blueprint.ThisHost(), inspect: func(context.Context, string) (*envoy.Binary, error) { return &envoy.Binary{}, nil }}
-			m.Render = func(context.Context, bootstrap.Request) (*bootstrap.Rendered, error) { return nil, test.err }
-			_, err := m.make(t.Context(), loaded, listener{phase: func(string) {}, files: func([]string) {}})
+			m := &specMaker{Maker: blueprint.ThisHost(),
+				inspect: func(context.Context, string) (*envoy.Binary,
+					error) {
+					return &envoy.Binary{}, nil
+				}}
+			m.Render = func(context.Context, bootstrap.Request) (*bootstrap.Rendered,
+				error) {
+				return nil, test.err
+			}
+			_, err := m.make(t.Context(), loaded, listener{phase: func(string) {},
+				files: func([]string) {}})
 			if exit, ok := errors.AsType[*ExitError](err); !ok || exit.Code != test.code {
 				t.Errorf("%v (%+v), want the code %d", err, exit, test.code)
 			}

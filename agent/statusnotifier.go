@@ -11,24 +11,24 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// statusNotifier reports the agent's state to the service manager, in the words of the status.
+// statusNotifier reports the agent's state and a status sentence to the service manager.
 type statusNotifier struct {
 	backend
 	notifier *systemd.Notifier
 }
 
-// statusInterval is how often the sentence is looked at while a phase lasts: what it waits for changes
-// without an event.
+// statusInterval is the polling interval while the agent is not running normally: the sentence then
+// changes without an event.
 const statusInterval = time.Second
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (n *statusNotifier) Name() string { return "status notifier" }
 
 // Run reports changes until ctx ends.
 func (n *statusNotifier) Run(ctx context.Context) error {
 	events, cancel := n.board.Watch(64)
 	defer cancel()
-	var told uint64 // how many reloads had begun when it was looked last
+	var told uint64 // number of reloads already reported to the manager
 	for {
 		changed := n.supervisor.Changed()
 		number := -1
@@ -40,9 +40,9 @@ func (n *statusNotifier) Run(ctx context.Context) error {
 		state, sentence := n.now()
 		switch {
 		case state == api.StateReloading:
-			begun = n.reloader.Reported() // all of them are told by this one
+			begun = n.reloader.Reported() // one RELOADING covers all of them
 		case begun != told && n.announced():
-			// one that was over before it was looked at, as refusals are
+			// a reload that ended before this poll, such as a refused one
 			n.notifier.Set(systemd.Reloading, "reloading")
 		}
 		told = begun
@@ -68,7 +68,7 @@ func (n *statusNotifier) Run(ctx context.Context) error {
 	}
 }
 
-// now returns the agent's state and a sentence about it.
+// now returns the agent's state and its status sentence.
 func (n *statusNotifier) now() (api.State, string) {
 	state := n.state()
 	live, serves := n.proxy.liveEpoch()
@@ -100,7 +100,8 @@ func (n *statusNotifier) now() (api.State, string) {
 func doing(live epoch.Epoch) string {
 	switch {
 	case live.Drained && live.Awaits != "":
-		return fmt.Sprintf("epoch %d drains until the undrain is done: %s", live.Number, live.Awaits)
+		return fmt.Sprintf("epoch %d drains until the undrain is done: %s", live.Number,
+			live.Awaits)
 	case live.Drained:
 		return fmt.Sprintf("epoch %d drains on request", live.Number)
 	default:
@@ -108,10 +109,11 @@ func doing(live epoch.Epoch) string {
 	}
 }
 
-// announced reports whether the manager has got READY=1.
+// announced reports whether READY=1 was sent to the manager.
 func (n *statusNotifier) announced() bool { return n.notifier.Announced() }
 
-// beat returns once both owners have run: that of reloads and that of epochs. It feeds the watchdog.
+// beat returns once the goroutines of the reloader and the supervisor have run. It feeds the
+// watchdog.
 func (a *Agent) beat(ctx context.Context) error {
 	if err := a.reloader.Ping(ctx); err != nil {
 		return fmt.Errorf("the reloads' loop: %w", err)
@@ -122,11 +124,11 @@ func (a *Agent) beat(ctx context.Context) error {
 	return nil
 }
 
-// farewellTime bounds the last messages to the manager.
+// farewellTime bounds sending the last messages to the manager.
 const farewellTime = 500 * time.Millisecond
 
-// farewell tells that the agent has ended, and why if that is an error: systemd shows it until the
-// next start.
+// farewell sends the end of the agent to the manager, with the error if there is one: systemd shows
+// it until the next start.
 func farewell(notifier *systemd.Notifier, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		notifier.Fail(err)

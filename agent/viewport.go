@@ -9,13 +9,12 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// conditionViewYields is the condition that stands while Envoy's own admin interface has the view's
-// port.
+// conditionViewYields is active while Envoy's own admin interface occupies the view's port.
 const conditionViewYields = "admin-view-yields"
 
-// viewPort keeps the view off the port that Envoy's own admin interface listens on: a bootstrap of
-// the user's decides where that is. The view yields before such an epoch starts and comes back once
-// an epoch without that address is live.
+// viewPort resolves conflicts between the admin view and Envoy's own admin interface, whose address
+// a custom bootstrap decides. The view stops listening before an epoch with the same address starts
+// and resumes once an epoch with another address is live.
 type viewPort struct {
 	yield   func(taken []string) string // View.Yield
 	epochs  func() []epoch.Epoch
@@ -23,15 +22,15 @@ type viewPort struct {
 	board   *condition.Board
 
 	mu   sync.Mutex
-	held map[uint64]string // by reload: the admin address of the epoch that it asks for
-	// of the live epoch, or of the one that was or is to be while none is live
+	held map[uint64]string // admin address of the requested epoch, by reload ID
+	// last is the admin address of the live epoch, or of the last or next one if none is live.
 	last string
 }
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (*viewPort) Name() string { return "admin-port" }
 
-// Run follows the epochs until ctx ends.
+// Run updates the view on each change of the epochs until ctx ends.
 func (p *viewPort) Run(ctx context.Context) error {
 	for {
 		changed := p.changed()
@@ -44,7 +43,7 @@ func (p *viewPort) Run(ctx context.Context) error {
 	}
 }
 
-// hold makes the view yield to the epoch that a reload asks for, until over.
+// hold makes the view yield to the epoch that a reload requests, until over.
 func (p *viewPort) hold(id uint64, spec *epoch.Spec) {
 	p.mu.Lock()
 	p.held[id] = spec.AdminAddress(epoch.Launch{})
@@ -52,7 +51,7 @@ func (p *viewPort) hold(id uint64, spec *epoch.Spec) {
 	p.update()
 }
 
-// over ends what hold began: from then on only the epochs count.
+// over ends hold.
 func (p *viewPort) over(id uint64) {
 	p.mu.Lock()
 	delete(p.held, id)
@@ -60,8 +59,8 @@ func (p *viewPort) over(id uint64) {
 	p.update()
 }
 
-// update tells the view which addresses are Envoy's. While no epoch is live the last one's counts,
-// as it may be started again at any time.
+// update passes the admin addresses of the epochs to the view. While no epoch is live, the last
+// one's counts, since it may be restarted at any time.
 func (p *viewPort) update() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +90,8 @@ func (p *viewPort) update() {
 	case "":
 		p.board.Clear(conditionViewYields)
 	case p.last:
-		p.board.Raise(conditionViewYields, condition.Info, fmt.Sprintf("The bootstrap has Envoy's own admin interface on %s: "+
-			"there is no view of it on [envoy] admin_port, and every local user may change Envoy there.", yields))
+		p.board.Raise(conditionViewYields, condition.Info,
+			fmt.Sprintf("The bootstrap has Envoy's own admin interface on %s: "+
+				"there is no view of it on [envoy] admin_port, and every local user may change Envoy there.", yields))
 	}
 }
