@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// busyEnvoy is an admin interface that does not answer before the end of the test. It tells each
-// request, as Envoy works for each, whoever waits.
+// busyEnvoy returns an admin interface that answers only at the end of the test. It sends the path
+// of each request to asked. Like Envoy, it ignores disconnects.
 func busyEnvoy(t *testing.T) (envoy *proxy, asked chan string) {
 	asked, ended := make(chan string, 100), make(chan struct{})
 	t.Cleanup(func() { close(ended) })
@@ -30,7 +30,7 @@ func busyEnvoy(t *testing.T) (envoy *proxy, asked chan string) {
 	return envoy, asked
 }
 
-// abandon requests what Envoy works for, and closes the connection once it does.
+// abandon sends a request and closes the connection once Envoy works on it.
 func abandon(t *testing.T, uid int, address, path string, asked chan string) {
 	t.Helper()
 	c := slowReader(t, uid, address, path)
@@ -42,7 +42,7 @@ func abandon(t *testing.T, uid int, address, path string, asked chan string) {
 	_ = c.Close()
 }
 
-// A user who asks and goes away, again and again, makes Envoy work for one answer at a time.
+// A user who repeatedly abandons requests occupies one place only.
 func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	envoy, asked := busyEnvoy(t)
 	view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
@@ -54,7 +54,8 @@ func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	second := slowReader(t, 20000, view.Address(), "/config_dump")
 	_ = second.SetReadDeadline(time.Now().Add(30 * time.Second))
 	said := make([]byte, 512)
-	if n, err := second.Read(said); err != nil || !strings.Contains(string(said[:n]), "try again later") {
+	if n, err := second.Read(said); err != nil || !strings.Contains(string(said[:n]),
+		"try again later") {
 		t.Errorf("the second one gets %s, %v", said[:n], err)
 	}
 	if len(asked) > 0 {
@@ -62,7 +63,7 @@ func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	}
 }
 
-// The same for scrapes, of which a user or host has two at a time.
+// As above for scrapes, of which a user or host has two places.
 func TestScrapes_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	envoy, asked := busyEnvoy(t)
 	server := newHTTPServer(newMerger(nil, envoy, func() string { return "" }), discard())

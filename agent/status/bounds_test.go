@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// families are metrics of so many families, each of so many small samples.
+// families returns count families with many small samples each.
 func families(prefix string, count, samples int) string {
 	var text strings.Builder
 	for family := range count {
@@ -30,9 +30,10 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// Samples that were parsed would take some twenty times the memory of their text.
+// Parsed samples would need about twenty times the memory of their text.
 func TestApplicationMetrics_TakeTheMemoryOfTheirText(t *testing.T) {
-	for _, text := range []string{families("f", 9_000, 1), families("f", 90, 1000), families("f", 9_000, 100)} {
+	for _, text := range []string{families("f", 9_000, 1), families("f", 90, 1000),
+		families("f", 9_000, 100)} {
 		url := serveText(t, "text/plain", text)
 		m := newMerger(nil, nil, func() string { return url })
 		out := newMerged(&strings.Builder{}, expfmt.NewFormat(expfmt.TypeTextPlain), m.drop)
@@ -40,8 +41,10 @@ func TestApplicationMetrics_TakeTheMemoryOfTheirText(t *testing.T) {
 		held := m.scrapeApplication(t.Context(), out)
 		used := int(heap()) - int(before)
 		t.Logf("%d KB of text, %d KB held", len(text)>>10, used>>10)
-		if limit := 2*len(text) + 300*len(held.families) + 1<<20; used > limit || len(held.families) < 90 {
-			t.Errorf("%d families of %d bytes take %d bytes, more than %d", len(held.families), len(text), used, limit)
+		if limit := 2*len(text) + 300*len(held.families) + 1<<20; used > limit ||
+			len(held.families) < 90 {
+			t.Errorf("%d families of %d bytes take %d bytes, more than %d", len(held.families),
+				len(text), used, limit)
 		}
 		runtime.KeepAlive(held)
 	}
@@ -54,13 +57,15 @@ func TestMetrics_HaveLimits(t *testing.T) {
 		want       error
 		bad, least int
 	}{
-		{"families", families("f", applicationLimits.families+1, 1), errManyFamilies, 0, applicationLimits.families},
+		{"families", families("f", applicationLimits.families+1, 1), errManyFamilies, 0,
+			applicationLimits.families},
 		{"lines of a family", families("f", 1, applicationLimits.lines+1) + "g 1\n", nil, 1, 1},
 		{"bytes", families("f", 17, 1) + comments, errSourceTooLarge, 0, 16},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, bad := 0, 0
-			err := eachFamily(strings.NewReader(test.text), applicationLimits, func(*dto.MetricFamily, []byte) error { got++; return nil },
+			err := eachFamily(strings.NewReader(test.text), applicationLimits,
+				func(*dto.MetricFamily, []byte) error { got++; return nil },
 				func(error) { bad++ })
 			if !errors.Is(err, test.want) || bad != test.bad || got < test.least {
 				t.Errorf("%v, %d bad, %d families", err, bad, got)
@@ -69,14 +74,17 @@ func TestMetrics_HaveLimits(t *testing.T) {
 	}
 }
 
-// What goes beyond a limit is left out and counted, for each source; the other one goes on.
+// What exceeds a limit is dropped and counted per source, and the other source is served.
 func TestMetrics_TooManyFamiliesAreCounted(t *testing.T) {
 	app := serveText(t, "text/plain", families("app", applicationLimits.families+10, 1))
 	envoy := &proxy{}
-	envoy.set(answering(map[string]string{"/stats/prometheus": families("envoy", envoyLimits.families+10, 1)}), 1, "")
+	envoy.set(answering(map[string]string{"/stats/prometheus": families("envoy",
+		envoyLimits.families+10, 1)}), 1, "")
 	_, url := startServer(t, Options{Proxy: envoy, Config: Config{ApplicationMetrics: app}})
 	code, body, _ := ask(t, http.MethodGet, url+"/metrics")
-	for _, want := range []string{"app9{", "envoy9{", `outrider_scrape_errors_total{source="application"} 1`, `outrider_scrape_errors_total{source="envoy"} 1`} {
+	for _, want := range []string{"app9{", "envoy9{",
+		`outrider_scrape_errors_total{source="application"} 1`,
+		`outrider_scrape_errors_total{source="envoy"} 1`} {
 		if code != 200 || !strings.Contains(body, want) {
 			t.Errorf("%d, no %s in %d bytes", code, want, len(body))
 		}

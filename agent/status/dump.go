@@ -15,29 +15,29 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// large are the paths whose answers grow with Envoy's configuration. Envoy makes them as a whole,
-// on its main thread, and holds what was not yet read.
-var large = []string{"/certs", "/clusters", "/config_dump", "/init_dump", "/listeners", "/stats", "/stats/prometheus"}
+// large lists the paths whose answers grow with Envoy's configuration. Envoy builds such an answer
+// on its main thread and holds all of it until it has been read.
+var large = []string{"/certs", "/clusters", "/config_dump", "/init_dump", "/listeners", "/stats",
+	"/stats/prometheus"}
 
 // Limits of large answers.
 var (
-	// of root, the agent's own user and Envoy's
+	// for root, the agent's own user and Envoy's
 	trustedDumps = admission.Limits{Total: 2, PerKey: 1}
-	otherDumps   = admission.Limits{Total: 2, PerKey: 1} // of all others
+	otherDumps   = admission.Limits{Total: 2, PerKey: 1} // for all others
 )
 
 const (
 	dumpAtMost = 32 << 20 // compressed
 	dumpWait   = 30 * time.Second
 	dumpFetch  = 30 * time.Second
-	dumpSlow   = 2 * time.Second // a reader who takes longer gives way to others
+	dumpSlow   = 2 * time.Second // slower readers can be evicted by others
 )
 
 var errDumpTooLarge = fmt.Errorf("the answer has more than %d bytes, compressed", dumpAtMost)
 
-// dumps is a transport to the live epoch that bounds how many large answers there are at a time, in
-// Envoy or here. It takes them from Envoy at once and keeps them compressed until they have been
-// read, however slowly.
+// dumps is a transport to the live epoch that bounds the number of concurrent large answers. It
+// reads each from Envoy at once and holds it compressed until the client has read it.
 type dumps struct {
 	live            live
 	gate            *gate
@@ -46,7 +46,8 @@ type dumps struct {
 }
 
 func newDumps(proxy Proxy, gate *gate) *dumps {
-	return &dumps{live: live{proxy}, gate: gate, trusted: admission.NewPool(trustedDumps), others: admission.NewPool(otherDumps),
+	return &dumps{live: live{proxy}, gate: gate, trusted: admission.NewPool(trustedDumps),
+		others:  admission.NewPool(otherDumps),
 		waitFor: dumpWait, slow: dumpSlow}
 }
 
@@ -55,7 +56,7 @@ func (d *dumps) RoundTrip(request *http.Request) (*http.Response, error) {
 	return d.roundTrip(request, func(*http.Response) {})
 }
 
-// redactedDumps is the same transport, with answers from which credentials are removed.
+// redactedDumps is dumps with credentials removed from the answers.
 type redactedDumps struct{ *dumps }
 
 // RoundTrip implements http.RoundTripper.
@@ -63,8 +64,10 @@ func (d redactedDumps) RoundTrip(request *http.Request) (*http.Response, error) 
 	return d.roundTrip(request, redactResponse)
 }
 
-// roundTrip has the answer redacted before it is kept.
-func (d *dumps) roundTrip(request *http.Request, redact func(*http.Response)) (*http.Response, error) {
+// roundTrip redacts the answer before it is compressed.
+func (d *dumps) roundTrip(
+	request *http.Request, redact func(*http.Response),
+) (*http.Response, error) {
 	if !slices.Contains(large, request.URL.Path) || request.Method != http.MethodGet {
 		response, err := d.live.RoundTrip(request)
 		if err == nil {
@@ -76,7 +79,7 @@ func (d *dumps) roundTrip(request *http.Request, redact func(*http.Response)) (*
 	if err := d.enter(request.Context(), body); err != nil {
 		return nil, err
 	}
-	// Envoy makes the answer even if nobody waits for it any more: until then the place is taken.
+	// Envoy completes the answer even if the client disconnects; hold the place until then.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(request.Context()), dumpFetch)
 	defer cancel()
 	response, err := d.live.RoundTrip(request.WithContext(ctx))
@@ -92,7 +95,7 @@ func (d *dumps) roundTrip(request *http.Request, redact func(*http.Response)) (*
 	return response, nil
 }
 
-// enter waits for a place. An eviction ends the reader's connection.
+// enter waits for a place. The eviction of body closes the reader's connection.
 func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
 	key, conn, pool := admission.KeyFrom(ctx), admission.FromContext(ctx), d.others
 	if d.gate.isTrusted(key) {
@@ -112,7 +115,7 @@ func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
 	return err
 }
 
-// dumpBody is an answer that was taken from Envoy.
+// dumpBody is the body of a large answer, held in memory.
 type dumpBody struct {
 	place   *admission.Place
 	evicted atomic.Bool
@@ -122,7 +125,7 @@ type dumpBody struct {
 
 var errEvicted = errors.New("the answer was read so slowly that another reader took its place")
 
-// fill takes the whole body of an answer, and becomes its body.
+// fill reads the whole body of an answer and becomes its new body.
 func (b *dumpBody) fill(response *http.Response) error {
 	defer response.Body.Close()
 	compressed := &bounded{}

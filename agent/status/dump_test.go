@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// largeBootstrap is what makes a dump of several megabytes.
+// largeBootstrap returns a bootstrap whose dump has several megabytes.
 func largeBootstrap(clusters, kilobytes int) string {
 	var text strings.Builder
 	text.WriteString(`, "static_resources": {"clusters": [`)
@@ -24,14 +24,15 @@ func largeBootstrap(clusters, kilobytes int) string {
 		if i > 0 {
 			text.WriteString(",")
 		}
-		fmt.Fprintf(&text, `{"name": "c%d", "connect_timeout": "1s", "metadata": {"filter_metadata": {"x": {"text": %q}}}}`,
+		fmt.Fprintf(&text,
+			`{"name": "c%d", "connect_timeout": "1s", "metadata": {"filter_metadata": {"x": {"text": %q}}}}`,
 			i, strings.Repeat(fmt.Sprintf("%04d", i), kilobytes<<8))
 	}
 	text.WriteString("]}")
 	return text.String()
 }
 
-// allocated is what Envoy has allocated, in bytes.
+// allocated returns the bytes that Envoy has allocated.
 func allocated(t *testing.T, admin http.RoundTripper) int64 {
 	t.Helper()
 	request, _ := http.NewRequest(http.MethodGet, "http://admin/memory", nil)
@@ -49,12 +50,14 @@ func allocated(t *testing.T, admin http.RoundTripper) int64 {
 	return memory.Allocated
 }
 
-// slowReader requests a path and reads nothing, until the test ends.
+// slowReader requests a path and reads nothing until the test ends.
 func slowReader(t *testing.T, uid int, address, path string) (c net.Conn) {
 	t.Helper()
-	// the kernel is not to take the answer
+	// a small buffer, so that the kernel cannot hold the answer
 	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
-		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) })
+		return raw.Control(func(fd uintptr) {
+			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096)
+		})
 	}}
 	var err error
 	parts.As(t, uid, func() { c, err = dialer.Dial("tcp", address) })
@@ -71,14 +74,16 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	admin := unixAdmin(t, socket)
 	envoy := &proxy{}
 	envoy.set(admin, 0, "")
-	view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy, Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
-	view.dumps.slow = 200 * time.Millisecond // so that many get their turn
+	view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
+		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
+	view.dumps.slow = 200 * time.Millisecond // lets many readers get a place
 	runPart(t, view.Run)
 	<-view.Ready()
 	url := "http://" + view.Address()
 
 	code, dump, header := ask(t, "GET", url+"/config_dump")
-	if code != 200 || !json.Valid([]byte(dump)) || header.Get("Content-Length") != fmt.Sprint(len(dump)) {
+	if code != 200 || !json.Valid([]byte(dump)) ||
+		header.Get("Content-Length") != fmt.Sprint(len(dump)) {
 		t.Fatalf("%d, %d bytes, %v", code, len(dump), header)
 	}
 	before := allocated(t, admin)
@@ -93,19 +98,21 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 		most = max(most, allocated(t, admin))
 		return view.dumps.others.Stats().Evicted >= 2
 	})
-	t.Logf("a dump has %d KB, Envoy has grown by at most %d KB, of %d", len(dump)>>10, (most-before)>>10, before>>10)
+	t.Logf("a dump has %d KB, Envoy has grown by at most %d KB, of %d", len(dump)>>10,
+		(most-before)>>10, before>>10)
 	if grown := most - before; grown > 4*int64(len(dump)) {
 		t.Errorf("Envoy has grown by %d bytes: more than four dumps of %d", grown, len(dump))
 	}
 	began := time.Now()
-	if code, got, _ := ask(t, "GET", url+"/config_dump"); code != 200 || !json.Valid([]byte(got)) || len(got) < len(dump)*9/10 {
+	if code, got, _ := ask(t, "GET", url+"/config_dump"); code != 200 || !json.Valid([]byte(got)) ||
+		len(got) < len(dump)*9/10 {
 		t.Errorf("root: %d, %d of %d bytes", code, len(got), len(dump))
 	}
 	t.Logf("root read it in %s", time.Since(began).Round(time.Millisecond))
 }
 
-// One answer of each user is made at a time, with either access; more wait, and are refused in the
-// end.
+// One answer per user is made at a time, with either access. More requests wait, and are refused
+// after the timeout.
 func TestDumps_AtATime(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		t.Run(fmt.Sprintf("full %v", full), func(t *testing.T) {
@@ -123,7 +130,8 @@ func TestDumps_AtATime(t *testing.T) {
 				<-ended
 				return nil, io.ErrUnexpectedEOF
 			}), 0, "")
-			view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t), Full: full}, Proxy: envoy, Trusted: []uint32{0},
+			view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t), Full: full},
+				Proxy: envoy, Trusted: []uint32{0},
 				Board: condition.NewBoard(), Logger: discard()})
 			view.dumps.waitFor = 500 * time.Millisecond
 			runPart(t, view.Run)
@@ -133,11 +141,13 @@ func TestDumps_AtATime(t *testing.T) {
 					slowReader(t, uid*20000, view.Address(), path)
 				}
 			}
-			eventually(t, "root and two others have an answer made", func() bool { return most.Load() >= 3 })
+			eventually(t, "root and two others have an answer made",
+				func() bool { return most.Load() >= 3 })
 			last := slowReader(t, 20000, view.Address(), "/clusters")
 			_ = last.SetReadDeadline(time.Now().Add(15 * time.Second))
 			text := make([]byte, 512)
-			if n, err := last.Read(text); err != nil || !strings.Contains(string(text[:n]), "try again later") {
+			if n, err := last.Read(text); err != nil || !strings.Contains(string(text[:n]),
+				"try again later") {
 				t.Errorf("%s, %v", text[:n], err)
 			}
 			if got := most.Load(); got != 3 {

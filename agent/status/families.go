@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Limits of what a source may send in one scrape.
+// Limits in bytes of a source in one scrape.
 const (
 	lineAtMost   = 1 << 20
-	familyAtMost = 16 << 20 // of one family's text
+	familyAtMost = 16 << 20 // text of one family
 )
 
 var (
@@ -26,20 +26,22 @@ var (
 	errManyFamilies   = errors.New("the answer has too many metric families")
 )
 
-// sourceLimits bound what is read of a source in one scrape. Parsed, a line takes some 300 bytes,
-// and its text.
+// sourceLimits bounds what is read from a source in one scrape. A parsed line takes about 300 bytes
+// plus its text.
 type sourceLimits struct {
 	bytes    int64
 	families int
-	lines    int // of one family
+	lines    int // per family
 }
 
-// eachFamily reads the text format (0.0.4) family by family and calls each, with the text, as soon
-// as one is complete, so that a large source is never held as a whole. The text is valid until each
-// returns. A family that cannot be parsed is passed to bad and left out, the others go on. The
-// error is of the reading, or of each; beyond the limits of the source it is errSourceTooLarge or
-// errManyFamilies.
-func eachFamily(source io.Reader, limits sourceLimits, each func(*dto.MetricFamily, []byte) error, bad func(error)) error {
+// eachFamily reads the text format (0.0.4) and calls each for every complete family, so that a
+// large source is never held in memory as a whole. The text is valid until each returns. A family
+// that cannot be parsed is passed to bad and skipped. The error is that of reading or of each; if
+// the source exceeds its limits, it is errSourceTooLarge or errManyFamilies.
+func eachFamily(
+	source io.Reader, limits sourceLimits, each func(*dto.MetricFamily, []byte) error,
+	bad func(error),
+) error {
 	limited := &io.LimitedReader{R: source, N: limits.bytes + 1}
 	reader := bufio.NewReaderSize(limited, 64<<10)
 	var name string
@@ -99,7 +101,7 @@ func eachFamily(source io.Reader, limits sourceLimits, each func(*dto.MetricFami
 		switch {
 		case err == nil:
 		case !errors.Is(err, io.EOF):
-			return err // the family that was cut is not handed on
+			return err // drop the truncated family
 		case limited.N == 0:
 			return errSourceTooLarge
 		default:
@@ -108,12 +110,11 @@ func eachFamily(source io.Reader, limits sourceLimits, each func(*dto.MetricFami
 	}
 }
 
-// familyParser parses the texts of families, one after the other.
+// familyParser parses the text of one family at a time.
 type familyParser struct{ parser *expfmt.TextParser }
 
-// parse parses the text of one family. The parser of prometheus/common 0.66 panics at a sample
-// without a name ("{}") and, as its zero value, at every name: what an application sends must not
-// end the agent.
+// parse parses the text of one family. It recovers from panics: the parser of prometheus/common
+// 0.66 panics on a sample without a name ("{}"), and its zero value on every name.
 func (p *familyParser) parse(text []byte) (families map[string]*dto.MetricFamily, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -130,8 +131,8 @@ func (p *familyParser) parse(text []byte) (families map[string]*dto.MetricFamily
 	return p.parser.TextToMetricFamilies(bytes.NewReader(text))
 }
 
-// readLine returns a line without its end, valid until the next call. A line that is too long is
-// skipped.
+// readLine returns a line without its end, valid until the next call. It skips a line that is too
+// long and returns errLineTooLong.
 func readLine(reader *bufio.Reader) ([]byte, error) {
 	line, err := reader.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -153,7 +154,7 @@ func readLine(reader *bufio.Reader) ([]byte, error) {
 	return bytes.TrimRight(line, "\r\n"), err
 }
 
-// familyOf is the name a line is about: of the family in a comment of metadata, of the sample
+// familyOf returns the name that a line refers to: the family in a HELP or TYPE comment, the sample
 // otherwise. ok is false for other comments and blank lines.
 func familyOf(line []byte) (name string, ok bool) {
 	text := strings.TrimLeft(string(line), " \t")
@@ -169,7 +170,7 @@ func familyOf(line []byte) (name string, ok bool) {
 		text = strings.TrimLeft(rest, " \t")
 	}
 	text = strings.TrimPrefix(text, "{")
-	if strings.HasPrefix(text, `"`) { // a name of UTF-8
+	if strings.HasPrefix(text, `"`) { // a quoted UTF-8 name
 		for i := 1; i < len(text); i++ {
 			switch text[i] {
 			case '\\':
@@ -186,8 +187,8 @@ func familyOf(line []byte) (name string, ok bool) {
 	return text, true
 }
 
-// belongs is true if a line about a name is part of the family that is being read: its own name, or
-// a sample of a histogram or summary.
+// belongs reports whether a line with a name is part of the current family: its own name, or a
+// sample of its histogram or summary.
 func belongs(name string, line []byte, family string) bool {
 	if name == family {
 		return true

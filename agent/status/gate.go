@@ -7,16 +7,16 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Limits of the connections to one address. Only those of other hosts and of other users keep each
-// other out, and of those only what is busy: see package admission.
+// Limits of the connections to one address. The groups do not affect each other, and within a group
+// idle connections are evicted first: see package admission.
 var (
-	// of root, the agent's own user and Envoy's
+	// for root, the agent's own user and Envoy's
 	trustedLimits = admission.Limits{Total: 128, PerKey: 64}
-	localLimits   = admission.Limits{Total: 128, PerKey: 32} // of all other users of this host
-	remoteLimits  = admission.Limits{Total: 256, PerKey: 32} // of other hosts
+	localLimits   = admission.Limits{Total: 128, PerKey: 32} // for all other users of this host
+	remoteLimits  = admission.Limits{Total: 256, PerKey: 32} // for other hosts
 )
 
-// tooMany answers connections beyond the limits.
+// tooMany is the response to connections beyond the limits.
 const tooMany = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n" +
 	"Content-Length: 53\r\n\r\nthere are too many connections of this user or host\r\n"
 
@@ -27,15 +27,17 @@ type gate struct {
 }
 
 func newGate(trusted []uint32) *gate {
-	return &gate{trusted: trusted, privileged: admission.NewPool(trustedLimits), local: admission.NewPool(localLimits),
+	return &gate{trusted: trusted, privileged: admission.NewPool(trustedLimits),
+		local:  admission.NewPool(localLimits),
 		remote: admission.NewPool(remoteLimits)}
 }
 
 func (g *gate) listen(inner net.Listener) net.Listener {
-	return admission.Listen(inner, admission.Options{Refusal: []byte(tooMany), Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
-		key := admission.KeyOfTCP(c)
-		return g.pool(key), key
-	}})
+	return admission.Listen(inner, admission.Options{Refusal: []byte(tooMany),
+		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
+			key := admission.KeyOfTCP(c)
+			return g.pool(key), key
+		}})
 }
 
 func (g *gate) pool(key admission.Key) *admission.Pool {
@@ -52,7 +54,7 @@ func (g *gate) isTrusted(key admission.Key) bool {
 	return key.Local() && slices.Contains(g.trusted, key.UID)
 }
 
-// stats returns what has been counted of all connections.
+// stats returns the sum of the statistics of all groups.
 func (g *gate) stats() (all admission.Stats) {
 	for _, pool := range []*admission.Pool{g.privileged, g.local, g.remote} {
 		stats := pool.Stats()

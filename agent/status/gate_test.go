@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// connect opens connections to an address until the test ends, and sends the same on each. in runs
-// a function as the user, or on the host, whose connections they are.
+// connect opens connections to an address until the test ends and sends text on each. in runs a
+// function as the user, or on the host, that owns the connections.
 func connect(t *testing.T, in func(func()), count int, address, text string) {
 	t.Helper()
 	for range count {
@@ -30,7 +30,7 @@ func connect(t *testing.T, in func(func()), count int, address, text string) {
 	}
 }
 
-// asked requests a URL once, and fails the test if the answer is not 200 within a generous time.
+// asked requests a URL and fails the test if the answer is not 200 within a generous timeout.
 func asked(t *testing.T, in func(func()), who, url string) {
 	t.Helper()
 	began := time.Now()
@@ -40,13 +40,15 @@ func asked(t *testing.T, in func(func()), who, url string) {
 		in(func() { c, err = net.Dial(network, address) })
 		return c, err
 	}
-	limited := http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	limited := http.Client{Timeout: 15 * time.Second,
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	if response, err = limited.Get(url); err != nil {
 		t.Errorf("%s: %v", who, err)
 		return
 	}
 	_ = response.Body.Close()
-	t.Logf("%s: %d after %s", who, response.StatusCode, time.Since(began).Round(100*time.Microsecond))
+	t.Logf("%s: %d after %s", who, response.StatusCode,
+		time.Since(began).Round(100*time.Microsecond))
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("%s: %s", who, response.Status)
 	}
@@ -68,23 +70,25 @@ func TestConnections_OneHostOrUserCannotTakeAll(t *testing.T) {
 		t.Run(fmt.Sprintf("%d connections of %q", test.count, test.text), func(t *testing.T) {
 			server, _ := startServer(t, Options{Address: "0.0.0.0:0", Trusted: []uint32{0}})
 			_, port, _ := net.SplitHostPort(server.Address())
-			remote, loopback := net.JoinHostPort(other.Peer, port), net.JoinHostPort("127.0.0.1", port)
+			remote, loopback := net.JoinHostPort(other.Peer, port),
+				net.JoinHostPort("127.0.0.1", port)
 			connect(t, from(other), test.count, remote, test.text)
 			connect(t, nobody(t), test.count, loopback, test.text)
 			asked(t, from(other), "the same host", "http://"+remote+"/healthz/ready")
-			asked(t, from(second), "another host", "http://"+net.JoinHostPort(second.Peer, port)+"/healthz/ready")
+			asked(t, from(second), "another host", "http://"+net.JoinHostPort(second.Peer,
+				port)+"/healthz/ready")
 			asked(t, nobody(t), "the same user", "http://"+loopback+"/healthz/ready")
 			asked(t, here, "root", "http://"+loopback+"/healthz/ready")
 			asked(t, here, "root, by another address", "http://"+remote+"/healthz/ready")
-			if got := server.Connections(); got.Refused != 0 || got.Evicted < uint64(2*test.count-64) {
+			if got := server.Connections(); got.Refused != 0 ||
+				got.Evicted < uint64(2*test.count-64) {
 				t.Errorf("%+v", got)
 			}
 		})
 	}
 }
 
-// Connections that are being answered stay: of the same user there are then no more, of others
-// there are.
+// Busy connections are not evicted: they block further ones of the same user, not those of others.
 func TestConnections_BusyOnesKeepOutTheirUserOnly(t *testing.T) {
 	hold := make(chan struct{})
 	envoy := &proxy{}
@@ -95,12 +99,14 @@ func TestConnections_BusyOnesKeepOutTheirUserOnly(t *testing.T) {
 		}
 		return nil, io.ErrUnexpectedEOF
 	}), 0, "")
-	view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy, Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
+	view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
+		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
 	runPart(t, view.Run)
 	defer close(hold)
 	<-view.Ready()
 	eventually(t, "those beyond the limit are refused", func() bool {
-		connect(t, nobody(t), localLimits.PerKey, view.Address(), "GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		connect(t, nobody(t), localLimits.PerKey, view.Address(),
+			"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		return view.Connections().Refused > 0
 	})
 	var c net.Conn

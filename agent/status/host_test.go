@@ -11,9 +11,12 @@ func TestHostsThatAreThisMachine(t *testing.T) {
 		host string
 		own  bool
 	}{
-		{"", true}, {"127.0.0.1:15000", true}, {"127.0.0.1", true}, {"[::1]:15000", true}, {"[::1]", true}, {"10.1.2.3:15000", true}, {"localhost", true},
-		{"LOCALHOST:15000", true}, {"localhost.:15000", true}, {"web-1", true}, {"Web-1.example.com:15000", true}, {"web-1.example.com.", true},
-		{"evil.example.com:15000", false}, {"localhost.evil.example.com", false}, {"127.0.0.1.evil.example.com", false}, {"web-1.evil.example.com", false},
+		{"", true}, {"127.0.0.1:15000", true}, {"127.0.0.1", true}, {"[::1]:15000", true},
+		{"[::1]", true}, {"10.1.2.3:15000", true}, {"localhost", true},
+		{"LOCALHOST:15000", true}, {"localhost.:15000", true}, {"web-1", true},
+		{"Web-1.example.com:15000", true}, {"web-1.example.com.", true},
+		{"evil.example.com:15000", false}, {"localhost.evil.example.com", false},
+		{"127.0.0.1.evil.example.com", false}, {"web-1.evil.example.com", false},
 		{"web-1.example.com.evil.test", false}, {":15000", false}, {"2130706433", false},
 	} {
 		if got := isOwn(c.host, "web-1.example.com"); got != c.own {
@@ -26,9 +29,12 @@ func TestHostsThatAreThisMachine(t *testing.T) {
 }
 
 func TestAnotherSitesPageIsRefused(t *testing.T) {
-	server := httptest.NewServer(ownHost(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "OK") })))
+	server := httptest.NewServer(
+		ownHost(http.HandlerFunc(
+			func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "OK") })))
 	defer server.Close()
-	for host, want := range map[string]int{"evil.example.com": http.StatusForbidden, "": http.StatusOK} {
+	for host, want := range map[string]int{"evil.example.com": http.StatusForbidden,
+		"": http.StatusOK} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
 		if err != nil {
 			t.Fatal(err)

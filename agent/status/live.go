@@ -10,28 +10,29 @@ import (
 	"time"
 )
 
-// epochHeader says in an answer which epoch it is from.
+// epochHeader is the response header with the number of the epoch.
 const epochHeader = "X-Outrider-Epoch"
 
-// While an epoch hands over to the next, the old one's admin interface is closed and the new one is
-// not yet live (50 ms with a small configuration): a GET waits for that.
+// While an epoch hands over to the next, the old admin interface is closed and the new epoch is not
+// live yet. GET requests wait for the new one.
 const (
 	handOverTime = 2 * time.Second
 	handOverStep = 25 * time.Millisecond
 )
 
-// unavailableError says why there is no admin interface to ask.
+// unavailableError says why no admin interface is available.
 type unavailableError struct{ reason string }
 
 func (e *unavailableError) Error() string { return e.reason }
 
-// live is a transport to whichever epoch serves at the moment.
+// live is a transport to the epoch that is live at the time of the request.
 type live struct{ proxy Proxy }
 
-// RoundTrip asks the live epoch. A request without a body is tried again while the interface
-// refuses connections.
+// RoundTrip sends a request to the live epoch. It retries a GET or HEAD without a body for
+// handOverTime while the interface refuses connections.
 func (l live) RoundTrip(request *http.Request) (*http.Response, error) {
-	again := request.Body == nil && (request.Method == http.MethodGet || request.Method == http.MethodHead)
+	again := request.Body == nil && (request.Method == http.MethodGet ||
+		request.Method == http.MethodHead)
 	deadline := time.Now().Add(handOverTime)
 	for {
 		admin, epoch, err := l.proxy.Live()
@@ -56,9 +57,11 @@ func (l live) RoundTrip(request *http.Request) (*http.Response, error) {
 			continue
 		}
 		if dial {
-			return nil, &unavailableError{fmt.Sprintf("epoch %d serves, but its admin interface takes no connections: %v", epoch, err)}
+			return nil, &unavailableError{fmt.Sprintf(
+				"epoch %d serves, but its admin interface takes no connections: %v", epoch, err)}
 		}
-		return nil, &unavailableError{fmt.Sprintf("the admin interface of epoch %d does not answer: %v", epoch, err)}
+		return nil, &unavailableError{fmt.Sprintf(
+			"the admin interface of epoch %d does not answer: %v", epoch, err)}
 	}
 }
 

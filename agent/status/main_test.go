@@ -32,7 +32,7 @@ type readiness string
 
 func (r readiness) Ready() (bool, string) { return r == "", string(r) }
 
-// proxy is an epoch that tests change.
+// proxy is a Proxy whose epoch tests replace.
 type proxy struct {
 	mu     sync.Mutex
 	admin  http.RoundTripper
@@ -55,12 +55,12 @@ func (p *proxy) set(admin http.RoundTripper, epoch int, reason string) {
 	p.admin, p.epoch, p.reason = admin, epoch, reason
 }
 
-// roundTripper is an admin interface made of a function.
+// roundTripper implements an admin interface with a function.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// answering is an admin interface with fixed answers by path.
+// answering returns an admin interface with fixed answers by path.
 func answering(answers map[string]string) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		body, ok := answers[r.URL.Path]
@@ -68,17 +68,19 @@ func answering(answers map[string]string) http.RoundTripper {
 		if !ok {
 			code = http.StatusNotFound
 		}
-		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}},
-			Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		return &http.Response{StatusCode: code,
+			Header: http.Header{"Content-Type": {"application/json"}},
+			Body:   io.NopCloser(strings.NewReader(body)), Request: r}, nil
 	})
 }
 
-// unixAdmin is an admin interface on a Unix socket, as a real epoch has one.
+// unixAdmin returns an admin interface on a Unix socket, like that of a real epoch.
 func unixAdmin(t *testing.T, socket string) *http.Transport {
-	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var dialer net.Dialer
-		return dialer.DialContext(ctx, "unix", socket)
-	}}
+	transport := &http.Transport{DisableCompression: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var dialer net.Dialer
+			return dialer.DialContext(ctx, "unix", socket)
+		}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return transport
 }
@@ -124,11 +126,12 @@ func runPart(t *testing.T, part func(context.Context) error) {
 	})
 }
 
-// client closes its connections, so that none outlives a test.
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+// client uses a new connection per request, so that none outlives a test.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+	DisableCompression: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// ask returns the answer's code and body.
+// ask returns the code, body and header of an answer.
 func ask(t *testing.T, method, url string, headers ...string) (int, string, http.Header) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -154,20 +157,21 @@ func ask(t *testing.T, method, url string, headers ...string) (int, string, http
 	return response.StatusCode, string(body), response.Header
 }
 
-// eventually polls until what is wanted is true.
+// eventually polls until wanted returns true.
 func eventually(t *testing.T, what string, wanted func() bool) {
 	t.Helper()
 	parts.Eventually(t, time.Minute, what, wanted)
 }
 
-// startEnvoy runs a real Envoy with a bootstrap of JSON members beside admin, and returns its
-// admin's socket and what ends it.
+// startEnvoy runs a real Envoy with an admin section and further bootstrap members in JSON. It
+// returns the path of its admin socket and a function that stops it.
 func startEnvoy(t *testing.T, members string) (socket string, stop func()) {
 	t.Helper()
 	dir := parts.ShortDir(t)
 	socket = filepath.Join(dir, "admin.sock")
 	bootstrap := filepath.Join(dir, "envoy.json")
-	text := fmt.Sprintf(`{"admin": {"address": {"pipe": {"path": %q, "mode": 384}}}%s}`, socket, members)
+	text := fmt.Sprintf(`{"admin": {"address": {"pipe": {"path": %q, "mode": 384}}}%s}`,
+		socket, members)
 	if err := os.WriteFile(bootstrap, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +180,8 @@ func startEnvoy(t *testing.T, members string) (socket string, stop func()) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	command := exec.Command(parts.Envoy(t), "-c", bootstrap, "--disable-hot-restart", "--concurrency", "1", "-l", "warning")
+	command := exec.Command(parts.Envoy(t), "-c", bootstrap, "--disable-hot-restart",
+		"--concurrency", "1", "-l", "warning")
 	command.Stderr = log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {

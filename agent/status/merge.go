@@ -12,32 +12,35 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// The reasons why something of a source is left out, as in outrider_scrape_dropped_total.
+// Values of the label reason in outrider_scrape_dropped_total.
 const (
 	dropMalformed = "malformed"        // a family that cannot be parsed
-	dropType      = "type-conflict"    // a family of a name that has another type already
-	dropRepeated  = "repeated-family"  // a family that came before from the same source
-	dropDuplicate = "duplicate-sample" // a sample whose name and labels were there already
-	dropEncoding  = "unencodable"      // a family that the scraper's format cannot say
+	dropType      = "type-conflict"    // a family whose name already has another type
+	dropRepeated  = "repeated-family"  // a second family of that name
+	dropDuplicate = "duplicate-sample" // a sample whose name and labels exist already
+	dropEncoding  = "unencodable"      // a family that the scraper's format cannot represent
 )
 
-// merged writes families of several sources, each name once. One source is streamed; the others are
-// held until their name comes by, and written after it.
+// merged writes the families of several sources, each name once. One source is streamed. The
+// families of the others are held until a streamed family has the same name, or the stream ends.
 type merged struct {
 	out         io.Writer
-	buffer      bytes.Buffer // one encoded family: written whole or not at all
+	buffer      bytes.Buffer // one encoded family, written completely or not at all
 	encoder     expfmt.Encoder
 	escaping    model.EscapingScheme
 	openMetrics bool
 	held        []heldSource        // in order of precedence, all after the streamed one
-	written     map[string]struct{} // keys
+	written     map[string]struct{} // by key
 	dropped     func(source, reason string, count int)
-	parser      familyParser // of texts
+	parser      familyParser // of held texts
 }
 
-func newMerged(out io.Writer, format expfmt.Format, dropped func(source, reason string, count int)) *merged {
-	m := &merged{out: out, escaping: format.ToEscapingScheme(), openMetrics: format.FormatType() == expfmt.TypeOpenMetrics,
-		written: map[string]struct{}{}, dropped: dropped}
+func newMerged(
+	out io.Writer, format expfmt.Format, dropped func(source, reason string, count int),
+) *merged {
+	m := &merged{out: out, escaping: format.ToEscapingScheme(),
+		openMetrics: format.FormatType() == expfmt.TypeOpenMetrics,
+		written:     map[string]struct{}{}, dropped: dropped}
 	m.encoder = expfmt.NewEncoder(&m.buffer, format)
 	return m
 }
@@ -47,15 +50,15 @@ type heldSource struct {
 	families map[string]heldFamily // by key
 }
 
-// heldFamily is a family of a source that is held. That of the application is its text, which takes
-// a small part of the memory.
+// heldFamily is a family of a held source. The application's are held as text, which needs much
+// less memory than parsed samples.
 type heldFamily struct {
-	family *dto.MetricFamily // nil: it is texts
+	family *dto.MetricFamily // nil if texts is set
 	name   string
-	texts  [][]byte // of families of that name; they may have others too
+	texts  [][]byte // each has a family of that name, and possibly others
 }
 
-// key is what must be unique in the output: the name as it is written. In OpenMetrics a counter
+// key returns the name of a family in the output, which must be unique. In OpenMetrics a counter
 // x_total is the family x.
 func (m *merged) key(family *dto.MetricFamily) string {
 	name := model.EscapeName(family.GetName(), m.escaping)
@@ -65,7 +68,8 @@ func (m *merged) key(family *dto.MetricFamily) string {
 	return name
 }
 
-// hold keeps a source's families for later. Samples of a family that came twice are put together.
+// hold adds the families of a source to those that are held. Samples of families with the same name
+// are merged.
 func (m *merged) hold(source string, families []*dto.MetricFamily) {
 	held := heldSource{name: source, families: make(map[string]heldFamily, len(families))}
 	for _, family := range families {
@@ -79,25 +83,26 @@ func (m *merged) hold(source string, families []*dto.MetricFamily) {
 	m.held = append(m.held, held)
 }
 
-// holdText adds a family to a source that will be held, as text.
+// holdText adds a family, as text, to a source that is not held yet.
 func (m *merged) holdText(held heldSource, family *dto.MetricFamily, text []byte) {
 	key := m.key(family)
 	all, ok := held.families[key]
-	if ok && all.name != family.GetName() { // of another type, as keys are the names of OpenMetrics
+	if ok && all.name != family.GetName() { // another type: OpenMetrics keys drop _total
 		m.dropped(held.name, dropType, 1)
 		return
 	}
-	held.families[key] = heldFamily{name: strings.Clone(family.GetName()), texts: append(all.texts, bytes.Clone(text))}
+	held.families[key] = heldFamily{name: strings.Clone(family.GetName()),
+		texts: append(all.texts, bytes.Clone(text))}
 }
 
-// get returns a family that is held.
+// get returns a held family, parsed.
 func (m *merged) get(source string, held heldFamily) *dto.MetricFamily {
 	if held.family != nil {
 		return held.family
 	}
 	var first *dto.MetricFamily
 	for _, text := range held.texts {
-		families, _ := m.parser.parse(text) // it was parsed before
+		families, _ := m.parser.parse(text) // valid: parsed before
 		switch family := families[held.name]; {
 		case first == nil:
 			first = family
@@ -108,8 +113,8 @@ func (m *merged) get(source string, held heldFamily) *dto.MetricFamily {
 	return first
 }
 
-// write writes a family of the streamed source, with what the held ones have of the same name. The
-// error is of the connection to the scraper.
+// write writes a family of the streamed source together with the held ones of the same name. It
+// returns only errors of the connection to the scraper.
 func (m *merged) write(source string, family *dto.MetricFamily) error {
 	key := m.key(family)
 	if _, ok := m.written[key]; ok {
@@ -126,7 +131,7 @@ func (m *merged) write(source string, family *dto.MetricFamily) error {
 	return m.encode(source, family)
 }
 
-// rest writes what no streamed family took along.
+// rest writes the held families that no streamed family has included.
 func (m *merged) rest() error {
 	for i, held := range m.held {
 		for _, key := range slices.Sorted(maps.Keys(held.families)) {
@@ -150,7 +155,8 @@ func (m *merged) rest() error {
 	return nil
 }
 
-// join adds the samples of a later source to a family; one of another type is left out as a whole.
+// join appends the samples of more to family and drops duplicates. If name or type differ, it drops
+// more completely.
 func (m *merged) join(family, more *dto.MetricFamily, source string) {
 	if family.GetType() != more.GetType() || family.GetName() != more.GetName() {
 		m.dropped(source, dropType, 1)
@@ -178,7 +184,7 @@ func (m *merged) join(family, more *dto.MetricFamily, source string) {
 	}
 }
 
-// labelKey is the same for the same labels in any order.
+// labelKey returns a key that is equal for equal labels in any order.
 func labelKey(metric *dto.Metric) string {
 	pairs := make([]string, 0, len(metric.Label))
 	for _, label := range metric.Label {
@@ -188,18 +194,18 @@ func labelKey(metric *dto.Metric) string {
 	return strings.Join(pairs, "\xfe")
 }
 
-// encode writes one family or, if the format cannot say it, nothing of it.
+// encode writes one family, or drops it if the format cannot represent it.
 func (m *merged) encode(source string, family *dto.MetricFamily) error {
 	m.buffer.Reset()
 	if err := m.encoder.Encode(family); err != nil {
 		m.dropped(source, dropEncoding, 1)
-		return nil //nolint:nilerr // it is counted; the other families go on
+		return nil //nolint:nilerr // counted; other families follow
 	}
 	_, err := m.out.Write(m.buffer.Bytes())
 	return err
 }
 
-// end writes what the format ends with.
+// end writes the trailer of the format.
 func (m *merged) end() error {
 	m.buffer.Reset()
 	if closer, ok := m.encoder.(expfmt.Closer); ok {

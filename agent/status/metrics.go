@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// The sources of the merged metrics, as in the label source.
+// Values of the label source: the sources of the merged metrics.
 const (
 	sourceEnvoy       = "envoy"
 	sourceApplication = "application"
@@ -30,21 +30,21 @@ const (
 const (
 	scrapeTime     = 10 * time.Second // Prometheus' default scrape_timeout
 	scrapesAtATime = 4
-	scrapesOfOne   = 2 // of these, of one user or host
+	scrapesOfOne   = 2 // per user or host
 	scrapeMargin   = 500 * time.Millisecond
 	timeoutHeader  = "X-Prometheus-Scrape-Timeout-Seconds"
 	loopHeader     = "X-Outrider-Scrape"
 )
 
-// Limits of the sources. Envoy's answer is streamed, and the names of its families remembered; that
-// of the application is held.
+// Limits of one scrape. Envoy's answer is streamed, and only the names of its families are held;
+// the application's answer is held in memory.
 var (
 	envoyLimits       = sourceLimits{bytes: 256 << 20, families: 20_000, lines: 200_000}
 	applicationLimits = sourceLimits{bytes: 16 << 20, families: 10_000, lines: 50_000}
 )
 
-// merger answers scrapes with the agent's, Envoy's and the application's metrics. A source that
-// fails is left out and counted; the others are answered.
+// merger answers scrapes with the metrics of the agent, Envoy and the application. A source that
+// fails is omitted and counted.
 type merger struct {
 	agent       prometheus.Gatherer
 	proxy       Proxy
@@ -52,7 +52,7 @@ type merger struct {
 	client      *http.Client
 	places      *admission.Pool
 
-	// about the scrapes themselves; gathered last, so that it knows of this one
+	// metrics about scrapes, gathered last so that they include this one
 	own     *prometheus.Registry
 	failed  *prometheus.CounterVec
 	dropped *prometheus.CounterVec
@@ -61,17 +61,22 @@ type merger struct {
 func newMerger(agent prometheus.Gatherer, proxy Proxy, application func() string) *merger {
 	m := &merger{
 		agent: agent, proxy: proxy, application: application,
-		client: &http.Client{CheckRedirect: sameHost, Transport: &http.Transport{DisableKeepAlives: true}},
+		client: &http.Client{CheckRedirect: sameHost,
+			Transport: &http.Transport{DisableKeepAlives: true}},
 		places: admission.NewPool(admission.Limits{Total: scrapesAtATime, PerKey: scrapesOfOne}),
 		own:    prometheus.NewPedanticRegistry(),
-		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outrider_scrape_errors_total",
-			Help: "Scrapes in which a source of the merged metrics could not be read, or only in part."}, []string{"source"}),
-		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outrider_scrape_dropped_total",
-			Help: "Metric families and samples that were left out of the merged metrics, and why."}, []string{"source", "reason"}),
+		failed: prometheus.NewCounterVec(
+			prometheus.CounterOpts{Name: "outrider_scrape_errors_total",
+				Help: "Scrapes in which a source of the merged metrics could not be read, or only in part."},
+			[]string{"source"}),
+		dropped: prometheus.NewCounterVec(
+			prometheus.CounterOpts{Name: "outrider_scrape_dropped_total",
+				Help: "Metric families and samples that were left out of the merged metrics, and why."},
+			[]string{"source", "reason"}),
 	}
 	m.own.MustRegister(m.failed, m.dropped)
 	for _, source := range []string{sourceAgent, sourceApplication, sourceEnvoy} {
-		m.failed.WithLabelValues(source) // zero is a figure too
+		m.failed.WithLabelValues(source) // export zeros
 	}
 	return m
 }
@@ -79,22 +84,25 @@ func newMerger(agent prometheus.Gatherer, proxy Proxy, application func() string
 // ServeHTTP answers a scrape.
 func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get(loopHeader) != "" {
-		say(w, http.StatusLoopDetected, "[status] application_metrics names this address itself: set it to the application's")
+		say(w, http.StatusLoopDetected,
+			"[status] application_metrics names this address itself: set it to the application's")
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeFor(r))
 	defer cancel()
 	place, err := m.places.Wait(ctx, admission.KeyFrom(ctx), func() {})
 	if err != nil {
-		say(w, http.StatusServiceUnavailable, fmt.Sprintf("%d scrapes are under way already", scrapesAtATime))
+		say(w, http.StatusServiceUnavailable, fmt.Sprintf("%d scrapes are under way already",
+			scrapesAtATime))
 		return
 	}
-	// Envoy makes its answer even if the scraper has gone: until then the place is taken
+	// Envoy completes its answer even if the scraper disconnects; hold the place until then.
 	var asked sync.WaitGroup
 	defer func() { go func() { asked.Wait(); place.Leave() }() }()
 	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
 	if t := format.FormatType(); t != expfmt.TypeOpenMetrics && t != expfmt.TypeTextPlain {
-		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
+		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(
+			format.ToEscapingScheme())
 	}
 	w.Header().Set("Content-Type", string(format))
 	w.Header().Set("Vary", "Accept, Accept-Encoding")
@@ -111,7 +119,7 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// write merges all sources. The error is of the connection to the scraper.
+// write merges all sources. It returns only errors of the connection to the scraper.
 func (m *merger) write(ctx context.Context, asked *sync.WaitGroup, merged *merged) error {
 	application := make(chan heldSource, 1)
 	go func() { application <- m.scrapeApplication(ctx, merged) }()
@@ -121,7 +129,7 @@ func (m *merger) write(ctx context.Context, asked *sync.WaitGroup, merged *merge
 	}
 	merged.held = append(merged.held, <-application)
 	if m.agent != nil {
-		families, err := m.agent.Gather() // what could be had comes with the error
+		families, err := m.agent.Gather() // returns partial results with an error
 		if err != nil {
 			m.fail(sourceAgent)
 		}
@@ -155,8 +163,8 @@ func (m *merger) write(ctx context.Context, asked *sync.WaitGroup, merged *merge
 	return merged.end()
 }
 
-// openEnvoy asks the live epoch; nil if there is none, which is a failure only where there should
-// be one. It waits as long as the scraper, asked until Envoy begins to answer.
+// openEnvoy requests the live epoch's metrics. It returns nil if the request fails or there is no
+// proxy. The request runs in asked, and its body ends with ctx.
 func (m *merger) openEnvoy(ctx context.Context, asked *sync.WaitGroup) io.ReadCloser {
 	if m.proxy == nil {
 		return nil
@@ -165,7 +173,7 @@ func (m *merger) openEnvoy(ctx context.Context, asked *sync.WaitGroup) io.ReadCl
 	answered := make(chan io.ReadCloser, 1)
 	asked.Go(func() {
 		answered <- m.askEnvoy(asking)
-		context.AfterFunc(ctx, cancel) // it ends with the scrape
+		context.AfterFunc(ctx, cancel) // the body ends with the scrape
 	})
 	var body io.ReadCloser
 	select {
@@ -178,9 +186,10 @@ func (m *merger) openEnvoy(ctx context.Context, asked *sync.WaitGroup) io.ReadCl
 	return body
 }
 
-// askEnvoy returns Envoy's answer, nil if it has none.
+// askEnvoy returns the body of Envoy's answer, or nil.
 func (m *merger) askEnvoy(ctx context.Context) io.ReadCloser {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin/stats/prometheus", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin/stats/prometheus",
+		nil)
 	if err != nil {
 		return nil
 	}
@@ -195,30 +204,38 @@ func (m *merger) askEnvoy(ctx context.Context) io.ReadCloser {
 	return response.Body
 }
 
-// scrapeApplication reads the application's metrics. Their text is held: they are merged into what
-// is streamed.
+// scrapeApplication reads the application's metrics and holds their text until Envoy's stream is
+// merged with it.
 func (m *merger) scrapeApplication(ctx context.Context, merged *merged) heldSource {
 	held := heldSource{name: sourceApplication, families: map[string]heldFamily{}}
 	if target := m.application(); target != "" {
-		if err := m.readApplication(ctx, target, func(family *dto.MetricFamily, text []byte) { merged.holdText(held, family, text) }); err != nil {
+		if err := m.readApplication(ctx, target,
+			func(family *dto.MetricFamily,
+				text []byte) {
+				merged.holdText(held, family, text)
+			}); err != nil {
 			m.fail(sourceApplication)
 		}
 	}
 	return held
 }
 
-// readApplication calls each for the application's families.
-func (m *merger) readApplication(ctx context.Context, target string, each func(*dto.MetricFamily, []byte)) error {
+// readApplication calls each for every family of the application.
+func (m *merger) readApplication(
+	ctx context.Context, target string, each func(*dto.MetricFamily, []byte),
+) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return err
 	}
-	// Whatever format the scraper gets, what is merged must be parsed here: text is asked for
-	// first, OpenMetrics is understood from an application that has nothing else.
-	request.Header.Set("Accept", "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1")
+	// The answer is parsed for merging, whatever format the scraper receives: prefer text, and
+	// accept OpenMetrics from an application that has nothing else.
+	request.Header.Set("Accept",
+		"text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1")
 	request.Header.Set(loopHeader, "1")
 	if deadline, ok := ctx.Deadline(); ok {
-		request.Header.Set(timeoutHeader, strconv.FormatFloat(time.Until(deadline).Seconds(), 'f', 3, 64))
+		request.Header.Set(timeoutHeader, strconv.FormatFloat(time.Until(deadline).Seconds(),
+			'f', 3, 64))
 	}
 	response, err := m.client.Do(request)
 	if err != nil {
@@ -248,7 +265,8 @@ func (m *merger) malformed(source string) func(error) {
 	return func(error) { m.drop(source, dropMalformed, 1) }
 }
 
-// timeFor is how long the scraper waits, less a margin for the way back.
+// timeFor returns the timeout of a scrape: the scraper's own, less a margin for the answer's way
+// back, at most scrapeTime.
 func timeFor(r *http.Request) time.Duration {
 	seconds, err := strconv.ParseFloat(r.Header.Get(timeoutHeader), 64)
 	if err != nil || seconds <= 0 || seconds > scrapeTime.Seconds() {

@@ -11,19 +11,21 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// BenchmarkScrape merges what an Envoy with a thousand clusters says: 60 families, 60 000 samples,
-// 5 MB.
+// BenchmarkScrape merges the metrics of an Envoy with a thousand clusters: 60 families, 60 000
+// samples, 5 MB.
 func BenchmarkScrape(b *testing.B) {
 	var text strings.Builder
 	for family := range 60 {
 		fmt.Fprintf(&text, "# TYPE envoy_cluster_family_%d counter\n", family)
 		for cluster := range 1000 {
-			fmt.Fprintf(&text, "envoy_cluster_family_%d{envoy_cluster_name=\"outbound|80||service-%d.default.svc.cluster.local\"} %d\n", family, cluster, cluster)
+			fmt.Fprintf(&text,
+				"envoy_cluster_family_%d{envoy_cluster_name=\"outbound|80||service-%d.default.svc.cluster.local\"} %d\n", family, cluster, cluster)
 		}
 	}
 	envoy := &proxy{}
 	envoy.set(answering(map[string]string{"/stats/prometheus": text.String()}), 0, "")
-	server := NewServer(Options{Proxy: envoy, Metrics: agentMetrics(), Readiness: readiness(""), Board: condition.NewBoard(), Logger: discard()})
+	server := NewServer(Options{Proxy: envoy, Metrics: agentMetrics(), Readiness: readiness(""),
+		Board: condition.NewBoard(), Logger: discard()})
 	handler := server.routes()
 	b.SetBytes(int64(text.Len()))
 	b.ReportAllocs()

@@ -76,7 +76,7 @@ app_lines_sum 2
 app_lines_count 3
 `
 
-// agentMetrics are a registry as the agent has one.
+// agentMetrics returns a registry like the agent's.
 func agentMetrics() *prometheus.Registry {
 	registry := prometheus.NewPedanticRegistry()
 	epochs := prometheus.NewCounter(prometheus.CounterOpts{Name: "outrider_epochs_total", Help: "Epochs started."})
@@ -122,7 +122,7 @@ func TestMergedMetrics(t *testing.T) {
 	}
 }
 
-// withoutCounts drops the values of what grows with each scrape of a test.
+// withoutCounts removes the values that grow with each scrape of a test.
 func withoutCounts(body string) string {
 	lines := strings.SplitAfter(body, "\n")
 	for i, line := range lines {
@@ -248,7 +248,7 @@ func TestALineOrAnAnswerThatIsTooLong(t *testing.T) {
 	}
 }
 
-// TestMergedMetricsOfARealEnvoy merges what Envoy 1.40 really says.
+// TestMergedMetricsOfARealEnvoy merges the metrics of a real Envoy 1.40.
 func TestMergedMetricsOfARealEnvoy(t *testing.T) {
 	socket, _ := startEnvoy(t, `, "static_resources": {"clusters": [
 		{"name": "one", "connect_timeout": "1s"}, {"name": "two", "connect_timeout": "1s"}]}`)

@@ -9,20 +9,21 @@ import (
 	"strings"
 )
 
-// openMetricsReader turns OpenMetrics 1.0 text into the text format 0.0.4, line by line: there is
-// no parser of it in prometheus/common. Units, exemplars and creation times, which the older format
-// cannot say, are left out.
+// openMetricsReader converts OpenMetrics 1.0 text to the text format 0.0.4, line by line:
+// prometheus/common has no parser for it. Units, exemplars and creation times, which the older
+// format lacks, are dropped.
 type openMetricsReader struct {
 	lines *bufio.Reader
 	types map[string]string // family → type
 	help  map[string]string // family → line, until its type is known
 	text  strings.Builder
-	ready string // converted and not yet read
+	ready string // converted but not read yet
 	err   error
 }
 
 func newOpenMetricsReader(source io.Reader) *openMetricsReader {
-	return &openMetricsReader{lines: bufio.NewReaderSize(source, 64<<10), types: map[string]string{}, help: map[string]string{}}
+	return &openMetricsReader{lines: bufio.NewReaderSize(source, 64<<10),
+		types: map[string]string{}, help: map[string]string{}}
 }
 
 // Read implements io.Reader.
@@ -46,7 +47,7 @@ func (o *openMetricsReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// convert appends what a line becomes.
+// convert appends the converted line.
 func (o *openMetricsReader) convert(line string) {
 	if line == "# EOF" {
 		o.err = io.EOF
@@ -81,7 +82,8 @@ func (o *openMetricsReader) convert(line string) {
 	}
 }
 
-// textType is a family's name and type in the older format; no type where it has none that fits.
+// textType returns a family's name and type in the older format. The type is "" if there is no
+// equivalent.
 func textType(family, kind string) (name, textKind string) {
 	switch kind {
 	case "counter":
@@ -98,7 +100,7 @@ func textType(family, kind string) (name, textKind string) {
 	return family, ""
 }
 
-// suffixed adds a suffix to a name, within its quotes if it has some.
+// suffixed appends a suffix to a name, inside its quotes if it has any.
 func suffixed(name, suffix string) string {
 	if bare, ok := strings.CutSuffix(name, `"`); ok {
 		return bare + suffix + `"`
@@ -119,10 +121,10 @@ func (o *openMetricsReader) sample(line string) {
 	end := labelsEnd(line)
 	value, _, _ := strings.Cut(line[end:], " # ") // an exemplar follows
 	fields := strings.Fields(value)
-	if len(fields) == 2 { // seconds here, milliseconds there
+	if len(fields) == 2 { // convert seconds to milliseconds
 		seconds, err := strconv.ParseFloat(fields[1], 64)
 		if err != nil || math.IsNaN(seconds) || math.Abs(seconds) > math.MaxInt64/1000 {
-			o.put(line) // the parser says what is wrong with it
+			o.put(line) // the parser reports the error
 			return
 		}
 		value = fields[0] + " " + strconv.FormatInt(int64(math.Round(seconds*1000)), 10)
@@ -130,7 +132,7 @@ func (o *openMetricsReader) sample(line string) {
 	o.put(line[:end], " ", strings.TrimSpace(value))
 }
 
-// labelsEnd is where the name and the labels of a sample end.
+// labelsEnd returns the offset behind the name and labels of a sample.
 func labelsEnd(line string) int {
 	quoted, open := false, false
 	for i := 0; i < len(line); i++ {

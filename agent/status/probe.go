@@ -21,12 +21,12 @@ import (
 
 const (
 	defaultProbeTime = time.Second
-	redirectsAtMost  = 10 // as Kubernetes follows
+	redirectsAtMost  = 10 // like Kubernetes
 	probeBodyRead    = 10 << 10
 )
 
-// probe runs the probe that the path names and answers as Istio's agent does: an application that
-// answers decides the code, one that does not is a 500.
+// probe runs the probe that the path names. Like Istio's agent, it answers with the status of the
+// application, or with 500 if the application does not answer.
 func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	config := s.config.Load()
@@ -36,7 +36,8 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 		if len(config.Probes) > 0 {
 			known = "there are: " + strings.Join(slices.Sorted(maps.Keys(config.Probes)), ", ")
 		}
-		say(w, http.StatusNotFound, fmt.Sprintf("no [status.probe] has the name %q; %s", name, known))
+		say(w, http.StatusNotFound, fmt.Sprintf("no [status.probe] has the name %q; %s",
+			name, known))
 		return
 	}
 	timeout := probe.Timeout
@@ -50,24 +51,26 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 	case s.probes <- struct{}{}:
 		defer func() { <-s.probes }()
 	case <-ctx.Done():
-		say(w, http.StatusServiceUnavailable, fmt.Sprintf("probe %s: %d probes run already", name, probesAtATime))
+		say(w, http.StatusServiceUnavailable, fmt.Sprintf("probe %s: %d probes run already", name,
+			probesAtATime))
 		return
 	}
 	code, err := run(ctx, probe, r)
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		say(w, http.StatusInternalServerError, fmt.Sprintf("probe %s: no answer within %s", name, timeout))
+		say(w, http.StatusInternalServerError, fmt.Sprintf("probe %s: no answer within %s",
+			name, timeout))
 	case err != nil:
 		say(w, http.StatusInternalServerError, fmt.Sprintf("probe %s: %v", name, err))
 	case code >= 300 && code < 400:
-		// a success to Kubernetes
+		// Kubernetes counts redirects as success.
 		say(w, http.StatusOK, fmt.Sprintf("probe %s: the application answered %d", name, code))
 	default:
 		say(w, code, fmt.Sprintf("probe %s: the application answered %d", name, code))
 	}
 }
 
-// run returns the code of the application's answer.
+// run returns the status code of the application's answer.
 func run(ctx context.Context, probe Probe, incoming *http.Request) (int, error) {
 	switch {
 	case probe.HTTP != "":
@@ -86,9 +89,10 @@ func run(ctx context.Context, probe Probe, incoming *http.Request) (int, error) 
 	return 0, errors.New("it has none of http, tcp and grpc")
 }
 
-// hopByHop headers are about one connection (RFC 9110 §7.6.1): they are not the application's
-// business.
-var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+// hopByHop headers concern one connection only (RFC 9110 §7.6.1) and are not passed to the
+// application.
+var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer",
+	"Transfer-Encoding", "Upgrade"}
 
 func probeHTTP(ctx context.Context, probe Probe, incoming *http.Request) (int, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, probe.HTTP, nil)
@@ -111,7 +115,7 @@ func probeHTTP(ctx context.Context, probe Probe, incoming *http.Request) (int, e
 		Transport: &http.Transport{
 			DisableKeepAlives:  true,
 			DisableCompression: true,
-			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a probe asks whether the application answers, not who it is: its certificate is for other names
+			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a probe does not authenticate the application
 		},
 		CheckRedirect: sameHost,
 	}
@@ -123,13 +127,13 @@ func probeHTTP(ctx context.Context, probe Probe, incoming *http.Request) (int, e
 		return 0, err
 	}
 	defer response.Body.Close()
-	// so that the application is not cut off in its answer
+	// Read the body, so that the application can complete its answer.
 	_, _ = io.CopyN(io.Discard, response.Body, probeBodyRead)
 	return response.StatusCode, nil
 }
 
-// hostFor is the Host the application sees: the prober's, but with the application's port in place
-// of the status port.
+// hostFor returns the Host header for the application: the prober's, with the status port replaced
+// by the application's port.
 func hostFor(incoming *http.Request, target *url.URL) string {
 	host, port, err := net.SplitHostPort(incoming.Host)
 	if err != nil {
@@ -148,7 +152,7 @@ func hostFor(incoming *http.Request, target *url.URL) string {
 	return net.JoinHostPort(host, target.Port())
 }
 
-// sameHost follows redirects on the same host only; one that leads elsewhere is the answer.
+// sameHost follows redirects on the same host only. A redirect to another host is the final answer.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if request.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -159,7 +163,7 @@ func sameHost(request *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// probeGRPC asks the standard health service (grpc.health.v1) at host:port/service.
+// probeGRPC queries the standard health service (grpc.health.v1) at host:port/service.
 func probeGRPC(ctx context.Context, target string) (int, error) {
 	address, service, _ := strings.Cut(target, "/")
 	connection, err := grpc.NewClient("passthrough:///"+address,
@@ -168,7 +172,8 @@ func probeGRPC(ctx context.Context, target string) (int, error) {
 		return 0, err
 	}
 	defer func() { _ = connection.Close() }()
-	answer, err := healthv1.NewHealthClient(connection).Check(ctx, &healthv1.HealthCheckRequest{Service: service})
+	answer, err := healthv1.NewHealthClient(connection).Check(ctx,
+		&healthv1.HealthCheckRequest{Service: service})
 	if err != nil {
 		return 0, err
 	}

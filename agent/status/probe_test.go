@@ -15,20 +15,29 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// calm is the limit of probes that are answered: the default is a second, for which any thread of a
-// busy machine may be stopped.
+// calm is the timeout of probes that succeed: within the default of one second, a busy machine may
+// suspend any thread.
 const calm = 20 * time.Second
 
-// application answers by path.
+// application returns a handler with fixed answers by path.
 func application(t *testing.T) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ok", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("/teapot", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
-	mux.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/teapot", http.StatusFound) })
+	mux.HandleFunc("/teapot",
+		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	mux.HandleFunc("/here",
+		func(w http.ResponseWriter,
+			r *http.Request) {
+			http.Redirect(w, r, "/teapot", http.StatusFound)
+		})
 	mux.HandleFunc("/elsewhere", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://elsewhere.invalid/", http.StatusMovedPermanently)
 	})
-	mux.HandleFunc("/circle", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/circle", http.StatusFound) })
+	mux.HandleFunc("/circle",
+		func(w http.ResponseWriter,
+			r *http.Request) {
+			http.Redirect(w, r, "/circle", http.StatusFound)
+		})
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
@@ -85,15 +94,19 @@ func TestProbeHTTP(t *testing.T) {
 
 func TestProbeForwardsHeadersAndHost(t *testing.T) {
 	var got *http.Request
-	app := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Clone(t.Context()) }))
+	app := httptest.NewServer(http.HandlerFunc(
+		func(_ http.ResponseWriter, r *http.Request) { got = r.Clone(t.Context()) }))
 	defer app.Close()
 	appPort := app.Listener.Addr().(*net.TCPAddr).Port
 	_, url := startServer(t, Options{Config: Config{Probes: map[string]Probe{
 		"plain": {HTTP: app.URL, Timeout: calm},
-		"set":   {HTTP: app.URL, Timeout: calm, Headers: map[string]string{"x-set": "configured", "host": "configured.example"}},
+		"set": {HTTP: app.URL, Timeout: calm, Headers: map[string]string{"x-set": "configured",
+			"host": "configured.example"}},
 	}}})
-	ask(t, "GET", url+"/app-health/plain", "X-Set", "incoming", "User-Agent", "kube-probe/1.30", "Connection", "x-hop")
-	if got.Header.Get("X-Set") != "incoming" || got.Header.Get("User-Agent") != "kube-probe/1.30" || got.Header.Get("Connection") == "x-hop" {
+	ask(t, "GET", url+"/app-health/plain", "X-Set", "incoming", "User-Agent", "kube-probe/1.30",
+		"Connection", "x-hop")
+	if got.Header.Get("X-Set") != "incoming" || got.Header.Get("User-Agent") != "kube-probe/1.30" ||
+		got.Header.Get("Connection") == "x-hop" {
 		t.Errorf("headers: %v", got.Header)
 	}
 	if _, port, _ := net.SplitHostPort(got.Host); port != strconv.Itoa(appPort) {
@@ -134,10 +147,12 @@ func TestProbeTCPAndGRPC(t *testing.T) {
 		code int
 		says string
 	}{
-		{"tcp", 200, ""}, {"tcp-none", 500, "refused"}, {"grpc", 200, ""}, {"grpc-down", 500, "NOT_SERVING"},
+		{"tcp", 200, ""}, {"tcp-none", 500, "refused"}, {"grpc", 200, ""},
+		{"grpc-down", 500, "NOT_SERVING"},
 		{"grpc-absent", 500, "NotFound"}, {"grpc-none", 500, "refused"},
 	} {
-		if code, body, _ := ask(t, "GET", url+"/app-health/"+test.name); code != test.code || !strings.Contains(body, test.says) {
+		if code, body, _ := ask(t, "GET", url+"/app-health/"+test.name); code != test.code ||
+			!strings.Contains(body, test.says) {
 			t.Errorf("%s: %d %s", test.name, code, body)
 		}
 	}
@@ -150,7 +165,8 @@ func TestAClientThatSendsSlowlyIsCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer connection.Close()
-	if _, err := connection.Write([]byte("POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")); err != nil {
+	if _, err := connection.Write(
+		[]byte("POST /drain HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	_ = connection.SetReadDeadline(time.Now().Add(3 * bodyTime))

@@ -12,21 +12,21 @@ import (
 	"unicode"
 )
 
-// redactedText stands in place of a credential.
+// redactedText replaces a credential.
 const redactedText = "[redacted]"
 
-// redactor removes credentials from JSON as it passes, in constant memory: a configuration dump has
-// tens of megabytes. Envoy itself redacts what its API marks as sensitive (private keys,
-// passwords); headers, node metadata and foreign structures it does not know. What is a credential
-// is known by names:
+// redactor removes credentials from JSON as it passes, in constant memory: a configuration dump may
+// have tens of megabytes. Envoy redacts what its API marks as sensitive (private keys, passwords),
+// but not headers, node metadata and unknown messages. The redactor recognises credentials by name:
+//
 //   - {"access_token": "x"}, {"tokens": ["x"]}, {"password": {"inline_string": "x"}}
 //   - {"key": "authorization", "value": "x"} (a header; "name" too)
 //   - {"name": "cookie", "string_match": {"exact": "x"}} (a header matcher)
 //
-// Node metadata is removed whatever its names are: [node] metadata may hold credentials.
+// All node metadata is removed, since [node] metadata may hold credentials under any name.
 //
-// Where Envoy says what it does not like of a message it quotes the message, without names that
-// would tell: that is taken out whole.
+// Where Envoy explains why it refused a message, it quotes the message without field names. Such a
+// quote is removed completely.
 type redactor struct {
 	out   *bufio.Writer
 	stack []frame
@@ -36,65 +36,68 @@ type redactor struct {
 	isKey    bool // the string is a member's name
 	hidden   bool // the string is a credential
 	text     []byte
-	withheld bool   // the string is written at its end, if it holds certificates only
-	kept     []byte // of a string that is withheld
-	bare     bool   // in a number or literal that has been replaced
-	last     []byte // of the string, at least as much as a mark of what Envoy quotes is long
+	withheld bool   // the string is written at its end if it holds no private key
+	kept     []byte // the withheld string
+	bare     bool   // inside a number or literal that has been replaced
+	last     []byte // tail of the string, longer than any of marks
 }
 
 // frame is one open object or array.
 type frame struct {
 	object bool
 	value  bool   // in an object: after the colon
-	key    string // of the member; an array has that of the member it is
-	label  string // what the object's "key" or "name" says
-	hide   bool   // what holds a value in here is a credential
-	public bool   // unless it is a certificate
-	secret bool   // every value in here is a credential
+	key    string // name of the member; an array inherits it
+	label  string // value of the object's "key" or "name"
+	hide   bool   // the holders in here are credentials
+	public bool   // except certificates
+	secret bool   // all values in here are credentials
 }
 
 // marks precede what Envoy 1.40 quotes of its configuration, in JSON as in its log (see
-// agent/envoy/discreet.go).
+// agent/envoy/log_redactor.go).
 var marks = []string{"goo.gle/debug", "Unable to parse JSON as proto"}
 
-// lastAtMost bounds what is kept of a string to find a mark in it: half of it is longer than any
+// lastAtMost bounds the tail of a string in which a mark is searched. Half of it is longer than any
 // mark.
 const lastAtMost = 128
 
-// nameAtMost is how much of a string is kept to be looked at as a name.
+// nameAtMost is the length up to which a string is compared with names, in bytes.
 const nameAtMost = 256
 
-// holders are the members that hold the value itself, in what is otherwise description: of a data
-// source, a header, a string match, a typed value.
+// holders are the members that contain the value itself, for example of a data source, a header, a
+// string match or a typed value.
 var holders = []string{"inline_string", "inline_bytes", "value", "raw_value", "string_value",
-	"exact", "prefix", "suffix", "contains", "regex", "exact_match", "prefix_match", "suffix_match", "contains_match"}
+	"exact", "prefix", "suffix", "contains", "regex", "exact_match", "prefix_match", "suffix_match",
+	"contains_match"}
 
-// public are the members of a secret whose content is not confidential, unless a file holds the key
-// beside its certificate.
+// public are the members of a secret whose content is not confidential, unless a file also contains
+// the private key.
 var public = []string{"certificate_chain", "trusted_ca", "crl"}
 
-// certificatesAtMost bounds the content of a public member, in bytes: the authorities of a system
-// are some 300 kB in base64. A longer one is hidden.
+// certificatesAtMost bounds the content of a public member, in bytes: the CA bundle of a system has
+// about 300 kB in base64. Longer content is redacted.
 const certificatesAtMost = 1 << 20
 
-// matchers are the members of a header matcher whose strings are about the header's value.
+// matchers are the members of a header matcher whose strings match the header's value.
 var matchers = []string{"string_match", "safe_regex_match", "safe_regex"}
 
 var (
-	secretMember = regexp.MustCompile(`(^|_)(token|password|passwd|passphrase|secret|authorization|cookie|apikey|api_key|` +
-		`access_key|private_key|secret_key|credential)(s|_value|_data|_bytes|_string|_base64)?$`)
-	secretHeader = regexp.MustCompile(`(^|[-_.])(token|authorization|cookie|secret|password|api[-_]?key|access[-_]?key|` +
-		`signature|session|auth|jwt|credential)s?([-_.]|$)`)
+	secretMember = regexp.MustCompile(
+		`(^|_)(token|password|passwd|passphrase|secret|authorization|cookie|apikey|api_key|` +
+			`access_key|private_key|secret_key|credential)(s|_value|_data|_bytes|_string|_base64)?$`)
+	secretHeader = regexp.MustCompile(
+		`(^|[-_.])(token|authorization|cookie|secret|password|api[-_]?key|access[-_]?key|` +
+			`signature|session|auth|jwt|credential)s?([-_.]|$)`)
 )
 
 func newRedactor(w io.Writer) *redactor {
 	return &redactor{out: bufio.NewWriter(w)}
 }
 
-// Flush hands on what is buffered.
+// Flush writes the buffered bytes.
 func (r *redactor) Flush() error { return r.out.Flush() }
 
-// Write takes the next bytes; a value may be cut anywhere.
+// Write redacts the next bytes. A value may be split between calls.
 func (r *redactor) Write(p []byte) (int, error) {
 	for _, c := range p {
 		if r.inString {
@@ -133,7 +136,7 @@ func (r *redactor) top() *frame {
 	return &r.stack[len(r.stack)-1]
 }
 
-// skips replaces a number or literal that is a credential, and reports whether c is a part of it.
+// skips replaces a number or literal that is a credential, and reports whether c is part of one.
 func (r *redactor) skips(c byte) bool {
 	top := r.top()
 	if top == nil || !top.secret || strings.IndexByte("\"{}[]:, \t\r\n", c) >= 0 {
@@ -176,7 +179,8 @@ func (r *redactor) begin() {
 		return
 	}
 	holds := slices.Contains(holders, top.key)
-	r.hidden = top.secret || secretMember.MatchString(top.key) || holds && (top.hide || secretHeader.MatchString(top.label))
+	r.hidden = top.secret || secretMember.MatchString(top.key) || holds &&
+		(top.hide || secretHeader.MatchString(top.label))
 	if r.hidden && holds && top.public && !top.secret {
 		r.hidden, r.withheld, r.kept = false, true, r.kept[:0]
 	}
@@ -203,7 +207,7 @@ func (r *redactor) stringByte(c byte) {
 	r.hidden = r.quotes(c) && !r.isKey
 }
 
-// quotes takes the next byte of a string and tells whether it ends a mark: what follows is a quote
+// quotes adds the next byte of a string and reports whether it ends a mark, so that a quote follows
 // ("details" of a configuration that Envoy refused).
 func (r *redactor) quotes(c byte) bool {
 	if len(r.last) == lastAtMost {
@@ -239,7 +243,7 @@ func (r *redactor) end() {
 	}
 }
 
-// holdsKey reports whether a raw JSON string has a private key in it, as text or as base64.
+// holdsKey reports whether a raw JSON string contains a private key, as text or in base64.
 func holdsKey(raw []byte) bool {
 	const mark = "PRIVATE KEY"
 	text := unescape(raw)
@@ -247,11 +251,11 @@ func holdsKey(raw []byte) bool {
 	return strings.Contains(text, mark) || err == nil && bytes.Contains(decoded, []byte(mark))
 }
 
-// normalise makes accessToken, Access-Token and ACCESS_TOKEN one name: access_token.
+// normalise converts accessToken, Access-Token and ACCESS_TOKEN to access_token.
 func normalise(raw []byte) string {
 	name := unescape(raw)
 	var b strings.Builder
-	lower := false // the character before was a small letter or a digit
+	lower := false // the previous character is a lower-case letter or a digit
 	for _, c := range name {
 		switch {
 		case c == '-' || c == '.' || c == ' ':
@@ -269,8 +273,7 @@ func normalise(raw []byte) string {
 	return b.String()
 }
 
-// unescape is the string that a piece of JSON between quotes stands for; one that was cut stays as
-// it is.
+// unescape decodes the contents of a JSON string. A truncated one is returned unchanged.
 func unescape(raw []byte) string {
 	if slices.Contains(raw, '\\') {
 		var text string

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// redactedBody is a body of JSON without its credentials.
+// redactedBody is a JSON body from which credentials are removed as it is read.
 type redactedBody struct {
 	source   io.ReadCloser
 	redactor *redactor

@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Options of a Server. What is nil is not there: without Proxy no metrics of Envoy's, without
-// Control no control.
+// Options configures a Server. A nil Proxy disables Envoy's metrics, a nil Control disables the
+// control paths.
 type Options struct {
 	Address   string // host:port to listen on
 	Config    Config
@@ -25,7 +25,7 @@ type Options struct {
 	Proxy     Proxy
 	Control   Control
 	Metrics   prometheus.Gatherer // the agent's own; their names begin with outrider_
-	// users of this host whose connections no others keep out: root, the agent's, Envoy's
+	// local users with connection limits of their own: root, the agent's, Envoy's
 	Trusted []uint32
 	Board   *condition.Board
 	Logger  *slog.Logger
@@ -36,7 +36,7 @@ type Server struct {
 	options Options
 	config  atomic.Pointer[Config]
 	gate    *gate
-	probes  chan struct{} // places for probes at a time
+	probes  chan struct{} // semaphore of concurrent probes
 	metrics *merger
 	ready   chan struct{}
 	address atomic.Pointer[string]
@@ -45,24 +45,27 @@ type Server struct {
 // probesAtATime bounds the sockets that a flood of requests to /app-health opens.
 const probesAtATime = 64
 
-// conditionStatus is the condition that stands while the address cannot be had.
+// conditionStatus is active while the address cannot be bound.
 const conditionStatus = "status-address-unavailable"
 
-// NewServer returns a server; Run serves.
+// NewServer returns a server that listens once Run is called.
 func NewServer(options Options) *Server {
-	s := &Server{options: options, gate: newGate(options.Trusted), probes: make(chan struct{}, probesAtATime), ready: make(chan struct{})}
-	s.metrics = newMerger(options.Metrics, options.Proxy, func() string { return s.config.Load().ApplicationMetrics })
+	s := &Server{options: options, gate: newGate(options.Trusted),
+		probes: make(chan struct{}, probesAtATime), ready: make(chan struct{})}
+	s.metrics = newMerger(options.Metrics, options.Proxy,
+		func() string { return s.config.Load().ApplicationMetrics })
 	s.SetConfig(options.Config)
 	return s
 }
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (s *Server) Name() string { return "status" }
 
-// Ready is closed once the server listens, or has told by a condition that it cannot yet.
+// Ready returns a channel that is closed once the server listens, or has raised the condition that
+// it cannot yet.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Address is where it listens, "" before it does.
+// Address returns the address that the server listens on, or "" before it does.
 func (s *Server) Address() string {
 	if address := s.address.Load(); address != nil {
 		return *address
@@ -70,18 +73,18 @@ func (s *Server) Address() string {
 	return ""
 }
 
-// Connections returns what has been counted of connections to the status address.
+// Connections returns the connection statistics of the status address.
 func (s *Server) Connections() admission.Stats { return s.gate.stats() }
 
-// SetConfig makes a changed configuration count from the next request on.
+// SetConfig applies a changed configuration from the next request on.
 func (s *Server) SetConfig(config Config) { s.config.Store(&config) }
 
-// Run serves until ctx ends. An address that is taken is a condition and tried again: a proxy that
-// serves does not end for want of its status. It runs once.
+// Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
+// every second: a missing status address must not stop the proxy. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := s.bind(ctx)
 	if err != nil {
-		return nil //nolint:nilerr // ctx ended while the address was not to be had
+		return nil //nolint:nilerr // ctx ended before the address could be bound
 	}
 	address := listener.Addr().String()
 	s.address.Store(&address)
@@ -110,7 +113,7 @@ func (s *Server) closeReady() {
 	}
 }
 
-// bind listens, as soon as it can.
+// bind retries until it can listen or ctx ends.
 func (s *Server) bind(ctx context.Context) (net.Listener, error) {
 	var config net.ListenConfig
 	for {
@@ -140,8 +143,10 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /app-health/{name...}", s.probe)
 	mux.Handle("GET /stats/prometheus", s.metrics)
 	mux.Handle("GET /metrics", s.metrics)
-	mux.Handle("/drain", ownHost(s.control(func(ctx context.Context) error { return s.options.Control.Drain(ctx) })))
-	mux.Handle("/quitquitquit", ownHost(s.control(func(ctx context.Context) error { return s.options.Control.Quit(ctx) })))
+	mux.Handle("/drain",
+		ownHost(s.control(func(ctx context.Context) error { return s.options.Control.Drain(ctx) })))
+	mux.Handle("/quitquitquit",
+		ownHost(s.control(func(ctx context.Context) error { return s.options.Control.Quit(ctx) })))
 	return mux
 }
 
@@ -157,8 +162,8 @@ func (s *Server) readiness(w http.ResponseWriter, _ *http.Request) {
 	say(w, http.StatusServiceUnavailable, reason)
 }
 
-// control lets only a POST from this host through, where the configuration allows it. A request
-// that a browser makes for another site's page carries Origin: that is no wish of this host's user.
+// control accepts only POST requests from this host, if the configuration allows them. It refuses
+// requests with an Origin header, which browsers send on behalf of web pages.
 func (s *Server) control(do func(context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -166,9 +171,13 @@ func (s *Server) control(do func(context.Context) error) http.HandlerFunc {
 			w.Header().Set("Allow", http.MethodPost)
 			say(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes POST only", r.URL.Path))
 		case s.options.Control == nil || !s.config.Load().Control:
-			say(w, http.StatusForbidden, fmt.Sprintf(`%s is off: set control = "loopback" in [status] to allow it to local users`, r.URL.Path))
+			say(w, http.StatusForbidden,
+				fmt.Sprintf(
+					`%s is off: set control = "loopback" in [status] to allow it to local users`,
+					r.URL.Path))
 		case !fromLoopback(r) || r.Header.Get("Origin") != "":
-			say(w, http.StatusForbidden, fmt.Sprintf("%s is for requests from this host only", r.URL.Path))
+			say(w, http.StatusForbidden, fmt.Sprintf("%s is for requests from this host only",
+				r.URL.Path))
 		default:
 			s.options.Logger.Warn("asked over HTTP", "path", r.URL.Path, "peer", r.RemoteAddr)
 			if err := do(context.WithoutCancel(r.Context())); err != nil {
@@ -189,7 +198,7 @@ func fromLoopback(r *http.Request) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// say answers with a sentence.
+// say answers with a plain-text sentence.
 func say(w http.ResponseWriter, status int, sentence string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -202,7 +211,7 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 		Handler:     admission.Handler(handler),
 		ConnState:   admission.ConnState,
 		ConnContext: admission.ConnContext,
-		// no ReadTimeout: at its end net/http cancels the context of handlers that still work
+		// No ReadTimeout: when it expires, net/http cancels the context of running handlers.
 		ReadHeaderTimeout: headerTime,
 		WriteTimeout:      scrapeTime + answerTime,
 		IdleTimeout:       idleTime,
@@ -211,8 +220,8 @@ func newHTTPServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	}
 }
 
-// boundBody gives a request's body little time: nobody here reads one, but net/http does after the
-// handler, and a client that sends slowly would hold its connection.
+// boundBody limits the time to read a request's body. The handlers ignore it, but net/http drains
+// it afterwards, so a slow client would hold its connection.
 func boundBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -222,7 +231,7 @@ func boundBody(next http.Handler) http.Handler {
 	})
 }
 
-// shutdown lets answers under way end for a moment.
+// shutdown closes the server. Responses in progress have shutdownTime to complete.
 func shutdown(ctx context.Context, server *http.Server) {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 	defer cancel()

@@ -24,13 +24,14 @@ func TestReadinessSaysWhyNot(t *testing.T) {
 		{"epoch 0 is starting", 503, "epoch 0 is starting\n"},
 	} {
 		_, url := startServer(t, Options{Readiness: test.readiness})
-		if code, body, _ := ask(t, "GET", url+"/healthz/ready"); code != test.code || body != test.body {
+		if code, body, _ := ask(t, "GET", url+"/healthz/ready"); code != test.code ||
+			body != test.body {
 			t.Errorf("%q: %d %q", test.readiness, code, body)
 		}
 	}
 }
 
-// controls counts what was asked for.
+// controls counts the requests.
 type controls struct {
 	drains, quits int
 	err           error
@@ -49,21 +50,33 @@ func TestControlOnlyWhereItIsAllowed(t *testing.T) {
 		says                             string
 		drains, quits                    int
 	}{
-		{name: "drain", method: "POST", path: "/drain", peer: "127.0.0.1:5", allowed: true, code: 200, says: "OK", drains: 1},
-		{name: "quit", method: "POST", path: "/quitquitquit", peer: "[::1]:5", allowed: true, code: 200, says: "OK", quits: 1},
-		{name: "IPv4 in IPv6", method: "POST", path: "/quitquitquit", peer: "[::ffff:127.0.0.1]:5", allowed: true, code: 200, says: "OK", quits: 1},
-		{name: "GET", method: "GET", path: "/quitquitquit", peer: "127.0.0.1:5", allowed: true, code: 405, says: "POST only"},
-		{name: "from elsewhere", method: "POST", path: "/quitquitquit", peer: "10.0.0.1:5", allowed: true, code: 403, says: "from this host only"},
-		{name: "a page in a browser", method: "POST", path: "/drain", peer: "127.0.0.1:5", origin: "http://x", allowed: true, code: 403, says: "from this host only"},
-		{name: "another site's name", method: "POST", path: "/quitquitquit", peer: "127.0.0.1:5", host: "evil.test:15020", allowed: true, code: 403, says: `refused for the host "evil.test:15020"`},
-		{name: "probes are asked for by any name", method: "GET", path: "/healthz/ready", peer: "127.0.0.1:5", host: "web.test", code: 200, says: "ready"},
-		{name: "off", method: "POST", path: "/drain", peer: "127.0.0.1:5", code: 403, says: `control = "loopback" in [status]`},
-		{name: "failed", method: "POST", path: "/drain", peer: "127.0.0.1:5", allowed: true, err: errors.New("no epoch is live"), code: 500, says: "no epoch is live", drains: 1},
+		{name: "drain", method: "POST", path: "/drain", peer: "127.0.0.1:5", allowed: true,
+			code: 200, says: "OK", drains: 1},
+		{name: "quit", method: "POST", path: "/quitquitquit", peer: "[::1]:5", allowed: true,
+			code: 200, says: "OK", quits: 1},
+		{name: "IPv4 in IPv6", method: "POST", path: "/quitquitquit", peer: "[::ffff:127.0.0.1]:5",
+			allowed: true, code: 200, says: "OK", quits: 1},
+		{name: "GET", method: "GET", path: "/quitquitquit", peer: "127.0.0.1:5", allowed: true,
+			code: 405, says: "POST only"},
+		{name: "from elsewhere", method: "POST", path: "/quitquitquit", peer: "10.0.0.1:5",
+			allowed: true, code: 403, says: "from this host only"},
+		{name: "a page in a browser", method: "POST", path: "/drain", peer: "127.0.0.1:5",
+			origin: "http://x", allowed: true, code: 403, says: "from this host only"},
+		{name: "another site's name", method: "POST", path: "/quitquitquit", peer: "127.0.0.1:5",
+			host: "evil.test:15020", allowed: true, code: 403,
+			says: `refused for the host "evil.test:15020"`},
+		{name: "probes are asked for by any name", method: "GET", path: "/healthz/ready",
+			peer: "127.0.0.1:5", host: "web.test", code: 200, says: "ready"},
+		{name: "off", method: "POST", path: "/drain", peer: "127.0.0.1:5", code: 403,
+			says: `control = "loopback" in [status]`},
+		{name: "failed", method: "POST", path: "/drain", peer: "127.0.0.1:5", allowed: true,
+			err: errors.New("no epoch is live"), code: 500, says: "no epoch is live", drains: 1},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			control := &controls{err: test.err}
-			server := NewServer(Options{Config: Config{Control: test.allowed}, Control: control, Readiness: readiness(""), Logger: discard(), Board: condition.NewBoard()})
+			server := NewServer(Options{Config: Config{Control: test.allowed}, Control: control,
+				Readiness: readiness(""), Logger: discard(), Board: condition.NewBoard()})
 			request := httptest.NewRequest(test.method, test.path, nil)
 			request.RemoteAddr, request.Host = test.peer, "127.0.0.1:15020"
 			if test.host != "" {
@@ -102,16 +115,19 @@ func TestAnAddressThatIsTakenIsToldAndHadLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	board := condition.NewBoard()
-	server := NewServer(Options{Address: taken.Addr().String(), Readiness: readiness(""), Board: board, Logger: discard()})
+	server := NewServer(Options{Address: taken.Addr().String(), Readiness: readiness(""),
+		Board: board, Logger: discard()})
 	runPart(t, server.Run)
 	<-server.Ready()
 	all := board.Conditions()
-	if len(all) != 1 || all[0].Code != conditionStatus || !strings.Contains(all[0].Sentence, taken.Addr().String()) {
+	if len(all) != 1 || all[0].Code != conditionStatus || !strings.Contains(all[0].Sentence,
+		taken.Addr().String()) {
 		t.Fatalf("conditions: %+v", all)
 	}
 	_ = taken.Close()
 	eventually(t, "it listens", func() bool { return server.Address() != "" })
-	if code, _, _ := ask(t, http.MethodGet, "http://"+server.Address()+"/healthz/ready"); code != 200 {
+	if code, _, _ := ask(t, http.MethodGet,
+		"http://"+server.Address()+"/healthz/ready"); code != 200 {
 		t.Errorf("%d", code)
 	}
 	if all := board.Conditions(); len(all) != 0 {

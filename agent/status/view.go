@@ -17,23 +17,23 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// ViewConfig is [envoy] admin_port and admin_access.
+// ViewConfig holds [envoy] admin_port and admin_access.
 type ViewConfig struct {
-	Port int  // on 127.0.0.1; 0 = no view
+	Port int  // on 127.0.0.1; 0 disables the view
 	Full bool // admin_access = "full"
 }
 
-// ViewOptions are a View's.
+// ViewOptions configures a View.
 type ViewOptions struct {
 	Config  ViewConfig
 	Proxy   Proxy
-	Trusted []uint32 // users of this host whose connections no others keep out
+	Trusted []uint32 // local users with connection limits of their own
 	Board   *condition.Board
 	Logger  *slog.Logger
 }
 
-// View is the view of the live epoch's admin interface. Envoy's own listens on a Unix socket per
-// epoch and is closed when the next epoch comes; the view stays.
+// View is an HTTP view of the live epoch's admin interface. Envoy's own interface listens on a Unix
+// socket per epoch and closes when the next epoch starts; the view remains reachable.
 type View struct {
 	options ViewOptions
 	server  *http.Server
@@ -41,40 +41,41 @@ type View struct {
 	gate    *gate
 	dumps   *dumps
 	ready   chan struct{}
-	lost    chan struct{} // holds one: the listener failed
-	wake    chan struct{} // holds one: the port may be bound again
+	lost    chan struct{} // buffered: the listener failed
+	wake    chan struct{} // buffered: the port may be bound again
 
 	mu       sync.Mutex
-	port     int          // that was asked for
+	port     int          // configured
 	taken    []string     // see Yield
-	listener net.Listener // nil: none is open
+	listener net.Listener // nil if none is open
 	running  bool
 	serving  sync.WaitGroup
 }
 
-// conditionView is the condition that stands while the port cannot be had.
+// conditionView is active while the port cannot be bound.
 const conditionView = "admin-port-unavailable"
 
-// NewView returns a view; Run serves.
+// NewView returns a view that listens once Run is called.
 func NewView(options ViewOptions) *View {
-	v := &View{options: options, gate: newGate(options.Trusted), ready: make(chan struct{}), lost: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+	v := &View{options: options, gate: newGate(options.Trusted), ready: make(chan struct{}),
+		lost: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		port: options.Config.Port}
 	v.full.Store(options.Config.Full)
 	v.dumps = newDumps(options.Proxy, v.gate)
 	v.server = newHTTPServer(v.Handler(), options.Logger)
-	// a CPU profile or a log of lookups takes as long as it takes; full is for operators
+	// With full access, operators may request a CPU profile, which takes arbitrarily long.
 	v.server.WriteTimeout = 0
 	return v
 }
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (v *View) Name() string { return "admin-view" }
 
-// Ready is closed once the view listens, is off, or has told by a condition that it cannot listen
-// yet.
+// Ready returns a channel that is closed once the view listens, is disabled, or has raised the
+// condition that it cannot listen.
 func (v *View) Ready() <-chan struct{} { return v.ready }
 
-// Address is where the view listens, "" if it does not.
+// Address returns the address that the view listens on, or "".
 func (v *View) Address() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -84,16 +85,17 @@ func (v *View) Address() string {
 	return v.listener.Addr().String()
 }
 
-// Connections returns what has been counted of connections to the view.
+// Connections returns the connection statistics of the view.
 func (v *View) Connections() admission.Stats { return v.gate.stats() }
 
-// Run serves until ctx ends. A port that is taken is a condition and tried again. It runs once.
+// Run serves until ctx ends. While the port cannot be bound, it raises a condition and retries
+// every second. Run may be called once.
 func (v *View) Run(ctx context.Context) error {
 	v.mu.Lock()
 	v.running = true
 	v.mu.Unlock()
 	for first := true; ; first = false {
-		var again <-chan time.Time // none once it listens: an agent that is idle is not woken
+		var again <-chan time.Time // nil while the view listens, so that an idle agent sleeps
 		if !v.retry() {
 			again = time.After(bindRetryAfter)
 		}
@@ -116,7 +118,8 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// retry binds the port that was asked for, if it is not yet bound. False: it could not.
+// retry binds the configured port unless the view listens, is disabled or yields. It returns false
+// if binding failed.
 func (v *View) retry() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -131,7 +134,7 @@ func (v *View) retry() bool {
 	return true
 }
 
-// open binds a port in place of the one before. With mu held.
+// open binds port and closes the previous listener. Callers hold mu.
 func (v *View) open(port int) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(context.Background(), "tcp", viewAddress(port))
@@ -152,7 +155,7 @@ func (v *View) open(port int) error {
 		if v.listener == listener {
 			v.close()
 			select {
-			case v.lost <- struct{}{}: // Run opens it again
+			case v.lost <- struct{}{}: // Run reopens it
 			default:
 			}
 		}
@@ -160,7 +163,7 @@ func (v *View) open(port int) error {
 	return nil
 }
 
-// close ends listening; answers under way go on. With mu held.
+// close stops listening; requests in progress continue. Callers hold mu.
 func (v *View) close() {
 	if v.listener != nil {
 		_ = v.listener.Close()
@@ -168,8 +171,8 @@ func (v *View) close() {
 	}
 }
 
-// SetConfig applies a changed configuration. If the new port cannot be had the view stays on the
-// old one, with the new access, and the error says why.
+// SetConfig applies a changed configuration. If the new port cannot be bound, SetConfig returns an
+// error and the view remains on the old port, with the new access.
 func (v *View) SetConfig(config ViewConfig) error {
 	v.full.Store(config.Full)
 	v.mu.Lock()
@@ -191,9 +194,9 @@ func (v *View) SetConfig(config ViewConfig) error {
 	return nil
 }
 
-// Yield sets the addresses (host:port) that Envoy itself listens on, or is about to. If the view's
-// port is among them the view stops listening before Yield returns, and returns when it no longer
-// is. Yield returns the first address that the view yields to, "" if there is none.
+// Yield sets the addresses (host:port) that Envoy itself listens on or is about to. If the view's
+// port is among them, the view stops listening before Yield returns, and resumes when it no longer
+// is. Yield returns the conflicting address, or "".
 func (v *View) Yield(taken []string) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -212,8 +215,8 @@ func (v *View) Yield(taken []string) string {
 	return to
 }
 
-// yieldsTo returns the address of Envoy's own that a port of the view would clash with. With mu
-// held.
+// yieldsTo returns the address of Envoy's that conflicts with a port of the view, or "". Callers
+// hold mu.
 func (v *View) yieldsTo(port int) string {
 	if own := viewAddress(port); port != 0 && slices.Contains(v.taken, own) {
 		return own
@@ -221,5 +224,5 @@ func (v *View) yieldsTo(port int) string {
 	return ""
 }
 
-// viewAddress is where the view listens.
+// viewAddress returns the loopback address of a view's port.
 func viewAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -13,22 +13,24 @@ import (
 	"time"
 )
 
-// readable are the paths of Envoy's admin interface whose GET changes nothing (Envoy 1.40,
-// source/server/admin/admin.cc: the handlers with mutates_server_state false, without the
-// profilers, heap dump and tap, which cost or disclose).
+// readable lists the paths of Envoy's admin interface whose GET changes nothing (Envoy 1.40,
+// source/server/admin/admin.cc: handlers with mutates_server_state false). The profilers, heap dump
+// and tap are excluded: they are expensive or disclose data.
 var readable = []string{
-	"/", "/certs", "/clusters", "/config_dump", "/contention", "/help", "/hot_restart_version", "/init_dump", "/listeners",
-	"/memory", "/ready", "/runtime", "/server_info", "/stats", "/stats/prometheus", "/stats/recentlookups",
+	"/", "/certs", "/clusters", "/config_dump", "/contention", "/help", "/hot_restart_version",
+	"/init_dump", "/listeners",
+	"/memory", "/ready", "/runtime", "/server_info", "/stats", "/stats/prometheus",
+	"/stats/recentlookups",
 }
 
-// readTime is until an answer has been taken by a client that may only read.
+// readTime bounds how long a client with read access may take for an answer.
 const readTime = 2 * time.Minute
 
-// redacted are those whose answer is JSON that may hold credentials.
+// redacted lists the paths whose answer is JSON that may contain credentials.
 var redacted = []string{"/config_dump", "/init_dump", "/server_info"}
 
-// Handler is the view without its listener, with the access that is configured, for requests that
-// are meant for this host.
+// Handler returns the handler of the view with the configured access. It refuses requests for
+// another host name.
 func (v *View) Handler() http.Handler {
 	pass := ownPage(v.reverseProxy(v.dumps))
 	read := v.ReadHandler()
@@ -41,34 +43,34 @@ func (v *View) Handler() http.Handler {
 	}))
 }
 
-// ReadHandler is the view with admin_access = "read" whatever is configured: what may be shown to
-// everybody.
+// ReadHandler returns the handler of the view with admin_access = "read", regardless of the
+// configuration. Its answers may be shown to every user.
 func (v *View) ReadHandler() http.Handler {
 	pass := v.reverseProxy(redactedDumps{v.dumps})
 	return boundBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Everybody may read, so nobody may hold a connection for ever by reading slowly.
+		// Every user may read, so bound the time that a slow reader holds a connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			v.refuse(w, r, "requests that change something are refused")
 			return
 		}
 		if !slices.Contains(readable, r.URL.Path) {
-			v.refuse(w, r, fmt.Sprintf("%s is not among what can be read (%s)", r.URL.Path, strings.Join(readable, " ")))
+			v.refuse(w, r, fmt.Sprintf("%s is not among what can be read (%s)", r.URL.Path,
+				strings.Join(readable, " ")))
 			return
 		}
 		out := r.Clone(r.Context())
-		// nothing else of what was sent reaches Envoy
+		// Only path and query reach Envoy.
 		out.URL = &url.URL{Path: r.URL.Path, RawQuery: r.URL.RawQuery}
 		out.Body = http.NoBody
 		out.ContentLength = 0
-		out.Header.Del("Accept-Encoding") // what is compressed cannot be redacted
+		out.Header.Del("Accept-Encoding") // compressed answers cannot be redacted
 		pass.ServeHTTP(w, out)
 	}))
 }
 
-// Get is a GET of the live epoch's admin interface with credentials removed from the answer, and
-// the number of that epoch. The caller closes the body. The error is a sentence that says why
-// nobody answers.
+// Get returns the live epoch's answer to a GET, with credentials removed, and the number of the
+// epoch. The caller closes the body. The error is a sentence that says why there is no answer.
 func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int, error) {
 	target := url.URL{Scheme: "http", Host: "admin", Path: path, RawQuery: query}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
@@ -79,14 +81,15 @@ func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int
 	if err != nil {
 		return nil, 0, err
 	}
-	epoch, _ := strconv.Atoi(response.Header.Get(epochHeader)) // live has set it
+	epoch, _ := strconv.Atoi(response.Header.Get(epochHeader)) // set by live
 	return response, epoch, nil
 }
 
-// redactResponse removes credentials from an answer on its way. Envoy's errors are sentences, its
-// answers JSON.
+// redactResponse removes credentials from the body of an answer as it is read. Only answers with
+// status 200 are JSON.
 func redactResponse(response *http.Response) {
-	if response.StatusCode != http.StatusOK || !slices.Contains(redacted, response.Request.URL.Path) {
+	if response.StatusCode != http.StatusOK || !slices.Contains(redacted,
+		response.Request.URL.Path) {
 		return
 	}
 	response.Body = newRedactedBody(response.Body)
@@ -100,7 +103,7 @@ func (v *View) refuse(w http.ResponseWriter, r *http.Request, why string) {
 		r.Method, r.URL.Path, why))
 }
 
-// reverseProxy passes requests on to the live epoch.
+// reverseProxy returns a proxy to the live epoch.
 func (v *View) reverseProxy(transport http.RoundTripper) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(request *httputil.ProxyRequest) {
@@ -108,7 +111,7 @@ func (v *View) reverseProxy(transport http.RoundTripper) *httputil.ReverseProxy 
 			request.Out.URL.Host = "admin"
 			request.Out.Host = "admin"
 			if request.Out.ContentLength == 0 {
-				request.Out.Body = nil // so that it can be sent again
+				request.Out.Body = nil // allows live to retry
 			}
 		},
 		Transport: transport,
@@ -118,11 +121,12 @@ func (v *View) reverseProxy(transport http.RoundTripper) *httputil.ReverseProxy 
 				return
 			}
 			if r.Context().Err() == nil {
-				v.options.Logger.Debug("the view of Envoy's admin failed", "path", r.URL.Path, "error", err)
+				v.options.Logger.Debug("the view of Envoy's admin failed", "path", r.URL.Path,
+					"error", err)
 			}
 			say(w, http.StatusBadGateway, err.Error())
 		},
-		// a page that grows (stats?format=html with active updates) is passed on as it comes
+		// Flush pages that grow (stats?format=html with active updates) immediately.
 		FlushInterval: -1,
 	}
 }

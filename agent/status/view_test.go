@@ -35,12 +35,14 @@ func TestViewOfARealEnvoy(t *testing.T) {
 
 	for _, path := range readable {
 		code, body, header := ask(t, "GET", url+path)
-		if code != 200 && path != "/contention" && path != "/stats/recentlookups" || header.Get(epochHeader) != "4" {
+		if code != 200 && path != "/contention" && path != "/stats/recentlookups" ||
+			header.Get(epochHeader) != "4" {
 			t.Errorf("GET %s: %d from epoch %s: %.200s", path, code, header.Get(epochHeader), body)
 		}
 	}
 	_, dump, _ := ask(t, "GET", url+"/config_dump", "Accept-Encoding", "gzip")
-	if !json.Valid([]byte(dump)) || strings.Contains(dump, "hunter2") || strings.Count(dump, redactedText) < 3 {
+	if !json.Valid([]byte(dump)) || strings.Contains(dump, "hunter2") || strings.Count(dump,
+		redactedText) < 3 {
 		t.Errorf("not redacted, or not JSON:\n%s", dump)
 	}
 	if !strings.Contains(dump, "public-roots") {
@@ -52,33 +54,42 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	}
 	content, err := io.ReadAll(answer.Body)
 	_ = answer.Body.Close()
-	if err != nil || epoch != 4 || !json.Valid(content) || strings.Contains(string(content), "hunter2") || !strings.Contains(string(content), redactedText) {
+	if err != nil || epoch != 4 || !json.Valid(content) || strings.Contains(string(content),
+		"hunter2") || !strings.Contains(string(content), redactedText) {
 		t.Errorf("Get: %v, epoch %d, %s", err, epoch, content)
 	}
-	if _, masked, _ := ask(t, "GET", url+"/config_dump?resource=static_clusters"); strings.Contains(masked, "bootstrap") || !strings.Contains(masked, `"one"`) {
+	if _, masked, _ := ask(t, "GET", url+"/config_dump?resource=static_clusters"); strings.Contains(
+		masked, "bootstrap") || !strings.Contains(masked, `"one"`) {
 		t.Errorf("the query was lost: %s", masked)
 	}
-	for _, request := range []string{"POST /quitquitquit", "GET /quitquitquit", "POST /stats", "POST /logging?level=debug", "GET /logging",
-		"GET /stats/../quitquitquit", "GET //quitquitquit", "GET /stats/", "GET /heap_dump", "POST /drain_listeners", "PUT /clusters"} {
+	for _, request := range []string{"POST /quitquitquit", "GET /quitquitquit", "POST /stats",
+		"POST /logging?level=debug", "GET /logging",
+		"GET /stats/../quitquitquit", "GET //quitquitquit", "GET /stats/", "GET /heap_dump",
+		"POST /drain_listeners", "PUT /clusters"} {
 		method, path, _ := strings.Cut(request, " ")
-		if code, body, _ := ask(t, method, url+path); code != 403 || !strings.Contains(body, "admin_access") {
+		if code, body, _ := ask(t, method, url+path); code != 403 || !strings.Contains(body,
+			"admin_access") {
 			t.Errorf("%s: %d %s", request, code, body)
 		}
 	}
 	if err := view.SetConfig(ViewConfig{Port: view.port, Full: true}); err != nil {
 		t.Fatal(err)
 	}
-	for _, foreign := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example.com"}, {"Origin", "null"}} {
-		if code, body, _ := ask(t, "POST", url+"/logging?http=trace", foreign...); code != 403 || !strings.Contains(body, "another site's page") {
+	for _, foreign := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site",
+		"same-site"}, {"Origin", "http://evil.example.com"}, {"Origin", "null"}} {
+		if code, body, _ := ask(t, "POST", url+"/logging?http=trace", foreign...); code != 403 ||
+			!strings.Contains(body, "another site's page") {
 			t.Errorf("full: POST /logging with %v: %d %s", foreign, code, body)
 		}
 	}
-	for _, own := range [][]string{{"Sec-Fetch-Site", "same-origin", "Origin", url}, {"Origin", url}} {
+	for _, own := range [][]string{{"Sec-Fetch-Site", "same-origin", "Origin", url},
+		{"Origin", url}} {
 		if code, body, _ := ask(t, "POST", url+"/logging?http=debug", own...); code != 200 {
 			t.Errorf("full: POST /logging with %v: %d %s", own, code, body)
 		}
 	}
-	if code, body, _ := ask(t, "POST", url+"/logging?http=debug"); code != 200 || !strings.Contains(body, "http: debug") {
+	if code, body, _ := ask(t, "POST", url+"/logging?http=debug"); code != 200 ||
+		!strings.Contains(body, "http: debug") {
 		t.Errorf("full: POST /logging: %d %s", code, body)
 	}
 	if _, dump, _ := ask(t, "GET", url+"/config_dump"); !strings.Contains(dump, "hunter2-header") {
@@ -86,7 +97,8 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	}
 	stop()
 	begun := time.Now()
-	if code, body, _ := ask(t, "GET", url+"/stats"); code != 503 || !strings.Contains(body, "epoch 4") {
+	if code, body, _ := ask(t, "GET", url+"/stats"); code != 503 || !strings.Contains(body,
+		"epoch 4") {
 		t.Errorf("dead: %d %s", code, body)
 	}
 	if took := time.Since(begun); took > handOverTime+10*time.Second {
@@ -99,7 +111,8 @@ func TestViewSurvivesAChangeOfEpoch(t *testing.T) {
 	envoy.set(nil, 0, "no epoch is live: epoch 0 is starting")
 	view, _ := startView(t, ViewConfig{Port: parts.FreePort(t)}, envoy)
 	url := "http://" + view.Address()
-	if code, body, _ := ask(t, "GET", url+"/stats"); code != 503 || body != "no epoch is live: epoch 0 is starting\n" {
+	if code, body, _ := ask(t, "GET", url+"/stats"); code != 503 ||
+		body != "no epoch is live: epoch 0 is starting\n" {
 		t.Errorf("%d %s", code, body)
 	}
 	// Epoch 0 has closed its admin interface for epoch 1, which is live a moment later.
@@ -114,8 +127,10 @@ func TestViewSurvivesAChangeOfEpoch(t *testing.T) {
 	if code != 200 || body != "of epoch 1" || header.Get(epochHeader) != "1" {
 		t.Errorf("%d %s", code, body)
 	}
-	envoy.set(roundTripper(func(*http.Request) (*http.Response, error) { return nil, errors.New("cut") }), 2, "")
-	if code, body, _ := ask(t, "GET", url+"/stats"); code != 503 || !strings.Contains(body, "epoch 2 does not answer: cut") {
+	envoy.set(roundTripper(
+		func(*http.Request) (*http.Response, error) { return nil, errors.New("cut") }), 2, "")
+	if code, body, _ := ask(t, "GET", url+"/stats"); code != 503 || !strings.Contains(body,
+		"epoch 2 does not answer: cut") {
 		t.Errorf("%d %s", code, body)
 	}
 }

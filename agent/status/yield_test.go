@@ -20,7 +20,8 @@ func TestView_YieldsItsPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := parts.FreePort(t)
-	if err := view.SetConfig(ViewConfig{Port: other}); err != nil || view.Address() != viewAddress(other) {
+	if err := view.SetConfig(ViewConfig{Port: other}); err != nil ||
+		view.Address() != viewAddress(other) {
 		t.Errorf("another port: %v, %q", err, view.Address())
 	}
 	if err := view.SetConfig(ViewConfig{Port: port}); err != nil || view.Address() != "" {
@@ -32,14 +33,17 @@ func TestView_YieldsItsPort(t *testing.T) {
 	if got := view.Yield(nil); got != "" {
 		t.Errorf("it yields to %q", got)
 	}
-	eventually(t, "the view says that the port is not free yet", func() bool { return len(board.Conditions()) == 1 })
+	eventually(t, "the view says that the port is not free yet",
+		func() bool { return len(board.Conditions()) == 1 })
 	_ = taken.Close()
-	eventually(t, "the view is back", func() bool { return view.Address() == address && len(board.Conditions()) == 0 })
+	eventually(t, "the view is back",
+		func() bool { return view.Address() == address && len(board.Conditions()) == 0 })
 }
 
 func TestView_YieldsBeforeItListens(t *testing.T) {
 	port := parts.FreePort(t)
-	view := NewView(ViewOptions{Config: ViewConfig{Port: port}, Proxy: &proxy{}, Board: condition.NewBoard(), Logger: discard()})
+	view := NewView(ViewOptions{Config: ViewConfig{Port: port}, Proxy: &proxy{},
+		Board: condition.NewBoard(), Logger: discard()})
 	view.Yield([]string{viewAddress(port)})
 	runPart(t, view.Run)
 	<-view.Ready()
