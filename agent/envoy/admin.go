@@ -13,33 +13,36 @@ import (
 )
 
 // Limits of a request to the admin interface. Envoy answers on its main thread, which a hot restart
-// or a large configuration keeps busy for a moment, and which a hung parent can block for ever.
+// or a large configuration keeps busy, and which a hung parent can block for ever.
 const (
 	adminDialTimeout = time.Second
-	// of a whole request, where the context has no deadline of its own
+	// for the whole request, if the context has no deadline
 	adminTimeout     = 5 * time.Second
-	adminMaxResponse = 256 << 20 // bytes read of one answer
+	adminMaxResponse = 256 << 20 // bytes of one answer
 )
 
-// Admin is a client of one epoch's admin interface. Each request has a connection of its own, so
-// that it never meets the interface of another epoch, nothing stays open and there is nothing to
-// close. Safe for concurrent use.
+// Admin is a client of one epoch's admin interface. Each request uses a new connection, so that it
+// never reaches another epoch over an old one, and there is nothing to close. Admin is safe for
+// concurrent use.
 type Admin struct {
 	network, address string
 	dialer           net.Dialer
-	transport        *http.Transport // of RoundTrip
+	transport        *http.Transport // for RoundTrip
 }
 
-// NewAdmin returns a client of the admin interface at the address: network "unix" and a path, or
+// NewAdmin returns a client of the admin interface at an address: network "unix" and a path, or
 // "tcp" and host:port.
 func NewAdmin(network, address string) *Admin {
 	a := &Admin{network: network, address: address}
-	// there a connection is made at once or not at all, and a timer would wake an idle agent
+	// A Unix socket connects or fails at once, and a timer would wake an idle agent.
 	if network != "unix" {
 		a.dialer.Timeout = adminDialTimeout
 	}
 	a.transport = &http.Transport{
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return a.dial(ctx) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+			error) {
+			return a.dial(ctx)
+		},
 		DisableKeepAlives:  true,
 		DisableCompression: true,
 	}
@@ -50,7 +53,7 @@ func (a *Admin) dial(ctx context.Context) (net.Conn, error) {
 	return a.dialer.DialContext(ctx, a.network, a.address)
 }
 
-// String names the address for errors and logs.
+// String returns the address for errors and logs.
 func (a *Admin) String() string {
 	if a.network == "unix" {
 		return a.address
@@ -58,18 +61,18 @@ func (a *Admin) String() string {
 	return a.network + "://" + a.address
 }
 
-// RoundTrip implements http.RoundTripper for whoever passes requests on to this epoch: scheme and
-// host of the request do not count. It sets no deadline.
+// RoundTrip implements http.RoundTripper. It ignores scheme and host of the request and sets no
+// deadline.
 func (a *Admin) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
 	request.URL.Scheme, request.URL.Host = "http", "envoy"
 	return a.transport.RoundTrip(request)
 }
 
-// StatusError is an answer other than 200.
+// StatusError is an answer with a status other than 200.
 type StatusError struct {
 	Code int    // HTTP status
-	Body string // the beginning of it
+	Body string // the beginning of the body
 }
 
 // Error implements error.
@@ -77,12 +80,12 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("Envoy's admin answers %d %s: %s", e.Code, http.StatusText(e.Code), e.Body)
 }
 
-// Get returns the body of a GET; path may hold a query.
+// Get returns the body of a GET. path may include a query.
 func (a *Admin) Get(ctx context.Context, path string) ([]byte, error) {
 	return a.do(ctx, http.MethodGet, path)
 }
 
-// Post returns the body of a POST without a body of its own.
+// Post sends a POST without a body and returns the body of the answer.
 func (a *Admin) Post(ctx context.Context, path string) ([]byte, error) {
 	return a.do(ctx, http.MethodPost, path)
 }
@@ -104,13 +107,13 @@ func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
 	return body, nil
 }
 
-// send makes one exchange, and all of it in the calling goroutine: an http.Transport has three of
-// each connection, and to wake them took most of the processor time that an idle agent needs to
-// look after Envoy.
+// send performs one exchange in the calling goroutine. An http.Transport would start goroutines per
+// connection, whose wake-ups dominate the CPU time of an idle agent.
 func (a *Admin) send(request *http.Request) (body []byte, err error) {
 	ctx := request.Context()
 	defer func() {
-		if _, answered := errors.AsType[*StatusError](err); err != nil && !answered && ctx.Err() != nil {
+		if _, answered := errors.AsType[*StatusError](err); err != nil && !answered &&
+			ctx.Err() != nil {
 			err = ctx.Err()
 		}
 	}()
@@ -130,7 +133,7 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 		return nil, err
 	}
 	defer func() {
-		_ = connection.Close() // first: what is left of too long an answer is not read
+		_ = connection.Close() // first, so that the rest of an oversized answer is not read
 		_ = response.Body.Close()
 	}()
 	body, err = io.ReadAll(io.LimitReader(response.Body, adminMaxResponse+1))
@@ -145,11 +148,12 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 	return body, nil
 }
 
-// Ready tells whether Envoy would take traffic: its state is LIVE. If not, state is the one it is
-// in (PRE_INITIALIZING, INITIALIZING, DRAINING), which is no error.
+// Ready reports whether Envoy's state is LIVE. If not, state is the actual one (PRE_INITIALIZING,
+// INITIALIZING, DRAINING) and err is nil.
 func (a *Admin) Ready(ctx context.Context) (ready bool, state string, err error) {
 	body, err := a.Get(ctx, "/ready")
-	if status, ok := errors.AsType[*StatusError](err); ok && status.Code == http.StatusServiceUnavailable {
+	if status, ok := errors.AsType[*StatusError](err); ok &&
+		status.Code == http.StatusServiceUnavailable {
 		return false, status.Body, nil
 	}
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 )
 
 func TestAdminOfARealEnvoy(t *testing.T) {
-	e := start(t, CommandLine{Epoch: 3, ServiceNode: "node", ServiceCluster: "cluster", LogLevel: "warning",
+	e := start(t, CommandLine{Epoch: 3, ServiceNode: "node", ServiceCluster: "cluster",
+		LogLevel:          "warning",
 		ComponentLogLevel: "misc:error"})
 	ctx := t.Context()
 
@@ -37,10 +38,12 @@ func TestAdminOfARealEnvoy(t *testing.T) {
 		t.Errorf("listeners %+v", listeners)
 	}
 	stats, err := e.Stats(ctx, `^server\.(live|concurrency)$`)
-	if err != nil || len(stats) != 2 || stats["server.live"] != 1 || stats["server.concurrency"] != 1 {
+	if err != nil || len(stats) != 2 || stats["server.live"] != 1 ||
+		stats["server.concurrency"] != 1 {
 		t.Errorf("stats %v, %v", stats, err)
 	}
-	gauges, err := e.Gauges(ctx, `^server\.(live|worker_watchdog_miss)$`) // of which one is a counter
+	// one of them is a counter
+	gauges, err := e.Gauges(ctx, `^server\.(live|worker_watchdog_miss)$`)
 	if err != nil || len(gauges) != 1 || gauges["server.live"] != 1 {
 		t.Errorf("gauges %v, %v", gauges, err)
 	}
@@ -68,7 +71,8 @@ func TestAdminOfARealEnvoy(t *testing.T) {
 		t.Fatal(err)
 	}
 	levels, err := e.LogLevels(ctx)
-	if err != nil || levels["upstream"] != "debug" || levels["misc"] != "trace" || levels["main"] != "error" {
+	if err != nil || levels["upstream"] != "debug" || levels["misc"] != "trace" ||
+		levels["main"] != "error" {
 		t.Errorf("levels %v, %v", levels, err)
 	}
 	if err := e.SetLogLevel(ctx, "nonesuch", "debug"); err == nil {
@@ -129,7 +133,7 @@ func TestActivityCountsRequestsAndTunnels(t *testing.T) {
 	want("one tunnel and one request", Activity{Connections: 2, Requests: 1, Tunnels: 1})
 
 	_ = tunnel.Close()
-	for range 2 { // the tunnel's connection to the backend, and the request's
+	for range 2 { // the connections of the tunnel and of the request
 		backend, err := e.Backend.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -137,10 +141,11 @@ func TestActivityCountsRequestsAndTunnels(t *testing.T) {
 		defer func() { _ = backend.Close() }()
 		request := make([]byte, 1024)
 		if n, _ := backend.Read(request); n == 0 {
-			_ = backend.Close() // Envoy keeps a tunnel until both ends have closed it
+			_ = backend.Close() // Envoy closes a tunnel once both ends have closed it
 			continue
 		}
-		if _, err := io.WriteString(backend, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(backend,
+			"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -174,7 +179,8 @@ func TestActivityLeavesOutWhatIsNotTheUsers(t *testing.T) {
 
 func TestAdminPassesRequestsOn(t *testing.T) {
 	e := start(t, CommandLine{})
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://anything/stats?filter=^server.live$", nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		"http://anything/stats?filter=^server.live$", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,12 +197,13 @@ func TestAdminPassesRequestsOn(t *testing.T) {
 		t.Error("the caller's request was changed")
 	}
 	var status *StatusError
-	if _, err := e.Get(t.Context(), "/nonesuch"); !errors.As(err, &status) || status.Code != http.StatusNotFound {
+	if _, err := e.Get(t.Context(), "/nonesuch"); !errors.As(err, &status) ||
+		status.Code != http.StatusNotFound {
 		t.Errorf("got %v", err)
 	}
 }
 
-// An admin interface that takes connections and does not answer: Envoy's main thread hangs.
+// The admin interface accepts connections and does not answer, as if Envoy's main thread hung.
 func TestAdminThatHangs(t *testing.T) {
 	socket := parts.ShortDir(t) + "/admin.sock"
 	silent, err := net.Listen("unix", socket)

@@ -16,25 +16,28 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Runner runs the Envoy binary at path to its end and returns what it wrote. exit is its status, or
-// 128 + the signal that ended it; err tells only that it could not be run at all. The keeper is
-// one, so that Envoy's own user and sandbox decide what works; Local is another.
+// Runner runs the program at path to its end and returns its output. exit is its exit status, or
+// 128 + the number of the signal that ended it. err is set only if the program could not be run.
+// The keeper implements Runner with Envoy's own user and sandbox, and Local without them.
 type Runner interface {
-	Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error)
+	Run(ctx context.Context, path string, args []string) (stdout, stderr []byte,
+		exit int, err error)
 }
 
-// Binary is an Envoy on disk, as it describes itself.
+// Binary describes an Envoy binary as it reports itself.
 type Binary struct {
-	Path              string          `json:"path"`
-	Version           string          `json:"version"`             // "1.40.0"
-	Build             string          `json:"build"`               // as --version prints it: "<commit>/1.40.0/Clean/RELEASE/BoringSSL"
-	HotRestartVersion string          `json:"hot_restart_version"` // "11.104"; "" if this Envoy was built without hot restart
-	Flags             map[string]bool `json:"flags"`               // long flags it lists, without their dashes
-	Identity          Identity        `json:"identity"`            // of the file that was inspected
+	Path    string `json:"path"`
+	Version string `json:"version"` // "1.40.0"
+	// from --version: "<commit>/1.40.0/Clean/RELEASE/BoringSSL"
+	Build string `json:"build"`
+	// "11.104"; "" if built without hot restart
+	HotRestartVersion string          `json:"hot_restart_version"`
+	Flags             map[string]bool `json:"flags"`    // long flags from --help, without dashes
+	Identity          Identity        `json:"identity"` // of the inspected file
 }
 
-// Identity tells files apart that were at one path at different times. It is comparable, and
-// survives JSON.
+// Identity distinguishes files that were at the same path at different times. It is comparable and
+// can be stored as JSON.
 type Identity struct {
 	Device   uint64 `json:"device"`
 	Inode    uint64 `json:"inode"`
@@ -42,7 +45,7 @@ type Identity struct {
 	Modified int64  `json:"modified"` // nanoseconds since 1970
 }
 
-// Identify returns the identity of the file at path (of the target, where path is a link).
+// Identify returns the identity of the file at path. It follows symbolic links.
 func Identify(path string) (Identity, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -55,20 +58,18 @@ func Identify(path string) (Identity, error) {
 	return identity, nil
 }
 
-// ErrNotFound is wrapped by the errors that mean there is no Envoy that could be run.
+// ErrNotFound is wrapped by errors that mean there is no executable Envoy.
 var ErrNotFound = errors.New("no Envoy that can be run")
 
-// ErrKilled is wrapped by the errors of an Envoy that somebody else ended: it may do better next
-// time.
+// ErrKilled is wrapped by errors of an Envoy that another process killed; a retry may succeed.
 var ErrKilled = errors.New("it was killed from outside")
 
-// Selected is the symbolic link to the Envoy that was chosen with "outrider envoy use".
+// Selected is the symbolic link to the Envoy selected with "outrider envoy use".
 const Selected = "/usr/lib/outrider/envoy"
 
-// Find returns the path of the Envoy to run. binary is the configured one; "" looks for Selected,
-// then in /usr/local/bin, /usr/bin and $PATH, in this order. Of Selected it returns the target:
-// what is started later must not depend on where the link points then. The error wraps ErrNotFound
-// and says what was tried.
+// Find returns the path of the Envoy to run: binary, or if that is "" the first one among Selected,
+// /usr/local/bin, /usr/bin and $PATH. For Selected it returns the link's target, so that a later
+// change of the link has no effect. The error wraps ErrNotFound and lists the paths tried.
 func Find(binary string) (string, error) {
 	if binary != "" {
 		if err := executable(binary); err != nil {
@@ -79,7 +80,7 @@ func Find(binary string) (string, error) {
 	return FindAt(Selected)
 }
 
-// FindAt is Find without a configured Envoy, with another link in place of Selected.
+// FindAt is Find without a configured binary, and with selected in place of Selected.
 func FindAt(selected string) (string, error) {
 	candidates := []string{selected, "/usr/local/bin/envoy", "/usr/bin/envoy"}
 	for _, folder := range filepath.SplitList(os.Getenv("PATH")) {
@@ -113,7 +114,8 @@ func firstExecutable(candidates []string) (string, error) {
 		tried = append(tried, fmt.Sprintf("%s (%s)", path, why))
 	}
 	return "", fmt.Errorf("%w: tried %s; "+
-		"run \"outrider envoy install\" as root, or set [envoy] binary", ErrNotFound, strings.Join(tried, ", "))
+		"run \"outrider envoy install\" as root, or set [envoy] binary", ErrNotFound,
+		strings.Join(tried, ", "))
 }
 
 func executable(path string) error {
@@ -135,8 +137,8 @@ var (
 	flagPattern       = regexp.MustCompile(`--([a-z][a-z0-9_-]+)`)
 )
 
-// Inspect asks the Envoy at path for its version, its hot-restart version and the flags it knows.
-// The three runs go at the same time (about 40 ms each).
+// Inspect runs the Envoy at path for its version, its hot-restart version and its flags. The three
+// runs are concurrent.
 func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 	identity, err := Identify(path)
 	if err != nil {
@@ -151,7 +153,8 @@ func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 		}
 		match := versionPattern.FindSubmatch(output)
 		if match == nil {
-			return fmt.Errorf("%s --version does not answer as an Envoy does: %q", path, abbreviate(output))
+			return fmt.Errorf("%s --version does not answer as an Envoy does: %q", path,
+				abbreviate(output))
 		}
 		binary.Build, binary.Version = string(match[1]), string(match[2])
 		return nil
@@ -161,7 +164,7 @@ func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 		if err != nil {
 			return err
 		}
-		// an Envoy without hot restart answers with a word
+		// Envoys without hot restart print a word here.
 		binary.HotRestartVersion = string(hotRestartPattern.Find(output))
 		return nil
 	})
@@ -190,11 +193,11 @@ func output(ctx context.Context, runner Runner, path string, flag string) ([]byt
 	if exit != 0 {
 		return nil, fmt.Errorf("%s %s exits with %d: %q", path, flag, exit, abbreviate(stderr))
 	}
-	return append(stdout, stderr...), nil // which of the two it is depends on the flag
+	return append(stdout, stderr...), nil // the stream depends on the flag
 }
 
-// parseFlags reads --help: each flag is described under a line that begins with it after three
-// spaces.
+// parseFlags parses the output of --help: the description of each flag begins with three spaces and
+// the flag.
 func parseFlags(help string) map[string]bool {
 	flags := map[string]bool{}
 	_, descriptions, _ := strings.Cut(help, "\nWhere:")
@@ -217,17 +220,19 @@ func abbreviate(output []byte) string {
 	return string(output)
 }
 
-// SameHotRestart tells whether an Envoy with one hot-restart version can take over from one with
-// the other: the two must be equal, and "" is an Envoy that cannot at all.
+// SameHotRestart reports whether Envoys with these hot-restart versions can take over from each
+// other: the versions must be equal and not "", which means no hot restart.
 func SameHotRestart(parent, child string) bool { return parent != "" && parent == child }
 
 // Local runs Envoy as a child of this process.
 type Local struct {
-	User *syscall.Credential // whose rights it has; nil: this process's
+	User *syscall.Credential // nil: the user of this process
 }
 
 // Run implements Runner.
-func (l Local) Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error) {
+func (l Local) Run(
+	ctx context.Context, path string, args []string,
+) (stdout, stderr []byte, exit int, err error) {
 	var out, errs bytes.Buffer
 	command := exec.CommandContext(ctx, path, args...)
 	command.Stdout, command.Stderr = &out, &errs

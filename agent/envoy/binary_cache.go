@@ -10,8 +10,8 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// InspectCached is Inspect with a cache file, because the three runs of Envoy take most of the time
-// of a start and their answer changes only with the file. Failure to write the cache is logged.
+// InspectCached is Inspect with a cache file: the three runs of Envoy dominate the time of a start,
+// and their result changes only with the binary. A failure to write the cache is logged.
 func InspectCached(
 	ctx context.Context, runner Runner, path, cache string, log *slog.Logger,
 ) (*Binary, error) {
@@ -35,7 +35,8 @@ func InspectCached(
 		err = renameio.WriteFile(cache, text, 0o600, temporary)
 	}
 	if err != nil {
-		log.Warn("cannot cache Envoy's version and flags; the next start takes longer", "error", err)
+		log.Warn("cannot cache Envoy's version and flags; the next start takes longer",
+			"error", err)
 	}
 	return found, nil
 }

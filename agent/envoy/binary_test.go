@@ -17,10 +17,12 @@ func TestInspectARealEnvoy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if binary.Version != "1.40.0" || binary.HotRestartVersion != "11.104" || !strings.HasSuffix(binary.Build, "/BoringSSL") {
+	if binary.Version != "1.40.0" || binary.HotRestartVersion != "11.104" ||
+		!strings.HasSuffix(binary.Build, "/BoringSSL") {
 		t.Errorf("%+v", binary)
 	}
-	for _, flag := range []string{"restart-epoch", "config-path", "log-level", "skip-hot-restart-parent-stats", "version"} {
+	for _, flag := range []string{"restart-epoch", "config-path", "log-level",
+		"skip-hot-restart-parent-stats", "version"} {
 		if !binary.Flags[flag] {
 			t.Errorf("flag --%s is not known", flag)
 		}
@@ -37,14 +39,16 @@ func TestInspectARealEnvoy(t *testing.T) {
 	}
 }
 
-// fake answers as the Envoy would that a test describes.
+// fake is a Runner with fixed answers by flag.
 type fake map[string]struct {
 	stdout string
 	exit   int
 	err    error
 }
 
-func (f fake) Run(_ context.Context, _ string, args []string) (stdout, stderr []byte, exit int, err error) {
+func (f fake) Run(
+	_ context.Context, _ string, args []string,
+) (stdout, stderr []byte, exit int, err error) {
 	answer := f[args[0]]
 	return []byte(answer.stdout), []byte("it said why"), answer.exit, answer.err
 }
@@ -56,7 +60,8 @@ func TestInspectOfWhatIsNoEnvoy(t *testing.T) {
 		err     error
 		want    string
 	}{
-		"something else":   {version: "bash 5.2", want: `--version does not answer as an Envoy does: "bash 5.2`},
+		"something else": {version: "bash 5.2",
+			want: `--version does not answer as an Envoy does: "bash 5.2`},
 		"a failure":        {exit: 127, want: `--version exits with 127: "it said why"`},
 		"cannot be run":    {err: os.ErrPermission, want: "permission denied"},
 		"without an epoch": {version: "envoy  version: abc/1.30.2/Clean/RELEASE/BoringSSL"},
@@ -78,7 +83,8 @@ func TestInspectOfWhatIsNoEnvoy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if binary.HotRestartVersion != "" || !binary.KnowsStatNameLength() || binary.Flags["other"] || binary.Version != "1.30.2" {
+			if binary.HotRestartVersion != "" || !binary.KnowsStatNameLength() ||
+				binary.Flags["other"] || binary.Version != "1.30.2" {
 				t.Errorf("%+v", binary)
 			}
 		})
@@ -109,11 +115,13 @@ func TestFindSaysWhatWasTried(t *testing.T) {
 	if err := os.WriteFile(found, nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := firstExecutable([]string{plain, dir, "/nonesuch", found}); got != found || err != nil {
+	if got, err := firstExecutable([]string{plain, dir, "/nonesuch", found}); got != found ||
+		err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
 	_, err := firstExecutable([]string{plain, dir, "/nonesuch", "/nonesuch"})
-	want := "no Envoy that can be run: tried " + plain + " (is not executable), " + dir + " (is a folder), " +
+	want := "no Envoy that can be run: tried " + plain + " (is not executable), " + dir +
+		" (is a folder), " +
 		"/nonesuch (there is none); run \"outrider envoy install\" as root, or set [envoy] binary"
 	if !errors.Is(err, ErrNotFound) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
@@ -121,7 +129,8 @@ func TestFindSaysWhatWasTried(t *testing.T) {
 	if got, err := Find(found); got != found || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := Find(plain); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), `[envoy] binary = "`+plain+`"`) {
+	if _, err := Find(plain); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(),
+		`[envoy] binary = "`+plain+`"`) {
 		t.Errorf("got %v", err)
 	}
 	t.Setenv("PATH", dir+":.")
@@ -130,7 +139,7 @@ func TestFindSaysWhatWasTried(t *testing.T) {
 	}
 }
 
-// The chosen Envoy goes before all others, and what is returned does not depend on the link later.
+// The selected Envoy precedes all others, and the result does not change with the link.
 func TestFindAt_PrefersTheSelectedEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
@@ -152,16 +161,19 @@ func TestFindAt_PrefersTheSelectedEnvoy(t *testing.T) {
 }
 
 func TestLocalTellsSignals(t *testing.T) {
-	_, stderr, exit, err := Local{}.Run(t.Context(), "/bin/sh", []string{"-c", "echo no >&2; kill -9 $$"})
+	_, stderr, exit, err := Local{}.Run(t.Context(), "/bin/sh",
+		[]string{"-c", "echo no >&2; kill -9 $$"})
 	if exit != 128+9 || err != nil || string(stderr) != "no\n" {
 		t.Errorf("exit %d, %v, %q", exit, err, stderr)
 	}
-	if _, _, _, err := (Local{}).Run(t.Context(), "/nonesuch", nil); !errors.Is(err, os.ErrNotExist) {
+	if _, _, _, err := (Local{}).Run(t.Context(), "/nonesuch", nil); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, _, err := (Local{}).Run(ctx, "/bin/sh", []string{"-c", "exit 0"}); !errors.Is(err, context.Canceled) {
+	if _, _, _, err := (Local{}).Run(ctx, "/bin/sh", []string{"-c", "exit 0"}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// DrainStrategy says how connections are asked to close while an epoch drains.
+// DrainStrategy selects how an epoch closes connections while it drains.
 type DrainStrategy string
 
-// The strategies. Gradual spreads the closes over the drain time; measured over hot restarts it
-// loses nothing, while Immediate makes some clients reuse a connection that was told to go.
+// The drain strategies. Gradual spreads the closes over the drain time. Immediate makes some
+// clients reuse a connection that is about to close.
 const (
 	Gradual   DrainStrategy = "gradual"
 	Immediate DrainStrategy = "immediate"
 )
 
-// CommandLine is what one epoch of Envoy is started with.
+// CommandLine holds the arguments of one epoch.
 type CommandLine struct {
-	ConfigFile string // -c; Envoy tells JSON from YAML by its ending
+	ConfigFile string // -c; the extension selects JSON or YAML
 	Epoch      int    // --restart-epoch
-	// in every log line: the epoch as people count it, whatever Envoys it takes over from
+	// Outrider's epoch number, in every log line; independent of Epoch
 	Number int
 
-	// HotRestart makes the epoch one that takes over from its parent and hands over to its child.
-	// Without it the epoch shares nothing with any other (side by side) and BaseID, SocketPath and
-	// ParentShutdownTime do not count.
+	// HotRestart makes the epoch take over from its parent and hand over to its child.
+	// Without it the epoch shares nothing with others (side by side), and BaseID, SocketPath and
+	// ParentShutdownTime are ignored.
 	HotRestart bool
 	BaseID     uint32 // --base-id; the shared memory is /dev/shm/envoy_shared_memory_<10 × BaseID>
 	// --socket-path: prefix of the hot-restart sockets' paths; "" = abstract sockets, open to every
@@ -41,22 +41,22 @@ type CommandLine struct {
 
 	ServiceCluster string
 	ServiceNode    string
-	// its family is --local-address-ip-version; the zero Addr omits the flag
+	// selects --local-address-ip-version; the zero Addr omits the flag
 	NodeIP netip.Addr
 
 	LogLevel          string // -l; "" = Envoy's default
 	ComponentLogLevel string // "upstream:debug,misc:error"; "" omits the flag
 	Concurrency       int    // worker threads; 0 = Envoy's choice, one per core
-	StatNameLength    int    // --max-obj-name-len, only for an Envoy that lists it; 0 omits it
+	StatNameLength    int    // --max-obj-name-len, if the binary lists it; 0 omits it
 	ExtraArgs         []string
 }
 
-// socketMode makes the hot-restart sockets Envoy's own: whoever may write to them may end or take
-// over an epoch.
+// socketMode restricts the hot-restart sockets to Envoy's user: write access allows ending or
+// taking over an epoch.
 const socketMode = "0600"
 
-// Args returns the arguments for the given binary, which decides about flags that only some Envoys
-// know. A nil binary, or one without flags, stands for an Envoy of today.
+// Args returns the arguments for a binary, without optional flags that it does not list. A nil
+// binary, or one without flags, is treated as a current Envoy.
 func (c CommandLine) Args(binary *Binary) []string {
 	args := []string{"-c", c.ConfigFile, "--restart-epoch", strconv.Itoa(c.Epoch)}
 	if c.HotRestart {
@@ -71,12 +71,13 @@ func (c CommandLine) Args(binary *Binary) []string {
 	if strategy == "" {
 		strategy = Gradual
 	}
-	args = append(args, "--drain-time-s", seconds(c.DrainTime), "--drain-strategy", string(strategy))
+	args = append(args, "--drain-time-s", seconds(c.DrainTime), "--drain-strategy",
+		string(strategy))
 	if c.HotRestart {
 		args = append(args, "--parent-shutdown-time-s", seconds(c.ParentShutdownTime))
 		if binary.knows("skip-hot-restart-parent-stats") {
-			// Merging a parent's statistics blocks the child's main thread for as long as the
-			// parent hangs.
+			// Merging the parent's statistics blocks the child's main thread as long as the parent
+			// hangs.
 			args = append(args, "--skip-hot-restart-parent-stats")
 		}
 	}
@@ -87,15 +88,15 @@ func (c CommandLine) Args(binary *Binary) []string {
 	return append(args, c.ExtraArgs...)
 }
 
-// ValidateArgs returns the arguments of a run that checks the configuration file and exits.
+// ValidateArgs returns the arguments for validating the configuration file.
 func (c CommandLine) ValidateArgs(binary *Binary) []string {
 	args := []string{"--mode", "validate", "-c", c.ConfigFile, "--disable-hot-restart"}
 	args = append(args, c.common(binary)...)
-	args = append(args, "--concurrency", "1") // nothing is served: one worker is the fastest
+	args = append(args, "--concurrency", "1") // one worker starts fastest
 	return append(args, c.ExtraArgs...)
 }
 
-// common is what serving and validating share: the node and the logs.
+// common returns the arguments of both serving and validating: node and logs.
 func (c CommandLine) common(binary *Binary) []string {
 	var args []string
 	if c.ServiceCluster != "" {
@@ -124,17 +125,17 @@ func (c CommandLine) common(binary *Binary) []string {
 	return args
 }
 
-// knows tells whether the binary has a flag that every Envoy of today has.
+// knows reports whether the binary has a flag that every current Envoy has.
 func (b *Binary) knows(flag string) bool { return b == nil || b.Flags == nil || b.Flags[flag] }
 
-// lists tells whether the binary has a flag that is gone from the Envoy of today.
+// lists reports whether the binary has a flag that current Envoys no longer have.
 func (b *Binary) lists(flag string) bool { return b != nil && b.Flags[flag] }
 
-// KnowsStatNameLength tells whether the binary takes --max-obj-name-len at all.
+// KnowsStatNameLength reports whether the binary accepts --max-obj-name-len.
 func (b *Binary) KnowsStatNameLength() bool { return b.lists("max-obj-name-len") }
 
-// Unknown returns the first of further arguments that is a long flag the binary does not list, ""
-// if there is none. An argument after a flag may be the flag's value and passes.
+// Unknown returns the first long flag in args that the binary does not list, or "". An argument
+// after a flag may be the flag's value and is skipped.
 func (b *Binary) Unknown(args []string) string {
 	value := false
 	for _, arg := range args {
@@ -148,28 +149,32 @@ func (b *Binary) Unknown(args []string) string {
 	return ""
 }
 
-// seconds is d in Envoy's granularity, rounded up: a drain of 1.2 s asked for must not become one
-// of 1 s.
+// seconds formats d in seconds, rounded up so that a drain is never shorter than configured.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((max(d, 0)+time.Second-1)/time.Second), 10)
 }
 
-// ownFlags are the flags that Args sets, or that would take an epoch out of the agent's hands.
+// ownFlags are the flags that Args sets, and those that conflict with the agent's control of an
+// epoch.
 var ownFlags = []string{
-	"c", "config-path", "restart-epoch", "base-id", "use-dynamic-base-id", "base-id-path", "disable-hot-restart",
+	"c", "config-path", "restart-epoch", "base-id", "use-dynamic-base-id", "base-id-path",
+	"disable-hot-restart",
 	"socket-path", "socket-mode", "drain-time-s", "drain-strategy", "parent-shutdown-time-s",
-	"skip-hot-restart-parent-stats", "skip-hot-restart-on-no-parent", "service-cluster", "service-node",
-	"max-obj-name-len", "local-address-ip-version", "log-format", "log-format-escaped", "log-path", "l", "log-level",
-	"component-log-level", "concurrency", "mode", "version", "hot-restart-version", "help", "h", "config-yaml",
+	"skip-hot-restart-parent-stats", "skip-hot-restart-on-no-parent", "service-cluster",
+	"service-node",
+	"max-obj-name-len", "local-address-ip-version", "log-format", "log-format-escaped", "log-path",
+	"l", "log-level",
+	"component-log-level", "concurrency", "mode", "version", "hot-restart-version", "help", "h",
+	"config-yaml",
 	"admin-address-path", "enable-fine-grain-logging",
 }
 
-// CheckExtraArgs refuses arguments that the agent itself passes, which Envoy would take as given
-// twice.
+// CheckExtraArgs returns an error for arguments that conflict with those of the agent.
 func CheckExtraArgs(args []string) error {
 	for _, arg := range args {
 		if arg == "--" || arg == "--ignore_rest" {
-			return fmt.Errorf("%q would hide the agent's own arguments from Envoy; leave it out", arg)
+			return fmt.Errorf("%q would hide the agent's own arguments from Envoy; leave it out",
+				arg)
 		}
 		name, isFlag := strings.CutPrefix(arg, "-")
 		if !isFlag {
@@ -177,7 +182,8 @@ func CheckExtraArgs(args []string) error {
 		}
 		name, _, _ = strings.Cut(strings.TrimPrefix(name, "-"), "=")
 		if slices.Contains(ownFlags, name) {
-			return fmt.Errorf("%q is passed by the agent itself; use the key of [envoy] that stands for it", arg)
+			return fmt.Errorf(
+				"%q is passed by the agent itself; use the key of [envoy] that stands for it", arg)
 		}
 	}
 	return nil

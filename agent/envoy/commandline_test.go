@@ -15,9 +15,11 @@ import (
 
 func full() CommandLine {
 	return CommandLine{
-		ConfigFile: "/run/envoy-rev1.json", Epoch: 1, Number: 1, HotRestart: true, BaseID: 7, SocketPath: "/run/hr",
-		DrainTime: 45 * time.Second, ParentShutdownTime: 60*time.Second + time.Millisecond,
-		ServiceCluster: "istio-proxy", ServiceNode: "sidecar~10.0.0.1~a.b~b.svc", NodeIP: netip.MustParseAddr("10.0.0.1"),
+		ConfigFile: "/run/envoy-rev1.json", Epoch: 1, Number: 1, HotRestart: true, BaseID: 7,
+		SocketPath: "/run/hr",
+		DrainTime:  45 * time.Second, ParentShutdownTime: 60*time.Second + time.Millisecond,
+		ServiceCluster: "istio-proxy", ServiceNode: "sidecar~10.0.0.1~a.b~b.svc",
+		NodeIP:   netip.MustParseAddr("10.0.0.1"),
 		LogLevel: "warning", ComponentLogLevel: "misc:error", Concurrency: 2, StatNameLength: 189,
 		ExtraArgs: []string{"--cpuset-threads"},
 	}
@@ -57,7 +59,9 @@ func TestArgs(t *testing.T) {
 				"--concurrency 2",
 		},
 		"bare": {
-			change: func(c *CommandLine) { *c = CommandLine{ConfigFile: "a.json", HotRestart: true} },
+			change: func(c *CommandLine) {
+				*c = CommandLine{ConfigFile: "a.json", HotRestart: true}
+			},
 			want: "-c a.json --restart-epoch 0 --base-id 0 --drain-time-s 0 --drain-strategy gradual --parent-shutdown-time-s 0 " +
 				"--skip-hot-restart-parent-stats --log-format [Envoy (Epoch 0)] [%Y-%m-%d %T.%e][%t][%l][%n] %v",
 		},
@@ -68,7 +72,8 @@ func TestArgs(t *testing.T) {
 			if test.change != nil {
 				test.change(&command)
 			}
-			if diff := cmp.Diff(test.want, strings.Join(command.Args(test.binary), " ")); diff != "" {
+			if diff := cmp.Diff(test.want, strings.Join(command.Args(test.binary),
+				" ")); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -87,7 +92,8 @@ func TestValidateArgs(t *testing.T) {
 
 func TestSecondsAreRoundedUp(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0", -time.Second: "0", time.Nanosecond: "1", time.Second: "1", 1500 * time.Millisecond: "2", time.Hour: "3600",
+		0: "0", -time.Second: "0", time.Nanosecond: "1", time.Second: "1",
+		1500 * time.Millisecond: "2", time.Hour: "3600",
 	} {
 		if got := seconds(d); got != want {
 			t.Errorf("%v: %s, want %s", d, got, want)
@@ -95,7 +101,7 @@ func TestSecondsAreRoundedUp(t *testing.T) {
 	}
 }
 
-// Every flag that is passed or refused is one that the pinned Envoy knows, or is known to be gone.
+// Every flag that is passed or refused is known to the pinned Envoy, or known to be removed.
 func TestOwnFlagsAreEnvoys(t *testing.T) {
 	binary, err := Inspect(t.Context(), Local{}, parts.Envoy(t))
 	if err != nil {
@@ -120,8 +126,9 @@ func TestOwnFlagsAreEnvoys(t *testing.T) {
 func TestHotRestartOfARealEnvoy(t *testing.T) {
 	sockets := parts.ShortDir(t)
 	first := start(t, CommandLine{
-		HotRestart: true, BaseID: 20000 + uint32(os.Getpid()%10000), SocketPath: filepath.Join(sockets, "hr"),
-		DrainTime: time.Second, ParentShutdownTime: time.Second,
+		HotRestart: true, BaseID: 20000 + uint32(os.Getpid()%10000),
+		SocketPath: filepath.Join(sockets, "hr"),
+		DrainTime:  time.Second, ParentShutdownTime: time.Second,
 	})
 	t.Cleanup(func() {
 		_ = os.Remove(fmt.Sprintf("/dev/shm/envoy_shared_memory_%d", first.command.BaseID*10))
@@ -161,19 +168,23 @@ func TestValidateWithARealEnvoy(t *testing.T) {
 	if err != nil || exit != 1 {
 		t.Fatalf("exit %d, %v", exit, err)
 	}
-	if why := ExplainExit(exit, "", false, lines(string(stderr))); !strings.Contains(why, "/nonesuch.json") {
+	if why := ExplainExit(exit, "", false, lines(string(stderr))); !strings.Contains(why,
+		"/nonesuch.json") {
 		t.Errorf("%s\nof\n%s", why, stderr)
 	}
 }
 
 func TestCheckExtraArgs(t *testing.T) {
-	for _, good := range [][]string{nil, {"--cpuset-threads"}, {"--stats-tag", "a:b"}, {"--file-flush-interval-msec=1000"}} {
+	for _, good := range [][]string{nil, {"--cpuset-threads"}, {"--stats-tag", "a:b"},
+		{"--file-flush-interval-msec=1000"}} {
 		if err := CheckExtraArgs(good); err != nil {
 			t.Errorf("%v: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"-c", "--config-path=x", "--base-id", "-l", "--restart-epoch=2", "--", "--mode", "-concurrency"} {
-		if err := CheckExtraArgs([]string{"--cpuset-threads", bad}); err == nil || !strings.Contains(err.Error(), `"`+bad+`"`) {
+	for _, bad := range []string{"-c", "--config-path=x", "--base-id", "-l", "--restart-epoch=2",
+		"--", "--mode", "-concurrency"} {
+		if err := CheckExtraArgs([]string{"--cpuset-threads", bad}); err == nil ||
+			!strings.Contains(err.Error(), `"`+bad+`"`) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

@@ -8,20 +8,21 @@ import (
 	"strings"
 )
 
-// logPrefix is what Envoy puts before a message, in its own format or the agent's: [epoch]
+// logPrefix matches the prefix of a message in Envoy's format or in LogFormat: [epoch]
 // [time][thread][level][component].
 var logPrefix = regexp.MustCompile(`^(\[[^\]]*\]\s*)+`)
 
-// maxComplaint bounds what a refusal quotes, in bytes.
+// maxComplaint bounds the text of Complaint, in bytes.
 const maxComplaint = 1000
 
-// Complaint is what a validation that failed says: from its first error on, without the prefixes of
-// log lines and without what it quotes of the configuration.
+// Complaint returns the reason why a validation failed: Envoy's output from its first error on,
+// without log prefixes and quotes of the configuration.
 func Complaint(output []byte) string {
 	if argument, why, ok := RefusedArgument(output); ok {
 		return argument + ": " + why
 	}
-	lines := RedactLines(strings.Split(strings.TrimSpace(string(bytes.ToValidUTF8(output, []byte("?")))), "\n"))
+	lines := RedactLines(
+		strings.Split(strings.TrimSpace(string(bytes.ToValidUTF8(output, []byte("?")))), "\n"))
 	first := slices.IndexFunc(lines, func(line string) bool {
 		return strings.Contains(line, "[critical]") || strings.Contains(line, "[error]")
 	})
@@ -39,18 +40,18 @@ func Complaint(output []byte) string {
 	return text
 }
 
-// parseError is what Envoy says of a command line that it does not understand; an explanation of
-// all its flags follows.
+// parseError matches Envoy's error for an invalid command line; its usage text follows.
 var parseError = regexp.MustCompile(`PARSE ERROR:(?: Argument: (.*))?\n\s+(.*)\n`)
 
-// RefusedArgument returns the argument of its command line that Envoy does not understand, and why;
-// ok is false if it said no such thing.
+// RefusedArgument returns the argument that Envoy's command line parser refused, and why. ok is
+// false if output has no such error.
 func RefusedArgument(output []byte) (argument, why string, ok bool) {
 	match := parseError.FindSubmatch(output)
 	if match == nil {
 		return "", "", false
 	}
-	argument, why = strings.Trim(strings.TrimSpace(string(match[1])), "()"), strings.TrimSpace(string(match[2]))
+	argument, why = strings.Trim(strings.TrimSpace(string(match[1])), "()"),
+		strings.TrimSpace(string(match[2]))
 	if strings.HasPrefix(why, "Couldn't find match") {
 		why = "Envoy has no such flag"
 	}

@@ -1,4 +1,3 @@
-// Package envoy knows what an Envoy is: its binary and versions, its command line, its admin
-// interface, its log lines and what its exits mean. It starts nothing and holds no state of a
-// running Envoy.
+// Package envoy models the Envoy program: its binary and versions, command line, admin interface,
+// log format and exits. It starts no long-running process and holds no state of a running Envoy.
 package envoy

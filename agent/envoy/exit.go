@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExplainExit says in words how an Envoy ended. code counts where signal ("SIGKILL", or "killed")
-// is "". last are its last log lines, oldest first; the one that tells most is quoted.
+// ExplainExit describes in words how an Envoy ended. code is ignored if signal ("SIGKILL", or
+// "killed") is set. last are the last log lines, oldest first; the most relevant one is quoted.
 func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 	var words string
 	switch {
@@ -37,7 +37,7 @@ func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 		}
 	}
 	name := signalName(signal)
-	// what Envoy said before has nothing to do with it, unless it was in trouble
+	// Earlier log lines do not explain a signal from outside, unless they are errors.
 	fromOutside := name == "SIGKILL" || name == "SIGTERM"
 	if line := telling(last, !fromOutside); line != "" {
 		words += "; it said last: " + line
@@ -45,8 +45,7 @@ func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 	return words
 }
 
-// signalMeanings are the usual reasons for which an Envoy gets a signal that nobody of Outrider
-// sent.
+// signalMeanings are the usual causes of signals that Outrider did not send.
 var signalMeanings = map[string]string{
 	"SIGKILL": "killed from outside, most likely by the kernel's OOM killer (see journalctl -k) or by an operator",
 	"SIGTERM": "asked to end from outside",
@@ -72,8 +71,8 @@ func signalName(signal string) string {
 	return signal
 }
 
-// meaningOf says what is known about exit statuses: Envoy itself uses only 0 and 1, the others come
-// from who starts it.
+// meaningOf explains exit statuses. Envoy itself uses only 0 and 1; others come from the process
+// that starts it.
 func meaningOf(code int) string {
 	switch {
 	case code == 126:
@@ -88,15 +87,19 @@ func meaningOf(code int) string {
 	return ""
 }
 
-// hints turn what Envoy says into what it means. The first that fits counts.
+// hints maps parts of Envoy's messages to explanations. The first match wins.
 var hints = []struct{ text, words string }{
-	{"previous envoy process is still initializing", "the flag of an epoch that failed to start is still set in shared memory"},
+	{"previous envoy process is still initializing",
+		"the flag of an epoch that failed to start is still set in shared memory"},
 	{"errno=28 (see --base-id option)", "the directory of its sockets is full"},
 	{"unable to bind domain socket with base_id", "another Envoy uses the same base id and epoch"},
-	{"cannot open shared memory region", "the shared memory of this base id belongs to another user or is gone"},
+	{"cannot open shared memory region",
+		"the shared memory of this base id belongs to another user or is gone"},
 	{"hot restart sendmsg() failed", "the epoch it took over from died before it had handed over"},
-	{"parent did not respond as expected", "the epoch it was to take over from answered something else"},
-	{"runtime code generation failed", "the sandbox forbids code generation, which Lua and Wasm need (MemoryDenyWriteExecute=)"},
+	{"parent did not respond as expected",
+		"the epoch it was to take over from answered something else"},
+	{"runtime code generation failed",
+		"the sandbox forbids code generation, which Lua and Wasm need (MemoryDenyWriteExecute=)"},
 	{"Address already in use", "something else listens on a port it needs"},
 	{"cannot bind", "it could not listen on an address"},
 	{"Permission denied", "it may not use something it needs"},
@@ -112,12 +115,13 @@ func lastWith(lines []string, text string) string {
 	return ""
 }
 
-// telling returns the message of the last line that is critical, else of the last error, else,
-// where any line will do, of the last one.
+// telling returns the message of the last critical line, or else of the last error. If there is
+// none and anyLine is set, it returns the last message.
 func telling(lines []string, anyLine bool) string {
 	for _, level := range []string{"critical", "error"} {
 		for i := len(lines) - 1; i >= 0; i-- {
-			if line, ok := ParseLogLine(lines[i]); ok && line.Level == level && line.Component != "backtrace" {
+			if line, ok := ParseLogLine(lines[i]); ok && line.Level == level &&
+				line.Component != "backtrace" {
 				return line.Message
 			}
 		}
@@ -131,7 +135,8 @@ func telling(lines []string, anyLine bool) string {
 		line, ok := ParseLogLine(text)
 		switch {
 		case text == "":
-		case ok && line.Component == "backtrace" && !strings.HasPrefix(line.Message, "Caught "): // a frame tells nobody anything
+		// skip stack frames
+		case ok && line.Component == "backtrace" && !strings.HasPrefix(line.Message, "Caught "):
 			if last == "" {
 				last = line.Message
 			}

@@ -7,56 +7,58 @@ import (
 )
 
 const (
-	// Envoy 1.40 quotes all of what it was given behind these marks
+	// Envoy 1.40 quotes its whole input behind these marks
 	// (source/common/protobuf/utility.cc): a message in text format behind Abseil's mark of debug
-	// output, which goes on with letters and spaces that change; a text that is not the JSON of a
-	// message behind the reason in parentheses. The list in agent/status/redact.go has the same
+	// output, which ends with variable letters and spaces; input that is not JSON of a message
+	// behind the reason in parentheses. The list in agent/status/redact.go must have the same
 	// marks.
 	messageMark = "goo.gle/debug"
 	jsonMark    = "Unable to parse JSON as proto"
 
-	// beforeNothing is before a text that is empty, as nobody starts an Envoy with a message in
+	// beforeNothing precedes an empty quote: Outrider starts no Envoy with a bootstrap message in
 	// memory (source/server/server.cc).
 	beforeNothing = "initializing config '"
 
-	// notShown ends a complaint that ends with what it quotes.
+	// notShown replaces a quote at the end of a message.
 	notShown = "(not shown)"
 
-	// quoteTime bounds a quote, from when its first line is read: Envoy writes it at once, and what
-	// others write to the same pipe (an access log) is not to be lost with it for longer. It is
-	// generous, as a part of a quote that comes later is told.
+	// quoteTime bounds a quote, from its first line on. Envoy writes a quote at once, so later
+	// lines are likely other output on the same pipe (an access log), which must not be lost. The
+	// bound is generous, because later lines of a quote would be logged.
 	quoteTime = 5 * time.Second
 )
 
-// A message is in lines of its own behind its mark, and before an empty line or what the complaint
-// is; JSON that is no message goes on to the end of what Envoy says.
+// A quoted message has lines of its own, from its mark up to an empty line or the reason. Invalid
+// JSON extends to the end of Envoy's output.
 var (
+	// A quoted message has lines of its own, from its mark up to an empty line or the reason.
+	// Invalid JSON extends to the end of Envoy's output.
 	quotedJSON = regexp.MustCompile(`(` + jsonMark + ` \(.*?\)): `)
 
-	// onOneLine is what follows the mark's first half if the message does, too.
+	// onOneLine matches the text behind messageMark if the whole message is on the same line.
 	onOneLine = regexp.MustCompile(`^[a-z]*\s+\S`)
 
-	// afterDebug begins the line that goes on after a message: ": why", or ", the next: why". No
-	// line of a message does.
+	// afterDebug matches the beginning of the line after a message: ": why", or ", the next: why".
+	// No line of a message begins like this.
 	afterDebug = regexp.MustCompile(`^[:,] `)
 
-	// likeQuoted are the lines of a message's text, and of JSON.
+	// likeQuoted matches lines of text-format messages and of JSON.
 	likeQuoted = regexp.MustCompile(`^[\s"]|^[}\]],?$|^[a-z0-9_]+: |[{\[,]$`)
 )
 
-// LogRedactor takes out of Envoy's log what Envoy quotes of its configuration, which may hold
-// credentials: what it complains about is for everybody to read, its configuration is not. The zero
-// value knows nothing of what was said before.
+// LogRedactor removes Envoy's quotes of its configuration from its log: the log is readable for
+// everybody, while the configuration may contain credentials. The zero value has no knowledge of
+// earlier lines, see Lost.
 type LogRedactor struct {
 	quoting quoting
-	begun   bool // since lines were lost one was read that is not quoted
-	// when a quote is over at the latest, or what looks like one after a loss; zero: no line was
-	// read since
+	begun   bool // a line outside a quote was read since the last loss
+	// until is the latest end of a quote, or of what looks like one after a loss. It is zero before
+	// the next line.
 	until   time.Time
-	leftOut int // lines that nobody was told of
+	leftOut int // removed lines not reported by LeftOut yet
 }
 
-// quoting is what the lines are that follow.
+// quoting is the kind of quote that the next lines may belong to.
 type quoting int
 
 const (
@@ -65,12 +67,12 @@ const (
 	quotesJSON
 )
 
-// Lost says that the lines before the next one are not known: as long as they look like it, those
-// that follow are taken as quoted.
+// Lost records a gap before the next line. Lines after it are removed as long as they look like a
+// quote.
 func (r *LogRedactor) Lost() { *r = LogRedactor{leftOut: r.leftOut} }
 
-// LeftOut is how many lines were left out since it was asked last, once that is over; ended says
-// that no more will come.
+// LeftOut returns the number of lines removed since the last call, or 0 while a quote may continue.
+// ended says that no lines follow.
 func (r *LogRedactor) LeftOut(ended bool) int {
 	if r.concealing() && !ended {
 		return 0
@@ -80,10 +82,10 @@ func (r *LogRedactor) LeftOut(ended bool) int {
 	return number
 }
 
-// concealing is whether the next line may be quoted.
+// concealing reports whether the next line may belong to a quote.
 func (r *LogRedactor) concealing() bool { return r.quoting != quotesNothing || !r.begun }
 
-// expire ends a quote that lasts too long.
+// expire ends a quote after quoteTime.
 func (r *LogRedactor) expire() {
 	switch {
 	case !r.concealing():
@@ -94,10 +96,10 @@ func (r *LogRedactor) expire() {
 	}
 }
 
-// Take returns the next lines without what is quoted in them.
+// Take returns the next lines without quotes.
 func (r *LogRedactor) Take(lines []string) []string {
 	r.expire()
-	// cut: the last of kept goes on behind what it quotes
+	// cut: the last line of kept continues behind its quote
 	kept, cut := make([]string, 0, len(lines)), false
 	for _, line := range lines {
 		if r.concealing() {
@@ -124,7 +126,7 @@ func (r *LogRedactor) Take(lines []string) []string {
 	return kept
 }
 
-// withoutEnd says of a complaint that its end is not shown; cut: it is the last line.
+// withoutEnd marks the end of a message as not shown. cut says that the message is the last line.
 func withoutEnd(lines []string, cut bool) []string {
 	if last := len(lines) - 1; cut {
 		lines[last] += " " + notShown
@@ -133,7 +135,7 @@ func withoutEnd(lines []string, cut bool) []string {
 	return append(lines, notShown)
 }
 
-// look tells whether a line belongs to what is quoted, or goes on after it.
+// look reports whether a line belongs to a quote, or continues the message behind one.
 func (r *LogRedactor) look(line string) (quoted, goesOn bool) {
 	_, begins := ParseLogLine(line)
 	switch {
@@ -143,7 +145,7 @@ func (r *LogRedactor) look(line string) (quoted, goesOn bool) {
 	case afterDebug.MatchString(line):
 		goesOn = true
 	case r.quoting == quotesMessage && line == "":
-		quoted = true // the last of it
+		quoted = true // the last line of the quote
 	case r.quoting == quotesMessage || likeQuoted.MatchString(line):
 		return true, false
 	}
@@ -151,7 +153,8 @@ func (r *LogRedactor) look(line string) (quoted, goesOn bool) {
 	return quoted, goesOn
 }
 
-// cut takes out of a line what it begins to quote.
+// cut removes the beginning of a quote from a line. It reports whether the message may continue
+// behind the quote.
 func (r *LogRedactor) cut(line string) (rest string, cut bool) {
 	if before, after, found := strings.Cut(line, messageMark); found {
 		before = strings.TrimSpace(before)
@@ -171,20 +174,20 @@ func (r *LogRedactor) cut(line string) (rest string, cut bool) {
 	return line, false
 }
 
-// RedactLines takes out of the last lines of an Envoy what they quote of its configuration.
+// RedactLines removes quotes of the configuration from the last log lines of an Envoy.
 func RedactLines(lines []string) []string { return new(LogRedactor).takeAll(lines) }
 
-// RedactMessage takes out of what Envoy says of resources that it refuses what it quotes of them.
+// RedactMessage removes quotes of the configuration from the error of a NACK.
 func RedactMessage(text string) string {
 	known := LogRedactor{begun: true}
 	return strings.Join(known.takeAll(strings.Split(text, "\n")), "\n")
 }
 
-// takeAll takes lines after which none will come.
+// takeAll is Take for lines after which none follow.
 func (r *LogRedactor) takeAll(lines []string) []string {
 	kept := r.Take(lines)
 	if r.quoting == quotesMessage {
-		kept = withoutEnd(kept, true) // as it is what began the quote
+		kept = withoutEnd(kept, true) // the last line began the quote
 	}
 	return kept
 }

@@ -17,14 +17,19 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// An Envoy that lives and refuses what it is given says why, and all else that it says passes.
+// The reason why a running Envoy refused resources remains, without its quotes; other messages are
+// unchanged.
 func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
-	const credential, cluster = "s3cret-value", `{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "a", "connect_timeout": "1s", ` +
-		`"typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {"@type": "type.googleapis.com/%s}}}`
+	const credential, cluster = "s3cret-value",
+		`{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "a", "connect_timeout": "1s", ` +
+			`"typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {"@type": "type.googleapis.com/%s}}}`
 	path := parts.Envoy(t)
 	for name, test := range map[string]struct{ resource, want string }{
-		"another type": {fmt.Sprintf(cluster, `envoy.config.core.v3.HeaderValue", "key": "x", "value": "s3cret-value"`), "cluster 'a' config rejected: Unable to unpack as envoy.ext"},
-		"constraint": {fmt.Sprintf(cluster, `envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "upstream_http_protocol_options": {"override_auto_sni_header": "s3cret-value"}`),
+		"another type": {fmt.Sprintf(cluster,
+			`envoy.config.core.v3.HeaderValue", "key": "x", "value": "s3cret-value"`),
+			"cluster 'a' config rejected: Unable to unpack as envoy.ext"},
+		"constraint": {fmt.Sprintf(cluster,
+			`envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "upstream_http_protocol_options": {"override_auto_sni_header": "s3cret-value"}`),
 			`Proto constraint validation failed (field: "upstream_protocol_options", reason: is required)`},
 		"no JSON": {"\n\"s3cret-value\"\n", "Unable to parse JSON as proto (INVALID_ARGUMENT: "},
 	} {
@@ -40,7 +45,8 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			command := exec.CommandContext(ctx, path, "--disable-hot-restart", "-c", filepath.Join(dir, "bootstrap.json"))
+			command := exec.CommandContext(ctx, path, "--disable-hot-restart", "-c",
+				filepath.Join(dir, "bootstrap.json"))
 			said, err := command.StderrPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -51,14 +57,16 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 			const last = "starting main dispatch loop"
 			var redactor LogRedactor
 			var raw, kept []string
-			for lines := bufio.NewScanner(said); lines.Scan() && !strings.Contains(lines.Text(), last); {
+			for lines := bufio.NewScanner(said); lines.Scan() &&
+				!strings.Contains(lines.Text(), last); {
 				raw = append(raw, lines.Text())
 				kept = append(kept, redactor.Take([]string{lines.Text()})...)
 			}
 			cancel()
 			_ = command.Wait()
 			text := strings.Join(kept, "\n")
-			if !strings.Contains(strings.Join(raw, "\n"), credential) || strings.Contains(text, credential) || !strings.Contains(text, test.want) ||
+			if !strings.Contains(strings.Join(raw, "\n"), credential) || strings.Contains(text,
+				credential) || !strings.Contains(text, test.want) ||
 				!strings.Contains(text, "all dependencies initialized") {
 				t.Errorf("%s\nof\n%s", text, strings.Join(raw, "\n"))
 			}
@@ -66,13 +74,16 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	}
 }
 
-// However the lines are dealt out, what is hidden is the same; also where the beginning of a
+// The result does not depend on how lines are split into batches, even if the beginning of a
 // message was lost.
 func TestLogRedactor_KeepsStateBetweenBatches(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	const hidden = "s3cret"
-	lines := []string{prefix + "a: goo.gle/debugonly  ", "node {", `  id: "s3cret"`, "}", `password: "s3cret"`, ": why", prefix + "Unable to parse JSON as proto (e): {", ` "s3cret",`, `"id": "s3cret"`, "}", "",
-		prefix + "b: goo.gle/debugstr  ", "[s3cret] {", "}", "", "GET /", `[2026-11-21T15:41:49.385Z] "GET /"`, `{"method": "GET"}`}
+	lines := []string{prefix + "a: goo.gle/debugonly  ", "node {", `  id: "s3cret"`, "}",
+		`password: "s3cret"`, ": why", prefix + "Unable to parse JSON as proto (e): {",
+		` "s3cret",`, `"id": "s3cret"`, "}", "",
+		prefix + "b: goo.gle/debugstr  ", "[s3cret] {", "}", "", "GET /",
+		`[2026-11-21T15:41:49.385Z] "GET /"`, `{"method": "GET"}`}
 	for first := range lines {
 		for size := 1; size <= len(lines); size++ {
 			var redactor LogRedactor
@@ -83,15 +94,16 @@ func TestLogRedactor_KeepsStateBetweenBatches(t *testing.T) {
 				kept = append(kept, redactor.Take(batch)...)
 			}
 			text := strings.Join(kept, "\n")
-			if strings.Contains(text, hidden) || first <= 5 && !strings.Contains(text, "why") || !strings.HasSuffix(text, strings.Join(lines[max(first, len(lines)-3):], "\n")) {
+			if strings.Contains(text, hidden) || first <= 5 && !strings.Contains(text, "why") ||
+				!strings.HasSuffix(text, strings.Join(lines[max(first, len(lines)-3):], "\n")) {
 				t.Errorf("from line %d on, %d at a time: %s", first, size, text)
 			}
 		}
 	}
 }
 
-// What others write to Envoy's standard output is lost with a quote for a bounded time only, and it
-// is told how much that is.
+// Other output on Envoy's pipe is removed with a quote for a bounded time only, and the number of
+// removed lines is reported.
 func TestAQuoteIsBounded(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	access := []string{`"GET / HTTP/1.1" 200`, "word: GET", " GET"}
@@ -124,7 +136,7 @@ func TestAQuoteIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever is quoted, a message that quotes nothing is passed on.
+// A message without a quote is passed on, whatever precedes it.
 func FuzzLogRedactor(f *testing.F) {
 	f.Add("[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] a: goo.gle/debugonly  \nnode {\n  id: 1\n}\n: why\nrest", 3)
 	f.Add("x\n: y\n, z\n\nUnable to parse JSON as proto (e): {\n}\n[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] b", 1)
@@ -139,7 +151,8 @@ func FuzzLogRedactor(f *testing.F) {
 			t.Errorf("%q became %q", text, got)
 		}
 		for _, line := range lines {
-			if _, begins := ParseLogLine(line); begins && !strings.Contains(line, messageMark) && !quotedJSON.MatchString(line) && !slices.Contains(kept, line) {
+			if _, begins := ParseLogLine(line); begins && !strings.Contains(line, messageMark) &&
+				!quotedJSON.MatchString(line) && !slices.Contains(kept, line) {
 				t.Errorf("of %q is missing: %q", text, line)
 			}
 		}
@@ -159,29 +172,36 @@ func TestRedactMessage(t *testing.T) {
 	}
 }
 
-// Whatever Envoy complains about, it is told without what Envoy quotes of the bootstrap, also where
-// only the last lines are known.
+// Every complaint of Envoy is reported without its quotes of the bootstrap, even if only the last
+// lines are known.
 func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	const credential = "s3cret-value"
 	path := parts.Envoy(t)
 	for name, test := range map[string]struct{ bootstrap, want string }{
-		"no JSON":    {"{\"node\": {\"id\": %q},\n\"x\"", "Unable to parse JSON as proto (INVALID_ARGUMENT: unexpected EOF)"},
+		"no JSON": {"{\"node\": {\"id\": %q},\n\"x\"",
+			"Unable to parse JSON as proto (INVALID_ARGUMENT: unexpected EOF)"},
 		"wrong type": {"{\"node\": {\"id\": %q},\n\"static_resources\": {\"clusters\": [{\"connect_timeout\": \"x\"}]}\n}", "static_resources.clusters[0].connect_timeout:"},
 		"unknown":    {"{\"node\": {\"id\": %q},\n\"nonesuch\": 1\n}", "has unknown fields"},
-		"constraint": {"{\"node\": {\"id\": %q},\n\"static_resources\": {\"clusters\": [{}]}\n}", "Proto constraint validation failed (BootstrapValidationError.StaticResources:"},
+		"constraint": {"{\"node\": {\"id\": %q},\n\"static_resources\": {\"clusters\": [{}]}\n}",
+			"Proto constraint validation failed (BootstrapValidationError.StaticResources:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "bootstrap.json")
-			if err := os.WriteFile(file, fmt.Appendf(nil, test.bootstrap, credential), 0o600); err != nil {
+			if err := os.WriteFile(file, fmt.Appendf(nil, test.bootstrap, credential),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
-			stdout, stderr, exit, err := Local{}.Run(t.Context(), path, []string{"--mode", "validate", "-c", file})
+			stdout, stderr, exit, err := Local{}.Run(t.Context(), path,
+				[]string{"--mode", "validate", "-c", file})
 			if err != nil || exit == 0 {
 				t.Fatalf("exit %d, %v", exit, err)
 			}
-			if _, started, _, err := (Local{}).Run(t.Context(), path, []string{"--disable-hot-restart", "-c", file}); err != nil ||
-				strings.Contains(strings.Join(RedactLines(strings.Split(string(started), "\n")), "\n"), credential) ||
-				!strings.Contains(ExplainExit(1, "", false, RedactLines(strings.Split(string(started), "\n"))), test.want) {
+			if _, started, _, err := (Local{}).Run(t.Context(), path,
+				[]string{"--disable-hot-restart", "-c", file}); err != nil ||
+				strings.Contains(strings.Join(RedactLines(strings.Split(string(started), "\n")),
+					"\n"), credential) ||
+				!strings.Contains(ExplainExit(1, "", false,
+					RedactLines(strings.Split(string(started), "\n"))), test.want) {
 				t.Errorf("%v: %s", err, started)
 			}
 			got := Complaint(append(stdout, stderr...))
@@ -191,10 +211,12 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 			lines := strings.Split(string(stderr), "\n")
 			for first := range lines {
 				last := strings.Join(RedactLines(lines[first:]), "\n")
-				if quoted := strings.Contains(strings.Join(lines[first:], "\n"), credential); quoted && strings.Contains(last, credential) {
+				if quoted := strings.Contains(strings.Join(lines[first:], "\n"),
+					credential); quoted && strings.Contains(last, credential) {
 					t.Errorf("from line %d on: %s", first, last)
 				}
-				if said := ExplainExit(1, "", false, RedactLines(lines)); !strings.Contains(said, test.want) {
+				if said := ExplainExit(1, "", false, RedactLines(lines)); !strings.Contains(said,
+					test.want) {
 					t.Errorf("%s", said)
 				}
 			}
@@ -205,23 +227,34 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 func TestRedactLines(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	for name, test := range map[string]struct{ lines, want []string }{
-		"nothing":        {nil, []string{}},
-		"nothing quoted": {[]string{"a", prefix + "b", "c", ": d"}, []string{"a", prefix + "b", "c", ": d"}},
-		"debug":          {[]string{"a", prefix + "b: goo.gle/debugstr  ", "c {", "  d: 1", "}", ": e", prefix + "f"}, []string{"a", prefix + "b: e", prefix + "f"}},
-		"cannot start": {[]string{prefix + "error `x` initializing config 'goo.gle/debugproto  ", "  b.json'", "x"},
+		"nothing": {nil, []string{}},
+		"nothing quoted": {[]string{"a", prefix + "b", "c", ": d"},
+			[]string{"a", prefix + "b", "c", ": d"}},
+		"debug": {[]string{"a", prefix + "b: goo.gle/debugstr  ", "c {", "  d: 1", "}",
+			": e", prefix + "f"}, []string{"a", prefix + "b: e", prefix + "f"}},
+		"cannot start": {[]string{prefix + "error `x` initializing config 'goo.gle/debugproto  ",
+			"  b.json'", "x"},
 			[]string{prefix + "error `x` initializing config '", "  b.json'", "x"}},
-		"cannot start, debug": {[]string{prefix + "error `goo.gle/debugstr  ", "c {", "}", ": e` initializing config 'goo.gle/debugproto  ", "  b.json'", "goo.gle/debugstr", "c {", "}", ": e"},
+		"cannot start, debug": {[]string{prefix + "error `goo.gle/debugstr  ", "c {", "}",
+			": e` initializing config 'goo.gle/debugproto  ", "  b.json'", "goo.gle/debugstr", "c {", "}", ": e"},
 			[]string{prefix + "error ` e` initializing config '", "  b.json'", "e"}},
-		"debug, on a line": {[]string{prefix + "b: goo.gle/debugproto c { d: 1 }", "e", prefix + "f"}, []string{prefix + "b: (not shown)", "e", prefix + "f"}},
-		"debug, its end":   {[]string{"  d: 1", "}", "g: 1", ": e (f)", "h"}, []string{"e (f)", "h"}},
-		"two resources": {[]string{prefix + "x a: goo.gle/debugstr  ", "c {", "}", ": e, b: goo.gle/debugproto ", "[d] {", "}", "", "c: why", prefix + "f"},
+		"debug, on a line": {[]string{prefix + "b: goo.gle/debugproto c { d: 1 }", "e",
+			prefix + "f"}, []string{prefix + "b: (not shown)", "e", prefix + "f"}},
+		"debug, its end": {[]string{"  d: 1", "}", "g: 1", ": e (f)", "h"}, []string{"e (f)", "h"}},
+		"two resources": {[]string{prefix + "x a: goo.gle/debugstr  ", "c {", "}",
+			": e, b: goo.gle/debugproto ", "[d] {", "}", "", "c: why", prefix + "f"},
 			[]string{prefix + "x a: e, b: (not shown)", "c: why", prefix + "f"}},
-		"two resources, the first without a reason": {[]string{prefix + "x a: goo.gle/debugproto  ", "c {", "}", ", b: why", "c: 1"}, []string{prefix + "x a:, b: why", "c: 1"}},
-		"JSON": {[]string{prefix + "Unable to parse JSON as proto (x (y)): {", "  1", "}", "", prefix + "f"},
+		"two resources, the first without a reason": {[]string{prefix + "x a: goo.gle/debugproto  ",
+			"c {", "}", ", b: why", "c: 1"}, []string{prefix + "x a:, b: why", "c: 1"}},
+		"JSON": {[]string{prefix + "Unable to parse JSON as proto (x (y)): {", "  1", "}", "",
+			prefix + "f"},
 			[]string{prefix + "Unable to parse JSON as proto (x (y))", prefix + "f"}},
-		"its end is quoted": {[]string{prefix + "a: goo.gle/debugonly  ", "c {", "}", prefix + "f"}, []string{prefix + "a: (not shown)", prefix + "f"}},
-		"no more is known":  {[]string{"x", prefix + "a: goo.gle/debugonly  ", "c {"}, []string{"x", prefix + "a: (not shown)"}},
-		"JSON, its end":     {[]string{"  1", "}", "", prefix + "f", "}"}, []string{"", prefix + "f", "}"}},
+		"its end is quoted": {[]string{prefix + "a: goo.gle/debugonly  ", "c {", "}", prefix + "f"},
+			[]string{prefix + "a: (not shown)", prefix + "f"}},
+		"no more is known": {[]string{"x", prefix + "a: goo.gle/debugonly  ", "c {"},
+			[]string{"x", prefix + "a: (not shown)"}},
+		"JSON, its end": {[]string{"  1", "}", "", prefix + "f", "}"},
+			[]string{"", prefix + "f", "}"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, RedactLines(test.lines)); diff != "" {

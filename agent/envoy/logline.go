@@ -7,30 +7,30 @@ import (
 	"unicode/utf8"
 )
 
-// LogFormat is the value of --log-format for an epoch: what ParseLogLine reads.
+// LogFormat returns the value of --log-format for an epoch. ParseLogLine reads this format.
 func LogFormat(epoch int) string {
 	return "[Envoy (Epoch " + strconv.Itoa(epoch) + ")] [%Y-%m-%d %T.%e][%t][%l][%n] %v"
 }
 
 // LogLine is one message of Envoy's log.
 type LogLine struct {
-	Time      time.Time // to the millisecond; zero if Envoy did not say
-	Epoch     int       // -1 if Envoy did not say
-	Thread    int64     // of the kernel; 0 if Envoy did not say
-	Level     string    // trace, debug, info, warning, error, critical; "" if Envoy did not say
-	Component string    // Envoy's logger: main, config, upstream, …; "" if Envoy did not say
-	Message   string    // may hold several lines
-	Continued bool      // belongs to the message before, whose other fields it shares
+	Time      time.Time // millisecond precision; zero if unknown
+	Epoch     int       // -1 if unknown
+	Thread    int64     // kernel thread ID; 0 if unknown
+	Level     string    // trace, debug, info, warning, error, critical; "" if unknown
+	Component string    // Envoy's logger: main, config, upstream, …; "" if unknown
+	Message   string    // may have several lines
+	Continued bool      // continues the previous message; shares its other fields
 }
 
-// MaxMessage bounds a message, in bytes; what is longer is cut into several.
+// MaxMessage bounds a message, in bytes. Longer ones are split.
 const MaxMessage = 32 << 10
 
 const logTimeLayout = "2006-01-02 15:04:05.000"
 
-// ParseLogLine reads a line in the format of LogFormat, or in Envoy's own, which it uses until it
-// has read its command line; ok is false if it is neither. Times are in this machine's zone, as
-// Envoy writes them.
+// ParseLogLine parses a line in the format of LogFormat, or in Envoy's default format, which Envoy
+// uses until it has parsed its command line. ok is false for other lines. Envoy writes times in the
+// local time zone.
 func ParseLogLine(line string) (parsed LogLine, ok bool) {
 	number := int64(-1)
 	rest, ok := strings.CutPrefix(line, "[Envoy (Epoch ")
@@ -86,16 +86,16 @@ func isWord(s string) bool {
 	return s != ""
 }
 
-// LogParser turns the lines of one Envoy into messages. A line that is not in Envoy's format (the
-// rest of a message of several lines, a backtrace, an access log on the same pipe) belongs to the
-// message before it. The zero value is ready.
+// LogParser assembles the lines of one Envoy into messages. A line in another format (the rest of a
+// multi-line message, a backtrace, an access log on the same pipe) continues the previous message.
+// The zero value is ready to use.
 type LogParser struct {
-	last  LogLine // of the last message, for what belongs to it; without Message
+	last  LogLine // fields of the last message, without Message
 	began bool
 }
 
-// Parse returns the messages of a batch of lines, in order. Nothing is held back: a line that
-// belongs to the last message of the batch before is returned as a message of its own, marked
+// Parse returns the messages of a batch of lines, in order, and buffers nothing: a line that
+// continues the last message of the previous batch is returned as a message of its own, marked
 // Continued.
 func (p *LogParser) Parse(lines []string) []LogLine {
 	var messages []LogLine
@@ -151,8 +151,7 @@ func (p *LogParser) continuation() LogLine {
 	return p.last
 }
 
-// cut returns as much of s as a message may hold, and the rest; it does not cut through a
-// character.
+// cut splits s after at most MaxMessage bytes, at a character boundary.
 func cut(s string) (part, rest string) {
 	if len(s) <= MaxMessage {
 		return s, ""

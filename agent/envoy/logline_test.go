@@ -25,18 +25,23 @@ func TestParseLogLine(t *testing.T) {
 		ok   bool
 	}{
 		"plain": {"[Envoy (Epoch 12)] [2026-11-21 15:41:49.384][18873][warning][main] [source/server/server.cc:1059] There is no limit",
-			LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: 12, Thread: 18873, Level: "warning", Component: "main",
+			LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: 12, Thread: 18873,
+				Level: "warning", Component: "main",
 				Message: "[source/server/server.cc:1059] There is no limit"}, true},
 		"empty message": {"[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][critical][envoy_bug] ",
-			LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Thread: 1, Level: "critical", Component: "envoy_bug"}, true},
+			LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Thread: 1, Level: "critical",
+				Component: "envoy_bug"}, true},
 		"access log": {`[2026-11-21T15:41:49.384Z] "GET / HTTP/1.1" 200`, LogLine{}, false},
 		"before it has read its format": {"[2026-11-21 15:41:49.384][18873][warning][main] text",
-			LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: -1, Thread: 18873, Level: "warning", Component: "main", Message: "text"}, true},
-		"other format":  {"2026-11-21 15:41:49.384 warning main text", LogLine{}, false},
-		"cut":           {"[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][warn", LogLine{}, false},
-		"no time":       {"[Envoy (Epoch 0)] [now][1][warning][main] x", LogLine{}, false},
-		"no epoch":      {"[Envoy (Epoch -1)] [2026-11-21 15:41:49.384][1][warning][main] x", LogLine{}, false},
-		"level unknown": {"[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][][main] x", LogLine{}, false},
+			LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: -1, Thread: 18873,
+				Level: "warning", Component: "main", Message: "text"}, true},
+		"other format": {"2026-11-21 15:41:49.384 warning main text", LogLine{}, false},
+		"cut":          {"[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][warn", LogLine{}, false},
+		"no time":      {"[Envoy (Epoch 0)] [now][1][warning][main] x", LogLine{}, false},
+		"no epoch": {"[Envoy (Epoch -1)] [2026-11-21 15:41:49.384][1][warning][main] x",
+			LogLine{}, false},
+		"level unknown": {"[Envoy (Epoch 0)] [2026-11-21 15:41:49.384][1][][main] x",
+			LogLine{}, false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +57,8 @@ const header = "[Envoy (Epoch 2)] [2026-11-21 15:41:49.384][7][error][config] "
 
 func TestLinesBelongToTheMessageBefore(t *testing.T) {
 	var parser LogParser
-	first := LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: 2, Thread: 7, Level: "error", Component: "config"}
+	first := LogLine{Time: at(t, "2026-11-21 15:41:49.384"), Epoch: 2, Thread: 7, Level: "error",
+		Component: "config"}
 	message := func(text string, continued bool) LogLine {
 		line := first
 		line.Message, line.Continued = text, continued
@@ -63,11 +69,13 @@ func TestLinesBelongToTheMessageBefore(t *testing.T) {
 		t.Errorf("before any message: %s", diff)
 	}
 	got := parser.Parse([]string{header + "one\r\n", header + "two", "  of two", "", "  and three"})
-	if diff := cmp.Diff([]LogLine{message("one", false), message("two\n  of two\n\n  and three", false)}, got); diff != "" {
+	if diff := cmp.Diff([]LogLine{message("one", false), message("two\n  of two\n\n  and three",
+		false)}, got); diff != "" {
 		t.Error(diff)
 	}
 	got = parser.Parse([]string{"of the batch before", header})
-	if diff := cmp.Diff([]LogLine{message("of the batch before", true), message("", false)}, got); diff != "" {
+	if diff := cmp.Diff([]LogLine{message("of the batch before", true), message("", false)},
+		got); diff != "" {
 		t.Error(diff)
 	}
 	if got := parser.Parse(nil); len(got) != 0 {
@@ -81,7 +89,8 @@ func TestMessagesAreBounded(t *testing.T) {
 	got := parser.Parse([]string{header + long, long})
 	var text strings.Builder
 	for i, line := range got {
-		if len(line.Message) > MaxMessage || !utf8.ValidString(line.Message) || line.Continued != (i > 0) || line.Level != "error" {
+		if len(line.Message) > MaxMessage || !utf8.ValidString(line.Message) ||
+			line.Continued != (i > 0) || line.Level != "error" {
 			t.Errorf("message %d: %d bytes, %+v", i, len(line.Message), line.Continued)
 		}
 		text.WriteString(line.Message)
@@ -91,7 +100,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// What the format makes a real Envoy write is what the parser reads.
+// The parser reads what a real Envoy writes in LogFormat.
 func TestLogOfARealEnvoy(t *testing.T) {
 	began := time.Now().Add(-time.Second)
 	e := start(t, CommandLine{Epoch: 4, Number: 4, LogLevel: "debug"})
@@ -103,7 +112,8 @@ func TestLogOfARealEnvoy(t *testing.T) {
 	components := map[string]bool{}
 	messages := parser.Parse(lines(e.log.String()))
 	for _, line := range messages {
-		if line.Epoch != 4 || line.Thread == 0 || line.Time.Before(began) || line.Time.After(time.Now()) {
+		if line.Epoch != 4 || line.Thread == 0 || line.Time.Before(began) ||
+			line.Time.After(time.Now()) {
 			t.Fatalf("%+v", line)
 		}
 		components[line.Component] = true

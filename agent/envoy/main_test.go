@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // running is an Envoy that a test started.
 type running struct {
 	*Admin
-	HTTP, TCP string // addresses of its listeners
+	HTTP, TCP string // addresses of the listeners
 	Backend   net.Listener
 	log       *parts.Log
 	exited    chan struct{}
@@ -47,8 +47,7 @@ const testBootstrap = `{
     "stat_prefix": "tunnel", "cluster": "backend"}}]}]}
  ]}}`
 
-// start runs an Envoy with an HTTP and a TCP listener in front of a backend that the test answers
-// for.
+// start runs an Envoy with an HTTP and a TCP listener. The test implements the backend behind them.
 func start(t *testing.T, command CommandLine) *running {
 	t.Helper()
 	dir := parts.ShortDir(t)
@@ -66,8 +65,9 @@ func start(t *testing.T, command CommandLine) *running {
 		t.Fatal(err)
 	}
 	e := &running{
-		Admin: NewAdmin("unix", socket), Backend: backend, log: &parts.Log{}, exited: make(chan struct{}),
-		HTTP: fmt.Sprintf("127.0.0.1:%d", web), TCP: fmt.Sprintf("127.0.0.1:%d", tunnel),
+		Admin: NewAdmin("unix", socket), Backend: backend, log: &parts.Log{},
+		exited: make(chan struct{}),
+		HTTP:   fmt.Sprintf("127.0.0.1:%d", web), TCP: fmt.Sprintf("127.0.0.1:%d", tunnel),
 	}
 	e.command = command
 	e.launch(t)
@@ -102,7 +102,7 @@ func (e *running) launch(t *testing.T) {
 	})
 }
 
-// next starts the epoch after this one: the same configuration with an admin socket of its own.
+// next starts the next epoch with the same configuration and its own admin socket.
 func (e *running) next(t *testing.T) *running {
 	t.Helper()
 	dir := filepath.Dir(e.command.ConfigFile)
@@ -115,7 +115,8 @@ func (e *running) next(t *testing.T) *running {
 	following.command.Epoch++
 	socket := filepath.Join(dir, fmt.Sprintf("admin-%d.sock", following.command.Epoch))
 	following.Admin = NewAdmin("unix", socket)
-	following.command.ConfigFile = filepath.Join(dir, fmt.Sprintf("envoy-%d.json", following.command.Epoch))
+	following.command.ConfigFile = filepath.Join(dir, fmt.Sprintf("envoy-%d.json",
+		following.command.Epoch))
 	text = bytes.ReplaceAll(text, []byte(e.String()), []byte(socket))
 	if err := os.WriteFile(following.command.ConfigFile, text, 0o600); err != nil {
 		t.Fatal(err)

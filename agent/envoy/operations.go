@@ -7,15 +7,17 @@ import (
 	"strings"
 )
 
-// FailHealthcheck makes Envoy tell everyone that it is going: /ready and health-check filters
-// answer 503, responses carry Connection: close or GOAWAY. New connections are still taken.
-func (a *Admin) FailHealthcheck(ctx context.Context) error { return a.act(ctx, "/healthcheck/fail") }
+// FailHealthcheck makes Envoy announce its end: /ready and health-check filters answer 503,
+// responses carry Connection: close or GOAWAY. New connections are still accepted.
+func (a *Admin) FailHealthcheck(ctx context.Context) error {
+	return a.act(ctx, "/healthcheck/fail")
+}
 
-// OKHealthcheck takes FailHealthcheck back.
+// OKHealthcheck reverts FailHealthcheck.
 func (a *Admin) OKHealthcheck(ctx context.Context) error { return a.act(ctx, "/healthcheck/ok") }
 
-// DrainListeners closes the listeners: at once (what is in flight is answered), or graceful, when
-// the drain time has passed. They come back only with the next epoch.
+// DrainListeners closes the listeners: at once, or if graceful after the drain time. Requests in
+// flight are answered. Only the next epoch opens listeners again.
 func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 	if graceful {
 		return a.act(ctx, "/drain_listeners?graceful")
@@ -23,7 +25,7 @@ func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 	return a.act(ctx, "/drain_listeners")
 }
 
-// ReopenLogs makes Envoy open its access-log files anew, after they were rotated.
+// ReopenLogs makes Envoy reopen its access-log files after a rotation.
 func (a *Admin) ReopenLogs(ctx context.Context) error { return a.act(ctx, "/reopen_logs") }
 
 // Quit makes Envoy exit without a drain.
@@ -35,7 +37,7 @@ func (a *Admin) act(ctx context.Context, path string) error {
 }
 
 // SetLogLevel sets the level (trace, debug, info, warning, error, critical, off) of a component, or
-// of all if component is "".
+// of all components if component is "".
 func (a *Admin) SetLogLevel(ctx context.Context, component, level string) error {
 	if component == "" {
 		component = "level"
@@ -43,8 +45,8 @@ func (a *Admin) SetLogLevel(ctx context.Context, component, level string) error 
 	return a.act(ctx, "/logging?"+url.QueryEscape(component)+"="+url.QueryEscape(level))
 }
 
-// SetLogLevels sets the level of all components ("" leaves them) and then those of some, in the
-// form of --component-log-level ("upstream:debug,misc:error"; "" for none).
+// SetLogLevels sets the level of all components unless level is "", then the levels of some, in the
+// format of --component-log-level ("upstream:debug,misc:error").
 func (a *Admin) SetLogLevels(ctx context.Context, level, components string) error {
 	if level != "" {
 		if err := a.SetLogLevel(ctx, "", level); err != nil {

@@ -2,12 +2,12 @@ package envoy
 
 import "strings"
 
-// terminated is what Envoy says when SIGTERM ends it.
+// terminated is Envoy's log message when SIGTERM ends it.
 const terminated = "caught ENVOY_SIGTERM"
 
-// Routine recognises the lines of one Envoy that say no more than Outrider logs itself: the steps
-// of a hot restart, an orderly end, and resources that were refused; and of those that every Envoy
-// logs on a current host, whatever its configuration. The zero value is ready to use.
+// Routine recognises the log lines of one Envoy that duplicate Outrider's own: the steps of a hot
+// restart, an orderly stop, and refused resources. It also recognises lines that every Envoy logs
+// on a current host. The zero value is ready to use.
 type Routine struct{ ending bool }
 
 // Is reports whether a line is routine.
@@ -20,7 +20,8 @@ func (r *Routine) Is(line LogLine) bool {
 		return true
 	}
 	for _, start := range []string{
-		"gRPC config for type.googleapis.com/", "delta config for type.googleapis.com/", "lds: listener '",
+		"gRPC config for type.googleapis.com/", "delta config for type.googleapis.com/",
+		"lds: listener '",
 	} {
 		if strings.HasPrefix(line.Message, start) {
 			return strings.Contains(line.Message, " rejected: ")

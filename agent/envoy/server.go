@@ -17,17 +17,17 @@ const (
 	StateInitializing    = "INITIALIZING"
 )
 
-// ServerInfo is what an Envoy says of itself.
+// ServerInfo is the part of /server_info that Outrider uses.
 type ServerInfo struct {
-	Version           string // as --version prints it
+	Version           string // as in --version
 	State             string // one of the State constants
-	HotRestartVersion string // "disabled" where the epoch was started without hot restart
+	HotRestartVersion string // "disabled" if started without hot restart
 	RestartEpoch      int
 	Uptime            time.Duration // of this epoch, in whole seconds
 }
 
-// ServerInfo asks for state, epoch and version. The answer is some 150 KB: to wait for a state, ask
-// Ready.
+// ServerInfo requests state, epoch and version. The answer has about 150 KB; use Ready to poll the
+// state.
 func (a *Admin) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	var answer struct {
 		Version           string `json:"version"`
@@ -51,13 +51,13 @@ func (a *Admin) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	}, nil
 }
 
-// Listener is a listener with the addresses it is bound to.
+// Listener is a listener with its bound addresses.
 type Listener struct {
-	Name      string   // a UUID where the configuration gives none
+	Name      string   // a UUID if the configuration has none
 	Addresses []string // host:port, or the path of a Unix socket
 }
 
-// Listeners returns the listeners that are up.
+// Listeners returns the active listeners.
 func (a *Admin) Listeners(ctx context.Context) ([]Listener, error) {
 	type address struct {
 		Socket *struct {
@@ -85,7 +85,8 @@ func (a *Admin) Listeners(ctx context.Context) ([]Listener, error) {
 			switch {
 			case address.Socket != nil:
 				port := strconv.Itoa(address.Socket.Port)
-				listener.Addresses = append(listener.Addresses, net.JoinHostPort(address.Socket.Address, port))
+				listener.Addresses = append(listener.Addresses,
+					net.JoinHostPort(address.Socket.Address, port))
 			case address.Pipe != nil:
 				listener.Addresses = append(listener.Addresses, address.Pipe.Path)
 			}

@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// Stats returns the counters and gauges whose name matches the regular expression ("" = all).
-// Histograms and texts are left out.
+// Stats returns the counters and gauges whose name matches the regular expression filter (""
+// matches all). Histograms and text values are skipped.
 func (a *Admin) Stats(ctx context.Context, filter string) (map[string]uint64, error) {
 	return a.stats(ctx, "", filter)
 }
 
-// Gauges returns the gauges alone: of a hundred services' twelve thousand statistics Envoy looks at
-// a fifth.
+// Gauges is Stats for gauges only, which makes Envoy scan far fewer statistics.
 func (a *Admin) Gauges(ctx context.Context, filter string) (map[string]uint64, error) {
 	return a.stats(ctx, "type=Gauges&", filter)
 }
@@ -43,17 +42,17 @@ func (a *Admin) stats(ctx context.Context, kind, filter string) (map[string]uint
 	return stats, nil
 }
 
-// Activity is what an epoch has in hand. The admin interface and Outrider's own listeners are left
-// out.
+// Activity counts the open connections and requests of an epoch, without those of the admin
+// interface and Outrider's own listeners.
 type Activity struct {
 	Connections uint64 // from clients
 	Requests    uint64 // HTTP requests in flight, upgraded connections (WebSocket) included
-	// connections that are not HTTP: nothing but their end tells that they are done
+	// connections other than HTTP; only their close shows that they are idle
 	Tunnels uint64
 }
 
-// Names of the statistics of Outrider's own listeners: the bootstrap gives them these, and Activity
-// leaves them out.
+// Statistics prefixes of Outrider's own listeners. The bootstrap sets them, and Activity excludes
+// them.
 const (
 	PrometheusStatPrefix = "outrider_prometheus" // the listener of Envoy's metrics (15090)
 	ReadyStatPrefix      = "outrider_ready"      // the listener of readiness (15021)
@@ -62,18 +61,19 @@ const (
 const activityFilter = `^(listener\..+\.downstream_cx_active|http\..+\.downstream_(cx|rq)_active)$`
 
 var (
-	// threadStat are the parts of a listener's figure by thread.
+	// threadStat matches a listener's statistics per thread.
 	threadStat = regexp.MustCompile(`\.(worker_\d+|main_thread)\.downstream_cx_active$`)
 
-	// ownHTTP and ownListeners are the prefixes of what is not the user's traffic: ours, and
-	// Istio's names for the same two listeners, which bootstrap templates and istiod bring along.
+	// ownHTTP and ownListeners are the prefixes of statistics that are not user traffic:
+	// Outrider's, and Istio's names for the same two listeners, which bootstrap templates and
+	// istiod use.
 	ownHTTP      = []string{"admin", PrometheusStatPrefix, ReadyStatPrefix, "stats", "agent"}
 	ownListeners = []string{"admin", PrometheusStatPrefix, ReadyStatPrefix}
 	ownPorts     = []string{"_15021", "_15090"}
 )
 
-// Activity reads what the epoch has in hand. All zero means that ending it loses nothing. An Envoy
-// whose stats matcher leaves out the statistics named downstream_cx_active and downstream_rq_active
+// Activity returns the epoch's activity. If all fields are zero, the epoch can end without losing
+// requests. An Envoy whose stats matcher excludes downstream_cx_active and downstream_rq_active
 // looks idle.
 func (a *Admin) Activity(ctx context.Context) (Activity, error) {
 	stats, err := a.Stats(ctx, activityFilter)
@@ -115,7 +115,8 @@ func ownListener(prefix string) bool {
 	if slices.Contains(ownListeners, prefix) {
 		return true
 	}
-	return slices.ContainsFunc(ownPorts, func(port string) bool { return strings.HasSuffix(prefix, port) })
+	return slices.ContainsFunc(ownPorts,
+		func(port string) bool { return strings.HasSuffix(prefix, port) })
 }
 
 func cutLast(s, separator string) (before, after string, found bool) {
