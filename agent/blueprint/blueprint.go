@@ -1,8 +1,8 @@
-// Package blueprint turns a configuration into what Envoy is started with: it reads the files that
-// the bootstrap is made of, resolves the names in it, renders it, and makes the command line. A
-// start, a reload and a check (outriderd --check, outrider config check, CheckConfig on D-Bus) all
-// go through it, so that a check refuses what a reload would. Errors are config.Errors: each says
-// where its key stands.
+// Package blueprint makes the bootstrap and command line of Envoy from a configuration: it reads
+// the files that the bootstrap consists of, resolves names, renders the bootstrap and builds the
+// command line. Start, reload and check (outriderd --check, outrider config check, CheckConfig on
+// D-Bus) all use it, so that a check refuses what a reload would. Errors are config.Errors with the
+// position of the key.
 package blueprint
 
 import (
@@ -22,29 +22,29 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Maker makes blueprints.
+// Maker makes Blueprints.
 type Maker struct {
 	Host config.Host
-	// host:port → address:port
+	// Resolve converts host:port to address:port.
 	Resolve func(ctx context.Context, address string) (netip.AddrPort, error)
 	Render  func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered, error)
 }
 
-// ThisHost makes blueprints of Envoys on this host.
+// ThisHost returns a Maker for this host.
 func ThisHost() Maker { return Maker{config.ThisHost(), Resolve, (&bootstrap.Program{}).Render} }
 
-// Blueprint is an Envoy as a configuration wants it, without what differs from epoch to epoch. All
-// it is made of has been read: its methods look at nothing but themselves.
+// Blueprint is the Envoy that a configuration describes, without what differs between epochs. Make
+// has read all its sources: the bootstrap does not change with the files.
 type Blueprint struct {
 	Command envoy.CommandLine
 
 	loaded   *config.Loaded
 	rendered *bootstrap.Rendered
-	files    []string // that Envoy reads at its start
+	files    []string // read by Envoy at its start
 }
 
-// Make reads, resolves and renders what a configuration asks for. Its error is config.Errors, all
-// that is wrong; or a *bootstrap.ProgramError, which says nothing about the configuration.
+// Make reads, resolves and renders a configuration. The error is config.Errors with all problems,
+// or a *bootstrap.ProgramError, which does not concern the configuration.
 func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
 	b := &Blueprint{loaded: loaded}
 	c := loaded.Config
@@ -70,7 +70,7 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	return b, nil
 }
 
-// read reads the files of the user's that the bootstrap is made of.
+// read reads the user's files that the bootstrap consists of.
 func (b *Blueprint) read() (request bootstrap.Request, errs config.Errors) {
 	e := b.loaded.Config.Envoy
 	for _, file := range []struct {
@@ -94,7 +94,7 @@ func (b *Blueprint) read() (request bootstrap.Request, errs config.Errors) {
 	return request, errs
 }
 
-// The keys whose files the bootstrap is made of, and that of further arguments.
+// Keys: those of the files that the bootstrap consists of, and that of extra arguments.
 const (
 	customKey   = "envoy.custom_config_file"
 	templateKey = "envoy.template_file"
@@ -103,21 +103,23 @@ const (
 	extraArgsKey = "envoy.extra_args"
 )
 
-// Render returns the bootstrap (JSON) of an epoch whose admin interface is to be on the socket of
-// the given path.
-func (b *Blueprint) Render(adminSocket string) ([]byte, error) { return b.rendered.For(adminSocket) }
+// Render returns the bootstrap (JSON) of an epoch with its admin interface on the Unix socket
+// adminSocket.
+func (b *Blueprint) Render(adminSocket string) ([]byte, error) {
+	return b.rendered.For(adminSocket)
+}
 
-// refused is why there is no bootstrap, at the key of the file that is wrong.
+// refused converts an error of the renderer to a fault at the key of the invalid file.
 func (b *Blueprint) refused(err error) *config.Error {
 	override := b.loaded.Config.Envoy.BootstrapOverride
-	if wrong, ok := errors.AsType[*bootstrap.Error](err); ok && override != "" && wrong.File == override {
+	if wrong, ok := errors.AsType[*bootstrap.Error](err); ok && override != "" &&
+		wrong.File == override {
 		return b.loaded.Fault(overrideKey, err.Error(), "correct the file, or remove the key")
 	}
 	return b.fault(err.Error())
 }
 
-// fault is something wrong with the bootstrap as a whole: it stands at the key that decides about
-// it.
+// fault returns a fault of the whole bootstrap, at the key that determines it.
 func (b *Blueprint) fault(message string) *config.Error {
 	switch e := b.loaded.Config.Envoy; {
 	case e.CustomConfigFile != "":
@@ -131,42 +133,45 @@ func (b *Blueprint) fault(message string) *config.Error {
 	}
 }
 
-// Files are those that Envoy itself reads at its start, each once: [reload] files, and the
-// certificates that the bootstrap names.
+// Files returns the files that Envoy reads at its start, without duplicates: [reload] files, and
+// the certificates that the bootstrap names.
 func (b *Blueprint) Files() []string { return slices.Clone(b.files) }
 
-// AdminAddress is where the admin interface of an epoch answers whose bootstrap was rendered for
-// the given socket: there, or where the user's own bootstrap says, which is the same for every
-// epoch.
+// AdminAddress returns the admin address of an epoch whose bootstrap was rendered for adminSocket:
+// that socket, or the address in a custom bootstrap, which all epochs share.
 func (b *Blueprint) AdminAddress(adminSocket string) string {
 	return cmp.Or(b.rendered.Admin, adminSocket)
 }
 
-// Digest tells Envoys apart (SHA-256, hexadecimal): bootstrap, command line, program, and the
-// content of every file the epoch is made of. What is different in every epoch, or applied to a
-// running one (log levels), does not count.
+// Digest returns the identity of the Envoy (SHA-256, hexadecimal): bootstrap, command line, binary,
+// and the content of all files. Values that differ between epochs and log levels, which apply to a
+// running epoch, are excluded.
 func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 	command := b.Command
-	command.HotRestart, command.LogLevel, command.ComponentLogLevel = binary.HotRestartVersion != "", "", ""
+	command.HotRestart, command.LogLevel, command.ComponentLogLevel =
+		binary.HotRestartVersion != "", "", ""
 	files, err := watch.Digest(slices.Clone(b.files))
 	if err != nil {
 		return "", fmt.Errorf("read the watched files: %w", err)
 	}
 	sum := sha256.New()
-	for _, part := range []string{string(b.rendered.Text), strings.Join(command.Args(binary), "\x00"), fmt.Sprint(binary.Identity), binary.Path, files} {
+	for _, part := range []string{string(b.rendered.Text), strings.Join(command.Args(binary),
+		"\x00"), fmt.Sprint(binary.Identity), binary.Path, files} {
 		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// Suits tells what of the configuration an Envoy cannot do; its error is config.Errors.
+// Suits returns config.Errors for settings that the binary does not support.
 func (b *Blueprint) Suits(binary *envoy.Binary) error {
 	var errs config.Errors
 	if b.Command.StatNameLength != defaultStatNameLength && !binary.KnowsStatNameLength() {
-		errs = append(errs, b.loaded.Fault("envoy.stat_name_length", "Envoy "+binary.Version+" has no --max-obj-name-len", "remove the key"))
+		errs = append(errs, b.loaded.Fault("envoy.stat_name_length",
+			"Envoy "+binary.Version+" has no --max-obj-name-len", "remove the key"))
 	}
 	if unknown := binary.Unknown(b.Command.ExtraArgs); unknown != "" {
-		errs = append(errs, b.loaded.Fault(extraArgsKey, fmt.Sprintf("Envoy %s has no flag %s", binary.Version, unknown), "remove it"))
+		errs = append(errs, b.loaded.Fault(extraArgsKey, fmt.Sprintf("Envoy %s has no flag %s",
+			binary.Version, unknown), "remove it"))
 	}
 	if len(errs) > 0 {
 		return errs
@@ -174,11 +179,11 @@ func (b *Blueprint) Suits(binary *envoy.Binary) error {
 	return nil
 }
 
-// defaultStatNameLength is [envoy] stat_name_length's default, which today's Envoy neither needs
-// nor knows.
+// defaultStatNameLength is the default of [envoy] stat_name_length, for which current Envoys need
+// no flag.
 const defaultStatNameLength = 189
 
-// commandLine is what all epochs of a configuration share.
+// commandLine returns the arguments that all epochs of a configuration share.
 func commandLine(c *config.Config, node config.Node) envoy.CommandLine {
 	address, err := netip.ParseAddr(node.IP)
 	if err != nil {
@@ -188,11 +193,12 @@ func commandLine(c *config.Config, node config.Node) envoy.CommandLine {
 		DrainTime: c.Envoy.DrainDuration, ParentShutdownTime: c.Envoy.ParentShutdownDuration,
 		ServiceCluster: node.ServiceCluster, ServiceNode: node.ServiceNode(), NodeIP: address,
 		LogLevel: c.Envoy.LogLevel, ComponentLogLevel: c.Envoy.ComponentLogLevel,
-		Concurrency: c.Envoy.Concurrency, StatNameLength: c.Envoy.StatNameLength, ExtraArgs: c.Envoy.ExtraArgs,
+		Concurrency: c.Envoy.Concurrency, StatNameLength: c.Envoy.StatNameLength,
+		ExtraArgs: c.Envoy.ExtraArgs,
 	}
 }
 
-// Unique sorts paths and leaves out what is empty or there twice.
+// Unique sorts paths in place and removes empty ones and duplicates.
 func Unique(paths []string) []string {
 	slices.Sort(paths)
 	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return path == "" })

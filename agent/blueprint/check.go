@@ -15,25 +15,25 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Checker is how a configuration is checked. The zero Runner is the Envoy of this host, run by this
-// process: as root with the rights of [envoy] user.
+// Checker configures a check. Without a Runner, the check runs the Envoy of this host as a child
+// process, with the rights of [envoy] user if this process is root.
 type Checker struct {
 	Maker  Maker
-	Runner envoy.Runner // runs Envoy where it is going to run, and as whom
-	Folder string       // where Envoy may read what this process writes; only with a Runner
+	Runner envoy.Runner // runs Envoy with the user and sandbox of the later start
+	Folder string       // directory shared with Envoy; only with a Runner
 
-	// whom they will run as, where that is not as this process does; nil: not known
+	// users of the agent and Envoy if they differ from this process; nil: unknown
 	Agent, Envoy *Reader
 }
 
-// Report is what a check found.
+// Report is the result of a check.
 type Report struct {
-	Files    []string      // of the configuration, as far as they were read
-	Errors   config.Errors // what a start or a reload would refuse
-	Warnings config.Errors // what is hardly meant, and what could not be checked here
-	// the Envoy that the configuration names, or outrider-bootstrap, cannot be run: one of Errors
+	Files    []string      // of the configuration that were read
+	Errors   config.Errors // reasons for a start or a reload to fail
+	Warnings config.Errors // likely mistakes, and checks that were skipped
+	// Missing: one of Errors is that Envoy or outrider-bootstrap cannot be run.
 	Missing bool
-	// what the check needs failed, which says nothing about the configuration: one of Errors
+	// Passing: one of Errors is a transient failure of the check itself.
 	Passing bool
 }
 
@@ -49,12 +49,11 @@ func (r *Report) warn(loaded *config.Loaded, message, cure string) {
 	r.Warnings = append(r.Warnings, loaded.Fault("", message, cure))
 }
 
-// checkTime bounds what a check runs of Envoy: three questions, and a validation. A thousand
-// listeners take half a second.
+// checkTime bounds the runs of Envoy in a check: three for Inspect, one for validation.
 const checkTime = 30 * time.Second
 
-// Check does what a start does before Envoy runs, and has Envoy check the bootstrap, where there is
-// one.
+// Check performs the steps of a start up to running Envoy, then validates the bootstrap with Envoy
+// if there is one.
 func Check(ctx context.Context, options config.Options, how Checker) Report {
 	options.CheckOnly = true
 	loaded, err := config.Load(options)
@@ -75,7 +74,9 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	how.readable(loaded, &report)
 	binary := place.find(ctx, loaded, &report)
 	if key, credential := secretElsewhere(loaded.Config); credential != "" {
-		report.warn(loaded, fmt.Sprintf("the bootstrap was not checked: %s is %s, which only the unit has", key, credential), "")
+		report.warn(loaded,
+			fmt.Sprintf("the bootstrap was not checked: %s is %s, which only the unit has", key,
+				credential), "")
 		return report
 	}
 	plan, err := how.Maker.Make(ctx, loaded)
@@ -104,11 +105,12 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 	return report
 }
 
-// secretElsewhere is a key whose file is a credential of the unit's, of those that the bootstrap is
-// made of.
+// secretElsewhere returns the first key of the bootstrap whose file is a systemd credential, which
+// only the unit can read.
 func secretElsewhere(c *config.Config) (key, credential string) {
 	for _, file := range []struct{ key, path string }{
-		{customKey, c.Envoy.CustomConfigFile}, {templateKey, c.Envoy.TemplateFile}, {overrideKey, c.Envoy.BootstrapOverride},
+		{customKey, c.Envoy.CustomConfigFile}, {templateKey, c.Envoy.TemplateFile},
+		{overrideKey, c.Envoy.BootstrapOverride},
 		{"tracing.access_token_file", c.Tracing.AccessTokenFile},
 	} {
 		if config.IsCredential(file.path) {
@@ -118,11 +120,11 @@ func secretElsewhere(c *config.Config) (key, credential string) {
 	return "", ""
 }
 
-// place is where a check runs Envoy.
+// place is the environment in which a check runs Envoy.
 type place struct {
 	runner envoy.Runner
 	folder string
-	envoys bool // Envoy runs as the user that it is going to run as
+	envoys bool // runs as the user of the later start
 	remove func()
 }
 
@@ -140,7 +142,8 @@ func (c Checker) place(loaded *config.Loaded) (*place, error) {
 	}
 	p := &place{runner: envoy.Local{}, folder: folder, remove: func() { _ = os.RemoveAll(folder) }}
 	if other != nil {
-		p.runner, p.envoys = envoy.Local{User: &syscall.Credential{Uid: other.UID, Gid: other.GID}}, true
+		p.runner, p.envoys = envoy.Local{User: &syscall.Credential{Uid: other.UID, Gid: other.GID}},
+			true
 		err = os.Chown(folder, int(other.UID), int(other.GID))
 	}
 	if err != nil {
@@ -150,7 +153,7 @@ func (c Checker) place(loaded *config.Loaded) (*place, error) {
 	return p, nil
 }
 
-// find looks for Envoy and asks what it is; nil: there is none.
+// find finds and inspects the Envoy binary. It returns nil and adds to report if that fails.
 func (p *place) find(ctx context.Context, loaded *config.Loaded, report *Report) *envoy.Binary {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	var binary *envoy.Binary
@@ -161,7 +164,7 @@ func (p *place) find(ctx context.Context, loaded *config.Loaded, report *Report)
 		report.Missing = true
 		cure := "name an Envoy that can be run, or remove the key"
 		if loaded.Config.Envoy.Binary == "" {
-			cure = "" // the error has it
+			cure = "" // part of the error
 		}
 		report.Errors = append(report.Errors, loaded.Fault("envoy.binary", err.Error(), cure))
 		return nil
@@ -169,11 +172,15 @@ func (p *place) find(ctx context.Context, loaded *config.Loaded, report *Report)
 	return binary
 }
 
-// validate has Envoy check the bootstrap.
-func (p *place) validate(ctx context.Context, plan *Blueprint, binary *envoy.Binary, report *Report) {
+// validate validates the bootstrap with Envoy and adds the result to report.
+func (p *place) validate(
+	ctx context.Context, plan *Blueprint, binary *envoy.Binary, report *Report,
+) {
 	for _, file := range plan.files {
 		if _, err := os.Stat(file); err != nil {
-			report.warn(plan.loaded, fmt.Sprintf("Envoy itself did not check the bootstrap: %s cannot be read (%v)", file, err), "a start waits for it as long as [identity] wait says")
+			report.warn(plan.loaded,
+				fmt.Sprintf("Envoy itself did not check the bootstrap: %s cannot be read (%v)",
+					file, err), "a start waits for it as long as [identity] wait says")
 			return
 		}
 	}
@@ -190,16 +197,20 @@ func (p *place) validate(ctx context.Context, plan *Blueprint, binary *envoy.Bin
 	case err != nil:
 		report.warn(plan.loaded, "Envoy itself did not check the bootstrap: "+err.Error(), "")
 	case exit != 0:
-		if argument, why, ok := envoy.RefusedArgument(append(stdout, stderr...)); ok && len(plan.Command.ExtraArgs) > 0 {
-			report.Errors = append(report.Errors, plan.loaded.Fault(extraArgsKey, argument+": "+why, "correct it, or remove it"))
+		if argument, why, ok := envoy.RefusedArgument(append(stdout, stderr...)); ok &&
+			len(plan.Command.ExtraArgs) > 0 {
+			report.Errors = append(report.Errors, plan.loaded.Fault(extraArgsKey, argument+": "+why,
+				"correct it, or remove it"))
 			return
 		}
-		complaint := strings.ReplaceAll(envoy.Complaint(append(stdout, stderr...)), path, "the bootstrap")
-		report.Errors = append(report.Errors, plan.fault("Envoy does not accept the bootstrap: "+complaint))
+		complaint := strings.ReplaceAll(envoy.Complaint(append(stdout, stderr...)), path,
+			"the bootstrap")
+		report.Errors = append(report.Errors,
+			plan.fault("Envoy does not accept the bootstrap: "+complaint))
 	}
 }
 
-// write puts the bootstrap where Envoy may read it, and nobody else whose business it is not.
+// write writes the bootstrap to a file that only this process and Envoy can read.
 func (p *place) write(plan *Blueprint) (path string, err error) {
 	rendered, err := plan.Render(filepath.Join(p.folder, "admin.sock"))
 	if err != nil {
@@ -216,7 +227,7 @@ func (p *place) write(plan *Blueprint) (path string, err error) {
 	return file.Name(), p.share(file)
 }
 
-// share lets Envoy read a file: by the group of the folder it is in, or as its owner.
+// share makes a file readable for Envoy: by the group of its directory, or as its owner.
 func (p *place) share(file *os.File) error {
 	if local, ok := p.runner.(envoy.Local); ok {
 		if local.User == nil {

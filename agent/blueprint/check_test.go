@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// host is a folder with a configuration and the files it names.
+// host is a directory with a configuration and its files.
 type host struct {
 	t   *testing.T
 	dir string
@@ -34,19 +34,21 @@ func (h host) write(name, text string) string {
 	return path
 }
 
-// thisHost makes blueprints without outrider-bootstrap.
+// thisHost returns a Maker that does not need outrider-bootstrap.
 func thisHost() Maker {
-	return Maker{config.ThisHost(), Resolve, func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
-		return render.Render(request)
-	}}
+	return Maker{config.ThisHost(), Resolve,
+		func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
+			return render.Render(request)
+		}}
 }
 
-// check checks outrider.toml with the given content; the folder is written as $DIR in what it
-// returns.
+// check checks outrider.toml with the given content. In the report, the directory is replaced by
+// $DIR.
 func (h host) check(toml string) Report {
 	h.t.Helper()
 	h.write("outrider.toml", toml)
-	return Check(h.t.Context(), config.Options{Path: filepath.Join(h.dir, "outrider.toml"), Environment: func(string) string { return "" }}, Checker{Maker: thisHost()})
+	return Check(h.t.Context(), config.Options{Path: filepath.Join(h.dir, "outrider.toml"),
+		Environment: func(string) string { return "" }}, Checker{Maker: thisHost()})
 }
 
 func (h host) clean(errs config.Errors) string {
@@ -56,21 +58,24 @@ func (h host) clean(errs config.Errors) string {
 	return strings.ReplaceAll(errs.Error(), h.dir, "$DIR")
 }
 
-// withEnvoy is the table [envoy] with the real Envoy.
+// withEnvoy returns the table [envoy] with the real Envoy.
 func withEnvoy(t *testing.T, keys string) string {
-	return fmt.Sprintf("discovery.files = [\"/\"]\npaths.runtime_dir = \"/run/outrider-check\"\n[envoy]\nbinary = %q\nuser = \"\"\n%s", parts.Envoy(t), keys)
+	return fmt.Sprintf(
+		"discovery.files = [\"/\"]\npaths.runtime_dir = \"/run/outrider-check\"\n[envoy]\nbinary = %q\nuser = \"\"\n%s", parts.Envoy(t), keys)
 }
 
 func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 	h := newHost(t)
 	h.write("ok.yaml", "admin: {address: {pipe: {path: /tmp/none.sock}}}\n")
-	h.write("ok.tmpl", `{"admin":{"address":{"pipe":{"path":"{{ .admin_socket }}"}}},"node":{"id":"{{ .nodeID }}"}}`)
+	h.write("ok.tmpl",
+		`{"admin":{"address":{"pipe":{"path":"{{ .admin_socket }}"}}},"node":{"id":"{{ .nodeID }}"}}`)
 	h.write("noadmin.yaml", "node: {id: a}\n")
 	h.write("broken.yaml", "admin:\n  address: [\n")
 	h.write("broken.tmpl", "{\n{{ .nodeID \n}")
 	h.write("unknown.tmpl", "{\n\"a\": \"{{ .nodeld }}\"\n}")
 	h.write("override.yaml", "static_resources:\n  listener: []\n")
-	h.write("refused.yaml", "static_resources:\n  listeners:\n  - {name: bad, address: {socket_address: {address: nowhere, port_value: 1}}}\n")
+	h.write("refused.yaml",
+		"static_resources:\n  listeners:\n  - {name: bad, address: {socket_address: {address: nowhere, port_value: 1}}}\n")
 	h.write("large.yaml", "")
 	if err := os.Truncate(filepath.Join(h.dir, "large.yaml"), maxFile+1); err != nil {
 		t.Fatal(err)
@@ -83,25 +88,41 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 		{"nothing", "", ""},
 		{"a template", "template_file = \"ok.tmpl\"\n", ""},
 		{"a custom file", "custom_config_file = \"ok.yaml\"\n", ""},
-		{"a missing template", "template_file = \"missing.tmpl\"\n", before + "template_file: $DIR/missing.tmpl cannot be read: no such file or directory; create it, or remove the key"},
-		{"a template that is none", "template_file = \"broken.tmpl\"\n", before + "template_file: $DIR/broken.tmpl:"},
-		{"an unknown name", "template_file = \"unknown.tmpl\"\n", before + "template_file: $DIR/unknown.tmpl:2: "},
-		{"a custom file without admin", "custom_config_file = \"noadmin.yaml\"\n", before + "custom_config_file: the bootstrap has no admin.address"},
-		{"a broken custom file", "custom_config_file = \"broken.yaml\"\n", before + "custom_config_file: $DIR/broken.yaml:"},
-		{"an unknown field", "bootstrap_override = \"override.yaml\"\n", before + "bootstrap_override: $DIR/override.yaml:2: static_resources.listener: "},
-		{"what only Envoy refuses", "bootstrap_override = \"refused.yaml\"\n", before + "bootstrap_override: Envoy does not accept the bootstrap: error initializing configuration 'the bootstrap': malformed IP address: nowhere"},
-		{"the length of names", "stat_name_length = 100\n", before + "stat_name_length: Envoy 1.40.0 has no --max-obj-name-len; remove the key"},
-		{"an argument that Envoy does not know", "extra_args = [\"--no-such-flag\"]\n", before + "extra_args: Envoy 1.40.0 has no flag --no-such-flag; remove it"},
-		{"an argument after a flag", "extra_args = [\"--cpuset-threads\", \"--no-such-flag\"]\n", before + "extra_args: --no-such-flag: Envoy has no such flag; correct it, or remove it"},
-		{"a named pipe", "custom_config_file = \"pipe.yaml\"\n", before + "custom_config_file: $DIR/pipe.yaml cannot be read: it is not a regular file; name another file, or remove the key"},
-		{"a device", "bootstrap_override = \"/dev/zero\"\n", before + "bootstrap_override: /dev/zero cannot be read: it is not a regular file"},
-		{"a folder", "template_file = \"/\"\n", before + "template_file: / cannot be read: it is not a regular file"},
-		{"a large file", "custom_config_file = \"large.yaml\"\n", before + "custom_config_file: $DIR/large.yaml cannot be read: it is larger than 67108864 bytes"},
-		{"a token that is a device", "[tracing]\nprovider = \"lightstep\"\naddress = \"127.0.0.1:1\"\naccess_token_file = \"/dev/zero\"\n",
+		{"a missing template", "template_file = \"missing.tmpl\"\n",
+			before + "template_file: $DIR/missing.tmpl cannot be read: no such file or directory; create it, or remove the key"},
+		{"a template that is none", "template_file = \"broken.tmpl\"\n",
+			before + "template_file: $DIR/broken.tmpl:"},
+		{"an unknown name", "template_file = \"unknown.tmpl\"\n",
+			before + "template_file: $DIR/unknown.tmpl:2: "},
+		{"a custom file without admin", "custom_config_file = \"noadmin.yaml\"\n",
+			before + "custom_config_file: the bootstrap has no admin.address"},
+		{"a broken custom file", "custom_config_file = \"broken.yaml\"\n",
+			before + "custom_config_file: $DIR/broken.yaml:"},
+		{"an unknown field", "bootstrap_override = \"override.yaml\"\n",
+			before + "bootstrap_override: $DIR/override.yaml:2: static_resources.listener: "},
+		{"what only Envoy refuses", "bootstrap_override = \"refused.yaml\"\n",
+			before + "bootstrap_override: Envoy does not accept the bootstrap: error initializing configuration 'the bootstrap': malformed IP address: nowhere"},
+		{"the length of names", "stat_name_length = 100\n",
+			before + "stat_name_length: Envoy 1.40.0 has no --max-obj-name-len; remove the key"},
+		{"an argument that Envoy does not know", "extra_args = [\"--no-such-flag\"]\n",
+			before + "extra_args: Envoy 1.40.0 has no flag --no-such-flag; remove it"},
+		{"an argument after a flag", "extra_args = [\"--cpuset-threads\", \"--no-such-flag\"]\n",
+			before + "extra_args: --no-such-flag: Envoy has no such flag; correct it, or remove it"},
+		{"a named pipe", "custom_config_file = \"pipe.yaml\"\n",
+			before + "custom_config_file: $DIR/pipe.yaml cannot be read: it is not a regular file; name another file, or remove the key"},
+		{"a device", "bootstrap_override = \"/dev/zero\"\n",
+			before + "bootstrap_override: /dev/zero cannot be read: it is not a regular file"},
+		{"a folder", "template_file = \"/\"\n",
+			before + "template_file: / cannot be read: it is not a regular file"},
+		{"a large file", "custom_config_file = \"large.yaml\"\n", before +
+			"custom_config_file: $DIR/large.yaml cannot be read: it is larger than 67108864 bytes"},
+		{"a token that is a device",
+			"[tracing]\nprovider = \"lightstep\"\naddress = \"127.0.0.1:1\"\naccess_token_file = \"/dev/zero\"\n",
 			"$DIR/outrider.toml:9:1: tracing.access_token_file: /dev/zero cannot be read: it is not a regular file"},
 	} {
 		report := h.check(withEnvoy(t, c.keys))
-		if got := h.clean(report.Errors); !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") || len(report.Errors) > 1 {
+		if got := h.clean(report.Errors); !strings.HasPrefix(got, c.want) ||
+			(got == "") != (c.want == "") || len(report.Errors) > 1 {
 			t.Errorf("%s: %s\nwant %s", c.name, got, c.want)
 		}
 		if len(report.Warnings) > 0 {
@@ -112,9 +133,12 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 
 func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
 	h := newHost(t)
-	report := h.check("[envoy]\nbinary = \"/nonexistent/envoy\"\ntemplate_file = \"a.tmpl\"\nbootstrap_override = \"b.yaml\"\n[telemetry]\nstatsd_udp_address = \"no.such.name.invalid:1\"\n")
+	report := h.check(
+		"[envoy]\nbinary = \"/nonexistent/envoy\"\ntemplate_file = \"a.tmpl\"\nbootstrap_override = \"b.yaml\"\n[telemetry]\nstatsd_udp_address = \"no.such.name.invalid:1\"\n")
 	got := h.clean(report.Errors)
-	for i, want := range []string{"outrider.toml:2:1: envoy.binary: ", "outrider.toml:3:1: envoy.template_file: ", "outrider.toml:4:1: envoy.bootstrap_override: ", "outrider.toml:6:1: telemetry.statsd_udp_address: "} {
+	for i, want := range []string{"outrider.toml:2:1: envoy.binary: ",
+		"outrider.toml:3:1: envoy.template_file: ", "outrider.toml:4:1: envoy.bootstrap_override: ",
+		"outrider.toml:6:1: telemetry.statsd_udp_address: "} {
 		if !strings.Contains(strings.Split(got+"\n\n\n\n", "\n")[i], want) {
 			t.Errorf("line %d of %s\nshould have %s", i+1, got, want)
 		}
@@ -127,18 +151,23 @@ func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
 func TestWhatCannotBeCheckedIsSaid(t *testing.T) {
 	h := newHost(t)
 	for _, c := range []struct{ name, toml, want string }{
-		{"a credential", withEnvoy(t, "template_file = \"credential:bootstrap\"\n"), "the bootstrap was not checked: envoy.template_file is credential:bootstrap, which only the unit has"},
-		{"a folder of the mesh that is missing", strings.Replace(withEnvoy(t, ""), "[\"/\"]", "[\"to-come\"]", 1), "$DIR/outrider.toml:1:1: discovery.files: $DIR/to-come does not exist; create it, or remove it"},
-		{"a certificate that is to come", withEnvoy(t, "[reload]\nfiles = [\"to-come.pem\"]\n"), "Envoy itself did not check the bootstrap: $DIR/to-come.pem cannot be read"},
+		{"a credential", withEnvoy(t, "template_file = \"credential:bootstrap\"\n"),
+			"the bootstrap was not checked: envoy.template_file is credential:bootstrap, which only the unit has"},
+		{"a folder of the mesh that is missing", strings.Replace(withEnvoy(t, ""), "[\"/\"]",
+			"[\"to-come\"]", 1),
+			"$DIR/outrider.toml:1:1: discovery.files: $DIR/to-come does not exist; create it, or remove it"},
+		{"a certificate that is to come", withEnvoy(t, "[reload]\nfiles = [\"to-come.pem\"]\n"),
+			"Envoy itself did not check the bootstrap: $DIR/to-come.pem cannot be read"},
 	} {
 		report := h.check(c.toml)
-		if got := h.clean(report.Warnings); len(report.Errors) > 0 || !strings.Contains(got, c.want) {
+		if got := h.clean(report.Warnings); len(report.Errors) > 0 ||
+			!strings.Contains(got, c.want) {
 			t.Errorf("%s: %v %s", c.name, report.Errors, got)
 		}
 	}
 }
 
-// late is a runner whose time is up.
+// late is a runner whose deadline has passed.
 type late struct{}
 
 func (late) Run(context.Context, string, []string) (stdout, stderr []byte, exit int, err error) {
@@ -157,7 +186,9 @@ func TestAnEnvoyThatDoesNotEndIsNoRefusal(t *testing.T) {
 	}
 	report := Report{}
 	(&place{runner: late{}, folder: h.dir}).validate(t.Context(), plan, &envoy.Binary{}, &report)
-	if got := h.clean(report.Warnings); !strings.Contains(got, "Envoy itself did not check the bootstrap: context deadline exceeded") || len(report.Errors) > 0 {
+	if got := h.clean(report.Warnings); !strings.Contains(got,
+		"Envoy itself did not check the bootstrap: context deadline exceeded") ||
+		len(report.Errors) > 0 {
 		t.Errorf("%s %v", got, report.Errors)
 	}
 	if left, _ := filepath.Glob(filepath.Join(h.dir, ".envoy-check-*")); len(left) > 0 {
@@ -173,7 +204,8 @@ func TestCheck_NeedsAnEnvoy(t *testing.T) {
 		}
 	}
 	report := newHost(t).check("")
-	if got := report.Errors.Error(); !report.Missing || len(report.Errors) != 1 || !strings.Contains(got, "envoy.binary: no Envoy that can be run") {
+	if got := report.Errors.Error(); !report.Missing || len(report.Errors) != 1 ||
+		!strings.Contains(got, "envoy.binary: no Envoy that can be run") {
 		t.Errorf("%t %s", report.Missing, got)
 	}
 }
@@ -193,15 +225,20 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	if err := os.Chmod(certificate, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	main := h.write("outrider.toml", withEnvoy(t, "bootstrap_override = \"override.yaml\"\n[reload]\nfiles = [\"ca.pem\"]\n"))
+	main := h.write("outrider.toml",
+		withEnvoy(t, "bootstrap_override = \"override.yaml\"\n[reload]\nfiles = [\"ca.pem\"]\n"))
 	stranger := &Reader{name: "outrider", group: "outrider", uid: 64321}
-	report := Check(t.Context(), config.Options{Path: main, Environment: func(string) string { return "" }}, Checker{Maker: thisHost(), Agent: stranger})
+	report := Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
+		return ""
+	}}, Checker{Maker: thisHost(), Agent: stranger})
 	want := "$DIR/outrider.toml:6:1: envoy.bootstrap_override: user outrider cannot read $DIR/override.yaml: chgrp outrider $DIR/override.yaml; chmod 640 $DIR/override.yaml\n" +
 		"$DIR/outrider.toml:8:1: reload.files: user outrider cannot read $DIR/ca.pem: chgrp outrider $DIR/ca.pem; chmod 640 $DIR/ca.pem"
 	if got := h.clean(report.Errors); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string { return "" }}, Checker{Maker: thisHost(), Envoy: stranger})
+	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
+		return ""
+	}}, Checker{Maker: thisHost(), Envoy: stranger})
 	_, want, _ = strings.Cut(want, "\n")
 	if got := h.clean(report.Errors); got != want {
 		t.Errorf("Envoy: %s\nwant %s", got, want)
@@ -209,8 +246,11 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	if err := os.Chmod(main, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string { return "" }}, Checker{Maker: thisHost(), Agent: stranger})
-	if got := h.clean(report.Errors); !strings.HasPrefix(got, "$DIR/outrider.toml: user outrider cannot read $DIR/outrider.toml: chgrp outrider $DIR/outrider.toml; chmod 640") {
+	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
+		return ""
+	}}, Checker{Maker: thisHost(), Agent: stranger})
+	if got := h.clean(report.Errors); !strings.HasPrefix(got,
+		"$DIR/outrider.toml: user outrider cannot read $DIR/outrider.toml: chgrp outrider $DIR/outrider.toml; chmod 640") {
 		t.Errorf("the main file: %s", got)
 	}
 }

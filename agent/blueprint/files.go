@@ -12,15 +12,15 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// The largest files, in bytes. A static bootstrap of a thousand services has some 2 MB; a token a
-// few kB.
+// Limits of file sizes, in bytes. A static bootstrap of a thousand services has about 2 MB, a
+// token a few kB.
 const (
 	maxFile  = 64 << 20
 	maxToken = 64 << 10
 )
 
-// readFile reads the file that a key names, if it is a regular one: a named pipe would wait for its
-// writer for ever, a device may never end.
+// readFile reads the file of a key. It refuses other than regular files: reading a named pipe or a
+// device may block for ever.
 func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *config.Error) {
 	content, err := readRegular(path, atMost)
 	if err == nil {
@@ -34,9 +34,10 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 		cure = "let the agent's user read it"
 	}
 	if wrong, ok := errors.AsType[*fs.PathError](err); ok {
-		err = wrong.Err // the path is told already
+		err = wrong.Err // the message has the path
 	}
-	return nil, loaded.Fault(key, fmt.Sprintf("%s cannot be read: %v", path, err), cure).Because(err)
+	return nil, loaded.Fault(key, fmt.Sprintf("%s cannot be read: %v", path, err),
+		cure).Because(err)
 }
 
 var errNotRegular = errors.New("it is not a regular file")
@@ -45,9 +46,9 @@ func readRegular(path string, atMost int64) ([]byte, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
-		return nil, errNotRegular // and is not opened: to open a device may do something
+		return nil, errNotRegular // opening a device may have side effects
 	}
-	// it may have become a named pipe meanwhile
+	// O_NONBLOCK: the file may have been replaced by a named pipe.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

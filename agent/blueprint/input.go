@@ -13,8 +13,10 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// input is the bootstrap's part of a configuration.
-func (m Maker) input(ctx context.Context, loaded *config.Loaded, node config.Node) (bootstrap.Input, config.Errors) {
+// input returns the input of the bootstrap renderer.
+func (m Maker) input(
+	ctx context.Context, loaded *config.Loaded, node config.Node,
+) (bootstrap.Input, config.Errors) {
 	c := loaded.Config
 	var errs config.Errors
 	addresses, err := nodeAddresses(node)
@@ -23,10 +25,12 @@ func (m Maker) input(ctx context.Context, loaded *config.Loaded, node config.Nod
 	}
 	input := bootstrap.Input{
 		Node: bootstrap.Node{
-			Type: node.Type, ID: node.ID, IPs: addresses, Namespace: node.Namespace, ServiceAccount: node.ServiceAccount,
-			ServiceCluster: node.ServiceCluster, Domain: node.Domain, TrustDomain: node.TrustDomain, ClusterID: node.ClusterID,
-			MeshID: node.MeshID, Network: node.Network, Locality: node.Locality, WorkloadGroup: node.WorkloadGroup,
-			Labels: node.Labels, Metadata: node.Metadata, DisableInternal: c.Telemetry.DisableInternal,
+			Type: node.Type, ID: node.ID, IPs: addresses, Namespace: node.Namespace,
+			ServiceAccount: node.ServiceAccount, ServiceCluster: node.ServiceCluster,
+			Domain: node.Domain, TrustDomain: node.TrustDomain, ClusterID: node.ClusterID,
+			MeshID: node.MeshID, Network: node.Network, Locality: node.Locality,
+			WorkloadGroup: node.WorkloadGroup, Labels: node.Labels, Metadata: node.Metadata,
+			DisableInternal:  c.Telemetry.DisableInternal,
 			InterceptionMode: strings.ToUpper(c.Capture.Mode),
 		},
 		Discovery:      bootstrap.Discovery{Socket: c.XDS.Socket, Delta: c.Discovery.Delta},
@@ -37,10 +41,14 @@ func (m Maker) input(ctx context.Context, loaded *config.Loaded, node config.Nod
 		OutlierLogPath: c.Envoy.OutlierLogPath,
 		SystemRoots:    systemRoots(),
 		Template: bootstrap.TemplateInput{
-			ControlPlane: c.Envoy.ControlPlaneBootstrap, DiscoveryAddress: c.Discovery.Address, DiscoveryRootCA: c.Discovery.RootCAFile,
-			PilotIdentity: c.Discovery.PilotIdentity, MixerIdentity: c.Discovery.MixerIdentity, ControlPlaneAuth: c.Discovery.Auth == "mtls",
-			AdminPort: c.Envoy.AdminPort, StatusPort: portOf(c.Status.Address), STSPort: c.STS.Port, Concurrency: c.Envoy.Concurrency,
-			StatNameLength: c.Envoy.StatNameLength, ConfigDir: c.Envoy.ConfigDir, BinaryPath: c.Envoy.Binary,
+			ControlPlane: c.Envoy.ControlPlaneBootstrap, DiscoveryAddress: c.Discovery.Address,
+			DiscoveryRootCA: c.Discovery.RootCAFile, PilotIdentity: c.Discovery.PilotIdentity,
+			MixerIdentity:    c.Discovery.MixerIdentity,
+			ControlPlaneAuth: c.Discovery.Auth == "mtls",
+			AdminPort:        c.Envoy.AdminPort, StatusPort: portOf(c.Status.Address),
+			STSPort: c.STS.Port, Concurrency: c.Envoy.Concurrency,
+			StatNameLength: c.Envoy.StatNameLength, ConfigDir: c.Envoy.ConfigDir,
+			BinaryPath:    c.Envoy.Binary,
 			DrainDuration: c.Envoy.DrainDuration, ParentShutdown: c.Envoy.ParentShutdownDuration,
 		},
 	}
@@ -53,7 +61,8 @@ func (m Maker) input(ctx context.Context, loaded *config.Loaded, node config.Nod
 	if c.Telemetry.StatsdUDPAddress != "" {
 		address, err := m.Resolve(ctx, c.Telemetry.StatsdUDPAddress)
 		if err != nil {
-			errs = append(errs, loaded.Fault("telemetry.statsd_udp_address", "Envoy needs an IP address: "+err.Error(),
+			errs = append(errs, loaded.Fault("telemetry.statsd_udp_address",
+				"Envoy needs an IP address: "+err.Error(),
 				"write an address, or a name that this host can resolve").Because(err))
 		}
 		input.StatsdAddress = address.String()
@@ -67,7 +76,7 @@ func (m Maker) input(ctx context.Context, loaded *config.Loaded, node config.Nod
 	return input, errs
 }
 
-// systemRoots is this system's file of root certificates, "" if it has none.
+// systemRoots returns the path of this system's CA bundle, or "".
 func systemRoots() string {
 	for _, path := range bootstrap.SystemRootCandidates() {
 		if _, err := os.Stat(path); err == nil {
@@ -82,7 +91,8 @@ func service(address string, tls config.TLSSettings) *bootstrap.Service {
 		return nil
 	}
 	return &bootstrap.Service{Address: address, Keepalive: tls.TCPKeepalive, TLS: bootstrap.TLS{
-		Mode: bootstrap.TLSMode(tls.Mode), CAFile: tls.CAFile, CertFile: tls.CertFile, KeyFile: tls.KeyFile, ServerName: tls.ServerName,
+		Mode: bootstrap.TLSMode(tls.Mode), CAFile: tls.CAFile, CertFile: tls.CertFile,
+		KeyFile: tls.KeyFile, ServerName: tls.ServerName,
 	}}
 }
 
@@ -91,7 +101,8 @@ func tracing(loaded *config.Loaded) (*bootstrap.Tracing, *config.Error) {
 	if c.Provider == "" {
 		return nil, nil
 	}
-	t := &bootstrap.Tracing{Provider: c.Provider, Sampling: c.Sampling, Service: bootstrap.Service{Address: c.Address}}
+	t := &bootstrap.Tracing{Provider: c.Provider, Sampling: c.Sampling,
+		Service: bootstrap.Service{Address: c.Address}}
 	if c.Secure {
 		t.Service.TLS = bootstrap.TLS{Mode: bootstrap.Simple, CAFile: c.CAFile}
 	}
@@ -105,7 +116,7 @@ func tracing(loaded *config.Loaded) (*bootstrap.Tracing, *config.Error) {
 	return t, nil
 }
 
-// nodeAddresses are the node's own address and its further ones.
+// nodeAddresses returns the node's main address, followed by its other ones.
 func nodeAddresses(node config.Node) ([]netip.Addr, error) {
 	var addresses []netip.Addr
 	for _, text := range append([]string{node.IP}, node.ExtraIPs...) {
@@ -118,7 +129,7 @@ func nodeAddresses(node config.Node) ([]netip.Addr, error) {
 	return addresses, nil
 }
 
-// loopback is where the agent's own listener is reached from this host.
+// loopback returns the address at which this host reaches a listener of the agent.
 func loopback(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -127,7 +138,7 @@ func loopback(address string) string {
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 		if ip.Is6() && !ip.Is4In6() && host != "" && strings.Contains(address, "[") {
-			host = "127.0.0.1" // a socket on [::] takes IPv4 too
+			host = "127.0.0.1" // a socket on [::] accepts IPv4, too
 		}
 	}
 	return net.JoinHostPort(host, port)

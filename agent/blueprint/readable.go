@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader is a user of the system who is to read files of others.
+// Reader is a user whose access to files is checked.
 type Reader struct {
-	Hidden []string // folders its unit does not see, with why: "/home (ProtectHome=yes)"
+	Hidden []string // directories hidden by its unit, with the setting: "/home (ProtectHome=yes)"
 
 	name, group string
 	uid         uint32
 	groups      []uint32
 }
 
-// LookupReader looks a user up by name or number; nil if there is no such user. Further groups, by
-// name or number, are those that its unit gives it (SupplementaryGroups=).
+// LookupReader looks up a user by name or number; it returns nil if there is none. groups, by name
+// or number, are additional groups of its unit (SupplementaryGroups=).
 func LookupReader(name string, groups ...string) *Reader {
 	found, err := user.Lookup(name)
 	if err != nil {
@@ -58,9 +58,9 @@ func LookupReader(name string, groups ...string) *Reader {
 	return r
 }
 
-// Denied says why the user cannot read a file or a folder, and the cure, after "; ". "" says that
-// the modes of the file and of the folders above it allow it, or that this process cannot tell.
-// Access control lists are not looked at: where there is one the answer is "".
+// Denied returns why the user cannot read a file or directory and, after "; ", how to fix it. It
+// returns "" if the modes of the file and its parent directories allow reading, or if that cannot
+// be determined, for example because of an access control list.
 func (r *Reader) Denied(path string) string {
 	if r == nil {
 		return ""
@@ -82,7 +82,8 @@ func (r *Reader) Denied(path string) string {
 	for folder := filepath.Dir(final); ; folder = filepath.Dir(folder) {
 		if allowed, known := r.may(folder, 1); known && !allowed {
 			return fmt.Sprintf("user %s cannot read %s: it may not enter %s; "+
-				"move the file to a folder that everyone may enter, such as /etc/outrider", r.name, path, folder)
+				"move the file to a folder that everyone may enter, such as /etc/outrider", r.name,
+				path, folder)
 		}
 		if folder == filepath.Dir(folder) {
 			break
@@ -99,8 +100,8 @@ func (r *Reader) Denied(path string) string {
 	return ""
 }
 
-// may reports whether the mode of a file gives the user all of some rights (4 read, 2 write, 1
-// enter); known is false if that cannot be told.
+// may reports whether the mode of a file grants the user all of rights (4 read, 2 write, 1
+// execute). known is false if that cannot be determined.
 func (r *Reader) may(path string, rights uint32) (allowed, known bool) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -120,7 +121,7 @@ func (r *Reader) may(path string, rights uint32) (allowed, known bool) {
 	return has&rights == rights, true
 }
 
-// hasACL reports whether more than the mode decides who may read a file.
+// hasACL reports whether a file has an access control list besides its mode.
 func hasACL(path string) bool {
 	size, err := unix.Getxattr(path, "system.posix_acl_access", nil)
 	return err == nil && size > 0

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// readable refuses files of the configuration that the agent will not be able to read, though this
-// process may. What a start goes on without is a warning.
+// readable reports files of the configuration that the agent's user cannot read, although this
+// process may. Files without which a start continues are warnings.
 func (c Checker) readable(loaded *config.Loaded, report *Report) {
 	for _, path := range slices.Concat(loaded.Files, loaded.Dirs) {
 		if why := c.Agent.Denied(path); why != "" {
@@ -34,7 +34,7 @@ func (c Checker) readable(loaded *config.Loaded, report *Report) {
 	}
 }
 
-// readableByEnvoy refuses files that Envoy is to read at its start and will not be able to.
+// readableByEnvoy reports files that Envoy's user cannot read at its start.
 func (c Checker) readableByEnvoy(plan *Blueprint, report *Report) {
 	byKey := map[string]string{}
 	for _, file := range plan.loaded.KeyFiles() {

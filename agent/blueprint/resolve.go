@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// resolveTime bounds a look-up of a name that the bootstrap needs as an address.
+// resolveTime bounds the lookup of a host name that the bootstrap needs as an address.
 const resolveTime = 3 * time.Second
 
-// Resolve turns host:port into an address, by the host's resolver; an address is taken as it is.
+// Resolve resolves host:port with the host's resolver and returns the first address found. A host
+// that is an IP address needs no lookup.
 func Resolve(ctx context.Context, address string) (netip.AddrPort, error) {
 	if parsed, err := netip.ParseAddrPort(address); err == nil {
 		return parsed, nil

@@ -26,19 +26,22 @@ func TestABootstrapWithASecretIsTold(t *testing.T) {
 		toml   string
 		secret bool
 	}{
-		"nothing":                {"", false},
-		"a file":                 {"[envoy]\nbootstrap_override = \"" + h.dir + "/override\"\n", false},
+		"nothing": {"", false},
+		"a file": {"[envoy]\nbootstrap_override = \"" + h.dir + "/override\"\n",
+			false},
 		"a file of a credential": {"[envoy]\nbootstrap_override = \"credential:override\"\n", true},
 		"a token":                {tracing + "\"" + h.dir + "/token\"\n", true},
 		"a token's credential":   {tracing + "\"credential:token\"\n", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			loaded, err := config.Load(config.Options{Path: h.write("outrider.toml", test.toml), Environment: func(name string) string { return environment[name] }})
+			loaded, err := config.Load(config.Options{Path: h.write("outrider.toml", test.toml),
+				Environment: func(name string) string { return environment[name] }})
 			if err != nil {
 				t.Fatal(err)
 			}
 			maker, secret := thisHost(), !test.secret
-			maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
+			maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered,
+				error) {
 				secret = request.Secret
 				return render.Render(request)
 			}

@@ -13,8 +13,8 @@ import (
 // User is a user of the system.
 type User struct{ UID, GID uint32 }
 
-// EnvoyUser is whom Envoy and its keeper run as in the foreground: [envoy] user, if this process is
-// root and there is one; nil is this process's own user.
+// EnvoyUser returns the user that Envoy and its keeper run as in the foreground: [envoy] user if
+// this process is root and the user exists, otherwise nil, which means the user of this process.
 func EnvoyUser(c *config.Config) (*User, error) {
 	if os.Geteuid() != 0 || c.Envoy.User == "" {
 		return nil, nil
