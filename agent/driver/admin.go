@@ -16,17 +16,17 @@ import (
 // Admin implements epoch.Admin over Envoy's admin interface.
 type Admin struct {
 	*envoy.Admin
-	// stopAccepting is nil where nothing is to be done.
+	// stopAccepting makes the keeper refuse new connections.
 	stopAccepting func(context.Context) error
-	own           bool        // the address is one epoch's, not that of a bootstrap of the user
-	started       atomic.Bool // of an own one, workersStarted was 1, which is final
+	own           bool        // the address belongs to one epoch, not to a custom bootstrap
+	started       atomic.Bool // workersStarted was 1, which is final for an own address
 }
 
-// AdminSocketPrefix begins the names of the epochs' own admin sockets (interfaces.md, "Files").
+// AdminSocketPrefix is the prefix of the file names of admin sockets (interfaces.md, "Files").
 const AdminSocketPrefix = "admin-"
 
-// AdminSocket returns an epoch's own admin socket: one path per epoch, so that a closed interface
-// is never mistaken for the next one's.
+// AdminSocket returns the path of an epoch's admin socket. Each epoch has its own, so that a closed
+// interface is never mistaken for the next epoch's.
 func AdminSocket(directory string, number int) string {
 	return filepath.Join(directory, AdminSocketPrefix+strconv.Itoa(number)+".sock")
 }
@@ -57,13 +57,13 @@ func (l *Link) stopAccepting(ctx context.Context) error {
 	return err
 }
 
-// workersStarted is the gauge that is 1 once the listeners accept connections.
+// workersStarted is a gauge that is 1 once the listeners accept connections.
 const workersStarted = "listener_manager.workers_started"
 
-// State requests /ready, which has five bytes, and the gauge until it is set: an epoch that serves
-// is queried all its life. On an epoch's own socket only that epoch answers. On a shared address
-// /server_info says which one does; its 250 KB take Envoy's main thread and the agent 10 ms (the
-// gauge server.hot_restart_epoch is right only seconds later).
+// State requests /ready and, until it is set, the gauge workersStarted. Both answers are small,
+// since State polls a live epoch permanently. On a shared address State also requests the large
+// /server_info to learn which epoch answers; the gauge server.hot_restart_epoch is updated too
+// late.
 func (a *Admin) State(ctx context.Context) (epoch.ServerState, error) {
 	ready, state, err := a.Ready(ctx)
 	if err != nil {
@@ -92,13 +92,14 @@ func (a *Admin) State(ctx context.Context) (epoch.ServerState, error) {
 	return epoch.ServerState{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
 }
 
-// DrainListeners closes the listeners. A stop closes them at once, but not before Envoy has
-// accepted the waiting connections; from then on no new ones come in even if Envoy does not answer.
+// DrainListeners closes the listeners. Unless graceful, it first makes the keeper refuse new
+// connections, so that Envoy accepts the waiting ones and none arrive even if Envoy does not
+// answer.
 func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 	if graceful {
 		return a.Admin.DrainListeners(ctx, true)
 	}
-	// Without it a few connections of this moment are reset, which does not prevent a stop.
+	// A failure resets at most a few connections, so the drain continues.
 	refused := a.stopAccepting(ctx)
 	if err := a.Admin.DrainListeners(ctx, false); err != nil {
 		return errors.Join(err, refused)
@@ -106,11 +107,13 @@ func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 	return nil
 }
 
-// Activity returns what the epoch has open, without Outrider's own listeners.
+// Activity returns the epoch's open connections and requests, without those of Outrider's own
+// listeners.
 func (a *Admin) Activity(ctx context.Context) (epoch.Activity, error) {
 	now, err := a.Admin.Activity(ctx)
 	if err != nil {
 		return epoch.Activity{}, fmt.Errorf("what Envoy has open: %w", err)
 	}
-	return epoch.Activity{Connections: now.Connections, Requests: now.Requests, Tunnels: now.Tunnels}, nil
+	return epoch.Activity{Connections: now.Connections, Requests: now.Requests,
+		Tunnels: now.Tunnels}, nil
 }

@@ -13,14 +13,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// What an epoch's own admin has told once is not asked again; an address that several epochs share
-// is asked each time.
+// State does not repeat requests for final values on an epoch's own address; on a shared address it
+// does.
 func TestStateAsksWhatIsNotKnown(t *testing.T) {
 	own, shared := []string{"/ready", "/stats"}, []string{"/ready", "/stats", "/server_info"}
 	for _, c := range []struct {
 		own    bool
 		number int
-		steps  [][]string // Envoy's workers start after the first question
+		steps  [][]string // Envoy's workers start after the first request
 	}{
 		{true, epoch.OwnAddress, [][]string{own, own, {"/ready"}}},
 		{false, 3, [][]string{shared, shared, shared}},
@@ -32,17 +32,19 @@ func TestStateAsksWhatIsNotKnown(t *testing.T) {
 		}
 		var asked []string
 		workers := 0
-		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			asked = append(asked, r.URL.Path)
-			switch r.URL.Path {
-			case "/ready":
-				fmt.Fprintln(w, "LIVE")
-			case "/stats":
-				fmt.Fprintf(w, "%s: %d\n", workersStarted, workers)
-			case "/server_info":
-				fmt.Fprintln(w, `{"state":"LIVE","uptime_current_epoch":"1s","uptime_all_epochs":"1s","command_line_options":{"restart_epoch":3}}`)
-			}
-		})}
+		server := &http.Server{Handler: http.HandlerFunc(
+			func(w http.ResponseWriter, r *http.Request) {
+				asked = append(asked, r.URL.Path)
+				switch r.URL.Path {
+				case "/ready":
+					fmt.Fprintln(w, "LIVE")
+				case "/stats":
+					fmt.Fprintf(w, "%s: %d\n", workersStarted, workers)
+				case "/server_info":
+					fmt.Fprintln(w,
+						`{"state":"LIVE","uptime_current_epoch":"1s","uptime_all_epochs":"1s","command_line_options":{"restart_epoch":3}}`)
+				}
+			})}
 		go func() { _ = server.Serve(listener) }()
 		t.Cleanup(func() { _ = server.Close() })
 		admin := &Admin{Admin: NewAdmin(address), own: c.own}

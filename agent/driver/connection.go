@@ -19,29 +19,30 @@ type Connection struct {
 	exits chan epoch.Process
 }
 
-// Exits tells each process that ended (epoch.Keeper).
+// Exits returns the channel of ended processes (epoch.Keeper).
 func (c *Connection) Exits() <-chan epoch.Process { return c.exits }
 
 // Start starts an Envoy.
 func (c *Connection) Start(ctx context.Context, spec epoch.StartSpec) (int, error) {
 	process, err := c.Client.Start(ctx, keeper.StartSpec{
-		ID: spec.ID, Number: spec.Number, Epoch: spec.RestartEpoch, Lineage: spec.Lineage, Path: spec.Command.Path, Args: spec.Command.Args, Env: spec.Command.Env,
+		ID: spec.ID, Number: spec.Number, Epoch: spec.RestartEpoch, Lineage: spec.Lineage,
+		Path: spec.Command.Path, Args: spec.Command.Args, Env: spec.Command.Env,
 		HotRestart: spec.HotRestart, Note: spec.Note,
 	})
 	return process.PID, err
 }
 
-// Signal signals a process.
+// Signal sends a signal to a process.
 func (c *Connection) Signal(ctx context.Context, id string, signal syscall.Signal) error {
 	return c.Client.Signal(ctx, id, signal)
 }
 
-// Processes lists all the keeper knows.
+// Processes returns all processes that the keeper knows, including ended ones.
 func (c *Connection) Processes(ctx context.Context) ([]epoch.Process, error) {
 	return processesOf(c.Client.Processes(ctx))
 }
 
-// Measure is Processes with their connections.
+// Measure returns Processes with current connection counts.
 func (c *Connection) Measure(ctx context.Context) ([]epoch.Process, error) {
 	return processesOf(c.Client.Measure(ctx, 0))
 }
@@ -57,7 +58,7 @@ func processesOf(found []keeper.Process, err error) ([]epoch.Process, error) {
 	return processes, nil
 }
 
-// Annotate has the keeper remember the supervisor's note.
+// Annotate stores the supervisor's note of a process in the keeper.
 func (c *Connection) Annotate(ctx context.Context, id string, note json.RawMessage) error {
 	return c.Client.Annotate(ctx, id, note)
 }
@@ -71,16 +72,17 @@ func (c *Connection) Run(ctx context.Context, command epoch.Command) (epoch.RunR
 	if result.TimedOut {
 		return epoch.RunResult{}, fmt.Errorf("%s did not end in time", command.Path)
 	}
-	return epoch.RunResult{Output: append(result.Stdout, result.Stderr...), Exit: exitStatus(result.Exit)}, nil
+	return epoch.RunResult{Output: append(result.Stdout, result.Stderr...),
+		Exit: exitStatus(result.Exit)}, nil
 }
 
-// ClearInitializing clears what a failed start leaves.
+// ClearInitializing clears the initializing flag that a failed start leaves in shared memory.
 func (c *Connection) ClearInitializing(ctx context.Context, lineage int) error {
 	_, err := c.Client.ClearInitializing(ctx, lineage)
 	return err
 }
 
-// Cleanup removes what ended Envoys leave.
+// Cleanup removes the sockets and the shared memory of Envoys. It fails while one runs.
 func (c *Connection) Cleanup(ctx context.Context) error { return c.Client.Cleanup(ctx) }
 
 func processOf(p keeper.Process) epoch.Process {
@@ -90,13 +92,14 @@ func processOf(p keeper.Process) epoch.Process {
 		process.Connections = *p.Downstream
 	}
 	if p.Exit != nil {
-		process.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal, CoreDump: p.Exit.CoreDump, At: p.Exit.At,
+		process.Exit = &epoch.Exit{Code: p.Exit.Code, Signal: p.Exit.Signal,
+			CoreDump: p.Exit.CoreDump, At: p.Exit.At,
 			LastLines: envoy.RedactLines(p.LastLines)}
 	}
 	return process
 }
 
-// exitStatus is an exit as a shell counts it: the code, or 128 and the number of a signal.
+// exitStatus returns an exit as a shell does: the code, or 128 + the signal number.
 func exitStatus(exit keeper.Exit) int {
 	if exit.Signal != "" {
 		return 128 + int(unix.SignalNum(exit.Signal))
@@ -104,11 +107,13 @@ func exitStatus(exit keeper.Exit) int {
 	return exit.Code
 }
 
-// Runner implements envoy.Runner: the keeper runs Envoy's short commands.
+// Runner implements envoy.Runner by running commands in the keeper.
 type Runner struct{ Link *Link }
 
-// Run runs the program to its end.
-func (r Runner) Run(ctx context.Context, path string, args []string) (stdout, stderr []byte, exit int, err error) {
+// Run runs a program until it ends.
+func (r Runner) Run(
+	ctx context.Context, path string, args []string,
+) (stdout, stderr []byte, exit int, err error) {
 	result, err := r.Link.Get().Client.Run(ctx, path, args)
 	if err != nil {
 		return nil, nil, 0, err

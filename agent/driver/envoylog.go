@@ -9,14 +9,14 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// LevelTrace is the slog level of Envoy's trace lines. Which lines Envoy writes is a matter of
-// envoy.log_level, not of log.level, so a handler for them has this level.
+// LevelTrace is the slog level of Envoy's trace lines. Handlers for Envoy's lines use it as their
+// minimum, because envoy.log_level and not log.level selects these lines.
 const LevelTrace = slog.LevelDebug - 4
 
-// levelCritical is above slog's error.
+// levelCritical is the slog level of Envoy's critical lines.
 const levelCritical = slog.LevelError + 4
 
-// envoyLogs forwards the log lines of all Envoys, without what they quote of their configuration.
+// envoyLogs forwards the log lines of all Envoys, without quotes of their configuration.
 type envoyLogs struct {
 	log     *slog.Logger        // the agent's own
 	lines   *slog.Logger        // for Envoy's lines
@@ -31,7 +31,7 @@ type envoyLog struct {
 	redactor envoy.LogRedactor
 	parser   envoy.LogParser
 	routine  envoy.Routine
-	pid      int // 0: unknown
+	pid      int // 0 if unknown
 }
 
 // forward logs a batch of lines.
@@ -56,7 +56,7 @@ func (l *envoyLogs) forward(batch *keeper.Log) {
 		level := slogLevel(line.Level)
 		if reader.routine.Is(line) {
 			level = min(level, slog.LevelDebug)
-			if !l.log.Enabled(context.Background(), level) { // log.level applies to these
+			if !l.log.Enabled(context.Background(), level) { // log.level applies to routine lines
 				continue
 			}
 		}

@@ -1,6 +1,6 @@
-// Package driver runs and queries Envoys for the supervisor: epoch.Keeper over the keeper's
-// protocol, with reconnection, and epoch.Admin over Envoy's admin interface. It forwards Envoy's
-// log.
+// Package driver connects the supervisor to its Envoys. It implements epoch.Keeper over the
+// keeper's protocol, with reconnection, and epoch.Admin over Envoy's admin interface, and it
+// forwards Envoy's log.
 package driver
 
 import (
@@ -23,12 +23,12 @@ type Link struct {
 	current *Connection
 }
 
-// Options of a Link.
+// Options configures a Link.
 type Options struct {
 	Connect func(ctx context.Context) (*keeper.Client, error)
 	// Upgrade makes a keeper of another protocol re-execute itself from the installed program.
 	Upgrade func(ctx context.Context) error
-	// Changed is called with each connection but the first.
+	// Changed is called with each connection except the first.
 	Changed func(*Connection)
 
 	Logger   *slog.Logger
@@ -37,22 +37,22 @@ type Options struct {
 	PID      func(id string) int // of an epoch, 0 if unknown
 }
 
-// New returns a Link, which is not connected yet.
+// New returns a Link that is not connected yet.
 func New(options Options) *Link { return &Link{options: options} }
 
-// The pace of finding a keeper again.
+// Timing of connection attempts.
 const (
-	keeperTimeout  = 10 * time.Second // one attempt
+	keeperTimeout  = 10 * time.Second // per attempt
 	keeperPause    = 50 * time.Millisecond
 	keeperPauseMax = 2 * time.Second
-	keeperPatience = 5 * time.Second // for one that replaces itself, or serves an agent that ends
+	keeperPatience = 5 * time.Second // for a keeper that re-executes, or serves an ending agent
 )
 
-// figuresAge is how old the figures may be that people see.
+// figuresAge is the maximum age of measurements for display.
 const figuresAge = time.Second
 
-// Open connects for the first time. While the keeper serves another agent it tries again, for
-// keeperPatience: that agent may be ending.
+// Open connects for the first time. While the keeper serves another agent, which may be ending,
+// Open retries for keeperPatience.
 func (l *Link) Open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
 	defer cancel()
@@ -75,17 +75,18 @@ func (l *Link) Open(ctx context.Context) error {
 	}
 }
 
-// reach connects. A keeper of an older agent, which speaks an older protocol, is asked to
-// re-execute itself from the program that is installed now; its Envoys go on. It is done once,
-// which replaced remembers: were the installed program no cure, asking again would only disturb the
-// agent that the keeper suits. One that is newer than this agent stays as it is.
+// reach connects to the keeper. If the keeper speaks an older protocol, reach makes it re-execute
+// the installed program, once per replaced; its Envoys continue serving. A newer keeper is left
+// unchanged.
 func (l *Link) reach(ctx context.Context, replaced *bool) (*keeper.Client, error) {
 	client, err := l.options.Connect(ctx)
 	version, ok := errors.AsType[*keeper.VersionError](err)
 	if !ok || version.Keeper >= version.Agent || *replaced {
 		return client, err
 	}
-	l.options.Logger.Info("the keeper is of an older version: it is asked to replace itself by the installed program", "why", err.Error())
+	l.options.Logger.Info(
+		"the keeper is of an older version: it is asked to replace itself by the installed program",
+		"why", err.Error())
 	if failed := l.options.Upgrade(ctx); failed != nil {
 		return nil, fmt.Errorf("%w; asked to replace itself it refused: %w", err, failed)
 	}
@@ -108,32 +109,31 @@ func (l *Link) Get() *Connection {
 	return l.current
 }
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (l *Link) Name() string { return "keeper" }
 
-// Run passes on what the keeper tells until ctx ends, and connects again whenever the connection is
-// lost.
+// Run forwards the keeper's events until ctx ends, and reconnects when the connection is lost.
 func (l *Link) Run(ctx context.Context) error {
 	for {
 		l.follow(ctx, l.Get())
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // this is how a part ends
+			return nil //nolint:nilerr // normal end of a part
 		}
 		client, err := l.find(ctx)
 		if err != nil {
-			return nil //nolint:nilerr // nobody wants a connection any more
+			return nil //nolint:nilerr // ctx has ended
 		}
 		l.options.Changed(l.set(client))
 	}
 }
 
-// find connects again, for as long as it takes, and says what became of the keeper. One that
-// replaces itself (systemctl reload outrider-envoy) answers again within moments. The error is that
-// of ctx.
+// find reconnects without a time limit and logs the outcome. A keeper that re-executes (systemctl
+// reload outrider-envoy) answers within moments. The error is that of ctx.
 func (l *Link) find(ctx context.Context) (*keeper.Client, error) {
 	before, lost := l.Get().Info(), time.Now()
 	late := time.AfterFunc(keeperPatience, func() {
-		l.options.Logger.Error("the connection to the keeper is lost: Envoy goes on as long as its keeper lives, but can be neither started nor ended", "pid", before.PID)
+		l.options.Logger.Error(
+			"the connection to the keeper is lost: Envoy goes on as long as its keeper lives, but can be neither started nor ended", "pid", before.PID)
 	})
 	defer late.Stop()
 	var replaced bool
@@ -158,19 +158,22 @@ func (l *Link) find(ctx context.Context) (*keeper.Client, error) {
 	}
 }
 
-// found says which keeper answers after the connection was lost.
+// found logs which keeper answers after a lost connection.
 func (l *Link) found(before, now keeper.Info) {
 	switch {
 	case now.PID != before.PID:
-		l.options.Logger.Error("the keeper has ended, and its Envoys with it; another one runs", "before", before.PID, "pid", now.PID)
+		l.options.Logger.Error("the keeper has ended, and its Envoys with it; another one runs",
+			"before", before.PID, "pid", now.PID)
 	case now.Reexecuted != before.Reexecuted:
-		l.options.Logger.Info("the keeper is replaced in place; its Envoys go on", "pid", now.PID, "version", now.Version)
+		l.options.Logger.Info("the keeper is replaced in place; its Envoys go on", "pid", now.PID,
+			"version", now.Version)
 	default:
-		l.options.Logger.Warn("the connection to the keeper was lost and is there again", "pid", now.PID)
+		l.options.Logger.Warn("the connection to the keeper was lost and is there again",
+			"pid", now.PID)
 	}
 }
 
-// follow passes on the events of one connection until it is lost or ctx ends.
+// follow forwards the events of a connection until it is lost or ctx ends.
 func (l *Link) follow(ctx context.Context, c *Connection) {
 	logs := envoyLogs{log: l.options.Logger, lines: l.options.EnvoyLog, enabled: l.options.Forward,
 		pid: l.options.PID, readers: map[string]*envoyLog{}}
@@ -198,8 +201,8 @@ func (l *Link) follow(ctx context.Context, c *Connection) {
 	}
 }
 
-// Measure returns the memory and connections of the processes by ID, without those that are
-// unknown.
+// Measure returns the keeper's measurements by process ID. Errors are logged and yield fewer
+// entries.
 func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	measured := map[string]keeper.Process{}
 	processes, err := l.Get().Client.Measure(ctx, figuresAge)
@@ -212,7 +215,7 @@ func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	return measured
 }
 
-// Shutdown ends the keeper and everything of it.
+// Shutdown ends the keeper and all its Envoys.
 func (l *Link) Shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
@@ -223,7 +226,7 @@ func (l *Link) Shutdown() {
 	client.Close()
 }
 
-// ShutdownIfIdle ends a keeper that owns no living Envoy: nobody would need it.
+// ShutdownIfIdle ends the keeper if it has no running Envoy.
 func (l *Link) ShutdownIfIdle() {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()

@@ -13,14 +13,14 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// A keeper of an older protocol is asked to replace itself, once, and then connected to; a newer
-// one never is.
+// A keeper with an older protocol is upgraded once and connected to. A newer one is never upgraded.
 func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
-	older, newer := &keeper.VersionError{Keeper: 1, Agent: 2}, &keeper.VersionError{Keeper: 2, Agent: 1}
+	older, newer := &keeper.VersionError{Keeper: 1, Agent: 2},
+		&keeper.VersionError{Keeper: 2, Agent: 1}
 	for _, c := range []struct {
 		name     string
-		answers  []error // of connecting
-		refuses  error   // of upgrading
+		answers  []error // results of Connect
+		refuses  error   // result of Upgrade
 		upgrades int
 		fails    string
 	}{
@@ -50,13 +50,14 @@ func TestKeeperOfAnOlderVersionIsUpgraded(t *testing.T) {
 		if upgrades != c.upgrades || (client == nil) != (err != nil) {
 			t.Errorf("%s: %d upgrades, %v", c.name, upgrades, err)
 		}
-		if c.fails == "" && err != nil || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
+		if c.fails == "" && err != nil || c.fails != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.fails)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.fails)
 		}
 	}
 }
 
-// What Envoy quotes of its configuration is not passed on, however its lines arrive.
+// Quotes of the configuration are removed regardless of how lines are split into batches.
 func TestEnvoysLinesAreAreRedacted(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	var out bytes.Buffer
@@ -90,18 +91,21 @@ func TestEnvoysLinesAreAreRedacted(t *testing.T) {
 }
 
 func TestKeeperLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
-	for name, busyFor := range map[string]time.Duration{"it ends": keeperPatience - time.Second, "it goes on": time.Hour} {
+	for name, busyFor := range map[string]time.Duration{"it ends": keeperPatience - time.Second,
+		"it goes on": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				link := New(Options{Logger: slog.New(slog.DiscardHandler), Connect: func(context.Context) (*keeper.Client, error) {
-					if time.Since(began) < busyFor {
-						return nil, &keeper.BusyError{PID: 1}
-					}
-					return &keeper.Client{}, nil
-				}})
+				link := New(Options{Logger: slog.New(slog.DiscardHandler),
+					Connect: func(context.Context) (*keeper.Client, error) {
+						if time.Since(began) < busyFor {
+							return nil, &keeper.BusyError{PID: 1}
+						}
+						return &keeper.Client{}, nil
+					}})
 				err := link.Open(t.Context())
-				if ends := busyFor < keeperPatience; ends != (err == nil) || !ends && !errors.Is(err, keeper.ErrBusy) {
+				if ends := busyFor < keeperPatience; ends != (err == nil) || !ends &&
+					!errors.Is(err, keeper.ErrBusy) {
 					t.Errorf("after %v: %v", time.Since(began), err)
 				}
 			})
