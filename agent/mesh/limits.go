@@ -7,18 +7,18 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Limits of the xDS server of an agent, which serves the epochs of one Envoy and not a fleet: each
-// has a connection, and a stream for everything it asks over ADS. A request of one with 50,000
-// resources, which it names when it connects again, has some 5 MB.
+// Limits of an agent's xDS server, which serves the epochs of one Envoy. Each epoch has one
+// connection with one ADS stream. When an Envoy with 50,000 resources reconnects, its request has
+// about 5 MB.
 const (
-	xdsConnections       = 64 // on all sockets
+	xdsConnections       = 64 // of all sockets
 	xdsStreams           = 64
-	xdsStreamsPerSecond  = 50 // that begin; more wait for a second, then they are refused
+	xdsStreamsPerSecond  = 50 // new ones; others wait for a second, then they are refused
 	xdsMessageBytes      = 8 << 20
 	xdsSubscriptionBytes = 8 << 20
 )
 
-// Limited returns the options of an xDS server with the limits of an agent's.
+// Limited adds an agent's limits to the options of an xDS server.
 func Limited(options xds.Options) xds.Options {
 	options.MaxStreams, options.ConnectsPerSecond = xdsStreams, xdsStreamsPerSecond
 	options.MaxMessageBytes, options.MaxSubscriptionBytes = xdsMessageBytes, xdsSubscriptionBytes
@@ -29,10 +29,11 @@ func newConnections() *admission.Pool {
 	return admission.NewPool(admission.Limits{Total: xdsConnections, PerKey: xdsConnections})
 }
 
-// limit limits the connections to a socket by a pool that it shares with others. A stream may be
-// silent for days, so none gives way.
+// limit limits the connections to a socket by a pool shared with other sockets. Connections are
+// never evicted: a stream may be silent for days.
 func limit(bound net.Listener, connections *admission.Pool) net.Listener {
-	return admission.Listen(bound, admission.Options{Busy: true, Admit: func(net.Conn) (*admission.Pool, admission.Key) {
-		return connections, admission.Key{}
-	}})
+	return admission.Listen(bound, admission.Options{Busy: true,
+		Admit: func(net.Conn) (*admission.Pool, admission.Key) {
+			return connections, admission.Key{}
+		}})
 }

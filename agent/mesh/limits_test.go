@@ -21,12 +21,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// noSource has no resources for anybody.
+// noSource has no resources.
 type noSource struct{}
 
-func (noSource) Feed(*corev3.Node) (*resource.Feed, error) { return nil, errors.New("no resources") }
+func (noSource) Feed(*corev3.Node) (*resource.Feed, error) {
+	return nil, errors.New("no resources")
+}
 
-// serveXDS serves on two sockets with the limits of an agent until the test ends.
+// serveXDS serves xDS with an agent's limits on two sockets until the test ends.
 func serveXDS(t *testing.T) (sockets [2]string) {
 	t.Helper()
 	server, err := xds.NewServer(Limited(xds.Options{Source: noSource{}}))
@@ -55,7 +57,7 @@ func serveXDS(t *testing.T) (sockets [2]string) {
 	return sockets
 }
 
-// open reports whether the server keeps a connection: it sends its settings first.
+// open reports whether the server accepts a connection, by waiting for its HTTP/2 settings.
 func open(t *testing.T, socket string) (net.Conn, bool) {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
@@ -97,7 +99,8 @@ func TestXDS_ConnectionsHaveALimitForAllSockets(t *testing.T) {
 
 func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
 	sockets := serveXDS(t)
-	client, err := grpc.NewClient("unix:"+sockets[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	client, err := grpc.NewClient("unix:"+sockets[0],
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +110,8 @@ func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := long.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(make([]byte, xdsMessageBytes))}); err != nil {
+	if err := long.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(make([]byte,
+		xdsMessageBytes))}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := long.Recv(); status.Code(err) != codes.ResourceExhausted {
@@ -124,8 +128,7 @@ func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
 			ends <- err
 		}()
 	}
-	// Those that are kept wait for a first request of theirs; no limit would have all of them wait
-	// for that.
+	// Accepted streams wait for their first request. Without a limit, all of them would.
 	for refused := range cap(ends) - xdsStreams {
 		select {
 		case err := <-ends:

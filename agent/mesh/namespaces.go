@@ -14,7 +14,7 @@ type Namespaces struct {
 	reported []string
 }
 
-// Name is the part's name in logs and errors.
+// Name returns the name of the part.
 func (*Namespaces) Name() string { return "namespaces" }
 
 // Update reports the namespaces if they changed, and returns a channel that is closed at the next

@@ -15,14 +15,14 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Observer implements xds.Observer: it publishes events of Envoy's streams as conditions, events
-// and log lines, and reports them to the discovery server.
+// Observer implements xds.Observer. It converts ACKs, NACKs and other events of Envoy's streams to
+// conditions, events and log lines, and reports them to the discovery server.
 type Observer struct {
 	board   *condition.Board
 	log     *slog.Logger
 	mesh    Server
 	refused *refusals
-	ports   *Ports // nil: none
+	ports   *Ports // may be nil
 	hint    func() // triggers an early liveness poll
 }
 
@@ -33,8 +33,8 @@ func NewObserver(
 	return Observer{board, log, server, newRefusals(), ports, hint}
 }
 
-// Server is the discovery server, which relates resources to their objects. Refused returns the
-// resources that it cannot replace by the version before.
+// Server is the discovery server, which maps resources to their objects. Refused returns the
+// resources that it cannot revert to their previous version.
 type Server interface {
 	Accepted(stream uint64, node *corev3.Node)
 	Refused(typeURL string, refused []discovery.RefusedResource, reason error) (standing []string,
@@ -42,34 +42,37 @@ type Server interface {
 	Cured(typeURL string, names []string)
 }
 
-// ConditionRefused returns the code of the condition, one per type, of refused resources.
+// ConditionRefused returns the condition code for refused resources of a type.
 func ConditionRefused(typeURL string) string {
 	return "resources-refused-" + strings.ToLower(typeName(typeURL))
 }
 
-// typeName is the last word of a type URL: Cluster, Listener.
+// typeName returns the last element of a type URL: Cluster, Listener.
 func typeName(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
 
-// Connected logs that an epoch asks for its configuration.
+// Connected logs a new stream.
 func (o Observer) Connected(stream xds.Stream) {
-	o.log.Debug("Envoy connected", "service", stream.Service, "pid", stream.Peer.PID, "delta", stream.Delta)
+	o.log.Debug("Envoy connected", "service", stream.Service, "pid", stream.Peer.PID, "delta",
+		stream.Delta)
 }
 
-// Disconnected logs the end of a stream, and ends what was refused on it alone.
+// Disconnected logs the end of a stream and removes its refusals.
 func (o Observer) Disconnected(stream xds.Stream, err error) {
 	for typeURL, names := range o.refused.ended(stream) {
 		o.tell(typeURL, names)
 	}
-	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID, "error", err)
+	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID,
+		"error", err)
 }
 
 // Pushed logs a response.
 func (o Observer) Pushed(stream xds.Stream, push xds.Push) {
-	o.log.Debug("pushed", "pid", stream.Peer.PID, "type", typeName(push.Type), "version", push.Version, "resources", push.Resources,
+	o.log.Debug("pushed", "pid", stream.Peer.PID, "type", typeName(push.Type), "version",
+		push.Version, "resources", push.Resources,
 		"removed", len(push.Removed), "bytes", push.Bytes)
 }
 
-// Accepted logs an ACK.
+// Accepted logs an ACK and notifies the supervisor, the discovery server and Ports.
 func (o Observer) Accepted(stream xds.Stream, typeURL, version string) {
 	o.hint()
 	o.mesh.Accepted(stream.ID, stream.Node)
@@ -79,24 +82,26 @@ func (o Observer) Accepted(stream xds.Stream, typeURL, version string) {
 	o.log.Debug("accepted", "pid", stream.Peer.PID, "type", typeName(typeURL), "version", version)
 }
 
-// Refused tells a NACK by resource and by the objects behind it.
+// Refused reports a NACK with its resources and the objects behind them.
 func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
-	// Envoy ends each part with a new line
+	// Envoy ends each part with a newline.
 	refusal.Error = strings.Join(strings.Split(strings.TrimSpace(refusal.Error), "\n"), "; ")
 	var origins []string
 	for _, origin := range refusal.Origins {
 		origins = append(origins, origin.String())
 	}
-	sentence := fmt.Sprintf("Envoy refused %s %s: %s; %s", typeName(refusal.Type), strings.Join(refusal.Resources, ", "), refusal.Error, goesOn(refusal))
+	sentence := fmt.Sprintf("Envoy refused %s %s: %s; %s", typeName(refusal.Type),
+		strings.Join(refusal.Resources, ", "), refusal.Error, goesOn(refusal))
 	if len(origins) > 0 {
 		sentence += " (from " + strings.Join(origins, ", ") + ")"
 	}
 	level := slog.LevelError
 	if len(origins) > 0 {
-		// a problem of the mesh configuration, which is logged with its place
+		// The event log logs this as a problem of the mesh configuration, with file and line.
 		level = slog.LevelDebug
 	}
-	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID, "type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
+	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID,
+		"type", typeName(refusal.Type), "resources", strings.Join(refusal.Resources, ", "),
 		"error", refusal.Error, "from", strings.Join(origins, ", "))
 	standing, placed := o.mesh.Refused(refusal.Type, refusedResources(refusal),
 		errors.New(refusal.Error))
@@ -104,13 +109,16 @@ func (o Observer) Refused(stream xds.Stream, refusal xds.Refusal) {
 		still, reason := refusal, sentence
 		still.Resources = standing
 		if placed {
-			reason = "" // the condition of the mesh configuration has it, with file and line
+			reason = "" // part of the mesh configuration's condition
 		}
 		o.refused.add(stream, still, reason)
 		o.tell(refusal.Type, nil)
 	}
-	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence, Fields: map[string]string{
-		"type": refusal.Type, "error": refusal.Error, "resources": strings.Join(refusal.Resources, " "), "origins": strings.Join(origins, "\n")}})
+	o.board.Publish(condition.Event{Kind: condition.KindResourcesRefused, Sentence: sentence,
+		Fields: map[string]string{
+			"type": refusal.Type, "error": refusal.Error,
+			"resources": strings.Join(refusal.Resources,
+				" "), "origins": strings.Join(origins, "\n")}})
 }
 
 // refusedResources returns the resources of a refusal, without their versions if Envoy may have
@@ -126,33 +134,36 @@ func refusedResources(refusal xds.Refusal) []discovery.RefusedResource {
 	return all
 }
 
-// goesOn says what Envoy has in place of what it refused.
+// goesOn describes what Envoy uses in place of the refused resources.
 func goesOn(refusal xds.Refusal) string {
-	switch kept := slices.DeleteFunc(slices.Clone(refusal.Kept), func(version string) bool { return version == "" }); {
+	switch kept := slices.DeleteFunc(slices.Clone(refusal.Kept),
+		func(version string) bool { return version == "" }); {
 	case len(kept) == 0 && len(refusal.Kept) > 0:
 		return "there was nothing before that could go on"
 	case len(kept) == 1 && len(refusal.Kept) == 1:
 		return "what it had before goes on (version " + kept[0] + ")"
 	case len(kept) < len(refusal.Kept):
-		return fmt.Sprintf("what it had before goes on of %d (version %s), of the others there was nothing", len(kept), strings.Join(kept[:min(len(kept), toldRefusals)], ", "))
+		return fmt.Sprintf(
+			"what it had before goes on of %d (version %s), of the others there was nothing",
+			len(kept), strings.Join(kept[:min(len(kept), toldRefusals)], ", "))
 	case len(kept) > 0:
-		return "what it had before goes on (versions " + strings.Join(kept[:min(len(kept), toldRefusals)], ", ") + ")"
+		return "what it had before goes on (versions " +
+			strings.Join(kept[:min(len(kept), toldRefusals)], ", ") + ")"
 	}
 	return "what it had before goes on"
 }
 
-// Cured ends a refusal.
+// Cured records that a stream accepts resources again.
 func (o Observer) Cured(stream xds.Stream, typeURL string, names []string) {
 	cured := o.refused.cured(stream, typeURL, names)
-	if len(cured) > 0 { // else the mesh server went back to the version before
+	if len(cured) > 0 { // otherwise the discovery server reverted the resource
 		o.log.Info("Envoy accepts what it refused before", "pid", stream.Peer.PID,
 			"type", typeName(typeURL), "resources", strings.Join(cured, ", "))
 	}
 	o.tell(typeURL, cured)
 }
 
-// tell makes the condition of a type say what is refused now; cured is what nobody refuses any
-// more.
+// tell updates the condition of a type. cured are the resources that no stream refuses any longer.
 func (o Observer) tell(typeURL string, cured []string) {
 	if sentence := o.refused.sentence(typeURL); sentence != "" {
 		o.board.Raise(ConditionRefused(typeURL), condition.Error, sentence)

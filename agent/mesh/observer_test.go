@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// meshRecord is what the discovery server was told is refused.
+// meshRecord records the refused resources reported to the discovery server.
 type meshRecord map[string]bool
 
 func (meshRecord) Accepted(uint64, *corev3.Node) {}
@@ -43,7 +43,8 @@ func TestRefusalsLastAsLongAsSomebodyRefuses(t *testing.T) {
 	o := NewObserver(condition.NewBoard(), slog.New(slog.DiscardHandler), mesh, nil, func() {})
 	old, next := xds.Stream{ID: 1}, xds.Stream{ID: 2}
 	refuse := func(stream xds.Stream, name string) {
-		o.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name}, Error: "cannot bind " + name + "\n"})
+		o.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name},
+			Error: "cannot bind " + name + "\n"})
 	}
 	for _, step := range []struct {
 		name    string
@@ -94,7 +95,8 @@ func TestWhichVersionGoesOnIsTold(t *testing.T) {
 		{[]string{"1"}, "what it had before goes on (version 1)"},
 		{[]string{"1", "2"}, "what it had before goes on (versions 1, 2)"},
 		{[]string{""}, "there was nothing before that could go on"},
-		{[]string{"1", "", ""}, "what it had before goes on of 1 (version 1), of the others there was nothing"},
+		{[]string{"1", "", ""},
+			"what it had before goes on of 1 (version 1), of the others there was nothing"},
 	} {
 		if got := goesOn(xds.Refusal{Kept: test.kept}); got != test.want {
 			t.Errorf("%q: %s", test.kept, got)

@@ -19,32 +19,31 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// conditionPortShared is the condition of listeners of the mesh whose port another agent's Envoy
-// has too.
+// conditionPortShared is active while another agent's Envoy uses the port of a mesh listener.
 const conditionPortShared = "port-shared"
 
-// sharedAgain is how often a port that is shared is looked at again: the other side may have given
-// it up.
+// sharedAgain is the polling interval while a port is shared.
 const sharedAgain = 30 * time.Second
 
-// Ports knows the ports of the mesh's listeners, and raises a condition when another agent's Envoy
-// has one of them too. A change of the mesh is not refused for that: it is no transaction, and the
-// wrong one of the two is not always the later one.
+// Ports tracks the ports of mesh listeners and raises a condition while another agent's Envoy uses
+// the same port. Such a mesh configuration is not refused: the faulty one of the two is not always
+// the newer one.
 type Ports struct {
 	host   neighbour.Host
 	source xds.Source
 	folder string // the agent's own runtime directory
 	board  *condition.Board
-	taken  chan struct{} // holds one: Envoy has accepted listeners
+	taken  chan struct{} // buffered: Envoy has accepted listeners
 
 	mu     sync.Mutex
-	node   *corev3.Node // of the Envoy that accepted listeners last
+	node   *corev3.Node // of the Envoy that last accepted listeners
 	at     *resource.Feed
-	change uint64 // of at, that claims are of
+	change uint64 // version of at that claims are from
 	claims []config.Claim
 }
 
-// NewPorts returns the ports of the mesh that source serves, for the agent of a runtime directory.
+// NewPorts returns the Ports of the mesh configuration that source serves. folder is the agent's
+// runtime directory.
 func NewPorts(
 	host neighbour.Host, source xds.Source, folder string, board *condition.Board,
 ) *Ports {
@@ -63,18 +62,18 @@ func (m *Ports) accepted(node *corev3.Node, typeURL string) {
 	m.mu.Unlock()
 	select {
 	case m.taken <- struct{}{}:
-	default: // one look sees both
+	default: // one check covers both
 	}
 }
 
-// LastNode returns the node of the Envoy that accepted listeners last; nil before the first.
+// LastNode returns the node of the Envoy that last accepted listeners, or nil.
 func (m *Ports) LastNode() *corev3.Node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.node
 }
 
-// Claims returns the addresses of the mesh's listeners.
+// Claims returns the addresses of the mesh listeners; nil before Envoy accepted any.
 func (m *Ports) Claims() []config.Claim {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +82,7 @@ func (m *Ports) Claims() []config.Claim {
 	}
 	feed, err := m.source.Feed(m.node)
 	if err != nil {
-		return nil // Envoy gets nothing either
+		return nil // Envoy receives nothing, either
 	}
 	snapshot, _ := feed.Current()
 	if change := snapshot.Changed(resource.ListenerType); feed != m.at || change != m.change {
@@ -92,7 +91,7 @@ func (m *Ports) Claims() []config.Claim {
 	return m.claims
 }
 
-// listenerClaims are the TCP addresses of listeners.
+// listenerClaims returns the TCP addresses of listeners.
 func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 	var claims []config.Claim
 	for name, r := range listeners {
@@ -101,18 +100,20 @@ func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 			continue // our own encoding; Envoy would refuse it
 		}
 		address := listener.GetAddress().GetSocketAddress()
-		if port := address.GetPortValue(); port != 0 && address.GetProtocol() == corev3.SocketAddress_TCP {
-			claims = append(claims, config.Claim{Key: "listener " + name, Host: address.GetAddress(), Port: int(port), Envoy: true})
+		if port := address.GetPortValue(); port != 0 &&
+			address.GetProtocol() == corev3.SocketAddress_TCP {
+			claims = append(claims, config.Claim{Key: "listener " + name,
+				Host: address.GetAddress(), Port: int(port), Envoy: true})
 		}
 	}
 	slices.SortFunc(claims, func(a, b config.Claim) int { return strings.Compare(a.Key, b.Key) })
 	return claims
 }
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (m *Ports) Name() string { return "mesh ports" }
 
-// Run looks whenever Envoy has taken listeners, until ctx ends.
+// Run checks for shared ports whenever Envoy accepts listeners, until ctx ends.
 func (m *Ports) Run(ctx context.Context) error {
 	told := ""
 	for {
@@ -129,7 +130,9 @@ func (m *Ports) Run(ctx context.Context) error {
 		shared := m.host.Shared(ctx, m.folder, m.Claims)
 		sentence := ""
 		if len(shared) > 0 {
-			sentence = fmt.Sprintf("%s; connections go to either Envoy: give one of the two another port", strings.Join(shared, ", "))
+			sentence = fmt.Sprintf(
+				"%s; connections go to either Envoy: give one of the two another port",
+				strings.Join(shared, ", "))
 		}
 		if sentence == "" {
 			m.board.Clear(conditionPortShared)

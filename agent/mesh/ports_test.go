@@ -20,22 +20,24 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// sourceOf serves one feed to all.
+// sourceOf serves one feed to all nodes.
 type sourceOf struct{ feed *resource.Feed }
 
 func (s sourceOf) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
 
 func listenerOf(t *testing.T, name, host string, port uint32) *resource.Resource {
 	t.Helper()
-	r, err := resource.New(name, &listenerv3.Listener{Name: name, Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
-		SocketAddress: &corev3.SocketAddress{Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}})
+	r, err := resource.New(name, &listenerv3.Listener{Name: name,
+		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+			SocketAddress: &corev3.SocketAddress{Address: host,
+				PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// A port that a neighbour has too is a condition, until the mesh or the neighbour gives it up.
+// A port shared with another agent is a condition until one of the two releases it.
 func TestSharedPortOfTheMesh(t *testing.T) {
 	feed, directory := resource.NewFeed(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(directory, "a.toml"), nil, 0o644); err != nil {
@@ -45,8 +47,11 @@ func TestSharedPortOfTheMesh(t *testing.T) {
 		var theirs atomic.Int32
 		theirs.Store(80)
 		m := &Ports{
-			host: neighbour.Host{Directory: directory, EnvoyLives: func(string) bool { return true }, Ask: func(context.Context, string) (neighbour.Agent, bool) {
-				return neighbour.Agent{Claims: []config.Claim{{Key: "listener x", Host: "0.0.0.0", Port: int(theirs.Load())}}}, true
+			host: neighbour.Host{Directory: directory, EnvoyLives: func(string) bool {
+				return true
+			}, Ask: func(context.Context, string) (neighbour.Agent, bool) {
+				return neighbour.Agent{Claims: []config.Claim{{Key: "listener x", Host: "0.0.0.0",
+					Port: int(theirs.Load())}}}, true
 			}},
 			source: sourceOf{feed}, folder: "/run/outrider",
 			board: condition.NewBoard(), taken: make(chan struct{}, 1),
@@ -70,14 +75,18 @@ func TestSharedPortOfTheMesh(t *testing.T) {
 				t.Errorf("%q stands, want %q", standing, want)
 			}
 		}
-		feed.Publish(resource.Change{Set: []*resource.Resource{listenerOf(t, "web", "127.0.0.1", 80), listenerOf(t, "other", "::", 81)}})
+		feed.Publish(resource.Change{Set: []*resource.Resource{listenerOf(t, "web", "127.0.0.1",
+			80), listenerOf(t, "other", "::", 81)}})
 		look(resource.ClusterType, "")
-		look(resource.ListenerType, `listener web: port 80 of 127.0.0.1 is taken by listener x (port 80 of 0.0.0.0) of instance "a"`)
-		want := []config.Claim{{Key: "listener other", Host: "::", Port: 81, Envoy: true}, {Key: "listener web", Host: "127.0.0.1", Port: 80, Envoy: true}}
+		look(resource.ListenerType,
+			`listener web: port 80 of 127.0.0.1 is taken by listener x (port 80 of 0.0.0.0) of instance "a"`)
+		want := []config.Claim{{Key: "listener other", Host: "::", Port: 81, Envoy: true},
+			{Key: "listener web", Host: "127.0.0.1", Port: 80, Envoy: true}}
 		if diff := cmp.Diff(want, m.Claims()); diff != "" {
 			t.Error(diff)
 		}
-		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType, Name: "web"}}})
+		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType,
+			Name: "web"}}})
 		look(resource.ListenerType, "")
 		theirs.Store(81)
 		look(resource.ListenerType, "listener other")

@@ -10,14 +10,14 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// refusals are the resources that Envoys refuse now, each by the stream that refused it: two epochs
-// may be of two minds, and what an epoch refused ends with it.
+// refusals tracks the resources that Envoys refuse, by stream: two epochs may differ, and the
+// refusals of an epoch end with it.
 type refusals struct {
 	mu  sync.Mutex
-	all map[refusedBy]string // → the sentence for people; "": elsewhere
+	all map[refusedBy]string // sentence; "" if reported elsewhere
 }
 
-// refusedBy is who refuses what.
+// refusedBy identifies a refused resource and the stream that refused it.
 type refusedBy struct {
 	typeURL, name string
 	stream        uint64
@@ -25,7 +25,7 @@ type refusedBy struct {
 
 func newRefusals() *refusals { return &refusals{all: map[refusedBy]string{}} }
 
-// add takes in a refusal.
+// add records a refusal.
 func (r *refusals) add(stream xds.Stream, refusal xds.Refusal, sentence string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,15 +37,17 @@ func (r *refusals) add(stream xds.Stream, refusal xds.Refusal, sentence string) 
 	}
 }
 
-// cured takes in that a stream accepts some resources again, and returns those that none refuses
-// any more.
+// cured records that a stream accepts resources again. It returns those that no stream refuses any
+// longer.
 func (r *refusals) cured(stream xds.Stream, typeURL string, names []string) []string {
 	return r.remove(func(by refusedBy) bool {
-		return by.stream == stream.ID && by.typeURL == typeURL && (by.name == "" || slices.Contains(names, by.name))
+		return by.stream == stream.ID && by.typeURL == typeURL &&
+			(by.name == "" || slices.Contains(names, by.name))
 	})[typeURL]
 }
 
-// ended takes in that a stream is no more, and returns by type what none refuses any more.
+// ended removes the refusals of a stream. It returns, by type, the resources that no stream refuses
+// any longer.
 func (r *refusals) ended(stream xds.Stream) map[string][]string {
 	return r.remove(func(by refusedBy) bool { return by.stream == stream.ID })
 }
@@ -61,7 +63,8 @@ func (r *refusals) remove(gone func(refusedBy) bool) map[string][]string {
 		}
 	}
 	for by := range r.all {
-		removed[by.typeURL] = slices.DeleteFunc(removed[by.typeURL], func(name string) bool { return name == by.name })
+		removed[by.typeURL] = slices.DeleteFunc(removed[by.typeURL],
+			func(name string) bool { return name == by.name })
 	}
 	for typeURL := range removed {
 		slices.Sort(removed[typeURL])
@@ -69,15 +72,15 @@ func (r *refusals) remove(gone func(refusedBy) bool) map[string][]string {
 	return removed
 }
 
-// toldRefusals bounds the sentences of a type's condition: one mistake can make hundreds of
-// resources wrong.
+// toldRefusals bounds the sentences and versions in a message: one mistake can invalidate hundreds
+// of resources.
 const toldRefusals = 3
 
-// sentence says what is refused of a type; "" if nothing is.
+// sentence describes the refused resources of a type; "" if there are none.
 func (r *refusals) sentence(typeURL string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// one refusal is of several resources, and of several streams
+	// several resources and streams may share one sentence
 	sentences := map[string]struct{}{}
 	for by, sentence := range r.all {
 		if by.typeURL == typeURL && sentence != "" {

@@ -19,16 +19,18 @@ func Settings(c *config.Config) discovery.Settings {
 		MeshConfigFile: c.Discovery.MeshConfigFile,
 		Taken:          takenByAgent(c),
 		DebounceAfter:  c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
-		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile, Format: c.Telemetry.AccessLogFormat},
+		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile,
+			Format: c.Telemetry.AccessLogFormat},
 	}
 }
 
-// takenByAgent returns the addresses of the agent and of its bootstrap.
+// takenByAgent returns the addresses that the agent and its bootstrap listen on.
 func takenByAgent(c *config.Config) []discovery.Taken {
 	var taken []discovery.Taken
 	for _, claim := range c.Claims() {
 		if claim.Port != 0 {
-			taken = append(taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port), By: claim.Setting() + " of the agent", Envoy: claim.Envoy})
+			taken = append(taken, discovery.Taken{Address: claim.Host, Port: uint32(claim.Port),
+				By: claim.Setting() + " of the agent", Envoy: claim.Envoy})
 		}
 	}
 	return taken

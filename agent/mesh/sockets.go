@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Sockets owns the sockets of an xDS server: that of the configuration in force, those of reloads
-// in progress, and those that living epochs were started with. It closes and removes any other.
+// Sockets owns the Unix sockets of an xDS server: those of the configuration in force, of reloads
+// in progress and of running epochs. It closes and removes all others.
 type Sockets struct {
 	listen     func(path string) (net.Listener, error)
 	server     Service
@@ -28,35 +28,35 @@ type Sockets struct {
 	log        *slog.Logger
 	key        string
 	path       func(*config.Config) string
-	failed     chan error // of a socket that is served; holds one
+	failed     chan error // buffered: error of a served socket
 
 	mu      sync.Mutex
-	running context.Context    // of Run; nil: sockets are bound, and served once it runs
-	open    map[string]*socket // by path; one may be there under several spellings of its own
-	// path of the start: also that of epochs of an earlier agent, whose own is not known
+	running context.Context    // of Run; nil: sockets are bound but not served yet
+	open    map[string]*socket // by path; several paths may lead to one socket
+	// path at the start, assumed for epochs of an earlier agent
 	first   string
 	inForce use
-	asked   map[uint64]use // by reload under way
-	uses    map[use]bool   // of epochs that may live
+	asked   map[uint64]use // by ID of the reload in progress
+	uses    map[use]bool   // of epochs that may be running
 }
 
-// use is the path that epochs of a spec ask at.
+// use is the socket path of epochs with a spec hash.
 type use struct{ hash, path string }
 
-// socket is one that is bound.
+// socket is a bound socket.
 type socket struct {
 	bound  net.Listener
-	cancel context.CancelFunc // nil: it is not served yet
-	ended  chan struct{}      // closed when it is served no more
+	cancel context.CancelFunc // nil if not served yet
+	ended  chan struct{}      // closed when serving has ended
 }
 
-// Options of Sockets.
+// Options configures Sockets.
 type Options struct {
-	Key        string                      // that names the socket in the configuration
-	Path       func(*config.Config) string // of the socket; "": none is needed
-	Start      *config.Config              // whose socket is bound at once
-	Group      int                         // that may connect; 0: the agent's own
-	Users      []uint32                    // that may connect; none: whom the mode lets in
+	Key        string                      // configuration key of the socket
+	Path       func(*config.Config) string // returns the path; "" if none is needed
+	Start      *config.Config              // its socket is bound by NewSockets
+	Group      int                         // group that may connect; 0: the agent's own
+	Users      []uint32                    // users that may connect; empty: as the mode allows
 	Server     Service
 	Supervisor Supervisor
 	Logger     *slog.Logger
@@ -67,13 +67,13 @@ type Service interface {
 	Serve(ctx context.Context, bound net.Listener, options ...grpc.ServerOption) error
 }
 
-// Supervisor knows the epochs. Changed returns a channel that is closed at the next change.
+// Supervisor lists the epochs. Changed returns a channel that is closed at the next change.
 type Supervisor interface {
 	Epochs() []epoch.Epoch
 	Changed() <-chan struct{}
 }
 
-// NewSockets binds the socket of the start.
+// NewSockets binds the socket of the configuration at the start.
 func NewSockets(o Options) (*Sockets, error) {
 	connections := newConnections()
 	s := &Sockets{
@@ -95,7 +95,7 @@ func NewSockets(o Options) (*Sockets, error) {
 	return s, nil
 }
 
-// pathOf returns the path of a configuration's socket, "" if it needs none.
+// pathOf returns the cleaned path of a configuration's socket, or "".
 func (s *Sockets) pathOf(c *config.Config) string {
 	if path := s.path(c); path != "" {
 		return filepath.Clean(path)
@@ -103,7 +103,7 @@ func (s *Sockets) pathOf(c *config.Config) string {
 	return ""
 }
 
-// start binds the socket of the start.
+// start binds the socket of the configuration at the start.
 func (s *Sockets) start(path string) error {
 	s.failed, s.open = make(chan error, 1), map[string]*socket{}
 	s.first, s.inForce = path, use{path: path}
@@ -111,10 +111,11 @@ func (s *Sockets) start(path string) error {
 	return s.bind(path)
 }
 
-// Name is the part's name.
+// Name returns the name of the part.
 func (s *Sockets) Name() string { return "xds" }
 
-// Run serves on the sockets until ctx ends, and closes those that are used no more.
+// Run serves the sockets until ctx ends and closes those no longer used. The error is that of a
+// failed socket.
 func (s *Sockets) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
@@ -134,7 +135,7 @@ func (s *Sockets) Run(ctx context.Context) error {
 		}
 	}()
 	for {
-		changed := s.supervisor.Changed() // before the look: nothing is missed
+		changed := s.supervisor.Changed() // before sweep, so that no change is missed
 		s.mu.Lock()
 		s.sweep()
 		s.mu.Unlock()
@@ -148,8 +149,8 @@ func (s *Sockets) Run(ctx context.Context) error {
 	}
 }
 
-// Hold binds the socket of a configuration, for a reload that may start an epoch with the given
-// digest, until Release. Its error has the position of the key.
+// Hold binds the socket of a configuration for a reload that may start an epoch with the spec hash,
+// until Release. Errors have the position of the key.
 func (s *Sockets) Hold(reload uint64, hash string, loaded *config.Loaded) error {
 	use := use{hash, s.pathOf(loaded.Config)}
 	s.mu.Lock()
@@ -161,7 +162,7 @@ func (s *Sockets) Hold(reload uint64, hash string, loaded *config.Loaded) error 
 	return nil
 }
 
-// cureOfSocket is what helps where a socket cannot be bound and the error does not say it.
+// cureOfSocket returns the advice for an error of binding a socket.
 func cureOfSocket(err error, path string) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -172,7 +173,7 @@ func cureOfSocket(err error, path string) string {
 	return "or take another path"
 }
 
-// Configure makes the socket of the configuration in force the one of epochs with the given digest.
+// Configure records the configuration in force and the spec hash of its epochs.
 func (s *Sockets) Configure(hash string, c *config.Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +181,7 @@ func (s *Sockets) Configure(hash string, c *config.Config) {
 	s.uses[s.inForce] = true
 }
 
-// Release ends what Hold began.
+// Release ends Hold.
 func (s *Sockets) Release(reload uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +189,8 @@ func (s *Sockets) Release(reload uint64) {
 	s.sweep()
 }
 
-// bind binds a path, unless it is, and serves on it once Run does. Callers hold mu, as of all that
-// follow.
+// bind binds a path unless it is bound, and serves it if Run is active. Callers hold mu, also for
+// all methods below.
 func (s *Sockets) bind(path string) error {
 	if path == "" || s.open[path] != nil {
 		return nil
@@ -213,10 +214,10 @@ func (s *Sockets) bind(path string) error {
 	return nil
 }
 
-// sameAs is the socket that is open at a path under another spelling of it (/var/run for /run);
-// nil: none is.
+// sameAs returns the open socket that path leads to under another spelling (/var/run for /run), or
+// nil.
 func (s *Sockets) sameAs(path string) *socket {
-	// not what a link in the socket's place leads to: the next start could not listen there
+	// Lstat: the next start could not listen behind a symbolic link in place of the socket.
 	there, err := os.Lstat(path)
 	if err != nil {
 		return nil
@@ -229,7 +230,7 @@ func (s *Sockets) sameAs(path string) *socket {
 	return nil
 }
 
-// begin serves on a socket that is bound.
+// begin serves a bound socket.
 func (s *Sockets) begin(socket *socket) {
 	ctx, cancel := context.WithCancel(s.running)
 	socket.cancel = cancel
@@ -238,14 +239,14 @@ func (s *Sockets) begin(socket *socket) {
 		if err := s.server.Serve(ctx, socket.bound); err != nil {
 			select {
 			case s.failed <- err:
-			default: // one is enough to end the agent
+			default: // one error ends the agent
 			}
 		}
 	}()
 }
 
-// shut closes a socket, and returns once it is gone; false: it is used under another spelling of
-// its path, and stays.
+// shut closes a socket and waits for its end. If the socket is open under another spelling of its
+// path, shut leaves it open and returns false.
 func (s *Sockets) shut(path string) bool {
 	socket := s.open[path]
 	delete(s.open, path)
@@ -261,8 +262,8 @@ func (s *Sockets) shut(path string) bool {
 	return true
 }
 
-// sweep closes what nobody uses any more. While no epoch is live nothing is: the supervisor may
-// start what was tried before.
+// sweep closes unused sockets. While no epoch is live it closes none: the supervisor may restart an
+// earlier spec.
 func (s *Sockets) sweep() {
 	living, live := map[string]bool{}, false
 	for _, e := range s.supervisor.Epochs() {

@@ -20,16 +20,16 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// sockets are real ones, for epochs of which a test says which there are.
+// sockets are real sockets with a fake supervisor.
 type sockets struct {
 	*Sockets
 	folder string
 	mu     sync.Mutex
 	live   []epoch.Epoch
-	broken chan error // what serving ends with
+	broken chan error // makes Serve return an error
 }
 
-// What follows implements Service and Supervisor.
+// The methods below implement Service and Supervisor.
 
 func (s *sockets) Serve(ctx context.Context, bound net.Listener, _ ...grpc.ServerOption) error {
 	defer func() { _ = bound.Close() }()
@@ -65,7 +65,7 @@ func newSockets(t *testing.T) *sockets {
 	return s
 }
 
-// epochs has others live: "hash" is one that is live, "hash-" one that drains.
+// now replaces the epochs: "hash" is live, "hash-" drains.
 func (s *sockets) now(hashes ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,8 @@ func (s *sockets) at(name string) *config.Loaded {
 		name = filepath.Join(s.folder, name)
 	}
 	return &config.Loaded{Config: &config.Config{XDS: config.XDS{Socket: name}},
-		Sources: map[string]config.Position{"xds.socket": {File: "outrider.toml", Line: 3, Column: 1}}}
+		Sources: map[string]config.Position{"xds.socket": {File: "outrider.toml", Line: 3,
+			Column: 1}}}
 }
 
 func (s *sockets) expect(t *testing.T, when string, names ...string) {
@@ -172,9 +173,12 @@ func TestTheSocketOfAnEarlierAgentsEpochs(t *testing.T) {
 func TestASocketThatCannotBeHad(t *testing.T) {
 	s := newSockets(t)
 	s.now("1")
-	for name, says := range map[string]string{"none/x": "make the folder ", strings.Repeat("x", 90): "shorten it"} {
+	for name, says := range map[string]string{"none/x": "make the folder ",
+		strings.Repeat("x", 90): "shorten it"} {
 		err := s.Hold(1, "2", s.at(name))
-		if list, ok := errors.AsType[config.Errors](err); !ok || len(list) != 1 || !strings.HasPrefix(list[0].Error(), "outrider.toml:3:1: xds.socket: ") || !strings.Contains(list[0].Error(), says) {
+		if list, ok := errors.AsType[config.Errors](err); !ok || len(list) != 1 ||
+			!strings.HasPrefix(list[0].Error(), "outrider.toml:3:1: xds.socket: ") ||
+			!strings.Contains(list[0].Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
 		s.Release(1)
@@ -198,7 +202,7 @@ func TestASocketUnderAnotherSpellingOfItsPath(t *testing.T) {
 	other := filepath.Join(link, "a")
 	s.reload(t, 1, "1", "a", true)
 	s.now("1")
-	if err := s.Hold(2, "2", s.at(other)); err != nil { // before it is served
+	if err := s.Hold(2, "2", s.at(other)); err != nil { // before Run
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -234,8 +238,10 @@ func TestASocketUnderAnotherSpellingOfItsPath(t *testing.T) {
 	if err := os.Symlink("b", filepath.Join(s.folder, "c")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Hold(6, "6", s.at("c")); err == nil || !strings.Contains(err.Error(), "something else than a socket") {
-		t.Errorf("a link in the socket's place, where none could be made at the next start: %v", err)
+	if err := s.Hold(6, "6", s.at("c")); err == nil || !strings.Contains(err.Error(),
+		"something else than a socket") {
+		t.Errorf("a link in the socket's place, where none could be made at the next start: %v",
+			err)
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -11,15 +11,15 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// watchDebounce collects the events of one change. The discovery server has its own debounce
+// watchDebounce merges the events of one change. The discovery server debounces further
 // (discovery.debounce_after).
 const watchDebounce = time.Millisecond
 
-// watchSuffixes are the files that the discovery server reads in a directory.
+// watchSuffixes are the extensions of files that the discovery server reads in a directory.
 var watchSuffixes = []string{".yaml", ".yml", ".json"}
 
-// Watch watches the files of the embedded discovery server, and the certificates that Envoy reads
-// for its objects.
+// Watch watches the files of the embedded discovery server, and the certificates that its objects
+// refer to.
 type Watch struct {
 	*watch.Watcher
 	mu                 sync.Mutex
@@ -32,7 +32,7 @@ func NewWatch(c *config.Config, log *slog.Logger) (*Watch, error) {
 		Debounce: func() time.Duration { return watchDebounce },
 		MaxDelay: func() time.Duration { return watchDebounce },
 		Suffixes: watchSuffixes,
-		Access:   true, // Envoy may be of another user than the agent, and reads the certificates
+		Access:   true, // modes matter: Envoy's user reads the certificates
 		Logger:   log,
 	})}
 	if err := m.Configure(c); err != nil {
@@ -41,7 +41,7 @@ func NewWatch(c *config.Config, log *slog.Logger) (*Watch, error) {
 	return m, nil
 }
 
-// Configure watches the files of a configuration.
+// Configure replaces the watched files by those of a configuration.
 func (m *Watch) Configure(c *config.Config) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -49,7 +49,7 @@ func (m *Watch) Configure(c *config.Config) error {
 	return m.Set(slices.Concat(m.mesh, m.certificates))
 }
 
-// SetCertificates watches the certificates that Envoy reads, in place of those before.
+// SetCertificates replaces the watched certificates.
 func (m *Watch) SetCertificates(files []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,8 +57,8 @@ func (m *Watch) SetCertificates(files []string) error {
 	return m.Set(slices.Concat(m.mesh, m.certificates))
 }
 
-// watchPaths are the paths that the discovery server reads: a directory with all below it, or a
-// file. A change of mode or owner alone is none for files that the agent reads
+// watchPaths returns the patterns of the files that the discovery server reads: a file, or a
+// directory with everything below it. The suffix "/..." ignores changes of mode and owner alone
 // (watch.Options.Access).
 func watchPaths(c *config.Config) []string {
 	var paths []string

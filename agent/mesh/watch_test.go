@@ -13,14 +13,15 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// Who may read a file counts of the certificates, which Envoy reads, and not of what the agent
-// reads itself.
+// A change of mode matters for certificates, which Envoy reads, but not for files that the agent
+// reads.
 func TestModesCountOfCertificatesOnly(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	object, mesh, certificate := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "mesh.conf"), filepath.Join(dir, "cert.pem")
+	object, mesh, certificate := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "mesh.conf"),
+		filepath.Join(dir, "cert.pem")
 	for _, path := range []string{object, mesh, certificate} {
 		if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
 			t.Fatal(err)
@@ -35,7 +36,7 @@ func TestModesCountOfCertificatesOnly(t *testing.T) {
 	if err := watcher.SetCertificates([]string{certificate}); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{object, mesh, certificate} { // before Run: they are told at once
+	for _, path := range []string{object, mesh, certificate} { // before Run: reported at once
 		if err := os.Chmod(path, 0o640); err != nil {
 			t.Fatal(err)
 		}
