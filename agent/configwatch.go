@@ -157,8 +157,9 @@ func (w *configWatch) Run(ctx context.Context) error {
 				defer func() { <-places }()
 				// The reloader logs the outcome and raises a condition if it refuses the
 				// configuration.
-				_, _ = w.reloader.Reload(ctx, &reload{reason: "changed: " + strings.Join(changed,
-					", "), ifChanged: true, files: changed})
+				_, _ = w.reloader.Reload(ctx, &reload{
+					reason:    "changed: " + strings.Join(changed, ", "),
+					ifChanged: true, files: changed})
 			})
 		case err := <-watching:
 			return err

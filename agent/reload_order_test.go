@@ -161,8 +161,9 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 			r := newReloads(t)
 			gates := map[string]chan struct{}{"1s": make(chan struct{}), "2s": make(chan struct{})}
 			build := r.build
-			r.build = func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted,
-				error) {
+			r.build = func(
+				ctx context.Context, loaded *config.Loaded, to listener,
+			) (*wanted, error) {
 				<-gates[loaded.Config.Envoy.ConnectTimeout.String()]
 				return build(ctx, loaded, to)
 			}

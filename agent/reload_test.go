@@ -363,8 +363,7 @@ func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
 	r := newReloads(t)
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	// Two reloads that want the same epoch, so that one is made for both, and the later one is told
-	// first.
+	// Two reloads share one epoch, and the later one receives its result first.
 	var releases []func()
 	var outcomes []<-chan api.ReloadResult
 	for i, level := range []string{"warn", "debug"} {

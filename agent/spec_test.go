@@ -39,12 +39,10 @@ func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &specMaker{Maker: blueprint.ThisHost(),
-				inspect: func(context.Context, string) (*envoy.Binary,
-					error) {
+				inspect: func(context.Context, string) (*envoy.Binary, error) {
 					return &envoy.Binary{}, nil
 				}}
-			m.Render = func(context.Context, bootstrap.Request) (*bootstrap.Rendered,
-				error) {
+			m.Render = func(context.Context, bootstrap.Request) (*bootstrap.Rendered, error) {
 				return nil, test.err
 			}
 			_, err := m.make(t.Context(), loaded, listener{phase: func(string) {},

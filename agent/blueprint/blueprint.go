@@ -155,8 +155,9 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 		return "", fmt.Errorf("read the watched files: %w", err)
 	}
 	sum := sha256.New()
-	for _, part := range []string{string(b.rendered.Text), strings.Join(command.Args(binary),
-		"\x00"), fmt.Sprint(binary.Identity), binary.Path, files} {
+	for _, part := range []string{string(b.rendered.Text),
+		strings.Join(command.Args(binary), "\x00"), fmt.Sprint(binary.Identity), binary.Path,
+		files} {
 		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil

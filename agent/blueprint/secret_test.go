@@ -40,8 +40,9 @@ func TestABootstrapWithASecretIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 			maker, secret := thisHost(), !test.secret
-			maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered,
-				error) {
+			maker.Render = func(
+				_ context.Context, request bootstrap.Request,
+			) (*bootstrap.Rendered, error) {
 				secret = request.Secret
 				return render.Render(request)
 			}

@@ -39,8 +39,7 @@ func NewAdmin(network, address string) *Admin {
 		a.dialer.Timeout = adminDialTimeout
 	}
 	a.transport = &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn,
-			error) {
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return a.dial(ctx)
 		},
 		DisableKeepAlives:  true,

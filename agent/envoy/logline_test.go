@@ -69,8 +69,8 @@ func TestLinesBelongToTheMessageBefore(t *testing.T) {
 		t.Errorf("before any message: %s", diff)
 	}
 	got := parser.Parse([]string{header + "one\r\n", header + "two", "  of two", "", "  and three"})
-	if diff := cmp.Diff([]LogLine{message("one", false), message("two\n  of two\n\n  and three",
-		false)}, got); diff != "" {
+	if diff := cmp.Diff([]LogLine{message("one", false),
+		message("two\n  of two\n\n  and three", false)}, got); diff != "" {
 		t.Error(diff)
 	}
 	got = parser.Parse([]string{"of the batch before", header})

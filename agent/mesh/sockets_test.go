@@ -238,8 +238,8 @@ func TestASocketUnderAnotherSpellingOfItsPath(t *testing.T) {
 	if err := os.Symlink("b", filepath.Join(s.folder, "c")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Hold(6, "6", s.at("c")); err == nil || !strings.Contains(err.Error(),
-		"something else than a socket") {
+	if err := s.Hold(6, "6", s.at("c")); err == nil ||
+		!strings.Contains(err.Error(), "something else than a socket") {
 		t.Errorf("a link in the socket's place, where none could be made at the next start: %v",
 			err)
 	}

@@ -188,8 +188,8 @@ func (m *merger) openEnvoy(ctx context.Context, asked *sync.WaitGroup) io.ReadCl
 
 // askEnvoy returns the body of Envoy's answer, or nil.
 func (m *merger) askEnvoy(ctx context.Context) io.ReadCloser {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin/stats/prometheus",
-		nil)
+	request, err := http.NewRequestWithContext(
+		ctx, http.MethodGet, "http://admin/stats/prometheus", nil)
 	if err != nil {
 		return nil
 	}
