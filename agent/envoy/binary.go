@@ -53,7 +53,7 @@ func Identify(path string) (Identity, error) {
 	}
 	identity := Identity{Size: info.Size(), Modified: info.ModTime().UnixNano()}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		identity.Device, identity.Inode = uint64(stat.Dev), stat.Ino //nolint:unconvert // Dev is narrower on 32 bit
+		identity.Device, identity.Inode = uint64(stat.Dev), stat.Ino //nolint:unconvert // its type depends on GOARCH
 	}
 	return identity, nil
 }
