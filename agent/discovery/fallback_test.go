@@ -80,7 +80,8 @@ func (l *lives) refuse(typeURL, name, reason string) []string {
 	l.t.Helper()
 	one := discovery.RefusedResource{Name: name, Version: l.newest(typeURL, name).Version,
 		Held: true}
-	standing, placed := l.server.Refused(typeURL, []discovery.RefusedResource{one}, errors.New(reason))
+	standing, placed := l.server.Refused(typeURL, []discovery.RefusedResource{one},
+		errors.New(reason))
 	if !placed {
 		l.t.Errorf("no file explains %s: %s", name, reason)
 	}

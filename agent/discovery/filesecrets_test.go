@@ -80,7 +80,8 @@ func fileSecret(name string) *tlsv3.Secret {
 	if pair, ok := strings.CutPrefix(name, "file-cert:"); ok {
 		certificate, key, _ := strings.Cut(pair, "~")
 		return &tlsv3.Secret{Name: name,
-			Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: file(certificate), PrivateKey: file(key)}}}
+			Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+				CertificateChain: file(certificate), PrivateKey: file(key)}}}
 	}
 	authority, revoked, _ := strings.Cut(strings.TrimPrefix(name, "file-root:"), "~")
 	context := &tlsv3.CertificateValidationContext{TrustedCa: file(authority)}

@@ -133,7 +133,8 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	if key == "" {
 		limit = 30 * time.Second
 	}
-	for deadline := time.Now().Add(limit); e.stat("listener_manager.total_listeners_warming") != 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(limit); e.stat("listener_manager.total_listeners_warming") !=
+		0 && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, x := range c.exchanges {

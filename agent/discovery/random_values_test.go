@@ -288,7 +288,8 @@ func (r *randomizer) scalar(field protoreflect.FieldDescriptor) protoreflect.Val
 	case protoreflect.BoolKind:
 		return protoreflect.ValueOfBool(r.IntN(2) == 0)
 	case protoreflect.EnumKind:
-		return protoreflect.ValueOfEnum(field.Enum().Values().Get(r.IntN(field.Enum().Values().Len())).Number())
+		return protoreflect.ValueOfEnum(field.Enum().Values().
+			Get(r.IntN(field.Enum().Values().Len())).Number())
 	case protoreflect.BytesKind:
 		return protoreflect.ValueOfBytes([]byte("bytes"))
 	case protoreflect.DoubleKind:

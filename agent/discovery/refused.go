@@ -24,11 +24,13 @@ type RefusedResource struct {
 	Held    bool   // the proxy has another version of it
 }
 
-// Refused takes in that Envoy refused resources of a type. The objects whose change made them go back
-// to the version before. Where that is impossible the proxy keeps what it has, each resource becomes a
-// problem of the object it came from, and Refused returns its name. If refused is empty, the resources
-// that the reason mentions count. placed reports that all these problems have a file and a line.
-func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error) (standing []string,
+// Refused takes in that Envoy refused resources of a type. The objects whose change made them go
+// back to the version before. Where that is impossible the proxy keeps what it has, each resource
+// becomes a problem of the object it came from, and Refused returns its name. If refused is empty,
+// the resources that the reason mentions count. placed reports that all these problems have a file
+// and a line.
+func (s *Server) Refused(typeURL string, refused []RefusedResource,
+	reason error) (standing []string,
 	placed bool) {
 	defer s.rememberTold()
 	s.mu.Lock()
@@ -62,7 +64,8 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error
 		for i, one := range refused {
 			names[i] = one.Name
 		}
-		s.options.Logger.Warn("Envoy refused resources that no object explains", "type", typeURL, "names", names, "error", reason)
+		s.options.Logger.Warn("Envoy refused resources that no object explains", "type", typeURL,
+			"names", names, "error", reason)
 		return names, false
 	}
 	s.tellProblems()

@@ -185,7 +185,8 @@ func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
 		{"damaged", "{"},
 		{"of another version", `{"version":99}`},
 		{"an object that is not valid",
-			`{"version":1,"objects":[{"kind":"ServiceEntry","namespace":"shop","name":"a","file":"` + l.objects + `/a.yaml","spec":{"hosts":["a b"]}}]}`},
+			`{"version":1,"objects":[{"kind":"ServiceEntry","namespace":"shop","name":"a","file":"` +
+				l.objects + `/a.yaml","spec":{"hosts":["a b"]}}]}`},
 		{"a configuration of the mesh that is not valid",
 			`{"version":1,"mesh":"Y29ubmVjdFRpbWVvdXQ6IHR3bwo="}`},
 	} {

@@ -353,7 +353,8 @@ func TestMeshConfigIsReadAgain(t *testing.T) {
 	timeout := func() time.Duration {
 		snapshot, _ := feed.Current()
 		var cluster clusterv3.Cluster
-		if err := proto.Unmarshal(snapshot.Set(resource.ClusterType)["outbound|80||web.test"].Value(), &cluster); err != nil {
+		if err := proto.Unmarshal(snapshot.Set(resource.ClusterType)["outbound|80||web.test"].
+			Value(), &cluster); err != nil {
 			t.Fatal(err)
 		}
 		return cluster.ConnectTimeout.AsDuration()

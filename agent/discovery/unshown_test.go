@@ -189,7 +189,8 @@ func set(m protoreflect.Message, field protoreflect.FieldDescriptor, value strin
 	}
 	switch field.Kind() {
 	case protoreflect.EnumKind:
-		one = protoreflect.ValueOfEnum(field.Enum().Values().ByName(protoreflect.Name(value)).Number())
+		one = protoreflect.ValueOfEnum(field.Enum().Values().
+			ByName(protoreflect.Name(value)).Number())
 	case protoreflect.BoolKind:
 		one = protoreflect.ValueOfBool(true)
 	case protoreflect.Uint32Kind:
@@ -242,7 +243,8 @@ func complete(spec proto.Message) {
 				p.ApplyTo = networking.EnvoyFilter_LISTENER
 			}
 			if p.Patch == nil {
-				p.Patch = &networking.EnvoyFilter_Patch{Operation: networking.EnvoyFilter_Patch_REMOVE}
+				p.Patch = &networking.EnvoyFilter_Patch{
+					Operation: networking.EnvoyFilter_Patch_REMOVE}
 			} else if p.Patch.FilterClass != networking.EnvoyFilter_Patch_UNSPECIFIED {
 				p.Patch.Operation = networking.EnvoyFilter_Patch_REMOVE
 			}

@@ -51,7 +51,8 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 				case self.precedes(other, want):
 				default:
 					taken[want.Key] = true
-					fault := self.Wants.Fault(want.Key, clash(want, claim, other), "give one of the two another")
+					fault := self.Wants.Fault(want.Key, clash(want, claim, other),
+						"give one of the two another")
 					report.Clashes = append(report.Clashes, fault)
 				}
 			}
@@ -139,7 +140,8 @@ func (h Host) strangers(self Self, wants []config.Claim, taken map[string]bool) 
 			// The agent moves its own listeners only when the new epoch is live.
 			if key := self.listensBy(socket); key != "" {
 				message += ", as " + key + " in force says"
-				cure = "put the change of " + key + " in force first, then this one, or give Envoy another port"
+				cure = "put the change of " + key +
+					" in force first, then this one, or give Envoy another port"
 			}
 			clashes = append(clashes, self.Wants.Fault(want.Key, message, cure).Because(ErrTaken))
 			break
@@ -191,7 +193,8 @@ func (h Host) Shared(
 		for _, claim := range claims() {
 			for _, theirs := range other.Claims {
 				if claim.Clashes(theirs) {
-					shared = append(shared, fmt.Sprintf("%s: %s", claim.Key, clash(claim, theirs, other)))
+					shared = append(shared, fmt.Sprintf("%s: %s", claim.Key,
+						clash(claim, theirs, other)))
 				}
 			}
 		}

@@ -28,14 +28,20 @@ type street struct {
 func newStreet(t *testing.T, files map[string]string) *street {
 	s := &street{t: t, running: map[string]Agent{}}
 	s.Host = Host{
-		Directory:  t.TempDir(),
-		Ask:        func(_ context.Context, runtimeDir string) (Agent, bool) { a, ok := s.running[runtimeDir]; return a, ok },
+		Directory: t.TempDir(),
+		Ask: func(_ context.Context, runtimeDir string) (Agent, bool) {
+			a, ok := s.running[runtimeDir]
+			return a, ok
+		},
 		EnvoyLives: func(runtimeDir string) bool { return slices.Contains(s.envoys, runtimeDir) },
 		Sockets:    func() ([]sockdiag.Socket, error) { return s.sockets, nil },
-		Program:    func(socket sockdiag.Socket) string { return strings.Repeat("nginx.service", int(socket.CGroup)) },
+		Program: func(socket sockdiag.Socket) string {
+			return strings.Repeat("nginx.service", int(socket.CGroup))
+		},
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(s.Directory, name+".toml"), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(s.Directory, name+".toml"), []byte(text),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -44,7 +50,8 @@ func newStreet(t *testing.T, files map[string]string) *street {
 
 func (s *street) load(name string) *config.Loaded {
 	s.t.Helper()
-	loaded, err := config.Load(config.Options{Directory: s.Directory, Instance: name, Environment: func(string) string { return "" }})
+	loaded, err := config.Load(config.Options{Directory: s.Directory, Instance: name,
+		Environment: func(string) string { return "" }})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -54,7 +61,8 @@ func (s *street) load(name string) *config.Loaded {
 // runs makes an instance run with its configuration.
 func (s *street) runs(name string, serves bool, started int64) {
 	s.t.Helper()
-	s.running[config.RuntimeDir(name)] = Agent{Started: time.Unix(started, 0), Serves: serves, Claims: s.load(name).Config.Claims()}
+	s.running[config.RuntimeDir(name)] = Agent{Started: time.Unix(started, 0), Serves: serves,
+		Claims: s.load(name).Config.Claims()}
 }
 
 // elsewhere are ports that the others do not have.
@@ -71,50 +79,86 @@ func TestCheck(t *testing.T) {
 		warnings []string
 	}{
 		{"nothing in common", "", func(s *street, _ *Self) { s.runs("a", true, 1) }, nil, nil},
-		{"a neighbour that does not run", apart, func(*street, *Self) {}, nil, []string{"b.toml: instance \"a\" (outrider@a.service), which does not run, is configured with the same envoy.admin_port (port 16000 of 127.0.0.1)"}},
-		{"one that runs", "telemetry.prometheus_address = \"127.0.0.1:16090\"", func(s *street, _ *Self) { s.runs("a", true, 1) },
-			[]string{`b.toml:4:1: telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken by telemetry.prometheus_address (port 16090 of 127.0.0.1) of instance "a" (outrider@a.service), which runs; give one of the two another`}, nil},
-		{"another key of it", "status.ready_port = 16020", func(s *street, _ *Self) { s.runs("a", true, 1) },
-			[]string{`status.address: port 16020 of all addresses is taken by status.ready_port (port 16020 of 127.0.0.1) of instance "a"`}, nil},
-		{"only its Envoy runs", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.envoys = []string{"/run/outrider/a"} },
-			[]string{`envoy.admin_port: port 16000 of 127.0.0.1 is taken by envoy.admin_port of instance "a" (outrider@a.service), whose agent does not run, but whose Envoy does`}, nil},
-		{"it does not answer, and its file is old enough", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.running["/run/outrider/a"] = Agent{} },
+		{"a neighbour that does not run", apart, func(*street, *Self) {}, nil,
+			[]string{
+				"b.toml: instance \"a\" (outrider@a.service), which does not run, is configured with the same envoy.admin_port (port 16000 of 127.0.0.1)"}},
+		{"one that runs", "telemetry.prometheus_address = \"127.0.0.1:16090\"",
+			func(s *street, _ *Self) { s.runs("a", true, 1) },
+			[]string{
+				`b.toml:4:1: telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken by telemetry.prometheus_address (port 16090 of 127.0.0.1) of instance "a" (outrider@a.service), which runs; give one of the two another`},
+			nil},
+		{"another key of it", "status.ready_port = 16020",
+			func(s *street, _ *Self) { s.runs("a", true, 1) },
+			[]string{
+				`status.address: port 16020 of all addresses is taken by status.ready_port (port 16020 of 127.0.0.1) of instance "a"`},
+			nil},
+		{"only its Envoy runs", "envoy.admin_port = 16000",
+			func(s *street, _ *Self) { s.envoys = []string{"/run/outrider/a"} },
+			[]string{
+				`envoy.admin_port: port 16000 of 127.0.0.1 is taken by envoy.admin_port of instance "a" (outrider@a.service), whose agent does not run, but whose Envoy does`},
+			nil},
+		{"it does not answer, and its file is old enough", "envoy.admin_port = 16000",
+			func(s *street, _ *Self) { s.running["/run/outrider/a"] = Agent{} },
 			[]string{"envoy.admin_port"}, nil},
-		{"a folder", "paths.state_dir = \"/var/lib/outrider/b\"", func(s *street, _ *Self) { s.runs("a", true, 1) },
-			[]string{`paths.state_dir: /var/lib/outrider/b is taken by paths.state_dir of instance "a"`}, nil},
-		{"both start, it began earlier", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.runs("a", false, 1) }, []string{"envoy.admin_port"}, nil},
-		{"both start, it began later", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.runs("a", false, 9) }, nil, nil},
-		{"it began later and serves already", "envoy.admin_port = 16000", func(s *street, _ *Self) { s.runs("a", true, 9) }, []string{"envoy.admin_port"}, nil},
-		{"a reload that changes nothing of it", "envoy.admin_port = 16000", func(s *street, self *Self) {
-			s.runs("a", true, 1)
-			self.Serves, self.Claims = true, self.Wants.Config.Claims()
-		}, nil, nil},
-		{"a reload that takes what a starting one wants", "envoy.admin_port = 16000", func(s *street, self *Self) { s.runs("a", false, 9); self.Serves = true },
+		{"a folder", "paths.state_dir = \"/var/lib/outrider/b\"",
+			func(s *street, _ *Self) { s.runs("a", true, 1) },
+			[]string{
+				`paths.state_dir: /var/lib/outrider/b is taken by paths.state_dir of instance "a"`},
+			nil},
+		{"both start, it began earlier", "envoy.admin_port = 16000",
+			func(s *street, _ *Self) { s.runs("a", false, 1) }, []string{"envoy.admin_port"}, nil},
+		{"both start, it began later", "envoy.admin_port = 16000",
+			func(s *street, _ *Self) { s.runs("a", false, 9) }, nil, nil},
+		{"it began later and serves already", "envoy.admin_port = 16000",
+			func(s *street, _ *Self) { s.runs("a", true, 9) }, []string{"envoy.admin_port"}, nil},
+		{"a reload that changes nothing of it", "envoy.admin_port = 16000",
+			func(s *street, self *Self) {
+				s.runs("a", true, 1)
+				self.Serves, self.Claims = true, self.Wants.Config.Claims()
+			}, nil, nil},
+		{"a reload that takes what a starting one wants", "envoy.admin_port = 16000",
+			func(s *street, self *Self) { s.runs("a", false, 9); self.Serves = true },
 			[]string{"envoy.admin_port"}, nil},
-		{"broken", "nonsense = 1", func(s *street, _ *Self) { s.running["/run/outrider/a"] = Agent{} }, nil, nil},
-		{"a stranger", "", func(s *street, _ *Self) { s.sockets = []sockdiag.Socket{stranger, stranger} },
-			[]string{"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090; end it"}, nil},
+		{"broken", "nonsense = 1",
+			func(s *street, _ *Self) { s.running["/run/outrider/a"] = Agent{} }, nil, nil},
+		{"a stranger", "", func(s *street, _ *Self) {
+			s.sockets = []sockdiag.Socket{stranger,
+				stranger}
+		},
+			[]string{
+				"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090; end it"},
+			nil},
 		{"a stranger who is known", "", func(s *street, _ *Self) {
 			s.sockets = []sockdiag.Socket{{Address: stranger.Address, UID: 65534, CGroup: 1}}
 		},
-			[]string{"is taken: nginx.service of user nobody listens on 127.0.0.1:16090; end it"}, nil},
+			[]string{"is taken: nginx.service of user nobody listens on 127.0.0.1:16090; end it"},
+			nil},
 		{"what is ours", "", func(s *street, self *Self) {
 			s.sockets = []sockdiag.Socket{stranger}
 			self.Serves, self.Claims = true, self.Wants.Config.Claims()
 		}, nil, nil},
 		{"where the agent itself listens until Envoy serves", "", func(s *street, self *Self) {
 			s.sockets = []sockdiag.Socket{stranger}
-			self.Serves, self.Claims = true, []config.Claim{{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 16090}}
-		}, []string{"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090, as envoy.admin_port in force says; " +
-			"put the change of envoy.admin_port in force first, then this one"}, nil},
-		{"an Envoy that ends", "", func(s *street, _ *Self) { s.sockets = []sockdiag.Socket{{Address: stranger.Address, UID: envoyUID}} }, nil, nil},
+			self.Serves, self.Claims = true,
+				[]config.Claim{{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 16090}}
+		},
+			[]string{
+				"telemetry.prometheus_address: port 16090 of 0.0.0.0 is taken: a program of user nobody listens on 127.0.0.1:16090, as envoy.admin_port in force says; " +
+					"put the change of envoy.admin_port in force first, then this one"}, nil},
+		{"an Envoy that ends", "",
+			func(s *street, _ *Self) {
+				s.sockets = []sockdiag.Socket{{Address: stranger.Address,
+					UID: envoyUID}}
+			}, nil, nil},
 		{"the agent says itself where it cannot listen", "", func(s *street, _ *Self) {
 			s.sockets = []sockdiag.Socket{{Address: netip.MustParseAddrPort("127.0.0.1:16000")}}
 		}, nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newStreet(t, map[string]string{"a": c.a, "b": apart, "discoveryd": "reserved = true"})
-			self := Self{Name: "b", Wants: s.load("b"), EnvoyUID: envoyUID, Agent: Agent{Started: time.Unix(5, 0)}}
+			s := newStreet(t, map[string]string{"a": c.a, "b": apart,
+				"discoveryd": "reserved = true"})
+			self := Self{Name: "b", Wants: s.load("b"), EnvoyUID: envoyUID,
+				Agent: Agent{Started: time.Unix(5, 0)}}
 			c.setup(s, &self)
 			report := s.Check(t.Context(), self)
 			for _, list := range []struct {
@@ -145,7 +189,8 @@ func TestOneOfTwoGoesFirst(t *testing.T) {
 		s.runs("b", false, started.b)
 		refused := 0
 		for name, at := range map[string]int64{"a": started.a, "b": started.b} {
-			self := Self{Name: name, Wants: s.load(name), EnvoyUID: envoyUID, Agent: Agent{Started: time.Unix(at, 0)}}
+			self := Self{Name: name, Wants: s.load(name), EnvoyUID: envoyUID,
+				Agent: Agent{Started: time.Unix(at, 0)}}
 			refused += min(1, len(s.Check(t.Context(), self).Clashes))
 		}
 		if refused != 1 {

@@ -10,11 +10,13 @@ import (
 // In whatever order two agents begin, can be asked, and ask, exactly one of them goes first.
 func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 	const same = "envoy.admin_port = 16000\nstatus.address = \"\"\ntelemetry.prometheus_address = \"\""
-	for _, order := range []string{"a+ a? b+ b?", "a+ b+ a? b?", "a+ b+ b? a?", "b+ a+ a? b?", "b+ a+ b? a?", "b+ b? a+ a?"} {
+	for _, order := range []string{"a+ a? b+ b?", "a+ b+ a? b?", "a+ b+ b? a?", "b+ a+ a? b?",
+		"b+ a+ b? a?", "b+ b? a+ a?"} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStreet(t, map[string]string{"a": same, "b": same})
 			answers := map[string]chan struct{}{"a": make(chan struct{}), "b": make(chan struct{})}
-			presences := map[string]*Presence{"a": NewPresence(answers["a"]), "b": NewPresence(answers["b"])}
+			presences := map[string]*Presence{"a": NewPresence(answers["a"]),
+				"b": NewPresence(answers["b"])}
 			refused := 0
 			for step := range strings.FieldsSeq(order) {
 				time.Sleep(time.Millisecond) // of the bubble's clock
@@ -34,7 +36,8 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 						s.running["/run/outrider/"+other] = agent
 					}
 				}
-				self := Self{Name: name, Wants: s.load(name), EnvoyUID: envoyUID, Agent: Agent{Started: presences[name].Since()}}
+				self := Self{Name: name, Wants: s.load(name), EnvoyUID: envoyUID,
+					Agent: Agent{Started: presences[name].Since()}}
 				refused += min(1, len(s.Check(t.Context(), self).Clashes))
 			}
 			if refused != 1 {

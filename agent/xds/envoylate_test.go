@@ -45,7 +45,8 @@ func TestEnvoyRefusesTwoVersionsLate(t *testing.T) {
 		waits.HealthChecks = []*corev3.HealthCheck{{Timeout: durationpb.New(time.Minute),
 			Interval:         durationpb.New(time.Minute),
 			HealthyThreshold: wrapperspb.UInt32(1), UnhealthyThreshold: wrapperspb.UInt32(1),
-			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Path: "/"}}}}
+			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{
+				HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Path: "/"}}}}
 		bad := func(timeout time.Duration) *resource.Resource {
 			c := edsCluster("a", timeout)
 			c.TransportSocket = &corev3.TransportSocket{Name: "unknown",
@@ -53,7 +54,10 @@ func TestEnvoyRefusesTwoVersionsLate(t *testing.T) {
 					TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/outrider.test.Unknown"}}}
 			return encoded(t, "a", c)
 		}
-		unanswered := func(n uint64) func() bool { return func() bool { return server.Stats().Unanswered >= n } }
+		unanswered := func(
+			n uint64) func() bool {
+			return func() bool { return server.Stats().Unanswered >= n }
+		}
 		feed.Publish(resource.Change{Set: []*resource.Resource{bad(time.Second), encoded(t, "waits",
 			waits), encoded(t, "waits", assignment("waits", silent(t)))}})
 		eventually(t, "no answer", unanswered(1))

@@ -166,9 +166,10 @@ func overADS() *corev3.ConfigSource {
 }
 
 func address(port int) *corev3.Address {
-	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address:       "127.0.0.1",
-		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)}}}}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{
+		SocketAddress: &corev3.SocketAddress{
+			Address:       "127.0.0.1",
+			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)}}}}
 }
 
 func edsCluster(name string, connectTimeout time.Duration) *clusterv3.Cluster {
@@ -181,7 +182,8 @@ func assignment(name string, ports ...int) *endpointv3.ClusterLoadAssignment {
 	locality := &endpointv3.LocalityLbEndpoints{}
 	for _, port := range ports {
 		locality.LbEndpoints = append(locality.LbEndpoints, &endpointv3.LbEndpoint{
-			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(port)}}})
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+				Address: address(port)}}})
 	}
 	return &endpointv3.ClusterLoadAssignment{ClusterName: name,
 		Endpoints: []*endpointv3.LocalityLbEndpoints{locality}}
@@ -191,8 +193,9 @@ func routes(name, cluster string) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{Name: name,
 		VirtualHosts: []*routev3.VirtualHost{{Name: "all", Domains: []string{"*"},
 			Routes: []*routev3.Route{{
-				Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-				Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}}}}}}}
+				Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+				Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+					ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}}}}}}}
 }
 
 func packed(t testing.TB, message proto.Message) *anypb.Any {

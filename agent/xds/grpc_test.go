@@ -35,7 +35,8 @@ func dial(t testing.TB, socket string, more ...grpc.DialOption) *grpc.ClientConn
 func deltaStream(t testing.TB,
 	connection *grpc.ClientConn) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
 	t.Helper()
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(t.Context())
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).
+		DeltaAggregatedResources(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +228,8 @@ func TestMaxStreams(t *testing.T) {
 	if err := connection.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); feed.Idle().IsZero(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); feed.Idle().IsZero(); time.Sleep(
+		time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the feed of a stream that ended is followed still")
 		}
@@ -298,7 +300,8 @@ func TestAThousandStreamsLeaveNothingBehind(t *testing.T) {
 		connection := dial(t, socket)
 		open = append(open, connection)
 		for range each {
-			stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(ctx)
+			stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).
+				DeltaAggregatedResources(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}

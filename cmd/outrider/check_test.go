@@ -129,7 +129,8 @@ func TestMeshCheck(t *testing.T) {
 		!strings.Contains(errors, "$DIR/mesh:1: ") {
 		t.Errorf("%d %s", code, errors)
 	}
-	m.write("etc/outrider.toml", "[discovery]\nfiles = [\""+m.dir+"/etc/mesh.d\"]\nmesh_config_file = \""+config+"\"\n")
+	m.write("etc/outrider.toml",
+		"[discovery]\nfiles = [\""+m.dir+"/etc/mesh.d\"]\nmesh_config_file = \""+config+"\"\n")
 	if code, _, errors := m.outrider("mesh", "check"); code != 1 ||
 		!strings.Contains(errors, "$DIR/mesh:1: ") {
 		t.Errorf("%d %s", code, errors)

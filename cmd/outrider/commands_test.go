@@ -320,7 +320,8 @@ func TestEvents(t *testing.T) {
 }
 
 func TestConfigDiff_Refused(t *testing.T) {
-	m := newMachine(t, &apitest.Backend{DiffValue: api.ConfigDiff{Errors: []string{"a.toml:1:1: x: wrong"}}})
+	m := newMachine(t,
+		&apitest.Backend{DiffValue: api.ConfigDiff{Errors: []string{"a.toml:1:1: x: wrong"}}})
 	if code, _, errors := m.outrider("config", "diff"); code != 1 ||
 		errors != "a.toml:1:1: x: wrong\n" {
 		t.Errorf("%d %s", code, errors)

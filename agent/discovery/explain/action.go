@@ -14,12 +14,14 @@ import (
 
 // redirectCodes are the statuses of Envoy's names.
 var redirectCodes = map[routev3.RedirectAction_RedirectResponseCode]int{
-	routev3.RedirectAction_MOVED_PERMANENTLY: 301, routev3.RedirectAction_FOUND: 302, routev3.RedirectAction_SEE_OTHER: 303,
+	routev3.RedirectAction_MOVED_PERMANENTLY: 301, routev3.RedirectAction_FOUND: 302,
+	routev3.RedirectAction_SEE_OTHER:          303,
 	routev3.RedirectAction_TEMPORARY_REDIRECT: 307, routev3.RedirectAction_PERMANENT_REDIRECT: 308,
 }
 
 // action says what a route does.
-func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route, origins []resource.Origin) {
+func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
+	origins []resource.Origin) {
 	if e.fault(host, r, origins) || e.preflight(host, r, origins) {
 		return
 	}
@@ -27,16 +29,20 @@ func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route, origin
 	case *routev3.Route_Redirect:
 		e.answer.Outcome, e.answer.Status = Redirect, redirectCodes[to.Redirect.ResponseCode]
 		e.answer.Location = location(to.Redirect, r.Match, e.request, e.authority())
-		e.step("action", "redirect", origins, fmt.Sprintf("%d to %s", e.answer.Status, e.answer.Location))
+		e.step("action", "redirect", origins, fmt.Sprintf("%d to %s", e.answer.Status,
+			e.answer.Location))
 	case *routev3.Route_DirectResponse:
 		e.answer.Outcome, e.answer.Status = Answered, int(to.DirectResponse.Status)
 		e.answer.Body = to.DirectResponse.GetBody().GetInlineString()
 		if e.answer.Body == "" {
 			e.answer.Body = string(to.DirectResponse.GetBody().GetInlineBytes())
 		}
-		e.step("action", "direct response", origins, fmt.Sprintf("status %d, %d bytes", e.answer.Status, len(e.answer.Body)))
+		e.step("action", "direct response", origins, fmt.Sprintf("status %d, %d bytes",
+			e.answer.Status, len(e.answer.Body)))
 		if host.Name == "block_all" {
-			e.answer.Reason = fmt.Sprintf("no host %s is known on port %d, and what nobody knows is blocked", e.request.Host, e.request.Port)
+			e.answer.Reason = fmt.Sprintf(
+				"no host %s is known on port %d, and what nobody knows is blocked", e.request.Host,
+				e.request.Port)
 			e.answer.Cure = e.cureHost()
 			if e.proxy.Captured {
 				e.answer.Cure += ", or outboundTrafficPolicy ALLOW_ANY"
@@ -58,7 +64,9 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 	case *routev3.RouteAction_ClusterHeader:
 		name, there := e.header(by.ClusterHeader)
 		if !there {
-			e.end(Answered, 503, "the route sends to the cluster that header "+by.ClusterHeader+" names, which the request does not have", "send the header")
+			e.end(Answered, 503,
+				"the route sends to the cluster that header "+by.ClusterHeader+" names, which the request does not have",
+				"send the header")
 			return
 		}
 		targets = []Target{{name, 100}}
@@ -99,7 +107,8 @@ func (e *explanation) sendWords(r *routev3.Route, to *routev3.RouteAction) []str
 		query = "?" + query
 	}
 	if to.PrefixRewrite != "" {
-		facts = append(facts, "rewrites the path to "+to.PrefixRewrite+p[min(len(p), matchedPrefix(r.Match)):]+query)
+		facts = append(facts, "rewrites the path to "+to.PrefixRewrite+p[min(len(p),
+			matchedPrefix(r.Match)):]+query)
 	} else if to.RegexRewrite != nil {
 		facts = append(facts, "rewrites the path to "+replaceAll(to.RegexRewrite, p)+query)
 	}
@@ -115,7 +124,8 @@ func (e *explanation) sendWords(r *routev3.Route, to *routev3.RouteAction) []str
 		facts = append(facts, fmt.Sprintf("times out after %v", timeout.AsDuration()))
 	}
 	if retry := to.GetRetryPolicy(); retry != nil {
-		text := fmt.Sprintf("retries up to %d times on %s", retry.GetNumRetries().GetValue(), retry.RetryOn)
+		text := fmt.Sprintf("retries up to %d times on %s", retry.GetNumRetries().GetValue(),
+			retry.RetryOn)
 		if per := retry.GetPerTryTimeout(); per != nil {
 			text += fmt.Sprintf(", %v each", per.AsDuration())
 		}
@@ -149,7 +159,8 @@ func targetWords(targets []Target) []string {
 
 // percent is a fraction in percent.
 func percent(f *typev3.FractionalPercent) float64 {
-	parts := map[typev3.FractionalPercent_DenominatorType]float64{typev3.FractionalPercent_HUNDRED: 1,
+	parts := map[typev3.FractionalPercent_DenominatorType]float64{
+		typev3.FractionalPercent_HUNDRED:      1,
 		typev3.FractionalPercent_TEN_THOUSAND: 100, typev3.FractionalPercent_MILLION: 10000}
 	return float64(f.GetNumerator()) / parts[f.GetDenominator()]
 }

@@ -53,13 +53,15 @@ func disabled(rule *listenerv3.ListenerFilterChainMatchPredicate, port uint32) b
 	if ports := rule.GetDestinationPortRange(); ports != nil {
 		return int32(port) >= ports.Start && int32(port) < ports.End
 	}
-	return rule.GetAnyMatch() || slices.ContainsFunc(rule.GetOrMatch().GetRules(), func(r *listenerv3.ListenerFilterChainMatchPredicate) bool {
-		return disabled(r, port)
-	})
+	return rule.GetAnyMatch() || slices.ContainsFunc(rule.GetOrMatch().GetRules(),
+		func(r *listenerv3.ListenerFilterChainMatchPredicate) bool {
+			return disabled(r, port)
+		})
 }
 
-// chooseChain narrows chains down as Envoy does: by each criterion in turn those that ask for it most closely, or else those
-// that do not ask; a criterion is not gone back on. nil: no chain takes the connection.
+// chooseChain narrows chains down as Envoy does: by each criterion in turn those that ask for it
+// most closely, or else those that do not ask; a criterion is not gone back on. nil: no chain takes
+// the connection.
 func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.FilterChain {
 	for _, criterion := range []func(*listenerv3.FilterChainMatch) (closeness int, asks bool){
 		func(m *listenerv3.FilterChainMatch) (int, bool) {
@@ -72,7 +74,8 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 				if err != nil {
 					continue
 				}
-				if prefix := netip.PrefixFrom(address, int(block.PrefixLen.GetValue())); prefix.Contains(c.address) {
+				if prefix := netip.PrefixFrom(address,
+					int(block.PrefixLen.GetValue())); prefix.Contains(c.address) {
 					closest = max(closest, 1+prefix.Bits())
 				}
 			}
@@ -82,7 +85,8 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 			closest := 0
 			for _, name := range m.GetServerNames() {
 				name = strings.ToLower(name)
-				if suffix, wild := strings.CutPrefix(name, "*"); c.name != "" && (name == c.name || wild && strings.HasSuffix(c.name, suffix)) {
+				if suffix, wild := strings.CutPrefix(name, "*"); c.name != "" &&
+					(name == c.name || wild && strings.HasSuffix(c.name, suffix)) {
 					closest = max(closest, 2*len(name)+yes(name == c.name))
 					if name == c.name {
 						closest = 1 << 20
@@ -95,7 +99,9 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 			return yes(m.GetTransportProtocol() == c.transport), m.GetTransportProtocol() != ""
 		},
 		func(m *listenerv3.FilterChainMatch) (int, bool) {
-			return yes(slices.ContainsFunc(m.GetApplicationProtocols(), func(p string) bool { return slices.Contains(c.protocols, p) })), len(m.GetApplicationProtocols()) > 0
+			return yes(slices.ContainsFunc(m.GetApplicationProtocols(),
+					func(p string) bool { return slices.Contains(c.protocols, p) })),
+				len(m.GetApplicationProtocols()) > 0
 		},
 	} {
 		var best, indifferent []*listenerv3.FilterChain
@@ -114,8 +120,11 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 			chains = indifferent
 		}
 	}
-	// What is left differs in the client's address, if at all: those that do not ask for it come first.
-	slices.SortStableFunc(chains, func(a, b *listenerv3.FilterChain) int { return yes(asksForSource(a)) - yes(asksForSource(b)) })
+	// What is left differs in the client's address, if at all: those that do not ask for it come
+	// first.
+	slices.SortStableFunc(chains, func(a, b *listenerv3.FilterChain) int {
+		return yes(asksForSource(a)) - yes(asksForSource(b))
+	})
 	if len(chains) == 0 {
 		return nil
 	}
@@ -124,7 +133,8 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 
 func asksForSource(c *listenerv3.FilterChain) bool {
 	m := c.GetFilterChainMatch()
-	return len(m.GetSourcePrefixRanges())+len(m.GetSourcePorts())+len(m.GetDirectSourcePrefixRanges()) > 0 || m.GetSourceType() != 0
+	return len(m.GetSourcePrefixRanges())+len(m.GetSourcePorts())+
+		len(m.GetDirectSourcePrefixRanges()) > 0 || m.GetSourceType() != 0
 }
 
 func yes(b bool) int {
@@ -145,12 +155,15 @@ func (e *explanation) chain(d *door) {
 		e.unknown("the client's address, which filter chains of %s ask for", d.Name)
 	}
 	if chain == nil {
-		reason, cure := fmt.Sprintf("no filter chain of listener %s takes the connection", d.Name), "add the host to what the listener is for"
+		reason, cure := fmt.Sprintf("no filter chain of listener %s takes the connection", d.Name),
+			"add the host to what the listener is for"
 		if names := serverNames(d.Listener); len(names) > 0 {
 			reason += "; it has the server names " + list(names)
-			cure = fmt.Sprintf("add %s to the hosts of a server, service or TLS match of port %d", e.request.Host, d.port)
+			cure = fmt.Sprintf("add %s to the hosts of a server, service or TLS match of port %d",
+				e.request.Host, d.port)
 			if !e.request.TLS {
-				reason, cure = fmt.Sprintf("listener %s takes TLS only, and the request comes without", d.Name), "ask with --tls, or use https"
+				reason, cure = fmt.Sprintf("listener %s takes TLS only, and the request comes without",
+					d.Name), "ask with --tls, or use https"
 			}
 		}
 		e.end(Closed, 0, reason, cure)
@@ -162,7 +175,8 @@ func (e *explanation) chain(d *door) {
 	}
 	e.step("filter chain", chain.Name, d.resource.Origins, facts...)
 	if chain.TransportSocket != nil && !e.request.TLS {
-		e.end(Closed, 0, "the filter chain ends TLS, and the request comes without", "ask with --tls, or use https")
+		e.end(Closed, 0, "the filter chain ends TLS, and the request comes without",
+			"ask with --tls, or use https")
 		return
 	}
 	e.filters(chain, d)
@@ -208,7 +222,8 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *door) {
 	for _, f := range chain.Filters {
 		if manager, ok := unpack(f.GetTypedConfig(), &hcmv3.HttpConnectionManager{}); ok {
 			if e.request.TLS && chain.TransportSocket == nil {
-				e.end(Closed, 0, "the listener takes plain requests, and TLS comes", "ask without --tls, or give the port the protocol TLS or HTTPS")
+				e.end(Closed, 0, "the listener takes plain requests, and TLS comes",
+					"ask without --tls, or give the port the protocol TLS or HTTPS")
 				return
 			}
 			e.manager(manager, d)
@@ -242,7 +257,8 @@ func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *door) {
 		facts = append(facts, "through a tunnel to "+to)
 	}
 	if idle := proxy.GetIdleTimeout(); idle != nil {
-		facts = append(facts, fmt.Sprintf("ends connections that are idle for %v", idle.AsDuration()))
+		facts = append(facts, fmt.Sprintf("ends connections that are idle for %v",
+			idle.AsDuration()))
 	}
 	e.step("action", "connection", d.resource.Origins, append(facts, targetWords(targets)...)...)
 	e.forward(targets, Closed, 0)

@@ -17,7 +17,8 @@ import (
 // mostEndpoints are named one by one; of more only how many.
 const mostEndpoints = 20
 
-// forward follows a request to clusters. It comes to nothing, with the outcome and status, if none of them has an endpoint.
+// forward follows a request to clusters. It comes to nothing, with the outcome and status, if none
+// of them has an endpoint.
 func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	e.answer.Clusters = targets
 	e.answer.Outcome = Forwarded
@@ -36,7 +37,9 @@ func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	case usable == 0:
 		e.end(nothing, status, why, cure)
 	default:
-		e.unknown("which of the clusters is taken by chance: of one that cannot be had the answer is %d", status)
+		e.unknown(
+			"which of the clusters is taken by chance: of one that cannot be had the answer is %d",
+			status)
 	}
 }
 
@@ -54,7 +57,8 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 	kind := c.GetType().String()
 	if custom := c.GetClusterType(); custom != nil {
 		kind = strings.TrimPrefix(custom.Name, "envoy.cluster.")
-		if dns, ok := unpack(custom.GetTypedConfig(), &dnsv3.DnsCluster{}); ok && dns.AllAddressesInSingleEndpoint {
+		if dns, ok := unpack(custom.GetTypedConfig(), &dnsv3.DnsCluster{}); ok &&
+			dns.AllAddressesInSingleEndpoint {
 			kind += ", all addresses as one endpoint"
 		}
 	}
@@ -92,7 +96,8 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 		}
 		endpoints := e.proxy.Resources.Get(resource.Key{Type: resource.EndpointType, Name: service})
 		if endpoints == nil {
-			return fmt.Sprintf("nobody says what endpoints cluster %s has", name), e.cureCluster(name)
+			return fmt.Sprintf("nobody says what endpoints cluster %s has", name),
+				e.cureCluster(name)
 		}
 		if assignment, err = decode(endpoints, &endpointv3.ClusterLoadAssignment{}); err != nil {
 			return err.Error(), ""
@@ -106,13 +111,16 @@ func (e *explanation) cluster(name string) (reason, cure string) {
 	return reason, cure
 }
 
-func (e *explanation) endpoints(name string, assignment *endpointv3.ClusterLoadAssignment, origins []resource.Origin) (reason, cure string) {
+func (e *explanation) endpoints(name string, assignment *endpointv3.ClusterLoadAssignment,
+	origins []resource.Origin) (reason, cure string) {
 	var facts []string
 	total, usable := 0, 0
 	for _, place := range assignment.GetEndpoints() {
 		for _, ep := range place.LbEndpoints {
 			total++
-			if ep.HealthStatus != corev3.HealthStatus_UNHEALTHY && ep.HealthStatus != corev3.HealthStatus_DRAINING && ep.HealthStatus != corev3.HealthStatus_TIMEOUT {
+			if ep.HealthStatus != corev3.HealthStatus_UNHEALTHY &&
+				ep.HealthStatus != corev3.HealthStatus_DRAINING &&
+				ep.HealthStatus != corev3.HealthStatus_TIMEOUT {
 				usable++
 			}
 			if total <= mostEndpoints {
@@ -143,7 +151,8 @@ func endpointWords(place *endpointv3.LocalityLbEndpoints, ep *endpointv3.LbEndpo
 	if place.Priority > 0 {
 		text += fmt.Sprintf(", priority %d", place.Priority)
 	}
-	if ep.HealthStatus != corev3.HealthStatus_UNKNOWN && ep.HealthStatus != corev3.HealthStatus_HEALTHY {
+	if ep.HealthStatus != corev3.HealthStatus_UNKNOWN &&
+		ep.HealthStatus != corev3.HealthStatus_HEALTHY {
 		text += ", " + strings.ToLower(ep.HealthStatus.String())
 	}
 	return text
@@ -166,7 +175,10 @@ func (e *explanation) cureCluster(name string) string {
 	case len(parts) != 4 || parts[0] != "outbound":
 		return ""
 	case parts[2] != "":
-		return fmt.Sprintf("give a DestinationRule for %s the subset %s, with labels that endpoints of its ServiceEntry have", parts[3], parts[2])
+		return fmt.Sprintf(
+			"give a DestinationRule for %s the subset %s, with labels that endpoints of its ServiceEntry have",
+			parts[3], parts[2])
 	}
-	return fmt.Sprintf("add a ServiceEntry with the host %s, the port %s and an endpoint", parts[3], parts[1])
+	return fmt.Sprintf("add a ServiceEntry with the host %s, the port %s and an endpoint", parts[3],
+		parts[1])
 }

@@ -1,5 +1,6 @@
-// Package explain says what an Envoy would do with a request, from the resources it is given, and which objects decide it:
-// listener, filter chain, virtual host, route and cluster are found as Envoy finds them. Functions here keep no state.
+// Package explain says what an Envoy would do with a request, from the resources it is given, and
+// which objects decide it: listener, filter chain, virtual host, route and cluster are found as
+// Envoy finds them. Functions here keep no state.
 package explain
 
 import (
@@ -21,7 +22,9 @@ type Request struct {
 	Headers []Header   // without those that other fields tell
 	TLS     bool       // the client speaks TLS, and Host is its server name
 	Address netip.Addr // that is connected to; the zero value where it is not known
-	Literal string     // of :authority; "": a header host, or else what HTTP clients write: the host, with a port that is not the scheme's
+	// of :authority; "": a header host, or else what HTTP clients write: the host, with a port that
+	// is not the scheme's
+	Literal string
 }
 
 // Header is one header; its name counts in any case.
@@ -34,7 +37,8 @@ type Proxy struct {
 	Captured  bool         // connections are intercepted
 	Own       []netip.Addr // addresses of the machine: captured connections to them come in
 
-	// Origins are those of a virtual host, the deciding one first; nil where they are not told apart. May be nil.
+	// Origins are those of a virtual host, the deciding one first; nil where they are not told
+	// apart. May be nil.
 	Origins func(routes, domain string) []resource.Origin
 	// Refused is why Envoy refused a resource, "" if it did not. May be nil.
 	Refused func(resource.Key) string
@@ -60,10 +64,11 @@ const (
 // Answer is what becomes of a request and why.
 type Answer struct {
 	Outcome  Outcome
-	Status   int      // of an answer of the proxy's own; 0 where the backend says it
-	Location string   // of a redirect
-	Body     string   // of a direct response
-	Clusters []Target // that the request may be sent to, those with the greatest weight first as they are written
+	Status   int    // of an answer of the proxy's own; 0 where the backend says it
+	Location string // of a redirect
+	Body     string // of a direct response
+	// that the request may be sent to, those with the greatest weight first as they are written
+	Clusters []Target
 	Mirrors  []Target // that get a copy
 	Steps    []Step   // how it came to that, in order
 	Reason   string   // why nothing takes the request; "" if something does
@@ -79,7 +84,8 @@ type Target struct {
 
 // Step is one decision.
 type Step struct {
-	What    string            // listener, filter chain, routes, virtual host, route, action, cluster, endpoints
+	// listener, filter chain, routes, virtual host, route, action, cluster, endpoints
+	What    string
 	Name    string            // of the resource or the part of it
 	Facts   []string          // for people
 	Origins []resource.Origin // the objects that decide, the deciding one first
@@ -106,7 +112,8 @@ func Explain(proxy Proxy, request Request) Answer {
 }
 
 func (e *explanation) step(what, name string, origins []resource.Origin, facts ...string) {
-	e.answer.Steps = append(e.answer.Steps, Step{What: what, Name: name, Facts: facts, Origins: origins})
+	e.answer.Steps = append(e.answer.Steps, Step{What: what, Name: name, Facts: facts,
+		Origins: origins})
 }
 
 // unknown notes what could make it otherwise.
@@ -121,16 +128,19 @@ func (e *explanation) unknown(format string, arguments ...any) {
 }
 
 func (e *explanation) end(outcome Outcome, status int, reason, cure string) {
-	e.answer.Outcome, e.answer.Status, e.answer.Reason, e.answer.Cure = outcome, status, reason, cure
+	e.answer.Outcome, e.answer.Status, e.answer.Reason, e.answer.Cure =
+		outcome, status, reason, cure
 }
 
-// refusal is a fact about a resource that Envoy refused, if it did: this is about what was refused then.
+// refusal is a fact about a resource that Envoy refused, if it did: this is about what was refused
+// then.
 func (e *explanation) refusal(key resource.Key) []string {
 	if e.proxy.Refused == nil {
 		return nil
 	}
 	if why := e.proxy.Refused(key); why != "" {
-		e.unknown("what Envoy has in place of %s, which it refused: what was before, or nothing", key.Name)
+		e.unknown("what Envoy has in place of %s, which it refused: what was before, or nothing",
+			key.Name)
 		return []string{"Envoy refused this: " + why}
 	}
 	return nil
@@ -159,6 +169,8 @@ func (e *explanation) authority() string {
 	return e.request.Host
 }
 
-func percentOf(weight, total uint32) float64 { return 100 * float64(weight) / float64(max(total, 1)) }
+func percentOf(weight, total uint32) float64 {
+	return 100 * float64(weight) / float64(max(total, 1))
+}
 
 func list(words []string) string { return strings.Join(words, ", ") }

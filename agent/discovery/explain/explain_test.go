@@ -19,23 +19,28 @@ import (
 func TestVirtualHostsByPrecedence(t *testing.T) {
 	routes := &routev3.RouteConfiguration{IgnorePortInHostMatching: true}
 	for _, domain := range []string{"*", "a.*", "a.test", "*.test", "*.b.test", "a.b.*", "[::1]"} {
-		routes.VirtualHosts = append(routes.VirtualHosts, &routev3.VirtualHost{Name: domain, Domains: []string{domain}})
+		routes.VirtualHosts = append(routes.VirtualHosts, &routev3.VirtualHost{Name: domain,
+			Domains: []string{domain}})
 	}
 	for authority, want := range map[string]string{
-		"a.test": "a.test", "A.Test:8080": "a.test", "x.test": "*.test", "x.b.test": "*.b.test", "b.test": "*.test", ".b.test": "*.test",
+		"a.test": "a.test", "A.Test:8080": "a.test", "x.test": "*.test", "x.b.test": "*.b.test",
+		"b.test": "*.test", ".b.test": "*.test",
 		"a.b.c": "a.b.*", "a.other": "a.*", "other": "*", "[::1]:80": "[::1]", "[::1]": "[::1]",
 	} {
 		if _, got := findHost(routes, authority); got != want {
 			t.Errorf("%s: %s, want %s", authority, got, want)
 		}
 	}
-	if host, _ := findHost(&routev3.RouteConfiguration{VirtualHosts: routes.VirtualHosts[2:3]}, "a.test:80"); host != nil {
+	if host, _ := findHost(&routev3.RouteConfiguration{VirtualHosts: routes.VirtualHosts[2:3]},
+		"a.test:80"); host != nil {
 		t.Error("a port counts where it is not ignored")
 	}
 }
 
 func TestRouteMatches(t *testing.T) {
-	asked := Request{Method: "GET", Host: "a.test", Port: 80, Path: "/v1/items?debug=1&debug=2&empty=", Headers: []Header{{"X-User", "jason"}, {"x-many", "a"}, {"x-many", "b"}, {"x-number", "7"}}}
+	asked := Request{Method: "GET", Host: "a.test", Port: 80,
+		Path: "/v1/items?debug=1&debug=2&empty=", Headers: []Header{{"X-User", "jason"},
+			{"x-many", "a"}, {"x-many", "b"}, {"x-number", "7"}}}
 	for _, test := range []struct {
 		match string
 		want  bool
@@ -50,21 +55,43 @@ func TestRouteMatches(t *testing.T) {
 		{`{"safe_regex": {"regex": "/v[0-9]/items"}}`, true},
 		{`{"safe_regex": {"regex": "/v[0-9]"}}`, false},
 		{`{"connect_matcher": {}}`, false},
-		{`{"prefix": "/", "headers": [{"name": "x-user", "string_match": {"exact": "jason"}}]}`, true},
-		{`{"prefix": "/", "headers": [{"name": "x-user", "string_match": {"exact": "JASON"}}]}`, false},
-		{`{"prefix": "/", "headers": [{"name": "x-user", "string_match": {"exact": "JASON", "ignore_case": true}}]}`, true},
-		{`{"prefix": "/", "headers": [{"name": "x-user", "string_match": {"suffix": "son"}, "invert_match": true}]}`, false},
-		{`{"prefix": "/", "headers": [{"name": "x-none", "string_match": {"exact": "a"}, "invert_match": true}]}`, false},
-		{`{"prefix": "/", "headers": [{"name": "x-none", "string_match": {"exact": "a"}, "invert_match": true, "treat_missing_header_as_empty": true}]}`, true},
-		{`{"prefix": "/", "headers": [{"name": "x-none", "present_match": true, "invert_match": true}]}`, true},
+		{`{"prefix": "/", "headers": [{"name": "x-user", "string_match": {"exact": "jason"}}]}`,
+			true},
+		{`{"prefix": "/", "headers": [{"name": "x-user", "string_match": {"exact": "JASON"}}]}`,
+			false},
+		{
+			`{"prefix": "/", "headers": [{"name": "x-user", "string_match": {"exact": "JASON", "ignore_case": true}}]}`,
+			true},
+		{
+			`{"prefix": "/", "headers": [{"name": "x-user", "string_match": {"suffix": "son"}, "invert_match": true}]}`,
+			false},
+		{
+			`{"prefix": "/", "headers": [{"name": "x-none", "string_match": {"exact": "a"}, "invert_match": true}]}`,
+			false},
+		{
+			`{"prefix": "/", "headers": [{"name": "x-none", "string_match": {"exact": "a"}, "invert_match": true, "treat_missing_header_as_empty": true}]}`,
+			true},
+		{
+			`{"prefix": "/", "headers": [{"name": "x-none", "present_match": true, "invert_match": true}]}`,
+			true},
 		{`{"prefix": "/", "headers": [{"name": "x-user", "present_match": false}]}`, false},
-		{`{"prefix": "/", "headers": [{"name": "x-many", "string_match": {"exact": "a,b"}}]}`, true},
-		{`{"prefix": "/", "headers": [{"name": "x-number", "range_match": {"start": 5, "end": 7}}]}`, false},
-		{`{"prefix": "/", "headers": [{"name": "x-number", "range_match": {"start": 7, "end": 8}}]}`, true},
-		{`{"prefix": "/", "headers": [{"name": ":authority", "string_match": {"contains": "a.te"}}]}`, true},
-		{`{"prefix": "/", "headers": [{"name": ":scheme", "string_match": {"exact": "https"}}]}`, false},
-		{`{"prefix": "/", "query_parameters": [{"name": "debug", "string_match": {"exact": "1"}}]}`, true},
-		{`{"prefix": "/", "query_parameters": [{"name": "debug", "string_match": {"exact": "2"}}]}`, false},
+		{`{"prefix": "/", "headers": [{"name": "x-many", "string_match": {"exact": "a,b"}}]}`,
+			true},
+		{
+			`{"prefix": "/", "headers": [{"name": "x-number", "range_match": {"start": 5, "end": 7}}]}`,
+			false},
+		{
+			`{"prefix": "/", "headers": [{"name": "x-number", "range_match": {"start": 7, "end": 8}}]}`,
+			true},
+		{
+			`{"prefix": "/", "headers": [{"name": ":authority", "string_match": {"contains": "a.te"}}]}`,
+			true},
+		{`{"prefix": "/", "headers": [{"name": ":scheme", "string_match": {"exact": "https"}}]}`,
+			false},
+		{`{"prefix": "/", "query_parameters": [{"name": "debug", "string_match": {"exact": "1"}}]}`,
+			true},
+		{`{"prefix": "/", "query_parameters": [{"name": "debug", "string_match": {"exact": "2"}}]}`,
+			false},
 		{`{"prefix": "/", "query_parameters": [{"name": "empty", "present_match": true}]}`, true},
 		{`{"prefix": "/", "query_parameters": [{"name": "none"}]}`, false},
 		{`{"prefix": "/", "grpc": {}}`, false},
@@ -81,10 +108,13 @@ func TestRouteMatches(t *testing.T) {
 		}
 	}
 	half := &routev3.RouteMatch{}
-	if err := protojson.Unmarshal([]byte(`{"prefix": "/", "runtime_fraction": {"default_value": {"numerator": 50}}}`), half); err != nil {
+	if err := protojson.Unmarshal(
+		[]byte(`{"prefix": "/", "runtime_fraction": {"default_value": {"numerator": 50}}}`),
+		half); err != nil {
 		t.Fatal(err)
 	}
-	if got := (&explanation{request: asked}).match(half); got.certain() || !got.holds || len(got.open) != 1 {
+	if got := (&explanation{request: asked}).match(half); got.certain() || !got.holds ||
+		len(got.open) != 1 {
 		t.Errorf("a share of the requests: %v", got)
 	}
 }
@@ -96,16 +126,19 @@ func TestFilterChainsByPrecedence(t *testing.T) {
 	}
 	add("all", nil)
 	add("port", &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(15006)})
-	add("block", &listenerv3.FilterChainMatch{PrefixRanges: []*corev3.CidrRange{{AddressPrefix: "10.0.0.0", PrefixLen: wrapperspb.UInt32(8)}}})
-	add("smaller block", &listenerv3.FilterChainMatch{PrefixRanges: []*corev3.CidrRange{{AddressPrefix: "10.1.0.0", PrefixLen: wrapperspb.UInt32(16)}}})
+	add("block", &listenerv3.FilterChainMatch{PrefixRanges: []*corev3.CidrRange{
+		{AddressPrefix: "10.0.0.0", PrefixLen: wrapperspb.UInt32(8)}}})
+	add("smaller block", &listenerv3.FilterChainMatch{PrefixRanges: []*corev3.CidrRange{
+		{AddressPrefix: "10.1.0.0", PrefixLen: wrapperspb.UInt32(16)}}})
 	add("name", &listenerv3.FilterChainMatch{ServerNames: []string{"a.b.test"}})
 	add("wildcard", &listenerv3.FilterChainMatch{ServerNames: []string{"*.test"}})
 	add("longer wildcard", &listenerv3.FilterChainMatch{ServerNames: []string{"*.b.test"}})
 	add("tls", &listenerv3.FilterChainMatch{TransportProtocol: "tls"})
 	add("http", &listenerv3.FilterChainMatch{ApplicationProtocols: []string{"http/1.1"}})
 	for want, c := range map[string]connection{
-		"all":             {transport: "raw_buffer"},
-		"port":            {transport: "raw_buffer", port: 15006, address: netip.MustParseAddr("10.1.0.1")},
+		"all": {transport: "raw_buffer"},
+		"port": {transport: "raw_buffer", port: 15006,
+			address: netip.MustParseAddr("10.1.0.1")},
 		"block":           {transport: "raw_buffer", address: netip.MustParseAddr("10.2.0.1")},
 		"smaller block":   {transport: "raw_buffer", address: netip.MustParseAddr("10.1.0.1")},
 		"name":            {transport: "tls", name: "a.b.test"},
@@ -153,13 +186,19 @@ func TestRedirects(t *testing.T) {
 	for want, redirect := range map[string]*routev3.RedirectAction{
 		"http://b.test/old/x?q=1":      {HostRedirect: "b.test"},
 		"http://a.test:8443/old/x?q=1": {PortRedirect: 8443},
-		"http://a.test:8080/new?q=1":   {PathRewriteSpecifier: &routev3.RedirectAction_PathRedirect{PathRedirect: "/new"}},
-		"http://a.test:8080/new?z=2":   {PathRewriteSpecifier: &routev3.RedirectAction_PathRedirect{PathRedirect: "/new?z=2"}},
+		"http://a.test:8080/new?q=1": {PathRewriteSpecifier: &routev3.RedirectAction_PathRedirect{
+			PathRedirect: "/new"}},
+		"http://a.test:8080/new?z=2": {PathRewriteSpecifier: &routev3.RedirectAction_PathRedirect{
+			PathRedirect: "/new?z=2"}},
 		"http://a.test:8080/new/x?q=1": {PathRewriteSpecifier: &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: "/new"}},
-		"https://a.test:8080/old/x":    {StripQuery: true, SchemeRewriteSpecifier: &routev3.RedirectAction_HttpsRedirect{HttpsRedirect: true}},
-		"http://a.test:8080/x-old?q=1": {PathRewriteSpecifier: &routev3.RedirectAction_RegexRewrite{RegexRewrite: &matcherv3.RegexMatchAndSubstitute{Pattern: &matcherv3.RegexMatcher{Regex: "^/(old)/(x)"}, Substitution: `/\2-\1`}}},
-		"ftp://a.test:8080/old/x?q=1":  {SchemeRewriteSpecifier: &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: "ftp"}},
-		"https://b.test:444/old/x?q=1": {HostRedirect: "b.test", PortRedirect: 444, SchemeRewriteSpecifier: &routev3.RedirectAction_HttpsRedirect{HttpsRedirect: true}},
+		"https://a.test:8080/old/x": {StripQuery: true,
+			SchemeRewriteSpecifier: &routev3.RedirectAction_HttpsRedirect{HttpsRedirect: true}},
+		"http://a.test:8080/x-old?q=1": {PathRewriteSpecifier: &routev3.RedirectAction_RegexRewrite{
+			RegexRewrite: &matcherv3.RegexMatchAndSubstitute{Pattern: &matcherv3.RegexMatcher{
+				Regex: "^/(old)/(x)"}, Substitution: `/\2-\1`}}},
+		"ftp://a.test:8080/old/x?q=1": {SchemeRewriteSpecifier: &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: "ftp"}},
+		"https://b.test:444/old/x?q=1": {HostRedirect: "b.test", PortRedirect: 444,
+			SchemeRewriteSpecifier: &routev3.RedirectAction_HttpsRedirect{HttpsRedirect: true}},
 	} {
 		if got := location(redirect, match, request, "a.test:8080"); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -170,16 +209,20 @@ func TestRedirects(t *testing.T) {
 // TestSteps follows one request through everything, and says whose resources it met.
 func TestSteps(t *testing.T) {
 	from := func(name string) resource.Origin {
-		return resource.Origin{File: name + ".yaml", Line: 1, Kind: "ServiceEntry", Namespace: "shop", Name: name}
+		return resource.Origin{File: name + ".yaml", Line: 1, Kind: "ServiceEntry",
+			Namespace: "shop", Name: name}
 	}
 	feed := resource.NewFeed()
 	proxy := Proxy{Resources: feed.Publish(resource.Change{})}
 	request := Request{Host: "a.test", Port: 80}
-	if got := Explain(proxy, request); got.Outcome != Refused || got.Reason == "" || got.Cure == "" {
+	if got := Explain(proxy, request); got.Outcome != Refused || got.Reason == "" ||
+		got.Cure == "" {
 		t.Errorf("without a listener: %+v", got)
 	}
-	listener, err := resource.New("127.0.0.1_80", &listenerv3.Listener{Name: "127.0.0.1_80", Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
-		SocketAddress: &corev3.SocketAddress{Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80}}}}}, from("listener"))
+	listener, err := resource.New("127.0.0.1_80", &listenerv3.Listener{Name: "127.0.0.1_80",
+		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+			SocketAddress: &corev3.SocketAddress{Address: "127.0.0.1",
+				PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80}}}}}, from("listener"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,9 +234,11 @@ func TestSteps(t *testing.T) {
 		return ""
 	}
 	got := Explain(proxy, request)
-	want := []Step{{What: "listener", Name: "127.0.0.1_80", Origins: []resource.Origin{from("listener")},
-		Facts: []string{"listens on 127.0.0.1:80", "Envoy refused this: no such filter"}}}
-	if diff := cmp.Diff(want, got.Steps); diff != "" || got.Outcome != Closed || len(got.Unknown) != 1 {
+	want := []Step{{What: "listener", Name: "127.0.0.1_80",
+		Origins: []resource.Origin{from("listener")},
+		Facts:   []string{"listens on 127.0.0.1:80", "Envoy refused this: no such filter"}}}
+	if diff := cmp.Diff(want, got.Steps); diff != "" || got.Outcome != Closed ||
+		len(got.Unknown) != 1 {
 		t.Errorf("%s: %s", got.Outcome, diff)
 	}
 }

@@ -22,7 +22,8 @@ const (
 )
 
 // perRoute is what a route, or else its virtual host, says to a filter.
-func perRoute[T proto.Message](filter string, host *routev3.VirtualHost, r *routev3.Route, into T) bool {
+func perRoute[T proto.Message](filter string, host *routev3.VirtualHost, r *routev3.Route,
+	into T) bool {
 	packed := r.TypedPerFilterConfig[filter]
 	if packed == nil {
 		packed = host.TypedPerFilterConfig[filter]
@@ -32,14 +33,16 @@ func perRoute[T proto.Message](filter string, host *routev3.VirtualHost, r *rout
 }
 
 // fault says which faults a route has; true if one ends the request for certain.
-func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route, origins []resource.Origin) bool {
+func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route,
+	origins []resource.Origin) bool {
 	f := &faultv3.HTTPFault{}
 	if !perRoute(faultFilter, host, r, f) {
 		return false
 	}
 	var facts []string
 	if d := f.GetDelay(); d != nil {
-		facts = append(facts, fmt.Sprintf("delays %g %% by %v", percent(d.GetPercentage()), d.GetFixedDelay().AsDuration()))
+		facts = append(facts, fmt.Sprintf("delays %g %% by %v", percent(d.GetPercentage()),
+			d.GetFixedDelay().AsDuration()))
 	}
 	abort, share := f.GetAbort(), percent(f.GetAbort().GetPercentage())
 	if abort != nil {
@@ -64,18 +67,22 @@ func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route, origins
 }
 
 // preflight tells whether the proxy answers a browser's question of whether it may ask.
-func (e *explanation) preflight(host *routev3.VirtualHost, r *routev3.Route, origins []resource.Origin) bool {
+func (e *explanation) preflight(host *routev3.VirtualHost, r *routev3.Route,
+	origins []resource.Origin) bool {
 	policy := &corsv3.CorsPolicy{}
 	origin, from := e.header("origin")
 	_, asks := e.header("access-control-request-method")
-	if e.request.Method != http.MethodOptions || !from || !asks || !perRoute(corsFilter, host, r, policy) {
+	if e.request.Method != http.MethodOptions || !from || !asks || !perRoute(corsFilter, host, r,
+		policy) {
 		return false
 	}
-	allowed := slices.ContainsFunc(policy.AllowOriginStringMatch, func(m *matcherv3.StringMatcher) bool {
-		holds, _ := matchString(m, origin)
-		return holds || m.GetExact() == "*"
-	})
-	if !allowed && (policy.ForwardNotMatchingPreflights == nil || policy.ForwardNotMatchingPreflights.Value) {
+	allowed := slices.ContainsFunc(policy.AllowOriginStringMatch,
+		func(m *matcherv3.StringMatcher) bool {
+			holds, _ := matchString(m, origin)
+			return holds || m.GetExact() == "*"
+		})
+	if !allowed && (policy.ForwardNotMatchingPreflights == nil ||
+		policy.ForwardNotMatchingPreflights.Value) {
 		return false
 	}
 	fact := "origin " + origin + " is allowed"

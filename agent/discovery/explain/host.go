@@ -23,7 +23,9 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
 		key := resource.Key{Type: resource.RouteType, Name: name}
 		r := e.proxy.Resources.Get(key)
 		if r == nil {
-			e.end(Answered, 404, fmt.Sprintf("the listener asks for route configuration %s, which there is none of", name), "look at outrider mesh check")
+			e.end(Answered, 404,
+				fmt.Sprintf("the listener asks for route configuration %s, which there is none of",
+					name), "look at outrider mesh check")
 			return
 		}
 		var err error
@@ -32,7 +34,8 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
 			return
 		}
 		origins = r.Origins
-		e.step("routes", name, nil, append([]string{count(len(routes.VirtualHosts), "virtual host")}, e.refusal(key)...)...)
+		e.step("routes", name, nil,
+			append([]string{count(len(routes.VirtualHosts), "virtual host")}, e.refusal(key)...)...)
 	}
 	if routes == nil {
 		e.unknown("the routes of listener %s, which come from elsewhere", d.Name)
@@ -41,7 +44,8 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
 	}
 	host, domain := findHost(routes, e.authority())
 	if host == nil {
-		e.end(Answered, 404, fmt.Sprintf("no virtual host of the routes %s is for %s", routes.Name, e.authority()), e.cureHost())
+		e.end(Answered, 404, fmt.Sprintf("no virtual host of the routes %s is for %s", routes.Name,
+			e.authority()), e.cureHost())
 		return
 	}
 	if e.proxy.Origins != nil {
@@ -62,9 +66,13 @@ func (e *explanation) isFallback(host *routev3.VirtualHost) bool {
 
 func (e *explanation) cureHost() string {
 	if e.proxy.Router {
-		return fmt.Sprintf("bind a VirtualService with the host %s to a Gateway of this proxy, whose server has the host too", e.request.Host)
+		return fmt.Sprintf(
+			"bind a VirtualService with the host %s to a Gateway of this proxy, whose server has the host too",
+			e.request.Host)
 	}
-	return fmt.Sprintf("add a ServiceEntry with the host %s and the port %d; a Sidecar's egress has to let it in", e.request.Host, e.request.Port)
+	return fmt.Sprintf(
+		"add a ServiceEntry with the host %s and the port %d; a Sidecar's egress has to let it in",
+		e.request.Host, e.request.Port)
 }
 
 // normalized is a path as a manager hands it to the routes.
@@ -113,8 +121,8 @@ func dotless(p string) string {
 	return strings.Join(out, "/")
 }
 
-// findHost finds the virtual host of an authority: the exact domain, the longest that begins with *, the longest that ends
-// with *, then * alone.
+// findHost finds the virtual host of an authority: the exact domain, the longest that begins with
+// *, the longest that ends with *, then * alone.
 func findHost(routes *routev3.RouteConfiguration, authority string) (*routev3.VirtualHost, string) {
 	authority = strings.ToLower(authority)
 	if routes.IgnorePortInHostMatching {
@@ -140,9 +148,11 @@ func closeness(domain, authority string) int {
 		return exact
 	case domain == "*":
 		return 1
-	case strings.HasPrefix(domain, "*") && strings.HasSuffix(authority, domain[1:]) && len(authority) >= len(domain):
+	case strings.HasPrefix(domain, "*") && strings.HasSuffix(authority, domain[1:]) &&
+		len(authority) >= len(domain):
 		return suffix + len(domain)
-	case strings.HasSuffix(domain, "*") && strings.HasPrefix(authority, domain[:len(domain)-1]) && len(authority) >= len(domain):
+	case strings.HasSuffix(domain, "*") && strings.HasPrefix(authority, domain[:len(domain)-1]) &&
+		len(authority) >= len(domain):
 		return prefix + len(domain)
 	}
 	return 0

@@ -42,9 +42,11 @@ func (e *explanation) connect() {
 func (e *explanation) listen(d *door) {
 	facts := []string{fmt.Sprintf("listens on %s", netip.AddrPortFrom(d.address, uint16(d.port)))}
 	if d.BindToPort != nil && !d.BindToPort.Value {
-		facts = []string{fmt.Sprintf("takes captured connections to %s", netip.AddrPortFrom(d.address, uint16(d.port)))}
+		facts = []string{fmt.Sprintf("takes captured connections to %s",
+			netip.AddrPortFrom(d.address, uint16(d.port)))}
 	}
-	e.step("listener", d.Name, d.resource.Origins, append(facts, e.refusal(resource.Key{Type: d.resource.Type, Name: d.resource.Name})...)...)
+	e.step("listener", d.Name, d.resource.Origins,
+		append(facts, e.refusal(resource.Key{Type: d.resource.Type, Name: d.resource.Name})...)...)
 	e.chain(d)
 }
 
@@ -62,43 +64,52 @@ func (e *explanation) doors() ([]*door, error) {
 		if err != nil {
 			continue // a Unix socket, or internal
 		}
-		doors = append(doors, &door{Listener: l, resource: set[name], address: address, port: socket.GetPortValue()})
+		doors = append(doors, &door{Listener: l, resource: set[name], address: address,
+			port: socket.GetPortValue()})
 	}
 	return doors, nil
 }
 
-// bound finds a listener that has bound a port. Without an address an application's is meant: the one that the proxy listens
-// on for others.
+// bound finds a listener that has bound a port. Without an address an application's is meant: the
+// one that the proxy listens on for others.
 func (e *explanation) bound(doors []*door) *door {
 	var here, elsewhere []*door
 	for _, d := range doors {
 		switch {
 		case d.BindToPort != nil && !d.BindToPort.Value || d.port != e.request.Port:
-		case e.request.Address.IsValid() && d.address != e.request.Address && !d.address.IsUnspecified():
+		case e.request.Address.IsValid() && d.address != e.request.Address &&
+			!d.address.IsUnspecified():
 			elsewhere = append(elsewhere, d)
 		default:
 			here = append(here, d)
 		}
 	}
-	// An address binds closer than all addresses do, and what goes out is meant rather than what comes in.
+	// An address binds closer than all addresses do, and what goes out is meant rather than what
+	// comes in.
 	slices.SortStableFunc(here, func(a, b *door) int { return e.rank(a) - e.rank(b) })
 	if len(here) > 1 {
-		e.unknown("%d listeners have port %d: this is about the one on %s", len(here), e.request.Port, here[0].address)
+		e.unknown("%d listeners have port %d: this is about the one on %s", len(here),
+			e.request.Port, here[0].address)
 	}
 	if len(here) > 0 {
 		return here[0]
 	}
 	if len(elsewhere) > 0 {
-		e.end(Refused, 0, fmt.Sprintf("nothing listens on %s port %d: the listener of that port is on %s", e.request.Address, e.request.Port, elsewhere[0].address),
+		e.end(Refused, 0,
+			fmt.Sprintf("nothing listens on %s port %d: the listener of that port is on %s",
+				e.request.Address, e.request.Port, elsewhere[0].address),
 			fmt.Sprintf("connect to %s", elsewhere[0].address))
 		return nil
 	}
 	reason := fmt.Sprintf("nothing listens on port %d%s", e.request.Port, listening(doors))
-	cure := fmt.Sprintf("add port %d to a ServiceEntry for %s (without interception applications connect to 127.0.0.1)", e.request.Port, e.request.Host)
+	cure := fmt.Sprintf(
+		"add port %d to a ServiceEntry for %s (without interception applications connect to 127.0.0.1)",
+		e.request.Port, e.request.Host)
 	if e.proxy.Idle != "" {
 		reason, cure = reason+"; "+e.proxy.Idle, e.proxy.IdleCure
 	} else if e.proxy.Router {
-		cure = fmt.Sprintf("add a server with port %d to a Gateway that selects this proxy", e.request.Port)
+		cure = fmt.Sprintf("add a server with port %d to a Gateway that selects this proxy",
+			e.request.Port)
 	}
 	e.end(Refused, 0, reason, cure)
 	return nil
@@ -138,11 +149,13 @@ func (e *explanation) rank(d *door) int {
 	return rank
 }
 
-// captured finds the listener of a captured connection: of those that come in the one of all, else that of the address
-// and port, else that of the port, else the one where all arrive.
+// captured finds the listener of a captured connection: of those that come in the one of all, else
+// that of the address and port, else that of the port, else the one where all arrive.
 func (e *explanation) captured(doors []*door) *door {
 	for _, d := range doors {
-		if (d.BindToPort == nil || d.BindToPort.Value) && !d.UseOriginalDst.GetValue() && e.request.Address.IsValid() && d.address == e.request.Address && d.port == e.request.Port {
+		if (d.BindToPort == nil || d.BindToPort.Value) && !d.UseOriginalDst.GetValue() &&
+			e.request.Address.IsValid() && d.address == e.request.Address &&
+			d.port == e.request.Port {
 			return d // connected to straight
 		}
 	}

@@ -24,7 +24,8 @@ type Finding struct {
 	Rule          bool // the DestinationRule has to be corrected, not the ServiceEntry
 }
 
-// Unresolved returns what is wrong with a cluster of which no DNS name has an address; nil: nothing.
+// Unresolved returns what is wrong with a cluster of which no DNS name has an address; nil:
+// nothing.
 func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 	name := ""
 	for _, place := range c.GetLoadAssignment().GetEndpoints() {
@@ -36,7 +37,8 @@ func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 		return nil
 	}
 	return &Finding{Message: fmt.Sprintf("%s does not resolve: cluster %s has no endpoint",
-		name, c.Name), Cure: fmt.Sprintf("correct the name, or the DNS of this host: getent hosts %s", name)}
+		name, c.Name),
+		Cure: fmt.Sprintf("correct the name, or the DNS of this host: getent hosts %s", name)}
 }
 
 // Untrusting returns what is wrong with a cluster to which no TLS handshake has succeeded though
@@ -59,7 +61,8 @@ func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
 	default:
 		return nil
 	}
-	found.Message = fmt.Sprintf("no TLS connection to cluster %s has succeeded since Envoy started: %s",
+	found.Message = fmt.Sprintf(
+		"no TLS connection to cluster %s has succeeded since Envoy started: %s",
 		c.Name, why)
 	return found
 }
@@ -69,7 +72,8 @@ func Findings(resources *resource.Snapshot, live map[string]Live) map[*resource.
 	found := map[*resource.Resource][]Finding{}
 	for name, r := range resources.Set(resource.ClusterType) {
 		counted, known := live[name]
-		if !known || counted.Endpoints > 0 && counted.Untrusted+counted.OtherName+counted.Faulty == 0 {
+		if !known || counted.Endpoints > 0 &&
+			counted.Untrusted+counted.OtherName+counted.Faulty == 0 {
 			continue
 		}
 		c, err := decode(r, &clusterv3.Cluster{})

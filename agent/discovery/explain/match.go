@@ -45,8 +45,9 @@ func (e *explanation) match(m *routev3.RouteMatch) verdict {
 		}
 		v.open = append(v.open, strconv.FormatFloat(percent(f), 'g', 4, 64)+" % of the requests")
 	}
-	for what, asked := range map[string]bool{"the client's certificate": m.GetTlsContext() != nil, "metadata of filters": len(m.GetDynamicMetadata()) > 0,
-		"state of filters": len(m.GetFilterState()) > 0, "cookies": len(m.GetCookies()) > 0} {
+	for what, asked := range map[string]bool{"the client's certificate": m.GetTlsContext() != nil,
+		"metadata of filters": len(m.GetDynamicMetadata()) > 0,
+		"state of filters":    len(m.GetFilterState()) > 0, "cookies": len(m.GetCookies()) > 0} {
 		if asked {
 			v.open = append(v.open, what)
 		}
@@ -77,8 +78,8 @@ func (e *explanation) matchPath(m *routev3.RouteMatch, v *verdict) bool {
 	return true
 }
 
-// fullMatch matches as Envoy's RE2 does: the whole text. An expression that is not valid matches nothing; Envoy would have
-// refused it.
+// fullMatch matches as Envoy's RE2 does: the whole text. An expression that is not valid matches
+// nothing; Envoy would have refused it.
 func fullMatch(expression, text string) bool {
 	compiled, err := regexp.Compile(`\A(?:` + expression + `)\z`)
 	return err == nil && compiled.MatchString(text)
@@ -110,7 +111,8 @@ func (e *explanation) header(name string) (string, bool) {
 
 func (e *explanation) matchHeader(h *routev3.HeaderMatcher, v *verdict) bool {
 	value, there := e.header(h.Name)
-	if want, ok := h.HeaderMatchSpecifier.(*routev3.HeaderMatcher_PresentMatch); ok || h.HeaderMatchSpecifier == nil {
+	if want, ok := h.HeaderMatchSpecifier.(*routev3.HeaderMatcher_PresentMatch); ok ||
+		h.HeaderMatchSpecifier == nil {
 		present := !ok || want.PresentMatch
 		return (there || h.TreatMissingHeaderAsEmpty) == present != h.InvertMatch
 	}
@@ -127,7 +129,8 @@ func (e *explanation) matchHeader(h *routev3.HeaderMatcher, v *verdict) bool {
 		}
 	case *routev3.HeaderMatcher_RangeMatch:
 		number, err := strconv.ParseInt(value, 10, 64)
-		holds = err == nil && number >= want.RangeMatch.GetStart() && number < want.RangeMatch.GetEnd()
+		holds = err == nil && number >= want.RangeMatch.GetStart() &&
+			number < want.RangeMatch.GetEnd()
 	default:
 		v.open = append(v.open, "header "+h.Name+" in a way that Envoy is giving up")
 		return true

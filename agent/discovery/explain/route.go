@@ -12,8 +12,10 @@ import (
 // routes finds the first route that matches.
 func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origin) {
 	if host.RequireTls != routev3.VirtualHost_NONE && !e.request.TLS {
-		e.answer.Outcome, e.answer.Status, e.answer.Location = Redirect, 301, "https://"+e.authority()+e.request.Path
-		e.step("action", "redirect", origins, "the virtual host takes requests over TLS only: 301 to "+e.answer.Location)
+		e.answer.Outcome, e.answer.Status, e.answer.Location = Redirect, 301,
+			"https://"+e.authority()+e.request.Path
+		e.step("action", "redirect", origins,
+			"the virtual host takes requests over TLS only: 301 to "+e.answer.Location)
 		return
 	}
 	for _, r := range host.Routes {
@@ -29,9 +31,11 @@ func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origi
 			e.action(host, r, origins)
 			return
 		}
-		e.step("route", routeName(r), origins, "matches "+matchWords(r.Match)+" in part: passed over here as if it did not")
+		e.step("route", routeName(r), origins,
+			"matches "+matchWords(r.Match)+" in part: passed over here as if it did not")
 	}
-	e.end(Answered, 404, fmt.Sprintf("no route of virtual host %s matches %s %s", host.Name, e.request.Method, e.request.Path),
+	e.end(Answered, 404, fmt.Sprintf("no route of virtual host %s matches %s %s", host.Name,
+		e.request.Method, e.request.Path),
 		"add a route without a match to the end of the VirtualService")
 }
 
@@ -64,7 +68,8 @@ func matchWords(m *routev3.RouteMatch) string {
 }
 
 // location is where a redirect leads.
-func location(r *routev3.RedirectAction, match *routev3.RouteMatch, request Request, authority string) string {
+func location(r *routev3.RedirectAction, match *routev3.RouteMatch, request Request,
+	authority string) string {
 	scheme := "http"
 	if request.TLS {
 		scheme = "https"
@@ -76,7 +81,8 @@ func location(r *routev3.RedirectAction, match *routev3.RouteMatch, request Requ
 		scheme = r.GetSchemeRedirect()
 	}
 	host := authority
-	if scheme != before && (before == "http" && strings.HasSuffix(host, ":80") || before == "https" && strings.HasSuffix(host, ":443")) {
+	if scheme != before && (before == "http" && strings.HasSuffix(host, ":80") ||
+		before == "https" && strings.HasSuffix(host, ":443")) {
 		host = withoutPort(host)
 	}
 	if r.HostRedirect != "" {

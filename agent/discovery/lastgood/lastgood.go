@@ -1,5 +1,6 @@
-// Package lastgood keeps from one run of a program to the next what of the mesh is in force though its text is bad now, or is
-// refused by a proxy: who starts anew would know the bad text alone, and withdraw what the run before served.
+// Package lastgood keeps from one run of a program to the next what of the mesh is in force though
+// its text is bad now, or is refused by a proxy: who starts anew would know the bad text alone, and
+// withdraw what the run before served.
 package lastgood
 
 import (
@@ -23,9 +24,12 @@ import (
 
 // State is what is in force though its text is bad now.
 type State struct {
-	Objects  []*object.Object
-	Complete bool   // Objects are all that is in force: the files restrict access in a way that is not carried out
-	Mesh     []byte // the text of the mesh's configuration; empty: that in force is as its file says, or the default
+	Objects []*object.Object
+	// Objects are all that is in force: the files restrict access in a way that is not carried out
+	Complete bool
+	// the text of the mesh's configuration; empty: that in force is as its file says, or the
+	// default
+	Mesh []byte
 
 	Refused     []Refused
 	RefusedMesh *RefusedMesh // nil: none
@@ -33,7 +37,8 @@ type State struct {
 
 // Empty tells that all is as its text says.
 func (s State) Empty() bool {
-	return !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 && len(s.Refused) == 0 && s.RefusedMesh == nil
+	return !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 && len(s.Refused) == 0 &&
+		s.RefusedMesh == nil
 }
 
 const (
@@ -55,24 +60,26 @@ type written struct {
 
 // record is an object in the file.
 type record struct {
-	File        string            `json:"file"`
-	Line        int               `json:"line"`
-	Index       int               `json:"index,omitempty"`
-	APIVersion  string            `json:"apiVersion"`
-	Kind        object.Kind       `json:"kind"`
-	Namespace   string            `json:"namespace"`
-	Named       *bool             `json:"named,omitempty"` // the object names its namespace; nil: older agents did not write it
+	File       string      `json:"file"`
+	Line       int         `json:"line"`
+	Index      int         `json:"index,omitempty"`
+	APIVersion string      `json:"apiVersion"`
+	Kind       object.Kind `json:"kind"`
+	Namespace  string      `json:"namespace"`
+	// the object names its namespace; nil: older agents did not write it
+	Named       *bool             `json:"named,omitempty"`
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Conditions  map[string]string `json:"conditions,omitempty"`
 	Created     time.Time         `json:"created,omitzero"`
-	Spec        json.RawMessage   `json:"spec"` // as protobuf's JSON has it, which is strict: what this version does not know is an error
+	// as protobuf's JSON has it, which is strict: what this version does not know is an error
+	Spec json.RawMessage `json:"spec"`
 }
 
-// Read reads a file that Write has written; one that does not exist holds nothing. The errors say what could not be taken:
-// the file, or objects that validate finds errors in. The state holds all else. The namespace is the
-// default that is in force.
+// Read reads a file that Write has written; one that does not exist holds nothing. The errors say
+// what could not be taken: the file, or objects that validate finds errors in. The state holds all
+// else. The namespace is the default that is in force.
 func Read(path, namespace string, validate func(*object.Object) []object.Finding) (State, []error) {
 	text, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,7 +100,9 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	for _, r := range in.Objects {
 		o, err := r.object(namespace, validate)
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("the last good version of %s %s/%s, of %s:%d, is not valid any more: %w", r.Kind, r.Namespace, r.Name, r.File, r.Line, err))
+			wrong = append(wrong,
+				fmt.Errorf("the last good version of %s %s/%s, of %s:%d, is not valid any more: %w",
+					r.Kind, r.Namespace, r.Name, r.File, r.Line, err))
 			continue
 		}
 		state.Objects = append(state.Objects, o)
@@ -101,7 +110,8 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	for _, r := range in.Refused {
 		refused, err := r.refused(namespace, validate)
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("a version that Envoy refused is not valid any more: %w", err))
+			wrong = append(wrong,
+				fmt.Errorf("a version that Envoy refused is not valid any more: %w", err))
 			continue
 		}
 		state.Refused = append(state.Refused, refused)
@@ -122,13 +132,14 @@ func read(path string) ([]byte, error) {
 	return text, err
 }
 
-// Write puts a state in the place of what a file held, at once or not at all; one that is empty is no file. The objects may
-// hold secrets, so that nobody else may read it.
+// Write puts a state in the place of what a file held, at once or not at all; one that is empty is
+// no file. The objects may hold secrets, so that nobody else may read it.
 func Write(path string, state State) error {
 	if state.Empty() {
 		return remove(path)
 	}
-	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete, RefusedMesh: state.RefusedMesh, Objects: make([]record, len(state.Objects))}
+	out := written{Version: version, Mesh: state.Mesh, Complete: state.Complete,
+		RefusedMesh: state.RefusedMesh, Objects: make([]record, len(state.Objects))}
 	for i, o := range state.Objects {
 		r, err := recordOf(o)
 		if err != nil {
@@ -148,9 +159,12 @@ func Write(path string, state State) error {
 		return fmt.Errorf("write the last good versions: %w", err)
 	}
 	if len(text) > maxBytes {
-		return errors.Join(fmt.Errorf("the last good versions have %d bytes, more than the %d that are kept", len(text), maxBytes), remove(path))
+		return errors.Join(
+			fmt.Errorf("the last good versions have %d bytes, more than the %d that are kept",
+				len(text), maxBytes), remove(path))
 	}
-	if err := renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path))); err != nil {
+	if err := renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(),
+		renameio.WithTempDir(filepath.Dir(path))); err != nil {
 		return fmt.Errorf("write the last good versions into %s: %w", path, err)
 	}
 	return nil
@@ -168,12 +182,15 @@ func recordOf(o *object.Object) (record, error) {
 	if err != nil {
 		return record{}, fmt.Errorf("write the last good version of %s: %w", o, err)
 	}
-	return record{File: o.File, Line: o.Line, Index: o.Index, APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Named: new(!o.Defaulted), Name: o.Name,
-		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created, Spec: spec}, nil
+	return record{File: o.File, Line: o.Line, Index: o.Index, APIVersion: o.APIVersion,
+		Kind: o.Kind, Namespace: o.Namespace, Named: new(!o.Defaulted), Name: o.Name,
+		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created,
+		Spec: spec}, nil
 }
 
 // object is what a record was made of, if it is as valid as an object from a file has to be.
-func (r record) object(namespace string, validate func(*object.Object) []object.Finding) (*object.Object, error) {
+func (r record) object(namespace string,
+	validate func(*object.Object) []object.Finding) (*object.Object, error) {
 	spec := store.NewSpec(r.Kind)
 	if spec == nil {
 		return nil, errors.New("its kind is not carried out")
@@ -185,8 +202,10 @@ func (r record) object(namespace string, validate func(*object.Object) []object.
 	if r.Named != nil {
 		defaulted = !*r.Named
 	}
-	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name}, Defaulted: defaulted, APIVersion: r.APIVersion, Labels: r.Labels,
-		Annotations: r.Annotations, Conditions: r.Conditions, Created: r.Created, File: r.File, Line: r.Line, Index: r.Index, Spec: spec}
+	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name},
+		Defaulted: defaulted, APIVersion: r.APIVersion, Labels: r.Labels,
+		Annotations: r.Annotations, Conditions: r.Conditions, Created: r.Created, File: r.File,
+		Line: r.Line, Index: r.Index, Spec: spec}
 	for _, finding := range validate(o) {
 		if finding.Severity == condition.Error {
 			return nil, errors.New(o.Problem(finding).Message)

@@ -101,7 +101,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-// Older agents did not write whether an object names its namespace: one in that of the proxies is taken for one that does not.
+// Older agents did not write whether an object names its namespace: one in that of the proxies is
+// taken for one that does not.
 func TestWhichObjectsMoveWithTheProxyIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	if err := lastgood.Write(path, lastgood.State{Objects: objects(t)}); err != nil {
@@ -121,7 +122,8 @@ func TestWhichObjectsMoveWithTheProxyIsKept(t *testing.T) {
 		{"in another namespace", "other", whole, []bool{true, true, true, false}},
 		{"in that of the object that names one", "shop", whole, []bool{true, true, true, false}},
 		{"of an older agent", "default", older, []bool{true, true, true, false}},
-		{"of an older agent, in another namespace", "other", older, []bool{false, false, false, false}},
+		{"of an older agent, in another namespace", "other", older, []bool{false, false, false,
+			false}},
 	} {
 		if err := os.WriteFile(path, test.text, 0o600); err != nil {
 			t.Fatal(err)
@@ -146,14 +148,16 @@ func TestAnObjectThatIsNotValidAnyMoreIsLeftOut(t *testing.T) {
 	got, wrong := lastgood.Read(path, "default", func(o *object.Object) []object.Finding {
 		findings := []object.Finding{{Severity: condition.Warning, Message: "odd"}}
 		if o.Kind == object.VirtualService {
-			findings = append(findings, object.Finding{Field: "http", Severity: condition.Error, Message: "cannot be"})
+			findings = append(findings, object.Finding{Field: "http", Severity: condition.Error,
+				Message: "cannot be"})
 		}
 		return findings
 	})
 	if len(got.Objects) != len(all)-1 || len(wrong) != 1 {
 		t.Fatalf("%v, %v", got.Objects, wrong)
 	}
-	if text := wrong[0].Error(); !strings.Contains(text, "VirtualService default/web, of "+all[0].File) || !strings.Contains(text, "cannot be") {
+	if text := wrong[0].Error(); !strings.Contains(text,
+		"VirtualService default/web, of "+all[0].File) || !strings.Contains(text, "cannot be") {
 		t.Error(text)
 	}
 }
@@ -175,11 +179,16 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 	}{
 		{"empty", nil, "unexpected end of JSON input"},
 		{"cut off", whole[:len(whole)/2], "unexpected end of JSON input"},
-		{"of another version", bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":2`), 1), "of version 2, and 1 is what is read"},
-		{"of another type", bytes.Replace(whole, []byte(`"line":1`), []byte(`"line":"one"`), 1), "line"},
-		{"of an unknown kind", bytes.Replace(whole, []byte(`"ServiceEntry"`), []byte(`"ServiceExit"`), 1), "its kind is not carried out"},
-		{"of another kind", bytes.Replace(whole, []byte(`"ServiceEntry"`), []byte(`"Gateway"`), 1), "its spec cannot be read"},
-		{"with a field of another version", bytes.Replace(whole, []byte(`"resolution"`), []byte(`"revolution"`), 1), "its spec cannot be read"},
+		{"of another version", bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":2`),
+			1), "of version 2, and 1 is what is read"},
+		{"of another type", bytes.Replace(whole, []byte(`"line":1`), []byte(`"line":"one"`), 1),
+			"line"},
+		{"of an unknown kind", bytes.Replace(whole, []byte(`"ServiceEntry"`),
+			[]byte(`"ServiceExit"`), 1), "its kind is not carried out"},
+		{"of another kind", bytes.Replace(whole, []byte(`"ServiceEntry"`), []byte(`"Gateway"`), 1),
+			"its spec cannot be read"},
+		{"with a field of another version", bytes.Replace(whole, []byte(`"resolution"`),
+			[]byte(`"revolution"`), 1), "its spec cannot be read"},
 		{"too large", bytes.Repeat([]byte(" "), 16<<20+1), "more than 16777216 bytes"},
 	} {
 		if err := os.WriteFile(path, test.text, 0o600); err != nil {
@@ -190,14 +199,16 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 			t.Errorf("%s: %v, %v", test.name, state.Objects, wrong)
 		}
 	}
-	if state, wrong := lastgood.Read(folder, "default", validate.Object); !state.Empty() || len(wrong) != 1 {
+	if state, wrong := lastgood.Read(folder, "default", validate.Object); !state.Empty() ||
+		len(wrong) != 1 {
 		t.Errorf("a folder: %v, %v", state, wrong)
 	}
 	link := filepath.Join(folder, "link")
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
-	if state, wrong := lastgood.Read(link, "default", validate.Object); !state.Empty() || len(wrong) != 1 {
+	if state, wrong := lastgood.Read(link, "default", validate.Object); !state.Empty() ||
+		len(wrong) != 1 {
 		t.Errorf("a link: %v, %v", state, wrong)
 	}
 }
@@ -207,7 +218,9 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 	if err := lastgood.Write(path, lastgood.State{Mesh: []byte("a")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := lastgood.Write(path, lastgood.State{Mesh: bytes.Repeat([]byte("a"), 16<<20)}); err == nil || !strings.Contains(err.Error(), "more than the 16777216 that are kept") {
+	if err := lastgood.Write(path,
+		lastgood.State{Mesh: bytes.Repeat([]byte("a"), 16<<20)}); err == nil ||
+		!strings.Contains(err.Error(), "more than the 16777216 that are kept") {
 		t.Errorf("too large: %v", err)
 	}
 	if _, err := os.Stat(path); !os.IsNotExist(err) {

@@ -47,7 +47,8 @@ type refused struct {
 
 func refusedOf(r Refused) (refused, error) {
 	out := refused{Message: r.Message}
-	for o, into := range map[*object.Object]**record{r.Version: &out.Version, r.InForce: &out.InForce} {
+	for o, into := range map[*object.Object]**record{r.Version: &out.Version,
+		r.InForce: &out.InForce} {
 		if o == nil {
 			continue
 		}
@@ -61,9 +62,11 @@ func refusedOf(r Refused) (refused, error) {
 }
 
 // refused returns what a record was made of, if both versions are still valid.
-func (r refused) refused(namespace string, validate func(*object.Object) []object.Finding) (Refused, error) {
+func (r refused) refused(namespace string, validate func(*object.Object) []object.Finding) (Refused,
+	error) {
 	out := Refused{Message: r.Message}
-	for from, into := range map[*record]**object.Object{r.Version: &out.Version, r.InForce: &out.InForce} {
+	for from, into := range map[*record]**object.Object{r.Version: &out.Version,
+		r.InForce: &out.InForce} {
 		if from == nil {
 			continue
 		}

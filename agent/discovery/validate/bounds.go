@@ -43,7 +43,8 @@ func (c *checker) serviceBounds(s *networking.ServiceEntry) bool {
 	fits = c.most("addresses", len(s.Addresses), mostHosts) && fits
 	fits = c.most("ports", len(s.Ports), mostHosts) && fits
 	fits = c.most("endpoints", len(s.Endpoints), mostEndpoints) && fits
-	return c.most("workloadSelector.labels", len(s.WorkloadSelector.GetLabels()), mostLabels) && fits
+	return c.most("workloadSelector.labels", len(s.WorkloadSelector.GetLabels()), mostLabels) &&
+		fits
 }
 
 func (c *checker) workloadBounds(prefix string, e *networking.WorkloadEntry) {

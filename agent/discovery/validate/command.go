@@ -51,8 +51,9 @@ const (
 // command is NAME, NAME(argument) or NAME(argument):length.
 var command = regexp.MustCompile(`^([A-Z0-9_]+)(\(.*\))?(:[0-9]+)?$`)
 
-// whyNoHeaderValue says what is wrong with a header's value in Envoy's format, in which %NAME% and %NAME(argument):7% stand
-// for what Envoy knows of a request, and %% for a percent sign; "" if nothing is.
+// whyNoHeaderValue says what is wrong with a header's value in Envoy's format, in which %NAME% and
+// %NAME(argument):7% stand for what Envoy knows of a request, and %% for a percent sign; "" if
+// nothing is.
 func whyNoHeaderValue(value string) string {
 	for i := range len(value) {
 		if b := value[i]; b < ' ' && b != '\t' || b == 0x7f {
@@ -65,7 +66,8 @@ func whyNoHeaderValue(value string) string {
 			return ""
 		}
 		end := strings.Index(after, "%")
-		if open := strings.Index(after, "("); open >= 0 && open < end { // an argument may have percent signs
+		// an argument may have percent signs
+		if open := strings.Index(after, "("); open >= 0 && open < end {
 			closing := strings.Index(after[open:], ")")
 			if closing < 0 {
 				return fmt.Sprintf("the value %q has a ( without )", value)

@@ -24,19 +24,22 @@ func TestHeaderValues(t *testing.T) {
 		"50% and 60%":                       "stands for something",
 		"a\nb":                              "control character",
 	} {
-		if got := whyNoHeaderValue(value); (got == "") != (want == "") || !strings.Contains(got, want) {
+		if got := whyNoHeaderValue(value); (got == "") != (want == "") ||
+			!strings.Contains(got, want) {
 			t.Errorf("%q: got %q, want %q", value, got, want)
 		}
 	}
 }
 
 func FuzzHeaderValue(f *testing.F) {
-	for _, seed := range []string{"", "%%", "%REQ(:PATH)%", "%START_TIME(%s)%", "%(", "%a(b)", "%%%"} {
+	for _, seed := range []string{"", "%%", "%REQ(:PATH)%", "%START_TIME(%s)%", "%(", "%a(b)",
+		"%%%"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
 		plain := strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f })
-		if escaped := strings.ReplaceAll(value, "%", "%%"); !plain && whyNoHeaderValue(escaped) != "" {
+		if escaped := strings.ReplaceAll(value, "%", "%%"); !plain &&
+			whyNoHeaderValue(escaped) != "" {
 			t.Errorf("%q is text, and refused: %s", escaped, whyNoHeaderValue(escaped))
 		}
 		_ = whyNoHeaderValue(value)

@@ -15,7 +15,8 @@ func (c *checker) tlsRoute(field string, r *networking.TLSRoute, hosts []string,
 		return
 	}
 	if len(r.Match) == 0 {
-		c.fail(field+".match", "no match says for which server names the route is", "write a match with sniHosts")
+		c.fail(field+".match", "no match says for which server names the route is",
+			"write a match with sniHosts")
 	}
 	for i, match := range r.Match {
 		here := fmt.Sprintf("%s.match[%d]", field, i)
@@ -47,7 +48,8 @@ func (c *checker) serverName(field, name string, hosts []string, mesh bool) {
 			return
 		}
 	}
-	c.fail(field, fmt.Sprintf("%s is not among the hosts of the VirtualService", name), "add it to hosts")
+	c.fail(field, fmt.Sprintf("%s is not among the hosts of the VirtualService", name),
+		"add it to hosts")
 }
 
 func (c *checker) tcpRoute(field string, r *networking.TCPRoute) {
@@ -80,20 +82,24 @@ func (c *checker) connectionMatch(field string, m interface {
 	for i, subnet := range m.GetDestinationSubnets() {
 		_, noBlock := netip.ParsePrefix(subnet)
 		if _, err := netip.ParseAddr(subnet); err != nil && noBlock != nil {
-			c.fail(fmt.Sprintf("%s.destinationSubnets[%d]", field, i), fmt.Sprintf("%q is neither an IP address nor a CIDR block", subnet), "write 10.1.0.0/16 or 10.1.2.3")
+			c.fail(fmt.Sprintf("%s.destinationSubnets[%d]", field, i),
+				fmt.Sprintf("%q is neither an IP address nor a CIDR block", subnet),
+				"write 10.1.0.0/16 or 10.1.2.3")
 		}
 	}
 	c.sources(field, m.GetPort(), m.GetSourceLabels(), m.GetSourceNamespace(), m.GetGateways())
 }
 
 // sources checks what says for which port and proxies a match is.
-func (c *checker) sources(field string, port uint32, labels map[string]string, namespace string, gateways []string) {
+func (c *checker) sources(field string, port uint32, labels map[string]string, namespace string,
+	gateways []string) {
 	if port != 0 {
 		c.port(field+".port", port)
 	}
 	c.labels(field+".sourceLabels", labels)
 	if namespace != "" && !dnsLabel.MatchString(namespace) {
-		c.fail(field+".sourceNamespace", fmt.Sprintf("%q is no namespace", namespace), "write letters, digits and -")
+		c.fail(field+".sourceNamespace", fmt.Sprintf("%q is no namespace", namespace),
+			"write letters, digits and -")
 	}
 	for i, name := range gateways {
 		c.gatewayName(fmt.Sprintf("%s.gateways[%d]", field, i), name)
@@ -125,6 +131,7 @@ func (c *checker) weights(field string, weights []int32) {
 	case len(weights) > 1 && total == 0:
 		c.fail(field, "no destination has a weight", "give each a weight")
 	case total > heaviest:
-		c.fail(field, fmt.Sprintf("the weights add up to more than %d", heaviest), "write smaller ones in the same proportion")
+		c.fail(field, fmt.Sprintf("the weights add up to more than %d", heaviest),
+			"write smaller ones in the same proportion")
 	}
 }

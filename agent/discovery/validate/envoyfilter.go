@@ -18,12 +18,15 @@ const longestVersion = 1024
 
 func (c *checker) envoyFilter(o *object.Object, f *networking.EnvoyFilter) {
 	if len(f.TargetRefs) > 0 {
-		c.fail("targetRefs", "belongs to the Kubernetes Gateway API and is not carried out", "write workloadSelector")
+		c.fail("targetRefs", "belongs to the Kubernetes Gateway API and is not carried out",
+			"write workloadSelector")
 	}
 	if f.WorkloadSelector != nil {
 		c.labels("workloadSelector.labels", f.WorkloadSelector.Labels)
 		if len(f.WorkloadSelector.Labels) == 0 {
-			c.warn("workloadSelector", "has no labels and so selects every workload of the namespace", "write labels or remove it")
+			c.warn("workloadSelector",
+				"has no labels and so selects every workload of the namespace",
+				"write labels or remove it")
 		}
 	}
 	sound := true
@@ -41,7 +44,8 @@ func (c *checker) configPatch(field string, p *networking.EnvoyFilter_EnvoyConfi
 	operation := p.GetPatch().GetOperation()
 	switch {
 	case p.GetApplyTo() == networking.EnvoyFilter_BOOTSTRAP:
-		c.fail(field+".applyTo", "the bootstrap is not made by the discovery server", "put the patch into a file and name it in outrider.toml as [envoy] bootstrap_override")
+		c.fail(field+".applyTo", "the bootstrap is not made by the discovery server",
+			"put the patch into a file and name it in outrider.toml as [envoy] bootstrap_override")
 		return false
 	case p.GetApplyTo() == networking.EnvoyFilter_INVALID:
 		c.fail(field+".applyTo", "is missing", "write what is patched, for example HTTP_FILTER")
@@ -53,7 +57,8 @@ func (c *checker) configPatch(field string, p *networking.EnvoyFilter_EnvoyConfi
 		c.fail(field+".patch.operation", "is missing", "write for example MERGE")
 		return false
 	case operation != networking.EnvoyFilter_Patch_REMOVE && p.Patch.Value == nil:
-		c.fail(field+".patch.value", fmt.Sprintf("is missing, and %s needs one", operation), "write what is patched in")
+		c.fail(field+".patch.value", fmt.Sprintf("is missing, and %s needs one", operation),
+			"write what is patched in")
 		return false
 	}
 	if p.Patch.FilterClass != networking.EnvoyFilter_Patch_UNSPECIFIED {
@@ -68,16 +73,19 @@ func (c *checker) patchMatch(field string, p *networking.EnvoyFilter_EnvoyConfig
 	match := p.Match
 	if match.GetContext() == networking.EnvoyFilter_WAYPOINT {
 		if match.GetWaypoint() == nil {
-			c.fail(field, "only waypoint can be matched in the context WAYPOINT", "write waypoint, {} for all")
+			c.fail(field, "only waypoint can be matched in the context WAYPOINT",
+				"write waypoint, {} for all")
 		}
 		if port := match.GetWaypoint().GetPortNumber(); port > highestPort {
 			c.port(field+".waypoint.portNumber", port)
 		}
-		c.warn(field+".context", "there are no waypoints: the patch has no effect", "write SIDECAR_INBOUND, SIDECAR_OUTBOUND or GATEWAY")
+		c.warn(field+".context", "there are no waypoints: the patch has no effect",
+			"write SIDECAR_INBOUND, SIDECAR_OUTBOUND or GATEWAY")
 		return
 	}
 	if match.GetWaypoint() != nil {
-		c.fail(field+".waypoint", "can only be matched in the context WAYPOINT", "match listener, routeConfiguration or cluster")
+		c.fail(field+".waypoint", "can only be matched in the context WAYPOINT",
+			"match listener, routeConfiguration or cluster")
 		return
 	}
 	c.proxyMatch(field+".proxy", match.GetProxy())
@@ -87,12 +95,15 @@ func (c *checker) patchMatch(field string, p *networking.EnvoyFilter_EnvoyConfig
 	var wanted string
 	var given bool
 	switch p.ApplyTo {
-	case networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN, networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER, networking.EnvoyFilter_LISTENER_FILTER:
+	case networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN,
+		networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER,
+		networking.EnvoyFilter_LISTENER_FILTER:
 		wanted, given = "listener", match.GetListener() != nil
 		if given {
 			c.listenerMatch(field+".listener", p.ApplyTo, match.GetListener())
 		}
-	case networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST, networking.EnvoyFilter_HTTP_ROUTE:
+	case networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST,
+		networking.EnvoyFilter_HTTP_ROUTE:
 		wanted, given = "routeConfiguration", match.GetRouteConfiguration() != nil
 	case networking.EnvoyFilter_CLUSTER:
 		wanted, given = "cluster", match.GetCluster() != nil
@@ -101,31 +112,39 @@ func (c *checker) patchMatch(field string, p *networking.EnvoyFilter_EnvoyConfig
 		return
 	}
 	if !given {
-		c.fail(field, fmt.Sprintf("%s is found by %s, and something else is matched", p.ApplyTo, wanted), "write "+wanted)
+		c.fail(field, fmt.Sprintf("%s is found by %s, and something else is matched", p.ApplyTo,
+			wanted), "write "+wanted)
 	}
 }
 
 func (c *checker) proxyMatch(field string, proxy *networking.EnvoyFilter_ProxyMatch) {
 	if expression := proxy.GetProxyVersion(); len(expression) > longestVersion {
-		c.warn(field+".proxyVersion", fmt.Sprintf("is longer than %d characters and so matches no proxy", longestVersion), "shorten it")
+		c.warn(field+".proxyVersion",
+			fmt.Sprintf("is longer than %d characters and so matches no proxy", longestVersion),
+			"shorten it")
 	} else if _, err := regexp.Compile(expression); err != nil {
-		c.fail(field+".proxyVersion", fmt.Sprintf("%q is no regular expression: %v", expression, err), `write one such as ^1\.30.*`)
+		c.fail(field+".proxyVersion", fmt.Sprintf("%q is no regular expression: %v", expression,
+			err), `write one such as ^1\.30.*`)
 	}
 	for key := range proxy.GetMetadata() {
 		if model.OfOneProxy(key) {
-			c.warn(field+".metadata", fmt.Sprintf("%s is of one proxy alone and is not compared: the patch has no effect", key), "write workloadSelector")
+			c.warn(field+".metadata",
+				fmt.Sprintf("%s is of one proxy alone and is not compared: the patch has no effect",
+					key), "write workloadSelector")
 		}
 	}
 }
 
-func (c *checker) listenerMatch(field string, to networking.EnvoyFilter_ApplyTo, match *networking.EnvoyFilter_ListenerMatch) {
+func (c *checker) listenerMatch(field string, to networking.EnvoyFilter_ApplyTo,
+	match *networking.EnvoyFilter_ListenerMatch) {
 	if match.PortName != "" {
 		c.without(field + ".portName")
 	}
 	if match.ListenerFilter != "" && to != networking.EnvoyFilter_LISTENER_FILTER {
 		c.warn(field+".listenerFilter", fmt.Sprintf("has no effect on %s", to), "remove it")
 	}
-	if match.FilterChain != nil && (to == networking.EnvoyFilter_LISTENER || to == networking.EnvoyFilter_LISTENER_FILTER) {
+	if match.FilterChain != nil && (to == networking.EnvoyFilter_LISTENER ||
+		to == networking.EnvoyFilter_LISTENER_FILTER) {
 		c.warn(field+".filterChain", fmt.Sprintf("has no effect on %s", to), "remove it")
 	}
 	filter := match.GetFilterChain().GetFilter()
@@ -143,8 +162,10 @@ func (c *checker) listenerMatch(field string, to networking.EnvoyFilter_ApplyTo,
 	case sub == nil:
 	case to != networking.EnvoyFilter_HTTP_FILTER:
 		c.fail(field+".subFilter", "is for HTTP_FILTER only", "remove it")
-	case filter.Name != "envoy.filters.network.http_connection_manager" && filter.Name != "envoy.http_connection_manager":
-		c.fail(field+".name", "only the HTTP connection manager has filters inside", "write envoy.filters.network.http_connection_manager")
+	case filter.Name != "envoy.filters.network.http_connection_manager" &&
+		filter.Name != "envoy.http_connection_manager":
+		c.fail(field+".name", "only the HTTP connection manager has filters inside",
+			"write envoy.filters.network.http_connection_manager")
 	case sub.Name == "":
 		c.fail(field+".subFilter.name", "is missing", "write the filter's name")
 	}
@@ -152,35 +173,50 @@ func (c *checker) listenerMatch(field string, to networking.EnvoyFilter_ApplyTo,
 	c.filterName(field+".subFilter.name", sub.GetName())
 }
 
-// filterName warns of names from before filters were called envoy.filters.*: generated ones never have them.
+// filterName warns of names from before filters were called envoy.filters.*: generated ones never
+// have them.
 func (c *checker) filterName(field, name string) {
-	if strings.HasPrefix(name, "envoy.") && !strings.HasPrefix(name, "envoy.filters.") && !strings.HasPrefix(name, "envoy.wasm") {
-		c.warn(field, fmt.Sprintf("%s is a name of old: no filter is called so", name), "write the name that begins with envoy.filters.")
+	if strings.HasPrefix(name, "envoy.") && !strings.HasPrefix(name, "envoy.filters.") &&
+		!strings.HasPrefix(name, "envoy.wasm") {
+		c.warn(field, fmt.Sprintf("%s is a name of old: no filter is called so", name),
+			"write the name that begins with envoy.filters.")
 	}
 }
 
 // operations are what can be done with what, apart from adding where there is no order.
 var operations = map[networking.EnvoyFilter_ApplyTo][]networking.EnvoyFilter_Patch_Operation{
-	networking.EnvoyFilter_LISTENER:            {networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_REMOVE},
-	networking.EnvoyFilter_FILTER_CHAIN:        {networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_REMOVE},
-	networking.EnvoyFilter_LISTENER_FILTER:     {networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_REMOVE, networking.EnvoyFilter_Patch_REPLACE},
-	networking.EnvoyFilter_NETWORK_FILTER:      {networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_REMOVE, networking.EnvoyFilter_Patch_REPLACE},
-	networking.EnvoyFilter_HTTP_FILTER:         {networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_REMOVE, networking.EnvoyFilter_Patch_REPLACE},
+	networking.EnvoyFilter_LISTENER: {networking.EnvoyFilter_Patch_MERGE,
+		networking.EnvoyFilter_Patch_REMOVE},
+	networking.EnvoyFilter_FILTER_CHAIN: {networking.EnvoyFilter_Patch_MERGE,
+		networking.EnvoyFilter_Patch_REMOVE},
+	networking.EnvoyFilter_LISTENER_FILTER: {networking.EnvoyFilter_Patch_MERGE,
+		networking.EnvoyFilter_Patch_REMOVE, networking.EnvoyFilter_Patch_REPLACE},
+	networking.EnvoyFilter_NETWORK_FILTER: {networking.EnvoyFilter_Patch_MERGE,
+		networking.EnvoyFilter_Patch_REMOVE, networking.EnvoyFilter_Patch_REPLACE},
+	networking.EnvoyFilter_HTTP_FILTER: {networking.EnvoyFilter_Patch_MERGE,
+		networking.EnvoyFilter_Patch_REMOVE, networking.EnvoyFilter_Patch_REPLACE},
 	networking.EnvoyFilter_ROUTE_CONFIGURATION: {networking.EnvoyFilter_Patch_MERGE},
-	networking.EnvoyFilter_VIRTUAL_HOST:        {networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_REMOVE, networking.EnvoyFilter_Patch_REPLACE},
-	networking.EnvoyFilter_HTTP_ROUTE:          {networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_REMOVE},
-	networking.EnvoyFilter_CLUSTER:             {networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_REMOVE},
+	networking.EnvoyFilter_VIRTUAL_HOST: {networking.EnvoyFilter_Patch_MERGE,
+		networking.EnvoyFilter_Patch_REMOVE, networking.EnvoyFilter_Patch_REPLACE},
+	networking.EnvoyFilter_HTTP_ROUTE: {networking.EnvoyFilter_Patch_MERGE,
+		networking.EnvoyFilter_Patch_REMOVE},
+	networking.EnvoyFilter_CLUSTER: {networking.EnvoyFilter_Patch_MERGE,
+		networking.EnvoyFilter_Patch_REMOVE},
 }
 
 // patchEffect warns of operations that do nothing, as they do nothing in Istio.
 func (c *checker) patchEffect(field string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch) {
 	to, operation := p.ApplyTo, p.Patch.Operation
-	merges := operation == networking.EnvoyFilter_Patch_MERGE || operation == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
-	adds := !merges && operation != networking.EnvoyFilter_Patch_REMOVE && operation != networking.EnvoyFilter_Patch_REPLACE
-	possible := adds && to != networking.EnvoyFilter_ROUTE_CONFIGURATION || merges && to != networking.EnvoyFilter_EXTENSION_CONFIG ||
+	merges := operation == networking.EnvoyFilter_Patch_MERGE ||
+		operation == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
+	adds := !merges && operation != networking.EnvoyFilter_Patch_REMOVE &&
+		operation != networking.EnvoyFilter_Patch_REPLACE
+	possible := adds && to != networking.EnvoyFilter_ROUTE_CONFIGURATION || merges &&
+		to != networking.EnvoyFilter_EXTENSION_CONFIG ||
 		slices.Contains(operations[to], operation)
 	if !possible {
-		c.warn(field, fmt.Sprintf("%s does nothing to %s", operation, to), "write an operation that can be done")
+		c.warn(field, fmt.Sprintf("%s does nothing to %s", operation, to),
+			"write an operation that can be done")
 		return
 	}
 	named := true
@@ -193,6 +229,7 @@ func (c *checker) patchEffect(field string, p *networking.EnvoyFilter_EnvoyConfi
 		named = merges || p.Match.GetListener().GetFilterChain().GetFilter().GetSubFilter() != nil
 	}
 	if !adds && !named {
-		c.warn(field, fmt.Sprintf("%s of a %s does nothing unless match names the filter", operation, to), "name it in match")
+		c.warn(field, fmt.Sprintf("%s of a %s does nothing unless match names the filter",
+			operation, to), "name it in match")
 	}
 }

@@ -35,14 +35,17 @@ func (c *checker) fault(field string, f *networking.HTTPFaultInjection) {
 		switch kind := a.ErrorType.(type) {
 		case *networking.HTTPFaultInjection_Abort_HttpStatus:
 			if kind.HttpStatus < 200 || kind.HttpStatus > 599 {
-				c.fail(field+".abort.httpStatus", fmt.Sprintf("%d is no status of a response", kind.HttpStatus), "write a number from 200 to 599")
+				c.fail(field+".abort.httpStatus", fmt.Sprintf("%d is no status of a response",
+					kind.HttpStatus), "write a number from 200 to 599")
 			}
 		case *networking.HTTPFaultInjection_Abort_GrpcStatus:
 			if !grpcStatuses[kind.GrpcStatus] {
-				c.fail(field+".abort.grpcStatus", fmt.Sprintf("%q is no gRPC status", kind.GrpcStatus), "write a name such as UNAVAILABLE")
+				c.fail(field+".abort.grpcStatus", fmt.Sprintf("%q is no gRPC status",
+					kind.GrpcStatus), "write a name such as UNAVAILABLE")
 			}
 		case nil:
-			c.warn(field+".abort", "it is not said with what: nothing is aborted", "write httpStatus or grpcStatus in it")
+			c.warn(field+".abort", "it is not said with what: nothing is aborted",
+				"write httpStatus or grpcStatus in it")
 		default:
 			c.absent(field + ".abort.http2Error")
 		}
@@ -57,14 +60,17 @@ func (c *checker) faultShare(field string, p *networking.Percent, old bool) {
 	case p == nil && old:
 		c.warn(field+".percent", "is the old form of percentage", "write percentage: {value: N}")
 	case p == nil:
-		c.warn(field+".percentage", "is missing: no request meets the fault", "write percentage: {value: 100}")
+		c.warn(field+".percentage", "is missing: no request meets the fault",
+			"write percentage: {value: 100}")
 	case p.Value > 0 && p.Value < least:
-		c.fail(field+".percentage.value", fmt.Sprintf("%v is too small", p.Value), "write at least 0.0001")
+		c.fail(field+".percentage.value", fmt.Sprintf("%v is too small", p.Value),
+			"write at least 0.0001")
 	}
 }
 
 // corsMethods are the methods that net/http knows, and every one.
-var corsMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect,
+var corsMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut,
+	http.MethodPatch, http.MethodDelete, http.MethodConnect,
 	http.MethodOptions, http.MethodTrace, "*"}
 
 func (c *checker) cors(field string, p *networking.CorsPolicy) {
@@ -77,7 +83,8 @@ func (c *checker) cors(field string, p *networking.CorsPolicy) {
 			c.fail(here, "it is not said what is matched", "write exact, prefix or regex in it")
 		}
 		c.stringMatch(here, origin)
-		if _, ok := origin.GetMatchType().(*networking.StringMatch_Exact); ok && origin.GetExact() == "" {
+		if _, ok := origin.GetMatchType().(*networking.StringMatch_Exact); ok &&
+			origin.GetExact() == "" {
 			c.fail(here+".exact", "is empty", "write an origin such as https://example.com")
 		}
 	}
@@ -85,15 +92,18 @@ func (c *checker) cors(field string, p *networking.CorsPolicy) {
 		if len(p.AllowOrigins) > 0 {
 			c.warn(field+".allowOrigin", "has no effect beside allowOrigins", "remove it")
 		} else {
-			c.warn(field+".allowOrigin", "is the old form of allowOrigins", "write allowOrigins: [{exact: ...}]")
+			c.warn(field+".allowOrigin", "is the old form of allowOrigins",
+				"write allowOrigins: [{exact: ...}]")
 		}
 	}
 	for i, method := range p.AllowMethods {
 		if !slices.Contains(corsMethods, method) {
-			c.fail(fmt.Sprintf("%s.allowMethods[%d]", field, i), fmt.Sprintf("%q is no method", method), "write one such as GET, in capitals")
+			c.fail(fmt.Sprintf("%s.allowMethods[%d]", field, i), fmt.Sprintf("%q is no method",
+				method), "write one such as GET, in capitals")
 		}
 	}
-	for kind, names := range map[string][]string{"allowHeaders": p.AllowHeaders, "exposeHeaders": p.ExposeHeaders} {
+	for kind, names := range map[string][]string{"allowHeaders": p.AllowHeaders,
+		"exposeHeaders": p.ExposeHeaders} {
 		for i, name := range names {
 			if name != "*" {
 				c.header(fmt.Sprintf("%s.%s[%d]", field, kind, i), name)

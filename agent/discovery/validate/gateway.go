@@ -11,7 +11,10 @@ import (
 
 func (c *checker) gateway(name string, g *networking.Gateway) {
 	if !dnsLabel.MatchString(name) {
-		c.fail("", fmt.Sprintf("%q is no name of a Gateway: VirtualServices could not tell it from its namespace", name), "write letters, digits and - only")
+		c.fail("",
+			fmt.Sprintf(
+				"%q is no name of a Gateway: VirtualServices could not tell it from its namespace",
+				name), "write letters, digits and - only")
 	}
 	if len(g.Servers) == 0 {
 		c.fail("servers", "the Gateway has no server", "write at least one")
@@ -23,12 +26,15 @@ func (c *checker) gateway(name string, g *networking.Gateway) {
 		c.server(field, s)
 		if name := s.GetPort().GetName(); name != "" {
 			if names[name] {
-				c.fail(field+".port.name", fmt.Sprintf("a port is called %s already", name), "rename one")
+				c.fail(field+".port.name", fmt.Sprintf("a port is called %s already", name),
+					"rename one")
 			}
 			names[name] = true
 		}
 		if s.Name != "" && servers[s.Name] {
-			c.warn(fmt.Sprintf("servers[%d].name", i), fmt.Sprintf("a server is called %s already: their metrics cannot be told apart", s.Name), "rename one")
+			c.warn(fmt.Sprintf("servers[%d].name", i),
+				fmt.Sprintf("a server is called %s already: their metrics cannot be told apart",
+					s.Name), "rename one")
 		}
 		servers[s.Name] = true
 	}
@@ -44,7 +50,8 @@ func (c *checker) server(field string, s *networking.Server) {
 		c.fail(field+".port.name", "the port has no name", "name it, for example http")
 	}
 	if s.Port.TargetPort > 0 { //nolint:staticcheck // deprecated, still valid YAML
-		c.fail(field+".port.targetPort", "has no effect in a Gateway, which listens on the port itself", "remove it")
+		c.fail(field+".port.targetPort",
+			"has no effect in a Gateway, which listens on the port itself", "remove it")
 	}
 	c.bind(field+".bind", s.Bind)
 	if s.DefaultEndpoint != "" {
@@ -57,8 +64,11 @@ func (c *checker) server(field string, s *networking.Server) {
 		c.serverHost(fmt.Sprintf("%s.hosts[%d]", field, i), host)
 	}
 	c.serverProtocol(field, s)
-	if s.Name != "" && (!strings.EqualFold(s.Port.Protocol, "HTTPS") || s.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH) {
-		c.warn(field+".name", "has no effect: only metrics of HTTPS servers that end TLS have the server's name", "remove it")
+	if s.Name != "" && (!strings.EqualFold(s.Port.Protocol, "HTTPS") ||
+		s.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH) {
+		c.warn(field+".name",
+			"has no effect: only metrics of HTTPS servers that end TLS have the server's name",
+			"remove it")
 	}
 }
 
@@ -73,17 +83,22 @@ func (c *checker) serverProtocol(field string, s *networking.Server) {
 	case !ok:
 		c.fail(field+".port.protocol", fmt.Sprintf("%q is no protocol", protocol), gatewayProtocols)
 	case parsed == model.TLS && s.Tls == nil:
-		c.fail(field+".tls", fmt.Sprintf("a server of protocol %s needs tls", protocol), "write mode, serverCertificate and privateKey in it, or mode: PASSTHROUGH")
+		c.fail(field+".tls", fmt.Sprintf("a server of protocol %s needs tls", protocol),
+			"write mode, serverCertificate and privateKey in it, or mode: PASSTHROUGH")
 	case parsed == model.TLS:
 		c.serverTLS(field+".tls", s.Tls)
 	case parsed.IsHTTP():
-		if t := s.Tls; t != nil && (t.Mode != networking.ServerTLSSettings_PASSTHROUGH || usesCertificates(t)) {
-			c.fail(field+".tls", fmt.Sprintf("port %s speaks %s: of TLS it can only have httpsRedirect", s.Port.Name, protocol), "write protocol: HTTPS")
+		if t := s.Tls; t != nil && (t.Mode != networking.ServerTLSSettings_PASSTHROUGH ||
+			usesCertificates(t)) {
+			c.fail(field+".tls",
+				fmt.Sprintf("port %s speaks %s: of TLS it can only have httpsRedirect", s.Port.Name,
+					protocol), "write protocol: HTTPS")
 		} else if t != nil {
 			c.idleTLS(field+".tls", t, fmt.Sprintf("port %s speaks %s", s.Port.Name, protocol))
 		}
 	case s.Tls != nil:
-		c.fail(field+".tls", fmt.Sprintf("port %s speaks %s, which has no TLS", s.Port.Name, protocol), "write protocol: TLS")
+		c.fail(field+".tls", fmt.Sprintf("port %s speaks %s, which has no TLS", s.Port.Name,
+			protocol), "write protocol: TLS")
 	}
 }
 
@@ -93,7 +108,8 @@ func (c *checker) serverHost(field, host string) {
 		namespace, name = "*", host
 	}
 	if namespace != "*" && namespace != "." && !dnsLabel.MatchString(namespace) {
-		c.fail(field, fmt.Sprintf("%q is no namespace", namespace), "write *, . or a namespace before the /")
+		c.fail(field, fmt.Sprintf("%q is no namespace", namespace),
+			"write *, . or a namespace before the /")
 	}
 	if c.fullHost(field, name) && name != "*" {
 		c.hostOrAddress(field, name)

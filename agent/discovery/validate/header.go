@@ -10,8 +10,10 @@ import (
 )
 
 func (c *checker) headers(field string, h *networking.Headers) {
-	for kind, operations := range map[string]*networking.Headers_HeaderOperations{"request": h.GetRequest(), "response": h.GetResponse()} {
-		for name, headers := range map[string]map[string]string{"set": operations.GetSet(), "add": operations.GetAdd()} {
+	for kind, operations := range map[string]*networking.Headers_HeaderOperations{
+		"request": h.GetRequest(), "response": h.GetResponse()} {
+		for name, headers := range map[string]map[string]string{"set": operations.GetSet(),
+			"add": operations.GetAdd()} {
 			for _, header := range slices.Sorted(maps.Keys(headers)) {
 				here := fmt.Sprintf("%s.%s.%s[%q]", field, kind, name, header)
 				c.changedHeader(here, header, kind == "request")
@@ -26,18 +28,21 @@ func (c *checker) headers(field string, h *networking.Headers) {
 	}
 }
 
-// changedHeader takes every header but those that say where a request goes; the host of a request may be set.
+// changedHeader takes every header but those that say where a request goes; the host of a request
+// may be set.
 func (c *checker) changedHeader(field, name string, host bool) {
 	switch {
 	case host && isAuthority(name):
 	case strings.EqualFold(name, "host"), strings.HasPrefix(name, ":"):
-		c.fail(field, fmt.Sprintf("%s cannot be changed here", name), "set the host with rewrite.authority")
+		c.fail(field, fmt.Sprintf("%s cannot be changed here", name),
+			"set the host with rewrite.authority")
 	case name == "":
 		c.fail(field, "a header without a name", "write its name")
 	case strings.ContainsAny(name, "\x00\r\n"):
 		c.fail(field, fmt.Sprintf("%q is no header's name", name), "write letters, digits and -")
 	case !headerName.MatchString(name):
-		c.warn(field, fmt.Sprintf("%q is no header's name: others may refuse what is sent", name), "write letters, digits and -")
+		c.warn(field, fmt.Sprintf("%q is no header's name: others may refuse what is sent", name),
+			"write letters, digits and -")
 	}
 }
 
@@ -51,7 +56,8 @@ func (c *checker) oneAuthority(field string, r *networking.HTTPRoute) {
 	if r.GetRewrite().GetAuthority() != "" {
 		ways++
 	}
-	for _, headers := range []map[string]string{r.GetHeaders().GetRequest().GetSet(), r.GetHeaders().GetRequest().GetAdd()} {
+	for _, headers := range []map[string]string{r.GetHeaders().GetRequest().GetSet(),
+		r.GetHeaders().GetRequest().GetAdd()} {
 		for name := range headers {
 			if isAuthority(name) {
 				ways++

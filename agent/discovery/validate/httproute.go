@@ -11,11 +11,13 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-func (c *checker) redirect(field string, r *networking.HTTPRedirect, matches []*networking.HTTPMatchRequest) {
+func (c *checker) redirect(field string, r *networking.HTTPRedirect,
+	matches []*networking.HTTPMatchRequest) {
 	if r == nil {
 		return
 	}
-	if r.Uri == "" && r.Authority == "" && r.RedirectPort == nil && r.Scheme == "" && r.PrefixRewrite == "" {
+	if r.Uri == "" && r.Authority == "" && r.RedirectPort == nil && r.Scheme == "" &&
+		r.PrefixRewrite == "" {
 		c.fail(field, "the redirect changes nothing", "write uri, authority, port or scheme in it")
 	}
 	if r.PrefixRewrite != "" {
@@ -24,7 +26,8 @@ func (c *checker) redirect(field string, r *networking.HTTPRedirect, matches []*
 		}
 		for _, m := range matches {
 			if m.GetUri() != nil && m.Uri.GetPrefix() == "" {
-				c.fail(field+".prefixRewrite", "needs prefix in all matches of uri", "write prefix there, or uri here")
+				c.fail(field+".prefixRewrite", "needs prefix in all matches of uri",
+					"write prefix there, or uri here")
 			}
 		}
 	}
@@ -35,9 +38,11 @@ func (c *checker) redirect(field string, r *networking.HTTPRedirect, matches []*
 		c.fail(field+".scheme", fmt.Sprintf("%q is no scheme", r.Scheme), "write http or https")
 	}
 	switch r.RedirectCode {
-	case 0, http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+	case 0, http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther,
+		http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 	default:
-		c.fail(field+".redirectCode", fmt.Sprintf("%d is no redirect that Envoy sends", r.RedirectCode), "write 301, 302, 303, 307 or 308")
+		c.fail(field+".redirectCode", fmt.Sprintf("%d is no redirect that Envoy sends",
+			r.RedirectCode), "write 301, 302, 303, 307 or 308")
 	}
 	if port, ok := r.RedirectPort.(*networking.HTTPRedirect_Port); ok {
 		c.port(field+".port", port.Port)
@@ -49,14 +54,17 @@ func (c *checker) directResponse(field string, d *networking.HTTPDirectResponse)
 		return
 	}
 	if d.Status < 200 || d.Status > 599 {
-		c.fail(field+".status", fmt.Sprintf("%d is no status of a response", d.Status), "write a number from 200 to 599")
+		c.fail(field+".status", fmt.Sprintf("%d is no status of a response", d.Status),
+			"write a number from 200 to 599")
 	}
 	const large, largest = 100 << 10, 1 << 20 // bytes
 	switch size := max(len(d.GetBody().GetString_()), len(d.GetBody().GetBytes())); {
 	case size > largest:
-		c.fail(field+".body", fmt.Sprintf("has %d bytes, more than %d", size, largest), "let a service answer")
+		c.fail(field+".body", fmt.Sprintf("has %d bytes, more than %d", size, largest),
+			"let a service answer")
 	case size > large:
-		c.warn(field+".body", fmt.Sprintf("has %d bytes, which every proxy keeps in memory", size), "let a service answer")
+		c.warn(field+".body", fmt.Sprintf("has %d bytes, which every proxy keeps in memory", size),
+			"let a service answer")
 	}
 }
 
@@ -96,17 +104,22 @@ func (c *checker) substitution(field string, r *networking.RegexRewrite) {
 		switch next := r.Rewrite[i]; {
 		case next >= '0' && next <= '9':
 			if group := int(next - '0'); group > expression.NumSubexp() {
-				c.fail(field+".rewrite", fmt.Sprintf("\\%d stands for nothing: the expression has %d groups", group, expression.NumSubexp()), "add a group in parentheses")
+				c.fail(field+".rewrite",
+					fmt.Sprintf("\\%d stands for nothing: the expression has %d groups", group,
+						expression.NumSubexp()), "add a group in parentheses")
 			}
 		case next != '\\':
-			c.fail(field+".rewrite", fmt.Sprintf("\\%c stands for nothing", next), `write \\ for a backslash`)
+			c.fail(field+".rewrite", fmt.Sprintf("\\%c stands for nothing", next),
+				`write \\ for a backslash`)
 		}
 	}
 }
 
 // retryConditions are Envoy's, for HTTP and gRPC.
-var retryConditions = []string{"5xx", "gateway-error", "reset", "reset-before-request", "connect-failure", "envoy-ratelimited", "retriable-4xx",
-	"refused-stream", "retriable-status-codes", "retriable-headers", "http3-post-connect-failure", "cancelled", "deadline-exceeded", "internal",
+var retryConditions = []string{"5xx", "gateway-error", "reset", "reset-before-request",
+	"connect-failure", "envoy-ratelimited", "retriable-4xx",
+	"refused-stream", "retriable-status-codes", "retriable-headers", "http3-post-connect-failure",
+	"cancelled", "deadline-exceeded", "internal",
 	"resource-exhausted", "unavailable"}
 
 func (c *checker) retries(field string, r *networking.HTTPRetry) {
@@ -117,9 +130,11 @@ func (c *checker) retries(field string, r *networking.HTTPRetry) {
 	switch {
 	case r.Attempts != 0:
 	case r.PerTryTimeout != nil, r.RetryOn != "", r.RetryRemoteLocalities != nil:
-		c.fail(field+".attempts", "0 turns retries off, and the rest makes no sense", "remove the rest, or write a number")
+		c.fail(field+".attempts", "0 turns retries off, and the rest makes no sense",
+			"remove the rest, or write a number")
 	case r.Backoff != nil, r.RetryIgnorePreviousHosts != nil:
-		c.warn(field+".attempts", "0 turns retries off, and the rest has no effect", "remove the rest, or write a number")
+		c.warn(field+".attempts", "0 turns retries off, and the rest has no effect",
+			"remove the rest, or write a number")
 	}
 	c.duration(field+".perTryTimeout", r.PerTryTimeout, false)
 	c.duration(field+".backoff", r.Backoff, false)
@@ -129,7 +144,9 @@ func (c *checker) retries(field string, r *networking.HTTPRetry) {
 	for _, part := range strings.Split(r.RetryOn, ",") {
 		code, err := strconv.Atoi(part)
 		if (err != nil || http.StatusText(code) == "") && !slices.Contains(retryConditions, part) {
-			c.fail(field+".retryOn", fmt.Sprintf("%q is no condition", part), "write, with commas and without spaces, status codes or some of "+strings.Join(retryConditions, ", "))
+			c.fail(field+".retryOn", fmt.Sprintf("%q is no condition", part),
+				"write, with commas and without spaces, status codes or some of "+strings.Join(
+					retryConditions, ", "))
 		}
 	}
 }

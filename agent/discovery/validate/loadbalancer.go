@@ -6,12 +6,14 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings, outlier *networking.OutlierDetection) {
+func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings,
+	outlier *networking.OutlierDetection) {
 	if l == nil {
 		return
 	}
 	if l.LocalityLbSetting != nil && l.ZoneAwareLbSetting != nil {
-		c.fail(field+".zoneAwareLbSetting", "excludes localityLbSetting, and both are given", "keep one")
+		c.fail(field+".zoneAwareLbSetting", "excludes localityLbSetting, and both are given",
+			"keep one")
 	}
 	c.localityLoadBalancer(field+".localityLbSetting", l.LocalityLbSetting, outlier)
 	if l.ZoneAwareLbSetting != nil {
@@ -26,8 +28,11 @@ func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings,
 // warmup checks both forms, of which the newer counts.
 func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
 	c.duration(field+".warmupDurationSecs", l.WarmupDurationSecs, false) //nolint:staticcheck // deprecated, still valid YAML
-	if l.GetSimple() == networking.LoadBalancerSettings_RANDOM || l.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH || l.GetConsistentHash() != nil {
-		const message, cure = "only ROUND_ROBIN and LEAST_REQUEST warm endpoints up", "choose one of them or remove it"
+	if l.GetSimple() == networking.LoadBalancerSettings_RANDOM ||
+		l.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH ||
+		l.GetConsistentHash() != nil {
+		const message, cure = "only ROUND_ROBIN and LEAST_REQUEST warm endpoints up",
+			"choose one of them or remove it"
 		if l.Warmup != nil {
 			c.warn(field+".warmup", message, cure)
 		}
@@ -44,17 +49,21 @@ func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
 	}
 	c.duration(field+".warmup.duration", w.Duration, false)
 	if p := w.MinimumPercent; p != nil && !(p.Value >= 0 && p.Value <= 100) {
-		c.fail(field+".warmup.minimumPercent", fmt.Sprintf("%v is no percentage", p.Value), "write a number from 0 to 100")
+		c.fail(field+".warmup.minimumPercent", fmt.Sprintf("%v is no percentage", p.Value),
+			"write a number from 0 to 100")
 	}
 	if a := w.Aggression; a != nil && !(a.Value > 0) {
-		c.fail(field+".warmup.aggression", fmt.Sprintf("%v is not above 0", a.Value), "leave it out for 1")
+		c.fail(field+".warmup.aggression", fmt.Sprintf("%v is not above 0", a.Value),
+			"leave it out for 1")
 	}
 }
 
-func (c *checker) consistentHash(field string, hash *networking.LoadBalancerSettings_ConsistentHashLB) {
+func (c *checker) consistentHash(field string,
+	hash *networking.LoadBalancerSettings_ConsistentHashLB) {
 	switch key := hash.HashKey.(type) {
 	case nil:
-		c.warn(field, "it is not said what is hashed: requests go anywhere", "write httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName")
+		c.warn(field, "it is not said what is hashed: requests go anywhere",
+			"write httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName")
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
 		c.header(field+".httpHeaderName", key.HttpHeaderName)
 	case *networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp:
@@ -71,24 +80,29 @@ func (c *checker) consistentHash(field string, hash *networking.LoadBalancerSett
 	const largestRing, largestTable = 8 << 20, 5_000_011                       // Envoy's
 	ring, old := hash.GetRingHash().GetMinimumRingSize(), hash.MinimumRingSize //nolint:staticcheck // deprecated, still valid YAML
 	if ring > largestRing || old > largestRing {
-		c.fail(field, fmt.Sprintf("a ring has at most %d entries", largestRing), "write a smaller number")
+		c.fail(field, fmt.Sprintf("a ring has at most %d entries", largestRing),
+			"write a smaller number")
 	}
 	if old != 0 && hash.HashAlgorithm != nil {
-		c.fail(field+".minimumRingSize", "excludes ringHash and maglev", "write it as ringHash.minimumRingSize")
+		c.fail(field+".minimumRingSize", "excludes ringHash and maglev",
+			"write it as ringHash.minimumRingSize")
 	}
 	if old != 0 {
 		c.warn(field+".minimumRingSize", "is deprecated", "write it as ringHash.minimumRingSize")
 	}
 	if maglev := hash.GetMaglev(); maglev != nil {
 		if size := maglev.TableSize; size >= largestTable || !prime(size) {
-			c.fail(field+".maglev.tableSize", fmt.Sprintf("%d is no prime below %d", size, largestTable), "write for example 65537")
+			c.fail(field+".maglev.tableSize", fmt.Sprintf("%d is no prime below %d", size,
+				largestTable), "write for example 65537")
 		}
 	}
 }
 
-func (c *checker) cookie(field string, cookie *networking.LoadBalancerSettings_ConsistentHashLB_HTTPCookie) {
+func (c *checker) cookie(field string,
+	cookie *networking.LoadBalancerSettings_ConsistentHashLB_HTTPCookie) {
 	if !headerName.MatchString(cookie.GetName()) { // both are tokens
-		c.fail(field+".name", fmt.Sprintf("%q is no cookie's name", cookie.GetName()), "write letters, digits and -_")
+		c.fail(field+".name", fmt.Sprintf("%q is no cookie's name", cookie.GetName()),
+			"write letters, digits and -_")
 	}
 	if ttl := cookie.GetTtl(); ttl != nil && ttl.AsDuration() < 0 {
 		c.fail(field+".ttl", "is negative", "write 0s for a cookie of the session")

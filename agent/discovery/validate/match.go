@@ -14,17 +14,21 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 		c.warn(field, "the match is empty and takes everything", "remove it")
 		return
 	}
-	for name, s := range map[string]*networking.StringMatch{"uri": m.Uri, "scheme": m.Scheme, "method": m.Method, "authority": m.Authority} {
+	for name, s := range map[string]*networking.StringMatch{"uri": m.Uri, "scheme": m.Scheme,
+		"method": m.Method, "authority": m.Authority} {
 		if s != nil && s.MatchType == nil {
-			c.warn(field+"."+name, "it is not said what is matched", "write exact, prefix or regex in it")
+			c.warn(field+"."+name, "it is not said what is matched",
+				"write exact, prefix or regex in it")
 		}
 		c.stringMatch(field+"."+name, s)
 	}
-	if exact := m.Uri.GetExact(); exact != "" && exact[0] != '/' || m.Uri.GetPrefix() != "" && m.Uri.GetPrefix()[0] != '/' {
+	if exact := m.Uri.GetExact(); exact != "" && exact[0] != '/' || m.Uri.GetPrefix() != "" &&
+		m.Uri.GetPrefix()[0] != '/' {
 		c.warn(field+".uri", "no request's path begins so", "begin it with /")
 	}
 	if m.IgnoreUriCase && m.Uri.GetRegex() != "" {
-		c.warn(field+".ignoreUriCase", "has no effect on a regular expression", "begin the expression with (?i)")
+		c.warn(field+".ignoreUriCase", "has no effect on a regular expression",
+			"begin the expression with (?i)")
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		here := fmt.Sprintf("%s.headers[%q]", field, name)
@@ -50,7 +54,9 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 	}
 	c.sources(field, m.Port, m.SourceLabels, m.SourceNamespace, m.Gateways)
 	if len(m.Gateways) > 0 && (len(m.SourceLabels) > 0 || m.SourceNamespace != "") {
-		c.warn(field+".gateways", "where gateways are named, sourceLabels and sourceNamespace have no effect", "write two matches")
+		c.warn(field+".gateways",
+			"where gateways are named, sourceLabels and sourceNamespace have no effect",
+			"write two matches")
 	}
 }
 
@@ -78,7 +84,8 @@ func (c *checker) stringMatch(field string, s *networking.StringMatch) {
 		}
 	case *networking.StringMatch_Exact:
 		if m.Exact == "" && (uri || strings.HasSuffix(field, ".method")) {
-			c.warn(field+".exact", "is empty, which no request has", "leave the match out to take everything")
+			c.warn(field+".exact", "is empty, which no request has",
+				"leave the match out to take everything")
 		}
 	}
 }

@@ -14,7 +14,8 @@ var (
 
 const longestHost = 255
 
-// whyNoHost says what is wrong with a host name; "" if nothing is. wildcard lets its first label be * or *-text.
+// whyNoHost says what is wrong with a host name; "" if nothing is. wildcard lets its first label be
+// * or *-text.
 func whyNoHost(host string, wildcard bool) string {
 	switch {
 	case host == "":
@@ -34,7 +35,8 @@ func whyNoHost(host string, wildcard bool) string {
 			return fmt.Sprintf("%q is no host name: label %q", host, label)
 		}
 	}
-	if top := labels[len(labels)-1]; (len(labels) > 1 || !wildcard) && strings.Trim(top, "0123456789") == "" {
+	if top := labels[len(labels)-1]; (len(labels) > 1 || !wildcard) &&
+		strings.Trim(top, "0123456789") == "" {
 		return fmt.Sprintf("%q is no host name: its last label is a number", host)
 	}
 	return ""
@@ -46,15 +48,18 @@ func (c *checker) host(field, host string, wildcard bool) {
 	}
 }
 
-// fullHost reports whether a host of a Gateway or Sidecar has a domain, and at most its whole first label as wildcard.
+// fullHost reports whether a host of a Gateway or Sidecar has a domain, and at most its whole first
+// label as wildcard.
 func (c *checker) fullHost(field, host string) bool {
 	switch {
 	case host == "*":
 	case strings.HasPrefix(host, "*") && !strings.HasPrefix(host, "*."):
-		c.fail(field, fmt.Sprintf("%q: only a whole first label may be *", host), "write a host such as *.example.com")
+		c.fail(field, fmt.Sprintf("%q: only a whole first label may be *", host),
+			"write a host such as *.example.com")
 		return false
 	case host != "" && !strings.Contains(host, "."):
-		c.fail(field, fmt.Sprintf("%q is a short name", host), "write it with its domain, for example "+host+".example.com")
+		c.fail(field, fmt.Sprintf("%q is a short name", host),
+			"write it with its domain, for example "+host+".example.com")
 		return false
 	}
 	return true
@@ -70,17 +75,20 @@ func (c *checker) hostOrAddress(field, host string) {
 func (c *checker) labels(field string, labels map[string]string) {
 	for key, value := range labels {
 		if !labelKey(key) {
-			c.fail(field, fmt.Sprintf("%q is no label", key), "write letters, digits and -_. between letters or digits")
+			c.fail(field, fmt.Sprintf("%q is no label", key),
+				"write letters, digits and -_. between letters or digits")
 		}
 		if value != "" && !labelName.MatchString(value) {
-			c.fail(fmt.Sprintf("%s[%q]", field, key), fmt.Sprintf("%q is no label's value", value), "write up to 63 letters, digits and -_. between letters or digits")
+			c.fail(fmt.Sprintf("%s[%q]", field, key), fmt.Sprintf("%q is no label's value", value),
+				"write up to 63 letters, digits and -_. between letters or digits")
 		}
 	}
 }
 
 func (c *checker) exportTo(exportTo []string) { c.seenBy(exportTo, false) }
 
-// seenBy checks namespaces that an object is seen in; only what hides permits ~, which stands for none.
+// seenBy checks namespaces that an object is seen in; only what hides permits ~, which stands for
+// none.
 func (c *checker) seenBy(exportTo []string, hides bool) {
 	const cure = "write . for its own namespace, * for all, or a namespace"
 	seen := map[string]bool{}
@@ -112,9 +120,12 @@ func (c *checker) header(field, name string) {
 }
 
 // grpcStatuses are the names of gRPC's status codes.
-var grpcStatuses = map[string]bool{"OK": true, "CANCELLED": true, "UNKNOWN": true, "INVALID_ARGUMENT": true, "DEADLINE_EXCEEDED": true, "NOT_FOUND": true,
-	"ALREADY_EXISTS": true, "PERMISSION_DENIED": true, "RESOURCE_EXHAUSTED": true, "FAILED_PRECONDITION": true, "ABORTED": true, "OUT_OF_RANGE": true,
-	"UNIMPLEMENTED": true, "INTERNAL": true, "UNAVAILABLE": true, "DATA_LOSS": true, "UNAUTHENTICATED": true}
+var grpcStatuses = map[string]bool{"OK": true, "CANCELLED": true, "UNKNOWN": true,
+	"INVALID_ARGUMENT": true, "DEADLINE_EXCEEDED": true, "NOT_FOUND": true,
+	"ALREADY_EXISTS": true, "PERMISSION_DENIED": true, "RESOURCE_EXHAUSTED": true,
+	"FAILED_PRECONDITION": true, "ABORTED": true, "OUT_OF_RANGE": true,
+	"UNIMPLEMENTED": true, "INTERNAL": true, "UNAVAILABLE": true, "DATA_LOSS": true,
+	"UNAUTHENTICATED": true}
 
 // oneLine checks what becomes a part of a request's or response's head.
 func (c *checker) oneLine(field, text string) {

@@ -22,18 +22,21 @@ const (
 func readOne(t *testing.T, kind, spec string, check func(*object.Object) []object.Finding) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.yaml")
-	content := "apiVersion: networking.istio.io/v1\nkind: " + kind + "\nmetadata: {name: x}\nspec:\n  " + strings.ReplaceAll(spec, "\n", "\n  ") + "\n"
+	content := "apiVersion: networking.istio.io/v1\nkind: " + kind +
+		"\nmetadata: {name: x}\nspec:\n  " + strings.ReplaceAll(spec, "\n", "\n  ") + "\n"
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	called := false
-	s := store.New(store.Options{Paths: []string{path}, Namespace: "ns", Validate: func(o *object.Object) []object.Finding { called = true; return check(o) }})
+	s := store.New(store.Options{Paths: []string{path}, Namespace: "ns",
+		Validate: func(o *object.Object) []object.Finding { called = true; return check(o) }})
 	s.Load()
 	if !called {
 		t.Fatalf("not read: %v", s.Problems())
 	}
 	for _, p := range s.Problems() {
-		if p.Line < 5 && p.Field != "spec.hosts" && !strings.Contains(p.Field, "servers") && !strings.Contains(p.Field, "http") && p.Field != "spec.tls" {
+		if p.Line < 5 && p.Field != "spec.hosts" && !strings.Contains(p.Field, "servers") &&
+			!strings.Contains(p.Field, "http") && p.Field != "spec.tls" {
 			t.Errorf("line %d of %s", p.Line, p)
 		}
 	}

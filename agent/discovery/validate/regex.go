@@ -10,38 +10,44 @@ import (
 
 const (
 	longestRegex = 1024 // bytes; Istio's limit, for fear of what Envoy makes of it
-	// largestRegex is how many instructions Envoy may make of one. It refuses the routes of a whole port for one of more
-	// than re2.max_program_size.error_level, to which the bootstrap gives Istio's 32768; half of it leaves room for what
-	// Go's engine counts in another way.
+	// largestRegex is how many instructions Envoy may make of one. It refuses the routes of a whole
+	// port for one of more than re2.max_program_size.error_level, to which the bootstrap gives
+	// Istio's 32768; half of it leaves room for what Go's engine counts in another way.
 	largestRegex = 16384
 	lastByte     = 0xff
 )
 
-// escape is what is read as a whole behind a backslash: a character by number, a class by name, or any other.
+// escape is what is read as a whole behind a backslash: a character by number, a class by name, or
+// any other.
 var escape = regexp.MustCompile(`(?s)\\(?:x\{([0-9A-Fa-f]+)\}|[pP](?:\{\^?(\w+)\}|(\w))|.)`)
 
-// regex is checked with Go's engine, which takes the same language as Envoy's but for what is checked beside it.
+// regex is checked with Go's engine, which takes the same language as Envoy's but for what is
+// checked beside it.
 func (c *checker) regex(field, expression string) {
 	if expression == "" {
 		c.fail(field, "the regular expression is empty", "write .* to take everything")
 		return
 	}
 	if len(expression) > longestRegex {
-		c.fail(field, fmt.Sprintf("the regular expression has %d characters, more than %d", len(expression), longestRegex), "write a shorter one")
+		c.fail(field, fmt.Sprintf("the regular expression has %d characters, more than %d",
+			len(expression), longestRegex), "write a shorter one")
 		return
 	}
 	size, err := regexSize(expression)
 	switch {
 	case err != nil:
-		c.fail(field, fmt.Sprintf("%q is no regular expression: %v", expression, err), "Envoy's are RE2: no look-around, no back-references")
+		c.fail(field, fmt.Sprintf("%q is no regular expression: %v", expression, err),
+			"Envoy's are RE2: no look-around, no back-references")
 	case size > largestRegex:
-		c.fail(field, fmt.Sprintf("the regular expression is a program of some %d instructions, more than %d", size, largestRegex),
+		c.fail(field,
+			fmt.Sprintf("the regular expression is a program of some %d instructions, more than %d",
+				size, largestRegex),
 			"write smaller repeat counts: x{100} is a hundred times x")
 	}
 }
 
-// regexSize is about how many instructions Envoy's engine makes of an expression. Envoy matches bytes: to it each byte is
-// a character, and there are none above.
+// regexSize is about how many instructions Envoy's engine makes of an expression. Envoy matches
+// bytes: to it each byte is a character, and there are none above.
 func regexSize(expression string) (int, error) {
 	if _, err := regexp.Compile(expression); err != nil {
 		return 0, err
@@ -75,8 +81,8 @@ func regexSize(expression string) (int, error) {
 	return size, nil
 }
 
-// knownClass tells whether RE2 knows a class of characters by that name: unlike Go it takes only short names of
-// categories, and looks at upper and lower case.
+// knownClass tells whether RE2 knows a class of characters by that name: unlike Go it takes only
+// short names of categories, and looks at upper and lower case.
 func knownClass(name string) bool {
 	_, script := unicode.Scripts[name]
 	_, category := unicode.Categories[name]

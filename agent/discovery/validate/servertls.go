@@ -14,45 +14,58 @@ import (
 
 // usesCertificates tells whether TLS settings name a certificate anywhere.
 func usesCertificates(t *networking.ServerTLSSettings) bool {
-	return t.ServerCertificate+t.PrivateKey+t.CaCertificates+t.CaCrl+t.CredentialName+t.CaCertCredentialName != "" ||
-		len(t.TlsCertificates)+len(t.CredentialNames) > 0
+	return t.ServerCertificate+t.PrivateKey+t.CaCertificates+t.CaCrl+t.CredentialName+
+		t.CaCertCredentialName != "" || len(t.TlsCertificates)+len(t.CredentialNames) > 0
 }
 
 func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 	if t.HttpsRedirect {
-		c.warn(field+".httpsRedirect", "has no effect: only plain HTTP can be redirected to HTTPS", "write it into the server of the HTTP port")
+		c.warn(field+".httpsRedirect", "has no effect: only plain HTTP can be redirected to HTTPS",
+			"write it into the server of the HTTP port")
 	}
 	if t.Mode != networking.ServerTLSSettings_PASSTHROUGH {
 		c.protocolVersions(field, t)
 		c.cipherSuites(field+".cipherSuites", t.CipherSuites)
 	}
 	switch t.Mode {
-	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
+	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL,
+		networking.ServerTLSSettings_OPTIONAL_MUTUAL:
 		c.serverCertificates(field, t)
 		c.clientCertificates(field, t)
 	case networking.ServerTLSSettings_PASSTHROUGH:
 		if usesCertificates(t) {
-			c.warn(field, "PASSTHROUGH passes TLS on as it comes, so the certificates have no effect", "remove them, or write mode: SIMPLE")
+			c.warn(field,
+				"PASSTHROUGH passes TLS on as it comes, so the certificates have no effect",
+				"remove them, or write mode: SIMPLE")
 		}
 		c.idleTLS(field, t, "PASSTHROUGH passes TLS on as it comes")
 	case networking.ServerTLSSettings_AUTO_PASSTHROUGH:
-		c.fail(field+".mode", "AUTO_PASSTHROUGH belongs to meshes of several clusters and is not carried out", "write PASSTHROUGH, and route by server name in a VirtualService")
+		c.fail(field+".mode",
+			"AUTO_PASSTHROUGH belongs to meshes of several clusters and is not carried out",
+			"write PASSTHROUGH, and route by server name in a VirtualService")
 	case networking.ServerTLSSettings_ISTIO_MUTUAL:
 		if usesCertificates(t) {
-			c.fail(field, "ISTIO_MUTUAL takes the workload's certificate and excludes others", "remove them")
+			c.fail(field, "ISTIO_MUTUAL takes the workload's certificate and excludes others",
+				"remove them")
 		}
-		c.fail(field+".mode", "ISTIO_MUTUAL is not carried out by this version of Outrider", "write MUTUAL with the files of the certificates")
+		c.fail(field+".mode", "ISTIO_MUTUAL is not carried out by this version of Outrider",
+			"write MUTUAL with the files of the certificates")
 	default:
-		c.fail(field+".mode", fmt.Sprintf("%d is no mode", t.Mode), "write SIMPLE, MUTUAL, OPTIONAL_MUTUAL or PASSTHROUGH")
+		c.fail(field+".mode", fmt.Sprintf("%d is no mode", t.Mode),
+			"write SIMPLE, MUTUAL, OPTIONAL_MUTUAL or PASSTHROUGH")
 	}
 }
 
 // idleTLS warns of all but certificates that is said of TLS that is not ended here, or is none.
 func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why string) {
-	for name, given := range map[string]bool{"minProtocolVersion": t.MinProtocolVersion != networking.ServerTLSSettings_TLS_AUTO,
-		"maxProtocolVersion": t.MaxProtocolVersion != networking.ServerTLSSettings_TLS_AUTO, "cipherSuites": len(t.CipherSuites) > 0,
-		"subjectAltNames": len(t.SubjectAltNames) > 0, "verifyCertificateSpki": len(t.VerifyCertificateSpki) > 0,
-		"verifyCertificateHash": len(t.VerifyCertificateHash) > 0, "insecureSkipVerify": t.InsecureSkipVerify.GetValue()} {
+	for name, given := range map[string]bool{
+		"minProtocolVersion":    t.MinProtocolVersion != networking.ServerTLSSettings_TLS_AUTO,
+		"maxProtocolVersion":    t.MaxProtocolVersion != networking.ServerTLSSettings_TLS_AUTO,
+		"cipherSuites":          len(t.CipherSuites) > 0,
+		"subjectAltNames":       len(t.SubjectAltNames) > 0,
+		"verifyCertificateSpki": len(t.VerifyCertificateSpki) > 0,
+		"verifyCertificateHash": len(t.VerifyCertificateHash) > 0,
+		"insecureSkipVerify":    t.InsecureSkipVerify.GetValue()} {
 		if given {
 			c.warn(field+"."+name, "has no effect: "+why, "remove it")
 		}
@@ -62,24 +75,30 @@ func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why str
 // serverCertificates asks for one source of certificates, in files.
 func (c *checker) serverCertificates(field string, t *networking.ServerTLSSettings) {
 	named := false
-	for name, given := range map[string]bool{"credentialName": t.CredentialName != "", "credentialNames": len(t.CredentialNames) > 0,
+	for name, given := range map[string]bool{"credentialName": t.CredentialName != "",
+		"credentialNames":      len(t.CredentialNames) > 0,
 		"caCertCredentialName": t.CaCertCredentialName != ""} {
 		if given {
 			named = true
-			c.fail(field+"."+name, "certificates by the name of a secret are not carried out by this version of Outrider", "write the files' paths into serverCertificate, privateKey and caCertificates")
+			c.fail(field+"."+name,
+				"certificates by the name of a secret are not carried out by this version of Outrider",
+				"write the files' paths into serverCertificate, privateKey and caCertificates")
 		}
 	}
 	if len(t.TlsCertificates) > 0 && t.ServerCertificate+t.PrivateKey != "" {
-		c.fail(field+".tlsCertificates", "excludes serverCertificate, and both are given", "keep one")
+		c.fail(field+".tlsCertificates", "excludes serverCertificate, and both are given",
+			"keep one")
 	}
 	if len(t.TlsCertificates) > 2 {
-		c.warn(field+".tlsCertificates", "of one kind of key only one certificate is used", "give one with an RSA key and one with an ECDSA key")
+		c.warn(field+".tlsCertificates", "of one kind of key only one certificate is used",
+			"give one with an RSA key and one with an ECDSA key")
 	}
 	for i, pair := range t.TlsCertificates {
 		at := fmt.Sprintf("%s.tlsCertificates[%d]", field, i)
 		c.pair(at, pair.GetServerCertificate(), pair.GetPrivateKey())
 		if pair.GetCaCertificates() != "" {
-			c.warn(at+".caCertificates", "has no effect: a server has one list of authorities", "write it into tls.caCertificates")
+			c.warn(at+".caCertificates", "has no effect: a server has one list of authorities",
+				"write it into tls.caCertificates")
 		}
 	}
 	if len(t.TlsCertificates) == 0 && !named {
@@ -100,14 +119,17 @@ func (c *checker) pair(field, certificate, key string) {
 func (c *checker) path(field, path string) {
 	c.tilde(field, path)
 	if path != "" && !filepath.IsAbs(path) {
-		c.warn(field, fmt.Sprintf("%q is read below the folder that Envoy was started in", path), "write an absolute path")
+		c.warn(field, fmt.Sprintf("%q is read below the folder that Envoy was started in", path),
+			"write an absolute path")
 	}
 }
 
-// tilde refuses what the names of secrets part paths with: of two of them the one would be taken for the other.
+// tilde refuses what the names of secrets part paths with: of two of them the one would be taken
+// for the other.
 func (c *checker) tilde(field, path string) {
 	if strings.Contains(path, "~") {
-		c.fail(field, fmt.Sprintf("%q has a ~, which paths of certificates must not have", path), "move the file, or make a symbolic link to it")
+		c.fail(field, fmt.Sprintf("%q has a ~, which paths of certificates must not have", path),
+			"move the file, or make a symbolic link to it")
 	}
 }
 
@@ -115,31 +137,45 @@ func (c *checker) tilde(field, path string) {
 func (c *checker) clientCertificates(field string, t *networking.ServerTLSSettings) {
 	if t.Mode == networking.ServerTLSSettings_SIMPLE {
 		if t.CaCrl != "" {
-			c.fail(field+".caCrl", "clients' certificates are not asked for with mode SIMPLE", "write mode: MUTUAL")
+			c.fail(field+".caCrl", "clients' certificates are not asked for with mode SIMPLE",
+				"write mode: MUTUAL")
 		}
-		if t.CaCertificates != "" || len(t.SubjectAltNames)+len(t.VerifyCertificateHash)+len(t.VerifyCertificateSpki) > 0 || t.InsecureSkipVerify.GetValue() {
-			c.warn(field, "clients' certificates are not asked for with mode SIMPLE, so what is said of them has no effect", "write mode: MUTUAL")
+		if t.CaCertificates != "" ||
+			len(t.SubjectAltNames)+len(t.VerifyCertificateHash)+len(t.VerifyCertificateSpki) > 0 ||
+			t.InsecureSkipVerify.GetValue() {
+			c.warn(field,
+				"clients' certificates are not asked for with mode SIMPLE, so what is said of them has no effect",
+				"write mode: MUTUAL")
 		}
 		return
 	}
 	if t.CaCertificates == "" && t.CredentialName == "" && len(t.CredentialNames) == 0 {
-		c.fail(field+".caCertificates", fmt.Sprintf("%s needs the certificates that clients' are checked with", t.Mode), "write the path of a file")
+		c.fail(field+".caCertificates",
+			fmt.Sprintf("%s needs the certificates that clients' are checked with", t.Mode),
+			"write the path of a file")
 	}
 	c.path(field+".caCertificates", t.CaCertificates)
 	c.path(field+".caCrl", t.CaCrl)
 	for i, name := range t.SubjectAltNames {
 		if name == "" {
-			c.fail(fmt.Sprintf("%s.subjectAltNames[%d]", field, i), "is empty", "write a name, for example spiffe://cluster.local/ns/shop/sa/edge")
+			c.fail(fmt.Sprintf("%s.subjectAltNames[%d]", field, i), "is empty",
+				"write a name, for example spiffe://cluster.local/ns/shop/sa/edge")
 		}
 	}
 	for i, digest := range t.VerifyCertificateSpki {
-		if raw, err := base64.StdEncoding.DecodeString(digest); err != nil || len(raw) != sha256Size {
-			c.fail(fmt.Sprintf("%s.verifyCertificateSpki[%d]", field, i), fmt.Sprintf("%q is no SHA-256 in base64", digest), "write what openssl dgst -sha256 -binary | base64 gives of the public key")
+		if raw, err := base64.StdEncoding.DecodeString(digest); err != nil ||
+			len(raw) != sha256Size {
+			c.fail(fmt.Sprintf("%s.verifyCertificateSpki[%d]", field, i),
+				fmt.Sprintf("%q is no SHA-256 in base64", digest),
+				"write what openssl dgst -sha256 -binary | base64 gives of the public key")
 		}
 	}
 	for i, digest := range t.VerifyCertificateHash {
-		if raw, err := hex.DecodeString(strings.ReplaceAll(digest, ":", "")); err != nil || len(raw) != sha256Size {
-			c.fail(fmt.Sprintf("%s.verifyCertificateHash[%d]", field, i), fmt.Sprintf("%q is no SHA-256 in hexadecimal", digest), "write what openssl x509 -noout -fingerprint -sha256 gives")
+		if raw, err := hex.DecodeString(strings.ReplaceAll(digest, ":", "")); err != nil ||
+			len(raw) != sha256Size {
+			c.fail(fmt.Sprintf("%s.verifyCertificateHash[%d]", field, i),
+				fmt.Sprintf("%q is no SHA-256 in hexadecimal", digest),
+				"write what openssl x509 -noout -fingerprint -sha256 gives")
 		}
 	}
 }
@@ -152,10 +188,14 @@ func (c *checker) protocolVersions(field string, t *networking.ServerTLSSettings
 		lowest = networking.ServerTLSSettings_TLSV1_2
 	}
 	if highest != networking.ServerTLSSettings_TLS_AUTO && lowest > highest {
-		c.warn(field+".maxProtocolVersion", fmt.Sprintf("%s is below the minimum %s: no client can connect", highest, lowest), "raise it or lower minProtocolVersion")
+		c.warn(field+".maxProtocolVersion",
+			fmt.Sprintf("%s is below the minimum %s: no client can connect", highest, lowest),
+			"raise it or lower minProtocolVersion")
 	}
 	if lowest < networking.ServerTLSSettings_TLSV1_2 && len(t.CipherSuites) == 0 {
-		c.warn(field+".minProtocolVersion", fmt.Sprintf("the default cipher suites have none that %s can use", lowest), "name some in cipherSuites, for example ECDHE-RSA-AES128-SHA")
+		c.warn(field+".minProtocolVersion",
+			fmt.Sprintf("the default cipher suites have none that %s can use", lowest),
+			"name some in cipherSuites, for example ECDHE-RSA-AES128-SHA")
 	}
 }
 
@@ -165,7 +205,8 @@ func (c *checker) cipherSuites(field string, names []string) {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		switch {
 		case !model.IsCipherSuite(name):
-			c.warn(at, fmt.Sprintf("%q is no cipher suite and has no effect", name), "write one such as ECDHE-RSA-AES128-GCM-SHA256")
+			c.warn(at, fmt.Sprintf("%q is no cipher suite and has no effect", name),
+				"write one such as ECDHE-RSA-AES128-GCM-SHA256")
 		case seen[name]:
 			c.warn(at, name+" is given twice", "remove one")
 		}

@@ -20,12 +20,15 @@ func (c *checker) serviceEntry(s *networking.ServiceEntry) {
 	c.workloadSelector(s)
 	c.resolution(s)
 	if s.Location == networking.ServiceEntry_MESH_INTERNAL {
-		c.note("location", "MESH_INTERNAL has no effect: mutual TLS is used only where a DestinationRule says so", "remove it, and write tls into a DestinationRule where it is wanted")
+		c.note("location",
+			"MESH_INTERNAL has no effect: mutual TLS is used only where a DestinationRule says so",
+			"remove it, and write tls into a DestinationRule where it is wanted")
 	}
 	c.seenBy(s.ExportTo, true)
 	for i, name := range s.SubjectAltNames {
 		if name == "" {
-			c.fail(fmt.Sprintf("subjectAltNames[%d]", i), "is empty", "write a name that certificates have, or remove it")
+			c.fail(fmt.Sprintf("subjectAltNames[%d]", i), "is empty",
+				"write a name that certificates have, or remove it")
 		}
 	}
 }
@@ -42,18 +45,23 @@ func (c *checker) serviceHosts(s *networking.ServiceEntry) {
 		}
 		c.host(field, host, true)
 		if strings.HasPrefix(host, "*") && !strings.HasPrefix(host, "*.") {
-			c.warn(field, fmt.Sprintf("%q: only a whole first label is a wildcard", host), "write a host such as *.example.com")
+			c.warn(field, fmt.Sprintf("%q: only a whole first label is a wildcard", host),
+				"write a host such as *.example.com")
 		}
-		if byDNS(s) && len(s.Endpoints) == 0 && s.WorkloadSelector == nil && model.IsWildcard(host) {
-			c.fail(field, "a host with a wildcard cannot be resolved by DNS", "give endpoints, or a host without a wildcard")
-		} else if byDNS(s) && len(s.Endpoints) == 0 && s.WorkloadSelector == nil && strings.Trim(host, "0123456789") == "" {
+		if byDNS(s) && len(s.Endpoints) == 0 && s.WorkloadSelector == nil &&
+			model.IsWildcard(host) {
+			c.fail(field, "a host with a wildcard cannot be resolved by DNS",
+				"give endpoints, or a host without a wildcard")
+		} else if byDNS(s) && len(s.Endpoints) == 0 && s.WorkloadSelector == nil &&
+			strings.Trim(host, "0123456789") == "" {
 			c.host(field, host, false)
 		}
 	}
 }
 
 func byDNS(s *networking.ServiceEntry) bool {
-	return s.Resolution == networking.ServiceEntry_DNS || s.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
+	return s.Resolution == networking.ServiceEntry_DNS ||
+		s.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
 }
 
 func (c *checker) addresses(s *networking.ServiceEntry) {
@@ -63,9 +71,12 @@ func (c *checker) addresses(s *networking.ServiceEntry) {
 		_, cidr := netip.ParsePrefix(address)
 		switch {
 		case err != nil && cidr != nil:
-			c.fail(field, fmt.Sprintf("%q is neither an IP address nor a CIDR block", address), "write 10.1.2.3 or 10.1.2.0/24")
-		case err != nil && s.Resolution != networking.ServiceEntry_NONE && s.Resolution != networking.ServiceEntry_STATIC:
-			c.fail(field, "a block of addresses goes with resolution NONE and STATIC only", "write single addresses")
+			c.fail(field, fmt.Sprintf("%q is neither an IP address nor a CIDR block", address),
+				"write 10.1.2.3 or 10.1.2.0/24")
+		case err != nil && s.Resolution != networking.ServiceEntry_NONE &&
+			s.Resolution != networking.ServiceEntry_STATIC:
+			c.fail(field, "a block of addresses goes with resolution NONE and STATIC only",
+				"write single addresses")
 		}
 	}
 }
@@ -79,24 +90,31 @@ func (c *checker) servicePorts(s *networking.ServiceEntry) {
 		field := fmt.Sprintf("ports[%d]", i)
 		c.port(field+".number", port.GetNumber())
 		if numbers[port.GetNumber()] {
-			c.fail(field+".number", fmt.Sprintf("port %d is given twice", port.Number), "remove one")
+			c.fail(field+".number", fmt.Sprintf("port %d is given twice", port.Number),
+				"remove one")
 		}
 		numbers[port.GetNumber()] = true
 		switch {
 		case port.GetName() == "":
 			c.fail(field+".name", "the port has no name", "name it, for example http")
 		case !dnsLabel.MatchString(port.Name):
-			c.fail(field+".name", fmt.Sprintf("%q is no port's name", port.Name), "write letters, digits and -")
+			c.fail(field+".name", fmt.Sprintf("%q is no port's name", port.Name),
+				"write letters, digits and -")
 		case names[port.Name]:
-			c.fail(field+".name", fmt.Sprintf("a port is called %s already", port.Name), "rename one")
+			c.fail(field+".name", fmt.Sprintf("a port is called %s already", port.Name),
+				"rename one")
 		}
 		names[port.GetName()] = true
 		protocol, ok := model.ParseProtocol(port.GetProtocol(), port.GetName())
 		if !ok {
-			c.fail(field+".protocol", fmt.Sprintf("%q is no protocol", port.Protocol), "write one of HTTP, HTTP2, GRPC, GRPC-Web, HTTPS, TLS, TCP, MONGO, REDIS, MYSQL")
+			c.fail(field+".protocol", fmt.Sprintf("%q is no protocol", port.Protocol),
+				"write one of HTTP, HTTP2, GRPC, GRPC-Web, HTTPS, TLS, TCP, MONGO, REDIS, MYSQL")
 		}
-		if ok && len(s.Hosts) > 1 && s.Resolution != networking.ServiceEntry_NONE && (port.GetProtocol() == "" || !protocol.IsHTTP() && protocol != model.TLS) {
-			c.fail(field+".protocol", "connections that are neither HTTP nor TLS do not tell for which of several hosts they are", "write a ServiceEntry for each host")
+		if ok && len(s.Hosts) > 1 && s.Resolution != networking.ServiceEntry_NONE &&
+			(port.GetProtocol() == "" || !protocol.IsHTTP() && protocol != model.TLS) {
+			c.fail(field+".protocol",
+				"connections that are neither HTTP nor TLS do not tell for which of several hosts they are",
+				"write a ServiceEntry for each host")
 		}
 		if port.GetTargetPort() != 0 {
 			c.port(field+".targetPort", port.TargetPort)
@@ -115,7 +133,8 @@ func (c *checker) workloadSelector(s *networking.ServiceEntry) {
 		c.warn("workloadSelector", "has no effect with resolution NONE", "write resolution: STATIC")
 	}
 	if len(s.WorkloadSelector.Labels) == 0 {
-		c.warn("workloadSelector", "asks for no label, and chooses every WorkloadEntry of the namespace", "write labels")
+		c.warn("workloadSelector",
+			"asks for no label, and chooses every WorkloadEntry of the namespace", "write labels")
 	}
 	c.selector("workloadSelector.labels", s.WorkloadSelector.Labels)
 }
@@ -124,7 +143,8 @@ func (c *checker) workloadSelector(s *networking.ServiceEntry) {
 func (c *checker) selector(field string, labels map[string]string) {
 	for key, value := range labels {
 		if strings.Contains(key, "*") || strings.Contains(value, "*") {
-			c.fail(fmt.Sprintf("%s[%q]", field, key), "* stands for itself in a selector, and no label has it", "write the label's value")
+			c.fail(fmt.Sprintf("%s[%q]", field, key),
+				"* stands for itself in a selector, and no label has it", "write the label's value")
 			continue
 		}
 		c.labels(field, map[string]string{key: value})
@@ -136,10 +156,12 @@ func (c *checker) resolution(s *networking.ServiceEntry) {
 	switch s.Resolution {
 	case networking.ServiceEntry_NONE:
 		if len(s.Endpoints) > 0 {
-			c.fail("endpoints", "a ServiceEntry with resolution NONE has no endpoints", "write resolution: STATIC or DNS")
+			c.fail("endpoints", "a ServiceEntry with resolution NONE has no endpoints",
+				"write resolution: STATIC or DNS")
 			return
 		}
-		c.warn("resolution", "NONE (the default) sends requests where they were addressed to, which needs interception; without it nothing is sent",
+		c.warn("resolution",
+			"NONE (the default) sends requests where they were addressed to, which needs interception; without it nothing is sent",
 			"write resolution: STATIC with endpoints, or DNS")
 	case networking.ServiceEntry_STATIC:
 		if len(s.Endpoints) == 0 && s.WorkloadSelector == nil {
@@ -148,10 +170,12 @@ func (c *checker) resolution(s *networking.ServiceEntry) {
 	case networking.ServiceEntry_DNS:
 	case networking.ServiceEntry_DNS_ROUND_ROBIN:
 		if len(s.Endpoints) > 1 {
-			c.fail("endpoints", "with DNS_ROUND_ROBIN there is at most one", "write resolution: DNS, or one endpoint")
+			c.fail("endpoints", "with DNS_ROUND_ROBIN there is at most one",
+				"write resolution: DNS, or one endpoint")
 		}
 	default:
-		c.fail("resolution", fmt.Sprintf("%s is not carried out by this version of Outrider", s.Resolution), "name the hosts, and write DNS")
+		c.fail("resolution", fmt.Sprintf("%s is not carried out by this version of Outrider",
+			s.Resolution), "name the hosts, and write DNS")
 	}
 	for i, e := range s.Endpoints {
 		field := fmt.Sprintf("endpoints[%d]", i)

@@ -15,12 +15,15 @@ import (
 )
 
 func (c *checker) sidecar(s *networking.Sidecar, namespace string) {
-	if len(s.Egress)+len(s.Ingress) == 0 && s.OutboundTrafficPolicy == nil && s.InboundConnectionPool == nil {
-		c.fail("", "the Sidecar says nothing", "write egress, ingress, outboundTrafficPolicy or inboundConnectionPool")
+	if len(s.Egress)+len(s.Ingress) == 0 && s.OutboundTrafficPolicy == nil &&
+		s.InboundConnectionPool == nil {
+		c.fail("", "the Sidecar says nothing",
+			"write egress, ingress, outboundTrafficPolicy or inboundConnectionPool")
 	}
 	if s.WorkloadSelector != nil {
 		if len(s.WorkloadSelector.Labels) == 0 {
-			c.warn("workloadSelector", "has no labels, so the Sidecar is for all of its namespace", "write labels, or remove it")
+			c.warn("workloadSelector", "has no labels, so the Sidecar is for all of its namespace",
+				"write labels, or remove it")
 		}
 		c.labels("workloadSelector.labels", s.WorkloadSelector.Labels)
 	}
@@ -42,14 +45,17 @@ func (c *checker) sidecar(s *networking.Sidecar, namespace string) {
 func (c *checker) listenerPort(field string, p *networking.SidecarPort, ports map[uint32]bool) {
 	c.port(field+".number", p.Number)
 	if ports[p.Number] {
-		c.fail(field+".number", fmt.Sprintf("port %d is given twice", p.Number), "give the listener another port")
+		c.fail(field+".number", fmt.Sprintf("port %d is given twice", p.Number),
+			"give the listener another port")
 	}
 	ports[p.Number] = true
 	if p.Name != "" && !dnsLabel.MatchString(p.Name) {
-		c.fail(field+".name", fmt.Sprintf("%q is no port's name", p.Name), "write letters, digits and -")
+		c.fail(field+".name", fmt.Sprintf("%q is no port's name", p.Name),
+			"write letters, digits and -")
 	}
 	if _, ok := model.ParseProtocol(p.Protocol, ""); !ok {
-		c.fail(field+".protocol", fmt.Sprintf("%q is no protocol", p.Protocol), "write one of HTTP, HTTP2, GRPC, GRPC-Web, HTTPS, TLS, TCP, MONGO, REDIS, MYSQL")
+		c.fail(field+".protocol", fmt.Sprintf("%q is no protocol", p.Protocol),
+			"write one of HTTP, HTTP2, GRPC, GRPC-Web, HTTPS, TLS, TCP, MONGO, REDIS, MYSQL")
 	}
 	if p.TargetPort > 0 { //nolint:staticcheck // deprecated, but it must not be silent
 		c.fail(field+".targetPort", "has no effect in a Sidecar", "remove it")
@@ -58,7 +64,8 @@ func (c *checker) listenerPort(field string, p *networking.SidecarPort, ports ma
 
 func (c *checker) bind(field, bind string) {
 	if _, err := netip.ParseAddr(bind); bind != "" && err != nil {
-		c.fail(field, fmt.Sprintf("%q is no IP address", bind), "write an IP address of this machine, or remove it")
+		c.fail(field, fmt.Sprintf("%q is no IP address", bind),
+			"write an IP address of this machine, or remove it")
 	}
 }
 
@@ -73,7 +80,8 @@ func (c *checker) ingress(field string, l *networking.IstioIngressListener, port
 	protocol, _ := model.ParseProtocol(l.Port.Protocol, "")
 	if l.Tls != nil {
 		if protocol != model.TLS {
-			c.fail(field+".tls", fmt.Sprintf("port %d speaks %s: only HTTPS and TLS have tls", l.Port.Number, l.Port.Protocol), "write protocol: HTTPS")
+			c.fail(field+".tls", fmt.Sprintf("port %d speaks %s: only HTTPS and TLS have tls",
+				l.Port.Number, l.Port.Protocol), "write protocol: HTTPS")
 		}
 		if len(l.Tls.SubjectAltNames) > 0 {
 			c.fail(field+".tls.subjectAltNames", "is not taken in a Sidecar", "remove it")
@@ -82,10 +90,12 @@ func (c *checker) ingress(field string, l *networking.IstioIngressListener, port
 			c.fail(field+".tls.httpsRedirect", "is not taken in a Sidecar", "remove it")
 		}
 		if len(l.Tls.TlsCertificates) > 0 {
-			c.fail(field+".tls.tlsCertificates", "is not taken in a Sidecar", "write serverCertificate and privateKey")
+			c.fail(field+".tls.tlsCertificates", "is not taken in a Sidecar",
+				"write serverCertificate and privateKey")
 		}
 		if l.Tls.Mode == networking.ServerTLSSettings_PASSTHROUGH {
-			c.fail(field+".tls.mode", "PASSTHROUGH ends no TLS", "remove tls: what comes in is passed on as it is")
+			c.fail(field+".tls.mode", "PASSTHROUGH ends no TLS",
+				"remove tls: what comes in is passed on as it is")
 		} else {
 			c.serverTLS(field+".tls", l.Tls)
 		}
@@ -93,7 +103,9 @@ func (c *checker) ingress(field string, l *networking.IstioIngressListener, port
 	if l.ConnectionPool != nil {
 		c.connectionPool(field+".connectionPool", l.ConnectionPool)
 		if l.ConnectionPool.Http != nil && !protocol.IsHTTP() && l.Tls == nil {
-			c.warn(field+".connectionPool.http", fmt.Sprintf("port %d speaks %s, so only the settings of tcp count", l.Port.Number, l.Port.Protocol), "remove http")
+			c.warn(field+".connectionPool.http",
+				fmt.Sprintf("port %d speaks %s, so only the settings of tcp count", l.Port.Number,
+					l.Port.Protocol), "remove http")
 		}
 	}
 }
@@ -137,32 +149,39 @@ func (c *checker) socket(field, socket string) {
 
 const noUnixListener = "outbound listeners on Unix sockets are not carried out by this version of Outrider"
 
-func (c *checker) egress(field string, l *networking.IstioEgressListener, ports map[uint32]bool, last bool, namespace string) {
+func (c *checker) egress(field string, l *networking.IstioEgressListener, ports map[uint32]bool,
+	last bool, namespace string) {
 	switch {
 	case l.GetPort() == nil:
 		if !last {
-			c.fail(field+".port", "the listener without a port takes what all others leave, and must be the last", "move it to the end, or give it a port")
+			c.fail(field+".port",
+				"the listener without a port takes what all others leave, and must be the last",
+				"move it to the end, or give it a port")
 		}
 		if strings.HasPrefix(l.GetBind(), unixScheme) {
-			c.fail(field+".bind", noUnixListener, "give the listener a port, and an IP address as bind")
+			c.fail(field+".bind", noUnixListener,
+				"give the listener a port, and an IP address as bind")
 		} else {
 			c.bind(field+".bind", l.GetBind())
 		}
 	case l.Port.Number == 0:
 		c.fail(field+".port.number", noUnixListener, "give the listener a port")
 	case strings.EqualFold(l.Port.Protocol, "HTTP_PROXY"):
-		c.fail(field+".port.protocol", "HTTP_PROXY is not carried out by this version of Outrider", "write HTTP")
+		c.fail(field+".port.protocol", "HTTP_PROXY is not carried out by this version of Outrider",
+			"write HTTP")
 	default:
 		c.listenerPort(field+".port", l.Port, ports)
 		c.bind(field+".bind", l.Bind)
 	}
 	if len(l.GetHosts()) == 0 {
-		c.fail(field+".hosts", "the listener has no host", `write "./*" for those of the Sidecar's namespace, "*/*" for all`)
+		c.fail(field+".hosts", "the listener has no host",
+			`write "./*" for those of the Sidecar's namespace, "*/*" for all`)
 	}
 	c.egressHosts(field+".hosts", l.GetHosts(), namespace)
 }
 
-// egressHosts checks the hosts of an egress listener: NAMESPACE/HOST imports, ~NAMESPACE/HOST excludes.
+// egressHosts checks the hosts of an egress listener: NAMESPACE/HOST imports, ~NAMESPACE/HOST
+// excludes.
 func (c *checker) egressHosts(field string, hosts []string, namespace string) {
 	seen := map[string]bool{}
 	imports := 0
@@ -170,16 +189,20 @@ func (c *checker) egressHosts(field string, hosts []string, namespace string) {
 		here := fmt.Sprintf("%s[%d]", field, i)
 		place, name, ok := strings.Cut(host, "/")
 		if !ok {
-			c.fail(here, fmt.Sprintf("%q has no namespace", host), fmt.Sprintf("write ./%s or */%s", host, host))
+			c.fail(here, fmt.Sprintf("%q has no namespace", host), fmt.Sprintf("write ./%s or */%s",
+				host, host))
 			continue
 		}
 		place, excludes := strings.CutPrefix(place, "~")
-		if !(excludes && place == "") && place != "*" && place != "." && !dnsLabel.MatchString(place) {
-			c.fail(here, fmt.Sprintf("%q is no namespace", place), "write *, ., ~ or a namespace before the /, and a ~ before that to exclude the host")
+		if !(excludes && place == "") && place != "*" && place != "." &&
+			!dnsLabel.MatchString(place) {
+			c.fail(here, fmt.Sprintf("%q is no namespace", place),
+				"write *, ., ~ or a namespace before the /, and a ~ before that to exclude the host")
 		}
 		switch {
 		case name == "":
-			c.fail(here, "there is no host after the /", "write a host, or * for all of the namespace")
+			c.fail(here, "there is no host after the /",
+				"write a host, or * for all of the namespace")
 		case c.fullHost(here, name) && name != "*":
 			c.host(here, name, true)
 		}
@@ -196,7 +219,8 @@ func (c *checker) egressHosts(field string, hosts []string, namespace string) {
 		seen[place+"/"+name] = true
 	}
 	if imports == 0 && len(hosts) > 1 {
-		c.warn(field, "hosts are excluded and none is imported", `write "*/*" beside them to import all others`)
+		c.warn(field, "hosts are excluded and none is imported",
+			`write "*/*" beside them to import all others`)
 	}
 }
 

@@ -58,14 +58,15 @@ func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
 			by = r.request(here, request)
 		}
 		if by != "" {
-			c.warn(here, fmt.Sprintf("cannot be met: %s takes all that it takes", by), "move it up or remove it")
+			c.warn(here, fmt.Sprintf("cannot be met: %s takes all that it takes", by),
+				"move it up or remove it")
 		}
 		r.same[wire(match)] = here
 	}
 }
 
-// request adds a match of a path and returns the earlier one that takes every path it takes, and asks for nothing beside,
-// or for the same.
+// request adds a match of a path and returns the earlier one that takes every path it takes, and
+// asks for nothing beside, or for the same.
 func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
 	beside := &networking.HTTPMatchRequest{}
 	if m != nil {
@@ -88,7 +89,8 @@ func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
 	}
 	for _, key := range keys {
 		for _, earlier := range r.paths[key] {
-			if strings.HasPrefix(own.prefix, earlier.prefix) && (earlier.ignoreCase || !own.ignoreCase) {
+			if strings.HasPrefix(own.prefix, earlier.prefix) &&
+				(earlier.ignoreCase || !own.ignoreCase) {
 				return earlier.field
 			}
 		}

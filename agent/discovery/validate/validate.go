@@ -1,5 +1,5 @@
-// Package validate finds what is wrong with an object's spec by itself: at least all that Istio refuses in what is
-// carried out, and by name all that is not carried out.
+// Package validate finds what is wrong with an object's spec by itself: at least all that Istio
+// refuses in what is carried out, and by name all that is not carried out.
 package validate
 
 import (
@@ -16,7 +16,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Object returns what is wrong with an object: errors, with which it is not carried out, and warnings.
+// Object returns what is wrong with an object: errors, with which it is not carried out, and
+// warnings.
 func Object(o *object.Object) []object.Finding {
 	c := &checker{namespace: o.Namespace}
 	switch spec := o.Spec.(type) {
@@ -29,7 +30,8 @@ func Object(o *object.Object) []object.Finding {
 	case *networking.WorkloadEntry:
 		c.endpoint("", spec, nil)
 		if !model.Healthy(o) {
-			c.warn("", "the annotation proxy.istio.io/health-checks-enabled says that its health is asked, and no condition Healthy of its status is True: it gets no requests",
+			c.warn("",
+				"the annotation proxy.istio.io/health-checks-enabled says that its health is asked, and no condition Healthy of its status is True: it gets no requests",
 				"remove the annotation, or write the status")
 		}
 	case *networking.WorkloadGroup:
@@ -41,7 +43,9 @@ func Object(o *object.Object) []object.Finding {
 	case *networking.Sidecar:
 		c.sidecar(spec, o.Namespace)
 	}
-	slices.SortStableFunc(c.findings, func(a, b object.Finding) int { return cmp.Compare(a.Field, b.Field) })
+	slices.SortStableFunc(c.findings, func(a, b object.Finding) int {
+		return cmp.Compare(a.Field, b.Field)
+	})
 	return c.findings
 }
 
@@ -52,7 +56,8 @@ func Retries(field string, r *networking.HTTPRetry) []object.Finding {
 	return c.findings
 }
 
-// Localities returns what is wrong with the preference of localities for services whose rules have none of their own.
+// Localities returns what is wrong with the preference of localities for services whose rules have
+// none of their own.
 func Localities(field string, l *networking.LocalityLoadBalancerSetting) []object.Finding {
 	c := &checker{}
 	c.localityLoadBalancer(field, l, &networking.OutlierDetection{}) // rules give it
@@ -65,33 +70,39 @@ type checker struct {
 }
 
 func (c *checker) fail(field, message, cure string) {
-	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Error, Message: message, Cure: cure})
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Error,
+		Message: message, Cure: cure})
 }
 
 func (c *checker) warn(field, message, cure string) {
-	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Warning, Message: message, Cure: cure})
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Warning,
+		Message: message, Cure: cure})
 }
 
 // note tells of what most can do without, and what is in files that are made for Istio.
 func (c *checker) note(field, message, cure string) {
-	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Info, Message: message, Cure: cure})
+	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Info,
+		Message: message, Cure: cure})
 }
 
-// absent refuses what this version does not carry out and whose absence would change where requests go or who may see them.
+// absent refuses what this version does not carry out and whose absence would change where requests
+// go or who may see them.
 func (c *checker) absent(field string) {
 	c.fail(field, "is not carried out by this version of Outrider", "remove it")
 }
 
 // without warns of what this version does not carry out and can do without.
 func (c *checker) without(field string) {
-	c.warn(field, "is not carried out by this version of Outrider and has no effect", "remove it to be rid of this warning")
+	c.warn(field, "is not carried out by this version of Outrider and has no effect",
+		"remove it to be rid of this warning")
 }
 
 const highestPort = 65535
 
 func (c *checker) port(field string, number uint32) {
 	if number < 1 || number > highestPort {
-		c.fail(field, fmt.Sprintf("%d is not a valid port", number), "write a number from 1 to 65535")
+		c.fail(field, fmt.Sprintf("%d is not a valid port", number),
+			"write a number from 1 to 65535")
 	}
 }
 
@@ -118,6 +129,7 @@ func (c *checker) natural(field string, v int32) {
 
 func (c *checker) percent(field string, p *networking.Percent) {
 	if p != nil && !(p.Value >= 0 && p.Value <= 100) {
-		c.fail(field+".value", fmt.Sprintf("%v is no percentage", p.Value), "write a number from 0 to 100")
+		c.fail(field+".value", fmt.Sprintf("%v is no percentage", p.Value),
+			"write a number from 0 to 100")
 	}
 }

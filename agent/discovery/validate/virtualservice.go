@@ -17,9 +17,11 @@ func (c *checker) virtualService(v *networking.VirtualService) {
 	}
 	delegate := len(v.Hosts) == 0
 	if delegate {
-		for field, given := range map[string]bool{"gateways": len(v.Gateways) > 0, "tls": len(v.Tls) > 0, "tcp": len(v.Tcp) > 0} {
+		for field, given := range map[string]bool{"gateways": len(v.Gateways) > 0,
+			"tls": len(v.Tls) > 0, "tcp": len(v.Tcp) > 0} {
 			if given {
-				c.fail(field, "a VirtualService without hosts is a delegate, which has http alone", "remove it, or name the hosts")
+				c.fail(field, "a VirtualService without hosts is a delegate, which has http alone",
+					"remove it, or name the hosts")
 			}
 		}
 	}
@@ -30,7 +32,8 @@ func (c *checker) virtualService(v *networking.VirtualService) {
 	}
 	c.exportTo(v.ExportTo)
 	if len(v.Http)+len(v.Tls)+len(v.Tcp) == 0 {
-		c.fail("http", "the VirtualService has no route", "write at least one under http, tls or tcp")
+		c.fail("http", "the VirtualService has no route",
+			"write at least one under http, tls or tcp")
 	}
 	for i, route := range v.Http {
 		if field := fmt.Sprintf("http[%d]", i); route == nil {
@@ -54,20 +57,23 @@ func (c *checker) routedHosts(hosts []string, mesh bool) {
 	for i, host := range hosts {
 		field := fmt.Sprintf("hosts[%d]", i)
 		if host == "*" && mesh {
-			c.fail(field, "* is not taken by sidecars (gateway mesh)", "name the hosts, or gateways without mesh")
+			c.fail(field, "* is not taken by sidecars (gateway mesh)",
+				"name the hosts, or gateways without mesh")
 		} else if mesh || !isSubsetName(host) {
 			c.hostOrAddress(field, host)
 		}
 		for _, other := range hosts[:i] {
 			if model.Covers(other, host) || model.Covers(host, other) {
-				c.fail(field, fmt.Sprintf("%s and %s overlap in one VirtualService", other, host), "remove one")
+				c.fail(field, fmt.Sprintf("%s and %s overlap in one VirtualService", other, host),
+					"remove one")
 				break
 			}
 		}
 	}
 }
 
-// isSubsetName tells whether a host is what Istio's proxies call a cluster in TLS: outbound_.80_.v1_.api.example.com.
+// isSubsetName tells whether a host is what Istio's proxies call a cluster in TLS:
+// outbound_.80_.v1_.api.example.com.
 func isSubsetName(host string) bool {
 	return strings.HasPrefix(host, "outbound_.") && strings.Count(host, "_.") >= 3
 }
@@ -78,7 +84,8 @@ func (c *checker) gatewayName(field, name string) {
 	case ok && dnsLabel.MatchString(namespace) && dnsLabel.MatchString(short):
 	case !ok && whyNoHost(name, false) == "":
 		if parts := strings.Split(name, "."); len(parts) > 1 {
-			c.warn(field, "names a gateway in the old form", fmt.Sprintf("write %s/%s", parts[1], parts[0]))
+			c.warn(field, "names a gateway in the old form", fmt.Sprintf("write %s/%s", parts[1],
+				parts[0]))
 		}
 	default:
 		c.fail(field, fmt.Sprintf("%q is no gateway's name", name), "write name or namespace/name")
@@ -108,15 +115,18 @@ func (c *checker) actions(field string, r *networking.HTTPRoute, delegate bool) 
 	if d := r.Delegate; d != nil {
 		switch {
 		case delegate:
-			c.fail(field+".delegate", "a delegate cannot delegate", "write the routes here, or let the root delegate to both")
+			c.fail(field+".delegate", "a delegate cannot delegate",
+				"write the routes here, or let the root delegate to both")
 		case len(r.Route) > 0 || r.Redirect != nil:
 			c.fail(field, "delegate excludes route and redirect", "keep one")
 		}
 		if whyNoHost(d.Name, false) != "" {
-			c.fail(field+".delegate.name", fmt.Sprintf("%q is no VirtualService's name", d.Name), "name a VirtualService without hosts")
+			c.fail(field+".delegate.name", fmt.Sprintf("%q is no VirtualService's name", d.Name),
+				"name a VirtualService without hosts")
 		}
 		if d.Namespace != "" && !dnsLabel.MatchString(d.Namespace) {
-			c.fail(field+".delegate.namespace", fmt.Sprintf("%q is no namespace", d.Namespace), "write letters, digits and -")
+			c.fail(field+".delegate.namespace", fmt.Sprintf("%q is no namespace", d.Namespace),
+				"write letters, digits and -")
 		}
 		return
 	}
@@ -132,12 +142,14 @@ func (c *checker) actions(field string, r *networking.HTTPRoute, delegate bool) 
 	case actions > 1:
 		c.fail(field, "route, redirect and directResponse exclude each other", "keep one")
 	case len(r.Route) == 0:
-		for name, given := range map[string]bool{"rewrite": r.Rewrite != nil, "fault": r.Fault != nil} {
+		for name, given := range map[string]bool{"rewrite": r.Rewrite != nil,
+			"fault": r.Fault != nil} {
 			if given {
 				c.fail(field+"."+name, "makes no sense without a destination", "remove it")
 			}
 		}
-		for name, given := range map[string]bool{"timeout": r.Timeout != nil, "retries": r.Retries != nil, "mirror": r.Mirror != nil, "mirrors": len(r.Mirrors) > 0} {
+		for name, given := range map[string]bool{"timeout": r.Timeout != nil,
+			"retries": r.Retries != nil, "mirror": r.Mirror != nil, "mirrors": len(r.Mirrors) > 0} {
 			if given {
 				c.warn(field+"."+name, "has no effect without a destination", "remove it")
 			}
@@ -155,12 +167,15 @@ func (c *checker) mirrors(field string, r *networking.HTTPRoute) {
 	c.percent(field+".mirrorPercentage", r.MirrorPercentage)
 	if old := r.MirrorPercent; old != nil { //nolint:staticcheck // deprecated, still valid YAML
 		if old.Value > 100 {
-			c.fail(field+".mirrorPercent", fmt.Sprintf("%d is no percentage", old.Value), "write a number from 0 to 100")
+			c.fail(field+".mirrorPercent", fmt.Sprintf("%d is no percentage", old.Value),
+				"write a number from 0 to 100")
 		}
-		c.warn(field+".mirrorPercent", "is the old form of mirrorPercentage", "write mirrorPercentage: {value: N}")
+		c.warn(field+".mirrorPercent", "is the old form of mirrorPercentage",
+			"write mirrorPercentage: {value: N}")
 	}
 	if r.Mirror == nil && (r.MirrorPercentage != nil || r.MirrorPercent != nil) { //nolint:staticcheck // deprecated, still valid YAML
-		c.warn(field+".mirrorPercentage", "has no effect without mirror", "write percentage in each of mirrors")
+		c.warn(field+".mirrorPercentage", "has no effect without mirror",
+			"write percentage in each of mirrors")
 	}
 	for i, m := range r.Mirrors {
 		c.destination(fmt.Sprintf("%s.mirrors[%d].destination", field, i), m.GetDestination())
@@ -185,12 +200,14 @@ func (c *checker) destination(field string, d *networking.Destination) {
 		return
 	}
 	if _, err := netip.ParseAddr(d.Host); err == nil || d.Host == "*" {
-		c.fail(field+".host", fmt.Sprintf("%s is no destination", d.Host), "name the host of a service")
+		c.fail(field+".host", fmt.Sprintf("%s is no destination", d.Host),
+			"name the host of a service")
 	} else {
 		c.host(field+".host", d.Host, true)
 	}
 	if d.Subset != "" && !dnsLabel.MatchString(d.Subset) {
-		c.fail(field+".subset", fmt.Sprintf("%q is no subset's name", d.Subset), "write letters, digits and -")
+		c.fail(field+".subset", fmt.Sprintf("%q is no subset's name", d.Subset),
+			"write letters, digits and -")
 	}
 	if d.Port != nil {
 		c.port(field+".port.number", d.Port.Number)

@@ -2,16 +2,18 @@ package validate
 
 import "strings"
 
-// word is a text that begins and ends with an ASCII letter or digit. It is no regular expression, because one that counts to 63, or to
-// 253, takes 60 KB for as long as the agent runs.
+// word is a text that begins and ends with an ASCII letter or digit. It is no regular expression,
+// because one that counts to 63, or to 253, takes 60 KB for as long as the agent runs.
 type word struct {
-	between string // what may stand between the first and the last character, beside letters and digits
-	most    int    // characters
+	// what may stand between the first and the last character, beside letters and digits
+	between string
+	most    int // characters
 }
 
 // MatchString says whether a text is such a word.
 func (w word) MatchString(text string) bool {
-	if text == "" || len(text) > w.most || !isLetterOrDigit(text[0]) || !isLetterOrDigit(text[len(text)-1]) {
+	if text == "" || len(text) > w.most || !isLetterOrDigit(text[0]) ||
+		!isLetterOrDigit(text[len(text)-1]) {
 		return false
 	}
 	return w.holds(text)
@@ -36,7 +38,8 @@ var (
 	labelName   = word{"-_.", 63}
 )
 
-// labelKey says whether a text is a label's key: a name, perhaps with a prefix and a slash before it.
+// labelKey says whether a text is a label's key: a name, perhaps with a prefix and a slash before
+// it.
 func labelKey(text string) bool {
 	prefix, name, found := strings.Cut(text, "/")
 	if !found {
@@ -48,5 +51,6 @@ func labelKey(text string) bool {
 // wildcardLabel says whether a text is the first label of a host with a wildcard: * or *-text.
 func wildcardLabel(text string) bool {
 	rest, found := strings.CutPrefix(text, "*")
-	return found && (rest == "" || len(rest) < dnsLabel.most && isLetterOrDigit(rest[len(rest)-1]) && dnsLabel.holds(rest))
+	return found && (rest == "" || len(rest) < dnsLabel.most &&
+		isLetterOrDigit(rest[len(rest)-1]) && dnsLabel.holds(rest))
 }

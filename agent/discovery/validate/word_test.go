@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestWords compares with regular expressions of Kubernetes and Istio: all short texts of the characters that make a difference, and
-// texts of the lengths that do.
+// TestWords compares with regular expressions of Kubernetes and Istio: all short texts of the
+// characters that make a difference, and texts of the lengths that do.
 func TestWords(t *testing.T) {
 	texts := []string{""}
 	for shorter := texts; len(shorter[0]) < 4; {
@@ -30,11 +30,15 @@ func TestWords(t *testing.T) {
 	}{
 		"dnsLabel":      {`^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`, dnsLabel.MatchString},
 		"wildcardLabel": {`^\*([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$`, wildcardLabel},
-		"labelKey":      {`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`, labelKey},
-		"labelName":     {`^[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`, labelName.MatchString},
+		"labelKey": {`^([a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`,
+			labelKey},
+		"labelName": {`^[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?$`, labelName.MatchString},
 	} {
 		want := regexp.MustCompile(rule.expression)
-		if i := slices.IndexFunc(texts, func(text string) bool { return rule.matches(text) != want.MatchString(text) }); i >= 0 {
+		if i := slices.IndexFunc(texts,
+			func(text string) bool {
+				return rule.matches(text) != want.MatchString(text)
+			}); i >= 0 {
 			t.Errorf("%s: %q: %v", name, texts[i], rule.matches(texts[i]))
 		}
 	}

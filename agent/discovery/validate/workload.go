@@ -12,36 +12,47 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// endpoint checks a workload: of a ServiceEntry, or by itself (s is nil). prefix is what its fields begin with.
+// endpoint checks a workload: of a ServiceEntry, or by itself (s is nil). prefix is what its fields
+// begin with.
 func (c *checker) endpoint(prefix string, e *networking.WorkloadEntry, s *networking.ServiceEntry) {
 	_, err := netip.ParseAddr(e.Address)
 	switch {
 	case e.Address == "" && e.Network == "":
-		c.fail(prefix+"address", "the endpoint has no address", "write an IP address, a host name or unix:///path")
+		c.fail(prefix+"address", "the endpoint has no address",
+			"write an IP address, a host name or unix:///path")
 	case e.Address == "":
-		c.warn(prefix+"address", "is missing: an endpoint of another network needs a gateway, and nobody knows one; nothing is sent to it", "write its address")
+		c.warn(prefix+"address",
+			"is missing: an endpoint of another network needs a gateway, and nobody knows one; nothing is sent to it",
+			"write its address")
 	case strings.HasPrefix(e.Address, model.UnixScheme):
 		c.socketEndpoint(prefix, e, s)
 	case err != nil && s != nil && !byDNS(s):
-		c.fail(prefix+"address", fmt.Sprintf("%q is no IP address", e.Address), "write an IP address, or resolution: DNS")
+		c.fail(prefix+"address", fmt.Sprintf("%q is no IP address", e.Address),
+			"write an IP address, or resolution: DNS")
 	case err != nil:
 		c.host(prefix+"address", e.Address, false)
 	}
 	c.workload(prefix, e)
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
-		if s != nil && !slices.ContainsFunc(s.Ports, func(p *networking.ServicePort) bool { return p.GetName() == name }) {
-			c.fail(fmt.Sprintf("%sports[%q]", prefix, name), fmt.Sprintf("the ServiceEntry has no port called %s", name), "name one of its ports")
+		if s != nil && !slices.ContainsFunc(s.Ports,
+			func(p *networking.ServicePort) bool { return p.GetName() == name }) {
+			c.fail(fmt.Sprintf("%sports[%q]", prefix, name),
+				fmt.Sprintf("the ServiceEntry has no port called %s", name),
+				"name one of its ports")
 		}
 	}
 }
 
-func (c *checker) socketEndpoint(prefix string, e *networking.WorkloadEntry, s *networking.ServiceEntry) {
+func (c *checker) socketEndpoint(prefix string, e *networking.WorkloadEntry,
+	s *networking.ServiceEntry) {
 	where := strings.TrimPrefix(e.Address, model.UnixScheme)
 	if s != nil && s.Resolution != networking.ServiceEntry_STATIC {
 		c.fail(prefix+"address", "a Unix socket is not resolved by DNS", "write resolution: STATIC")
 	}
 	if len(e.Ports) > 0 || s != nil && len(s.Ports) != 1 {
-		c.fail(prefix+"address", "a Unix socket serves one port, and endpoints on one have none of their own", "leave one port in the ServiceEntry and none in the endpoint")
+		c.fail(prefix+"address",
+			"a Unix socket serves one port, and endpoints on one have none of their own",
+			"leave one port in the ServiceEntry and none in the endpoint")
 	}
 	c.socket(prefix+"address", where)
 }
@@ -57,24 +68,30 @@ func (c *checker) workload(prefix string, e *networking.WorkloadEntry) {
 		c.port(field, e.Ports[name])
 	}
 	c.labels(prefix+"labels", e.GetLabels())
-	if parts := strings.Split(e.GetLocality(), "/"); len(parts) > 3 || e.GetLocality() != "" && slices.Contains(parts, "") {
-		c.fail(prefix+"locality", fmt.Sprintf("%q is no locality", e.Locality), "write region, region/zone or region/zone/subzone")
+	if parts := strings.Split(e.GetLocality(), "/"); len(parts) > 3 || e.GetLocality() != "" &&
+		slices.Contains(parts, "") {
+		c.fail(prefix+"locality", fmt.Sprintf("%q is no locality", e.Locality),
+			"write region, region/zone or region/zone/subzone")
 	}
 }
 
 // workloadGroup checks what workloads that register themselves are made from.
 func (c *checker) workloadGroup(g *networking.WorkloadGroup) {
 	if g.Template == nil {
-		c.fail("template", "is missing", "say what the workloads of the group have in common, at least template: {}")
+		c.fail("template", "is missing",
+			"say what the workloads of the group have in common, at least template: {}")
 	} else {
 		c.workload("template.", g.Template)
 		if g.Template.Address != "" {
-			c.warn("template.address", "has no effect: every workload has an address of its own", "remove it")
+			c.warn("template.address", "has no effect: every workload has an address of its own",
+				"remove it")
 		}
 	}
 	c.labels("metadata.labels", g.GetMetadata().GetLabels())
 	c.probe("probe", g.Probe)
-	c.warn("", "a WorkloadGroup has no effect: workloads do not register themselves with this version of Outrider", "write a WorkloadEntry for each workload")
+	c.warn("",
+		"a WorkloadGroup has no effect: workloads do not register themselves with this version of Outrider",
+		"write a WorkloadEntry for each workload")
 }
 
 // probeHeader are the characters of which Kubernetes makes the names of a probe's headers.
@@ -92,12 +109,15 @@ func (c *checker) probe(field string, p *networking.ReadinessProbe) {
 	switch method := p.HealthCheckMethod.(type) {
 	case *networking.ReadinessProbe_HttpGet:
 		c.port(field+".httpGet.port", method.HttpGet.GetPort())
-		if scheme := method.HttpGet.GetScheme(); scheme != "" && scheme != "HTTP" && scheme != "HTTPS" {
-			c.fail(field+".httpGet.scheme", fmt.Sprintf("%q is no scheme", scheme), "write HTTP or HTTPS")
+		if scheme := method.HttpGet.GetScheme(); scheme != "" && scheme != "HTTP" &&
+			scheme != "HTTPS" {
+			c.fail(field+".httpGet.scheme", fmt.Sprintf("%q is no scheme", scheme),
+				"write HTTP or HTTPS")
 		}
 		for i, h := range method.HttpGet.GetHttpHeaders() {
 			if name := h.GetName(); strings.Trim(name, probeHeader) != "" || name == "" {
-				c.fail(fmt.Sprintf("%s.httpGet.httpHeaders[%d].name", field, i), fmt.Sprintf("%q is no header's name", name), "write letters, digits, - and _")
+				c.fail(fmt.Sprintf("%s.httpGet.httpHeaders[%d].name", field, i),
+					fmt.Sprintf("%q is no header's name", name), "write letters, digits, - and _")
 			}
 		}
 	case *networking.ReadinessProbe_TcpSocket:
@@ -109,6 +129,7 @@ func (c *checker) probe(field string, p *networking.ReadinessProbe) {
 			c.fail(field+".exec.command", "is missing", "write the program and its arguments")
 		}
 	default:
-		c.fail(field, "it is not said how health is asked", "write httpGet, tcpSocket, exec or grpc")
+		c.fail(field, "it is not said how health is asked",
+			"write httpGet, tcpSocket, exec or grpc")
 	}
 }
