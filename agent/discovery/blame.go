@@ -10,9 +10,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// guilty returns the objects to blame for a refused resource, the likeliest first. Of a route
-// configuration these are the objects of the virtual host that has the text which Envoy quotes: a
-// domain, a cluster, a regular expression. If an EnvoyFilter changed the resource, it comes first.
+// guilty returns the objects to blame for a refused resource, the likeliest first. For a route
+// configuration, these are the objects of the virtual host that contains the text quoted by Envoy:
+// a domain, a cluster, a regular expression. If an EnvoyFilter is the first origin, all origins of
+// the resource are returned.
 func guilty(v *view.View, r *resource.Resource, reason string) []resource.Origin {
 	if r.Type != resource.RouteType || len(r.Origins) > 0 && r.Origins[0].Kind == "EnvoyFilter" {
 		return r.Origins
@@ -29,8 +30,8 @@ func guilty(v *view.View, r *resource.Resource, reason string) []resource.Origin
 	return r.Origins
 }
 
-// spokenOf returns the virtual host with the longest text that a reason quotes and that not all
-// virtual hosts have; nil if there is none.
+// spokenOf returns the virtual host with the longest string that a reason quotes, or nil. Strings
+// that all of several virtual hosts contain do not count.
 func spokenOf(hosts []*routev3.VirtualHost, reason string) *routev3.VirtualHost {
 	first, count, last := map[string]*routev3.VirtualHost{}, map[string]int{},
 		map[string]*routev3.VirtualHost{}

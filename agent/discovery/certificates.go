@@ -18,31 +18,31 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// certificates knows what the files hold that proxies read certificates and authorities from, where
-// they are on this machine.
+// certificates tracks the files from which proxies on this host read certificates and trusted
+// authorities. The server's mu guards it.
 type certificates struct {
-	watch  func(files []string) error // nil: they are elsewhere
-	denied Denied                     // nil: not known
+	watch  func(files []string) error // nil: the files are on other hosts
+	denied Denied                     // nil: unknown
 	logger *slog.Logger
-	files  map[string]*certificateFile // that are watched
+	files  map[string]*certificateFile // watched files, by path
 }
 
-// Denied says why proxies cannot read a file, and the cure: "user envoy cannot read /x: chmod 644
-// /x". "" says that they can, or that it is not known.
+// Denied returns why proxies cannot read a file, and the cure: "user envoy cannot read /x: chmod
+// 644 /x". It returns "" if they can read it, or if that is unknown.
 type Denied func(path string) string
 
-// certificateFile is what is known of a file.
+// certificateFile is the last known state of a file.
 type certificateFile struct {
-	stale   bool // it is to be read again
+	stale   bool // must be read again
 	missing bool
 	denied  string // why the proxy cannot read it, and the cure; "" if it can
-	held    uint64 // when it was read last (watch.Fingerprint)
-	// of held: Envoy has to read again what is again as it was: it does not go back to it when it
-	// refuses what came between
+	held    uint64 // watch.Fingerprint of the last read
+	// changes counts the changes of held. Restored content must differ from its first version, as
+	// Envoy must read it again after it refused the version in between.
 	changes uint64
 }
 
-// look implements view.Look. Files are watched before they are read: no change is missed.
+// look implements view.Look. It watches files before it reads them, so that no change is missed.
 func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 	found := make([]view.Held, len(secrets))
 	if c.watch == nil {
@@ -71,15 +71,15 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.Held {
 				found[i].Denied = append(found[i].Denied, file.denied)
 			}
 		}
-		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1) // 0 is that nobody knows
+		found[i].Fingerprint = max(crc32.ChecksumIEEE(held), 1) // 0 means unknown
 	}
 	return found
 }
 
-// watchable tells whether a path says the same to Envoy, the agent and package watch.
+// watchable reports whether a path denotes the same file for Envoy, the agent and package watch.
 func watchable(path string) bool { return filepath.IsAbs(path) && !strings.HasSuffix(path, "/...") }
 
-// read is what is known of a file, read anew if it may have changed; nil if it is not watched.
+// read returns the state of a file, and reads it again if it is stale; nil if it is not watched.
 func (c *certificates) read(path string) *certificateFile {
 	file := c.files[path]
 	if file == nil || !file.stale {
@@ -109,8 +109,7 @@ func (f *certificateFile) append(content []byte) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(content, f.held), f.changes)
 }
 
-// changed returns those of paths that are files of certificates; they are read again when they are
-// asked for.
+// changed returns the paths that are watched certificate files, and marks these files as stale.
 func (c *certificates) changed(paths []string) map[string]bool {
 	found := map[string]bool{}
 	for _, path := range paths {
@@ -121,7 +120,7 @@ func (c *certificates) changed(paths []string) map[string]bool {
 	return found
 }
 
-// keep ends the watch of all files but those that are used.
+// keep stops watching all files except those that are used.
 func (c *certificates) keep(used map[string]bool) {
 	before := len(c.files)
 	maps.DeleteFunc(c.files, func(path string, _ *certificateFile) bool { return !used[path] })
@@ -137,14 +136,14 @@ func (c *certificates) set() {
 	}
 }
 
-// certificateFiles are all that are watched.
+// certificateFiles returns the paths of all watched certificate files.
 func (s *Server) certificateFiles() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.certificates.files))
 }
 
-// reread has the views take in that files changed. Callers hold mu.
+// reread updates the views whose certificate files are among changed paths. Callers hold mu.
 func (s *Server) reread(paths []string) {
 	files := s.certificates.changed(paths)
 	if len(files) == 0 {
@@ -155,7 +154,7 @@ func (s *Server) reread(paths []string) {
 	}
 }
 
-// watchCertificates ends the watch of files that no view needs any more. Callers hold mu.
+// watchCertificates stops watching files that no view uses any more. Callers hold mu.
 func (s *Server) watchCertificates() {
 	if s.certificates.watch == nil {
 		return

@@ -14,18 +14,18 @@ import (
 type CheckOptions struct {
 	Type      string            // sidecar or router; "" is sidecar
 	Namespace string            // of the proxy, and of objects that name none; "" is default
-	Labels    map[string]string // of the proxy: which gateways are its own
-	Domain    string            // what short host names end in; "" is cluster.local
+	Labels    map[string]string // of the proxy; selectors of Gateways match them
+	Domain    string            // suffix of short host names; "" is cluster.local
 
 	MeshConfigFile string  // Istio's MeshConfig; "" = its defaults
 	Taken          []Taken // addresses where the mesh cannot listen
 
 	Here   bool   // certificate files are on this host; missing ones are reported
-	Denied Denied // which of them the proxy cannot read; nil: not known
+	Denied Denied // reports those that the proxy cannot read; nil: unknown
 }
 
-// Check reads files and directories as the server does and returns the problems, by place. An error
-// means that it could not check.
+// Check reads files and directories as the server does and returns the problems, sorted by place.
+// It returns an error if it cannot check them.
 func Check(paths []string, options CheckOptions) ([]Problem, error) {
 	c, err := read(paths, options)
 	if err != nil {
@@ -51,7 +51,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	}
 	m, _, problems := meshfile.Read(options.MeshConfigFile, o.Identity)
 	if m == nil {
-		m = mesh.Default() // as an agent that starts with such a file
+		m = mesh.Default() // as in an agent that starts with an invalid file
 	}
 	m.Identity, m.SystemRoots, m.Taken = o.Identity, o.SystemRoots, options.Taken
 	world := model.NewWorld(o.Domain, m)

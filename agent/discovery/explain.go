@@ -16,19 +16,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Explanation is what becomes of a request, and what is wrong with the objects that decide it or
-// with what would.
+// Explanation is how a proxy handles a request, and the problems that may explain it: those of the
+// objects that decide, and those that mention the request's host.
 type Explanation struct {
 	explain.Answer
 	Problems []Problem
 }
 
-// mostRelated is how many problems an explanation names.
+// mostRelated bounds the problems of an explanation. Steps with more origins do not count.
 const mostRelated = 10
 
-// Explain says what the proxy that tells itself as node would do with a request. live is what its
-// Envoy has counted of its clusters, nil if that is not known. An error says why there is nothing
-// for such a proxy.
+// Explain returns how the proxy that identifies itself as node would handle a request. live has the
+// counters of its Envoy's clusters, nil if unknown. An error says why such a proxy gets no
+// resources.
 func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	live map[string]explain.Live) (Explanation, error) {
 	v, err := s.viewOf(node)
@@ -53,8 +53,8 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	return Explanation{Answer: answer, Problems: related(answer, request, problems)}, nil
 }
 
-// Explain says what a proxy that reads files and directories would do with a request, as Check says
-// what is wrong with them.
+// Explain returns how a proxy that is configured by files and directories would handle a request.
+// It reads them as Check does.
 func Explain(paths []string, options CheckOptions, request explain.Request) (Explanation, error) {
 	c, err := read(paths, options)
 	if err != nil {
@@ -67,7 +67,7 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	return Explanation{Answer: answer, Problems: related(answer, request, c.problems)}, nil
 }
 
-// proxyOf is what proxies of a view have now.
+// proxyOf returns the current resources and the addresses of a view's proxies.
 func proxyOf(v *view.View) explain.Proxy {
 	snapshot, _ := v.Feed().Current()
 	proxy := explain.Proxy{Resources: snapshot, Router: v.Node().Type == model.Router,
@@ -80,8 +80,8 @@ func proxyOf(v *view.View) explain.Proxy {
 	return proxy
 }
 
-// addressed adds the address that a captured connection is to where the request does not tell it: a
-// host's name stands for the first address of its service.
+// addressed adds the destination address of a captured connection if the request has none: its host
+// if that is an address, else the first address of the host's service.
 func addressed(request explain.Request, node model.Node, world *model.World) explain.Request {
 	if request.Address.IsValid() || !node.Captured() {
 		return request
@@ -105,13 +105,13 @@ func addressed(request explain.Request, node model.Node, world *model.World) exp
 	return request
 }
 
-// related are the problems of the objects that decide, and those that speak of the request's host:
-// what it says may count for nothing.
+// related returns the problems of the objects that decide, and those that mention the request's
+// host: an object may be invalid that would decide.
 func related(answer explain.Answer, request explain.Request, problems []Problem) []Problem {
 	places := map[string]bool{}
 	for _, step := range answer.Steps {
 		if len(step.Origins) > mostRelated {
-			continue // listeners and routes of many hosts: most of them are not concerned
+			continue // listeners and routes of many hosts: most origins do not concern the request
 		}
 		for _, o := range step.Origins {
 			places[fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)] = true

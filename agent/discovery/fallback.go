@@ -15,24 +15,24 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// When Envoy refuses a resource, the objects whose change made it go back to the version before.
-// The refused version stays out of force, also in the next run, until the object changes, a
-// certificate changes or a reload tries it again.
+// When Envoy refuses a resource, the objects whose change produced it are reverted to their
+// previous version. The refused version stays out of force, also in the next run, until the object
+// changes, a certificate changes or a reload tries it again.
 
 const (
-	// refusalTime is how long after a change a refusal may be due to it. Envoy may wait for a
+	// refusalTime is how long after a change a refusal is attributed to it. Envoy may wait for a
 	// health check before it answers; a later refusal has another cause, for example a new Envoy.
 	refusalTime = 5 * time.Minute
 	maxApplied  = 64
 )
 
-// applied is a change of what is in force, which Envoy may refuse.
+// applied is a change of the configuration in force, which Envoy may refuse.
 type applied struct {
 	at      time.Time
 	objects []objectChange
 	mesh    *meshChange // nil: MeshConfig did not change
 
-	reverted bool // some of it
+	reverted bool // at least in part
 }
 
 type objectChange struct {
@@ -47,14 +47,14 @@ type meshChange struct {
 	afterText  []byte
 }
 
-// publication is a snapshot of a view's feed and the change that made it.
+// publication is a snapshot of a view's feed and the change that produced it.
 type publication struct {
 	sequence uint64
 	by       *applied
 }
 
-// applied records a change once the views have published it. Callers hold mu, as of all that
-// follow.
+// applied records a change once the views have published it. Callers of this and the following
+// functions hold mu.
 func (s *Server) applied(a *applied) {
 	a.at = time.Now()
 	for _, v := range s.views {
@@ -67,7 +67,7 @@ func (s *Server) applied(a *applied) {
 	}
 }
 
-// publishedBy records what made the newest snapshot, unless that is recorded.
+// publishedBy records the change that produced the newest snapshot, unless one is recorded.
 func (v *served) publishedBy(a *applied) {
 	now, _ := v.Feed().Current()
 	if n := len(v.publications); n > 0 && v.publications[n-1].sequence == now.Sequence {
@@ -79,7 +79,7 @@ func (v *served) publishedBy(a *applied) {
 	}
 }
 
-// madeBy returns the index in s.recent of the change that made the newest version of a resource.
+// madeBy returns the index in s.recent of the change that produced the current version of r.
 func (s *Server) madeBy(v *served, r *resource.Resource) (index int, ok bool) {
 	sequence, ok := v.Feed().LastChange(r.Key())
 	if !ok {
@@ -94,14 +94,14 @@ func (s *Server) madeBy(v *served, r *resource.Resource) (index int, ok bool) {
 	return 0, false
 }
 
-// fallBack reverts the objects that are to blame for a refused resource, and reports whether the
-// resource is another now. These are, of the objects that changed when the resource did, those
-// among origins, else those that the resource came from, else all. If these went back already, it
-// is the turn of older changes.
+// fallBack reverts the objects to blame for a refused resource, and reports whether that changed
+// the resource. Of the objects that changed together with the resource, it tries those among
+// origins, then those among the resource's origins, then all. If these are reverted already, it
+// tries older changes.
 func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Origin,
 	message string) bool {
 	made, ok := s.madeBy(v, r)
-	if !ok || v.realm.restricted { // then nothing changes
+	if !ok || v.realm.restricted { // a restricted realm's world does not change
 		return false
 	}
 	for i := made; i >= 0 && time.Since(s.recent[i].at) <= refusalTime; i-- {
@@ -125,13 +125,14 @@ func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Or
 			return true
 		}
 		if !s.recent[made].reverted {
-			return false // something else made it, for example a certificate
+			return false // another cause produced the resource, for example a certificate
 		}
 	}
 	return false
 }
 
-// standing returns the changes of a realm's objects that nothing has replaced or reverted since.
+// standing returns the object changes of s.recent[index] in a realm that no later change has
+// replaced or reverted.
 func (s *Server) standing(r *realm, index int) []store.Change {
 	var changes []store.Change
 	for _, c := range s.recent[index].objects {
@@ -170,8 +171,7 @@ func among(changes []store.Change, origins []resource.Origin) []store.Change {
 	return found
 }
 
-// revert takes changes back and reports whether that changed a refused resource; if not, it does
-// nothing.
+// revert undoes changes and reports whether that changed r; if not, it restores them.
 func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []store.Change,
 	message string) bool {
 	back := make([]store.Change, len(changes))
@@ -198,14 +198,14 @@ func (s *Server) revert(v *served, r *resource.Resource, a *applied, changes []s
 	return true
 }
 
-// has reports whether a resource is the view's newest.
+// has reports whether a resource is the view's current version.
 func (v *served) has(r *resource.Resource) bool {
 	snapshot, _ := v.Feed().Current()
 	now := snapshot.Get(r.Key())
 	return now != nil && now.Version == r.Version
 }
 
-// enact changes a realm's objects, and publishes what that changes.
+// enact applies changes of a realm's objects and publishes the result.
 func (s *Server) enact(r *realm, changes []store.Change, by *applied) {
 	touched := r.apply(changes)
 	for _, v := range s.views {
@@ -217,7 +217,7 @@ func (s *Server) enact(r *realm, changes []store.Change, by *applied) {
 	s.watchCertificates()
 }
 
-// apply changes what the realm's objects mean together.
+// apply applies object changes to the realm's world, cache, references and counters.
 func (r *realm) apply(changes []store.Change) model.Touched {
 	all := make([]model.Change, len(changes))
 	for i, c := range changes {
@@ -230,8 +230,8 @@ func (r *realm) apply(changes []store.Change) model.Touched {
 	return touched
 }
 
-// revertMesh takes a change of MeshConfig back and reports whether that changed a refused resource;
-// if not, it does nothing.
+// revertMesh undoes a change of MeshConfig and reports whether that changed r; if not, it restores
+// MeshConfig.
 func (s *Server) revertMesh(v *served, r *resource.Resource, a *applied, message string) bool {
 	if a.mesh == nil || s.refusedMesh != nil || bytes.Equal(a.mesh.beforeText, a.mesh.afterText) {
 		return false
@@ -249,11 +249,11 @@ func (s *Server) revertMesh(v *served, r *resource.Resource, a *applied, message
 	}
 	a.reverted = true
 	s.refusedMesh = &lastgood.RefusedMesh{Text: a.mesh.afterText, Message: message}
-	s.readMesh() // makes it a problem
+	s.readMesh() // reports the refusal as a problem
 	return true
 }
 
-// override returns changes of the files without those to versions that Envoy refused.
+// override returns the changes of the files without changes to versions that Envoy refused.
 func (r *realm) override(changes []store.Change) []store.Change {
 	if len(r.refused)+len(r.waiting) == 0 {
 		return changes
@@ -294,8 +294,8 @@ func (r *realm) override(changes []store.Change) []store.Change {
 	return all
 }
 
-// retry puts versions into force that Envoy refused: it may accept them now. Without a view, no
-// Envoy is connected whose refusal could be attributed to this change, so nothing is tried.
+// retry applies the versions that Envoy refused, as it may accept them now. It skips realms without
+// a view: no Envoy is connected whose refusal could be attributed to this change.
 func (s *Server) retry() {
 	a := &applied{}
 	for _, r := range s.realms {
@@ -339,7 +339,7 @@ func (r *realm) refusedObjects() []lastgood.Refused {
 	return all
 }
 
-// refusedProblems are the problems of the versions that Envoy refused.
+// refusedProblems returns the problems of the versions that Envoy refused.
 func (r *realm) refusedProblems() []Problem {
 	var all []Problem
 	for _, refused := range r.refused {

@@ -12,8 +12,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// LiveProblems returns what a running Envoy shows to be wrong with the clusters of a proxy: names
-// that do not resolve, servers whose certificates are not accepted. live is what it has counted.
+// LiveProblems returns the problems of a proxy's clusters that the counters of its Envoy show:
+// names that do not resolve, servers whose certificates are not accepted. live has the counters by
+// cluster.
 func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) ([]Problem, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
@@ -34,8 +35,8 @@ func (s *Server) LiveProblems(node *corev3.Node, live map[string]explain.Live) (
 	return problems, nil
 }
 
-// writtenIn returns the DestinationRule of a cluster if that is asked for and there is one, else
-// the first object that it came from.
+// writtenIn returns the DestinationRule of a cluster if rule is set and there is one, else the
+// cluster's first origin. ok is false if the cluster has no origin.
 func writtenIn(r *resource.Resource, rule bool) (resource.Origin, bool) {
 	for _, o := range r.Origins {
 		if !rule || o.Kind == string(object.DestinationRule) {
@@ -43,7 +44,7 @@ func writtenIn(r *resource.Resource, rule bool) (resource.Origin, bool) {
 		}
 	}
 	if len(r.Origins) == 0 {
-		return resource.Origin{}, false // Outrider's own
+		return resource.Origin{}, false // a cluster of Outrider's own
 	}
 	return r.Origins[0], true
 }

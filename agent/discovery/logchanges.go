@@ -6,8 +6,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// logChanges logs each object whose change takes effect, and where it is written. Of more than
-// maxEvents changes at once it logs how many there are.
+// logChanges logs each changed object with its file and line. Beyond maxEvents changes it logs only
+// the number of the others.
 func (s *Server) logChanges(changes []store.Change) {
 	for i, c := range changes {
 		if i == maxEvents {

@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// readMesh reads MeshConfig. If it is invalid, or Envoy refused it, the former one stays in force.
+// readMesh reads MeshConfig. If it is invalid, or Envoy refused it, the previous one stays in
+// force.
 func (s *Server) readMesh() {
 	read, text, problems := meshfile.Read(s.settings.MeshConfigFile, s.options.Identity)
 	if refused := s.refusedMesh; refused != nil && read != nil {
@@ -30,7 +31,7 @@ func (s *Server) readMesh() {
 	}
 }
 
-// effectiveMesh returns MeshConfig with the settings, which have precedence.
+// effectiveMesh returns MeshConfig with the server's settings, which take precedence.
 func (s *Server) effectiveMesh() *mesh.Config {
 	m := *s.mesh
 	m.Identity, m.SystemRoots, m.Taken = s.options.Identity, s.options.SystemRoots, s.settings.Taken
@@ -40,7 +41,7 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	return &m
 }
 
-// reconfigure applies the effective MeshConfig to everything and reports whether it changed.
+// reconfigure applies the effective MeshConfig to all realms and reports whether it changed.
 func (s *Server) reconfigure() bool {
 	m, changed := s.effectiveMesh(), false
 	for _, r := range s.realms {

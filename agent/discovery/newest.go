@@ -8,12 +8,12 @@ import (
 // numbers. Gateways without effect are reported for the newest proxy, as an older epoch that drains
 // may have been another kind of proxy.
 func (s *Server) Accepted(stream uint64, node *corev3.Node) {
-	if stream <= s.newestStream.Load() { // without the lock, as each response is accepted
+	if stream <= s.newestStream.Load() { // without the lock, as this runs for each response
 		return
 	}
 	v, err := s.viewOf(node)
 	if err != nil {
-		return // its stream has said so
+		return // the stream has reported it
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -24,8 +24,8 @@ func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 	}
 }
 
-// gatewayViews are the views for which Gateways without effect are reported, of those given: that
-// of the newest proxy, or all where nobody calls Accepted, as in a fleet's server.
+// gatewayViews returns those of the views for which Gateways without effect are reported: the
+// newest proxy's, or all if nobody calls Accepted, as in a fleet's server.
 func (s *Server) gatewayViews(views map[string]*served) map[string]*served {
 	for key, v := range views {
 		if v == s.newestView {

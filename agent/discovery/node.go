@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// parseNode reads a proxy's node in Istio's form: the ID is type~ip~name.namespace~domain, the
-// metadata has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and INSTANCE_IPS. Without a locality
-// the label istio-locality has it, with dots in place of slashes.
+// parseNode reads a proxy's node in Istio's form: the ID is type~ip~name.namespace~domain, and the
+// metadata has NAMESPACE, LABELS, NETWORK, INTERCEPTION_MODE and INSTANCE_IPS. If the node has no
+// locality, parseNode reads it from the label istio-locality, with dots in place of slashes.
 func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	parts := strings.Split(node.GetId(), "~")
 	if len(parts) != 4 {
@@ -74,8 +74,8 @@ func interception(mode string) (model.Interception, error) {
 	return "", fmt.Errorf("interception mode %q is not REDIRECT, TPROXY or NONE", mode)
 }
 
-// addresses returns a proxy's IP addresses, each once: that of its ID first, then those of
-// INSTANCE_IPS.
+// addresses returns a proxy's IP addresses without duplicates: that of its ID (own), then those of
+// INSTANCE_IPS (more).
 func addresses(own, more string) []string {
 	var found []string
 	for _, text := range append([]string{own}, strings.Split(more, ",")...) {
@@ -87,7 +87,8 @@ func addresses(own, more string) []string {
 	return found
 }
 
-// namespaceOf returns the namespace of a domain in Istio's form, namespace.svc.cluster.local.
+// namespaceOf returns the namespace of a domain in Istio's form, namespace.svc.cluster.local, or
+// otherwise if the domain has another form.
 func namespaceOf(domain, otherwise string) string {
 	if namespace, rest, ok := strings.Cut(domain, "."); ok && strings.HasPrefix(rest, "svc.") {
 		return namespace

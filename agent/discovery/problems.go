@@ -11,26 +11,27 @@ import (
 )
 
 // ConditionProblems is the condition of a mesh configuration with errors or warnings. Each of them
-// is a mesh-problem event besides.
+// is also published as a mesh-problem event.
 const ConditionProblems = "mesh-problems"
 
 // maxEvents bounds the problems or changes of one push that are reported singly; the rest is
 // counted.
 const maxEvents = 20
 
-// Problems returns everything that is wrong now, by place.
+// Problems returns all current problems, sorted by place.
 func (s *Server) Problems() []Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.problems)
 }
 
-// tellProblems gathers what is wrong and tells what is new of it.
+// tellProblems gathers the problems, publishes the new ones as events and updates the condition.
+// Callers hold mu.
 func (s *Server) tellProblems() {
 	before := s.problems
 	s.forgetRefusals()
 	views := maps.Clone(s.views)
-	// else one thing is told twice
+	// views of other realms would report the same problems twice
 	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.realm != s.here })
 	s.closed.Store(s.here.whyClosed())
 	s.problems = gather(s.here.stored, slices.Concat(s.meshProblems, s.here.refusedProblems(),
@@ -64,7 +65,7 @@ func (s *Server) tellProblems() {
 	s.raise()
 }
 
-// raise makes the condition stand, or clears it.
+// raise raises the condition if there are errors or warnings, else clears it.
 func (s *Server) raise() {
 	counts := map[condition.Severity]int{}
 	first := map[condition.Severity]Problem{}
@@ -92,7 +93,8 @@ func (s *Server) raise() {
 	}
 }
 
-// gather puts the problems of all rooms together, each once.
+// gather returns the problems of the store, the mesh, the views and the refusals, sorted by place
+// and without duplicates.
 func gather(stored, ofMesh []Problem, views map[string]*served,
 	refusals map[resource.Key]refusal) []Problem {
 	more := slices.Clone(ofMesh)
@@ -105,7 +107,7 @@ func gather(stored, ofMesh []Problem, views map[string]*served,
 		more = append(more, r.problem)
 	}
 	if len(more) == 0 {
-		return stored // thousands of notes, perhaps, and as often as a push is
+		return stored // avoids a copy on each push, as there may be thousands of notes
 	}
 	all := slices.Concat(stored, more)
 	slices.SortFunc(all, Problem.Compare)

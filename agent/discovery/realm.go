@@ -8,31 +8,31 @@ import (
 	"outrider.org/outrider/agent/discovery/view"
 )
 
-// realm is the meaning of the files with one default namespace. While proxies move to another
-// namespace there are two realms, so that those in the former one lose nothing.
+// realm is the mesh configuration with one default namespace. While proxies move to another
+// namespace there are two realms, so that proxies in the previous one keep their resources.
 type realm struct {
 	namespace string
-	store     *store.Store // owned by Run; nil: not filled yet
+	store     *store.Store // owned by Run; nil until it is filled
 	cache     *view.Cache
 
 	// Guarded by the server's mu.
 	loaded  bool
 	world   *model.World
 	stored  []Problem        // of the store
-	held    []*object.Object // last good versions, held by the store
+	held    []*object.Object // last good versions that the store serves
 	objects map[object.Kind]int
 	refs    references
 
-	refused map[object.Key]lastgood.Refused // by Envoy; the version before is in force
-	// waiting are refused versions of the previous run, of objects that are not read yet.
+	refused map[object.Key]lastgood.Refused // by Envoy; the previous version is in force
+	// waiting has refused versions of the previous run whose objects are not read yet.
 	waiting map[object.Key]lastgood.Refused
 
-	// restricted: the files have an unsupported access policy; see admit.
+	// restricted is set while the files have an unsupported access policy; see admit.
 	restricted bool
-	// good was in force when that began, before the realm was filled; nil: unknown.
+	// good is the last good state, until a restricted realm is filled; nil: unknown.
 	good     []*object.Object
-	withheld map[object.Key]store.Change // by the files, and not in force
-	// closed: restricted without a known good state, so that nothing is served.
+	withheld map[object.Key]store.Change // changes of the files that are not in force
+	// closed is set in a restricted realm without a known good state: nothing is served.
 	closed bool
 }
 
@@ -109,7 +109,7 @@ func (s *Server) need(namespace string) {
 	s.realms[namespace] = s.newRealm(namespace)
 	select {
 	case s.joining <- struct{}{}:
-	default: // it is about to look
+	default: // a signal is pending
 	}
 }
 
@@ -128,7 +128,7 @@ func (s *Server) settle() {
 	}
 }
 
-// dropRealms deletes realms without views, running or expected proxies.
+// dropRealms deletes realms that have no views and no running or expected proxies.
 func (s *Server) dropRealms() {
 	used := map[string]bool{s.settings.Namespace: true, s.here.namespace: true}
 	for _, e := range s.expected {

@@ -14,22 +14,22 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// references finds destinations of VirtualServices that nothing defines. Translation finds them
-// too, but only in what this proxy carries out; the findings are equal, so that each is reported
-// once. What Istio calls IST0101.
+// references finds destinations of VirtualServices that no object defines (Istio's IST0101).
+// Translation finds them too, but only for routes that the proxy gets. The findings are equal, so
+// that gather removes the duplicates.
 type references map[*object.Object]reference
 
 type reference struct {
-	hosts    map[string]struct{} // of its destinations
+	hosts    map[string]struct{} // of all destinations
 	problems []Problem
 }
 
-// update brings the findings up to date with what was touched.
+// update looks up again the VirtualServices that may be affected by touched hosts and bindings.
 func (r references) update(w *model.World, touched model.Touched) {
 	if len(touched.Hosts) == 0 && len(touched.Bindings) == 0 {
 		return
 	}
-	patterns := false // they may cover any host
+	patterns := false // a touched wildcard may cover any host
 	for host := range touched.Hosts {
 		patterns = patterns || model.IsWildcard(host)
 	}
@@ -54,7 +54,7 @@ func (r references) update(w *model.World, touched model.Touched) {
 	}
 }
 
-// problems returns all findings, in no order.
+// problems returns all findings, unsorted.
 func (r references) problems() []Problem {
 	var all []Problem
 	for _, one := range r {
@@ -63,7 +63,7 @@ func (r references) problems() []Problem {
 	return all
 }
 
-// refer looks up what a VirtualService names.
+// refer looks up the destinations of a VirtualService.
 func refer(w *model.World, o *object.Object) reference {
 	found := reference{hosts: map[string]struct{}{}}
 	warn := func(field, message, cure string) {
@@ -87,8 +87,8 @@ func refer(w *model.World, o *object.Object) reference {
 	return found
 }
 
-// destinations calls each with every destination of a VirtualService that gets requests or
-// connections, and its field.
+// destinations calls each with the field and destination of every route and mirror of a
+// VirtualService, except for destinations of weight 0 among several.
 func destinations(v *networking.VirtualService, each func(string, *networking.Destination)) {
 	for i, route := range v.Http {
 		for j, to := range route.GetRoute() {
@@ -118,17 +118,17 @@ func destinations(v *networking.VirtualService, each func(string, *networking.De
 	}
 }
 
-// mostNodes bounds the kinds of proxies for which Gateways that select none are reported: those of
-// a fleet come and go.
+// mostNodes bounds the kinds of proxies for which unselected Gateways are reported, as the proxies
+// of a fleet come and go.
 const mostNodes = 8
 
-// unselected finds Gateways that are for none of the proxies served. Beside one that is, the others
-// are meant for other machines.
+// unselected returns the problems of Gateways that select none of the served proxies. If another
+// Gateway selects one, they are presumably meant for other machines and only notes.
 func unselected(w *model.World, views map[string]*served) []Problem {
 	if len(views) == 0 || len(views) > mostNodes {
 		return nil
 	}
-	var nodes []model.Node // routers last: their reason is the nearest
+	var nodes []model.Node // routers last, as their reason is the most helpful one
 	for _, key := range slices.Sorted(maps.Keys(views)) {
 		nodes = append(nodes, views[key].Node())
 	}
@@ -159,7 +159,7 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 	return problems
 }
 
-// unselecting says why a Gateway is not for a proxy, and the cure; "" if it is.
+// unselecting returns why a Gateway does not apply to a proxy, and the cure; "" if it applies.
 func unselecting(selector map[string]string, node model.Node) (message, cure string) {
 	selects := model.Selects(selector, node.Labels)
 	switch {
@@ -178,8 +178,8 @@ func unselecting(selector map[string]string, node model.Node) (message, cure str
 	return "has no effect here: this proxy is a sidecar, and Gateways are for routers", cure
 }
 
-// idleGateway returns a Gateway with a server on the port that is not for a proxy, with why, and
-// the cure; "": there is none.
+// idleGateway finds a Gateway that has a server on the port but does not apply to the proxy. It
+// returns the Gateway with the reason, and the cure; "" if there is none.
 func idleGateway(w *model.World, node model.Node, port uint32) (why, cure string) {
 	for _, o := range w.AllGateways() {
 		gateway := o.Spec.(*networking.Gateway)
@@ -192,7 +192,7 @@ func idleGateway(w *model.World, node model.Node, port uint32) (why, cure string
 	return "", ""
 }
 
-// labels are labels as people write them.
+// labels formats labels as key=value pairs, separated by commas.
 func labels(of map[string]string) string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(of)) {

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// refusal is what Envoy said of a resource; it stands until the resource changes.
+// refusal is Envoy's refusal of a resource. It is dropped when the resource changes.
 type refusal struct {
 	version string
 	reason  string
@@ -24,14 +24,13 @@ type RefusedResource struct {
 	Held    bool   // the proxy has another version of it
 }
 
-// Refused takes in that Envoy refused resources of a type. The objects whose change made them go
-// back to the version before. Where that is impossible the proxy keeps what it has, each resource
-// becomes a problem of the object it came from, and Refused returns its name. If refused is empty,
-// the resources that the reason mentions count. placed reports that all these problems have a file
-// and a line.
-func (s *Server) Refused(typeURL string, refused []RefusedResource,
-	reason error) (standing []string,
-	placed bool) {
+// Refused records that Envoy refused resources of a type, and reverts the objects whose change
+// produced them. Where that is impossible, the proxy keeps its version, each resource becomes a
+// problem of the object it came from, and Refused returns its name. If refused is empty, it
+// considers the resources that the reason mentions. placed reports whether all these problems have
+// a file and a line.
+func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error) (
+	standing []string, placed bool) {
 	defer s.rememberTold()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,10 +45,10 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource,
 			found = true
 			origins := guilty(v.View, r, reason.Error())
 			p := refusedProblem(r, origins, reason)
-			// a secret is refused for its files
+			// a secret is refused because of its files, not of an object
 			certain := one.Version != "" && typeURL != resource.SecretType
 			switch {
-			case certain && one.Version != r.Version: // it is another by now
+			case certain && one.Version != r.Version: // replaced since
 			case certain && (one.Held || !r.Accepted()) && s.fallBack(v, r, origins, p.Message):
 			default:
 				s.refusals[r.Key()] = refusal{version: r.Version, reason: reason.Error(),
@@ -73,7 +72,7 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource,
 	return slices.Compact(standing), placed
 }
 
-// Cured tells that Envoy takes resources that it refused before.
+// Cured records that Envoy accepts resources that it refused before.
 func (s *Server) Cured(typeURL string, names []string) {
 	defer s.rememberTold()
 	s.mu.Lock()
@@ -84,8 +83,9 @@ func (s *Server) Cured(typeURL string, names []string) {
 	s.tellProblems()
 }
 
-// blamed returns the resources that a refusal is about: secrets are narrowed to those with a file,
-// or the folder of one, in the text. If refused is empty, these are the resources in the text.
+// blamed returns the resources that a refusal is about. If refused is empty, these are the
+// resources that the text mentions. Several secrets are narrowed to those of which the text
+// mentions a file or its directory, if there are any.
 func (s *Server) blamed(v *served, typeURL string, refused []RefusedResource,
 	text string) []RefusedResource {
 	var found []RefusedResource
@@ -115,7 +115,7 @@ func (s *Server) blamed(v *served, typeURL string, refused []RefusedResource,
 	return found
 }
 
-// mentions tells whether a text has a name that is not a part of a longer one.
+// mentions reports whether a text contains a name that is not part of a longer one.
 func mentions(text, name string) bool {
 	const partOfName = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_|"
 	for {
@@ -145,7 +145,7 @@ func refusedProblem(r *resource.Resource, origins []resource.Origin, reason erro
 	return p
 }
 
-// forgetRefusals drops those of resources that are gone or changed since.
+// forgetRefusals drops the refusals of resources that were removed or changed since.
 func (s *Server) forgetRefusals() {
 	for key, r := range s.refusals {
 		stands := false

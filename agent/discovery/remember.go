@@ -16,11 +16,11 @@ type kept struct {
 	state lastgood.State // as last written, or tried
 	stale bool           // the file differs from state
 
-	failing bool // the last write failed, which is logged
+	failing bool // the last write failed, and was logged
 }
 
-// recall reads what the previous server had in force although its text was invalid or refused.
-// stale reports whether some of it was unusable.
+// recall reads the versions that the previous server had in force although their files were invalid
+// or refused. stale reports whether some of them are unusable.
 func recall(o Options) (state lastgood.State, stale bool) {
 	if o.LastGood == "" {
 		return lastgood.State{}, false
@@ -46,8 +46,8 @@ func (s *Server) restoreMesh(text []byte) {
 	s.mesh, s.meshText = read, text
 }
 
-// tellRecalled logs what is served although no file has it, and what waits for its file. Only Run
-// may call it.
+// tellRecalled logs the number of last good versions in force, and of those whose files are
+// missing. Only Run may call it.
 func (s *Server) tellRecalled() {
 	s.mu.Lock()
 	here := s.here
@@ -64,7 +64,8 @@ func (s *Server) tellRecalled() {
 	}
 }
 
-// inForce returns what is in force although its text is invalid or refused, or waits for its file.
+// inForce returns the versions in force whose files are invalid, refused or missing; in a
+// restricted realm, all objects in force.
 func (s *Server) inForce() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,11 +94,12 @@ func (s *Server) ending() bool {
 func (s *Server) rememberSoon() {
 	select {
 	case s.unwritten <- struct{}{}:
-	default: // it is about to
+	default: // a signal is pending
 	}
 }
 
-// rememberTold stores the state after a proxy's answer: in Run, or here once Run has ended.
+// rememberTold stores the state after a proxy's answer: in Run, or synchronously once Run has
+// ended.
 func (s *Server) rememberTold() {
 	if s.ending() {
 		s.remember()

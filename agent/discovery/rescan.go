@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Rescan looks through all files again, without waiting for their watch, and returns once Problems
-// are those of what it found. Its error is ctx's.
+// Rescan reads all files again, without waiting for file events, and returns once Problems reflects
+// them or Run has ended. It returns an error only if ctx ends.
 func (s *Server) Rescan(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -27,8 +27,8 @@ func (s *Server) Rescan(ctx context.Context) error {
 	return nil
 }
 
-// scan does what Rescan asks for, for all who ask, and returns how long it took. Only Run may call
-// it.
+// scan serves all pending calls of Rescan with one scan, and returns how long it took. Only Run may
+// call it.
 func (s *Server) scan(first chan struct{}) time.Duration {
 	begun := time.Now()
 	all := append(s.waiting(), first)
@@ -40,7 +40,7 @@ func (s *Server) scan(first chan struct{}) time.Duration {
 	return time.Since(begun)
 }
 
-// waiting takes all further requests for what is about to be read. Only Run may call it.
+// waiting receives all pending calls of Rescan. Only Run may call it.
 func (s *Server) waiting() []chan struct{} {
 	var all []chan struct{}
 	for {

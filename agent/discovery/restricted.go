@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Files that restrict access in a way that is not carried out (an AuthorizationPolicy, for example)
-// must not admit what they forbid. While there are such files the realm's world stays as it was
-// before them: the last good state. Without a last good state proxies get no resources at all.
+// Files with an unsupported access policy (for example an AuthorizationPolicy) must not admit what
+// they forbid. While there are such files, the realm's world stays in the last good state, the one
+// before them. Without a last good state, proxies get no resources at all.
 
 // admit returns the changes of the files that may take effect now; others are withheld until the
 // files restrict nothing. Callers hold the server's mu.
@@ -47,7 +47,7 @@ func (r *realm) admit(changes []store.Change) []store.Change {
 	return all
 }
 
-// withhold folds a change into those that are withheld.
+// withhold merges a change into the withheld ones.
 func (r *realm) withhold(c store.Change) {
 	key := newest(c).Key
 	if earlier, ok := r.withheld[key]; ok {
@@ -59,8 +59,8 @@ func (r *realm) withhold(c store.Change) {
 	}
 }
 
-// restore returns the changes that make the last good state, and withholds what the files say
-// instead.
+// restore returns the changes that produce the last good state, and withholds the versions of the
+// files.
 func (r *realm) restore() []store.Change {
 	var changes []store.Change
 	for _, o := range r.good {
@@ -71,7 +71,7 @@ func (r *realm) restore() []store.Change {
 	return changes
 }
 
-// inForce returns what is in force, by key, while changes are withheld.
+// inForce returns the objects in force while changes are withheld, sorted by object.Age.
 func (r *realm) inForce() []*object.Object {
 	var all []*object.Object
 	for _, o := range r.store.Objects() {
@@ -99,7 +99,7 @@ func (r *realm) inForce() []*object.Object {
 	return all
 }
 
-// inherit has a realm that is new begin with the last good state of another one.
+// inherit initializes a new realm with the last good state and the refused versions of another one.
 func (r *realm) inherit(from *realm) {
 	r.expectRefused(from.refusedObjects())
 	if !from.restricted || from.closed {
@@ -108,7 +108,7 @@ func (r *realm) inherit(from *realm) {
 	r.recall(from.inForce())
 }
 
-// recall makes objects the last good state of a realm that is yet to be filled.
+// recall makes objects the last good state of a realm that is not filled yet.
 func (r *realm) recall(objects []*object.Object) {
 	r.restricted, r.good = true, []*object.Object{}
 	for _, o := range objects {
@@ -116,7 +116,7 @@ func (r *realm) recall(objects []*object.Object) {
 	}
 }
 
-// expectRefused has versions that Envoy refused stay out of force when they are read.
+// expectRefused keeps versions that Envoy refused out of force when they are read.
 func (r *realm) expectRefused(all []lastgood.Refused) {
 	r.waiting = map[object.Key]lastgood.Refused{}
 	for _, refused := range all {
@@ -132,7 +132,7 @@ func newest(c store.Change) *object.Object {
 	return c.Old
 }
 
-// update brings a view up to date, or publishes that there is nothing where its realm is closed.
+// update updates a view, or publishes an empty snapshot if its realm is closed.
 func (v *served) update(touched model.Touched) {
 	if v.realm.closed {
 		v.Feed().Publish(resource.Change{})
@@ -141,8 +141,8 @@ func (v *served) update(touched model.Touched) {
 	v.Update(touched)
 }
 
-// Closed returns why nothing is served though the files were read; "": something is, or the files
-// are yet to be read. It never waits: readiness depends on it.
+// Closed returns why nothing is served although the files were read; "" otherwise. It never blocks,
+// as readiness depends on it.
 func (s *Server) Closed() string {
 	if why := s.closed.Load(); why != nil {
 		return *why
@@ -150,7 +150,7 @@ func (s *Server) Closed() string {
 	return ""
 }
 
-// whyClosed returns what Closed is to return, nil for "". Callers hold the server's mu.
+// whyClosed returns the result of Closed, nil for "". Callers hold the server's mu.
 func (r *realm) whyClosed() *string {
 	if !r.closed {
 		return nil

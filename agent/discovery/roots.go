@@ -2,8 +2,7 @@ package discovery
 
 import "os"
 
-// systemRootFiles are the files of trusted authorities of Debian, Fedora and RHEL, openSUSE, and
-// Alpine.
+// systemRootFiles are the CA bundles of Debian, Fedora and RHEL, openSUSE, and Alpine.
 var systemRootFiles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -12,8 +11,8 @@ var systemRootFiles = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// systemRoots returns the system's file of trusted authorities. If there is none it returns the
-// first usual one, so that Envoy refuses resources that need it and no certificate goes unchecked.
+// systemRoots returns the path of the system's CA bundle. If there is none, it returns the first
+// usual path, so that Envoy refuses resources that need it and no certificate goes unverified.
 func systemRoots() string {
 	for _, path := range systemRootFiles {
 		if _, err := os.Stat(path); err == nil {

@@ -1,11 +1,10 @@
-// Package discovery is the discovery server: it turns files of Istio's YAML into Envoy's resources,
-// and a change into the resources that it touches. It knows nothing of an agent, of connections or
-// of who sends the resources.
+// Package discovery is the discovery server: it translates files with Istio's YAML to Envoy's
+// resources, incrementally. Package xds serves its feeds.
 //
-//	store (files → objects) → model (what they mean together)
+//	store (files → objects) → model (resolves references between objects)
 //	→ view (per kind of proxy: translate, publish) → resource.Feed
 //
-// What is invalid, or refused by Envoy, changes nothing: the version before stays in force.
+// If an object is invalid, or Envoy refuses it, its previous version stays in force.
 package discovery
 
 import (
@@ -41,18 +40,18 @@ type Taken = mesh.Taken
 type Options struct {
 	Files     []string // files, and directories with all *.yaml, *.yml and *.json below them
 	Namespace string   // of objects and proxies that name none, without Settings; "" is default
-	Domain    string   // what short host names end in; "" is cluster.local
-	Settings  Settings // at first; see Configure
+	Domain    string   // suffix of short host names; "" is cluster.local
+	Settings  Settings // initial ones; see Configure
 
-	// OwnAddresses gives proxies with equal labels and metadata, but other addresses, their own
-	// resources. Without interception only inbound listeners of a Sidecar need them. Otherwise
-	// these proxies share all resources, and such listeners name their bind address.
+	// OwnAddresses gives proxies that differ only in their addresses separate resources. Without
+	// interception, only inbound listeners of a Sidecar need them. If it is false, these proxies
+	// share all resources, and such listeners must name their bind address.
 	OwnAddresses bool
 	Identity     bool // proxies get a certificate of the mesh over SDS, for ISTIO_MUTUAL
 
-	// LastGood is the file (0600) that stores what is in force although its text is invalid now, or
-	// Envoy refused it; "": none, so that a server which starts on an invalid file does not serve
-	// its objects.
+	// LastGood is the file (0600) that stores versions in force whose files are invalid now, or
+	// refused by Envoy. If it is "", a server that starts with an invalid file does not serve its
+	// objects.
 	LastGood string
 
 	MaxViews    int    // kinds of proxies that are served at the same time; 0: 4,096
@@ -61,11 +60,11 @@ type Options struct {
 	// Changes delivers changed paths: files, or directories to scan. nil: nothing changes.
 	Changes <-chan []string
 
-	// Watch makes Changes deliver these certificate files too, and no longer those of the previous
+	// Watch makes Changes deliver these certificate files too, in place of those of the previous
 	// call. It must not wait for a reader of Changes. nil: proxies are on other hosts.
 	Watch func(files []string) error
 
-	Denied Denied // which of these files proxies cannot read; nil: not known
+	Denied Denied // reports certificate files that proxies cannot read; nil: unknown
 
 	Board  *condition.Board // nil: problems are only returned
 	Logger *slog.Logger     // nil: nothing is logged
@@ -81,7 +80,7 @@ type Settings struct {
 	DebounceMax    time.Duration // longest delay of a push
 }
 
-// Server turns files into resources.
+// Server translates files to resources. Its methods are safe for concurrent use.
 type Server struct {
 	options Options
 	kept    kept
@@ -98,18 +97,18 @@ type Server struct {
 
 	closed atomic.Pointer[string] // see Closed
 
-	mu           sync.Mutex         // guards what follows
+	mu           sync.Mutex         // guards the following fields
 	realms       map[string]*realm  // by namespace
-	newestView   *served            // view of the proxy that connected last; nil: not known
+	newestView   *served            // view of the proxy that connected last; nil: unknown
 	here         *realm             // realm of the settings, once it is filled
 	expected     []expected         // the newest last
-	inhabited    []string           // namespaces that proxies are in; see Keep
+	inhabited    []string           // namespaces of running proxies; see Keep
 	views        map[string]*served // by kind of proxy
 	settings     Settings
-	recent       []*applied   // changes that Envoy may yet refuse, the oldest first
+	recent       []*applied   // changes that Envoy may still refuse, the oldest first
 	mesh         *mesh.Config // of the last valid text
-	meshText     []byte       // the last valid one in force
-	meshBad      bool         // the file is invalid or refused now
+	meshText     []byte       // of mesh
+	meshBad      bool         // the file is invalid or refused
 	meshProblems []Problem
 	refusedMesh  *lastgood.RefusedMesh // nil: none
 	certificates *certificates
@@ -117,7 +116,7 @@ type Server struct {
 	problems     []Problem // all, as last reported
 }
 
-// New returns a server. It reads files in Run, except for MeshConfig and Options.LastGood.
+// New returns a server. It reads MeshConfig and Options.LastGood; Run reads the other files.
 func New(options Options) (*Server, error) {
 	if err := options.Settings.AccessLog.Validate(); err != nil {
 		return nil, err
@@ -175,7 +174,7 @@ func newStore(o Options, lastGood []*object.Object) *store.Store {
 		Validate: validate.Object, LastGood: lastGood})
 }
 
-// Run reads the files, and what changes, until the context ends; then it returns nil.
+// Run reads the files, and changed ones again, until the context ends; then it returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	started := time.Now()
 	s.read((*store.Store).Load, nil)
@@ -187,7 +186,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.tellRecalled()
 	s.remember()
 	remember := func() {
-		if ctx.Err() == nil { // else it is done below
+		if ctx.Err() == nil { // else the state is stored below
 			s.remember()
 		}
 	}
@@ -232,7 +231,7 @@ func (s *Server) Run(ctx context.Context) error {
 // Ready returns a channel that is closed once the files were read.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// debounce collects changed paths until none came for DebounceAfter, at most for DebounceMax.
+// debounce collects changed paths until none arrived for DebounceAfter, at most for DebounceMax.
 func (s *Server) debounce(ctx context.Context, paths []string) []string {
 	deadline := time.Now().Add(s.current().DebounceMax)
 	for {
@@ -251,7 +250,7 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 				s.options.Changes = nil
 			}
 			paths = append(paths, more...)
-		case <-s.joining: // a proxy may wait for it
+		case <-s.joining: // a proxy may wait for the realm
 			quiet.Stop()
 			s.join()
 		case <-quiet.C:
@@ -316,8 +315,8 @@ func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return v.Feed(), nil
 }
 
-// Configure applies other settings, and tries again what Envoy refused. After an error the settings
-// before stay in force.
+// Configure applies new settings, and retries versions that Envoy refused. After an error, the
+// previous settings stay in force.
 func (s *Server) Configure(settings Settings) error {
 	if err := settings.AccessLog.Validate(); err != nil {
 		return err
@@ -346,5 +345,5 @@ func (s *Server) current() Settings {
 	return s.settings
 }
 
-// Name returns the part's name in logs and errors.
+// Name returns the server's name in logs and errors.
 func (s *Server) Name() string { return "discovery" }

@@ -15,11 +15,12 @@ type Stats struct {
 	Objects  map[object.Kind]int // in force, by kind
 	Views    int                 // kinds of proxies served
 	Problems int
-	Debounce histogram.Counts // from the first event of a change until it was read
+	Debounce histogram.Counts // from the first event of a change until reading starts
 	Push     histogram.Counts // reading, translating and publishing of a change
 }
 
-// newDurations returns a histogram with the bounds of istiod's pilot_debounce_time and finer ones.
+// newDurations returns a histogram with the bounds of istiod's pilot_debounce_time and some finer
+// ones.
 func newDurations() *histogram.Histogram {
 	return histogram.New(time.Millisecond, 10*time.Millisecond, 100*time.Millisecond,
 		500*time.Millisecond, time.Second, 3*time.Second,
@@ -35,7 +36,7 @@ func (s *Server) Stats() Stats {
 		Debounce: s.debounced.Read(), Push: s.pushed.Read()}
 }
 
-// count updates the number of objects. Callers hold mu.
+// count updates the number of objects by kind. Callers hold mu.
 func (r *realm) count(changes []store.Change) {
 	for _, c := range changes {
 		if c.Old != nil {

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Unreadable looks at the certificate files of all proxies as they are now. It returns the problem
-// of each secret that a proxy which starts now could not read, by the secret's name. It may block
-// on a hanging mount.
+// Unreadable checks the current certificate files of all proxies. It returns the problem of each
+// secret that a proxy could not read if it started now, by the secret's name. It may block on a
+// hanging mount.
 func (s *Server) Unreadable() map[string]Problem {
 	if s.options.Watch == nil {
 		return nil // the files are on other machines

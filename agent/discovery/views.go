@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// idleAfter is how long a view is kept for a proxy that restarts or reconnects.
+	// idleAfter is how long a view is retained for a proxy that restarts or reconnects.
 	idleAfter       = 10 * time.Minute
 	defaultMaxViews = 4096
 )
@@ -19,12 +19,13 @@ type served struct {
 	*view.View
 	realm     *realm
 	namespace string    // of its proxies
-	asked     time.Time // for its feed, last
+	asked     time.Time // last request for its feed
 
 	publications []publication // the newest last
 }
 
-// viewFor returns the view of a proxy's kind, which it creates if there is none. Callers hold mu.
+// viewFor returns the view of a proxy's kind, and creates it if there is none. It returns an error
+// if MaxViews is reached. Callers hold mu.
 func (s *Server) viewFor(n model.Node) (*served, error) {
 	r, key, now := s.realmOf(n.Namespace), nodeKey(n), time.Now()
 	if r.namespace != n.Namespace {
@@ -76,7 +77,7 @@ func (s *Server) dropIdle(now time.Time) bool {
 	}
 	if dropped {
 		for _, r := range s.realms {
-			r.cache.Clear() // of what was shared by them alone
+			r.cache.Clear() // frees resources that only dropped views used
 		}
 		s.dropRealms()
 		s.watchCertificates()

@@ -12,14 +12,14 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// redirectCodes are the statuses of Envoy's names.
+// redirectCodes maps Envoy's names to HTTP status codes.
 var redirectCodes = map[routev3.RedirectAction_RedirectResponseCode]int{
 	routev3.RedirectAction_MOVED_PERMANENTLY: 301, routev3.RedirectAction_FOUND: 302,
 	routev3.RedirectAction_SEE_OTHER:          303,
 	routev3.RedirectAction_TEMPORARY_REDIRECT: 307, routev3.RedirectAction_PERMANENT_REDIRECT: 308,
 }
 
-// action says what a route does.
+// action follows the action of a route: fault, preflight, redirect, direct response or forwarding.
 func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 	origins []resource.Origin) {
 	if e.fault(host, r, origins) || e.preflight(host, r, origins) {
@@ -55,7 +55,7 @@ func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 	}
 }
 
-// send says where and how a route forwards.
+// send follows a route that forwards to clusters.
 func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []resource.Origin) {
 	var targets []Target
 	switch by := to.ClusterSpecifier.(type) {
@@ -99,7 +99,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 	}
 }
 
-// sendWords are how a route forwards.
+// sendWords describes how a route forwards: rewrites, timeout, retries, headers, mirrors.
 func (e *explanation) sendWords(r *routev3.Route, to *routev3.RouteAction) []string {
 	var facts []string
 	p, query, asked := strings.Cut(e.request.Path, "?")
@@ -157,7 +157,7 @@ func targetWords(targets []Target) []string {
 	return words
 }
 
-// percent is a fraction in percent.
+// percent converts a fraction to percent.
 func percent(f *typev3.FractionalPercent) float64 {
 	parts := map[typev3.FractionalPercent_DenominatorType]float64{
 		typev3.FractionalPercent_HUNDRED:      1,
@@ -165,7 +165,7 @@ func percent(f *typev3.FractionalPercent) float64 {
 	return float64(f.GetNumerator()) / parts[f.GetDenominator()]
 }
 
-// replaceAll rewrites as Envoy does: \1 is the first group, in every match.
+// replaceAll rewrites every match as Envoy does; \1 stands for the first group.
 func replaceAll(rewrite *matcherv3.RegexMatchAndSubstitute, text string) string {
 	compiled, err := regexp.Compile(rewrite.GetPattern().GetRegex())
 	if err != nil {
@@ -175,5 +175,5 @@ func replaceAll(rewrite *matcherv3.RegexMatchAndSubstitute, text string) string 
 	return compiled.ReplaceAllString(text, group.ReplaceAllString(substitution, "$${$1}"))
 }
 
-// group is a reference to a group, as RE2 writes it.
+// group matches a reference to a group in RE2's syntax.
 var group = regexp.MustCompile(`\\(\d)`)

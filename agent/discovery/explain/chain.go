@@ -11,19 +11,19 @@ import (
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 )
 
-// Names of listener filters that find out what filter chains ask for.
+// Names of the listener filters that detect what filter chains match on.
 const (
 	tlsInspector  = "envoy.filters.listener.tls_inspector"
 	httpInspector = "envoy.filters.listener.http_inspector"
 )
 
-// connection is what a listener finds out of the connection before a chain is chosen.
+// connection has the properties of a connection on which filter chains match.
 type connection struct {
 	port      uint32
 	address   netip.Addr
-	name      string // of the server; "" where nobody looked
+	name      string // server name (SNI); "" if no filter detects it
 	transport string
-	protocols []string // of the application
+	protocols []string // application protocols
 }
 
 func (e *explanation) inspect(d *door) connection {
@@ -48,7 +48,7 @@ func (e *explanation) inspect(d *door) connection {
 	return c
 }
 
-// disabled tells whether a filter is left out for connections to a port.
+// disabled reports whether a listener filter is disabled for connections to a port.
 func disabled(rule *listenerv3.ListenerFilterChainMatchPredicate, port uint32) bool {
 	if ports := rule.GetDestinationPortRange(); ports != nil {
 		return int32(port) >= ports.Start && int32(port) < ports.End
@@ -59,9 +59,9 @@ func disabled(rule *listenerv3.ListenerFilterChainMatchPredicate, port uint32) b
 		})
 }
 
-// chooseChain narrows chains down as Envoy does: by each criterion in turn those that ask for it
-// most closely, or else those that do not ask; a criterion is not gone back on. nil: no chain takes
-// the connection.
+// chooseChain selects a filter chain as Envoy does: each criterion in turn retains the chains that
+// match it most specifically, or else those without the criterion. It does not backtrack, and
+// returns nil if no chain matches.
 func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.FilterChain {
 	for _, criterion := range []func(*listenerv3.FilterChainMatch) (closeness int, asks bool){
 		func(m *listenerv3.FilterChainMatch) (int, bool) {
@@ -120,8 +120,8 @@ func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.Fil
 			chains = indifferent
 		}
 	}
-	// What is left differs in the client's address, if at all: those that do not ask for it come
-	// first.
+	// The remaining chains differ only in matches on the client's address, which is unknown. Prefer
+	// chains without them.
 	slices.SortStableFunc(chains, func(a, b *listenerv3.FilterChain) int {
 		return yes(asksForSource(a)) - yes(asksForSource(b))
 	})
@@ -144,7 +144,7 @@ func yes(b bool) int {
 	return 0
 }
 
-// chain finds the filter chain and goes through its filters.
+// chain selects the filter chain and follows its filters.
 func (e *explanation) chain(d *door) {
 	c := e.inspect(d)
 	chain := chooseChain(d.FilterChains, c)
@@ -217,7 +217,7 @@ func chainWords(m *listenerv3.FilterChainMatch) string {
 	return strings.Join(words, " and ")
 }
 
-// filters goes through the network filters up to the one that decides.
+// filters follows the network filters up to the terminal one.
 func (e *explanation) filters(chain *listenerv3.FilterChain, d *door) {
 	for _, f := range chain.Filters {
 		if manager, ok := unpack(f.GetTypedConfig(), &hcmv3.HttpConnectionManager{}); ok {
@@ -238,7 +238,7 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *door) {
 	e.end(Closed, 0, "the filter chain passes connections on to nobody", "")
 }
 
-// pass sends the connection's bytes on as they are.
+// pass follows a TCP proxy.
 func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *door) {
 	var targets []Target
 	weights := proxy.GetWeightedClusters().GetClusters()

@@ -14,11 +14,11 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// mostEndpoints are named one by one; of more only how many.
+// mostEndpoints bounds the endpoints that are listed; the rest is counted.
 const mostEndpoints = 20
 
-// forward follows a request to clusters. It comes to nothing, with the outcome and status, if none
-// of them has an endpoint.
+// forward follows a request to clusters. If none of them is usable, the request ends with the given
+// outcome and status.
 func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	e.answer.Clusters = targets
 	e.answer.Outcome = Forwarded
@@ -43,7 +43,8 @@ func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	}
 }
 
-// cluster says what a cluster is, and why nothing can be sent to it, "" if something can.
+// cluster adds the steps of a cluster and its endpoints, and returns why nothing can be sent to it;
+// "" if it is usable.
 func (e *explanation) cluster(name string) (reason, cure string) {
 	key := resource.Key{Type: resource.ClusterType, Name: name}
 	r := e.proxy.Resources.Get(key)
@@ -166,7 +167,7 @@ func addressWords(a *corev3.Address) string {
 	return net.JoinHostPort(s.GetAddress(), fmt.Sprint(s.GetPortValue()))
 }
 
-// cureCluster tells what would make a cluster of a name of Istio's form one that works.
+// cureCluster returns how to make a cluster work whose name has Istio's form; "" for other names.
 func (e *explanation) cureCluster(name string) string {
 	parts := strings.SplitN(name, "|", 4)
 	switch {

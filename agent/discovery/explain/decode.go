@@ -17,7 +17,8 @@ func decode[T proto.Message](r *resource.Resource, into T) (T, error) {
 	return into, nil
 }
 
-// unpack reads a packed message if it is of the type.
+// unpack decodes a packed message into a message of its type; false if it has another type or is
+// invalid.
 func unpack[T proto.Message](packed *anypb.Any, into T) (T, bool) {
 	return into, packed.MessageIs(into) && packed.UnmarshalTo(into) == nil
 }

@@ -1,6 +1,5 @@
-// Package explain says what an Envoy would do with a request, from the resources it is given, and
-// which objects decide it: listener, filter chain, virtual host, route and cluster are found as
-// Envoy finds them. Functions here keep no state.
+// Package explain determines how an Envoy with given resources handles a request, and which objects
+// decide that. It selects listener, filter chain, virtual host, route and cluster as Envoy does.
 package explain
 
 import (
@@ -13,70 +12,69 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Request is what is asked about.
+// Request is the request to explain.
 type Request struct {
 	Method  string     // "" is GET
 	Host    string     // as in a URL, without a port
-	Port    uint32     // that is connected to
+	Port    uint32     // destination port of the connection
 	Path    string     // with the query; "" is /
-	Headers []Header   // without those that other fields tell
-	TLS     bool       // the client speaks TLS, and Host is its server name
-	Address netip.Addr // that is connected to; the zero value where it is not known
-	// of :authority; "": a header host, or else what HTTP clients write: the host, with a port that
-	// is not the scheme's
+	Headers []Header   // without those that other fields determine
+	TLS     bool       // the client speaks TLS, with Host as server name (SNI)
+	Address netip.Addr // destination address of the connection; the zero value if unknown
+	// Literal is the value of :authority. "": the header host, or else the host, with its port
+	// unless that is the scheme's default.
 	Literal string
 }
 
-// Header is one header; its name counts in any case.
+// Header is one header. Its name is case-insensitive.
 type Header struct{ Name, Value string }
 
-// Proxy is what an Envoy has and where it stands.
+// Proxy has the resources of an Envoy and the properties of its host.
 type Proxy struct {
 	Resources *resource.Snapshot
-	Router    bool         // a gateway: nothing is outbound or inbound
+	Router    bool         // a gateway, without inbound and outbound listeners
 	Captured  bool         // connections are intercepted
-	Own       []netip.Addr // addresses of the machine: captured connections to them come in
+	Own       []netip.Addr // addresses of the host: captured connections to them are inbound
 
-	// Origins are those of a virtual host, the deciding one first; nil where they are not told
-	// apart. May be nil.
+	// Origins returns the origins of a virtual host, the deciding one first; nil if they are not
+	// known separately. May be nil.
 	Origins func(routes, domain string) []resource.Origin
-	// Refused is why Envoy refused a resource, "" if it did not. May be nil.
+	// Refused returns why Envoy refused a resource, "" if it did not. May be nil.
 	Refused func(resource.Key) string
-	// Live is what the running Envoy has counted, by cluster; nil where that is not known.
+	// Live has the counters of the running Envoy, by cluster; nil if unknown.
 	Live map[string]Live
-	// Idle is a Gateway with a server on the request's port that is not for this proxy, and why; ""
-	// if there is none.
+	// Idle names a Gateway with a server on the request's port that does not apply to this proxy,
+	// with the reason; "" if there is none.
 	Idle, IdleCure string
 }
 
-// Outcome is what becomes of a request.
+// Outcome is the result of a request.
 type Outcome string
 
-// The outcomes.
+// Outcomes of a request.
 const (
 	Forwarded Outcome = "forwarded" // sent to one of the clusters
 	Redirect  Outcome = "redirect"
 	Answered  Outcome = "answered" // by the proxy itself
 	Refused   Outcome = "refused"  // nothing listens: the connection is refused
-	Closed    Outcome = "closed"   // the connection is taken and ended
+	Closed    Outcome = "closed"   // the connection is accepted and closed
 )
 
-// Answer is what becomes of a request and why.
+// Answer is the result of a request and its explanation.
 type Answer struct {
 	Outcome  Outcome
-	Status   int    // of an answer of the proxy's own; 0 where the backend says it
-	Location string // of a redirect
-	Body     string // of a direct response
-	// that the request may be sent to, those with the greatest weight first as they are written
-	Clusters []Target
+	Status   int      // of the proxy's own response; 0 if the backend determines it
+	Location string   // of a redirect
+	Body     string   // of a direct response
+	Clusters []Target // to which the request may be sent, in the order of the configuration
 	Mirrors  []Target // that get a copy
-	Steps    []Step   // how it came to that, in order
-	Reason   string   // why nothing takes the request; "" if something does
+	Steps    []Step   // the decisions, in order
+	Reason   string   // why the request fails; "" if it does not
 	Cure     string
-	Unknown  []string // what cannot be told from the request alone
+	Unknown  []string // facts the answer depends on and that the request does not determine
 }
 
-// Target is a cluster and its part of the requests.
+// Target is a cluster and its share of the requests.
 type Target struct {
 	Cluster string
 	Percent float64
@@ -84,21 +82,20 @@ type Target struct {
 
 // Step is one decision.
 type Step struct {
-	// listener, filter chain, routes, virtual host, route, action, cluster, endpoints
-	What    string
+	What    string            // for example listener, filter chain, route, action, cluster
 	Name    string            // of the resource or the part of it
-	Facts   []string          // for people
+	Facts   []string          // human-readable
 	Origins []resource.Origin // the objects that decide, the deciding one first
 }
 
-// explanation is one on trial.
+// explanation is the state of one call of Explain.
 type explanation struct {
 	proxy   Proxy
 	request Request
 	answer  Answer
 }
 
-// Explain follows a request.
+// Explain returns how a proxy handles a request.
 func Explain(proxy Proxy, request Request) Answer {
 	if request.Method == "" {
 		request.Method = http.MethodGet
@@ -116,7 +113,7 @@ func (e *explanation) step(what, name string, origins []resource.Origin, facts .
 		Origins: origins})
 }
 
-// unknown notes what could make it otherwise.
+// unknown records, once, a fact that could change the answer.
 func (e *explanation) unknown(format string, arguments ...any) {
 	text := fmt.Sprintf(format, arguments...)
 	for _, known := range e.answer.Unknown {
@@ -132,8 +129,8 @@ func (e *explanation) end(outcome Outcome, status int, reason, cure string) {
 		outcome, status, reason, cure
 }
 
-// refusal is a fact about a resource that Envoy refused, if it did: this is about what was refused
-// then.
+// refusal returns a fact for a step if Envoy refused the resource: the step then describes the
+// refused version.
 func (e *explanation) refusal(key resource.Key) []string {
 	if e.proxy.Refused == nil {
 		return nil
@@ -146,7 +143,7 @@ func (e *explanation) refusal(key resource.Key) []string {
 	return nil
 }
 
-// authority is the request's :authority.
+// authority returns the request's :authority.
 func (e *explanation) authority() string {
 	if e.request.Literal != "" {
 		return e.request.Literal

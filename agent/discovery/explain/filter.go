@@ -14,14 +14,15 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// The HTTP filters that are followed here, in their order in Outrider's listeners.
+// The supported HTTP filters, in their order in Outrider's listeners.
 const (
 	faultFilter  = "envoy.filters.http.fault"
 	corsFilter   = "envoy.filters.http.cors"
 	routerFilter = "envoy.filters.http.router"
 )
 
-// perRoute is what a route, or else its virtual host, says to a filter.
+// perRoute decodes a filter's configuration of the route, or else of its virtual host. It reports
+// whether there is one.
 func perRoute[T proto.Message](filter string, host *routev3.VirtualHost, r *routev3.Route,
 	into T) bool {
 	packed := r.TypedPerFilterConfig[filter]
@@ -32,7 +33,7 @@ func perRoute[T proto.Message](filter string, host *routev3.VirtualHost, r *rout
 	return ok
 }
 
-// fault says which faults a route has; true if one ends the request for certain.
+// fault adds the step of a route's faults, and reports whether one certainly ends the request.
 func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route,
 	origins []resource.Origin) bool {
 	f := &faultv3.HTTPFault{}
@@ -61,12 +62,12 @@ func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route,
 	}
 	e.answer.Outcome, e.answer.Status = Answered, int(abort.GetHttpStatus())
 	if abort.GetGrpcStatus() != 0 {
-		e.answer.Status = 200 // gRPC tells its status in a trailer
+		e.answer.Status = 200 // gRPC sends its status in a trailer
 	}
 	return true
 }
 
-// preflight tells whether the proxy answers a browser's question of whether it may ask.
+// preflight reports whether the proxy itself answers the request as a CORS preflight request.
 func (e *explanation) preflight(host *routev3.VirtualHost, r *routev3.Route,
 	origins []resource.Origin) bool {
 	policy := &corsv3.CorsPolicy{}

@@ -59,7 +59,7 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *door) {
 	e.routes(host, origins)
 }
 
-// isFallback tells whether a virtual host is for hosts that nobody names.
+// isFallback reports whether a virtual host is the one for unknown hosts.
 func (e *explanation) isFallback(host *routev3.VirtualHost) bool {
 	return host.Name == "block_all" || host.Name == "allow_any"
 }
@@ -75,7 +75,7 @@ func (e *explanation) cureHost() string {
 		e.request.Host, e.request.Port)
 }
 
-// normalized is a path as a manager hands it to the routes.
+// normalized returns a path as the connection manager passes it to the routes.
 func normalized(m *hcmv3.HttpConnectionManager, target string) string {
 	before, query, hasQuery := strings.Cut(target, "?")
 	p := before
@@ -140,7 +140,7 @@ func findHost(routes *routev3.RouteConfiguration, authority string) (*routev3.Vi
 	return best, found
 }
 
-// closeness orders domains that match an authority; 0: it does not.
+// closeness orders domains by how specifically they match an authority; 0: no match.
 func closeness(domain, authority string) int {
 	const exact, suffix, prefix = 1 << 30, 1 << 20, 1 << 10 // more than any length
 	switch {
@@ -158,7 +158,7 @@ func closeness(domain, authority string) int {
 	return 0
 }
 
-// withoutPort cuts a port off an authority; an address of IPv6 keeps its brackets.
+// withoutPort removes the port of an authority. An IPv6 address retains its brackets.
 func withoutPort(authority string) string {
 	if at := strings.LastIndexByte(authority, ':'); at > strings.LastIndexByte(authority, ']') {
 		return authority[:at]

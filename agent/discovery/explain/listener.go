@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// door is a listener that was found.
+// door is a decoded listener with an IP address.
 type door struct {
 	*listenerv3.Listener
 	resource *resource.Resource
@@ -50,7 +50,7 @@ func (e *explanation) listen(d *door) {
 	e.chain(d)
 }
 
-// doors are all listeners, by name.
+// doors returns all listeners with an IP address, sorted by name.
 func (e *explanation) doors() ([]*door, error) {
 	set := e.proxy.Resources.Set(resource.ListenerType)
 	var doors []*door
@@ -70,8 +70,8 @@ func (e *explanation) doors() ([]*door, error) {
 	return doors, nil
 }
 
-// bound finds a listener that has bound a port. Without an address an application's is meant: the
-// one that the proxy listens on for others.
+// bound returns the listener that is bound to the request's port. If the request has no address,
+// bound prefers outbound listeners, as applications use them.
 func (e *explanation) bound(doors []*door) *door {
 	var here, elsewhere []*door
 	for _, d := range doors {
@@ -84,8 +84,7 @@ func (e *explanation) bound(doors []*door) *door {
 			here = append(here, d)
 		}
 	}
-	// An address binds closer than all addresses do, and what goes out is meant rather than what
-	// comes in.
+	// A specific address takes precedence over the wildcard address, and outbound over inbound.
 	slices.SortStableFunc(here, func(a, b *door) int { return e.rank(a) - e.rank(b) })
 	if len(here) > 1 {
 		e.unknown("%d listeners have port %d: this is about the one on %s", len(here),
@@ -115,7 +114,7 @@ func (e *explanation) bound(doors []*door) *door {
 	return nil
 }
 
-// mostListening bounds the addresses that are listed for a port where nothing listens.
+// mostListening bounds the addresses that a refusal lists.
 const mostListening = 10
 
 // listening lists the addresses where Envoy listens.
@@ -135,7 +134,7 @@ func listening(doors []*door) string {
 	return "; listeners: " + list(all)
 }
 
-// rank orders listeners of one port, the closest first.
+// rank orders the listeners of one port, the preferred one first.
 func (e *explanation) rank(d *door) int {
 	rank := 0
 	if d.address.IsUnspecified() {
@@ -149,14 +148,15 @@ func (e *explanation) rank(d *door) int {
 	return rank
 }
 
-// captured finds the listener of a captured connection: of those that come in the one of all, else
-// that of the address and port, else that of the port, else the one where all arrive.
+// captured returns the listener of a captured connection: virtualInbound for inbound connections,
+// else that of the address and port, else that of the port, else the one that receives all captured
+// connections (use_original_dst).
 func (e *explanation) captured(doors []*door) *door {
 	for _, d := range doors {
 		if (d.BindToPort == nil || d.BindToPort.Value) && !d.UseOriginalDst.GetValue() &&
 			e.request.Address.IsValid() && d.address == e.request.Address &&
 			d.port == e.request.Port {
-			return d // connected to straight
+			return d // a direct connection
 		}
 	}
 	inbound := e.request.Address.IsValid() && slices.Contains(e.proxy.Own, e.request.Address)

@@ -8,24 +8,24 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Live is what a running Envoy has counted of a cluster since it started.
+// Live has a running Envoy's counters of a cluster since its start.
 type Live struct {
-	Endpoints  uint64 // that it knows now
-	Resolved   bool   // its DNS names were looked up, with or without an answer
-	Handshakes uint64 // of TLS, that succeeded
-	Untrusted  uint64 // that failed: no trusted authority signed the server's certificate
-	OtherName  uint64 // that failed: the certificate is for another name
-	Faulty     uint64 // that failed otherwise: it is no TLS, or nothing in common
+	Endpoints  uint64 // current number
+	Resolved   bool   // its DNS names were looked up, successfully or not
+	Handshakes uint64 // successful TLS handshakes
+	Untrusted  uint64 // failed handshakes: no trusted authority signed the server's certificate
+	OtherName  uint64 // failed handshakes: the certificate is for another name
+	Faulty     uint64 // other failed handshakes: no TLS, or no common parameters
 }
 
-// Finding is what a running Envoy shows to be wrong with a cluster.
+// Finding is a problem of a cluster that a running Envoy's counters show.
 type Finding struct {
 	Message, Cure string
-	Rule          bool // the DestinationRule has to be corrected, not the ServiceEntry
+	Rule          bool // the cure is in the DestinationRule, not in the ServiceEntry
 }
 
-// Unresolved returns what is wrong with a cluster of which no DNS name has an address; nil:
-// nothing.
+// Unresolved returns the finding for a cluster whose DNS names have no address; nil if there is
+// none.
 func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 	name := ""
 	for _, place := range c.GetLoadAssignment().GetEndpoints() {
@@ -41,8 +41,8 @@ func (l Live) Unresolved(c *clusterv3.Cluster) *Finding {
 		Cure: fmt.Sprintf("correct the name, or the DNS of this host: getent hosts %s", name)}
 }
 
-// Untrusting returns what is wrong with a cluster to which no TLS handshake has succeeded though
-// some were tried; nil: nothing.
+// Untrusting returns the finding for a cluster with failed and without successful TLS handshakes;
+// nil if there is none.
 func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
 	found := &Finding{Rule: true}
 	var why string
@@ -67,7 +67,7 @@ func (l Live) Untrusting(c *clusterv3.Cluster) *Finding {
 	return found
 }
 
-// Findings returns what a running Envoy shows to be wrong, by the clusters that it has.
+// Findings returns the findings of all clusters, by cluster.
 func Findings(resources *resource.Snapshot, live map[string]Live) map[*resource.Resource][]Finding {
 	found := map[*resource.Resource][]Finding{}
 	for name, r := range resources.Set(resource.ClusterType) {

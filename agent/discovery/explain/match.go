@@ -10,7 +10,7 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// verdict is whether a match can hold, and what it depends on that a request does not tell.
+// verdict says whether a match can hold, and lists the conditions that the request leaves open.
 type verdict struct {
 	holds bool
 	open  []string
@@ -18,7 +18,7 @@ type verdict struct {
 
 func (v verdict) certain() bool { return v.holds && len(v.open) == 0 }
 
-// match asks a route whether it takes the request.
+// match evaluates a route's match for the request.
 func (e *explanation) match(m *routev3.RouteMatch) verdict {
 	v := verdict{holds: true}
 	if !e.matchPath(m, &v) {
@@ -78,14 +78,15 @@ func (e *explanation) matchPath(m *routev3.RouteMatch, v *verdict) bool {
 	return true
 }
 
-// fullMatch matches as Envoy's RE2 does: the whole text. An expression that is not valid matches
-// nothing; Envoy would have refused it.
+// fullMatch reports whether an expression matches the whole text, as in Envoy. An invalid
+// expression matches nothing; Envoy would have refused it.
 func fullMatch(expression, text string) bool {
 	compiled, err := regexp.Compile(`\A(?:` + expression + `)\z`)
 	return err == nil && compiled.MatchString(text)
 }
 
-// header is the value of a header, those of many joined as Envoy does, and whether there is one.
+// header returns the value of a header and whether there is one. Several values are joined as Envoy
+// does.
 func (e *explanation) header(name string) (string, bool) {
 	switch name = strings.ToLower(name); name {
 	case ":method":
@@ -138,7 +139,7 @@ func (e *explanation) matchHeader(h *routev3.HeaderMatcher, v *verdict) bool {
 	return holds != h.InvertMatch
 }
 
-// matchString tells whether a text is what is wanted; known is false where an extension says it.
+// matchString reports whether a text matches; known is false if an extension decides that.
 func matchString(m *matcherv3.StringMatcher, text string) (holds, known bool) {
 	fold := func(s string) string { return s }
 	if m.GetIgnoreCase() {
@@ -177,7 +178,7 @@ func (e *explanation) matchParameter(q *routev3.QueryParameterMatcher, v *verdic
 	return there
 }
 
-// parameter is the first value of a query parameter, as it is written.
+// parameter returns the first value of a query parameter, without decoding it.
 func parameter(target, name string) (string, bool) {
 	_, query, _ := strings.Cut(target, "?")
 	for part := range strings.SplitSeq(query, "&") {

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// routes finds the first route that matches.
+// routes follows the first route that matches.
 func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origin) {
 	if host.RequireTls != routev3.VirtualHost_NONE && !e.request.TLS {
 		e.answer.Outcome, e.answer.Status, e.answer.Location = Redirect, 301,
@@ -67,7 +67,7 @@ func matchWords(m *routev3.RouteMatch) string {
 	return strings.Join(words, ", ")
 }
 
-// location is where a redirect leads.
+// location returns the target URL of a redirect.
 func location(r *routev3.RedirectAction, match *routev3.RouteMatch, request Request,
 	authority string) string {
 	scheme := "http"
@@ -108,7 +108,7 @@ func location(r *routev3.RedirectAction, match *routev3.RouteMatch, request Requ
 	return scheme + "://" + host + p
 }
 
-// matchedPrefix is how much of a path a rewrite of the prefix replaces.
+// matchedPrefix returns the length of the part of a path that a prefix rewrite replaces.
 func matchedPrefix(m *routev3.RouteMatch) int {
 	switch p := m.GetPathSpecifier().(type) {
 	case *routev3.RouteMatch_Path:

@@ -1,6 +1,6 @@
-// Package lastgood keeps from one run of a program to the next what of the mesh is in force though
-// its text is bad now, or is refused by a proxy: who starts anew would know the bad text alone, and
-// withdraw what the run before served.
+// Package lastgood persists the mesh configuration that is in force although its files are invalid
+// now, or Envoy refused it. Without it, a restarted agent would see only the invalid files and
+// withdraw what the previous run served.
 package lastgood
 
 import (
@@ -22,20 +22,20 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// State is what is in force though its text is bad now.
+// State has the versions in force that the files no longer contain in valid form.
 type State struct {
 	Objects []*object.Object
-	// Objects are all that is in force: the files restrict access in a way that is not carried out
+	// Complete means that Objects are all objects in force, as the files have an unsupported access
+	// policy.
 	Complete bool
-	// the text of the mesh's configuration; empty: that in force is as its file says, or the
-	// default
+	// Mesh is the text of MeshConfig; empty: its file, or the default, is in force.
 	Mesh []byte
 
 	Refused     []Refused
 	RefusedMesh *RefusedMesh // nil: none
 }
 
-// Empty tells that all is as its text says.
+// Empty reports whether everything in force is as in the files.
 func (s State) Empty() bool {
 	return !s.Complete && len(s.Objects) == 0 && len(s.Mesh) == 0 && len(s.Refused) == 0 &&
 		s.RefusedMesh == nil
@@ -43,14 +43,14 @@ func (s State) Empty() bool {
 
 const (
 	version  = 1
-	maxBytes = 16 << 20 // of the file: a start has to read it
+	maxBytes = 16 << 20 // of the file, as each start reads it
 )
 
-// written is the file, in JSON.
+// written is the content of the file, encoded as JSON.
 type written struct {
 	Version int      `json:"version"`
 	Objects []record `json:"objects,omitempty"`
-	Mesh    []byte   `json:"mesh,omitempty"` // as it stood in its file, of whatever encoding
+	Mesh    []byte   `json:"mesh,omitempty"` // bytes of the file, in any encoding
 
 	Complete bool `json:"complete,omitempty"`
 
@@ -66,20 +66,20 @@ type record struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       object.Kind `json:"kind"`
 	Namespace  string      `json:"namespace"`
-	// the object names its namespace; nil: older agents did not write it
+	// Named means that the object names its namespace; nil: written by an older agent.
 	Named       *bool             `json:"named,omitempty"`
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Conditions  map[string]string `json:"conditions,omitempty"`
 	Created     time.Time         `json:"created,omitzero"`
-	// as protobuf's JSON has it, which is strict: what this version does not know is an error
+	// Spec is protobuf's JSON; unknown fields are an error.
 	Spec json.RawMessage `json:"spec"`
 }
 
-// Read reads a file that Write has written; one that does not exist holds nothing. The errors say
-// what could not be taken: the file, or objects that validate finds errors in. The state holds all
-// else. The namespace is the default that is in force.
+// Read reads a file written by Write; a missing file is an empty state. The errors say what is
+// unusable: the file, or objects in which validate finds errors. The state has all the rest.
+// namespace is the default namespace in force.
 func Read(path, namespace string, validate func(*object.Object) []object.Finding) (State, []error) {
 	text, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,8 +132,9 @@ func read(path string) ([]byte, error) {
 	return text, err
 }
 
-// Write puts a state in the place of what a file held, at once or not at all; one that is empty is
-// no file. The objects may hold secrets, so that nobody else may read it.
+// Write atomically replaces a file's content with a state; an empty state removes the file. The
+// file's mode is 0600, as objects may contain secrets. A state of more than maxBytes is an error
+// and removes the file, too.
 func Write(path string, state State) error {
 	if state.Empty() {
 		return remove(path)
@@ -188,7 +189,7 @@ func recordOf(o *object.Object) (record, error) {
 		Spec: spec}, nil
 }
 
-// object is what a record was made of, if it is as valid as an object from a file has to be.
+// object returns the object of a record, or an error if it is not valid.
 func (r record) object(namespace string,
 	validate func(*object.Object) []object.Finding) (*object.Object, error) {
 	spec := store.NewSpec(r.Kind)
@@ -198,7 +199,7 @@ func (r record) object(namespace string,
 	if err := protojson.Unmarshal(r.Spec, spec); err != nil {
 		return nil, fmt.Errorf("its spec cannot be read: %w", err)
 	}
-	defaulted := r.Namespace == namespace // as good as can be known, where it is not said
+	defaulted := r.Namespace == namespace // a guess, for files of older agents
 	if r.Named != nil {
 		defaulted = !*r.Named
 	}

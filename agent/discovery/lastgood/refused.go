@@ -8,9 +8,9 @@ import (
 
 // Refused is a version of an object that Envoy refused.
 type Refused struct {
-	Version *object.Object // nil: Envoy refused what the object's removal makes of a resource
-	InForce *object.Object // the version before, which is in force instead; nil: none
-	Message string         // what Envoy refused, and why
+	Version *object.Object // nil: Envoy refused a resource that the object's removal changed
+	InForce *object.Object // the previous version, which is in force instead; nil: none
+	Message string         // the resource that Envoy refused, and its error
 }
 
 // RefusedMesh is a mesh configuration that Envoy refused.
@@ -27,7 +27,7 @@ func (r Refused) Newest() *object.Object {
 	return r.InForce
 }
 
-// In returns the refusal where another namespace is the default.
+// In returns the refusal for another default namespace.
 func (r Refused) In(namespace string) Refused {
 	if r.Version != nil {
 		r.Version = r.Version.In(namespace)
@@ -38,7 +38,7 @@ func (r Refused) In(namespace string) Refused {
 	return r
 }
 
-// refused is a Refused in the file.
+// refused is the encoding of a Refused in the file.
 type refused struct {
 	Version *record `json:"version,omitempty"`
 	InForce *record `json:"inForce,omitempty"`
@@ -61,7 +61,7 @@ func refusedOf(r Refused) (refused, error) {
 	return out, nil
 }
 
-// refused returns what a record was made of, if both versions are still valid.
+// refused returns the decoded Refused, or an error if one of the versions is not valid any more.
 func (r refused) refused(namespace string, validate func(*object.Object) []object.Finding) (Refused,
 	error) {
 	out := Refused{Message: r.Message}

@@ -22,7 +22,7 @@ const (
 // others: time and memory grow with the square. Istio has no bound.
 const mostVirtualHosts = 256
 
-// most reports whether there are no more of something than an API server takes.
+// most reports whether a count is within Istio's bound, and fails the field if it is not.
 func (c *checker) most(field string, count, most int) bool {
 	if count > most {
 		c.fail(field, fmt.Sprintf("%d of them are more than the %d that there may be", count, most),
@@ -37,7 +37,8 @@ func (c *checker) longest(field, text string, longest int) {
 	}
 }
 
-// serviceBounds reports whether a ServiceEntry is small enough to be looked at.
+// serviceBounds reports whether a ServiceEntry is within the bounds, so that it can be checked
+// further.
 func (c *checker) serviceBounds(s *networking.ServiceEntry) bool {
 	fits := c.most("hosts", len(s.Hosts), mostHosts)
 	fits = c.most("addresses", len(s.Addresses), mostHosts) && fits

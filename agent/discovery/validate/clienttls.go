@@ -6,7 +6,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// clientTLS checks how a proxy shows itself to a service, and what it asks of it.
+// clientTLS checks the TLS settings of connections to a service.
 func (c *checker) clientTLS(field string, t *networking.ClientTLSSettings) {
 	if t == nil {
 		return
@@ -74,7 +74,7 @@ func (c *checker) clientTLS(field string, t *networking.ClientTLSSettings) {
 	}
 }
 
-// skipVerify warns of what nobody checks, and refuses what says that something be checked.
+// skipVerify checks insecureSkipVerify and the settings that it excludes.
 func (c *checker) skipVerify(field string, t *networking.ClientTLSSettings) {
 	if t.Mode != networking.ClientTLSSettings_SIMPLE &&
 		t.Mode != networking.ClientTLSSettings_MUTUAL {

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// What stands between percent signs in the value of a header, by Envoy 1.40's access log documentation, each tried with its
-// --mode validate: Envoy refuses a whole route configuration for one that it does not know.
+// Commands of header values, by Envoy 1.40's access log documentation; each was checked with its
+// --mode validate. Envoy refuses a whole route configuration for an unknown command. plainCommands
+// have no argument, optionalCommands may have one, and askingCommands need one.
 const (
 	plainCommands = `
 	ACCESS_LOG_TYPE BYTES_RECEIVED BYTES_RETRANSMITTED BYTES_SENT CONNECTION_ID CONNECTION_TERMINATION_DETAILS
@@ -51,9 +52,8 @@ const (
 // command is NAME, NAME(argument) or NAME(argument):length.
 var command = regexp.MustCompile(`^([A-Z0-9_]+)(\(.*\))?(:[0-9]+)?$`)
 
-// whyNoHeaderValue says what is wrong with a header's value in Envoy's format, in which %NAME% and
-// %NAME(argument):7% stand for what Envoy knows of a request, and %% for a percent sign; "" if
-// nothing is.
+// whyNoHeaderValue returns why a header's value is invalid in Envoy's format, "" if it is valid.
+// %NAME% and %NAME(argument):7% are commands, %% is a percent sign.
 func whyNoHeaderValue(value string) string {
 	for i := range len(value) {
 		if b := value[i]; b < ' ' && b != '\t' || b == 0x7f {
@@ -66,7 +66,7 @@ func whyNoHeaderValue(value string) string {
 			return ""
 		}
 		end := strings.Index(after, "%")
-		// an argument may have percent signs
+		// an argument may contain percent signs
 		if open := strings.Index(after, "("); open >= 0 && open < end {
 			closing := strings.Index(after[open:], ")")
 			if closing < 0 {

@@ -71,7 +71,7 @@ func (c *checker) tcpRoute(field string, r *networking.TCPRoute) {
 	c.connectionRoutes(field, r.Route)
 }
 
-// connectionMatch checks what the matches of tls and tcp have in common.
+// connectionMatch checks the common fields of TLS and TCP matches.
 func (c *checker) connectionMatch(field string, m interface {
 	GetDestinationSubnets() []string
 	GetPort() uint32
@@ -90,7 +90,7 @@ func (c *checker) connectionMatch(field string, m interface {
 	c.sources(field, m.GetPort(), m.GetSourceLabels(), m.GetSourceNamespace(), m.GetGateways())
 }
 
-// sources checks what says for which port and proxies a match is.
+// sources checks the fields of a match that select port, workloads and gateways.
 func (c *checker) sources(field string, port uint32, labels map[string]string, namespace string,
 	gateways []string) {
 	if port != 0 {
@@ -119,7 +119,7 @@ func (c *checker) connectionRoutes(field string, routes []*networking.RouteDesti
 	c.weights(field+".route", weights)
 }
 
-// weights checks those of all destinations of one route.
+// weights checks the weights of all destinations of one route.
 func (c *checker) weights(field string, weights []int32) {
 	const heaviest = 1<<32 - 1
 	total := int64(0)

@@ -52,7 +52,8 @@ func (c *checker) fault(field string, f *networking.HTTPFaultInjection) {
 	}
 }
 
-// faultShare checks how many requests meet a fault; old tells that it is said in the old form.
+// faultShare checks the percentage of requests with a fault. old means that the deprecated field
+// has it.
 func (c *checker) faultShare(field string, p *networking.Percent, old bool) {
 	const least = 0.0001 // percent; Envoy counts in millionths
 	c.percent(field+".percentage", p)
@@ -68,7 +69,7 @@ func (c *checker) faultShare(field string, p *networking.Percent, old bool) {
 	}
 }
 
-// corsMethods are the methods that net/http knows, and every one.
+// corsMethods are the methods of net/http, and the wildcard.
 var corsMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut,
 	http.MethodPatch, http.MethodDelete, http.MethodConnect,
 	http.MethodOptions, http.MethodTrace, "*"}

@@ -87,14 +87,14 @@ func (c *checker) rewrite(field string, r *networking.HTTPRewrite) {
 	}
 }
 
-// substitution checks that what \1 to \9 stand for is in the expression.
+// substitution checks that the expression has the groups \1 to \9 that the rewrite refers to.
 func (c *checker) substitution(field string, r *networking.RegexRewrite) {
 	if r.Rewrite == "" {
 		c.fail(field+".rewrite", "is empty", "write what takes the place of the match")
 	}
 	expression, err := regexp.Compile(r.Match)
 	if err != nil {
-		return // told already
+		return // reported already
 	}
 	for i := 0; i+1 < len(r.Rewrite); i++ {
 		if r.Rewrite[i] != '\\' {
@@ -115,7 +115,7 @@ func (c *checker) substitution(field string, r *networking.RegexRewrite) {
 	}
 }
 
-// retryConditions are Envoy's, for HTTP and gRPC.
+// retryConditions are Envoy's retry conditions for HTTP and gRPC.
 var retryConditions = []string{"5xx", "gateway-error", "reset", "reset-before-request",
 	"connect-failure", "envoy-ratelimited", "retriable-4xx",
 	"refused-stream", "retriable-status-codes", "retriable-headers", "http3-post-connect-failure",

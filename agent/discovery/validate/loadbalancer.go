@@ -25,7 +25,7 @@ func (c *checker) loadBalancer(field string, l *networking.LoadBalancerSettings,
 	}
 }
 
-// warmup checks both forms, of which the newer counts.
+// warmup checks both forms of the warm-up; the newer one takes precedence.
 func (c *checker) warmup(field string, l *networking.LoadBalancerSettings) {
 	c.duration(field+".warmupDurationSecs", l.WarmupDurationSecs, false) //nolint:staticcheck // deprecated, still valid YAML
 	if l.GetSimple() == networking.LoadBalancerSettings_RANDOM ||

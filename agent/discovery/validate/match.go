@@ -41,7 +41,7 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 	for _, name := range slices.Sorted(maps.Keys(m.WithoutHeaders)) {
 		here := fmt.Sprintf("%s.withoutHeaders[%q]", field, name)
 		c.matchedHeader(here, name)
-		if m.WithoutHeaders[name].GetRegex() != "*" { // which is Istio's way to say: whatever it is
+		if m.WithoutHeaders[name].GetRegex() != "*" { // Istio's form for any value
 			c.stringMatch(here, m.WithoutHeaders[name])
 		}
 	}
@@ -60,7 +60,7 @@ func (c *checker) match(field string, m *networking.HTTPMatchRequest) {
 	}
 }
 
-// matchedHeader takes names of headers and of pseudo headers.
+// matchedHeader checks the name of a header or pseudo header.
 func (c *checker) matchedHeader(field, name string) {
 	switch name {
 	case ":method", ":scheme", ":authority", ":path", ":status":
@@ -74,7 +74,7 @@ func (c *checker) matchedHeader(field, name string) {
 }
 
 func (c *checker) stringMatch(field string, s *networking.StringMatch) {
-	uri := strings.HasSuffix(field, ".uri") // whose prefix may be empty
+	uri := strings.HasSuffix(field, ".uri") // a URI prefix may be empty
 	switch m := s.GetMatchType().(type) {
 	case *networking.StringMatch_Regex:
 		c.regex(field+".regex", m.Regex)

@@ -14,8 +14,8 @@ var (
 
 const longestHost = 255
 
-// whyNoHost says what is wrong with a host name; "" if nothing is. wildcard lets its first label be
-// * or *-text.
+// whyNoHost returns why a host name is invalid, "" if it is valid. wildcard permits * or *-text as
+// first label.
 func whyNoHost(host string, wildcard bool) string {
 	switch {
 	case host == "":
@@ -48,8 +48,8 @@ func (c *checker) host(field, host string, wildcard bool) {
 	}
 }
 
-// fullHost reports whether a host of a Gateway or Sidecar has a domain, and at most its whole first
-// label as wildcard.
+// fullHost reports whether a host of a Gateway or Sidecar has a domain, and a wildcard only as its
+// whole first label.
 func (c *checker) fullHost(field, host string) bool {
 	switch {
 	case host == "*":
@@ -65,7 +65,7 @@ func (c *checker) fullHost(field, host string) bool {
 	return true
 }
 
-// hostOrAddress takes hosts, wildcards and IP addresses.
+// hostOrAddress accepts hosts, wildcards and IP addresses.
 func (c *checker) hostOrAddress(field, host string) {
 	if _, err := netip.ParseAddr(host); err != nil {
 		c.host(field, host, true)
@@ -87,8 +87,8 @@ func (c *checker) labels(field string, labels map[string]string) {
 
 func (c *checker) exportTo(exportTo []string) { c.seenBy(exportTo, false) }
 
-// seenBy checks namespaces that an object is seen in; only what hides permits ~, which stands for
-// none.
+// seenBy checks the namespaces an object is visible in. hides permits ~, which stands for no
+// namespace.
 func (c *checker) seenBy(exportTo []string, hides bool) {
 	const cure = "write . for its own namespace, * for all, or a namespace"
 	seen := map[string]bool{}
@@ -127,7 +127,7 @@ var grpcStatuses = map[string]bool{"OK": true, "CANCELLED": true, "UNKNOWN": tru
 	"UNIMPLEMENTED": true, "INTERNAL": true, "UNAVAILABLE": true, "DATA_LOSS": true,
 	"UNAUTHENTICATED": true}
 
-// oneLine checks what becomes a part of a request's or response's head.
+// oneLine checks text that becomes part of the head of a request or response.
 func (c *checker) oneLine(field, text string) {
 	if strings.ContainsAny(text, "\x00\r\n") {
 		c.fail(field, "has a line break or a NUL, which Envoy refuses", "write it on one line")

@@ -9,20 +9,19 @@ import (
 )
 
 const (
-	longestRegex = 1024 // bytes; Istio's limit, for fear of what Envoy makes of it
-	// largestRegex is how many instructions Envoy may make of one. It refuses the routes of a whole
-	// port for one of more than re2.max_program_size.error_level, to which the bootstrap gives
-	// Istio's 32768; half of it leaves room for what Go's engine counts in another way.
+	longestRegex = 1024 // bytes; Istio's limit, which indirectly bounds the compiled size
+	// largestRegex bounds the instructions of one expression in Envoy. Envoy refuses all routes of
+	// a port for an expression of more than re2.max_program_size.error_level, which the bootstrap
+	// sets to Istio's 32768. Half of it allows for the difference to Go's engine.
 	largestRegex = 16384
 	lastByte     = 0xff
 )
 
-// escape is what is read as a whole behind a backslash: a character by number, a class by name, or
-// any other.
+// escape matches an escape sequence: a character by number, a class by name, or any other.
 var escape = regexp.MustCompile(`(?s)\\(?:x\{([0-9A-Fa-f]+)\}|[pP](?:\{\^?(\w+)\}|(\w))|.)`)
 
-// regex is checked with Go's engine, which takes the same language as Envoy's but for what is
-// checked beside it.
+// regex checks an expression with Go's engine, which accepts Envoy's syntax except for the
+// additional checks here.
 func (c *checker) regex(field, expression string) {
 	if expression == "" {
 		c.fail(field, "the regular expression is empty", "write .* to take everything")
@@ -46,8 +45,8 @@ func (c *checker) regex(field, expression string) {
 	}
 }
 
-// regexSize is about how many instructions Envoy's engine makes of an expression. Envoy matches
-// bytes: to it each byte is a character, and there are none above.
+// regexSize estimates the number of instructions of an expression in Envoy, which matches bytes:
+// characters above 0xff do not exist there.
 func regexSize(expression string) (int, error) {
 	if _, err := regexp.Compile(expression); err != nil {
 		return 0, err
@@ -73,7 +72,7 @@ func regexSize(expression string) (int, error) {
 		return 0, err
 	}
 	size := len(program.Inst)
-	for _, instruction := range program.Inst { // Envoy's has one for each range of a class
+	for _, instruction := range program.Inst { // Envoy has an instruction for each range of a class
 		for i := 2; i < len(instruction.Rune) && instruction.Rune[i] <= lastByte; i += 2 {
 			size++
 		}
@@ -81,8 +80,8 @@ func regexSize(expression string) (int, error) {
 	return size, nil
 }
 
-// knownClass tells whether RE2 knows a class of characters by that name: unlike Go it takes only
-// short names of categories, and looks at upper and lower case.
+// knownClass reports whether RE2 knows a class of characters by that name. Unlike Go, it accepts
+// only short names of categories and is case-sensitive.
 func knownClass(name string) bool {
 	_, script := unicode.Scripts[name]
 	_, category := unicode.Categories[name]

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// usesCertificates tells whether TLS settings name a certificate anywhere.
+// usesCertificates reports whether TLS settings name a certificate.
 func usesCertificates(t *networking.ServerTLSSettings) bool {
 	return t.ServerCertificate+t.PrivateKey+t.CaCertificates+t.CaCrl+t.CredentialName+
 		t.CaCertCredentialName != "" || len(t.TlsCertificates)+len(t.CredentialNames) > 0
@@ -56,7 +56,8 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 	}
 }
 
-// idleTLS warns of all but certificates that is said of TLS that is not ended here, or is none.
+// idleTLS warns of settings, other than certificates, that have no effect as the server does not
+// terminate TLS.
 func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why string) {
 	for name, given := range map[string]bool{
 		"minProtocolVersion":    t.MinProtocolVersion != networking.ServerTLSSettings_TLS_AUTO,
@@ -72,7 +73,7 @@ func (c *checker) idleTLS(field string, t *networking.ServerTLSSettings, why str
 	}
 }
 
-// serverCertificates asks for one source of certificates, in files.
+// serverCertificates requires exactly one source of certificates, in files.
 func (c *checker) serverCertificates(field string, t *networking.ServerTLSSettings) {
 	named := false
 	for name, given := range map[string]bool{"credentialName": t.CredentialName != "",
@@ -124,8 +125,8 @@ func (c *checker) path(field, path string) {
 	}
 }
 
-// tilde refuses what the names of secrets part paths with: of two of them the one would be taken
-// for the other.
+// tilde refuses paths with the character that separates paths in secret names, as two such names
+// could be equal.
 func (c *checker) tilde(field, path string) {
 	if strings.Contains(path, "~") {
 		c.fail(field, fmt.Sprintf("%q has a ~, which paths of certificates must not have", path),
@@ -133,7 +134,7 @@ func (c *checker) tilde(field, path string) {
 	}
 }
 
-// clientCertificates checks what is asked of clients.
+// clientCertificates checks the verification of client certificates.
 func (c *checker) clientCertificates(field string, t *networking.ServerTLSSettings) {
 	if t.Mode == networking.ServerTLSSettings_SIMPLE {
 		if t.CaCrl != "" {

@@ -139,7 +139,7 @@ func (c *checker) workloadSelector(s *networking.ServiceEntry) {
 	c.selector("workloadSelector.labels", s.WorkloadSelector.Labels)
 }
 
-// selector checks labels that are asked for, which have no patterns.
+// selector checks the labels of a selector, which must not be patterns.
 func (c *checker) selector(field string, labels map[string]string) {
 	for key, value := range labels {
 		if strings.Contains(key, "*") || strings.Contains(value, "*") {
@@ -151,7 +151,7 @@ func (c *checker) selector(field string, labels map[string]string) {
 	}
 }
 
-// resolution checks the endpoints, which mean something else with each kind of resolution.
+// resolution checks the endpoints, whose meaning depends on the resolution.
 func (c *checker) resolution(s *networking.ServiceEntry) {
 	switch s.Resolution {
 	case networking.ServiceEntry_NONE:

@@ -41,7 +41,7 @@ func (c *checker) sidecar(s *networking.Sidecar, namespace string) {
 	c.outboundTrafficPolicy(s.OutboundTrafficPolicy)
 }
 
-// listenerPort checks a port of a listener, which no other one may have.
+// listenerPort checks the port of a listener, which must be unique among ports.
 func (c *checker) listenerPort(field string, p *networking.SidecarPort, ports map[uint32]bool) {
 	c.port(field+".number", p.Number)
 	if ports[p.Number] {
@@ -137,7 +137,7 @@ func (c *checker) defaultEndpoint(field, endpoint string) {
 	c.port(field, uint32(number))
 }
 
-// socket checks the path of a Unix socket; one that begins with @ is abstract.
+// socket checks the path of a Unix socket; with a leading @ it is abstract.
 func (c *checker) socket(field, socket string) {
 	if !strings.HasPrefix(socket, "@") && (!path.IsAbs(socket) || strings.HasSuffix(socket, "/")) {
 		c.fail(field, fmt.Sprintf("%q is no absolute path", socket), "write unix:///run/app.sock")

@@ -13,7 +13,7 @@ import (
 
 func isError(f object.Finding) bool { return f.Severity == condition.Error }
 
-// unreachable warns of routes and matches that those before them leave nothing to.
+// unreachable warns of routes and matches that earlier ones completely cover.
 func (c *checker) unreachable(v *networking.VirtualService) {
 	var http, tls, tcp reached
 	for i, route := range v.Http {
@@ -27,11 +27,11 @@ func (c *checker) unreachable(v *networking.VirtualService) {
 	}
 }
 
-// reached is what the matches of the routes so far take.
+// reached records the matches of the routes so far.
 type reached struct {
-	all   string                 // the route that takes everything
-	same  map[string]string      // where a match stands that says the same
-	paths map[string][]pathMatch // by what a match asks for beside a path: which paths it takes
+	all   string                 // the route that matches everything
+	same  map[string]string      // field of an equal match, by its encoding
+	paths map[string][]pathMatch // matched paths, by the encoding of the other conditions
 }
 
 type pathMatch struct {
@@ -65,8 +65,8 @@ func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
 	}
 }
 
-// request adds a match of a path and returns the earlier one that takes every path it takes, and
-// asks for nothing beside, or for the same.
+// request adds a match of a path and returns the field of an earlier one that matches all its
+// paths, and has no other conditions or the same.
 func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
 	beside := &networking.HTTPMatchRequest{}
 	if m != nil {
@@ -102,11 +102,11 @@ func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
 	return ""
 }
 
-// wire is equal for messages that say the same.
+// wire returns an encoding that is the same for equal messages.
 func wire(m proto.Message) string {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		return err.Error() // text that is not UTF-8, which YAML does not bring
+		return err.Error() // invalid UTF-8, which YAML excludes
 	}
 	return string(encoded)
 }

@@ -1,5 +1,5 @@
-// Package validate finds what is wrong with an object's spec by itself: at least all that Istio
-// refuses in what is carried out, and by name all that is not carried out.
+// Package validate checks the spec of a single object. It reports at least all errors that Istio
+// reports for supported fields, and names unsupported ones.
 package validate
 
 import (
@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Object returns what is wrong with an object: errors, with which it is not carried out, and
-// warnings.
+// Object returns an object's findings, sorted by field: errors, which keep it out of force,
+// warnings and notes.
 func Object(o *object.Object) []object.Finding {
 	c := &checker{namespace: o.Namespace}
 	switch spec := o.Spec.(type) {
@@ -49,18 +49,17 @@ func Object(o *object.Object) []object.Finding {
 	return c.findings
 }
 
-// Retries returns what is wrong with a retry policy that stands in a field of its own.
+// Retries returns the findings of a retry policy outside a VirtualService.
 func Retries(field string, r *networking.HTTPRetry) []object.Finding {
 	c := &checker{}
 	c.retries(field, r)
 	return c.findings
 }
 
-// Localities returns what is wrong with the preference of localities for services whose rules have
-// none of their own.
+// Localities returns the findings of locality load balancing settings outside a DestinationRule.
 func Localities(field string, l *networking.LocalityLoadBalancerSetting) []object.Finding {
 	c := &checker{}
-	c.localityLoadBalancer(field, l, &networking.OutlierDetection{}) // rules give it
+	c.localityLoadBalancer(field, l, &networking.OutlierDetection{}) // DestinationRules have the outlier detection
 	return c.findings
 }
 
@@ -79,19 +78,19 @@ func (c *checker) warn(field, message, cure string) {
 		Message: message, Cure: cure})
 }
 
-// note tells of what most can do without, and what is in files that are made for Istio.
+// note adds a note on fields that files for Istio often have and that are rarely missed.
 func (c *checker) note(field, message, cure string) {
 	c.findings = append(c.findings, object.Finding{Field: field, Severity: condition.Info,
 		Message: message, Cure: cure})
 }
 
-// absent refuses what this version does not carry out and whose absence would change where requests
-// go or who may see them.
+// absent refuses an unsupported field whose absence would change where requests go or who may see
+// them.
 func (c *checker) absent(field string) {
 	c.fail(field, "is not carried out by this version of Outrider", "remove it")
 }
 
-// without warns of what this version does not carry out and can do without.
+// without warns of an unsupported field that is not essential.
 func (c *checker) without(field string) {
 	c.warn(field, "is not carried out by this version of Outrider and has no effect",
 		"remove it to be rid of this warning")
@@ -106,7 +105,7 @@ func (c *checker) port(field string, number uint32) {
 	}
 }
 
-// duration asks for at least a millisecond; a zero one is taken where zero means "off".
+// duration requires whole milliseconds, at least one. zero permits 0, which means "off".
 func (c *checker) duration(field string, d *durationpb.Duration, zero bool) {
 	if d == nil {
 		return

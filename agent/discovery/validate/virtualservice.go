@@ -72,7 +72,7 @@ func (c *checker) routedHosts(hosts []string, mesh bool) {
 	}
 }
 
-// isSubsetName tells whether a host is what Istio's proxies call a cluster in TLS:
+// isSubsetName reports whether a host is the server name of a cluster between Istio's proxies:
 // outbound_.80_.v1_.api.example.com.
 func isSubsetName(host string) bool {
 	return strings.HasPrefix(host, "outbound_.") && strings.Count(host, "_.") >= 3
@@ -110,7 +110,7 @@ func (c *checker) httpRoute(field string, r *networking.HTTPRoute, delegate bool
 	c.mirrors(field, r)
 }
 
-// actions asks for exactly one thing to do with a request, and tells what has no effect beside it.
+// actions requires exactly one action of a route, and warns of fields without effect beside it.
 func (c *checker) actions(field string, r *networking.HTTPRoute, delegate bool) {
 	if d := r.Delegate; d != nil {
 		switch {

@@ -2,15 +2,16 @@ package validate
 
 import "strings"
 
-// word is a text that begins and ends with an ASCII letter or digit. It is no regular expression,
-// because one that counts to 63, or to 253, takes 60 KB for as long as the agent runs.
+// word describes texts that begin and end with an ASCII letter or digit. A regular expression with
+// a repetition of up to 63 or 253 would occupy 60 KB for the lifetime of the agent.
 type word struct {
-	// what may stand between the first and the last character, beside letters and digits
+	// between has the permitted characters between the first and the last one, in addition to
+	// letters and digits.
 	between string
-	most    int // characters
+	most    int // longest length in characters
 }
 
-// MatchString says whether a text is such a word.
+// MatchString reports whether a text is such a word.
 func (w word) MatchString(text string) bool {
 	if text == "" || len(text) > w.most || !isLetterOrDigit(text[0]) ||
 		!isLetterOrDigit(text[len(text)-1]) {
@@ -32,14 +33,14 @@ func isLetterOrDigit(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// The parts of a label's key, and a label's value.
+// Parts of a label's key, and a label's value.
 var (
 	labelPrefix = word{"-_.", 253}
 	labelName   = word{"-_.", 63}
 )
 
-// labelKey says whether a text is a label's key: a name, perhaps with a prefix and a slash before
-// it.
+// labelKey reports whether a text is a label's key: a name, optionally with a prefix and a slash
+// before it.
 func labelKey(text string) bool {
 	prefix, name, found := strings.Cut(text, "/")
 	if !found {
@@ -48,7 +49,7 @@ func labelKey(text string) bool {
 	return labelPrefix.MatchString(prefix) && labelName.MatchString(name)
 }
 
-// wildcardLabel says whether a text is the first label of a host with a wildcard: * or *-text.
+// wildcardLabel reports whether a text is the first label of a host with a wildcard: * or *-text.
 func wildcardLabel(text string) bool {
 	rest, found := strings.CutPrefix(text, "*")
 	return found && (rest == "" || len(rest) < dnsLabel.most &&

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// endpoint checks a workload: of a ServiceEntry, or by itself (s is nil). prefix is what its fields
-// begin with.
+// endpoint checks a workload of a ServiceEntry, or a WorkloadEntry (s is nil). prefix is the path
+// of its fields.
 func (c *checker) endpoint(prefix string, e *networking.WorkloadEntry, s *networking.ServiceEntry) {
 	_, err := netip.ParseAddr(e.Address)
 	switch {
@@ -57,7 +57,7 @@ func (c *checker) socketEndpoint(prefix string, e *networking.WorkloadEntry,
 	c.socket(prefix+"address", where)
 }
 
-// workload checks what a template has too.
+// workload checks the fields that WorkloadEntries and templates of WorkloadGroups have in common.
 func (c *checker) workload(prefix string, e *networking.WorkloadEntry) {
 	c.workloadBounds(prefix, e)
 	for _, name := range slices.Sorted(maps.Keys(e.GetPorts())) {
@@ -75,7 +75,7 @@ func (c *checker) workload(prefix string, e *networking.WorkloadEntry) {
 	}
 }
 
-// workloadGroup checks what workloads that register themselves are made from.
+// workloadGroup checks a WorkloadGroup, the template of workloads that register themselves.
 func (c *checker) workloadGroup(g *networking.WorkloadGroup) {
 	if g.Template == nil {
 		c.fail("template", "is missing",
@@ -94,7 +94,7 @@ func (c *checker) workloadGroup(g *networking.WorkloadGroup) {
 		"write a WorkloadEntry for each workload")
 }
 
-// probeHeader are the characters of which Kubernetes makes the names of a probe's headers.
+// probeHeader has the characters that Kubernetes permits in header names of probes.
 const probeHeader = "-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 func (c *checker) probe(field string, p *networking.ReadinessProbe) {
