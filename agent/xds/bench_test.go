@@ -22,16 +22,17 @@ import (
 	"outrider.org/outrider/scripts/adsload"
 )
 
-// The clients of a benchmark are a process of their own (this test binary again), so that what is
-// measured is the server's.
+// The clients of a benchmark run in a separate process (this test binary again), so that the
+// measured resources are the server's.
 const (
 	benchTarget = "OUTRIDER_XDS_BENCH_TARGET"
 	benchCount  = "OUTRIDER_XDS_BENCH_CLIENTS"
 	benchDelta  = "OUTRIDER_XDS_BENCH_DELTA"
 )
 
-// benchClients connects, prints when all have everything, then for each line (an address) on
-// standard input prints when it had come to the last client, in nanoseconds since 1970.
+// benchClients connects and prints a line when all clients have all resources. Then, for each line
+// (an address) on standard input, it prints when the address reached the last client, in
+// nanoseconds since 1970.
 func benchClients(target string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -67,7 +68,7 @@ func benchClients(target string) error {
 	return load.Stop()
 }
 
-// loadProcess is that process.
+// loadProcess is the process of the clients.
 type loadProcess struct {
 	b     *testing.B
 	stdin io.WriteCloser
@@ -119,15 +120,15 @@ func (p *loadProcess) time() time.Time {
 	return time.Unix(0, ns)
 }
 
-// fleet is N services as istiod sends them: a cluster of 1 KB and endpoints of 0.5 KB each, one
-// listener, and one route configuration with a virtual host per service.
+// fleet returns n services as istiod sends them: a cluster of 1 KB and endpoints of 0.5 KB each,
+// one listener, and one route configuration with a virtual host per service.
 func fleet(b testing.TB, n int) []*resource.Resource {
 	var all []*resource.Resource
 	vhosts := &routev3.RouteConfiguration{Name: "80"}
 	for i := range n {
 		name := fmt.Sprintf("outbound|80||service-%04d.ns.svc.cluster.local", i)
 		c := edsCluster(name, time.Second)
-		// an istiod cluster has metadata and filters of that size
+		// the size of metadata and filters in istiod's clusters
 		c.AltStatName = strings.Repeat("padding-", 100)
 		all = append(all, encoded(b, name, c), encoded(b, name, fleetEndpoints(i, 0)))
 		vhost := routes("80", name).VirtualHosts[0]
@@ -140,7 +141,7 @@ func fleet(b testing.TB, n int) []*resource.Resource {
 		"0.0.0.0_80", 80, "80", "outbound")))
 }
 
-// fleetEndpoints are five endpoints; the last one's address tells the generation.
+// fleetEndpoints returns five endpoints; the last one's address encodes the generation.
 func fleetEndpoints(i, generation int) *endpointv3.ClusterLoadAssignment {
 	a := assignment(fmt.Sprintf("outbound|80||service-%04d.ns.svc.cluster.local", i), 1, 2, 3, 4, 5)
 	a.Endpoints[0].LbEndpoints[4].GetEndpoint().Hostname = marker(i, generation)
@@ -152,7 +153,7 @@ func marker(i, generation int) string {
 		generation)
 }
 
-// cpu is what this process has used.
+// cpu returns the CPU time of this process.
 func cpu(b testing.TB) time.Duration {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
@@ -161,7 +162,7 @@ func cpu(b testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// memory is a field of /proc/self/status, in MB.
+// memory returns a field of /proc/self/status, in MB.
 func memory(b testing.TB, field string) float64 {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -180,7 +181,7 @@ func modes(b *testing.B, run func(b *testing.B, delta bool)) {
 	b.Run("state", func(b *testing.B) { run(b, false) })
 }
 
-// BenchmarkConnect has clients connect at once until each has everything.
+// BenchmarkConnect measures how long clients that connect at once take to get all resources.
 func BenchmarkConnect(b *testing.B) {
 	for _, size := range []struct{ clients, services int }{{1, 1000}, {100, 5000}, {1000, 1000}} {
 		b.Run(fmt.Sprintf("%dx%d", size.clients, size.services), func(b *testing.B) {
@@ -190,7 +191,7 @@ func BenchmarkConnect(b *testing.B) {
 				for b.Loop() {
 					debug.FreeOSMemory()
 					resident := memory(b, "VmRSS")
-					// VmHWM begins anew
+					// resets VmHWM
 					if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 						b.Fatal(err)
 					}
@@ -213,7 +214,7 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkChange changes one endpoint until it has come to the last of the clients.
+// BenchmarkChange measures how long a changed endpoint takes to reach the last client.
 func BenchmarkChange(b *testing.B) {
 	for _, size := range []struct{ clients, services int }{{100, 100}, {100, 5000}, {1000, 1000}} {
 		b.Run(fmt.Sprintf("%dx%d", size.clients, size.services), func(b *testing.B) {

@@ -21,7 +21,7 @@ func bothModes(t *testing.T, test func(t *testing.T, delta bool)) {
 	t.Run("state", func(t *testing.T) { test(t, false) })
 }
 
-// expect waits until what was pushed since the last call is at least as long as want and compares.
+// expect waits for as many pushes since the last call as wanted, and compares them.
 func (r *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -43,20 +43,20 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 		envoy := startEnvoy(t, "node", socket, delta)
 		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", other,
 			two)...)})
-		// no push is left to come
+		// no further push follows
 		eventually(t, "first answers", func() bool {
 			return ask(port) == "one" &&
 				ask(other) == "two"
 		})
 		seen.take()
 
-		// One endpoint: nothing else is sent.
+		// A changed endpoint: nothing else is sent.
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", assignment("a",
 			two))}})
 		eventually(t, "answer of the new endpoint", func() bool { return ask(port) == "two" })
 		seen.expect(t, "EDS a")
 
-		// A cluster: its endpoints come with it, else it would stay warming.
+		// A changed cluster: its endpoints are sent too, else it would stay warming.
 		updates := envoy.stat("cluster_manager.cluster_modified")
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", edsCluster("a",
 			3*time.Second))}})
@@ -74,7 +74,7 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 			t.Errorf("after the change of the cluster: %s", got)
 		}
 
-		// A listener that keeps its routes' name.
+		// A changed listener with the same route configuration.
 		updates = envoy.stat("listener_manager.listener_modified")
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a",
 			port, "a", "changed"))}})
@@ -92,8 +92,7 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 				envoy.stat("http.changed.downstream_rq_2xx") > 0
 		})
 
-		// Routes move to a new cluster and the old one goes, in one change and without a lost
-		// request.
+		// One change moves the routes to a new cluster and removes the old one; no request is lost.
 		stop, lost := make(chan struct{}), make(chan string, 1)
 		go func() {
 			defer close(lost)
@@ -129,7 +128,7 @@ func TestEnvoyServesAndFollowsChanges(t *testing.T) {
 			seen.expect(t, "CDS a b c", "EDS c", "RDS a", "CDS b c -a")
 		}
 
-		// A listener goes.
+		// A listener is removed.
 		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType,
 			Name: "a"}}})
 		eventually(t, "listener gone", func() bool {
@@ -204,7 +203,7 @@ func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
 		}
 		rejected := envoy.stat("listener_manager.lds.update_rejected")
 
-		// Later changes pass it by.
+		// Later changes do not send it again.
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a",
 			port, "a", "later"))}})
 		eventually(t, "later change", func() bool {
@@ -215,7 +214,7 @@ func TestEnvoyRefusesOneListenerAndTakesTheRest(t *testing.T) {
 			t.Errorf("the refused listener was sent again: %d refusals after %d", got, rejected)
 		}
 
-		// Its correction is sent, and cures it.
+		// Its correction is sent and accepted.
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "b", httpListener(t, "b",
 			second, "b", "fixed"))}})
 		eventually(t, "corrected listener", func() bool {
@@ -299,8 +298,7 @@ func TestEnvoyReconnectsToANewServer(t *testing.T) {
 			t.Errorf("while the server is away: %s", got)
 		}
 
-		// The next server knows the same, but for what changed while it was away: that is all that
-		// it sends.
+		// The next server has one changed resource, and sends only that.
 		again, seen := resource.NewFeed(), &recorder{}
 		serve(t, socket, Options{Source: oneFeed{again}, Observer: seen})
 		eventually(t, "Envoy is back", func() bool {
@@ -334,7 +332,7 @@ func TestTwoEnvoysEachHaveTheirStream(t *testing.T) {
 	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 	first, second := startEnvoy(t, "same", socket, true), startEnvoy(t, "same", socket, false)
-	// Both listen on one port, as two epochs side by side do (SO_REUSEPORT is Envoy's default).
+	// Both listen on one port, as two concurrent epochs do (SO_REUSEPORT is Envoy's default).
 	feed.Publish(resource.Change{Set: site(t, "a", port, one)})
 	for _, envoy := range []*envoyProcess{first, second} {
 		eventually(t, "listener",

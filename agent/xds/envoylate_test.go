@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// silent is a port where connections are made and nothing is answered.
+// silent returns a port that accepts connections and never answers.
 func silent(t *testing.T) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -27,9 +27,9 @@ func silent(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// TestEnvoyRefusesTwoVersionsLate has Envoy hold back its answers to clusters, as one of them waits
-// for a health check that nobody answers: it refuses one version of another cluster after the next
-// has been sent, which it refuses too.
+// TestEnvoyRefusesTwoVersionsLate delays Envoy's answers to clusters by a cluster whose health
+// check is never answered. Envoy refuses a version of another cluster after the next one was sent,
+// and refuses that one, too.
 func TestEnvoyRefusesTwoVersionsLate(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		one, port := backend(t, "one"), parts.FreePort(t)

@@ -33,7 +33,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// bootstrap is an Envoy that gets everything from one ADS stream over a Unix socket.
+// bootstrap configures an Envoy that gets all resources from one ADS stream over a Unix socket.
 const bootstrap = `{
   "node": {"id": %q, "cluster": "test"},
   "admin": {"address": {"pipe": {"path": %q}}},
@@ -100,7 +100,7 @@ func startEnvoy(t testing.TB, id, socket string, delta bool) *envoyProcess {
 	return e
 }
 
-// get returns an answer of the admin interface, "" if there is none yet.
+// get returns a response of the admin interface, "" if there is none yet.
 func (e *envoyProcess) get(path string) string {
 	answer, err := e.admin.Get("http://admin" + path)
 	if err != nil {
@@ -140,7 +140,7 @@ func backend(t testing.TB, name string) int {
 	return server.Listener.Addr().(*net.TCPAddr).Port
 }
 
-// ask returns the body of an answer with status 200, else what came instead.
+// ask returns the body of a response with status 200, otherwise its status and body, or the error.
 func ask(port int) string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true},
 		Timeout: 5 * time.Second}
@@ -221,8 +221,8 @@ func httpListener(t testing.TB, name string, port int, routeName,
 				ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, manager)}}}}}}
 }
 
-// badListener passes Validate and is refused by Envoy: it has a filter of a type that Envoy does
-// not know.
+// badListener returns a listener that passes Validate and that Envoy refuses: it has a filter of an
+// unknown type.
 func badListener(t testing.TB, name string, port int) *listenerv3.Listener {
 	l := httpListener(t, name, port, "r", "bad")
 	l.FilterChains[0].Filters[0].ConfigType = &listenerv3.Filter_TypedConfig{
@@ -230,7 +230,7 @@ func badListener(t testing.TB, name string, port int) *listenerv3.Listener {
 	return l
 }
 
-// site is the resources of one service: cluster, endpoints, listener and routes.
+// site returns the resources of one service: cluster, endpoints, listener and routes.
 func site(t testing.TB, name string, port int, backends ...int) []*resource.Resource {
 	t.Helper()
 	return []*resource.Resource{

@@ -7,8 +7,8 @@ import (
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// A client unsubscribes from a name and subscribes to it again while its refusals are late: it has
-// nothing of what it had before.
+// TestWhatWasUnsubscribedIsNotHeldAgain unsubscribes from a name and subscribes to it again before
+// late refusals arrive: the client holds nothing of the previous subscription.
 func TestWhatWasUnsubscribedIsNotHeldAgain(t *testing.T) {
 	for name, names := range map[string][]string{"by name": {"a", "b"}, "wildcard": {wildcard}} {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +38,8 @@ func TestWhatWasUnsubscribedIsNotHeldAgain(t *testing.T) {
 	}
 }
 
-// Of a client that never answers, nothing is kept for names that it has no more.
+// TestNamesThatAreGoneAreNotKept checks that the state of unsubscribed names is freed, even if the
+// client never answers.
 func TestNamesThatAreGoneAreNotKept(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := &pipeline{table: newTable(t, delta), typeURL: cds}
@@ -78,9 +79,9 @@ func TestNamesThatAreGoneAreNotKept(t *testing.T) {
 	})
 }
 
-// A client answers one response after the other, more than may be answered late. Each has all, so
-// that the refusal of one that is forgotten shows in the others; what is the same in them all is
-// not to blame.
+// TestARefusalThatWasForgottenBlamesNobodyElse sends more responses than may be answered late. Each
+// has all resources, so that the refusal of a forgotten one shows in the others; resources that are
+// the same in all of them are not blamed.
 func TestARefusalThatWasForgottenBlamesNobodyElse(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprint("taken ", taken), func(t *testing.T) {

@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FuzzSession lets a client say anything at any time: the session must not panic, must stay within
-// its bounds, and must come to rest once the client accepts everything.
+// FuzzSession sends arbitrary requests: the session must not panic, must stay within its bounds,
+// and must settle once the client accepts everything.
 func FuzzSession(f *testing.F) {
 	// A program: each byte is an action (low three bits) on a type (next two) with a name (the
 	// rest).
 	f.Add(true, []byte{0x00, 0x07, 0x01, 0x06, 0x08, 0x0f, 0x02})
 	f.Add(false, []byte{0x08, 0x48, 0x07, 0x05, 0x06, 0x01, 0x0f, 0x03, 0x07})
 	f.Add(true, []byte{0x20, 0x04, 0x24, 0x44, 0x07, 0x03, 0x07, 0x06, 0x26})
-	// answers that come late
+	// late answers
 	f.Add(true, []byte{0x00, 0x06, 0xe7, 0xe7, 0x06, 0xe7, 0xc3, 0x06, 0xe7, 0xc4, 0xc0})
 	f.Fuzz(func(t *testing.T, delta bool, program []byte) {
 		program = program[:min(len(program), 256)]
@@ -98,7 +98,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// FuzzRequest decodes what a client may send and takes it in.
+// FuzzRequest decodes and handles arbitrary bytes as a request.
 func FuzzRequest(f *testing.F) {
 	for _, m := range []proto.Message{
 		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds},

@@ -240,19 +240,19 @@ func TestSlowClientHoldsUpNobodyAndIsDisconnected(t *testing.T) {
 	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen,
 		SendTimeout: 5 * time.Second})
-	// The limit is one that the quick one keeps though its thread is stopped for a second or two.
+	// The fast client keeps the limit even if its thread stops for a second or two.
 	large := func(i int) resource.Change {
 		return resource.Change{Set: []*resource.Resource{cluster("a=" +
 			strings.Repeat(fmt.Sprint(i%10), 1<<20))}}
 	}
 	feed.Publish(large(0))
-	// The slow one asks and never reads; its windows are small, so that the server feels it.
+	// The slow client subscribes and never reads; its windows are small, so that sending blocks.
 	slow := deltaStream(t, dial(t, socket, grpc.WithInitialWindowSize(1<<16),
 		grpc.WithInitialConnWindowSize(1<<16)))
 	if err := slow.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
 		t.Fatal(err)
 	}
-	// waits behind the large one
+	// queued behind the large response
 	if err := slow.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "other"}); err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func TestSocketOfTheDeadIsReplacedAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := listen(t, ListenOptions{Path: path})
-	// The next one has taken its place: closing the first leaves the next alone.
+	// The next listener replaced the socket: closing the first one must not remove it.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

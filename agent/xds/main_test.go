@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test waits for what should happen at once.
+// patience bounds the wait for events that should happen immediately.
 const patience = 20 * time.Second
 
 // eventually polls until the condition holds.
@@ -45,12 +45,12 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// oneFeed is a Source with the same feed for everybody.
+// oneFeed is a Source with the same feed for all proxies.
 type oneFeed struct{ feed *resource.Feed }
 
 func (s oneFeed) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
 
-// recorder is an Observer that remembers.
+// recorder is an Observer that records all events.
 type recorder struct {
 	mu           sync.Mutex
 	connected    []Stream
@@ -105,7 +105,7 @@ func (r *recorder) Cured(_ Stream, typeURL string, names []string) {
 	r.cured = append(r.cured, fmt.Sprint(short(typeURL), names))
 }
 
-// take returns what was pushed since the last call.
+// take returns the pushes since the last call.
 func (r *recorder) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +114,7 @@ func (r *recorder) take() []string {
 	return pushes
 }
 
-// with runs f while the recorder stands still.
+// with runs f while the recorder is locked.
 func (r *recorder) with(f func(*recorder)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

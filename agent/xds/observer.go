@@ -31,9 +31,9 @@ type Observer interface {
 	Disconnected(Stream, error)
 	Pushed(Stream, Push)                             // a response goes out
 	Accepted(stream Stream, typeURL, version string) // the client's ACK of it
-	// the client's NACK, once it is known of what
+	// the client's NACK, once the refused resources are known
 	Refused(Stream, Refusal)
-	// what was refused before is accepted now, or taken back
+	// resources refused before are accepted or reverted
 	Cured(stream Stream, typeURL string, names []string)
 }
 

@@ -9,7 +9,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// eds1 is a cluster whose endpoints come over this stream: type EDS (2: 3), eds_config.ads (3.1.3).
+// eds1 returns a cluster whose endpoints come over this stream: type EDS (2: 3), eds_config.ads
+// (3.1.3).
 func eds1(name, content string) *resource.Resource {
 	value := append([]byte{0x0a, byte(len(name))}, name...)
 	value = append(value, 0x10, 0x03, 0x1a, 0x04, 0x0a, 0x02, 0x1a, 0x00,
@@ -37,7 +38,7 @@ func TestChangedClusterBringsItsEndpoints(t *testing.T) {
 			p.ack(eds, "a", "b")
 		}
 		p.publish(eds1("a", "2"))
-		// the answer to clusters comes when they are warm
+		// Envoy acknowledges clusters when they are warm
 		p.sends("CDS "+"a="+string(eds1("a", "2").Value()), "EDS a=1")
 	}
 }
@@ -114,7 +115,7 @@ func TestClustersThatDoNotGetWarmHoldUpOthersForASecond(t *testing.T) {
 	p.session.expire(p.now)
 	p.saw()
 
-	// The refusal of the second comes late: the client has the first.
+	// The second version is refused late: the client has the first.
 	p.ask(&request{typeURL: cds, nonce: clusters.nonce})
 	p.saw("accepted CDS")
 	p.nack(cds, "Error adding/updating cluster(s) a: bad")

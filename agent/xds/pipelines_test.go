@@ -9,9 +9,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// A client answers late, in order, and refuses what is bad and all that comes with it. Nothing bad
-// ever counts as what it has; once it has answered all it has the newest of what is not bad, and
-// never nothing. One that gets all of a type each time answers several responses at once sometimes.
+// TestRandomPipelines runs a client that answers late, in order, and refuses responses with bad
+// resources as a whole. The session must never assume that it has a bad resource. Once it has
+// answered everything, it has some version of each resource, the current one unless that is bad. A
+// client that gets all resources of a type each time may answer several responses at once.
 func TestRandomPipelines(t *testing.T) {
 	for seed := range uint64(400) {
 		each(t, func(t *testing.T, p *pipeline) {
@@ -61,7 +62,7 @@ func TestRandomPipelines(t *testing.T) {
 	}
 }
 
-// randomClient is one that takes some contents and refuses others.
+// randomClient accepts some contents and refuses others.
 type randomClient struct {
 	*pipeline
 	random *rand.Rand
@@ -81,7 +82,7 @@ func (c *randomClient) receive() {
 	}
 }
 
-// answer answers the oldest response, or all that one that merges has read.
+// answer answers the oldest response, or all responses that a merging client has read.
 func (c *randomClient) answer() {
 	if len(c.queue) == 0 {
 		return

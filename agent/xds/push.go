@@ -180,10 +180,10 @@ func (s *session) build(w *watch, removals bool) *response {
 		}
 	}
 	if len(w.differs) == 0 {
-		w.differs = map[string]difference{} // gives back what many changes needed
+		w.differs = map[string]difference{} // frees the memory of a large change
 	}
 	if len(r.resources)+len(r.removed) == 0 && !w.answer {
-		if w.trial != nil { // the suspects have gone or changed back
+		if w.trial != nil { // the suspects were removed or reverted
 			w.trial.pass(w)
 			return s.build(w, removals)
 		}
@@ -247,7 +247,7 @@ func (s *session) buildFull(w *watch, removals bool) *response {
 		}
 		return nil
 	}
-	instead := 0 // what goes out where that is not what the snapshot holds
+	instead := 0 // sent resources that differ from the snapshot's
 	for name, target := range targets {
 		d, now := w.differs[name], set[name]
 		if target == nil && (d.held != nil || d.forced) {

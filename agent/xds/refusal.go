@@ -33,7 +33,7 @@ type refused struct {
 	held     *resource.Resource // what the client has instead; nil: nothing
 	message  string
 	since    time.Time
-	again    bool // send it once more
+	again    bool // retry once
 }
 
 // has reports whether a resource is the refused one, and is not to be sent again.
@@ -119,7 +119,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 		}
 		return
 	}
-	// it repeats everything, so its answer counts
+	// the next response repeats everything, so its answer decides
 	if next := w.oldest(); w.full && next != nil {
 		next.absorb(r)
 		return
@@ -176,7 +176,7 @@ func (s *session) settle(w *watch, r *response, refusal *statusv3.Status) {
 func (s *session) refuse(w *watch, r *response, message string, names []string) {
 	told := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.told(message),
 		Resources: names}
-	if len(names) == 0 { // nothing in the response was new, so any of it may be refused
+	if len(names) == 0 { // nothing was new, so any resource may be refused
 		for _, sent := range r.resources {
 			told.Resources = append(told.Resources, sent.Name)
 		}
@@ -187,10 +187,10 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		sent[one.Name] = one
 	}
 	told.Versions = make([]string, len(told.Resources))
-	var over []string // replaced since
+	var over []string // names whose refused version was replaced meanwhile
 	for i, name := range told.Resources {
 		now := s.get(w, name)
-		// the last: suspect since an earlier round
+		// the last one: a suspect of an earlier round
 		one := cmp.Or(r.changes[name].after, sent[name], now)
 		if one == nil {
 			continue

@@ -54,8 +54,8 @@ func TestRefusedByNameTheRestIsSentAgain(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "cured CDS [b]")
 }
 
-// What is told of a refusal is what Options.Words leave of it; the names that it gives count all
-// the same.
+// TestWordsOfARefusal checks that Options.Words redacts the reported message, and that the names in
+// the original message are still found.
 func TestWordsOfARefusal(t *testing.T) {
 	p := newTable(t, true)
 	p.session.words = func(message string) string {
@@ -161,8 +161,8 @@ func TestARefusedListenerIsTriedAgainOnceASecretIsAnother(t *testing.T) {
 	}
 }
 
-// client answers as an Envoy that refuses some contents, with a message that names nothing, until
-// nothing is sent.
+// client answers as an Envoy that refuses some contents, with a message that names no resource,
+// until no more responses are sent.
 func (p *table) client(bad map[string]bool, names ...string) (rounds int) {
 	for ; rounds < 200; rounds++ {
 		var sent []*response
@@ -235,7 +235,8 @@ func TestEverythingRefusedEnds(t *testing.T) {
 	}
 }
 
-// whole is what is sent where responses of the state of the world carry all of it.
+// whole returns all for the state of the world, whose responses have all resources, and changed for
+// incremental xDS.
 func whole(delta bool, all, changed string) string {
 	if delta {
 		return changed
@@ -268,7 +269,8 @@ func TestRefusal_NamesVersions(t *testing.T) {
 	}
 }
 
-// The source answers a refusal with the version that the client has.
+// TestRefusal_EndsWhenTheSourceGoesBack reverts a refused resource to the version that the client
+// has.
 func TestRefusal_EndsWhenTheSourceGoesBack(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := newTable(t, delta)
@@ -295,8 +297,8 @@ func TestRefusal_EndsWhenTheSourceGoesBack(t *testing.T) {
 	})
 }
 
-// Clients come, go and refuse at random. Each is left at peace in the end, with the newest of all
-// that it does not refuse, and with something accepted where it had anything.
+// TestRefusal_RandomClients connects and disconnects clients that refuse at random. In the end each
+// has the newest version that it does not refuse, and no resource that it had is missing.
 func TestRefusal_RandomClients(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -352,7 +354,7 @@ func TestRefusal_RandomClients(t *testing.T) {
 	}
 }
 
-// another is the next client of the same feed.
+// another returns the next client of the same feed.
 func (p *table) another(delta bool) *table {
 	next := newTable(p.t, delta)
 	next.feed = p.feed

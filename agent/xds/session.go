@@ -125,7 +125,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 		}
 		w.note(name, held, now, forced)
 	}
-	for name := range versions { // removed while the client was away, or not known yet whether
+	for name := range versions { // possibly removed while the client was disconnected
 		if s.get(w, name) == nil && w.wants(name) {
 			if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
 				return s.tooManyNames()
@@ -306,7 +306,7 @@ func (s *session) advance(to *resource.Snapshot) {
 				s.changed(w, name, from)
 			}
 		}
-		// brought from an earlier stream, or asked for before there was anything
+		// held since an earlier stream, or requested before the first snapshot
 		for name := range w.differs {
 			s.changed(w, name, from)
 		}
@@ -318,8 +318,8 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 		return
 	}
 	now := s.get(w, name)
-	if r := w.refused[name]; r != nil && same(r.held, now) { // what it refused was withdrawn
-		now.Accept() // nil if there was nothing before
+	if r := w.refused[name]; r != nil && same(r.held, now) { // the refused version was withdrawn
+		now.Accept() // Accept ignores nil
 		delete(w.refused, name)
 		s.tellCured(w, []string{name})
 	}

@@ -15,8 +15,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// table plays a session by hand: its client says what the test says, its clock stands unless the
-// test moves it.
+// table drives a session step by step: the test makes the client's requests and moves the clock.
 type table struct {
 	t       testing.TB
 	feed    *resource.Feed
@@ -50,7 +49,7 @@ func (p *table) notOffered(typeURL string) {
 	p.events = append(p.events, "not offered "+short(typeURL))
 }
 
-// cluster is "name=content".
+// cluster returns a cluster for "name=content".
 func cluster(s string) *resource.Resource { return made(resource.ClusterType, s) }
 
 func made(typeURL, s string) *resource.Resource {
@@ -84,8 +83,8 @@ func (p *table) ask(r *request) {
 	}
 }
 
-// ack accepts the last response of a type; nack refuses it. In the state of the world the names are
-// repeated.
+// ack accepts the last response of a type; nack refuses it. In the state of the world they repeat
+// the names.
 func (p *table) ack(typeURL string, names ...string) {
 	p.t.Helper()
 	p.ask(&request{typeURL: typeURL, nonce: p.last[typeURL].nonce, names: names})
@@ -97,7 +96,7 @@ func (p *table) nack(typeURL, message string, names ...string) {
 		refusal: &statusv3.Status{Code: 3, Message: message}})
 }
 
-// sends compares what goes out now, without any answer, with the responses wanted: "CDS a=content b
+// sends compares the responses sent now, before any answer, with the wanted ones: "CDS a=content b
 // -removed".
 func (p *table) sends(want ...string) {
 	p.t.Helper()
@@ -142,7 +141,7 @@ func TestNothingIsAnsweredBeforeTheFirstSnapshot(t *testing.T) {
 			"none"}})
 		p.sends()
 		p.publish(cluster("a=1"), made(eds, "a=1"))
-		// not on the wire with state of the world, which has no word for a removal
+		// state of the world cannot express a removal
 		p.sends("CDS a=1", "EDS a=1 -none")
 	}
 }

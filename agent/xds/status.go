@@ -19,22 +19,22 @@ type StreamStatus struct {
 // TypeStatus is the state of one type at one client.
 type TypeStatus struct {
 	Type            string
-	Wildcard        bool   // it asked for everything
-	Names           int    // it asked for by name
+	Wildcard        bool   // subscribed to all resources of the type
+	Names           int    // number of subscribed names
 	VersionSent     string // of the last response; "": none
 	VersionAccepted string // of the last accepted response; "": none
 	Sent, Accepted  time.Time
 	Pushes          uint64
-	Pending         int // resources that it should have and has not yet, without refused ones
+	Pending         int // resources not yet sent, without refused ones
 	Refused         []RefusedResource
-	Held            []string // of secrets: the names of those that it has
+	Held            []string // names of secrets that the client has
 }
 
 // RefusedResource is a resource that the client refused.
 type RefusedResource struct {
 	Name     string
 	Version  string // of the refused content
-	Accepted string // of the content that it has instead; "": none
+	Accepted string // of the content that the client has instead; "": none
 	Error    string // of the client
 	Since    time.Time
 	Origins  []resource.Origin
@@ -66,7 +66,7 @@ func (s *Server) Status(ctx context.Context) []StreamStatus {
 
 func (st *stream) status() StreamStatus {
 	status := StreamStatus{Stream: st.Stream}
-	if st.session == nil { // it has not asked for anything yet
+	if st.session == nil { // no request received yet
 		return status
 	}
 	for _, w := range st.session.order {

@@ -202,7 +202,7 @@ func (st *stream) receive(ctx context.Context, carrier grpc.ServerStream) {
 	for {
 		r, err := st.receiveOne(carrier)
 		if errors.Is(err, io.EOF) {
-			err = nil // the client is done
+			err = nil // the client closed its side
 		}
 		if r == nil {
 			st.ended <- err

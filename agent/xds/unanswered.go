@@ -101,7 +101,7 @@ func (r *response) changesName(name string) bool {
 	return ok
 }
 
-// absorb has the answer to a response cover the one before it. Removals count as done.
+// absorb makes the answer to a response cover the previous one, too. Removals count as done.
 func (r *response) absorb(older *response) {
 	r.merged = true
 	for name, c := range older.told {

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// each runs a test for clusters, of which a response of the state of the world has all, and for
-// endpoints, of which none does.
+// each runs a test for clusters, whose state-of-the-world responses have all resources, and for
+// endpoints, whose responses do not.
 func each(t *testing.T, test func(t *testing.T, p *pipeline)) {
 	for _, typeURL := range []string{cds, eds} {
 		t.Run(short(typeURL), func(t *testing.T) {
@@ -20,7 +20,7 @@ func each(t *testing.T, test func(t *testing.T, p *pipeline)) {
 	}
 }
 
-// newPipeline is a client that took a=1, b=1 and c=1.
+// newPipeline returns a client that accepted a=1, b=1 and c=1.
 func newPipeline(t *testing.T, typeURL string, delta bool) *pipeline {
 	p := &pipeline{table: newTable(t, delta), typeURL: typeURL, whole: typeURL == cds && !delta}
 	p.put("a=1", "b=1", "c=1")
@@ -30,7 +30,7 @@ func newPipeline(t *testing.T, typeURL string, delta bool) *pipeline {
 	return p
 }
 
-// pipeline is a client that is sent more before it has answered.
+// pipeline is a client that gets further responses before it answers.
 type pipeline struct {
 	*table
 	typeURL string
@@ -52,7 +52,7 @@ func (p *pipeline) put(contents ...string) {
 	p.publish(all...)
 }
 
-// sent is what goes out now.
+// sent returns the response sent now.
 func (p *pipeline) sent() *response {
 	p.t.Helper()
 	r := p.session.next(p.now)
@@ -62,7 +62,7 @@ func (p *pipeline) sent() *response {
 	return r
 }
 
-// unanswered is what goes out now, and is not answered in time.
+// unanswered returns the response sent now, and lets the time for its answer expire.
 func (p *pipeline) unanswered() *response {
 	p.t.Helper()
 	r := p.sent()
@@ -87,7 +87,7 @@ func (p *pipeline) answer(r *response, refusal *statusv3.Status) {
 	p.ask(&request{typeURL: p.typeURL, nonce: r.nonce, refusal: refusal, names: p.names()})
 }
 
-// has compares what the session takes the client to have of a name.
+// has compares the version of a name that the session assumes the client to have.
 func (p *pipeline) has(want string) {
 	p.t.Helper()
 	w := p.session.watches[p.typeURL]
@@ -99,7 +99,8 @@ func (p *pipeline) has(want string) {
 
 const bIsBad = "Error adding/updating cluster(s) b: bad"
 
-// The refusal of one version comes after the next went out, which is refused too.
+// TestUnanswered_LateRefusals refuses a version after the next one was sent, and then that one,
+// too.
 func TestUnanswered_LateRefusals(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "a=2")
@@ -121,7 +122,7 @@ func TestUnanswered_LateRefusals(t *testing.T) {
 	})
 }
 
-// As many versions go out as may be answered late, and all are refused.
+// TestUnanswered_ChainOfRefusals sends as many versions as may be answered late, and refuses all.
 func TestUnanswered_ChainOfRefusals(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		var all []*response
@@ -151,7 +152,7 @@ func TestUnanswered_LateAcceptance(t *testing.T) {
 	})
 }
 
-// The client has been sent something else in the place of what it refuses, and takes it.
+// TestARefusalThatIsOutdated refuses a version that has been replaced, and accepts the replacement.
 func TestARefusalThatIsOutdated(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "c=2")
@@ -180,7 +181,8 @@ func TestARefusalThatIsOutdated(t *testing.T) {
 	})
 }
 
-// Nobody says which it is about: those that are told anew are judged then.
+// TestAnOutdatedRefusalThatNamesNothing refuses a response without naming a resource after one of
+// its resources was replaced: the resources that are sent again decide.
 func TestAnOutdatedRefusalThatNamesNothing(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "c=2")
@@ -199,8 +201,8 @@ func TestAnOutdatedRefusalThatNamesNothing(t *testing.T) {
 	})
 }
 
-// While a trial goes on for one late response, the answer to the next belongs to none of its
-// rounds.
+// TestATrialIsNotJudgedByOthers answers another response during a trial: the answer does not count
+// for the trial.
 func TestATrialIsNotJudgedByOthers(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("b=1"), cluster("c=1"))
@@ -224,7 +226,8 @@ func TestATrialIsNotJudgedByOthers(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "refused CDS [b]")
 }
 
-// What was refused has been taken back meanwhile: nothing is refused then.
+// TestARefusalOfWhatWasTakenBack refuses a version that was reverted meanwhile: no resource remains
+// refused.
 func TestARefusalOfWhatWasTakenBack(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2")
@@ -239,8 +242,8 @@ func TestARefusalOfWhatWasTakenBack(t *testing.T) {
 	})
 }
 
-// A client that does not answer counts as having what it was sent, until it refuses what came
-// after.
+// TestUnanswered_RefusalCoversSkippedResponses checks that a client without an answer counts as
+// having the response until it refuses a later one.
 func TestUnanswered_RefusalCoversSkippedResponses(t *testing.T) {
 	for _, unanswered := range []int{1, maxLate, maxLate + 5} {
 		each(t, func(t *testing.T, p *pipeline) {
@@ -271,7 +274,8 @@ func TestUnanswered_RefusalCoversSkippedResponses(t *testing.T) {
 	}
 }
 
-// An Envoy that was busy accepts several responses with one answer.
+// TestUnanswered_AcceptanceCoversSkippedResponses accepts several responses with one answer, as a
+// busy Envoy does.
 func TestUnanswered_AcceptanceCoversSkippedResponses(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("a=0")
