@@ -18,10 +18,10 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// connectionKey finds the count of requests of a connection in a request's context.
+// connectionKey is the context key of a connection's request counter.
 type connectionKey struct{}
 
-// server is one that counts the requests of each connection.
+// server returns an HTTP server that counts the requests of each connection.
 func (b *backend) server() *http.Server {
 	return &http.Server{Handler: b, ErrorLog: log.New(io.Discard, "", 0),
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
@@ -29,7 +29,7 @@ func (b *backend) server() *http.Server {
 		}}
 }
 
-// annotate adds to a request's headers what cannot be seen in them.
+// annotate adds properties of the request and its connection to the request's headers.
 func (b *backend) annotate(r *http.Request) {
 	if count, ok := r.Context().Value(connectionKey{}).(*atomic.Int64); ok {
 		r.Header.Set("x-connection-request", strconv.FormatInt(count.Add(1), 10))
@@ -42,7 +42,7 @@ func (b *backend) annotate(r *http.Request) {
 	}
 }
 
-// connectProxy opens tunnels until the test ends and returns its port.
+// connectProxy runs a proxy that opens tunnels (CONNECT) until the test ends, and returns its port.
 func connectProxy(t testing.TB) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -82,7 +82,7 @@ func (b *backend) serveUnix(t testing.TB) string {
 	return path
 }
 
-// mute takes connections until the test ends and never answers, and returns its port.
+// mute accepts connections until the test ends, never answers, and returns its port.
 func mute(t testing.TB) int {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -94,8 +94,8 @@ func mute(t testing.TB) int {
 	return port
 }
 
-// serveTCP has each connection served until the test ends, and closed after it, and returns the
-// port.
+// serveTCP calls serve for each connection until the test ends, closes the connection after it, and
+// returns the port.
 func serveTCP(t testing.TB, serve func(net.Conn)) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,8 +119,8 @@ func serveTCP(t testing.TB, serve func(net.Conn)) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// full listens until the test ends, but has as many connections waiting as there may be: others do
-// not come about. It returns its port.
+// full listens until the test ends with a full accept queue, so that no further connection
+// succeeds. It returns its port.
 func full(t testing.TB) int {
 	t.Helper()
 	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -145,7 +145,7 @@ func full(t testing.TB) int {
 	return port
 }
 
-// greeter says its name on each connection until the test ends, and returns its port.
+// greeter writes its name to each connection until the test ends, and returns its port.
 func greeter(t testing.TB, name string) int {
 	t.Helper()
 	return serveTCP(t, func(connection net.Conn) { _, _ = io.WriteString(connection, name+"\n") })

@@ -25,8 +25,8 @@ func node(kind, namespace string, labels map[string]any) *corev3.Node {
 		".svc.cluster.local", Metadata: metadata}
 }
 
-// service is a ServiceEntry of five endpoints with an address of its own, as the figures of the
-// peer were taken with.
+// service returns a ServiceEntry with an address of its own and five endpoints, as in istiod's
+// measurements.
 func service(i, last int) string {
 	text := fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -79,7 +79,7 @@ func write(tb testing.TB, path, content string) {
 	}
 }
 
-// start runs a server until the test ends, and returns the channel that it hears of changes from.
+// start runs a server until the test ends, and returns its Changes channel.
 func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- []string) {
 	tb.Helper()
 	changes := make(chan []string)
@@ -101,8 +101,8 @@ func start(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- 
 	return server, changes
 }
 
-// processorTime is what this process used so far. Benches report it beside the time by the clock,
-// which on a shared machine says more of the neighbours.
+// processorTime returns the CPU time of this process. Benchmarks report it besides the elapsed
+// time, which on a shared machine depends on other processes.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
@@ -112,14 +112,14 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// reportProcessor reports the processor time of an operation since before.
+// reportProcessor reports the CPU time per operation since before.
 func reportProcessor(b *testing.B, before time.Duration) {
 	b.Helper()
 	b.ReportMetric(float64(processorTime(b)-before)/float64(time.Millisecond)/float64(b.N),
 		"cpu-ms/op")
 }
 
-// BenchmarkLoad is the start: files to the first complete set of a sidecar.
+// BenchmarkLoad measures a start, from reading the files to the first snapshot of a sidecar.
 func BenchmarkLoad(b *testing.B) {
 	for _, n := range []int{100, 1000, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -153,7 +153,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkEndpointChange is one endpoint of one file, told by its path and by its directory.
+// BenchmarkEndpointChange changes one endpoint in one file; Changes delivers the file's path or its
+// directory.
 func BenchmarkEndpointChange(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		for _, told := range []string{"file", "directory"} {
@@ -184,7 +185,7 @@ func BenchmarkEndpointChange(b *testing.B) {
 	}
 }
 
-// BenchmarkRouteChange is one VirtualService among thousands of hosts of one port.
+// BenchmarkRouteChange changes one VirtualService among thousands of hosts of one port.
 func BenchmarkRouteChange(b *testing.B) {
 	const n = 5000
 	directory := writeServices(b, n)

@@ -11,24 +11,23 @@ import (
 	"time"
 )
 
-// beside are the expectations of what is not in an answer.
+// beside are the expectations that do not concern a response.
 var beside = []string{"also", "never", "counted", "logged"}
 
-// aside checks what becomes true beside the answers: that a backend was asked too, that Envoy
-// counted or logged.
+// aside waits for the expectations that do not concern responses: requests to other backends,
+// Envoy's counters and logs.
 func (x *exchange) aside(t *testing.T, e *envoy, backends map[string]*backend) {
 	t.Helper()
 	for _, want := range x.expect {
 		if what, value, _ := strings.Cut(want, " "); slices.Contains(beside, what) {
-			eventually(t, fmt.Sprintf("%s: %s", x.where, want), func() (bool,
-				string) {
+			eventually(t, fmt.Sprintf("%s: %s", x.where, want), func() (bool, string) {
 				return x.holds(e, backends, what, value)
 			})
 		}
 	}
 }
 
-// lacks tells whether an expectation beside the answers does not become true in time.
+// lacks reports whether such an expectation does not become true within limit.
 func (x *exchange) lacks(e *envoy, backends map[string]*backend, limit time.Duration) bool {
 	for _, want := range x.expect {
 		what, value, _ := strings.Cut(want, " ")
@@ -47,9 +46,9 @@ func (x *exchange) lacks(e *envoy, backends map[string]*backend, limit time.Dura
 	return false
 }
 
-// holds tells whether an expectation beside the answers is true by now, and what was seen.
-func (x *exchange) holds(e *envoy, backends map[string]*backend, what, value string) (bool,
-	string) {
+// holds reports whether such an expectation is true now, and what was observed.
+func (x *exchange) holds(e *envoy, backends map[string]*backend, what, value string) (
+	bool, string) {
 	switch name, rest, _ := strings.Cut(value, " "); what {
 	case "also", "never":
 		_, asked := backends[name].asked.Load(rest)

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestWhatEnvoyQuotesTellsWhoIsToBlame refuses a route configuration that many objects have a part
-// in.
+// TestWhatEnvoyQuotesTellsWhoIsToBlame refuses a route configuration that several objects
+// contribute to.
 func TestWhatEnvoyQuotesTellsWhoIsToBlame(t *testing.T) {
 	service := func(name string) string {
 		return "ServiceEntry shop/" + name + ": {hosts: [" + name + ".test], addresses: [10.3.0." +

@@ -15,12 +15,12 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// insideEnv tells the test that it runs in a network of its own.
+// insideEnv is set if the test runs in a network namespace of its own.
 const insideEnv = "OUTRIDER_TEST_NETWORK"
 
-// TestCaptured gives each case in testdata/conformance/captured to a sidecar with interception. It
-// runs itself again in a network namespace of its own, whose connections to 10.9.0.0/16 are
-// redirected as those to others are, and those to 10.8.0.1 as those that come in.
+// TestCaptured runs the cases in testdata/conformance/captured with a sidecar with interception. It
+// runs itself again in a network namespace that redirects connections to 10.9.0.0/16 as outbound,
+// and those to 10.8.0.1 as inbound.
 func TestCaptured(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -33,8 +33,8 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// onMachine runs what only captured cases send to: $HERE and $UNKNOWN on the machine's address,
-// $FAR on another one.
+// onMachine runs the backends of captured cases: $HERE and $UNKNOWN on the host's address, $FAR on
+// another one.
 func (s *suite) onMachine(t *testing.T) {
 	t.Helper()
 	for name, address := range map[string]string{"here": capturedAddress,
@@ -48,8 +48,8 @@ func (s *suite) onMachine(t *testing.T) {
 	}
 }
 
-// inNetwork tells whether the test runs in a network namespace of its own, where nobody else takes
-// a port. If not it runs the test again in one, beside others that do.
+// inNetwork reports whether the test runs in a network namespace of its own, where no other process
+// uses its ports. If not, it runs the test again in one, in parallel with others.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) == "" {
@@ -82,7 +82,7 @@ func inNetwork(t *testing.T) bool {
 	return true
 }
 
-// redirect does what interception does, for all connections but those that the proxy makes from
+// redirect sets up interception for all connections except those that the proxy makes from
 // 127.0.0.6.
 func redirect(t *testing.T) {
 	t.Helper()

@@ -16,7 +16,7 @@ import (
 )
 
 // TestARenewedCertificateDrainsNoListener renames a new certificate over the old one: new
-// connections meet it, old ones go on, and no listener is made anew.
+// connections get it, old ones stay open, and no listener is replaced.
 func TestARenewedCertificateDrainsNoListener(t *testing.T) {
 	authority, authorityKey := certificate(t)
 	signer, err := tls.LoadX509KeyPair(authority, authorityKey)
@@ -52,8 +52,7 @@ spec:
 		defer func() { _ = connection.Close() }()
 		return connection.ConnectionState().PeerCertificates[0].SerialNumber.String()
 	}
-	eventually(t, "the first certificate is served", func() (bool,
-		string) {
+	eventually(t, "the first certificate is served", func() (bool, string) {
 		seen := serial()
 		return seen == "10", seen
 	})
@@ -67,8 +66,7 @@ spec:
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new certificate is served", func() (bool,
-		string) {
+	eventually(t, "the new certificate is served", func() (bool, string) {
 		seen := serial()
 		return seen == "11", seen
 	})

@@ -72,7 +72,7 @@ func TestCheckReadsTheConfigurationOfTheMesh(t *testing.T) {
 		problems[0].Field != "connectTimeout" {
 		t.Errorf("%v %v", problems, err)
 	}
-	// What it says counts for the objects: the entry is for nobody in another namespace.
+	// MeshConfig applies to the objects: the entry is not visible in another namespace.
 	write(t, file, "defaultServiceExportTo: [.]\n")
 	said, err := discovery.Explain([]string{entry}, discovery.CheckOptions{Namespace: "bank",
 		MeshConfigFile: file}, explain.Request{Host: "web.test", Port: 80})
@@ -241,7 +241,7 @@ func TestCheck_TabsInYAML(t *testing.T) {
 	}
 }
 
-// TestRescan_IsDoneWhenItReturns needs no watch of the files, and any number may ask at one time.
+// TestRescan_IsDoneWhenItReturns changes files without file events, and calls Rescan concurrently.
 func TestRescan_IsDoneWhenItReturns(t *testing.T) {
 	directory := t.TempDir()
 	server, _ := start(t, discovery.Options{Files: []string{directory}})

@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestConformance gives the YAML of all cases in testdata/conformance to one real Envoy of each
-// kind and asks what the cases ask. testdata/conformance/README says how a case is written.
+// TestConformance configures one real Envoy of each kind with the YAML of all cases in
+// testdata/conformance and makes their requests. testdata/conformance/README describes the format
+// of a case.
 func TestConformance(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -13,11 +13,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// corpusKinds are the kinds whose corpora are ours to judge.
+// corpusKinds matches corpora of supported kinds.
 var corpusKinds = regexp.MustCompile(`(?i)(DestinationRule|EnvoyFilter|Gateway|ServiceEntry|Sidecar|VirtualService|WorkloadEntry|WorkloadGroup)(-valid|-invalid)?\.yaml$`)
 
-// TestCorpora holds validation against Istio's own examples of what is valid and what is not, and
-// against those of ours (testdata/corpora), whose invalid ones begin with what must be told.
+// TestCorpora compares validation with Istio's examples of valid and invalid objects, and with our
+// own (testdata/corpora), whose invalid ones begin with the expected problem.
 func TestCorpora(t *testing.T) {
 	istio, err := parts.IstioSource()
 	if err != nil {
@@ -52,7 +52,7 @@ func TestCorpora(t *testing.T) {
 
 var expectation = regexp.MustCompile(`(?m)^(_err|# want): ?(.*)\n`)
 
-// corpus checks one document; of an invalid one of ours, a problem must hold what is wanted.
+// corpus checks one document. An invalid one of ours must have the expected problem.
 func corpus(t *testing.T, document string, invalid, ours bool) {
 	t.Helper()
 	wanted := ""

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestDelegatesAreBounded multiplies matches of a VirtualService with its delegate's, up to the
-// bound and above.
+// TestDelegatesAreBounded combines the matches of a VirtualService with those of its delegate, up
+// to the bound and above.
 func TestDelegatesAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		name             string
@@ -33,7 +33,7 @@ func TestDelegatesAreBounded(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			written := 0
-			// no two of whose matches are equal
+			// all matches differ
 			routes := func(count, matches int, then string) string {
 				var text strings.Builder
 				for range count {

@@ -7,7 +7,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestTheProxyForUnknownTrafficInAnyCase names it as its service does not.
+// TestTheProxyForUnknownTrafficInAnyCase writes the egress proxy's host in another case than its
+// service.
 func TestTheProxyForUnknownTrafficInAnyCase(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,
 		"ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, name: "+

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// exchange is a request, or many equal ones, and what is expected.
+// exchange is a request, or several equal ones, with the expectations.
 type exchange struct {
 	where    string
 	ask      []string // lines after >
@@ -33,7 +33,7 @@ type exchange struct {
 	replies  []reply
 }
 
-// options are lines of a request that are no headers.
+// options are the lines of a request that are not headers.
 var options = []string{"times", "parallel", "to", "http", "certificate", "tls", "cipher"}
 
 func readExchanges(t *testing.T, path, text string) []*exchange {
@@ -62,7 +62,7 @@ func readExchanges(t *testing.T, path, text string) []*exchange {
 	return all
 }
 
-// reply is what came back.
+// reply is the response or error of a request.
 type reply struct {
 	status  int
 	header  http.Header
@@ -72,7 +72,7 @@ type reply struct {
 	err     error
 }
 
-// must sends it and fails the test if the answers are not those expected.
+// must makes the requests and fails the test unless the replies are as expected.
 func (x *exchange) must(t *testing.T, port int) {
 	t.Helper()
 	for _, difference := range x.run(port) {
@@ -80,7 +80,7 @@ func (x *exchange) must(t *testing.T, port int) {
 	}
 }
 
-// run sends it and returns what of the answers is not as expected.
+// run makes the requests and returns how the replies differ from the expectations.
 func (x *exchange) run(port int) (differences []string) {
 	to := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	method, target, _ := strings.Cut(x.ask[0], " ")
@@ -192,10 +192,9 @@ func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
 	return r
 }
 
-// hungUp says why a server hangs up after the handshake of TLS 1.3, in which it sees the client's
-// certificate last: a client that writes may meet the end before it reads the reason (its writer is
-// told so, or its reader, or the reader that the writer has closed the connection), one that only
-// reads is told.
+// hungUp returns the reason why a server closes the connection after the handshake of TLS 1.3, in
+// which it verifies the client's certificate last. A client that writes may see the closed
+// connection before it reads the alert; a client that only reads gets the alert.
 func hungUp(to string, config *tls.Config) error {
 	connection, err := tls.Dial("tcp", to, config)
 	if err != nil {
@@ -207,7 +206,7 @@ func hungUp(to string, config *tls.Config) error {
 	return err
 }
 
-// check returns how the replies differ from what is wanted, "" if they do not.
+// check returns how the replies differ from an expectation, "" if they do not.
 func (x *exchange) check(want string) string {
 	what, value, _ := strings.Cut(want, " ")
 	switch what {
@@ -232,7 +231,7 @@ func (x *exchange) check(want string) string {
 	return ""
 }
 
-// get is the part of a reply that an expectation speaks of, written as expectations are.
+// get returns the part of a reply that an expectation is about, in the form of expectations.
 func (r reply) get(what, value string) string {
 	header := func(h http.Header) string {
 		name, _, _ := strings.Cut(value, ":")
@@ -276,7 +275,7 @@ func (r reply) get(what, value string) string {
 	return "unknown expectation " + what
 }
 
-// matches takes regular expressions too, after a ~.
+// matches compares with a text, or with a regular expression after a ~.
 func matches(got, want string) bool {
 	if name, expression, ok := strings.Cut(want, "~"); ok && (name == "" || strings.HasSuffix(name,
 		": ")) {
@@ -286,7 +285,7 @@ func matches(got, want string) bool {
 	return got == want
 }
 
-// share checks how many percent of the replies are alike: "a 60-80".
+// share checks the percentage of replies with a value: "a 60-80".
 func (x *exchange) share(value string, of func(reply) string) string {
 	var name string
 	var low, high int

@@ -17,21 +17,21 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// explainer compares what is said of requests with what a real Envoy did with them.
+// explainer compares explanations of requests with the behaviour of a real Envoy.
 type explainer struct {
 	server *discovery.Server
 	node   *corev3.Node
 	ports  map[string]string // of backends, by their name in capitals
 }
 
-// newExplainer is for an Envoy of a kind (see bootstrapOf).
+// newExplainer returns an explainer for an Envoy of a kind (see bootstrapOf).
 func newExplainer(t *testing.T, server *discovery.Server, kind string,
 	variables map[string]string) explainer {
 	t.Helper()
 	return explainer{server, nodeOf(t, kind), variables}
 }
 
-// nodeOf is how an Envoy of a kind introduces itself.
+// nodeOf returns the node of an Envoy of a kind.
 func nodeOf(t *testing.T, kind string) *corev3.Node {
 	t.Helper()
 	var started bootstrapv3.Bootstrap
@@ -42,7 +42,7 @@ func nodeOf(t *testing.T, kind string) *corev3.Node {
 	return started.Node
 }
 
-// compare asks what becomes of a request that was made; port is that of its case.
+// compare explains a request that was made and compares the replies. port is the port of its case.
 func (e explainer) compare(t *testing.T, x *exchange, port int) {
 	t.Helper()
 	request, ok := asked(x, port)
@@ -62,7 +62,8 @@ func (e explainer) compare(t *testing.T, x *exchange, port int) {
 	}
 }
 
-// asked is an exchange's request; connections without HTTP are not explained.
+// asked returns the request of an exchange; false for connections without HTTP, which are not
+// explained.
 func asked(x *exchange, port int) (explain.Request, bool) {
 	method, target, _ := strings.Cut(x.ask[0], " ")
 	if method == "TCP" {
@@ -93,12 +94,12 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 	return request, true
 }
 
-// differs is how a reply is not what was said, "" if it is.
+// differs returns how a reply differs from its explanation, "" if it does not.
 func (e explainer) differs(said discovery.Explanation, r reply) string {
 	answered := r.seen.Backend != ""
 	switch {
 	case len(said.Unknown) > 0 && said.Outcome != explain.Forwarded:
-		return "" // what was told not to be known may be why
+		return "" // an unknown fact may be the reason
 	case answered && said.Outcome != explain.Forwarded:
 		return "backend " + r.seen.Backend + " answered"
 	case answered:
@@ -108,8 +109,8 @@ func (e explainer) differs(said discovery.Explanation, r reply) string {
 			return fmt.Sprintf("there was an answer of status %d", r.status)
 		}
 	case said.Outcome == explain.Forwarded:
-		// Nobody says what a backend does; but only for want of one does the proxy answer, or
-		// something that was told.
+		// The explanation does not predict a backend's response. Without a backend, the proxy only
+		// answers for a reported reason.
 		if r.err == nil && r.status < 500 && r.status != 0 && len(said.Unknown) == 0 &&
 			!slices.ContainsFunc(said.Steps,
 				func(s explain.Step) bool { return s.What == "fault" }) {
@@ -127,7 +128,8 @@ func (e explainer) differs(said discovery.Explanation, r reply) string {
 	return ""
 }
 
-// elsewhere tells whether another backend answered than was said, or was asked for another path.
+// elsewhere returns how the answering backend, or the path it got, differs from the explanation; ""
+// if it does not.
 func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 	if r.seen.Backend == "socket" || r.seen.Backend == "unknown" {
 		return "" // no address that the text tells

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// rule is a DestinationRule for a.test.
+// rule returns a DestinationRule for a.test with a connect timeout.
 func rule(timeout string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: DestinationRule
@@ -25,7 +25,7 @@ spec: {host: a.test, trafficPolicy: {connectionPool: {tcp: {connectTimeout: %s}}
 `, timeout)
 }
 
-// routesTo is a VirtualService that sends requests for a host to a path.
+// routesTo returns a VirtualService that rewrites requests for a host to a path.
 func routesTo(name, path string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -34,7 +34,7 @@ spec: {hosts: [%s.test], http: [{rewrite: {uri: %s}, route: [{destination: {host
 `, name, name, path, name)
 }
 
-// newest is what a sidecar is to have under a key.
+// newest returns the current resource of a sidecar.
 func (l *lives) newest(typeURL, name string) *resource.Resource {
 	l.t.Helper()
 	snapshot, _ := feedOf(l.t, l.server, "sidecar").Current()
@@ -43,7 +43,7 @@ func (l *lives) newest(typeURL, name string) *resource.Resource {
 
 const clusterOfA = "outbound|80||a.test"
 
-// timeout is the connect timeout of the cluster of a.test, "" if there is none.
+// timeout returns the connect timeout of the cluster of a.test, "" if there is none.
 func (l *lives) timeout() string {
 	l.t.Helper()
 	r := l.newest(resource.ClusterType, clusterOfA)
@@ -57,7 +57,7 @@ func (l *lives) timeout() string {
 	return cluster.ConnectTimeout.AsDuration().String()
 }
 
-// rewrites are the paths that the routes at port 80 rewrite to, by host.
+// rewrites returns the paths that the routes of port 80 rewrite to, by host.
 func (l *lives) rewrites() string {
 	l.t.Helper()
 	var routes routev3.RouteConfiguration
@@ -75,7 +75,7 @@ func (l *lives) rewrites() string {
 	return strings.Join(all, " ")
 }
 
-// refuse has a proxy that has another version refuse the newest, and returns what stands.
+// refuse refuses a current version, for a proxy with another one. It returns what remains refused.
 func (l *lives) refuse(typeURL, name, reason string) []string {
 	l.t.Helper()
 	one := discovery.RefusedResource{Name: name, Version: l.newest(typeURL, name).Version,
@@ -96,7 +96,7 @@ func (l *lives) serves(what, timeout string, problems ...string) {
 	l.told(what, problems...)
 }
 
-// told compares the problems with parts of those wanted, in order.
+// told checks that the problems contain the given texts, in order.
 func (l *lives) told(what string, problems ...string) {
 	l.t.Helper()
 	told := l.server.Problems()
@@ -111,7 +111,7 @@ func (l *lives) told(what string, problems ...string) {
 	}
 }
 
-// remembers waits until the file is there, or gone.
+// remembers waits until the last-good file exists, or does not.
 func (l *lives) remembers(want bool) {
 	l.t.Helper()
 	eventually(l.t, "the file", func() (bool, string) {
@@ -215,8 +215,8 @@ func TestFallback_NewAndRemovedObjects(t *testing.T) {
 	}
 }
 
-// A route configuration is made of many objects: the one that Envoy speaks of goes back, and
-// otherwise all of the last change.
+// TestFallback_OneOfSeveralObjects reverts the one of several objects that Envoy's error mentions,
+// otherwise the whole last change.
 func TestFallback_OneOfSeveralObjects(t *testing.T) {
 	l := newFallback(t)
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
@@ -274,7 +274,7 @@ func TestFallback_MeshConfig(t *testing.T) {
 	l.remembers(false)
 }
 
-// A reload and a changed certificate have Envoy try again what it refused.
+// TestFallback_TriesAgain retries refused versions after a reload or a changed certificate.
 func TestFallback_TriesAgain(t *testing.T) {
 	l := newFallback(t)
 	l.put("rule.yaml", rule("3s"))
@@ -300,7 +300,7 @@ func TestFallback_NotWhereTheChangeIsNotToBlame(t *testing.T) {
 		}
 		l.server.Cured(typeURL, []string{name})
 	}
-	// A new proxy refuses what another one accepted, for example as a port is taken.
+	// A new proxy refuses a resource that another one accepted, for example as a port is in use.
 	l.newest(resource.ClusterType, clusterOfA).Accept()
 	standing("accepted by another", resource.ClusterType, clusterOfA, false)
 	l.serves("accepted by another", "2s")
@@ -309,7 +309,7 @@ func TestFallback_NotWhereTheChangeIsNotToBlame(t *testing.T) {
 	l.serves("since the start", "2s")
 }
 
-// Proxies in another namespace get the version before, too.
+// TestFallback_OtherNamespace reverts an object for proxies in another namespace, too.
 func TestFallback_OtherNamespace(t *testing.T) {
 	l := newFallback(t)
 	l.put("rule.yaml", rule("3s"))
@@ -335,7 +335,7 @@ func TestFallback_OtherNamespace(t *testing.T) {
 	l.server.Over(1)
 }
 
-// What is refused while the server ends is written all the same.
+// TestFallback_RefusedAtTheEnd persists a refusal during or after the end of Run.
 func TestFallback_RefusedAtTheEnd(t *testing.T) {
 	for _, afterEnd := range []bool{false, true} {
 		l := newFallback(t)

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// A real Envoy refuses what an EnvoyFilter makes of the routes, which other objects changed at the
-// same time. Those take effect, and an Envoy that starts later gets the same, also from the next
-// server.
+// TestFallback_Envoy has a real Envoy refuse an EnvoyFilter's patch of routes that other objects
+// changed at the same time. The other changes take effect. An Envoy that starts later gets the same
+// resources, also from the next server.
 func TestFallback_Envoy(t *testing.T) {
 	l := newLives(t)
 	l.put("", "accessLogFile: /dev/stdout")

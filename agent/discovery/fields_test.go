@@ -17,13 +17,13 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// TestEveryFieldHasACase holds the cases of the suite against Istio's API: each field, each value
-// of an enumeration and each member of a oneof stands in a case that makes requests, or in
-// testdata/conformance/unshown with the reason.
+// TestEveryFieldHasACase compares the cases of the suite with Istio's API: each field, enum value
+// and member of a oneof must be in a case that makes requests, or in testdata/conformance/unshown
+// with the reason.
 func TestEveryFieldHasACase(t *testing.T) {
 	api := readAPI()
 	s := newSuite(t)
-	// nobody is asked
+	// no request is made
 	s.variables["HERE"], s.variables["UNKNOWN"], s.variables["FAR"] = "8001", "8002", "8003"
 	shown := map[string]bool{}
 	cases := s.cases(t, "*")
@@ -49,16 +49,16 @@ func TestEveryFieldHasACase(t *testing.T) {
 	}
 }
 
-// istioAPI is what can be written: objects by kind, and MeshConfig as far as it is carried out.
+// istioAPI has the objects by kind, and the supported part of MeshConfig.
 type istioAPI struct {
 	kinds map[string]proto.Message
-	// paths is where a kind has a message first: "VirtualService" and
-	// istio.networking.v1alpha3.HTTPRetry are VirtualService.http.retries. What is used at several
-	// places of a kind counts once.
+	// paths has the first path of a message in a kind: for "VirtualService" and
+	// istio.networking.v1alpha3.HTTPRetry it is VirtualService.http.retries. A message that a kind
+	// uses several times counts once.
 	paths map[string]map[protoreflect.FullName]string
 	// keys are fields by path, KIND.FIELD.FIELD, and values of enumerations, KIND.FIELD=VALUE.
 	keys []string
-	// wordless are the values that an enumeration has without a word: nobody can take them out.
+	// wordless has the default values of enumerations, which cannot be removed.
 	wordless map[string]bool
 }
 
@@ -79,7 +79,7 @@ func readAPI() *istioAPI {
 	return a
 }
 
-// walk goes through the messages of a kind, the nearest first.
+// walk visits the messages of a kind, breadth first.
 func (a *istioAPI) walk(kind string, root protoreflect.MessageDescriptor) {
 	paths := map[protoreflect.FullName]string{root.FullName(): kind}
 	a.paths[kind] = paths
@@ -110,7 +110,7 @@ func (a *istioAPI) walk(kind string, root protoreflect.MessageDescriptor) {
 	}
 }
 
-// valueOf is the field itself, or the values of a map.
+// valueOf returns the field itself, or the values of a map.
 func valueOf(field protoreflect.FieldDescriptor) protoreflect.FieldDescriptor {
 	if field.IsMap() {
 		return field.MapValue()
@@ -122,7 +122,7 @@ func isIstios(m protoreflect.MessageDescriptor) bool {
 	return strings.HasPrefix(string(m.FullName()), "istio.")
 }
 
-// collect reads YAML as the server does, and adds the keys of what is taken of it.
+// collect reads YAML as the server does, and adds the keys of its valid objects.
 func (a *istioAPI) collect(t *testing.T, mesh, meshConfig string, into map[string]bool) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -142,8 +142,8 @@ func (a *istioAPI) collect(t *testing.T, mesh, meshConfig string, into map[strin
 	}
 }
 
-// fields adds the keys of what a message has. What an enumeration is without a word is had by every
-// message.
+// fields adds the keys of a message's fields. Every message has the default values of its
+// enumerations.
 func (a *istioAPI) fields(kind string, m protoreflect.Message, into map[string]bool) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

@@ -18,14 +18,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// fileSecrets serves what istiod leaves to the agent beside Envoy: certificates from files, by
-// names as file-cert:CERT~KEY and file-root:CA.
+// fileSecrets serves the secrets that istiod leaves to the agent: certificates from files, named
+// file-cert:CERT~KEY and file-root:CA.
 type fileSecrets struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 }
 
-// startFileSecrets serves them until the test ends, and returns the address as a bootstrap writes
-// it.
+// startFileSecrets serves them until the test ends, and returns the address in the form of a
+// bootstrap.
 func startFileSecrets(t *testing.T) string {
 	t.Helper()
 	socket := filepath.Join(parts.ShortDir(t), "sds.sock")
@@ -46,7 +46,7 @@ func startFileSecrets(t *testing.T) string {
 	return fmt.Sprintf(`{"pipe": {"path": %q}}`, socket)
 }
 
-// StreamSecrets answers each request for names it did not have yet.
+// StreamSecrets answers each request for new names.
 func (fileSecrets) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	var had []string
 	for {

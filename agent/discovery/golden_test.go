@@ -24,9 +24,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestGolden compares all resources that a case's mesh.yaml becomes, under its meshconfig.yaml if
-// there is one, as JSON. The first line of a case names the type of the proxy, and says "identity"
-// if it has a certificate of the mesh.
+// TestGolden compares all resources generated from a case's mesh.yaml, with its meshconfig.yaml if
+// there is one, as JSON. The first line of a case has the type of the proxy, and "identity" if it
+// has a certificate of the mesh.
 func TestGolden(t *testing.T) {
 	cases, err := filepath.Glob("testdata/golden/*.txtar")
 	if err != nil || len(cases) == 0 {
@@ -64,7 +64,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// configuration is what becomes resources for a kind of proxy (see feedOf).
+// configuration is a mesh configuration for a kind of proxy (see feedOf).
 type configuration struct {
 	name, kind       string
 	mesh, meshConfig string
@@ -78,7 +78,7 @@ func goldenConfiguration(archive *txtar.Archive) configuration {
 		mesh: string(archive.Files[0].Data), meshConfig: fileOf(archive, "meshconfig.yaml")}
 }
 
-// serve starts a server of it.
+// serve starts a server with the configuration.
 func (c configuration) serve(t *testing.T) *discovery.Server {
 	t.Helper()
 	directory := t.TempDir()
@@ -94,7 +94,7 @@ func (c configuration) serve(t *testing.T) *discovery.Server {
 	return server
 }
 
-// readable are the resources of a feed as JSON, by type and name.
+// readable returns the resources of a feed as JSON, by type and name.
 func readable(t *testing.T, feed *resource.Feed) []txtar.File {
 	t.Helper()
 	var files []txtar.File

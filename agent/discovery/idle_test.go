@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestWhatHasNoEffectForAServiceIsTold has fields that only mean something beside other objects.
+// TestWhatHasNoEffectForAServiceIsTold has fields whose effect depends on other objects.
 func TestWhatHasNoEffectForAServiceIsTold(t *testing.T) {
 	const (
 		both = "ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: 80, " +
@@ -20,7 +20,7 @@ func TestWhatHasNoEffectForAServiceIsTold(t *testing.T) {
 	)
 	for _, test := range []struct {
 		name    string
-		field   string // that is told; "" for nothing
+		field   string // of the expected problem; "": none
 		objects []string
 	}{
 		{"a port that is not there", "spec.trafficPolicy.portLevelSettings[0].port.number",

@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// TestExplain_NamesTheGatewayThatIsNotForThisProxy asks for the port of a Gateway.
+// TestExplain_NamesTheGatewayThatIsNotForThisProxy explains requests to the port of a Gateway that
+// does not apply to the proxy.
 func TestExplain_NamesTheGatewayThatIsNotForThisProxy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "edge.yaml")
 	write(t, file, fmt.Sprintf(edgeGateway, "edge", "")+fmt.Sprintf(webEntry, "web", "10.0.0.1"))

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// versions are all resources of a feed, "type name" → version.
+// versions returns the versions of all resources of a feed, by "type name".
 func versions(feed *resource.Feed) map[string]string {
 	all := map[string]string{}
 	snapshot, _ := feed.Current()
@@ -30,8 +30,8 @@ func versions(feed *resource.Feed) map[string]string {
 	return all
 }
 
-// feedOf is the feed of a sidecar, a router, or with REDIRECT or TPROXY of a sidecar at 10.0.0.1
-// with interception.
+// feedOf returns the feed of a sidecar or a router; for REDIRECT or TPROXY, that of a sidecar at
+// 10.0.0.1 with interception.
 func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed {
 	t.Helper()
 	n := node(kind, "shop", map[string]any{"app": "edge"})
@@ -47,7 +47,8 @@ func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed 
 	return feed
 }
 
-// randomObject is valid YAML of a few hosts, ports and names, so that objects meet.
+// randomObject returns valid YAML with few different hosts, ports and names, so that objects
+// interact.
 func randomObject(r *rand.Rand) string {
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
 	host := func() string { return pick("a.test", "b.test", "c.test", "*.test", "d.other") }
@@ -166,8 +167,8 @@ func randomObject(r *rand.Rand) string {
 	}
 }
 
-// randomPatch is a part of an EnvoyFilter that may meet what randomObject becomes, and may collide
-// with it.
+// randomPatch returns a patch of an EnvoyFilter that may match resources of randomObject, and may
+// conflict with them.
 func randomPatch(pick func(...string) string, host string) string {
 	return pick(
 		fmt.Sprintf("{applyTo: CLUSTER, match: {cluster: {service: '%s'}}, patch: {operation: "+
@@ -199,7 +200,7 @@ func randomPatch(pick func(...string) string, host string) string {
 }
 
 // TestWhatChangesBecomeIsWhatAFreshStartMakes changes files at random and compares every view, and
-// what is told, with a server that reads the same files for the first time.
+// the problems, with those of a new server.
 func TestWhatChangesBecomeIsWhatAFreshStartMakes(t *testing.T) {
 	const seeds, steps = 5, 25
 	for seed := range uint64(seeds) {

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// secretsCluster is the agent that istiod takes to be beside Envoy.
+// secretsCluster is the cluster of the agent that istiod expects next to Envoy.
 const secretsCluster = `{
     "name": "sds-grpc", "type": "STATIC", "connect_timeout": "1s",
     "load_assignment": {"cluster_name": "sds-grpc", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": %s}}]}]},
@@ -25,9 +25,9 @@ const secretsCluster = `{
       "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}
   }, `
 
-// TestIstiodAnswersTheSame gives the cases of TestConformance to a real istiod with an Envoy on it:
-// the answers are the same, but for the differences that testdata/conformance/istiod lists with
-// their reasons; one that is listed and is none fails the test.
+// TestIstiodAnswersTheSame runs the cases of TestConformance with a real istiod and an Envoy. The
+// replies must be the same, except for the differences that testdata/conformance/istiod lists with
+// reasons; a listed difference that does not occur fails the test.
 func TestIstiodAnswersTheSame(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -45,8 +45,8 @@ func TestIstiodAnswersTheSame(t *testing.T) {
 			cases = append(cases, c)
 			write(t, filepath.Join(directory, c.name+".yaml"), inNamespace(t, c.mesh, "shop"))
 		}
-		// Its address is nobody's endpoint: istiod would take the proxy for that workload, and its
-		// labels for the proxy's.
+		// Its address must not be an endpoint's: istiod would assume that the proxy is that
+		// workload, and has its labels.
 		admin := filepath.Join(parts.ShortDir(t), "admin.sock")
 		text := fmt.Sprintf(bootstrap, kind, admin, startIstiod(t, directory),
 			fmt.Sprintf(secretsCluster, startFileSecrets(t)))
@@ -87,8 +87,8 @@ func TestIstiodAnswersTheSame(t *testing.T) {
 	}
 }
 
-// readDifferences returns reasons by case and the line of the request, "*" where istiod is not
-// given the case at all.
+// readDifferences returns the reasons by case and line of the request. Line "*" excludes the case
+// from istiod.
 func readDifferences(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "conformance", "istiod"))
@@ -115,8 +115,8 @@ func readDifferences(t *testing.T) map[string]map[string]string {
 	return all
 }
 
-// inNamespace gives objects that name no namespace the one that cases are in: istiod's files have
-// no default.
+// inNamespace adds the namespace of the cases to objects without one, as istiod's files have no
+// default.
 func inNamespace(t *testing.T, mesh, namespace string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -144,12 +144,12 @@ func inNamespace(t *testing.T, mesh, namespace string) string {
 	}
 }
 
-// startIstiod runs an istiod without Kubernetes on a folder until the test ends, and returns its
-// address as a bootstrap writes it.
+// startIstiod runs an istiod without Kubernetes on a directory until the test ends, and returns its
+// address in the form of a bootstrap.
 func startIstiod(t *testing.T, folder string) string {
 	t.Helper()
 	ports := [3]int(freePorts(t, 3))
-	// certificates would come over SDS, from an agent
+	// automatic mTLS needs certificates over SDS, from an agent
 	istiod, err := parts.IstiodCommand(folder, "enableAutoMtls: false\n", t.TempDir(), ports)
 	if err != nil {
 		t.Fatal(err)

@@ -26,8 +26,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestWhatTheMeshSaysOfTLSCountsForServers has a server that says nothing of the protocol and one
-// that does.
+// TestWhatTheMeshSaysOfTLSCountsForServers has a server without and one with TLS protocol versions
+// of its own.
 func TestWhatTheMeshSaysOfTLSCountsForServers(t *testing.T) {
 	mesh, config := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml")
 	cert, key := certificate(t)
@@ -117,8 +117,8 @@ func TestAServerThatTheMeshLeavesNoVersionIsTold(t *testing.T) {
 	}
 }
 
-// TestWhatTheMeshSaysOfTLSCountsForServices looks at what proxies offer to a service: curves and
-// suites, as with istiod.
+// TestWhatTheMeshSaysOfTLSCountsForServices checks the curves and cipher suites that proxies offer
+// to a service; istiod configures the same.
 func TestWhatTheMeshSaysOfTLSCountsForServices(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, config,
@@ -138,7 +138,7 @@ func TestWhatTheMeshSaysOfTLSCountsForServices(t *testing.T) {
 const plainEntry = "ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: " +
 	"80, name: h, protocol: HTTP}], endpoints: [{address: 10.0.0.1}]}"
 
-// upstreamTLS is the TLS of the cluster of x.test.
+// upstreamTLS returns the TLS context of the cluster of x.test.
 func upstreamTLS(t *testing.T, server *discovery.Server) *tlsv3.UpstreamTlsContext {
 	t.Helper()
 	snapshot, _ := feedOf(t, server, "sidecar").Current()
@@ -158,7 +158,7 @@ func upstreamTLS(t *testing.T, server *discovery.Server) *tlsv3.UpstreamTlsConte
 }
 
 // TestServiceAccountsAreExpectedInCertificates has a service whose certificate names an account of
-// a trust domain, which is the mesh's, then another, then an alias.
+// a trust domain: the mesh's, then another one, then an alias.
 func TestServiceAccountsAreExpectedInCertificates(t *testing.T) {
 	a := newAuthority(t)
 	mesh, config, port := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml"), parts.FreePort(t)
@@ -206,7 +206,7 @@ spec:
 	}
 }
 
-// TestAuthoritiesOfTheMeshAreTold asks as the agents of Istio ask, in both forms of xDS, while the
+// TestAuthoritiesOfTheMeshAreTold subscribes as Istio's agents do, in both forms of xDS, while the
 // authorities change.
 func TestAuthoritiesOfTheMeshAreTold(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")

@@ -22,11 +22,11 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// TestAFieldThatIsTakenOutIsMissed takes fields out of the cases that have them: requests are no
-// longer answered as expected, or the case would not show what the field does. OUTRIDER_FIELDS is
-// how many are tried, or a key; "" is 4. They are chosen at random: OUTRIDER_SEED repeats a choice.
+// TestAFieldThatIsTakenOutIsMissed removes fields from the cases that have them: replies must
+// change, otherwise the case does not test the field. OUTRIDER_FIELDS is the number of fields to
+// try, or a key; "" is 4. They are chosen at random; OUTRIDER_SEED repeats a choice.
 func TestAFieldThatIsTakenOutIsMissed(t *testing.T) {
-	// go test asks again for what it keeps if they changed
+	// read, so that go test does not reuse a cached result when they change
 	_, _ = os.Getenv("OUTRIDER_FIELDS"), os.Getenv("OUTRIDER_SEED")
 	if !inNetwork(t) {
 		return
@@ -75,7 +75,7 @@ func TestAFieldThatIsTakenOutIsMissed(t *testing.T) {
 	}
 }
 
-// chosen are the keys that are tried.
+// chosen returns the keys to try.
 func chosen(t *testing.T, keys []string) []string {
 	t.Helper()
 	text := os.Getenv("OUTRIDER_FIELDS")
@@ -99,8 +99,7 @@ func chosen(t *testing.T, keys []string) []string {
 	return keys[:count]
 }
 
-// isMissed tells whether requests of a case are answered otherwise without a field; "" takes none
-// out.
+// isMissed reports whether replies of a case change without a field; "" removes none.
 func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *suite) bool {
 	t.Helper()
 	directory := t.TempDir()
@@ -124,7 +123,7 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	}
 	server, changes := start(t, options)
 	e := startEnvoy(t, c.node, server)
-	// else nobody answers requests, with the field or without it
+	// otherwise requests would fail with and without the field
 	eventually(t, "Envoy runs", func() (bool, string) {
 		workers := e.stat("listener_manager.workers_started")
 		return workers == 1, fmt.Sprintf("workers %d", workers)
@@ -150,11 +149,10 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	return false
 }
 
-// quotedNumber matches numbers of 64 bits: protobuf's JSON has them in quotes, which an API server
-// refuses.
+// quotedNumber matches 64-bit numbers, which protobuf's JSON quotes and an API server refuses.
 var quotedNumber = regexp.MustCompile(`("(?:minimumRingSize|tableSize)":\s*)"(\d+)"`)
 
-// without takes a field out of objects, and returns how often.
+// without removes a field from objects, and returns how often.
 func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -190,7 +188,7 @@ func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 	return text.String(), stripped
 }
 
-// withoutInMesh takes a field out of MeshConfig, and returns how often.
+// withoutInMesh removes a field from MeshConfig, and returns how often.
 func (a *istioAPI) withoutInMesh(t *testing.T, key, text string) (string, int) {
 	t.Helper()
 	var m meshapi.MeshConfig
@@ -203,8 +201,8 @@ func (a *istioAPI) withoutInMesh(t *testing.T, key, text string) (string, int) {
 	return string(left), stripped
 }
 
-// strip takes a field out of a message and all below it, or a value of an enumeration, and returns
-// how often.
+// strip removes a field, or an enum value, from a message and all messages in it, and returns how
+// often.
 func (a *istioAPI) strip(kind string, m protoreflect.Message, key string) (count int) {
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		path := a.paths[kind][m.Descriptor().FullName()] + "." + field.JSONName()

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestProblems_GatewaysOfTheNewestProxy has an agent's Envoy replaced by one of another type.
+// TestProblems_GatewaysOfTheNewestProxy replaces an agent's Envoy by one of another type.
 func TestProblems_GatewaysOfTheNewestProxy(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,
 		"Gateway shop/edge: {selector: {app: edge}, servers: [{port: {number: 80, name: http, "+

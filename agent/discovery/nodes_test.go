@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestAlone gives each case in testdata/conformance/alone to an Envoy of its own: what they say is
-// of the whole proxy.
+// TestAlone runs each case in testdata/conformance/alone with an Envoy of its own, as these cases
+// configure the whole proxy.
 func TestAlone(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -21,7 +21,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// alone gives a case to an Envoy that has no other.
+// alone runs a case with an Envoy of its own.
 func alone(t *testing.T, c *conformanceCase, s *suite) {
 	directory := t.TempDir()
 	file := filepath.Join(directory, c.name+".yaml")
@@ -45,8 +45,8 @@ func alone(t *testing.T, c *conformanceCase, s *suite) {
 	})
 }
 
-// TestWhatASidecarDoesNotLetInIsNotSent changes services that a proxy does not see, and one that it
-// does.
+// TestWhatASidecarDoesNotLetInIsNotSent changes services that are not visible to a proxy, and one
+// that is.
 func TestWhatASidecarDoesNotLetInIsNotSent(t *testing.T) {
 	directory := t.TempDir()
 	put := func(name, text string) string {

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestOriginsOfEverything asks where resources come from: what goes out, what comes in, gateways,
-// and what EnvoyFilters add and change.
+// TestOriginsOfEverything checks the origins of outbound and inbound resources, of gateways, and of
+// resources that EnvoyFilters add and change.
 func TestOriginsOfEverything(t *testing.T) {
 	const head = "apiVersion: networking.istio.io/v1\nkind: "
 	directory := t.TempDir()

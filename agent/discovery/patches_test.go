@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestIdlePatchesAreTold has patches that meet nothing, until there is something.
+// TestIdlePatchesAreTold has patches without effect, until a resource matches.
 func TestIdlePatchesAreTold(t *testing.T) {
 	directory := t.TempDir()
 	write(t, filepath.Join(directory, "patch.yaml"), `apiVersion: networking.istio.io/v1alpha3

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// configurations is how many TestRandom tries: OUTRIDER_RANDOM, or 300.
+// configurations returns the number of configurations of TestRandom: OUTRIDER_RANDOM, or 300.
 func configurations(t *testing.T) int {
 	text := os.Getenv("OUTRIDER_RANDOM")
 	if text == "" {
@@ -34,7 +34,7 @@ func configurations(t *testing.T) int {
 	return n
 }
 
-// randomKinds are the kinds of objects, and how many of each a configuration has at most.
+// randomKinds are the kinds of objects, and the largest number of each in a configuration.
 var randomKinds = []struct {
 	kind string
 	make func() proto.Message
@@ -48,8 +48,8 @@ var randomKinds = []struct {
 	{"WorkloadEntry", func() proto.Message { return &networking.WorkloadEntry{} }, 2},
 }
 
-// TestRandom gives random configurations to one Envoy of each kind, one after the other: what
-// validation lets through, Envoy takes.
+// TestRandom configures one Envoy of each kind with random configurations, one after the other:
+// Envoy must accept all that validation accepts.
 func TestRandom(t *testing.T) {
 	seed := randomSeed(t)
 	t.Logf("OUTRIDER_SEED=%d repeats this run", seed)
@@ -58,7 +58,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// randomSeed is OUTRIDER_SEED, or a random number.
+// randomSeed returns OUTRIDER_SEED, or a random number.
 func randomSeed(t *testing.T) uint64 {
 	t.Helper()
 	text := os.Getenv("OUTRIDER_SEED")
@@ -82,7 +82,7 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 	directory := t.TempDir()
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 	e := startEnvoy(t, kind, server)
-	// Envoy's own: that of another view may be published after Envoy has taken its
+	// Envoy's own feed, as feeds of other views may be published later
 	feed, err := server.Feed(nodeOf(t, kind))
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 	for i := range configurations(t) / 2 {
 		r.share = 0.05 + 0.35*r.Float64()
 		var objects []string
-		// A cluster that every configuration has anew tells when Envoy has come to it.
+		// A cluster with a new name in each configuration shows when Envoy has reached it.
 		marker := fmt.Sprintf("m%d.marker.test", i)
 		for _, k := range randomKinds {
 			for n := range r.IntN(k.most + 1) {
@@ -100,7 +100,7 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 				r.fill(spec.ProtoReflect(), 0)
 				if sidecar, ok := spec.(*networking.Sidecar); ok {
 					for _, e := range sidecar.Egress {
-						// also where a later one is refused and this one stays
+						// also if a later configuration is refused and this one stays in force
 						e.Hosts = append(e.Hosts, "shop/*.marker.test")
 					}
 				}
@@ -150,7 +150,7 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 	}
 }
 
-// objectText is an object as JSON, which is YAML.
+// objectText returns an object as JSON, which is valid YAML.
 func objectText(t *testing.T, kind, name, namespace string, spec proto.Message) string {
 	t.Helper()
 	encoded, err := protojson.Marshal(spec)
@@ -166,8 +166,8 @@ func objectText(t *testing.T, kind, name, namespace string, spec proto.Message) 
 	return string(text)
 }
 
-// settled tells whether Envoy has answered for a snapshot: its clusters at least, and nothing is on
-// the way.
+// settled reports whether Envoy has answered for a snapshot, at least for its clusters, and no
+// response is in flight.
 func (e *envoy) settled(t *testing.T, snapshot *resource.Snapshot) (bool, string) {
 	streams := e.ads.Status(t.Context())
 	if len(streams) == 0 {
@@ -182,7 +182,7 @@ func (e *envoy) settled(t *testing.T, snapshot *resource.Snapshot) (bool, string
 	return true, ""
 }
 
-// refusals are what Envoy has refused so far.
+// refusals returns Envoy's refusals so far.
 func (e *envoy) refusals() []string {
 	e.nacks.mu.Lock()
 	defer e.nacks.mu.Unlock()

@@ -10,9 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// randomizer fills Istio's messages at random, from their descriptors: a new field is tried without
-// a word here. Values that mean something are drawn from few, so that objects meet and most are
-// valid.
+// randomizer fills Istio's messages at random from their descriptors, so that new fields are
+// included. References are chosen from few values, so that objects interact and most are valid.
 type randomizer struct {
 	*rand.Rand
 	ports            []int
@@ -25,8 +24,7 @@ type randomizer struct {
 
 func (r *randomizer) pick(of ...string) string { return of[r.IntN(len(of))] }
 
-// Fields by their full name, else by their name. A field that is here with required is always
-// given.
+// required has the full names of fields that are always set.
 var required = map[string]bool{
 	"istio.networking.v1alpha3.ServiceEntry.hosts":                                   true,
 	"istio.networking.v1alpha3.ServiceEntry.ports":                                   true,
@@ -59,12 +57,12 @@ var required = map[string]bool{
 	"istio.networking.v1alpha3.Gateway.selector":                                     true,
 }
 
-// requiredNames are fields that are always given wherever they are.
+// requiredNames has the names of fields that are always set, in any message.
 var requiredNames = map[string]bool{"host": true, "name": true, "number": true, "protocol": true,
 	"destination": true, "address": true, "weight": true}
 
-// never are fields that no valid object of these tests has: what needs files or names that are not
-// there.
+// never has fields that no valid object of these tests has, as they need files or names that do not
+// exist.
 var never = map[string]bool{"credential_name": true, "credential_names": true, "target_refs": true,
 	"mirror": true, "mirror_percent": true, "network": true, "service_account": true,
 	"delegate": true, "tunnel": true,
@@ -72,16 +70,16 @@ var never = map[string]bool{"credential_name": true, "credential_names": true, "
 	"verify_certificate_hash": true, "ca_cert_credential_name": true, "gateways_match": true,
 	"source_namespace": true}
 
-// single are lists that most often hold one thing.
+// single has lists that most often have one element.
 var single = map[string]bool{"export_to": true, "hosts": true, "sni_hosts": true, "gateways": true}
 
-// exclusive are fields of which a message has one.
+// exclusive has fields of which a message has exactly one.
 var exclusive = map[protoreflect.Name][]protoreflect.Name{
 	"HTTPRoute":   {"redirect", "direct_response", "route"},
 	"HTTPRewrite": {"uri_regex_rewrite", "uri"},
 }
 
-// text is a value for a string field.
+// text returns a value for a string field.
 func (r *randomizer) text(field protoreflect.FieldDescriptor) string {
 	parent := string(field.Parent().Name())
 	switch name := string(field.Name()); name {
@@ -174,7 +172,7 @@ func (r *randomizer) text(field protoreflect.FieldDescriptor) string {
 	return r.pick("", "x")
 }
 
-// number is a value for a numeric field.
+// number returns a value for a numeric field.
 func (r *randomizer) number(field protoreflect.FieldDescriptor) int64 {
 	switch string(field.Name()) {
 	case "number", "port", "target_port":
@@ -193,7 +191,7 @@ func (r *randomizer) number(field protoreflect.FieldDescriptor) int64 {
 	return int64(1 + r.IntN(50))
 }
 
-// fill gives a message's fields values.
+// fill sets the fields of a message.
 func (r *randomizer) fill(m protoreflect.Message, depth int) {
 	if d, ok := m.Interface().(*durationpb.Duration); ok {
 		d.Seconds, d.Nanos = int64(r.IntN(100)), int32(r.IntN(2))*5_000_000

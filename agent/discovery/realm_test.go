@@ -12,15 +12,15 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// homeEntry names no namespace, and is for its own alone.
+// homeEntry names no namespace, and is visible only in its own.
 const homeEntry = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: home}
 spec: {hosts: [home.test], exportTo: ["."], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: %s}]}
 `
 
-// TestProxiesMoveToAnotherNamespace has proxies of the former namespace and the next one served at
-// the same time: whatever becomes of the change, each has what is private to its own.
+// TestProxiesMoveToAnotherNamespace serves proxies of the previous and the next namespace at the
+// same time: each gets the private objects of its own, whether the move succeeds or not.
 func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "home.yaml")
@@ -90,20 +90,20 @@ func TestProxiesMoveToAnotherNamespace(t *testing.T) {
 			t.Errorf("two namespaces count for one: %+v", stats)
 		}
 
-		// What nobody expects is filled as it is made.
+		// A namespace without Expect is filled when it is created.
 		if err := server.Configure(discovery.Settings{Namespace: "four"}); err != nil {
 			t.Fatal(err)
 		}
 		serves("set at once", feedOf("four"), "10.0.0.4")
 
-		// One is told to be in a namespace that nobody expected, before it asks.
+		// Keep names a namespace without Expect before its proxy connects.
 		server.Keep([]string{"five"})
 		serves("one that is kept", feedOf("five"), "10.0.0.4")
 		server.Keep(nil)
 
 		time.Sleep(time.Hour)
 		put(fmt.Sprintf(homeEntry, "10.0.0.5"))
-		// its proxies follow it still
+		// its proxies still follow the feed
 		serves("of a namespace that nobody is in any more", feedOf("two"), "10.0.0.5")
 		serves("a stranger to all", feedOf("three"), "")
 	})

@@ -40,7 +40,7 @@ func newLives(t *testing.T) *lives {
 	return l
 }
 
-// next ends the server that runs and starts another one.
+// next stops the running server and starts another one.
 func (l *lives) next() {
 	l.t.Helper()
 	l.end()
@@ -70,7 +70,7 @@ func (l *lives) settings() discovery.Settings {
 	return discovery.Settings{MeshConfigFile: l.mesh}
 }
 
-// put writes a file of the mesh, and has the server read it.
+// put writes a mesh file and makes the server read it.
 func (l *lives) put(name, text string) {
 	l.t.Helper()
 	path := l.mesh
@@ -84,8 +84,8 @@ func (l *lives) put(name, text string) {
 	}
 }
 
-// expect compares what is served: each host with its connect timeout. problems are parts of what is
-// wrong, in order.
+// expect compares the served hosts with their connect timeouts. problems are parts of the expected
+// problems, in order.
 func (l *lives) expect(what, hosts string, remembers bool, problems ...string) {
 	l.t.Helper()
 	snapshot, _ := feedOf(l.t, l.server, "sidecar").Current()
@@ -165,7 +165,7 @@ func TestWhatIsBadNowIsServedByTheNextServer(t *testing.T) {
 	if err := l.server.Configure(discovery.Settings{}); err != nil {
 		t.Fatal(err)
 	}
-	// beside whoever put the settings into effect
+	// asynchronously to Configure
 	eventually(t, "nothing is remembered", func() (bool, string) {
 		_, err := os.Stat(l.remembered)
 		return os.IsNotExist(err), fmt.Sprint(err)
@@ -176,7 +176,8 @@ func TestWhatIsBadNowIsServedByTheNextServer(t *testing.T) {
 	}
 }
 
-// TestAStartGoesOnWithoutItsMemory damages the file, and has it hold what is not valid any more.
+// TestAStartGoesOnWithoutItsMemory starts with a damaged last-good file, and with one whose objects
+// are not valid any more.
 func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
 	l := newLives(t)
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
@@ -198,7 +199,7 @@ func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
 		}
 	}
 
-	// A folder in its place can neither be read nor replaced.
+	// A directory in place of the file can be neither read nor replaced.
 	if err := os.MkdirAll(filepath.Join(l.remembered, "full"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,8 @@ func TestAStartGoesOnWithoutItsMemory(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadNoMoreIsForgotten has [discovery] files name another folder at the next start.
+// TestWhatIsReadNoMoreIsForgotten starts the next server with another directory in [discovery]
+// files.
 func TestWhatIsReadNoMoreIsForgotten(t *testing.T) {
 	l := newLives(t)
 	l.put("", "connectTimeout: 2s\n")
@@ -228,7 +230,7 @@ func TestWhatIsReadNoMoreIsForgotten(t *testing.T) {
 	l.expect("elsewhere", "", false)
 }
 
-// TestWhatWaitsForItsFolderIsNotSaidToGoOn takes the folder away while no server runs.
+// TestWhatWaitsForItsFolderIsNotSaidToGoOn removes the directory while no server runs.
 func TestWhatWaitsForItsFolderIsNotSaidToGoOn(t *testing.T) {
 	l := newLives(t)
 	l.put("", "connectTimeout: 2s\n")

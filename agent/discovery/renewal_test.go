@@ -34,7 +34,7 @@ func newAuthority(t *testing.T) authority {
 	return authority{signer}
 }
 
-// issue returns a certificate and its key, for files.
+// issue returns a certificate and its key in PEM.
 func (a authority) issue(t *testing.T, serial int64, name string) (certificate, key []byte) {
 	t.Helper()
 	both := filepath.Join(t.TempDir(), "both.pem")
@@ -47,7 +47,7 @@ func (a authority) issue(t *testing.T, serial int64, name string) (certificate, 
 	return pem.EncodeToMemory(first), rest
 }
 
-// startWatching runs a server whose mesh's files and certificates are watched as the agent does it.
+// startWatching runs a server with watches of mesh files and certificates, as in the agent.
 func startWatching(t *testing.T, folder string, options discovery.Options) *discovery.Server {
 	t.Helper()
 	delay := func() time.Duration { return time.Millisecond }
@@ -92,13 +92,13 @@ func startWatching(t *testing.T, folder string, options discovery.Options) *disc
 	return server
 }
 
-// door is a TLS server of a gateway, asked all the time.
+// door is a TLS server of a gateway.
 type door struct {
 	host string
 	port int
 }
 
-// ask makes a request on a connection of its own and returns the serial number of the server's
+// ask makes a request on a new connection and returns the serial number of the server's
 // certificate.
 func (d door) ask() (string, error) {
 	var serial string
@@ -127,7 +127,7 @@ func (d door) ask() (string, error) {
 	return serial, nil
 }
 
-// serves waits until the door shows a certificate.
+// serves waits until the server presents a certificate.
 func (d door) serves(t *testing.T, serial int64) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s shows certificate %d", d.host, serial), func() (bool, string) {
@@ -136,7 +136,7 @@ func (d door) serves(t *testing.T, serial int64) {
 	})
 }
 
-// keepAsking makes requests at doors, in turn, until stop: none may be lost.
+// keepAsking makes requests to the servers in turn until stop is called; none may fail.
 func keepAsking(t *testing.T, doors []door) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -156,8 +156,8 @@ func keepAsking(t *testing.T, doors []door) (stop func()) {
 	return stop
 }
 
-// habits are how certificates are renewed. Each writes a pair into cert.pem and key.pem of a
-// folder, which is not there at first.
+// habits are the ways of renewing certificates. Each writes a pair to cert.pem and key.pem of a
+// directory, which does not exist at first.
 var habits = []struct {
 	name  string
 	write func(t *testing.T, folder string, certificate, key []byte)
@@ -231,7 +231,7 @@ spec:
   http: [{directResponse: {status: 200}}]
 `
 
-// noProblems waits until nothing is wrong.
+// noProblems waits until the server has no problems.
 func noProblems(t *testing.T, server *discovery.Server) {
 	t.Helper()
 	eventually(t, "nothing is wrong", func() (bool, string) {
@@ -240,9 +240,9 @@ func noProblems(t *testing.T, server *discovery.Server) {
 	})
 }
 
-// TestARenewedCertificateIsServedHoweverItIsWritten has Envoy told of certificates that are not
-// there yet; then they come, and are renewed twice, by each habit: no listener is made anew, no
-// request lost, and nothing stays told that is over.
+// TestARenewedCertificateIsServedHoweverItIsWritten configures certificates that do not exist yet,
+// then creates and twice renews them in each way: no listener is replaced, no request is lost, and
+// no outdated problem remains.
 func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
 	a := newAuthority(t)
 	mesh := t.TempDir()
@@ -285,8 +285,8 @@ func TestARenewedCertificateIsServedHoweverItIsWritten(t *testing.T) {
 }
 
 // TestAPairThatIsWrittenByHalvesIsNotServed leaves a new certificate with the old key, and changes
-// the listener meanwhile: the old pair is served until the new one is whole, and then the changed
-// listener is taken too.
+// the listener meanwhile. The old pair is served until the new one is complete; then the changed
+// listener takes effect, too.
 func TestAPairThatIsWrittenByHalvesIsNotServed(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder := t.TempDir(), t.TempDir()
@@ -338,8 +338,8 @@ spec:
     tls: {mode: MUTUAL, clientCertificate: %[3]s/cert.pem, privateKey: %[3]s/key.pem, caCertificates: %[4]s}
 `
 
-// TestARenewedClientCertificateIsShown renews what a DestinationRule shows to a service, and whom
-// it trusts, in place.
+// TestARenewedClientCertificateIsShown renews the client certificate and the trusted authorities of
+// a DestinationRule in place.
 func TestARenewedClientCertificateIsShown(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder, port := t.TempDir(), t.TempDir(), parts.FreePort(t)

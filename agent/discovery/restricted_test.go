@@ -23,7 +23,7 @@ metadata: {name: deny-all, namespace: shop}
 spec: {}
 `
 
-// answering is a Gateway that answers every request by itself, with 200.
+// answering is a Gateway that answers every request with 200.
 const answering = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: %[1]s, namespace: shop}
@@ -35,7 +35,7 @@ metadata: {name: %[1]s, namespace: shop}
 spec: {hosts: ["*"], gateways: [%[1]s], http: [{directResponse: {status: 200}}]}
 `
 
-// answer is the status of a request's answer, 0 if there is none.
+// answer returns the status of a response, 0 if there is none.
 func answer(port int) int {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
@@ -46,8 +46,8 @@ func answer(port int) int {
 	return response.StatusCode
 }
 
-// TestRestriction_NothingIsServedWithoutIt starts a real Envoy on files that deny everything: it
-// must have no listener until the policy is gone.
+// TestRestriction_NothingIsServedWithoutIt starts a real Envoy with files that deny everything: it
+// must have no listener until the policy is removed.
 func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 	for _, kind := range []string{"router", "REDIRECT"} {
 		t.Run(kind, func(t *testing.T) {
@@ -86,8 +86,7 @@ func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 				return n > 0, fmt.Sprint(n)
 			})
 			if kind == "router" {
-				eventually(t, "requests are answered", func() (bool,
-					string) {
+				eventually(t, "requests are answered", func() (bool, string) {
 					got := answer(port)
 					return got == 200, fmt.Sprint(got)
 				})
@@ -96,8 +95,8 @@ func TestRestriction_NothingIsServedWithoutIt(t *testing.T) {
 	}
 }
 
-// TestRestriction_TheStateBeforeItGoesOn adds a policy, and a way in that it would close, to files
-// that are served.
+// TestRestriction_TheStateBeforeItGoesOn adds a policy, and a listener that it would forbid, to
+// served files.
 func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	directory, port, added := t.TempDir(), parts.FreePort(t), parts.FreePort(t)
 	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
@@ -105,8 +104,7 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	server, changes := start(t, discovery.Options{Files: []string{directory},
 		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	e := startEnvoy(t, "router", server)
-	eventually(t, "requests are answered", func() (bool,
-		string) {
+	eventually(t, "requests are answered", func() (bool, string) {
 		got := answer(port)
 		return got == 200, fmt.Sprint(got)
 	})
@@ -144,8 +142,7 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	write(t, policy, strings.Replace(denyAll, "spec: {}", "spec: {rules: [{}]}",
 		1)) // which allows everything
 	changes <- []string{policy}
-	eventually(t, "what was withheld is served", func() (bool,
-		string) {
+	eventually(t, "what was withheld is served", func() (bool, string) {
 		got := answer(added)
 		return got == 200, fmt.Sprint(got)
 	})
@@ -157,8 +154,8 @@ func TestRestriction_TheStateBeforeItGoesOn(t *testing.T) {
 	}
 }
 
-// TestRestriction_ClosedNeverWaits asks what readiness depends on while the server looks at a
-// certificate whose file system hangs.
+// TestRestriction_ClosedNeverWaits calls Closed while the server reads a certificate from a hanging
+// file system.
 func TestRestriction_ClosedNeverWaits(t *testing.T) {
 	directory := t.TempDir()
 	certificate := filepath.Join(directory, "tls.pem")
@@ -194,7 +191,7 @@ spec:
 	}
 }
 
-// TestRestriction_TheNextServerGoesOnToo restarts the server while a policy is there.
+// TestRestriction_TheNextServerGoesOnToo restarts the server while the files have a policy.
 func TestRestriction_TheNextServerGoesOnToo(t *testing.T) {
 	l := newLives(t)
 	a, b := fmt.Sprintf(webEntry, "a", "10.0.0.1"), fmt.Sprintf(webEntry, "b", "10.0.0.2")

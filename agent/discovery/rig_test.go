@@ -76,7 +76,7 @@ func (e *envoy) said() string {
 	return e.log.String()
 }
 
-// refusals hands what Envoy refuses to the discovery server, as the agent does, and remembers it.
+// refusals passes Envoy's refusals to the discovery server, as the agent does, and records them.
 type refusals struct {
 	*discovery.Server
 	mu  sync.Mutex
@@ -104,11 +104,11 @@ func (r *refusals) Cured(_ xds.Stream, typeURL string, names []string) {
 	r.Server.Cured(typeURL, names)
 }
 
-// capturedAddress is that of the machine of proxies with interception.
+// capturedAddress is the host address of proxies with interception.
 const capturedAddress = "10.8.0.1"
 
-// bootstrapOf is the bootstrap of an Envoy of a kind: sidecar, router, or a sidecar with REDIRECT
-// or TPROXY.
+// bootstrapOf returns the bootstrap of an Envoy of a kind: sidecar, router, or REDIRECT or TPROXY
+// for a sidecar with interception.
 func bootstrapOf(kind, admin, server string) string {
 	if kind != "REDIRECT" && kind != "TPROXY" {
 		return fmt.Sprintf(bootstrap, kind, admin, server, "")
@@ -203,8 +203,8 @@ func (e *envoy) stat(name string) int {
 	return stats.Stats[0].Value
 }
 
-// eventually polls until a condition holds; it fails the test after thirty seconds with what was
-// seen last.
+// eventually polls until a condition holds; it fails the test after thirty seconds with the last
+// observation.
 func eventually(t *testing.T, what string, holds func() (bool, string)) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -220,7 +220,7 @@ func eventually(t *testing.T, what string, holds func() (bool, string)) {
 	}
 }
 
-// freePorts are different ports nobody listens on now.
+// freePorts returns different ports that are free now.
 func freePorts(t testing.TB, count int) []int {
 	t.Helper()
 	ports := make([]int, count)
@@ -230,7 +230,7 @@ func freePorts(t testing.TB, count int) []int {
 	return ports
 }
 
-// echo is what a backend saw of a request.
+// echo is the description of a request by a backend.
 type echo struct {
 	Backend string
 	Host    string
@@ -240,9 +240,9 @@ type echo struct {
 	Headers http.Header
 }
 
-// backend answers with what it saw. Paths below /status/ answer with that status, those below
-// /delay/ after that time; one called bad answers every request with 503, one called slow each
-// after 300 ms.
+// backend answers with a description of the request. It answers paths below /status/ with that
+// status, and those below /delay/ after that time. A backend called bad answers every request with
+// 503, one called slow after 300 ms.
 type backend struct {
 	name  string
 	seen  atomic.Int64
@@ -335,8 +335,7 @@ func echoTCP(t testing.TB, name string) int {
 	})
 }
 
-// certificate writes a certificate for *.test that signs itself, and its key, and returns their
-// paths.
+// certificate writes a self-signed certificate for *.test and its key, and returns their paths.
 func certificate(t testing.TB) (certificate, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -14,7 +14,7 @@ import (
 )
 
 // meshOf writes objects, each "Kind namespace/name: spec" with the spec in YAML's flow style, and
-// returns the folder.
+// returns the directory.
 func meshOf(t *testing.T, objects ...string) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -29,7 +29,7 @@ func meshOf(t *testing.T, objects ...string) string {
 	return directory
 }
 
-// readableResource is a resource as text without white space, "" if there is none.
+// readableResource returns a resource as text without white space, "" if there is none.
 func readableResource(t *testing.T, r *resource.Resource) string {
 	t.Helper()
 	if r == nil {
@@ -42,7 +42,7 @@ func readableResource(t *testing.T, r *resource.Resource) string {
 	return strings.Join(strings.Fields(prototext.Format(message)), "")
 }
 
-// TestWhatIsNotSeenChangesNothing has objects that do not count for a proxy beside those that do.
+// TestWhatIsNotSeenChangesNothing has objects that are not visible to a proxy besides visible ones.
 func TestWhatIsNotSeenChangesNothing(t *testing.T) {
 	const (
 		static = "resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], " +
@@ -110,7 +110,7 @@ func TestWhatIsNotSeenChangesNothing(t *testing.T) {
 	}
 }
 
-// contains tells what parts a text lacks.
+// contains reports the parts that a text lacks.
 func contains(t *testing.T, what, got string, want ...string) {
 	t.Helper()
 	for _, part := range want {

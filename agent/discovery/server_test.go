@@ -44,7 +44,7 @@ spec: {hosts: [%[1]s.test], http: [{timeout: %[2]s, route: [{destination: {host:
 `
 )
 
-// TestAChangePublishesOnlyWhatItChanges names what each kind of change sends.
+// TestAChangePublishesOnlyWhatItChanges lists the resources that each kind of change sends.
 func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
 	directory := t.TempDir()
 	put := func(name, text string, values ...any) string {
@@ -110,8 +110,8 @@ func TestAChangePublishesOnlyWhatItChanges(t *testing.T) {
 	}
 }
 
-// TestAWorkloadIsAnEndpoint changes WorkloadEntries: the services that choose them get other
-// endpoints, and nothing else changes.
+// TestAWorkloadIsAnEndpoint changes WorkloadEntries: only the endpoints of the services that select
+// them change.
 func TestAWorkloadIsAnEndpoint(t *testing.T) {
 	directory := t.TempDir()
 	entry := func(name, selector string) string {
@@ -158,8 +158,8 @@ func TestAWorkloadIsAnEndpoint(t *testing.T) {
 	}
 }
 
-// TestWhatEnvoyRefusesIsTold gives Envoy a server whose certificate is not there: the listener
-// listens, and holds up no other.
+// TestWhatEnvoyRefusesIsTold configures a server whose certificate does not exist: its listener
+// listens, and delays no other.
 func TestWhatEnvoyRefusesIsTold(t *testing.T) {
 	directory := t.TempDir()
 	certificate, key := certificate(t)
@@ -337,7 +337,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestMeshConfigIsReadAgain changes the file of the mesh's configuration while the server runs.
+// TestMeshConfigIsReadAgain changes the MeshConfig file while the server runs.
 func TestMeshConfigIsReadAgain(t *testing.T) {
 	directory := t.TempDir()
 	file := filepath.Join(directory, "mesh.yml")

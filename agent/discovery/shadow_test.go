@@ -27,8 +27,8 @@ metadata: {name: %s}
 spec: {hosts: [%s], gateways: [%s], http: %s}
 `
 
-// TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides gives one host in two files, a.yaml the
-// older.
+// TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides has one host in two files; a.yaml is the
+// older one.
 func TestCheck_WarnsOfVirtualServicesThatAnOlderOneHides(t *testing.T) {
 	const answer = "directResponse: {status: 200}"
 	const all = "[{" + answer + "}]"

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestProxiesShareOnlyWhatIsTheSame serves proxies that differ, in every order: each gets what it
-// gets alone.
+// TestProxiesShareOnlyWhatIsTheSame serves different proxies in every order: each gets the same
+// resources as alone.
 func TestProxiesShareOnlyWhatIsTheSame(t *testing.T) {
 	at := func(region string) *corev3.Node {
 		n := node("sidecar", "shop", nil)

@@ -14,14 +14,14 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// suite is what cases send to.
+// suite has the backends of the cases.
 type suite struct {
-	variables map[string]string // what cases call it
+	variables map[string]string // by the name in cases
 	backends  map[string]*backend
 	ports     []int // that nobody took yet
 }
 
-// newSuite runs it until the test ends.
+// newSuite runs the backends until the test ends.
 func newSuite(t *testing.T) *suite {
 	t.Helper()
 	variables, backends := map[string]string{}, map[string]*backend{}
@@ -62,7 +62,7 @@ func (s *suite) cases(t *testing.T, folder string) []*conformanceCase {
 	return cases
 }
 
-// caseFiles are the files of the cases in a folder, or in all folders: "*".
+// caseFiles returns the files of the cases in a directory, or in all ("*").
 func caseFiles(t *testing.T, folder string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", "conformance", folder, "*.txtar"))
@@ -82,8 +82,8 @@ type conformanceCase struct {
 	problems   []string // parts of problems that are expected and were not seen yet
 }
 
-// ask makes the requests of a case through its Envoy; the problems that it expects are left out of
-// it by now. change puts other objects in place of the case's.
+// ask makes the requests of a case through its Envoy. c.problems has the expected problems that
+// were not reported, which fail the test. change replaces the objects of the case.
 func (c *conformanceCase) ask(t *testing.T, e *envoy, s *suite, explainer explainer,
 	change func(objects string)) {
 	t.Helper()
@@ -109,8 +109,8 @@ func findCase(cases []*conformanceCase, name string) *conformanceCase {
 	return &conformanceCase{}
 }
 
-// missing returns a problem that a case expects and that is not told, "" if there is none. What
-// Envoy refuses is told once it is known which of many resources it was.
+// missing returns an expected problem of a case that is not reported, "" if there is none. A
+// refusal by Envoy is reported once the refused one of several resources is known.
 func missing(cases []*conformanceCase, told []discovery.Problem) string {
 	for _, c := range cases {
 		for _, want := range c.problems {
@@ -123,7 +123,7 @@ func missing(cases []*conformanceCase, told []discovery.Problem) string {
 	return ""
 }
 
-// expects tells whether a problem is one the case asks for.
+// expects reports whether the case expects a problem.
 func (c *conformanceCase) expects(p discovery.Problem) bool {
 	for i, want := range c.problems {
 		if strings.Contains(p.String(), want) {
@@ -177,7 +177,7 @@ func readCase(t *testing.T, path string, variables map[string]string, port,
 	return c
 }
 
-// nodeFor is the kind of Envoy (see bootstrapOf) that a case in a folder is given to.
+// nodeFor returns the kind of Envoy (see bootstrapOf) for a case in a directory.
 func nodeFor(folder, name string) string {
 	switch {
 	case folder == "router", folder == "alone" && strings.HasPrefix(name, "router-"):

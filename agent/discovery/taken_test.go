@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestAListenerHasOneOwner lets a Sidecar and a service come and go that want one listener: the
-// Sidecar's counts, the service is told, and who is left has it.
+// TestAListenerHasOneOwner adds and removes a Sidecar and a service with the same listener. The
+// Sidecar takes precedence, the service gets a problem, and the remaining one has the listener.
 func TestAListenerHasOneOwner(t *testing.T) {
 	const head = "apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: " +
 		"shop}\nspec:\n"
@@ -129,7 +129,7 @@ func TestWhatListensBesideTheMeshKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// TestAnAddressHasOneListener writes one address of a Gateway in several ways: it is one listener,
+// TestAnAddressHasOneListener writes an address of a Gateway in two ways: there is one listener
 // with one route configuration.
 func TestAnAddressHasOneListener(t *testing.T) {
 	for _, addresses := range [][2]string{{"", "0.0.0.0"}, {"0.0.0.0", ""},

@@ -51,7 +51,7 @@ func readUnshown(t *testing.T, api *istioAPI) map[string]string {
 var severities = map[string]condition.Severity{"refused": condition.Error,
 	"warned": condition.Warning, "noted": condition.Info}
 
-// justify holds the reason why no case has a key against what it says.
+// justify verifies the reason why no case has a key.
 func (a *istioAPI) justify(t *testing.T, key, reason string) {
 	t.Helper()
 	claim, _, _ := strings.Cut(reason, ":")
@@ -82,7 +82,7 @@ func (a *istioAPI) justify(t *testing.T, key, reason string) {
 	}
 }
 
-// testsHere are the names of this package's tests.
+// testsHere returns the names of this package's tests.
 func testsHere(t *testing.T) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob("*_test.go")
@@ -102,12 +102,12 @@ func testsHere(t *testing.T) (names []string) {
 	return names
 }
 
-// inCases tells whether cases may have a key for which no case is asked.
+// inCases reports whether cases may have a key with this reason.
 func inCases(reason string) bool {
 	return strings.HasPrefix(reason, "default") || strings.HasPrefix(reason, "label")
 }
 
-// fileOf is the text of a file of an archive, "" if there is none.
+// fileOf returns the content of a file of an archive, "" if there is none.
 func fileOf(archive *txtar.Archive, name string) string {
 	for _, f := range archive.Files {
 		if f.Name == name {
@@ -119,8 +119,8 @@ func fileOf(archive *txtar.Archive, name string) string {
 
 var index = regexp.MustCompile(`\[[^]]*\]`)
 
-// isOf tells whether a finding's field is that of a key, or holds it; a WorkloadGroup's is the
-// object as a whole.
+// isOf reports whether a finding's field is that of a key, or contains it. A WorkloadGroup's
+// finding is about the whole object.
 func isOf(key, field string) bool {
 	path, _, _ := strings.Cut(key, "=")
 	kind, path, _ := strings.Cut(path, ".")
@@ -129,7 +129,7 @@ func isOf(key, field string) bool {
 		kind == "WorkloadGroup"
 }
 
-// provoke has a key in an object, or in MeshConfig, and returns what validation says.
+// provoke sets a key in an object, or in MeshConfig, and returns the findings of validation.
 func (a *istioAPI) provoke(t *testing.T, key string) []object.Finding {
 	t.Helper()
 	path, value, _ := strings.Cut(key, "=")
@@ -166,7 +166,7 @@ func (a *istioAPI) provoke(t *testing.T, key string) []object.Finding {
 		Namespace: "shop", Name: "x"}, Spec: spec})
 }
 
-// set gives a field some value; of an enumeration the one that is named.
+// set sets a field to some value, or to the named value of an enumeration.
 func set(m protoreflect.Message, field protoreflect.FieldDescriptor, value string) {
 	one := protoreflect.ValueOfString("x")
 	switch {
@@ -201,10 +201,10 @@ func set(m protoreflect.Message, field protoreflect.FieldDescriptor, value strin
 	m.Set(field, one)
 }
 
-// complete gives objects what validation asks for before it looks at the rest.
+// complete sets the fields that validation requires before it checks others.
 func complete(spec proto.Message) {
 	simple := func(tls *networking.ServerTLSSettings) {
-		// else it is what is asked about
+		// otherwise the mode is the field under test
 		if tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH && proto.Size(tls) > 0 {
 			tls.Mode = networking.ServerTLSSettings_SIMPLE
 		}

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestViewsThatNobodyFollowsAreDropped serves proxies that differ by a label, and lets them go.
+// TestViewsThatNobodyFollowsAreDropped serves proxies that differ by a label, and disconnects them.
 func TestViewsThatNobodyFollowsAreDropped(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "web.yaml")

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// everyConfiguration are those of the golden files, of the files that say what is the default, and
+// everyConfiguration returns the configurations of the golden files, of the files for defaults, and
 // of cases.
 func everyConfiguration(t *testing.T, cases []*conformanceCase) (all []configuration) {
 	t.Helper()
@@ -30,7 +30,7 @@ func everyConfiguration(t *testing.T, cases []*conformanceCase) (all []configura
 		c := goldenConfiguration(archive)
 		c.name = file
 		for _, p := range c.serve(t).Problems() {
-			// it would not become anything, with a field or without it
+			// an invalid object has no resources, with the field or without
 			if p.Severity == condition.Error {
 				t.Error(p)
 			}
@@ -44,12 +44,12 @@ func everyConfiguration(t *testing.T, cases []*conformanceCase) (all []configura
 	return all
 }
 
-// isDefault holds that a value is what is meant without a word against the configurations that have
-// it: they become the same without it.
+// isDefault checks that a value is the default: the configurations that have it produce the same
+// resources without it.
 func (a *istioAPI) isDefault(t *testing.T, key string, known []configuration) {
 	t.Helper()
 	if a.wordless[key] {
-		return // it is the absence of a word
+		return // the default value of an enumeration
 	}
 	having := 0
 	for _, c := range known {
@@ -68,8 +68,8 @@ func (a *istioAPI) isDefault(t *testing.T, key string, known []configuration) {
 	}
 }
 
-// sameWithout tells how often a configuration has a field, and whether it becomes the same without
-// it.
+// sameWithout returns how often a configuration has a field, and whether its resources are the same
+// without it.
 func (a *istioAPI) sameWithout(t *testing.T, key string, c configuration) (stripped int,
 	same bool) {
 	t.Helper()
@@ -85,7 +85,7 @@ func (a *istioAPI) sameWithout(t *testing.T, key string, c configuration) (strip
 	return stripped, becomes(before) == becomes(after)
 }
 
-// strippedOf takes a field out of a configuration, and returns how often.
+// strippedOf removes a field from a configuration, and returns how often.
 func (a *istioAPI) strippedOf(t *testing.T, key string, c configuration) (configuration, int) {
 	t.Helper()
 	var stripped int

@@ -16,7 +16,7 @@ import (
 
 const envoyUID = 990
 
-// street is a host with configurations of neighbours, and what they answer.
+// street is a host with configurations of other instances, and their answers.
 type street struct {
 	Host
 	t       *testing.T
@@ -58,14 +58,14 @@ func (s *street) load(name string) *config.Loaded {
 	return loaded
 }
 
-// runs makes an instance run with its configuration.
+// runs marks an instance as running with its configuration.
 func (s *street) runs(name string, serves bool, started int64) {
 	s.t.Helper()
 	s.running[config.RuntimeDir(name)] = Agent{Started: time.Unix(started, 0), Serves: serves,
 		Claims: s.load(name).Config.Claims()}
 }
 
-// elsewhere are ports that the others do not have.
+// elsewhere sets ports that the other instances do not use.
 const elsewhere = "envoy.admin_port = 16000\nstatus.address = \":16020\"\nstatus.ready_port = 16021\n"
 
 func TestCheck(t *testing.T) {
@@ -180,7 +180,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Of two that start at the same time exactly one goes first, whichever looks.
+// TestOneOfTwoGoesFirst starts two instances at the same time: exactly one has precedence,
+// whichever checks.
 func TestOneOfTwoGoesFirst(t *testing.T) {
 	same := "envoy.admin_port = 16000\nstatus.address = \"\"\ntelemetry.prometheus_address = \"\""
 	for _, started := range []struct{ a, b int64 }{{1, 2}, {2, 1}, {1, 1}} {

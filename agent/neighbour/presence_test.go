@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// In whatever order two agents begin, can be asked, and ask, exactly one of them goes first.
+// TestOneOfTwoGoesFirstInAnyOrder starts two agents, makes them answer and makes them check in any
+// order: exactly one has precedence.
 func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 	const same = "envoy.admin_port = 16000\nstatus.address = \"\"\ntelemetry.prometheus_address = \"\""
 	for _, order := range []string{"a+ a? b+ b?", "a+ b+ a? b?", "a+ b+ b? a?", "b+ a+ a? b?",

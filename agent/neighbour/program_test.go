@@ -40,7 +40,7 @@ func TestProgram_NamesWhoListens(t *testing.T) {
 	if !found {
 		t.Errorf("%s is not among %v", listener.Addr(), sockets)
 	}
-	// A process with a name that would write to the reader's terminal, and begin a line of its own.
+	// The process name has a line break and a terminal control sequence.
 	program := filepath.Join(t.TempDir(), "x\n\x1b]0;evil\a")
 	if err := os.Symlink("/bin/sleep", program); err != nil {
 		t.Fatal(err)

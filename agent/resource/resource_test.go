@@ -60,8 +60,7 @@ func TestNew_ValidatesMessage(t *testing.T) {
 
 func TestFeed_Since(t *testing.T) {
 	make1 := func(name, content string) *Resource {
-		return FromEncoded(ClusterType, name,
-			[]byte(content))
+		return FromEncoded(ClusterType, name, []byte(content))
 	}
 	feed := NewFeed()
 	first, next := feed.Current()

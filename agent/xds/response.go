@@ -57,7 +57,7 @@ func (r *response) note(name string, before, after *resource.Resource) {
 	r.changes[name] = change{before, after}
 }
 
-// told yields all changes of a response, also of a first one.
+// told yields all changes of a response, including a first one.
 func (r *response) told(yield func(name string, c change) bool) {
 	if r.first {
 		for _, sent := range r.resources {

@@ -42,8 +42,7 @@ func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *b
 		resources = append(resources, r)
 	}
 	slices.SortFunc(resources, func(x, y *resource.Resource) int {
-		return strings.Compare(x.Name,
-			y.Name)
+		return strings.Compare(x.Name, y.Name)
 	})
 	made := newBody(resources, delta)
 	// a stream with an older snapshot does not replace the newer body

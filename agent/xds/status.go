@@ -118,8 +118,7 @@ func (w *watch) status() TypeStatus {
 		status.Refused = append(status.Refused, refused)
 	}
 	slices.SortFunc(status.Refused, func(x, y RefusedResource) int {
-		return strings.Compare(x.Name,
-			y.Name)
+		return strings.Compare(x.Name, y.Name)
 	})
 	return status
 }

@@ -70,8 +70,7 @@ func (w *watch) delay() {
 	if w.late = append(w.late, r); len(w.late) > maxLate {
 		w.late[1].absorb(w.late[0])
 		w.late = slices.Delete(w.late, 0, 1)
-		maps.DeleteFunc(w.late[0].changes, func(name string,
-			_ change) bool {
+		maps.DeleteFunc(w.late[0].changes, func(name string, _ change) bool {
 			return !w.wants(name)
 		})
 	}

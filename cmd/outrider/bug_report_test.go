@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// readReport returns the files of a report, without the folder they are all in.
+// readReport returns the files of a report, by path below the report's directory.
 func readReport(t *testing.T, content []byte) map[string]string {
 	t.Helper()
 	compressed, err := gzip.NewReader(bytes.NewReader(content))

@@ -70,7 +70,7 @@ func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err 
 	number, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 32)
 	if err != nil || number == 0 {
 		c.tell("%s holds no base id: shared memory was not touched", file.Name())
-		return 0, 0, nil //nolint:nilerr // it is told; the rest can be cleaned
+		return 0, 0, nil //nolint:nilerr // reported above; the rest can be cleaned
 	}
 	return uint32(number), status.Uid, nil
 }

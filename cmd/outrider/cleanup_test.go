@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// deadSocket leaves a socket that nobody has open.
+// deadSocket creates a socket that no process has open.
 func (m *machine) deadSocket(path string) string {
 	m.t.Helper()
 	path = filepath.Join(m.dir, path)
@@ -65,13 +65,13 @@ func TestCleanup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	// Of an Envoy that lives.
+	// of a running Envoy
 	memory, err := unix.Mmap(int(file.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(memory) }()
-	// As systemd holds it for activation.
+	// as systemd holds it for activation
 	open, err := net.Listen("unix", filepath.Join(m.dir, "run", "keeper.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestCleanup_SparesSocketOfRunningAgent(t *testing.T) {
 	}
 }
 
-// TestCleanup_StopsKeeper ends a real keeper that nobody drives any more.
+// TestCleanup_StopsKeeper stops a real keeper without an agent.
 func TestCleanup_StopsKeeper(t *testing.T) {
 	m := newMachine(t, nil)
 	binary := filepath.Join(m.dir, "outrider-keeper")

@@ -243,8 +243,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// The time may be over just as the agent is about to be asked again, or before it could be asked at
-// all: that it does not run is told nevertheless.
+// TestWait_EndsBetweenTwoTries lets the timeout expire just before a request, and before the first
+// one: the missing agent is reported nevertheless.
 func TestWait_EndsBetweenTwoTries(t *testing.T) {
 	m := newMachine(t, nil)
 	var all sync.WaitGroup

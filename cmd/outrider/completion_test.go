@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Each shell reads its completions and completes with them (scripts/setup test installs the
-// shells).
+// TestCompletion_Shells loads the completions into each shell and completes with them
+// (scripts/setup test installs the shells).
 func TestCompletion_Shells(t *testing.T) {
 	programs, folder := t.TempDir(), t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", programs, "./cmd/outrider")
@@ -24,7 +24,7 @@ func TestCompletion_Shells(t *testing.T) {
 		syntax      []string
 		complete    string // prints what "outrider rel" and "outrider completion " become
 	}{
-		// What bash-completion calls, and what it prepares for the function.
+		// the function as bash-completion calls it, with the variables that it prepares
 		{"bash", "outrider", []string{"-n"}, `
 _init_completion() { cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
 __ltrim_colon_completions() { :; }
@@ -37,7 +37,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 COMP_WORDS=(outrider completion '') COMP_CWORD=2 COMP_LINE='outrider completion ' COMP_POINT=20
 __start_outrider outrider '' completion
 printf '%s\n' "${COMPREPLY[@]}"`},
-		// The same without the package bash-completion.
+		// the same without the package bash-completion
 		{"bash", "outrider", []string{"-n"}, `
 . ./outrider
 COMP_TYPE=9 COMP_WORDS=(outrider rel) COMP_CWORD=1 COMP_LINE='outrider rel' COMP_POINT=12
@@ -49,7 +49,7 @@ __start_outrider outrider w =
 COMP_WORDS=(outrider completion '') COMP_CWORD=2 COMP_LINE='outrider completion ' COMP_POINT=20
 __start_outrider outrider '' completion
 printf '%s\n' "${COMPREPLY[@]}"`},
-		// The function's own words for what it found: zsh completes on a terminal only.
+		// the candidates that the function passes to zsh, which completes only on a terminal
 		{"zsh", "_outrider", []string{"-f", "-n"}, `
 compdef() { :; }
 _describe() { local -a found; found=("${(@P)2}"); print -l -- $found; }

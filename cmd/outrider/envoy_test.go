@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestProxy_RealEnvoy reads what Envoy 1.40 really says.
+// TestProxy_RealEnvoy reads the admin interface of a real Envoy.
 func TestProxy_RealEnvoy(t *testing.T) {
 	admin := startEnvoy(t, fmt.Sprintf(`, "node": {"id": "sidecar~x", "cluster": "y"}, "static_resources": {
  "secrets": [{"name": "roots", "validation_context": {"trusted_ca": {"inline_bytes": %q}}}],

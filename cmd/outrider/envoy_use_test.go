@@ -25,7 +25,7 @@ func (m *machine) install(version string) (out string) {
 	return out
 }
 
-// installArguments are those of `outrider envoy install` for a stand-in of a version.
+// installArguments returns the arguments of `outrider envoy install` for a stand-in of a version.
 func (m *machine) installArguments(version string) []string {
 	m.t.Helper()
 	text := "#!/bin/sh\ncase $1 in\n" +
@@ -99,7 +99,8 @@ func TestEnvoyUse_ReloadsAgents(t *testing.T) {
 	}
 }
 
-// A refusal puts the link back, and has the agents that had changed go back.
+// TestEnvoyUse_RestoresSelectionOnRefusal checks that a refusal restores the link and the agents
+// that had changed.
 func TestEnvoyUse_RestoresSelectionOnRefusal(t *testing.T) {
 	first := &apitest.Backend{ReloadValue: api.ReloadResult{
 		Outcome: api.OutcomeRestarted, Previous: number(3), Epoch: number(4), Mode: "hot-restart"}}

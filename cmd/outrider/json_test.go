@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// commandPaths are the commands that do something themselves, by what is typed for them.
+// commandPaths returns the runnable commands, as they are typed.
 func commandPaths(command *cobra.Command) []string {
 	children := shown(command)
 	if len(children) == 0 {
@@ -32,7 +32,8 @@ func commandPaths(command *cobra.Command) []string {
 	return paths
 }
 
-// Each command takes --json and prints nothing else then, but the one that prints a script.
+// TestJSON_EveryCommand checks that each command with --json prints only JSON, except for the one
+// that prints a script.
 func TestJSON_EveryCommand(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(),
 		Explanation: api.MeshExplanation{Outcome: "forwarded"}})

@@ -26,14 +26,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// noon is the time of all tests.
+// noon is the current time in all tests.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return noon.Add(-d) }
 
 func number(n int) *int { return &n }
 
-// machine is a host with folders of its own and perhaps an agent.
+// machine is a host with its own directories and optionally an agent.
 type machine struct {
 	t      *testing.T
 	dir    string
@@ -44,7 +44,7 @@ type machine struct {
 	unit   unitState // of the agent
 }
 
-// newMachine is a machine whose agent answers with backend; nil: none runs.
+// newMachine returns a machine whose agent answers with backend; nil: no agent runs.
 func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 	t.Helper()
 	m := &machine{t: t, dir: parts.ShortDir(t), board: condition.NewBoard()}
@@ -73,7 +73,7 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 			sharedMemory: filepath.Join(m.dir, "shm"), processes: "/proc", envoys: m.lib}}
 }
 
-// outrider runs a command line; the folder of the machine is written as $DIR in what it prints.
+// outrider runs a command line. In its output, $DIR replaces the machine's directory.
 func (m *machine) outrider(arguments ...string) (code int, out, errors string) {
 	m.t.Helper()
 	var outBuffer, errBuffer bytes.Buffer
@@ -94,7 +94,7 @@ func (m *machine) write(path, content string) string {
 	return path
 }
 
-// golden compares with testdata/name.
+// golden compares a text with testdata/name.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -115,7 +115,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// someStatus has one of everything.
+// someStatus returns a status with all fields set.
 func someStatus() api.Status {
 	return api.Status{
 		Version: "1.2.3", Instance: "edge", PID: 100, Started: ago(3 * time.Hour),

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/packaging/man"
 )
 
-// exits are the exit codes and what they mean.
+// exits are the exit codes and their meaning.
 var exits = []struct {
 	code    int
 	meaning string
@@ -28,7 +28,7 @@ var exits = []struct {
 	{api.ExitNotAuthorised, "Not authorised."},
 }
 
-// TestManPages holds the manual pages equal to the tree of commands: one page per command.
+// TestManPages compares the manual pages with the tree of commands: one page per command.
 func TestManPages(t *testing.T) {
 	folder := filepath.Join("..", "..", "packaging", "man")
 	root := newApp(os.Stdout, os.Stderr).root()
@@ -75,7 +75,7 @@ func addPages(pages map[string]string, command *cobra.Command) {
 	}
 }
 
-// pageName is outrider-config-check for `outrider config check`.
+// pageName returns the name of a command's page: outrider-config-check for `outrider config check`.
 func pageName(command *cobra.Command) string {
 	return strings.ReplaceAll(command.CommandPath(), " ", "-")
 }
@@ -149,7 +149,7 @@ func page(command *cobra.Command) string {
 	return p.String()
 }
 
-// synopsis is the usage of a command, as roff.
+// synopsis returns the usage of a command in roff.
 func synopsis(command *cobra.Command) string {
 	usage := man.Bold(command.CommandPath()) + " [" + man.Italic("option") + " ...]"
 	if len(shown(command)) > 0 {
@@ -192,7 +192,7 @@ func firstOf(texts ...string) string {
 
 func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// lowerFirst leaves names in capitals alone.
+// lowerFirst lowers the first letter, except of words in capitals.
 func lowerFirst(s string) string {
 	if len(s) > 1 && s[1] >= 'A' && s[1] <= 'Z' {
 		return s

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// longNames is an agent whose names are all long.
+// longNames returns the backend of an agent with long names.
 func longNames() *apitest.Backend {
 	long := func(s string) string { return strings.Repeat(s+"-", 20) + s }
 	status := someStatus()

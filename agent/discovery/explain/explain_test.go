@@ -206,7 +206,7 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// TestSteps follows one request through everything, and says whose resources it met.
+// TestSteps follows one request through all steps, and checks their origins.
 func TestSteps(t *testing.T) {
 	from := func(name string) resource.Origin {
 		return resource.Origin{File: name + ".yaml", Line: 1, Kind: "ServiceEntry",

@@ -45,7 +45,7 @@ spec:
   - {applyTo: CLUSTER, match: {context: ANY}, patch: {operation: MERGE, value: {type: STATIC, odd: [null, 1.5, "ü", {}]}}}
 `
 
-// objects are those of a file as a store reads them: the ServiceEntry is the youngest.
+// objects returns the objects of a file as a store reads them. The ServiceEntry is the youngest.
 func objects(t *testing.T) []*object.Object {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -101,8 +101,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-// Older agents did not write whether an object names its namespace: one in that of the proxies is
-// taken for one that does not.
+// TestWhichObjectsMoveWithTheProxyIsKept also reads a file of an older agent, without "named": an
+// object in the proxies' namespace counts as one that names no namespace.
 func TestWhichObjectsMoveWithTheProxyIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	if err := lastgood.Write(path, lastgood.State{Objects: objects(t)}); err != nil {

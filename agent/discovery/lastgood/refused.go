@@ -62,8 +62,8 @@ func refusedOf(r Refused) (refused, error) {
 }
 
 // refused returns the decoded Refused, or an error if one of the versions is not valid any more.
-func (r refused) refused(namespace string, validate func(*object.Object) []object.Finding) (Refused,
-	error) {
+func (r refused) refused(namespace string, validate func(*object.Object) []object.Finding) (
+	Refused, error) {
 	out := Refused{Message: r.Message}
 	for from, into := range map[*record]**object.Object{r.Version: &out.Version,
 		r.InForce: &out.InForce} {

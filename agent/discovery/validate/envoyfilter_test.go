@@ -2,7 +2,7 @@ package validate_test
 
 import "testing"
 
-// TestSpecs_EnvoyFilter is TestSpecs for EnvoyFilters.
+// TestSpecs_EnvoyFilter checks specs of EnvoyFilters as TestSpecs does.
 func TestSpecs_EnvoyFilter(t *testing.T) {
 	const ef = "EnvoyFilter"
 	patched := func(patch string) string { return "configPatches: [{" + patch + "}]" }

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// What specs are made of where a row is about something else.
+// Valid parts of specs, for rows that test other fields.
 const (
 	goodEntry   = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\nendpoints: [{address: 10.0.0.1}]\n"
 	chosenEntry = "hosts: [a.test]\nresolution: STATIC\nports: [{number: 80, name: http, protocol: HTTP}]\n"

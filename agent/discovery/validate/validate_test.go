@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// TestSpecs gives each spec to the validator. want is "" for a good one, else the field and a part of what is said of it:
-// "field: words"; a ! before it stands for an error, a ? for a warning, a - for what is only noted.
+// TestSpecs validates each spec. want is "" for a valid one, otherwise "field: words" with the
+// field and a part of the message, after ! for an error, ? for a warning, or - for a note.
 func TestSpecs(t *testing.T) {
 	se, dr, vs, gw := "ServiceEntry", "DestinationRule", "VirtualService", "Gateway"
 	sc := "Sidecar"

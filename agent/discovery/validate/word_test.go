@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestWords compares with regular expressions of Kubernetes and Istio: all short texts of the
-// characters that make a difference, and texts of the lengths that do.
+// TestWords compares word with regular expressions of Kubernetes and Istio, for all short texts of
+// the relevant characters, and for texts of the relevant lengths.
 func TestWords(t *testing.T) {
 	texts := []string{""}
 	for shorter := texts; len(shorter[0]) < 4; {

