@@ -19,7 +19,7 @@ import (
 )
 
 // certificates tracks the files from which proxies on this host read certificates and trusted
-// authorities. The server's mu guards it.
+// authorities. It is not safe for concurrent use; the server guards it by mu.
 type certificates struct {
 	watch  func(files []string) error // nil: the files are on other hosts
 	denied Denied                     // nil: unknown

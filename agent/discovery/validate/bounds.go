@@ -22,7 +22,7 @@ const (
 // others: time and memory grow with the square. Istio has no bound.
 const mostVirtualHosts = 256
 
-// most reports whether a count is within Istio's bound, and fails the field if it is not.
+// most reports whether a count is within its bound, and reports an error if it is not.
 func (c *checker) most(field string, count, most int) bool {
 	if count > most {
 		c.fail(field, fmt.Sprintf("%d of them are more than the %d that there may be", count, most),
