@@ -31,6 +31,17 @@ type certificates struct {
 // 644 /x". It returns "" if they can read it, or if that is unknown.
 type Denied func(path string) string
 
+// access reports whether a file is missing, and otherwise what d says of it.
+func (d Denied) access(path string) (missing bool, why string) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return true, ""
+	}
+	if d == nil {
+		return false, ""
+	}
+	return false, d(path)
+}
+
 // certificateFile is the last known state of a file.
 type certificateFile struct {
 	stale   bool // must be read again
@@ -90,11 +101,7 @@ func (c *certificates) read(path string) *certificateFile {
 		c.logger.Warn("a changed certificate is taken with the next epoch only", "file", path,
 			"error", err)
 	}
-	_, err = os.Stat(path)
-	file.missing = errors.Is(err, fs.ErrNotExist)
-	if file.denied = ""; c.denied != nil && !file.missing {
-		file.denied = c.denied(path)
-	}
+	file.missing, file.denied = c.denied.access(path)
 	if file.stale = false; held != file.held {
 		file.held = held
 		file.changes++
@@ -143,15 +150,17 @@ func (s *Server) certificateFiles() []string {
 	return slices.Collect(maps.Keys(s.certificates.files))
 }
 
-// reread updates the views whose certificate files are among changed paths. Callers hold mu.
-func (s *Server) reread(paths []string) {
+// reread updates the views whose certificate files are among changed paths, and reports whether
+// such files are. Callers hold mu.
+func (s *Server) reread(paths []string) bool {
 	files := s.certificates.changed(paths)
 	if len(files) == 0 {
-		return
+		return false
 	}
 	for _, v := range s.views {
 		v.Reread(files)
 	}
+	return true
 }
 
 // watchCertificates stops watching files that no view uses any more. Callers hold mu.

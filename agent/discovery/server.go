@@ -273,8 +273,7 @@ func (s *Server) read(read func(*store.Store) []store.Change, paths []string) {
 func (s *Server) push(changes map[*realm][]store.Change, paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reread(paths)
-	if len(s.certificates.changed(paths)) > 0 {
+	if s.reread(paths) {
 		s.retry() // a listener with one may be valid now
 	}
 	touched, now := map[*realm]model.Touched{}, &applied{}

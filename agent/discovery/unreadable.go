@@ -1,10 +1,6 @@
 package discovery
 
 import (
-	"errors"
-	"io/fs"
-	"os"
-
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
@@ -28,11 +24,10 @@ func (s *Server) Unreadable() map[string]Problem {
 	found := map[string]Problem{}
 	for secret, from := range secrets {
 		for _, path := range secret.Files() {
-			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			missing, why := s.options.Denied.access(path)
+			if missing {
 				found[secret.Name()] = view.Fault(from, path+" does not exist", "create it")
-			} else if s.options.Denied == nil {
-				continue
-			} else if why := s.options.Denied(path); why != "" {
+			} else if why != "" {
 				found[secret.Name()] = view.Fault(from, why, "")
 			}
 		}
