@@ -30,6 +30,7 @@ import (
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/sts"
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/xds"
 )
@@ -66,6 +67,7 @@ type Agent struct {
 	identity   *identity.Manager
 	sds        *xds.Server // serves the secrets of identity
 	sdsSockets *mesh.Sockets
+	sts        *sts.Server    // nil if disabled
 	status     *status.Server // nil if disabled
 	view       *status.View
 	viewPort   *viewPort
@@ -185,6 +187,9 @@ func (a *Agent) parts() []part {
 		a.meshWatch, a.meshPorts}
 	if a.status != nil {
 		parts = append(parts, a.status)
+	}
+	if a.sts != nil {
+		parts = append(parts, a.sts)
 	}
 	if a.bus != nil {
 		parts = append(parts, a.bus)

@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/config"
@@ -16,6 +18,7 @@ import (
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
+	"outrider.org/outrider/agent/sts"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -184,7 +187,8 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	return err
 }
 
-// composeViews creates the status server, the admin view and the private socket.
+// composeViews creates the status server, the token exchange, the admin view and the private
+// socket.
 func (a *Agent) composeViews(c *config.Config) error {
 	trusted := trustedUsers(c)
 	if c.Status.Address != "" {
@@ -192,6 +196,14 @@ func (a *Agent) composeViews(c *config.Config) error {
 			Address: c.Status.Address, Config: statusConfig(c), Readiness: a.proxy, Proxy: a.proxy,
 			Control: control{a},
 			Metrics: a.metrics(), Trusted: trusted, Board: a.board, Logger: a.logOf("status"),
+		})
+	}
+	if c.STS.Port != 0 {
+		a.sts = sts.NewServer(sts.Options{
+			Address:   net.JoinHostPort("127.0.0.1", strconv.Itoa(c.STS.Port)),
+			Manager:   sts.NewGoogle(c.STS.Audience, c.STS.ServiceAccount),
+			TokenFile: func() string { return a.reloader.InForce().Config.Identity.TokenFile },
+			Trusted:   trusted, Board: a.board, Logger: a.logOf("sts"),
 		})
 	}
 	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,

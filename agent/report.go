@@ -70,6 +70,12 @@ func (a *Agent) metrics() prometheus.Gatherer {
 		}
 		return float64(refused)
 	})
+	if a.sts != nil {
+		counter("token_exchanges_total", "Token exchanges, cached responses not counted.",
+			func() float64 { return float64(a.sts.Stats().Exchanges) })
+		counter("token_exchange_failures_total", "Token exchanges that failed.",
+			func() float64 { return float64(a.sts.Stats().Failures) })
+	}
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "outrider",
 		Name: "start_time_seconds", Help: "When the agent started, in seconds since 1970."},
 		func() float64 { return float64(a.started.UnixMilli()) / 1000 }))

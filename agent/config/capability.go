@@ -17,7 +17,6 @@ const (
 	workloadHealth   capability = "the workload's readiness reported upstream"
 	dnsProxy         capability = "the DNS proxy"
 	interception     capability = "transparent interception"
-	tokenExchange    capability = "the token exchange (STS)"
 )
 
 // missing returns the capabilities that this version lacks. Removing one makes its keys valid.
@@ -35,7 +34,6 @@ func missing() map[capability]bool {
 		workloadHealth:   true,
 		dnsProxy:         true,
 		interception:     true,
-		tokenExchange:    true,
 	}
 }
 

@@ -145,3 +145,11 @@ func httpURL(value any) *problem {
 		return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 	})(value)
 }
+
+// emailAddress checks the address of a service account.
+func emailAddress(value any) *problem {
+	return text(`NAME@DOMAIN, such as "web@project.iam.gserviceaccount.com"`, func(s string) bool {
+		name, domain, ok := strings.Cut(s, "@")
+		return ok && hostName.MatchString(name) && hostName.MatchString(domain)
+	})(value)
+}

@@ -214,6 +214,9 @@ type Ports struct {
 type STS struct {
 	Port         int // 0 = off
 	TokenManager string
+	Audience     string // "" = that of each request
+	// e-mail address of a service account, "" = federated tokens are returned
+	ServiceAccount string
 }
 
 // Telemetry is [telemetry].

@@ -27,6 +27,7 @@ func (x *crossCheck) all() {
 	x.probes()
 	x.telemetry()
 	x.identity()
+	x.sts()
 	x.sockets()
 	x.listeners()
 }

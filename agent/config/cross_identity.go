@@ -18,3 +18,16 @@ func (x *crossCheck) identity() {
 		}
 	}
 }
+
+// sts checks that the token exchange that the keys configure is enabled.
+func (x *crossCheck) sts() {
+	if x.STS.Port != 0 {
+		return
+	}
+	if x.STS.Audience != "" {
+		x.warn([]string{"sts.audience"}, "set sts.port", "has no effect without sts.port")
+	}
+	if x.STS.ServiceAccount != "" {
+		x.warn([]string{"sts.service_account"}, "set sts.port", "has no effect without sts.port")
+	}
+}

@@ -35,11 +35,18 @@ func captureTable(c *Capture) table {
 }
 
 func stsTable(s *STS) table {
-	return table{name: "sts", keys: []key{
+	return table{name: "sts", doc: "token exchange (RFC 8693) for sts_service of Envoy's google_grpc: POST /token on " +
+		"127.0.0.1; only root, the agent's user and Envoy's may connect. A request without a subject token " +
+		"exchanges [identity] token_file", keys: []key{
 		setting("port", &s.Port, 0, Start, "0 = off").
-			plays("--stsPort").must(portOrOff).needs(tokenExchange),
+			plays("--stsPort").must(portOrOff),
 		setting("token_manager", &s.TokenManager, "GoogleTokenExchange", Start, "").
-			plays("--tokenManagerPlugin").must(oneOf("GoogleTokenExchange")).needs(tokenExchange),
+			plays("--tokenManagerPlugin").must(oneOf("GoogleTokenExchange")),
+		setting("audience", &s.Audience, "", Start,
+			"the workload identity provider in Google's cloud, for requests that name no audience"),
+		setting("service_account", &s.ServiceAccount, "", Start,
+			`e-mail address of the Google service account whose access tokens are returned; "" = federated tokens`).
+			must(optional(emailAddress)),
 	}}
 }
 

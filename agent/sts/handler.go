@@ -1,0 +1,149 @@
+package sts
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+const (
+	grantType   = "urn:ietf:params:oauth:grant-type:token-exchange"
+	typeAccess  = "urn:ietf:params:oauth:token-type:access_token"
+	typeJWT     = "urn:ietf:params:oauth:token-type:jwt"
+	formType    = "application/x-www-form-urlencoded"
+	maximumBody = 64 << 10 // also of the token file
+)
+
+// routes returns the handler of /token and, with the path that Istio's agent uses, /stsStatus.
+func (s *Server) routes(tokens *cache) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
+		request, err := s.read(w, r)
+		if err == nil {
+			var token Token
+			if token, err = tokens.get(r.Context(), request); err == nil {
+				answer(w, http.StatusOK, success{Access: token.Access, Issued: typeAccess,
+					Type: "Bearer", Expires: int64(time.Until(token.Expiry).Seconds())})
+				return
+			}
+		}
+		s.options.Logger.Warn("token request failed", "error", err)
+		known, ok := errors.AsType[*Error](err)
+		if !ok {
+			answer(w, http.StatusServiceUnavailable, failure{unavailable, err.Error()})
+			return
+		}
+		answer(w, http.StatusBadRequest, failure{known.Code, known.Description})
+	})
+	mux.HandleFunc("GET /stsStatus", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]any{"tokens": tokens.list()})
+	})
+	return mux
+}
+
+// success and failure are the responses of RFC 8693, section 2.2, and RFC 6749, section 5.2.
+type (
+	success struct {
+		Access  string `json:"access_token"`
+		Issued  string `json:"issued_token_type"`
+		Type    string `json:"token_type"`
+		Expires int64  `json:"expires_in"`
+	}
+	failure struct {
+		Code        string `json:"error"`
+		Description string `json:"error_description"`
+	}
+)
+
+func answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+// read returns the request of a POST. A missing subject token is read from the token file.
+func (s *Server) read(w http.ResponseWriter, r *http.Request) (Request, error) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(readTime))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maximumBody))
+	if err != nil {
+		return Request{}, &Error{InvalidRequest, "cannot read the request: " + err.Error()}
+	}
+	_ = control.SetReadDeadline(time.Time{}) // net/http cancels the context of r when it expires
+	request, err := parse(r.Header.Get("Content-Type"), string(body))
+	if err != nil || request.SubjectToken != "" {
+		return request, err
+	}
+	path := s.options.TokenFile()
+	if path == "" {
+		return Request{}, &Error{InvalidRequest,
+			"subject_token is missing; send one or set [identity] token_file"}
+	}
+	if request.SubjectToken, err = readToken(path); err != nil {
+		return Request{}, err
+	}
+	return request, nil
+}
+
+// readToken returns the content of a token file without surrounding white space.
+func readToken(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read [identity] token_file: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	data, err := io.ReadAll(io.LimitReader(file, maximumBody))
+	if err != nil {
+		return "", fmt.Errorf("read [identity] token_file: %w", err)
+	}
+	token := strings.TrimSpace(string(data))
+	if token == "" {
+		return "", fmt.Errorf("the file %s of [identity] token_file is empty", path)
+	}
+	return token, nil
+}
+
+// parse validates the form of a request. The subject token may be missing. Errors name parameters,
+// never their values.
+func parse(contentType, body string) (Request, error) {
+	if media, _, err := mime.ParseMediaType(contentType); err != nil || media != formType {
+		return Request{}, &Error{InvalidRequest, "the Content-Type must be " + formType}
+	}
+	form, err := url.ParseQuery(body)
+	if err != nil {
+		return Request{}, &Error{InvalidRequest, "the body is not a valid form"}
+	}
+	for name, values := range form {
+		if len(values) > 1 {
+			return Request{}, &Error{InvalidRequest, fmt.Sprintf("%.40q occurs twice", name)}
+		}
+	}
+	request := Request{SubjectToken: form.Get("subject_token"),
+		SubjectTokenType: form.Get("subject_token_type"),
+		Audience:         form.Get("audience"), Scope: form.Get("scope")}
+	if request.SubjectToken == "" {
+		request.SubjectTokenType = typeJWT // of the token file
+	}
+	requested := form.Get("requested_token_type")
+	switch {
+	case form.Get("grant_type") != grantType:
+		return Request{}, &Error{unsupported, "grant_type must be " + grantType}
+	case request.SubjectTokenType == "":
+		return Request{}, &Error{InvalidRequest, "subject_token_type is missing"}
+	case requested != "" && requested != typeAccess:
+		return Request{}, &Error{InvalidRequest, "requested_token_type must be " + typeAccess}
+	case form.Get("actor_token") != "":
+		return Request{}, &Error{InvalidRequest, "actor_token is not supported"}
+	case form.Get("resource") != "":
+		return Request{}, &Error{InvalidTarget, "resource is not supported; use audience"}
+	}
+	return request, nil
+}

@@ -1,0 +1,198 @@
+// Package sts serves OAuth 2.0 token exchange (RFC 8693) on loopback, for gRPC call credentials of
+// Envoy (StsService in google_grpc).
+//
+//	Envoy -- POST /token --> Server -- cache --> Manager -- HTTPS --> token service
+//
+// A Manager is the plug-in for one kind of token service. Server validates requests, caches tokens
+// until shortly before they expire, and makes one exchange for equal requests at the same time.
+// Only the users in Options.Trusted may connect. No token is logged or shown.
+package sts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/condition"
+)
+
+// Manager exchanges tokens with a token service. It is safe for concurrent use. An error of type
+// *Error is sent to the client as it is; any other means that the service is unavailable.
+type Manager interface {
+	Exchange(ctx context.Context, request Request) (Token, error)
+}
+
+// Request is a validated request. SubjectToken and SubjectTokenType are not empty.
+type Request struct {
+	SubjectToken, SubjectTokenType string
+	Audience, Scope                string // optional
+}
+
+// Token is an access token.
+type Token struct {
+	Access string
+	Expiry time.Time
+}
+
+// Error is an error response of RFC 6749, section 5.2. The description must not contain tokens.
+type Error struct {
+	Code, Description string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Code + ": " + e.Description }
+
+// The error codes of RFC 6749 and RFC 8693 that are used here.
+const (
+	InvalidRequest = "invalid_request"
+	InvalidTarget  = "invalid_target" // unusable audience or resource
+	unavailable    = "temporarily_unavailable"
+	unsupported    = "unsupported_grant_type"
+)
+
+// Options configures a Server.
+type Options struct {
+	Address   string // host:port on loopback
+	Manager   Manager
+	TokenFile func() string // file of the subject token for requests without one; "" = none
+	Trusted   []uint32      // users that may connect
+	Board     *condition.Board
+	Logger    *slog.Logger
+}
+
+// Stats are counters since the start.
+type Stats struct{ Exchanges, Failures uint64 }
+
+// Server is the token exchange server.
+type Server struct {
+	options             Options
+	exchanges, failures atomic.Uint64
+}
+
+// NewServer returns a server that listens once Run is called.
+func NewServer(options Options) *Server { return &Server{options: options} }
+
+// Name returns the name of the part.
+func (s *Server) Name() string { return "sts" }
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	return Stats{Exchanges: s.exchanges.Load(), Failures: s.failures.Load()}
+}
+
+const (
+	// conditionAddress is active while the port cannot be bound.
+	conditionAddress = "sts-address-unavailable"
+	// conditionFailed is active from a failed exchange to the next successful one.
+	conditionFailed = "token-exchange-failed"
+)
+
+// Bounds of connections and requests.
+const (
+	bindRetryAfter = time.Second
+	readTime       = 5 * time.Second
+	exchangeTime   = 10 * time.Second
+	idleTime       = 30 * time.Second
+	shutdownTime   = time.Second
+	maximumHeader  = 16 << 10
+)
+
+// limits are the limits of connections.
+var limits = admission.Limits{Total: 64, PerKey: 32}
+
+// refusalBody is the response to connections of other users and beyond the limits.
+const refusalBody = `{"error":"access_denied","error_description":` +
+	`"this user may not exchange tokens, or has too many connections"}`
+
+// Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
+// every second. Run may be called once.
+func (s *Server) Run(ctx context.Context) error {
+	listener, err := s.bind(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // ctx ended before the address could be bound
+	}
+	pools := [2]*admission.Pool{admission.NewPool(admission.Limits{}), admission.NewPool(limits)}
+	refusal := fmt.Appendf(nil, "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\n"+
+		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(refusalBody), refusalBody)
+	bounded := admission.Listen(listener, admission.Options{Refusal: refusal,
+		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
+			key := admission.KeyOfTCP(c)
+			for _, uid := range s.options.Trusted {
+				if key.Local() && key.UID == uid {
+					return pools[1], key
+				}
+			}
+			return pools[0], key
+		}})
+	server := &http.Server{
+		Handler:           admission.Handler(s.routes(newCache(ctx, s.exchange))),
+		ConnState:         admission.ConnState,
+		ConnContext:       admission.ConnContext,
+		ReadHeaderTimeout: readTime,
+		WriteTimeout:      2 * exchangeTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maximumHeader,
+		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(bounded) }()
+	select {
+	case err := <-served:
+		_ = server.Close()
+		return fmt.Errorf("serve the token exchange: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	defer cancel()
+	if server.Shutdown(grace) != nil {
+		_ = server.Close()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the token exchange: %w", err)
+	}
+	return nil
+}
+
+// bind retries until it can listen or ctx ends.
+func (s *Server) bind(ctx context.Context) (net.Listener, error) {
+	var config net.ListenConfig
+	for {
+		listener, err := config.Listen(ctx, "tcp", s.options.Address)
+		if err == nil {
+			s.options.Board.Clear(conditionAddress)
+			return listener, nil
+		}
+		s.options.Board.Raise(conditionAddress, condition.Error,
+			fmt.Sprintf("no token exchange on [sts] port: %v; it is tried again every second", err))
+		select {
+		case <-time.After(bindRetryAfter):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// exchange calls the manager and reports failures.
+func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
+	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
+	defer cancel()
+	token, err := s.options.Manager.Exchange(ctx, request)
+	s.exchanges.Add(1)
+	if err == nil {
+		s.options.Board.Clear(conditionFailed)
+		s.options.Logger.Info("token exchanged", "expires", token.Expiry)
+		return token, nil
+	}
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // not at a stop
+		s.failures.Add(1)
+		s.options.Board.Raise(conditionFailed, condition.Error,
+			fmt.Sprintf("the token exchange for Envoy's gRPC services fails: %v", err))
+	}
+	return Token{}, err
+}
