@@ -105,7 +105,7 @@ func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Or
 		return false
 	}
 	for i := made; i >= 0 && time.Since(s.recent[i].at) <= refusalTime; i-- {
-		changes := s.standing(v.realm, i)
+		changes := s.revertible(v.realm, i)
 		sets := [][]store.Change{among(changes, origins), among(changes, r.Origins)}
 		if len(origins) > 0 && origins[0].Kind == string(object.EnvoyFilter) {
 			sets = slices.Insert(sets, 0, among(changes, origins[:1]))
@@ -131,26 +131,24 @@ func (s *Server) fallBack(v *served, r *resource.Resource, origins []resource.Or
 	return false
 }
 
-// standing returns the object changes of s.recent[index] in a realm that no later change has
-// replaced or reverted.
-func (s *Server) standing(r *realm, index int) []store.Change {
+// revertible returns the objects of a realm that s.recent[index] changed, each with its version
+// before and the one in force now. It leaves out objects that were reverted since.
+func (s *Server) revertible(r *realm, index int) []store.Change {
 	var changes []store.Change
 	for _, c := range s.recent[index].objects {
-		if c.realm != r {
-			continue
-		}
 		key := newest(c.Change).Key
-		stands := true
-		if refused, ok := r.refused[key]; ok {
-			stands = refused.InForce == c.New
-		} else {
+		if refused, ok := r.refused[key]; c.realm != r || ok && refused.InForce != c.New {
+			continue
+		} else if !ok {
 			for _, later := range s.recent[index+1:] {
-				stands = stands && !slices.ContainsFunc(later.objects, func(l objectChange) bool {
-					return l.realm == r && newest(l.Change).Key == key
-				})
+				for _, l := range later.objects {
+					if l.realm == r && newest(l.Change).Key == key {
+						c.New = l.New
+					}
+				}
 			}
 		}
-		if stands {
+		if c.Old != c.New { // else it is back, or gone again
 			changes = append(changes, c.Change)
 		}
 	}

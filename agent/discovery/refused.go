@@ -40,6 +40,8 @@ func (s *Server) Refused(typeURL string, refused []RefusedResource, reason error
 			snapshot, _ := v.Feed().Current()
 			r := snapshot.Get(resource.Key{Type: typeURL, Name: one.Name})
 			if r == nil {
+				_, removed := v.Feed().LastChange(resource.Key{Type: typeURL, Name: one.Name})
+				found = found || removed
 				continue
 			}
 			found = true

@@ -44,10 +44,17 @@ func (s *session) next(now time.Time) *response {
 	}
 	for _, typeURL := range [...]string{resource.ListenerType, resource.RouteType,
 		resource.ClusterType, resource.EndpointType} {
-		if w := s.watches[typeURL]; w != nil && w.inflight == nil {
+		w := s.watches[typeURL]
+		if w == nil {
+			continue
+		}
+		if w.inflight == nil {
 			if r := s.build(w, true); r != nil {
 				return s.sending(w, r, now)
 			}
+		}
+		if s.withholdsAny(w) {
+			return nil // those listeners refer to the rest
 		}
 	}
 	return nil
@@ -140,17 +147,18 @@ func (w *watch) of(cluster *resource.Resource) string {
 	return cmp.Or(decoded.GetEdsClusterConfig().GetServiceName(), cluster.Name)
 }
 
-// build returns the next response of a type, nil if nothing differs. Without removals, removed
-// resources are left for later, unless the client waits for an answer about them.
-func (s *session) build(w *watch, removals bool) *response {
+// build returns the next response of a type, nil if nothing differs. last says that all other
+// changes were sent; before, resources are not removed, unless the client waits for an answer about
+// them, or another one replaces them.
+func (s *session) build(w *watch, last bool) *response {
 	switch {
 	case w.blank:
 		return s.buildFirst(w)
 	case w.full:
-		return s.buildFull(w, removals)
+		return s.buildFull(w, last)
 	}
 	set := s.snapshot.Set(w.typeURL)
-	r := &response{}
+	r, mayRemove := &response{}, s.mayRemove(w, last)
 	current := 0 // of the resources, how many are what the snapshot holds
 	for name, d := range w.differs {
 		if w.trial != nil && !w.trial.has(name) {
@@ -160,7 +168,7 @@ func (s *session) build(w *watch, removals bool) *response {
 		switch target := w.target(name, d.held, now); {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
-		case target == nil && (d.forced || removals):
+		case target == nil && (d.forced || mayRemove(name)):
 			// state of the world cannot express a removal
 			if s.delta || d.forced {
 				r.removed = append(r.removed, name)
@@ -185,7 +193,7 @@ func (s *session) build(w *watch, removals bool) *response {
 	if len(r.resources)+len(r.removed) == 0 && !w.answer {
 		if w.trial != nil { // the suspects were removed or reverted
 			w.trial.pass(w)
-			return s.build(w, removals)
+			return s.build(w, last)
 		}
 		return nil
 	}
@@ -224,9 +232,9 @@ func (s *session) buildFirst(w *watch) *response {
 
 // buildFull is build for responses with the whole state. They have the accepted version of a
 // refused resource.
-func (s *session) buildFull(w *watch, removals bool) *response {
+func (s *session) buildFull(w *watch, last bool) *response {
 	set := s.snapshot.Set(w.typeURL)
-	r := &response{}
+	r, mayRemove := &response{}, s.mayRemove(w, last)
 	tell := w.answer
 	targets := make(map[string]*resource.Resource, len(w.differs))
 	for name, d := range w.differs {
@@ -234,7 +242,7 @@ func (s *session) buildFull(w *watch, removals bool) *response {
 		switch {
 		case w.trial != nil && !w.trial.has(name):
 			target = d.held
-		case target == nil && !removals && !d.forced:
+		case target == nil && !d.forced && !mayRemove(name):
 			target = d.held
 		}
 		tell = tell || d.forced || !same(target, d.held)
@@ -243,7 +251,7 @@ func (s *session) buildFull(w *watch, removals bool) *response {
 	if !tell {
 		if w.trial != nil {
 			w.trial.pass(w)
-			return s.buildFull(w, removals)
+			return s.buildFull(w, last)
 		}
 		return nil
 	}

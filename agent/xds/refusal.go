@@ -34,6 +34,8 @@ type refused struct {
 	message  string
 	since    time.Time
 	again    bool // retry once
+	// listeners whose removal waits, as the refused one may be their replacement
+	replaces []string
 }
 
 // has reports whether a resource is the refused one, and is not to be sent again.
@@ -187,6 +189,10 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		sent[one.Name] = one
 	}
 	told.Versions = make([]string, len(told.Resources))
+	var replaces []string
+	if w.typeURL == resource.ListenerType {
+		replaces = s.pendingRemovals(w)
+	}
 	var over []string // names whose refused version was replaced meanwhile
 	for i, name := range told.Resources {
 		now := s.get(w, name)
@@ -209,7 +215,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 			over = append(over, name)
 		default:
 			w.refused[name] = &refused{resource: one, held: held, message: told.Error,
-				since: time.Now()}
+				since: time.Now(), replaces: replaces}
 		}
 	}
 	if len(names) > 0 {

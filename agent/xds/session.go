@@ -318,10 +318,15 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 		return
 	}
 	now := s.get(w, name)
-	if r := w.refused[name]; r != nil && same(r.held, now) { // the refused version was withdrawn
+	switch r := w.refused[name]; {
+	case r == nil:
+	case same(r.held, now): // the refused version was withdrawn
 		now.Accept() // Accept ignores nil
 		delete(w.refused, name)
 		s.tellCured(w, []string{name})
+	case w.typeURL != resource.SecretType && same(r.resource, now):
+		// it was withdrawn and published again: the publisher may have missed the refusal
+		r.again = true
 	}
 	w.note(name, from.Set(w.typeURL)[name], now, false)
 }

@@ -1,0 +1,80 @@
+package xds
+
+import (
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+
+	"outrider.org/outrider/agent/resource"
+)
+
+// Removals of listeners wait until Envoy has accepted the listeners that were sent before: it may
+// refuse the replacement, for example because its port is taken. A listener whose address another
+// one gets is removed in the same response, as Envoy accepts no two listeners with one address.
+
+// mayRemove returns a function that reports whether the next response of a type may remove a
+// resource. last says that all other changes were sent.
+func (s *session) mayRemove(w *watch, last bool) func(name string) bool {
+	if w.typeURL != resource.ListenerType {
+		return func(string) bool { return last }
+	}
+	pending := s.pendingRemovals(w)
+	var added []*corev3.Address
+	for name, d := range w.differs {
+		target := w.target(name, d.held, s.get(w, name))
+		if len(pending) > 0 && !same(target, d.held) && (w.trial == nil || w.trial.has(name)) {
+			added = append(added, addresses(target)...)
+		}
+	}
+	replaced := slices.DeleteFunc(pending, func(name string) bool {
+		return !slices.ContainsFunc(addresses(w.differs[name].held), func(old *corev3.Address) bool {
+			return slices.ContainsFunc(added,
+				func(a *corev3.Address) bool { return proto.Equal(a, old) })
+		})
+	})
+	return func(name string) bool {
+		return slices.Contains(replaced, name) || last && !s.withholds(w, name)
+	}
+}
+
+// withholds reports whether the removal of a listener must wait: Envoy has not answered all
+// responses, or refuses a listener that may be the replacement.
+func (s *session) withholds(w *watch, name string) bool {
+	for other, r := range w.refused {
+		if slices.Contains(r.replaces, name) && s.get(w, other) != nil {
+			return true
+		}
+	}
+	return w.oldest() != nil
+}
+
+// withholdsAny reports whether the removal of any listener must wait.
+func (s *session) withholdsAny(w *watch) bool {
+	return w.typeURL == resource.ListenerType && slices.ContainsFunc(s.pendingRemovals(w),
+		func(name string) bool { return s.withholds(w, name) })
+}
+
+// pendingRemovals returns the resources that the client has and that no longer exist.
+func (s *session) pendingRemovals(w *watch) (names []string) {
+	for name, d := range w.differs {
+		if d.held != nil && s.get(w, name) == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// addresses returns the addresses of a listener; none if its content is unknown.
+func addresses(r *resource.Resource) []*corev3.Address {
+	var l listenerv3.Listener
+	if r == nil || !sendable(r) || proto.Unmarshal(r.Value(), &l) != nil {
+		return nil
+	}
+	all := []*corev3.Address{l.GetAddress()}
+	for _, more := range l.GetAdditionalAddresses() {
+		all = append(all, more.GetAddress())
+	}
+	return all
+}

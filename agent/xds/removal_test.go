@@ -1,0 +1,187 @@
+package xds
+
+import (
+	"net"
+	"testing"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+
+	"outrider.org/outrider/agent/resource"
+	"outrider.org/outrider/scripts/parts"
+)
+
+// replace publishes a change that adds resources and removes a listener.
+func (p *table) replace(old string, resources ...*resource.Resource) {
+	p.feed.Publish(resource.Change{Set: resources,
+		Remove: []resource.Key{{Type: lds, Name: old}}})
+	p.follow()
+}
+
+const taken = "Error adding/updating listener(s) new: cannot bind"
+
+// TestRemoval_ListenerWaitsForItsReplacement replaces a listener by one that Envoy refuses. The old
+// one is removed once Envoy accepts another one, or if the refused one is withdrawn.
+func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
+	bothModes(t, func(t *testing.T, delta bool) {
+		sends := func(p *table, incremental, state string) {
+			t.Helper()
+			p.sends(map[bool]string{true: incremental, false: state}[delta])
+		}
+		start := func(t *testing.T) *table {
+			p := newTable(t, delta)
+			p.publish(made(lds, "old=1"), made(lds, "other=1"), cluster("c=1"))
+			p.ask(&request{typeURL: cds})
+			p.ask(&request{typeURL: lds})
+			p.sends("CDS c=1")
+			p.ack(cds)
+			p.sends("LDS old=1 other=1")
+			p.ack(lds)
+			p.replace("old", made(lds, "new=1"))
+			sends(p, "LDS new=1", "LDS new=1 old=1 other=1")
+			return p
+		}
+		t.Run("accepted", func(t *testing.T) {
+			p := start(t)
+			p.ack(lds)
+			sends(p, "LDS -old", "LDS new=1 other=1 -old")
+			p.ack(lds)
+			p.sends()
+		})
+		t.Run("unanswered", func(t *testing.T) {
+			p := start(t)
+			p.now = p.now.Add(defaultTimeout)
+			p.session.expire(p.now)
+			p.sends()
+			p.ack(lds)
+			sends(p, "LDS -old", "LDS new=1 other=1 -old")
+		})
+		t.Run("refused and corrected", func(t *testing.T) {
+			p := start(t)
+			p.nack(lds, taken)
+			p.sends()
+			p.remove(cds, "c")
+			p.sends() // the old listener may refer to it
+			p.publish(made(lds, "new=2"))
+			sends(p, "LDS new=2", "LDS new=2 old=1 other=1")
+			p.ack(lds)
+			sends(p, "LDS -old", "LDS new=2 other=1 -old")
+			p.ack(lds)
+			sends(p, "CDS -c", "CDS -c")
+		})
+		t.Run("refused and withdrawn", func(t *testing.T) {
+			p := start(t)
+			p.nack(lds, taken)
+			p.remove(lds, "new")
+			sends(p, "LDS -old", "LDS other=1 -old")
+		})
+		t.Run("refused and reverted", func(t *testing.T) {
+			p := start(t)
+			p.nack(lds, taken)
+			p.replace("new", made(lds, "old=1"))
+			p.sends()
+		})
+		t.Run("another one removed later", func(t *testing.T) {
+			p := start(t)
+			p.nack(lds, taken)
+			p.remove(lds, "other")
+			sends(p, "LDS -other", "LDS old=1 -other")
+		})
+	})
+}
+
+// TestRemoval_ListenerWhoseAddressAnotherOneGets removes the old listener in the response with the
+// new one: Envoy accepts no two listeners with one address.
+func TestRemoval_ListenerWhoseAddressAnotherOneGets(t *testing.T) {
+	bothModes(t, func(t *testing.T, delta bool) {
+		listener := func(name string, port int) *resource.Resource {
+			return encoded(t, name, &listenerv3.Listener{Name: name, Address: address(port)})
+		}
+		p := newTable(t, delta)
+		p.publish(listener("old", 80), listener("moved", 81))
+		p.ask(&request{typeURL: lds})
+		p.session.next(p.now)
+		p.ask(&request{typeURL: lds, nonce: "1"})
+		p.feed.Publish(resource.Change{
+			Set:    []*resource.Resource{listener("new", 80), listener("elsewhere", 82)},
+			Remove: []resource.Key{{Type: lds, Name: "old"}, {Type: lds, Name: "moved"}}})
+		p.follow()
+		r := p.session.next(p.now)
+		if r == nil || len(r.removed) != 1 || r.removed[0] != "old" {
+			t.Fatalf("sent: %+v", r)
+		}
+		for _, one := range r.resources {
+			if one.Name == "old" {
+				t.Error("the old listener is in the response")
+			}
+		}
+	})
+}
+
+// TestRefusal_PublishedAgainIsRetried withdraws a refused listener and publishes it again before
+// the session follows: the publisher may not have noticed the refusal.
+func TestRefusal_PublishedAgainIsRetried(t *testing.T) {
+	p := newTable(t, true)
+	p.publish(made(lds, "old=1"))
+	p.ask(&request{typeURL: lds})
+	p.sends("LDS old=1")
+	p.ack(lds)
+	p.replace("old", made(lds, "new=1"))
+	p.sends("LDS new=1")
+	withdraw := resource.Change{Set: []*resource.Resource{made(lds, "old=1")},
+		Remove: []resource.Key{{Type: lds, Name: "new"}}}
+	p.feed.Publish(withdraw)
+	p.nack(lds, taken)
+	p.saw("accepted LDS", "refused LDS [new]")
+	p.replace("old", made(lds, "new=1"))
+	p.sends("LDS new=1")
+	p.nack(lds, taken)
+	p.saw("refused LDS [new]")
+	p.sends()
+	p.feed.Publish(withdraw)
+	p.follow()
+	p.sends()
+	p.saw("cured LDS [new]")
+}
+
+// TestRemoval_Envoy moves a listener to a port that is taken, then renames it.
+func TestRemoval_Envoy(t *testing.T) {
+	bothModes(t, func(t *testing.T, delta bool) {
+		other, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = other.Close() }()
+		one, port := backend(t, "one"), parts.FreePort(t)
+		feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
+		server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
+		envoy := startEnvoy(t, "node", socket, delta)
+		feed.Publish(resource.Change{Set: site(t, "a", port, one)})
+		eventually(t, "the first answer", func() bool { return ask(port) == "one" })
+		replace := func(old, name string, port int) {
+			feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, name,
+				httpListener(t, name, port, "a", name))},
+				Remove: []resource.Key{{Type: resource.ListenerType, Name: old}}})
+		}
+		replace("a", "moved", other.Addr().(*net.TCPAddr).Port)
+		eventually(t, "the refusal", func() (refused bool) {
+			if got := ask(port); got != "one" {
+				t.Fatalf("the old port: %s", got)
+			}
+			seen.with(func(r *recorder) { refused = len(r.refusals) > 0 })
+			return refused
+		})
+		server.Status(t.Context()) // the session has processed the refusal
+		if got := ask(port); got != "one" {
+			t.Errorf("the old port after the refusal: %s", got)
+		}
+		replace("moved", "renamed", port)
+		eventually(t, "the renamed listener", func() bool {
+			return ask(port) == "one" && envoy.stat("http.renamed.downstream_rq_2xx") > 0
+		})
+		seen.with(func(r *recorder) {
+			if len(r.refusals) > 1 {
+				t.Errorf("refused: %+v", r.refusals)
+			}
+		})
+	})
+}
