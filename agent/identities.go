@@ -36,14 +36,14 @@ func (a *Agent) composeIdentity(c *config.Config) error {
 	log := a.logOf("identity")
 	atOnce := func() time.Duration { return 0 } // no debounce: mismatched pairs are not served
 	a.identity = identity.New(identity.Options{
-		Settings: identitySettings(c), Board: a.board, Logger: log,
+		Settings: identitySettings(c), Board: a.board, Logger: log, Denied: a.deniedToEnvoy,
 		Watch: func() identity.Watcher {
 			return watch.New(watch.Options{Debounce: atOnce, MaxDelay: atOnce, Logger: log})
 		},
 	})
 	var err error
 	a.sds, err = xds.NewServer(mesh.Limited(xds.Options{
-		Source: a.identity, Logger: log, Words: envoy.RedactMessage,
+		Source: a.identity, Subscriber: a.identity, Logger: log, Words: envoy.RedactMessage,
 		Observer:     &secretObserver{board: a.board, refused: map[refusedSecret]string{}},
 		ControlPlane: "outriderd " + a.options.Version,
 	}))

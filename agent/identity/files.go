@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,17 +22,20 @@ const (
 // report passes a new version to the Manager, or why there is none.
 type report func(*material, error)
 
+// source is what a worker reads.
+type source struct {
+	files  Files
+	usage  pki.Usage
+	denied func(path string) string // why Envoy must not have a file; nil: it may have all
+}
+
 // follow reads the files of a secret whenever they change, until ctx ends. A read may hang: nothing
 // waits for this goroutine.
-func (m *Manager) follow(ctx context.Context, files Files, usage pki.Usage, tell report) {
-	paths := []string{files.Root}
-	if files.Cert != "" {
-		paths = []string{files.Cert, files.Key}
-	}
-	changes := m.watch(ctx, paths)
+func (m *Manager) follow(ctx context.Context, from source, tell report) {
+	changes := m.watch(ctx, from.files.paths())
 	pause := firstReread
 	for {
-		version, err := read(files, usage, m.options.Now())
+		version, err := from.read(m.options.Now())
 		if ctx.Err() != nil {
 			return
 		}
@@ -69,9 +73,24 @@ func (m *Manager) watch(ctx context.Context, paths []string) <-chan []string {
 	return watcher.Changes()
 }
 
+// paths returns the files of a pair or of roots.
+func (f Files) paths() []string {
+	if f.Cert != "" {
+		return []string{f.Cert, f.Key}
+	}
+	return []string{f.Root}
+}
+
 // read reads and checks a pair or roots.
-func read(files Files, usage pki.Usage, now time.Time) (*material, error) {
-	version := &material{obtained: now, source: FromFiles}
+func (s source) read(now time.Time) (*material, error) {
+	files, version := s.files, &material{obtained: now, source: FromFiles}
+	if s.denied != nil {
+		for _, path := range files.paths() {
+			if why := s.denied(path); why != "" {
+				return nil, errors.New(why)
+			}
+		}
+	}
 	if files.Root != "" {
 		in, err := readFile(files.Root)
 		if err != nil {
@@ -88,7 +107,7 @@ func read(files Files, usage pki.Usage, now time.Time) (*material, error) {
 	if err != nil {
 		return nil, err
 	}
-	if version.pair, err = pki.ParsePair(cert, key, usage); err != nil {
+	if version.pair, err = pki.ParsePair(cert, key, s.usage); err != nil {
 		return nil, err
 	}
 	return version, version.pair.CheckTime(now)

@@ -103,15 +103,15 @@ func TestNames_LocateFiles(t *testing.T) {
 	})
 	pair := fmt.Sprintf("file-cert:%s~%s", r.path("cert.pem"), r.path("key.pem"))
 	root := "file-root:" + r.path("root.pem")
-	release := r.Subscribe(pair, root)
-	again := r.Subscribe(pair)
+	r.Subscribe([]string{pair, root})
+	r.Subscribe([]string{pair})
 	r.await("both", func() bool { return r.secret(pair) != nil && r.secret(root) != nil })
 	r.awaitChain(pair, r.issue(2*time.Hour))
-	release()
+	r.Unsubscribe([]string{pair, root})
 	if r.secret(root) != nil || r.secret(pair) == nil {
 		t.Error("only what nobody subscribes to is removed")
 	}
-	again()
+	r.Unsubscribe([]string{pair})
 	if left := r.Secrets(); r.secret(pair) != nil || len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
@@ -130,10 +130,10 @@ func TestNames_NobodyProvides(t *testing.T) {
 		"file-root:root.pem":     "not of the form",
 		"file-root:/nonexistent": "no such file",
 	} {
-		release := r.Subscribe(name)
+		r.Subscribe([]string{name})
 		r.awaitCondition(identity.CodeUnavailable, name+": ")
 		r.awaitCondition(identity.CodeUnavailable, text)
-		release()
+		r.Unsubscribe([]string{name})
 		if all := r.board.Conditions(); len(all) > 0 {
 			t.Errorf("%s: conditions without a subscriber: %v", name, all)
 		}
@@ -158,17 +158,20 @@ func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	hanging := fmt.Sprintf("file-cert:%s~%s", r.path("fifo"), r.path("key.pem"))
-	release := r.Subscribe(hanging, "file-root:"+r.path("fifo"))
+	names := []string{hanging, "file-root:" + r.path("fifo")}
+	r.Subscribe(names)
 	r.awaitChain(identity.Default, chain)
 	chain = r.issue(2 * time.Hour)
 	r.awaitChain(identity.Default, chain)
-	other := r.Subscribe("file-root:" + r.path("root.pem"))
+	other := []string{"file-root:" + r.path("root.pem")}
+	r.Subscribe(other)
 	r.await("another", func() bool { return r.secret("file-root:"+r.path("root.pem")) != nil })
-	other()
+	r.Unsubscribe(other)
+	r.awaitCondition(identity.CodeUnavailable, r.path("fifo")+": reading takes long")
 	if len(r.Secrets()) != 4 || r.secret(hanging) != nil {
 		t.Errorf("secrets: %v", r.Secrets())
 	}
-	release()
+	r.Unsubscribe(names)
 	for range 2 { // the two readers that wait end with the test
 		writer, err := os.OpenFile(r.path("fifo"), os.O_RDWR, 0)
 		if err != nil {

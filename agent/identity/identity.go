@@ -51,6 +51,8 @@ func (f Files) empty() bool { return f == Files{} }
 var (
 	errNoProvider = errors.New("no provider has this secret; set [identity] provider, " +
 		"or correct the name in the mesh configuration")
+	errTooMany = fmt.Errorf("Envoy requests more than %d secrets in files; "+
+		"use fewer names in the mesh configuration", maxRequested)
 	errNoRoots = errors.New("no root certificates are configured; set [identity] root_ca_file")
 )
 

@@ -192,7 +192,7 @@ func (i *Istiod) clientCertificate() (*tls.Certificate, error) {
 	files := Files{
 		Cert: filepath.Join(i.ProvCertDir, chainFile), Key: filepath.Join(i.ProvCertDir, keyFile),
 	}
-	version, err := read(files, pki.Either, i.now())
+	version, err := source{files: files, usage: pki.Either}.read(i.now())
 	if err != nil {
 		return nil, err
 	}

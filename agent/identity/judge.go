@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,15 +26,18 @@ const settle = 2 * time.Second
 // lateShare is the share of its lifetime at which a certificate from a file counts as forgotten.
 const lateShare = 0.1
 
-// judge raises and clears the conditions. Callers hold mu.
+// judge publishes what has changed, and raises and clears the conditions. Callers hold mu.
 func (m *Manager) judge() {
 	now := m.options.Now()
 	found := map[string][]string{}
+	unavailable := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
 		if code, sentence := m.verdict(name, now); code != "" {
 			found[code] = append(found[code], name+": "+sentence)
+			unavailable[name] = code == CodeUnavailable
 		}
 	}
+	m.publish(unavailable)
 	severities := map[string]condition.Severity{
 		CodeUnavailable: condition.Error, CodeExpired: condition.Error,
 		CodeNotRenewed: condition.Warning,
@@ -53,6 +57,12 @@ func (m *Manager) verdict(name string, now time.Time) (code, sentence string) {
 	failure := ""
 	if e.err != nil && now.Sub(e.failing).Abs() >= settle {
 		failure = e.err.Error()
+	}
+	if e.err == nil && version == nil && e.stop != nil && now.Sub(e.started).Abs() >= settle {
+		failure = "no answer yet from where it comes from"
+		if files := e.definition.files; !files.empty() {
+			failure = cmp.Or(files.Cert, files.Root) + ": reading takes long; check its file system"
+		}
 	}
 	if version == nil {
 		if failure != "" {

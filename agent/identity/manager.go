@@ -16,13 +16,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Options of a Manager. Now and Logger may be nil.
+// maxRequested bounds the workers of secrets that Envoy requests by the path of their files.
+const maxRequested = 1000
+
+// Options of a Manager. Now, Logger and Denied may be nil.
 type Options struct {
 	Settings Settings
 	Watch    func() Watcher // a new watcher, for the files of one secret
 	Board    *condition.Board
 	Logger   *slog.Logger
 	Now      func() time.Time // the wall clock
+	// Denied returns why Envoy's user cannot read a file, "" if it can. The Manager reads a file that
+	// Envoy requests by its path only if Envoy could: it must not lend Envoy the agent's rights.
+	Denied func(path string) string
 }
 
 // Manager holds the current version of each secret. Its methods may be called by any goroutine.
@@ -36,7 +42,7 @@ type Manager struct {
 	settings  Settings
 	entries   map[string]*entry
 	bundle    []*x509.Certificate // of the mesh configuration
-	published map[string]string   // name → version of the resource in the feed
+	published map[string]string   // name → version in the feed; absent: known not to exist
 }
 
 // entry is a secret that is configured or subscribed to.
@@ -46,6 +52,8 @@ type entry struct {
 	definition  definition
 	stop        context.CancelFunc // of its worker; nil: none runs
 	current     *material
+	served      *material // in the feed; roots are merged anew each time
+	started     time.Time // when the worker was, by the wall clock
 	err         error     // of the last attempt
 	failing     time.Time // since when, by the wall clock; zero: not
 }
@@ -67,7 +75,7 @@ func New(options Options) *Manager {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Manager{
-		options: options, feed: resource.NewFeed(), dirty: make(chan struct{}, 1),
+		options: options, feed: resource.NewFeedOnDemand(), dirty: make(chan struct{}, 1),
 		settings: options.Settings, entries: map[string]*entry{}, published: map[string]string{},
 	}
 }
@@ -103,12 +111,17 @@ func (m *Manager) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C: // expiry needs no event
-			m.mu.Lock()
-			m.judge()
-			m.mu.Unlock()
+		case <-ticker.C: // expiry is no event
+			m.recheck()
 		}
 	}
+}
+
+// recheck brings conditions up to date.
+func (m *Manager) recheck() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.judge()
 }
 
 // Configure applies new settings. Secrets stay as they are until their new source has provided a
@@ -129,11 +142,12 @@ func (m *Manager) SetTrustBundle(roots []*x509.Certificate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.bundle = roots
-	m.publish()
+	m.judge()
 }
 
-// Subscribe requests secrets by name, until release is called, once.
-func (m *Manager) Subscribe(names ...string) (release func()) {
+// Subscribe implements xds.Subscriber. A secret that is not configured is read as long as somebody
+// subscribes to it.
+func (m *Manager) Subscribe(names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range names {
@@ -141,16 +155,17 @@ func (m *Manager) Subscribe(names ...string) (release func()) {
 		m.start(name)
 	}
 	m.judge()
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		for _, name := range names {
-			m.entries[name].subscribers--
-			m.forget(name)
-		}
-		m.publish()
-		m.judge()
+}
+
+// Unsubscribe implements xds.Subscriber.
+func (m *Manager) Unsubscribe(names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range names {
+		m.entries[name].subscribers--
+		m.forget(name)
 	}
+	m.judge()
 }
 
 // Secrets describes all secrets, sorted by name.
@@ -218,11 +233,15 @@ func (m *Manager) start(name string) {
 	if m.running == nil || e.stop != nil {
 		return
 	}
+	e.err, e.failing = nil, time.Time{}
 	usage := pki.Both
 	switch {
 	case name != Default && name != RootCA:
 		usage = pki.Either
 		e.definition.files, e.err = parseName(name)
+		if e.err == nil && m.requested() >= maxRequested {
+			e.err = errTooMany
+		}
 	case !e.configured:
 		e.err = errNoProvider
 	case e.definition == (definition{}) && m.settings.Issuer == nil:
@@ -237,10 +256,15 @@ func (m *Manager) start(name string) {
 		return // the roots, which come with the certificate
 	}
 	ctx, stop := context.WithCancel(m.running)
-	e.stop = stop
+	e.stop, e.started = stop, m.options.Now()
+	time.AfterFunc(settle, m.recheck) // neither a hanging read nor expiry is an event
 	tell := func(version *material, err error) { m.report(ctx, name, version, err) }
 	if d.issuer == nil {
-		go m.follow(ctx, d.files, usage, tell)
+		denied := m.options.Denied
+		if e.configured {
+			denied = nil
+		}
+		go m.follow(ctx, source{d.files, usage, denied}, tell)
 		return
 	}
 	var last *Issued
@@ -248,6 +272,16 @@ func (m *Manager) start(name string) {
 		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained, Source: v.source}
 	}
 	go m.renew(ctx, m.settings, last, tell)
+}
+
+// requested returns the number of workers of secrets that are not configured.
+func (m *Manager) requested() (count int) {
+	for _, e := range m.entries {
+		if !e.configured && e.stop != nil {
+			count++
+		}
+	}
+	return count
 }
 
 // end stops the worker of a secret.
@@ -280,7 +314,6 @@ func (m *Manager) report(ctx context.Context, name string, version *material, er
 	e := m.entries[name]
 	if e.err = err; err == nil {
 		e.current, e.failing = version, time.Time{}
-		m.publish()
 		m.changed()
 	} else if e.failing.IsZero() {
 		e.failing = m.options.Now()

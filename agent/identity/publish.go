@@ -35,19 +35,29 @@ func (m *Manager) version(name string) *material {
 	}
 }
 
-// publish brings the feed up to date. Unchanged secrets are not sent again. Callers hold mu.
-func (m *Manager) publish() {
+// absent is the version of secrets that are known not to exist.
+const absent = "absent"
+
+// publish brings the feed up to date. Unchanged secrets are not sent again. Those that are
+// unavailable without a version are published as absent. Callers hold mu.
+func (m *Manager) publish(unavailable map[string]bool) {
 	var change resource.Change
-	for name := range m.published {
-		if m.version(name) == nil {
-			key := resource.Key{Type: resource.SecretType, Name: name}
-			change.Remove = append(change.Remove, key)
+	for name, before := range m.published {
+		if m.version(name) == nil && (before != absent || !unavailable[name]) {
+			change.Remove = append(change.Remove, keyOf(name))
 			delete(m.published, name)
 		}
 	}
-	for name := range m.entries {
+	for name, e := range m.entries {
 		version := m.version(name)
+		if version != nil && version == e.served {
+			continue
+		}
 		if version == nil {
+			if unavailable[name] && m.published[name] == "" {
+				change.Absent = append(change.Absent, keyOf(name))
+				m.published[name] = absent
+			}
 			continue
 		}
 		encoded, err := encode(name, version)
@@ -59,12 +69,18 @@ func (m *Manager) publish() {
 			continue
 		}
 		change.Set = append(change.Set, encoded)
-		m.announce(name, version, m.published[name] != "")
+		e.served = version
+		before := m.published[name]
+		m.announce(name, version, before != "" && before != absent)
 		m.published[name] = encoded.Version
 	}
-	if len(change.Set)+len(change.Remove) > 0 {
+	if len(change.Set)+len(change.Remove)+len(change.Absent) > 0 {
 		m.feed.Publish(change)
 	}
+}
+
+func keyOf(name string) resource.Key {
+	return resource.Key{Type: resource.SecretType, Name: name}
 }
 
 // announce logs a new version, and publishes an event if it replaces one.

@@ -36,8 +36,8 @@ const mutualTLS = `{
           "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
           "require_client_certificate": true,
           "common_tls_context": {
-            "tls_certificate_sds_secret_configs": [{"name": "default", "sds_config": %[3]s}],
-            "validation_context_sds_secret_config": {"name": "ROOTCA", "sds_config": %[3]s}
+            "tls_certificate_sds_secret_configs": [{"name": %[5]q, "sds_config": %[3]s}],
+            "validation_context_sds_secret_config": {"name": %[6]q, "sds_config": %[3]s}
           }}},
         "filters": [{"name": "hcm", "typed_config": {
           "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -64,6 +64,7 @@ type sdsEnvoy struct {
 	t     *testing.T
 	port  int
 	admin http.Client
+	stop  func()
 	mu    sync.Mutex
 	log   bytes.Buffer
 }
@@ -75,11 +76,11 @@ func (e *sdsEnvoy) Write(p []byte) (int, error) {
 	return e.log.Write(p)
 }
 
-// serveSDS serves the secrets of a rig, as the agent is going to.
-func serveSDS(t *testing.T, source xds.Source) (socket string) {
+// serveSDS serves the secrets of a rig, as the agent does.
+func serveSDS(t *testing.T, r *rig) (socket string) {
 	t.Helper()
 	socket = filepath.Join(parts.ShortDir(t), "sds.sock")
-	server, err := xds.NewServer(xds.Options{Source: source})
+	server, err := xds.NewServer(xds.Options{Source: r, Subscriber: r})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,8 @@ func serveSDS(t *testing.T, source xds.Source) (socket string) {
 	return socket
 }
 
-func startSDSEnvoy(t *testing.T, socket, api string) *sdsEnvoy {
+// startSDSEnvoy starts an Envoy that requests a pair and roots by name.
+func startSDSEnvoy(t *testing.T, socket, api, pair, roots string) *sdsEnvoy {
 	t.Helper()
 	e := &sdsEnvoy{t: t, port: parts.FreePort(t)}
 	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
@@ -109,7 +111,8 @@ func startSDSEnvoy(t *testing.T, socket, api string) *sdsEnvoy {
 			return d.DialContext(ctx, "unix", admin)
 		},
 	}
-	config := fmt.Sprintf(mutualTLS, admin, e.port, fmt.Sprintf(sdsConfig, api), socket)
+	config := fmt.Sprintf(mutualTLS, admin, e.port, fmt.Sprintf(sdsConfig, api), socket,
+		pair, roots)
 	command := exec.Command(parts.Envoy(t), "--config-yaml", config, "--disable-hot-restart",
 		"--concurrency", "1", "--log-level", "info")
 	command.Stdout, command.Stderr = e, e
@@ -117,9 +120,12 @@ func startSDSEnvoy(t *testing.T, socket, api string) *sdsEnvoy {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	e.stop = sync.OnceFunc(func() {
 		_ = command.Process.Kill()
 		_ = command.Wait()
+	})
+	t.Cleanup(func() {
+		e.stop()
 		if t.Failed() {
 			t.Logf("Envoy:\n%s", e.log.String())
 		}
@@ -180,7 +186,7 @@ func TestSDS_EnvoyFetchesAndRotates(t *testing.T) {
 		t.Run(api, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, nil) // no file exists yet
-			e := startSDSEnvoy(t, serveSDS(t, r), api)
+			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.Default, identity.RootCA)
 			e.until("Envoy waits for its secrets", func() bool {
 				return strings.Contains(e.config("config_dump"), "dynamic_warming_secrets")
 			})

@@ -19,10 +19,18 @@ type Snapshot struct {
 	sets map[string]map[string]*Resource // type → name → resource
 	// type → sequence of the snapshot that last changed its set
 	changed map[string]uint64
+	// keys that are known not to exist, on a feed of resources on demand; nil on others
+	absent map[Key]bool
 }
 
 // Get returns a resource, or nil.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
+
+// Pending reports whether it is not known yet if a resource exists. It is always known on feeds that
+// are not on demand.
+func (s *Snapshot) Pending(key Key) bool {
+	return s.absent != nil && s.Get(key) == nil && !s.absent[key]
+}
 
 // Set returns all resources of a type by name. Callers must not modify it.
 func (s *Snapshot) Set(typeURL string) map[string]*Resource { return s.sets[typeURL] }
@@ -38,6 +46,7 @@ func (s *Snapshot) Types() []string { return slices.Sorted(maps.Keys(s.sets)) }
 type Change struct {
 	Set    []*Resource // new or with new content
 	Remove []Key
+	Absent []Key // on a feed of resources on demand: removed, and known not to exist
 }
 
 // history is the number of snapshots whose changed keys a feed remembers. A reader that is further
@@ -62,6 +71,14 @@ func NewFeed() *Feed {
 		changed: map[string]uint64{}}, next: make(chan struct{}), left: time.Now()}
 }
 
+// NewFeedOnDemand returns a feed that learns whether a resource exists once a client wants it: a
+// resource that is neither set nor absent is pending.
+func NewFeedOnDemand() *Feed {
+	f := NewFeed()
+	f.current.absent = map[Key]bool{}
+	return f
+}
+
 // Publish applies a change and returns the new snapshot, or the current one if nothing changes. The
 // first call completes the feed even if it is empty.
 func (f *Feed) Publish(change Change) *Snapshot {
@@ -81,7 +98,9 @@ func (f *Feed) Publish(change Change) *Snapshot {
 		return sets[typeURL]
 	}
 	var keys []Key
+	absent := maps.Clone(f.current.absent)
 	for _, r := range change.Set {
+		delete(absent, Key{r.Type, r.Name})
 		if old := sets[r.Type][r.Name]; old != nil && old.Version == r.Version {
 			if !slices.Equal(old.Origins, r.Origins) {
 				if old.Accepted() {
@@ -95,6 +114,18 @@ func (f *Feed) Publish(change Change) *Snapshot {
 		keys = append(keys, Key{r.Type, r.Name})
 	}
 	for _, k := range change.Remove {
+		if absent[k] {
+			delete(absent, k)
+			keys = append(keys, k)
+		}
+	}
+	for _, k := range change.Absent {
+		if !absent[k] && sets[k.Type][k.Name] == nil {
+			keys = append(keys, k)
+		}
+		absent[k] = true
+	}
+	for _, k := range slices.Concat(change.Remove, change.Absent) {
 		if sets[k.Type][k.Name] != nil {
 			delete(writable(k.Type), k.Name)
 			keys = append(keys, k)
@@ -103,7 +134,7 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	if len(keys) == 0 && f.complete {
 		if len(cloned) > 0 {
 			f.current = &Snapshot{Sequence: f.current.Sequence, Published: f.current.Published,
-				sets: sets, changed: f.current.changed}
+				sets: sets, changed: f.current.changed, absent: absent}
 		}
 		return f.current
 	}
@@ -113,7 +144,8 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	for _, k := range keys {
 		changed[k.Type] = sequence
 	}
-	f.current = &Snapshot{Sequence: sequence, Published: time.Now(), sets: sets, changed: changed}
+	f.current = &Snapshot{Sequence: sequence, Published: time.Now(), sets: sets, changed: changed,
+		absent: absent}
 	f.changed[f.current.Sequence%history] = keys
 	close(f.next)
 	f.next = make(chan struct{})

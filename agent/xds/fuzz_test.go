@@ -109,6 +109,9 @@ func FuzzRequest(f *testing.F) {
 			ResourceNamesUnsubscribe: []string{"a"},
 			InitialResourceVersions:  map[string]string{"a": "1"},
 			ErrorDetail:              &statusv3.Status{Message: "bad"}},
+		&discoveryv3.DeltaDiscoveryRequest{TypeUrl: sds,
+			ResourceNamesSubscribe: []string{"default", "file-cert:/c~/k", "kubernetes://a"}},
+		&discoveryv3.DiscoveryRequest{TypeUrl: sds, ResourceNames: []string{"ROOTCA", "*"}},
 	} {
 		encoded, err := proto.Marshal(m)
 		if err != nil {
@@ -130,8 +133,9 @@ func FuzzRequest(f *testing.F) {
 			if one.err != nil {
 				continue
 			}
-			p := newTable(t, one.delta)
-			p.publish(cluster("a=1"), made(eds, "a=1"))
+			p := newDemandTable(t, one.delta)
+			p.publish(cluster("a=1"), made(eds, "a=1"), made(sds, "default=1"))
+			p.absent("ROOTCA")
 			if p.session.handle(one.request) == nil {
 				for p.session.next(p.now) != nil {
 				}

@@ -168,6 +168,7 @@ func (s *session) build(w *watch, last bool) *response {
 		switch target := w.target(name, d.held, now); {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
+		case target == nil && s.pending(w, name): // later
 		case target == nil && (d.forced || mayRemove(name)):
 			// state of the world cannot express a removal
 			if s.delta || d.forced {
@@ -211,22 +212,29 @@ func (s *session) pack(w *watch, r *response, everything bool) {
 	r.body = newBody(r.resources, s.delta)
 }
 
-// buildFirst returns the first response of a type, nil if the client requested nothing.
+// buildFirst returns the first response of a type, nil if the client requested nothing
+// that is known to exist or not.
 func (s *session) buildFirst(w *watch) *response {
 	if !w.wildcard && len(w.names) == 0 {
 		return nil
 	}
 	set := s.snapshot.Set(w.typeURL)
 	r := &response{first: true}
+	w.blank = false
 	for name := range w.names {
-		if now := set[name]; now == nil {
+		switch now := set[name]; {
+		case now == nil && s.pending(w, name):
+			w.hold(name, nil, nil, true)
+		case now == nil:
 			r.removed = append(r.removed, name)
-		} else if !w.wildcard {
+		case !w.wildcard:
 			r.resources = append(r.resources, now)
 		}
 	}
+	if !w.wildcard && len(w.differs) == len(w.names) {
+		return nil // all are pending
+	}
 	s.pack(w, r, w.wildcard || len(r.resources) > 1 && len(r.resources) == len(set))
-	w.blank = false
 	return r
 }
 

@@ -35,9 +35,17 @@ type Source interface {
 	Feed(node *corev3.Node) (*resource.Feed, error)
 }
 
+// Subscriber learns which secrets clients subscribe to: each name once for each stream. Its methods
+// must not block.
+type Subscriber interface {
+	Subscribe(names []string)
+	Unsubscribe(names []string)
+}
+
 // Options configure a Server. The zero value of everything but Source is usable.
 type Options struct {
 	Source       Source
+	Subscriber   Subscriber   // nil: nobody
 	Observer     Observer     // nil: nobody
 	Logger       *slog.Logger // nil: discarded
 	ControlPlane string       // identifier sent to clients; "": none

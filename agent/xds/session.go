@@ -32,6 +32,9 @@ type session struct {
 	nonce     uint64
 	requests  uint64
 	nameBytes int // of names subscribed to
+
+	// changes of the names of secrets that the client subscribes to, since takeDemand
+	subscribed, unsubscribed []string
 }
 
 // reporter receives the events of a session. It must not block.
@@ -40,6 +43,11 @@ type reporter interface {
 	refused(Refusal)
 	cured(typeURL string, names []string)
 	notOffered(typeURL string)
+}
+
+// pending reports whether it is not known yet if a resource exists. The client has to wait.
+func (s *session) pending(w *watch, name string) bool {
+	return s.snapshot.Pending(resource.Key{Type: w.typeURL, Name: name})
 }
 
 // get returns the snapshot's resource of a name, nil if there is none.
@@ -263,9 +271,20 @@ func (s *session) addName(w *watch, name string) error {
 		if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
 			return s.tooManyNames()
 		}
+		if w.typeURL == resource.SecretType {
+			s.subscribed = append(s.subscribed, name)
+		}
 	}
 	w.names[name] = s.requests
 	return nil
+}
+
+// takeDemand returns the names of secrets that the client has subscribed to and unsubscribed from
+// since the last call. A name may be in both, if it was subscribed to in between or before.
+func (s *session) takeDemand() (subscribed, unsubscribed []string) {
+	subscribed, unsubscribed = s.subscribed, s.unsubscribed
+	s.subscribed, s.unsubscribed = nil, nil
+	return subscribed, unsubscribed
 }
 
 func (s *session) tooManyNames() error {
@@ -277,6 +296,9 @@ func (s *session) removeName(w *watch, name string) {
 	if _, named := w.names[name]; named {
 		s.nameBytes -= len(name)
 		delete(w.names, name)
+		if w.typeURL == resource.SecretType {
+			s.unsubscribed = append(s.unsubscribed, name)
+		}
 	}
 	s.drop(w, name)
 }

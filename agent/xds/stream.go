@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -106,10 +108,34 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	}
 	connected = true
 	s.observer.Connected(st.Stream)
-	if err := st.session.handle(first); err != nil {
+	defer st.unsubscribe()
+	if err := st.handle(first); err != nil {
 		return err
 	}
 	return st.loop(ctx, newer)
+}
+
+// handle processes a request, and passes the names of secrets to the subscriber.
+func (st *stream) handle(r *request) error {
+	err := st.session.handle(r)
+	subscribed, unsubscribed := st.session.takeDemand()
+	if subscriber := st.server.options.Subscriber; subscriber != nil {
+		if len(subscribed) > 0 {
+			subscriber.Subscribe(subscribed)
+		}
+		if len(unsubscribed) > 0 {
+			subscriber.Unsubscribe(unsubscribed)
+		}
+	}
+	return err
+}
+
+// unsubscribe ends the subscriptions of the stream.
+func (st *stream) unsubscribe() {
+	w := st.session.watches[resource.SecretType]
+	if subscriber := st.server.options.Subscriber; subscriber != nil && w != nil {
+		subscriber.Unsubscribe(slices.Collect(maps.Keys(w.names)))
+	}
 }
 
 // first waits for the first request, which has the node.
@@ -159,7 +185,7 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 		}
 		select {
 		case r := <-st.requests:
-			if err := st.session.handle(r); err != nil {
+			if err := st.handle(r); err != nil {
 				return err
 			}
 		case err := <-st.sent:

@@ -1,0 +1,116 @@
+package identity_test
+
+import (
+	"crypto/x509"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pkitest"
+)
+
+// missingSecret is what Envoy shows while it lacks a secret: the target for which its listener
+// waits, or connections that its listener closed.
+var missingSecret = map[string]struct{ query, text string }{
+	// state of the world: an empty response leaves Envoy waiting
+	"GRPC": {"init_dump", "SdsApi "},
+	// incremental: the secret is named as removed, and Envoy serves without it
+	"DELTA_GRPC": {"stats?filter=downstream_context_secrets_not_ready", "not_ready: "},
+}
+
+// TestSDS_SecretThatNobodyProvides has Envoy show that it lacks a secret, and the condition why.
+// Once it is provided, it is served on the same stream.
+func TestSDS_SecretThatNobodyProvides(t *testing.T) {
+	for api, shows := range missingSecret {
+		t.Run(api, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, func(_ *rig, options *identity.Options) {
+				options.Settings = identity.Settings{}
+			})
+			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.Default, identity.RootCA)
+			chain, key := r.root.Issue(t, pkitest.Leaf("client", time.Hour))
+			pool := x509.NewCertPool()
+			pool.AddCert(r.root.Certificate)
+			r.awaitCondition(identity.CodeUnavailable, "ROOTCA: no provider has this secret")
+			e.until("Envoy reports the missing secret", func() bool {
+				if _, err := e.get(pool, chain, key); err == nil {
+					t.Fatal("a connection without the secret")
+				}
+				got := e.config(shows.query)
+				return strings.Contains(got, shows.text) && !strings.Contains(got, ": 0\n")
+			})
+			r.issue(time.Hour)
+			r.Configure(identity.Settings{Files: r.files()})
+			e.until("the secret is served", func() bool {
+				_, err := e.get(pool, chain, key)
+				return err == nil
+			})
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if strings.Contains(e.log.String(), "stream closed") {
+				t.Error("a stream of SDS ended")
+			}
+		})
+	}
+}
+
+// TestSDS_FilesByName has two Envoys request the same files by name, and reads them as long as one
+// does.
+func TestSDS_FilesByName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, options *identity.Options) {
+		r.issue(time.Hour)
+		options.Settings = identity.Settings{}
+	})
+	pair := fmt.Sprintf("file-cert:%s~%s", r.path("cert.pem"), r.path("key.pem"))
+	roots := "file-root:" + r.path("root.pem")
+	socket := serveSDS(t, r)
+	pool := x509.NewCertPool()
+	pool.AddCert(r.root.Certificate)
+	chain, key := r.root.Issue(t, pkitest.Leaf("client", time.Hour))
+	serves := func(e *sdsEnvoy, want []byte) {
+		t.Helper()
+		e.until("the pair", func() bool {
+			got, err := e.get(pool, chain, key)
+			return err == nil && string(pkitest.PEM(got)) == string(want)
+		})
+	}
+	first := startSDSEnvoy(t, socket, "GRPC", pair, roots)
+	second := startSDSEnvoy(t, socket, "DELTA_GRPC", pair, roots)
+	renewed := r.issue(2 * time.Hour)
+	serves(first, renewed)
+	serves(second, renewed)
+	if got := len(r.Secrets()); got != 2 {
+		t.Errorf("%d secrets for two Envoys with the same names", got)
+	}
+	first.stop()
+	renewed = r.issue(3 * time.Hour)
+	serves(second, renewed)
+	second.stop()
+	second.until("nothing is read for nobody", func() bool { return len(r.Secrets()) == 0 })
+}
+
+// TestNames_FilesThatEnvoyCannotRead are not read for Envoy either.
+func TestNames_FilesThatEnvoyCannotRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, options *identity.Options) {
+		r.issue(time.Hour)
+		options.Denied = func(path string) string {
+			if path == r.path("key.pem") {
+				return "user envoy cannot read " + path
+			}
+			return ""
+		}
+	})
+	r.await("configured files, which only the agent reads", func() bool {
+		return r.secret(identity.Default) != nil
+	})
+	pair := fmt.Sprintf("file-cert:%s~%s", r.path("cert.pem"), r.path("key.pem"))
+	r.Subscribe([]string{pair})
+	r.awaitCondition(identity.CodeUnavailable, "user envoy cannot read")
+	if r.secret(pair) != nil {
+		t.Error("the pair is published")
+	}
+}
