@@ -1,0 +1,178 @@
+// Package capture redirects connections of this host to Envoy. Settings say what to capture, Rules
+// turns them into a typed Table, and Explain evaluates this table for one connection. The helper
+// (Command, cmd/outrider-capture) owns the table in the kernel; Client is the agent's side.
+//
+//	Settings -> Rules -> Table -> Table.String   nft text, for people
+//	                           -> kernel.install one transaction
+//	                           -> Table.Explain  verdict, rule, key
+//
+// The table belongs to a netlink socket of the helper: the kernel removes it when the helper ends.
+// The helper installs it only while sockets of Envoy's user accept connections on OutboundPort and
+// InboundPort.
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// Ports of Envoy's listeners for captured connections, and Istio's address from which Envoy calls
+// the application.
+const (
+	OutboundPort = 15001
+	InboundPort  = 15006
+)
+
+// Limits of Settings.
+const (
+	maxPorts    = 4096
+	maxNetworks = 4096
+	maxUnits    = 256
+)
+
+// Settings say what to capture. The helper validates them; they contain no rule text.
+type Settings struct {
+	Instance string `json:"instance,omitempty"`
+	// Inbound ports of this host; nil: none.
+	Inbound        Ports    `json:"inbound"`
+	ExcludeInbound []uint16 `json:"exclude_inbound,omitempty"`
+	// Outbound networks; 0.0.0.0/0 and ::/0 are all.
+	Outbound             []netip.Prefix `json:"outbound,omitempty"`
+	ExcludeOutbound      []netip.Prefix `json:"exclude_outbound,omitempty"`
+	ExcludeOutboundPorts []uint16       `json:"exclude_outbound_ports,omitempty"`
+	// OwnPorts are inbound ports of Envoy and the agent, which are never captured.
+	OwnPorts []uint16 `json:"own_ports,omitempty"`
+	// Units restricts outbound capture to processes in these control groups, if there are any.
+	Units        []Unit `json:"units,omitempty"`
+	ExcludeUnits []Unit `json:"exclude_units,omitempty"`
+	// FailClosed rejects what would be captured while Envoy does not serve.
+	FailClosed bool `json:"fail_closed,omitempty"`
+}
+
+// Ports is a set of ports.
+type Ports struct {
+	All  bool     `json:"all,omitempty"`
+	List []uint16 `json:"list,omitempty"`
+}
+
+// Unit is the control group of a systemd unit. ID 0: the unit does not run.
+type Unit struct {
+	Name  string `json:"name"`
+	Path  string `json:"path,omitempty"` // below /sys/fs/cgroup, without a leading slash
+	ID    uint64 `json:"id,omitempty"`   // inode of the directory
+	Level int    `json:"level,omitempty"`
+}
+
+// Users are those whose connections are never captured as outbound ones. They are arguments of the
+// helper, not settings: the agent cannot choose whose listener receives connections.
+type Users struct {
+	Envoy uint32 `json:"envoy"`
+	Agent uint32 `json:"agent"`
+}
+
+var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// Validate returns an error that names the first invalid setting.
+func (s *Settings) Validate() error {
+	if s.Instance != "" && !instanceName.MatchString(s.Instance) {
+		return fmt.Errorf("instance %q: invalid name", s.Instance)
+	}
+	for name, ports := range map[string][]uint16{"inbound": s.Inbound.List,
+		"exclude_inbound": s.ExcludeInbound, "exclude_outbound_ports": s.ExcludeOutboundPorts,
+		"own_ports": s.OwnPorts} {
+		if len(ports) > maxPorts {
+			return fmt.Errorf("%s: %d ports; at most %d", name, len(ports), maxPorts)
+		}
+		if slices.Contains(ports, 0) {
+			return fmt.Errorf("%s: port 0", name)
+		}
+	}
+	for name, networks := range map[string][]netip.Prefix{"outbound": s.Outbound,
+		"exclude_outbound": s.ExcludeOutbound} {
+		if len(networks) > maxNetworks {
+			return fmt.Errorf("%s: %d networks; at most %d", name, len(networks), maxNetworks)
+		}
+		for _, n := range networks {
+			if !n.IsValid() || n.Addr().Is4In6() {
+				return fmt.Errorf("%s: invalid network %v", name, n)
+			}
+		}
+	}
+	for name, units := range map[string][]Unit{"units": s.Units, "exclude_units": s.ExcludeUnits} {
+		if len(units) > maxUnits {
+			return fmt.Errorf("%s: %d units; at most %d", name, len(units), maxUnits)
+		}
+		for _, u := range units {
+			if u.Level < 0 || u.Level > maxLevel {
+				return fmt.Errorf("%s: %s: level %d of its control group; at most %d", name, u.Name,
+					u.Level, maxLevel)
+			}
+		}
+	}
+	return nil
+}
+
+// TableName returns the name of an instance's table in family inet.
+func TableName(instance string) string { return tableName("outrider", instance) }
+
+// closedName is the name of the table that rejects connections; it has no owner.
+func closedName(instance string) string { return tableName("outrider-closed", instance) }
+
+// natName is the name of the table that has an empty nat chain.
+func natName(instance string) string { return tableName("outrider-nat", instance) }
+
+func tableName(name, instance string) string {
+	if instance == "" {
+		return name
+	}
+	return name + "_" + instance
+}
+
+// State is the value of the D-Bus property Capture.
+type State string
+
+// The states.
+const (
+	Off       State = "off"       // no settings
+	On        State = "on"        // the rules are in force
+	Withdrawn State = "withdrawn" // settings, but no rules; Status.Reason says why
+	Trial     State = "trial"     // in force until Status.Until, or until confirmed
+)
+
+// Status is what the helper reports after each request and each change.
+type Status struct {
+	State  State     `json:"state"`
+	Reason string    `json:"reason,omitempty"`
+	Until  time.Time `json:"until,omitzero"` // of a trial
+	Since  time.Time `json:"since,omitzero"`
+	// Families that Envoy serves and that are therefore captured.
+	Families Families `json:"families"`
+	// Unowned: this kernel (before 5.12) does not remove the rules when the helper ends.
+	Unowned  bool      `json:"unowned,omitempty"`
+	Settings *Settings `json:"settings,omitempty"`
+	Users    Users     `json:"users"`
+	Counters []Counter `json:"counters,omitempty"`
+	Version  string    `json:"version,omitempty"` // of the helper
+	PID      int       `json:"pid,omitempty"`
+}
+
+// Counter is the traffic that matched the rules of one key: first packets of connections.
+type Counter struct {
+	Rule    string `json:"rule"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// Families are address families.
+type Families struct {
+	IPv4 bool `json:"ipv4"`
+	IPv6 bool `json:"ipv6"`
+}
+
+func (f Families) any() bool { return f.IPv4 || f.IPv6 }
+
+var errNoSettings = errors.New("there are no settings: capture.mode is none, or Envoy is not live")

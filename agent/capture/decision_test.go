@@ -1,0 +1,375 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// Users of the tests. App is any other one.
+const (
+	envoyUser = 2001
+	agentUser = 2002
+	appUser   = 2003
+)
+
+var testUsers = Users{Envoy: envoyUser, Agent: agentUser}
+
+// both is a pair of addresses, IPv4 and IPv6; a case with a pair is two cases.
+type both [2]string
+
+// Addresses. Those of other hosts answer on every port of otherPorts.
+var (
+	loopbackAddress = both{"127.0.0.1", "::1"}
+	loopbackOther   = both{"127.0.0.9", ""}
+	fromEnvoyOwn    = both{"127.0.0.6", "::6"}
+	here            = both{"198.51.100.1", "2001:db8:1::1"}
+	far             = both{"10.2.0.1", "fd02::1"}
+	excludedNetwork = both{"10.1.0.1", "fd01::1"}
+)
+
+var otherPorts = []int{25, 80, 8080, 15001, 15006}
+var herePorts = []int{22, 80, 8080, 15021}
+
+var (
+	captureAll = Settings{Inbound: Ports{All: true}, ExcludeInbound: []uint16{22},
+		OwnPorts: []uint16{15021}, Outbound: everywhere, ExcludeOutboundPorts: []uint16{25},
+		ExcludeOutbound: prefixes("10.1.0.0/16", "10.1.7.0/24", "fd01::/16")}
+	captureSome = Settings{Inbound: Ports{List: []uint16{8080, 22}}, ExcludeInbound: []uint16{22},
+		Outbound: prefixes("10.2.0.0/16", "10.2.0.0/24", "fd02::/16")}
+	captureNone = Settings{}
+)
+
+func prefixes(texts ...string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+// A decision is a connection and what must happen to it.
+type decision struct {
+	name    string
+	inbound bool // from another host
+	udp     bool
+	user    int
+	source  both // zero: any
+	to      both
+	port    int
+	want    Verdict
+	key     string
+}
+
+var decisionsOfAll = []decision{
+	{name: "outside", user: appUser, to: far, port: 80, want: Outbound,
+		key: "capture.outbound_cidrs"},
+	{name: "outside as root", to: far, port: 8080, want: Outbound, key: "capture.outbound_cidrs"},
+	{name: "15001 of another host", user: appUser, to: far, port: 15001, want: Outbound,
+		key: "capture.outbound_cidrs"},
+	{name: "excluded port", user: appUser, to: far, port: 25, want: Direct,
+		key: "capture.exclude_outbound_ports"},
+	{name: "excluded network", user: appUser, to: excludedNetwork, port: 80, want: Direct,
+		key: "capture.exclude_outbound_cidrs"},
+	{name: "agent outside", user: agentUser, to: far, port: 80, want: Direct, key: ruleAgent},
+	{name: "agent to this host", user: agentUser, to: here, port: 80, want: Direct,
+		key: ruleAgent},
+	{name: "Envoy outside", user: envoyUser, to: far, port: 80, want: Direct, key: ruleEnvoy},
+	{name: "Envoy to this host", user: envoyUser, to: here, port: 80, want: Inbound,
+		key: ruleEnvoyToHost},
+	{name: "Envoy to an excluded port of this host", user: envoyUser, to: here, port: 22,
+		want: Inbound, key: ruleEnvoyToHost},
+	{name: "Envoy to the application", user: envoyUser, source: fromEnvoyOwn, to: here, port: 80,
+		want: Direct, key: ruleEnvoy},
+	{name: "Envoy to loopback", user: envoyUser, to: loopbackAddress, port: 80, want: Direct,
+		key: ruleEnvoy},
+	{name: "Envoy to another loopback address", user: envoyUser, to: loopbackOther, port: 80,
+		want: Direct, key: ruleEnvoy},
+	{name: "loopback", user: appUser, to: loopbackAddress, port: 80, want: Direct,
+		key: ruleLoopback},
+	{name: "application to this host", user: appUser, to: here, port: 80, want: Direct,
+		key: ruleLoopback},
+	{name: "15001 over loopback", user: appUser, to: loopbackAddress, port: 15001, want: Refused,
+		key: ruleDirect},
+	{name: "15006 over loopback", user: appUser, to: loopbackAddress, port: 15006, want: Refused,
+		key: ruleDirect},
+	{name: "15001 of this host", user: appUser, to: here, port: 15001, want: Refused,
+		key: ruleDirect},
+	{name: "Envoy to 15001 over loopback", user: envoyUser, to: loopbackAddress, port: 15001,
+		want: Refused, key: ruleDirect},
+	{name: "inbound", inbound: true, to: here, port: 80, want: Inbound,
+		key: "capture.inbound_ports"},
+	{name: "inbound to an excluded port", inbound: true, to: here, port: 22, want: Direct,
+		key: "capture.exclude_inbound_ports"},
+	{name: "inbound to a port of Outrider", inbound: true, to: here, port: 15021, want: Direct,
+		key: ruleOwnPorts},
+	{name: "UDP outside", udp: true, user: appUser, to: far, port: 80, want: Direct,
+		key: "no rule matches"},
+	{name: "UDP inbound", udp: true, inbound: true, to: here, port: 80, want: Direct,
+		key: "no rule matches"},
+	{name: "UDP over loopback", udp: true, user: appUser, to: loopbackAddress, port: 80,
+		want: Direct, key: ruleLoopback},
+}
+
+var decisionsOfSome = []decision{
+	{name: "listed network", user: appUser, to: far, port: 80, want: Outbound,
+		key: "capture.outbound_cidrs"},
+	{name: "network that is not listed", user: appUser, to: excludedNetwork, port: 80,
+		want: Direct, key: "no rule matches"},
+	{name: "listed port", inbound: true, to: here, port: 8080, want: Inbound,
+		key: "capture.inbound_ports"},
+	{name: "port that is not listed", inbound: true, to: here, port: 80, want: Direct,
+		key: "no rule matches"},
+	{name: "listed and excluded", inbound: true, to: here, port: 22, want: Direct,
+		key: "capture.exclude_inbound_ports"},
+	{name: "15006 from outside", inbound: true, to: here, port: 15006, want: Refused,
+		key: ruleDirect},
+}
+
+var decisionsOfNone = []decision{
+	{name: "outside", user: appUser, to: far, port: 80, want: Direct, key: "no rule matches"},
+	{name: "inbound", inbound: true, to: here, port: 80, want: Direct, key: "no rule matches"},
+	{name: "Envoy to this host", user: envoyUser, to: here, port: 80, want: Inbound,
+		key: ruleEnvoyToHost},
+}
+
+var decisionsOfIPv4Alone = []decision{
+	{name: "IPv4", user: appUser, to: both{far[0]}, port: 80, want: Outbound,
+		key: "capture.outbound_cidrs"},
+	{name: "IPv6", user: appUser, to: both{"", far[1]}, port: 80, want: Direct, key: ruleFamily},
+	{name: "IPv6 inbound", inbound: true, to: both{"", here[1]}, port: 80, want: Direct,
+		key: ruleFamily},
+}
+
+// Without redirection everything that would be captured is refused.
+var decisionsOfClosed = []decision{
+	{name: "outside", user: appUser, to: far, port: 80, want: Refused,
+		key: "capture.outbound_cidrs"},
+	{name: "excluded port", user: appUser, to: far, port: 25, want: Direct,
+		key: "capture.exclude_outbound_ports"},
+	{name: "excluded network", user: appUser, to: excludedNetwork, port: 80, want: Direct,
+		key: "capture.exclude_outbound_cidrs"},
+	{name: "agent", user: agentUser, to: far, port: 80, want: Direct, key: ruleAgent},
+	{name: "Envoy", user: envoyUser, to: far, port: 80, want: Direct, key: ruleEnvoy},
+	{name: "loopback", user: appUser, to: loopbackAddress, port: 80, want: Direct,
+		key: ruleLoopback},
+	{name: "inbound", inbound: true, to: here, port: 80, want: Refused,
+		key: "capture.inbound_ports"},
+	{name: "excluded inbound", inbound: true, to: here, port: 22, want: Direct,
+		key: "capture.exclude_inbound_ports"},
+	{name: "UDP outside", udp: true, user: appUser, to: far, port: 80, want: Direct,
+		key: "no rule matches"},
+}
+
+// TestDecisions compares the kernel and Explain with the specification.
+func TestDecisions(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	other := newHosts(t)
+	dual := Families{true, true}
+	for _, group := range []struct {
+		name   string
+		tables []*Table // the last explains
+		cases  []decision
+	}{
+		{"all", []*Table{Rules(&captureAll, testUsers, dual)}, decisionsOfAll},
+		{"some", []*Table{Rules(&captureSome, testUsers, dual)}, decisionsOfSome},
+		{"none", []*Table{Rules(&captureNone, testUsers, dual)}, decisionsOfNone},
+		{"IPv4 alone", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true})},
+			decisionsOfIPv4Alone},
+		{"closed", []*Table{closedRules(&captureAll, testUsers)}, decisionsOfClosed},
+		{"closed while Envoy serves", []*Table{closedRules(&captureAll, testUsers),
+			Rules(&captureAll, testUsers, dual)}, decisionsOfAll},
+	} {
+		socket, err := newOwnerSocket()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, table := range group.tables {
+			if err := socket.install(table); err != nil {
+				t.Fatalf("%s: %v", group.name, err)
+			}
+		}
+		table := group.tables[len(group.tables)-1]
+		for _, d := range group.cases {
+			for family, address := range d.to {
+				if address != "" {
+					t.Run(fmt.Sprintf("%s/%s/%s", group.name, d.name,
+						[]string{"IPv4", "IPv6"}[family]), func(t *testing.T) {
+						d.check(t, table, other, family)
+					})
+				}
+			}
+		}
+		for _, table := range group.tables {
+			if err := socket.remove(table.Name); err != nil {
+				t.Error(err)
+			}
+		}
+		_ = socket.Close()
+	}
+}
+
+func (d *decision) check(t *testing.T, table *Table, other *parts.OtherHost, family int) {
+	to := netip.AddrPortFrom(netip.MustParseAddr(d.to[family]), uint16(d.port))
+	var source netip.Addr
+	if d.source[family] != "" {
+		source = netip.MustParseAddr(d.source[family])
+	}
+	protocol := "tcp"
+	if d.udp {
+		protocol = "udp"
+	}
+	got := table.Explain(Connection{Inbound: d.inbound, Protocol: protocol, Source: source,
+		Destination: to, UID: uint32(d.user),
+		Local: slices.Contains([]string{here[family], loopbackAddress[family],
+			loopbackOther[family]}, d.to[family])})
+	if got.Verdict != d.want || got.Key != d.key {
+		t.Errorf("explained as %s by %q (%s); want %s by %q", got.Verdict, got.Key, got.Rule, d.want,
+			d.key)
+	}
+	var answer string
+	call := func() { answer = dial(t, protocol, source, to) }
+	if d.inbound {
+		other.Do(t, call)
+	} else {
+		parts.As(t, d.user, call)
+	}
+	want := map[Verdict]string{Outbound: "15001", Inbound: "15006", Refused: "refused",
+		Direct: fmt.Sprintf("%s %d", map[bool]string{true: "here", false: "far"}[slices.Contains(
+			[]string{here[family], loopbackAddress[family], loopbackOther[family]},
+			d.to[family])], d.port)}[d.want]
+	if answer != want {
+		t.Errorf("the kernel's answer is %q, want %q", answer, want)
+	}
+}
+
+// dial returns the first line of a server, or "refused".
+func dial(t *testing.T, protocol string, source netip.Addr, to netip.AddrPort) string {
+	t.Helper()
+	dialer := net.Dialer{Timeout: 3 * time.Second}
+	if source.IsValid() {
+		dialer.LocalAddr = &net.TCPAddr{IP: source.AsSlice()}
+	}
+	connection, err := dialer.Dial(protocol, to.String())
+	if errors.Is(err, unix.ECONNREFUSED) {
+		return "refused"
+	}
+	if err != nil {
+		t.Errorf("dial %s: %v", to, err)
+		return ""
+	}
+	defer func() { _ = connection.Close() }()
+	_ = connection.SetDeadline(time.Now().Add(3 * time.Second))
+	if protocol == "udp" {
+		if _, err := connection.Write([]byte("?")); err != nil {
+			t.Error(err)
+		}
+	}
+	answer := make([]byte, 64)
+	n, err := connection.Read(answer)
+	if err != nil && !errors.Is(err, io.EOF) {
+		t.Errorf("read from %s: %v", to, err)
+	}
+	return string(answer[:n])
+}
+
+// newHosts makes another host, and servers here and there. A server's answer is where it is and its
+// port; those of Envoy say their port only.
+func newHosts(t *testing.T) *parts.OtherHost {
+	t.Helper()
+	other := parts.NewOtherHost(t)
+	link := ""
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range interfaces {
+		if strings.HasPrefix(i.Name, "ot") {
+			link = i.Name
+		}
+	}
+	for _, arguments := range []string{"address add " + here[0] + "/32 dev lo",
+		"address add " + here[1] + "/128 dev lo", "address add ::6/128 dev lo",
+		"address add 2001:db8:2::1/64 dev " + link + " nodad",
+		"route add default via " + other.Address,
+		"route add default via 2001:db8:2::2 dev " + link} {
+		ip(t, arguments)
+	}
+	other.Do(t, func() {
+		for _, arguments := range []string{"link set lo up",
+			"address add 2001:db8:2::2/64 dev eth0 nodad", "route add default via " + other.Peer,
+			"route add default via 2001:db8:2::1 dev eth0",
+			"route add local 10.0.0.0/8 dev lo", "route add local fd00::/8 dev lo",
+			"address add " + far[1] + "/128 dev lo nodad"} {
+			ip(t, arguments)
+		}
+		for _, port := range otherPorts {
+			serve(t, port, fmt.Sprintf("far %d", port))
+		}
+		serveDatagrams(t, "far 80", far[:]...)
+	})
+	for _, port := range herePorts {
+		serve(t, port, fmt.Sprintf("here %d", port))
+	}
+	serveDatagrams(t, "here 80", append(here[:], loopbackAddress[:]...)...)
+	parts.As(t, envoyUser, func() {
+		serve(t, OutboundPort, fmt.Sprint(OutboundPort))
+		serve(t, InboundPort, fmt.Sprint(InboundPort))
+	})
+	return other
+}
+
+// serve answers TCP on all addresses until the test ends.
+func serve(t *testing.T, port int, answer string) net.Listener {
+	t.Helper()
+	streams, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = streams.Close() })
+	go func() {
+		for {
+			c, err := streams.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte(answer))
+			_ = c.Close()
+		}
+	}()
+	return streams
+}
+
+// serveDatagrams answers UDP on port 80 of the addresses until the test ends.
+func serveDatagrams(t *testing.T, answer string, addresses ...string) {
+	t.Helper()
+	for _, address := range addresses {
+		datagrams, err := net.ListenPacket("udp", net.JoinHostPort(address, "80"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = datagrams.Close() })
+		go func() {
+			buffer := make([]byte, 64)
+			for {
+				_, from, err := datagrams.ReadFrom(buffer)
+				if err != nil {
+					return
+				}
+				_, _ = datagrams.WriteTo([]byte(answer), from)
+			}
+		}()
+	}
+}

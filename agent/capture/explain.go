@@ -1,0 +1,70 @@
+package capture
+
+import "net/netip"
+
+// A Connection is what Explain evaluates.
+type Connection struct {
+	Inbound     bool   // made by another host
+	Protocol    string // tcp, udp
+	Source      netip.Addr
+	Destination netip.AddrPort
+	Local       bool   // Destination is an address of this host
+	UID         uint32 // of the caller, on this host
+	CGroup      string // of the caller, without a leading slash
+}
+
+// Explanation says what happens to a connection, by which rule and from which key.
+type Explanation struct {
+	Verdict Verdict `json:"verdict"`
+	Key     string  `json:"key"`            // configuration key or name of the rule
+	Rule    string  `json:"rule,omitempty"` // nft text; "" if no rule matches
+	Chain   string  `json:"chain,omitempty"`
+}
+
+// Explain evaluates the chains that the first packet of a connection passes.
+func (t *Table) Explain(c Connection) Explanation {
+	last := Explanation{Verdict: Direct, Key: "no rule matches"}
+	for _, chain := range t.Chains {
+		if !chain.sees(&c) {
+			continue
+		}
+		for _, r := range chain.Rules {
+			if !r.holds(&c) {
+				continue
+			}
+			found := Explanation{r.Verdict, r.Key, r.String(), chain.Name}
+			if r.Verdict != Direct {
+				return found
+			}
+			if last.Rule == "" {
+				last = found
+			}
+			break
+		}
+	}
+	if last.Rule == "" && c.Inbound && !c.Local {
+		last.Key = ruleForwarded
+	}
+	return last
+}
+
+// sees reports whether the chain is on the path of a connection. The nat chain of prerouting does
+// not see what this host sends itself.
+func (c *Chain) sees(connection *Connection) bool {
+	switch c.Hook {
+	case "output":
+		return !connection.Inbound
+	case "prerouting":
+		return connection.Inbound
+	}
+	return connection.Local // input
+}
+
+func (r *Rule) holds(c *Connection) bool {
+	for _, m := range r.Matches {
+		if !m.holds(c) {
+			return false
+		}
+	}
+	return true
+}

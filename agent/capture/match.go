@@ -1,0 +1,263 @@
+package capture
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// A match is a condition of a rule: as nft text, as expressions of the kernel, and evaluated for a
+// connection.
+type match interface {
+	text() string
+	exprs() []expr.Any
+	holds(c *Connection) bool
+}
+
+const loopbackIndex = 1 // of the interface lo, in every network namespace
+
+// register holds the value that the next expression compares.
+const register = 1
+
+func equal(data ...byte) expr.Any {
+	return &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: data}
+}
+
+// isTCP limits a rule to TCP.
+type isTCP struct{}
+
+func (isTCP) text() string { return "meta l4proto tcp" }
+
+func (isTCP) exprs() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register},
+		equal(unix.IPPROTO_TCP)}
+}
+
+func (isTCP) holds(c *Connection) bool { return c.Protocol == "tcp" }
+
+// notSYN holds for packets that do not begin a connection. Connections that were established before
+// conntrack was loaded are new to it.
+type notSYN struct{}
+
+const (
+	tcpFlagsOffset = 13
+	tcpSYN         = 0x02
+	tcpStateFlags  = 0x17 // FIN, SYN, RST, ACK
+)
+
+func (notSYN) text() string { return "tcp flags & (fin | syn | rst | ack) != syn" }
+
+func (notSYN) exprs() []expr.Any {
+	return append(isTCP{}.exprs(),
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader,
+			Offset: tcpFlagsOffset, Len: 1},
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 1,
+			Mask: []byte{tcpStateFlags}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: []byte{tcpSYN}})
+}
+
+func (notSYN) holds(*Connection) bool { return false }
+
+// family holds for one address family.
+type family struct{ ipv6 bool }
+
+func (f family) text() string {
+	if f.ipv6 {
+		return "meta nfproto ipv6"
+	}
+	return "meta nfproto ipv4"
+}
+
+func (f family) exprs() []expr.Any {
+	number := byte(unix.NFPROTO_IPV4)
+	if f.ipv6 {
+		number = unix.NFPROTO_IPV6
+	}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: register}, equal(number)}
+}
+
+func (f family) holds(c *Connection) bool { return c.Destination.Addr().Is6() == f.ipv6 }
+
+// user holds for sockets of the users in a set.
+type user struct{ set *Set }
+
+func (m user) text() string { return "meta skuid @" + m.set.Name }
+
+func (m user) exprs() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeySKUID, Register: register}, lookup(m.set, false)}
+}
+
+func (m user) holds(c *Connection) bool {
+	return m.set.has(binaryutil.NativeEndian.PutUint32(c.UID))
+}
+
+// loopback holds for what this host sends to addresses of its own; arriving in chains that see it
+// arrive.
+type loopback struct{ arriving bool }
+
+func (l loopback) text() string {
+	if l.arriving {
+		return `iif "lo"`
+	}
+	return `oif "lo"`
+}
+
+func (l loopback) exprs() []expr.Any {
+	key := expr.MetaKeyOIF
+	if l.arriving {
+		key = expr.MetaKeyIIF
+	}
+	return []expr.Any{&expr.Meta{Key: key, Register: register},
+		equal(binaryutil.NativeEndian.PutUint32(loopbackIndex)...)}
+}
+
+func (l loopback) holds(c *Connection) bool { return c.Local && !c.Inbound }
+
+// toHost holds for packets to an address of this host, not for those that it forwards.
+type toHost struct{}
+
+func (toHost) text() string { return "fib daddr type local" }
+
+func (toHost) exprs() []expr.Any {
+	return []expr.Any{&expr.Fib{Register: register, FlagDADDR: true, ResultADDRTYPE: true},
+		equal(binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)...)}
+}
+
+func (toHost) holds(c *Connection) bool { return c.Local }
+
+// port holds for the destination ports in a set.
+type port struct{ set *Set }
+
+func (m port) text() string { return "tcp dport @" + m.set.Name }
+
+func (m port) exprs() []expr.Any {
+	return append(isTCP{}.exprs(),
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader,
+			Offset: 2, Len: 2}, lookup(m.set, false))
+}
+
+func (m port) holds(c *Connection) bool {
+	return c.Protocol == "tcp" && m.set.has(binaryutil.BigEndian.PutUint16(c.Destination.Port()))
+}
+
+// address holds for source or destination addresses in (or, if except, not in) a set.
+type address struct {
+	set            *Set
+	source, except bool
+}
+
+func (m address) text() string {
+	words := []string{"ip", "daddr"}
+	if m.set.Kind == setIPv6 {
+		words[0] = "ip6"
+	}
+	if m.source {
+		words[1] = "saddr"
+	}
+	if m.except {
+		words = append(words, "!=")
+	}
+	return strings.Join(append(words, "@"+m.set.Name), " ")
+}
+
+func (m address) exprs() []expr.Any {
+	payload := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader,
+		Offset: 16, Len: 4}
+	if m.source {
+		payload.Offset = 12
+	}
+	if m.set.Kind == setIPv6 {
+		payload.Offset, payload.Len = 24, 16
+		if m.source {
+			payload.Offset = 8
+		}
+	}
+	return append(family{m.set.Kind == setIPv6}.exprs(), payload, lookup(m.set, m.except))
+}
+
+func (m address) holds(c *Connection) bool {
+	a := c.Destination.Addr()
+	if m.source {
+		a = c.Source
+	}
+	isFamily := c.Destination.Addr().Is6() == (m.set.Kind == setIPv6)
+	return isFamily && m.set.contains(a) != m.except
+}
+
+// unit holds for sockets of processes in the control groups of a set, all at one level.
+type unit struct {
+	set   *Set
+	level int
+}
+
+// maxLevel is the kernel's limit for the level of a control group in a match.
+const maxLevel = 255
+
+func (m unit) text() string {
+	return fmt.Sprintf("socket cgroupv2 level %d @%s", m.level, m.set.Name)
+}
+
+func (m unit) exprs() []expr.Any {
+	return []expr.Any{&expr.Socket{Key: expr.SocketKeyCgroupv2, Level: uint32(m.level),
+		Register: register}, lookup(m.set, false)}
+}
+
+func (m unit) holds(c *Connection) bool {
+	return slices.ContainsFunc(m.set.Elements, func(e Element) bool {
+		path := strings.Trim(e.Text, `"`)
+		return c.CGroup == path || strings.HasPrefix(c.CGroup, path+"/")
+	})
+}
+
+// redirected holds for connections whose destination was translated.
+type redirected struct{}
+
+const ctDNAT = 0x20 // IPS_DST_NAT
+
+func (redirected) text() string { return "ct status dnat" }
+
+func (redirected) exprs() []expr.Any {
+	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: register},
+		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(ctDNAT), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)}}
+}
+
+func (redirected) holds(*Connection) bool { return false } // Explain ends with the redirection
+
+// probe holds for connections with which the helper checks that Envoy accepts.
+type probe struct{}
+
+// probeMark is the mark of the helper's sockets. It requires CAP_NET_ADMIN.
+const probeMark = 0x4f757472
+
+func (probe) text() string { return fmt.Sprintf("meta mark %#x", probeMark) }
+
+func (probe) exprs() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: register},
+		equal(binaryutil.NativeEndian.PutUint32(probeMark)...)}
+}
+
+func (probe) holds(*Connection) bool { return false }
+
+func lookup(set *Set, except bool) expr.Any {
+	return &expr.Lookup{SourceRegister: register, SetName: set.Name, Invert: except}
+}
+
+// has reports whether a set that is no interval set has a key.
+func (s *Set) has(key []byte) bool {
+	return slices.ContainsFunc(s.Elements, func(e Element) bool { return slices.Equal(e.Key, key) })
+}
+
+// contains reports whether an interval set contains an address.
+func (s *Set) contains(a netip.Addr) bool {
+	return slices.ContainsFunc(s.Elements, func(e Element) bool {
+		network, err := netip.ParsePrefix(e.Text)
+		return err == nil && network.Contains(a)
+	})
+}

@@ -1,0 +1,234 @@
+package capture
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/google/nftables/binaryutil"
+)
+
+// Before the priority at which firewalld, docker and podman translate (-100).
+const natPriority = -105
+
+// Names of rules that follow from no key.
+const (
+	ruleEstablished = "established connection"
+	ruleFamily      = "Envoy does not listen on this address family"
+	ruleAgent       = "user of the agent"
+	ruleEnvoy       = "user of Envoy"
+	ruleEnvoyToHost = "Envoy calls this host"
+	ruleLoopback    = "address of this host"
+	ruleOwnPorts    = "port of Outrider"
+	ruleProbe       = "check of outrider-capture"
+	ruleRedirected  = "redirected connection"
+	ruleDirect      = "direct connection to a capture port"
+	ruleForwarded   = "not an address of this host"
+)
+
+// fromEnvoy are Istio's source addresses of Envoy's calls to the application.
+var fromEnvoy = []netip.Prefix{netip.MustParsePrefix("127.0.0.6/32"),
+	netip.MustParsePrefix("::6/128")}
+
+var loopbackNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("::1/128")}
+
+// Rules returns the table for the settings. Its number of rules does not depend on the number of
+// ports and networks, and on units only by the number of levels of their control groups.
+func Rules(s *Settings, users Users, families Families) *Table {
+	b := &builder{table: &Table{Name: TableName(s.Instance), Owned: true}}
+	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
+	b.table.Chains = []Chain{
+		{Name: "output", Type: "nat", Hook: "output", Priority: natPriority,
+			Rules: slices.Concat(b.start(families), b.outbound(s, users))},
+		{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: natPriority,
+			Rules: slices.Concat(b.start(families), b.inbound(s))},
+		{Name: "input", Type: "filter", Hook: "input", Rules: []Rule{
+			rule(ruleRedirected, Direct, port{own}, redirected{}),
+			rule(ruleProbe, Direct, port{own}, probe{}),
+			rule(ruleDirect, Refused, port{own}),
+		}},
+	}
+	return b.table
+}
+
+// closedRules returns the table that rejects what Rules would redirect and that was not redirected.
+func closedRules(s *Settings, users Users) *Table {
+	b := &builder{table: &Table{Name: closedName(s.Instance)}}
+	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
+	start := append(b.start(Families{true, true}),
+		rule(ruleRedirected, Direct, port{own}, redirected{}))
+	reject := func(rules []Rule) []Rule {
+		for i := range rules {
+			if rules[i].Verdict != Direct {
+				rules[i].Verdict = Refused
+			}
+		}
+		return rules
+	}
+	b.table.Chains = []Chain{
+		{Name: "output", Type: "filter", Hook: "output",
+			Rules: slices.Concat(start, reject(b.outbound(s, users)))},
+		{Name: "input", Type: "filter", Hook: "input",
+			Rules: slices.Concat(start, []Rule{rule(ruleLoopback, Direct, loopback{arriving: true})},
+				reject(b.inbound(s)))},
+	}
+	return b.table
+}
+
+// builder collects the sets of a table.
+type builder struct{ table *Table }
+
+func rule(key string, verdict Verdict, matches ...match) Rule {
+	return Rule{Key: key, Verdict: verdict, Matches: matches}
+}
+
+// start returns the rules that exempt what can never be captured.
+func (b *builder) start(families Families) []Rule {
+	rules := []Rule{rule(ruleEstablished, Direct, notSYN{})}
+	for _, f := range []struct{ ipv6, served bool }{{false, families.IPv4}, {true, families.IPv6}} {
+		if !f.served {
+			rules = append(rules, rule(ruleFamily, Direct, family{f.ipv6}))
+		}
+	}
+	return rules
+}
+
+// outbound returns the rules for connections that this host makes.
+func (b *builder) outbound(s *Settings, users Users) []Rule {
+	rules := []Rule{rule(ruleAgent, Direct, user{b.users("agent", users.Agent)})}
+	envoy := user{b.users("envoy", users.Envoy)}
+	sources4, sources6 := b.networks("from_envoy", fromEnvoy)
+	loop4, loop6 := b.networks("loopback", loopbackNetworks)
+	for _, sets := range [][2]*Set{{sources4, loop4}, {sources6, loop6}} {
+		rules = append(rules, rule(ruleEnvoyToHost, Inbound, isTCP{}, envoy, loopback{},
+			address{set: sets[0], source: true, except: true}, address{set: sets[1], except: true}))
+	}
+	rules = append(rules, rule(ruleEnvoy, Direct, envoy), rule(ruleLoopback, Direct, loopback{}),
+		rule("capture.exclude_outbound_ports", Direct,
+			port{b.ports("exclude_outbound_ports", s.ExcludeOutboundPorts)}))
+	for _, set := range b.both("exclude_outbound", s.ExcludeOutbound) {
+		rules = append(rules, rule("capture.exclude_outbound_cidrs", Direct, address{set: set}))
+	}
+	for _, m := range b.units("exclude_units", s.ExcludeUnits) {
+		rules = append(rules, rule("capture.exclude_units", Direct, m))
+	}
+	networks := b.both("outbound", s.Outbound)
+	if len(s.Units) == 0 {
+		for _, set := range networks {
+			rules = append(rules, rule("capture.outbound_cidrs", Outbound, isTCP{},
+				address{set: set}))
+		}
+	}
+	for _, m := range b.units("units", s.Units) {
+		for _, set := range networks {
+			rules = append(rules, rule("capture.units", Outbound, isTCP{}, address{set: set}, m))
+		}
+	}
+	return rules
+}
+
+// inbound returns the rules for connections from other hosts.
+func (b *builder) inbound(s *Settings) []Rule {
+	rules := []Rule{
+		rule(ruleOwnPorts, Direct, port{b.ports("own_ports", s.OwnPorts)}),
+		rule("capture.exclude_inbound_ports", Direct,
+			port{b.ports("exclude_inbound_ports", s.ExcludeInbound)}),
+	}
+	captured := match(isTCP{})
+	if !s.Inbound.All {
+		captured = port{b.ports("inbound_ports", s.Inbound.List)}
+	}
+	return append(rules, rule("capture.inbound_ports", Inbound, captured, toHost{}))
+}
+
+func (b *builder) add(name string, kind setKind, elements []Element) *Set {
+	for i := range b.table.Sets {
+		if b.table.Sets[i].Name == name {
+			return &b.table.Sets[i]
+		}
+	}
+	b.table.Sets = append(b.table.Sets, Set{name, kind, elements})
+	set := b.table.Sets[len(b.table.Sets)-1]
+	return &set
+}
+
+func (b *builder) ports(name string, ports []uint16) *Set {
+	sorted := slices.Compact(slices.Sorted(slices.Values(ports)))
+	elements := make([]Element, len(sorted))
+	for i, p := range sorted {
+		elements[i] = Element{Text: strconv.Itoa(int(p)), Key: binaryutil.BigEndian.PutUint16(p)}
+	}
+	return b.add(name, setPorts, elements)
+}
+
+func (b *builder) users(name string, uid uint32) *Set {
+	return b.add(name, setUsers, []Element{{Text: strconv.Itoa(int(uid)),
+		Key: binaryutil.NativeEndian.PutUint32(uid)}})
+}
+
+func (b *builder) both(name string, networks []netip.Prefix) []*Set {
+	four, six := b.networks(name, networks)
+	return []*Set{four, six}
+}
+
+// networks returns the sets NAME4 and NAME6. Networks within others are left out: the kernel
+// refuses intervals that overlap.
+func (b *builder) networks(name string, networks []netip.Prefix) (four, six *Set) {
+	sorted := slices.Clone(networks)
+	for i := range sorted {
+		sorted[i] = sorted[i].Masked()
+	}
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	var elements [2][]Element
+	var last netip.Prefix
+	for _, n := range sorted {
+		if last.IsValid() && last.Overlaps(n) {
+			continue
+		}
+		last = n
+		family := 0
+		if n.Addr().Is6() {
+			family = 1
+		}
+		elements[family] = append(elements[family],
+			Element{Text: n.String(), Key: n.Addr().AsSlice(), End: after(n)})
+	}
+	return b.add(name+"4", setIPv4, elements[0]), b.add(name+"6", setIPv6, elements[1])
+}
+
+// after returns the address that follows a network, nil if there is none.
+func after(n netip.Prefix) []byte {
+	last := n.Addr().AsSlice()
+	for bit := n.Bits(); bit < len(last)*8; bit++ {
+		last[bit/8] |= 1 << (7 - bit%8)
+	}
+	address, _ := netip.AddrFromSlice(last)
+	if next := address.Next(); next.IsValid() {
+		return next.AsSlice()
+	}
+	return nil
+}
+
+// units returns a match for each level at which a unit has its control group.
+func (b *builder) units(name string, units []Unit) []match {
+	levels := map[int][]Element{}
+	for _, u := range units {
+		if u.ID != 0 {
+			levels[u.Level] = append(levels[u.Level], Element{Text: strconv.Quote(u.Path),
+				Key: binaryutil.NativeEndian.PutUint64(u.ID)})
+		}
+	}
+	var matches []match
+	for level := 1; level <= maxLevel; level++ {
+		if elements := levels[level]; elements != nil {
+			matches = append(matches, unit{b.add(fmt.Sprintf("%s_level%d", name, level), setCGroups,
+				elements), level})
+		}
+	}
+	return matches
+}

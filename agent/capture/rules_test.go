@@ -1,0 +1,244 @@
+package capture
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// cgroupRoot returns where cgroup v2 is mounted.
+func cgroupRoot(t *testing.T) string {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); fields[2] == "cgroup2" {
+			return fields[1]
+		}
+	}
+	t.Fatal("cgroup v2 is not mounted")
+	return ""
+}
+
+// ownCGroup returns this process's control group, without a leading slash.
+func ownCGroup(t *testing.T) string {
+	t.Helper()
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(groups)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::/"); ok {
+			return path
+		}
+	}
+	t.Fatal("no control group of version 2")
+	return ""
+}
+
+// newUnit makes a control group like a unit's until the test ends.
+func newUnit(t *testing.T, path string) Unit {
+	t.Helper()
+	folder := filepath.Join(cgroupRoot(t), path)
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(folder); err != nil {
+			t.Error(err)
+		}
+	})
+	info, err := os.Stat(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Unit{Name: filepath.Base(path), Path: path, ID: info.Sys().(*syscall.Stat_t).Ino,
+		Level: strings.Count(path, "/") + 1}
+}
+
+func TestDecisions_OfUnits(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	newHosts(t)
+	own, name := ownCGroup(t), fmt.Sprintf("outrider-test-%d", os.Getpid())
+	enter := func(path string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(cgroupRoot(t), path, "cgroup.procs"),
+			[]byte("0"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slice := newUnit(t, name+".slice")
+	web, batch := newUnit(t, slice.Path+"/web.service"), newUnit(t, slice.Path+"/batch.service")
+	defer enter(own)
+	for _, test := range []struct {
+		name           string
+		units, exclude []Unit
+		from           string
+		want           Verdict
+		key            string
+	}{
+		{"every process", nil, nil, web.Path, Outbound, "capture.outbound_cidrs"},
+		{"in units", []Unit{web}, nil, web.Path, Outbound, "capture.units"},
+		{"in the slice of units", []Unit{slice}, nil, batch.Path, Outbound, "capture.units"},
+		{"not in units", []Unit{web}, nil, batch.Path, Direct, "no rule matches"},
+		{"outside the slice", []Unit{slice}, nil, own, Direct, "no rule matches"},
+		{"excluded", nil, []Unit{web}, web.Path, Direct, "capture.exclude_units"},
+		{"other than the excluded", nil, []Unit{web}, batch.Path, Outbound,
+			"capture.outbound_cidrs"},
+		{"excluded from a slice", []Unit{slice}, []Unit{batch}, batch.Path, Direct,
+			"capture.exclude_units"},
+		{"unit that does not run", []Unit{{Name: "none.service"}}, nil, web.Path, Direct,
+			"no rule matches"},
+	} {
+		settings := captureAll
+		settings.Units, settings.ExcludeUnits = test.units, test.exclude
+		table := Rules(&settings, testUsers, Families{true, true})
+		socket, err := newOwnerSocket()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := socket.install(table); err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		enter(test.from)
+		to := netip.AddrPortFrom(netip.MustParseAddr(far[0]), 80)
+		got := table.Explain(Connection{Protocol: "tcp", Destination: to, CGroup: test.from})
+		if got.Verdict != test.want || got.Key != test.key {
+			t.Errorf("%s: explained as %s by %q", test.name, got.Verdict, got.Key)
+		}
+		if answer := dial(t, "tcp", netip.Addr{}, to); (answer == "15001") != (test.want == Outbound) {
+			t.Errorf("%s: the kernel's answer is %q", test.name, answer)
+		}
+		_ = socket.Close()
+	}
+	enter(own)
+}
+
+// A connection that conntrack has not seen, such as one of ssh before the first rule of this host,
+// is new to it. It must not be redirected in the middle.
+func TestRules_SpareEstablishedConnections(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	other := newHosts(t)
+	var listener net.Listener
+	other.Do(t, func() {
+		var err error
+		if listener, err = net.Listen("tcp", "[::]:99"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer func() { _ = listener.Close() }()
+	client, err := net.Dial("tcp", net.JoinHostPort(far[0], "99"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	socket, err := newOwnerSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
+	if err := socket.install(Rules(&captureAll, testUsers, Families{true, true})); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 8)
+	for _, direction := range [][2]net.Conn{{client, server}, {server, client}} {
+		if _, err := direction[0].Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := direction[1].Read(buffer); err != nil || string(buffer[:n]) != "hello" {
+			t.Fatalf("%q, %v", buffer[:n], err)
+		}
+	}
+}
+
+// Traffic that this host forwards, such as a container's, is not for Envoy.
+func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	other := newHosts(t)
+	third := parts.NewOtherHost(t)
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	third.Do(t, func() { ip(t, "route add default via "+third.Peer) })
+	table := Rules(&captureAll, testUsers, Families{true, true})
+	socket, err := newOwnerSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
+	if err := socket.install(table); err != nil {
+		t.Fatal(err)
+	}
+	to := netip.AddrPortFrom(netip.MustParseAddr(other.Address), 80)
+	third.Do(t, func() {
+		if answer := dial(t, "tcp", netip.Addr{}, to); answer != "far 80" {
+			t.Errorf("answer %q", answer)
+		}
+	})
+	got := table.Explain(Connection{Inbound: true, Protocol: "tcp", Destination: to})
+	if got.Verdict != Direct || got.Key != ruleForwarded {
+		t.Errorf("explained as %v", got)
+	}
+}
+
+// Ports and networks are elements of sets.
+func TestRules_NumberIsConstant(t *testing.T) {
+	count := func(s *Settings) (rules int) {
+		for _, c := range Rules(s, testUsers, Families{true, true}).Chains {
+			rules += len(c.Rules)
+		}
+		return rules
+	}
+	many := captureAll
+	for i := range 1000 {
+		many.ExcludeOutboundPorts = append(many.ExcludeOutboundPorts, uint16(20000+i))
+		many.ExcludeOutbound = append(many.ExcludeOutbound, netip.PrefixFrom(
+			netip.AddrFrom4([4]byte{20, byte(i >> 8), byte(i), 0}), 24))
+	}
+	if few, all := count(&captureAll), count(&many); few != all {
+		t.Errorf("%d rules; with 1,000 ports and networks more %d", few, all)
+	}
+	if err := many.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestInstall_OfManyPortsAndNetworks(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	many := captureAll
+	for i := range 4000 {
+		many.ExcludeOutboundPorts = append(many.ExcludeOutboundPorts, uint16(20000+i))
+		many.ExcludeOutbound = append(many.ExcludeOutbound, netip.PrefixFrom(
+			netip.AddrFrom4([4]byte{20, byte(i >> 8), byte(i), 0}), 24))
+	}
+	socket, err := newOwnerSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = socket.Close() }()
+	if err := socket.install(Rules(&many, testUsers, Families{true, true})); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,129 @@
+package capture
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A Table is a table of family inet.
+type Table struct {
+	Name   string
+	Owned  bool
+	Sets   []Set
+	Chains []Chain
+}
+
+// A Set is named and has elements of one type. One without elements matches nothing.
+type Set struct {
+	Name     string
+	Kind     setKind
+	Elements []Element
+}
+
+// An Element is rendered as Text and stored as Key, or as the interval from Key to End (exclusive;
+// nil: the last value).
+type Element struct {
+	Text     string
+	Key, End []byte
+}
+
+type setKind string
+
+const (
+	setPorts   setKind = "inet_service"
+	setIPv4    setKind = "ipv4_addr"
+	setIPv6    setKind = "ipv6_addr"
+	setUsers   setKind = "uid"
+	setCGroups setKind = "cgroupsv2"
+)
+
+func (k setKind) interval() bool { return k == setIPv4 || k == setIPv6 }
+
+// A Chain is a base chain with policy accept.
+type Chain struct {
+	Name     string
+	Type     string // nat, filter
+	Hook     string // output, prerouting, input
+	Priority int
+	Rules    []Rule
+}
+
+// A Rule applies its verdict if all its matches hold.
+type Rule struct {
+	// Key is the configuration key that causes the rule, or a fixed name.
+	Key     string
+	Matches []match
+	Verdict Verdict
+}
+
+// Verdict is what happens to a connection.
+type Verdict string
+
+// The verdicts. Direct ends the evaluation of a chain.
+const (
+	Direct   Verdict = "direct"
+	Outbound Verdict = "outbound" // redirected to OutboundPort
+	Inbound  Verdict = "inbound"  // redirected to InboundPort
+	Refused  Verdict = "refused"  // reset
+)
+
+// text is the verdict's statement of nft.
+func (v Verdict) text() string {
+	switch v {
+	case Outbound:
+		return fmt.Sprintf("redirect to :%d", OutboundPort)
+	case Inbound:
+		return fmt.Sprintf("redirect to :%d", InboundPort)
+	case Refused:
+		return "reject with tcp reset"
+	}
+	return "return"
+}
+
+// String renders the table as nft reads it.
+func (t *Table) String() string {
+	var b strings.Builder
+	line := func(indent int, format string, arguments ...any) {
+		b.WriteString(strings.Repeat("\t", indent))
+		fmt.Fprintf(&b, format+"\n", arguments...)
+	}
+	line(0, "table inet %s {", t.Name)
+	if t.Owned {
+		line(1, "flags owner")
+	}
+	for _, s := range t.Sets {
+		line(1, "set %s {", s.Name)
+		line(2, "type %s", s.Kind)
+		if s.Kind.interval() {
+			line(2, "flags interval")
+		}
+		if len(s.Elements) > 0 {
+			texts := make([]string, len(s.Elements))
+			for i, e := range s.Elements {
+				texts[i] = e.Text
+			}
+			line(2, "elements = { %s }", strings.Join(texts, ", "))
+		}
+		line(1, "}")
+	}
+	for _, c := range t.Chains {
+		line(1, "chain %s {", c.Name)
+		line(2, "type %s hook %s priority %d; policy accept;", c.Type, c.Hook, c.Priority)
+		for _, r := range c.Rules {
+			line(2, "%s", r)
+		}
+		line(1, "}")
+	}
+	line(0, "}")
+	return b.String()
+}
+
+// String renders the rule as nft reads it.
+func (r Rule) String() string {
+	words := make([]string, 0, len(r.Matches)+3)
+	for _, m := range r.Matches {
+		words = append(words, m.text())
+	}
+	return strings.Join(append(words, "counter", r.Verdict.text(),
+		fmt.Sprintf("comment %q", r.Key)), " ")
+}
