@@ -65,6 +65,7 @@ type Agent struct {
 	xds        *xds.Server
 	xdsSockets *mesh.Sockets
 	identity   *identity.Manager
+	seal       []byte      // credential; nil if there is none
 	sds        *xds.Server // serves the secrets of identity
 	sdsSockets *mesh.Sockets
 	sts        *sts.Server    // nil if disabled

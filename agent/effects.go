@@ -36,7 +36,7 @@ func (e reloadEffects) Expect(id uint64, loaded *config.Loaded, files []string) 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.discovery.Expect(id, read.loaded.Config.Node.Namespace)
 	e.viewPort.hold(id, read.wanted.spec)
-	e.identity.Configure(identitySettings(read.loaded.Config))
+	e.identity.Configure(e.identitySettings(read.loaded.Config))
 	if err := e.sdsSockets.Hold(id, read.wanted.spec.Hash, read.loaded); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 	if e.watched != nil {
 		e.watched.over(id, refused)
 	}
-	e.identity.Configure(identitySettings(e.reloader.InForce().Config))
+	e.identity.Configure(e.identitySettings(e.reloader.InForce().Config))
 	e.sdsSockets.Release(id)
 	e.xdsSockets.Release(id)
 	e.viewPort.over(id)
@@ -66,7 +66,7 @@ func (e reloadEffects) Enact(
 	c := won.loaded.Config
 	e.serving.Store(won.wanted.binary)
 	step("xDS sockets")
-	e.identity.Configure(identitySettings(c))
+	e.identity.Configure(e.identitySettings(c))
 	e.sdsSockets.Configure(won.wanted.spec.Hash, c)
 	e.xdsSockets.Configure(won.wanted.spec.Hash, c)
 	if c.Log.Level != old.Config.Log.Level {

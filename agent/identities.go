@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/condition"
@@ -22,21 +20,13 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// identitySettings returns the settings of the identity manager in a configuration.
-func identitySettings(c *config.Config) identity.Settings {
-	var settings identity.Settings
-	if i := c.Identity; i.Provider == "files" {
-		settings.Files = identity.Files{Cert: i.CertFile, Key: i.KeyFile, Root: i.RootCAFile}
-	}
-	return settings
-}
-
 // composeIdentity creates the identity manager and the SDS server.
 func (a *Agent) composeIdentity(c *config.Config) error {
 	log := a.logOf("identity")
+	a.seal = a.readSeal(c)
 	atOnce := func() time.Duration { return 0 } // no debounce: mismatched pairs are not served
 	a.identity = identity.New(identity.Options{
-		Settings: identitySettings(c), Board: a.board, Logger: log, Denied: a.deniedToEnvoy,
+		Settings: a.identitySettings(c), Board: a.board, Logger: log, Denied: a.deniedToEnvoy,
 		Watch: func() identity.Watcher {
 			return watch.New(watch.Options{Debounce: atOnce, MaxDelay: atOnce, Logger: log})
 		},
@@ -159,21 +149,4 @@ func (a *Agent) secretsOnBus() []bus.Secret {
 		})
 	}
 	return all
-}
-
-// identityMetrics exports the expiry time of each secret.
-type identityMetrics struct{ *Agent }
-
-var secretExpiry = prometheus.NewDesc("outrider_secret_expiry_timestamp_seconds",
-	"When a secret expires, in seconds since 1970.", []string{"resource", "source"}, nil)
-
-// Describe implements prometheus.Collector.
-func (m identityMetrics) Describe(out chan<- *prometheus.Desc) { out <- secretExpiry }
-
-// Collect implements prometheus.Collector.
-func (m identityMetrics) Collect(out chan<- prometheus.Metric) {
-	for _, s := range m.identities() {
-		out <- prometheus.MustNewConstMetric(secretExpiry, prometheus.GaugeValue,
-			float64(s.NotAfter.Unix()), strings.ToValidUTF8(s.Name, "?"), s.Source)
-	}
 }

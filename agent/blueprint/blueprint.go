@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -66,8 +67,26 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	if err != nil {
 		return nil, config.Errors{b.refused(err)}
 	}
-	b.files = Unique(slices.Concat(c.Reload.Files, b.rendered.Files))
+	b.files = Unique(slices.Concat(c.Reload.Files, b.rendered.Files, identityFiles(c.Identity)))
 	return b, nil
+}
+
+// identityFiles returns the workload's certificate files if a change of them requires a new epoch:
+// those of provider "files", or those that the agent writes.
+func identityFiles(i config.Identity) []string {
+	switch {
+	case !i.RestartOnChange:
+		return nil
+	case i.Provider == "files":
+		return []string{i.CertFile, i.KeyFile, i.RootCAFile}
+	case i.OutputDir != "":
+		var files []string
+		for _, name := range []string{"cert-chain.pem", "key.pem", "root-cert.pem"} {
+			files = append(files, filepath.Join(i.OutputDir, name))
+		}
+		return files
+	}
+	return nil
 }
 
 // read reads the user's files that the bootstrap consists of.
@@ -133,8 +152,8 @@ func (b *Blueprint) fault(message string) *config.Error {
 	}
 }
 
-// Files returns the files that Envoy reads at its start, without duplicates: [reload] files, and
-// the certificates that the bootstrap names.
+// Files returns the files that Envoy reads at its start, without duplicates: [reload] files, the
+// certificates that the bootstrap names and, with restart_on_change, the workload's.
 func (b *Blueprint) Files() []string { return slices.Clone(b.files) }
 
 // AdminAddress returns the admin address of an epoch whose bootstrap was rendered for adminSocket:

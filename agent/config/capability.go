@@ -11,8 +11,6 @@ const (
 	xdsTap           capability = "the xDS tap"
 	registration     capability = "registration with a WorkloadGroup"
 	proxyless        capability = "proxyless gRPC"
-	certificateEpoch capability = "new epochs when certificates change"
-	certificateCA    capability = "certificates from istiod's CA"
 	spire            capability = "certificates from SPIRE"
 	workloadHealth   capability = "the workload's readiness reported upstream"
 	dnsProxy         capability = "the DNS proxy"
@@ -28,8 +26,6 @@ func missing() map[capability]bool {
 		xdsTap:           true,
 		registration:     true,
 		proxyless:        true,
-		certificateEpoch: true,
-		certificateCA:    true,
 		spire:            true,
 		workloadHealth:   true,
 		dnsProxy:         true,

@@ -5,7 +5,7 @@ import "testing"
 // A capability that becomes available enables its own keys and no others.
 func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	c := defaults()
-	c.Identity.Provider = "istiod"
+	c.Identity.Provider = "spire"
 	c.Capture.Mode = "redirect"
 	c.DNS.Resolved = true
 	refused := func(missing map[capability]bool) map[string]capability {
@@ -25,8 +25,8 @@ func TestCapabilitiesLiftOneByOne(t *testing.T) {
 	if got := refused(missing()); len(got) != 3 {
 		t.Errorf("refused are %v", got)
 	}
-	got := refused(map[capability]bool{certificateEpoch: true, certificateCA: true, spire: true})
-	if len(got) != 1 || got["identity.provider"] != certificateCA {
+	got := refused(map[capability]bool{spire: true, registration: true})
+	if len(got) != 1 || got["identity.provider"] != spire {
 		t.Errorf("only certificates are missing, but refused are %v", got)
 	}
 }

@@ -1,20 +1,40 @@
 package config
 
+import "net"
+
 // identity checks that the keys required by the provider are set.
 func (x *crossCheck) identity() {
 	i := x.Identity
-	files := []struct{ key, path string }{
+	files := []struct{ key, value string }{
 		{"identity.cert_file", i.CertFile}, {"identity.key_file", i.KeyFile},
-		{"identity.root_ca_file", i.RootCAFile},
+	}
+	if i.Provider != "istiod" {
+		files = append(files, struct{ key, value string }{"identity.root_ca_file", i.RootCAFile})
 	}
 	for _, file := range files {
 		switch {
-		case i.Provider == "files" && file.path == "":
+		case i.Provider == "files" && file.value == "":
 			x.refuse([]string{file.key, "identity.provider"}, "set "+file.key,
 				"identity.provider %s needs %s", quote(i.Provider), file.key)
-		case i.Provider == "none" && file.path != "":
+		case i.Provider == "none" && file.value != "":
 			x.warn([]string{file.key}, `set identity.provider = "files"`,
 				"has no effect without identity.provider")
+		case i.Provider == "istiod" && file.value != "":
+			x.warn([]string{file.key}, `remove the key, or set identity.provider = "files"`,
+				"has no effect with identity.provider %s", quote(i.Provider))
+		}
+	}
+	if i.Provider == "istiod" {
+		x.istiod()
+		return
+	}
+	for _, k := range []struct{ key, value string }{
+		{"identity.ca_address", i.CAAddress}, {"identity.token_file", i.TokenFile},
+		{"identity.prov_cert_dir", i.ProvCertDir},
+	} {
+		if k.value != "" {
+			x.warn([]string{k.key}, `set identity.provider = "istiod"`,
+				"has no effect with identity.provider %s", quote(i.Provider))
 		}
 	}
 }
@@ -30,4 +50,40 @@ func (x *crossCheck) sts() {
 	if x.STS.ServiceAccount != "" {
 		x.warn([]string{"sts.service_account"}, "set sts.port", "has no effect without sts.port")
 	}
+}
+
+// istiod checks the keys of provider "istiod".
+func (x *crossCheck) istiod() {
+	const provider = "identity.provider"
+	i := x.Identity
+	address, key := i.CAAddress, "identity.ca_address"
+	if address == "" {
+		address, key = x.Discovery.Address, "discovery.address"
+	}
+	plaintext := PlaintextCA(address)
+	if address == "" {
+		x.refuse([]string{"identity.ca_address", provider}, "set identity.ca_address",
+			"identity.provider %s needs identity.ca_address", quote(i.Provider))
+	}
+	if i.TokenFile == "" && i.ProvCertDir == "" {
+		x.refuse([]string{"identity.token_file", provider},
+			"set identity.token_file or identity.prov_cert_dir",
+			"identity.provider %s needs a token or a client certificate", quote(i.Provider))
+	}
+	switch {
+	case plaintext && i.TokenFile == "":
+		x.refuse([]string{key, "identity.prov_cert_dir"}, "use port 15012, or set identity.token_file",
+			"port 15010 is plaintext: a client certificate cannot authenticate there")
+	case plaintext:
+		x.warn([]string{key}, "use port 15012", "port 15010 is plaintext: the token is sent unencrypted")
+	case address != "" && i.RootCAFile == "" && x.Discovery.RootCAFile == "":
+		x.warn([]string{"identity.root_ca_file", provider}, "set identity.root_ca_file",
+			"istiod's certificate is verified with the system's roots, which rarely include istiod's")
+	}
+}
+
+// PlaintextCA reports whether an authority is reached without TLS: on istiod's port 15010.
+func PlaintextCA(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	return err == nil && port == "15010"
 }

@@ -93,9 +93,10 @@ type Issued struct {
 }
 
 // Issuer obtains the workload's certificate from an authority. Issue makes one attempt, possibly
-// with quick retries; the Manager repeats it.
+// with quick retries; the Manager repeats it. trusted are the roots that came with the certificate
+// before, or none.
 type Issuer interface {
-	Issue(ctx context.Context) (*Issued, error)
+	Issue(ctx context.Context, trusted []*x509.Certificate) (*Issued, error)
 	Files() []string // a change of one of them is reason to repeat a failed attempt
 }
 
@@ -137,6 +138,7 @@ type material struct {
 	source   Source
 	obtained time.Time
 	renewal  time.Time // zero: nothing renews it
+	issuer   Issuer    // nil: from files
 }
 
 // validity returns when a version becomes valid and when it expires.

@@ -13,10 +13,11 @@ import (
 
 // The conditions. Each lists the secrets in that state.
 const (
-	CodeUnavailable = "secret-unavailable"      // Envoy waits for it
-	CodeExpired     = "certificate-expired"     // Envoy still has it
-	CodeNotRenewed  = "certificate-not-renewed" // valid, and its replacement fails
-	CodeNotStored   = "certificate-not-stored"  // a copy on disk is missing or old
+	CodeUnavailable = "secret-unavailable"       // Envoy waits for it
+	CodeExpired     = "certificate-expired"      // Envoy still has it
+	CodeNotRenewed  = "certificate-not-renewed"  // valid, and its replacement fails
+	CodeNotStored   = "certificate-not-stored"   // a copy on disk is missing or old
+	CodeNotRestored = "certificate-not-restored" // the sealed one of an earlier run is of no use
 )
 
 // settle is how long a failure is not reported: while the files of a pair are being replaced, they

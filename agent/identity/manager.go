@@ -43,6 +43,7 @@ type Manager struct {
 	entries   map[string]*entry
 	bundle    []*x509.Certificate // of the mesh configuration
 	published map[string]string   // name → version in the feed; absent: known not to exist
+	stats     Stats
 }
 
 // entry is a secret that is configured or subscribed to.
@@ -77,6 +78,7 @@ func New(options Options) *Manager {
 	return &Manager{
 		options: options, feed: resource.NewFeedOnDemand(), dirty: make(chan struct{}, 1),
 		settings: options.Settings, entries: map[string]*entry{}, published: map[string]string{},
+		stats: Stats{Renewals: map[string]uint64{}, Failures: map[Failure]uint64{}},
 	}
 }
 
@@ -92,9 +94,9 @@ func (m *Manager) Feed(*corev3.Node) (*resource.Feed, error) { return m.feed, ni
 func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.running = ctx
-	sealed := m.settings.Sealed
+	settings := m.settings
 	m.mu.Unlock()
-	last := m.restore(sealed)
+	last := m.restore(settings)
 	m.feed.Publish(resource.Change{})
 	m.mu.Lock()
 	if last != nil {
@@ -268,7 +270,7 @@ func (m *Manager) start(name string) {
 		return
 	}
 	var last *Issued
-	if v := e.current; v != nil && v.pair != nil && !v.renewal.IsZero() {
+	if v := e.current; v != nil && v.pair != nil && v.issuer == d.issuer {
 		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained, Source: v.source}
 	}
 	go m.renew(ctx, m.settings, last, tell)
@@ -315,8 +317,11 @@ func (m *Manager) report(ctx context.Context, name string, version *material, er
 	if e.err = err; err == nil {
 		e.current, e.failing = version, time.Time{}
 		m.changed()
-	} else if e.failing.IsZero() {
-		e.failing = m.options.Now()
+	} else {
+		m.stats.Failures[Failure{Resource: name, Reason: reason(err)}]++
+		if e.failing.IsZero() {
+			e.failing = m.options.Now()
+		}
 	}
 	m.judge()
 }

@@ -89,6 +89,7 @@ func (m *Manager) announce(name string, version *material, replaces bool) {
 	message := "certificate obtained"
 	if replaces {
 		message = "certificate replaced"
+		m.stats.Renewals[name]++
 		m.options.Board.Publish(condition.Event{
 			Kind:     condition.KindSecretRotated,
 			Sentence: "certificate replaced: " + name,

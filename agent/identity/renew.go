@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"crypto/x509"
 	"math/rand/v2"
 	"time"
 )
@@ -53,7 +54,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 		last = issued
 		tell(&material{
 			pair: issued.Pair, roots: issued.Roots, source: issued.Source,
-			obtained: issued.Obtained, renewal: due.at,
+			obtained: issued.Obtained, renewal: due.at, issuer: settings.Issuer,
 		}, nil)
 	}
 	if last != nil {
@@ -88,7 +89,11 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, te
 				pause = minPause
 			}
 		}
-		issued, err := settings.Issuer.Issue(ctx)
+		var trusted []*x509.Certificate
+		if last != nil {
+			trusted = last.Roots
+		}
+		issued, err := settings.Issuer.Issue(ctx, trusted)
 		if ctx.Err() != nil {
 			return
 		}

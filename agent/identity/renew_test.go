@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -52,7 +53,7 @@ func (w *world) count() int {
 }
 
 // Issue implements identity.Issuer. Like istiod it antedates certificates by two minutes.
-func (w *world) Issue(context.Context) (*identity.Issued, error) {
+func (w *world) Issue(context.Context, []*x509.Certificate) (*identity.Issued, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {

@@ -26,9 +26,9 @@ const sealPurpose = "outrider sealed certificate 1"
 // Sealed keeps the last issued certificate over a reboot, encrypted with AES-256-GCM under a key
 // from a systemd credential. See NewSealed.
 type Sealed struct {
-	path     string
-	spiffeID string
-	aead     cipher.AEAD
+	path  string
+	owner string
+	aead  cipher.AEAD
 }
 
 // kept is the plain text.
@@ -37,9 +37,9 @@ type kept struct {
 	Obtained          time.Time
 }
 
-// NewSealed returns a store in the file at path, for the certificate of one SPIFFE ID, under the
-// content of the credential "seal".
-func NewSealed(path, spiffeID string, credential []byte) (*Sealed, error) {
+// NewSealed returns a store in the file at path under the content of the credential "seal". owner
+// names identity and authority: a certificate of another owner is not used.
+func NewSealed(path, owner string, credential []byte) (*Sealed, error) {
 	if len(credential) < minSealKey {
 		return nil, fmt.Errorf("the credential seal has %d bytes; at least %d are needed",
 			len(credential), minSealKey)
@@ -56,7 +56,7 @@ func NewSealed(path, spiffeID string, credential []byte) (*Sealed, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sealed{path: path, spiffeID: spiffeID, aead: aead}, nil
+	return &Sealed{path: path, owner: owner, aead: aead}, nil
 }
 
 // Save replaces the kept certificate.
@@ -69,7 +69,7 @@ func (s *Sealed) Save(issued *Issued) error {
 		return fmt.Errorf("cannot keep the certificate: %w", err)
 	}
 	//nolint:gosec // no nonce: this AEAD makes its own
-	sealed := s.aead.Seal(nil, nil, plain, []byte(s.spiffeID))
+	sealed := s.aead.Seal(nil, nil, plain, []byte(s.owner))
 	clear(plain)
 	if err := renameio.WriteFile(s.path, sealed, 0o600); err != nil {
 		return fmt.Errorf("cannot keep the certificate: %w", err)
@@ -87,10 +87,10 @@ func (s *Sealed) Load(now time.Time) (*Issued, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain, err := s.aead.Open(nil, nil, text, []byte(s.spiffeID))
+	plain, err := s.aead.Open(nil, nil, text, []byte(s.owner))
 	if err != nil {
 		return nil, fmt.Errorf("%s was sealed by another machine or for another identity, "+
-			"or is damaged", s.path)
+			"or is damaged; a new certificate is requested", s.path)
 	}
 	defer clear(plain)
 	var last kept

@@ -47,25 +47,30 @@ func (m *Manager) storeOnce() error {
 	}
 	if sealed != nil && !pair.renewal.IsZero() {
 		issued := &Issued{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
-		errs = append(errs, sealed.Save(issued))
+		err := sealed.Save(issued)
+		if err == nil {
+			m.options.Board.Clear(CodeNotRestored)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
 // restore returns the certificate that an earlier run sealed, nil if there is none.
-func (m *Manager) restore(sealed *Sealed) *material {
-	if sealed == nil {
+func (m *Manager) restore(settings Settings) *material {
+	if settings.Sealed == nil || settings.Issuer == nil {
 		return nil
 	}
-	last, err := sealed.Load(m.options.Now())
+	last, err := settings.Sealed.Load(m.options.Now())
 	if err != nil {
-		m.options.Logger.Warn("cannot use the kept certificate", "error", err)
+		m.options.Board.Raise(CodeNotRestored, condition.Warning,
+			"cannot use the certificate of an earlier run: "+err.Error())
 	}
 	if last == nil {
 		return nil
 	}
 	return &material{
 		pair: last.Pair, roots: last.Roots, source: FromCache,
-		obtained: last.Obtained, renewal: last.Obtained,
+		obtained: last.Obtained, renewal: last.Obtained, issuer: settings.Issuer,
 	}
 }

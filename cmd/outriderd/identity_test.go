@@ -102,7 +102,12 @@ func (i *identified) presented() ([]byte, error) {
 	dialer := tls.Dialer{
 		NetDialer: &net.Dialer{Timeout: 5 * time.Second},
 		Config: &tls.Config{
-			RootCAs: roots, ServerName: "web.test", Certificates: []tls.Certificate{pair},
+			InsecureSkipVerify: true, // for SPIFFE IDs: a host name is not verified
+			Certificates:       []tls.Certificate{pair},
+			VerifyConnection: func(state tls.ConnectionState) error {
+				_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots})
+				return err
+			},
 		},
 	}
 	c, err := dialer.DialContext(i.t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", i.port))
@@ -232,4 +237,31 @@ func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 	if i.JSON(&identities, "certs", "--json"); len(identities) != 0 {
 		t.Errorf("certs without a provider: %+v", identities)
 	}
+}
+
+// With restart_on_change a new certificate starts an epoch; files that are written again unchanged
+// start none.
+func TestIdentity_RestartOnChange(t *testing.T) {
+	i := newIdentified(t)
+	i.Write("conf.d/60-restart.toml", "[identity]\nrestart_on_change = true\n")
+	i.issue()
+	i.StartReady()
+	first := i.Live()
+	key, err := os.ReadFile(i.path("key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.Write("key.pem", string(key))
+	if result := i.Outrider("reload", "--if-changed"); result.Exit != 0 {
+		t.Fatalf("reload: %+v", result)
+	}
+	if now := i.Live(); now.Number != first.Number {
+		t.Errorf("epoch %d is live: the same files started an epoch", now.Number)
+	}
+	chain := i.issue()
+	rig.Eventually(t, time.Minute, "a new epoch is live", func() bool {
+		epochs, err := i.Epochs()
+		return err == nil && len(epochs) > 0 && epochs[len(epochs)-1].Number > first.Number
+	})
+	i.awaitPresented(chain)
 }

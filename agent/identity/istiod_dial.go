@@ -1,0 +1,125 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"outrider.org/outrider/agent/identity/pki"
+)
+
+// dialOptions reads what authenticates both sides. Without a certificate the token is sent, if one
+// is configured.
+func (i Istiod) dialOptions(
+	trusted []*x509.Certificate, certificate *tls.Certificate,
+) ([]grpc.DialOption, error) {
+	options := []grpc.DialOption{
+		grpc.WithDefaultServiceConfig(caRetries),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second,
+			},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+	}
+	secure := insecure.NewCredentials()
+	if !i.Plaintext {
+		config := &tls.Config{ServerName: i.ServerName, MinVersion: tls.VersionTLS12}
+		var err error
+		if config.RootCAs, err = i.roots(trusted); err != nil {
+			return nil, err
+		}
+		if certificate != nil {
+			config.Certificates = []tls.Certificate{*certificate}
+		}
+		secure = credentials.NewTLS(config)
+	}
+	options = append(options, grpc.WithTransportCredentials(secure))
+	if certificate != nil || i.TokenFile == "" {
+		return options, nil
+	}
+	token := bearer{i}
+	if _, err := token.read(); err != nil {
+		return nil, err // an expired token: istiod would only say that authentication failed
+	}
+	return append(options, grpc.WithPerRPCCredentials(token)), nil
+}
+
+// roots returns the roots of istiod's certificate: those of the file, and those that the authority
+// announced with the last certificate, so that a rotation needs no new file. nil: the system's.
+func (i Istiod) roots(trusted []*x509.Certificate) (*x509.CertPool, error) {
+	if i.RootFile == "" {
+		return nil, nil //nolint:nilnil // crypto/tls uses the system's
+	}
+	pool := x509.NewCertPool()
+	in, err := readFile(i.RootFile)
+	if err == nil {
+		var roots []*x509.Certificate
+		roots, err = pki.ParseRoots(in, time.Now())
+		trusted = append(roots, trusted...)
+	}
+	if len(trusted) == 0 {
+		return nil, err
+	}
+	for _, root := range trusted {
+		pool.AddCert(root)
+	}
+	return pool, nil
+}
+
+// clientCertificate returns the pair in ProvCertDir if it is valid. Without ProvCertDir it returns
+// nil and no error.
+func (i Istiod) clientCertificate() (*tls.Certificate, error) {
+	if i.ProvCertDir == "" || i.Plaintext {
+		return nil, nil //nolint:nilnil // none is used
+	}
+	files := Files{
+		Cert: filepath.Join(i.ProvCertDir, chainFile), Key: filepath.Join(i.ProvCertDir, keyFile),
+	}
+	version, err := source{files: files, usage: pki.Either}.read(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(version.pair.ChainPEM, version.pair.KeyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", files.Cert, err)
+	}
+	return &pair, nil
+}
+
+// bearer sends the token, read again for each attempt of a call.
+type bearer struct{ istiod Istiod }
+
+func (b bearer) read() (pki.Token, error) {
+	path := b.istiod.TokenFile
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return pki.Token{}, fmt.Errorf("cannot read token: %w", err)
+	}
+	token, err := pki.ParseToken(path, text)
+	if err != nil {
+		return pki.Token{}, err
+	}
+	return token, token.CheckTime(path, time.Now())
+}
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	token, err := b.read()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"authorization": "Bearer " + token.Raw}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (b bearer) RequireTransportSecurity() bool { return !b.istiod.Plaintext }

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/identity/pki"
+)
+
+// sealCredential is the systemd credential that [identity] persist uses.
+const sealCredential = "seal"
+
+// sealedName is the file with the sealed certificate, in the state directory.
+const sealedName = "certificate.sealed"
+
+// readSeal returns the credential that certificates are sealed with, nil if there is none.
+func (a *Agent) readSeal(c *config.Config) []byte {
+	var seal []byte
+	err := errors.New("systemd passes no credentials")
+	if folder := a.options.environment()("CREDENTIALS_DIRECTORY"); folder != "" {
+		seal, err = os.ReadFile(filepath.Join(folder, sealCredential))
+	}
+	if err != nil && c.Identity.Provider == "istiod" && c.Identity.Persist != "off" {
+		a.logOf("identity").Warn("certificates are not kept over a reboot: no credential seal",
+			"error", err)
+	}
+	return seal
+}
+
+// identitySettings returns the settings of the identity manager in a configuration.
+func (a *Agent) identitySettings(c *config.Config) identity.Settings {
+	i := c.Identity
+	settings := identity.Settings{Ratio: i.GraceRatio, Jitter: i.GraceJitter}
+	switch i.Provider {
+	case "files":
+		settings.Files = identity.Files{Cert: i.CertFile, Key: i.KeyFile, Root: i.RootCAFile}
+	case "istiod":
+		issuer := istiod(c)
+		settings.Issuer, settings.Sealed = issuer, a.sealed(c, issuer)
+	default:
+		return settings
+	}
+	if i.OutputDir != "" {
+		settings.Output = &identity.Output{Dir: i.OutputDir}
+	}
+	return settings
+}
+
+// istiod returns the authority of provider istiod.
+func istiod(c *config.Config) identity.Istiod {
+	i, n := c.Identity, c.Node
+	issuer := identity.Istiod{
+		Address: i.CAAddress, RootFile: i.RootCAFile, TokenFile: i.TokenFile,
+		ProvCertDir: i.ProvCertDir, ClusterID: n.ClusterID,
+		SpiffeID: pki.SpiffeID(n.TrustDomain, n.Namespace, n.ServiceAccount),
+		KeyType:  pki.KeyType(i.KeyType), PKCS8: i.PKCS8, TTL: i.TTL,
+	}
+	if issuer.Address == "" { // the control plane is the authority
+		issuer.Address, issuer.ServerName = c.Discovery.Address, c.Discovery.ServerName
+		issuer.RootFile = cmp.Or(i.RootCAFile, c.Discovery.RootCAFile)
+	}
+	issuer.Plaintext = config.PlaintextCA(issuer.Address)
+	return issuer
+}
+
+// sealed returns where the certificate is kept over a reboot, nil if it is not.
+func (a *Agent) sealed(c *config.Config, issuer identity.Istiod) *identity.Sealed {
+	if c.Identity.Persist == "off" || a.seal == nil {
+		return nil
+	}
+	sealed, err := identity.NewSealed(filepath.Join(c.Paths.StateDir, sealedName),
+		issuer.SpiffeID+" from "+issuer.Address, a.seal)
+	if err != nil {
+		a.logOf("identity").Warn("cannot keep the certificate over a reboot", "error", err)
+		return nil
+	}
+	return sealed
+}

@@ -1,0 +1,157 @@
+package main_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/parts/signer"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// issued is an agent whose certificates a real istiod signs.
+type issued struct {
+	*identified
+	signer *signer.Signer
+}
+
+// newIssued creates an agent with a token of the given lifetime. more are further keys of
+// [identity].
+func newIssued(t *testing.T, token time.Duration, more string) *issued {
+	t.Helper()
+	i := &issued{identified: &identified{t: t, port: parts.FreePort(t)}}
+	i.root = pkitest.NewAuthority(t, "root", nil)
+	i.signer = signer.Start(t, i.root, "ISTIO_MULTIROOT_MESH=true")
+	i.Rig = rig.New(t, rig.Options{Race: true})
+	i.Write("override.yaml", fmt.Sprintf(secretListener, i.port))
+	i.Write("root.pem", string(pkitest.PEM(i.root.Certificate)))
+	i.Write("token", i.signer.Token(t, token))
+	if err := os.Mkdir(i.path("output"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	i.set(more)
+	return i
+}
+
+func (i *issued) set(more string) {
+	i.Set(fmt.Sprintf(`[node]
+service_account = "web"
+[envoy]
+bootstrap_override = %q
+[identity]
+provider = "istiod"
+ca_address = %q
+root_ca_file = %q
+token_file = %q
+output_dir = %q
+%s`, i.path("override.yaml"), i.signer.Address, i.path("root.pem"), i.path("token"),
+		i.path("output"), more))
+}
+
+// condition reports whether a condition is active and its sentence has a text.
+func (i *issued) condition(code, text string) (found bool) {
+	var status api.Status
+	i.JSON(&status, "status", "--json")
+	for _, c := range status.Conditions {
+		found = found || c.Code == code && strings.Contains(c.Sentence, text)
+	}
+	return found
+}
+
+// workload returns the workload's certificate as the agent shows it.
+func (i *issued) workload() api.Identity {
+	var identities []api.Identity
+	i.JSON(&identities, "certs", "--json")
+	for _, identity := range identities {
+		if identity.Name == "default" {
+			return identity
+		}
+	}
+	return api.Identity{}
+}
+
+// awaitAnother waits until Envoy presents another certificate than before, and returns it.
+func (i *issued) awaitAnother(before []byte) (chain []byte) {
+	i.t.Helper()
+	rig.Eventually(i.t, time.Minute, "Envoy presents another certificate", func() bool {
+		var err error
+		chain, err = i.presented()
+		return err == nil && !bytes.Equal(chain, before)
+	})
+	return chain
+}
+
+func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
+	i := newIssued(t, time.Hour, "")
+	i.StartReady()
+	first := i.awaitAnother(nil)
+	about := i.workload()
+	if about.Source != "istiod" || about.SPIFFEID != "spiffe://cluster.local/ns/default/sa/web" ||
+		time.Until(about.Renewal) < 11*time.Hour || time.Until(about.Renewal) > 13*time.Hour {
+		t.Errorf("certs: %+v", about)
+	}
+	if out := i.Outrider("certs", "-o", "wide").Out + i.Outrider("certs").Out; !strings.Contains(
+		out, "in 1") {
+		t.Errorf("outrider certs does not show the next renewal:\n%s", out)
+	}
+
+	// A [live] key: a certificate of ten seconds is requested at once, by the same epoch.
+	i.set("ttl = \"10s\"\n")
+	if result := i.Outrider("reload"); result.Exit != 0 {
+		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
+	}
+	second := i.awaitAnother(first)
+	i.awaitAnother(second)
+
+	// The token is replaced by an expired one, and that by another.
+	i.Write("token", i.signer.Token(t, -time.Minute))
+	rig.Eventually(t, time.Minute, "the expired token is reported", func() bool {
+		return i.condition("certificate-not-renewed", "token: the token expired on") ||
+			i.condition("certificate-expired", "token: the token expired on")
+	})
+	last, err := i.presented()
+	i.Write("token", i.signer.Token(t, time.Hour))
+	i.awaitAnother(last)
+	rig.Eventually(t, time.Minute, "the condition ends", func() bool {
+		return !i.condition("certificate-not-renewed", "") && !i.condition("certificate-expired", "")
+	})
+	_, metrics, metricsErr := i.GetHost("localhost", i.Ports.Status, "/stats/prometheus")
+	for _, metric := range []string{
+		`outrider_secret_expiry_timestamp_seconds{resource="default",source="istiod"}`,
+		`outrider_secret_renewals_total{resource="default"}`,
+		`outrider_secret_failures_total{reason="expired",resource="default"}`,
+	} {
+		if !strings.Contains(metrics, metric) {
+			t.Errorf("no metric %s: %v, %v", metric, err, metricsErr)
+		}
+	}
+
+	// Killed during a renewal: the next agent adopts the epoch and continues.
+	last, err = i.presented()
+	i.KillAgent()
+	i.Start()
+	i.WaitReady(time.Minute)
+	i.awaitAnother(last)
+	if err != nil {
+		t.Error(err)
+	}
+	if epochs, err := i.Epochs(); err != nil || len(epochs) != 1 {
+		t.Errorf("a renewal started an epoch: %v, %v", epochs, err)
+	}
+	key, err := filepath.EvalSymlinks(i.path("output/key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(i.Dir, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.noKey(relative)
+}
