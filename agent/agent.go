@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/backend"
 	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
@@ -27,6 +28,7 @@ import (
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/identity"
+	"outrider.org/outrider/agent/journal"
 	"outrider.org/outrider/agent/mesh"
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
@@ -48,17 +50,17 @@ type Agent struct {
 	options Options
 	started time.Time
 	log     *slog.Logger
-	logs    logs
+	logs    journal.Logs
 	level   *slog.LevelVar
 	board   *condition.Board
 
 	lockFile   *os.File
 	keeper     *driver.Link
 	supervisor *epoch.Supervisor
-	proxy      *proxy
+	proxy      *driver.Proxy
 	reloader   *reloader
 	maker      *specMaker
-	levels     *levelSetter
+	levels     *driver.Levels
 	discovery  *discovery.Server
 	meshWatch  *mesh.Watch
 	meshPorts  *mesh.Ports
@@ -71,19 +73,17 @@ type Agent struct {
 	sts        *sts.Server    // nil if disabled
 	status     *status.Server // nil if disabled
 	view       *status.View
-	viewPort   *viewPort
+	backend    *backend.Backend // behind api, bus and status
 	api        *api.Server
 	presence   *neighbour.Presence // read by other agents on this host
 	bus        *bus.Server         // nil if disabled
 	watched    *configWatch        // nil if disabled
 
-	binary   atomic.Pointer[envoy.Binary] // last inspected
 	serving  atomic.Pointer[envoy.Binary] // in force; nil until a reload sets it
 	detach   context.CancelFunc           // ends the agent; Envoy continues serving
 	stopping atomic.Bool
-	kept     atomic.Bool            // Envoy continues serving while systemd restarts the agent
-	awaited  atomic.Pointer[string] // sentence about what the start waits for; nil if nothing
-	quit     chan struct{}          // receives requests for an orderly stop
+	kept     atomic.Bool   // Envoy continues serving while systemd restarts the agent
+	quit     chan struct{} // receives requests for an orderly stop
 }
 
 // part is a long-running part of the agent.
@@ -98,7 +98,7 @@ type part interface {
 func Run(ctx context.Context, options Options) (err error) {
 	a := &Agent{options: options, started: time.Now(), level: &slog.LevelVar{},
 		board: condition.NewBoard(), quit: make(chan struct{}, 1)}
-	a.log = slog.New(newLogHandler(options.Output, "auto", a.level))
+	a.log = slog.New(journal.NewStreamHandler(options.Output, "auto", a.level))
 	catching := sync.OnceValue(catchSignals)
 	// Runs while the configuration loads: Go changes the signal masks of its threads one signal at
 	// a time.
@@ -106,17 +106,15 @@ func Run(ctx context.Context, options Options) (err error) {
 	defer func() { catching().stop() }()
 	notifier := systemd.New(systemd.Options{Environment: options.environment(), Beat: a.beat,
 		Logger: a.logOf("systemd")})
-	defer func() { farewell(notifier, err) }()
+	defer func() { notifier.End(err) }()
 	loaded, err := config.Load(options.Config)
 	if err != nil {
 		return exit(ExitConfiguration, err)
 	}
-	a.level.Set(slogLevel(loaded.Config.Log.Level))
-	if a.logs, err = openLog(options, loaded.Config.Log.Format, a.level); err != nil {
+	if err := a.openLogs(loaded.Config.Log); err != nil {
 		return exit(ExitConfiguration, err)
 	}
-	defer a.logs.close()
-	a.log = a.logs.agent
+	defer a.logs.Close()
 	if _, err := envoy.Find(loaded.Config.Envoy.Binary); err != nil {
 		return exit(ExitNoProgram, err)
 	}
@@ -141,7 +139,9 @@ func Run(ctx context.Context, options Options) (err error) {
 		})
 	}
 	group.Go(func() error { return a.obey(ctx, signals) })
-	events := &eventLog{a.board, a.logOf("agent")}
+	events := &journal.Events{Board: a.board, Log: a.logOf("agent"), Logs: a.logs, Epochs: a.proxy,
+		Elsewhere: []string{conditionRefused, discovery.ConditionProblems, epoch.ConditionGaveUp,
+			mesh.ConditionRefused("")}}
 	for _, p := range []part{notifier, a.keeper, a.reloader, a.api, events} {
 		run(p)
 	}
@@ -155,9 +155,9 @@ func Run(ctx context.Context, options Options) (err error) {
 			return nil //nolint:nilerr // the agent ends
 		}
 		// The supervisor has adopted the epochs of an earlier agent.
-		homes.Update()      // before the mesh is served
-		a.viewPort.update() // before the admin view listens
-		for _, p := range append(a.parts(), homes, &statusNotifier{backend{a}, notifier}) {
+		homes.Update() // before the mesh is served
+		reporter := &systemd.Reporter{Notifier: notifier, Board: a.board, Agent: a.backend}
+		for _, p := range append(a.parts(), homes, reporter) {
 			run(p)
 		}
 		return a.begin(ctx)
@@ -184,7 +184,7 @@ func Run(ctx context.Context, options Options) (err error) {
 
 // parts returns the parts that run once the supervisor has adopted the epochs of an earlier agent.
 func (a *Agent) parts() []part {
-	parts := []part{a.identity, a.sdsSockets, a.discovery, a.xdsSockets, a.view, a.viewPort,
+	parts := []part{a.identity, a.sdsSockets, a.discovery, a.xdsSockets, a.view,
 		a.meshWatch, a.meshPorts}
 	if a.status != nil {
 		parts = append(parts, a.status)
@@ -226,7 +226,7 @@ func (a *Agent) begin(ctx context.Context) error {
 		return nil //nolint:nilerr // the agent ends
 	}
 	start := &reload{reason: "start", ifChanged: true, first: true}
-	result, err := a.reloader.Reload(ctx, start)
+	result, err := a.reloader.do(ctx, start)
 	refused := err == nil && ctx.Err() == nil && result.Outcome == api.OutcomeRefused
 	if refused && start.err != nil && !a.serves(ctx) {
 		return start.err // the configuration is unusable and no Envoy serves
@@ -260,7 +260,7 @@ const lookAgain = time.Second
 func (a *Agent) serves(ctx context.Context) bool {
 	for {
 		changed := a.supervisor.Changed()
-		if _, live := a.proxy.liveEpoch(); live || ctx.Err() != nil {
+		if _, live := a.proxy.Epoch(); live || ctx.Err() != nil {
 			return true
 		}
 		if !a.supervisor.Recovers() {
@@ -282,8 +282,7 @@ func (a *Agent) readAgain(ctx context.Context, started *config.Loaded) {
 	}
 	if now, err := config.Load(a.options.Config); err != nil || now.Hash != started.Hash {
 		// The reloader logs the outcome and raises a condition if it refuses the configuration.
-		_, _ = a.reloader.Reload(ctx, &reload{reason: "changed while outriderd started",
-			ifChanged: true})
+		_, _ = a.reloader.Reload(ctx, "changed while outriderd started", true, nil)
 	}
 }
 
@@ -294,6 +293,24 @@ func (o Options) environment() func(string) string {
 	}
 	return os.Getenv
 }
+
+// openLogs opens the logs of a [log] table.
+func (a *Agent) openLogs(c config.Log) (err error) {
+	if err := a.level.UnmarshalText([]byte(c.Level)); err != nil {
+		return err
+	}
+	a.logs, err = journal.OpenLogs(journal.LogOptions{Output: a.options.Output, Format: c.Format,
+		Level: a.level, EnvoyLevel: driver.LevelTrace, Environment: a.options.environment(),
+		Instance: a.options.Config.Instance})
+	if err == nil {
+		a.log = a.logs.Agent
+	}
+	return err
+}
+
+// logOf returns the logger of a part, which adds the field component (OUTRIDER_COMPONENT= in the
+// journal). Package agent itself logs as "agent".
+func (a *Agent) logOf(part string) *slog.Logger { return a.log.With("component", part) }
 
 // answerPatience is how long systemd may take to answer before the agent logs what the stop waits
 // for.
@@ -333,4 +350,16 @@ func (a *Agent) stop(ctx context.Context, why string) {
 	if err := a.supervisor.Stop(ctx, stopOptions(settings, again)); err != nil && ctx.Err() == nil {
 		a.log.Error("stop", "error", err)
 	}
+}
+
+// beat returns once the goroutines of the reloader and the supervisor have run. It feeds the
+// watchdog.
+func (a *Agent) beat(ctx context.Context) error {
+	if err := a.reloader.Ping(ctx); err != nil {
+		return fmt.Errorf("the reloads' loop: %w", err)
+	}
+	if err := a.supervisor.Ping(ctx); err != nil {
+		return fmt.Errorf("the epochs' loop: %w", err)
+	}
+	return nil
 }

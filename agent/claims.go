@@ -75,7 +75,7 @@ func (a *Agent) checkClaims(ctx context.Context, loaded *config.Loaded) error {
 func (a *Agent) self(loaded *config.Loaded) neighbour.Self {
 	wants := *loaded
 	wants.Config = config.Keep(a.reloader.started, loaded.Config)
-	_, live := a.proxy.liveEpoch()
+	_, live := a.proxy.Epoch()
 	return neighbour.Self{
 		Agent: neighbour.Agent{Started: a.presence.Since(), Serves: live,
 			Claims: a.reloader.InForce().Config.Claims()},

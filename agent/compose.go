@@ -5,10 +5,14 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strconv"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/backend"
+	"outrider.org/outrider/agent/blueprint"
+	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/driver"
@@ -19,6 +23,7 @@ import (
 	"outrider.org/outrider/agent/neighbour"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
+	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -57,20 +62,8 @@ func (a *Agent) compose(ctx context.Context, loaded *config.Loaded) error {
 // composeParts creates the parts that do not need a connected keeper.
 func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	c := loaded.Config
-	a.maker = &specMaker{
-		Maker:  blueprints(c, a.options.Version, a.logOf("reload")),
-		keeper: func() keeper.Info { return a.keeper.Get().Info() },
-		inspect: func(ctx context.Context, path string) (*envoy.Binary, error) {
-			cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
-			binary, err := envoy.InspectCached(ctx, driver.Runner{Link: a.keeper}, path,
-				cache, a.log)
-			if err == nil {
-				a.binary.Store(binary)
-			}
-			return binary, err
-		},
-		runner: driver.Runner{Link: a.keeper},
-	}
+	a.maker = &specMaker{Maker: blueprints(c, a.options.Version, a.logOf("reload")),
+		link: a.keeper, log: a.log, cache: filepath.Join(c.Paths.StateDir, binaryCacheName)}
 	a.composeEpochs(c)
 	if err := a.composeDiscovery(c); err != nil {
 		return err
@@ -78,17 +71,11 @@ func (a *Agent) composeParts(loaded *config.Loaded) (err error) {
 	if err := a.composeIdentity(c); err != nil {
 		return err
 	}
-	a.levels = &levelSetter{supervisor: a.supervisor, board: a.board, log: a.logOf("epoch"),
-		admin: func(e epoch.Epoch) levelAdmin { return a.proxy.admin(e.AdminAddress) }}
+	a.levels = driver.NewLevels(a.supervisor, a.keeper, a.board, a.logOf("epoch"))
 	a.reloader = newReloader(reloadSource{a}, a.supervisor, reloadEffects{a}, a.board,
 		a.logOf("reload"), loaded)
 	if c.Reload.Watch {
 		a.watched = newConfigWatch(a.reloader, a.logOf("watch"))
-	}
-	if c.Bus.Enabled {
-		if a.bus, err = a.newBus(); err != nil {
-			return err
-		}
 	}
 	return a.composeViews(c)
 }
@@ -113,7 +100,7 @@ func (a *Agent) newLink(
 	}
 	upgrade := func(ctx context.Context) error { return keeper.Upgrade(ctx, socket) }
 	return driver.New(driver.Options{
-		Connect: connect, Upgrade: upgrade, Logger: a.logOf("keeper"), EnvoyLog: a.logs.envoy,
+		Connect: connect, Upgrade: upgrade, Logger: a.logOf("keeper"), EnvoyLog: a.logs.Envoy,
 		Forward: func() bool { return a.reloader.InForce().Config.Log.Envoy },
 		PID: func(id string) int {
 			for _, e := range a.supervisor.Epochs() {
@@ -154,12 +141,6 @@ func (a *Agent) composeEpochs(c *config.Config) {
 				Window: now.RestartWindow}
 		},
 	})
-	a.proxy = &proxy{supervisor: a.supervisor, starting: func() string {
-		if why := a.awaited.Load(); why != nil {
-			return *why
-		}
-		return ""
-	}, closed: func() string { return a.discovery.Closed() }}
 }
 
 func stopOptions(c config.Envoy, now bool) epoch.StopOptions {
@@ -176,6 +157,7 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	if a.discovery, err = discovery.New(a.discoveryOptions(c)); err != nil {
 		return err
 	}
+	a.proxy = driver.NewProxy(a.supervisor, a.discovery)
 	a.meshPorts = mesh.NewPorts(neighbourhood(a.options.Config), a.discovery, c.Paths.RuntimeDir,
 		a.board)
 	log := a.logOf("xds")
@@ -187,17 +169,12 @@ func (a *Agent) composeDiscovery(c *config.Config) error {
 	return err
 }
 
-// composeViews creates the status server, the token exchange, the admin view and the private
-// socket.
-func (a *Agent) composeViews(c *config.Config) error {
+// composeViews creates the parts that show the agent: admin view, private socket, status server and
+// D-Bus, and the token exchange.
+func (a *Agent) composeViews(c *config.Config) (err error) {
 	trusted := trustedUsers(c)
-	if c.Status.Address != "" {
-		a.status = status.NewServer(status.Options{
-			Address: c.Status.Address, Config: statusConfig(c), Readiness: a.proxy, Proxy: a.proxy,
-			Control: control{a},
-			Metrics: a.metrics(), Trusted: trusted, Board: a.board, Logger: a.logOf("status"),
-		})
-	}
+	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,
+		Epochs: a.supervisor, Trusted: trusted, Board: a.board, Logger: a.logOf("status")})
 	if c.STS.Port != 0 {
 		a.sts = sts.NewServer(sts.Options{
 			Address:   net.JoinHostPort("127.0.0.1", strconv.Itoa(c.STS.Port)),
@@ -206,18 +183,45 @@ func (a *Agent) composeViews(c *config.Config) error {
 			Trusted:   trusted, Board: a.board, Logger: a.logOf("sts"),
 		})
 	}
-	a.view = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: a.proxy,
-		Trusted: trusted, Board: a.board,
-		Logger: a.logOf("status")})
-	a.viewPort = &viewPort{yield: a.view.Yield, epochs: a.supervisor.Epochs,
-		changed: a.supervisor.Changed, board: a.board,
-		held: map[uint64]string{}}
+	a.backend = &backend.Backend{
+		Version: a.options.Version, Options: a.options.Config, Started: a.started, Level: a.level,
+		Log: a.log, Board: a.board, Agent: process{a}, Reloader: a.reloader, Keeper: a.keeper,
+		Checker:    blueprint.Checker{Maker: a.maker.Maker, Runner: driver.Runner{Link: a.keeper}},
+		Supervisor: a.supervisor, Proxy: a.proxy, Discovery: a.discovery, Ports: a.meshPorts,
+		XDS: a.xds, Identity: a.identity, STS: a.sts, View: a.view,
+	}
 	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	a.api = api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),
-		Rule: rule, Backend: backend{a},
-		Events: a.board, Logger: a.logOf("api")})
+		Rule: rule, Backend: a.backend, Events: a.board, Logger: a.logOf("api")})
 	a.presence = neighbour.NewPresence(a.api.Ready())
-	return nil
+	a.backend.Presence = a.presence
+	if c.Status.Address != "" {
+		connections := status.ConnectionMetrics{"admin": a.view, "socket": a.api}
+		a.status = status.NewServer(status.Options{
+			Address: c.Status.Address, Config: statusConfig(c), Readiness: a.proxy, Proxy: a.proxy,
+			Control: a.backend, Metrics: a.backend.Metrics(connections), Trusted: trusted,
+			Board: a.board, Logger: a.logOf("status"),
+		})
+		connections["status"] = a.status
+	}
+	if c.Bus.Enabled {
+		a.bus, err = a.newBus()
+	}
+	return err
+}
+
+// newBus returns the D-Bus server.
+func (a *Agent) newBus() (*bus.Server, error) {
+	unit := ""
+	if a.options.Config.InUnit {
+		var err error
+		if unit, err = (systemd.Manager{}).Unit(); err != nil {
+			a.logOf("bus").Warn("cannot determine the name of the unit", "error", err)
+		}
+	}
+	return bus.New(bus.Options{Address: a.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"),
+		Instance: a.options.Config.Instance, Backend: backend.Bus{Backend: a.backend, Unit: unit},
+		Events: a.board, Conditions: a.board, Logger: a.logOf("bus")})
 }
 
 // changersGroup is the group whose members may send changing requests to the private socket.
@@ -237,17 +241,37 @@ func viewConfig(c *config.Config) status.ViewConfig {
 	return status.ViewConfig{Port: c.Envoy.AdminPort, Full: c.Envoy.AdminAccess == "full"}
 }
 
-// control implements status.Control for /drain and /quitquitquit.
-type control struct{ *Agent }
+// trustedUsers returns the users whose connections have their own limits: root, the agent's user
+// and Envoy's, which requests readiness for port 15021.
+func trustedUsers(c *config.Config) []uint32 {
+	trusted := []uint32{0, uint32(os.Geteuid())}
+	if found, err := user.Lookup(c.Envoy.User); err == nil {
+		if uid, err := strconv.ParseUint(found.Uid, 10, 32); err == nil {
+			trusted = append(trusted, uint32(uid))
+		}
+	}
+	return trusted
+}
 
-// Drain starts draining the live epoch.
-func (c control) Drain(ctx context.Context) error { return c.supervisor.Drain(ctx) }
+// process implements backend.Agent.
+type process struct{ *Agent }
 
-// Quit requests an orderly stop and returns at once.
-func (c control) Quit(context.Context) error {
+// Binary returns the Envoy binary of the configuration in force. Before a configuration is in
+// force, it returns the last inspected binary, or nil if there is none.
+func (p process) Binary() *envoy.Binary {
+	if serving := p.serving.Load(); serving != nil {
+		return serving
+	}
+	return p.maker.binary.Load()
+}
+
+// Stopping reports whether a stop was requested.
+func (p process) Stopping() bool { return p.stopping.Load() }
+
+// RequestStop requests an orderly stop.
+func (p process) RequestStop() {
 	select {
-	case c.quit <- struct{}{}:
+	case p.quit <- struct{}{}:
 	default: // a stop is already requested
 	}
-	return nil
 }

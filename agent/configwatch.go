@@ -44,11 +44,11 @@ func (a *Agent) awaitFiles(ctx context.Context, c *config.Config, paths []string
 		}
 		sentence := fmt.Sprintf("waiting until %s for %s", until.Format(time.TimeOnly),
 			strings.Join(missing, ", "))
-		a.awaited.Store(&sentence)
+		a.proxy.SetWaiting(sentence)
 		a.board.Raise(conditionFilesMissing, condition.Warning, sentence)
 		a.logOf("watch").Info(sentence)
 	})
-	a.awaited.Store(nil)
+	a.proxy.SetWaiting("")
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (w *configWatch) Run(ctx context.Context) error {
 				defer func() { <-places }()
 				// The reloader logs the outcome and raises a condition if it refuses the
 				// configuration.
-				_, _ = w.reloader.Reload(ctx, &reload{
+				_, _ = w.reloader.do(ctx, &reload{
 					reason:    "changed: " + strings.Join(changed, ", "),
 					ifChanged: true, files: changed})
 			})

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/mesh"
 )
 
@@ -22,7 +23,12 @@ func (s reloadSource) Make(
 	return s.maker.make(ctx, loaded, to)
 }
 
-func (s reloadSource) Loses(ctx context.Context) error { return s.lostCertificates(ctx) }
+func (s reloadSource) Loses(ctx context.Context) error {
+	if live, ok := s.proxy.Epoch(); ok {
+		return mesh.LostCertificates(ctx, s.discovery, s.xds, live)
+	}
+	return nil
+}
 
 // reloadEffects implements effects with the agent's parts.
 type reloadEffects struct{ *Agent }
@@ -35,7 +41,7 @@ func (e reloadEffects) Expect(id uint64, loaded *config.Loaded, files []string) 
 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.discovery.Expect(id, read.loaded.Config.Node.Namespace)
-	e.viewPort.hold(id, read.wanted.spec)
+	e.view.Hold(id, read.wanted.spec.AdminAddress(epoch.Launch{}))
 	e.identity.Configure(e.identitySettings(read.loaded.Config))
 	if err := e.sdsSockets.Hold(id, read.wanted.spec.Hash, read.loaded); err != nil {
 		return err
@@ -50,13 +56,13 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 	e.identity.Configure(e.identitySettings(e.reloader.InForce().Config))
 	e.sdsSockets.Release(id)
 	e.xdsSockets.Release(id)
-	e.viewPort.over(id)
+	e.view.Release(id)
 	e.discovery.Over(id)
 }
 
 func (e reloadEffects) Follow(ctx context.Context, step func(string)) {
 	step("Envoy's log levels")
-	e.levels.follow(ctx)
+	e.levels.Follow(ctx)
 }
 
 // Enact configures each part with its [live] keys, and watches the files of the configuration.
@@ -69,19 +75,18 @@ func (e reloadEffects) Enact(
 	e.identity.Configure(e.identitySettings(c))
 	e.sdsSockets.Configure(won.wanted.spec.Hash, c)
 	e.xdsSockets.Configure(won.wanted.spec.Hash, c)
-	if c.Log.Level != old.Config.Log.Level {
-		e.level.Set(slogLevel(c.Log.Level))
+	if c.Log.Level != old.Config.Log.Level { // otherwise a request may have set another level
+		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}
 	step("Envoy's log levels")
 	e.levels.Configure(ctx, c, won.wanted.spec)
 	step("status address and admin view")
 	if e.status != nil {
-		e.status.SetConfig(statusConfig(c))
+		e.status.Configure(statusConfig(c))
 	}
-	if err := e.view.SetConfig(viewConfig(c)); err != nil {
+	if err := e.view.Configure(viewConfig(c)); err != nil {
 		e.logOf("status").Warn("cannot apply envoy.admin_port to the admin view", "error", err)
 	}
-	e.viewPort.update()
 	step("watch of the mesh configuration")
 	if err := e.meshWatch.Configure(c); err != nil { // before discovery reads the files
 		e.log.Error("cannot watch the files of the mesh configuration", "error", err)

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"outrider.org/outrider/agent/api"
-	"outrider.org/outrider/agent/bus"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/envoy"
@@ -122,31 +120,3 @@ func (o *secretObserver) report() {
 func (o *secretObserver) Connected(xds.Stream)                {}
 func (o *secretObserver) Pushed(xds.Stream, xds.Push)         {}
 func (o *secretObserver) Accepted(xds.Stream, string, string) {}
-
-// identities describes the secrets for the private socket.
-func (a *Agent) identities() []api.Identity {
-	all := []api.Identity{}
-	for _, s := range a.identity.Secrets() {
-		if s.NotAfter.IsZero() {
-			continue // not loaded yet: a condition says why
-		}
-		all = append(all, api.Identity{
-			Name: s.Name, Source: string(s.Source), Subject: s.Subject, SPIFFEID: s.SpiffeID,
-			Issuer: s.Issuer, Serial: s.Serial,
-			NotBefore: s.NotBefore, NotAfter: s.NotAfter, Renewal: s.Renewal,
-		})
-	}
-	return all
-}
-
-// secretsOnBus describes the secrets for D-Bus.
-func (a *Agent) secretsOnBus() []bus.Secret {
-	var all []bus.Secret
-	for _, s := range a.identities() {
-		all = append(all, bus.Secret{
-			ResourceName: s.Name, Source: s.Source, SpiffeID: s.SPIFFEID, Issuer: s.Issuer,
-			Serial: s.Serial, NotBefore: s.NotBefore, NotAfter: s.NotAfter, Renewal: s.Renewal,
-		})
-	}
-	return all
-}

@@ -1,15 +1,10 @@
 package agent
 
 import (
-	"fmt"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 
-	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/blueprint"
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/mesh"
@@ -42,35 +37,4 @@ func (a *Agent) deniedToEnvoy(path string) string {
 		groups = append(groups, strconv.Itoa(gid))
 	}
 	return blueprint.LookupReader(strconv.Itoa(info.UID), groups...).Denied(path)
-}
-
-// discoveryStatus returns the state of the embedded discovery server, with the number of its
-// problems.
-func (b backend) discoveryStatus(problems []discovery.Problem) api.Discovery {
-	var errors, warnings int
-	for _, p := range problems {
-		switch p.Severity {
-		case condition.Error:
-			errors++
-		case condition.Warning:
-			warnings++
-		}
-	}
-	detail := strings.Join(slices.DeleteFunc([]string{counted(errors, "error"),
-		counted(warnings, "warning")}, func(s string) bool { return s == "" }), ", ")
-	if detail != "" {
-		detail += "; run \"outrider mesh check\" for details"
-	}
-	return api.Discovery{State: "embedded", Since: b.started, Detail: detail}
-}
-
-// counted returns a number with its noun, or "" for 0.
-func counted(n int, noun string) string {
-	switch n {
-	case 0:
-		return ""
-	case 1:
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

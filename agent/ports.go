@@ -19,16 +19,16 @@ const portPause = time.Second
 // It rereads the configuration in force on each poll, since a reload may change it. The error is
 // that of ctx.
 func (a *Agent) awaitPorts(ctx context.Context) error {
-	defer a.awaited.Store(nil)
+	defer a.proxy.SetWaiting("")
 	defer a.board.Clear(conditionPortTaken)
 	for {
 		changed := a.supervisor.Changed()
 		clash := a.checkClaims(ctx, a.reloader.InForce())
-		if _, live := a.proxy.liveEpoch(); live || !passes(clash) {
+		if _, live := a.proxy.Epoch(); live || !passes(clash) {
 			return nil
 		}
 		sentence := "Envoy cannot start yet: " + strings.Join(reasons(clash), "; ")
-		a.awaited.Store(&sentence)
+		a.proxy.SetWaiting(sentence)
 		a.board.Raise(conditionPortTaken, condition.Error, sentence)
 		select {
 		case <-changed:

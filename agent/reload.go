@@ -153,8 +153,15 @@ func (r *reloader) Run(ctx context.Context) error {
 }
 
 // Reload requests a reload and waits for its outcome. The end of ctx ends the waiting, not the
-// reload.
-func (r *reloader) Reload(ctx context.Context, request *reload) (api.ReloadResult, error) {
+// reload. With ifChanged, a new epoch starts only if a change requires one. progress may be nil.
+func (r *reloader) Reload(
+	ctx context.Context, reason string, ifChanged bool, progress func(api.Progress),
+) (api.ReloadResult, error) {
+	return r.do(ctx, &reload{reason: reason, ifChanged: ifChanged, progress: progress})
+}
+
+// do submits a request and waits for its outcome.
+func (r *reloader) do(ctx context.Context, request *reload) (api.ReloadResult, error) {
 	if err := r.submit(ctx, request); err != nil {
 		return api.ReloadResult{}, err
 	}
@@ -172,7 +179,8 @@ func (r *reloader) Reload(ctx context.Context, request *reload) (api.ReloadResul
 
 // Begin requests a reload and returns its ID once the owner accepts it. An event with that ID
 // reports the end of the reload.
-func (r *reloader) Begin(ctx context.Context, request *reload) (uint64, error) {
+func (r *reloader) Begin(ctx context.Context, reason string, ifChanged bool) (uint64, error) {
+	request := &reload{reason: reason, ifChanged: ifChanged}
 	if err := r.submit(ctx, request); err != nil {
 		return 0, err
 	}
@@ -254,15 +262,8 @@ func pendingKeys(started, next *config.Config) []string {
 
 // reasons splits an error into sentences, one per problem.
 func reasons(err error) []string {
-	if list, ok := errors.AsType[config.Errors](err); ok {
-		var all []string
-		for _, one := range list {
-			all = append(all, one.Error())
-		}
-		return all
-	}
 	if refused, ok := errors.AsType[*epoch.Refused](err); ok {
 		return append([]string(nil), refused.Reasons...)
 	}
-	return []string{err.Error()}
+	return config.Reasons(err)
 }

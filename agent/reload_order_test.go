@@ -87,7 +87,7 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 			r.load = func() (*config.Loaded, error) { <-gate; return load() }
 			outcome := make(chan api.ReloadResult, 1)
 			go func() {
-				result, _ := r.Reload(t.Context(), request)
+				result, _ := r.do(t.Context(), request)
 				outcome <- result
 			}()
 			synctest.Wait()

@@ -171,7 +171,7 @@ func (r *reloads) write(t *testing.T, text string) {
 // ask runs one reload and returns its result.
 func (r *reloads) ask(t *testing.T, request reload) api.ReloadResult {
 	t.Helper()
-	result, err := r.Reload(t.Context(), &request)
+	result, err := r.do(t.Context(), &request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func (r *reloads) beginOf(t *testing.T, request *reload) <-chan api.ReloadResult
 	t.Helper()
 	outcome := make(chan api.ReloadResult, 1)
 	go func() {
-		result, _ := r.Reload(t.Context(), request)
+		result, _ := r.do(t.Context(), request)
 		outcome <- result
 	}()
 	return outcome
@@ -318,7 +318,7 @@ func TestReloadEndsWithTheAgent(t *testing.T) {
 		r := newReloads(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := r.Reload(ctx, &reload{reason: "late"}); !errors.Is(err, context.Canceled) {
+		if _, err := r.do(ctx, &reload{reason: "late"}); !errors.Is(err, context.Canceled) {
 			t.Errorf("a reload nobody serves: %v", err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/epoch"
 )
 
@@ -36,7 +37,7 @@ func (a *Agent) obey(ctx context.Context, signals signals) error {
 			switch received {
 			case unix.SIGHUP:
 				// The reloader logs the outcome.
-				do(func() { _, _ = a.reloader.Reload(ctx, &reload{reason: "SIGHUP"}) })
+				do(func() { _, _ = a.reloader.Reload(ctx, "SIGHUP", false, nil) })
 			case unix.SIGUSR1:
 				do(func() { a.reopenLogs(ctx) })
 			default:
@@ -64,7 +65,7 @@ func (a *Agent) reopenLogs(ctx context.Context) {
 		if e.State == epoch.Exited {
 			continue
 		}
-		if err := a.proxy.admin(e.AdminAddress).ReopenLogs(ctx); err != nil {
+		if err := driver.NewAdmin(e.AdminAddress).ReopenLogs(ctx); err != nil {
 			a.log.Warn("access logs were not reopened", "epoch", e.Number, "error", err)
 			continue
 		}

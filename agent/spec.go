@@ -7,25 +7,24 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
-	"outrider.org/outrider/agent/keeper"
 	"outrider.org/outrider/bootstrap"
 )
 
 // specMaker makes the spec of an epoch from a configuration.
 type specMaker struct {
 	blueprint.Maker
-	// keeper returns the identity and paths of the current keeper.
-	keeper func() keeper.Info
-	// inspect returns the version and capabilities of the binary at path.
-	inspect func(ctx context.Context, path string) (*envoy.Binary, error)
-	// runner runs Envoy in the keeper's environment, as Envoy's user.
-	runner envoy.Runner
+	link  *driver.Link // to the keeper, which runs Envoy in its environment, as Envoy's user
+	cache string       // of inspect
+	log   *slog.Logger
+
+	binary atomic.Pointer[envoy.Binary] // last inspected
 }
 
 // wanted is the Envoy that a configuration describes.
@@ -41,6 +40,15 @@ type listener struct {
 	files func(files []string) // called with the files of Envoy before they are read
 }
 
+// inspect returns the version and capabilities of the binary at path.
+func (m *specMaker) inspect(ctx context.Context, path string) (*envoy.Binary, error) {
+	binary, err := envoy.InspectCached(ctx, driver.Runner{Link: m.link}, path, m.cache, m.log)
+	if err == nil {
+		m.binary.Store(binary)
+	}
+	return binary, err
+}
+
 // make reads everything that an epoch consists of. The functions of the spec read nothing more, so
 // that the epoch starts with what was read now, however long it waits.
 func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
@@ -53,7 +61,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	if err != nil {
 		return nil, exit(ExitNoProgram, err)
 	}
-	if err := blueprint.Writable(ctx, m.runner, loaded); err != nil {
+	if err := blueprint.Writable(ctx, driver.Runner{Link: m.link}, loaded); err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
 	maker := m.Maker
@@ -90,7 +98,7 @@ func (m *specMaker) spec(
 	if err != nil {
 		return nil, err
 	}
-	info := m.keeper()
+	info := m.link.Get().Info()
 	launched := func(l epoch.Launch) envoy.CommandLine {
 		line := plan.Command
 		line.ConfigFile, line.Epoch, line.HotRestart = l.BootstrapPath, l.RestartEpoch, l.HotRestart

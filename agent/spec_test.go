@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -27,6 +28,16 @@ func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	loaded.Config.Envoy.Binary = binary
+	identity, err := envoy.Identify(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inspected, err := json.Marshal(envoy.Binary{Path: binary, Identity: identity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := filepath.Join(t.TempDir(), binaryCacheName)
+	put(t, cache, string(inspected))
 	for name, test := range map[string]struct {
 		err  error
 		code int
@@ -38,10 +49,7 @@ func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 			ExitNoProgram},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &specMaker{Maker: blueprint.ThisHost(),
-				inspect: func(context.Context, string) (*envoy.Binary, error) {
-					return &envoy.Binary{}, nil
-				}}
+			m := &specMaker{Maker: blueprint.ThisHost(), cache: cache}
 			m.Render = func(context.Context, bootstrap.Request) (*bootstrap.Rendered, error) {
 				return nil, test.err
 			}

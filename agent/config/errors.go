@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -117,4 +118,17 @@ type problem struct {
 
 func problemf(cure, format string, arguments ...any) *problem {
 	return &problem{message: fmt.Sprintf(format, arguments...), cure: cure}
+}
+
+// Reasons returns the text of an error, one line per problem if it is Errors.
+func Reasons(err error) []string {
+	list, ok := errors.AsType[Errors](err)
+	if !ok {
+		return []string{err.Error()}
+	}
+	var all []string
+	for _, one := range list {
+		all = append(all, one.Error())
+	}
+	return all
 }

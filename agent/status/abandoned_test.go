@@ -45,7 +45,8 @@ func abandon(t *testing.T, uid int, address, path string, asked chan string) {
 // A user who repeatedly abandons requests occupies one place only.
 func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	envoy, asked := busyEnvoy(t)
-	view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
+	view := NewView(ViewOptions{Epochs: &epochs{},
+		Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
 		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
 	view.dumps.waitFor = 500 * time.Millisecond
 	runPart(t, view.Run)

@@ -74,7 +74,8 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	admin := unixAdmin(t, socket)
 	envoy := &proxy{}
 	envoy.set(admin, 0, "")
-	view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
+	view := NewView(ViewOptions{Epochs: &epochs{},
+		Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
 		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
 	view.dumps.slow = 200 * time.Millisecond // lets many readers get a place
 	runPart(t, view.Run)
@@ -130,8 +131,9 @@ func TestDumps_AtATime(t *testing.T) {
 				<-ended
 				return nil, io.ErrUnexpectedEOF
 			}), 0, "")
-			view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t), Full: full},
-				Proxy: envoy, Trusted: []uint32{0},
+			view := NewView(ViewOptions{Epochs: &epochs{},
+				Config: ViewConfig{Port: parts.FreePort(t), Full: full},
+				Proxy:  envoy, Trusted: []uint32{0},
 				Board: condition.NewBoard(), Logger: discard()})
 			view.dumps.waitFor = 500 * time.Millisecond
 			runPart(t, view.Run)

@@ -99,7 +99,8 @@ func TestConnections_BusyOnesKeepOutTheirUserOnly(t *testing.T) {
 		}
 		return nil, io.ErrUnexpectedEOF
 	}), 0, "")
-	view := NewView(ViewOptions{Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
+	view := NewView(ViewOptions{Epochs: &epochs{},
+		Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
 		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
 	runPart(t, view.Run)
 	defer close(hold)

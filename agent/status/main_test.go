@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/epoch/record"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -104,10 +105,49 @@ func startServer(t *testing.T, options Options) (*Server, string) {
 }
 
 // startView runs a view until the test ends.
+// epochs implements Epochs.
+type epochs struct {
+	mu      sync.Mutex
+	all     []record.Epoch
+	changed chan struct{}
+}
+
+func (e *epochs) Epochs() []record.Epoch {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.all
+}
+
+func (e *epochs) Changed() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.changed == nil {
+		e.changed = make(chan struct{})
+	}
+	return e.changed
+}
+
+func (e *epochs) set(all ...record.Epoch) {
+	e.Changed()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = all
+	close(e.changed)
+	e.changed = nil
+}
+
 func startView(t *testing.T, config ViewConfig, proxy Proxy) (*View, *condition.Board) {
 	t.Helper()
+	return startViewOf(t, config, proxy, &epochs{})
+}
+
+func startViewOf(
+	t *testing.T, config ViewConfig, proxy Proxy, all Epochs,
+) (*View, *condition.Board) {
+	t.Helper()
 	board := condition.NewBoard()
-	view := NewView(ViewOptions{Config: config, Proxy: proxy, Board: board, Logger: discard()})
+	view := NewView(ViewOptions{Config: config, Proxy: proxy, Epochs: all, Board: board,
+		Logger: discard()})
 	runPart(t, view.Run)
 	<-view.Ready()
 	return view, board

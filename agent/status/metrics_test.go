@@ -225,7 +225,7 @@ func TestASourceThatFailsIsCountedAndTheOthersAreAnswered(t *testing.T) {
 
 func TestAScrapeOfItselfEnds(t *testing.T) {
 	server, url := startServer(t, Options{})
-	server.SetConfig(Config{ApplicationMetrics: url + "/metrics"})
+	server.Configure(Config{ApplicationMetrics: url + "/metrics"})
 	code, body, _ := ask(t, "GET", url+"/metrics")
 	if code != 200 || !strings.Contains(body, `outrider_scrape_errors_total{source="application"} 1`) {
 		t.Errorf("%d %s", code, body)

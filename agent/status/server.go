@@ -54,7 +54,7 @@ func NewServer(options Options) *Server {
 		probes: make(chan struct{}, probesAtATime), ready: make(chan struct{})}
 	s.metrics = newMerger(options.Metrics, options.Proxy,
 		func() string { return s.config.Load().ApplicationMetrics })
-	s.SetConfig(options.Config)
+	s.Configure(options.Config)
 	return s
 }
 
@@ -76,8 +76,8 @@ func (s *Server) Address() string {
 // Connections returns the connection statistics of the status address.
 func (s *Server) Connections() admission.Stats { return s.gate.stats() }
 
-// SetConfig applies a changed configuration from the next request on.
-func (s *Server) SetConfig(config Config) { s.config.Store(&config) }
+// Configure applies a changed configuration from the next request on.
+func (s *Server) Configure(config Config) { s.config.Store(&config) }
 
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
 // every second: a missing status address must not stop the proxy. Run may be called once.
@@ -144,7 +144,7 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /stats/prometheus", s.metrics)
 	mux.Handle("GET /metrics", s.metrics)
 	mux.Handle("/drain",
-		ownHost(s.control(func(ctx context.Context) error { return s.options.Control.Drain(ctx) })))
+		ownHost(s.control(func(ctx context.Context) error { return s.options.Control.BeginDrain(ctx) })))
 	mux.Handle("/quitquitquit",
 		ownHost(s.control(func(ctx context.Context) error { return s.options.Control.Quit(ctx) })))
 	return mux

@@ -37,8 +37,8 @@ type controls struct {
 	err           error
 }
 
-func (c *controls) Drain(context.Context) error { c.drains++; return c.err }
-func (c *controls) Quit(context.Context) error  { c.quits++; return c.err }
+func (c *controls) BeginDrain(context.Context) error { c.drains++; return c.err }
+func (c *controls) Quit(context.Context) error       { c.quits++; return c.err }
 
 func TestControlOnlyWhereItIsAllowed(t *testing.T) {
 	tests := []struct {
@@ -103,7 +103,7 @@ func TestControlFollowsTheConfiguration(t *testing.T) {
 	if code, _, _ := ask(t, "POST", url+"/drain"); code != 403 {
 		t.Errorf("off: %d", code)
 	}
-	server.SetConfig(Config{Control: true})
+	server.Configure(Config{Control: true})
 	if code, _, _ := ask(t, "POST", url+"/drain"); code != 200 || control.drains != 1 {
 		t.Errorf("on: %d", code)
 	}

@@ -23,10 +23,10 @@ type Proxy interface {
 	Live() (admin http.RoundTripper, epoch int, err error)
 }
 
-// Control implements POST /drain and /quitquitquit.
+// Control implements POST /drain and /quitquitquit. Its methods return before the drain ends.
 type Control interface {
-	Drain(ctx context.Context) error
-	// Quit requests an orderly stop of the agent, with a drain, and returns at once.
+	BeginDrain(ctx context.Context) error
+	// Quit requests an orderly stop of the agent, with a drain.
 	Quit(ctx context.Context) error
 }
 

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -27,6 +26,7 @@ type ViewConfig struct {
 type ViewOptions struct {
 	Config  ViewConfig
 	Proxy   Proxy
+	Epochs  Epochs
 	Trusted []uint32 // local users with connection limits of their own
 	Board   *condition.Board
 	Logger  *slog.Logger
@@ -44,9 +44,12 @@ type View struct {
 	lost    chan struct{} // buffered: the listener failed
 	wake    chan struct{} // buffered: the port may be bound again
 
-	mu       sync.Mutex
-	port     int          // configured
-	taken    []string     // see Yield
+	mu    sync.Mutex
+	port  int               // configured
+	held  map[uint64]string // admin address of the requested epoch, by reload ID
+	taken []string          // addresses (host:port) that Envoy listens on or is about to
+	// last is the admin address of the live epoch, or of the last or next one if none is live.
+	last     string
 	listener net.Listener // nil if none is open
 	running  bool
 	serving  sync.WaitGroup
@@ -59,7 +62,7 @@ const conditionView = "admin-port-unavailable"
 func NewView(options ViewOptions) *View {
 	v := &View{options: options, gate: newGate(options.Trusted), ready: make(chan struct{}),
 		lost: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		port: options.Config.Port}
+		port: options.Config.Port, held: map[uint64]string{}}
 	v.full.Store(options.Config.Full)
 	v.dumps = newDumps(options.Proxy, v.gate)
 	v.server = newHTTPServer(v.Handler(), options.Logger)
@@ -95,6 +98,7 @@ func (v *View) Run(ctx context.Context) error {
 	v.running = true
 	v.mu.Unlock()
 	for first := true; ; first = false {
+		changed := v.options.Epochs.Changed()
 		var again <-chan time.Time // nil while the view listens, so that an idle agent sleeps
 		if !v.retry() {
 			again = time.After(bindRetryAfter)
@@ -103,6 +107,7 @@ func (v *View) Run(ctx context.Context) error {
 			close(v.ready)
 		}
 		select {
+		case <-changed:
 		case <-again:
 		case <-v.wake:
 		case <-v.lost:
@@ -118,11 +123,12 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// retry binds the configured port unless the view listens, is disabled or yields. It returns false
+// retry updates the view and binds the configured port unless the view listens, is disabled or yields. It returns false
 // if binding failed.
 func (v *View) retry() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.update()
 	if v.listener != nil || v.port == 0 || v.yieldsTo(v.port) != "" {
 		return true
 	}
@@ -171,12 +177,13 @@ func (v *View) close() {
 	}
 }
 
-// SetConfig applies a changed configuration. If the new port cannot be bound, SetConfig returns an
+// Configure applies a changed configuration. If the new port cannot be bound, Configure returns an
 // error and the view remains on the old port, with the new access.
-func (v *View) SetConfig(config ViewConfig) error {
+func (v *View) Configure(config ViewConfig) error {
 	v.full.Store(config.Full)
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	defer v.wakeUp()
 	switch {
 	case config.Port == v.port:
 	case !v.running:
@@ -192,36 +199,6 @@ func (v *View) SetConfig(config ViewConfig) error {
 		v.port = config.Port
 	}
 	return nil
-}
-
-// Yield sets the addresses (host:port) that Envoy itself listens on or is about to. If the view's
-// port is among them, the view stops listening before Yield returns, and resumes when it no longer
-// is. Yield returns the conflicting address, or "".
-func (v *View) Yield(taken []string) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.taken = taken
-	to := v.yieldsTo(v.port)
-	switch {
-	case to != "":
-		v.close()
-		v.options.Board.Clear(conditionView)
-	case v.listener == nil:
-		select {
-		case v.wake <- struct{}{}:
-		default:
-		}
-	}
-	return to
-}
-
-// yieldsTo returns the address of Envoy's that conflicts with a port of the view, or "". Callers
-// hold mu.
-func (v *View) yieldsTo(port int) string {
-	if own := viewAddress(port); port != 0 && slices.Contains(v.taken, own) {
-		return own
-	}
-	return ""
 }
 
 // viewAddress returns the loopback address of a view's port.

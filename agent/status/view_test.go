@@ -72,7 +72,7 @@ func TestViewOfARealEnvoy(t *testing.T) {
 			t.Errorf("%s: %d %s", request, code, body)
 		}
 	}
-	if err := view.SetConfig(ViewConfig{Port: view.port, Full: true}); err != nil {
+	if err := view.Configure(ViewConfig{Port: view.port, Full: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, foreign := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site",
@@ -151,7 +151,7 @@ func TestViewMovesToAnotherPort(t *testing.T) {
 	if at(first) != 200 {
 		t.Fatal("not on the first port")
 	}
-	if err := view.SetConfig(ViewConfig{Port: second}); err != nil {
+	if err := view.Configure(ViewConfig{Port: second}); err != nil {
 		t.Fatal(err)
 	}
 	if at(first) != 0 || at(second) != 200 {
@@ -163,13 +163,13 @@ func TestViewMovesToAnotherPort(t *testing.T) {
 	}
 	defer taken.Close()
 	busy := taken.Addr().(*net.TCPAddr).Port
-	if err := view.SetConfig(ViewConfig{Port: busy}); err == nil || at(second) != 200 {
+	if err := view.Configure(ViewConfig{Port: busy}); err == nil || at(second) != 200 {
 		t.Errorf("a port that is taken: %v; second port %d", err, at(second))
 	}
-	if err := view.SetConfig(ViewConfig{}); err != nil || at(second) != 0 || view.Address() != "" {
+	if err := view.Configure(ViewConfig{}); err != nil || at(second) != 0 || view.Address() != "" {
 		t.Errorf("off: %v; second port %d", err, at(second))
 	}
-	if err := view.SetConfig(ViewConfig{Port: first}); err != nil || at(first) != 200 {
+	if err := view.Configure(ViewConfig{Port: first}); err != nil || at(first) != 200 {
 		t.Errorf("on again: %v", err)
 	}
 	if all := board.Conditions(); len(all) != 0 {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/epoch/record"
 	"outrider.org/outrider/scripts/parts"
 )
 
@@ -12,43 +13,94 @@ func TestView_YieldsItsPort(t *testing.T) {
 	port := parts.FreePort(t)
 	view, board := startView(t, ViewConfig{Port: port}, &proxy{})
 	address := view.Address()
-	if got := view.Yield([]string{"/run/admin-0.sock", address}); got != address {
-		t.Fatalf("it yields to %q", got)
-	}
+	view.Hold(1, address)
 	taken, err := net.Listen("tcp", address) // at once
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := parts.FreePort(t)
-	if err := view.SetConfig(ViewConfig{Port: other}); err != nil ||
+	if err := view.Configure(ViewConfig{Port: other}); err != nil ||
 		view.Address() != viewAddress(other) {
 		t.Errorf("another port: %v, %q", err, view.Address())
 	}
-	if err := view.SetConfig(ViewConfig{Port: port}); err != nil || view.Address() != "" {
+	if err := view.Configure(ViewConfig{Port: port}); err != nil || view.Address() != "" {
 		t.Errorf("the port that Envoy has: %v, %q", err, view.Address())
 	}
 	if conditions := board.Conditions(); len(conditions) > 0 {
 		t.Errorf("%v", conditions)
 	}
-	if got := view.Yield(nil); got != "" {
-		t.Errorf("it yields to %q", got)
-	}
-	eventually(t, "the view says that the port is not free yet",
+	view.Release(1)
+	eventually(t, "a condition that the port is not free",
 		func() bool { return len(board.Conditions()) == 1 })
 	_ = taken.Close()
-	eventually(t, "the view is back",
+	eventually(t, "the view listens again",
 		func() bool { return view.Address() == address && len(board.Conditions()) == 0 })
 }
 
 func TestView_YieldsBeforeItListens(t *testing.T) {
 	port := parts.FreePort(t)
-	view := NewView(ViewOptions{Config: ViewConfig{Port: port}, Proxy: &proxy{},
-		Board: condition.NewBoard(), Logger: discard()})
-	view.Yield([]string{viewAddress(port)})
-	runPart(t, view.Run)
-	<-view.Ready()
+	live := record.Epoch{State: record.Live, AdminAddress: viewAddress(port)}
+	view, _ := startViewOf(t, ViewConfig{Port: port}, &proxy{}, &epochs{all: []record.Epoch{live}})
 	if address := view.Address(); address != "" {
 		t.Errorf("it listens on %s", address)
 	}
-	view.Yield(nil)
+}
+
+func TestView_YieldsToEnvoysOwnAdmin(t *testing.T) {
+	const socket = "/run/admin-1.sock"
+	own := parts.FreePort(t)
+	port := viewAddress(own)
+	one := func(state record.State, address string) record.Epoch {
+		return record.Epoch{State: state, AdminAddress: address}
+	}
+	all := &epochs{}
+	board := condition.NewBoard()
+	view := NewView(ViewOptions{Config: ViewConfig{Port: own}, Proxy: &proxy{}, Epochs: all,
+		Board: board, Logger: discard()})
+	runPart(t, view.Run)
+	<-view.Ready()
+	for _, step := range []struct {
+		what    string
+		do      func()
+		epochs  []record.Epoch
+		yields  bool
+		present bool // the condition
+	}{
+		{what: "no epoch"},
+		{what: "a reload that will be refused", do: func() { view.Hold(1, port) }, yields: true},
+		{what: "it is refused", do: func() { view.Release(1) }},
+		{what: "a reload", do: func() { view.Hold(2, port) },
+			epochs: []record.Epoch{one(record.Live, socket)}, yields: true},
+		{what: "its epoch starts", epochs: []record.Epoch{one(record.Live, socket),
+			one(record.Starting, port)}, yields: true},
+		{what: "it is live", epochs: []record.Epoch{one(record.Draining, socket),
+			one(record.Live, port)}, yields: true, present: true},
+		{what: "the reload has ended", do: func() { view.Release(2) },
+			epochs: []record.Epoch{one(record.Live, port)}, yields: true, present: true},
+		{what: "Envoy crashed and will be restarted",
+			epochs: []record.Epoch{one(record.Exited, port)}, yields: true, present: true},
+		{what: "it starts", epochs: []record.Epoch{one(record.Starting, port)}, yields: true,
+			present: true},
+		{what: "a reload to another address", do: func() { view.Hold(3, socket) },
+			epochs: []record.Epoch{one(record.Live, port)}, yields: true, present: true},
+		{what: "its epoch starts while the old one serves", epochs: []record.Epoch{one(record.Live,
+			port), one(record.Starting, socket)}, yields: true, present: true},
+		{what: "it is live", epochs: []record.Epoch{one(record.Draining, port),
+			one(record.Live, socket)}},
+		{what: "an epoch with the port starts", epochs: []record.Epoch{one(record.Live, socket),
+			one(record.Starting, port)}, yields: true},
+		{what: "it has failed", epochs: []record.Epoch{one(record.Live, socket),
+			one(record.Exited, port)}},
+	} {
+		if step.epochs != nil {
+			all.set(step.epochs...)
+		}
+		if step.do != nil {
+			step.do()
+		}
+		eventually(t, step.what, func() bool {
+			return (view.Address() == "") == step.yields &&
+				(len(board.Conditions()) == 1) == step.present
+		})
+	}
 }

@@ -31,6 +31,10 @@ var more = map[string][]string{
 	"agent/epoch":     {"agent/envoy"},              // its types
 	"agent/blueprint": {"agent/envoy", "bootstrap"}, // command line and bootstrap
 	"agent/bus":       {"packaging/dbus"},           // the interfaces, embedded
+	// operations over several parts
+	"agent/backend": {"agent/api", "agent/blueprint", "agent/bus", "agent/discovery/...",
+		"agent/driver", "agent/envoy", "agent/epoch", "agent/identity", "agent/mesh",
+		"agent/neighbour", "agent/status", "agent/sts", "agent/systemd", "agent/xds"},
 	// one agent's side of the discovery server
 	"agent/mesh":    {"agent/discovery/...", "agent/epoch", "agent/neighbour", "agent/xds"},
 	"cmd/outriderd": {"agent"},

@@ -1,4 +1,4 @@
-package agent
+package identity
 
 import (
 	"strings"
@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// identityMetrics exports the expiry time of each secret, its renewals and failures.
-type identityMetrics struct{ *Agent }
+// Metrics exports the expiry time of each secret, its renewals and failures (prometheus.Collector).
+type Metrics struct{ Manager *Manager }
 
 var (
 	secretExpiry = prometheus.NewDesc("outrider_secret_expiry_timestamp_seconds",
@@ -19,19 +19,22 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (m identityMetrics) Describe(out chan<- *prometheus.Desc) {
+func (m Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{secretExpiry, secretRenewals, secretFailures} {
 		out <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (m identityMetrics) Collect(out chan<- prometheus.Metric) {
+func (m Metrics) Collect(out chan<- prometheus.Metric) {
 	label := func(name string) string { return strings.ToValidUTF8(name, "?") }
-	stats := m.identity.Stats()
-	for _, s := range m.identities() {
+	stats := m.Manager.Stats()
+	for _, s := range m.Manager.Secrets() {
+		if s.NotAfter.IsZero() {
+			continue // not loaded yet
+		}
 		out <- prometheus.MustNewConstMetric(secretExpiry, prometheus.GaugeValue,
-			float64(s.NotAfter.Unix()), label(s.Name), s.Source)
+			float64(s.NotAfter.Unix()), label(s.Name), string(s.Source))
 		out <- prometheus.MustNewConstMetric(secretRenewals, prometheus.CounterValue,
 			float64(stats.Renewals[s.Name]), label(s.Name))
 	}

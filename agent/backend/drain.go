@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"context"
@@ -17,35 +17,33 @@ const drainPoll = 200 * time.Millisecond
 // the wait fails.
 const drainBlind = 10 * time.Second
 
+// BeginDrain starts draining the live epoch and returns (status.Control).
+func (b *Backend) BeginDrain(ctx context.Context) error { return b.Supervisor.Drain(ctx) }
+
 // Drain starts draining the live epoch. With request.Wait it returns once no connections are left.
-func (b backend) Drain(
+func (b *Backend) Drain(
 	ctx context.Context, request api.DrainRequest, progress func(api.Progress),
 ) (api.DrainResult, error) {
-	if err := b.supervisor.Drain(ctx); err != nil {
+	if err := b.Supervisor.Drain(ctx); err != nil {
 		return api.DrainResult{}, api.Refuse(err.Error())
 	}
-	waiting := drainWait{live: b.proxy.liveEpoch, progress: progress,
-		count: func(ctx context.Context, e epoch.Epoch) (uint64, error) {
-			activity, err := b.keeper.Admin(e.AdminAddress).Activity(ctx)
-			return activity.Connections, err
-		}}
-	return waiting.until(ctx, request.Wait)
+	return drainWait{b.Proxy, progress}.until(ctx, request.Wait)
 }
 
 // Undrain ends a drain and returns the epoch that serves.
-func (b backend) Undrain(
+func (b *Backend) Undrain(
 	ctx context.Context, progress func(api.Progress),
 ) (api.UndrainResult, error) {
 	begun := time.Now()
-	result, err := b.supervisor.Undrain(ctx, func(until time.Time, why string) {
+	result, err := b.Supervisor.Undrain(ctx, func(until time.Time, why string) {
 		progress(api.Progress{Phase: why, Until: until})
 	})
 	if refused, ok := errors.AsType[*epoch.Refused](err); ok {
-		goesOn := "no epoch is live"
+		remaining := "no epoch is live"
 		if refused.Remaining >= 0 {
-			goesOn = fmt.Sprintf("epoch %d still drains", refused.Remaining)
+			remaining = fmt.Sprintf("epoch %d still drains", refused.Remaining)
 		}
-		return api.UndrainResult{}, api.Refuse("the undrain was refused; "+goesOn,
+		return api.UndrainResult{}, api.Refuse("the undrain was refused; "+remaining,
 			refused.Reasons...)
 	}
 	if err != nil {
@@ -61,52 +59,59 @@ func (b backend) Undrain(
 
 // drainWait polls a drain.
 type drainWait struct {
-	live     func() (epoch.Epoch, bool)
-	count    func(ctx context.Context, e epoch.Epoch) (connections uint64, err error)
+	proxy    drained
 	progress func(api.Progress)
+}
+
+// drained is the draining proxy.
+type drained interface {
+	Epoch() (live epoch.Epoch, ok bool)
+	// Connections returns the number of open connections of an epoch.
+	Connections(ctx context.Context, e epoch.Epoch) (uint64, error)
 }
 
 // until returns the number of connections left: at once, or with wait once there are none and none
 // can come. A draining epoch accepts connections until its drain time ends, so a count of zero
 // before that is not final. Failed counts are ignored while another epoch takes over.
 func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error) {
-	told, counted := api.Progress{}, time.Now()
+	last, counted := api.Progress{}, time.Now()
 	for {
-		e, ok := w.live()
+		e, ok := w.proxy.Epoch()
 		if !ok {
 			return api.DrainResult{}, nil // the epoch has ended
 		}
 		if !e.Drained {
-			return api.DrainResult{}, api.Refuse("the drain was taken back")
+			return api.DrainResult{}, api.Refuse("the drain was cancelled by an undrain")
 		}
 		if !wait && e.DrainEnds.IsZero() {
 			return api.DrainResult{Unknown: fmt.Sprintf(
-				"epoch %d has not said yet that it drains, and is told until it does",
+				"epoch %d has not confirmed the drain yet; the request is repeated until it does",
 				e.Number)}, nil
 		}
 		// Envoy's workers close their listeners a moment after the end of the drain.
 		closed := !e.DrainEnds.IsZero() && time.Since(e.DrainEnds) > drainPoll
-		left, err := w.count(ctx, e)
-		if err == nil || w.handsOver(e) {
+		left, err := w.proxy.Connections(ctx, e)
+		if err == nil || w.replaced(e) {
 			counted = time.Now()
 		}
 		switch {
 		case err != nil && !wait:
 			return api.DrainResult{Unknown: fmt.Sprintf(
-				"epoch %d does not say how many connections are left: %v", e.Number, err)}, nil
+				"cannot count the connections of epoch %d: %v", e.Number, err)}, nil
 		case err != nil && time.Since(counted) > drainBlind:
 			return api.DrainResult{},
-				fmt.Errorf("count the connections of epoch %d, which drains: %w", e.Number, err)
+				fmt.Errorf("cannot count the connections of draining epoch %d: %w", e.Number, err)
 		case err == nil && (!wait || closed && left == 0):
 			return api.DrainResult{Connections: left}, nil
 		case err == nil:
 			now := api.Progress{Phase: "draining", Epoch: &e.Number, Connections: &left}
 			if !closed {
-				now.Phase, now.Until = "draining; new connections are taken until the listeners close", e.DrainEnds
+				now.Phase = "draining; new connections are accepted until the listeners close"
+				now.Until = e.DrainEnds
 			}
-			if told.Connections == nil || *told.Connections != left || told.Phase != now.Phase ||
-				!told.Until.Equal(now.Until) {
-				told = now
+			if last.Connections == nil || *last.Connections != left || last.Phase != now.Phase ||
+				!last.Until.Equal(now.Until) {
+				last = now
 				w.progress(now)
 			}
 		}
@@ -118,10 +123,10 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 	}
 }
 
-// handsOver reports whether an epoch cannot answer because another one replaces it, or because it
+// replaced reports whether an epoch cannot answer because another one replaces it, or because it
 // has not confirmed the drain yet. The supervisor resolves both.
-func (w drainWait) handsOver(was epoch.Epoch) bool {
-	now, ok := w.live()
+func (w drainWait) replaced(was epoch.Epoch) bool {
+	now, ok := w.proxy.Epoch()
 	return !ok || now.ID != was.ID || now.State == epoch.HandingOver || now.AdminLost ||
 		now.DrainEnds.IsZero()
 }

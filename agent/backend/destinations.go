@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/explain"
+	"outrider.org/outrider/agent/driver"
 )
 
 // countTime bounds the request to Envoy for its cluster statistics.
@@ -23,14 +24,14 @@ const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(succe
 
 // counted returns the live epoch's statistics by cluster name, or nil if they are unavailable.
 // Clusters whose membership_total [telemetry] excludes are missing.
-func (b backend) counted(ctx context.Context) map[string]explain.Live {
-	live, ok := b.proxy.liveEpoch()
+func (b *Backend) counted(ctx context.Context) map[string]explain.Live {
+	live, ok := b.Proxy.Epoch()
 	if !ok || live.AdminLost {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
-	stats, err := b.proxy.admin(live.AdminAddress).Stats(ctx, liveFilter)
+	stats, err := driver.NewAdmin(live.AdminAddress).Stats(ctx, liveFilter)
 	if err != nil {
 		return nil
 	}
@@ -56,13 +57,13 @@ func countedOf(stats map[string]uint64) map[string]explain.Live {
 
 // problems returns all problems of the mesh configuration, including those that only the statistics
 // of a running Envoy show.
-func (b backend) problems(ctx context.Context) []discovery.Problem {
-	found := b.discovery.Problems()
-	node := b.meshPorts.LastNode()
+func (b *Backend) problems(ctx context.Context) []discovery.Problem {
+	found := b.Discovery.Problems()
+	node := b.Ports.LastNode()
 	if node == nil {
 		return found
 	}
-	live, err := b.discovery.LiveProblems(node, b.counted(ctx))
+	live, err := b.Discovery.LiveProblems(node, b.counted(ctx))
 	if err != nil || len(live) == 0 {
 		return found
 	}

@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"context"
@@ -18,10 +18,10 @@ const rescanTime = 30 * time.Second
 
 // MeshProblems rereads the mesh configuration and returns its problems, including what Envoy
 // refused.
-func (b backend) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
+func (b *Backend) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 	ctx, cancel := context.WithTimeout(ctx, rescanTime)
 	defer cancel()
-	if err := b.discovery.Rescan(ctx); err != nil {
+	if err := b.Discovery.Rescan(ctx); err != nil {
 		return nil, api.Refuse(fmt.Sprintf("the mesh configuration could not be read within %v",
 			rescanTime))
 	}
@@ -42,8 +42,8 @@ func problemsForAPI(found []discovery.Problem) []api.MeshProblem {
 }
 
 // meshNode returns the node of the Envoy that last accepted listeners.
-func (b backend) meshNode() (*corev3.Node, error) {
-	if node := b.meshPorts.LastNode(); node != nil {
+func (b *Backend) meshNode() (*corev3.Node, error) {
+	if node := b.Ports.LastNode(); node != nil {
 		return node, nil
 	}
 	return nil, api.Refuse(
@@ -51,7 +51,7 @@ func (b backend) meshNode() (*corev3.Node, error) {
 }
 
 // MeshExplain returns how the Envoy that last accepted listeners would route a request.
-func (b backend) MeshExplain(
+func (b *Backend) MeshExplain(
 	ctx context.Context, request api.MeshRequest,
 ) (api.MeshExplanation, error) {
 	node, err := b.meshNode()
@@ -69,7 +69,7 @@ func (b backend) MeshExplain(
 	for _, h := range request.Headers {
 		asked.Headers = append(asked.Headers, explain.Header(h))
 	}
-	said, err := b.discovery.Explain(node, asked, b.counted(ctx))
+	said, err := b.Discovery.Explain(node, asked, b.counted(ctx))
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
@@ -91,13 +91,13 @@ func (b backend) MeshExplain(
 
 // MeshOrigins returns the files behind the resources of the Envoy that last accepted listeners.
 // Without such an Envoy the result is empty.
-func (b backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
+func (b *Backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
 	out := []api.MeshOrigin{}
-	node := b.meshPorts.LastNode()
+	node := b.Ports.LastNode()
 	if node == nil {
 		return out, nil
 	}
-	origins, err := b.discovery.Origins(node)
+	origins, err := b.Discovery.Origins(node)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/driver"
 	"outrider.org/outrider/agent/envoy"
 )
 
@@ -19,15 +20,15 @@ var envoyLevels = []string{"trace", "debug", "info", "warning", "error", "critic
 
 // LogLevels returns the current levels: the agent's, those of Envoy's loggers, and as Envoy's the
 // most common one of its loggers.
-func (b backend) LogLevels(ctx context.Context) (api.LogLevels, error) {
-	levels := api.LogLevels{Agent: strings.ToLower(b.level.Level().String())}
-	e, ok := b.proxy.liveEpoch()
+func (b *Backend) LogLevels(ctx context.Context) (api.LogLevels, error) {
+	levels := api.LogLevels{Agent: strings.ToLower(b.Level.Level().String())}
+	e, ok := b.Proxy.Epoch()
 	if !ok {
 		return levels, nil
 	}
-	components, err := b.proxy.admin(e.AdminAddress).LogLevels(ctx)
+	components, err := driver.NewAdmin(e.AdminAddress).LogLevels(ctx)
 	if err != nil {
-		return levels, fmt.Errorf("ask epoch %d for its log levels: %w", e.Number, err)
+		return levels, fmt.Errorf("cannot read the log levels of epoch %d: %w", e.Number, err)
 	}
 	levels.Components = components
 	levels.Envoy = mostCommon(components)
@@ -48,7 +49,7 @@ func mostCommon(components map[string]string) string {
 
 // SetLogLevels validates and sets levels; an invalid one leaves all unchanged. The agent's level
 // lasts until a reload changes its key, Envoy's until the next epoch.
-func (b backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
+func (b *Backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
 	if levels.Agent != "" && !slices.Contains(agentLevels, levels.Agent) {
 		return api.LogLevels{}, badLevel("agent", levels.Agent, agentLevels)
 	}
@@ -64,23 +65,23 @@ func (b backend) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.Lo
 	}
 	slices.Sort(components)
 	if levels.Envoy != "" || len(components) > 0 {
-		e, ok := b.proxy.liveEpoch()
+		e, ok := b.Proxy.Epoch()
 		if !ok {
 			return api.LogLevels{}, api.Refuse("no epoch is live whose log level could be set")
 		}
-		admin := b.proxy.admin(e.AdminAddress)
+		admin := driver.NewAdmin(e.AdminAddress)
 		if err := knownLoggers(ctx, admin, levels.Components); err != nil {
 			return api.LogLevels{}, err
 		}
 		if err := admin.SetLogLevels(ctx, levels.Envoy, strings.Join(components, ",")); err != nil {
 			return api.LogLevels{},
-				api.Refuse(fmt.Sprintf("epoch %d did not take the log level: %v", e.Number, err))
+				api.Refuse(fmt.Sprintf("cannot set the log level of epoch %d: %v", e.Number, err))
 		}
 	}
 	if levels.Agent != "" {
-		b.level.Set(slogLevel(levels.Agent))
+		_ = b.Level.UnmarshalText([]byte(levels.Agent)) // validated above
 	}
-	b.log.Info("log levels set on request", "agent", levels.Agent, "envoy", levels.Envoy,
+	b.Log.Info("log levels set on request", "agent", levels.Agent, "envoy", levels.Envoy,
 		"components", strings.Join(components, ","))
 	return b.LogLevels(ctx)
 }
@@ -92,7 +93,7 @@ func knownLoggers(ctx context.Context, admin *envoy.Admin, wanted map[string]str
 	}
 	known, err := admin.LogLevels(ctx)
 	if err != nil {
-		return api.Refuse(fmt.Sprintf("Envoy does not say which loggers it has: %v", err))
+		return api.Refuse(fmt.Sprintf("cannot list the loggers of Envoy: %v", err))
 	}
 	for _, component := range slices.Sorted(maps.Keys(wanted)) {
 		if _, ok := known[component]; !ok {

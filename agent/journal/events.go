@@ -1,4 +1,4 @@
-package agent
+package journal
 
 import (
 	"context"
@@ -7,42 +7,55 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/epoch"
-	"outrider.org/outrider/agent/mesh"
 )
 
 // eventLogBuffer is the number of events that may wait to be logged; one mesh change publishes
 // fewer.
 const eventLogBuffer = 256
 
-// eventLog logs conditions and mesh problems, so that the journal has every problem that a person
-// must act on. The other events are logged where they happen, with more detail.
-type eventLog struct {
-	board *condition.Board
-	log   *slog.Logger
+// Events logs conditions and mesh problems, so that the journal has every problem that a person
+// must act on, and sets the epoch of lines without one. The other events are logged where they
+// happen, with more detail.
+type Events struct {
+	Board  *condition.Board
+	Log    *slog.Logger
+	Logs   Logs
+	Epochs Epochs
+	// Elsewhere are prefixes of the codes of conditions that the part which raises them logs.
+	Elsewhere []string
+}
+
+// Epochs reports the live epoch. Changed returns a channel that is closed at its next change.
+type Epochs interface {
+	Number() int // -1: none is live
+	Changed() <-chan struct{}
 }
 
 // Name returns the name of the part.
-func (l *eventLog) Name() string { return "event log" }
+func (l *Events) Name() string { return "event log" }
 
 // Run logs until ctx ends.
-func (l *eventLog) Run(ctx context.Context) error {
-	events, cancel := l.board.Watch(eventLogBuffer)
+func (l *Events) Run(ctx context.Context) error {
+	events, cancel := l.Board.Watch(eventLogBuffer)
 	defer cancel()
 	var last uint64
-	for _, event := range l.board.Events(0) { // published before Watch
+	for _, event := range l.Board.Events(0) { // published before Watch
 		l.write(event)
 		last = event.Sequence
 	}
 	for {
+		changed := l.Epochs.Changed()
+		if l.Logs.journal != nil {
+			l.Logs.journal.SetEpoch(l.Epochs.Number())
+		}
 		select {
+		case <-changed:
 		case event := <-events:
 			if event.Sequence <= last {
 				continue
 			}
 			if lost := event.Sequence - last - 1; lost > 0 {
-				l.log.Warn("events not logged: too many at once", "events", lost)
+				l.Log.Warn("events not logged: too many at once", "events", lost)
 			}
 			last = event.Sequence
 			l.write(event)
@@ -54,12 +67,12 @@ func (l *eventLog) Run(ctx context.Context) error {
 
 // write logs one event at the level of its severity. Events other than conditions and mesh problems
 // are skipped.
-func (l *eventLog) write(event condition.Event) {
+func (l *Events) write(event condition.Event) {
 	code, severity := event.Fields["code"], condition.Severity(event.Fields["severity"])
 	attributes := []any{"event", event.Kind}
 	switch event.Kind {
 	case condition.KindConditionRaised, condition.KindConditionCleared:
-		if loggedByItsPart(code) {
+		if l.elsewhere(code) {
 			return
 		}
 		attributes = append(attributes, "condition", code)
@@ -72,14 +85,13 @@ func (l *eventLog) write(event condition.Event) {
 	default:
 		return
 	}
-	l.log.Log(context.Background(), severityLevel(severity), event.Sentence, attributes...)
+	l.Log.Log(context.Background(), severityLevel(severity), event.Sentence, attributes...)
 }
 
-// loggedByItsPart reports whether the part that raises a condition logs the same problem itself.
-func loggedByItsPart(code string) bool {
-	codes := []string{conditionRefused, discovery.ConditionProblems, epoch.ConditionGaveUp}
-	return slices.Contains(codes, code) ||
-		strings.HasPrefix(code, mesh.ConditionRefused(""))
+// elsewhere reports whether the part that raises a condition logs the same problem itself.
+func (l *Events) elsewhere(code string) bool {
+	return slices.ContainsFunc(l.Elsewhere,
+		func(prefix string) bool { return strings.HasPrefix(code, prefix) })
 }
 
 func severityLevel(severity condition.Severity) slog.Level {

@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"context"
@@ -15,9 +15,21 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
+// fakeProxy implements drained.
+type fakeProxy struct {
+	epoch       func() (epoch.Epoch, bool)
+	connections func() (uint64, error)
+}
+
+func (p fakeProxy) Epoch() (epoch.Epoch, bool) { return p.epoch() }
+
+func (p fakeProxy) Connections(context.Context, epoch.Epoch) (uint64, error) {
+	return p.connections()
+}
+
 // Connections may arrive until the listeners are closed, so a count of zero before that does not
 // end the wait.
-func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
+func TestDrain_WaitsUntilListenersClose(t *testing.T) {
 	for name, test := range map[string]struct {
 		wait  bool
 		live  func(after time.Duration, e *epoch.Epoch) bool
@@ -29,7 +41,7 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 		fails string
 		told  []string
 	}{
-		"nobody waits":  {left: 2, count: func(time.Duration) uint64 { return 2 }},
+		"no wait":       {left: 2, count: func(time.Duration) uint64 { return 2 }},
 		"no connection": {wait: true, took: 20 * time.Second, told: []string{"0 until 20s"}},
 		"connections come": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s",
 			"1 until 20s", "1"}, count: func(after time.Duration) uint64 {
@@ -38,7 +50,7 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 			}
 			return 0
 		}},
-		"a new epoch, which is told later": {wait: true, took: 40 * time.Second,
+		"a new epoch that confirms the drain later": {wait: true, took: 40 * time.Second,
 			told: []string{"0 until 20s", "0", "0 until 40s"},
 			live: func(after time.Duration, e *epoch.Epoch) bool {
 				if after > 10*time.Second {
@@ -49,12 +61,12 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 				}
 				return true
 			}},
-		"it is taken back": {wait: true, took: 5 * time.Second, fails: "taken back",
+		"undrained": {wait: true, took: 5 * time.Second, fails: "cancelled",
 			told: []string{"0 until 20s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
 				e.Drained = after < 5*time.Second
 				return true
 			}},
-		"an epoch changes hands": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s",
+		"another epoch takes over": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s",
 			"0 until 30s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
 			e.State = epoch.Live
 			if after > 3*time.Second && after < 18*time.Second {
@@ -82,9 +94,9 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 		"no answer any more": {wait: true, took: 15 * time.Second, fails: "connection refused",
 			told: []string{"0 until 20s"},
 			mute: func(after time.Duration) bool { return after >= 5*time.Second }},
-		"nobody waits or answers": {known: "connection refused",
+		"no wait and no answer": {known: "connection refused",
 			mute: func(time.Duration) bool { return true }},
-		"nobody waits, and it has not been taken": {known: "has not said yet",
+		"no wait, and not confirmed": {known: "has not confirmed",
 			live: func(_ time.Duration, e *epoch.Epoch) bool {
 				e.DrainEnds = time.Time{}
 				return true
@@ -98,13 +110,13 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
 				var told []string
-				result, err := drainWait{
-					live: func() (epoch.Epoch, bool) {
+				proxy := fakeProxy{
+					epoch: func() (epoch.Epoch, bool) {
 						e := epoch.Epoch{Drained: true, DrainEnds: begun.Add(20 * time.Second)}
 						ok := test.live == nil || test.live(time.Since(begun), &e)
 						return e, ok
 					},
-					count: func(context.Context, epoch.Epoch) (uint64, error) {
+					connections: func() (uint64, error) {
 						if test.mute != nil && test.mute(time.Since(begun)) {
 							return 0, syscall.ECONNREFUSED
 						}
@@ -112,8 +124,9 @@ func TestADrainIsWaitedForUntilTheListenersClose(t *testing.T) {
 							return 0, nil
 						}
 						return test.count(time.Since(begun)), nil
-					},
-					progress: func(p api.Progress) {
+					}}
+				result, err := drainWait{proxy,
+					func(p api.Progress) {
 						text := fmt.Sprint(*p.Connections)
 						if !p.Until.IsZero() {
 							text += " until " + p.Until.Sub(begun).String()

@@ -1,4 +1,4 @@
-package agent
+package backend
 
 import (
 	"context"
@@ -13,17 +13,17 @@ import (
 const statusTime = time.Second
 
 // ResourceTypes returns the state of each resource type on the xDS stream of each running epoch.
-func (b backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
+func (b *Backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
 	numbers := map[int]int{} // PID → epoch number
-	for _, e := range b.supervisor.Epochs() {
+	for _, e := range b.Supervisor.Epochs() {
 		if e.State != epoch.Exited {
 			numbers[e.PID] = e.Number
 		}
 	}
 	types := []api.ResourceType{}
-	for _, stream := range b.xds.Status(ctx) {
+	for _, stream := range b.XDS.Status(ctx) {
 		number, ours := numbers[int(stream.Peer.PID)]
 		if !ours {
 			continue
@@ -34,7 +34,7 @@ func (b backend) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) 
 			if t.VersionAccepted != t.VersionSent || t.Pending > 0 {
 				shown.State, shown.Since = "pending", t.Sent
 			}
-			if feed, err := b.discovery.Feed(stream.Node); t.Wildcard && err == nil {
+			if feed, err := b.Discovery.Feed(stream.Node); t.Wildcard && err == nil {
 				snapshot, _ := feed.Current()
 				shown.Resources = len(snapshot.Set(t.Type))
 			}

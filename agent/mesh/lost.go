@@ -1,4 +1,4 @@
-package agent
+package mesh
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/xds"
 )
 
 // rereadTime is how long Envoy may take to read a certificate again after its file was corrected.
@@ -17,28 +19,29 @@ const rereadTime = 2 * time.Second
 // rereadPause is the polling interval within rereadTime.
 const rereadPause = 50 * time.Millisecond
 
-// lostCertificates returns an error for the certificates that the live epoch has in memory but a
+// streamTime bounds reading the state of the xDS streams.
+const streamTime = time.Second
+
+// LostCertificates returns an error for the certificates that the live epoch has in memory but a
 // new epoch could not load from their files.
-func (a *Agent) lostCertificates(ctx context.Context) error {
-	live, ok := a.proxy.liveEpoch()
-	if !ok {
-		return nil
-	}
+func LostCertificates(
+	ctx context.Context, mesh *discovery.Server, streams *xds.Server, live epoch.Epoch,
+) error {
 	limited, cancel := context.WithTimeout(ctx, rereadTime)
 	defer cancel()
-	lost, refused := a.lost(limited, live.PID)
+	all, refused := lost(limited, mesh, streams, live.PID)
 	for refused && limited.Err() == nil {
 		select {
 		case <-time.After(rereadPause):
-			lost, refused = a.lost(ctx, live.PID)
+			all, refused = lost(ctx, mesh, streams, live.PID)
 		case <-limited.Done():
 		}
 	}
-	if len(lost) == 0 {
+	if len(all) == 0 {
 		return nil
 	}
-	var all config.Errors
-	for _, p := range slices.SortedFunc(maps.Values(lost), discovery.Problem.Compare) {
+	var problems config.Errors
+	for _, p := range slices.SortedFunc(maps.Values(all), discovery.Problem.Compare) {
 		cure := "then reload"
 		if p.Cure != "" {
 			cure = p.Cure + ", " + cure
@@ -46,23 +49,23 @@ func (a *Agent) lostCertificates(ctx context.Context) error {
 		message := fmt.Sprintf(
 			"a new epoch would lose a certificate that epoch %d has in memory: %s",
 			live.Number, p.Message)
-		all = append(all, &config.Error{Position: config.Position{File: p.File, Line: p.Line},
+		problems = append(problems, &config.Error{Position: config.Position{File: p.File, Line: p.Line},
 			Key: p.Object, Message: message, Cure: cure})
 	}
-	return all
+	return problems
 }
 
 // lost returns, by secret name, the problems that would prevent a new Envoy from loading a secret
 // that the process pid has. refused reports whether some of them come from that process' last
 // refusal instead of the files, which may have been corrected since.
-func (a *Agent) lost(
-	ctx context.Context, pid int,
+func lost(
+	ctx context.Context, mesh *discovery.Server, streams *xds.Server, pid int,
 ) (all map[string]discovery.Problem, refused bool) {
-	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	ctx, cancel := context.WithTimeout(ctx, streamTime)
 	defer cancel()
-	all = a.discovery.Unreadable()
+	all = mesh.Unreadable()
 	held, known := map[string]bool{}, false
-	for _, stream := range a.xds.Status(ctx) {
+	for _, stream := range streams.Status(ctx) {
 		if int(stream.Peer.PID) != pid {
 			continue
 		}

@@ -1,4 +1,4 @@
-package agent
+package driver
 
 import (
 	"strings"
@@ -7,7 +7,7 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-func TestReadinessThatIsKnownWithoutAsking(t *testing.T) {
+func TestProxy_ReadinessWithoutRequest(t *testing.T) {
 	for name, test := range map[string]struct {
 		epoch        epoch.Epoch
 		ready, known bool
@@ -23,24 +23,11 @@ func TestReadinessThatIsKnownWithoutAsking(t *testing.T) {
 		"it is silent": {epoch: epoch.Epoch{Silent: true}, known: true, reason: "does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ready, reason, known := readyUnasked(test.epoch)
+			ready, reason, known := readyWithoutRequest(test.epoch)
 			if ready != test.ready || known != test.known || !strings.Contains(reason,
 				test.reason) || (reason == "") != (test.reason == "") {
 				t.Errorf("%t %q %t", ready, reason, known)
 			}
 		})
-	}
-}
-
-func TestWhatTheManagerIsToldOfTheLiveEpoch(t *testing.T) {
-	for want, live := range map[string]epoch.Epoch{
-		"epoch 3 serves":            {Number: 3, Awaits: "waiting for epoch 2"},
-		"epoch 3 drains on request": {Number: 3, Drained: true},
-		"epoch 3 drains until the undrain is done: waiting for epoch 2": {Number: 3, Drained: true,
-			Awaits: "waiting for epoch 2"},
-	} {
-		if got := doing(live); !strings.HasPrefix(got, want) {
-			t.Errorf("%q, want %q", got, want)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package driver
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// levelSetter applies Envoy's log levels, which need no new epoch, to the live epoch and to later
+// Levels applies Envoy's log levels, which need no new epoch, to the live epoch and to later
 // ones. Its methods must not be called concurrently.
-type levelSetter struct {
+type Levels struct {
 	supervisor levelSupervisor
-	admin      func(epoch.Epoch) levelAdmin
+	admin      levelAdmin
 	board      *condition.Board
 	log        *slog.Logger
 
@@ -24,7 +24,14 @@ type levelSetter struct {
 	tuned  string // ID of the epoch that apply last examined
 }
 
-// levelSupervisor is the part of the supervisor that levelSetter needs.
+// NewLevels returns the Levels of a supervisor's epochs.
+func NewLevels(
+	supervisor levelSupervisor, admin levelAdmin, board *condition.Board, log *slog.Logger,
+) *Levels {
+	return &Levels{supervisor: supervisor, admin: admin, board: board, log: log}
+}
+
+// levelSupervisor is the part of the supervisor that Levels needs.
 type levelSupervisor interface {
 	Live() (epoch.Epoch, epoch.Admin, bool)
 	// Renew makes later epochs start with a spec of equal hash, and reports whether the command
@@ -34,9 +41,14 @@ type levelSupervisor interface {
 	Tuned(ctx context.Context, id string, spec *epoch.Spec) error
 }
 
-// levelAdmin is the part of Envoy's admin interface that levelSetter needs.
+// levelAdmin sets the levels of the Envoy whose admin interface is at an address.
 type levelAdmin interface {
-	SetLogLevels(ctx context.Context, level, components string) error
+	SetLogLevels(ctx context.Context, address, level, components string) error
+}
+
+// SetLogLevels sets log levels of the Envoy whose admin interface is at an address.
+func (l *Link) SetLogLevels(ctx context.Context, address, level, components string) error {
+	return NewAdmin(address).SetLogLevels(ctx, level, components)
 }
 
 const (
@@ -47,14 +59,14 @@ const (
 )
 
 // Configure applies the levels of the configuration in force.
-func (l *levelSetter) Configure(ctx context.Context, c *config.Config, spec *epoch.Spec) {
+func (l *Levels) Configure(ctx context.Context, c *config.Config, spec *epoch.Spec) {
 	l.config, l.spec = c, spec
 	live, _, _ := l.supervisor.Live()
 	l.apply(ctx, live)
 }
 
-// follow applies the configured levels to a live epoch that became live after Configure.
-func (l *levelSetter) follow(ctx context.Context) {
+// Follow applies the configured levels to a live epoch that became live after Configure.
+func (l *Levels) Follow(ctx context.Context) {
 	if live, _, ok := l.supervisor.Live(); ok && l.spec != nil && live.ID != l.tuned {
 		l.apply(ctx, live)
 	}
@@ -62,7 +74,7 @@ func (l *levelSetter) follow(ctx context.Context) {
 
 // apply sets the levels of an epoch that was started with other ones. It leaves the others alone,
 // since a request may have set their levels.
-func (l *levelSetter) apply(ctx context.Context, live epoch.Epoch) {
+func (l *Levels) apply(ctx context.Context, live epoch.Epoch) {
 	l.tuned = live.ID
 	ctx, cancel := context.WithTimeout(ctx, levelTime)
 	defer cancel()
@@ -76,9 +88,10 @@ func (l *levelSetter) apply(ctx context.Context, live epoch.Epoch) {
 	}
 	if differs {
 		c := l.config.Envoy
-		if err := l.admin(live).SetLogLevels(ctx, c.LogLevel, c.ComponentLogLevel); err != nil {
+		err := l.admin.SetLogLevels(ctx, live.AdminAddress, c.LogLevel, c.ComponentLogLevel)
+		if err != nil {
 			l.board.Raise(conditionLevels, condition.Warning, fmt.Sprintf(
-				"epoch %d did not take its new log level: %v; the next epoch has it",
+				"cannot set the log level of epoch %d: %v; the next epoch starts with it",
 				live.Number, err))
 			return
 		}

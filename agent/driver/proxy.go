@@ -1,0 +1,172 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"outrider.org/outrider/agent/epoch"
+)
+
+// readyTime bounds one readiness request to Envoy.
+const readyTime = time.Second
+
+// Proxy gives the other parts access to the live epoch: readiness, admin interface, statistics.
+type Proxy struct {
+	supervisor *epoch.Supervisor
+	mesh       Mesh
+	waiting    atomic.Pointer[string]
+}
+
+// Mesh is the mesh configuration. Closed returns why it is not served; "" if it is.
+type Mesh interface{ Closed() string }
+
+// NewProxy returns the Proxy of a supervisor's epochs.
+func NewProxy(supervisor *epoch.Supervisor, mesh Mesh) *Proxy {
+	return &Proxy{supervisor: supervisor, mesh: mesh}
+}
+
+// Epoch returns the epoch that serves; ok is false if there is none.
+func (p *Proxy) Epoch() (e epoch.Epoch, ok bool) {
+	e, _, ok = p.supervisor.Live()
+	return e, ok
+}
+
+// Number returns the number of the epoch that serves, -1 if there is none.
+func (p *Proxy) Number() int {
+	if e, ok := p.Epoch(); ok {
+		return e.Number
+	}
+	return -1
+}
+
+// Changed returns a channel that is closed at the next change of an epoch.
+func (p *Proxy) Changed() <-chan struct{} { return p.supervisor.Changed() }
+
+// SetWaiting sets what the start waits for before it has an epoch, in a sentence; "" if nothing.
+func (p *Proxy) SetWaiting(sentence string) { p.waiting.Store(&sentence) }
+
+// Live implements status.Proxy: it returns a transport to the live epoch's admin interface, and the
+// epoch's number.
+func (p *Proxy) Live() (http.RoundTripper, int, error) {
+	e, ok := p.Epoch()
+	if !ok {
+		_, reason := p.Ready()
+		return nil, 0, fmt.Errorf("no epoch is live: %s", reason)
+	}
+	if e.AdminLost {
+		return nil, 0,
+			fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch that then failed; the agent starts one that brings it back", e.Number)
+	}
+	return NewAdmin(e.AdminAddress), e.Number, nil
+}
+
+// Ready implements status.Readiness: it reports whether Envoy is live and configured, and if not,
+// why. Each call queries Envoy, since only Envoy knows whether it drains.
+func (p *Proxy) Ready() (bool, string) { return p.ReadyContext(context.Background()) }
+
+// ReadyContext is Ready with a context.
+func (p *Proxy) ReadyContext(ctx context.Context) (bool, string) {
+	e, ok := p.Epoch()
+	if !ok {
+		return false, p.NotLive()
+	}
+	if why := p.mesh.Closed(); why != "" {
+		return false, why
+	}
+	if ready, reason, known := readyWithoutRequest(e); known {
+		return ready, reason
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	ready, state, err := NewAdmin(e.AdminAddress).Ready(ctx)
+	switch {
+	case err != nil:
+		if now, still := p.Epoch(); !still || now.ID != e.ID || now.AdminLost ||
+			now.State == epoch.HandingOver {
+			// The old admin interface closes when the new epoch starts, but the old listeners
+			// continue serving.
+			return still, "an epoch is being replaced"
+		}
+		return false, fmt.Sprintf("epoch %d does not say whether it is ready: %v", e.Number, err)
+	case !ready:
+		return false, fmt.Sprintf("epoch %d is %s", e.Number, state)
+	}
+	return true, ""
+}
+
+// readyWithoutRequest reports whether the live epoch is ready where the supervisor knows it without a
+// request to Envoy. A drain takes precedence, even if Envoy could not be notified. An epoch whose
+// listeners may have closed is not ready; its admin interface does not show that.
+func readyWithoutRequest(e epoch.Epoch) (ready bool, reason string, known bool) {
+	switch {
+	case e.Drained:
+		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain",
+			e.Number), true
+	case e.MayRefuse:
+		return false,
+			fmt.Sprintf(
+				"epoch %d may have closed its listeners for an epoch that then died; it is being replaced", e.Number), true
+	case e.AdminLost:
+		return true, "", true // its data plane serves
+	case e.Silent:
+		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer",
+			e.Number), true
+	}
+	return false, "", false
+}
+
+// NotLive returns why no epoch is live.
+func (p *Proxy) NotLive() string {
+	if why := p.waiting.Load(); why != nil && *why != "" {
+		return *why
+	}
+	var last *epoch.Epoch
+	for _, e := range p.supervisor.Epochs() {
+		if e.State == epoch.Starting {
+			return fmt.Sprintf("epoch %d is starting: it is not live yet", e.Number)
+		}
+		if e.State == epoch.Exited && (last == nil || e.Exited.After(last.Exited)) {
+			last = &e
+		}
+	}
+	if last != nil {
+		return fmt.Sprintf("epoch %d has ended (%s) and no other is live yet", last.Number,
+			last.ExitCause)
+	}
+	return "no epoch was started yet"
+}
+
+// Connections returns the number of open connections of an epoch, without those of Outrider's own
+// listeners.
+func (p *Proxy) Connections(ctx context.Context, e epoch.Epoch) (uint64, error) {
+	activity, err := NewAdmin(e.AdminAddress).Activity(ctx)
+	return activity.Connections, err
+}
+
+// readyPoll is the polling interval of WaitReady: Envoy's readiness changes without an event.
+const readyPoll = 100 * time.Millisecond
+
+// WaitReady returns "" once the proxy is ready, or the reason why it is not when ctx ends. It calls
+// progress whenever the reason changes.
+func (p *Proxy) WaitReady(ctx context.Context, progress func(reason string)) string {
+	for last := ""; ; {
+		changed := p.Changed()
+		ready, reason := p.ReadyContext(ctx)
+		if ready {
+			return ""
+		}
+		if reason != last {
+			last = reason
+			progress(reason)
+		}
+		select {
+		case <-changed:
+		case <-time.After(readyPoll):
+		case <-ctx.Done():
+			return reason
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// An epoch that was starting while [live] keys changed becomes live without a reload and with the
+// old values. An epoch that a reload requests gets them from that reload.
+func TestReload_FollowsEpochsThatBecomeLiveWithoutReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReloads(t)
+		live, calls := "", []string(nil)
+		r.changed = make(chan struct{})
+		r.liveID = func() string { return live }
+		record := func(call string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			calls = append(calls, call)
+		}
+		r.follow = func() { record("follow") }
+		r.enact = func(won *prepared, _ func(string)) {
+			record("enact " + won.loaded.Config.Envoy.LogLevel)
+		}
+		becomesLive := func(id string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			live = id
+			close(r.changed)
+			r.changed = make(chan struct{})
+		}
+		expect := func(when string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if diff := cmp.Diff(want, calls); diff != "" {
+				t.Errorf("%s: %s", when, diff)
+			}
+			calls = nil
+		}
+		becomesLive("a")
+		r.run(t)
+		r.ask(t, reload{reason: "start", first: true, ifChanged: true})
+		expect("start", "enact warning", "follow")
+		r.write(t, "[envoy]\nlog_level = \"info\"\n")
+		r.ask(t, reload{reason: "levels", ifChanged: true})
+		expect("reload", "enact info")
+		becomesLive("b")
+		expect("a restarted epoch is live", "follow")
+
+		release := r.holdEpochs()
+		r.write(t, "[envoy]\nlog_level = \"debug\"\n")
+		outcome := r.beginOf(t, &reload{reason: "requested"})
+		synctest.Wait()
+		becomesLive("c")
+		expect("the requested epoch is live before its reload ends")
+		release()
+		<-outcome
+		expect("the reload ends", "enact debug", "follow")
+	})
+}

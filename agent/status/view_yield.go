@@ -1,0 +1,93 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/epoch/record"
+)
+
+// conditionViewYields is active while Envoy's own admin interface occupies the view's port.
+const conditionViewYields = "admin-view-yields"
+
+// Epochs lists the epochs. Changed returns a channel that is closed at the next change.
+type Epochs interface {
+	Epochs() []record.Epoch
+	Changed() <-chan struct{}
+}
+
+// Hold makes the view yield its port to the admin address of the epoch that a reload requests,
+// until Release. The port is free when Hold returns.
+func (v *View) Hold(reload uint64, address string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.held[reload] = address
+	v.update()
+}
+
+// Release ends Hold.
+func (v *View) Release(reload uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.held, reload)
+	v.wakeUp()
+}
+
+// update compares the view's port with the admin addresses of the epochs, which a custom bootstrap
+// decides. The view stops listening before an epoch with the same address starts, and resumes once
+// an epoch with another address is live. While no epoch is live, the last one's address counts,
+// since it may be restarted at any time. Callers hold mu.
+func (v *View) update() {
+	var live, starting *record.Epoch
+	for _, e := range v.options.Epochs.Epochs() {
+		switch {
+		case e.State.Serves():
+			live = &e
+		case e.State == record.Starting:
+			starting = &e
+		}
+	}
+	switch {
+	case live != nil:
+		v.last = live.AdminAddress
+	case starting != nil:
+		v.last = starting.AdminAddress
+	}
+	v.taken = []string{v.last}
+	if starting != nil {
+		v.taken = append(v.taken, starting.AdminAddress)
+	}
+	for _, address := range v.held {
+		v.taken = append(v.taken, address)
+	}
+	switch to := v.yieldsTo(v.port); to {
+	case "":
+		v.options.Board.Clear(conditionViewYields)
+	case v.last:
+		v.options.Board.Raise(conditionViewYields, condition.Info, fmt.Sprintf(
+			"The bootstrap has Envoy's own admin interface on %s: there is no view of it on "+
+				"[envoy] admin_port, and every local user may change Envoy there.", to))
+		fallthrough
+	default:
+		v.close()
+		v.options.Board.Clear(conditionView)
+	}
+}
+
+// wakeUp makes Run update the view.
+func (v *View) wakeUp() {
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+// yieldsTo returns the address of Envoy's that conflicts with a port of the view, or "". Callers
+// hold mu.
+func (v *View) yieldsTo(port int) string {
+	if own := viewAddress(port); port != 0 && slices.Contains(v.taken, own) {
+		return own
+	}
+	return ""
+}

@@ -1,0 +1,80 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// Reporter reports the agent's state and a status sentence to the service manager.
+type Reporter struct {
+	Notifier *Notifier
+	Board    *condition.Board
+	Agent    Agent
+}
+
+// Agent is the state that a Reporter reports.
+type Agent interface {
+	// Summary returns the state and a status sentence. announced reports whether READY=1 was sent.
+	Summary(announced bool) (state State, sentence string)
+	// Changed returns a channel that is closed when the epochs change. The other changes are events.
+	Changed() <-chan struct{}
+	Reported() uint64 // number of reloads whose start was published
+}
+
+// statusInterval is the polling interval while the agent is not running normally: the sentence then
+// changes without an event.
+const statusInterval = time.Second
+
+// Name returns the name of the part.
+func (r *Reporter) Name() string { return "status reporter" }
+
+// Run reports changes until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	events, cancel := r.Board.Watch(64)
+	defer cancel()
+	var reported uint64 // number of reloads already reported to the manager
+	for {
+		changed := r.Agent.Changed()
+		begun := r.Agent.Reported()
+		state, sentence := r.Agent.Summary(r.Notifier.Announced())
+		switch {
+		case state == Reloading:
+			begun = r.Agent.Reported() // one RELOADING covers all of them
+		case begun != reported && r.Notifier.Announced():
+			// a reload that ended before this poll, such as a refused one
+			r.Notifier.Set(Reloading, "reloading")
+		}
+		reported = begun
+		r.Notifier.Set(state, sentence)
+		var tick <-chan time.Time
+		if state != Running {
+			tick = time.After(statusInterval)
+		}
+		select {
+		case <-changed:
+		case <-events:
+		case <-tick:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// endTime bounds sending the last messages to the manager.
+const endTime = 500 * time.Millisecond
+
+// End sends the end of the agent to the manager, with the error if there is one: systemd shows it
+// until the next start.
+func (n *Notifier) End(err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		n.Fail(err)
+	} else {
+		n.Set(Stopping, "stopped")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	n.Close(ctx)
+}
