@@ -285,9 +285,20 @@ func dial(t *testing.T, protocol string, source netip.Addr, to netip.AddrPort) s
 	return string(answer[:n])
 }
 
-// newHosts makes another host, and servers here and there. A server's answer is where it is and its
-// port; those of Envoy say their port only.
+// newHosts is newHostsWithoutEnvoy with servers of Envoy's user, whose answers are their ports.
 func newHosts(t *testing.T) *parts.OtherHost {
+	t.Helper()
+	other := newHostsWithoutEnvoy(t)
+	parts.As(t, envoyUser, func() {
+		serve(t, OutboundPort, fmt.Sprint(OutboundPort))
+		serve(t, InboundPort, fmt.Sprint(InboundPort))
+	})
+	return other
+}
+
+// newHostsWithoutEnvoy makes another host, and servers here and there, whose answers are where they
+// are and their ports.
+func newHostsWithoutEnvoy(t *testing.T) *parts.OtherHost {
 	t.Helper()
 	other := parts.NewOtherHost(t)
 	link := ""
@@ -324,15 +335,22 @@ func newHosts(t *testing.T) *parts.OtherHost {
 		serve(t, port, fmt.Sprintf("here %d", port))
 	}
 	serveDatagrams(t, "here 80", append(here[:], loopbackAddress[:]...)...)
-	parts.As(t, envoyUser, func() {
-		serve(t, OutboundPort, fmt.Sprint(OutboundPort))
-		serve(t, InboundPort, fmt.Sprint(InboundPort))
-	})
 	return other
 }
 
 // serve answers TCP on all addresses until the test ends.
-func serve(t *testing.T, port int, answer string) net.Listener {
+func serve(t *testing.T, port int, answer string) {
+	t.Helper()
+	listen(t, port, func(c net.Conn) { _, _ = c.Write([]byte(answer)) })
+}
+
+// echo returns what it reads until the test ends.
+func echo(t *testing.T, port int) {
+	t.Helper()
+	listen(t, port, func(c net.Conn) { _, _ = io.Copy(c, c) })
+}
+
+func listen(t *testing.T, port int, answer func(net.Conn)) {
 	t.Helper()
 	streams, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
 	if err != nil {
@@ -345,11 +363,12 @@ func serve(t *testing.T, port int, answer string) net.Listener {
 			if err != nil {
 				return
 			}
-			_, _ = c.Write([]byte(answer))
-			_ = c.Close()
+			go func() {
+				answer(c)
+				_ = c.Close()
+			}()
 		}
 	}()
-	return streams
 }
 
 // serveDatagrams answers UDP on port 80 of the addresses until the test ends.

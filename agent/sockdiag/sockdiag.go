@@ -26,6 +26,8 @@ type Socket struct {
 	// CGroup is the creator's control group: the inode of its directory in /sys/fs/cgroup;
 	// 0: unknown.
 	CGroup uint64
+	// IPv6Only: an IPv6 listener that does not accept IPv4.
+	IPv6Only bool
 }
 
 // Protocol is a transport protocol.
@@ -203,5 +205,7 @@ func socketOf(body []byte) (Socket, bool) {
 		UID:     binary.NativeEndian.Uint32(body[messageUID:]),
 		Inode:   binary.NativeEndian.Uint32(body[messageInode:]),
 		CGroup:  cgroupOf(body[messageLength:]),
+
+		IPv6Only: ipv6Only(body[messageLength:]),
 	}, ok
 }

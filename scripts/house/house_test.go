@@ -42,6 +42,7 @@ var more = map[string][]string{
 	"cmd/outrider": {"agent/api", "agent/blueprint", "agent/discovery/...",
 		"agent/envoy", "agent/keeper", "packaging/examples"},
 	"cmd/outrider-keeper":     {"agent/keeper"},
+	"cmd/outrider-capture":    {"agent/capture"},
 	"cmd/outrider-bootstrap":  {"bootstrap/..."},
 	"cmd/outrider-discoveryd": {"agent/xds/...", "agent/discovery/..."},
 	"scripts":                 {"agent/...", "bootstrap/...", "cmd/..."},

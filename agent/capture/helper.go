@@ -1,0 +1,240 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// options of a helper.
+type options struct {
+	instance string
+	folder   string // of the state file
+	users    Users
+	version  string
+	log      io.Writer
+}
+
+// helper owns the tables. Its fields belong to the goroutine of run.
+type helper struct {
+	options
+	check envoyCheck
+	memory
+	rules *ownerSocket             // owns the table; nil: no rules are in force
+	nat   *ownerSocket             // owns the table that keeps translation on; nil: there is none
+	plain *ownerSocket             // for tables without owner
+	store func(*ownerSocket) error // makes systemd keep or, nil, forget the socket of nat
+
+	installed  installed
+	served     time.Time // when Envoy was last seen to serve
+	looked     time.Time // for captured connections and for the closed table
+	status     Status
+	generation int // grows with the settings
+	unowned    bool
+	calls      chan call
+	clients    map[*connection]bool
+}
+
+// installed says from what the tables were made.
+type installed struct {
+	generation, closed int // 0: not installed
+	families           Families
+	table              *Table
+}
+
+// call is a request of a connection.
+type call struct {
+	request
+	from *connection
+}
+
+func newHelper(o options) (*helper, error) {
+	h := &helper{options: o, check: envoyCheck{user: o.users.Envoy}, generation: 1,
+		calls: make(chan call), clients: map[*connection]bool{},
+		store: func(*ownerSocket) error { return nil }}
+	h.status = Status{State: Off, Users: o.users, Version: o.version, PID: os.Getpid(),
+		Since: time.Now()}
+	var err error
+	if h.plain, err = newOwnerSocket(); err != nil {
+		return nil, err
+	}
+	if err := h.memory.load(h.path()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		h.logf("cannot read the state: %v", err)
+	}
+	// What an earlier helper on an older kernel left: a table with an owner cannot be made from it.
+	h.plain.owned = false
+	if err := h.plain.remove(TableName(h.instance)); err != nil && !errors.Is(err, unix.EPERM) {
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *helper) path() string { return filepath.Join(h.folder, "state.json") }
+
+func (h *helper) logf(format string, arguments ...any) {
+	_, _ = fmt.Fprintf(h.log, format+"\n", arguments...)
+}
+
+// run serves until the context ends or a client stops the helper. It calls replace for each
+// upgrade.
+func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Signal) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			h.tick(time.Now())
+			if h.rules != nil && h.check.gone {
+				timer.Reset(checkFast)
+			} else {
+				timer.Reset(checkEvery)
+			}
+		case <-upgrade:
+			replace()
+		case c := <-h.calls:
+			if c.Operation == opStop {
+				h.stop()
+				return
+			}
+			h.answer(c)
+		}
+	}
+}
+
+func (h *helper) answer(c call) {
+	if c.Operation == "" { // a connection came or went
+		if h.clients[c.from] {
+			delete(h.clients, c.from)
+			return
+		}
+		h.clients[c.from] = true
+		status := h.status
+		c.from.send(response{Status: &status})
+		return
+	}
+	if err := h.do(c.request); err != nil {
+		c.from.send(response{Number: c.Number, Error: err.Error()})
+		return
+	}
+	h.tick(time.Now())
+	status := h.status
+	status.Settings = h.Settings
+	if h.rules != nil {
+		var err error
+		if status.Counters, err = h.rules.counters(h.installed.table); err != nil {
+			h.logf("cannot read counters: %v", err)
+		}
+	}
+	c.from.send(response{Number: c.Number, Status: &status})
+}
+
+func (h *helper) do(r request) error {
+	next := h.memory
+	switch {
+	case r.Protocol != protocolVersion:
+		return fmt.Errorf("protocol %d; this outrider-capture has %d", r.Protocol, protocolVersion)
+	case r.Operation == opStatus:
+		return nil
+	case r.Operation == opApply && r.Settings != nil:
+		if err := r.Settings.Validate(); err != nil {
+			return err
+		}
+		if r.Settings.Instance != h.instance {
+			return fmt.Errorf("settings of instance %q; this is the helper of %q",
+				r.Settings.Instance, h.instance)
+		}
+		next.Settings, next.Withdrawn = r.Settings, false
+	case h.Settings == nil:
+		return errNoSettings
+	case r.Operation == opWithdraw:
+		next.Withdrawn = true
+	case r.Operation == opTry && r.For > 0:
+		next.Until, next.Expired = time.Now().Add(r.For), false
+	case r.Operation == opConfirm:
+		next.Until, next.Expired = time.Time{}, false
+	default:
+		return fmt.Errorf("invalid request %q", r.Operation)
+	}
+	if err := next.save(h.path()); err != nil {
+		return fmt.Errorf("cannot persist the settings: %w", err)
+	}
+	h.memory = next
+	h.generation++
+	return nil
+}
+
+// tick makes the kernel's tables what they have to be now.
+func (h *helper) tick(now time.Time) {
+	next := Status{State: Off, Users: h.users, Version: h.version, PID: os.Getpid()}
+	if !h.Until.IsZero() && now.After(h.Until) {
+		h.Until, h.Expired = time.Time{}, true
+		if err := h.save(h.path()); err != nil {
+			h.logf("cannot persist the end of the trial: %v", err)
+		}
+	}
+	if h.Settings != nil {
+		next.State, next.Reason, next.Families = h.settle(now)
+	}
+	next.Unowned = h.unowned && h.rules != nil
+	next.Until = h.Until
+	h.settleClosed(now)
+	h.settleNAT(now)
+	h.publish(now, next)
+}
+
+// quit removes what the kernel does not remove itself when the helper ends. The table that rejects
+// connections stays: stop and outrider cleanup delete it.
+func (h *helper) quit() {
+	if h.unowned {
+		h.withdraw()
+	}
+}
+
+// stop removes all tables and forgets the settings.
+func (h *helper) stop() {
+	h.withdraw()
+	h.memory = memory{}
+	h.settleClosed(time.Now())
+	h.dropNAT()
+	if err := os.Remove(h.path()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		h.logf("cannot forget the settings: %v", err)
+	}
+	h.status.State = Off
+}
+
+// publish sends the status to all clients if it changed.
+func (h *helper) publish(now time.Time, next Status) {
+	was := h.status
+	was.Since, next.Since = time.Time{}, time.Time{}
+	if was.State == next.State && was.Reason == next.Reason && was.Until.Equal(next.Until) &&
+		was.Families == next.Families && was.Unowned == next.Unowned {
+		return
+	}
+	if was.State != next.State {
+		h.logf("capture is %s%s", next.State, because(next.Reason))
+		was.Since = now
+	} else {
+		was.Since = h.status.Since
+	}
+	next.Since = was.Since
+	h.status = next
+	for c := range h.clients {
+		status := h.status
+		c.send(response{Status: &status})
+	}
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
+}

@@ -1,0 +1,265 @@
+package capture
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+func TestHelper_CapturesOnlyWhileEnvoyServes(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.apply(captureAll)
+	r.answers(time.Second, "far 80")
+	if s, err := r.client.Status(t.Context()); err != nil || s.State != Withdrawn {
+		t.Errorf("%+v, %v", s, err)
+	}
+	r.startEnvoy()
+	r.answers(10*time.Second, "15001")
+	s, err := r.client.Status(t.Context())
+	if err != nil || s.State != On || s.Families != (Families{true, true}) || len(s.Counters) == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for range 3 {
+		r.kill(r.envoy)
+		t.Logf("direct %v after the kill of Envoy", r.answers(2*time.Second, "far 80"))
+		r.startEnvoy()
+		r.answers(10*time.Second, "15001")
+	}
+	// A stopped Envoy has its sockets and accepts nothing.
+	if err := r.envoy.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("direct %v after SIGSTOP", r.answers(3*time.Second, "far 80"))
+	if err := r.envoy.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	r.answers(2*time.Second, "15001")
+}
+
+func TestHelper_RedirectsNothingToOthers(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.apply(captureAll)
+	r.startEnvoy()
+	r.answers(10*time.Second, "15001")
+	r.kill(r.envoy)
+	parts.As(t, appUser, func() {
+		serve(t, OutboundPort, "stranger")
+		serve(t, InboundPort, "stranger")
+	})
+	r.answers(time.Second, "far 80")
+	s, err := r.client.Status(t.Context())
+	if want := fmt.Sprintf("user %d listens on port 15001, Envoy's user is %d", appUser,
+		envoyUser); err != nil || s.State != Withdrawn || s.Reason != want {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func TestHelper_KilledLeavesNothingAndRestores(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.apply(captureAll)
+	r.startEnvoy()
+	r.answers(10*time.Second, "15001")
+	for range 3 {
+		r.kill(r.helper)
+		if left := run(t, "", "nft", "list", "ruleset"); left != "" {
+			t.Fatalf("left: %s", left)
+		}
+		if answer := r.answer(); answer != "far 80" {
+			t.Errorf("answer %q", answer)
+		}
+		r.start() // without the agent: the settings are in the folder
+		t.Logf("back after %v", r.answers(time.Second, "15001"))
+	}
+	run(t, "", "nft", "flush", "ruleset")
+	if answer := r.answer(); answer != "15001" {
+		t.Errorf("after a flush: %q", answer)
+	}
+	if err := r.client.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_ = r.helper.Wait()
+	if left := run(t, "", "nft", "list", "ruleset"); left != "" {
+		t.Errorf("left after stop: %s", left)
+	}
+	r.start()
+	if s, err := r.client.Status(t.Context()); err != nil || s.State != Off {
+		t.Errorf("after stop: %+v, %v", s, err)
+	}
+}
+
+func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	closed := captureAll
+	closed.FailClosed = true
+	r.apply(closed)
+	const refused = "dial tcp 10.2.0.1:80: connect: connection refused"
+	r.answers(time.Second, refused)
+	r.startEnvoy()
+	r.answers(10*time.Second, "15001")
+	r.kill(r.envoy)
+	r.answers(2*time.Second, refused)
+	r.startEnvoy()
+	r.answers(10*time.Second, "15001")
+	r.kill(r.helper)
+	if answer := r.answer(); answer != refused {
+		t.Errorf("without the helper: %q", answer)
+	}
+	r.start()
+	r.answers(time.Second, "15001")
+	r.kill(r.envoy)
+	r.answers(2*time.Second, refused)
+	run(t, "", "nft", "flush", "ruleset") // deletes a table without owner
+	r.answers(2*time.Second, refused)
+	if err := r.client.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.answers(time.Second, "far 80")
+}
+
+func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	r.startEnvoy()
+	ctx := t.Context()
+	if _, err := r.client.Try(ctx, time.Second); err == nil {
+		t.Error("a trial without settings")
+	}
+	r.apply(captureAll)
+	r.answers(10*time.Second, "15001")
+	if s, err := r.client.Try(ctx, time.Second); err != nil || s.State != Trial {
+		t.Errorf("%+v, %v", s, err)
+	}
+	r.answers(3*time.Second, "far 80")
+	r.apply(captureAll) // such as by an agent that was restarted
+	if s, err := r.client.Status(ctx); err != nil || s.State != Withdrawn {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := r.client.Try(ctx, time.Hour); err != nil {
+		t.Error(err)
+	}
+	if s, err := r.client.Confirm(ctx); err != nil || s.State != On {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := r.client.Withdraw(ctx); err != nil {
+		t.Error(err)
+	}
+	r.answers(time.Second, "far 80")
+}
+
+// An established connection stays redirected when the rules are withdrawn, and through an upgrade of
+// the helper nothing is ever direct.
+func TestHelper_KeepsEstablishedConnections(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	parts.As(t, envoyUser, func() {
+		echo(t, OutboundPort)
+		echo(t, InboundPort)
+	})
+	r.apply(captureAll)
+	parts.Eventually(t, 5*time.Second, "captured", func() bool {
+		s, err := r.client.Status(t.Context())
+		return err == nil && s.State == On
+	})
+	connection, err := net.Dial("tcp", net.JoinHostPort(far[0], "80"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	check := func(when string) {
+		t.Helper()
+		_ = connection.SetDeadline(time.Now().Add(2 * time.Second))
+		buffer := make([]byte, 8)
+		if _, err := connection.Write([]byte("hello")); err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if n, err := connection.Read(buffer); err != nil || string(buffer[:n]) != "hello" {
+			t.Fatalf("%s: %q, %v", when, buffer[:n], err)
+		}
+	}
+	check("at first")
+	table := run(t, "", "nft", "list", "table", "inet", "outrider")
+	if err := r.helper.Process.Signal(unix.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	<-r.client.Done()
+	parts.Eventually(t, 5*time.Second, "the new helper serves", func() bool {
+		if now := run(t, "", "nft", "list", "table", "inet", "outrider"); now == "" {
+			t.Fatalf("no rules during the upgrade; before: %s", table)
+		}
+		r.client, err = Dial(context.Background(), r.socket())
+		return err == nil
+	})
+	defer r.client.Close()
+	check("after the upgrade")
+	if s, err := r.client.Withdraw(t.Context()); err != nil || s.State != Withdrawn {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	check("withdrawn")
+	if answer := r.answer(); answer != "far 80" {
+		t.Errorf("a new connection: %q", answer)
+	}
+	check("withdrawn for longer")
+	_ = connection.Close()
+	parts.Eventually(t, 5*time.Second, "the nat table is gone", func() bool {
+		return run(t, "", "nft", "list", "ruleset") == ""
+	})
+}
+
+func TestHelper_RefusesOthers(t *testing.T) {
+	if !inNetwork(t) {
+		return
+	}
+	r := newRig(t)
+	if err := os.Chmod(r.folder, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(r.socket(), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for user, allowed := range map[int]bool{appUser: false, envoyUser: false, agentUser: true} {
+		parts.As(t, user, func() {
+			client, err := Dial(t.Context(), r.socket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if _, err := client.Status(t.Context()); (err == nil) != allowed {
+				t.Errorf("user %d: %v", user, err)
+			}
+		})
+	}
+	for name, settings := range map[string]Settings{
+		"another instance": {Instance: "other"},
+		"a port 0":         {ExcludeInbound: []uint16{0}},
+		"no network":       {Outbound: []netip.Prefix{{}}},
+		"a rule":           {Instance: "x; flush ruleset"},
+	} {
+		if _, err := r.client.Apply(t.Context(), settings); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package capture
+
+import (
+	"encoding/json"
+	"os"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// memory is what survives a kill of the helper.
+type memory struct {
+	Settings  *Settings `json:"settings,omitempty"`
+	Withdrawn bool      `json:"withdrawn,omitempty"` // by request
+	Until     time.Time `json:"until,omitzero"`      // end of a trial
+	Expired   bool      `json:"expired,omitempty"`   // the trial was not confirmed
+}
+
+func (m *memory) load(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var loaded memory
+	if err := json.Unmarshal(text, &loaded); err != nil {
+		return err
+	}
+	if loaded.Settings != nil {
+		if err := loaded.Settings.Validate(); err != nil {
+			return err
+		}
+	}
+	*m = loaded
+	return nil
+}
+
+func (m *memory) save(path string) error {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(path, text, 0o600)
+}

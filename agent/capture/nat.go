@@ -1,0 +1,61 @@
+package capture
+
+import "time"
+
+// keepNAT makes a table that translates nothing. The kernel translates established connections only
+// while there is a nat chain, and tracks them only while a rule refers to conntrack.
+func (h *helper) keepNAT() error {
+	if h.nat != nil {
+		return nil
+	}
+	socket, err := newOwnerSocket()
+	if err != nil {
+		return err
+	}
+	table := &Table{Name: natName(h.instance), Owned: !h.unowned,
+		Chains: []Chain{{Name: "output", Type: "nat", Hook: "output", Priority: natPriority,
+			Rules: []Rule{rule(ruleRedirected, Direct, redirected{})}}}}
+	if err := socket.install(table); err != nil {
+		_ = socket.Close()
+		if h.unowned {
+			return err
+		}
+		h.logf("established connections would not survive a withdrawal: %v", err)
+		return nil
+	}
+	h.nat = socket
+	if err := h.store(socket); err != nil {
+		h.logf("established connections would not survive a kill: %v", err)
+	}
+	return nil
+}
+
+// settleNAT removes the table once no captured connection is left.
+func (h *helper) settleNAT(now time.Time) {
+	if now.Sub(h.looked) < time.Second {
+		return
+	}
+	h.looked = now
+	if h.nat == nil || h.rules != nil {
+		return
+	}
+	if left, err := capturedConnections(); err != nil {
+		h.logf("%v", err)
+	} else if !left {
+		h.dropNAT()
+	}
+}
+
+func (h *helper) dropNAT() {
+	if h.nat == nil {
+		return
+	}
+	if err := h.store(nil); err != nil {
+		h.logf("%v", err)
+	}
+	if err := h.nat.remove(natName(h.instance)); err != nil {
+		h.logf("%v", err)
+	}
+	_ = h.nat.Close()
+	h.nat = nil
+}

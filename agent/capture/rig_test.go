@@ -1,0 +1,151 @@
+package capture
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/scripts/parts"
+)
+
+// bootstrap makes an Envoy that answers captured connections with the port.
+const bootstrap = `
+static_resources:
+  listeners:
+  - name: outbound
+    address: {socket_address: {address: "::", port_value: 15001, ipv4_compat: true}}
+    filter_chains: [{filters: [{name: answer, typed_config: {
+      "@type": type.googleapis.com/envoy.extensions.filters.network.direct_response.v3.Config,
+      response: {inline_string: "15001"}}}]}]
+  - name: inbound
+    address: {socket_address: {address: "::", port_value: 15006, ipv4_compat: true}}
+    filter_chains: [{filters: [{name: answer, typed_config: {
+      "@type": type.googleapis.com/envoy.extensions.filters.network.direct_response.v3.Config,
+      response: {inline_string: "15006"}}}]}]
+`
+
+// rig is a helper in a network namespace of its own, another host and, once started, Envoy.
+type rig struct {
+	t       *testing.T
+	other   *parts.OtherHost
+	program string
+	folder  string
+	helper  *exec.Cmd
+	envoy   *exec.Cmd
+	client  *Client
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, program: filepath.Join(t.TempDir(), "outrider-capture"),
+		folder: parts.ShortDir(t)}
+	run(t, "", "go", "build", "-o", r.program, "outrider.org/outrider/cmd/outrider-capture")
+	r.other = newHostsWithoutEnvoy(t)
+	r.start()
+	return r
+}
+
+func (r *rig) socket() string { return filepath.Join(r.folder, "capture.sock") }
+
+// start runs the helper and connects to it.
+func (r *rig) start() {
+	r.t.Helper()
+	r.helper = exec.Command(r.program, "-folder", r.folder, "-socket", r.socket(), "-envoy-user",
+		fmt.Sprint(envoyUser), "-agent-user", fmt.Sprint(agentUser))
+	r.begin(r.helper)
+	parts.Eventually(r.t, 5*time.Second, "the helper serves", func() bool {
+		var err error
+		r.client, err = Dial(r.t.Context(), r.socket())
+		return err == nil
+	})
+	r.t.Cleanup(r.client.Close)
+}
+
+func (r *rig) startEnvoy() {
+	r.t.Helper()
+	program, err := os.Open(parts.Envoy(r.t)) // below a folder that its user cannot enter
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = program.Close() }()
+	r.envoy = exec.Command("/proc/self/fd/3", "--disable-hot-restart", "--concurrency", "2",
+		"--config-yaml", bootstrap, "--log-level", "error")
+	r.envoy.ExtraFiles = []*os.File{program}
+	r.envoy.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: envoyUser,
+		Gid: envoyUser}}
+	r.begin(r.envoy)
+}
+
+// begin starts a program and kills it when the test ends.
+func (r *rig) begin(command *exec.Cmd) {
+	r.t.Helper()
+	log := &parts.Log{}
+	command.Stdout, command.Stderr = log, log
+	if command.SysProcAttr == nil {
+		command.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	if err := command.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		if r.t.Failed() {
+			r.t.Logf("%s: %s", command.Path, log)
+		}
+	})
+}
+
+// kill ends a program at once.
+func (r *rig) kill(command *exec.Cmd) {
+	r.t.Helper()
+	if err := command.Process.Kill(); err != nil {
+		r.t.Fatal(err)
+	}
+	_ = command.Wait()
+}
+
+func (r *rig) apply(settings Settings) {
+	r.t.Helper()
+	if _, err := r.client.Apply(r.t.Context(), settings); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// answer calls another host as the application.
+func (r *rig) answer() (answer string) {
+	r.t.Helper()
+	parts.As(r.t, appUser, func() {
+		connection, err := net.DialTimeout("tcp", net.JoinHostPort(far[0], "80"), time.Second/2)
+		if err != nil {
+			answer = err.Error()
+			return
+		}
+		defer func() { _ = connection.Close() }()
+		_ = connection.SetDeadline(time.Now().Add(time.Second / 2))
+		buffer := make([]byte, 64)
+		n, err := connection.Read(buffer)
+		if answer = string(buffer[:n]); err != nil && n == 0 {
+			answer = err.Error()
+		}
+	})
+	return answer
+}
+
+// answers waits until the answer is wanted, and returns how long that took.
+func (r *rig) answers(limit time.Duration, wanted string) time.Duration {
+	r.t.Helper()
+	began, last := time.Now(), ""
+	for last = r.answer(); last != wanted; last = r.answer() {
+		if time.Since(began) > limit {
+			r.t.Fatalf("not within %v: the answer %q; it is %q", limit, wanted, last)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return time.Since(began)
+}

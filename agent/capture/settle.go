@@ -1,0 +1,117 @@
+package capture
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// settle installs or withdraws the rules.
+func (h *helper) settle(now time.Time) (State, string, Families) {
+	reason := ""
+	var families Families
+	switch {
+	case h.Withdrawn:
+		reason = "Envoy drains or was stopped"
+	case h.Expired:
+		reason = "the trial ended without outrider capture confirm"
+	default:
+		families, reason = h.check.look(now)
+		if families.any() {
+			h.served = now
+		} else if h.rules != nil && h.check.gone &&
+			now.Sub(h.served) < deadLimit {
+			families = h.installed.families // a new Envoy may listen in a moment
+		}
+	}
+	if !families.any() {
+		h.withdraw()
+		return Withdrawn, reason, Families{}
+	}
+	if err := h.put(families); err != nil {
+		h.withdraw()
+		return Withdrawn, err.Error(), Families{}
+	}
+	if !h.Until.IsZero() {
+		return Trial, "", families
+	}
+	return On, "", families
+}
+
+// put installs the rules if they are not in force.
+func (h *helper) put(families Families) error {
+	if h.rules != nil && h.installed.generation == h.generation &&
+		h.installed.families == families {
+		return nil
+	}
+	if err := h.keepNAT(); err != nil {
+		return err
+	}
+	table := Rules(h.Settings, h.users, families)
+	socket := h.rules
+	if socket == nil {
+		var err error
+		if socket, err = newOwnerSocket(); err != nil {
+			return err
+		}
+	}
+	table.Owned = !h.unowned
+	err := socket.install(table)
+	if errors.Is(err, unix.EINVAL) && !h.unowned { // before Linux 5.12
+		table.Owned = false
+		err = socket.install(table)
+		h.unowned = err == nil
+	}
+	if err != nil {
+		_ = socket.Close()
+		h.rules = nil
+		return err
+	}
+	h.rules = socket
+	h.installed.generation, h.installed.families, h.installed.table = h.generation, families, table
+	return nil
+}
+
+func (h *helper) withdraw() {
+	if h.rules == nil {
+		return
+	}
+	if h.unowned {
+		if err := h.rules.remove(TableName(h.instance)); err != nil {
+			h.logf("cannot withdraw the rules: %v", err)
+			return
+		}
+	}
+	_ = h.rules.Close()
+	h.rules = nil
+}
+
+// settleClosed keeps the table that rejects connections, which anyone may delete.
+func (h *helper) settleClosed(now time.Time) {
+	wanted := h.Settings != nil && h.Settings.FailClosed && !h.Withdrawn && !h.Expired
+	name := closedName(h.instance)
+	if wanted && h.installed.closed != 0 && now.Sub(h.looked) >= time.Second {
+		names, err := h.plain.tables()
+		if err != nil {
+			h.logf("%v", err)
+		} else if !slices.Contains(names, name) {
+			h.installed.closed = 0
+		}
+	}
+	var err error
+	switch {
+	case wanted && h.installed.closed != h.generation:
+		if err = h.plain.install(closedRules(h.Settings, h.users)); err == nil {
+			h.installed.closed = h.generation
+		}
+	case !wanted && h.installed.closed >= 0:
+		if err = h.plain.remove(name); err == nil {
+			h.installed.closed = -1 // removed, also what an earlier helper left
+		}
+	}
+	if err != nil {
+		h.logf("%v", err)
+	}
+}

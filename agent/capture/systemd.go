@@ -1,0 +1,79 @@
+package capture
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// storedNAT is the name of the nat table's socket in systemd's store.
+const storedNAT = "nat"
+
+// storeNAT makes systemd keep a duplicate of the socket, so that its table survives the helper; nil
+// removes it.
+func storeNAT(s *ownerSocket) error {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return nil
+	}
+	// FDPOLL=0: a socket in an error state is kept.
+	message, rights := "FDSTORE=1\nFDPOLL=0\nFDNAME="+storedNAT, []byte(nil)
+	if s == nil {
+		message = "FDSTOREREMOVE=1\nFDNAME=" + storedNAT
+	} else {
+		rights = unix.UnixRights(int(s.file.Fd()))
+	}
+	socket, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("store a socket in systemd: %w", err)
+	}
+	defer func() { _ = socket.Close() }()
+	if _, _, err := socket.WriteMsgUnix([]byte(message), rights, nil); err != nil {
+		return fmt.Errorf("store a socket in systemd: %w", err)
+	}
+	return nil
+}
+
+// reexecute replaces the helper by the installed program. The tables stay: their sockets are
+// inherited. It returns only on failure, and then nothing has changed.
+func reexecute(h *helper, listener *net.UnixListener) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	program = strings.TrimSuffix(program, " (deleted)")
+	if out, err := exec.Command(program, "-version").CombinedOutput(); err != nil {
+		return fmt.Errorf("%s does not run: %w: %s", program, err, out)
+	}
+	file, err := listener.File()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	passed := map[string]*os.File{flagListen: file}
+	if h.rules != nil {
+		passed[flagRules] = h.rules.file
+	}
+	if h.nat != nil {
+		passed[flagNAT] = h.nat.file
+	}
+	arguments := slices.DeleteFunc(slices.Clone(os.Args), func(a string) bool {
+		name, _, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		return slices.Contains([]string{flagListen, flagRules, flagNAT}, name)
+	})
+	for name, file := range passed {
+		fd := int(file.Fd())
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return err
+		}
+		defer unix.CloseOnExec(fd)
+		arguments = append(arguments, "-"+name+"="+strconv.Itoa(fd))
+	}
+	return unix.Exec(program, arguments, os.Environ())
+}
